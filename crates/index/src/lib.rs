@@ -1,0 +1,54 @@
+//! Indexes: which key is where on flash.
+//!
+//! One index is built: [`full`], every mapping in DRAM, packed into about ten bytes. Its table, [`PackedTable`], also serves the
+//! DRAM tier. An index knows hashes and locations; it never sees a key or does I/O.
+
+pub mod full;
+mod table;
+
+pub use full::{FullShard, IndexShape};
+pub use table::{PackedTable, TableFull, TableShape};
+
+/// The hash that stands for a key: XXH3-64, seeded per cache.
+pub type KeyHash = u64;
+
+/// Where an object's encoded bytes stand on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Location {
+    /// Byte offset from the start of the device, a multiple of the index's unit.
+    pub offset: u64,
+    /// Length in bytes, padding included, a multiple of the index's unit.
+    pub len: u32,
+}
+
+/// What an index knows of a hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lookup {
+    /// The key, if it is on flash at all, is at one of these places.
+    Hit(Candidates),
+    /// The key is not on flash.
+    Miss,
+    /// The mapping itself is on flash: these reads tell more.
+    Read(ReadPlan),
+}
+
+/// The places worth looking at for one key. Today's index keeps one mapping per tag, so there is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidates(Location);
+
+impl Candidates {
+    /// The places, the likeliest first.
+    pub fn iter(&self) -> impl Iterator<Item = Location> {
+        std::iter::once(self.0)
+    }
+
+    /// The likeliest place.
+    pub fn first(&self) -> Location {
+        self.0
+    }
+}
+
+/// Reads of mappings that are themselves on flash. The full index plans none, and no other index is built: this type
+/// has no values yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadPlan {}

@@ -1,0 +1,452 @@
+//! A packed hash table in pages: tag in, payload out, 8 to 10 bytes an entry, never doubled.
+//!
+//! # Benefits
+//! - An entry costs `2 + rest_bytes` bytes; at the load this table keeps (87 to 94 %) that is about 10 bytes for a 9-byte entry.
+//! - Growth is by one twelfth, page by page: the old table is given back while the new one is filled, so growing needs
+//!   the growth itself plus [`SPARE_PAGES`], never a second table.
+//! - A lookup touches one cache line for the tags and one for each match.
+//!
+//! # Costs
+//! - Growth moves every entry of this table (some 12 moves per insert while growing): keep tables small, that is, have
+//!   many shards.
+//! - Keys are not here: what looks equal to the stored bits *is* equal to this table; its users verify or accept it.
+//!
+//! # Layout
+//! A table is an array of `n` buckets of 256 bytes, 16 to a page, `n` any multiple of 16. An entry's home is bucket
+//! `tag * n >> tag_bits`, computed from stored bits only, which is what lets a table of any size be rebuilt without
+//! the keys. What does not fit its home goes to the next bucket with room.
+//!
+//! | offset | size | field      | meaning                                                              |
+//! |-------:|-----:|------------|----------------------------------------------------------------------|
+//! |      0 |    1 | `count`    | entries in this bucket, packed to the front                          |
+//! |      1 |    1 | zero       |                                                                      |
+//! |      2 |    2 | `passed`   | entries that found this bucket full and went on; 65535 means unknown |
+//! |      4 | 2·N  | `tags`     | low 16 bits of each entry's tag                                      |
+//! |  4+2·N | r·N  | `rests`    | upper tag bits over payload, `r` = `rest_bytes`, little-endian       |
+//!
+//! N = 252 / (2 + r): 31, 28 or 25 for r = 6, 7, 8.
+
+use pumice_memory::{PAGE_BYTES, Page, PagePool};
+use std::sync::Arc;
+
+const BUCKET_BYTES: usize = 256;
+const BUCKETS_PER_PAGE: usize = PAGE_BYTES / BUCKET_BYTES;
+const HEADER_BYTES: usize = 4;
+const PASSED_UNKNOWN: u16 = u16::MAX;
+
+/// Pages that a rebuild may hold beyond the old and the new table: the one being emptied, the one being filled, and the
+/// ones that entries spill into past a page's end or around the table's.
+pub const SPARE_PAGES: usize = 3;
+
+/// How the bits of an entry are divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableShape {
+    rest_bytes: usize,
+    tag_bits: u32,
+    payload_bits: u32,
+    per_bucket: usize,
+}
+
+impl TableShape {
+    /// A shape with `payload_bits` of payload in entries of `2 + rest_bytes` bytes; all other bits are tag.
+    ///
+    /// # Panics
+    /// Where `rest_bytes` is not 6, 7 or 8, or fewer than 17 bits would be left for the tag.
+    pub fn new(rest_bytes: usize, payload_bits: u32) -> Self {
+        assert!((6..=8).contains(&rest_bytes), "entries have 8 to 10 bytes");
+        let rest_bits = u32::try_from(rest_bytes * 8).expect("at most 64");
+        assert!(payload_bits < rest_bits, "no bit left for the tag");
+        Self {
+            rest_bytes,
+            tag_bits: 16 + rest_bits - payload_bits,
+            payload_bits,
+            per_bucket: (BUCKET_BYTES - HEADER_BYTES) / (2 + rest_bytes),
+        }
+    }
+
+    /// Width of a tag in bits.
+    pub fn tag_bits(&self) -> u32 {
+        self.tag_bits
+    }
+
+    /// Bytes of one entry, without slack.
+    pub fn entry_bytes(&self) -> usize {
+        2 + self.rest_bytes
+    }
+
+    /// Width of a payload in bits.
+    pub fn payload_bits(&self) -> u32 {
+        self.payload_bits
+    }
+
+    fn payload_mask(&self) -> u64 {
+        (1 << self.payload_bits) - 1
+    }
+}
+
+/// No page was to be had and the table has no room left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableFull;
+
+/// The table; see the module's text. Several entries may have equal tags.
+pub struct PackedTable {
+    shape: TableShape,
+    pool: Arc<PagePool>,
+    /// Bucket `b` is in page `b / 16`. Pages are missing only while a rebuild is under way.
+    pages: Vec<Option<Page>>,
+    len: usize,
+}
+
+impl PackedTable {
+    /// An empty table, which holds no page.
+    pub fn new(shape: TableShape, pool: Arc<PagePool>) -> Self {
+        Self {
+            shape,
+            pool,
+            pages: Vec::new(),
+            len: 0,
+        }
+    }
+
+    /// Number of entries.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is no entry.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// How the bits of an entry are divided.
+    pub fn shape(&self) -> TableShape {
+        self.shape
+    }
+
+    /// DRAM held, in bytes: pages and their directory.
+    pub fn dram_bytes(&self) -> usize {
+        self.pages.len() * PAGE_BYTES + self.pages.capacity() * size_of::<Option<Page>>()
+    }
+
+    /// The first payload under `tag` that `accept` likes.
+    pub fn find(&self, tag: u64, accept: impl FnMut(u64) -> bool) -> Option<u64> {
+        self.seek(tag, accept).map(|at| at.payload)
+    }
+
+    /// Adds an entry; it does not look for an equal one.
+    ///
+    /// # Errors
+    /// [`TableFull`]; the table is then as it was.
+    pub fn insert(&mut self, tag: u64, payload: u64) -> Result<(), TableFull> {
+        debug_assert!(tag >> self.shape.tag_bits == 0 && payload >> self.shape.payload_bits == 0);
+        let slots = self.buckets() * self.shape.per_bucket;
+        if (self.len + 1) * 100 > slots * 94 {
+            let grown = self.pages.len() + (self.pages.len() / 12).max(1);
+            if !self.rebuild(grown) && (self.len + 1) * 100 > slots * 98 {
+                return Err(TableFull);
+            }
+        }
+        self.place(tag, payload);
+        self.len += 1;
+        Ok(())
+    }
+
+    /// Changes the first payload under `tag` that `change` answers with `Some`, and returns (old, new).
+    pub fn update(&mut self, tag: u64, mut change: impl FnMut(u64) -> Option<u64>) -> Option<(u64, u64)> {
+        let mut new = None;
+        let at = self.seek(tag, |payload| {
+            new = change(payload);
+            new.is_some()
+        })?;
+        let new = new.expect("seek stopped at an accepted payload");
+        debug_assert!(new >> self.shape.payload_bits == 0);
+        if new != at.payload {
+            self.write_rest(at.bucket, at.slot, tag, new);
+        }
+        Some((at.payload, new))
+    }
+
+    /// Removes the first entry under `tag` whose payload `accept` likes, and returns the payload.
+    pub fn remove(&mut self, tag: u64, accept: impl FnMut(u64) -> bool) -> Option<u64> {
+        let at = self.seek(tag, accept)?;
+        self.take_out(tag, at.bucket, at.slot);
+        self.len -= 1;
+        // Far emptier than it was: give pages back. 40 % to 80 % leaves room on both sides before the next rebuild.
+        let slots = self.buckets() * self.shape.per_bucket;
+        if self.pages.len() > 1 && self.len * 100 < slots * 40 {
+            let wanted = (self.len * 100 / 80)
+                .div_ceil(self.shape.per_bucket * BUCKETS_PER_PAGE)
+                .max(1);
+            self.rebuild(wanted);
+        }
+        Some(at.payload)
+    }
+
+    /// Calls `visit` with every (tag, payload), in no useful order.
+    pub fn for_each(&self, mut visit: impl FnMut(u64, u64)) {
+        for bucket in 0..self.buckets() {
+            for slot in 0..self.count(bucket) {
+                let (tag, payload) = self.entry(bucket, slot);
+                visit(tag, payload);
+            }
+        }
+    }
+
+    /// Keeps the entries that `keep` likes.
+    pub fn retain(&mut self, mut keep: impl FnMut(u64, u64) -> bool) {
+        for bucket in 0..self.buckets() {
+            let mut slot = 0;
+            while slot < self.count(bucket) {
+                let (tag, payload) = self.entry(bucket, slot);
+                if keep(tag, payload) {
+                    slot += 1;
+                } else {
+                    self.take_out(tag, bucket, slot);
+                    self.len -= 1;
+                }
+            }
+        }
+    }
+
+    /// Removes everything and gives all pages back.
+    pub fn clear(&mut self) {
+        self.pages = Vec::new();
+        self.len = 0;
+    }
+
+    /// Re-derives counts and reachability.
+    ///
+    /// # Panics
+    /// Where they do not agree.
+    pub fn check_invariants(&self) {
+        let mut seen = 0;
+        for bucket in 0..self.buckets() {
+            assert!(
+                self.count(bucket) <= self.shape.per_bucket,
+                "bucket {bucket} holds more than fits"
+            );
+            for slot in 0..self.count(bucket) {
+                let (tag, payload) = self.entry(bucket, slot);
+                seen += 1;
+                assert!(
+                    self.find(tag, |p| p == payload).is_some(),
+                    "entry of bucket {bucket} cannot be found"
+                );
+            }
+        }
+        assert_eq!(seen, self.len, "length differs from the entries");
+    }
+
+    fn buckets(&self) -> usize {
+        self.pages.len() * BUCKETS_PER_PAGE
+    }
+
+    fn home(&self, tag: u64) -> usize {
+        // Tags have at most 48 bits minus payload, buckets fewer than 2^24: the product fits u128 always, u64 mostly.
+        let wide = u128::from(tag) * self.buckets() as u128;
+        usize::try_from(wide >> self.shape.tag_bits).expect("below the number of buckets")
+    }
+
+    fn bucket(&self, bucket: usize) -> &[u8] {
+        let page = self.pages[bucket / BUCKETS_PER_PAGE]
+            .as_ref()
+            .expect("no rebuild is under way");
+        let at = bucket % BUCKETS_PER_PAGE * BUCKET_BYTES;
+        &page.bytes()[at..at + BUCKET_BYTES]
+    }
+
+    fn bucket_mut(&mut self, bucket: usize) -> &mut [u8] {
+        let page = self.pages[bucket / BUCKETS_PER_PAGE]
+            .as_mut()
+            .expect("no rebuild is under way");
+        let at = bucket % BUCKETS_PER_PAGE * BUCKET_BYTES;
+        &mut page.bytes_mut()[at..at + BUCKET_BYTES]
+    }
+
+    fn count(&self, bucket: usize) -> usize {
+        usize::from(self.bucket(bucket)[0])
+    }
+
+    fn entry(&self, bucket: usize, slot: usize) -> (u64, u64) {
+        let bytes = self.bucket(bucket);
+        let low = u64::from(read_tag(bytes, slot));
+        let rest = read_rest(bytes, &self.shape, slot);
+        (
+            (rest >> self.shape.payload_bits) << 16 | low,
+            rest & self.shape.payload_mask(),
+        )
+    }
+
+    fn seek(&self, tag: u64, mut accept: impl FnMut(u64) -> bool) -> Option<Found> {
+        let buckets = self.buckets();
+        if buckets == 0 {
+            return None;
+        }
+        let shape = &self.shape;
+        let low = tag as u16;
+        let high = tag >> 16;
+        let mut bucket = self.home(tag);
+        for _ in 0..buckets {
+            let bytes = self.bucket(bucket);
+            let mut matches = match_tags(bytes, usize::from(bytes[0]), low);
+            while matches != 0 {
+                let slot = matches.trailing_zeros() as usize;
+                matches &= matches - 1;
+                let rest = read_rest(bytes, shape, slot);
+                let payload = rest & shape.payload_mask();
+                if rest >> shape.payload_bits == high && accept(payload) {
+                    return Some(Found {
+                        bucket,
+                        slot,
+                        payload,
+                    });
+                }
+            }
+            if read_passed(bytes) == 0 {
+                return None;
+            }
+            bucket = if bucket + 1 == buckets { 0 } else { bucket + 1 };
+        }
+        None
+    }
+
+    /// Puts an entry into the first bucket with room from its home on. There is room: loads stay below 100 %.
+    fn place(&mut self, tag: u64, payload: u64) {
+        let buckets = self.buckets();
+        let mut bucket = self.home(tag);
+        loop {
+            let count = self.count(bucket);
+            if count < self.shape.per_bucket {
+                self.bucket_mut(bucket)[0] += 1;
+                self.write_rest(bucket, count, tag, payload);
+                let bytes = self.bucket_mut(bucket);
+                bytes[HEADER_BYTES + 2 * count..][..2].copy_from_slice(&(tag as u16).to_le_bytes());
+                return;
+            }
+            let bytes = self.bucket_mut(bucket);
+            let passed = read_passed(bytes).saturating_add(1);
+            bytes[2..4].copy_from_slice(&passed.to_le_bytes());
+            bucket = if bucket + 1 == buckets { 0 } else { bucket + 1 };
+        }
+    }
+
+    fn write_rest(&mut self, bucket: usize, slot: usize, tag: u64, payload: u64) {
+        let shape = self.shape;
+        let rest = (tag >> 16) << shape.payload_bits | payload;
+        let at = HEADER_BYTES + 2 * shape.per_bucket + slot * shape.rest_bytes;
+        self.bucket_mut(bucket)[at..at + shape.rest_bytes]
+            .copy_from_slice(&rest.to_le_bytes()[..shape.rest_bytes]);
+    }
+
+    /// Removes slot `slot` of `bucket` and forgets that its entry passed the buckets before.
+    fn take_out(&mut self, tag: u64, bucket: usize, slot: usize) {
+        let shape = self.shape;
+        let bytes = self.bucket_mut(bucket);
+        let last = usize::from(bytes[0]) - 1;
+        let tags = HEADER_BYTES;
+        let rests = HEADER_BYTES + 2 * shape.per_bucket;
+        bytes.copy_within(tags + 2 * last..tags + 2 * last + 2, tags + 2 * slot);
+        let from = rests + last * shape.rest_bytes;
+        bytes.copy_within(from..from + shape.rest_bytes, rests + slot * shape.rest_bytes);
+        bytes[0] -= 1;
+        let buckets = self.buckets();
+        let mut passed_by = self.home(tag);
+        while passed_by != bucket {
+            let bytes = self.bucket_mut(passed_by);
+            let passed = read_passed(bytes);
+            if passed != PASSED_UNKNOWN {
+                bytes[2..4].copy_from_slice(&(passed - 1).to_le_bytes());
+            }
+            passed_by = if passed_by + 1 == buckets {
+                0
+            } else {
+                passed_by + 1
+            };
+        }
+    }
+
+    /// Moves all entries to a table of `page_count` pages; false, and nothing changed, if there are too few pages.
+    fn rebuild(&mut self, page_count: usize) -> bool {
+        let mut stash: Vec<Page> = Vec::new();
+        for _ in 0..page_count.saturating_sub(self.pages.len()) + SPARE_PAGES {
+            match self.pool.take() {
+                Some(page) => stash.push(page),
+                None => return false,
+            }
+        }
+        let mut pages = Vec::with_capacity(page_count);
+        pages.resize_with(page_count, || None);
+        let old = std::mem::replace(&mut self.pages, pages);
+        for page in old {
+            let mut page = page.expect("no rebuild is under way");
+            for bytes in page.bytes().as_chunks::<BUCKET_BYTES>().0 {
+                for slot in 0..usize::from(bytes[0]) {
+                    let rest = read_rest(bytes, &self.shape, slot);
+                    let tag = (rest >> self.shape.payload_bits) << 16 | u64::from(read_tag(bytes, slot));
+                    self.place_during_rebuild(tag, rest & self.shape.payload_mask(), &mut stash);
+                }
+            }
+            // Emptied: it serves the new table.
+            page.bytes_mut().fill(0);
+            stash.push(page);
+        }
+        for page in &mut self.pages {
+            if page.is_none() {
+                *page = Some(stash.pop().expect("old pages and growth cover the new table"));
+            }
+        }
+        true
+    }
+
+    fn place_during_rebuild(&mut self, tag: u64, payload: u64, stash: &mut Vec<Page>) {
+        // Fill in the pages that this entry may touch, spilling included.
+        let buckets = self.buckets();
+        let mut bucket = self.home(tag);
+        loop {
+            let page = &mut self.pages[bucket / BUCKETS_PER_PAGE];
+            if page.is_none() {
+                *page = Some(stash.pop().expect("spare pages cover the pages in transit"));
+            }
+            if self.count(bucket) < self.shape.per_bucket {
+                break;
+            }
+            bucket = if bucket + 1 == buckets { 0 } else { bucket + 1 };
+        }
+        self.place(tag, payload);
+    }
+}
+
+struct Found {
+    bucket: usize,
+    slot: usize,
+    payload: u64,
+}
+
+fn read_passed(bucket: &[u8]) -> u16 {
+    u16::from_le_bytes([bucket[2], bucket[3]])
+}
+
+fn read_tag(bucket: &[u8], slot: usize) -> u16 {
+    let at = HEADER_BYTES + 2 * slot;
+    u16::from_le_bytes([bucket[at], bucket[at + 1]])
+}
+
+fn read_rest(bucket: &[u8], shape: &TableShape, slot: usize) -> u64 {
+    let at = HEADER_BYTES + 2 * shape.per_bucket + slot * shape.rest_bytes;
+    let mut wide = [0; 8];
+    wide[..shape.rest_bytes].copy_from_slice(&bucket[at..at + shape.rest_bytes]);
+    u64::from_le_bytes(wide)
+}
+
+/// A bit for each of the first `count` slots whose low tag is `low`. Written so that the compiler vectorises it.
+fn match_tags(bucket: &[u8], count: usize, low: u16) -> u32 {
+    let mut mask = 0u32;
+    let tags = &bucket[HEADER_BYTES..HEADER_BYTES + 64];
+    for (slot, tag) in tags.as_chunks::<2>().0.iter().enumerate() {
+        mask |= u32::from(u16::from_le_bytes(*tag) == low) << slot;
+    }
+    mask & ((1u64 << count) - 1) as u32
+}
+
+#[cfg(test)]
+mod tests;
