@@ -1,0 +1,155 @@
+//! A block that is still a buffer in DRAM.
+
+use crate::footer::{FooterEntry, footer_len};
+use crate::record::{HEADER_BYTES, RecordParts};
+use parking_lot::Mutex;
+use pumice_index::Location;
+use pumice_memory::{Buffer, Payload};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// A block being filled, or filled and on its way to the device.
+///
+/// Several threads append at once: each reserves its range under the lock and copies outside it. The block is
+/// composed and written only after the last of them has dropped its [`Appended`].
+pub struct OpenBlock<B> {
+    /// Number of the block on the device.
+    pub id: u32,
+    /// Sequence of this life of it.
+    pub sequence: u64,
+    /// The bytes.
+    pub buffer: Arc<B>,
+    device_offset: u64,
+    block_bytes: usize,
+    fill: Mutex<Fill>,
+    writers: AtomicU32,
+    /// Log position when the block stopped being a mere buffer; `u64::MAX` before.
+    pub(crate) sealing_position: AtomicU64,
+}
+
+#[derive(Default)]
+struct Fill {
+    at: usize,
+    entries: Vec<FooterEntry>,
+}
+
+/// A record that stands in an open block. Its block is not sealed before this is dropped: drop it after the mapping
+/// is made.
+pub struct Appended<B> {
+    /// Where the record is, from now on for good.
+    pub location: Location,
+    block: Arc<OpenBlock<B>>,
+}
+
+impl<B> Drop for Appended<B> {
+    fn drop(&mut self) {
+        self.block.writers.fetch_sub(1, Ordering::Release);
+    }
+}
+
+impl<B: Buffer> OpenBlock<B> {
+    /// An empty block over `buffer`, which has the block's length.
+    pub fn new(id: u32, sequence: u64, device_offset: u64, buffer: Arc<B>) -> Self {
+        Self {
+            id,
+            sequence,
+            device_offset,
+            block_bytes: buffer.len(),
+            buffer,
+            fill: Mutex::new(Fill::default()),
+            writers: AtomicU32::new(0),
+            sealing_position: AtomicU64::new(u64::MAX),
+        }
+    }
+
+    /// Copies a record of padded length `len` into the block; `None` where it does not fit any more.
+    pub fn append(
+        self: &Arc<Self>,
+        cache_id: u64,
+        hash: u64,
+        parts: &RecordParts<'_>,
+        len: usize,
+    ) -> Option<Appended<B>> {
+        let at = {
+            let mut fill = self.fill.lock();
+            let at = fill.at;
+            if at + len + footer_len(fill.entries.len() + 1) > self.block_bytes {
+                return None;
+            }
+            fill.at += len;
+            fill.entries.push(FooterEntry {
+                hash,
+                version: parts.version,
+                offset: u32::try_from(at).expect("blocks are at most 256 MiB"),
+                len: u32::try_from(len).expect("records are at most 1 MiB"),
+                expiry: parts.expiry,
+            });
+            self.writers.fetch_add(1, Ordering::Relaxed);
+            at
+        };
+        let appended = Appended {
+            location: Location {
+                offset: self.device_offset + at as u64,
+                len: u32::try_from(len).expect("records are at most 1 MiB"),
+            },
+            block: Arc::clone(self),
+        };
+        let header = parts.header(self.sequence).encode(cache_id, parts.key);
+        put_head(&*self.buffer, at, &header, parts.key);
+        // SAFETY: `at..at + len` was reserved for this call alone, and nobody reads it before the mapping is made.
+        unsafe { self.buffer.put(at + HEADER_BYTES + parts.key.len(), parts.value) };
+        Some(appended)
+    }
+
+    /// Whether a record of padded length `len` still fits.
+    pub fn fits(&self, len: usize) -> bool {
+        let fill = self.fill.lock();
+        fill.at + len + footer_len(fill.entries.len() + 1) <= self.block_bytes
+    }
+
+    /// Where the record at `location` starts in the buffer.
+    pub fn position_of(&self, location: Location) -> usize {
+        usize::try_from(location.offset - self.device_offset).expect("inside the block")
+    }
+
+    /// Waits for threads that are between reserving and publishing, then takes the footer entries. The wait is for
+    /// copies of at most a record's length, on other threads: short.
+    pub(crate) fn finish(&self) -> Vec<FooterEntry> {
+        while self.writers.load(Ordering::Acquire) != 0 {
+            std::thread::yield_now();
+        }
+        std::mem::take(&mut self.fill.lock().entries)
+    }
+
+    /// Writes the footer to the block's end.
+    pub(crate) fn put_footer(&self, footer: &[u8]) {
+        let at = self.block_bytes - footer.len();
+        // SAFETY: the room was kept free by `append`, and no record's range reaches into it.
+        unsafe { self.buffer.put(at, Payload::Bytes(footer)) };
+    }
+
+    /// Bytes appended so far, and records.
+    pub fn filled(&self) -> (usize, usize) {
+        let fill = self.fill.lock();
+        (fill.at, fill.entries.len())
+    }
+}
+
+/// Writes header and key in one piece, as buffers that keep only pieces want it. The caller owns the range (see
+/// [`Buffer::put`]) and nobody reads it yet.
+pub fn put_head<B: Buffer>(buffer: &B, at: usize, header: &[u8; HEADER_BYTES], key: &[u8]) {
+    const INLINE: usize = 320;
+    let len = HEADER_BYTES + key.len();
+    let mut inline = [0; INLINE];
+    let heap;
+    let head: &[u8] = if len <= INLINE {
+        inline[..HEADER_BYTES].copy_from_slice(header);
+        inline[HEADER_BYTES..len].copy_from_slice(key);
+        &inline[..len]
+    } else {
+        heap = [&header[..], key].concat();
+        &heap
+    };
+    // SAFETY: the caller reserved the range.
+    unsafe { buffer.put(at, Payload::Bytes(head)) };
+}

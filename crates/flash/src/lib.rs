@@ -1,0 +1,70 @@
+//! An object store on a flash device: large aligned writes only, reclaim by blocks, and a restart that never serves
+//! a deleted or older value.
+//!
+//! Objects are appended to an active block in DRAM; a full block is composed (dead objects struck, footer added),
+//! written in one piece and from then on immutable. Space is reclaimed by whole blocks. What is overwritten or
+//! deleted while it stands on flash is recorded in the invalidation log before anyone hears of it.
+//!
+//! Layout built: `fifo`. The formats are described in `docs/formats.md`.
+
+pub mod block;
+pub mod checkpoint;
+pub mod codec;
+pub mod footer;
+pub mod geometry;
+pub mod log;
+pub mod reclaim;
+pub mod record;
+pub mod recovery;
+pub mod seal;
+pub mod store;
+pub mod superblock;
+
+pub use block::{Appended, OpenBlock};
+pub use geometry::{Geometry, GeometryError};
+pub use log::{LogKind, LogRecord};
+pub use record::{Record, RecordHeader, RecordParts, SliceId};
+pub use recovery::{OpenError, OpenOptions, Recovered};
+pub use store::{Durability, FlashCounts, FlashStore, ReadFault, Source, Work};
+
+use pumice_index::{FullShard, KeyHash, Location};
+
+/// Why a copy on flash is given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gone {
+    /// Its block was reclaimed.
+    Evicted,
+    /// Its expiry had passed when its block was reclaimed.
+    Expired,
+    /// It could not be read back as it was written.
+    Corrupt,
+    /// Its block could not be written.
+    Lost,
+}
+
+/// Who holds the mappings: shards of an index, each behind one lock that is never held across I/O.
+pub trait Mappings {
+    /// Number of shards.
+    fn shards(&self) -> usize;
+
+    /// Runs `f` on one shard, under its lock.
+    fn with_shard<R>(&self, shard: usize, f: impl FnOnce(&mut FullShard) -> R) -> R;
+
+    /// The shard that `hash` belongs to.
+    fn shard_of(&self, hash: KeyHash) -> usize;
+
+    /// Runs `f` on the shard of `hash`, under its lock.
+    fn with<R>(&self, hash: KeyHash, f: impl FnOnce(&mut FullShard) -> R) -> R {
+        self.with_shard(self.shard_of(hash), f)
+    }
+
+    /// Removes the mapping of `hash` if it is `location`, and accounts for it; true if it was.
+    fn drop_copy(&self, hash: KeyHash, location: Location, why: Gone) -> bool;
+
+    /// Makes a survivor's copy live: if `hash` is mapped to `from`, calls `append` under the shard's lock and maps it to what
+    /// that returns. False where `append` found no room; true also where the copy at `from` was dead already.
+    fn move_copy(&self, hash: KeyHash, from: Location, append: impl FnOnce() -> Option<Location>) -> bool;
+
+    /// Removes every mapping into `offset..offset + len`, when nothing better than a sweep is possible; returns how many.
+    fn sweep(&self, offset: u64, len: u64, why: Gone) -> u64;
+}

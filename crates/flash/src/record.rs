@@ -1,0 +1,274 @@
+//! An object as it stands on flash, and in the DRAM tier: header, key, value, padding.
+
+use crate::codec::{Fields, checksum, value_checksum};
+use pumice_memory::{Buffer, Payload};
+use std::sync::Arc;
+
+/// Length of a record's header in bytes.
+pub const HEADER_BYTES: usize = 36;
+
+/// Which part of an object a record holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SliceId {
+    /// The whole object.
+    Whole,
+    /// The head of an object that is stored in slices; its value describes them.
+    Head,
+    /// Slice number 0, 1, …
+    Part(u16),
+}
+
+impl SliceId {
+    fn encode(self) -> u16 {
+        match self {
+            SliceId::Whole => 0,
+            SliceId::Head => u16::MAX,
+            SliceId::Part(number) => number + 1,
+        }
+    }
+
+    fn decode(code: u16) -> Self {
+        match code {
+            0 => SliceId::Whole,
+            u16::MAX => SliceId::Head,
+            number => SliceId::Part(number - 1),
+        }
+    }
+}
+
+/// What a record is made from.
+#[derive(Clone, Copy, Debug)]
+pub struct RecordParts<'a> {
+    /// The version given at set.
+    pub version: u64,
+    /// Unix seconds from which on the object is gone; 0 = never.
+    pub expiry: u32,
+    /// The client's flags.
+    pub flags: u32,
+    /// Which part of the object.
+    pub slice: SliceId,
+    /// The full key.
+    pub key: &'a [u8],
+    /// The value, or the slice of it.
+    pub value: Payload<'a>,
+    /// CRC-32C of the value, 0 where it has no bytes.
+    pub value_crc: u32,
+}
+
+impl<'a> RecordParts<'a> {
+    /// Length in bytes without padding.
+    pub fn encoded_len(&self) -> usize {
+        HEADER_BYTES + self.key.len() + self.value.len()
+    }
+
+    /// The header to store with these parts in a block with `sequence`.
+    pub fn header(&self, sequence: u64) -> RecordHeader {
+        RecordHeader {
+            value_crc: self.value_crc,
+            version: self.version,
+            sequence: sequence as u32,
+            expiry: self.expiry,
+            flags: self.flags,
+            value_len: u32::try_from(self.value.len()).expect("values are at most a slice long"),
+            key_len: u16::try_from(self.key.len()).expect("keys are short"),
+            slice: self.slice,
+        }
+    }
+}
+
+/// CRC-32C of a payload, 0 where it has no bytes.
+pub fn payload_checksum(value: Payload<'_>) -> u32 {
+    match value {
+        Payload::Bytes(bytes) => value_checksum(bytes),
+        Payload::Void(_) => 0,
+    }
+}
+
+/// Header at the start of every record. 36 bytes, little-endian.
+///
+/// | offset | size | field       | meaning                                                                |
+/// |-------:|-----:|-------------|------------------------------------------------------------------------|
+/// |      0 |    4 | `crc32c`    | over the cache id, bytes 4..36 and the key                             |
+/// |      4 |    4 | `value_crc` | CRC-32C of the value                                                   |
+/// |      8 |    8 | `version`   | orders copies; the memcached CAS unique                                |
+/// |     16 |    4 | `sequence`  | low half of the block's: leftovers of the block's former life stay dead |
+/// |     20 |    4 | `expiry`    | Unix seconds, 0 = never                                                |
+/// |     24 |    4 | `flags`     | the client's                                                           |
+/// |     28 |    4 | `value_len` | bytes                                                                  |
+/// |     32 |    2 | `key_len`   | bytes                                                                  |
+/// |     34 |    2 | `slice`     | 0 whole, 65535 head, else slice number + 1                             |
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordHeader {
+    /// CRC-32C of the value.
+    pub value_crc: u32,
+    /// Orders copies.
+    pub version: u64,
+    /// Low half of the block's sequence; 0 in the DRAM tier.
+    pub sequence: u32,
+    /// Unix seconds, 0 = never.
+    pub expiry: u32,
+    /// The client's flags.
+    pub flags: u32,
+    /// Bytes of the value.
+    pub value_len: u32,
+    /// Bytes of the key.
+    pub key_len: u16,
+    /// Which part of the object.
+    pub slice: SliceId,
+}
+
+impl RecordHeader {
+    /// Header bytes, with the checksum that flash wants.
+    pub fn encode(&self, cache_id: u64, key: &[u8]) -> [u8; HEADER_BYTES] {
+        let mut out = self.encode_unchecked();
+        let crc = checksum(cache_id, &[&out[4..], key]);
+        out[0..4].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// Header bytes for the DRAM tier: in place of checksum and sequence, 64 bits that say where the object's copy on
+    /// flash is.
+    pub fn encode_dram(&self, home: u64) -> [u8; HEADER_BYTES] {
+        let mut out = self.encode_unchecked();
+        out[0..4].copy_from_slice(&(home as u32).to_le_bytes());
+        out[16..20].copy_from_slice(&((home >> 32) as u32).to_le_bytes());
+        out
+    }
+
+    fn encode_unchecked(&self) -> [u8; HEADER_BYTES] {
+        let mut out = [0; HEADER_BYTES];
+        out[4..8].copy_from_slice(&self.value_crc.to_le_bytes());
+        out[8..16].copy_from_slice(&self.version.to_le_bytes());
+        out[16..20].copy_from_slice(&self.sequence.to_le_bytes());
+        out[20..24].copy_from_slice(&self.expiry.to_le_bytes());
+        out[24..28].copy_from_slice(&self.flags.to_le_bytes());
+        out[28..32].copy_from_slice(&self.value_len.to_le_bytes());
+        out[32..34].copy_from_slice(&self.key_len.to_le_bytes());
+        out[34..36].copy_from_slice(&self.slice.encode().to_le_bytes());
+        out
+    }
+
+    /// Reads a header without checking its checksum.
+    pub fn decode_unchecked(bytes: &[u8]) -> Option<Self> {
+        let mut fields = Fields(bytes.get(4..HEADER_BYTES)?);
+        Some(Self {
+            value_crc: fields.u32()?,
+            version: fields.u64()?,
+            sequence: fields.u32()?,
+            expiry: fields.u32()?,
+            flags: fields.u32()?,
+            value_len: fields.u32()?,
+            key_len: fields.u16()?,
+            slice: SliceId::decode(fields.u16()?),
+        })
+    }
+
+    /// Length of the whole record without padding.
+    pub fn encoded_len(&self) -> usize {
+        HEADER_BYTES + usize::from(self.key_len) + self.value_len as usize
+    }
+
+    /// Whether the object's time is over at `now`.
+    pub fn is_expired(&self, now: u32) -> bool {
+        is_expired(self.expiry, now)
+    }
+}
+
+/// Whether an expiry (0 = never) has passed at `now`.
+pub fn is_expired(expiry: u32, now: u32) -> bool {
+    expiry != 0 && expiry <= now
+}
+
+/// A record that was read and verified; it pins the memory it stands in.
+#[derive(Debug)]
+pub struct Record<B> {
+    buffer: Arc<B>,
+    at: usize,
+    header: RecordHeader,
+}
+
+impl<B> Clone for Record<B> {
+    fn clone(&self) -> Self {
+        Self {
+            buffer: Arc::clone(&self.buffer),
+            at: self.at,
+            header: self.header,
+        }
+    }
+}
+
+impl<B: Buffer> Record<B> {
+    /// Checks the record at `at` of `buffer`, which must not reach past `at + len`.
+    ///
+    /// `verify` says whether the checksums must be looked at: they must where the bytes come from a device.
+    /// `None` where anything is off.
+    pub fn decode(
+        buffer: Arc<B>,
+        at: usize,
+        len: usize,
+        cache_id: u64,
+        sequence: u64,
+        verify: bool,
+    ) -> Option<Self> {
+        let bytes = buffer.bytes(at, HEADER_BYTES)?;
+        let header = RecordHeader::decode_unchecked(bytes)?;
+        if header.encoded_len() > len || header.sequence != sequence as u32 {
+            return None;
+        }
+        let key = buffer.bytes(at + HEADER_BYTES, usize::from(header.key_len))?;
+        let value_at = at + HEADER_BYTES + usize::from(header.key_len);
+        let value = buffer.payload(value_at, header.value_len as usize)?;
+        if verify {
+            let crc = u32::from_le_bytes(*bytes.first_chunk()?);
+            if crc != checksum(cache_id, &[&bytes[4..], key]) || payload_checksum(value) != header.value_crc {
+                return None;
+            }
+        }
+        Some(Self { buffer, at, header })
+    }
+
+    /// Reads the record at `at` of a DRAM segment; nothing rots there. Returns its home too, see
+    /// [`RecordHeader::encode_dram`].
+    pub fn decode_dram(buffer: Arc<B>, at: usize) -> Option<(Self, u64)> {
+        let bytes = buffer.bytes(at, HEADER_BYTES)?;
+        let header = RecordHeader::decode_unchecked(bytes)?;
+        let low = u32::from_le_bytes(*bytes.first_chunk()?);
+        let home = u64::from(header.sequence) << 32 | u64::from(low);
+        Some((Self { buffer, at, header }, home))
+    }
+
+    /// The header.
+    pub fn header(&self) -> &RecordHeader {
+        &self.header
+    }
+
+    /// The full key.
+    pub fn key(&self) -> &[u8] {
+        self.buffer
+            .bytes(self.at + HEADER_BYTES, usize::from(self.header.key_len))
+            .expect("checked when the record was read")
+    }
+
+    /// The value.
+    pub fn value(&self) -> Payload<'_> {
+        self.buffer
+            .payload(
+                self.at + HEADER_BYTES + usize::from(self.header.key_len),
+                self.header.value_len as usize,
+            )
+            .expect("checked when the record was read")
+    }
+
+    /// What this record was made from, to write it again elsewhere.
+    pub fn parts(&self) -> RecordParts<'_> {
+        RecordParts {
+            version: self.header.version,
+            expiry: self.header.expiry,
+            flags: self.header.flags,
+            slice: self.header.slice,
+            key: self.key(),
+            value: self.value(),
+            value_crc: self.header.value_crc,
+        }
+    }
+}

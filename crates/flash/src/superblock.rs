@@ -1,0 +1,214 @@
+//! The superblock: what the device is, and where its newest checkpoints are. Two slots, written in turn.
+
+use crate::codec::{Fields, checksum};
+use crate::geometry::Geometry;
+use pumice_memory::SECTOR_BYTES;
+
+const MAGIC: [u8; 8] = *b"PUMICE\r\n";
+/// Version of every format on the device; a change of any of them is a new number.
+pub const FORMAT: u32 = 1;
+const LAYOUT_FIFO: u16 = 1;
+
+/// Where a checkpoint stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct CheckpointRef {
+    /// Its number, from 1; 0 = none.
+    pub id: u64,
+    /// Its first block.
+    pub first_block: u32,
+    /// Its length in bytes over all its blocks.
+    pub len: u64,
+    /// Log position from which on records are needed with it.
+    pub log_start: u64,
+}
+
+/// A superblock, in one sector of each slot, little-endian; see `docs/formats.md` for the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// Random at format time.
+    pub cache_id: u64,
+    /// Seed of the key hash.
+    pub hash_seed: u64,
+    /// The division of the device.
+    pub geometry: Geometry,
+    /// Counts superblock writes; the higher slot wins.
+    pub generation: u64,
+    /// Counts starts: the upper bits of versions.
+    pub epoch: u32,
+    /// Whether the last stop was clean, so that the newest checkpoint tells everything.
+    pub clean: bool,
+    /// Whether what is on flash must be forgotten unless the stop was clean (no log was kept, or it overflowed).
+    pub discard: bool,
+    /// Highest Unix time seen, in seconds.
+    pub time: u32,
+    /// Newest checkpoint, and the one before.
+    pub checkpoints: [CheckpointRef; 2],
+}
+
+/// What a slot holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlotContent {
+    /// A good superblock.
+    Valid(Superblock),
+    /// Ours, but of another format version.
+    OtherFormat(u32),
+    /// Ours by its magic, but damaged.
+    Damaged,
+    /// All zero.
+    Empty,
+    /// Something else: not to be overwritten.
+    Foreign,
+}
+
+impl Superblock {
+    /// The slot that this generation is written to, as a byte offset.
+    pub fn slot_offset(&self) -> u64 {
+        (self.generation % 2) * SECTOR_BYTES as u64
+    }
+
+    /// The sector to write.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(SECTOR_BYTES);
+        let g = &self.geometry;
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&FORMAT.to_le_bytes());
+        out.extend_from_slice(&[0; 4]);
+        for field in [
+            self.cache_id,
+            self.hash_seed,
+            g.capacity,
+            g.block_bytes,
+            u64::from(g.blocks),
+            u64::from(g.reserved),
+            g.log_offset,
+            g.log_slots,
+            g.data_offset,
+            self.generation,
+        ] {
+            out.extend_from_slice(&field.to_le_bytes());
+        }
+        out.extend_from_slice(&self.epoch.to_le_bytes());
+        out.extend_from_slice(&self.time.to_le_bytes());
+        out.extend_from_slice(&LAYOUT_FIFO.to_le_bytes());
+        out.extend_from_slice(&[u8::from(self.clean), u8::from(self.discard)]);
+        for checkpoint in &self.checkpoints {
+            out.extend_from_slice(&checkpoint.id.to_le_bytes());
+            out.extend_from_slice(&checkpoint.first_block.to_le_bytes());
+            out.extend_from_slice(&[0; 4]);
+            out.extend_from_slice(&checkpoint.len.to_le_bytes());
+            out.extend_from_slice(&checkpoint.log_start.to_le_bytes());
+        }
+        out.resize(SECTOR_BYTES, 0);
+        let crc = checksum(0, &[&out[..12], &out[16..]]);
+        out[12..16].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// Reads a slot.
+    pub fn decode(sector: &[u8]) -> SlotContent {
+        if sector.iter().all(|b| *b == 0) {
+            return SlotContent::Empty;
+        }
+        if sector.get(..8) != Some(&MAGIC[..]) {
+            return SlotContent::Foreign;
+        }
+        Self::decode_fields(sector).unwrap_or(SlotContent::Damaged)
+    }
+
+    fn decode_fields(sector: &[u8]) -> Option<SlotContent> {
+        let mut fields = Fields(sector.get(8..SECTOR_BYTES)?);
+        let format = fields.u32()?;
+        let crc = fields.u32()?;
+        if crc != checksum(0, &[&sector[..12], &sector[16..SECTOR_BYTES]]) {
+            return None;
+        }
+        if format != FORMAT {
+            return Some(SlotContent::OtherFormat(format));
+        }
+        let cache_id = fields.u64()?;
+        let hash_seed = fields.u64()?;
+        let capacity = fields.u64()?;
+        let block_bytes = fields.u64()?;
+        let blocks = u32::try_from(fields.u64()?).ok()?;
+        let reserved = u32::try_from(fields.u64()?).ok()?;
+        let (log_offset, log_slots, data_offset) = (fields.u64()?, fields.u64()?, fields.u64()?);
+        let generation = fields.u64()?;
+        let epoch = fields.u32()?;
+        let time = fields.u32()?;
+        let layout = fields.u16()?;
+        let [clean, discard] = fields.array()?;
+        let mut checkpoints = [CheckpointRef::default(); 2];
+        for checkpoint in &mut checkpoints {
+            checkpoint.id = fields.u64()?;
+            checkpoint.first_block = fields.u32()?;
+            fields.u32()?;
+            checkpoint.len = fields.u64()?;
+            checkpoint.log_start = fields.u64()?;
+        }
+        // The geometry follows from two numbers; anything else would be a lie that later arithmetic trusts.
+        let geometry = Geometry {
+            capacity,
+            block_bytes,
+            blocks,
+            reserved,
+            log_offset,
+            log_slots,
+            data_offset,
+        };
+        if Geometry::plan(capacity, block_bytes).ok() != Some(geometry) || layout != LAYOUT_FIFO {
+            return None;
+        }
+        Some(SlotContent::Valid(Self {
+            cache_id,
+            hash_seed,
+            geometry,
+            generation,
+            epoch,
+            clean: clean == 1,
+            discard: discard == 1,
+            time,
+            checkpoints,
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_back_and_any_flipped_byte_is_found() {
+        let superblock = Superblock {
+            cache_id: 1,
+            hash_seed: 2,
+            geometry: Geometry::plan(1 << 30, 1 << 20).unwrap(),
+            generation: 7,
+            epoch: 3,
+            clean: true,
+            discard: false,
+            time: 12,
+            checkpoints: [
+                CheckpointRef {
+                    id: 4,
+                    first_block: 5,
+                    len: 6,
+                    log_start: 8,
+                },
+                CheckpointRef::default(),
+            ],
+        };
+        let sector = superblock.encode();
+        assert_eq!(sector.len(), SECTOR_BYTES);
+        assert_eq!(Superblock::decode(&sector), SlotContent::Valid(superblock));
+        for at in 0..sector.len() {
+            let mut bad = sector.clone();
+            bad[at] ^= 0x10;
+            assert!(
+                !matches!(Superblock::decode(&bad), SlotContent::Valid(_)),
+                "byte {at}"
+            );
+        }
+        assert_eq!(Superblock::decode(&[0; SECTOR_BYTES]), SlotContent::Empty);
+        assert_eq!(Superblock::decode(&[7; SECTOR_BYTES]), SlotContent::Foreign);
+    }
+}
