@@ -1,0 +1,103 @@
+//! The books: what came in equals what is there plus what left, by reason.
+//!
+//! `recovered + offered = resident + evicted + deleted + expired + overwritten + rejected + corrupt + lost`, in entries
+//! and in bytes. An entry is an object, or one slice of a large one; its bytes are its encoded bytes rounded up to the
+//! index's unit. An entry that is in DRAM and on flash counts once.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// One line of the books.
+#[derive(Debug, Default)]
+pub struct Line {
+    entries: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Line {
+    /// Adds one entry.
+    pub fn add(&self, bytes: u64) {
+        self.entries.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> (u64, u64) {
+        (
+            self.entries.load(Ordering::Relaxed),
+            self.bytes.load(Ordering::Relaxed),
+        )
+    }
+}
+
+macro_rules! books {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// The books, counted while the cache runs.
+        #[derive(Debug, Default)]
+        pub struct Books { $($(#[$doc])* pub $name: Line,)* }
+
+        /// The books at one moment: (entries, bytes) for each line.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct BooksSnapshot { $($(#[$doc])* pub $name: (u64, u64),)* }
+
+        impl Books {
+            /// Reads every line. Lines move while requests run, so sums hold exactly only when none does.
+            pub fn snapshot(&self) -> BooksSnapshot {
+                BooksSnapshot { $($name: self.$name.get(),)* }
+            }
+        }
+
+        impl BooksSnapshot {
+            /// Every line with its name, in the order of the equation.
+            pub fn lines(&self) -> Vec<(&'static str, (u64, u64))> {
+                vec![$((stringify!($name), self.$name),)*]
+            }
+        }
+    };
+}
+
+books! {
+    /// Found at the start.
+    recovered,
+    /// Given to the cache.
+    offered,
+    /// Left for want of room.
+    evicted,
+    /// Deleted or flushed by a client.
+    deleted,
+    /// Time over.
+    expired,
+    /// A newer value took its place (or that of a stranger with the same hash bits).
+    overwritten,
+    /// Refused: too large, or no room in either tier.
+    rejected,
+    /// Could not be read back as it was written.
+    corrupt,
+    /// The device failed to write or read it.
+    lost,
+}
+
+impl BooksSnapshot {
+    /// What must be resident: (entries, bytes).
+    pub fn resident(&self) -> (u64, u64) {
+        let gone = [
+            self.evicted,
+            self.deleted,
+            self.expired,
+            self.overwritten,
+            self.rejected,
+            self.corrupt,
+            self.lost,
+        ];
+        let sum = |side: fn((u64, u64)) -> u64| {
+            (side(self.recovered) + side(self.offered)).wrapping_sub(gone.into_iter().map(side).sum::<u64>())
+        };
+        (sum(|line| line.0), sum(|line| line.1))
+    }
+}
+
+impl Line {
+    /// Adds many entries at once.
+    pub(crate) fn add_many(&self, entries: u64, bytes: u64) {
+        self.entries.fetch_add(entries, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+}

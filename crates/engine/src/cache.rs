@@ -1,0 +1,257 @@
+//! The cache: what it is made of, how it opens and closes, and its background work.
+
+use crate::books::Books;
+use crate::config::{CacheOptions, FlashWrite};
+use crate::shards::{KeyHasher, LockedShard, Shard};
+use parking_lot::Mutex;
+use pumice_device::Device;
+use pumice_flash::recovery::{open_superblock, recover, settle};
+use pumice_flash::{FlashStore, Geometry, Gone, OpenError, OpenOptions, Recovered, Work};
+use pumice_index::{FullShard, IndexShape};
+use pumice_memory::{Buffer, PAGE_BYTES, PagePool, SegmentPool};
+use pumice_tier::{DramShape, DramShard, DramTier, Ghost};
+use pumice_world::{Clock, Spawner};
+use std::rc::Rc;
+use std::sync::{Arc, OnceLock};
+
+/// What one thread brings along: its handle on the device, the time, and somewhere to run background work.
+pub struct Cx<D> {
+    /// This thread's handle on the flash device.
+    pub device: D,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+    /// Where background work runs.
+    pub spawner: Rc<dyn Spawner>,
+}
+
+impl<D: Clone> Clone for Cx<D> {
+    fn clone(&self) -> Self {
+        Self {
+            device: self.device.clone(),
+            clock: Arc::clone(&self.clock),
+            spawner: Rc::clone(&self.spawner),
+        }
+    }
+}
+
+impl<D: Device> Cx<D> {
+    /// The context of one thread.
+    pub fn new(device: D, clock: Arc<dyn Clock>, spawner: Rc<dyn Spawner>) -> Self {
+        Self {
+            device,
+            clock,
+            spawner,
+        }
+    }
+
+    pub(crate) fn now(&self) -> u32 {
+        self.clock.now_secs()
+    }
+}
+
+pub(crate) struct Inner<B> {
+    pub(crate) store: OnceLock<FlashStore<B>>,
+    pub(crate) tier: DramTier<B>,
+    pub(crate) shards: Vec<LockedShard>,
+    pub(crate) shape: IndexShape,
+    pub(crate) hasher: KeyHasher,
+    pub(crate) books: Books,
+    pub(crate) ghost: Mutex<Ghost>,
+    pub(crate) pages: Arc<PagePool>,
+    pub(crate) segments: Arc<SegmentPool>,
+    pub(crate) flash_write: FlashWrite,
+    pub(crate) item_bytes_max: usize,
+    pub(crate) pages_low: usize,
+}
+
+impl<B: Buffer> Inner<B> {
+    pub(crate) fn store(&self) -> &FlashStore<B> {
+        self.store.get().expect("set before the cache is handed out")
+    }
+
+    pub(crate) fn gone(&self, why: Gone, bytes: u64) {
+        match why {
+            Gone::Evicted => self.books.evicted.add(bytes),
+            Gone::Expired => self.books.expired.add(bytes),
+            Gone::Corrupt => self.books.corrupt.add(bytes),
+            Gone::Lost => self.books.lost.add(bytes),
+        }
+    }
+}
+
+/// An object cache on DRAM and flash; see the crate's text. Share it by cloning; each thread brings its own [`Cx`].
+pub struct ObjectCache<D: Device> {
+    pub(crate) inner: Arc<Inner<D::Buf>>,
+}
+
+impl<D: Device> Clone for ObjectCache<D> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: Arc::clone(&self.inner),
+        }
+    }
+}
+
+/// 2^this shards for a device of `capacity` bytes. It follows from the device alone, since checkpoints are cut by it.
+fn shard_bits(capacity: u64) -> u32 {
+    let shards = (capacity / (16 << 20)).clamp(16, 4096);
+    63 - shards.leading_zeros()
+}
+
+impl<D: Device + Clone> ObjectCache<D> {
+    /// Opens the cache on `cx.device`: formats an empty device, recovers a used one.
+    ///
+    /// # Errors
+    /// [`OpenError`]; the device is then as it was.
+    pub async fn open(cx: &Cx<D>, options: CacheOptions) -> Result<(Self, Recovered), OpenError> {
+        let capacity = cx.device.capacity();
+        let block_bytes = options
+            .block_bytes
+            .unwrap_or_else(|| Geometry::block_bytes_for(capacity, options.block_bytes_min, 1, u64::MAX));
+        let shard_bits = shard_bits(capacity);
+        let shape = IndexShape::new(capacity, shard_bits);
+        let open = OpenOptions {
+            block_bytes,
+            check_block_bytes: options.block_bytes.is_some(),
+            reformat: options.reformat,
+            durability: options.durability,
+            buffers_max: options.buffers_max.max(2),
+            unit_bytes: shape.unit_bytes(),
+            now: cx.now(),
+            random: options.random,
+        };
+        let opened = open_superblock(&cx.device, &open).await?;
+        let inner = Self::assemble(&options, shape, shard_bits, opened.hash_seed()).map_err(|source| {
+            OpenError::Device {
+                what: "reserving memory",
+                source,
+            }
+        })?;
+        let (store, recovered) = recover(&cx.device, opened, &open, &inner).await?;
+        if inner.store.set(store).is_err() {
+            unreachable!("the store is set here only");
+        }
+        settle(inner.store(), &cx.device, &inner, cx.now(), &recovered).await;
+        // Slack between objects and bytes recovered line by line: the books take both as sums.
+        inner.books.recovered.add_many(recovered.objects, recovered.bytes);
+        let cache = Self {
+            inner: Arc::new(inner),
+        };
+        cache.kick(cx);
+        Ok((cache, recovered))
+    }
+
+    fn assemble(
+        options: &CacheOptions,
+        shape: IndexShape,
+        shard_bits: u32,
+        hash_seed: u64,
+    ) -> std::io::Result<Inner<D::Buf>> {
+        let shards = shape.shards();
+        // Without a budget the index may take what it needs: address space costs nothing until it is touched.
+        let has_dram = options.dram_bytes > 0;
+        let segment_bytes: usize = if has_dram {
+            (1usize << (options.dram_bytes / 48).max(1).ilog2()).clamp(64 << 10, 1 << 20)
+        } else {
+            1 << 20
+        };
+        let total = if has_dram { options.dram_bytes } else { 1 << 36 } / segment_bytes;
+        let ghost_entries = if has_dram { options.dram_bytes / 512 } else { 0 };
+        // To begin with the index has a page for each shard and tier, and some to grow with; it takes more as it needs.
+        let pages_low = (segment_bytes / PAGE_BYTES / 2).max(32);
+        let ghost_segments = (ghost_entries * 8).div_ceil(segment_bytes);
+        let first = ((shards * 2 + pages_low) * PAGE_BYTES)
+            .div_ceil(segment_bytes)
+            .min(total);
+        let limit = if has_dram { first } else { total };
+        let segments = Arc::new(SegmentPool::with_limit(total, segment_bytes, limit)?);
+        let pages = PagePool::new(Arc::clone(&segments));
+        for _ in 0..first {
+            pages.grow();
+        }
+        let tier_segments = if has_dram {
+            total.saturating_sub(first + ghost_segments)
+        } else {
+            0
+        };
+        let tier = DramTier::new(tier_segments, segment_bytes);
+        let dram_shape = DramShape::new(tier.address_end(), shard_bits);
+        let shards = (0..shards)
+            .map(|_| {
+                LockedShard(Mutex::new(Shard {
+                    flash: FullShard::new(shape, Arc::clone(&pages)),
+                    dram: DramShard::new(dram_shape, Arc::clone(&pages)),
+                }))
+            })
+            .collect();
+        Ok(Inner {
+            store: OnceLock::new(),
+            tier,
+            shards,
+            shape,
+            hasher: KeyHasher::new(hash_seed, options.hash_limit),
+            books: Books::default(),
+            ghost: Mutex::new(Ghost::new(ghost_entries)),
+            pages,
+            segments,
+            flash_write: options.flash_write,
+            item_bytes_max: options.item_bytes_max,
+            pages_low,
+        })
+    }
+
+    /// Starts background work that is due: blocks to write, blocks to reclaim, a checkpoint.
+    pub(crate) fn kick(&self, cx: &Cx<D>) {
+        let store = self.inner.store();
+        while store.has_work() {
+            let Some(work) = store.take_work() else { return };
+            let (cache, cx_task) = (self.clone(), cx.clone());
+            cx.spawner
+                .spawn(Box::pin(async move { cache.work(cx_task, work).await }));
+        }
+    }
+
+    async fn work(&self, cx: Cx<D>, work: Work<D::Buf>) {
+        let inner = &*self.inner;
+        inner.store().perform(&cx.device, inner, cx.now(), work).await;
+        // One piece of work often makes another due: a sealed block, a reclaim.
+        self.kick(&cx);
+    }
+
+    /// Waits until what was invalidated is as durable as the cache promises; at once unless that is `power`. Call it
+    /// before replying to writes.
+    ///
+    /// # Errors
+    /// What the device said; the writes may then not survive a power cut.
+    pub async fn commit(&self, cx: &Cx<D>) -> std::io::Result<()> {
+        self.inner.store().commit(&cx.device).await
+    }
+
+    /// Waits until no background work is under way.
+    pub async fn quiesce(&self, cx: &Cx<D>) {
+        loop {
+            self.kick(cx);
+            self.inner.store().quiesce().await;
+            if !self.inner.store().has_work() {
+                return;
+            }
+        }
+    }
+
+    /// A clean stop: objects that only DRAM holds go to flash, blocks are sealed, a checkpoint is written. No request may run
+    /// while this does, nor come after it.
+    ///
+    /// # Errors
+    /// What the device said; the next start then recovers as after a crash.
+    pub async fn close(&self, cx: &Cx<D>) -> std::io::Result<()> {
+        self.quiesce(cx).await;
+        self.flush_dram(cx).await;
+        self.inner.store().retire_active();
+        self.quiesce(cx).await;
+        self.inner
+            .store()
+            .checkpoint(&cx.device, &*self.inner, cx.now(), true)
+            .await?;
+        cx.device.sync().await
+    }
+}

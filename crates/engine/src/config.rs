@@ -1,0 +1,173 @@
+//! Options, and how the DRAM budget is divided.
+
+use pumice_flash::{Durability, Geometry};
+
+/// When an object goes to flash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum FlashWrite {
+    /// When it is set: no flash write stands before a reader later.
+    #[default]
+    Insertion,
+    /// When DRAM evicts it.
+    Eviction,
+}
+
+/// How to open a cache.
+#[derive(Clone, Copy, Debug)]
+pub struct CacheOptions {
+    /// DRAM for items and index together, in bytes, beside block buffers. 0: no DRAM tier, and an index without a bound
+    /// (for replay).
+    pub dram_bytes: usize,
+    /// Block buffers.
+    pub buffers_max: usize,
+    /// Block size in bytes to format with; `None` follows from the device's size.
+    pub block_bytes: Option<u64>,
+    /// The smallest block that `None` may choose.
+    pub block_bytes_min: u64,
+    /// Erase whatever is on the device.
+    pub reformat: bool,
+    /// When an object goes to flash.
+    pub flash_write: FlashWrite,
+    /// What a reply promises.
+    pub durability: Durability,
+    /// The longest value, in bytes.
+    pub item_bytes_max: usize,
+    /// Random numbers for a new cache: its id and the seed of its hash.
+    pub random: [u64; 2],
+    /// For tests: keep only that many hash bits, so that keys collide.
+    pub hash_limit: crate::HashLimit,
+}
+
+impl Default for CacheOptions {
+    fn default() -> Self {
+        Self {
+            dram_bytes: 64 << 20,
+            buffers_max: 4,
+            block_bytes: None,
+            block_bytes_min: 64 << 10,
+            reformat: false,
+            flash_write: FlashWrite::Insertion,
+            durability: Durability::Process,
+            item_bytes_max: 1 << 20,
+            random: [0x5eed, 0xcafe],
+            hash_limit: crate::HashLimit::default(),
+        }
+    }
+}
+
+/// A budget cannot work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// Too little.
+    #[error(
+        "{given} bytes of DRAM are too few for this flash size and these limits; the smallest budget that works is {min} bytes"
+    )]
+    TooSmall {
+        /// Bytes that were given.
+        given: u64,
+        /// Bytes that are needed.
+        min: u64,
+    },
+}
+
+/// How the budget of the whole process is divided, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryPlan {
+    /// The budget.
+    pub total: u64,
+    /// Program, runtime, tables of fixed size, and what the allocator keeps.
+    pub base: u64,
+    /// Connections: their buffers, and room to receive large values.
+    pub connections: u64,
+    /// Block buffers and the footers under construction in them.
+    pub block_buffers: u64,
+    /// Items in DRAM and the index of both tiers, which share one pool.
+    pub pool: u64,
+    /// Number of block buffers.
+    pub buffers: usize,
+    /// Block size.
+    pub block_bytes: u64,
+}
+
+impl MemoryPlan {
+    /// Fixed cost of the program, measured: resident memory of an idle server with the smallest pool.
+    pub const BASE: u64 = 14 << 20;
+    /// The smallest pool: the index needs a page for each shard and tier, the DRAM tier a few segments.
+    pub const POOL_MIN: u64 = 8 << 20;
+
+    /// Divides `total` bytes for `flash` bytes of flash and `connections` bytes of connection buffers. Blocks are of
+    /// `block_bytes`, or of the size that follows from flash and budget; `alpha` is RIPQ's, which bounds the active blocks.
+    ///
+    /// # Errors
+    /// [`PlanError::TooSmall`], naming the smallest budget (in whole MiB) that works.
+    pub fn divide(
+        total: u64,
+        flash: u64,
+        block_bytes: Option<u64>,
+        connections: u64,
+        alpha: f64,
+    ) -> Result<Self, PlanError> {
+        let plan = |total| Self::try_divide(total, flash, block_bytes, connections, alpha);
+        plan(total).ok_or_else(|| {
+            let min = (1..1 << 20)
+                .map(|mib: u64| mib << 20)
+                .find(|min| *min > total && plan(*min).is_some());
+            PlanError::TooSmall {
+                given: total,
+                min: min.unwrap_or(u64::MAX),
+            }
+        })
+    }
+
+    fn try_divide(
+        total: u64,
+        flash: u64,
+        block_bytes: Option<u64>,
+        connections: u64,
+        alpha: f64,
+    ) -> Option<Self> {
+        let active = (2.0 / alpha + 2.0).ceil() as u64;
+        let serve_min = 1 << 20;
+        let block_bytes =
+            block_bytes.unwrap_or_else(|| Geometry::block_bytes_for(flash, serve_min, active, total / 4));
+        // A quarter more for footers under construction: a 28-byte entry for each record of 144 bytes or so.
+        let buffer_cost = block_bytes + block_bytes / 4;
+        let buffers = (total / 4 / buffer_cost).clamp(3, 16);
+        let block_buffers = buffers * buffer_cost;
+        // A thirteenth of the rest covers what the allocator and the kernel's accounting round up.
+        let pool = total.checked_sub(Self::BASE + connections + block_buffers)? / 13 * 12;
+        if pool < Self::POOL_MIN {
+            return None;
+        }
+        Some(Self {
+            total,
+            base: total - connections - block_buffers - pool,
+            connections,
+            block_buffers,
+            pool,
+            buffers: usize::try_from(buffers).expect("at most 16"),
+            block_bytes,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_add_up_and_the_smallest_budget_named_works() {
+        let divide = |total| MemoryPlan::divide(total, 2 << 30, None, 8 << 20, 0.125);
+        let plan = divide(128 << 20).unwrap();
+        assert_eq!(
+            plan.base + plan.connections + plan.block_buffers + plan.pool,
+            plan.total
+        );
+        assert_eq!(plan.block_bytes, 1 << 20);
+        let Err(PlanError::TooSmall { min, .. }) = divide(1 << 20) else {
+            panic!("1 MiB cannot work")
+        };
+        assert!(divide(min).is_ok());
+        assert!(divide(min - (1 << 20)).is_err());
+    }
+}

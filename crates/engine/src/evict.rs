@@ -1,0 +1,195 @@
+//! Eviction from the DRAM tier, and the DRAM that the index needs.
+//!
+//! S3-FIFO (Yang et al., SOSP 2023): an item leaves the small queue for the main queue if it was hit more than once, else for
+//! the ghosts; an item of the main queue that was hit goes round again with one hit less.
+
+use crate::cache::{Cx, Inner, ObjectCache};
+use pumice_device::Device;
+use pumice_flash::{LogKind, Record};
+use pumice_memory::Buffer;
+use pumice_tier::Queue;
+use std::collections::HashSet;
+
+/// The DRAM tier keeps at least this many segments, whatever the index wants.
+const SEGMENTS_FLOOR: usize = 8;
+/// Hits that take an item from the small queue to the main queue.
+const PROMOTION_HITS: u64 = 2;
+
+impl<D: Device + Clone> ObjectCache<D> {
+    /// Before an insertion: evicts from DRAM until segments are free, and sees that the index has pages. No lock is held.
+    pub(crate) fn make_room(&self, cx: &Cx<D>) {
+        let inner = &*self.inner;
+        if inner.pages.free_pages() < inner.pages_low {
+            self.feed_index(cx);
+        }
+        // Each round frees a segment unless all of it survives; an item survives at most four rounds.
+        let mut rounds = inner.tier.segments() * 4 + 4;
+        while inner.tier.wants_eviction() && rounds > 0 {
+            rounds -= 1;
+            if !self.evict_segment(cx, false) {
+                break;
+            }
+        }
+    }
+
+    /// Gives the index another segment's worth of pages: free ones, else from the DRAM tier, else by giving up the oldest
+    /// block and with it its mappings.
+    fn feed_index(&self, cx: &Cx<D>) {
+        let inner = &*self.inner;
+        if inner.pages.grow() {
+            return;
+        }
+        if inner.tier.segments() > SEGMENTS_FLOOR && self.evict_segment(cx, true) {
+            return;
+        }
+        let cache = self.clone();
+        let task_cx = cx.clone();
+        if inner.store().begin_early_reclaim() {
+            cx.spawner.spawn(Box::pin(async move {
+                let inner = &*cache.inner;
+                inner
+                    .store()
+                    .finish_early_reclaim(&task_cx.device, inner, task_cx.now())
+                    .await;
+                cache.kick(&task_cx);
+            }));
+        }
+    }
+
+    /// Empties one segment. With `surrender` its memory becomes the index's.
+    fn evict_segment(&self, cx: &Cx<D>, surrender: bool) -> bool {
+        let inner = &*self.inner;
+        let Some(segment) = inner.tier.take_victim() else {
+            return false;
+        };
+        let now = cx.now();
+        inner.tier.visit(&segment, |address, record, home| {
+            inner.evict_item(now, segment.queue, address, record, home);
+        });
+        inner.tier.recycle(segment, surrender);
+        if surrender {
+            inner.segments.raise_limit();
+            inner.pages.grow();
+        }
+        self.kick(cx);
+        true
+    }
+
+    /// Sees to a delayed flush whose time has come.
+    pub(crate) fn flush_if_due(&self, cx: &Cx<D>) {
+        let at = self.inner.store().flush_at();
+        if at != 0 && at <= cx.now() {
+            self.inner.flush_now(cx, true);
+        }
+    }
+
+    /// Removes every object: now, or (with `at`, in Unix seconds) what was set before that moment when it comes. Cost: one
+    /// pass over the index, with all shards locked.
+    pub fn flush_all(&self, cx: &Cx<D>, at: Option<u32>) {
+        match at.filter(|at| *at > cx.now()) {
+            Some(at) => self.inner.store().set_flush_at(&cx.device, at),
+            None => self.inner.flush_now(cx, false),
+        }
+    }
+
+    /// Writes to flash what only DRAM holds, waiting for buffers.
+    pub(crate) async fn flush_dram(&self, cx: &Cx<D>) {
+        let inner = &*self.inner;
+        let mut only_dram = Vec::new();
+        let now = cx.now();
+        inner.tier.visit_all(|address, record, home| {
+            let hash = inner.hasher.hash(record.key(), record.header().slice);
+            let shard = inner.lock(hash);
+            let is_live = shard.dram.frequency(hash, address).is_some() && !record.header().is_expired(now);
+            if is_live && !inner.is_home(&shard, hash, home) {
+                only_dram.push((hash, address));
+            }
+        });
+        for (hash, address) in only_dram {
+            self.wait_for_room(cx, inner.store().record_max()).await;
+            {
+                let mut shard = inner.lock(hash);
+                let (record, _) = inner.tier.read(address);
+                let parts = record.parts();
+                // Under one tag flash has room for one key; the first stays.
+                if shard.flash.get(hash).is_none() && inner.append_locked(&mut shard, hash, &parts) != 0 {
+                    shard.dram.remove(hash, address);
+                }
+            }
+            self.kick(cx);
+        }
+    }
+}
+
+impl<B: Buffer> Inner<B> {
+    /// Decides over one item of a segment that is being emptied.
+    fn evict_item(&self, now: u32, queue: Queue, address: u64, record: &Record<B>, home: u64) {
+        let parts = record.parts();
+        let hash = self.hasher.hash(parts.key, parts.slice);
+        let mut shard = self.lock(hash);
+        let Some(hits) = shard.dram.frequency(hash, address) else {
+            return;
+        };
+        let on_flash = self.is_home(&shard, hash, home);
+        let expired = record.header().is_expired(now);
+        let stays = match queue {
+            Queue::Small => hits >= PROMOTION_HITS,
+            Queue::Main => hits > 0,
+        };
+        if stays && !expired {
+            let frequency = if queue == Queue::Small { 0 } else { hits - 1 };
+            if let Some(reserved) = self.tier.write(Queue::Main, &parts, home) {
+                shard.dram.relocate(hash, address, reserved.address, frequency);
+                return;
+            }
+        }
+        shard.dram.remove(hash, address);
+        if on_flash {
+            if queue == Queue::Small {
+                self.ghost.lock().insert(hash);
+            }
+            return;
+        }
+        let bytes = self.store().padded_len(&parts);
+        if expired {
+            self.books.expired.add(bytes);
+            return;
+        }
+        if queue == Queue::Small {
+            self.ghost.lock().insert(hash);
+        }
+        // Flash has no copy: this is the moment to write one. A stranger of the same tag that is there stays there.
+        if shard.flash.get(hash).is_some() || self.append_locked(&mut shard, hash, &parts) == 0 {
+            self.books.evicted.add(bytes);
+        }
+    }
+
+    /// Removes everything that is there, in one step for all who look. With `due` only if a delayed flush is due, which
+    /// another worker may have seen to already.
+    pub(crate) fn flush_now<D: Device<Buf = B>>(&self, cx: &Cx<D>, due: bool) {
+        let mut shards: Vec<_> = self.shards.iter().map(|shard| shard.0.lock()).collect();
+        let at = self.store().flush_at();
+        if due && (at == 0 || at > cx.now()) {
+            return;
+        }
+        let version = self.store().next_version();
+        self.store().append_log(&cx.device, LogKind::FlushAll, 0, version);
+        self.store().flush_done();
+        for shard in &mut shards {
+            let mut homes = HashSet::new();
+            shard.flash.for_each(|location| {
+                homes.insert(self.home(location));
+                self.books.deleted.add(u64::from(location.len));
+                self.store().forget(location);
+            });
+            shard.dram.for_each(|address| {
+                let (record, home) = self.tier.read(address);
+                if !homes.contains(&home) {
+                    self.books.deleted.add(self.store().padded_len(&record.parts()));
+                }
+            });
+            shard.flash.clear();
+            shard.dram.clear();
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! The engine: an object cache on DRAM and flash.
+//!
+//! [`ObjectCache`] joins the DRAM tier, the index and the flash store. It names no runtime and starts no thread: its
+//! futures run wherever the caller polls them, over the [`Cx`] of that thread.
+//!
+//! ```
+//! use pumice::{CacheOptions, Cx, Meta, ObjectCache};
+//! use pumice_device::{MemDevice, MemMedium, Payload};
+//! use pumice_world::{Executor, ManualClock};
+//! use std::{rc::Rc, sync::Arc};
+//!
+//! let executor = Executor::new();
+//! let device = MemDevice::new(Arc::new(MemMedium::new(16 << 20)));
+//! let cx = Cx::new(device, Arc::new(ManualClock::new(1_000)), Rc::new(executor.spawner()));
+//! let options = CacheOptions { dram_bytes: 4 << 20, ..CacheOptions::default() };
+//! let result: Result<(), std::convert::Infallible> = executor.block_on(
+//!     async {
+//!         let (cache, _) = ObjectCache::open(&cx, options).await.expect("an empty device opens");
+//!         cache.set(&cx, b"key", Payload::Bytes(b"value"), Meta::default()).expect("there is room");
+//!         let hit = cache.get(&cx, b"key").await.expect("just set");
+//!         assert_eq!(hit.to_vec(), b"value");
+//!     },
+//!     || Ok(()),
+//! );
+//! # result.unwrap();
+//! ```
+
+mod books;
+mod cache;
+mod config;
+mod evict;
+mod large;
+mod object;
+mod read;
+mod shards;
+mod stats;
+mod update;
+mod write;
+
+pub use books::{Books, BooksSnapshot};
+pub use cache::{Cx, ObjectCache};
+pub use config::{CacheOptions, FlashWrite, MemoryPlan, PlanError};
+pub use object::{Meta, Object, Tier};
+pub use pumice_flash::{Durability, FlashCounts, Recovered};
+pub use read::{FlashLookup, Lookup};
+pub use shards::{HashLimit, KeyHasher};
+pub use stats::Stats;
+pub use update::{Action, Outcome};
+pub use write::RejectReason;
+
+/// The longest key, in bytes, as memcached has it.
+pub const KEY_BYTES_MAX: usize = 250;

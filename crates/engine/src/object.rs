@@ -1,0 +1,103 @@
+//! What a hit gives.
+
+use pumice_flash::{Record, RecordHeader};
+use pumice_memory::{Buffer, Payload};
+
+/// What a client says of an object beside its value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Meta {
+    /// Opaque to the cache.
+    pub flags: u32,
+    /// Unix seconds from which on the object is gone; 0 = never.
+    pub expiry: u32,
+}
+
+/// Which tier answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tier {
+    /// DRAM: an item, or a block that is still a buffer.
+    Dram,
+    /// The flash device.
+    Flash,
+}
+
+/// A hit. It pins the memory that its value stands in; drop it soon.
+#[derive(Clone, Debug)]
+pub struct Object<B> {
+    pub(crate) head: Record<B>,
+    pub(crate) parts: Vec<Record<B>>,
+    pub(crate) value_len: usize,
+    pub(crate) tier: Tier,
+}
+
+impl<B: Buffer> Object<B> {
+    pub(crate) fn whole(head: Record<B>, tier: Tier) -> Self {
+        let value_len = head.header().value_len as usize;
+        Self {
+            head,
+            parts: Vec::new(),
+            value_len,
+            tier,
+        }
+    }
+
+    pub(crate) fn header(&self) -> &RecordHeader {
+        self.head.header()
+    }
+
+    /// The version: memcached's CAS unique.
+    pub fn version(&self) -> u64 {
+        self.header().version
+    }
+
+    /// The client's flags.
+    pub fn flags(&self) -> u32 {
+        self.header().flags
+    }
+
+    /// Unix seconds from which on the object is gone; 0 = never.
+    pub fn expiry(&self) -> u32 {
+        self.header().expiry
+    }
+
+    /// Flags and expiry.
+    pub fn meta(&self) -> Meta {
+        Meta {
+            flags: self.flags(),
+            expiry: self.expiry(),
+        }
+    }
+
+    /// Length of the value in bytes.
+    pub fn value_len(&self) -> usize {
+        self.value_len
+    }
+
+    /// The value, in consecutive parts: one, unless the object is stored in slices.
+    pub fn parts(&self) -> impl Iterator<Item = Payload<'_>> {
+        let whole = self.parts.is_empty() && !self.is_sliced();
+        let head = whole.then(|| self.head.value());
+        head.into_iter().chain(self.parts.iter().map(Record::value))
+    }
+
+    pub(crate) fn is_sliced(&self) -> bool {
+        self.header().slice == pumice_flash::SliceId::Head
+    }
+
+    /// Which tier answered.
+    pub fn tier(&self) -> Tier {
+        self.tier
+    }
+
+    /// A copy of the value; bytes that only have a length read as zero.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.value_len);
+        for part in self.parts() {
+            match part {
+                Payload::Bytes(bytes) => out.extend_from_slice(bytes),
+                Payload::Void(len) => out.resize(out.len() + len, 0),
+            }
+        }
+        out
+    }
+}

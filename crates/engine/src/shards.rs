@@ -1,0 +1,156 @@
+//! Shards: for a slice of the hash space, the mappings of both tiers behind one lock.
+
+use crate::cache::Inner;
+use parking_lot::{Mutex, MutexGuard};
+use pumice_flash::{Gone, Mappings, SliceId};
+use pumice_index::{FullShard, KeyHash, Location};
+use pumice_memory::Buffer;
+use pumice_tier::{DramShard, Queue};
+use twox_hash::XxHash3_64;
+
+/// Hashes keys: XXH3-64 with the cache's seed.
+#[derive(Clone, Copy, Debug)]
+pub struct KeyHasher {
+    seed: u64,
+    limit: HashLimit,
+}
+
+/// For tests of collisions: how many bits of the hash to keep, from the top.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HashLimit(pub u32);
+
+impl Default for HashLimit {
+    fn default() -> Self {
+        Self(64)
+    }
+}
+
+impl KeyHasher {
+    /// A hasher with `seed`.
+    pub fn new(seed: u64, limit: HashLimit) -> Self {
+        Self { seed, limit }
+    }
+
+    /// The hash of a key, or of one slice of its object.
+    pub fn hash(&self, key: &[u8], slice: SliceId) -> KeyHash {
+        let mut hash = XxHash3_64::oneshot_with_seed(self.seed, key);
+        if let SliceId::Part(number) = slice {
+            // One step of splitmix64, so that the slices of an object spread over all shards.
+            hash = hash.wrapping_add((u64::from(number) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+            hash = (hash ^ (hash >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+            hash = (hash ^ (hash >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+            hash ^= hash >> 31;
+        }
+        match self.limit.0 {
+            0 => 0,
+            64.. => hash,
+            bits => hash & (u64::MAX << (64 - bits)),
+        }
+    }
+}
+
+/// The mappings of one shard.
+pub(crate) struct Shard {
+    pub(crate) flash: FullShard,
+    pub(crate) dram: DramShard,
+}
+
+/// On cache lines of its own, so that workers in neighbouring shards do not slow each other down.
+#[repr(align(128))]
+pub(crate) struct LockedShard(pub(crate) Mutex<Shard>);
+
+impl<B: Buffer> Inner<B> {
+    pub(crate) fn lock(&self, hash: KeyHash) -> MutexGuard<'_, Shard> {
+        self.shards[self.shape.shard_of(hash)].0.lock()
+    }
+
+    /// Where a copy on flash is, in a form that fits an item's header in DRAM: address in units, and the low bits of its
+    /// block's sequence, so that another life of the block is not taken for the same place.
+    pub(crate) fn home(&self, location: Location) -> u64 {
+        let units = location.offset / self.shape.unit_bytes() + 1;
+        self.store.get().map_or(0, |store| store.sequence_at(location)) << 40 | units
+    }
+
+    /// Whether flash holds the copy that an item's header names.
+    pub(crate) fn is_home(&self, shard: &Shard, hash: KeyHash, home: u64) -> bool {
+        home != 0
+            && shard
+                .flash
+                .get(hash)
+                .is_some_and(|location| self.home(location) == home)
+    }
+}
+
+impl<B: Buffer> Mappings for Inner<B> {
+    fn shards(&self) -> usize {
+        self.shards.len()
+    }
+
+    fn shard_of(&self, hash: KeyHash) -> usize {
+        self.shape.shard_of(hash)
+    }
+
+    fn with_shard<R>(&self, shard: usize, f: impl FnOnce(&mut FullShard) -> R) -> R {
+        f(&mut self.shards[shard].0.lock().flash)
+    }
+
+    fn drop_copy(&self, hash: KeyHash, location: Location, why: Gone) -> bool {
+        let mut shard = self.lock(hash);
+        let home = self.home(location);
+        if !shard.flash.remove_at(hash, location) {
+            return false;
+        }
+        self.store().forget(location);
+        if !shard.dram.has_home(&self.tier, hash, home) {
+            self.gone(why, u64::from(location.len));
+        }
+        true
+    }
+
+    fn move_copy(&self, hash: KeyHash, from: Location, append: impl FnOnce() -> Option<Location>) -> bool {
+        let mut shard = self.lock(hash);
+        if !shard.flash.is_live(hash, from) {
+            return true;
+        }
+        let Some(to) = append() else { return false };
+        let old_home = self.home(from);
+        let moved = shard.flash.compare_and_set(hash, from, to);
+        debug_assert!(moved, "seen under the same lock");
+        // An item in DRAM names its copy's place in a header that readers may look at: it is written anew.
+        if let Some((address, frequency)) = shard.dram.at_home(&self.tier, hash, old_home) {
+            let (record, _) = self.tier.read(address);
+            match self.tier.write(Queue::Main, &record.parts(), self.home(to)) {
+                Some(reserved) => shard.dram.relocate(hash, address, reserved.address, frequency),
+                None => shard.dram.remove(hash, address),
+            };
+        }
+        true
+    }
+
+    fn sweep(&self, offset: u64, len: u64, why: Gone) -> u64 {
+        let mut swept = 0;
+        for shard in &self.shards {
+            let mut shard = shard.0.lock();
+            let Shard { flash, dram } = &mut *shard;
+            let mut homes = Vec::new();
+            flash.retain(|location| {
+                let keep = !(offset..offset + len).contains(&location.offset);
+                if !keep {
+                    homes.push((self.home(location), location));
+                }
+                keep
+            });
+            for (home, location) in homes {
+                swept += 1;
+                self.store().forget(location);
+                // The hash is unknown here, so the items in DRAM are asked one by one; this is the rare path.
+                let mut in_dram = false;
+                dram.for_each(|address| in_dram |= self.tier.read(address).1 == home);
+                if !in_dram {
+                    self.gone(why, u64::from(location.len));
+                }
+            }
+        }
+        swept
+    }
+}

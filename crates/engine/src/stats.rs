@@ -1,0 +1,118 @@
+//! Figures of a running cache.
+
+use crate::books::BooksSnapshot;
+use crate::cache::ObjectCache;
+use pumice_device::Device;
+use pumice_flash::FlashCounts;
+
+/// Figures at one moment. All sizes are bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// The books.
+    pub books: BooksSnapshot,
+    /// Entries that are there, counted now from the tables: one in DRAM and on flash counts once.
+    pub resident_entries: u64,
+    /// Their bytes, from the books.
+    pub resident_bytes: u64,
+    /// Items in DRAM.
+    pub dram_items: u64,
+    /// Mappings of the flash index.
+    pub flash_items: u64,
+    /// What the store counts.
+    pub flash: FlashCounts,
+    /// DRAM of the flash index, slack included.
+    pub index_dram_bytes: u64,
+    /// DRAM of the DRAM tier's table.
+    pub dram_table_bytes: u64,
+    /// DRAM of the tier's segments that it may use.
+    pub dram_segment_bytes: u64,
+    /// DRAM of the ghost queue.
+    pub ghost_bytes: u64,
+    /// DRAM of block buffers.
+    pub block_buffer_bytes: u64,
+    /// Bytes of the flash device.
+    pub flash_capacity_bytes: u64,
+    /// Bytes of a block.
+    pub block_bytes: u64,
+    /// Blocks that are free.
+    pub blocks_free: u64,
+    /// Blocks that are sealed.
+    pub blocks_sealed: u64,
+    /// Blocks that are buffers.
+    pub blocks_open: u64,
+    /// Blocks that hold checkpoints.
+    pub blocks_checkpoint: u64,
+    /// Log records in use.
+    pub log_used: u64,
+    /// Log records that fit.
+    pub log_slots: u64,
+}
+
+impl<D: Device> ObjectCache<D> {
+    /// Reads all figures. Cost: takes each shard's lock in turn, for some nanoseconds.
+    pub fn stats(&self) -> Stats {
+        let inner = &*self.inner;
+        let mut stats = Stats {
+            books: inner.books.snapshot(),
+            ..Stats::default()
+        };
+        for shard in &inner.shards {
+            let shard = shard.0.lock();
+            stats.dram_items += shard.dram.len() as u64;
+            stats.flash_items += shard.flash.len() as u64;
+            stats.index_dram_bytes += shard.flash.dram_bytes() as u64;
+            stats.dram_table_bytes += shard.dram.dram_bytes() as u64;
+        }
+        let store = inner.store();
+        (stats.resident_entries, stats.resident_bytes) = stats.books.resident();
+        stats.flash = store.counts();
+        stats.dram_segment_bytes = inner.tier.budget_bytes();
+        stats.ghost_bytes = inner.ghost.lock().dram_bytes() as u64;
+        stats.block_buffer_bytes = store.buffer_bytes();
+        stats.flash_capacity_bytes = store.geometry().capacity;
+        stats.block_bytes = store.geometry().block_bytes;
+        let (free, sealed, open, checkpoint) = store.block_usage();
+        stats.blocks_free = free as u64;
+        stats.blocks_sealed = sealed as u64;
+        stats.blocks_open = open as u64;
+        stats.blocks_checkpoint = checkpoint as u64;
+        (stats.log_used, stats.log_slots) = store.log_usage();
+        stats
+    }
+
+    /// Counts what is resident, entry by entry, and compares it with the books. No request may run meanwhile. For tests:
+    /// it visits every entry.
+    ///
+    /// # Errors
+    /// What does not balance.
+    pub fn check_books(&self) -> Result<(), String> {
+        let inner = &*self.inner;
+        let (mut entries, mut bytes) = (0u64, 0u64);
+        for shard in &inner.shards {
+            let shard = shard.0.lock();
+            shard.flash.check_invariants();
+            shard.dram.check_invariants();
+            let mut homes = std::collections::HashSet::new();
+            shard.flash.for_each(|location| {
+                homes.insert(inner.home(location));
+                entries += 1;
+                bytes += u64::from(location.len);
+            });
+            shard.dram.for_each(|address| {
+                let (record, home) = inner.tier.read(address);
+                if !homes.contains(&home) {
+                    entries += 1;
+                    bytes += inner.store().padded_len(&record.parts());
+                }
+            });
+        }
+        let books = inner.books.snapshot();
+        if books.resident() == (entries, bytes) {
+            return Ok(());
+        }
+        Err(format!(
+            "resident: {entries} entries of {bytes} bytes; books: {:?} from {books:?}",
+            books.resident()
+        ))
+    }
+}

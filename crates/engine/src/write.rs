@@ -1,0 +1,225 @@
+//! Setting.
+
+use crate::cache::{Cx, Inner, ObjectCache};
+use crate::config::FlashWrite;
+use crate::object::Meta;
+use crate::shards::Shard;
+use pumice_device::Device;
+use pumice_flash::record::payload_checksum;
+use pumice_flash::{Record, RecordParts, SliceId};
+use pumice_index::KeyHash;
+use pumice_memory::{Buffer, Payload};
+
+/// Why an object was not stored. The older object under the key is gone all the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RejectReason {
+    /// The value is longer than the cache takes.
+    #[error("object too large")]
+    TooLarge,
+    /// The key is empty or longer than 250 bytes.
+    #[error("bad key length")]
+    KeyLength,
+    /// Neither tier has room at the moment.
+    #[error("no room in either tier")]
+    NoRoom,
+}
+
+impl<D: Device + Clone> ObjectCache<D> {
+    /// Stores an object, without I/O but for a log append where flash held an older one. Returns its version.
+    ///
+    /// # Errors
+    /// [`RejectReason`]; whatever stood under the key is gone then too, but for a key of bad length.
+    pub fn set(&self, cx: &Cx<D>, key: &[u8], value: Payload<'_>, meta: Meta) -> Result<u64, RejectReason> {
+        self.flush_if_due(cx);
+        self.check(cx, key, value.len())?;
+        if self.inner.is_large(key, value.len()) {
+            return self.set_large_now(cx, key, value, meta);
+        }
+        let parts = RecordParts {
+            version: 0,
+            expiry: meta.expiry,
+            flags: meta.flags,
+            slice: SliceId::Whole,
+            key,
+            value,
+            value_crc: payload_checksum(value),
+        };
+        self.publish(cx, parts)
+    }
+
+    /// As [`ObjectCache::set`], but a large object waits for block buffers instead of losing slices.
+    ///
+    /// # Errors
+    /// [`RejectReason`].
+    pub async fn store(
+        &self,
+        cx: &Cx<D>,
+        key: &[u8],
+        value: Payload<'_>,
+        meta: Meta,
+    ) -> Result<u64, RejectReason> {
+        if !self.inner.is_large(key, value.len()) {
+            return self.set(cx, key, value, meta);
+        }
+        self.flush_if_due(cx);
+        self.check(cx, key, value.len())?;
+        self.set_large_waiting(cx, key, value, meta).await
+    }
+
+    /// Refuses what cannot be stored; the older object goes where the key is good, as memcached has it.
+    pub(crate) fn check(&self, cx: &Cx<D>, key: &[u8], len: usize) -> Result<(), RejectReason> {
+        if key.is_empty() || key.len() > crate::KEY_BYTES_MAX {
+            return Err(RejectReason::KeyLength);
+        }
+        if len > self.inner.item_bytes_max {
+            self.inner.books.offered.add(len as u64);
+            self.inner.books.rejected.add(len as u64);
+            self.remove(cx, key);
+            return Err(RejectReason::TooLarge);
+        }
+        Ok(())
+    }
+
+    /// Stores one record in both tiers, in place of whatever is there.
+    pub(crate) fn publish(&self, cx: &Cx<D>, parts: RecordParts<'_>) -> Result<u64, RejectReason> {
+        self.make_room(cx);
+        let hash = self.inner.hasher.hash(parts.key, parts.slice);
+        let stored = {
+            let mut shard = self.inner.lock(hash);
+            self.inner.publish_locked(cx, &mut shard, hash, parts)
+        };
+        self.kick(cx);
+        stored
+    }
+
+    /// Removes whatever is under the key without looking whether flash holds that very key.
+    pub(crate) fn remove(&self, cx: &Cx<D>, key: &[u8]) {
+        let hash = self.inner.hasher.hash(key, SliceId::Whole);
+        let mut shard = self.inner.lock(hash);
+        let version = self.inner.store().next_version();
+        for bytes in self
+            .inner
+            .clear_key(cx, &mut shard, hash, key, SliceId::Whole, version)
+        {
+            self.inner.books.overwritten.add(bytes);
+        }
+    }
+}
+
+impl<B: Buffer> Inner<B> {
+    /// The longest value that is one record, for a key of this length.
+    pub(crate) fn slice_bytes(&self, key: &[u8]) -> usize {
+        let record_max = usize::try_from(self.store().record_max()).expect("at most 1 MiB");
+        record_max - pumice_flash::record::HEADER_BYTES - key.len()
+    }
+
+    pub(crate) fn is_large(&self, key: &[u8], value_len: usize) -> bool {
+        value_len > self.slice_bytes(key)
+    }
+
+    /// Removes the copies under a key from both tiers and logs what flash held. Returns the bytes of each entry that is
+    /// gone: one if both tiers held the same, two if flash held a stranger of the same tag.
+    pub(crate) fn clear_key<D: Device<Buf = B>>(
+        &self,
+        cx: &Cx<D>,
+        shard: &mut Shard,
+        hash: KeyHash,
+        key: &[u8],
+        slice: SliceId,
+        version: u64,
+    ) -> impl Iterator<Item = u64> + use<D, B> {
+        let dram = shard.dram.find(&self.tier, hash, key, slice);
+        let mut gone = [None; 2];
+        let mut same = false;
+        if let Some(found) = dram {
+            same = self.is_home(shard, hash, found.home);
+            shard.dram.remove(hash, found.address);
+            gone[0] = Some(self.store().padded_len(&found.record.parts()));
+        }
+        if let Some(location) = shard.flash.get(hash) {
+            let home = self.home(location);
+            self.store().invalidate(&cx.device, hash, location, version);
+            shard.flash.remove_at(hash, location);
+            // A stranger's copy in DRAM outlives its copy on flash, and still counts.
+            if !same && !shard.dram.has_home(&self.tier, hash, home) {
+                gone[1] = Some(u64::from(location.len));
+            }
+        }
+        gone.into_iter().flatten()
+    }
+
+    /// Stores one record under the shard's lock, with a new version.
+    pub(crate) fn publish_locked<D: Device<Buf = B>>(
+        &self,
+        cx: &Cx<D>,
+        shard: &mut Shard,
+        hash: KeyHash,
+        parts: RecordParts<'_>,
+    ) -> Result<u64, RejectReason> {
+        let version = self.store().next_version();
+        self.publish_versioned(cx, shard, hash, RecordParts { version, ..parts })
+    }
+
+    /// Stores one record under the shard's lock.
+    pub(crate) fn publish_versioned<D: Device<Buf = B>>(
+        &self,
+        cx: &Cx<D>,
+        shard: &mut Shard,
+        hash: KeyHash,
+        parts: RecordParts<'_>,
+    ) -> Result<u64, RejectReason> {
+        let bytes = self.store().padded_len(&parts);
+        self.books.offered.add(bytes);
+        for gone in self.clear_key(cx, shard, hash, parts.key, parts.slice, parts.version) {
+            self.books.overwritten.add(gone);
+        }
+        let mut home = 0;
+        if self.flash_write == FlashWrite::Insertion || self.tier.segments() == 0 {
+            home = self.append_locked(shard, hash, &parts);
+        }
+        let in_dram = self.tier.segments() > 0
+            && match self.tier.write(self.queue_for(hash), &parts, home) {
+                Some(reserved) => shard.dram.insert(hash, reserved.address).is_ok(),
+                None => false,
+            };
+        // An item that DRAM cannot hold goes to flash whatever the setting.
+        if !in_dram && home == 0 {
+            home = self.append_locked(shard, hash, &parts);
+        }
+        if in_dram || home != 0 {
+            Ok(parts.version)
+        } else {
+            self.books.rejected.add(bytes);
+            Err(RejectReason::NoRoom)
+        }
+    }
+
+    /// Appends a record to flash and maps it; 0 where there is no room for either, else its home.
+    pub(crate) fn append_locked(&self, shard: &mut Shard, hash: KeyHash, parts: &RecordParts<'_>) -> u64 {
+        let Some(appended) = self.store().append(hash, parts, false) else {
+            return 0;
+        };
+        match shard.flash.set(hash, appended.location) {
+            Ok(None) => self.home(appended.location),
+            Ok(Some(stranger)) => {
+                // Callers cleared the key, so this is another key's copy that appeared since: it is lost.
+                debug_assert!(false, "a mapping appeared under the lock: {stranger:?}");
+                self.home(appended.location)
+            }
+            Err(_) => {
+                self.store().forget(appended.location);
+                0
+            }
+        }
+    }
+
+    /// A record's parts with another expiry and other flags.
+    pub(crate) fn with_meta<'a>(record: &'a Record<B>, meta: Meta) -> RecordParts<'a> {
+        RecordParts {
+            expiry: meta.expiry,
+            flags: meta.flags,
+            ..record.parts()
+        }
+    }
+}

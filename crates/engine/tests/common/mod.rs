@@ -1,0 +1,339 @@
+//! A cache under test on one thread, and a plain map that says what it must hold.
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+use pumice::{Action, CacheOptions, Cx, Meta, ObjectCache, Outcome, Recovered};
+use pumice_device::{Device, Payload};
+use pumice_world::{Executor, ManualClock};
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Seeded random numbers: splitmix64.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+}
+
+/// A cache on a device, with its executor and clock.
+pub struct Rig<D: Device + Clone> {
+    pub executor: Executor,
+    pub clock: Arc<ManualClock>,
+    pub cx: Cx<D>,
+    pub cache: ObjectCache<D>,
+    pub recovered: Recovered,
+}
+
+impl<D: Device + Clone> Rig<D> {
+    pub fn open(device: D, clock: Arc<ManualClock>, options: CacheOptions) -> Self {
+        Self::try_open(device, clock, options).expect("the device opens")
+    }
+
+    pub fn try_open(
+        device: D,
+        clock: Arc<ManualClock>,
+        options: CacheOptions,
+    ) -> Result<Self, pumice_flash::OpenError> {
+        let executor = Executor::new();
+        let cx = Cx::new(device, clock.clone(), Rc::new(executor.spawner()));
+        let opened = executor.block_on(ObjectCache::open(&cx, options), park(&cx.device));
+        let (cache, recovered) = opened.expect("parking never fails")?;
+        Ok(Self {
+            executor,
+            clock,
+            cx,
+            cache,
+            recovered,
+        })
+    }
+
+    pub fn run<T>(&self, future: impl Future<Output = T>) -> T {
+        self.executor
+            .block_on(future, park(&self.cx.device))
+            .expect("parking never fails")
+    }
+
+    /// Runs background work to its end.
+    pub fn settle(&self) {
+        self.run(self.cache.quiesce(&self.cx));
+        self.executor
+            .run_until_idle(park(&self.cx.device))
+            .expect("parking never fails");
+    }
+
+    pub fn set(&self, key: &[u8], value: &[u8]) -> bool {
+        self.cache
+            .set(&self.cx, key, Payload::Bytes(value), Meta::default())
+            .is_ok()
+    }
+
+    pub fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
+        self.run(self.cache.get(&self.cx, key))
+            .map(|object| object.to_vec())
+    }
+
+    pub fn check(&self) {
+        self.settle();
+        self.cache.check_books().unwrap();
+    }
+}
+
+fn park<D: Device + Clone>(device: &D) -> impl FnMut() -> Result<(), Infallible> + use<D> {
+    let mut idle = 0;
+    let device = device.clone();
+    move || {
+        let done = device.turn(true).expect("the device turns");
+        idle = if done == 0 { idle + 1 } else { 0 };
+        assert!(
+            idle < 1_000,
+            "stuck: tasks wait, and the device has nothing to complete"
+        );
+        Ok(())
+    }
+}
+
+/// What a key may hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub value: Vec<u8>,
+    pub meta: Meta,
+}
+
+/// The plain map. Keys are numbers.
+#[derive(Default)]
+pub struct Model {
+    pub live: HashMap<u64, Entry>,
+    pub hits: u64,
+    pub misses: u64,
+}
+
+pub fn key(n: u64) -> Vec<u8> {
+    format!("key-{n}").into_bytes()
+}
+
+/// A value that no other set has: key and step, repeated to the wanted length.
+pub fn value(n: u64, step: u64, len: usize) -> Vec<u8> {
+    let unit = format!("<{n}:{step}>").into_bytes();
+    unit.iter().copied().cycle().take(len.max(unit.len())).collect()
+}
+
+/// Weights of the operations of a run; 0 leaves one out.
+#[derive(Clone, Copy, Debug)]
+pub struct Weights {
+    pub get: u64,
+    pub set: u64,
+    pub large: u64,
+    pub delete: u64,
+    pub append: u64,
+    pub touch: u64,
+    pub flush: u64,
+    pub tick: u64,
+}
+
+impl Weights {
+    /// Swarm testing: each operation is left out now and then, and the rest have wildly different weights.
+    pub fn random(random: &mut Random) -> Self {
+        let mut weight = || {
+            if random.below(4) == 0 {
+                0
+            } else {
+                1 << random.below(6)
+            }
+        };
+        Self {
+            get: weight() + 8,
+            set: weight() + 8,
+            large: weight() / 4,
+            delete: weight() / 2,
+            append: weight() / 2,
+            touch: weight() / 2,
+            flush: u64::from(weight() > 16) / 8,
+            tick: weight() / 8,
+        }
+    }
+
+    fn pick(&self, random: &mut Random) -> usize {
+        let all = [
+            self.get,
+            self.set,
+            self.large,
+            self.delete,
+            self.append,
+            self.touch,
+            self.flush,
+            self.tick,
+        ];
+        let mut at = random.below(all.iter().sum());
+        for (n, weight) in all.into_iter().enumerate() {
+            if at < weight {
+                return n;
+            }
+            at -= weight;
+        }
+        0
+    }
+}
+
+/// One random operation on cache and model. `must_hit`: nothing may be missing.
+pub fn step<D: Device + Clone>(
+    rig: &Rig<D>,
+    model: &mut Model,
+    random: &mut Random,
+    weights: &Weights,
+    step: u64,
+    keys: u64,
+    must_hit: bool,
+) {
+    let n = random.below(keys);
+    let name = key(n);
+    let expiry = if random.below(8) == 0 {
+        rig.clock_secs() + 1 + random.below(50) as u32
+    } else {
+        0
+    };
+    let meta = Meta {
+        flags: random.next() as u32,
+        expiry,
+    };
+    match weights.pick(random) {
+        0 => check_get(rig, model, n, must_hit),
+        1 | 2 if model.is_full(n) => {}
+        op @ (1 | 2) => {
+            let len = match (op, random.below(10)) {
+                (2, _) => 20_000 + random.below(60_000),
+                (_, 0) => random.below(9_000),
+                _ => random.below(300),
+            };
+            let value = value(n, step, len as usize);
+            model.live.remove(&n);
+            let stored = rig.run(rig.cache.store(&rig.cx, &name, Payload::Bytes(&value), meta));
+            if stored.is_ok() {
+                model.live.insert(n, Entry { value, meta });
+            }
+        }
+        3 => {
+            rig.run(rig.cache.delete(&rig.cx, &name));
+            model.live.remove(&n);
+        }
+        4 => {
+            let mut seen = None;
+            let outcome = rig.run(rig.cache.update(&rig.cx, &name, |object| match object {
+                Some(object) if object.value_len() < 50_000 => {
+                    let mut value = object.to_vec();
+                    seen = Some(value.clone());
+                    value.extend_from_slice(b"+more");
+                    Action::Store {
+                        value,
+                        meta: object.meta(),
+                    }
+                }
+                _ => Action::Keep,
+            }));
+            if let Some(seen) = seen {
+                assert_eq!(
+                    model.at(n, rig.clock_secs()).map(|e| &e.value),
+                    Some(&seen),
+                    "key {n} step {step}"
+                );
+            }
+            match outcome {
+                Outcome::Stored { .. } => {
+                    model
+                        .live
+                        .get_mut(&n)
+                        .expect("seen")
+                        .value
+                        .extend_from_slice(b"+more");
+                }
+                Outcome::Rejected(_) => {
+                    model.live.remove(&n);
+                }
+                _ => {}
+            }
+        }
+        5 => {
+            let outcome = rig.run(rig.cache.update(&rig.cx, &name, |_| Action::SetMeta(meta)));
+            match outcome {
+                Outcome::Stored { .. } => {
+                    model.live.get_mut(&n).expect("it was there to be touched").meta = meta
+                }
+                Outcome::Rejected(_) => {
+                    model.live.remove(&n);
+                }
+                _ => {}
+            }
+        }
+        6 => {
+            rig.cache.flush_all(&rig.cx, None);
+            model.live.clear();
+        }
+        _ => rig.clock.advance_secs(1 + random.below(20) as u32),
+    }
+    if random.below(3) == 0 {
+        rig.settle();
+    }
+}
+
+impl Model {
+    fn is_full(&self, _n: u64) -> bool {
+        false
+    }
+
+    /// What a key must hold if it holds anything.
+    pub fn at(&self, n: u64, now: u32) -> Option<&Entry> {
+        self.live
+            .get(&n)
+            .filter(|entry| entry.meta.expiry == 0 || entry.meta.expiry > now)
+    }
+}
+
+impl<D: Device + Clone> Rig<D> {
+    pub fn clock_secs(&self) -> u32 {
+        use pumice_world::Clock;
+        self.clock.now_secs()
+    }
+}
+
+/// Gets one key and compares.
+pub fn check_get<D: Device + Clone>(rig: &Rig<D>, model: &mut Model, n: u64, must_hit: bool) {
+    let got = rig.run(rig.cache.get(&rig.cx, &key(n)));
+    let expected = model.at(n, rig.clock_secs());
+    match (got, expected) {
+        (Some(object), Some(entry)) => {
+            assert_eq!(
+                object.to_vec(),
+                entry.value,
+                "key {n} holds another value than was last set"
+            );
+            assert_eq!(
+                object.meta(),
+                entry.meta,
+                "key {n} has other flags or expiry than were last set"
+            );
+            model.hits += 1;
+        }
+        (Some(object), None) => {
+            panic!(
+                "key {n} came back: {:?}",
+                String::from_utf8_lossy(&object.to_vec()[..object.value_len().min(60)])
+            )
+        }
+        (None, Some(_)) => {
+            assert!(!must_hit, "key {n} must be there");
+            model.misses += 1;
+        }
+        (None, None) => {}
+    }
+}

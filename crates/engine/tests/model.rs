@@ -1,0 +1,171 @@
+//! The whole engine against a plain map: a hit is exactly the last live value, and what must hit does hit.
+
+mod common;
+
+use common::{Model, Random, Rig, Weights, check_get, step};
+use pumice::{CacheOptions, FlashWrite, HashLimit};
+use pumice_device::{MemDevice, MemMedium};
+use pumice_world::ManualClock;
+use std::sync::Arc;
+
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    flash_bytes: u64,
+    options: CacheOptions,
+    keys: u64,
+    steps: u64,
+    must_hit: bool,
+}
+
+/// Random operations with clean restarts and kills between them.
+fn run(seed: u64, run: Run) -> Model {
+    println!("seed {seed}: {run:?}");
+    let mut random = Random(seed);
+    let weights = Weights::random(&mut random);
+    let medium = Arc::new(MemMedium::new(run.flash_bytes));
+    let clock = Arc::new(ManualClock::new(1_000));
+    let mut model = Model::default();
+    let mut rig = Rig::open(
+        MemDevice::new(Arc::clone(&medium)),
+        Arc::clone(&clock),
+        run.options,
+    );
+    for n in 0..run.steps {
+        step(&rig, &mut model, &mut random, &weights, n, run.keys, run.must_hit);
+        if n % 200 == 199 {
+            rig.check();
+        }
+        if n % 1_000 == 999 {
+            let clean = random.below(2) == 0;
+            if clean {
+                rig.run(rig.cache.close(&rig.cx)).unwrap();
+            }
+            drop(rig);
+            rig = Rig::open(
+                MemDevice::new(Arc::clone(&medium)),
+                Arc::clone(&clock),
+                run.options,
+            );
+            assert!(
+                !rig.recovered.discarded && !rig.recovered.formatted,
+                "{:?}",
+                rig.recovered
+            );
+            assert_eq!(rig.recovered.clean, clean);
+            if !clean {
+                // What was only in buffers is gone; the model forgets what the cache does not have.
+                for key in 0..run.keys {
+                    if rig.get(&common::key(key)).is_none() {
+                        model.live.remove(&key);
+                    }
+                }
+            }
+            for key in 0..run.keys {
+                check_get(&rig, &mut model, key, run.must_hit);
+            }
+            rig.check();
+        }
+    }
+    model
+}
+
+fn options(dram_bytes: usize) -> CacheOptions {
+    CacheOptions {
+        dram_bytes,
+        block_bytes: Some(64 << 10),
+        item_bytes_max: 200 << 10,
+        ..CacheOptions::default()
+    }
+}
+
+#[test]
+fn with_room_for_everything_nothing_is_missing() {
+    for seed in 0..6 {
+        let all = Run {
+            flash_bytes: 64 << 20,
+            options: options(4 << 20),
+            keys: 60,
+            steps: 3_000,
+            must_hit: true,
+        };
+        let model = run(seed, all);
+        assert!(
+            model.hits > 100,
+            "a cache that always misses must fail: {} hits",
+            model.hits
+        );
+        // Without a DRAM tier flash alone must give the same.
+        run(
+            seed + 100,
+            Run {
+                options: options(0),
+                ..all
+            },
+        );
+        let eviction = CacheOptions {
+            flash_write: FlashWrite::Eviction,
+            ..options(4 << 20)
+        };
+        run(
+            seed + 200,
+            Run {
+                options: eviction,
+                ..all
+            },
+        );
+    }
+}
+
+#[test]
+fn on_a_small_device_every_hit_is_the_last_value() {
+    for seed in 0..8 {
+        let small = Run {
+            flash_bytes: 2 << 20,
+            options: options(2 << 20),
+            keys: 600,
+            steps: 3_000,
+            must_hit: false,
+        };
+        let model = run(seed, small);
+        assert!(model.hits > 50, "{} hits", model.hits);
+        run(
+            seed + 100,
+            Run {
+                options: options(0),
+                ..small
+            },
+        );
+        let eviction = CacheOptions {
+            flash_write: FlashWrite::Eviction,
+            ..options(2 << 20)
+        };
+        run(
+            seed + 200,
+            Run {
+                options: eviction,
+                ..small
+            },
+        );
+    }
+}
+
+#[test]
+fn colliding_hashes_cost_misses_never_wrong_values() {
+    for seed in 0..6 {
+        for bits in [0, 4, 8] {
+            let options = CacheOptions {
+                hash_limit: HashLimit(bits),
+                ..options(2 << 20)
+            };
+            let collide = Run {
+                flash_bytes: 4 << 20,
+                options,
+                keys: 100,
+                steps: 2_000,
+                must_hit: false,
+            };
+            let model = run(seed, collide);
+            assert!(model.hits > 10, "{} hits", model.hits);
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! One shard's table of the items in DRAM.
+
+use crate::segments::DramTier;
+use pumice_flash::{Record, SliceId};
+use pumice_index::{KeyHash, PackedTable, TableFull, TableShape};
+use pumice_memory::{Buffer, PagePool};
+use std::sync::Arc;
+
+/// The highest hit count that S3-FIFO keeps: two bits.
+pub const FREQUENCY_MAX: u64 = 3;
+const FREQUENCY_BITS: u32 = 2;
+
+/// How hashes and addresses are packed.
+#[derive(Clone, Copy, Debug)]
+pub struct DramShape {
+    table: TableShape,
+    shard_bits: u32,
+    address_bits: u32,
+}
+
+impl DramShape {
+    /// The shape for addresses below `address_end` and 2^`shard_bits` shards.
+    pub fn new(address_end: u64, shard_bits: u32) -> Self {
+        let address_bits = (64 - address_end.leading_zeros()).max(1);
+        let payload_bits = address_bits + FREQUENCY_BITS;
+        let rest_bytes = if payload_bits <= 32 { 6 } else { 7 };
+        Self {
+            table: TableShape::new(rest_bytes, payload_bits),
+            shard_bits,
+            address_bits,
+        }
+    }
+
+    fn tag(&self, hash: KeyHash) -> u64 {
+        (hash << self.shard_bits) >> (64 - self.table.tag_bits())
+    }
+
+    fn address(&self, payload: u64) -> u64 {
+        payload & ((1 << self.address_bits) - 1)
+    }
+
+    fn frequency(&self, payload: u64) -> u64 {
+        payload >> self.address_bits
+    }
+
+    fn pack(&self, address: u64, frequency: u64) -> u64 {
+        frequency << self.address_bits | address
+    }
+}
+
+/// The table; every method is called under the shard's lock.
+pub struct DramShard {
+    shape: DramShape,
+    table: PackedTable,
+}
+
+/// An item that was found, its segment pinned.
+pub struct Found<B> {
+    /// The item.
+    pub record: Record<B>,
+    /// Where its copy on flash was, when it was written to DRAM.
+    pub home: u64,
+    /// Its address.
+    pub address: u64,
+    /// Hits since it was written, at most [`FREQUENCY_MAX`].
+    pub frequency: u64,
+}
+
+impl DramShard {
+    /// An empty shard that takes its pages from `pool`.
+    pub fn new(shape: DramShape, pool: Arc<PagePool>) -> Self {
+        Self {
+            shape,
+            table: PackedTable::new(shape.table, pool),
+        }
+    }
+
+    /// Finds the item of `key`.
+    pub fn find<B: Buffer>(
+        &self,
+        tier: &DramTier<B>,
+        hash: KeyHash,
+        key: &[u8],
+        slice: SliceId,
+    ) -> Option<Found<B>> {
+        let mut found = None;
+        self.table.find(self.shape.tag(hash), |payload| {
+            let address = self.shape.address(payload);
+            let (record, home) = tier.read(address);
+            if record.key() != key || !same_part(record.header().slice, slice) {
+                return false;
+            }
+            found = Some(Found {
+                record,
+                home,
+                address,
+                frequency: self.shape.frequency(payload),
+            });
+            true
+        });
+        found
+    }
+
+    /// Finds the item under `hash` whose home is `home`: its address and hits.
+    pub fn at_home<B: Buffer>(&self, tier: &DramTier<B>, hash: KeyHash, home: u64) -> Option<(u64, u64)> {
+        let found = self.table.find(self.shape.tag(hash), |payload| {
+            tier.read(self.shape.address(payload)).1 == home
+        });
+        found.map(|payload| (self.shape.address(payload), self.shape.frequency(payload)))
+    }
+
+    /// Whether there is an item under `hash` whose home is `home`.
+    pub fn has_home<B: Buffer>(&self, tier: &DramTier<B>, hash: KeyHash, home: u64) -> bool {
+        self.at_home(tier, hash, home).is_some()
+    }
+
+    /// Counts a hit on the item at `address`.
+    pub fn hit(&mut self, hash: KeyHash, address: u64) {
+        let shape = self.shape;
+        self.table.update(shape.tag(hash), |payload| {
+            (shape.address(payload) == address)
+                .then(|| shape.pack(address, (shape.frequency(payload) + 1).min(FREQUENCY_MAX)))
+        });
+    }
+
+    /// Hits of the item at `address`, or `None` where it is not mapped.
+    pub fn frequency(&self, hash: KeyHash, address: u64) -> Option<u64> {
+        let shape = &self.shape;
+        self.table
+            .find(shape.tag(hash), |payload| shape.address(payload) == address)
+            .map(|p| shape.frequency(p))
+    }
+
+    /// Maps a new item.
+    ///
+    /// # Errors
+    /// [`TableFull`] where no page is to be had.
+    pub fn insert(&mut self, hash: KeyHash, address: u64) -> Result<(), TableFull> {
+        self.table
+            .insert(self.shape.tag(hash), self.shape.pack(address, 0))
+    }
+
+    /// Moves an item to another address, with another hit count.
+    pub fn relocate(&mut self, hash: KeyHash, from: u64, to: u64, frequency: u64) -> bool {
+        let shape = self.shape;
+        self.table
+            .update(shape.tag(hash), |payload| {
+                (shape.address(payload) == from).then(|| shape.pack(to, frequency))
+            })
+            .is_some()
+    }
+
+    /// Removes the item at `address`.
+    pub fn remove(&mut self, hash: KeyHash, address: u64) -> bool {
+        let shape = self.shape;
+        self.table
+            .remove(shape.tag(hash), |payload| shape.address(payload) == address)
+            .is_some()
+    }
+
+    /// Calls `visit` with the address of every item.
+    pub fn for_each(&self, mut visit: impl FnMut(u64)) {
+        self.table
+            .for_each(|_, payload| visit(self.shape.address(payload)));
+    }
+
+    /// Number of items.
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Whether there is no item.
+    pub fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    /// DRAM held, in bytes.
+    pub fn dram_bytes(&self) -> usize {
+        self.table.dram_bytes()
+    }
+
+    /// Removes everything.
+    pub fn clear(&mut self) {
+        self.table.clear();
+    }
+
+    /// Re-derives the table's accounting.
+    ///
+    /// # Panics
+    /// Where it does not agree.
+    pub fn check_invariants(&self) {
+        self.table.check_invariants();
+    }
+}
+
+/// Whole objects and heads of sliced ones stand for the same key; parts stand for themselves.
+fn same_part(a: SliceId, b: SliceId) -> bool {
+    match (a, b) {
+        (SliceId::Part(a), SliceId::Part(b)) => a == b,
+        (SliceId::Part(_), _) | (_, SliceId::Part(_)) => false,
+        _ => true,
+    }
+}
