@@ -80,6 +80,16 @@ impl<D: Device> ObjectCache<D> {
         stats
     }
 
+    /// The books alone; cheap.
+    pub fn books(&self) -> BooksSnapshot {
+        self.inner.books.snapshot()
+    }
+
+    /// Reads of records from the device so far; cheap.
+    pub fn device_reads(&self) -> u64 {
+        self.inner.store().record_reads()
+    }
+
     /// Counts what is resident, entry by entry, and compares it with the books. No request may run meanwhile. For tests:
     /// it visits every entry.
     ///

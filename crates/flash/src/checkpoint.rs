@@ -331,12 +331,18 @@ impl<B: Buffer> FlashStore<B> {
         };
         let previous = {
             let mut superblock = self.superblock.lock();
+            let before = *superblock;
             let previous = superblock.checkpoints[0];
             superblock.checkpoints = [newest, previous];
             superblock.clean = clean;
             superblock.discard = self.durability() == Durability::Off;
             superblock.time = superblock.time.max(now);
-            self.write_superblock(device, &mut superblock);
+            if !self.write_superblock(device, &mut superblock) {
+                *superblock = before;
+                drop(superblock);
+                self.free_checkpoint_blocks(blocks);
+                return Err(io::Error::other("the superblock could not be written"));
+            }
             previous
         };
         if self.durability() == Durability::Power {
@@ -363,7 +369,11 @@ impl<B: Buffer> FlashStore<B> {
         {
             let mut superblock = self.superblock.lock();
             superblock.checkpoints[1] = CheckpointRef::default();
-            self.write_superblock(device, &mut superblock);
+            if !self.write_superblock(device, &mut superblock) {
+                drop(superblock);
+                self.distrust(device);
+                return;
+            }
         }
         let covered = self.log.last_checkpoint();
         self.log.truncate(covered, covered);

@@ -310,6 +310,11 @@ impl<B: Buffer> FlashStore<B> {
         self.counters.snapshot()
     }
 
+    /// Reads of records from the device so far.
+    pub fn record_reads(&self) -> u64 {
+        self.counters.record_reads.load(Ordering::Relaxed)
+    }
+
     /// The next version; versions are given in the order of calls.
     pub fn next_version(&self) -> u64 {
         self.version.fetch_add(1, Ordering::Relaxed)
@@ -509,22 +514,31 @@ impl<B: Buffer> FlashStore<B> {
         self.log.last_checkpoint()
     }
 
-    /// From now until the next checkpoint a crash empties the cache.
+    /// From now until the next checkpoint a crash empties the cache. A failing device gets a few tries; if none succeeds,
+    /// the next invalidation tries again.
     pub(crate) fn distrust<D: Device>(&self, device: &D) {
         let mut superblock = self.superblock.lock();
         if superblock.discard {
             return;
         }
         superblock.discard = true;
-        self.write_superblock(device, &mut superblock);
+        let written = (0..8).any(|_| self.write_superblock(device, &mut superblock));
+        superblock.discard = written;
     }
 
-    pub(crate) fn write_superblock<D: Device>(&self, device: &D, superblock: &mut Superblock) {
+    /// Writes the superblock to the slot whose turn it is; whether that succeeded.
+    pub(crate) fn write_superblock<D: Device>(&self, device: &D, superblock: &mut Superblock) -> bool {
         superblock.generation += 1;
         let bytes = superblock.encode();
         add(&self.counters.written_bytes, bytes.len() as u64);
-        if let Err(error) = device.append_log(superblock.slot_offset(), &bytes) {
-            tracing::error!("superblock: {error}");
+        match device.append_log(superblock.slot_offset(), &bytes) {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::error!("writing the superblock: {error}");
+                // The same slot again: the other one still holds the last good generation.
+                superblock.generation -= 1;
+                false
+            }
         }
     }
 

@@ -117,6 +117,8 @@ pub struct Model {
     pub live: HashMap<u64, Entry>,
     pub hits: u64,
     pub misses: u64,
+    /// What the last step's keys held before it.
+    pub before: HashMap<u64, Option<Entry>>,
 }
 
 pub fn key(n: u64) -> Vec<u8> {
@@ -209,7 +211,6 @@ pub fn step<D: Device + Clone>(
     };
     match weights.pick(random) {
         0 => check_get(rig, model, n, must_hit),
-        1 | 2 if model.is_full(n) => {}
         op @ (1 | 2) => {
             let len = match (op, random.below(10)) {
                 (2, _) => 20_000 + random.below(60_000),
@@ -277,7 +278,7 @@ pub fn step<D: Device + Clone>(
         }
         6 => {
             rig.cache.flush_all(&rig.cx, None);
-            model.live.clear();
+            model.before = model.live.drain().map(|(n, entry)| (n, Some(entry))).collect();
         }
         _ => rig.clock.advance_secs(1 + random.below(20) as u32),
     }
@@ -287,10 +288,6 @@ pub fn step<D: Device + Clone>(
 }
 
 impl Model {
-    fn is_full(&self, _n: u64) -> bool {
-        false
-    }
-
     /// What a key must hold if it holds anything.
     pub fn at(&self, n: u64, now: u32) -> Option<&Entry> {
         self.live

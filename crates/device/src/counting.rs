@@ -1,0 +1,152 @@
+//! Counts what passes to another device.
+
+use crate::Device;
+use std::future::Future;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Counters shared by all handles on one device; they only rise.
+///
+/// Operations and bytes are counted when they are asked for, whether they succeed or not, and so are those whose
+/// future is dropped; `errors` counts the failures that were reported to a caller.
+#[derive(Debug, Default)]
+pub struct DeviceCounters {
+    reads: AtomicU64,
+    read_bytes: AtomicU64,
+    writes: AtomicU64,
+    written_bytes: AtomicU64,
+    log_appends: AtomicU64,
+    log_bytes: AtomicU64,
+    syncs: AtomicU64,
+    errors: AtomicU64,
+}
+
+/// The values of [`DeviceCounters`] at one time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DeviceCounts {
+    /// Calls of [`Device::read`].
+    pub reads: u64,
+    /// Bytes asked for by them.
+    pub read_bytes: u64,
+    /// Calls of [`Device::write`].
+    pub writes: u64,
+    /// Bytes sent by them.
+    pub written_bytes: u64,
+    /// Calls of [`Device::append_log`].
+    pub log_appends: u64,
+    /// Bytes sent by them.
+    pub log_bytes: u64,
+    /// Calls of [`Device::sync`].
+    pub syncs: u64,
+    /// Operations of any kind, [`Device::read_log`] included, that ended with an error.
+    pub errors: u64,
+}
+
+impl DeviceCounters {
+    /// Counters at zero.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The values now; each is exact, together they may be of slightly different moments.
+    pub fn snapshot(&self) -> DeviceCounts {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        DeviceCounts {
+            reads: get(&self.reads),
+            read_bytes: get(&self.read_bytes),
+            writes: get(&self.writes),
+            written_bytes: get(&self.written_bytes),
+            log_appends: get(&self.log_appends),
+            log_bytes: get(&self.log_bytes),
+            syncs: get(&self.syncs),
+            errors: get(&self.errors),
+        }
+    }
+
+    fn seen<T>(&self, result: io::Result<T>) -> io::Result<T> {
+        if result.is_err() {
+            add(&self.errors, 1);
+        }
+        result
+    }
+}
+
+fn add(counter: &AtomicU64, by: usize) {
+    counter.fetch_add(by as u64, Ordering::Relaxed);
+}
+
+/// A handle that counts and passes everything on. Cost: two relaxed atomic additions per operation.
+#[derive(Debug, Clone)]
+pub struct CountingDevice<D> {
+    inner: D,
+    counters: Arc<DeviceCounters>,
+}
+
+impl<D: Device> CountingDevice<D> {
+    /// Counts what passes to `inner` in `counters`, which other handles may share.
+    pub fn new(inner: D, counters: Arc<DeviceCounters>) -> Self {
+        Self { inner, counters }
+    }
+
+    /// The device behind.
+    pub fn inner(&self) -> &D {
+        &self.inner
+    }
+
+    /// The shared counters.
+    pub fn counters(&self) -> &Arc<DeviceCounters> {
+        &self.counters
+    }
+}
+
+impl<D: Device> Device for CountingDevice<D> {
+    type Buf = D::Buf;
+
+    fn capacity(&self) -> u64 {
+        self.inner.capacity()
+    }
+
+    fn read(&self, offset: u64, len: usize) -> impl Future<Output = io::Result<Self::Buf>> + 'static {
+        add(&self.counters.reads, 1);
+        add(&self.counters.read_bytes, len);
+        let counters = Arc::clone(&self.counters);
+        let operation = self.inner.read(offset, len);
+        async move { counters.seen(operation.await) }
+    }
+
+    fn write(
+        &self,
+        offset: u64,
+        data: Arc<Self::Buf>,
+        range: Range<usize>,
+    ) -> impl Future<Output = io::Result<()>> + 'static {
+        add(&self.counters.writes, 1);
+        add(&self.counters.written_bytes, range.len());
+        let counters = Arc::clone(&self.counters);
+        let operation = self.inner.write(offset, data, range);
+        async move { counters.seen(operation.await) }
+    }
+
+    fn append_log(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        add(&self.counters.log_appends, 1);
+        add(&self.counters.log_bytes, bytes.len());
+        self.counters.seen(self.inner.append_log(offset, bytes))
+    }
+
+    fn read_log(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.counters.seen(self.inner.read_log(offset, out))
+    }
+
+    fn sync(&self) -> impl Future<Output = io::Result<()>> + 'static {
+        add(&self.counters.syncs, 1);
+        let counters = Arc::clone(&self.counters);
+        let operation = self.inner.sync();
+        async move { counters.seen(operation.await) }
+    }
+
+    fn turn(&self, block: bool) -> io::Result<usize> {
+        self.inner.turn(block)
+    }
+}

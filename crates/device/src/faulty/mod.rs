@@ -1,0 +1,32 @@
+//! A device in memory that fails as its plan says, from one seed.
+//!
+//! # Fault model
+//!
+//! What [`FaultPlan`] can inject, and what a store on top must survive:
+//!
+//! | fault | what happens | what the store must do |
+//! |-------|--------------|------------------------|
+//! | crash at a write | the n-th write is torn: of its sectors, only a first part, only a last part or a scattered choice is new, possibly none or all. Every other write under way is torn likewise. From then on every operation fails until [`FaultyMedium::restart`] | after a restart, serve nothing wrong; a torn block is not a block |
+//! | crash at a log append | the n-th append is cut at some byte | ignore the torn record; all earlier ones count |
+//! | lost write | reported done, never happens: the old content stays | recognise stale content by its sequence |
+//! | bit rot on read | one bit of what a read returns is wrong; the next read may be right | checksum everything; corruption is a miss |
+//! | bit rot at an offset | [`FaultyMedium::rot_at`] flips one stored bit, for good | the same |
+//! | read error | the read fails, by chance or always in a given range | a miss, or try elsewhere; go on |
+//! | write error | the write fails; each of its sectors is old or new | do not count on the range until it is written again |
+//! | append error | the append fails, and any first part of it may be there | do not acknowledge what the record stands for |
+//! | delay | operations stay under way until [`turn`](crate::Device::turn), which applies and completes some of them in a seeded order; a write whose future was dropped may not happen | assume no order between operations that overlap in time |
+//!
+//! A crash is the death of the process: completed writes and appends survive it. The loss of completed but not
+//! synced writes in a power cut, and misdirected writes, are not in this model.
+//!
+//! The same seed, plan and sequence of calls give the same faults. With several threads the calls interleave as they
+//! will, and only the plan holds.
+
+mod device;
+mod medium;
+mod plan;
+mod rng;
+
+pub use device::FaultyDevice;
+pub use medium::FaultyMedium;
+pub use plan::{CrashPoint, FaultCounts, FaultPlan};

@@ -1,0 +1,64 @@
+//! What is to go wrong, and what did.
+
+use std::ops::Range;
+
+/// When the device crashes. Numbers count from 1, over all handles, since the plan was set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CrashPoint {
+    /// In the n-th write.
+    Write(u64),
+    /// In the n-th log append.
+    Append(u64),
+    /// In the n-th of both together.
+    WriteOrAppend(u64),
+}
+
+/// The faults to inject; the default injects none. Probabilities are per operation, in [0, 1].
+#[derive(Debug, Clone, Default)]
+pub struct FaultPlan {
+    /// When to crash, if at all; once.
+    pub crash: Option<CrashPoint>,
+    /// Probability that a write is reported done and never happens.
+    pub lost_write: f64,
+    /// Probability that a write fails, with each sector old or new.
+    pub write_error: f64,
+    /// Probability that a log append fails, with some first part of it done.
+    pub append_error: f64,
+    /// Probability that one bit of what a read returns is wrong.
+    pub bit_rot: f64,
+    /// The same for reads of the log.
+    pub log_bit_rot: f64,
+    /// Probability that a read fails.
+    pub read_error: f64,
+    /// Ranges of bytes in which every read, of the log as well, fails.
+    pub bad_ranges: Vec<Range<u64>>,
+    /// Whether reads, writes and syncs stay under way until a turn completes them, in a seeded order.
+    pub delay: bool,
+}
+
+/// What passed and what was injected, since the medium was made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FaultCounts {
+    /// Reads carried out, failed ones included.
+    pub reads: u64,
+    /// Writes carried out, failed, lost and torn ones included.
+    pub writes: u64,
+    /// Log appends, failed and torn ones included.
+    pub appends: u64,
+    /// Crashes.
+    pub crashes: u64,
+    /// Writes that a crash tore, be it into nothing or all.
+    pub torn_writes: u64,
+    /// Log appends that a crash tore.
+    pub torn_appends: u64,
+    /// Writes that were reported done and did not happen.
+    pub lost_writes: u64,
+    /// Bits that were wrong in what a read returned, and bits flipped by `rot_at`.
+    pub rotten_bits: u64,
+    /// Reads that failed on purpose, of the log as well.
+    pub read_errors: u64,
+    /// Writes that failed on purpose.
+    pub write_errors: u64,
+    /// Log appends that failed on purpose.
+    pub append_errors: u64,
+}

@@ -1,0 +1,298 @@
+//! One thread's handle on a file.
+
+use super::options::Engine;
+use super::pool::{PoolClient, signal};
+use super::ring::Ring;
+use super::shared::FileShared;
+use super::table::{Table, Work};
+use crate::{AlignedBuf, Buffer, Device, check_log_range, check_range, check_write_range};
+use rustix::event::EventfdFlags;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::cell::{Cell, OnceCell, RefCell};
+use std::future::Future;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::ops::Range;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+/// One thread's handle on a [`FileShared`]; clones are the same handle.
+///
+/// Operations are queued when they are called and started together by [`turn`](Device::turn), or when so many wait
+/// that a ring is full. In an event loop:
+///
+/// - register [`event_fd`](FileDevice::event_fd) and call `turn(false)` when it is readable;
+/// - let the [submit hook](FileDevice::set_submit_hook) schedule a `turn(false)` for the end of the loop's turn.
+///
+/// An idle handle costs nothing: no thread of it runs and nothing polls. Dropping the last clone waits for what the
+/// medium still works on, because that is the memory of buffers; what was queued and not started does not happen.
+#[derive(Clone)]
+pub struct FileDevice {
+    inner: Rc<Inner>,
+}
+
+enum Carrier {
+    Ring(Box<Ring>),
+    Pool(PoolClient),
+}
+
+struct Inner {
+    /// Freed only after the medium is done with its buffers; see `drop`.
+    table: ManuallyDrop<RefCell<Table>>,
+    carrier: RefCell<Carrier>,
+    hook: RefCell<Option<Rc<dyn Fn()>>>,
+    /// Whether the hook was called since the last turn.
+    hooked: Cell<bool>,
+    event: OnceCell<Arc<OwnedFd>>,
+    /// Last, so that the lock is held until all else is gone.
+    shared: Arc<FileShared>,
+}
+
+impl FileDevice {
+    /// A handle with at most `entries` requests under way (2 to 4096, rounded up to a power of two). What is asked
+    /// for beyond that waits in memory.
+    ///
+    /// # Errors
+    /// Where the kernel gives no ring: too many open files, or too little lockable memory.
+    pub fn new(shared: Arc<FileShared>, entries: u32) -> io::Result<Self> {
+        let entries = entries.clamp(2, 4096).next_power_of_two();
+        let carrier = match shared.connect_pool() {
+            Some(client) => Carrier::Pool(client),
+            None => Carrier::Ring(Box::new(Ring::new(Arc::clone(shared.io()), entries)?)),
+        };
+        Ok(Self {
+            inner: Rc::new(Inner {
+                table: ManuallyDrop::new(RefCell::new(Table::new(entries as usize))),
+                carrier: RefCell::new(carrier),
+                hook: RefCell::default(),
+                hooked: Cell::new(false),
+                event: OnceCell::new(),
+                shared,
+            }),
+        })
+    }
+
+    /// The file behind.
+    pub fn shared(&self) -> &Arc<FileShared> {
+        &self.inner.shared
+    }
+
+    /// What carries the operations.
+    pub fn engine(&self) -> Engine {
+        self.inner.shared.engine()
+    }
+
+    /// Whether reads and writes go past the page cache (O_DIRECT).
+    pub fn is_direct(&self) -> bool {
+        self.inner.shared.is_direct()
+    }
+
+    /// A nonblocking eventfd that becomes readable when results wait for a `turn(false)`.
+    ///
+    /// It is signalled anew for later results even where nobody read it, so an edge-triggered loop need not; a
+    /// level-triggered one reads its 8 bytes before each turn. It is signalled once at the start, for what was
+    /// finished before anyone listened. It lives as long as the handle.
+    ///
+    /// # Errors
+    /// Where the kernel gives no eventfd, or does not connect it with the ring.
+    pub fn event_fd(&self) -> io::Result<BorrowedFd<'_>> {
+        if self.inner.event.get().is_none() {
+            let event = rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+            let event = Arc::new(event);
+            match &*self.inner.carrier.borrow() {
+                Carrier::Ring(ring) => ring.set_event(&event)?,
+                Carrier::Pool(client) => client.set_event(&event),
+            }
+            signal(&event);
+            let _ = self.inner.event.set(event);
+        }
+        Ok(self.inner.event.get().expect("just set").as_fd())
+    }
+
+    /// Calls `hook` when the first operation since the last turn is queued: the event loop should then call
+    /// `turn(false)` soon, at the end of its own turn, so that operations are started together. The hook must not
+    /// call the device itself.
+    pub fn set_submit_hook(&self, hook: Rc<dyn Fn()>) {
+        let old = self.inner.hook.replace(Some(hook));
+        drop(old);
+    }
+}
+
+impl Device for FileDevice {
+    type Buf = AlignedBuf;
+
+    fn capacity(&self) -> u64 {
+        self.inner.shared.capacity()
+    }
+
+    fn read(&self, offset: u64, len: usize) -> impl Future<Output = io::Result<AlignedBuf>> + 'static {
+        let started = check_range(self.capacity(), offset, len)
+            .map(|()| self.start(Work::Read(AlignedBuf::with_len(len)), offset, len));
+        async move {
+            match started?.await? {
+                Work::Read(buf) => Ok(buf),
+                _ => unreachable!("a read stays a read"),
+            }
+        }
+    }
+
+    fn write(
+        &self,
+        offset: u64,
+        data: Arc<AlignedBuf>,
+        range: Range<usize>,
+    ) -> impl Future<Output = io::Result<()>> + 'static {
+        let started = check_write_range(self.capacity(), offset, data.len(), &range)
+            .map(|()| self.start(Work::Write(data, range.start), offset, range.len()));
+        async move { started?.await.map(drop) }
+    }
+
+    fn append_log(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        check_log_range(self.capacity(), offset, bytes.len())?;
+        self.inner.shared.append_log(offset, bytes)
+    }
+
+    fn read_log(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        check_log_range(self.capacity(), offset, out.len())?;
+        self.inner.shared.read_log(offset, out)
+    }
+
+    fn sync(&self) -> impl Future<Output = io::Result<()>> + 'static {
+        let started = self.start(Work::Sync, 0, 0);
+        async move { started.await.map(drop) }
+    }
+
+    fn turn(&self, block: bool) -> io::Result<usize> {
+        self.inner.turn(block)
+    }
+}
+
+impl FileDevice {
+    fn start(&self, work: Work, offset: u64, len: usize) -> FileOperation {
+        let inner = &self.inner;
+        let (key, lane_is_full) = inner.table.borrow_mut().add(work, offset, len);
+        if lane_is_full {
+            // A failure here leaves everything queued; the next turn meets it again and reports it.
+            let _ = inner.start_queued();
+        }
+        if !inner.hooked.replace(true) {
+            let hook = inner.hook.borrow().clone();
+            if let Some(hook) = hook {
+                hook();
+            }
+        }
+        FileOperation {
+            inner: Rc::clone(inner),
+            key: Some(key),
+        }
+    }
+}
+
+impl Inner {
+    /// Gives the medium what may start, without looking at results.
+    fn start_queued(&self) -> io::Result<()> {
+        let mut table = self.table.borrow_mut();
+        match &mut *self.carrier.borrow_mut() {
+            Carrier::Ring(ring) => {
+                ring.queue(&mut table);
+                ring.submit()
+            }
+            Carrier::Pool(client) => {
+                client.start(&mut table);
+                Ok(())
+            }
+        }
+    }
+
+    /// One round: starts what may start, takes results, with `wait` at least one. Says whether another round would
+    /// start more.
+    fn round(&self, wait: bool) -> io::Result<bool> {
+        let mut table = self.table.borrow_mut();
+        match &mut *self.carrier.borrow_mut() {
+            Carrier::Ring(ring) => {
+                ring.queue(&mut table);
+                let wait = wait && table.under_way() > 0;
+                ring.collect(&mut table, wait, self.shared.path())?;
+                Ok(table.can_start() || ring.has_unsubmitted())
+            }
+            Carrier::Pool(client) => {
+                client.start(&mut table);
+                let wait = wait && table.under_way() > 0;
+                client.collect(&mut table, wait, self.shared.path());
+                Ok(table.can_start())
+            }
+        }
+    }
+
+    fn turn(&self, block: bool) -> io::Result<usize> {
+        self.hooked.set(false);
+        let mut completed = 0;
+        loop {
+            let outcome = self.round(block && completed == 0);
+            let (finished, wakers) = self.table.borrow_mut().take_finished();
+            completed += finished;
+            // No borrow is held here: a waker may run anything, this device included.
+            wakers.into_iter().for_each(Waker::wake);
+            let more_to_start = outcome?;
+            let must_wait = block && completed == 0 && self.table.borrow().under_way() > 0;
+            if !more_to_start && !must_wait {
+                return Ok(completed);
+            }
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.table.borrow_mut().cancel_waiting();
+        while self.table.borrow().under_way() > 0 {
+            let result = self.round(true);
+            // A piece that was cut short waits again: it has nobody to wait for it.
+            self.table.borrow_mut().cancel_waiting();
+            if let Err(error) = result {
+                tracing::error!(%error, "cannot wait for I/O under way: its buffers are leaked");
+                return;
+            }
+        }
+        // SAFETY: dropped here only, and not used afterwards: this is the end of `self`.
+        unsafe { ManuallyDrop::drop(&mut self.table) }
+    }
+}
+
+/// The future of one operation.
+struct FileOperation {
+    inner: Rc<Inner>,
+    /// `None` when the outcome was handed out.
+    key: Option<usize>,
+}
+
+impl Future for FileOperation {
+    type Output = io::Result<Work>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let key = self.key.expect("not polled after it was ready");
+        let outcome = self.inner.table.borrow_mut().poll(key, context.waker());
+        match outcome {
+            Ok(outcome) => {
+                self.key = None;
+                Poll::Ready(outcome)
+            }
+            Err(old_waker) => {
+                // Outside the borrow: dropping the last reference to a task may drop other operations.
+                drop(old_waker);
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for FileOperation {
+    fn drop(&mut self) {
+        if let Some(key) = self.key {
+            let old_waker = self.inner.table.borrow_mut().abandon(key);
+            drop(old_waker);
+        }
+    }
+}

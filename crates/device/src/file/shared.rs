@@ -1,0 +1,353 @@
+//! Opening, locking and reserving a file or block device.
+
+use super::options::{Engine, FileError, FileOptions};
+use super::pool::{Pool, PoolClient};
+use super::ring;
+use crate::{AlignedBuf, Buffer, SECTOR_BYTES};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Pause between two tries to lock a file.
+const LOCK_POLL: Duration = Duration::from_millis(10);
+
+/// An open file or raw block device, shared by all threads that use it.
+///
+/// It is held exclusively (`flock` on the descriptor that does the I/O; on a block device, `O_EXCL` as well, which a
+/// mounted one refuses) until it and every handle on it are gone. Opening never shortens a file and never overwrites
+/// anything: whether its content is ours is for the store to say.
+pub struct FileShared {
+    path: PathBuf,
+    capacity: u64,
+    direct: bool,
+    was_empty: bool,
+    engine: Engine,
+    /// Dropped before the descriptors: joins its threads.
+    pool: Option<Pool>,
+    io: Arc<OwnedFd>,
+    log: File,
+}
+
+impl FileShared {
+    /// Opens `path` and makes it ready: locked, of the wanted size, its space reserved. Blocks, for as long as
+    /// [`FileOptions::lock_wait`] where another process still holds it.
+    ///
+    /// Where O_DIRECT or io_uring is refused, or switched off by the options, it warns once for each and goes on
+    /// without.
+    ///
+    /// # Errors
+    /// See [`FileError`]. A file that could not grow keeps the length it had.
+    pub fn open(path: &Path, options: &FileOptions) -> Result<Self, FileError> {
+        let deadline = Instant::now() + options.lock_wait;
+        let (io, mut direct, is_block_device) = open_locked(path, options, deadline)?;
+        let had = length(path, &io, is_block_device)?;
+        let capacity = match options.size {
+            Some(size) => size,
+            None if had == 0 => return Err(FileError::NoSize { path: path.into() }),
+            None => had,
+        };
+        if capacity < SECTOR_BYTES as u64 {
+            return Err(FileError::TooSmall {
+                path: path.into(),
+                wanted: capacity,
+            });
+        }
+        let capacity = capacity - capacity % SECTOR_BYTES as u64;
+        if is_block_device {
+            if had < capacity {
+                return Err(FileError::DeviceTooSmall {
+                    path: path.into(),
+                    wanted: capacity,
+                    has: had,
+                });
+            }
+        } else {
+            reserve(path, &io, had, capacity, options.preallocate)?;
+        }
+        if direct && let Err(source) = try_direct(&io) {
+            warn_buffered(path, &source.to_string());
+            clear_direct(path, &io)?;
+            direct = false;
+        }
+        let log = open_log(path, &io)?;
+        let io = Arc::new(io);
+        let refused = if options.io_uring {
+            ring::probe().err().map(|error| error.to_string())
+        } else {
+            Some("switched off".to_owned())
+        };
+        let pool = match refused {
+            None => None,
+            Some(why) => {
+                tracing::warn!(
+                    path = %path.display(),
+                    why,
+                    "io_uring is not used: I/O runs on {} threads, at a higher cost per request",
+                    options.io_threads.max(1)
+                );
+                let pool = Pool::new(&io, options.io_threads);
+                Some(pool.map_err(|source| failed(path, "start I/O threads for", source))?)
+            }
+        };
+        Ok(Self {
+            path: path.into(),
+            capacity,
+            direct,
+            was_empty: had == 0,
+            engine: if pool.is_some() {
+                Engine::Threads
+            } else {
+                Engine::IoUring
+            },
+            pool,
+            io,
+            log,
+        })
+    }
+
+    /// What was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Size in bytes, a multiple of [`SECTOR_BYTES`].
+    pub fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// Whether the file was made by this opening, or had length 0. Never for a block device.
+    pub fn was_empty(&self) -> bool {
+        self.was_empty
+    }
+
+    /// Whether reads and writes go past the page cache (O_DIRECT).
+    pub fn is_direct(&self) -> bool {
+        self.direct
+    }
+
+    /// What carries the operations of every handle.
+    pub fn engine(&self) -> Engine {
+        self.engine
+    }
+
+    /// The descriptor for reads and writes.
+    pub(super) fn io(&self) -> &Arc<OwnedFd> {
+        &self.io
+    }
+
+    /// A connection to the I/O threads, if they are the engine.
+    pub(super) fn connect_pool(&self) -> Option<PoolClient> {
+        self.pool.as_ref().map(Pool::connect)
+    }
+
+    /// Writes through the page cache.
+    pub(super) fn append_log(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.log
+            .write_all_at(bytes, offset)
+            .map_err(|error| self.log_failed("append", offset, bytes.len(), &error))
+    }
+
+    /// Reads through the page cache.
+    pub(super) fn read_log(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let len = out.len();
+        self.log
+            .read_exact_at(out, offset)
+            .map_err(|error| self.log_failed("read", offset, len, &error))
+    }
+
+    fn log_failed(&self, what: &str, offset: u64, len: usize, error: &io::Error) -> io::Error {
+        let path = self.path.display();
+        io::Error::new(
+            error.kind(),
+            format!("log {what} of {len} bytes at {offset} of {path} failed: {error}"),
+        )
+    }
+}
+
+impl AsFd for FileShared {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.io.as_fd()
+    }
+}
+
+fn failed(path: &Path, action: &'static str, source: impl Into<io::Error>) -> FileError {
+    FileError::Io {
+        path: path.into(),
+        action,
+        source: source.into(),
+    }
+}
+
+fn warn_buffered(path: &Path, why: &str) {
+    tracing::warn!(
+        path = %path.display(),
+        why,
+        "O_DIRECT is not used: I/O goes through the page cache, which takes memory beyond the budget"
+    );
+}
+
+/// Opens `path` for I/O and takes its lock; says whether with O_DIRECT, and whether it is a block device.
+fn open_locked(
+    path: &Path,
+    options: &FileOptions,
+    deadline: Instant,
+) -> Result<(OwnedFd, bool, bool), FileError> {
+    let open_error = |source: Errno| FileError::Open {
+        path: path.into(),
+        source: source.into(),
+    };
+    let locked = || FileError::Locked {
+        path: path.into(),
+        waited: options.lock_wait,
+    };
+    let is_block_device = rustix::fs::stat(path)
+        .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice);
+    let mut flags = OFlags::RDWR | OFlags::CLOEXEC;
+    // On a block device, O_EXCL (without O_CREAT) means: not mounted and not held by anyone else.
+    flags.set(OFlags::EXCL, is_block_device);
+    flags.set(OFlags::CREATE, options.create && !is_block_device);
+    flags.set(OFlags::DIRECT, options.direct);
+    if !options.direct {
+        warn_buffered(path, "switched off");
+    }
+    let io = loop {
+        match rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR) {
+            Ok(io) => break io,
+            Err(Errno::INTR) => {}
+            Err(Errno::INVAL) if flags.contains(OFlags::DIRECT) => {
+                warn_buffered(path, "the file system refuses it (EINVAL)");
+                flags.remove(OFlags::DIRECT);
+            }
+            Err(Errno::BUSY) if is_block_device => {
+                if Instant::now() >= deadline {
+                    return Err(locked());
+                }
+                std::thread::sleep(LOCK_POLL);
+            }
+            Err(error) => return Err(open_error(error)),
+        }
+    };
+    let stat = rustix::fs::fstat(&io).map_err(open_error)?;
+    let kind = FileType::from_raw_mode(stat.st_mode);
+    if kind != FileType::RegularFile && kind != FileType::BlockDevice {
+        return Err(FileError::NotAFile { path: path.into() });
+    }
+    loop {
+        match rustix::fs::flock(&io, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => break,
+            Err(Errno::INTR) => {}
+            Err(Errno::WOULDBLOCK) => {
+                if Instant::now() >= deadline {
+                    return Err(locked());
+                }
+                std::thread::sleep(LOCK_POLL);
+            }
+            Err(error) => return Err(failed(path, "lock", error)),
+        }
+    }
+    Ok((io, flags.contains(OFlags::DIRECT), kind == FileType::BlockDevice))
+}
+
+fn length(path: &Path, io: &OwnedFd, is_block_device: bool) -> Result<u64, FileError> {
+    if is_block_device {
+        return rustix::fs::seek(io, SeekFrom::End(0))
+            .map_err(|error| failed(path, "find the size of", error));
+    }
+    let stat = rustix::fs::fstat(io).map_err(|error| failed(path, "find the size of", error))?;
+    Ok(u64::try_from(stat.st_size).unwrap_or(0))
+}
+
+/// Makes the file at least `wanted` bytes long, with space for all of them unless it may have holes.
+fn reserve(path: &Path, io: &OwnedFd, had: u64, wanted: u64, preallocate: bool) -> Result<(), FileError> {
+    let error = |source: Errno| FileError::Reserve {
+        path: path.into(),
+        wanted,
+        source: source.into(),
+    };
+    if !preallocate {
+        return if had < wanted {
+            rustix::fs::ftruncate(io, wanted).map_err(error)
+        } else {
+            Ok(())
+        };
+    }
+    // Where it cannot work, say so before the disk is filled in vain.
+    let stat = rustix::fs::fstat(io).map_err(error)?;
+    let room = rustix::fs::fstatvfs(io).map_err(error)?;
+    let allocated = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
+    if wanted.saturating_sub(allocated) > room.f_bfree.saturating_mul(room.f_frsize) {
+        return Err(error(Errno::NOSPC));
+    }
+    let result = loop {
+        match rustix::fs::fallocate(io, FallocateFlags::empty(), 0, wanted) {
+            Err(Errno::INTR) => {}
+            Err(Errno::OPNOTSUPP) => break fill_with_zeros(io, had, wanted),
+            result => break result,
+        }
+    };
+    result.map_err(|source| {
+        // Give back what was reserved before the end was reached.
+        let _ = rustix::fs::ftruncate(io, had.max(u64::try_from(stat.st_size).unwrap_or(0)));
+        error(source)
+    })
+}
+
+/// Reserves space behind the end of a file on a file system without fallocate.
+fn fill_with_zeros(io: &OwnedFd, mut from: u64, to: u64) -> Result<(), Errno> {
+    let zeros = AlignedBuf::with_len(1 << 20);
+    // O_DIRECT wants whole sectors: a partial one at the end is made whole by a hole first.
+    if !from.is_multiple_of(SECTOR_BYTES as u64) {
+        from = from.next_multiple_of(SECTOR_BYTES as u64).min(to);
+        rustix::fs::ftruncate(io, from)?;
+    }
+    while from < to {
+        let len = (to - from).min(zeros.len() as u64) as usize;
+        match rustix::io::pwrite(io, &zeros.as_slice()[..len], from) {
+            Ok(0) => return Err(Errno::NOSPC),
+            Ok(written) => from += written as u64,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Whether O_DIRECT with our alignment works: some file systems only say so when they are asked to read.
+fn try_direct(io: &OwnedFd) -> Result<(), Errno> {
+    let mut sector = AlignedBuf::with_len(SECTOR_BYTES);
+    match rustix::io::pread(io, sector.as_mut_slice(), 0) {
+        Err(error @ (Errno::INVAL | Errno::OPNOTSUPP)) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn clear_direct(path: &Path, io: &OwnedFd) -> Result<(), FileError> {
+    let flags = rustix::fs::fcntl_getfl(io).map_err(|error| failed(path, "read the flags of", error))?;
+    rustix::fs::fcntl_setfl(io, flags - OFlags::DIRECT)
+        .map_err(|error| failed(path, "set the flags of", error))
+}
+
+/// Opens the same file once more, through the page cache.
+fn open_log(path: &Path, io: &OwnedFd) -> Result<File, FileError> {
+    let log = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(|source| {
+        FileError::Open {
+            path: path.into(),
+            source: source.into(),
+        }
+    })?;
+    let identity = |fd: &OwnedFd| rustix::fs::fstat(fd).map(|stat| (stat.st_dev, stat.st_ino));
+    match (identity(io), identity(&log)) {
+        (Ok(one), Ok(other)) if one == other => Ok(log.into()),
+        _ => Err(failed(
+            path,
+            "open",
+            io::Error::other("the file was replaced while it was opened"),
+        )),
+    }
+}

@@ -1,0 +1,154 @@
+//! Bytes on a device: the one seam between the engine and whatever stores its flash tier.
+//!
+//! Implementations: [`FileDevice`] (a file or raw block device through O_DIRECT and io_uring, or ordinary positioned
+//! I/O on a few threads where either is refused), [`MemDevice`] (memory), [`SparseDevice`] (keeps headers, forgets
+//! values: for simulation), [`FaultyDevice`] (seeded faults over memory), [`CountingDevice`] (counts what passes to another).
+//! All of them run the conformance suite in [`conformance`].
+
+mod chunks;
+mod counting;
+mod faulty;
+mod file;
+mod mem;
+mod sparse;
+
+pub mod conformance;
+
+pub use counting::{CountingDevice, DeviceCounters, DeviceCounts};
+pub use faulty::{CrashPoint, FaultCounts, FaultPlan, FaultyDevice, FaultyMedium};
+pub use file::{Engine, FileDevice, FileError, FileOptions, FileShared};
+pub use mem::{MemDevice, MemMedium};
+pub use pumice_memory::{AlignedBuf, Buffer, Payload, SECTOR_BYTES, SparseBuf};
+pub use sparse::{SparseDevice, SparseMedium};
+
+use std::future::Future;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// One thread's handle on a device of fixed size.
+///
+/// A device is shared by several threads; each has its own handle (its own io_uring, say), which is why nothing here
+/// asks for `Send`. What one handle wrote, every handle reads.
+///
+/// # Contract
+///
+/// *Units.* Offsets are 64-bit bytes from the start of the device. For [`read`](Device::read) and
+/// [`write`](Device::write), offset and length are multiples of [`SECTOR_BYTES`], the length is not 0, and the range
+/// lies inside [`capacity`](Device::capacity); the part of a buffer that is written starts at a multiple as well (O_DIRECT
+/// wants the memory aligned too); anything else is [`io::ErrorKind::InvalidInput`] and touches nothing.
+/// [`append_log`](Device::append_log) and [`read_log`](Device::read_log) take any offset and length inside the
+/// capacity.
+///
+/// *Buffers.* A read allocates its buffer and hands it out when the device has finished with it. A write shares the
+/// buffer: the caller must leave the bytes in `range` unchanged until the future is done; reading them meanwhile is
+/// fine. A future that is dropped early changes nothing of this: the device keeps its share of the buffer until the
+/// operation is over, so the memory is never freed or reused under it; a dropped write may or may not happen.
+///
+/// *When an operation starts.* A real device queues an operation when `read` or `write` is *called* (not when the
+/// future is first polled) and may submit it together with others at the end of the event loop's turn.
+///
+/// *Ordering.* Two operations that overlap in time happen in any order. An operation that is started after another
+/// one's future has completed sees its effect.
+///
+/// *Completeness.* Success means all bytes: short reads and writes are continued inside. A read that meets the end of a
+/// file that became shorter is an error.
+///
+/// *Errors.* After an error the content of the written range is undefined (old, new or mixed per sector) until it is
+/// written again; the device stays usable for other ranges; nothing else has changed. Reads never return bytes that
+/// were not read.
+///
+/// *Durability.* A completed write survives the end of the process (`kill -9`). Surviving a power cut takes a
+/// completed [`sync`](Device::sync) after it.
+pub trait Device: 'static {
+    /// What reads return and writes take.
+    type Buf: Buffer;
+
+    /// Size in bytes, a multiple of [`SECTOR_BYTES`]; never changes.
+    fn capacity(&self) -> u64;
+
+    /// Reads `len` bytes at `offset`.
+    fn read(&self, offset: u64, len: usize) -> impl Future<Output = io::Result<Self::Buf>> + 'static;
+
+    /// Writes the bytes `range` of `data` to `offset`.
+    fn write(
+        &self,
+        offset: u64,
+        data: Arc<Self::Buf>,
+        range: Range<usize>,
+    ) -> impl Future<Output = io::Result<()>> + 'static;
+
+    /// Writes a few bytes at once and without waiting for the medium: they survive the end of the process when this
+    /// returns, and a power cut after the next [`sync`](Device::sync). For small log records of any alignment, in
+    /// ranges that `write` never touches.
+    fn append_log(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+
+    /// Reads what [`append_log`](Device::append_log) wrote, blocking; only used while a cache opens.
+    fn read_log(&self, offset: u64, out: &mut [u8]) -> io::Result<()>;
+
+    /// Makes everything that was completed or appended before durable against power cuts.
+    fn sync(&self) -> impl Future<Output = io::Result<()>> + 'static;
+
+    /// Starts what was queued, and completes what is finished, waking its futures. With `block`, waits for at least
+    /// one completion unless nothing is under way. Returns the number of completions. For executors that have
+    /// nothing else to do; devices whose operations complete at once return 0.
+    fn turn(&self, block: bool) -> io::Result<usize>;
+}
+
+/// Checks a range against the contract of [`Device::read`] and [`Device::write`].
+///
+/// # Errors
+/// [`io::ErrorKind::InvalidInput`], naming what is wrong.
+pub fn check_range(capacity: u64, offset: u64, len: usize) -> io::Result<()> {
+    let invalid = |what: &str| {
+        Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("device range at {offset}, {len} bytes: {what} (capacity {capacity})"),
+        ))
+    };
+    if len == 0 {
+        return invalid("length is 0");
+    }
+    if !len.is_multiple_of(SECTOR_BYTES) || !offset.is_multiple_of(SECTOR_BYTES as u64) {
+        return invalid("not aligned to 4096 bytes");
+    }
+    match offset.checked_add(len as u64) {
+        Some(end) if end <= capacity => Ok(()),
+        _ => invalid("past the end"),
+    }
+}
+
+/// Checks the arguments of [`Device::write`], where `len` is the length of its buffer.
+fn check_write_range(capacity: u64, offset: u64, len: usize, range: &Range<usize>) -> io::Result<()> {
+    if range.start > range.end || range.end > len || !range.start.is_multiple_of(SECTOR_BYTES) {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!(
+                "device write at {offset}: part {range:?} of a buffer of {len} bytes is outside or not aligned"
+            ),
+        ));
+    }
+    check_range(capacity, offset, range.len())
+}
+
+/// Checks the arguments of [`Device::write`] and returns the bytes to write.
+fn check_write<B: Buffer>(capacity: u64, offset: u64, data: &B, range: Range<usize>) -> io::Result<&[u8]> {
+    check_write_range(capacity, offset, data.len(), &range)?;
+    data.bytes(range.start, range.len()).ok_or_else(|| {
+        io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "device write of a buffer without bytes",
+        )
+    })
+}
+
+/// Checks a range against the contract of [`Device::append_log`] and [`Device::read_log`].
+fn check_log_range(capacity: u64, offset: u64, len: usize) -> io::Result<()> {
+    match offset.checked_add(len as u64) {
+        Some(end) if end <= capacity => Ok(()),
+        _ => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("device log range at {offset}, {len} bytes: past the end (capacity {capacity})"),
+        )),
+    }
+}

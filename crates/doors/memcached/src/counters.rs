@@ -1,0 +1,234 @@
+//! What the door counts: per worker, without sharing, summed when somebody asks.
+
+use crate::histogram::{Counter, Histogram, HistogramSnapshot};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// Declares the counters once: as atomics of a worker and as plain sums.
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// One worker's counters. Only the worker writes them.
+        #[derive(Debug, Default)]
+        pub struct Counters { $($(#[$doc])* pub $name: Counter,)* }
+
+        /// Sums of counters over workers, under memcached's names.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Counts { $($(#[$doc])* pub $name: u64,)* }
+
+        impl Counts {
+            fn add(&mut self, counters: &Counters) {
+                $(self.$name = self.$name.wrapping_add(counters.$name.get());)*
+            }
+
+            /// What was counted since `earlier`.
+            #[must_use]
+            pub fn since(&self, earlier: &Counts) -> Counts {
+                Counts { $($name: self.$name.wrapping_sub(earlier.$name),)* }
+            }
+
+            /// Every counter with its name.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($name), self.$name),)*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    /// Keys asked for (get, gets, gat, gats, mg).
+    cmd_get,
+    /// Values sent to be stored.
+    cmd_set,
+    /// flush_all commands.
+    cmd_flush,
+    /// Keys to touch (touch, gat, gats, mg T).
+    cmd_touch,
+    /// Meta commands.
+    cmd_meta,
+    /// Keys found.
+    get_hits,
+    /// Keys not found.
+    get_misses,
+    /// Keys to delete that were there.
+    delete_hits,
+    /// Keys to delete that were not there.
+    delete_misses,
+    /// incr of a key that was there.
+    incr_hits,
+    /// incr of a key that was not there.
+    incr_misses,
+    /// decr of a key that was there.
+    decr_hits,
+    /// decr of a key that was not there.
+    decr_misses,
+    /// cas with the right unique.
+    cas_hits,
+    /// cas of a key that was not there.
+    cas_misses,
+    /// cas with another unique.
+    cas_badval,
+    /// Touched keys that were there.
+    touch_hits,
+    /// Touched keys that were not there.
+    touch_misses,
+    /// Values refused because of their size.
+    store_too_large,
+    /// Values that the cache had no room for.
+    store_no_memory,
+    /// Values stored.
+    total_items,
+    /// Bytes received.
+    bytes_read,
+    /// Bytes sent.
+    bytes_written,
+    /// Hits answered from DRAM.
+    get_hits_dram,
+    /// Hits answered from flash.
+    get_hits_flash,
+}
+
+/// What latency is measured for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// A key found in DRAM.
+    GetDram,
+    /// A key found on flash.
+    GetFlash,
+    /// A key not found.
+    GetMiss,
+    /// A storage command.
+    Set,
+    /// delete, md.
+    Delete,
+    /// Any other command.
+    Other,
+}
+
+impl Operation {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Operation; 6] = [
+        Operation::GetDram,
+        Operation::GetFlash,
+        Operation::GetMiss,
+        Operation::Set,
+        Operation::Delete,
+        Operation::Other,
+    ];
+
+    /// A name for metrics: the operation, and the tier that answered where there is one.
+    pub fn name(self) -> (&'static str, &'static str) {
+        match self {
+            Operation::GetDram => ("get", "dram"),
+            Operation::GetFlash => ("get", "flash"),
+            Operation::GetMiss => ("get", "miss"),
+            Operation::Set => ("set", ""),
+            Operation::Delete => ("delete", ""),
+            Operation::Other => ("other", ""),
+        }
+    }
+}
+
+/// One worker's counters and histograms, away from the cache lines of others.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct WorkerStats {
+    pub(crate) counters: Counters,
+    pub(crate) latency: [Histogram; Operation::ALL.len()],
+}
+
+/// Everything the door counts.
+#[derive(Debug)]
+pub struct DoorStats {
+    workers: Box<[WorkerStats]>,
+    pub(crate) curr_connections: AtomicU64,
+    pub(crate) total_connections: AtomicU64,
+    pub(crate) rejected_connections: AtomicU64,
+    /// What `stats reset` takes away from the counts that `stats` shows.
+    reset: Mutex<Counts>,
+}
+
+impl DoorStats {
+    pub(crate) fn new(workers: usize) -> Self {
+        Self {
+            workers: (0..workers).map(|_| WorkerStats::default()).collect(),
+            curr_connections: AtomicU64::new(0),
+            total_connections: AtomicU64::new(0),
+            rejected_connections: AtomicU64::new(0),
+            reset: Mutex::new(Counts::default()),
+        }
+    }
+
+    pub(crate) fn worker(&self, index: usize) -> &WorkerStats {
+        &self.workers[index]
+    }
+
+    /// Workers.
+    pub fn workers(&self) -> usize {
+        self.workers.len()
+    }
+
+    /// Sums since the start, `stats reset` or not: for metrics.
+    pub fn counts(&self) -> Counts {
+        let mut counts = Counts::default();
+        for worker in &self.workers {
+            counts.add(&worker.counters);
+        }
+        counts
+    }
+
+    /// Sums since the last `stats reset`.
+    pub fn counts_since_reset(&self) -> Counts {
+        let reset = *self.reset.lock().unwrap_or_else(PoisonError::into_inner);
+        self.counts().since(&reset)
+    }
+
+    /// Lets `stats` count from 0 again.
+    pub fn reset(&self) {
+        *self.reset.lock().unwrap_or_else(PoisonError::into_inner) = self.counts();
+    }
+
+    /// Latency of one operation over all workers, since the start: from the arrival of the bytes with the command to its
+    /// reply being ready to send.
+    pub fn latency(&self, operation: Operation) -> HistogramSnapshot {
+        let mut snapshot = HistogramSnapshot::default();
+        for worker in &self.workers {
+            worker.latency[operation as usize].add_to(&mut snapshot);
+        }
+        snapshot
+    }
+
+    /// Open connections.
+    pub fn curr_connections(&self) -> u64 {
+        self.curr_connections.load(Ordering::Relaxed)
+    }
+
+    /// Connections accepted since the start.
+    pub fn total_connections(&self) -> u64 {
+        self.total_connections.load(Ordering::Relaxed)
+    }
+
+    /// Connections turned away because there were too many.
+    pub fn rejected_connections(&self) -> u64 {
+        self.rejected_connections.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_are_summed_and_reset_only_hides() {
+        let stats = DoorStats::new(2);
+        stats.worker(0).counters.get_hits.add(3);
+        stats.worker(1).counters.get_hits.add(4);
+        stats.worker(1).latency[Operation::Set as usize].record(1000, 5);
+        assert_eq!(stats.counts_since_reset().get_hits, 7);
+        stats.reset();
+        stats.worker(0).counters.get_hits.add(1);
+        assert_eq!(stats.counts_since_reset().get_hits, 1);
+        assert_eq!(stats.counts().get_hits, 8);
+        assert_eq!(stats.latency(Operation::Set).count(), 5);
+        assert_eq!(stats.latency(Operation::Delete).count(), 0);
+    }
+}

@@ -1,0 +1,333 @@
+//! Reads: what a run of them asks for, and what hits and misses answer.
+
+use super::{Executor, Output, exptime, output};
+use crate::counters::Operation;
+use crate::parse::{Command, Get, KeyScratch, Keys, Limits, MetaGet, Parsed, parse};
+use pumice::{Action, Meta, Object, Outcome, Tier};
+use pumice_device::Device;
+
+/// One step of a run of reads.
+#[derive(Clone, Copy)]
+pub(crate) enum Ask<'a> {
+    /// A key of get or gets.
+    Classic { key: &'a [u8], with_cas: bool },
+    /// A key of mg.
+    Meta(MetaGet<'a>),
+    /// What stands between: the end of a get, the answer to mn.
+    Text(&'static str),
+}
+
+impl<'a> Ask<'a> {
+    /// The key; `scratch` holds it where it has to be decoded.
+    pub(crate) fn key<'s>(&self, scratch: &'s mut KeyScratch) -> Option<&'s [u8]>
+    where
+        'a: 's,
+    {
+        match self {
+            Ask::Classic { key, .. } => Some(key),
+            Ask::Meta(get) => Some(get.key.bytes(scratch)),
+            Ask::Text(_) => None,
+        }
+    }
+}
+
+/// A run of reads: consecutive get, gets, mg and mn commands as steps, in order. Nothing between them changes the
+/// cache, so they may be looked up in any order.
+pub(crate) struct Asks<'a> {
+    keys: Option<(Keys<'a>, bool)>,
+    single: Option<Ask<'a>>,
+    rest: &'a [u8],
+    consumed: usize,
+    limits: &'a Limits,
+}
+
+impl<'a> Asks<'a> {
+    /// The run that starts with `first` and goes on in `rest`; nothing if `first` is no read.
+    pub(crate) fn start(first: &Command<'a>, rest: &'a [u8], limits: &'a Limits) -> Option<Self> {
+        let mut asks = Self {
+            keys: None,
+            single: None,
+            rest,
+            consumed: 0,
+            limits,
+        };
+        asks.admit(first).then_some(asks)
+    }
+
+    /// Bytes of `rest` that the run took so far.
+    pub(crate) fn consumed(&self) -> usize {
+        self.consumed
+    }
+
+    fn admit(&mut self, command: &Command<'a>) -> bool {
+        match command {
+            Command::Get(Get {
+                keys,
+                with_cas,
+                touch: None,
+            }) => self.keys = Some((*keys, *with_cas)),
+            Command::MetaGet(get) if get.touch.is_none() => self.single = Some(Ask::Meta(*get)),
+            Command::MetaNoop => self.single = Some(Ask::Text("MN\r\n")),
+            _ => return false,
+        }
+        true
+    }
+}
+
+impl<'a> Iterator for Asks<'a> {
+    type Item = Ask<'a>;
+
+    fn next(&mut self) -> Option<Ask<'a>> {
+        loop {
+            if let Some((keys, with_cas)) = &mut self.keys {
+                let with_cas = *with_cas;
+                if let Some(key) = keys.next() {
+                    return Some(Ask::Classic { key, with_cas });
+                }
+                self.keys = None;
+                return Some(Ask::Text("END\r\n"));
+            }
+            if let Some(ask) = self.single.take() {
+                return Some(ask);
+            }
+            if self.rest.is_empty() {
+                return None;
+            }
+            match parse(self.rest, self.limits) {
+                Parsed::Command { command, consumed } if self.admit(&command) => {
+                    self.consumed += consumed;
+                    self.rest = &self.rest[consumed..];
+                }
+                _ => return None,
+            }
+        }
+    }
+}
+
+/// What a reply says about an object besides its value.
+#[derive(Clone, Copy)]
+pub(super) struct Found {
+    pub(super) version: u64,
+    pub(super) flags: u32,
+    pub(super) expiry: u32,
+    pub(super) len: usize,
+}
+
+impl Found {
+    fn of<B: pumice_device::Buffer>(object: &Object<B>) -> Self {
+        Self {
+            version: object.version(),
+            flags: object.flags(),
+            expiry: object.expiry(),
+            len: object.value_len(),
+        }
+    }
+}
+
+impl<D: Device + Clone> Executor<D> {
+    /// Answers one step of a run, and counts it.
+    pub(crate) fn answer(
+        &self,
+        ask: &Ask<'_>,
+        object: Option<Object<D::Buf>>,
+        output: &mut Output<D::Buf>,
+    ) -> Operation {
+        if let Ask::Text(text) = ask {
+            output.text(text);
+            return Operation::Other;
+        }
+        let counters = self.counters();
+        counters.cmd_get.add(1);
+        if let Ask::Meta(_) = ask {
+            counters.cmd_meta.add(1);
+        }
+        let Some(object) = object else {
+            counters.get_misses.add(1);
+            if let Ask::Meta(get) = ask {
+                meta_miss(get, output);
+            }
+            return Operation::GetMiss;
+        };
+        counters.get_hits.add(1);
+        let operation = match object.tier() {
+            Tier::Dram => {
+                counters.get_hits_dram.add(1);
+                Operation::GetDram
+            }
+            Tier::Flash => {
+                counters.get_hits_flash.add(1);
+                Operation::GetFlash
+            }
+        };
+        let found = Found::of(&object);
+        match ask {
+            Ask::Classic { key, with_cas } => {
+                classic_head(key, &found, *with_cas, output);
+                output.value(object);
+                output.text("\r\n");
+            }
+            Ask::Meta(get) => {
+                meta_head(get, &found, || self.now_secs(), output);
+                if get.value {
+                    output.value(object);
+                    output.text("\r\n");
+                }
+            }
+            Ask::Text(_) => {}
+        }
+        operation
+    }
+
+    /// gat, gats.
+    pub(super) async fn get_and_touch(&self, get: Get<'_>, output: &mut Output<D::Buf>) {
+        let expiry = exptime::absolute(get.touch.unwrap_or(crate::parse::Exptime(0)), self.now_secs());
+        for key in get.keys {
+            match self.touched(key, expiry, true).await {
+                Touched::Found(found, value) => {
+                    classic_head(key, &found, get.with_cas, output);
+                    output.text(value);
+                    output.text("\r\n");
+                }
+                Touched::Missing => {}
+                Touched::Rejected => {
+                    // No reply of memcached's fits; what was prepared for the other keys stands before it.
+                    output.text(super::NO_MEMORY);
+                    return;
+                }
+            }
+        }
+        output.text("END\r\n");
+    }
+
+    /// mg with T.
+    pub(super) async fn meta_get_and_touch(&self, get: MetaGet<'_>, output: &mut Output<D::Buf>) {
+        self.counters().cmd_meta.add(1);
+        let expiry = exptime::absolute(get.touch.unwrap_or(crate::parse::Exptime(0)), self.now_secs());
+        let mut scratch = super::scratch();
+        let key = get.key.bytes(&mut scratch);
+        match self.touched(key, expiry, get.value).await {
+            Touched::Found(found, value) => {
+                meta_head(&get, &found, || self.now_secs(), output);
+                if get.value {
+                    output.text(value);
+                    output.text("\r\n");
+                }
+            }
+            Touched::Missing => meta_miss(&get, output),
+            Touched::Rejected => output.text(super::NO_MEMORY),
+        }
+    }
+
+    /// Gives the object under `key` a new expiry, and returns it as it is then.
+    async fn touched(&self, key: &[u8], expiry: u32, with_value: bool) -> Touched {
+        let counters = self.counters();
+        counters.cmd_get.add(1);
+        counters.cmd_touch.add(1);
+        let mut result = None;
+        let outcome = self
+            .cache
+            .update(&self.cx, key, |object| {
+                result = object.map(|object| {
+                    let mut value = Vec::new();
+                    if with_value {
+                        output::copy_value(object, &mut value);
+                    }
+                    (Found::of(object), value)
+                });
+                match &result {
+                    Some((found, _)) => Action::SetMeta(Meta {
+                        flags: found.flags,
+                        expiry,
+                    }),
+                    None => Action::Keep,
+                }
+            })
+            .await;
+        match (outcome, result) {
+            (Outcome::Stored { version }, Some((found, value))) => {
+                counters.get_hits.add(1);
+                counters.touch_hits.add(1);
+                let found = Found {
+                    version,
+                    expiry,
+                    ..found
+                };
+                Touched::Found(found, value)
+            }
+            (Outcome::Rejected(_), _) => Touched::Rejected,
+            _ => {
+                counters.get_misses.add(1);
+                counters.touch_misses.add(1);
+                Touched::Missing
+            }
+        }
+    }
+}
+
+enum Touched {
+    Found(Found, Vec<u8>),
+    Missing,
+    Rejected,
+}
+
+fn classic_head<B: pumice_device::Buffer>(key: &[u8], found: &Found, with_cas: bool, output: &mut Output<B>) {
+    output.text("VALUE ");
+    output.text(key);
+    output.text(" ");
+    output.number(u64::from(found.flags));
+    output.text(" ");
+    output.number(found.len as u64);
+    if with_cas {
+        output.text(" ");
+        output.number(found.version);
+    }
+    output.text("\r\n");
+}
+
+fn meta_head<B: pumice_device::Buffer>(
+    get: &MetaGet<'_>,
+    found: &Found,
+    now: impl Fn() -> u32,
+    output: &mut Output<B>,
+) {
+    if get.value {
+        output.text("VA ");
+        output.number(found.len as u64);
+    } else {
+        output.text("HD");
+    }
+    for (letter, argument) in get.flags.iter() {
+        match letter {
+            b's' => {
+                output.text(" s");
+                output.number(found.len as u64);
+            }
+            b't' if found.expiry == 0 => output.text(" t-1"),
+            b't' => {
+                output.text(" t");
+                output.number(u64::from(found.expiry.saturating_sub(now())));
+            }
+            b'c' => {
+                output.text(" c");
+                output.number(found.version);
+            }
+            b'f' => {
+                output.text(" f");
+                output.number(u64::from(found.flags));
+            }
+            _ => super::echo(output, letter, argument, &get.key),
+        }
+    }
+    output.text("\r\n");
+}
+
+fn meta_miss<B: pumice_device::Buffer>(get: &MetaGet<'_>, output: &mut Output<B>) {
+    if get.quiet {
+        return;
+    }
+    output.text("EN");
+    for (letter, argument) in get.flags.iter() {
+        super::echo(output, letter, argument, &get.key);
+    }
+    output.text("\r\n");
+}

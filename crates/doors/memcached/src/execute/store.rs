@@ -1,0 +1,209 @@
+//! set, add, replace, append, prepend, cas, ms.
+
+use super::{Executor, Output, exptime, output};
+use crate::parse::{Mode, Store, StoreReply, TooLarge};
+use pumice::{Action, Meta, Object, Outcome, RejectReason};
+use pumice_device::Device;
+use pumice_device::Payload;
+
+/// What became of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Done { version: u64 },
+    NotStored,
+    Exists,
+    NotFound,
+    Rejected,
+}
+
+impl Verdict {
+    fn of(result: Result<u64, RejectReason>) -> Self {
+        match result {
+            Ok(version) => Verdict::Done { version },
+            Err(_) => Verdict::Rejected,
+        }
+    }
+}
+
+/// Values from this size on may be stored in slices, and may have to wait for room for them.
+const MAY_WAIT_BYTES: usize = 16 << 10;
+
+/// Whether the value is stored whatever the key holds: such a set reads nothing.
+fn is_plain(store: &Store<'_>) -> bool {
+    store.mode == Mode::Set && store.compare.is_none()
+}
+
+/// Whether the value can be stored without waiting for anything.
+pub(super) fn is_immediate(store: &Store<'_>) -> bool {
+    is_plain(store) && store.value.len() < MAY_WAIT_BYTES
+}
+
+impl<D: Device + Clone> Executor<D> {
+    /// A plain set of a value that is not large: at once.
+    pub(super) fn set(&self, store: &Store<'_>, output: &mut Output<D::Buf>) {
+        let mut scratch = super::scratch();
+        let key = store.key.bytes(&mut scratch);
+        let meta = Meta {
+            flags: store.flags,
+            expiry: exptime::absolute(store.exptime, self.now_secs()),
+        };
+        let result = self.cache.set(&self.cx, key, Payload::Bytes(store.value), meta);
+        self.reply(store, Verdict::of(result), output);
+    }
+
+    /// Every other way to store: a large value waits for room, and all but a plain set depend on what the key holds.
+    pub(super) async fn store(&self, store: Store<'_>, output: &mut Output<D::Buf>) {
+        let mut scratch = super::scratch();
+        let key = store.key.bytes(&mut scratch);
+        let expiry = exptime::absolute(store.exptime, self.now_secs());
+        if is_plain(&store) {
+            let meta = Meta {
+                flags: store.flags,
+                expiry,
+            };
+            let value = Payload::Bytes(store.value);
+            let result = self.cache.store(&self.cx, key, value, meta).await;
+            self.reply(&store, Verdict::of(result), output);
+            return;
+        }
+        let max_bytes = self.shared.config.limits.max_value_bytes as usize;
+        let mut refused = Verdict::NotStored;
+        let outcome = self
+            .cache
+            .update(&self.cx, key, |object| {
+                decide(&store, object, expiry, max_bytes).unwrap_or_else(|why| {
+                    refused = why;
+                    Action::Keep
+                })
+            })
+            .await;
+        let stored = match outcome {
+            Outcome::Stored { version } => Verdict::Done { version },
+            Outcome::Rejected(_) => Verdict::Rejected,
+            Outcome::Kept | Outcome::Deleted => refused,
+        };
+        let counters = self.counters();
+        if store.compare.is_some() {
+            match stored {
+                Verdict::Done { .. } => counters.cas_hits.add(1),
+                Verdict::NotFound => counters.cas_misses.add(1),
+                Verdict::Exists => counters.cas_badval.add(1),
+                Verdict::NotStored | Verdict::Rejected => {}
+            }
+        }
+        self.reply(&store, stored, output);
+    }
+
+    /// A value that is too large. What a set would have replaced is stale and goes, as in memcached.
+    pub(super) async fn too_large(&self, large: TooLarge<'_>, output: &mut Output<D::Buf>) {
+        self.counters().store_too_large.add(1);
+        if large.unlink {
+            let mut scratch = super::scratch();
+            let key = large.key.bytes(&mut scratch);
+            self.cache
+                .update(&self.cx, key, |object| match object {
+                    Some(_) => Action::Delete,
+                    None => Action::Keep,
+                })
+                .await;
+        }
+        output.unless(large.noreply, "SERVER_ERROR object too large for cache\r\n");
+    }
+
+    fn reply(&self, store: &Store<'_>, stored: Verdict, output: &mut Output<D::Buf>) {
+        let counters = self.counters();
+        counters.cmd_set.add(1);
+        match stored {
+            Verdict::Done { .. } => counters.total_items.add(1),
+            Verdict::Rejected => counters.store_no_memory.add(1),
+            _ => {}
+        }
+        match store.reply {
+            StoreReply::Classic { noreply } => {
+                let reply = match stored {
+                    Verdict::Done { .. } => "STORED\r\n",
+                    Verdict::NotStored => "NOT_STORED\r\n",
+                    Verdict::Exists => "EXISTS\r\n",
+                    Verdict::NotFound => "NOT_FOUND\r\n",
+                    Verdict::Rejected => super::NO_MEMORY,
+                };
+                output.unless(noreply, reply);
+            }
+            StoreReply::Meta { flags, quiet } => {
+                counters.cmd_meta.add(1);
+                let (reply, version) = match stored {
+                    Verdict::Done { .. } if quiet => return,
+                    Verdict::Done { version } => ("HD", version),
+                    Verdict::NotStored => ("NS", 0),
+                    Verdict::Exists => ("EX", 0),
+                    Verdict::NotFound => ("NF", 0),
+                    Verdict::Rejected => {
+                        output.text(super::NO_MEMORY);
+                        return;
+                    }
+                };
+                output.text(reply);
+                for (letter, argument) in flags.iter() {
+                    if letter == b'c' {
+                        output.text(" c");
+                        output.number(version);
+                    } else {
+                        super::echo(output, letter, argument, &store.key);
+                    }
+                }
+                output.text("\r\n");
+            }
+        }
+    }
+}
+
+/// What to do with the value, given what the key holds; or why nothing.
+fn decide<B: pumice_device::Buffer>(
+    store: &Store<'_>,
+    object: Option<&Object<B>>,
+    expiry: u32,
+    max_bytes: usize,
+) -> Result<Action, Verdict> {
+    // What the mode asks for comes first: add with C fails as add does.
+    match (store.mode, store.compare, object) {
+        (Mode::Set, Some(_), None) => return Err(Verdict::NotFound),
+        (Mode::Add, _, Some(_)) => return Err(Verdict::NotStored),
+        (_, Some(unique), Some(object)) if unique != object.version() => return Err(Verdict::Exists),
+        _ => {}
+    }
+    let meta = Meta {
+        flags: store.flags,
+        expiry,
+    };
+    let replaced = Ok(Action::Store {
+        value: store.value.to_vec(),
+        meta,
+    });
+    match (store.mode, object) {
+        (Mode::Set, _) | (Mode::Add, None) | (Mode::Replace, Some(_)) => replaced,
+        (Mode::Add, Some(_)) | (Mode::Replace | Mode::Append | Mode::Prepend, None) => {
+            Err(Verdict::NotStored)
+        }
+        (Mode::Append | Mode::Prepend, Some(object)) => {
+            let len = object.value_len() + store.value.len();
+            if len > max_bytes {
+                return Err(Verdict::NotStored);
+            }
+            let mut value = Vec::with_capacity(len);
+            if store.mode == Mode::Prepend {
+                value.extend_from_slice(store.value);
+            }
+            output::copy_value(object, &mut value);
+            if store.mode == Mode::Append {
+                value.extend_from_slice(store.value);
+            }
+            Ok(Action::Store {
+                value,
+                meta: Meta {
+                    flags: object.flags(),
+                    expiry: object.expiry(),
+                },
+            })
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! The memcached door: Pumice behind the memcached text protocol, classic and meta.
+//!
+//! [`parse`] turns bytes into commands and knows neither sockets nor the cache; the commands are executed against an
+//! object cache and answered as memcached 1.6 answers; [`Door`] listens and serves connections on the workers.
+//! [`options`] reads memcached's command line.
+#![forbid(unsafe_code)]
+
+mod counters;
+mod execute;
+mod histogram;
+pub mod options;
+pub mod parse;
+mod server;
+
+pub use counters::{Counters, Counts, DoorStats, Operation, WorkerStats};
+pub use histogram::{Counter, Histogram, HistogramSnapshot};
+pub use server::{BudgetShare, Door, DoorConfig, Listen, ReceiveBudget};

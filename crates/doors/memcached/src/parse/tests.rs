@@ -1,0 +1,344 @@
+//! Wire tables and properties of the parser.
+
+use super::*;
+use proptest::prelude::*;
+
+fn limits() -> Limits {
+    Limits {
+        max_value_bytes: 1000,
+        ..Limits::default()
+    }
+}
+
+/// What the parser makes of a whole stream: commands as text, and what it would answer by itself.
+fn script(mut input: &[u8]) -> Vec<String> {
+    let mut seen = Vec::new();
+    loop {
+        match parse(input, &limits()) {
+            Parsed::Incomplete(needed) => {
+                if !input.is_empty() {
+                    seen.push(format!("{needed:?}"));
+                }
+                return seen;
+            }
+            Parsed::TooLong => {
+                seen.push("too long".to_owned());
+                return seen;
+            }
+            Parsed::Command { command, consumed } => {
+                let skip = match command {
+                    Command::TooLarge(large) => usize::try_from(large.skip).unwrap(),
+                    _ => 0,
+                };
+                seen.push(format!("{command:?}"));
+                input = input.get(consumed + skip..).unwrap_or(b"");
+            }
+            Parsed::Malformed {
+                reply,
+                consumed,
+                skip,
+            } => {
+                seen.push(reply.to_owned());
+                input = input
+                    .get(consumed + usize::try_from(skip).unwrap()..)
+                    .unwrap_or(b"");
+            }
+        }
+    }
+}
+
+fn one(input: &[u8]) -> Command<'_> {
+    match parse(input, &limits()) {
+        Parsed::Command { command, consumed } => {
+            assert_eq!(consumed, input.len());
+            command
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn refusal(input: &[u8]) -> (&'static str, usize) {
+    match parse(input, &limits()) {
+        Parsed::Malformed {
+            reply,
+            consumed,
+            skip,
+        } => (reply, input.len() - consumed - usize::try_from(skip).unwrap()),
+        other => panic!("{:?}: {other:?}", String::from_utf8_lossy(input)),
+    }
+}
+
+#[test]
+fn a_storage_command_is_whole_with_its_value() {
+    let Command::Store(store) = one(b"cas key 7 -1 3 99 noreply\r\na\nb\r\n") else {
+        panic!("not a store");
+    };
+    assert_eq!((store.key.token(), store.flags), (&b"key"[..], 7));
+    assert_eq!((store.exptime, store.compare), (Exptime(-1), Some(99)));
+    assert_eq!(store.value, b"a\nb");
+    assert!(store.reply.is_noreply());
+    assert_eq!(
+        parse(b"set k 0 0 5\r\nabc", &limits()),
+        Parsed::Incomplete(Needed::Value {
+            line_len: 13,
+            value_len: 5
+        })
+    );
+}
+
+#[test]
+fn a_value_received_apart_is_the_same_command() {
+    let whole = one(b"ms key 3 T9 k\r\nabc\r\n");
+    let apart = parse_apart(b"ms key 3 T9 k\r\n", b"abc\r\n", &limits());
+    assert_eq!(
+        apart,
+        Parsed::Command {
+            command: whole,
+            consumed: 20
+        }
+    );
+    assert!(matches!(
+        parse_apart(b"ms key 3\r\n", b"abcde", &limits()),
+        Parsed::Malformed {
+            reply: replies::BAD_CHUNK,
+            consumed: 15,
+            skip: 0
+        }
+    ));
+}
+
+#[test]
+fn malformed_lines_get_memcacheds_answers() {
+    let long = format!("get {}\r\n", "k".repeat(251));
+    let cases: &[(&[u8], &str)] = &[
+        (b"\r\n", "ERROR\r\n"),
+        (b"\n", "ERROR\r\n"),
+        (b"get\r\n", "ERROR\r\n"),
+        (b"GET a\r\n", "ERROR\r\n"),
+        (b"gat\r\n", "ERROR\r\n"),
+        (b"gat x a\r\n", "CLIENT_ERROR invalid exptime argument\r\n"),
+        (long.as_bytes(), "CLIENT_ERROR bad command line format\r\n"),
+        (b"get a\0b\r\n", "CLIENT_ERROR bad command line format\r\n"),
+        (b"set a 5 0\r\n", "ERROR\r\n"),
+        (b"set a 0 0 3 noreply x\r\n", "ERROR\r\n"),
+        (b"set a x 0 3\r\n", "CLIENT_ERROR bad command line format\r\n"),
+        (b"set a x 0 3 noreply\r\n", ""),
+        (b"set a 0 0 -1\r\n", "CLIENT_ERROR bad command line format\r\n"),
+        (
+            b"set a 0 0 2147483647\r\n",
+            "CLIENT_ERROR bad command line format\r\n",
+        ),
+        (
+            b"set a 4294967296 0 1\r\n",
+            "CLIENT_ERROR bad command line format\r\n",
+        ),
+        (b"cas a 0 0 1\r\n", "ERROR\r\n"),
+        (b"cas a 0 0 1 -1\r\n", "CLIENT_ERROR bad command line format\r\n"),
+        (b"set a 0 0 1\r\nabc", "CLIENT_ERROR bad data chunk\r\n"),
+        (b"set a 0 0 1 noreply\r\nabc", ""),
+        (b"delete a 1\r\n", replies::BAD_DELETE),
+        (b"delete a 0 0 0\r\n", "ERROR\r\n"),
+        (b"incr a\r\n", "ERROR\r\n"),
+        (
+            b"incr a -1\r\n",
+            "CLIENT_ERROR invalid numeric delta argument\r\n",
+        ),
+        (b"touch a x\r\n", "CLIENT_ERROR invalid exptime argument\r\n"),
+        (b"flush_all x\r\n", "CLIENT_ERROR invalid exptime argument\r\n"),
+        (b"flush_all x noreply\r\n", ""),
+        (b"flush_all 0 0 0\r\n", "ERROR\r\n"),
+        (b"verbosity\r\n", "ERROR\r\n"),
+        (b"verbosity x\r\n", "CLIENT_ERROR bad command line format\r\n"),
+        (b"mg\r\n", "ERROR\r\n"),
+        (b"mx a\r\n", "ERROR\r\n"),
+        (b"mg a v v\r\n", "CLIENT_ERROR duplicate flag\r\n"),
+        (b"mg a !\r\n", "CLIENT_ERROR invalid flag\r\n"),
+        (b"mg a N30\r\n", "CLIENT_ERROR invalid flag\r\n"),
+        (
+            b"mg a Tx\r\n",
+            "CLIENT_ERROR bad token in command line format\r\n",
+        ),
+        (b"mg a$ b\r\n", "CLIENT_ERROR error decoding key\r\n"),
+        (b"mg a M\r\n", "CLIENT_ERROR incorrect length for M token\r\n"),
+        (
+            b"mg a O12345678901234567890123456789012\r\n",
+            replies::OPAQUE_TOO_LONG,
+        ),
+        (b"ms a\r\n", "CLIENT_ERROR bad command line format\r\n"),
+        (b"ms a S2\r\n", "CLIENT_ERROR bad command line format\r\n"),
+        (
+            b"ms a 2 Mx\r\nab\r\n",
+            "CLIENT_ERROR invalid mode for ms M token\r\n",
+        ),
+        (b"ms a 2 !\r\nab\r\n", "CLIENT_ERROR invalid flag\r\n"),
+        (
+            b"ms a 2 Cx\r\nab\r\n",
+            "CLIENT_ERROR bad token in command line format\r\n",
+        ),
+        (b"ms a 2 Fx\r\nab\r\n", "CLIENT_ERROR bad command line format\r\n"),
+        (b"md a !\r\n", "CLIENT_ERROR invalid or duplicate flag\r\n"),
+        (b"md a Cx\r\n", "CLIENT_ERROR invalid or duplicate flag\r\n"),
+    ];
+    for (input, reply) in cases {
+        assert_eq!(
+            refusal(input),
+            (*reply, 0),
+            "{:?}",
+            String::from_utf8_lossy(input)
+        );
+    }
+}
+
+#[test]
+fn a_value_that_is_too_large_is_announced_and_passed_over() {
+    let mut input = b"set k 0 0 1001\r\n".to_vec();
+    input.extend([b'x'; 1001]);
+    input.extend(b"\r\nversion\r\n");
+    let seen = script(&input);
+    assert_eq!(seen.len(), 2, "{seen:?}");
+    assert!(seen[0].starts_with("TooLarge") && seen[0].contains("unlink: true"));
+    assert_eq!(seen[1], "Version");
+}
+
+#[test]
+fn keys_of_a_get_come_in_order() {
+    let Command::Get(get) = one(b" gets  a b   c \r\n") else {
+        panic!("not a get");
+    };
+    assert!(get.with_cas);
+    assert_eq!(get.keys.collect::<Vec<_>>(), [&b"a"[..], b"b", b"c"]);
+}
+
+#[test]
+fn meta_flags_come_in_order_with_their_arguments() {
+    let Command::MetaGet(get) = one(b"mg YWI= k O12 v b T-1 q\r\n") else {
+        panic!("not a meta get");
+    };
+    assert_eq!(get.key.bytes(&mut [0; MAX_KEY_BYTES]), b"ab");
+    assert!(get.value && get.quiet);
+    assert_eq!(get.touch, Some(Exptime(-1)));
+    let flags: Vec<(u8, &[u8])> = get.flags.iter().collect();
+    assert_eq!(flags[..2], [(b'k', &b""[..]), (b'O', b"12")]);
+}
+
+/// Pieces that commands are made of, so that random streams are often almost right.
+fn piece() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        prop::sample::select(vec![
+            "get ",
+            "gets ",
+            "gat ",
+            "set ",
+            "add ",
+            "cas ",
+            "append ",
+            "delete ",
+            "incr ",
+            "touch ",
+            "flush_all ",
+            "mg ",
+            "ms ",
+            "md ",
+            "mn",
+            "stats ",
+            "version",
+            "verbosity ",
+            "key ",
+            "YWI= ",
+            "0 ",
+            "-1 ",
+            "3 ",
+            "5 ",
+            "noreply",
+            "v ",
+            "k ",
+            "b ",
+            "q ",
+            "O1 ",
+            "C5 ",
+            "MA ",
+            "T10 ",
+            "\r\n",
+            "\r\n",
+            "\r\n",
+            "\n",
+            "abc\r\n",
+            "99999999999999999999 ",
+            "2000 ",
+        ])
+        .prop_map(|text| text.as_bytes().to_vec()),
+        prop::collection::vec(any::<u8>(), 0..12),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn no_input_panics_and_every_step_makes_progress(pieces in prop::collection::vec(piece(), 0..40)) {
+        let input = pieces.concat();
+        let mut rest = &input[..];
+        while !rest.is_empty() {
+            let consumed = match parse(rest, &limits()) {
+                Parsed::Incomplete(_) | Parsed::TooLong => break,
+                Parsed::Malformed { consumed, reply, .. } => {
+                    prop_assert!(reply.is_empty() || reply.ends_with("\r\n"));
+                    consumed
+                }
+                Parsed::Command { command, consumed } => {
+                    if let Command::Store(store) = command {
+                        prop_assert!(store.value.len() <= 1000);
+                        let mut scratch = [0; MAX_KEY_BYTES];
+                        prop_assert!(!store.key.bytes(&mut scratch).is_empty());
+                        prop_assert_eq!(&rest[consumed - 2..consumed], b"\r\n");
+                    }
+                    consumed
+                }
+            };
+            prop_assert!(consumed > 0 && consumed <= rest.len());
+            rest = &rest[consumed..];
+        }
+    }
+
+    #[test]
+    fn any_cut_of_the_input_gives_the_same_commands(
+        pieces in prop::collection::vec(piece(), 0..40),
+        cuts in prop::collection::vec(1usize..30, 1..40),
+    ) {
+        let input = pieces.concat();
+        let whole = script(&input);
+        // Feed growing prefixes, as a connection's buffer grows, and take what is complete each time.
+        let (mut start, mut seen, mut end) = (0, Vec::new(), 0);
+        let mut cuts = cuts.iter().cycle();
+        loop {
+            loop {
+                match parse(&input[start.min(end)..end], &limits()) {
+                    _ if start >= end => break,
+                    Parsed::Incomplete(_) => break,
+                    Parsed::TooLong => {
+                        seen.push("too long".to_owned());
+                        prop_assert_eq!(seen, whole);
+                        return Ok(());
+                    }
+                    Parsed::Command { command, consumed } => {
+                        let skip = if let Command::TooLarge(large) = command { large.skip } else { 0 };
+                        seen.push(format!("{command:?}"));
+                        start += consumed + usize::try_from(skip).unwrap();
+                    }
+                    Parsed::Malformed { reply, consumed, skip } => {
+                        seen.push(reply.to_owned());
+                        start += consumed + usize::try_from(skip).unwrap();
+                    }
+                }
+            }
+            if end == input.len() {
+                break;
+            }
+            end = (end + cuts.next().unwrap()).min(input.len());
+        }
+        if start < input.len()
+            && let Parsed::Incomplete(needed) = parse(&input[start..], &limits())
+        {
+            seen.push(format!("{needed:?}"));
+        }
+        prop_assert_eq!(seen, whole);
+    }
+}

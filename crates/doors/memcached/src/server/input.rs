@@ -1,0 +1,158 @@
+//! The bytes of one connection that were read and not yet understood.
+
+use std::cell::RefCell;
+
+/// Size of a fresh buffer.
+const BUFFER_BYTES: usize = 16 << 10;
+
+/// Spare buffers a worker keeps: 64 × 16 KiB = 1 MiB.
+const MAX_SPARE: usize = 64;
+
+/// Buffers that idle connections of one worker have given back.
+#[derive(Default)]
+pub(super) struct BufferPool {
+    spare: RefCell<Vec<Vec<u8>>>,
+}
+
+impl BufferPool {
+    fn take(&self) -> Vec<u8> {
+        let spare = self.spare.borrow_mut().pop();
+        spare.unwrap_or_else(|| vec![0; BUFFER_BYTES])
+    }
+
+    fn give(&self, buffer: Vec<u8>) {
+        let mut spare = self.spare.borrow_mut();
+        if buffer.len() == BUFFER_BYTES && spare.len() < MAX_SPARE {
+            spare.push(buffer);
+        }
+    }
+}
+
+/// A buffer that grows to what a command needs and is given back while nothing is in it.
+#[derive(Default)]
+pub(super) struct Input {
+    /// Initialised in full; empty when the buffer was given back.
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Input {
+    /// What was read and not consumed.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.buffer[self.start..self.end]
+    }
+
+    /// Passes over `count` bytes.
+    ///
+    /// # Panics
+    /// Where there are not as many.
+    pub(super) fn consume(&mut self, count: usize) {
+        assert!(count <= self.end - self.start, "consumed more than was read");
+        self.start += count;
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+    }
+
+    /// Whether nothing waits in the buffer.
+    pub(super) fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// Bytes of memory held.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.buffer.len()
+    }
+
+    /// The size of the buffer after [`Input::room`] made room: for asking before it grows.
+    pub(super) fn size_with_room(&self, whole: usize) -> usize {
+        let unread = self.end - self.start;
+        let least = whole.max(unread + 1);
+        if least <= self.buffer.len().max(BUFFER_BYTES) {
+            self.buffer.len().max(BUFFER_BYTES)
+        } else {
+            least.max(self.buffer.len() * 2)
+        }
+    }
+
+    /// Free space to read into, enough for what is there to become `whole` bytes, and never empty.
+    pub(super) fn room(&mut self, whole: usize, pool: &BufferPool) -> &mut [u8] {
+        if self.buffer.is_empty() {
+            self.buffer = pool.take();
+        }
+        let least = whole.max(self.end - self.start + 1);
+        if self.buffer.len() - self.start < least {
+            self.buffer.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+            let size = self.size_with_room(whole);
+            self.buffer.resize(size, 0);
+        }
+        &mut self.buffer[self.end..]
+    }
+
+    /// Says that `count` bytes were read into the room.
+    pub(super) fn filled(&mut self, count: usize) {
+        self.end += count;
+        debug_assert!(self.end <= self.buffer.len());
+    }
+
+    /// Gives the buffer back if nothing is in it.
+    pub(super) fn release(&mut self, pool: &BufferPool) {
+        if self.is_empty() {
+            pool.give(std::mem::take(&mut self.buffer));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(input: &mut Input, pool: &BufferPool, bytes: &[u8]) {
+        let whole = input.bytes().len() + bytes.len();
+        input.room(whole, pool)[..bytes.len()].copy_from_slice(bytes);
+        input.filled(bytes.len());
+    }
+
+    #[test]
+    fn bytes_stay_in_order_while_the_buffer_moves_and_grows() {
+        let (pool, mut input) = (BufferPool::default(), Input::default());
+        let data: Vec<u8> = (0..50_000u32).map(|n| u8::try_from(n % 251).unwrap()).collect();
+        let mut seen = Vec::new();
+        for chunk in data.chunks(7001) {
+            read(&mut input, &pool, chunk);
+            let take = input.bytes().len() / 2;
+            seen.extend_from_slice(&input.bytes()[..take]);
+            input.consume(take);
+        }
+        seen.extend_from_slice(input.bytes());
+        assert!(seen == data);
+    }
+
+    #[test]
+    fn only_an_empty_buffer_of_ordinary_size_is_kept_for_others() {
+        let (pool, mut input) = (BufferPool::default(), Input::default());
+        read(&mut input, &pool, b"abc");
+        input.release(&pool);
+        assert_eq!(input.bytes(), b"abc");
+        input.consume(3);
+        input.release(&pool);
+        assert_eq!((input.held_bytes(), pool.spare.borrow().len()), (0, 1));
+        read(&mut input, &pool, &[1; 100_000]);
+        assert_eq!(pool.spare.borrow().len(), 0);
+        input.consume(100_000);
+        input.release(&pool);
+        assert_eq!((input.held_bytes(), pool.spare.borrow().len()), (0, 0));
+    }
+
+    #[test]
+    fn the_size_is_known_before_the_buffer_grows() {
+        let (pool, mut input) = (BufferPool::default(), Input::default());
+        for whole in [0, 1, 16_384, 16_385, 70_000, 70_001] {
+            let size = input.size_with_room(whole);
+            input.room(whole, &pool);
+            assert!(input.held_bytes() <= size, "{whole}");
+        }
+    }
+}

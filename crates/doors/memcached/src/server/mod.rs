@@ -1,0 +1,295 @@
+//! Connections: listening, handing out, serving, shutting down.
+//!
+//! One worker accepts and hands connections to all workers in turn. A connection stays on its worker: it reads into a
+//! buffer that is given back while the connection is idle, executes every whole command, and sends the replies together.
+//! What a client can make the door hold is bounded: lines by [`Limits`](crate::parse::Limits), values by the receive
+//! budget, replies by flushing at 64 KiB plus one object and not reading on from a peer that does not read.
+
+mod accept;
+mod budget;
+mod config;
+mod connection;
+mod input;
+mod reads;
+mod stream;
+
+pub use budget::{BudgetShare, ReceiveBudget};
+pub use config::{DoorConfig, Listen};
+
+use crate::counters::DoorStats;
+use crate::execute::Executor;
+use accept::Listener;
+use connection::Connection;
+use input::BufferPool;
+use pumice::{Cx, ObjectCache};
+use pumice_device::Device;
+use slots::Slots;
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+use stream::{Accepted, Stream};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// What all workers share.
+pub(crate) struct Shared {
+    pub(crate) config: DoorConfig,
+    pub(crate) stats: Arc<DoorStats>,
+    pub(crate) budget: ReceiveBudget,
+    pub(crate) started: Instant,
+}
+
+/// A place among the open connections, given back when dropped.
+struct Guard {
+    stats: Arc<DoorStats>,
+}
+
+impl Guard {
+    /// A place, unless there are too many connections. Only the accepting worker calls this.
+    fn take(shared: &Shared) -> Option<Self> {
+        let stats = &shared.stats;
+        if stats.curr_connections.load(Ordering::Relaxed) >= shared.config.max_connections as u64 {
+            stats.rejected_connections.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        stats.curr_connections.fetch_add(1, Ordering::Relaxed);
+        stats.total_connections.fetch_add(1, Ordering::Relaxed);
+        Some(Self {
+            stats: Arc::clone(stats),
+        })
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.stats.curr_connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A connection on its way to a worker.
+struct Handover {
+    accepted: Accepted,
+    guard: Guard,
+}
+
+/// One worker's part of the door.
+struct Worker<D: Device + Clone> {
+    executor: Executor<D>,
+    buffers: BufferPool,
+    /// Set at shutdown: connections end when they have executed what was sent to them.
+    stopping: Cell<bool>,
+    streams: RefCell<Slots<Rc<Stream>>>,
+}
+
+impl<D: Device + Clone> Worker<D> {
+    /// Memory that the longest line may take while it is received.
+    fn largest_line(&self) -> usize {
+        self.executor.shared.config.limits.max_keys_line_bytes * 2
+    }
+}
+
+/// The memcached door, bound and ready for its workers. Shared by their threads.
+pub struct Door {
+    shared: Arc<Shared>,
+    local_addrs: Vec<SocketAddr>,
+    listeners: Mutex<Vec<Listener>>,
+    senders: Vec<UnboundedSender<Handover>>,
+    receivers: Mutex<Vec<Option<UnboundedReceiver<Handover>>>>,
+}
+
+impl Door {
+    /// Binds every socket of the configuration. Connections wait in the backlog until the workers run.
+    ///
+    /// # Errors
+    /// What the operating system said, with the address.
+    pub fn bind(config: DoorConfig) -> io::Result<Self> {
+        let listeners = config
+            .listen
+            .iter()
+            .map(|listen| Listener::bind(listen, config.backlog))
+            .collect::<io::Result<Vec<_>>>()?;
+        let workers = config.workers.max(1);
+        let largest_value = config.limits.max_value_bytes as usize + 2;
+        let (senders, receivers) = (0..workers)
+            .map(|_| {
+                let (sender, receiver) = unbounded_channel();
+                (sender, Some(receiver))
+            })
+            .unzip();
+        Ok(Self {
+            local_addrs: listeners.iter().filter_map(Listener::local_addr).collect(),
+            listeners: Mutex::new(listeners),
+            senders,
+            receivers: Mutex::new(receivers),
+            shared: Arc::new(Shared {
+                stats: Arc::new(DoorStats::new(workers)),
+                budget: ReceiveBudget::new(config.receive_budget_bytes.max(largest_value)),
+                started: Instant::now(),
+                config,
+            }),
+        })
+    }
+
+    /// The TCP addresses it listens on, with the ports that the system chose.
+    pub fn local_addrs(&self) -> &[SocketAddr] {
+        &self.local_addrs
+    }
+
+    /// What the door counts.
+    pub fn stats(&self) -> Arc<DoorStats> {
+        Arc::clone(&self.shared.stats)
+    }
+
+    /// Serves one worker's share of the connections until `shutdown` turns true (or its sender is gone), then ends them:
+    /// what has arrived is executed and answered, within the drain timeout.
+    ///
+    /// To be called once for each of `0..workers`, each on its own thread, inside a `LocalSet` of a current-thread runtime
+    /// with I/O and time enabled. Worker 0 accepts for all.
+    ///
+    /// # Errors
+    /// Where the sockets cannot be registered with the event loop.
+    ///
+    /// # Panics
+    /// On an index that is not below the number of workers or was used before.
+    pub async fn run_worker<D: Device + Clone>(
+        &self,
+        index: usize,
+        cx: Rc<Cx<D>>,
+        cache: Arc<ObjectCache<D>>,
+        mut shutdown: watch::Receiver<bool>,
+    ) -> io::Result<()> {
+        let mut receiver = self.receivers.lock().unwrap_or_else(PoisonError::into_inner)[index]
+            .take()
+            .expect("each worker runs once");
+        let worker = Rc::new(Worker {
+            executor: Executor {
+                cx,
+                cache,
+                shared: Arc::clone(&self.shared),
+                index,
+            },
+            buffers: BufferPool::default(),
+            stopping: Cell::new(false),
+            streams: RefCell::default(),
+        });
+        let mut acceptors = JoinSet::new();
+        if index == 0 {
+            let next = Arc::new(AtomicUsize::new(0));
+            let listeners =
+                std::mem::take(&mut *self.listeners.lock().unwrap_or_else(PoisonError::into_inner));
+            for listener in listeners {
+                let accept = accept::accept(
+                    listener,
+                    Arc::clone(&self.shared),
+                    self.senders.clone(),
+                    Arc::clone(&next),
+                );
+                acceptors.spawn_local(accept);
+            }
+        }
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                handover = receiver.recv() => {
+                    let Some(handover) = handover else { break };
+                    connections.spawn_local(serve(Rc::clone(&worker), handover));
+                }
+                Some(_) = connections.join_next() => {}
+                Some(ended) = acceptors.join_next() => ended??,
+                _ = shutdown.wait_for(|stop| *stop) => break,
+            }
+        }
+        // Closes the listening sockets.
+        acceptors.shutdown().await;
+        worker.stopping.set(true);
+        for stream in worker.streams.borrow().iter() {
+            stream.end_reads();
+        }
+        while let Ok(handover) = receiver.try_recv() {
+            connections.spawn_local(serve(Rc::clone(&worker), handover));
+        }
+        let drain = async { while connections.join_next().await.is_some() {} };
+        if tokio::time::timeout(self.shared.config.drain_timeout, drain)
+            .await
+            .is_err()
+        {
+            connections.shutdown().await;
+        }
+        Ok(())
+    }
+}
+
+/// Serves one connection; its place is given back at the end, a panic included.
+async fn serve<D: Device + Clone>(worker: Rc<Worker<D>>, handover: Handover) {
+    let Handover {
+        accepted,
+        guard: _guard,
+    } = handover;
+    let stream = match Stream::register(accepted) {
+        Ok(stream) => Rc::new(stream),
+        Err(error) => {
+            tracing::warn!(%error, "cannot serve a connection");
+            return;
+        }
+    };
+    let _slot = slots::Held::new(&worker.streams, Rc::clone(&stream));
+    if let Err(error) = Connection::new(stream, Rc::clone(&worker)).serve().await {
+        tracing::debug!(%error, "connection ended");
+    }
+}
+
+/// A set of things by number, so that each can take itself out.
+mod slots {
+    use std::cell::RefCell;
+
+    pub(super) struct Slots<T> {
+        slots: Vec<Option<T>>,
+        free: Vec<usize>,
+    }
+
+    impl<T> Default for Slots<T> {
+        fn default() -> Self {
+            Self {
+                slots: Vec::new(),
+                free: Vec::new(),
+            }
+        }
+    }
+
+    impl<T> Slots<T> {
+        pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
+            self.slots.iter().flatten()
+        }
+    }
+
+    /// A thing's stay in the set.
+    pub(super) struct Held<'s, T> {
+        set: &'s RefCell<Slots<T>>,
+        slot: usize,
+    }
+
+    impl<'s, T> Held<'s, T> {
+        pub(super) fn new(set: &'s RefCell<Slots<T>>, thing: T) -> Self {
+            let mut slots = set.borrow_mut();
+            let slot = slots.free.pop().unwrap_or_else(|| {
+                slots.slots.push(None);
+                slots.slots.len() - 1
+            });
+            slots.slots[slot] = Some(thing);
+            Self { set, slot }
+        }
+    }
+
+    impl<T> Drop for Held<'_, T> {
+        fn drop(&mut self) {
+            let mut slots = self.set.borrow_mut();
+            slots.slots[self.slot] = None;
+            slots.free.push(self.slot);
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! A device in memory whose reads take a while, each another while.
+
+use pumice_device::{AlignedBuf, Device, MemDevice};
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Reads under way now, and the most there ever were.
+#[derive(Debug, Default)]
+pub struct ReadsUnderWay {
+    now: AtomicUsize,
+    most: AtomicUsize,
+}
+
+impl ReadsUnderWay {
+    pub fn most(&self) -> usize {
+        self.most.load(Ordering::Relaxed)
+    }
+}
+
+#[derive(Clone)]
+pub struct LateDevice {
+    pub inner: MemDevice,
+    pub reads: Arc<ReadsUnderWay>,
+}
+
+impl Device for LateDevice {
+    type Buf = AlignedBuf;
+
+    fn capacity(&self) -> u64 {
+        self.inner.capacity()
+    }
+
+    fn read(&self, offset: u64, len: usize) -> impl Future<Output = io::Result<AlignedBuf>> + 'static {
+        let read = self.inner.read(offset, len);
+        let reads = Arc::clone(&self.reads);
+        let now = reads.now.fetch_add(1, Ordering::Relaxed) + 1;
+        reads.most.fetch_max(now, Ordering::Relaxed);
+        async move {
+            // So that later reads are often done before earlier ones.
+            for _ in 0..(offset / 4096) % 7 {
+                tokio::task::yield_now().await;
+            }
+            let result = read.await;
+            reads.now.fetch_sub(1, Ordering::Relaxed);
+            result
+        }
+    }
+
+    fn write(
+        &self,
+        offset: u64,
+        data: Arc<AlignedBuf>,
+        range: Range<usize>,
+    ) -> impl Future<Output = io::Result<()>> + 'static {
+        self.inner.write(offset, data, range)
+    }
+
+    fn append_log(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.inner.append_log(offset, bytes)
+    }
+
+    fn read_log(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.inner.read_log(offset, out)
+    }
+
+    fn sync(&self) -> impl Future<Output = io::Result<()>> + 'static {
+        self.inner.sync()
+    }
+
+    fn turn(&self, block: bool) -> io::Result<usize> {
+        self.inner.turn(block)
+    }
+}

@@ -1,0 +1,62 @@
+//! FIFO: evicts what was inserted first; a hit changes nothing.
+//!
+//! Cost: O(1) per operation and evicted object. Memory: 16 bytes per object ever seen.
+
+use crate::exact::{ExactPolicy, Insertion, ObjectNumber};
+use crate::queue::Queue;
+
+/// An exact FIFO cache.
+#[derive(Debug)]
+pub struct Fifo {
+    queue: Queue,
+}
+
+impl ExactPolicy for Fifo {
+    const NAME: &'static str = "fifo";
+
+    fn new(capacity: u64) -> Self {
+        Fifo {
+            queue: Queue::new(capacity),
+        }
+    }
+
+    fn capacity(&self) -> u64 {
+        self.queue.capacity()
+    }
+
+    #[inline]
+    fn used(&self) -> u64 {
+        self.queue.used()
+    }
+
+    fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    #[inline]
+    fn size_of(&self, object: ObjectNumber) -> Option<u64> {
+        self.queue.size_of(object)
+    }
+
+    #[inline]
+    fn lookup(&mut self, object: ObjectNumber) -> bool {
+        self.queue.contains(object)
+    }
+
+    #[inline]
+    fn insert(&mut self, object: ObjectNumber, size: u64) -> Insertion {
+        self.queue.insert(object, size)
+    }
+
+    fn remove(&mut self, object: ObjectNumber) -> Option<u64> {
+        self.queue.remove(object)
+    }
+
+    fn eviction_order(&self) -> impl Iterator<Item = ObjectNumber> + '_ {
+        self.queue.iter_from_oldest()
+    }
+
+    fn check_invariants(&self) {
+        self.queue.check_invariants();
+    }
+}

@@ -1,0 +1,199 @@
+//! The requests of a trace as a replay sees them: numbered, sized and filtered by the rules.
+
+use pumice_policy::MAX_OBJECTS;
+use pumice_trace::{BATCH_REQUESTS, Op, Progress, Request, RequestReader, Trace};
+
+use crate::error::SimError;
+use crate::objects::ObjectNumbers;
+use crate::rules::{MissingSizes, OpsMode, ReplayRules, Unit};
+
+/// One request to a cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Access {
+    /// The object's key.
+    pub key: u64,
+    /// Its size, never 0, in the replay's unit: that of its first request, or, under [`OpsMode::AsRecorded`] for a trace
+    /// with sizes, that of this request.
+    pub size: u64,
+    /// Its number, dense from 0 in order of first use.
+    pub object: u32,
+    /// What the request does.
+    pub op: Op,
+}
+
+/// What a first pass over a trace finds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Survey {
+    /// Requests that the rules let through.
+    pub accesses: u64,
+    /// Distinct objects.
+    pub objects: u64,
+    /// The sum over objects of the size at their first request.
+    pub footprint: u64,
+}
+
+/// Streams the accesses of a trace. Memory: that of [`ObjectNumbers`], and 8 bytes per object where sizes differ.
+pub struct Accesses<'a> {
+    trace: &'a Trace,
+    rules: &'a ReplayRules,
+    reader: Box<dyn RequestReader>,
+    sizing: Sizing,
+    batch: Vec<Request>,
+    numbers: ObjectNumbers,
+    /// Size of every object at its first request; empty if all have the same.
+    first_sizes: Vec<u64>,
+    footprint: u64,
+}
+
+/// Where sizes come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sizing {
+    Same(u64),
+    Recorded,
+    Drawn,
+}
+
+impl<'a> Accesses<'a> {
+    /// Opens the trace at its start.
+    ///
+    /// # Errors
+    /// What [`Trace::open`] says; [`SimError::SizesRecorded`] if sizes are to be drawn for a trace that has them.
+    pub fn open(trace: &'a Trace, rules: &'a ReplayRules) -> Result<Self, SimError> {
+        let reader = trace.open()?;
+        let sizing = match (&rules.missing_sizes, reader.has_sizes()) {
+            (MissingSizes::Drawn(_), true) => {
+                return Err(SimError::SizesRecorded {
+                    trace: trace.name().to_owned(),
+                });
+            }
+            (_, true) => Sizing::Recorded,
+            (MissingSizes::Unit, false) => Sizing::Same(1),
+            (MissingSizes::Fixed(size), false) => Sizing::Same((*size).max(1)),
+            (MissingSizes::Drawn(_), false) => Sizing::Drawn,
+        };
+        Ok(Accesses {
+            trace,
+            rules,
+            reader,
+            sizing,
+            batch: Vec::with_capacity(BATCH_REQUESTS),
+            numbers: ObjectNumbers::new(),
+            first_sizes: Vec::new(),
+            footprint: 0,
+        })
+    }
+
+    /// What sizes are counted in.
+    pub fn unit(&self) -> Unit {
+        match (self.sizing, &self.rules.missing_sizes) {
+            (Sizing::Same(_), MissingSizes::Unit) => Unit::Objects,
+            _ => Unit::Bytes,
+        }
+    }
+
+    /// Name of the trace's format, after detection.
+    pub fn format_name(&self) -> &'static str {
+        self.reader.format_name()
+    }
+
+    /// How far the current pass has come.
+    pub fn progress(&self) -> Progress {
+        self.reader.progress()
+    }
+
+    /// Distinct objects so far.
+    pub fn objects(&self) -> u64 {
+        u64::from(self.numbers.len())
+    }
+
+    /// Replaces the content of `out` with the next accesses; returns whether there were any, which is so until the end
+    /// of the trace.
+    ///
+    /// # Errors
+    /// Those of the reader; [`SimError::TooManyObjects`].
+    pub fn next_batch(&mut self, out: &mut Vec<Access>) -> Result<bool, SimError> {
+        out.clear();
+        while out.is_empty() {
+            if !self.reader.next_batch(&mut self.batch)? {
+                return Ok(false);
+            }
+            if self.rules.ops == OpsMode::Lookup {
+                self.batch.retain(|request| request.op != Op::Delete);
+            }
+            let numbered = match (self.sizing, self.rules.ops) {
+                (Sizing::Same(size), _) => self.number(out, |_, _, _| size),
+                (Sizing::Drawn, _) | (Sizing::Recorded, OpsMode::Lookup) => self
+                    .number(out, |first_sizes, object, _| {
+                        first_sizes.get(object as usize).copied().unwrap_or(1)
+                    }),
+                (Sizing::Recorded, OpsMode::AsRecorded) => {
+                    self.number(out, |_, _, request| recorded_size(request))
+                }
+            };
+            if numbered.is_none() {
+                return Err(SimError::TooManyObjects {
+                    trace: self.trace.name().to_owned(),
+                    limit: MAX_OBJECTS,
+                });
+            }
+        }
+        Ok(true)
+    }
+
+    /// Reads the whole trace, then returns to its start; objects keep their numbers. `progress` is called now and then.
+    ///
+    /// # Errors
+    /// As [`next_batch`](Accesses::next_batch), and those of opening the trace again.
+    pub fn survey(&mut self, progress: &mut dyn FnMut(Progress)) -> Result<Survey, SimError> {
+        let mut accesses = 0;
+        let mut batch = Vec::with_capacity(BATCH_REQUESTS);
+        while self.next_batch(&mut batch)? {
+            accesses += batch.len() as u64;
+            progress(self.reader.progress());
+        }
+        self.reader = self.trace.open()?;
+        Ok(Survey {
+            accesses,
+            objects: self.objects(),
+            footprint: self.footprint,
+        })
+    }
+
+    /// Numbers the requests of the batch; `None` if numbers run out.
+    #[inline]
+    fn number(
+        &mut self,
+        out: &mut Vec<Access>,
+        size_of: impl Fn(&[u64], u32, &Request) -> u64,
+    ) -> Option<()> {
+        self.numbers.touch(self.batch.iter().map(|request| request.key));
+        for request in &self.batch {
+            let (object, new) = self.numbers.number(request.key)?;
+            if new {
+                let first = match (self.sizing, &self.rules.missing_sizes) {
+                    (Sizing::Same(size), _) => size,
+                    (Sizing::Drawn, MissingSizes::Drawn(distribution)) => {
+                        distribution.size_of(request.key).max(1)
+                    }
+                    _ => recorded_size(request),
+                };
+                if !matches!(self.sizing, Sizing::Same(_)) {
+                    self.first_sizes.push(first);
+                }
+                self.footprint = self.footprint.saturating_add(first);
+            }
+            let size = size_of(&self.first_sizes, object, request);
+            out.push(Access {
+                key: request.key,
+                size,
+                object,
+                op: request.op,
+            });
+        }
+        Some(())
+    }
+}
+
+fn recorded_size(request: &Request) -> u64 {
+    request.size.unwrap_or(1).max(1)
+}

@@ -1,0 +1,106 @@
+//! Why a replay could not be done.
+
+use pumice_trace::TraceError;
+
+/// Why a replay could not be done.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SimError {
+    /// The trace.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// A cache size that cannot be parsed.
+    #[error("bad size `{text}`: {what}")]
+    Size {
+        /// What was given.
+        text: String,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// A size in bytes for a cache that is measured in objects.
+    #[error("{trace} has no sizes: give the cache as a number of objects or in percent, not `{text}`")]
+    SizeInBytes {
+        /// The trace.
+        trace: String,
+        /// What was given.
+        text: String,
+    },
+    /// A cache that can hold nothing.
+    #[error("a cache of {text} is 0 {unit} for {trace} (footprint {footprint} {unit}); the smallest is 1")]
+    TooSmall {
+        /// The trace.
+        trace: String,
+        /// The size that was given.
+        text: String,
+        /// The footprint of the trace, 0 if it was not needed.
+        footprint: u64,
+        /// Bytes or objects.
+        unit: &'static str,
+    },
+    /// A warm-up outside [0, 1).
+    #[error("bad warm-up `{text}`: give a fraction from 0 to below 1")]
+    Warmup {
+        /// What was given.
+        text: String,
+    },
+    /// No such way to treat operations.
+    #[error("unknown --ops `{text}` (lookup, as-recorded)")]
+    Ops {
+        /// What was given.
+        text: String,
+    },
+    /// No such policy for this layout.
+    #[error("no policy `{policy}` for layout {layout} (policies: {known})")]
+    Policy {
+        /// What was given.
+        policy: String,
+        /// The layout.
+        layout: &'static str,
+        /// What there is.
+        known: String,
+    },
+    /// No such flash layout.
+    #[error("no layout `{layout}` (layouts: exact, {known})")]
+    Layout {
+        /// What was given.
+        layout: String,
+        /// What there is.
+        known: String,
+    },
+    /// The cache could not be opened on the device.
+    #[error(transparent)]
+    Open(pumice_flash::OpenError),
+    /// The device file could not be opened.
+    #[error(transparent)]
+    File(pumice_device::FileError),
+    /// The device failed.
+    #[error("{what}: {source}")]
+    DeviceIo {
+        /// What was being done.
+        what: &'static str,
+        /// What the device said.
+        source: std::io::Error,
+    },
+    /// Sizes by rule for a trace that has sizes.
+    #[error("{trace} has sizes of its own: leave out --sizes")]
+    SizesRecorded {
+        /// The trace.
+        trace: String,
+    },
+    /// A trace that must be read twice and cannot.
+    #[error("{trace} cannot be read twice, which {reason} needs: give a file")]
+    ReadOnce {
+        /// The trace.
+        trace: String,
+        /// What needs a first pass.
+        reason: &'static str,
+    },
+    /// More distinct keys than object numbers.
+    #[error("{trace} has more than {limit} distinct keys")]
+    TooManyObjects {
+        /// The trace.
+        trace: String,
+        /// The most that can be numbered.
+        limit: u32,
+    },
+}

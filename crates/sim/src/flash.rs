@@ -1,0 +1,393 @@
+//! Replays under a flash layout: the very engine that serves, on a simulated or a real device.
+//!
+//! Requests run one after the other, and all background work that a request made due runs to its end before the next.
+//! So nothing depends on how long a device takes: a simulated device and a real file give the same counts.
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use pumice::{CacheOptions, Cx, Lookup, Meta, ObjectCache, RejectReason, Stats};
+use pumice_device::{Device, FileDevice, FileOptions, FileShared, Payload, SparseDevice, SparseMedium};
+use pumice_flash::{Geometry, OpenError};
+use pumice_trace::{BATCH_REQUESTS, Op, Trace};
+use pumice_world::{Executor, ManualClock};
+
+use crate::accesses::Access;
+use crate::counts::Counts;
+use crate::error::SimError;
+use crate::prepare::{Prepared, ReplayProgress, prepare};
+use crate::report::Report;
+use crate::rules::{MissingSizes, OpsMode, ReplayRules};
+use crate::size::CacheSize;
+
+/// Flash layouts that there are.
+pub const FLASH_LAYOUTS: [&str; 1] = ["fifo"];
+/// Policies that there are for layout `fifo`.
+pub const FLASH_POLICIES: [&str; 1] = ["fifo"];
+/// Bytes of a block by default: the smallest, so that small devices have a queue worth its name.
+const BLOCK_BYTES_MIN: u64 = 64 << 10;
+/// Operations that a replay's ring holds.
+const RING_ENTRIES: u32 = 64;
+
+/// What the flash tier stands on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReplayDevice {
+    /// A simulated device: headers, footers, log and checkpoints are real bytes, values only have a length.
+    Sim,
+    /// A file or block device; a Pumice cache that is there is erased, anything else is refused.
+    Path(PathBuf),
+}
+
+/// What to replay under a flash layout.
+#[derive(Debug, Clone)]
+pub struct FlashOptions {
+    /// One of [`FLASH_LAYOUTS`].
+    pub layout: String,
+    /// One of [`FLASH_POLICIES`].
+    pub policy: String,
+    /// Bytes of flash: of the whole device, log and footers included.
+    pub size: CacheSize,
+    /// Bytes of DRAM for items and index; 0: no DRAM tier, and an index as large as it needs to be.
+    pub dram_bytes: u64,
+    /// Bytes of a block; `None` follows from the size.
+    pub block_bytes: Option<u64>,
+    /// What the flash tier stands on.
+    pub device: ReplayDevice,
+    /// What requests mean. Objects without sizes must have been given one: flash is measured in bytes.
+    pub rules: ReplayRules,
+}
+
+/// Replays `trace` through a flash layout, empty at first. `progress` is called now and then.
+///
+/// # Errors
+/// [`SimError`]: an unknown layout or policy, a size below the smallest possible device (which is named), a trace or
+/// device that cannot be read.
+pub fn replay_flash(
+    trace: &Trace,
+    options: &FlashOptions,
+    progress: &mut dyn FnMut(ReplayProgress),
+) -> Result<Report, SimError> {
+    if !FLASH_LAYOUTS.contains(&options.layout.as_str()) {
+        return Err(SimError::Layout {
+            layout: options.layout.clone(),
+            known: FLASH_LAYOUTS.join(", "),
+        });
+    }
+    if !FLASH_POLICIES.contains(&options.policy.as_str()) {
+        return Err(SimError::Policy {
+            policy: options.policy.clone(),
+            layout: "fifo",
+            known: FLASH_POLICIES.join(", "),
+        });
+    }
+    debug_assert!(!matches!(options.rules.missing_sizes, MissingSizes::Unit));
+    let start = Instant::now();
+    let prepared = prepare(trace, &options.rules, &options.size, progress)?;
+    let capacity = prepared.capacity;
+    match &options.device {
+        ReplayDevice::Sim => {
+            let device = SparseDevice::new(Arc::new(SparseMedium::new(whole_sectors(capacity))));
+            replay(trace, options, prepared, device, &[], start, progress)
+        }
+        ReplayDevice::Path(path) => {
+            let open = FileOptions {
+                size: Some(whole_sectors(capacity)),
+                ..FileOptions::default()
+            };
+            // Refuse what is too small before the file is made.
+            plan(options, capacity)?;
+            let shared = FileShared::open(path, &open).map_err(SimError::File)?;
+            let device =
+                FileDevice::new(Arc::new(shared), RING_ENTRIES).map_err(|source| SimError::DeviceIo {
+                    what: "opening the device",
+                    source,
+                })?;
+            // One filler serves all values; each is cut to its length.
+            let filler = filler();
+            replay(trace, options, prepared, device, &filler, start, progress)
+        }
+    }
+}
+
+fn whole_sectors(bytes: u64) -> u64 {
+    bytes / 4096 * 4096
+}
+
+fn block_bytes(options: &FlashOptions, capacity: u64) -> u64 {
+    options
+        .block_bytes
+        .unwrap_or_else(|| Geometry::block_bytes_for(capacity, BLOCK_BYTES_MIN, 1, u64::MAX))
+}
+
+fn plan(options: &FlashOptions, capacity: u64) -> Result<Geometry, SimError> {
+    Geometry::plan(whole_sectors(capacity), block_bytes(options, capacity))
+        .map_err(|error| SimError::Open(OpenError::Geometry(error)))
+}
+
+/// The content of all values on a real device: 16 MiB that do not compress to nothing.
+fn filler() -> Vec<u8> {
+    let mut state = 0x9E37_79B9_7F4A_7C15u64;
+    let mut out = Vec::with_capacity(16 << 20);
+    while out.len() < 16 << 20 {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        out.extend_from_slice(&state.to_le_bytes());
+    }
+    out
+}
+
+/// The engine under replay, with its executor.
+struct Replay<D: Device + Clone> {
+    executor: Executor,
+    cx: Cx<D>,
+    cache: ObjectCache<D>,
+}
+
+impl<D: Device + Clone> Replay<D> {
+    fn open(device: D, options: &FlashOptions, geometry: &Geometry) -> Result<Self, SimError> {
+        let executor = Executor::new();
+        let cx = Cx::new(device, Arc::new(ManualClock::new(1)), Rc::new(executor.spawner()));
+        let cache_options = CacheOptions {
+            dram_bytes: usize::try_from(options.dram_bytes).unwrap_or(usize::MAX),
+            block_bytes: Some(geometry.block_bytes),
+            reformat: true,
+            // Nothing larger can ever be whole on the device: half of it leaves room for what comes meanwhile.
+            item_bytes_max: usize::try_from(u64::from(geometry.blocks) * geometry.block_bytes / 2)
+                .unwrap_or(usize::MAX),
+            ..CacheOptions::default()
+        };
+        let run = |cache_options| {
+            executor
+                .block_on(ObjectCache::open(&cx, cache_options), park(&cx.device))
+                .map_err(|source| SimError::DeviceIo {
+                    what: "opening the cache",
+                    source,
+                })
+        };
+        // A device that holds something else is not ours to erase.
+        let as_found = run(CacheOptions {
+            reformat: false,
+            ..cache_options
+        })?;
+        if let Err(error @ (OpenError::Foreign | OpenError::Device { .. } | OpenError::Geometry(_))) =
+            as_found
+        {
+            return Err(SimError::Open(error));
+        }
+        let (cache, _) = run(cache_options)?.map_err(SimError::Open)?;
+        Ok(Self { executor, cx, cache })
+    }
+
+    fn block_on<T>(&self, future: impl Future<Output = T>) -> Result<T, SimError> {
+        self.executor
+            .block_on(future, park(&self.cx.device))
+            .map_err(|source| SimError::DeviceIo {
+                what: "waiting for the device",
+                source,
+            })
+    }
+
+    fn settle(&self) -> Result<(), SimError> {
+        self.executor
+            .run_until_idle(park(&self.cx.device))
+            .map_err(|source| SimError::DeviceIo {
+                what: "waiting for the device",
+                source,
+            })
+    }
+
+    fn lookup(&self, key: &[u8]) -> Result<bool, SimError> {
+        match self.cache.lookup(&self.cx, key) {
+            Lookup::Hit(_) => Ok(true),
+            Lookup::Miss => Ok(false),
+            Lookup::Flash(flash) => Ok(self.block_on(self.cache.finish(&self.cx, key, flash))?.is_some()),
+        }
+    }
+
+    fn insert(&self, key: &[u8], value: Payload<'_>) -> Result<Result<u64, RejectReason>, SimError> {
+        self.block_on(self.cache.store(&self.cx, key, value, Meta::default()))
+    }
+}
+
+fn park<D: Device>(device: &D) -> impl FnMut() -> std::io::Result<()> + '_ {
+    move || device.turn(true).map(|_| ())
+}
+
+/// What the device and the index did, counted around lookups.
+#[derive(Default)]
+struct Reads {
+    hit_reads: u64,
+    miss_reads: u64,
+}
+
+fn replay<D: Device + Clone>(
+    trace: &Trace,
+    options: &FlashOptions,
+    prepared: Prepared<'_>,
+    device: D,
+    filler: &[u8],
+    start: Instant,
+    progress: &mut dyn FnMut(ReplayProgress),
+) -> Result<Report, SimError> {
+    let Prepared {
+        mut accesses,
+        capacity,
+        warmup,
+        passes,
+        ..
+    } = prepared;
+    let geometry = plan(options, capacity)?;
+    let replay = Replay::open(device, options, &geometry)?;
+    let mut counts = Counts::after(warmup);
+    let mut reads = Reads::default();
+    let mut at_warmup = replay.cache.stats();
+    let mut large = false;
+    let mut keys_seen: Vec<u64> = Vec::new();
+    let mut long_value = Vec::new();
+    let mut batch: Vec<Access> = Vec::with_capacity(BATCH_REQUESTS);
+    while accesses.next_batch(&mut batch)? {
+        for access in &batch {
+            if counts.requests_replayed == warmup {
+                at_warmup = replay.cache.stats();
+                reads = Reads::default();
+            }
+            counts.next_request();
+            if access.object as usize == keys_seen.len() {
+                keys_seen.push(access.key);
+            }
+            let key = access.key.to_le_bytes();
+            let size = usize::try_from(access.size).unwrap_or(usize::MAX);
+            large |= access.size > geometry.record_max() - 64;
+            let value = if filler.is_empty() {
+                Payload::Void(size)
+            } else if size <= filler.len() {
+                Payload::Bytes(&filler[..size])
+            } else {
+                if long_value.len() < size {
+                    long_value = filler.iter().copied().cycle().take(size).collect();
+                }
+                Payload::Bytes(&long_value[..size])
+            };
+            let inserts = match (options.rules.ops, access.op) {
+                (OpsMode::Lookup, _) | (OpsMode::AsRecorded, Op::Get) => {
+                    let before = replay.cache.device_reads();
+                    let hit = replay.lookup(&key)?;
+                    let made = replay.cache.device_reads() - before;
+                    *(if hit {
+                        &mut reads.hit_reads
+                    } else {
+                        &mut reads.miss_reads
+                    }) += made;
+                    counts.lookup(hit, access.size);
+                    !hit && options.rules.ops == OpsMode::Lookup
+                }
+                (OpsMode::AsRecorded, Op::Set) => true,
+                (OpsMode::AsRecorded, Op::Delete) => {
+                    replay.block_on(replay.cache.delete(&replay.cx, &key))?;
+                    false
+                }
+            };
+            if inserts {
+                match replay.insert(&key, value)? {
+                    Ok(_) => counts.inserted(access.size),
+                    Err(_) => counts.rejected(),
+                }
+            }
+            replay.settle()?;
+            counts.resident(replay.cache.books().resident().1);
+        }
+        progress(ReplayProgress {
+            pass: passes,
+            passes,
+            progress: accesses.progress(),
+        });
+    }
+    let stats = replay.cache.stats();
+    let objects_cached = if large {
+        count_objects(&replay, &keys_seen)?
+    } else {
+        stats.resident_entries
+    };
+    Ok(report(
+        trace,
+        options,
+        &Measured {
+            counts,
+            reads,
+            stats,
+            at_warmup,
+            objects_cached,
+            capacity,
+            start,
+        },
+    ))
+}
+
+/// Counts the objects that would hit: entries of large objects are slices, so the tables do not tell.
+fn count_objects<D: Device + Clone>(replay: &Replay<D>, keys: &[u64]) -> Result<u64, SimError> {
+    let mut found = 0;
+    for key in keys {
+        found += u64::from(replay.lookup(&key.to_le_bytes())?);
+    }
+    Ok(found)
+}
+
+struct Measured {
+    counts: Counts,
+    reads: Reads,
+    stats: Stats,
+    at_warmup: Stats,
+    objects_cached: u64,
+    capacity: u64,
+    start: Instant,
+}
+
+fn report(trace: &Trace, options: &FlashOptions, measured: &Measured) -> Report {
+    let Measured {
+        counts,
+        reads,
+        stats,
+        at_warmup,
+        objects_cached,
+        capacity,
+        start,
+    } = measured;
+    let elapsed = start.elapsed().as_secs_f64();
+    let inserted = stats.flash.appended_bytes - at_warmup.flash.appended_bytes;
+    let written = stats.flash.written_bytes - at_warmup.flash.written_bytes;
+    let index_written = stats.flash.checkpoint_bytes - at_warmup.flash.checkpoint_bytes;
+    let ratio = |a: u64, b: u64| (b > 0).then(|| a as f64 / b as f64);
+    Report {
+        trace: trace.name().to_owned(),
+        requests: counts.requests(),
+        layout: options.layout.clone(),
+        policy: options.policy.clone(),
+        index: Some("full".into()),
+        flash_bytes: *capacity,
+        dram_bytes: options.dram_bytes,
+        object_hit_ratio: counts.object_hit_ratio(),
+        byte_hit_ratio: counts.byte_hit_ratio(),
+        objects_cached: *objects_cached,
+        object_bytes_resident_mean: counts.bytes_resident_mean(),
+        objects_rejected: counts.objects_rejected,
+        bytes_inserted: inserted,
+        bytes_written_host: Some(written),
+        app_write_amplification: ratio(written, inserted),
+        device_write_amplification: None,
+        combined_write_amplification: None,
+        index_dram_bytes: Some(stats.index_dram_bytes),
+        index_bytes_written: Some(index_written),
+        flash_reads_per_hit: ratio(reads.hit_reads, counts.hits),
+        flash_reads_per_miss: ratio(reads.miss_reads, counts.lookups - counts.hits),
+        elapsed_seconds: elapsed,
+        requests_per_second: if elapsed > 0.0 {
+            counts.requests_replayed as f64 / elapsed
+        } else {
+            0.0
+        },
+    }
+}

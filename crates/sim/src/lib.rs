@@ -1,0 +1,30 @@
+//! Replays of traces: what a cache of some size, layout and policy would have done with a recorded workload.
+//!
+//! [`replay_exact`] runs a policy in its exact form, the yardstick for everything else; [`replay_flash`] runs the engine that
+//! serves, on a simulated or a real device. What any replay needs stands
+//! apart from it: the semantics of requests ([`ReplayRules`], [`Accesses`]), sizes ([`CacheSize`]), counting after a
+//! warm-up ([`Counts`]) and the [`Report`].
+#![forbid(unsafe_code)]
+
+mod accesses;
+mod counts;
+mod error;
+mod exact;
+mod flash;
+mod key_table;
+mod objects;
+mod prepare;
+mod report;
+mod rules;
+mod size;
+
+pub use accesses::{Access, Accesses, Survey};
+pub use counts::Counts;
+pub use error::SimError;
+pub use exact::{EXACT_POLICIES, ExactOptions, replay_exact};
+pub use flash::{FLASH_LAYOUTS, FLASH_POLICIES, FlashOptions, ReplayDevice, replay_flash};
+pub use objects::ObjectNumbers;
+pub use prepare::{Prepared, ReplayProgress, prepare};
+pub use report::Report;
+pub use rules::{MissingSizes, OpsMode, ReplayRules, Unit, Warmup};
+pub use size::CacheSize;

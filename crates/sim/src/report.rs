@@ -1,0 +1,115 @@
+//! What a replay reports: the object that `replay --json` prints.
+
+use serde::{Deserialize, Serialize};
+
+/// The figures of a replay. Field names and their order are a contract; a field that does not apply is null.
+///
+/// Ratios are fractions in [0, 1]; sizes are bytes, or objects where the replay counts objects (a trace without sizes
+/// under layout `exact`). Figures are of the requests after the warm-up, but for the two times at the end.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Report {
+    /// The trace's name as given.
+    pub trace: String,
+    /// Requests counted: those the rules let through, after the warm-up.
+    pub requests: u64,
+    /// The layout: `exact`, or one of flash.
+    pub layout: String,
+    /// The policy.
+    pub policy: String,
+    /// The index; null for `exact`, which has none.
+    pub index: Option<String>,
+    /// Size of the flash tier; for `exact` the capacity.
+    pub flash_bytes: u64,
+    /// Size of the DRAM tier; 0 for `exact`.
+    pub dram_bytes: u64,
+    /// Hits / lookups; null without lookups.
+    pub object_hit_ratio: Option<f64>,
+    /// Bytes hit / bytes looked up; null without lookups, and where objects have no size in bytes.
+    pub byte_hit_ratio: Option<f64>,
+    /// Objects resident at the end.
+    pub objects_cached: u64,
+    /// Mean over the requests counted of the bytes of objects resident; null without requests.
+    pub object_bytes_resident_mean: Option<f64>,
+    /// Insertions refused, because the object is larger than the cache.
+    pub objects_rejected: u64,
+    /// Bytes of objects inserted.
+    pub bytes_inserted: u64,
+    /// Bytes written to the device; null for `exact`, which has none.
+    pub bytes_written_host: Option<u64>,
+    /// Bytes sent to the device / bytes inserted; null for `exact`.
+    pub app_write_amplification: Option<f64>,
+    /// Bytes the flash writes / bytes sent to the device; null where that is not modelled.
+    pub device_write_amplification: Option<f64>,
+    /// The product of the two; null where either is.
+    pub combined_write_amplification: Option<f64>,
+    /// Memory of the index; null for `exact`.
+    pub index_dram_bytes: Option<u64>,
+    /// Bytes of mappings written to flash; null for `exact`.
+    pub index_bytes_written: Option<u64>,
+    /// Device reads per hit; null for `exact`.
+    pub flash_reads_per_hit: Option<f64>,
+    /// Device reads per miss; null for `exact`.
+    pub flash_reads_per_miss: Option<f64>,
+    /// Wall time of the replay, first pass and warm-up included.
+    pub elapsed_seconds: f64,
+    /// All requests replayed, warm-up included, over that time.
+    pub requests_per_second: f64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fields_are_those_of_the_contract_in_its_order() {
+        let report = Report {
+            trace: "t".into(),
+            requests: 0,
+            layout: "exact".into(),
+            policy: "lru".into(),
+            index: None,
+            flash_bytes: 1,
+            dram_bytes: 0,
+            object_hit_ratio: None,
+            byte_hit_ratio: None,
+            objects_cached: 0,
+            object_bytes_resident_mean: None,
+            objects_rejected: 0,
+            bytes_inserted: 0,
+            bytes_written_host: None,
+            app_write_amplification: None,
+            device_write_amplification: None,
+            combined_write_amplification: None,
+            index_dram_bytes: None,
+            index_bytes_written: None,
+            flash_reads_per_hit: None,
+            flash_reads_per_miss: None,
+            elapsed_seconds: 0.0,
+            requests_per_second: 0.0,
+        };
+        let text = serde_json::to_string(&report).unwrap();
+        let names: Vec<&str> = text
+            .split('"')
+            .filter(|part| part.len() > 5 && !part.contains(':'))
+            .collect();
+        let contract = "trace requests layout policy index flash_bytes dram_bytes object_hit_ratio byte_hit_ratio \
+            objects_cached object_bytes_resident_mean objects_rejected bytes_inserted bytes_written_host \
+            app_write_amplification device_write_amplification combined_write_amplification index_dram_bytes \
+            index_bytes_written flash_reads_per_hit flash_reads_per_miss elapsed_seconds requests_per_second";
+        let expected: Vec<&str> = contract.split_whitespace().collect();
+        let found: Vec<&str> = expected
+            .iter()
+            .copied()
+            .filter(|name| text.contains(&format!("\"{name}\":")))
+            .collect();
+        assert_eq!(found, expected);
+        let positions: Vec<usize> = expected
+            .iter()
+            .filter_map(|name| text.find(&format!("\"{name}\":")))
+            .collect();
+        assert!(positions.is_sorted(), "{names:?}");
+        assert_eq!(text.matches("\":").count(), expected.len());
+        assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
+    }
+}

@@ -1,0 +1,108 @@
+//! Replays under flash layouts: repeatable, the same on a simulated and a real device, and clear about what cannot be.
+
+use pumice_sim::{FlashOptions, MissingSizes, ReplayDevice, ReplayRules, Report, SimError, replay_flash};
+use pumice_trace::{Trace, TraceOptions};
+
+fn options(size: &str, device: ReplayDevice) -> FlashOptions {
+    FlashOptions {
+        layout: "fifo".into(),
+        policy: "fifo".into(),
+        size: size.parse().unwrap(),
+        dram_bytes: 0,
+        block_bytes: None,
+        device,
+        rules: ReplayRules {
+            missing_sizes: MissingSizes::Fixed(3000),
+            ..ReplayRules::default()
+        },
+    }
+}
+
+fn trace(name: &str) -> Trace {
+    Trace::new(name, TraceOptions::default()).unwrap()
+}
+
+fn replay(name: &str, options: &FlashOptions) -> Report {
+    let report = replay_flash(&trace(name), options, &mut |_| ()).unwrap();
+    // Times are not counts.
+    Report {
+        elapsed_seconds: 0.0,
+        requests_per_second: 0.0,
+        ..report
+    }
+}
+
+const ZIPF: &str = "zipf:keys=4000,theta=0.9,requests=30000,seed=7";
+
+#[test]
+fn the_same_counts_twice_and_on_a_real_file() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = dir.path().join("device");
+    for dram_bytes in [0, 2 << 20] {
+        let with = |device| FlashOptions {
+            dram_bytes,
+            ..options("30%", device)
+        };
+        let simulated = replay(ZIPF, &with(ReplayDevice::Sim));
+        assert_eq!(simulated, replay(ZIPF, &with(ReplayDevice::Sim)));
+        // Twice on one file: the cache that the first run left is erased.
+        assert_eq!(simulated, replay(ZIPF, &with(ReplayDevice::Path(path.clone()))));
+        assert_eq!(simulated, replay(ZIPF, &with(ReplayDevice::Path(path.clone()))));
+        let hits = simulated.object_hit_ratio.unwrap();
+        assert!((0.4..0.95).contains(&hits), "{hits}");
+        let amplification = simulated.app_write_amplification.unwrap();
+        assert!((1.0..1.2).contains(&amplification), "{amplification}");
+    }
+}
+
+#[test]
+fn a_cache_that_holds_everything_misses_only_first_requests() {
+    let report = replay(ZIPF, &options("300%", ReplayDevice::Sim));
+    let misses = (1.0 - report.object_hit_ratio.unwrap()) * report.requests as f64;
+    assert_eq!(misses.round() as u64, report.objects_cached);
+    assert_eq!(report.flash_reads_per_miss, Some(0.0));
+    assert_eq!(report.objects_rejected, 0);
+}
+
+#[test]
+fn a_size_below_the_smallest_device_is_refused_and_the_smallest_named() {
+    let error = replay_flash(&trace(ZIPF), &options("100KiB", ReplayDevice::Sim), &mut |_| ()).unwrap_err();
+    let message = error.to_string();
+    let smallest: u64 = message
+        .split_whitespace()
+        .filter_map(|word| word.parse().ok())
+        .next_back()
+        .unwrap_or_else(|| panic!("no number in {message}"));
+    replay_flash(
+        &trace(ZIPF),
+        &options(&smallest.to_string(), ReplayDevice::Sim),
+        &mut |_| (),
+    )
+    .unwrap();
+    let below = (smallest - 4096).to_string();
+    assert!(replay_flash(&trace(ZIPF), &options(&below, ReplayDevice::Sim), &mut |_| ()).is_err());
+}
+
+#[test]
+fn a_file_that_holds_something_else_is_refused_and_untouched() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = dir.path().join("letters");
+    let content = b"not a cache ".repeat(1 << 18);
+    std::fs::write(&path, &content).unwrap();
+    let options = options("3MiB", ReplayDevice::Path(path.clone()));
+    let error = replay_flash(&trace(ZIPF), &options, &mut |_| ()).unwrap_err();
+    assert!(matches!(error, SimError::Open(_)), "{error}");
+    assert_eq!(std::fs::read(&path).unwrap()[..content.len()], content[..]);
+}
+
+#[test]
+fn unknown_layouts_and_policies_are_named() {
+    let unknown = FlashOptions {
+        layout: "ripq".into(),
+        ..options("1MiB", ReplayDevice::Sim)
+    };
+    let message = replay_flash(&trace(ZIPF), &unknown, &mut |_| ())
+        .unwrap_err()
+        .to_string();
+    assert!(message.contains("ripq") && message.contains("fifo"), "{message}");
+}

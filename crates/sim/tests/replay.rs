@@ -1,0 +1,348 @@
+//! Replays of small traces whose outcome can be followed by hand.
+
+use std::cell::Cell;
+use std::path::PathBuf;
+
+use pumice_sim::{
+    Accesses, ExactOptions, MissingSizes, OpsMode, ReplayRules, Report, SimError, Unit, Warmup, replay_exact,
+};
+use pumice_trace::{Op, Trace, TraceOptions};
+
+/// A csv trace of `id,size,op` rows.
+struct Sample {
+    _folder: tempfile::TempDir,
+    path: PathBuf,
+    columns: &'static str,
+}
+
+fn sample(columns: &'static str, rows: &str) -> Sample {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace");
+    std::fs::write(&path, rows.replace(' ', "\n")).unwrap();
+    Sample {
+        _folder: folder,
+        path,
+        columns,
+    }
+}
+
+impl Sample {
+    fn trace(&self) -> Trace {
+        let columns = Some(self.columns.parse().unwrap());
+        Trace::new(
+            &self.path,
+            TraceOptions {
+                format: None,
+                columns,
+            },
+        )
+        .unwrap()
+    }
+
+    fn replay_with(&self, policy: &str, size: &str, rules: ReplayRules) -> Result<Report, SimError> {
+        let options = ExactOptions {
+            policy: policy.into(),
+            size: size.parse()?,
+            rules,
+        };
+        replay_exact(&self.trace(), &options, &mut |_| {})
+    }
+
+    fn replay(&self, policy: &str, size: &str) -> Report {
+        self.replay_with(policy, size, ReplayRules::default()).unwrap()
+    }
+}
+
+fn hits(report: &Report) -> f64 {
+    report.object_hit_ratio.unwrap() * report.requests as f64
+}
+
+#[test]
+fn fifo_and_lru_differ_where_a_hit_saves_an_object() {
+    // With room for two: LRU keeps `a` when `c` comes, FIFO drops it.
+    let trace = sample("id=1", "a b a c a");
+    assert_eq!(hits(&trace.replay("lru", "2")), 2.0);
+    assert_eq!(hits(&trace.replay("fifo", "2")), 1.0);
+    let report = trace.replay("lru", "2");
+    assert_eq!(
+        (report.requests, report.objects_cached, report.flash_bytes),
+        (5, 2, 2)
+    );
+    assert_eq!((report.bytes_inserted, report.byte_hit_ratio), (3, None));
+    assert_eq!(
+        report.object_bytes_resident_mean,
+        Some((1 + 2 + 2 + 2 + 2) as f64 / 5.0)
+    );
+}
+
+#[test]
+fn the_first_size_of_an_object_holds_and_zero_counts_as_one() {
+    let trace = sample("id=1,size=2", "a,10 a,1000 b,0 b,50");
+    let report = trace.replay("lru", "11");
+    assert_eq!(report.byte_hit_ratio, Some(11.0 / 22.0));
+    assert_eq!((report.objects_cached, report.bytes_inserted), (2, 11));
+    // Footprint 10 + 1.
+    assert_eq!(trace.replay("lru", "100%").flash_bytes, 11);
+    assert_eq!(trace.replay("lru", "50%").flash_bytes, 5);
+}
+
+#[test]
+fn an_object_larger_than_the_cache_is_a_miss_and_evicts_nothing() {
+    let trace = sample("id=1,size=2", "a,5 big,11 big,11 a,5");
+    let report = trace.replay("lru", "10");
+    assert_eq!(
+        (hits(&report), report.objects_rejected, report.objects_cached),
+        (1.0, 2, 1)
+    );
+}
+
+#[test]
+fn the_warmup_fills_the_cache_and_is_not_counted() {
+    let trace = sample("id=1", "a b c a b c a x");
+    let warm = |fraction| ReplayRules {
+        warmup: Warmup::new(fraction).unwrap(),
+        ..ReplayRules::default()
+    };
+    let report = trace.replay_with("lru", "5", warm(0.5)).unwrap();
+    assert_eq!(
+        (report.requests, report.object_hit_ratio, report.bytes_inserted),
+        (4, Some(0.75), 1)
+    );
+    let all = trace.replay_with("lru", "5", warm(0.0)).unwrap();
+    assert_eq!((all.requests, all.object_hit_ratio), (8, Some(0.5)));
+    let last = trace.replay_with("lru", "5", warm(0.99)).unwrap();
+    assert_eq!((last.requests, last.object_hit_ratio), (1, Some(0.0)));
+}
+
+const MIXED: &str = "a,10,get a,10,set a,10,get a,20,set a,0,get a,0,delete a,10,get";
+
+#[test]
+fn under_lookup_sets_are_lookups_and_deletes_are_left_out() {
+    let report = sample("id=1,size=2,op=3", MIXED).replay("lru", "100");
+    assert_eq!((report.requests, hits(&report)), (6, 5.0));
+    assert_eq!((report.bytes_inserted, report.objects_cached), (10, 1));
+}
+
+#[test]
+fn as_recorded_gets_look_up_sets_insert_and_deletes_remove() {
+    let rules = ReplayRules {
+        ops: OpsMode::AsRecorded,
+        ..ReplayRules::default()
+    };
+    let report = sample("id=1,size=2,op=3", MIXED)
+        .replay_with("lru", "100", rules)
+        .unwrap();
+    assert_eq!((report.requests, report.object_hit_ratio), (7, Some(0.5)));
+    // Hits of 10 and 20 bytes; misses that record 10 each.
+    assert_eq!(report.byte_hit_ratio, Some(30.0 / 50.0));
+    assert_eq!((report.bytes_inserted, report.objects_cached), (30, 0));
+}
+
+#[test]
+fn as_recorded_a_set_that_outgrows_the_cache_leaves_nothing_stale() {
+    let rules = ReplayRules {
+        ops: OpsMode::AsRecorded,
+        ..ReplayRules::default()
+    };
+    let trace = sample("id=1,size=2,op=3", "a,10,set a,101,set a,101,get");
+    let report = trace.replay_with("fifo", "100", rules).unwrap();
+    assert_eq!(
+        (
+            report.object_hit_ratio,
+            report.objects_rejected,
+            report.objects_cached
+        ),
+        (Some(0.0), 1, 0)
+    );
+}
+
+#[test]
+fn missing_sizes_are_fixed_or_unit_and_given_ones_are_kept() {
+    let trace = sample("id=1", "a b a");
+    let fixed = ReplayRules {
+        missing_sizes: MissingSizes::Fixed(4096),
+        ..ReplayRules::default()
+    };
+    let report = trace.replay_with("lru", "100%", fixed.clone()).unwrap();
+    assert_eq!(
+        (report.flash_bytes, report.byte_hit_ratio),
+        (8192, Some(1.0 / 3.0))
+    );
+    assert_eq!(
+        sample("id=1,size=2", "a,1 b,2")
+            .replay_with("lru", "100%", fixed)
+            .unwrap()
+            .flash_bytes,
+        3
+    );
+}
+
+#[test]
+fn accesses_carry_keys_numbers_sizes_and_operations() {
+    let sample = sample("id=1,size=2,op=3", "7,10,get 8,0,set 7,99,get 7,1,delete 9,3,get");
+    let trace = sample.trace();
+    let read = |ops| {
+        let rules = ReplayRules {
+            ops,
+            ..ReplayRules::default()
+        };
+        let mut accesses = Accesses::open(&trace, &rules).unwrap();
+        assert_eq!(accesses.unit(), Unit::Bytes);
+        let survey = accesses.survey(&mut |_| {}).unwrap();
+        assert_eq!((survey.objects, survey.footprint), (3, 14));
+        let mut batch = Vec::new();
+        assert!(accesses.next_batch(&mut batch).unwrap());
+        assert_eq!(survey.accesses, batch.len() as u64);
+        assert!(!accesses.next_batch(&mut Vec::new()).unwrap());
+        batch
+            .iter()
+            .map(|access| (access.key, access.object, access.size, access.op))
+            .collect::<Vec<_>>()
+    };
+    let lookup = [
+        (7, 0, 10, Op::Get),
+        (8, 1, 1, Op::Set),
+        (7, 0, 10, Op::Get),
+        (9, 2, 3, Op::Get),
+    ];
+    assert_eq!(read(OpsMode::Lookup), lookup);
+    let recorded = [
+        (7, 0, 10, Op::Get),
+        (8, 1, 1, Op::Set),
+        (7, 0, 99, Op::Get),
+        (7, 0, 1, Op::Delete),
+        (9, 2, 3, Op::Get),
+    ];
+    assert_eq!(read(OpsMode::AsRecorded), recorded);
+}
+
+#[test]
+fn what_cannot_be_replayed_is_named() {
+    let trace = sample("id=1", "a b a");
+    let message = |policy, size| {
+        trace
+            .replay_with(policy, size, ReplayRules::default())
+            .unwrap_err()
+            .to_string()
+    };
+    assert_eq!(
+        message("slru-3", "1"),
+        "no policy `slru-3` for layout exact (policies: fifo, lru)"
+    );
+    assert!(message("lru", "1MiB").contains("has no sizes"));
+    assert!(message("lru", "10%").contains("10% is 0 objects"));
+    assert!(message("lru", "ten").contains("`ten`"));
+    let columns = Some("id=1".parse().unwrap());
+    let gone = Trace::new(
+        "/no/such/trace",
+        TraceOptions {
+            format: None,
+            columns,
+        },
+    )
+    .unwrap();
+    let options = ExactOptions {
+        policy: "lru".into(),
+        size: "1".parse().unwrap(),
+        rules: ReplayRules::default(),
+    };
+    assert!(
+        replay_exact(&gone, &options, &mut |_| {})
+            .unwrap_err()
+            .to_string()
+            .contains("/no/such/trace")
+    );
+}
+
+#[test]
+fn a_trace_that_can_be_read_once_only_is_refused_where_two_passes_are_needed() {
+    let columns = Some("id=1".parse().unwrap());
+    let trace = Trace::new(
+        "/dev/null",
+        TraceOptions {
+            format: None,
+            columns,
+        },
+    )
+    .unwrap();
+    let replay = |size: &str| {
+        let options = ExactOptions {
+            policy: "lru".into(),
+            size: size.parse()?,
+            rules: ReplayRules::default(),
+        };
+        replay_exact(&trace, &options, &mut |_| {})
+    };
+    assert_eq!(replay("10").unwrap().requests, 0);
+    let message = replay("10%").unwrap_err().to_string();
+    assert_eq!(
+        message,
+        "/dev/null cannot be read twice, which a size in percent needs: give a file"
+    );
+}
+
+#[test]
+fn a_damaged_trace_ends_the_replay_with_its_place() {
+    let trace = sample("id=1,size=2", "a,1 b,x");
+    let error = trace
+        .replay_with("lru", "10", ReplayRules::default())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("record 2 at byte 6: size: ") && error.ends_with("found `x`"),
+        "{error}"
+    );
+}
+
+#[test]
+fn an_empty_trace_has_no_ratios() {
+    let report = sample("id=1", "").replay("fifo", "10");
+    assert_eq!(
+        (
+            report.requests,
+            report.object_hit_ratio,
+            report.object_bytes_resident_mean
+        ),
+        (0, None, None)
+    );
+}
+
+#[test]
+fn a_generator_replays_alike_each_time_and_near_the_expected_ratio() {
+    // Uniform requests over 1000 keys into a cache of 250: a quarter hits, whatever the policy.
+    let trace = Trace::new(
+        "uniform:keys=1000,requests=200000,seed=5",
+        TraceOptions::default(),
+    )
+    .unwrap();
+    for policy in ["fifo", "lru"] {
+        let warmup = Warmup::new(0.5).unwrap();
+        let rules = ReplayRules {
+            warmup,
+            ..ReplayRules::default()
+        };
+        let options = ExactOptions {
+            policy: policy.into(),
+            size: "25%".parse().unwrap(),
+            rules,
+        };
+        let (passes, last) = (Cell::new(0), Cell::new(0.0));
+        let replay = || {
+            replay_exact(&trace, &options, &mut |at| {
+                passes.set(passes.get().max(at.pass));
+                last.set(at.progress.fraction());
+            })
+            .unwrap()
+        };
+        let (first, second) = (replay(), replay());
+        let untimed = |report: Report| Report {
+            elapsed_seconds: 0.0,
+            requests_per_second: 0.0,
+            ..report
+        };
+        let ratio = first.object_hit_ratio.unwrap();
+        assert!((0.24..0.26).contains(&ratio), "{policy}: {ratio}");
+        assert_eq!(untimed(first), untimed(second));
+        assert_eq!((passes.get(), last.get()), (2, 1.0));
+    }
+}

@@ -1,0 +1,116 @@
+//! Finding a format by content.
+
+use crate::fields::{Fields, excerpt, parse_integer, parse_u64};
+use crate::format::Format;
+use crate::formats::{is_meta_kv_header, is_wiki_header};
+
+/// Bytes that are looked at.
+pub(crate) const SAMPLE_BYTES: usize = 64 * 1024;
+
+/// Names the format of a file that starts with `sample`, or says why it does not show.
+///
+/// Goes by the first line that is not blank, so that damage further on is reported with its place. Text only: records
+/// without a header look like any other bytes. Format csv is never found, because its columns have to be described;
+/// comma-separated `time,id,size` without a header is taken for `jedi`.
+pub(crate) fn detect(sample: &[u8]) -> Result<Format, String> {
+    if sample.is_empty() {
+        return Err("the trace is empty".into());
+    }
+    let mut lines = sample
+        .split(|&byte| byte == b'\n')
+        .map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+    let Some(first) = lines.find(|line| !line.iter().all(|byte| matches!(byte, b' ' | b'\t'))) else {
+        return Err("the trace holds blank lines only".into());
+    };
+    if let Some(byte) = first
+        .iter()
+        .find(|&&byte| byte < b' ' && byte != b'\t' || byte >= 0x7f)
+    {
+        return Err(format!(
+            "binary content (byte 0x{byte:02x}) does not show its format"
+        ));
+    }
+    if is_wiki_header(first) {
+        Ok(Format::WikiTsv)
+    } else if is_meta_kv_header(first) {
+        Ok(Format::MetaKv)
+    } else if first.starts_with(b"{") && memchr::memmem::find(first, b"\"hash_ids\"").is_some() {
+        Ok(Format::Mooncake)
+    } else if is_triple(Fields::blanks(first)) {
+        Ok(Format::TimeIdSize)
+    } else if is_triple(Fields::delimited(first, b',')) {
+        Ok(Format::Jedi)
+    } else if is_arc(first) {
+        Ok(Format::Arc)
+    } else {
+        let shown = excerpt(first);
+        Err(format!(
+            "the first line, `{shown}`, fits no text format (delimited text: --format csv with --columns)"
+        ))
+    }
+}
+
+fn is_triple(mut fields: Fields<'_>) -> bool {
+    let time = fields.next("time").is_some_and(|field| field.time().is_ok());
+    let id = fields
+        .next("id")
+        .is_some_and(|field| parse_integer(field.bytes).is_some());
+    let size = fields
+        .next("size")
+        .is_some_and(|field| parse_u64(field.bytes).is_some());
+    time && id && size && fields.next("rest").is_none()
+}
+
+fn is_arc(line: &[u8]) -> bool {
+    let mut fields = Fields::blanks(line);
+    (0..4).all(|_| {
+        fields
+            .next("number")
+            .is_some_and(|field| parse_integer(field.bytes).is_some())
+    }) && fields.next("rest").is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_formats_are_told_apart() {
+        for (text, format) in [
+            ("1 2 3\n4 5 6\n", Format::TimeIdSize),
+            ("1\t2\t3", Format::TimeIdSize),
+            ("1,2,3\n", Format::Jedi),
+            ("1 2 3 4\n\n5 6 7 8\n", Format::Arc),
+            (
+                "relative_unix\thashed_host_path_query\tresponse_size\ttime_firstbyte\r\n",
+                Format::WikiTsv,
+            ),
+            ("{\"timestamp\": 0, \"hash_ids\": [1]}\n", Format::Mooncake),
+            ("op_time,key,key_size,op,op_count,size\n", Format::MetaKv),
+        ] {
+            assert_eq!(detect(text.as_bytes()), Ok(format), "{text}");
+        }
+    }
+
+    #[test]
+    fn damage_after_the_first_line_is_left_to_the_reader() {
+        assert_eq!(detect(b"1 2 3\n1 2 3 4\n\x00"), Ok(Format::TimeIdSize));
+        assert_eq!(detect(b"1 2 3 4\n1 2"), Ok(Format::Arc));
+    }
+
+    #[test]
+    fn what_does_not_show_its_format_is_refused_with_the_reason() {
+        for (sample, reason) in [
+            (&b""[..], "empty"),
+            (b"\n \n", "blank"),
+            (b"\x00\x01\x02\x03", "binary"),
+            (b"1 2 3\x00", "binary"),
+            (b"time,id,size\n1,2,3\n", "--columns"),
+            (b"\xff\xfe\n", "binary"),
+            (b"hello", "`hello`"),
+        ] {
+            let found = detect(sample).unwrap_err();
+            assert!(found.contains(reason), "{}: {found}", sample.escape_ascii());
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Why a trace could not be read.
+
+use std::fmt;
+use std::io;
+
+use crate::format::Format;
+
+/// How a trace file is compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Compression {
+    /// Not at all.
+    Plain,
+    /// Zstandard frames.
+    Zstd,
+    /// Gzip members.
+    Gzip,
+    /// Xz streams.
+    Xz,
+}
+
+impl fmt::Display for Compression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Compression::Plain => "plain",
+            Compression::Zstd => "zstd",
+            Compression::Gzip => "gzip",
+            Compression::Xz => "xz",
+        })
+    }
+}
+
+/// Why a trace could not be named, opened or read.
+///
+/// Records are counted from 1 and leave header lines out; offsets are bytes of the decompressed file.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TraceError {
+    /// The file could not be opened.
+    #[error("cannot open {name}: {source}")]
+    Open {
+        /// The file.
+        name: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file could not be read on.
+    #[error("{name}: record {record} at byte {offset}: cannot read: {source}")]
+    Read {
+        /// The file.
+        name: String,
+        /// The record that was to be read.
+        record: u64,
+        /// How far reading had come, in decompressed bytes.
+        offset: u64,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The compressed data are broken or end early.
+    #[error("{name}: record {record} at byte {offset}: broken {compression} data: {source}")]
+    Compressed {
+        /// The file.
+        name: String,
+        /// How it is compressed.
+        compression: Compression,
+        /// The record that was to be read.
+        record: u64,
+        /// How far decompression had come, in decompressed bytes.
+        offset: u64,
+        /// What the decompressor said.
+        source: io::Error,
+    },
+    /// A record is not what the format says.
+    #[error("{name}: record {record} at byte {offset}: {what}")]
+    Damaged {
+        /// The file.
+        name: String,
+        /// The damaged record.
+        record: u64,
+        /// Where in it the damage was found, in decompressed bytes from the start of the file.
+        offset: u64,
+        /// What was expected and what was found.
+        what: String,
+    },
+    /// No format has this name.
+    #[error("unknown trace format `{name}` (formats: auto, {list})", list = Format::list())]
+    UnknownFormat {
+        /// The name that was given.
+        name: String,
+    },
+    /// The content does not show its format.
+    #[error("{name}: {reason}; name its format with --format (formats: {list})", list = Format::list())]
+    Undetected {
+        /// The file.
+        name: String,
+        /// What was found instead.
+        reason: String,
+    },
+    /// The description of the columns of a csv file is wrong.
+    #[error("bad --columns `{spec}`: {what}")]
+    Columns {
+        /// The description that was given.
+        spec: String,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// Format csv was asked for without a description of its columns.
+    #[error("{name}: format csv needs --columns, such as `time=1,id=2,size=3,header=true`")]
+    NoColumns {
+        /// The file.
+        name: String,
+    },
+    /// Columns were described for a format that fixes its own.
+    #[error("{name}: --columns is for format csv, not for {format}")]
+    ColumnsWithout {
+        /// The file.
+        name: String,
+        /// The format that was chosen.
+        format: Format,
+    },
+    /// The name of a generator is wrong.
+    #[error("bad generator `{spec}`: {what}")]
+    Generator {
+        /// The name that was given.
+        spec: String,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// A file with a size distribution could not be understood.
+    #[error("size distribution {name}: {what}")]
+    Sizes {
+        /// The file.
+        name: String,
+        /// What is wrong with it.
+        what: String,
+    },
+}
+
+impl TraceError {
+    /// Whether the input itself is damaged, as opposed to misnamed, unreachable or misdescribed.
+    pub fn is_corruption(&self) -> bool {
+        matches!(self, TraceError::Damaged { .. } | TraceError::Compressed { .. })
+    }
+}

@@ -1,0 +1,122 @@
+//! The formats by name.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::TraceError;
+
+/// A trace format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Format {
+    /// `oracle-general`: libCacheSim's binary records of 24 bytes, little-endian u32 time, u64 id, u32 size, i64 next.
+    OracleGeneral,
+    /// `csv`: delimited text with columns as described by [`Columns`](crate::Columns).
+    Csv,
+    /// `time-id-size`: text, `time id size` separated by blanks; sizes in bytes.
+    TimeIdSize,
+    /// `wiki-tsv`: Wikimedia's tab-separated text, `relative_unix hashed_host_path_query response_size time_firstbyte`,
+    /// with or without the header; a header may name further columns.
+    WikiTsv,
+    /// `jedi`: text, `time,id,size` separated by commas, sizes in units of 1000 bytes.
+    Jedi,
+    /// `mooncake`: JSON lines with `timestamp` and `hash_ids`; one request for each hash id.
+    Mooncake,
+    /// `keys-be-u32`: big-endian 32-bit keys, sign-extended.
+    KeysBeU32,
+    /// `keys-be-i64`: big-endian 64-bit keys.
+    KeysBeI64,
+    /// `keys-le-u32`: little-endian 32-bit keys, sign-extended.
+    KeysLeU32,
+    /// `arc`: text, `first_block number_of_blocks ignored sequence`; one request for each block.
+    Arc,
+    /// `meta-kv`: Meta's kvcache CSV with a header naming at least `key`, `op` and `size`; one request for each record
+    /// whatever its `op_count`.
+    MetaKv,
+}
+
+impl Format {
+    /// Every format, in the order in which messages list them.
+    pub const ALL: [Format; 11] = [
+        Format::OracleGeneral,
+        Format::Csv,
+        Format::TimeIdSize,
+        Format::WikiTsv,
+        Format::Jedi,
+        Format::Mooncake,
+        Format::KeysBeU32,
+        Format::KeysBeI64,
+        Format::KeysLeU32,
+        Format::Arc,
+        Format::MetaKv,
+    ];
+
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::OracleGeneral => "oracle-general",
+            Format::Csv => "csv",
+            Format::TimeIdSize => "time-id-size",
+            Format::WikiTsv => "wiki-tsv",
+            Format::Jedi => "jedi",
+            Format::Mooncake => "mooncake",
+            Format::KeysBeU32 => "keys-be-u32",
+            Format::KeysBeI64 => "keys-be-i64",
+            Format::KeysLeU32 => "keys-le-u32",
+            Format::Arc => "arc",
+            Format::MetaKv => "meta-kv",
+        }
+    }
+
+    /// The names of all formats, separated by commas.
+    pub fn list() -> String {
+        Format::ALL.map(Format::name).join(", ")
+    }
+
+    /// Parses a name as on the command line; `auto` is `None`.
+    ///
+    /// # Errors
+    /// [`TraceError::UnknownFormat`], listing the names.
+    pub fn parse_or_auto(name: &str) -> Result<Option<Format>, TraceError> {
+        if name == "auto" {
+            Ok(None)
+        } else {
+            name.parse().map(Some)
+        }
+    }
+}
+
+impl FromStr for Format {
+    type Err = TraceError;
+
+    fn from_str(name: &str) -> Result<Self, TraceError> {
+        let found = Format::ALL.into_iter().find(|format| format.name() == name);
+        found.ok_or_else(|| TraceError::UnknownFormat {
+            name: name.to_owned(),
+        })
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_parses_back_and_an_unknown_one_lists_them() {
+        for format in Format::ALL {
+            assert_eq!(format.name().parse::<Format>().unwrap(), format);
+        }
+        assert_eq!(Format::parse_or_auto("auto").unwrap(), None);
+        let message = Format::parse_or_auto("arcc").unwrap_err().to_string();
+        assert!(
+            message.contains("`arcc`") && message.contains("oracle-general, csv"),
+            "{message}"
+        );
+    }
+}

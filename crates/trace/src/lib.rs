@@ -1,0 +1,39 @@
+//! Workload traces: streaming readers of recorded requests, and seeded generators with the same interface.
+//!
+//! A [`Trace`] names a file or a generator and can be opened any number of times; what it opens is a
+//! [`RequestReader`], which hands out [`Request`]s by the batch in constant memory. Files may be plain or compressed
+//! with zstd, gzip or xz; the compression is found by magic bytes and the format by content ([`Format`]), never by
+//! the file's name. A damaged trace ends in an error that names file, record and byte offset.
+//!
+//! This crate applies no replay semantics: what a size of 0, a changed size or a delete means is for the replay.
+#![forbid(unsafe_code)]
+
+mod columns;
+mod detect;
+mod error;
+mod fields;
+mod format;
+mod formats;
+mod generator;
+mod input;
+mod random;
+mod records;
+mod request;
+mod sizes;
+mod text;
+mod trace;
+mod window;
+mod zipf;
+
+pub use columns::{Column, Columns};
+pub use error::{Compression, TraceError};
+pub use format::Format;
+pub use generator::Generator;
+pub use random::{SplitMix64, mix64};
+pub use request::{BATCH_REQUESTS, Op, Progress, Request, RequestReader};
+pub use sizes::SizeDistribution;
+pub use trace::{Trace, TraceOptions};
+pub use zipf::Zipf;
+
+#[cfg(test)]
+mod testing;

@@ -1,0 +1,76 @@
+//! What a trace is made of, and the interface of everything that yields it.
+
+use crate::error::TraceError;
+
+/// How many requests a reader puts into one batch: few enough that a batch stays in the first-level cache.
+pub const BATCH_REQUESTS: usize = 512;
+
+/// What a request does to its object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Op {
+    /// Reads the object. Traces without operations have only these.
+    Get,
+    /// Writes the whole object.
+    Set,
+    /// Removes the object.
+    Delete,
+}
+
+/// One request of a trace, as recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request {
+    /// The object's key. Numbers stand for themselves (negative ones in two's complement); text is hashed with
+    /// XXH3-64, seed 0.
+    pub key: u64,
+    /// Size of the object in bytes as this request records it, or `None` where the trace has no sizes.
+    pub size: Option<u64>,
+    /// Time in the trace's own unit, fractions dropped; 0 where the trace has no times.
+    pub time: u64,
+    /// What the request does.
+    pub op: Op,
+}
+
+/// How far a reader has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Progress {
+    /// Bytes of the (compressed) file consumed, or requests generated.
+    pub done: u64,
+    /// Length of the file in bytes, or requests to generate; 0 where it is not known (a pipe).
+    pub total: u64,
+}
+
+impl Progress {
+    /// The part that is done, in [0, 1]; 0 where the total is not known.
+    pub fn fraction(self) -> f64 {
+        if self.total == 0 {
+            0.0
+        } else {
+            (self.done as f64 / self.total as f64).min(1.0)
+        }
+    }
+}
+
+/// A source of requests, read once from start to end.
+///
+/// # Contract
+///
+/// Requests come in the order of the trace. Memory is bounded whatever the input. After the end, and after an error,
+/// [`next_batch`](RequestReader::next_batch) returns `Ok(false)` for good.
+pub trait RequestReader: Send {
+    /// Replaces the content of `out` with the next requests: at least one, and about [`BATCH_REQUESTS`], or none at
+    /// the end of the trace. Returns whether there were any.
+    ///
+    /// # Errors
+    /// A [`TraceError`] for input that cannot be read or is damaged; `out` then holds the good requests since the
+    /// last batch.
+    fn next_batch(&mut self, out: &mut Vec<Request>) -> Result<bool, TraceError>;
+
+    /// Whether requests carry sizes: all of them, or none.
+    fn has_sizes(&self) -> bool;
+
+    /// Name of the format or generator, after detection.
+    fn format_name(&self) -> &'static str;
+
+    /// How far the reader has come. Cheap.
+    fn progress(&self) -> Progress;
+}

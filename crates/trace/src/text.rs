@@ -1,0 +1,132 @@
+//! Formats made of lines: one reader for all of them, with a parser for each.
+
+use std::sync::atomic::Ordering;
+
+use crate::error::TraceError;
+use crate::fields::Fault;
+use crate::input::Input;
+use crate::records::Place;
+use crate::request::{BATCH_REQUESTS, Progress, Request, RequestReader};
+use crate::window::{MAX_LINE_BYTES, Window, WindowError};
+
+/// Turns the lines of one format into requests.
+pub(crate) trait LineParser: Send {
+    /// Whether requests carry sizes.
+    fn has_sizes(&self) -> bool;
+
+    /// Looks at the first line that is not blank; returns whether it was a header, not a record.
+    fn header(&mut self, _line: &[u8]) -> Result<bool, Fault> {
+        Ok(false)
+    }
+
+    /// Parses one record. Requests go to `out`, or are kept for [`resume`](LineParser::resume) if there may be many.
+    fn line(&mut self, line: &[u8], out: &mut Vec<Request>) -> Result<(), Fault>;
+
+    /// Puts requests that were kept into `out` until it holds [`BATCH_REQUESTS`] or none are left.
+    fn resume(&mut self, _out: &mut Vec<Request>) {}
+}
+
+/// Reads a format made of lines. Blank lines are skipped.
+pub(crate) struct TextReader<P> {
+    window: Window,
+    place: Place,
+    parser: P,
+    started: bool,
+    ended: bool,
+}
+
+impl<P: LineParser> TextReader<P> {
+    pub(crate) fn new(window: Window, place: Place, parser: P) -> Self {
+        TextReader {
+            window,
+            place,
+            parser,
+            started: false,
+            ended: false,
+        }
+    }
+
+    fn read(&mut self, out: &mut Vec<Request>) -> Result<(), TraceError> {
+        loop {
+            self.parser.resume(out);
+            if out.len() >= BATCH_REQUESTS {
+                return Ok(());
+            }
+            let (offset, line) = match self.window.next_line() {
+                Ok(Some(found)) => found,
+                Ok(None) => {
+                    self.ended = true;
+                    return Ok(());
+                }
+                Err(WindowError::Io(error)) => {
+                    return Err(self.place.read_error(self.window.read_offset(), error));
+                }
+                Err(WindowError::LineTooLong) => {
+                    let what = format!("a line longer than {MAX_LINE_BYTES} bytes");
+                    return Err(self.place.damaged(self.window.offset(), what));
+                }
+            };
+            if line.iter().all(|byte| matches!(byte, b' ' | b'\t')) {
+                continue;
+            }
+            let fault_at = |fault: Fault, place: &Place| place.damaged(offset + fault.at as u64, fault.what);
+            if !self.started {
+                self.started = true;
+                if self
+                    .parser
+                    .header(line)
+                    .map_err(|fault| fault_at(fault, &self.place))?
+                {
+                    continue;
+                }
+            }
+            self.parser
+                .line(line, out)
+                .map_err(|fault| fault_at(fault, &self.place))?;
+            self.place.records += 1;
+        }
+    }
+}
+
+impl<P: LineParser> RequestReader for TextReader<P> {
+    fn next_batch(&mut self, out: &mut Vec<Request>) -> Result<bool, TraceError> {
+        out.clear();
+        if self.ended {
+            return Ok(false);
+        }
+        if let Err(error) = self.read(out) {
+            self.ended = true;
+            return Err(error);
+        }
+        Ok(!out.is_empty())
+    }
+
+    fn has_sizes(&self) -> bool {
+        self.parser.has_sizes()
+    }
+
+    fn format_name(&self) -> &'static str {
+        self.place.format.name()
+    }
+
+    fn progress(&self) -> Progress {
+        Progress {
+            done: self.place.consumed.load(Ordering::Relaxed),
+            total: self.place.length,
+        }
+    }
+}
+
+impl Place {
+    /// Where reading of `input` starts.
+    pub(crate) fn new(name: String, format: crate::Format, input: &Input) -> Self {
+        Place {
+            name,
+            format,
+            compression: input.compression,
+            consumed: std::sync::Arc::clone(&input.consumed),
+            length: input.length,
+            records: 0,
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! A trace by name: a file or a generator, opened as often as needed.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Read;
+use std::path::PathBuf;
+
+use crate::columns::Columns;
+use crate::detect::{SAMPLE_BYTES, detect};
+use crate::error::TraceError;
+use crate::format::Format;
+use crate::formats::{Arc, Csv, Jedi, MetaKv, Mooncake, TimeIdSize, WikiTsv};
+use crate::generator::Generator;
+use crate::input::Input;
+use crate::records::{KeysBeI64, KeysBeU32, KeysLeU32, OracleGeneral, Place, RecordReader};
+use crate::request::RequestReader;
+use crate::text::TextReader;
+use crate::window::Window;
+
+/// How a file is to be read.
+#[derive(Debug, Clone, Default)]
+pub struct TraceOptions {
+    /// The format; `None` finds it by content, except that columns mean csv.
+    pub format: Option<Format>,
+    /// The columns of format csv.
+    pub columns: Option<Columns>,
+}
+
+/// A trace that can be opened.
+#[derive(Debug, Clone)]
+pub struct Trace {
+    name: String,
+    source: Source,
+}
+
+#[derive(Debug, Clone)]
+enum Source {
+    File { path: PathBuf, options: TraceOptions },
+    Generator(Generator),
+}
+
+impl Trace {
+    /// A trace by the name given on the command line: a generator ([`Generator`]) if it starts with `zipf:` or
+    /// `uniform:` (write `./zipf:…` for a file of that name), else the path of a file. Opens no trace file yet.
+    ///
+    /// # Errors
+    /// Those of parsing a generator's name; [`TraceError::ColumnsWithout`] for columns with another format than csv.
+    pub fn new(name: impl AsRef<OsStr>, options: TraceOptions) -> Result<Self, TraceError> {
+        let (path, name) = (
+            PathBuf::from(name.as_ref()),
+            name.as_ref().to_string_lossy().into_owned(),
+        );
+        if Generator::is_generator_name(&name) {
+            let source = Source::Generator(name.parse()?);
+            return Ok(Trace { name, source });
+        }
+        check_options(&name, &options)?;
+        Ok(Trace {
+            name,
+            source: Source::File { path, options },
+        })
+    }
+
+    /// The name it was given.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether it can be opened more than once: not so for pipes.
+    pub fn is_rereadable(&self) -> bool {
+        match &self.source {
+            Source::File { path, .. } => std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file()),
+            Source::Generator(_) => true,
+        }
+    }
+
+    /// Opens the trace at its start.
+    ///
+    /// # Errors
+    /// [`TraceError`] for a file that cannot be opened or whose format does not show.
+    pub fn open(&self) -> Result<Box<dyn RequestReader>, TraceError> {
+        match &self.source {
+            Source::Generator(generator) => Ok(generator.open()),
+            Source::File { path, options } => {
+                let open = |source| TraceError::Open {
+                    name: self.name.clone(),
+                    source,
+                };
+                let file = File::open(path).map_err(open)?;
+                let metadata = file.metadata().map_err(open)?;
+                let length = if metadata.is_file() { metadata.len() } else { 0 };
+                Self::read_from(&self.name, file, length, options)
+            }
+        }
+    }
+
+    /// Reads a trace from any source of bytes; `name` is for messages, `length` for progress (0 if not known).
+    ///
+    /// # Errors
+    /// As [`open`](Trace::open).
+    pub fn read_from(
+        name: &str,
+        bytes: impl Read + Send + 'static,
+        length: u64,
+        options: &TraceOptions,
+    ) -> Result<Box<dyn RequestReader>, TraceError> {
+        check_options(name, options)?;
+        let input = Input::new(bytes, length).map_err(|source| TraceError::Open {
+            name: name.to_owned(),
+            source,
+        })?;
+        // The format in the place is set again once it is known.
+        let mut place = Place::new(name.to_owned(), Format::Csv, &input);
+        let mut window = Window::new(input.bytes);
+        let format = match (options.format, &options.columns) {
+            (Some(format), _) => format,
+            (None, Some(_)) => Format::Csv,
+            (None, None) => {
+                let sample = window
+                    .at_least(SAMPLE_BYTES)
+                    .map_err(|error| place.read_error(0, error))?;
+                let sample = sample.get(..SAMPLE_BYTES).unwrap_or(sample);
+                detect(sample).map_err(|reason| TraceError::Undetected {
+                    name: name.to_owned(),
+                    reason,
+                })?
+            }
+        };
+        place.format = format;
+        Ok(match format {
+            Format::OracleGeneral => Box::new(RecordReader::<OracleGeneral>::new(window, place)),
+            Format::KeysBeU32 => Box::new(RecordReader::<KeysBeU32>::new(window, place)),
+            Format::KeysBeI64 => Box::new(RecordReader::<KeysBeI64>::new(window, place)),
+            Format::KeysLeU32 => Box::new(RecordReader::<KeysLeU32>::new(window, place)),
+            Format::TimeIdSize => Box::new(TextReader::new(window, place, TimeIdSize)),
+            Format::WikiTsv => Box::new(TextReader::new(window, place, WikiTsv::new())),
+            Format::Jedi => Box::new(TextReader::new(window, place, Jedi)),
+            Format::Mooncake => Box::new(TextReader::new(window, place, Mooncake::default())),
+            Format::Arc => Box::new(TextReader::new(window, place, Arc::default())),
+            Format::MetaKv => Box::new(TextReader::new(window, place, MetaKv::default())),
+            Format::Csv => match &options.columns {
+                Some(columns) => Box::new(TextReader::new(window, place, Csv::new(columns.clone()))),
+                None => {
+                    return Err(TraceError::NoColumns {
+                        name: name.to_owned(),
+                    });
+                }
+            },
+        })
+    }
+}
+
+fn check_options(name: &str, options: &TraceOptions) -> Result<(), TraceError> {
+    match (options.format, &options.columns) {
+        (Some(Format::Csv), None) => Err(TraceError::NoColumns {
+            name: name.to_owned(),
+        }),
+        (Some(format), Some(_)) if format != Format::Csv => Err(TraceError::ColumnsWithout {
+            name: name.to_owned(),
+            format,
+        }),
+        _ => Ok(()),
+    }
+}

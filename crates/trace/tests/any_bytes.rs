@@ -1,0 +1,147 @@
+//! No bytes make a reader panic or hang, whatever the format.
+
+use std::io::Cursor;
+
+use proptest::prelude::*;
+use pumice_trace::{BATCH_REQUESTS, Format, Trace, TraceOptions};
+
+/// Batches after which a trace counts as read: some records rightly stand for very many requests.
+const MAX_BATCHES: usize = 200;
+
+/// Reads `bytes` as every format, and as whatever they seem to be.
+fn read_as_everything(bytes: &[u8]) {
+    let mut ways: Vec<TraceOptions> = Format::ALL
+        .into_iter()
+        .filter(|&format| format != Format::Csv)
+        .map(|format| TraceOptions {
+            format: Some(format),
+            columns: None,
+        })
+        .collect();
+    for columns in [
+        "id=1",
+        "time=1,id=2,size=3,op=4,delimiter=;,header=true",
+        "id=key,size=size,delimiter=space,header=true",
+    ] {
+        ways.push(TraceOptions {
+            format: Some(Format::Csv),
+            columns: Some(columns.parse().unwrap()),
+        });
+    }
+    ways.push(TraceOptions::default());
+    for options in ways {
+        let opened = Trace::read_from("any", Cursor::new(bytes.to_vec()), bytes.len() as u64, &options);
+        let Ok(mut reader) = opened else { continue };
+        let mut batch = Vec::new();
+        for _ in 0..MAX_BATCHES {
+            match reader.next_batch(&mut batch) {
+                Ok(true) => {
+                    assert!(!batch.is_empty() && batch.len() <= BATCH_REQUESTS);
+                    assert!(
+                        batch
+                            .iter()
+                            .all(|request| request.size.is_some() == reader.has_sizes())
+                    );
+                }
+                Ok(false) => {
+                    assert!(batch.is_empty());
+                    break;
+                }
+                Err(error) => {
+                    assert!(error.is_corruption(), "{error}");
+                    assert!(!reader.next_batch(&mut batch).unwrap() && batch.is_empty());
+                    break;
+                }
+            }
+        }
+        assert!(reader.progress().done <= bytes.len() as u64);
+    }
+}
+
+/// Text that is nearly a trace.
+fn nearly_a_trace() -> impl Strategy<Value = Vec<u8>> {
+    let number = prop_oneof![
+        any::<u64>().prop_map(|n| n.to_string()),
+        (0u64..100).prop_map(|n| n.to_string()),
+        any::<i64>().prop_map(|n| n.to_string()),
+        Just("18446744073709551616".to_owned()),
+        Just(String::new()),
+        "[ -~]{0,6}",
+    ];
+    let head = prop_oneof![
+        Just(""),
+        Just("relative_unix\thashed_host_path_query\tresponse_size\ttime_firstbyte\n"),
+        Just("op_time,key,key_size,op,op_count,size\n"),
+        Just("key;op;size\n"),
+        Just("{\"timestamp\": 1, \"hash_ids\": ["),
+    ];
+    let separator = prop_oneof![Just(" "), Just(","), Just("\t"), Just(";"), Just("\"")];
+    let row = prop::collection::vec((number, separator), 0..6);
+    (
+        head,
+        prop::collection::vec(row, 0..8),
+        prop_oneof![Just("\n"), Just("\r\n"), Just("]}\n"), Just("\0")],
+    )
+        .prop_map(|(head, rows, end)| {
+            let mut text = head.to_owned();
+            for row in rows {
+                for (field, separator) in row {
+                    text.push_str(&field);
+                    text.push_str(separator);
+                }
+                text.push_str(end);
+            }
+            text.into_bytes()
+        })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_bytes_end_in_requests_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        read_as_everything(&bytes);
+    }
+
+    #[test]
+    fn nearly_right_text_ends_in_requests_or_an_error(bytes in nearly_a_trace()) {
+        read_as_everything(&bytes);
+    }
+
+    #[test]
+    fn damaged_compression_ends_in_requests_or_an_error(
+        kind in 0..3usize,
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let text = b"1 2 3\n4 5 6\n7 8 9\n10 11 12\n".repeat(20);
+        let mut bytes = match kind {
+            0 => zstd::encode_all(&text[..], 1).unwrap(),
+            1 => {
+                let mut encoder = flate2::read::GzEncoder::new(&text[..], flate2::Compression::fast());
+                let mut out = Vec::new();
+                std::io::Read::read_to_end(&mut encoder, &mut out).unwrap();
+                out
+            }
+            _ => {
+                let mut out = Vec::new();
+                std::io::Read::read_to_end(&mut liblzma::read::XzEncoder::new(&text[..], 1), &mut out).unwrap();
+                out
+            }
+        };
+        for (at, value) in damage {
+            let at = at.index(bytes.len());
+            bytes[at] = value;
+        }
+        if cut.index(3) == 0 {
+            bytes.truncate(cut.index(bytes.len()));
+        }
+        read_as_everything(&bytes);
+    }
+
+    #[test]
+    fn any_text_as_columns_or_generator_is_parsed_or_refused(text in "[a-z0-9=,;.:-]{0,40}") {
+        let _ = text.parse::<pumice_trace::Columns>();
+        let _ = format!("zipf:{text}").parse::<pumice_trace::Generator>();
+    }
+}
