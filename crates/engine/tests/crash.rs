@@ -157,7 +157,7 @@ fn crash_everywhere(seed: u64, dram_bytes: usize, flash_write: FlashWrite, flash
         medium.crash();
         medium.restart();
         let rig = Rig::open(device(), Arc::clone(&clock), options);
-        let before = model.live.clone();
+        model.before.clear();
         reconcile(
             &rig,
             &mut model,

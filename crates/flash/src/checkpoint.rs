@@ -268,7 +268,8 @@ impl<B: Buffer> FlashStore<B> {
         now: u32,
         clean: bool,
     ) -> io::Result<()> {
-        let head = self.head(mappings);
+        let failures = self.counters.log_failures.load(Ordering::Acquire);
+        let (head, failure_may_count) = self.head(mappings);
         let id = self
             .superblock
             .lock()
@@ -335,7 +336,10 @@ impl<B: Buffer> FlashStore<B> {
             let previous = superblock.checkpoints[0];
             superblock.checkpoints = [newest, previous];
             superblock.clean = clean;
-            superblock.discard = self.durability() == Durability::Off;
+            // A record that could not be stored is made good by this checkpoint, unless it came after a dump, or voids what
+            // the footer of a block lists that is still on its way.
+            let has_failed = self.counters.log_failures.load(Ordering::Acquire) != failures;
+            superblock.discard = self.durability() == Durability::Off || has_failed || failure_may_count;
             superblock.time = superblock.time.max(now);
             if !self.write_superblock(device, &mut superblock) {
                 *superblock = before;
@@ -381,7 +385,9 @@ impl<B: Buffer> FlashStore<B> {
         self.free_checkpoint_blocks(blocks);
     }
 
-    fn head<M: Mappings>(&self, mappings: &M) -> Head {
+    /// The head of a checkpoint that begins now, and whether a log record that could not be stored concerns a block that is
+    /// still open.
+    fn head<M: Mappings>(&self, mappings: &M) -> (Head, bool) {
         let structure = self.structure.lock();
         let open = self.open.lock();
         // A block that is sealing was composed, or will be, with what was live at its own moment: records since then count.
@@ -389,6 +395,10 @@ impl<B: Buffer> FlashStore<B> {
             .iter()
             .map(|block| block.sealing_position.load(Ordering::Acquire))
             .fold(self.log.position(), u64::min);
+        let failed_below = self.log_failed_below.load(Ordering::Acquire);
+        let failure_may_count = open
+            .iter()
+            .any(|block| block.sealing_position.load(Ordering::Acquire) < failed_below);
         let rows = self
             .blocks
             .iter()
@@ -404,14 +414,15 @@ impl<B: Buffer> FlashStore<B> {
             })
             .collect();
         let entry_bytes = mappings.with_shard(0, |shard| shard.entry_bytes());
-        Head {
+        let head = Head {
             next_sequence: structure.next_sequence,
             log_start,
             flush_at: self.flush_at(),
             shards: u32::try_from(mappings.shards()).expect("few shards"),
             entry_bytes: u32::try_from(entry_bytes).expect("about ten"),
             rows,
-        }
+        };
+        (head, failure_may_count)
     }
 
     async fn take_checkpoint_block<D: Device<Buf = B>, M: Mappings>(

@@ -279,7 +279,14 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
             let out = &mut recovery.out;
             out.discarded = !opened.formatted;
             (out.objects, out.bytes) = (0, 0);
-            recovery.superblock.cache_id = options.random[0];
+            // Made from the old one, so that it differs even where the random number is the same as before.
+            let former = recovery
+                .superblock
+                .cache_id
+                .wrapping_add(u64::from(recovery.superblock.epoch));
+            recovery.superblock.cache_id = (former ^ options.random[0].rotate_left(32))
+                .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+                .wrapping_add(1);
             recovery.superblock.checkpoints = [CheckpointRef::default(); 2];
             Found {
                 epoch: found.epoch,

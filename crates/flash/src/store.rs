@@ -222,6 +222,8 @@ pub struct FlashStore<B> {
     needs_sync: AtomicBool,
     version: AtomicU64,
     pub(crate) flush_at: AtomicU32,
+    /// Records that could not be stored were to have positions below this.
+    pub(crate) log_failed_below: AtomicU64,
 }
 
 /// What a store starts from; recovery makes it.
@@ -292,6 +294,7 @@ impl<B: Buffer> FlashStore<B> {
             needs_sync: AtomicBool::new(false),
             version: AtomicU64::new(start.first_version),
             flush_at: AtomicU32::new(start.flush_at),
+            log_failed_below: AtomicU64::new(0),
         }
     }
 
@@ -498,7 +501,9 @@ impl<B: Buffer> FlashStore<B> {
         add(&self.counters.log_records, 1);
         add(&self.counters.written_bytes, crate::geometry::LOG_RECORD_BYTES);
         if !stored {
-            add(&self.counters.log_failures, 1);
+            self.log_failed_below
+                .fetch_max(self.log.position() + 1, Ordering::AcqRel);
+            self.counters.log_failures.fetch_add(1, Ordering::AcqRel);
             self.distrust(device);
         }
         if self.durability == Durability::Power {

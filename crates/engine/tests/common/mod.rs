@@ -209,6 +209,7 @@ pub fn step<D: Device + Clone>(
         flags: random.next() as u32,
         expiry,
     };
+    model.before = HashMap::from([(n, model.live.get(&n).cloned())]);
     match weights.pick(random) {
         0 => check_get(rig, model, n, must_hit),
         op @ (1 | 2) => {
