@@ -3,7 +3,7 @@
 //! # Benefits
 //! - An entry costs `2 + rest_bytes` bytes; at the load this table keeps (87 to 94 %) that is about 10 bytes for a 9-byte entry.
 //! - Growth is by one twelfth, page by page: the old table is given back while the new one is filled, so growing needs
-//!   the growth itself plus [`SPARE_PAGES`], never a second table.
+//!   the growth itself and a few kilobytes, never a second table.
 //! - A lookup touches one cache line for the tags and one for each match.
 //!
 //! # Costs
@@ -27,16 +27,13 @@
 //! N = 252 / (2 + r): 31, 28 or 25 for r = 6, 7, 8.
 
 use pumice_memory::{PAGE_BYTES, Page, PagePool};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 const BUCKET_BYTES: usize = 256;
 const BUCKETS_PER_PAGE: usize = PAGE_BYTES / BUCKET_BYTES;
 const HEADER_BYTES: usize = 4;
 const PASSED_UNKNOWN: u16 = u16::MAX;
-
-/// Pages that a rebuild may hold beyond the old and the new table: the one being emptied, the one being filled, and the
-/// ones that entries spill into past a page's end or around the table's.
-pub const SPARE_PAGES: usize = 3;
 
 /// How the bits of an entry are divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -366,9 +363,14 @@ impl PackedTable {
     }
 
     /// Moves all entries to a table of `page_count` pages; false, and nothing changed, if there are too few pages.
+    ///
+    /// Old pages are emptied in order, and new ones filled in nearly the same order, from a stash that the emptied ones go to.
+    /// Where entries stand far from their homes (long spills, the wrap at the end) the new table may want a page before the
+    /// stash has one: then the next old page is emptied early. Old pages and growth together are the new table, so the
+    /// stash never runs out for good.
     fn rebuild(&mut self, page_count: usize) -> bool {
         let mut stash: Vec<Page> = Vec::new();
-        for _ in 0..page_count.saturating_sub(self.pages.len()) + SPARE_PAGES {
+        while self.pages.len() + stash.len() < page_count {
             match self.pool.take() {
                 Some(page) => stash.push(page),
                 None => return false,
@@ -376,43 +378,58 @@ impl PackedTable {
         }
         let mut pages = Vec::with_capacity(page_count);
         pages.resize_with(page_count, || None);
-        let old = std::mem::replace(&mut self.pages, pages);
-        for page in old {
-            let mut page = page.expect("no rebuild is under way");
-            for bytes in page.bytes().as_chunks::<BUCKET_BYTES>().0 {
-                for slot in 0..usize::from(bytes[0]) {
-                    let rest = read_rest(bytes, &self.shape, slot);
-                    let tag = (rest >> self.shape.payload_bits) << 16 | u64::from(read_tag(bytes, slot));
-                    self.place_during_rebuild(tag, rest & self.shape.payload_mask(), &mut stash);
+        let mut old = std::mem::replace(&mut self.pages, pages).into_iter().flatten();
+        let mut entries = VecDeque::new();
+        let shape = self.shape;
+        let mut empty_next = |entries: &mut VecDeque<(u64, u64)>, stash: &mut Vec<Page>| {
+            let Some(mut page) = old.next() else { return false };
+            for bucket in page.bytes().as_chunks::<BUCKET_BYTES>().0 {
+                for slot in 0..usize::from(bucket[0]) {
+                    let rest = read_rest(bucket, &shape, slot);
+                    let tag = (rest >> shape.payload_bits) << 16 | u64::from(read_tag(bucket, slot));
+                    entries.push_back((tag, rest & shape.payload_mask()));
                 }
             }
-            // Emptied: it serves the new table.
             page.bytes_mut().fill(0);
             stash.push(page);
+            true
+        };
+        while !entries.is_empty() || empty_next(&mut entries, &mut stash) {
+            let Some((tag, payload)) = entries.pop_front() else {
+                continue;
+            };
+            // Fill in the pages that this entry may touch, spilling included.
+            let buckets = self.buckets();
+            let mut bucket = self.home(tag);
+            loop {
+                let page = &mut self.pages[bucket / BUCKETS_PER_PAGE];
+                if page.is_none() {
+                    if stash.is_empty() {
+                        empty_next(&mut entries, &mut stash);
+                    }
+                    *page = Some(
+                        stash
+                            .pop()
+                            .expect("old pages and growth are as many as the new table has"),
+                    );
+                }
+                if self.count(bucket) < shape.per_bucket {
+                    break;
+                }
+                bucket = if bucket + 1 == buckets { 0 } else { bucket + 1 };
+            }
+            self.place(tag, payload);
         }
         for page in &mut self.pages {
             if page.is_none() {
-                *page = Some(stash.pop().expect("old pages and growth cover the new table"));
+                *page = Some(
+                    stash
+                        .pop()
+                        .expect("old pages and growth are as many as the new table has"),
+                );
             }
         }
         true
-    }
-
-    fn place_during_rebuild(&mut self, tag: u64, payload: u64, stash: &mut Vec<Page>) {
-        // Fill in the pages that this entry may touch, spilling included.
-        let buckets = self.buckets();
-        let mut bucket = self.home(tag);
-        loop {
-            let page = &mut self.pages[bucket / BUCKETS_PER_PAGE];
-            if page.is_none() {
-                *page = Some(stash.pop().expect("spare pages cover the pages in transit"));
-            }
-            if self.count(bucket) < self.shape.per_bucket {
-                break;
-            }
-            bucket = if bucket + 1 == buckets { 0 } else { bucket + 1 };
-        }
-        self.place(tag, payload);
     }
 }
 

@@ -126,6 +126,29 @@ fn a_full_pool_refuses_and_changes_nothing() {
 }
 
 #[test]
+fn a_table_grows_out_of_a_shortage_of_pages_with_long_spills() {
+    // Few distinct homes and a pool that is short of pages most of the time: entries stand far from home when pages come.
+    for seed in 0..4 {
+        let pool = PagePool::standalone(16 * PAGE_BYTES).unwrap();
+        let mut hostages: Vec<Page> = std::iter::from_fn(|| pool.take()).collect();
+        let mut table = PackedTable::new(TableShape::new(7, 43), Arc::clone(&pool));
+        let mut state = seed;
+        let mut held = 0;
+        while !hostages.is_empty() {
+            let tag = splitmix(&mut state) & ((1 << table.shape().tag_bits()) - 1);
+            // Half of the tags share a narrow range, so that one stretch of buckets overflows.
+            let tag = if tag & 1 == 0 { tag >> 9 } else { tag };
+            match table.insert(tag, held) {
+                Ok(()) => held += 1,
+                Err(TableFull) => drop(hostages.pop()),
+            }
+        }
+        table.check_invariants();
+        assert_eq!(table.len() as u64, held);
+    }
+}
+
+#[test]
 fn retain_keeps_what_it_should() {
     let pool = PagePool::standalone(1 << 20).unwrap();
     let mut table = PackedTable::new(TableShape::new(6, 20), pool);
