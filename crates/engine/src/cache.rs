@@ -62,6 +62,7 @@ pub(crate) struct Inner<B> {
     pub(crate) flash_write: FlashWrite,
     pub(crate) item_bytes_max: usize,
     pub(crate) pages_low: usize,
+    pub(crate) lockstep: bool,
 }
 
 impl<B: Buffer> Inner<B> {
@@ -117,6 +118,7 @@ impl<D: Device + Clone> ObjectCache<D> {
             durability: options.durability,
             buffers_max: options.buffers_max.max(2),
             unit_bytes: shape.unit_bytes(),
+            lockstep: options.lockstep,
             now: cx.now(),
             random: options.random,
         };
@@ -131,6 +133,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         if inner.store.set(store).is_err() {
             unreachable!("the store is set here only");
         }
+        cx.clock.not_before(recovered.time);
         settle(inner.store(), &cx.device, &inner, cx.now(), &recovered).await;
         // Slack between objects and bytes recovered line by line: the books take both as sums.
         inner.books.recovered.add_many(recovered.objects, recovered.bytes);
@@ -175,7 +178,7 @@ impl<D: Device + Clone> ObjectCache<D> {
             0
         };
         let tier = DramTier::new(tier_segments, segment_bytes);
-        let dram_shape = DramShape::new(tier.address_end(), shard_bits);
+        let dram_shape = DramShape::new(tier.address_end(), shard_bits, shape.identity_bits());
         let shards = (0..shards)
             .map(|_| {
                 LockedShard(Mutex::new(Shard {
@@ -197,6 +200,7 @@ impl<D: Device + Clone> ObjectCache<D> {
             flash_write: options.flash_write,
             item_bytes_max: options.item_bytes_max,
             pages_low,
+            lockstep: options.lockstep,
         })
     }
 

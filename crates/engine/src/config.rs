@@ -34,6 +34,9 @@ pub struct CacheOptions {
     pub item_bytes_max: usize,
     /// Random numbers for a new cache: its id and the seed of its hash.
     pub random: [u64; 2],
+    /// One piece of background work at a time, and none beside a large set: for replay, whose counts must not depend on how
+    /// long a device takes.
+    pub lockstep: bool,
     /// For tests: keep only that many hash bits, so that keys collide.
     pub hash_limit: crate::HashLimit,
 }
@@ -50,6 +53,7 @@ impl Default for CacheOptions {
             durability: Durability::Process,
             item_bytes_max: 1 << 20,
             random: [0x5eed, 0xcafe],
+            lockstep: false,
             hash_limit: crate::HashLimit::default(),
         }
     }

@@ -101,6 +101,9 @@ impl<D: Device + Clone> ObjectCache<D> {
             let hash = self.inner.hasher.hash(key, slice.slice);
             // A slice that finds no room makes the object a miss later; the books say that it was rejected.
             let _ = self.publish_slice(cx, hash, slice);
+            if self.inner.lockstep {
+                self.quiesce(cx).await;
+            }
         }
         let head = slices.manifest.encode().to_vec();
         self.wait_for_room(

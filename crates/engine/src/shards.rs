@@ -42,9 +42,10 @@ impl KeyHasher {
             hash ^= hash >> 31;
         }
         match self.limit.0 {
-            0 => 0,
+            0 => hash & 0xFFFF,
             64.. => hash,
-            bits => hash & (u64::MAX << (64 - bits)),
+            // The lowest bits are below what an index tells apart: collisions there are of keys with different hashes.
+            bits => hash & (u64::MAX << (64 - bits) | 0xFFFF),
         }
     }
 }
@@ -84,6 +85,10 @@ impl<B: Buffer> Inner<B> {
 impl<B: Buffer> Mappings for Inner<B> {
     fn shards(&self) -> usize {
         self.shards.len()
+    }
+
+    fn identity_bits(&self) -> u32 {
+        self.shape.identity_bits()
     }
 
     fn shard_of(&self, hash: KeyHash) -> usize {

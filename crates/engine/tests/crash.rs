@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Entry, Model, Random, Rig, Weights, check_get, key, step};
-use pumice::{CacheOptions, FlashWrite};
+use pumice::{CacheOptions, FlashWrite, HashLimit};
 use pumice_device::{CrashPoint, FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_world::ManualClock;
 use std::sync::Arc;
@@ -90,10 +90,18 @@ fn reconcile(rig: &Rig<FaultyDevice>, model: &mut Model, what: &str) -> u64 {
 }
 
 fn crash_everywhere(seed: u64, dram_bytes: usize, flash_write: FlashWrite, flash_bytes: u64, steps: u64) {
-    let options = CacheOptions {
-        flash_write,
-        ..options(dram_bytes)
-    };
+    crash_everywhere_with(
+        seed,
+        CacheOptions {
+            flash_write,
+            ..options(dram_bytes)
+        },
+        flash_bytes,
+        steps,
+    );
+}
+
+fn crash_everywhere_with(seed: u64, options: CacheOptions, flash_bytes: u64, steps: u64) {
     let (mut crashes, mut served) = (0u64, 0u64);
     for point in 1.. {
         let medium = Arc::new(FaultyMedium::new(
@@ -164,7 +172,7 @@ fn crash_everywhere(seed: u64, dram_bytes: usize, flash_write: FlashWrite, flash
             &format!("seed {seed}, second start after a crash at {point}"),
         );
         for n in 0..KEYS {
-            check_get(&rig, &mut model, n, true);
+            check_get(&rig, &mut model, n, options.hash_limit == HashLimit::default());
         }
         if !crashed {
             break;
@@ -196,4 +204,15 @@ fn a_crash_at_every_write_when_flash_is_written_on_eviction() {
 fn a_small_log_makes_checkpoints_and_they_survive_crashes_too() {
     // 1 MiB of flash has a log of 512 records, so that checkpoints happen every 128.
     crash_everywhere(4, 1 << 20, FlashWrite::Insertion, 1 << 20, 500);
+}
+
+#[test]
+fn keys_that_share_a_mapping_bring_back_no_older_value_of_each_other() {
+    for seed in 5..9 {
+        let options = CacheOptions {
+            hash_limit: HashLimit(5),
+            ..options(640 << 10)
+        };
+        crash_everywhere_with(seed, options, 2 << 20, 300);
+    }
 }

@@ -50,6 +50,9 @@ pub trait Mappings {
     /// Runs `f` on one shard, under its lock.
     fn with_shard<R>(&self, shard: usize, f: impl FnOnce(&mut FullShard) -> R) -> R;
 
+    /// How many bits of a hash, from the top, the index tells apart.
+    fn identity_bits(&self) -> u32;
+
     /// The shard that `hash` belongs to.
     fn shard_of(&self, hash: KeyHash) -> usize;
 

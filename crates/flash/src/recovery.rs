@@ -89,6 +89,8 @@ pub struct OpenOptions {
     pub buffers_max: usize,
     /// Objects start at multiples of this many bytes.
     pub unit_bytes: u64,
+    /// One piece of background work at a time, so that nothing depends on how long a device takes: for replay.
+    pub lockstep: bool,
     /// Unix time in seconds.
     pub now: u32,
     /// Random numbers for a new cache: its id and the seed of its hash.
@@ -114,6 +116,8 @@ pub struct Recovered {
     pub log_records: u64,
     /// Mappings for which there was no DRAM.
     pub no_memory: u64,
+    /// The highest Unix time that the device has recorded, in seconds: the clock must not show less.
+    pub time: u32,
     /// Whether [`settle`] has to write a checkpoint.
     pub needs_checkpoint: bool,
 }
@@ -299,6 +303,7 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
     let was_clean = recovery.out.clean;
     superblock.epoch = superblock.epoch.max(found.epoch) + 1;
     superblock.time = superblock.time.max(found.time).max(options.now);
+    recovery.out.time = superblock.time;
     superblock.clean = false;
     superblock.discard = options.durability == Durability::Off;
     let start = Start {
@@ -311,7 +316,7 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
         checkpoint_blocks: [found.checkpoint_blocks, Vec::new()],
         sealed: found.sealed,
     };
-    let store = FlashStore::start(start, options.unit_bytes, options.durability, options.buffers_max);
+    let store = FlashStore::start(start, options);
     for shard in 0..mappings.shards() {
         mappings.with_shard(shard, |shard| {
             shard.for_each(|location| {
@@ -378,8 +383,11 @@ struct Found {
 
 /// What the log says.
 struct Void {
-    /// Highest invalidating version by hash, sorted by both.
+    /// Highest invalidating version by the bits of the hash that the index tells apart, sorted by both. A set replaces
+    /// whatever has the same bits, so its record voids all that has them.
     by_hash: Vec<(u64, u64)>,
+    /// Bits of a hash below those.
+    ignored_bits: u32,
     /// Copies below this version are void.
     flushed: u64,
     /// Highest reclaimed sequence by block.
@@ -387,13 +395,14 @@ struct Void {
 }
 
 impl Void {
-    fn new(records: &[LogRecord]) -> Self {
+    fn new(records: &[LogRecord], identity_bits: u32) -> Self {
+        let ignored_bits = 64 - identity_bits;
         let mut by_hash: Vec<(u64, u64)> = Vec::new();
         let mut flushed = 0;
         let mut reclaimed: HashMap<u32, u64> = HashMap::new();
         for record in records {
             match record.kind {
-                LogKind::Invalidate => by_hash.push((record.a, record.b)),
+                LogKind::Invalidate => by_hash.push((record.a >> ignored_bits, record.b)),
                 LogKind::FlushAll => flushed = flushed.max(record.b),
                 LogKind::FlushAt => {}
                 LogKind::Reclaim => {
@@ -407,12 +416,14 @@ impl Void {
         by_hash.sort_unstable();
         Self {
             by_hash,
+            ignored_bits,
             flushed,
             reclaimed,
         }
     }
 
     fn is_void(&self, hash: u64, version: u64) -> bool {
+        let hash = hash >> self.ignored_bits;
         let end = self.by_hash.partition_point(|(h, _)| *h <= hash);
         let last = end.checked_sub(1).and_then(|at| self.by_hash.get(at));
         version < self.flushed || last.is_some_and(|(h, below)| *h == hash && version < *below)
@@ -493,7 +504,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
         let head = reader.head().await?;
         let entry_bytes = self.mappings.with_shard(0, |shard| shard.entry_bytes());
         if head.entry_bytes as usize != entry_bytes || head.shards as usize != self.mappings.shards() {
-            // Another number of shards (another --dram) cuts hashes differently. The dump has no whole hashes, so it is
+            // Another number of shards cuts hashes differently. The dump has no whole hashes, so it is
             // of no use; footers have them.
             return Err(OpenError::Checkpoint(
                 "it was written with another division of the index",
@@ -558,7 +569,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
             .map(|r| r.b)
             .max();
         self.note_version(found, highest_version.unwrap_or(0));
-        let void = Void::new(&scan.records);
+        let void = Void::new(&scan.records, self.mappings.identity_bits());
 
         let (covered, new) = self.classify(snapshot, &void, found).await;
         for shard in 0..self.mappings.shards() {

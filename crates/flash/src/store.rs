@@ -17,6 +17,7 @@ use crate::block::{Appended, OpenBlock};
 use crate::geometry::Geometry;
 use crate::log::{Log, LogKind};
 use crate::record::{Record, RecordParts};
+use crate::recovery::OpenOptions;
 use crate::superblock::Superblock;
 use parking_lot::Mutex;
 use pumice_device::{Device, SECTOR_BYTES};
@@ -211,6 +212,7 @@ pub struct FlashStore<B> {
     unit_bytes: u64,
     durability: Durability,
     buffers_max: usize,
+    lockstep: bool,
     pub(crate) blocks: Vec<BlockInfo>,
     pub(crate) active: Mutex<Option<Arc<OpenBlock<B>>>>,
     pub(crate) structure: Mutex<Structure<B>>,
@@ -219,7 +221,8 @@ pub struct FlashStore<B> {
     pub(crate) superblock: Mutex<Superblock>,
     pub(crate) counters: Counters,
     has_work: AtomicBool,
-    needs_sync: AtomicBool,
+    /// Log records below this position survive a power cut.
+    synced_below: AtomicU64,
     version: AtomicU64,
     pub(crate) flush_at: AtomicU32,
     /// Records that could not be stored were to have positions below this.
@@ -240,7 +243,7 @@ pub(crate) struct Start {
 }
 
 impl<B: Buffer> FlashStore<B> {
-    pub(crate) fn start(start: Start, unit_bytes: u64, durability: Durability, buffers_max: usize) -> Self {
+    pub(crate) fn start(start: Start, options: &OpenOptions) -> Self {
         let geometry = start.superblock.geometry;
         let blocks: Vec<BlockInfo> = (0..geometry.blocks).map(|_| BlockInfo::new()).collect();
         let mut sealed = start.sealed;
@@ -263,9 +266,10 @@ impl<B: Buffer> FlashStore<B> {
         Self {
             geometry,
             cache_id: start.superblock.cache_id,
-            unit_bytes,
-            durability,
-            buffers_max,
+            unit_bytes: options.unit_bytes,
+            durability: options.durability,
+            buffers_max: options.buffers_max,
+            lockstep: options.lockstep,
             blocks,
             active: Mutex::new(None),
             structure: Mutex::new(Structure {
@@ -291,7 +295,7 @@ impl<B: Buffer> FlashStore<B> {
             superblock: Mutex::new(start.superblock),
             counters: Counters::default(),
             has_work: AtomicBool::new(true),
-            needs_sync: AtomicBool::new(false),
+            synced_below: AtomicU64::new(start.log_next),
             version: AtomicU64::new(start.first_version),
             flush_at: AtomicU32::new(start.flush_at),
             log_failed_below: AtomicU64::new(0),
@@ -506,9 +510,6 @@ impl<B: Buffer> FlashStore<B> {
             self.counters.log_failures.fetch_add(1, Ordering::AcqRel);
             self.distrust(device);
         }
-        if self.durability == Durability::Power {
-            self.needs_sync.store(true, Ordering::Release);
-        }
         if self.log.position().saturating_sub(self.superblock_log_start()) > self.geometry.log_slots / 4 {
             self.has_work.store(true, Ordering::Release);
         }
@@ -552,8 +553,11 @@ impl<B: Buffer> FlashStore<B> {
     /// # Errors
     /// What the device said.
     pub async fn commit<D: Device>(&self, device: &D) -> io::Result<()> {
-        if self.durability == Durability::Power && self.needs_sync.swap(false, Ordering::AcqRel) {
+        let appended_below = self.log.position();
+        if self.durability == Durability::Power && self.synced_below.load(Ordering::Acquire) < appended_below
+        {
             device.sync().await?;
+            self.synced_below.fetch_max(appended_below, Ordering::AcqRel);
         }
         Ok(())
     }
@@ -638,6 +642,9 @@ impl<B: Buffer> FlashStore<B> {
     /// The next piece of background work. Whoever takes it must run [`FlashStore::perform`] on it.
     pub fn take_work(&self) -> Option<Work<B>> {
         let mut structure = self.structure.lock();
+        if self.lockstep && structure.in_flight > 0 {
+            return None;
+        }
         if let Some(block) = structure.to_seal.pop_front() {
             structure.in_flight += 1;
             return Some(Work::Seal(block));
@@ -718,7 +725,7 @@ impl<B: Buffer> FlashStore<B> {
         )
     }
 
-    /// DRAM held by block buffers and footer entries under construction, in bytes.
+    /// DRAM held by block buffers, in bytes.
     pub fn buffer_bytes(&self) -> u64 {
         self.structure.lock().buffers_made as u64 * self.geometry.block_bytes
     }

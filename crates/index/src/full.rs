@@ -60,6 +60,11 @@ impl IndexShape {
         self.table.entry_bytes()
     }
 
+    /// How many bits of a hash, from the top, this index tells apart: keys that agree in them are one key to it.
+    pub fn identity_bits(&self) -> u32 {
+        (self.shard_bits + self.table.tag_bits()).min(64)
+    }
+
     /// The shard that `hash` belongs to.
     pub fn shard_of(&self, hash: KeyHash) -> usize {
         if self.shard_bits == 0 {

@@ -155,6 +155,7 @@ impl<D: Device + Clone> Replay<D> {
             dram_bytes: usize::try_from(options.dram_bytes).unwrap_or(usize::MAX),
             block_bytes: Some(geometry.block_bytes),
             reformat: true,
+            lockstep: true,
             // Nothing larger can ever be whole on the device: half of it leaves room for what comes meanwhile.
             item_bytes_max: usize::try_from(u64::from(geometry.blocks) * geometry.block_bytes / 2)
                 .unwrap_or(usize::MAX),

@@ -56,6 +56,30 @@ fn the_same_counts_twice_and_on_a_real_file() {
 }
 
 #[test]
+fn objects_of_many_slices_give_the_same_counts_on_a_real_file_too() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let with = |device| FlashOptions {
+        rules: ReplayRules {
+            missing_sizes: MissingSizes::Fixed(150_000),
+            ..ReplayRules::default()
+        },
+        ..options("4MiB", device)
+    };
+    let trace = "zipf:keys=60,theta=0.9,requests=1500,seed=7";
+    let simulated = replay(trace, &with(ReplayDevice::Sim));
+    assert_eq!(
+        simulated,
+        replay(trace, &with(ReplayDevice::Path(dir.path().join("device"))))
+    );
+    assert!(simulated.object_hit_ratio.unwrap() > 0.1, "{simulated:?}");
+    assert!(
+        simulated.objects_cached <= 26,
+        "{} objects of 150,000 bytes in 4 MiB",
+        simulated.objects_cached
+    );
+}
+
+#[test]
 fn a_cache_that_holds_everything_misses_only_first_requests() {
     let report = replay(ZIPF, &options("300%", ReplayDevice::Sim));
     let misses = (1.0 - report.object_hit_ratio.unwrap()) * report.requests as f64;

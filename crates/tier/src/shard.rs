@@ -16,11 +16,14 @@ pub struct DramShape {
     table: TableShape,
     shard_bits: u32,
     address_bits: u32,
+    identity_bits: u32,
 }
 
 impl DramShape {
-    /// The shape for addresses below `address_end` and 2^`shard_bits` shards.
-    pub fn new(address_end: u64, shard_bits: u32) -> Self {
+    /// The shape for addresses below `address_end` and 2^`shard_bits` shards, where the flash index tells the upper
+    /// `identity_bits` of a hash apart. No more of it is used here, so that whoever shares a mapping on flash is found under
+    /// the same tag.
+    pub fn new(address_end: u64, shard_bits: u32, identity_bits: u32) -> Self {
         let address_bits = (64 - address_end.leading_zeros()).max(1);
         let payload_bits = address_bits + FREQUENCY_BITS;
         let rest_bytes = if payload_bits <= 32 { 6 } else { 7 };
@@ -28,11 +31,13 @@ impl DramShape {
             table: TableShape::new(rest_bytes, payload_bits),
             shard_bits,
             address_bits,
+            identity_bits,
         }
     }
 
     fn tag(&self, hash: KeyHash) -> u64 {
-        (hash << self.shard_bits) >> (64 - self.table.tag_bits())
+        let known = hash & u64::MAX << (64 - self.identity_bits);
+        (known << self.shard_bits) >> (64 - self.table.tag_bits())
     }
 
     fn address(&self, payload: u64) -> u64 {

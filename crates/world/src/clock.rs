@@ -12,13 +12,18 @@ pub trait Clock: Send + Sync + 'static {
     fn now_secs(&self) -> u32;
     /// Nanoseconds since an arbitrary start.
     fn monotonic_ns(&self) -> u64;
+    /// From now on the clock shows at least `secs`: the highest time that a cache device has recorded. Clocks that
+    /// somebody else sets ignore it.
+    fn not_before(&self, secs: u32) {
+        let _ = secs;
+    }
 }
 
 /// The wall clock at start plus monotonic time.
 #[derive(Debug)]
 pub struct SystemClock {
     start: Instant,
-    start_unix_secs: u32,
+    start_unix_secs: AtomicU32,
 }
 
 impl SystemClock {
@@ -29,7 +34,7 @@ impl SystemClock {
             .map_or(0, |d| u32::try_from(d.as_secs()).unwrap_or(u32::MAX));
         Self {
             start: Instant::now(),
-            start_unix_secs: wall.max(not_before_secs),
+            start_unix_secs: AtomicU32::new(wall.max(not_before_secs)),
         }
     }
 }
@@ -37,7 +42,13 @@ impl SystemClock {
 impl Clock for SystemClock {
     fn now_secs(&self) -> u32 {
         let passed = u32::try_from(self.start.elapsed().as_secs()).unwrap_or(u32::MAX);
-        self.start_unix_secs.saturating_add(passed)
+        self.start_unix_secs
+            .load(Ordering::Relaxed)
+            .saturating_add(passed)
+    }
+
+    fn not_before(&self, secs: u32) {
+        self.start_unix_secs.fetch_max(secs, Ordering::Relaxed);
     }
 
     fn monotonic_ns(&self) -> u64 {

@@ -1,0 +1,346 @@
+//! `pumice replay`: what a cache would have done with a recorded workload.
+
+use crate::size::{Human, Size};
+use crate::usage::usage;
+use anyhow::Context;
+use clap::Args;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use pumice_flash::OpenError;
+use pumice_sim::{
+    CacheSize, ExactOptions, FlashOptions, MissingSizes, OpsMode, ReplayDevice, ReplayProgress, ReplayRules,
+    Report, SimError, Warmup, replay_exact, replay_flash,
+};
+use pumice_trace::{Columns, Format, SizeDistribution, Trace, TraceError, TraceOptions};
+use std::ffi::OsString;
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Flags of `replay`.
+#[derive(Args, Debug)]
+pub struct ReplayArgs {
+    /// A trace file (plain, zstd, gzip or xz), or a generator such as
+    /// zipf:keys=1000000,theta=0.9,requests=10000000,seed=42
+    #[arg(value_name = "TRACE")]
+    trace: OsString,
+
+    /// The trace's format; auto goes by content, and refuses binary formats that have no header
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    format: String,
+
+    /// Columns of format csv, such as time=1,id=2,size=3,header
+    #[arg(long, value_name = "SPEC")]
+    columns: Option<Columns>,
+
+    /// exact: the policy on an exact queue, the yardstick; fifo: the engine that serves
+    #[arg(long, value_name = "exact|fifo", default_value = "fifo")]
+    layout: String,
+
+    /// fifo, or lru (with --layout exact)
+    #[arg(long, value_name = "NAME", default_value = "fifo")]
+    policy: String,
+
+    /// Size of the flash tier: 4GiB, 10% of the trace's footprint, or a plain number (of objects where `exact` has a
+    /// trace without sizes)
+    #[arg(long, value_name = "SIZE|N%", default_value = "10%")]
+    flash_size: CacheSize,
+
+    /// DRAM for items and index; 0: no DRAM tier, and an index as large as it needs to be
+    #[arg(long, value_name = "SIZE", default_value = "0")]
+    dram: Size,
+
+    /// Bytes of a block, a power of two [default: a 1024th of the flash, at least 64KiB]
+    #[arg(long, value_name = "SIZE")]
+    block_size: Option<Size>,
+
+    /// Where the index lives: auto or full
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    index: String,
+
+    /// Bytes of every object, where the trace has no sizes [default: 4KiB; with --layout exact objects are counted]
+    #[arg(long, value_name = "SIZE", conflicts_with = "sizes")]
+    object_size: Option<Size>,
+
+    /// Sizes from a distribution as CacheBench writes it, where the trace has none
+    #[arg(long, value_name = "FILE")]
+    sizes: Option<PathBuf>,
+
+    /// lookup: every access is a lookup, and a miss inserts; as-recorded: what the trace says
+    #[arg(long, value_name = "lookup|as-recorded", default_value = "lookup")]
+    ops: OpsMode,
+
+    /// What the flash tier stands on: sim, or a file or device (a Pumice cache that is there is erased)
+    #[arg(long, value_name = "sim|PATH", default_value = "sim")]
+    device: OsString,
+
+    /// The part of the requests that fills the cache before figures are counted, from 0 to below 1
+    #[arg(long, value_name = "FRACTION", default_value = "0")]
+    warmup: Warmup,
+
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Replays a trace and prints the report.
+///
+/// # Errors
+/// Usage, or what failed.
+pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
+    let is_exact = check_built(args)?;
+    let options = TraceOptions {
+        format: Format::parse_or_auto(&args.format).map_err(|error| usage(error.to_string()))?,
+        columns: args.columns.clone(),
+    };
+    let trace = Trace::new(&args.trace, options).map_err(trace_error)?;
+    let rules = ReplayRules {
+        ops: args.ops,
+        missing_sizes: missing_sizes(args, is_exact)?,
+        warmup: args.warmup,
+    };
+    let bar = Bar::new();
+    let mut progress = |done| bar.show(done);
+    let result = if is_exact {
+        let options = ExactOptions {
+            policy: args.policy.clone(),
+            size: args.flash_size.clone(),
+            rules,
+        };
+        replay_exact(&trace, &options, &mut progress)
+    } else {
+        let options = FlashOptions {
+            layout: args.layout.clone(),
+            policy: args.policy.clone(),
+            size: args.flash_size.clone(),
+            dram_bytes: bytes(args.dram, "--dram")?,
+            block_bytes: args
+                .block_size
+                .map(|size| bytes(size, "--block-size"))
+                .transpose()?,
+            device: match args.device.to_str() {
+                Some("sim") => ReplayDevice::Sim,
+                _ => ReplayDevice::Path(PathBuf::from(&args.device)),
+            },
+            rules,
+        };
+        replay_flash(&trace, &options, &mut progress)
+    };
+    bar.clear();
+    let report = result.map_err(sim_error)?;
+    let text = if args.json {
+        serde_json::to_string_pretty(&report).context("cannot write the report")?
+    } else {
+        summary(&report)
+    };
+    // A reader that is gone does not want the report.
+    let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
+    Ok(())
+}
+
+/// Refuses what is not built; says whether the layout is `exact`.
+fn check_built(args: &ReplayArgs) -> anyhow::Result<bool> {
+    match args.index.as_str() {
+        "auto" | "full" => {}
+        "cascade" => {
+            return Err(usage(
+                "--index `cascade`: this index is not built yet; this version has index full",
+            ));
+        }
+        other => return Err(usage(format!("--index `{other}`: no such index (auto, full)"))),
+    }
+    let policies: &[&str] = match args.layout.as_str() {
+        "exact" => &pumice_sim::EXACT_POLICIES,
+        "fifo" => &pumice_sim::FLASH_POLICIES,
+        "ripq" | "sipq" => {
+            return Err(usage(format!(
+                "--layout `{}`: this layout is not built yet; this version has exact and fifo",
+                args.layout
+            )));
+        }
+        other => return Err(usage(format!("--layout `{other}`: no such layout (exact, fifo)"))),
+    };
+    if !policies.contains(&args.policy.as_str()) {
+        return Err(usage(format!(
+            "--policy `{}`: this policy is not built for layout {}; this version has {}",
+            args.policy,
+            args.layout,
+            policies.join(", ")
+        )));
+    }
+    Ok(args.layout == "exact")
+}
+
+fn missing_sizes(args: &ReplayArgs, is_exact: bool) -> anyhow::Result<MissingSizes> {
+    if let Some(path) = &args.sizes {
+        let sizes = SizeDistribution::open(path).map_err(trace_error)?;
+        return Ok(MissingSizes::Drawn(Arc::new(sizes)));
+    }
+    match args.object_size {
+        Some(size) => match bytes(size, "--object-size")? {
+            0 => Err(usage("--object-size `0`: an object has at least 1 byte")),
+            size => Ok(MissingSizes::Fixed(size)),
+        },
+        None if is_exact => Ok(MissingSizes::Unit),
+        None => Ok(MissingSizes::Fixed(4 << 10)),
+    }
+}
+
+fn bytes(size: Size, flag: &str) -> anyhow::Result<u64> {
+    size.bytes()
+        .ok_or_else(|| usage(format!("{flag}: a percentage makes no sense here")))
+}
+
+/// What the user asked for in vain is usage; what went wrong on the way is not.
+fn sim_error(error: SimError) -> anyhow::Error {
+    match error {
+        SimError::Trace(error) => trace_error(error),
+        SimError::Size { .. }
+        | SimError::SizeInBytes { .. }
+        | SimError::TooSmall { .. }
+        | SimError::Warmup { .. }
+        | SimError::Ops { .. }
+        | SimError::Policy { .. }
+        | SimError::Layout { .. }
+        | SimError::SizesRecorded { .. }
+        | SimError::ReadOnce { .. } => usage(error.to_string()),
+        SimError::Open(OpenError::Geometry(error)) => usage(format!("--flash-size: {error}")),
+        error => error.into(),
+    }
+}
+
+fn trace_error(error: TraceError) -> anyhow::Error {
+    match error {
+        TraceError::Undetected { .. }
+        | TraceError::UnknownFormat { .. }
+        | TraceError::NoColumns { .. }
+        | TraceError::Columns { .. }
+        | TraceError::Generator { .. }
+        | TraceError::ColumnsWithout { .. } => usage(error.to_string()),
+        error => error.into(),
+    }
+}
+
+/// Progress on a terminal; silent elsewhere.
+struct Bar(ProgressBar);
+
+impl Bar {
+    fn new() -> Self {
+        let target = if std::io::stderr().is_terminal() {
+            ProgressDrawTarget::stderr()
+        } else {
+            ProgressDrawTarget::hidden()
+        };
+        let bar = ProgressBar::with_draw_target(Some(0), target);
+        let style = ProgressStyle::with_template("{msg} [{bar:40}] {percent:>3} %, {eta} left");
+        bar.set_style(
+            style
+                .unwrap_or_else(|_| ProgressStyle::default_bar())
+                .progress_chars("=> "),
+        );
+        Self(bar)
+    }
+
+    fn show(&self, done: ReplayProgress) {
+        let bar = &self.0;
+        if done.progress.total > 0 {
+            bar.set_length(done.progress.total);
+        }
+        bar.set_position(done.progress.done);
+        if done.passes > 1 {
+            bar.set_message(format!("pass {} of {}", done.pass, done.passes));
+        } else {
+            bar.set_message("replaying");
+        }
+    }
+
+    fn clear(&self) {
+        self.0.finish_and_clear();
+    }
+}
+
+/// The report for people.
+fn summary(report: &Report) -> String {
+    let percent =
+        |ratio: Option<f64>| ratio.map_or("none".to_owned(), |ratio| format!("{:.4} %", ratio * 100.0));
+    let is_in_bytes = report.byte_hit_ratio.is_some() || report.index.is_some();
+    let amount = |count: u64| {
+        if is_in_bytes {
+            Human(count).to_string()
+        } else {
+            format!("{count} objects")
+        }
+    };
+    let mut lines = vec![
+        (
+            "trace",
+            format!("{}, {} requests counted", report.trace, report.requests),
+        ),
+        (
+            "cache",
+            format!(
+                "{}, policy {}, {}",
+                report.layout,
+                report.policy,
+                amount(report.flash_bytes)
+            ),
+        ),
+        ("object hit ratio", percent(report.object_hit_ratio)),
+        ("byte hit ratio", percent(report.byte_hit_ratio)),
+        (
+            "objects",
+            format!(
+                "{} cached at the end, {} rejected",
+                report.objects_cached, report.objects_rejected
+            ),
+        ),
+        ("inserted", amount(report.bytes_inserted)),
+    ];
+    if let (Some(written), Some(amplification)) = (report.bytes_written_host, report.app_write_amplification)
+    {
+        lines.push((
+            "written",
+            format!(
+                "{} (application write amplification {amplification:.4})",
+                Human(written)
+            ),
+        ));
+    }
+    if let Some(index) = report.index_dram_bytes {
+        lines.push(("index", format!("{} of DRAM", Human(index))));
+    }
+    if let (Some(hit), Some(miss)) = (report.flash_reads_per_hit, report.flash_reads_per_miss) {
+        lines.push(("flash reads", format!("{hit:.4} per hit, {miss:.4} per miss")));
+    }
+    lines.push((
+        "time",
+        format!(
+            "{:.2} s, {:.0} requests per second",
+            report.elapsed_seconds, report.requests_per_second
+        ),
+    ));
+    lines
+        .iter()
+        .map(|(name, text)| format!("{name:<17} {text}\n"))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_summary_names_the_ratios() {
+        let report: Report = serde_json::from_str(
+            r#"{"trace":"t","requests":5,"layout":"exact","policy":"lru","index":null,"flash_bytes":3,"dram_bytes":0,
+            "object_hit_ratio":0.5,"byte_hit_ratio":null,"objects_cached":2,"object_bytes_resident_mean":null,
+            "objects_rejected":0,"bytes_inserted":4,"bytes_written_host":null,"app_write_amplification":null,
+            "device_write_amplification":null,"combined_write_amplification":null,"index_dram_bytes":null,
+            "index_bytes_written":null,"flash_reads_per_hit":null,"flash_reads_per_miss":null,"elapsed_seconds":1.0,
+            "requests_per_second":5.0}"#,
+        )
+        .unwrap();
+        let text = summary(&report);
+        assert!(text.contains("object hit ratio  50.0000 %\n"), "{text}");
+        assert!(text.contains("3 objects"), "{text}");
+    }
+}

@@ -1,0 +1,360 @@
+//! The figures of a server, for the admin door.
+
+use super::worker::{Common, ServedCache};
+use pumice::Stats;
+use pumice_device::DeviceCounts;
+use pumice_door_admin::{BookLine, Figure, Figures, Group, Latency, Source};
+use pumice_door_memcached::{DoorStats, Operation};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Where the admin door finds everything.
+pub struct ServerFigures {
+    common: Arc<Common>,
+    door: Arc<DoorStats>,
+    dram_budget: u64,
+    started: Instant,
+}
+
+impl ServerFigures {
+    /// The figures of a server that starts now.
+    pub fn new(common: Arc<Common>, dram_budget: u64) -> Self {
+        Self {
+            door: common.door.stats(),
+            common,
+            dram_budget,
+            started: Instant::now(),
+        }
+    }
+
+    fn cache(&self) -> Option<Arc<ServedCache>> {
+        self.common
+            .opened
+            .borrow()
+            .as_ref()
+            .map(|opened| Arc::clone(&opened.cache))
+    }
+
+    /// What was found at the start, and what is there now.
+    fn engine(&self, stats: &Stats) -> Group {
+        let opened = self.common.opened.borrow();
+        let (recovered, took) = opened
+            .as_ref()
+            .map(|opened| (opened.recovered, opened.took))
+            .unwrap_or_default();
+        let milliseconds = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        Group {
+            room: "engine",
+            figures: vec![
+                Figure::gauge(
+                    "resident_entries",
+                    "Entries that are there, by the books",
+                    stats.resident_entries,
+                ),
+                Figure::gauge("resident_bytes", "Their bytes", stats.resident_bytes),
+                Figure::gauge(
+                    "recovery_clean",
+                    "1 after a clean stop",
+                    u64::from(recovered.clean),
+                ),
+                Figure::gauge(
+                    "recovery_objects",
+                    "Entries found at the start",
+                    recovered.objects,
+                ),
+                Figure::gauge("recovery_bytes", "Their bytes", recovered.bytes),
+                Figure::gauge(
+                    "recovery_read_bytes",
+                    "Bytes read from the device to find them",
+                    recovered.bytes_read,
+                ),
+                Figure::gauge("recovery_milliseconds", "How long that took", milliseconds),
+                Figure::gauge(
+                    "recovery_no_memory",
+                    "Entries left out for want of DRAM",
+                    recovered.no_memory,
+                ),
+            ],
+        }
+    }
+
+    fn server(&self) -> Group {
+        Group {
+            room: "server",
+            figures: vec![
+                Figure::gauge(
+                    "uptime_seconds",
+                    "Time since the start",
+                    self.started.elapsed().as_secs(),
+                ),
+                Figure::gauge("ready", "1 while requests are served", u64::from(self.is_ready())),
+                Figure::gauge(
+                    "dram_budget_bytes",
+                    "Budget of the whole process",
+                    self.dram_budget,
+                ),
+                Figure::gauge(
+                    "resident_bytes",
+                    "Resident memory of the process",
+                    resident_memory(),
+                ),
+                Figure::gauge("workers", "Worker threads", self.common.workers as u64),
+            ],
+        }
+    }
+
+    fn memcached(&self) -> Group {
+        let door = &self.door;
+        let mut figures = vec![
+            Figure::gauge("connections", "Open connections", door.curr_connections()),
+            Figure::counter(
+                "connections_accepted",
+                "Connections accepted",
+                door.total_connections(),
+            ),
+            Figure::counter(
+                "connections_rejected",
+                "Connections turned away because there were too many",
+                door.rejected_connections(),
+            ),
+        ];
+        let counts = door.counts();
+        figures.extend(
+            counts
+                .iter()
+                .map(|(name, value)| Figure::counter(name, "As in memcached's stats", value)),
+        );
+        Group {
+            room: "memcached",
+            figures,
+        }
+    }
+
+    fn latency(&self) -> Vec<Latency> {
+        let measured = Operation::ALL.into_iter().map(|which| {
+            let (operation, tier) = which.name();
+            let snapshot = self.door.latency(which);
+            Latency {
+                operation,
+                tier,
+                count: snapshot.count(),
+                sum_ns: snapshot.sum_ns(),
+                p50_ns: snapshot.quantile_ns(0.5),
+                p99_ns: snapshot.quantile_ns(0.99),
+                p999_ns: snapshot.quantile_ns(0.999),
+                cumulative: snapshot.cumulative().collect(),
+            }
+        });
+        measured.collect()
+    }
+
+    fn device(&self) -> DeviceCounts {
+        let mut sum = DeviceCounts::default();
+        for counters in &self.common.counters {
+            let counts = counters.snapshot();
+            sum.reads += counts.reads;
+            sum.read_bytes += counts.read_bytes;
+            sum.writes += counts.writes;
+            sum.written_bytes += counts.written_bytes;
+            sum.log_appends += counts.log_appends;
+            sum.log_bytes += counts.log_bytes;
+            sum.syncs += counts.syncs;
+            sum.errors += counts.errors;
+        }
+        sum
+    }
+}
+
+impl Source for ServerFigures {
+    fn is_ready(&self) -> bool {
+        self.common.opened.borrow().is_some() && !*self.common.stop.borrow()
+    }
+
+    fn figures(&self) -> Figures {
+        let mut groups = vec![self.server(), self.memcached(), device_group(&self.device())];
+        let mut books = Vec::new();
+        if let Some(cache) = self.cache() {
+            let stats = cache.stats();
+            books.extend(
+                stats
+                    .books
+                    .lines()
+                    .into_iter()
+                    .map(|(name, (entries, bytes))| BookLine { name, entries, bytes }),
+            );
+            books.push(BookLine {
+                name: "resident",
+                entries: stats.resident_entries,
+                bytes: stats.resident_bytes,
+            });
+            groups.push(self.engine(&stats));
+            groups.extend(cache_groups(&stats));
+        }
+        Figures {
+            version: env!("CARGO_PKG_VERSION"),
+            ready: self.is_ready(),
+            books,
+            latency: self.latency(),
+            groups,
+        }
+    }
+
+    fn check_books(&self) -> Result<(), String> {
+        self.cache().ok_or("the cache is not open yet")?.check_books()
+    }
+}
+
+fn device_group(counts: &DeviceCounts) -> Group {
+    Group {
+        room: "device",
+        figures: vec![
+            Figure::counter("reads", "Reads", counts.reads),
+            Figure::counter("read_bytes", "Bytes read", counts.read_bytes),
+            Figure::counter("writes", "Writes of blocks and checkpoints", counts.writes),
+            Figure::counter("written_bytes", "Bytes of those", counts.written_bytes),
+            Figure::counter(
+                "log_appends",
+                "Appends of log records and superblocks",
+                counts.log_appends,
+            ),
+            Figure::counter("log_bytes", "Bytes of those", counts.log_bytes),
+            Figure::counter("syncs", "Flushes", counts.syncs),
+            Figure::counter("errors", "Operations that failed", counts.errors),
+        ],
+    }
+}
+
+fn cache_groups(stats: &Stats) -> [Group; 3] {
+    let flash = &stats.flash;
+    [
+        Group {
+            room: "flash",
+            figures: vec![
+                Figure::gauge(
+                    "capacity_bytes",
+                    "Bytes of the device",
+                    stats.flash_capacity_bytes,
+                ),
+                Figure::gauge("block_bytes", "Bytes of a block", stats.block_bytes),
+                Figure::gauge("blocks_free", "Blocks that are free", stats.blocks_free),
+                Figure::gauge("blocks_sealed", "Blocks that are on flash", stats.blocks_sealed),
+                Figure::gauge("blocks_open", "Blocks that are buffers", stats.blocks_open),
+                Figure::gauge(
+                    "blocks_checkpoint",
+                    "Blocks that hold checkpoints",
+                    stats.blocks_checkpoint,
+                ),
+                Figure::gauge(
+                    "log_used_records",
+                    "Records of the invalidation log in use",
+                    stats.log_used,
+                ),
+                Figure::gauge(
+                    "log_capacity_records",
+                    "Records that fit the log",
+                    stats.log_slots,
+                ),
+                Figure::gauge("buffer_bytes", "DRAM of block buffers", stats.block_buffer_bytes),
+                Figure::counter(
+                    "appended_objects",
+                    "Objects appended for the first time",
+                    flash.appended_objects,
+                ),
+                Figure::counter("appended_bytes", "Encoded bytes of those", flash.appended_bytes),
+                Figure::counter(
+                    "survivors",
+                    "Objects moved out of mostly dead blocks",
+                    flash.survivors,
+                ),
+                Figure::counter(
+                    "written_bytes",
+                    "Bytes sent to the device, of every kind",
+                    flash.written_bytes,
+                ),
+                Figure::counter(
+                    "checkpoint_bytes",
+                    "Bytes of those in checkpoints",
+                    flash.checkpoint_bytes,
+                ),
+                Figure::counter("checkpoints", "Checkpoints written", flash.checkpoints),
+                Figure::counter("log_records", "Log records appended", flash.log_records),
+                Figure::counter(
+                    "log_failures",
+                    "Log records that could not be stored",
+                    flash.log_failures,
+                ),
+                Figure::counter("sealed_blocks", "Blocks written", flash.sealed_blocks),
+                Figure::counter("reclaimed_blocks", "Blocks made free", flash.reclaimed_blocks),
+                Figure::counter(
+                    "write_errors",
+                    "Blocks that could not be written",
+                    flash.write_errors,
+                ),
+                Figure::counter(
+                    "dropped_no_buffer",
+                    "Flash copies dropped for want of a buffer",
+                    flash.dropped_no_buffer,
+                ),
+                Figure::counter(
+                    "dropped_no_block",
+                    "Flash copies dropped for want of a block",
+                    flash.dropped_no_block,
+                ),
+                Figure::counter("record_reads", "Objects read from the device", flash.record_reads),
+                Figure::counter(
+                    "buffer_reads",
+                    "Objects read from block buffers",
+                    flash.buffer_reads,
+                ),
+                Figure::counter(
+                    "corrupt_records",
+                    "Objects that were not what was written",
+                    flash.corrupt_records,
+                ),
+                Figure::counter(
+                    "read_errors",
+                    "Object reads that the device failed",
+                    flash.read_errors,
+                ),
+                Figure::counter(
+                    "key_mismatches",
+                    "Objects read that were another key's",
+                    flash.key_mismatches,
+                ),
+            ],
+        },
+        Group {
+            room: "index",
+            figures: vec![
+                Figure::gauge("mappings", "Entries that the index maps", stats.flash_items),
+                Figure::gauge(
+                    "dram_bytes",
+                    "DRAM of the index, slack included",
+                    stats.index_dram_bytes,
+                ),
+            ],
+        },
+        Group {
+            room: "tier",
+            figures: vec![
+                Figure::gauge("dram_items", "Entries in the DRAM tier", stats.dram_items),
+                Figure::gauge("dram_segment_bytes", "DRAM of items", stats.dram_segment_bytes),
+                Figure::gauge(
+                    "dram_table_bytes",
+                    "DRAM of the tier's table",
+                    stats.dram_table_bytes,
+                ),
+                Figure::gauge("ghost_bytes", "DRAM of the ghost queue", stats.ghost_bytes),
+            ],
+        },
+    ]
+}
+
+/// Resident memory of the process in bytes; 0 where the system does not say.
+pub fn resident_memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let kib = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next());
+    kib.and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) << 10
+}

@@ -1,0 +1,192 @@
+//! Opening the flash device: how large it is to be, and what it holds already.
+
+use super::config::ServeConfig;
+use crate::size::{Human, Size};
+use crate::usage::usage;
+use anyhow::Context;
+use pumice_device::{Device, FileDevice, FileOptions, FileShared, SECTOR_BYTES};
+use pumice_flash::geometry::{BLOCK_BYTES_MIN, SUPERBLOCKS_BYTES};
+use pumice_flash::recovery::open_superblock;
+use pumice_flash::superblock::{SlotContent, Superblock};
+use pumice_flash::{OpenError, OpenOptions};
+use pumice_world::Executor;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The size of a new file, in bytes.
+const DEFAULT_BYTES: u64 = 4 << 30;
+
+/// The flash device, open.
+pub struct Flash {
+    /// What the workers make their handles of.
+    pub shared: Arc<FileShared>,
+    /// Block size of the cache on it; `None` where it is to be formatted.
+    pub block_bytes: Option<u64>,
+    /// The highest Unix time it has recorded.
+    pub time: u32,
+}
+
+/// What the path is before it is opened.
+enum Before {
+    Missing,
+    File { len: u64 },
+    BlockDevice,
+}
+
+fn look(path: &Path) -> Before {
+    // Anything else, and what cannot be looked at, is for the opening to refuse.
+    match std::fs::metadata(path) {
+        Ok(meta) if meta.file_type().is_block_device() => Before::BlockDevice,
+        Ok(meta) if meta.is_file() => Before::File { len: meta.len() },
+        _ => Before::Missing,
+    }
+}
+
+/// Opens the device that the settings name. A cache that is there keeps its size and its blocks; settings that say
+/// otherwise are an error, and leave it as it was.
+///
+/// # Errors
+/// Usage, where settings and device disagree or the device holds something else; otherwise what opening it said.
+pub fn open(config: &ServeConfig) -> anyhow::Result<Flash> {
+    let before = look(&config.flash);
+    let wanted = wanted_bytes(config, &before)?;
+    let is_used = matches!(before, Before::BlockDevice | Before::File { len: 1.. });
+    if config.reformat || !is_used {
+        return fresh(config, wanted.unwrap_or(DEFAULT_BYTES), &before);
+    }
+    // At the size it has, so that nothing grows before it is known to be ours.
+    let Some(found) = peek(config, &before)? else {
+        return fresh(config, wanted.unwrap_or(DEFAULT_BYTES), &before);
+    };
+    if let Some(wanted) = wanted
+        && config.flash_size.is_some()
+        && wanted / SECTOR_BYTES as u64 * SECTOR_BYTES as u64 != found.capacity
+    {
+        return Err(usage(format!(
+            "--flash-size is {} but {} was made with {} ({} bytes); change the setting, or --reformat to erase it",
+            Human(wanted),
+            config.flash.display(),
+            Human(found.capacity),
+            found.capacity,
+        )));
+    }
+    if let Some(wanted) = config.block_size
+        && wanted != found.block_bytes
+    {
+        return Err(usage(format!(
+            "--block-size is {} but {} was made with {}; change the setting, or --reformat to erase it",
+            Human(wanted),
+            config.flash.display(),
+            Human(found.block_bytes),
+        )));
+    }
+    let shared = open_file(config, Some(found.capacity), true)?;
+    Ok(Flash {
+        shared: Arc::new(shared),
+        block_bytes: Some(found.block_bytes),
+        time: found.time,
+    })
+}
+
+/// The size that the settings ask for, in bytes; `None` = what a block device has.
+fn wanted_bytes(config: &ServeConfig, before: &Before) -> anyhow::Result<Option<u64>> {
+    let whole = || -> anyhow::Result<u64> {
+        if let Before::BlockDevice = before {
+            return Ok(open_file(config, None, false)?.capacity());
+        }
+        let directory = match config.flash.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        let stat = rustix::fs::statvfs(directory).with_context(|| {
+            format!(
+                "cannot find the size of the file system of {}",
+                directory.display()
+            )
+        })?;
+        Ok(stat.f_blocks.saturating_mul(stat.f_frsize))
+    };
+    Ok(match (config.flash_size, before) {
+        (Some(Size::Bytes(bytes)), _) => Some(bytes),
+        (Some(share), _) => Some(share.of(whole()?)),
+        (None, Before::BlockDevice) => None,
+        (None, Before::File { len: len @ 1.. }) => Some(*len),
+        (None, _) => Some(DEFAULT_BYTES),
+    })
+}
+
+fn fresh(config: &ServeConfig, bytes: u64, before: &Before) -> anyhow::Result<Flash> {
+    let size = match (before, config.flash_size) {
+        (Before::BlockDevice, None) => None,
+        _ => Some(bytes),
+    };
+    Ok(Flash {
+        shared: Arc::new(open_file(config, size, true)?),
+        block_bytes: None,
+        time: 0,
+    })
+}
+
+fn open_file(config: &ServeConfig, size: Option<u64>, preallocate: bool) -> anyhow::Result<FileShared> {
+    let options = FileOptions {
+        size,
+        preallocate,
+        ..FileOptions::default()
+    };
+    FileShared::open(&config.flash, &options).context("flash device")
+}
+
+/// A cache that is on the device.
+struct Found {
+    capacity: u64,
+    block_bytes: u64,
+    time: u32,
+}
+
+/// Reads the superblock, writing nothing; `None` where the device is empty.
+fn peek(config: &ServeConfig, before: &Before) -> anyhow::Result<Option<Found>> {
+    let path = config.flash.display();
+    if let Before::File { len } = before
+        && *len < SUPERBLOCKS_BYTES
+    {
+        return Err(anyhow::Error::new(OpenError::Foreign).context(format!("flash device {path}")));
+    }
+    let shared = Arc::new(open_file(config, None, false)?);
+    let device = FileDevice::new(shared, 2).with_context(|| format!("flash device {path}"))?;
+    let mut newest: Option<Superblock> = None;
+    for slot in 0..2 {
+        let mut sector = vec![0; SECTOR_BYTES];
+        let read = device.read_log(slot * SECTOR_BYTES as u64, &mut sector);
+        read.with_context(|| format!("reading the superblock of {path}"))?;
+        if let SlotContent::Valid(superblock) = Superblock::decode(&sector)
+            && newest.is_none_or(|newest| newest.generation < superblock.generation)
+        {
+            newest = Some(superblock);
+        }
+    }
+    if let Some(superblock) = newest {
+        return Ok(Some(Found {
+            capacity: superblock.geometry.capacity,
+            block_bytes: superblock.geometry.block_bytes,
+            time: superblock.time,
+        }));
+    }
+    // Empty, or an error that says what it is; the size does not matter for either.
+    let options = OpenOptions {
+        block_bytes: config.block_size.unwrap_or(BLOCK_BYTES_MIN),
+        check_block_bytes: false,
+        reformat: false,
+        durability: config.durability,
+        buffers_max: 2,
+        unit_bytes: 1,
+        now: 0,
+        lockstep: false,
+        random: [0; 2],
+    };
+    match Executor::new().block_on(open_superblock(&device, &options), || device.turn(true).map(drop)) {
+        Ok(Ok(_) | Err(OpenError::Geometry(_))) => Ok(None),
+        Ok(Err(error)) => Err(anyhow::Error::new(error).context(format!("flash device {path}"))),
+        Err(error) => Err(anyhow::Error::new(error).context(format!("flash device {path}"))),
+    }
+}

@@ -1,0 +1,343 @@
+//! `pumice serve`: the server.
+//!
+//! The main thread reads the settings, opens flash device and sockets, starts the workers and then runs a small event
+//! loop of its own for signals and the admin door, so that neither slows a worker.
+
+mod config;
+mod familiar;
+mod figures;
+mod flash;
+mod report;
+mod user;
+mod worker;
+
+pub use familiar::{Familiar, split_memcached_options};
+
+use crate::settings::{Layers, Settings};
+use crate::usage::usage;
+use anyhow::{Context, anyhow};
+use clap::Args;
+use config::ServeConfig;
+use figures::ServerFigures;
+use flash::Flash;
+use pumice::{CacheOptions, MemoryPlan, PlanError};
+use pumice_door_memcached::parse::Limits;
+use pumice_door_memcached::{Door, DoorConfig};
+use pumice_world::SystemClock;
+use std::fs::File;
+use std::io::Read;
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+use worker::{Common, Opened};
+
+/// Flags of `serve`.
+#[derive(Args, Debug)]
+pub struct ServeArgs {
+    /// A file of settings; every flag below but --reformat is a key of it, and an environment variable (--flash-size is
+    /// `flash-size` there and PUMICE_FLASH_SIZE).
+    #[arg(long, value_name = "FILE", env = "PUMICE_CONFIG")]
+    config: Option<PathBuf>,
+
+    #[command(flatten)]
+    settings: Settings,
+
+    /// Make an empty cache of the flash device, whatever is on it
+    #[arg(long)]
+    reformat: bool,
+}
+
+/// Runs a server to its end.
+///
+/// # Errors
+/// Usage, or what failed.
+pub fn run(args: ServeArgs, familiar: Familiar) -> anyhow::Result<()> {
+    start_log(familiar.options.verbosity);
+    for warning in &familiar.warnings {
+        tracing::warn!("{warning}");
+    }
+    let layers = Layers::collect(args.settings, args.config.as_deref())?;
+    let config = ServeConfig::resolve(&layers, args.reformat, &familiar)?;
+    if let Some(user) = &config.user {
+        user::become_user(user)?;
+    }
+    let flash = flash::open(&config)?;
+    let connections = Connections::plan(&config);
+    let plan = divide(&config, &flash, &connections)?;
+    let door = bind(&config, &connections)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start an event loop")?;
+    let _pid_file = config.pid_file.as_deref().map(PidFile::write).transpose()?;
+    report::start(&config, &flash, &plan);
+    let (stop, stopping) = watch::channel(false);
+    let common = Arc::new(Common {
+        clock: Arc::new(SystemClock::new(flash.time)),
+        flash: flash.shared,
+        options: CacheOptions {
+            dram_bytes: usize::try_from(plan.pool).context("the DRAM budget does not fit this machine")?,
+            buffers_max: plan.buffers,
+            block_bytes: Some(plan.block_bytes),
+            reformat: config.reformat,
+            flash_write: config.flash_write,
+            durability: config.durability,
+            item_bytes_max: config.max_item_size as usize,
+            random: random()?,
+            ..CacheOptions::default()
+        },
+        counters: (0..config.threads).map(|_| Arc::default()).collect(),
+        door,
+        workers: config.threads,
+        stop: stopping,
+        opened: watch::Sender::new(None),
+        drained: watch::Sender::new(0),
+        closed: watch::Sender::new(false),
+    });
+    let admin = config.admin.map(bind_admin).transpose()?;
+    runtime.block_on(async {
+        let address = match admin {
+            None => None,
+            Some(listener) => Some(start_admin(listener, &common, config.dram)?),
+        };
+        supervise(&config, common, &stop, address).await
+    })
+}
+
+/// Memory for connections, in bytes.
+struct Connections {
+    /// For values on their way in.
+    receive_budget: u64,
+    /// All together: the above, lines and small values being read, replies being sent.
+    total: u64,
+    /// Values up to this length are received in the connection's own buffer.
+    inline_value: u32,
+}
+
+impl Connections {
+    fn plan(config: &ServeConfig) -> Self {
+        let largest = u64::from(config.max_item_size) + 2;
+        let receive_budget = (config.dram / 16).clamp(2 << 20, 64 << 20).max(largest);
+        Self {
+            receive_budget,
+            // Idle connections hold no buffer; 64 KiB is what a busy one holds, and 64 are busy at a time.
+            total: receive_budget + (64.min(config.max_connections as u64) << 16),
+            inline_value: 32 << 10,
+        }
+    }
+}
+
+fn divide(config: &ServeConfig, flash: &Flash, connections: &Connections) -> anyhow::Result<MemoryPlan> {
+    let block_bytes = flash.block_bytes.or(config.block_size);
+    let capacity = flash.shared.capacity();
+    MemoryPlan::divide(config.dram, capacity, block_bytes, connections.total, config.alpha).map_err(|error| {
+        let PlanError::TooSmall { given, min } = error;
+        usage(format!(
+            "--dram {} is too little for {} of flash, values of {} and {} connections; the smallest that works is {}",
+            crate::size::Human(given),
+            crate::size::Human(capacity),
+            crate::size::Human(u64::from(config.max_item_size)),
+            config.max_connections,
+            crate::size::Human(min),
+        ))
+    })
+}
+
+fn bind(config: &ServeConfig, connections: &Connections) -> anyhow::Result<Door> {
+    Door::bind(DoorConfig {
+        listen: config.memcached.clone(),
+        workers: config.threads,
+        max_connections: config.max_connections,
+        limits: Limits {
+            max_value_bytes: config.max_item_size,
+            ..Limits::default()
+        },
+        backlog: config.backlog,
+        inline_value_bytes: connections.inline_value,
+        receive_budget_bytes: usize::try_from(connections.receive_budget).unwrap_or(usize::MAX),
+        limit_maxbytes: config.dram,
+        ..DoorConfig::default()
+    })
+    .context("memcached door (--memcached chooses another address)")
+}
+
+fn bind_admin(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    let bind = || {
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    };
+    bind().map_err(|error: std::io::Error| {
+        anyhow!("admin door: cannot listen on {address}: {error} (--admin chooses another address, or off)")
+    })
+}
+
+/// Serves the admin door on the event loop of this thread; returns its address.
+fn start_admin(listener: TcpListener, common: &Arc<Common>, dram: u64) -> anyhow::Result<SocketAddr> {
+    let address = listener.local_addr().context("admin door")?;
+    let listener = tokio::net::TcpListener::from_std(listener).context("admin door")?;
+    let figures = Arc::new(ServerFigures::new(Arc::clone(common), dram));
+    tokio::spawn(async move {
+        if let Err(error) = pumice_door_admin::serve(listener, figures).await {
+            tracing::error!(%error, "the admin door ended");
+        }
+    });
+    Ok(address)
+}
+
+/// Random numbers for a new cache.
+fn random() -> anyhow::Result<[u64; 2]> {
+    let mut bytes = [[0; 8]; 2];
+    let mut source = File::open("/dev/urandom").context("cannot open /dev/urandom")?;
+    for number in &mut bytes {
+        source.read_exact(number).context("cannot read /dev/urandom")?;
+    }
+    Ok(bytes.map(u64::from_le_bytes))
+}
+
+/// A file with the process id, removed at the end.
+struct PidFile(PathBuf);
+
+impl PidFile {
+    fn write(path: &std::path::Path) -> anyhow::Result<Self> {
+        std::fs::write(path, format!("{}\n", std::process::id()))
+            .with_context(|| format!("cannot write the process id to {}", path.display()))?;
+        Ok(Self(path.to_owned()))
+    }
+}
+
+impl Drop for PidFile {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn start_log(verbosity: u32) {
+    let level = match verbosity {
+        0 => "info",
+        1 => "debug",
+        _ => "trace",
+    };
+    let filter = tracing_subscriber::EnvFilter::try_from_env("PUMICE_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .init();
+}
+
+/// How a worker ended.
+struct Ended {
+    index: usize,
+    result: anyhow::Result<Option<Duration>>,
+}
+
+fn start_worker(
+    index: usize,
+    common: &Arc<Common>,
+    ended: mpsc::UnboundedSender<Ended>,
+) -> anyhow::Result<JoinHandle<()>> {
+    let common = Arc::clone(common);
+    std::thread::Builder::new()
+        .name(format!("pumice-worker-{index}"))
+        .spawn(move || {
+            let run = std::panic::AssertUnwindSafe(|| worker::run(index, &common));
+            let result =
+                std::panic::catch_unwind(run).unwrap_or_else(|_| Err(anyhow!("worker {index} panicked")));
+            // The main thread outlives the workers.
+            let _ = ended.send(Ended { index, result });
+        })
+        .context("cannot start a worker thread")
+}
+
+/// Starts the workers, announces readiness, waits for a signal or a failure, and sees to an orderly end.
+async fn supervise(
+    config: &ServeConfig,
+    common: Arc<Common>,
+    stop: &watch::Sender<bool>,
+    admin: Option<SocketAddr>,
+) -> anyhow::Result<()> {
+    let mut signals = Signals::new()?;
+    let (sender, mut ended) = mpsc::unbounded_channel();
+    let mut threads = Vec::new();
+    for index in 0..common.workers {
+        threads.push(start_worker(index, &common, sender.clone())?);
+    }
+    drop(sender);
+    let mut opened = common.opened.subscribe();
+    let mut is_ready = false;
+    let mut running = common.workers;
+    let mut failure = None;
+    let mut closing = None;
+    while running > 0 {
+        tokio::select! {
+            Ok(now) = opened.wait_for(Option::is_some), if !is_ready => {
+                is_ready = true;
+                if let Some(Opened { recovered, took, .. }) = &*now {
+                    report::recovered(recovered, *took);
+                }
+                report::ready(config, common.door.local_addrs(), admin);
+            }
+            () = signals.next() => {
+                if stop.send_replace(true) {
+                    report::line(format_args!("second signal: ended without closing the cache"));
+                    std::process::exit(1);
+                }
+                report::line(format_args!("stopping"));
+            }
+            Some(Ended { index, result }) = ended.recv() => {
+                running -= 1;
+                match result {
+                    Ok(took) => closing = closing.or(took),
+                    Err(error) => {
+                        failure.get_or_insert(error.context(format!("worker {index}")));
+                        // The others end too. Where this one cannot help to close, nobody can.
+                        stop.send_replace(true);
+                        common.closed.send_replace(true);
+                        common.drained.send_replace(common.workers);
+                    }
+                }
+            }
+        }
+    }
+    for thread in threads {
+        // A panic was caught and reported already.
+        let _ = thread.join();
+    }
+    match (failure, closing) {
+        (Some(error), _) => Err(error),
+        (None, took) => {
+            report::stopped(took.unwrap_or_default());
+            Ok(())
+        }
+    }
+}
+
+/// SIGTERM and SIGINT.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> anyhow::Result<Self> {
+        let listen = |kind| signal(kind).context("cannot listen for signals");
+        Ok(Self {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}

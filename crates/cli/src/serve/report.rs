@@ -1,0 +1,101 @@
+//! What a server says about itself on standard output.
+
+use super::config::ServeConfig;
+use super::flash::Flash;
+use crate::size::Human;
+use pumice::{MemoryPlan, Recovered};
+use pumice_door_memcached::Listen;
+use std::fmt;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Prints a line at once; a reader that is gone does not matter to a server.
+pub fn line(text: fmt::Arguments<'_>) {
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "{text}").and_then(|()| out.flush());
+}
+
+/// What is known before the cache is opened.
+pub fn start(config: &ServeConfig, flash: &Flash, plan: &MemoryPlan) {
+    line(format_args!("pumice {}", env!("CARGO_PKG_VERSION")));
+    line(format_args!(
+        "dram: {} = {} for items and index + {} for {} block buffers + {} for connections + {} for the program",
+        Human(plan.total),
+        Human(plan.pool),
+        Human(plan.block_buffers),
+        plan.buffers,
+        Human(plan.connections),
+        Human(plan.base),
+    ));
+    let shared = &flash.shared;
+    line(format_args!(
+        "flash: {}, {} in blocks of {}, {} with {}, layout fifo, index full, durability {}",
+        config.flash.display(),
+        Human(shared.capacity()),
+        Human(plan.block_bytes),
+        if shared.is_direct() {
+            "O_DIRECT"
+        } else {
+            "buffered I/O"
+        },
+        shared.engine(),
+        match config.durability {
+            pumice::Durability::Process => "process",
+            pumice::Durability::Power => "power",
+            pumice::Durability::Off => "off",
+        },
+    ));
+}
+
+/// What was found on the device.
+pub fn recovered(recovered: &Recovered, took: Duration) {
+    let seconds = took.as_secs_f64();
+    if recovered.formatted {
+        return line(format_args!(
+            "recovered: nothing, the flash device is new ({seconds:.3} s)"
+        ));
+    }
+    let stop = match (recovered.clean, recovered.discarded) {
+        (_, true) => "what was there could not be trusted and is forgotten",
+        (true, false) => "after a clean stop",
+        (false, false) => "after a stop that was not clean",
+    };
+    line(format_args!(
+        "recovered: {} objects, {}, {stop} ({} read in {seconds:.3} s)",
+        recovered.objects,
+        Human(recovered.bytes),
+        Human(recovered.bytes_read),
+    ));
+    if recovered.no_memory > 0 {
+        line(format_args!(
+            "recovered: {} more objects were left out, there is no DRAM for their index; a larger --dram keeps them",
+            recovered.no_memory
+        ));
+    }
+}
+
+/// Where it serves.
+pub fn ready(config: &ServeConfig, memcached: &[SocketAddr], admin: Option<SocketAddr>) {
+    let mut places: Vec<String> = memcached
+        .iter()
+        .map(|address| format!("memcached on {address}"))
+        .collect();
+    for listen in &config.memcached {
+        if let Listen::Unix { path, .. } = listen {
+            places.push(format!("memcached on unix:{}", path.display()));
+        }
+    }
+    if let Some(admin) = admin {
+        places.push(format!("admin on {admin}"));
+    }
+    line(format_args!("ready: {}", places.join(", ")));
+}
+
+/// How it ended.
+pub fn stopped(took: Duration) {
+    line(format_args!(
+        "stopped: cache closed in {:.3} s",
+        took.as_secs_f64()
+    ));
+}

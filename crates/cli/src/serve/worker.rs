@@ -1,0 +1,186 @@
+//! Worker threads: each a current-thread event loop with its own handle on the flash device.
+
+use anyhow::{Context, anyhow};
+use pumice::{CacheOptions, Cx, ObjectCache, Recovered};
+use pumice_device::{CountingDevice, Device, DeviceCounters, FileDevice, FileShared};
+use pumice_door_memcached::Door;
+use pumice_world::{Clock, Spawner, Task};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::{Notify, watch};
+use tokio::task::LocalSet;
+
+/// A worker's handle on the flash device, which counts.
+pub type ServedDevice = CountingDevice<FileDevice>;
+
+/// The cache as `serve` runs it.
+pub type ServedCache = ObjectCache<ServedDevice>;
+
+/// Requests that one worker may have under way on the device; more wait in memory.
+const RING_ENTRIES: u32 = 256;
+
+/// What all workers share.
+pub struct Common {
+    /// The flash device.
+    pub flash: Arc<FileShared>,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+    /// How worker 0 opens the cache.
+    pub options: CacheOptions,
+    /// What each worker's handle on the device counts.
+    pub counters: Vec<Arc<DeviceCounters>>,
+    /// The memcached door.
+    pub door: Door,
+    /// Number of workers.
+    pub workers: usize,
+    /// Turns true when the server is to stop.
+    pub stop: watch::Receiver<bool>,
+    /// The cache, once worker 0 has opened it.
+    pub opened: watch::Sender<Option<Opened>>,
+    /// Workers that serve no more.
+    pub drained: watch::Sender<usize>,
+    /// Turns true when worker 0 has closed the cache.
+    pub closed: watch::Sender<bool>,
+}
+
+/// The open cache.
+#[derive(Clone)]
+pub struct Opened {
+    /// The cache.
+    pub cache: Arc<ServedCache>,
+    /// What was on the device.
+    pub recovered: Recovered,
+    /// How long that took to find out.
+    pub took: Duration,
+}
+
+/// Runs background work of the engine on the worker's own event loop.
+struct LocalTasks;
+
+impl Spawner for LocalTasks {
+    fn spawn(&self, task: Task) {
+        tokio::task::spawn_local(task);
+    }
+}
+
+/// Runs worker `index` to its end: it serves until the server stops, then helps background work to finish until worker 0
+/// has closed the cache. Returns how long closing took, on worker 0.
+///
+/// # Errors
+/// Where the device or the sockets fail at the start, or the cache cannot be opened or closed.
+pub fn run(index: usize, common: &Common) -> anyhow::Result<Option<Duration>> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start an event loop")?;
+    let local = LocalSet::new();
+    local.block_on(&runtime, async {
+        let device = FileDevice::new(Arc::clone(&common.flash), RING_ENTRIES)
+            .context("cannot make a handle on the flash device")?;
+        let driver = tokio::task::spawn_local(drive(device.clone())?);
+        let counters = Arc::clone(&common.counters[index]);
+        let work = serve(index, common, CountingDevice::new(device, counters));
+        tokio::pin!(work);
+        // Without its driver nothing would ever complete.
+        tokio::select! {
+            result = &mut work => result,
+            ended = driver => match ended {
+                Ok(Err(error)) => Err(anyhow!(error).context("flash device")),
+                Ok(Ok(never)) => match never {},
+                Err(error) => Err(anyhow!(error).context("flash device")),
+            },
+        }
+    })
+}
+
+/// Registers the device with the event loop. The future that comes back starts and completes its operations: after its
+/// eventfd was signalled, and at the end of a turn of the loop in which operations were queued, so that they start
+/// together. It sleeps otherwise.
+fn drive(
+    device: FileDevice,
+) -> anyhow::Result<impl Future<Output = std::io::Result<std::convert::Infallible>>> {
+    let event = device.event_fd()?.try_clone_to_owned()?;
+    #[expect(
+        deprecated,
+        reason = "its successor is unsafe, and newer than the oldest tokio that serves us"
+    )]
+    let event = AsyncFd::with_interest(event, Interest::READABLE)?;
+    let queued = Rc::new(Notify::new());
+    let hook = Rc::clone(&queued);
+    device.set_submit_hook(Rc::new(move || hook.notify_one()));
+    Ok(async move {
+        loop {
+            tokio::select! {
+                // The eventfd is signalled anew for later results, and the loop is edge-triggered: it need not be read.
+                ready = event.readable() => ready?.clear_ready(),
+                () = queued.notified() => {}
+            }
+            device.turn(false)?;
+        }
+    })
+}
+
+async fn serve(index: usize, common: &Common, device: ServedDevice) -> anyhow::Result<Option<Duration>> {
+    let cx = Cx::new(device, Arc::clone(&common.clock), Rc::new(LocalTasks));
+    let cache = if index == 0 {
+        open(common, &cx).await?
+    } else {
+        opened(common).await?
+    };
+    let Some(cache) = cache else { return Ok(None) };
+    let served = common
+        .door
+        .run_worker(
+            index,
+            Rc::new(cx.clone()),
+            Arc::clone(&cache),
+            common.stop.clone(),
+        )
+        .await
+        .context("memcached door");
+    common.drained.send_modify(|drained| *drained += 1);
+    if index > 0 {
+        // What this worker started in the background is finished here, on its event loop.
+        let _ = common.closed.subscribe().wait_for(|closed| *closed).await;
+        return served.map(|()| None);
+    }
+    let _ = common
+        .drained
+        .subscribe()
+        .wait_for(|drained| *drained == common.workers)
+        .await;
+    let started = Instant::now();
+    let closed = cache.close(&cx).await.context("closing the cache");
+    common.closed.send_replace(true);
+    served.and(closed).map(|()| Some(started.elapsed()))
+}
+
+/// Opens the cache, unless the server is to stop before that is done.
+async fn open(common: &Common, cx: &Cx<ServedDevice>) -> anyhow::Result<Option<Arc<ServedCache>>> {
+    let started = Instant::now();
+    let (cache, recovered) = ObjectCache::open(cx, common.options)
+        .await
+        .with_context(|| format!("flash device {}", common.flash.path().display()))?;
+    let cache = Arc::new(cache);
+    common.opened.send_replace(Some(Opened {
+        cache: Arc::clone(&cache),
+        recovered,
+        took: started.elapsed(),
+    }));
+    Ok(Some(cache))
+}
+
+/// Waits for worker 0 to open the cache; `None` where that failed.
+async fn opened(common: &Common) -> anyhow::Result<Option<Arc<ServedCache>>> {
+    let mut opened = common.opened.subscribe();
+    let mut closed = common.closed.subscribe();
+    tokio::select! {
+        opened = opened.wait_for(Option::is_some) => {
+            Ok(opened.ok().and_then(|opened| opened.as_ref().map(|opened| Arc::clone(&opened.cache))))
+        }
+        _ = closed.wait_for(|closed| *closed) => Ok(None),
+    }
+}

@@ -1,0 +1,304 @@
+//! Settings of `serve`, from where they come: flags over the environment over the configuration file over defaults.
+
+use crate::usage::usage;
+use clap::Args;
+use serde::{Deserialize, Deserializer};
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+
+/// Reads a string or a number, or a list of those, from the configuration file.
+fn texts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "expected a string, a number or a list of strings")]
+    enum Value {
+        Text(String),
+        Whole(i64),
+        Fraction(f64),
+        List(Vec<String>),
+    }
+    Ok(Some(match Value::deserialize(deserializer)? {
+        Value::Text(text) => vec![text],
+        Value::Whole(number) => vec![number.to_string()],
+        Value::Fraction(number) => vec![number.to_string()],
+        Value::List(texts) => texts,
+    }))
+}
+
+/// Declares each setting once: a flag, an environment variable and a key of the file, all of the same name.
+macro_rules! settings {
+    ($($(#[$doc:meta])* $field:ident $name:literal $value:literal,)*) => {
+        /// The settings that can be given in every place.
+        #[derive(Args, Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+        #[serde(deny_unknown_fields, default)]
+        pub struct Settings {
+            $(
+                $(#[$doc])*
+                #[arg(long = $name, value_name = $value)]
+                #[serde(rename = $name, deserialize_with = "texts")]
+                pub $field: Option<Vec<String>>,
+            )*
+        }
+
+        impl Settings {
+            /// The settings that environment variables give, asked through `get`.
+            fn from_environment(get: impl Fn(&str) -> Option<String>) -> Self {
+                Self { $($field: get(&variable($name)).map(|text| vec![text]),)* }
+            }
+
+            /// Every name, for the test of the sample file.
+            #[cfg(test)]
+            pub const NAMES: &[&str] = &[$($name,)*];
+        }
+
+        impl Layers {
+            $(
+                /// The setting, from the first place that gives it.
+                pub fn $field(&self) -> Given<'_> {
+                    let places = [&self.flags.$field, &self.environment.$field, &self.file.$field];
+                    let place = places.iter().position(|text| text.is_some());
+                    Given {
+                        texts: place.and_then(|at| places[at].as_deref()),
+                        place: match place {
+                            None | Some(0) => concat!("--", $name).to_owned(),
+                            Some(1) => variable($name),
+                            Some(_) => format!("key `{}` of {}", $name, self.file_name),
+                        },
+                    }
+                }
+            )*
+        }
+    };
+}
+
+settings! {
+    /// DRAM for the whole process (10% is of the machine's memory) [default: 256MiB]
+    dram "dram" "SIZE",
+    /// The flash device: a file, made if it is missing, or a raw block device [default: pumice.flash]
+    flash "flash" "PATH",
+    /// How much of it to use (10% is of its file system or device) [default: 4GiB, or all of a block device]
+    flash_size "flash-size" "SIZE",
+    /// Unit of flash writes and reclaim, a power of two [default: follows from flash and DRAM size]
+    block_size "block-size" "SIZE",
+    /// How objects are arranged on flash: fifo [default: fifo]
+    layout "layout" "NAME",
+    /// What goes first when flash is full: fifo [default: fifo]
+    policy "policy" "NAME",
+    /// Bound on active blocks: buffers for 2/α + 2 blocks must fit a quarter of the DRAM [default: 0.125]
+    alpha "alpha" "FRACTION",
+    /// Where the index lives: auto or full [default: auto]
+    index "index" "NAME",
+    /// When an object is written to flash: insertion, or eviction (from DRAM) [default: insertion]
+    flash_write "flash-write" "WHEN",
+    /// What a reply promises of a delete or overwrite: process (survives kill -9), power (survives a power cut), off
+    /// [default: process]
+    durability "durability" "LEVEL",
+    /// The largest value [default: 1MiB]
+    max_item_size "max-item-size" "SIZE",
+    /// Where the memcached protocol is served: ADDR:PORT or unix:PATH, several with commas [default: 127.0.0.1:11211]
+    memcached "memcached" "ADDR",
+    /// Where metrics, health and statistics are served, or off [default: 127.0.0.1:9150]
+    admin "admin" "ADDR",
+    /// Worker threads [default: one per CPU]
+    threads "threads" "N",
+    /// The most connections at once [default: 1024]
+    max_connections "max-connections" "N",
+}
+
+fn variable(name: &str) -> String {
+    format!("PUMICE_{}", name.to_ascii_uppercase().replace('-', "_"))
+}
+
+/// The settings of every place.
+#[derive(Debug, Default)]
+pub struct Layers {
+    flags: Settings,
+    environment: Settings,
+    file: Settings,
+    file_name: String,
+}
+
+impl Layers {
+    /// Collects flags, the environment, and the file if there is one.
+    ///
+    /// # Errors
+    /// A file that cannot be read or has keys or values that make no sense.
+    pub fn collect(flags: Settings, file: Option<&Path>) -> anyhow::Result<Self> {
+        let environment = Settings::from_environment(|name| std::env::var(name).ok());
+        let file_name = file.map(|path| path.display().to_string()).unwrap_or_default();
+        let file = match file {
+            None => Settings::default(),
+            Some(path) => {
+                let text = std::fs::read_to_string(path)
+                    .map_err(|error| usage(format!("cannot read configuration file {file_name}: {error}")))?;
+                toml::from_str(&text)
+                    .map_err(|error| usage(format!("configuration file {file_name}: {error}")))?
+            }
+        };
+        Ok(Self {
+            flags,
+            environment,
+            file,
+            file_name,
+        })
+    }
+}
+
+/// One setting and where it was given.
+#[derive(Clone, Debug)]
+pub struct Given<'a> {
+    texts: Option<&'a [String]>,
+    place: String,
+}
+
+impl<'a> Given<'a> {
+    /// Whether it was given on the command line.
+    pub fn is_flag(&self) -> bool {
+        self.texts.is_some() && self.place.starts_with("--")
+    }
+
+    /// Its texts, where it may be given repeatedly or with commas.
+    pub fn list(&self) -> Option<Vec<&'a str>> {
+        Some(
+            self.texts?
+                .iter()
+                .flat_map(|text| text.split(','))
+                .map(str::trim)
+                .collect(),
+        )
+    }
+
+    /// Its text.
+    ///
+    /// # Errors
+    /// Where there is more than one.
+    pub fn text(&self) -> anyhow::Result<Option<&'a str>> {
+        match self.texts {
+            None => Ok(None),
+            Some([text]) => Ok(Some(text)),
+            Some(_) => Err(usage(format!("{}: give it once", self.place))),
+        }
+    }
+
+    /// An error about it that names the place, the text and what is wrong.
+    pub fn wrong(&self, what: impl fmt::Display) -> anyhow::Error {
+        let text = self.texts.unwrap_or_default().join(",");
+        usage(format!("{} `{text}`: {what}", self.place))
+    }
+
+    /// Its value.
+    ///
+    /// # Errors
+    /// Where the text is not one.
+    pub fn parse<T: FromStr>(&self) -> anyhow::Result<Option<T>>
+    where
+        T::Err: fmt::Display,
+    {
+        self.text()?
+            .map(str::parse)
+            .transpose()
+            .map_err(|error| self.wrong(error))
+    }
+
+    /// Its value among those that it can have, each with its name; the error lists them.
+    ///
+    /// # Errors
+    /// Where it is none of them.
+    pub fn one_of<T: Copy>(&self, values: &[(&str, T)]) -> anyhow::Result<Option<T>> {
+        let Some(text) = self.text()? else { return Ok(None) };
+        let found = values
+            .iter()
+            .find(|(name, _)| *name == text)
+            .map(|(_, value)| *value);
+        let names: Vec<&str> = values.iter().map(|(name, _)| *name).collect();
+        found
+            .map(Some)
+            .ok_or_else(|| self.wrong(format!("expected {}", names.join(" or "))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layers(flags: &[(&str, &str)], environment: &[(&str, &str)], file: &str) -> Layers {
+        // The flags are read as a file here: names and texts are the same.
+        let flags: String = flags
+            .iter()
+            .map(|(name, text)| format!("{name} = \"{text}\"\n"))
+            .collect();
+        Layers {
+            flags: toml::from_str(&flags).unwrap(),
+            environment: Settings::from_environment(|name| {
+                environment
+                    .iter()
+                    .find(|(known, _)| *known == name)
+                    .map(|(_, text)| (*text).to_owned())
+            }),
+            file: toml::from_str(file).unwrap(),
+            file_name: "a.toml".to_owned(),
+        }
+    }
+
+    #[test]
+    fn flags_win_over_the_environment_and_that_over_the_file() {
+        let file = "dram = \"1MiB\"\nthreads = 3\nadmin = \"a\"\n";
+        let environment = [("PUMICE_DRAM", "2MiB"), ("PUMICE_THREADS", "4")];
+        let layers = layers(&[("dram", "3MiB")], &environment, file);
+        assert_eq!(layers.dram().text().unwrap(), Some("3MiB"));
+        assert_eq!(layers.threads().text().unwrap(), Some("4"));
+        assert_eq!(layers.admin().text().unwrap(), Some("a"));
+        assert_eq!(layers.flash().text().unwrap(), None);
+    }
+
+    #[test]
+    fn an_error_names_the_place() {
+        let file = "alpha = \"x\"\n";
+        let layers = layers(&[("dram", "q")], &[("PUMICE_FLASH_SIZE", "w")], file);
+        let message = |given: Given<'_>| given.parse::<u64>().unwrap_err().to_string();
+        assert!(message(layers.dram()).starts_with("--dram `q`: "));
+        assert!(message(layers.flash_size()).starts_with("PUMICE_FLASH_SIZE `w`: "));
+        assert!(message(layers.alpha()).starts_with("key `alpha` of a.toml `x`: "));
+    }
+
+    #[test]
+    fn lists_and_numbers_are_texts() {
+        let layers = layers(
+            &[("admin", "a, b")],
+            &[],
+            "memcached = [\"127.0.0.1:1\", \"unix:/s\"]\nalpha = 0.5\n",
+        );
+        assert_eq!(layers.memcached().list(), Some(vec!["127.0.0.1:1", "unix:/s"]));
+        assert_eq!(layers.admin().list(), Some(vec!["a", "b"]));
+        assert_eq!(layers.alpha().text().unwrap(), Some("0.5"));
+        assert!(layers.memcached().text().is_err());
+    }
+
+    #[test]
+    fn an_unknown_key_is_an_error_that_names_it() {
+        let error = toml::from_str::<Settings>("drum = \"1MiB\"")
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("drum") && error.contains("dram"), "{error}");
+    }
+
+    #[test]
+    fn the_sample_file_shows_every_key_and_is_valid_when_uncommented() {
+        let sample = include_str!("../../../pumice.toml");
+        let keys: Vec<&str> = sample
+            .lines()
+            .filter_map(|line| line.strip_prefix('#')?.split_once(" = "))
+            .map(|(key, _)| key)
+            .collect();
+        assert_eq!(keys, Settings::NAMES);
+        assert_eq!(toml::from_str::<Settings>(sample).unwrap(), Settings::default());
+        let uncommented: String = sample
+            .lines()
+            .map(|line| match line.strip_prefix('#') {
+                Some(rest) if !rest.starts_with(' ') => format!("{rest}\n"),
+                _ => format!("{line}\n"),
+            })
+            .collect();
+        toml::from_str::<Settings>(&uncommented).unwrap();
+    }
+}

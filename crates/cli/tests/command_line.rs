@@ -1,0 +1,219 @@
+//! The program's command line: exit status, and errors that say what was wrong, where, and what to do.
+
+use std::process::{Command, Output};
+
+fn pumice(directory: &std::path::Path, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_pumice"))
+        .args(arguments)
+        .current_dir(directory)
+        .output()
+        .expect("the program was built with this test")
+}
+
+/// Runs the program in an empty directory, which must stay empty, and returns its status and what it said on stderr.
+fn refused(line: &str) -> (Option<i32>, String) {
+    let directory = tempfile::tempdir().unwrap();
+    let output = pumice(directory.path(), &line.split_whitespace().collect::<Vec<_>>());
+    assert!(
+        output.stdout.is_empty(),
+        "{line}: {}",
+        String::from_utf8_lossy(&output.stdout)
+    );
+    let left = std::fs::read_dir(directory.path()).unwrap().count();
+    assert_eq!(left, 0, "{line} left something behind");
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn bad_usage_ends_with_2_and_says_what_is_wrong() {
+    for (line, parts) in [
+        (
+            "serve --layout ripq",
+            &["--layout `ripq`", "not built yet", "fifo"][..],
+        ),
+        ("serve --layout rpiq", &["--layout `rpiq`", "no such layout"]),
+        ("serve --policy slru-3", &["--policy `slru-3`", "not built yet"]),
+        (
+            "serve --index cascade",
+            &["--index `cascade`", "not built yet", "full"],
+        ),
+        ("serve --http 127.0.0.1:0", &["--http"]),
+        ("serve --nbd 127.0.0.1:0", &["--nbd"]),
+        ("serve --dram 64MB", &["--dram `64MB`", "64MiB"]),
+        ("serve --dram 1MiB --dram 2MiB", &["--dram", "once"]),
+        ("serve --dram 1GiB -m 64", &["--dram `1GiB`", "-m"]),
+        (
+            "serve --block-size 3MiB",
+            &["--block-size `3MiB`", "power of two"],
+        ),
+        (
+            "serve --durability none",
+            &["--durability `none`", "process or power or off"],
+        ),
+        ("serve --alpha 0", &["--alpha `0`"]),
+        ("serve --threads 0", &["--threads `0`"]),
+        (
+            "serve --memcached 127.0.0.1",
+            &["--memcached `127.0.0.1`", "port"],
+        ),
+        ("serve --memcached unix:", &["--memcached `unix:`", "path"]),
+        ("serve --config nowhere.toml", &["nowhere.toml"]),
+        ("serve -p 0", &["-p 0"]),
+        ("serve -p x", &["-p", "`x`", "port"]),
+        ("serve -B binary", &["binary protocol"]),
+        (
+            "replay zipf:keys=10,requests=10,theta=1 --layout ripq",
+            &["ripq", "not built yet"],
+        ),
+        (
+            "replay zipf:keys=10,requests=10,theta=1 --policy lru",
+            &["--policy `lru`", "fifo"],
+        ),
+        (
+            "replay zipf:keys=10,requests=10,theta=1 --flash-size 64KiB",
+            &["65536", "at least 548864"],
+        ),
+        (
+            "replay zipf:keys=10,requests=10,theta=1 --layout exact --flash-size 1%",
+            &["the smallest is 1"],
+        ),
+        (
+            "replay zipf:keys=10,requests=10,theta=1 --warmup 1",
+            &["warm-up `1`"],
+        ),
+        ("replay zipf:keys=ten", &["keys=ten"]),
+        ("replay x --format nonsense", &["nonsense", "oracle-general"]),
+        ("advise x", &["advise"]),
+    ] {
+        let (status, said) = refused(line);
+        assert_eq!(status, Some(2), "{line}: {said}");
+        for part in parts {
+            assert!(said.contains(part), "{line}: {part:?} is not in {said:?}");
+        }
+    }
+}
+
+#[test]
+fn what_fails_ends_with_1_and_names_the_file() {
+    for (line, part) in [
+        ("replay no/such/trace", "no/such/trace"),
+        (
+            "serve --flash no/such/directory/f --memcached 127.0.0.1:0 --admin off",
+            "no/such/directory/f",
+        ),
+        (
+            "serve --flash /dev/null --memcached 127.0.0.1:0 --admin off",
+            "/dev/null",
+        ),
+    ] {
+        let (status, said) = refused(line);
+        assert_eq!(status, Some(1), "{line}: {said}");
+        assert!(said.contains(part), "{line}: {said}");
+    }
+}
+
+#[test]
+fn a_file_that_is_not_ours_is_left_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    for content in [b"short".to_vec(), vec![7; 100_000]] {
+        let path = directory.path().join("theirs");
+        std::fs::write(&path, &content).unwrap();
+        let output = pumice(
+            directory.path(),
+            &[
+                "serve",
+                "--flash",
+                "theirs",
+                "--memcached",
+                "127.0.0.1:0",
+                "--admin",
+                "off",
+            ],
+        );
+        assert_eq!(output.status.code(), Some(1));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("theirs") && said.contains("--reformat"), "{said}");
+        assert_eq!(std::fs::read(&path).unwrap(), content);
+    }
+}
+
+#[test]
+fn a_budget_that_cannot_work_names_one_that_can() {
+    let directory = tempfile::tempdir().unwrap();
+    let flags = [
+        "--flash-size",
+        "64MiB",
+        "--memcached",
+        "127.0.0.1:0",
+        "--admin",
+        "off",
+    ];
+    let output = pumice(
+        directory.path(),
+        &[&["serve", "--dram", "1MiB"], &flags[..]].concat(),
+    );
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&output.stderr);
+    let smallest: u64 = said
+        .split("the smallest that works is ")
+        .nth(1)
+        .and_then(|rest| rest.trim().strip_suffix(" MiB"))
+        .and_then(|number| number.parse().ok())
+        .unwrap_or_else(|| panic!("{said}"));
+    // One less is refused as well.
+    let less = format!("{}MiB", smallest - 1);
+    let output = pumice(
+        directory.path(),
+        &[&["serve", "--dram", &less], &flags[..]].concat(),
+    );
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn an_unknown_key_names_itself_and_its_file() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(
+        directory.path().join("own.toml"),
+        "dram = \"64MiB\"\nflush-size = \"1GiB\"\n",
+    )
+    .unwrap();
+    let output = pumice(directory.path(), &["serve", "--config", "own.toml"]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("own.toml") && said.contains("flush-size"), "{said}");
+}
+
+#[test]
+fn replay_prints_the_same_counts_on_a_simulated_and_on_a_real_device() {
+    let directory = tempfile::tempdir().unwrap();
+    let report = |device: &str| -> serde_json::Value {
+        let trace = "zipf:keys=3000,theta=0.8,requests=20000,seed=7";
+        let flags = [
+            "--flash-size",
+            "4MiB",
+            "--object-size",
+            "2KiB",
+            "--json",
+            "--device",
+            device,
+        ];
+        let output = pumice(directory.path(), &[&["replay", trace], &flags[..]].concat());
+        assert_eq!(
+            output.status.code(),
+            Some(0),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let mut report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        for time in ["elapsed_seconds", "requests_per_second"] {
+            report.as_object_mut().unwrap().remove(time).unwrap();
+        }
+        report
+    };
+    let sim = report("sim");
+    assert_eq!(sim["requests"], 20_000);
+    assert!(sim["object_hit_ratio"].as_f64().unwrap() > 0.5, "{sim}");
+    assert_eq!(report("real.flash"), sim);
+    // The file is a cache now, and can be used again.
+    assert_eq!(report("real.flash"), sim);
+}

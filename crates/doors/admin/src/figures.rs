@@ -1,0 +1,141 @@
+//! What the door is given to show.
+
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+
+/// Where figures come from.
+pub trait Source: Send + Sync + 'static {
+    /// Whether requests are served.
+    fn is_ready(&self) -> bool;
+
+    /// All figures at this moment. Called for each scrape; may take some milliseconds.
+    fn figures(&self) -> Figures;
+
+    /// Counts what is resident and compares it with the books.
+    ///
+    /// # Errors
+    /// What does not balance, or that there is no cache yet.
+    fn check_books(&self) -> Result<(), String>;
+}
+
+/// How a figure moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It only rises, from 0 at the start of the process.
+    Counter,
+    /// It rises and falls.
+    Gauge,
+}
+
+/// One figure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Figure {
+    /// What, and its unit last: `written_bytes`.
+    pub name: &'static str,
+    /// What it means, without a full stop.
+    pub help: &'static str,
+    /// How it moves.
+    pub kind: Kind,
+    /// Its value.
+    pub value: u64,
+}
+
+impl Figure {
+    /// A figure that only rises.
+    pub fn counter(name: &'static str, help: &'static str, value: u64) -> Self {
+        Self {
+            name,
+            help,
+            kind: Kind::Counter,
+            value,
+        }
+    }
+
+    /// A figure that rises and falls.
+    pub fn gauge(name: &'static str, help: &'static str, value: u64) -> Self {
+        Self {
+            name,
+            help,
+            kind: Kind::Gauge,
+            value,
+        }
+    }
+}
+
+/// The figures of one room. A metric is named `pumice_<room>_<name>`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Group {
+    /// The room's name in metrics, and the group's in JSON.
+    pub room: &'static str,
+    /// Its figures.
+    pub figures: Vec<Figure>,
+}
+
+/// One line of the books.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct BookLine {
+    /// Its name.
+    #[serde(skip)]
+    pub name: &'static str,
+    /// Entries on it.
+    pub entries: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// How long one kind of operation took.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Latency {
+    /// The operation.
+    pub operation: &'static str,
+    /// The tier that answered, or `miss`; empty where that means nothing.
+    pub tier: &'static str,
+    /// Operations.
+    pub count: u64,
+    /// Their nanoseconds in all.
+    pub sum_ns: u64,
+    /// Half took no longer, in nanoseconds.
+    pub p50_ns: u64,
+    /// 99 % took no longer, in nanoseconds.
+    pub p99_ns: u64,
+    /// 99.9 % took no longer, in nanoseconds.
+    pub p999_ns: u64,
+    /// Upper bounds in nanoseconds, each with the number of operations below it.
+    #[serde(skip)]
+    pub cumulative: Vec<(u64, u64)>,
+}
+
+/// All figures at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Figures {
+    /// The program's version.
+    pub version: &'static str,
+    /// Whether requests are served.
+    pub ready: bool,
+    /// The books, line by line.
+    #[serde(serialize_with = "books_by_name")]
+    pub books: Vec<BookLine>,
+    /// Latency by operation and tier.
+    pub latency: Vec<Latency>,
+    /// Everything else, by room.
+    #[serde(flatten, serialize_with = "groups_by_room")]
+    pub groups: Vec<Group>,
+}
+
+fn books_by_name<S: Serializer>(books: &[BookLine], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(books.iter().map(|line| (line.name, line)))
+}
+
+fn groups_by_room<S: Serializer>(groups: &[Group], serializer: S) -> Result<S::Ok, S::Error> {
+    let mut map = serializer.serialize_map(Some(groups.len()))?;
+    for group in groups {
+        map.serialize_entry(group.room, group)?;
+    }
+    map.end()
+}
+
+impl Serialize for Group {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.figures.iter().map(|figure| (figure.name, figure.value)))
+    }
+}

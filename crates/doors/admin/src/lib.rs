@@ -1,0 +1,20 @@
+//! The admin door: metrics, health and statistics over HTTP.
+//!
+//! | path | answer |
+//! | --- | --- |
+//! | `/metrics` | every figure in Prometheus' text format |
+//! | `/stats` | the same figures as JSON |
+//! | `/healthz` | 200 while the process runs |
+//! | `/readyz` | 200 while requests are served, 503 before and after |
+//! | `/books` | counts what is resident, entry by entry, and compares it with the books: 200 if they balance, else 500. Costly, and exact only while no request runs |
+//!
+//! The door knows neither the cache nor other doors: whoever runs it gives a [`Source`] of plain [`Figures`]. It should
+//! run on a thread of its own, so that a scrape slows no worker.
+#![forbid(unsafe_code)]
+
+mod figures;
+mod metrics;
+mod server;
+
+pub use figures::{BookLine, Figure, Figures, Group, Kind, Latency, Source};
+pub use server::{router, serve};

@@ -1,0 +1,182 @@
+//! Figures in Prometheus' text format.
+
+use crate::figures::{Figures, Kind};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+use std::fmt;
+
+/// What the answer calls itself.
+pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Encodes all figures.
+pub(crate) fn text(figures: Figures) -> Result<String, fmt::Error> {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Collected(figures)));
+    let mut out = String::new();
+    encode(&mut out, &registry)?;
+    Ok(out)
+}
+
+/// Figures that were collected already: the hot paths keep plain counters, and nothing is registered beforehand.
+#[derive(Debug)]
+struct Collected(Figures);
+
+/// Bounds of the histograms, in nanoseconds: finer ones are in `/stats`. From 1 µs on, one per power of four.
+const BOUNDS_NS: [u64; 12] = {
+    let mut bounds = [1 << 10; 12];
+    let mut at = 1;
+    while at < bounds.len() {
+        bounds[at] = bounds[at - 1] * 4;
+        at += 1;
+    }
+    bounds
+};
+
+impl Collector for Collected {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let figures = &self.0;
+        for group in &figures.groups {
+            for figure in &group.figures {
+                let name = format!("pumice_{}_{}", group.room, figure.name);
+                match figure.kind {
+                    Kind::Counter => encoder
+                        .encode_descriptor(&name, figure.help, None, MetricType::Counter)?
+                        .encode_counter::<NoLabelSet, _, u64>(&figure.value, None)?,
+                    Kind::Gauge => encoder
+                        .encode_descriptor(&name, figure.help, None, MetricType::Gauge)?
+                        .encode_gauge(&figure.value)?,
+                }
+            }
+        }
+        self.books(&mut encoder)?;
+        self.latency(&mut encoder)
+    }
+}
+
+impl Collected {
+    fn books(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let equation = "Books: recovered + offered = resident + all other lines";
+        let help = [format!("{equation}, in entries"), format!("{equation}, in bytes")];
+        for (unit, help) in ["entries", "bytes"].into_iter().zip(&help) {
+            let name = format!("pumice_engine_books_{unit}");
+            // A gauge, because resident falls.
+            let mut family = encoder.encode_descriptor(&name, help, None, MetricType::Gauge)?;
+            for line in &self.0.books {
+                let value = if unit == "entries" {
+                    line.entries
+                } else {
+                    line.bytes
+                };
+                encode_labelled(&[("line", line.name)], &mut family, |mut metric| {
+                    metric.encode_gauge(&value)
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn latency(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let name = "pumice_memcached_latency_seconds";
+        let help = "From the arrival of a command to its reply being ready to send";
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        for latency in &self.0.latency {
+            let labels = [("operation", latency.operation), ("tier", latency.tier)];
+            let buckets = buckets(&latency.cumulative, latency.count);
+            encode_labelled(&labels, &mut family, |mut metric| {
+                metric.encode_histogram::<NoLabelSet>(seconds(latency.sum_ns), latency.count, &buckets, None)
+            })?;
+        }
+        Ok(())
+    }
+}
+
+fn encode_labelled(
+    labels: &impl EncodeLabelSet,
+    family: &mut prometheus_client::encoding::MetricEncoder<'_>,
+    encode: impl FnOnce(prometheus_client::encoding::MetricEncoder<'_>) -> Result<(), fmt::Error>,
+) -> Result<(), fmt::Error> {
+    encode(family.encode_family(labels)?)
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "15 digits are enough for a sum of times"
+)]
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+/// The number of operations in each bucket (not cumulative: the encoder adds them up), the last without a bound.
+fn buckets(cumulative: &[(u64, u64)], count: u64) -> Vec<(f64, u64)> {
+    let mut buckets = Vec::with_capacity(BOUNDS_NS.len() + 1);
+    let mut before = 0;
+    for bound in BOUNDS_NS {
+        let below = cumulative
+            .iter()
+            .take_while(|(upper, _)| *upper <= bound)
+            .last()
+            .map_or(0, |(_, below)| *below);
+        buckets.push((seconds(bound), below.saturating_sub(before)));
+        before = below.max(before);
+    }
+    buckets.push((f64::INFINITY, count.saturating_sub(before)));
+    buckets
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figures::{BookLine, Figure, Group, Latency};
+
+    #[test]
+    fn every_figure_is_named_by_room_and_has_a_type() {
+        let text = text(Figures {
+            version: "1",
+            ready: true,
+            books: vec![BookLine {
+                name: "offered",
+                entries: 3,
+                bytes: 300,
+            }],
+            latency: vec![Latency {
+                operation: "get",
+                tier: "flash",
+                count: 5,
+                sum_ns: 2_000_000_000,
+                p50_ns: 0,
+                p99_ns: 0,
+                p999_ns: 0,
+                cumulative: vec![(512, 1), (1024, 2), (2048, 3), (4096, 4), (1 << 36, 5)],
+            }],
+            groups: vec![Group {
+                room: "flash",
+                figures: vec![
+                    Figure::counter("written_bytes", "Bytes", 7),
+                    Figure::gauge("blocks_free", "Blocks", 8),
+                ],
+            }],
+        })
+        .unwrap();
+        for line in [
+            "# TYPE pumice_flash_written_bytes counter",
+            "pumice_flash_written_bytes_total 7",
+            "# TYPE pumice_flash_blocks_free gauge",
+            "pumice_flash_blocks_free 8",
+            "pumice_engine_books_entries{line=\"offered\"} 3",
+            "pumice_engine_books_bytes{line=\"offered\"} 300",
+            "pumice_memcached_latency_seconds_sum{operation=\"get\",tier=\"flash\"} 2.0",
+            "pumice_memcached_latency_seconds_bucket{le=\"0.000001024\",operation=\"get\",tier=\"flash\"} 2",
+            "pumice_memcached_latency_seconds_bucket{le=\"0.000004096\",operation=\"get\",tier=\"flash\"} 4",
+            "pumice_memcached_latency_seconds_bucket{le=\"+Inf\",operation=\"get\",tier=\"flash\"} 5",
+        ] {
+            assert!(
+                text.lines().any(|found| found == line),
+                "{line} is not in\n{text}"
+            );
+        }
+        assert!(text.ends_with("# EOF\n"));
+    }
+}

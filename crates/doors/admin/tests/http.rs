@@ -1,0 +1,79 @@
+//! The door over a real socket.
+
+use pumice_door_admin::{BookLine, Figure, Figures, Group, Source, serve};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+#[derive(Default)]
+struct Fixed {
+    ready: AtomicBool,
+    balanced: AtomicBool,
+}
+
+impl Source for Fixed {
+    fn is_ready(&self) -> bool {
+        self.ready.load(Ordering::Relaxed)
+    }
+    fn figures(&self) -> Figures {
+        Figures {
+            version: "9.9",
+            ready: self.is_ready(),
+            books: vec![BookLine {
+                name: "offered",
+                entries: 1,
+                bytes: 2,
+            }],
+            latency: Vec::new(),
+            groups: vec![Group {
+                room: "flash",
+                figures: vec![Figure::counter("written_bytes", "Bytes", 3)],
+            }],
+        }
+    }
+    fn check_books(&self) -> Result<(), String> {
+        if self.balanced.load(Ordering::Relaxed) {
+            Ok(())
+        } else {
+            Err("one is missing".to_owned())
+        }
+    }
+}
+
+async fn ask(address: std::net::SocketAddr, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).await.unwrap();
+    let status = reply.split(' ').nth(1).unwrap().parse().unwrap();
+    let body = reply.split_once("\r\n\r\n").unwrap().1.to_owned();
+    (status, body)
+}
+
+#[tokio::test]
+async fn every_path_answers_what_it_promises() {
+    let source = Arc::new(Fixed::default());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = tokio::spawn(serve(listener, Arc::clone(&source) as Arc<dyn Source>));
+    assert_eq!(ask(address, "/healthz").await.0, 200);
+    assert_eq!(ask(address, "/readyz").await.0, 503);
+    assert_eq!(ask(address, "/books").await, (500, "one is missing\n".to_owned()));
+    source.ready.store(true, Ordering::Relaxed);
+    source.balanced.store(true, Ordering::Relaxed);
+    assert_eq!(ask(address, "/readyz").await.0, 200);
+    assert_eq!(ask(address, "/books").await.0, 200);
+    let (status, body) = ask(address, "/stats").await;
+    assert_eq!(status, 200);
+    assert_eq!(
+        body,
+        r#"{"version":"9.9","ready":true,"books":{"offered":{"entries":1,"bytes":2}},"latency":[],"flash":{"written_bytes":3}}"#
+    );
+    let (status, body) = ask(address, "/metrics").await;
+    assert_eq!(status, 200);
+    assert!(body.contains("pumice_flash_written_bytes_total 3\n"), "{body}");
+    assert_eq!(ask(address, "/nothing").await.0, 404);
+    server.abort();
+}

@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+"""Real memcached clients against a server: memccapable, memcaslap with verification, pymemcache."""
+
+import argparse
+import re
+import shutil
+import subprocess
+
+from harness import Directory, Failure, Server, expect, expect_equal, main
+
+
+def memccapable(server):
+    host, port = server.address
+    command = ["memccapable", "-h", host, "-p", str(port), "-a"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    lines = done.stdout.splitlines() + done.stderr.splitlines()
+    failed = [line for line in lines if line.startswith("ascii ") and "[pass]" not in line]
+    passed = [line for line in lines if "[pass]" in line]
+    expect(done.returncode == 0 and not failed and passed, "all tests of memccapable to pass", "\n".join(lines))
+    print(f"memccapable: {len(passed)} tests passed")
+
+
+def memcaslap(server, seconds):
+    host, port = server.address
+    # Verifies a fifth of the values it gets, and expiry of a twentieth of them.
+    command = ["memcaslap", "-s", f"{host}:{port}", "-t", f"{seconds}s", "-T", "2", "-c", "16", "-X", "1k"]
+    command += ["-v", "0.2", "-e", "0.05"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 60)
+    figures = dict(re.findall(r"^(\w+): (\d+)$", done.stdout, re.MULTILINE))
+    seen = f"status {done.returncode}:\n{done.stdout[-1500:]}{done.stderr[-1500:]}"
+    expect(done.returncode == 0 and int(figures.get("cmd_get", 0)) > 0, "memcaslap to run", seen)
+    for name in ("verify_misses", "verify_failed", "unexpected_unget"):
+        if name in figures and name != "verify_misses":
+            expect(int(figures[name]) == 0, f"{name} of memcaslap to be 0", seen)
+    expect(int(figures.get("expired_get", 0)) == 0, "no expired value to be served", seen)
+    run = re.search(r"^Run time: .*$", done.stdout, re.MULTILINE)
+    print(f"memcaslap: {run[0] if run else figures}")
+
+
+def pymemcache(server):
+    from pymemcache.client.base import Client
+
+    client = Client(server.address, default_noreply=False, connect_timeout=5, timeout=30)
+    expect_equal(client.set("a", "1"), True, "set")
+    expect_equal(client.get("a"), b"1", "get")
+    expect_equal(client.add("a", "2"), False, "add of a key that is there")
+    expect_equal(client.replace("a", "3"), True, "replace")
+    expect_equal(client.append("a", "4"), True, "append")
+    expect_equal(client.prepend("a", "2"), True, "prepend")
+    expect_equal(client.incr("a", 6), 240, "incr of 234")
+    expect_equal(client.decr("a", 300), 0, "decr below 0")
+    value, unique = client.gets("a")
+    expect_equal(value, b"0  ", "gets after decr, padded as memcached pads")
+    expect_equal(client.cas("a", "x", unique), True, "cas with the right unique")
+    expect_equal(client.cas("a", "y", unique), False, "cas with an old unique")
+    expect_equal(client.touch("a", 100), True, "touch")
+    expect_equal(client.set("gone", "x", expire=-1), True, "set of an expired object")
+    expect_equal(client.get("gone"), None, "get of an expired object")
+    large = bytes(range(256)) * 4000
+    expect_equal(client.set("large", large), True, "set of a large value")
+    expect_equal(client.get("large"), large, "get of a large value")
+    many = {f"k{i}": f"v{i}" for i in range(500)}
+    expect_equal(client.set_many(many), [], "keys that set_many could not set")
+    expect_equal(
+        client.get_many(list(many)), {k: v.encode() for k, v in many.items()}, "what get_many finds"
+    )
+    expect_equal(client.delete("a"), True, "delete")
+    expect_equal(client.delete("a"), False, "delete of a key that is not there")
+    expect(b"curr_items" in client.stats(), "curr_items in stats", "none")
+    expect_equal(client.flush_all(), True, "flush_all")
+    expect_equal(client.get("k1"), None, "get after flush_all")
+    client.close()
+    print("pymemcache: passed")
+
+
+def test():
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--seconds", type=int, default=10, help="how long memcaslap runs")
+    arguments = arguments.parse_args()
+    for tool in ("memccapable", "memcaslap"):
+        if shutil.which(tool) is None:
+            raise Failure(f"expected {tool} (Debian's libmemcached-tools); it is not installed")
+    with Directory("clients") as directory:
+        with Server(directory, "--dram", "64MiB", "--flash-size", "256MiB") as server:
+            memccapable(server)
+            pymemcache(server)
+            memcaslap(server, arguments.seconds)
+            server.check_books()
+            server.terminate()
+
+
+if __name__ == "__main__":
+    main(test)

@@ -1,0 +1,425 @@
+#!/usr/bin/env python3
+"""kill -9 under load: what comes back is never deleted, never older, never another key's.
+
+Each round: a set of objects that nobody touches is written and sealed; then several connections set, delete, touch,
+increment and compare-and-set versioned values on keys of their own, noting what was acknowledged and what was under
+way; at a random moment the server is killed; it starts again, and every key is read back. A value must be the last
+that was acknowledged, or one that was asked for after it. Missing is legal; older or deleted never is.
+"""
+
+import argparse
+import os
+import random
+import threading
+import time
+
+from harness import Client, Directory, Failure, Server, expect, main, shorten
+
+CONNECTIONS = 4
+KEYS = 1500  # per connection
+COUNTERS = 100
+LARGE = 12
+QUIET_OBJECTS = 3000  # per round
+QUIET_BYTES = 2500
+MISSING = None
+
+
+def pattern(stamp, length):
+    return (stamp * (length // len(stamp) + 1))[:length]
+
+
+class Keys:
+    """What may legally stand under the keys of one connection.
+
+    `settled[key]` is the set of states that may stand there after the last acknowledged operation; `MISSING` may
+    always stand there. `pending[key]` are the operations sent since: any number of them, in their order, may have happened.
+    """
+
+    def __init__(self, connection, rng):
+        self.rng = rng
+        self.version = 0
+        self.plain = [b"p%d:%d" % (connection, i) for i in range(KEYS)]
+        self.counters = [b"n%d:%d" % (connection, i) for i in range(COUNTERS)]
+        self.large = [b"l%d:%d" % (connection, i) for i in range(LARGE)]
+        self.settled = {key: {MISSING} for key in self.all()}
+        self.pending = {}
+        self.deleted = 0
+
+    def all(self):
+        return self.plain + self.counters + self.large
+
+    def legal(self, key):
+        """Every state that may stand under the key."""
+        states = set(self.settled[key])
+        latest = states
+        for step in self.pending.get(key, ()):
+            latest = {step(state) for state in latest}
+            states = states | latest
+        return states | {MISSING}
+
+    def saw(self, key, value, when):
+        """Checks what was read, and learns from it."""
+        legal = self.legal(key)
+        expect(
+            value in legal,
+            f"{when}: the value of {key.decode()} to be missing or one of {shorten(sorted(legal - {MISSING}))}",
+            shorten(value) if any(legal - {MISSING}) else f"{shorten(value)}, which was deleted or overwritten",
+        )
+        if value is not MISSING:
+            self.settled[key] = {value}
+        else:
+            self.settled[key] = legal
+        self.pending.pop(key, None)
+
+    def next_value(self, key, length):
+        self.version += 1
+        return pattern(b"%s=%d;" % (key, self.version), length)
+
+    def length(self, key):
+        if key.startswith(b"l"):
+            return self.rng.randrange(100_000, 700_000)
+        return int(20 * 150 ** self.rng.random())
+
+
+class Operation:
+    """A command on its way: its bytes, what it does to a state, and what its reply settles."""
+
+    def __init__(self, key, data, step, settle):
+        self.key, self.data, self.step, self.settle = key, data, step, settle
+
+
+def operation(keys, rng):
+    """One operation on a random key."""
+    what = rng.random()
+    if what < 0.08:
+        return increment(keys, rng, rng.choice(keys.counters))
+    key = rng.choice(keys.large) if what < 0.09 else rng.choice(keys.plain)
+    if what < 0.62:
+        return store(keys, rng, key)
+    if what < 0.75:
+        return delete(keys, key)
+    if what < 0.85:
+        return touch(keys, rng, key)
+    return append(keys, rng, key)
+
+
+def store(keys, rng, key):
+    value = keys.next_value(key, keys.length(key))
+    verb = rng.choice((b"set", b"set", b"set", b"replace", b"add"))
+    data = b"%s %s 0 0 %d\r\n%s\r\n" % (verb, key, len(value), value)
+
+    def step(state):
+        if verb == b"set":
+            return value
+        return value if (state is not MISSING) == (verb == b"replace") else state
+
+    def settle(states, reply):
+        if reply == b"STORED":
+            return {value}
+        if reply == b"NOT_STORED" and verb != b"set":
+            return states
+        # memcached forgets the older value when it cannot store the new one.
+        expect(reply.startswith(b"SERVER_ERROR"), f"a reply to {verb.decode()}", reply)
+        return {MISSING} if verb == b"set" else states | {MISSING}
+
+    return Operation(key, data, step, settle)
+
+
+def delete(keys, key):
+    def settle(_states, reply):
+        expect(reply in (b"DELETED", b"NOT_FOUND"), "a reply to delete", reply)
+        keys.deleted += 1
+        return {MISSING}
+
+    return Operation(key, b"delete %s\r\n" % key, lambda _state: MISSING, settle)
+
+
+def touch(keys, rng, key):
+    """Mostly a late expiry, which changes nothing; sometimes one that has passed, which is a delete."""
+    if rng.random() < 0.3:
+
+        def settle(states, reply):
+            expect(reply in (b"TOUCHED", b"NOT_FOUND"), "a reply to touch", reply)
+            return {MISSING} if reply == b"TOUCHED" else states
+
+        return Operation(key, b"touch %s -1\r\n" % key, lambda _state: MISSING, settle)
+
+    def settle_late(states, reply):
+        expect(reply in (b"TOUCHED", b"NOT_FOUND"), "a reply to touch", reply)
+        return states
+
+    return Operation(key, b"touch %s %d\r\n" % (key, rng.choice((0, 100_000))), lambda state: state, settle_late)
+
+
+def append(keys, rng, key):
+    keys.version += 1
+    more = b"+%d;" % keys.version
+    front = rng.random() < 0.5
+
+    def step(state):
+        if state is MISSING:
+            return MISSING
+        return more + state if front else state + more
+
+    def settle(states, reply):
+        if reply == b"STORED":
+            return {step(state) for state in states if state is not MISSING}
+        if reply == b"NOT_STORED":
+            return states
+        expect(reply.startswith(b"SERVER_ERROR"), "a reply to append", reply)
+        return states | {MISSING}
+
+    verb = b"prepend" if front else b"append"
+    return Operation(key, b"%s %s 0 0 %d\r\n%s\r\n" % (verb, key, len(more), more), step, settle)
+
+
+def increment(keys, rng, key):
+    if rng.random() < 0.1:
+        value = b"%d" % rng.randrange(1_000_000)
+        data = b"set %s 0 0 %d\r\n%s\r\n" % (key, len(value), value)
+
+        def settle_set(_states, reply):
+            return {value} if reply == b"STORED" else {MISSING}
+
+        return Operation(key, data, lambda _state: value, settle_set)
+    delta = rng.randrange(1, 1000)
+
+    def step(state):
+        return MISSING if state is MISSING else b"%d" % (int(state) + delta)
+
+    def settle(states, reply):
+        if reply == b"NOT_FOUND":
+            return states
+        expect(reply.isdigit(), "a number as the reply to incr", reply)
+        possible = {step(state) for state in states}
+        expect(reply in possible, f"incr of {key.decode()} to give one of {shorten(possible)}", reply)
+        return {reply}
+
+    return Operation(key, b"incr %s %d\r\n" % (key, delta), step, settle)
+
+
+class Hammer(threading.Thread):
+    """One connection that works on its own keys until the server is gone."""
+
+    def __init__(self, server, keys, seed):
+        super().__init__(daemon=True)
+        self.address, self.keys, self.rng = server.address, keys, random.Random(seed)
+        self.failure = None
+        self.acknowledged = 0
+
+    def run(self):
+        try:
+            client = Client(self.address)
+        except OSError:
+            return
+        try:
+            while True:
+                for _ in range(4):
+                    self.batch(client)
+                self.compare_and_set(client)
+                self.look(client)
+        except (OSError, ConnectionError):
+            pass
+        except Failure as failure:
+            self.failure = failure
+
+    def send(self, client, operations):
+        # Noted before it is sent: from then on it may happen.
+        for operation in operations:
+            self.keys.pending.setdefault(operation.key, []).append(operation.step)
+        client.send(*(operation.data for operation in operations))
+        for operation in operations:
+            reply = client.line()
+            settled = operation.settle(self.keys.settled[operation.key] | {MISSING}, reply)
+            self.keys.settled[operation.key] = settled
+            steps = self.keys.pending[operation.key]
+            steps.pop(0)
+            if not steps:
+                del self.keys.pending[operation.key]
+            self.acknowledged += 1
+
+    def batch(self, client):
+        size = self.rng.choice((1, 1, 4, 16, 64))
+        self.send(client, [operation(self.keys, self.rng) for _ in range(size)])
+
+    def compare_and_set(self, client):
+        chosen = self.rng.sample(self.keys.plain, 8)
+        client.send(b"gets ", b" ".join(chosen), b"\r\n")
+        found = client.values()
+        operations = []
+        for key in chosen:
+            value = found[key][1] if key in found else MISSING
+            self.keys.saw(key, value, "under load")
+            if value is not MISSING:
+                operations.append(self.cas(key, found[key][2]))
+        if operations:
+            self.send(client, operations)
+
+    def cas(self, key, unique):
+        value = self.keys.next_value(key, self.keys.length(key))
+        # Nobody else touches the key, so the old unique of this one is refused every time.
+        stale = self.rng.random() < 0.2
+        data = b"cas %s 0 0 %d %d\r\n%s\r\n" % (key, len(value), unique - 1 if stale else unique, value)
+
+        def step(state):
+            return state if stale or state is MISSING else value
+
+        def settle(states, reply):
+            if reply == b"NOT_FOUND":
+                return states
+            if reply.startswith(b"SERVER_ERROR"):
+                return states | {MISSING}
+            expect(reply == (b"EXISTS" if stale else b"STORED"), f"cas of {key.decode()} with the right unique", reply)
+            return states if stale else {value}
+
+        return Operation(key, data, step, settle)
+
+    def look(self, client):
+        chosen = self.rng.sample(self.keys.plain, 20) + self.rng.sample(self.keys.large, 1)
+        for key, value in client.get_many(chosen):
+            self.keys.saw(key, value, "under load")
+
+
+def write_quiet(server, number):
+    """Writes objects that nobody touches afterwards, and fillers until all of them are on flash."""
+    client = Client(server.address)
+    before = server.stats()["flash"]
+    quiet = [b"q%d:%d" % (number, i) for i in range(QUIET_OBJECTS)]
+    stored = client.set_many((key, pattern(key + b";", QUIET_BYTES)) for key in quiet)
+    expect(len(stored) == len(quiet), f"all {len(quiet)} quiet objects to be stored", len(stored))
+    blocks = QUIET_OBJECTS * QUIET_BYTES // before["block_bytes"] + 2
+    deadline = time.monotonic() + 30
+    filler = 0
+    while server.stats()["flash"]["sealed_blocks"] < before["sealed_blocks"] + blocks:
+        expect(time.monotonic() < deadline, f"{blocks} more blocks to be sealed within 30 s", server.stats()["flash"])
+        client.set_many((b"f%d" % (filler + i), pattern(b"filler;", 10_000)) for i in range(20))
+        filler = (filler + 20) % 1000
+    client.close()
+    return quiet
+
+
+def count_quiet(client, quiet):
+    served = 0
+    for key, value in client.get_many(quiet):
+        if value is not None:
+            expect(value == pattern(key + b";", QUIET_BYTES), f"the value of {key.decode()}", shorten(value))
+            served += 1
+    return served
+
+
+class Run:
+    """All rounds on one flash file."""
+
+    def __init__(self, directory, seed, dram, flash, extra):
+        self.directory, self.rng = directory, random.Random(seed)
+        self.flags = ("--dram", dram, "--flash-size", flash, *extra)
+        self.keys = [Keys(i, random.Random(self.rng.random())) for i in range(CONNECTIONS)]
+        self.quiet = []
+        self.sealed = self.kept = self.acknowledged = 0
+
+    def start(self):
+        """Starts the server; sometimes it is killed while it recovers, and started again."""
+        while self.rng.random() < 0.25:
+            server = Server(self.directory, *self.flags, wait=False)
+            time.sleep(self.rng.random() * 0.06)
+            server.kill9()
+        return Server(self.directory, *self.flags)
+
+    def round(self, number):
+        with self.start() as server:
+            self.verify(server, number)
+            quiet = write_quiet(server, number)
+            self.quiet = self.quiet[-5:] + [quiet]
+            flushed = self.rng.random() < 0.1
+            if flushed:
+                self.flush(server)
+            how = self.hammer(server, number)
+        with self.start() as server:
+            client = Client(server.address)
+            served = count_quiet(client, quiet)
+            if flushed:
+                expect(served == 0, "nothing that flush_all removed", served)
+            else:
+                self.sealed += len(quiet)
+                self.kept += served
+            client.close()
+            found = self.verify(server, number)
+            print(
+                f"round {number}: {how}; {self.acknowledged} operations acknowledged so far; quiet objects served "
+                f"{'none after flush_all' if flushed else f'{served} of {len(quiet)}'}; {found} other keys found",
+                flush=True,
+            )
+            if self.rng.random() < 0.5:
+                server.terminate()
+            else:
+                server.kill9()
+
+    def flush(self, server):
+        client = Client(server.address)
+        expect(client.command(b"flush_all") == b"OK", "OK for flush_all", "something else")
+        client.close()
+        for keys in self.keys:
+            for key in keys.all():
+                keys.settled[key] = {MISSING}
+
+    def hammer(self, server, number):
+        hammers = [Hammer(server, keys, self.rng.random()) for keys in self.keys]
+        for hammer in hammers:
+            hammer.start()
+        moment = self.rng.uniform(0.05, 1.5)
+        time.sleep(moment)
+        is_closing = self.rng.random() < 0.2
+        if is_closing:
+            server.process.terminate()
+            time.sleep(self.rng.random() * 0.03)
+        server.kill9()
+        for hammer in hammers:
+            hammer.join(60)
+            expect(not hammer.is_alive(), "the clients to notice that the server is gone", "a client that waits")
+            if hammer.failure:
+                raise hammer.failure
+            self.acknowledged += hammer.acknowledged
+        return f"killed {'while it stopped ' if is_closing else ''}after {moment:.2f} s"
+
+    def verify(self, server, number):
+        client = Client(server.address)
+        found = 0
+        for keys in self.keys:
+            for key, value in client.get_many(keys.all()):
+                keys.saw(key, value, f"round {number}")
+                found += value is not MISSING
+        for quiet in self.quiet:
+            count_quiet(client, quiet)
+        client.close()
+        server.check_books()
+        return found
+
+
+def test():
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--rounds", type=int, default=50)
+    arguments.add_argument("--seed", type=int, default=None)
+    arguments.add_argument("--dram", default="64MiB")
+    arguments.add_argument("--flash", default="160MiB", help="small enough to be written over several times")
+    arguments.add_argument("extra", nargs="*", help="more flags for the server, after --")
+    arguments = arguments.parse_args()
+    seed = int.from_bytes(os.urandom(4), "little") if arguments.seed is None else arguments.seed
+    print(f"seed {seed}", flush=True)
+    with Directory("kill9") as directory:
+        run = Run(directory, seed, arguments.dram, arguments.flash, arguments.extra)
+        for number in range(arguments.rounds):
+            try:
+                run.round(number)
+            except Failure as failure:
+                raise Failure(f"seed {seed}, round {number}: {failure}") from None
+    deleted = sum(keys.deleted for keys in run.keys)
+    share = run.kept / run.sealed if run.sealed else 1.0
+    print(
+        f"{arguments.rounds} rounds, {run.acknowledged} operations acknowledged ({deleted} deletes), 0 wrong values; "
+        f"of {run.sealed} live objects in sealed blocks {run.kept} were served ({100 * share:.3f} %)"
+    )
+    expect(share >= 0.95, "95 % of the live objects in sealed blocks to be served", f"{100 * share:.2f} %")
+
+
+if __name__ == "__main__":
+    main(test)
