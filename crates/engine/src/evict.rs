@@ -36,7 +36,7 @@ impl<D: Device + Clone> ObjectCache<D> {
     /// block and with it its mappings.
     fn feed_index(&self, cx: &Cx<D>) {
         let inner = &*self.inner;
-        if inner.pages.grow() {
+        if inner.feed_from_free() {
             return;
         }
         if inner.tier.segments() > SEGMENTS_FLOOR && self.evict_segment(cx, true) {
@@ -122,6 +122,14 @@ impl<D: Device + Clone> ObjectCache<D> {
 }
 
 impl<B: Buffer> Inner<B> {
+    /// Gives the index a segment that nobody uses: its own, or one that the DRAM tier has not filled yet.
+    pub(crate) fn feed_from_free(&self) -> bool {
+        if self.pages.grow() {
+            return true;
+        }
+        self.tier.surrender_free(SEGMENTS_FLOOR) && self.segments.raise_limit() && self.pages.grow()
+    }
+
     /// Decides over one item of a segment that is being emptied.
     fn evict_item(&self, now: u32, queue: Queue, address: u64, record: &Record<B>, home: u64) {
         let parts = record.parts();

@@ -87,6 +87,10 @@ impl<B: Buffer> Mappings for Inner<B> {
         self.shards.len()
     }
 
+    fn make_room(&self) {
+        while self.pages.free_pages() < self.pages_low && self.feed_from_free() {}
+    }
+
     fn identity_bits(&self) -> u32 {
         self.shape.identity_bits()
     }

@@ -169,3 +169,34 @@ fn colliding_hashes_cost_misses_never_wrong_values() {
         }
     }
 }
+
+#[test]
+fn a_restart_has_room_for_every_mapping_that_was_there() {
+    // 40,000 mappings are some 400 KiB: far more pages than the index has to begin with.
+    let medium = Arc::new(MemMedium::new(64 << 20));
+    let clock = Arc::new(ManualClock::new(1_000));
+    let options = CacheOptions {
+        dram_bytes: 4 << 20,
+        buffers_max: 16,
+        ..CacheOptions::default()
+    };
+    let mut rig = Rig::open(MemDevice::new(Arc::clone(&medium)), Arc::clone(&clock), options);
+    for n in 0..40_000u64 {
+        assert!(rig.set(&common::key(n), b"some value or other"));
+        if n % 64 == 0 {
+            rig.settle();
+        }
+    }
+    for clean in [true, false] {
+        if clean {
+            rig.run(rig.cache.close(&rig.cx)).unwrap();
+        } else {
+            rig.check();
+        }
+        drop(rig);
+        rig = Rig::open(MemDevice::new(Arc::clone(&medium)), Arc::clone(&clock), options);
+        assert_eq!(rig.recovered.no_memory, 0);
+        assert!(rig.recovered.objects >= 39_900, "{:?}", rig.recovered);
+        rig.check();
+    }
+}

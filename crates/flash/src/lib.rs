@@ -50,6 +50,9 @@ pub trait Mappings {
     /// Runs `f` on one shard, under its lock.
     fn with_shard<R>(&self, shard: usize, f: impl FnOnce(&mut FullShard) -> R) -> R;
 
+    /// Called without any lock before some thousand mappings are added at a start, so that the index can be given memory.
+    fn make_room(&self) {}
+
     /// How many bits of a hash, from the top, the index tells apart.
     fn identity_bits(&self) -> u32;
 

@@ -342,6 +342,12 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
             .await
             .map_err(device_error("flushing the superblock"))?;
     }
+    if recovery.out.no_memory > 0 {
+        tracing::warn!(
+            "{} mappings found no room in DRAM: their objects are lost",
+            recovery.out.no_memory
+        );
+    }
     let is_new = recovery.out.formatted || recovery.out.discarded;
     recovery.out.needs_checkpoint = !is_new && (!was_clean || recovery.out.no_memory > 0);
     Ok((store, recovery.out))
@@ -518,6 +524,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                 usize::try_from(count).map_err(|_| OpenError::Checkpoint("a shard is too long"))?;
             while left > 0 {
                 let batch = left.min(4096);
+                self.mappings.make_room();
                 let bytes = reader.take(batch * entry_bytes).await?;
                 self.out.no_memory += self.mappings.with_shard(shard, |shard| {
                     bytes
@@ -709,6 +716,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
             .sealed
             .push((block, trailer.sequence, footer_len as u32, trailer.expiry_max));
         for entry in entries {
+            self.mappings.make_room();
             self.note_version(found, entry.version);
             if void.is_void(entry.hash, entry.version) || is_expired(entry.expiry, self.now) {
                 continue;

@@ -207,6 +207,21 @@ impl<B: Buffer> DramTier<B> {
         self.collect_unpinned(&mut queues);
     }
 
+    /// Gives up a segment that holds nothing, if more than `floor` remain and enough stay free; whether it did.
+    pub fn surrender_free(&self, floor: usize) -> bool {
+        let mut queues = self.queues.lock();
+        if self.slots.len() - queues.surrendered <= floor || queues.free.len() <= SPARE_SEGMENTS {
+            return false;
+        }
+        let Some(slot) = queues.free.pop() else {
+            return false;
+        };
+        queues.surrendered += 1;
+        queues.doomed.push(slot);
+        self.collect_unpinned(&mut queues);
+        true
+    }
+
     fn collect_unpinned(&self, queues: &mut Queues) {
         let mut at = 0;
         while at < queues.pinned.len() {
