@@ -94,7 +94,7 @@ impl<D: Device> Clone for ObjectCache<D> {
 }
 
 /// 2^this shards for a device of `capacity` bytes. It follows from the device alone, since checkpoints are cut by it.
-fn shard_bits(capacity: u64) -> u32 {
+pub(crate) fn shard_bits(capacity: u64) -> u32 {
     let shards = (capacity / (16 << 20)).clamp(16, 4096);
     63 - shards.leading_zeros()
 }

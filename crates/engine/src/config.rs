@@ -140,7 +140,10 @@ impl MemoryPlan {
         let block_buffers = buffers * buffer_cost;
         // A thirteenth of the rest covers what the allocator and the kernel's accounting round up.
         let pool = total.checked_sub(Self::BASE + connections + block_buffers)? / 13 * 12;
-        if pool < Self::POOL_MIN {
+        // A page for each shard and tier, some to grow with, and a few segments of at most 1 MiB.
+        let shards = 1u64 << crate::cache::shard_bits(flash);
+        let pool_min = Self::POOL_MIN.max(shards * 2 * 4096 + (12 << 20));
+        if pool < pool_min {
             return None;
         }
         Some(Self {

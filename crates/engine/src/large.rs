@@ -54,10 +54,12 @@ impl<D: Device + Clone> ObjectCache<D> {
         value: Payload<'_>,
         meta: Meta,
     ) -> Result<u64, RejectReason> {
-        let slices = Slices::new(&self.inner, key, value)?;
+        let slices = Slices::new(&self.inner, key, value).inspect_err(|_| self.remove(cx, key))?;
         for slice in slices.parts(key, meta) {
             let hash = self.inner.hasher.hash(key, slice.slice);
-            self.publish_slice(cx, hash, slice)?;
+            // Without one slice there is no object, and the older one is gone all the same.
+            self.publish_slice(cx, hash, slice)
+                .inspect_err(|_| self.remove(cx, key))?;
         }
         self.publish_head(cx, key, &slices.manifest.encode(), meta)
     }
@@ -70,8 +72,10 @@ impl<D: Device + Clone> ObjectCache<D> {
         value: Payload<'_>,
         meta: Meta,
     ) -> Result<u64, RejectReason> {
-        Slices::new(&self.inner, key, value)?;
-        let head = self.write_slices(cx, key, value).await;
+        let head = self
+            .write_slices(cx, key, value)
+            .await
+            .inspect_err(|_| self.remove(cx, key))?;
         self.publish_head(cx, key, &head, meta)
     }
 
@@ -92,15 +96,17 @@ impl<D: Device + Clone> ObjectCache<D> {
     }
 
     /// Writes the slices of a value, waiting for block buffers, and returns the head's value.
-    pub(crate) async fn write_slices(&self, cx: &Cx<D>, key: &[u8], value: Payload<'_>) -> Vec<u8> {
-        let Ok(slices) = Slices::new(&self.inner, key, value) else {
-            return Vec::new();
-        };
+    pub(crate) async fn write_slices(
+        &self,
+        cx: &Cx<D>,
+        key: &[u8],
+        value: Payload<'_>,
+    ) -> Result<Vec<u8>, RejectReason> {
+        let slices = Slices::new(&self.inner, key, value)?;
         for slice in slices.parts(key, Meta::default()) {
             self.wait_for_room(cx, slice.encoded_len() as u64).await;
             let hash = self.inner.hasher.hash(key, slice.slice);
-            // A slice that finds no room makes the object a miss later; the books say that it was rejected.
-            let _ = self.publish_slice(cx, hash, slice);
+            self.publish_slice(cx, hash, slice)?;
             if self.inner.lockstep {
                 self.quiesce(cx).await;
             }
@@ -111,7 +117,7 @@ impl<D: Device + Clone> ObjectCache<D> {
             (pumice_flash::record::HEADER_BYTES + key.len() + head.len()) as u64,
         )
         .await;
-        head
+        Ok(head)
     }
 
     /// Waits until flash has room for a record of `len` bytes, or until nothing is under way that could make room.
@@ -164,7 +170,7 @@ impl<D: Device + Clone> ObjectCache<D> {
             let slice = slice.filter(|(record, ..)| record.header().version == manifest.version);
             let Some((record, slice_tier, _)) = slice else {
                 // A slice has been evicted: the object is no more.
-                self.drop_head(cx, key, &object);
+                self.drop_head(cx, key, place);
                 return None;
             };
             if slice_tier == Tier::Flash {
@@ -176,13 +182,12 @@ impl<D: Device + Clone> ObjectCache<D> {
         (len == value_len).then_some((object, place))
     }
 
-    /// Removes the head of an object that has lost a slice.
-    fn drop_head(&self, cx: &Cx<D>, key: &[u8], object: &Object<D::Buf>) {
+    /// Removes the head of an object that has lost a slice, if it still is where it was seen.
+    fn drop_head(&self, cx: &Cx<D>, key: &[u8], place: Place) {
         let inner = &*self.inner;
         let hash = inner.hasher.hash(key, SliceId::Whole);
         let mut shard = inner.lock(hash);
-        let dram = shard.dram.find(&inner.tier, hash, key, SliceId::Whole);
-        if dram.is_some_and(|found| found.record.header().version != object.version()) {
+        if !self.is_still(&shard, hash, key, place) {
             return;
         }
         let version = inner.store().next_version();

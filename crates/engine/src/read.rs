@@ -10,6 +10,9 @@ use pumice_index::{KeyHash, Location, Lookup as IndexLookup};
 use pumice_memory::Buffer;
 use pumice_tier::Queue;
 
+/// Times that a key is looked up for one request, when its mapping changes under the read.
+const LOOKUPS_MAX: usize = 3;
+
 /// What can be said of a key without I/O.
 pub enum Lookup<B> {
     /// It is in DRAM.
@@ -38,12 +41,12 @@ pub(crate) enum Part<B> {
 /// Where a live copy was seen; conditional changes compare it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// Nowhere.
-    Absent,
+    /// Nowhere; on flash there was this, which reading showed to be another key's, or nothing.
+    Absent(Option<Location>),
     /// In the DRAM tier, with this version.
     Dram(u64),
-    /// On flash or in a block buffer.
-    Flash(Location),
+    /// On flash or in a block buffer, in this life of the block.
+    Flash(Location, u64),
 }
 
 impl<D: Device + Clone> ObjectCache<D> {
@@ -93,12 +96,15 @@ impl<D: Device + Clone> ObjectCache<D> {
     /// Gets an object and where it was seen, for a conditional change.
     pub(crate) async fn observe(&self, cx: &Cx<D>, key: &[u8]) -> (Option<Object<D::Buf>>, Place) {
         self.flush_if_due(cx);
+        // What flash has under these hash bits before looking: if the key turns out to be absent, this was a stranger's.
+        let hash = self.inner.hasher.hash(key, SliceId::Whole);
+        let before = self.inner.lock(hash).flash.get(hash);
         let Some((record, tier, place)) = self.fetch(cx, key, SliceId::Whole).await else {
-            return (None, Place::Absent);
+            return (None, Place::Absent(before));
         };
         match self.assemble_object(cx, key, record, tier, place).await {
             Some((object, place)) => (Some(object), place),
-            None => (None, Place::Absent),
+            None => (None, Place::Absent(before)),
         }
     }
 
@@ -124,8 +130,8 @@ impl<D: Device + Clone> ObjectCache<D> {
         mut flash: FlashLookup,
     ) -> Option<(Record<D::Buf>, Tier, Place)> {
         let inner = &*self.inner;
-        // The mapping may change while the read is under way: look again once, then call it a miss.
-        for attempt in 0..2 {
+        // The mapping may change while the read is under way: look again, a few times, then call it a miss.
+        for attempt in 0..LOOKUPS_MAX {
             match inner
                 .store()
                 .read_device(&cx.device, flash.location, flash.sequence)
@@ -144,6 +150,8 @@ impl<D: Device + Clone> ObjectCache<D> {
                     return Some((record, Tier::Flash, place));
                 }
                 Err(ReadFault::Reclaimed) => {}
+                // Bytes that make no sense where nothing is mapped any more say nothing.
+                Err(_) if !inner.is_current(flash) => {}
                 Err(ReadFault::Corrupt) => {
                     inner.drop_logged(cx, flash.hash, flash.location, Gone::Corrupt);
                     return None;
@@ -154,7 +162,7 @@ impl<D: Device + Clone> ObjectCache<D> {
                     return None;
                 }
             }
-            if attempt == 0 {
+            if attempt + 1 < LOOKUPS_MAX {
                 match inner.part(cx, key, slice, false) {
                     Part::Hit(record, tier, place) => return Some((record, tier, place)),
                     Part::Miss => return None,
@@ -169,7 +177,7 @@ impl<D: Device + Clone> ObjectCache<D> {
     /// flash again.
     fn promote(&self, cx: &Cx<D>, flash: FlashLookup, record: &Record<D::Buf>) -> Place {
         let inner = &*self.inner;
-        let place = Place::Flash(flash.location);
+        let place = Place::Flash(flash.location, flash.sequence);
         if inner.tier.segments() == 0 {
             return place;
         }
@@ -257,7 +265,9 @@ impl<B: Buffer> Inner<B> {
                     self.books.expired.add(u64::from(location.len));
                     return Part::Miss;
                 }
-                Part::Hit(record, Tier::Dram, Place::Flash(location))
+                // A reader that is slow to take its answer must not hold a block buffer: there are few.
+                let place = Place::Flash(location, self.store().sequence_at(location));
+                Part::Hit(record.detached(), Tier::Dram, place)
             }
         }
     }
@@ -271,6 +281,13 @@ impl<B: Buffer> Inner<B> {
             self.store().forget(location);
         }
         self.books.expired.add(self.store().padded_len(&record.parts()));
+    }
+
+    /// Whether a lookup's mapping still stands, in the same life of its block.
+    fn is_current(&self, flash: FlashLookup) -> bool {
+        let shard = self.lock(flash.hash);
+        shard.flash.is_live(flash.hash, flash.location)
+            && self.store().sequence_at(flash.location) == flash.sequence
     }
 
     /// Removes a mapping that needs no log record.

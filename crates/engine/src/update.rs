@@ -96,7 +96,13 @@ impl<D: Device + Clone> ObjectCache<D> {
         }
         let head;
         let (slice, payload) = if self.inner.is_large(key, value.len()) {
-            head = self.write_slices(cx, key, payload).await;
+            head = match self.write_slices(cx, key, payload).await {
+                Ok(head) => head,
+                Err(reason) => {
+                    self.remove(cx, key);
+                    return Some(Outcome::Rejected(reason));
+                }
+            };
             (SliceId::Head, Payload::Bytes(&head[..]))
         } else {
             (SliceId::Whole, payload)
@@ -151,19 +157,21 @@ impl<D: Device + Clone> ObjectCache<D> {
     }
 
     /// Whether the live copy under a key is where it was seen.
-    fn is_still(&self, shard: &Shard, hash: KeyHash, key: &[u8], place: Place) -> bool {
+    pub(crate) fn is_still(&self, shard: &Shard, hash: KeyHash, key: &[u8], place: Place) -> bool {
         let inner = &*self.inner;
         let dram = shard.dram.find(&inner.tier, hash, key, SliceId::Whole);
         let flash = shard.flash.get(hash);
         match place {
-            // A mapping may be there still: a stranger's, which reading showed.
-            Place::Absent => dram.is_none(),
+            // A mapping may be there still: the stranger's that was there before.
+            Place::Absent(before) => dram.is_none() && (flash.is_none() || flash == before),
             Place::Dram(version) => match dram {
                 Some(found) => found.record.header().version == version,
                 // Evicted from DRAM meanwhile, or replaced: only reading can tell.
                 None => false,
             },
-            Place::Flash(location) => dram.is_none() && flash == Some(location),
+            Place::Flash(location, sequence) => {
+                dram.is_none() && flash == Some(location) && inner.store().sequence_at(location) == sequence
+            }
         }
     }
 }

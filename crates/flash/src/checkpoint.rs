@@ -388,6 +388,8 @@ impl<B: Buffer> FlashStore<B> {
     /// The head of a checkpoint that begins now, and whether a log record that could not be stored concerns a block that is
     /// still open.
     fn head<M: Mappings>(&self, mappings: &M) -> (Head, bool) {
+        // Before the locks below: shards come first in the lock order.
+        let entry_bytes = mappings.with_shard(0, |shard| shard.entry_bytes());
         let structure = self.structure.lock();
         let open = self.open.lock();
         // A block that is sealing was composed, or will be, with what was live at its own moment: records since then count.
@@ -413,7 +415,6 @@ impl<B: Buffer> FlashStore<B> {
                 expiry_max: info.expiry_max.load(Ordering::Relaxed),
             })
             .collect();
-        let entry_bytes = mappings.with_shard(0, |shard| shard.entry_bytes());
         let head = Head {
             next_sequence: structure.next_sequence,
             log_start,
@@ -436,7 +437,11 @@ impl<B: Buffer> FlashStore<B> {
                 let mut structure = self.structure.lock();
                 if structure.free.len() >= 2 {
                     let id = structure.free.pop_front().expect("at least two");
-                    self.blocks[id as usize].set_state(State::Checkpoint);
+                    let info = &self.blocks[id as usize];
+                    // Another life: a read that is still under way must not take these bytes for the former one's.
+                    info.sequence.store(structure.next_sequence, Ordering::Release);
+                    structure.next_sequence += 1;
+                    info.set_state(State::Checkpoint);
                     return Ok(id);
                 }
             }

@@ -1,7 +1,7 @@
 //! An object as it stands on flash, and in the DRAM tier: header, key, value, padding.
 
 use crate::codec::{Fields, checksum, value_checksum};
-use pumice_memory::{Buffer, Payload};
+use pumice_memory::{Buffer, Payload, SECTOR_BYTES};
 use std::sync::Arc;
 
 /// Length of a record's header in bytes.
@@ -235,6 +235,20 @@ impl<B: Buffer> Record<B> {
         let low = u32::from_le_bytes(*bytes.first_chunk()?);
         let home = u64::from(header.sequence) << 32 | u64::from(low);
         Some((Self { buffer, at, header }, home))
+    }
+
+    /// A copy in memory of its own, so that the record no longer pins what it stood in.
+    pub fn detached(&self) -> Self {
+        let copy = B::with_len(self.header.encoded_len().next_multiple_of(SECTOR_BYTES));
+        let key = self.key();
+        crate::block::put_head(&copy, 0, &self.header.encode_dram(0), key);
+        // SAFETY: the buffer was just made; nobody else knows it.
+        unsafe { copy.put(HEADER_BYTES + key.len(), self.value()) };
+        Self {
+            buffer: Arc::new(copy),
+            at: 0,
+            header: self.header,
+        }
     }
 
     /// The header.

@@ -31,6 +31,10 @@ impl<B: Buffer> FlashStore<B> {
             Work::Checkpoint => {
                 if let Err(error) = self.checkpoint(device, mappings, now, false).await {
                     tracing::warn!("checkpoint: {error}");
+                    self.checkpoint_failed_at
+                        .store(self.log.position(), Ordering::Relaxed);
+                } else {
+                    self.checkpoint_failed_at.store(0, Ordering::Relaxed);
                 }
                 self.work_done(|structure| {
                     structure.checkpointing = false;
@@ -59,7 +63,7 @@ impl<B: Buffer> FlashStore<B> {
         // Dead objects are struck. The block has been `sealing` since before this: what dies from here on is logged.
         entries.retain(|entry| mappings.with(entry.hash, |shard| shard.is_live(entry.hash, location(entry))));
         if entries.is_empty() {
-            self.end_block(&block, State::Free, false);
+            self.end_block(block, State::Free, false);
             return;
         }
         let (footer, trailer) = encode_footer(self.cache_id, block.id, block.sequence, now, &entries);
@@ -80,7 +84,7 @@ impl<B: Buffer> FlashStore<B> {
                 info.expiry_max.store(trailer.expiry_max, Ordering::Relaxed);
                 info.filled.store(filled, Ordering::Relaxed);
                 add(&self.counters.sealed_blocks, 1);
-                self.end_block(&block, State::Sealed, true);
+                self.end_block(block, State::Sealed, true);
             }
             Err(error) => {
                 tracing::error!("writing block {}: {error}", block.id);
@@ -95,25 +99,27 @@ impl<B: Buffer> FlashStore<B> {
                 for entry in &entries {
                     mappings.drop_copy(entry.hash, location(entry), Gone::Lost);
                 }
-                self.end_block(&block, State::Free, false);
+                self.end_block(block, State::Free, false);
             }
         }
     }
 
-    fn end_block(&self, block: &Arc<OpenBlock<B>>, state: State, queue: bool) {
-        self.blocks[block.id as usize].set_state(state);
+    fn end_block(&self, block: Arc<OpenBlock<B>>, state: State, queue: bool) {
+        let (id, sequence) = (block.id, block.sequence);
+        self.blocks[id as usize].set_state(state);
+        // Its buffer is free before anyone who waits for one is woken.
         self.release(block);
         let blocks = &self.blocks;
         self.work_done(|structure| {
             structure.in_flight -= 1;
             if queue {
                 // Blocks written at the same time end in any order; the queue is by sequence.
-                let at = structure.queue.partition_point(|b| {
-                    blocks[*b as usize].sequence.load(Ordering::Relaxed) < block.sequence
-                });
-                structure.queue.insert(at, block.id);
+                let at = structure
+                    .queue
+                    .partition_point(|b| blocks[*b as usize].sequence.load(Ordering::Relaxed) < sequence);
+                structure.queue.insert(at, id);
             } else {
-                structure.free.push_back(block.id);
+                structure.free.push_back(id);
             }
         });
     }

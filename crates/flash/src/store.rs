@@ -225,6 +225,8 @@ pub struct FlashStore<B> {
     synced_below: AtomicU64,
     version: AtomicU64,
     pub(crate) flush_at: AtomicU32,
+    /// Log position at the last checkpoint that failed; 0 = none since the last good one.
+    pub(crate) checkpoint_failed_at: AtomicU64,
     /// Records that could not be stored were to have positions below this.
     pub(crate) log_failed_below: AtomicU64,
 }
@@ -298,6 +300,7 @@ impl<B: Buffer> FlashStore<B> {
             synced_below: AtomicU64::new(start.log_next),
             version: AtomicU64::new(start.first_version),
             flush_at: AtomicU32::new(start.flush_at),
+            checkpoint_failed_at: AtomicU64::new(0),
             log_failed_below: AtomicU64::new(0),
         }
     }
@@ -453,9 +456,11 @@ impl<B: Buffer> FlashStore<B> {
         self.open.lock().len()
     }
 
-    pub(crate) fn release(&self, block: &Arc<OpenBlock<B>>) {
-        self.open.lock().retain(|b| !Arc::ptr_eq(b, block));
-        self.structure.lock().buffers.push(Arc::clone(&block.buffer));
+    pub(crate) fn release(&self, block: Arc<OpenBlock<B>>) {
+        self.open.lock().retain(|b| !Arc::ptr_eq(b, &block));
+        let buffer = Arc::clone(&block.buffer);
+        drop(block);
+        self.structure.lock().buffers.push(buffer);
     }
 
     /// Sequence of the block that holds `location`.
@@ -510,14 +515,18 @@ impl<B: Buffer> FlashStore<B> {
             self.counters.log_failures.fetch_add(1, Ordering::AcqRel);
             self.distrust(device);
         }
-        if self.log.position().saturating_sub(self.superblock_log_start()) > self.geometry.log_slots / 4 {
+        if self.wants_checkpoint() {
             self.has_work.store(true, Ordering::Release);
         }
     }
 
-    fn superblock_log_start(&self) -> u64 {
-        // Read often, written at checkpoints: the tail is behind by at most one checkpoint, which is close enough.
-        self.log.last_checkpoint()
+    /// Whether a quarter of the log has been written since the newest checkpoint, and, where one failed, another sixteenth
+    /// since that: a device that refuses checkpoints is not asked all the time.
+    fn wants_checkpoint(&self) -> bool {
+        let position = self.log.position();
+        let failed_at = self.checkpoint_failed_at.load(Ordering::Relaxed);
+        position.saturating_sub(self.log.last_checkpoint()) > self.geometry.log_slots / 4
+            && (failed_at == 0 || position > failed_at + self.geometry.log_slots / 16)
     }
 
     /// From now until the next checkpoint a crash empties the cache. A failing device gets a few tries; if none succeeds,
@@ -654,11 +663,7 @@ impl<B: Buffer> FlashStore<B> {
             structure.in_flight += 1;
             return Some(Work::Reclaim);
         }
-        let unchecked = self.log.position().saturating_sub(self.superblock_log_start());
-        if !structure.checkpointing
-            && self.durability != Durability::Off
-            && unchecked > self.geometry.log_slots / 4
-        {
+        if !structure.checkpointing && self.durability != Durability::Off && self.wants_checkpoint() {
             structure.checkpointing = true;
             structure.in_flight += 1;
             return Some(Work::Checkpoint);
@@ -752,7 +757,8 @@ impl<B: Buffer> FlashStore<B> {
 
     /// Schedules (or with 0 takes back) a delayed flush, and records that.
     pub fn set_flush_at<D: Device>(&self, device: &D, at: u32) {
-        self.append_log(device, LogKind::FlushAt, u64::from(at), 0);
+        // Stored first: a checkpoint that begins in between has it, or its log does; both is harmless.
         self.flush_at.store(at, Ordering::Release);
+        self.append_log(device, LogKind::FlushAt, u64::from(at), 0);
     }
 }

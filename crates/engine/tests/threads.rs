@@ -1,0 +1,140 @@
+//! Several workers on one cache: nobody waits for ever, and every hit is the last value its writer set.
+
+mod common;
+
+use common::{Random, key, value};
+use pumice::{Action, CacheOptions, Cx, Meta, ObjectCache};
+use pumice_device::{Device, MemDevice, MemMedium, Payload};
+use pumice_world::{Executor, ManualClock};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+const WORKERS: u64 = 4;
+const STEPS: u64 = 12_000;
+const KEYS: u64 = 400;
+
+/// Runs a future on this thread; other workers complete things too, so an idle device is no reason to stop.
+fn run<T>(executor: &Executor, device: &MemDevice, future: impl Future<Output = T>) -> T {
+    let park = || -> Result<(), std::convert::Infallible> {
+        device.turn(true).expect("memory does not fail");
+        std::thread::yield_now();
+        Ok(())
+    };
+    executor.block_on(future, park).expect("parking never fails")
+}
+
+fn work(worker: u64, medium: Arc<MemMedium>, clock: Arc<ManualClock>, cache: ObjectCache<MemDevice>) -> u64 {
+    let executor = Executor::new();
+    let device = MemDevice::new(medium);
+    let cx = Cx::new(device.clone(), clock, Rc::new(executor.spawner()));
+    let mut random = Random(worker);
+    let mut last: HashMap<u64, Vec<u8>> = HashMap::new();
+    let mut hits = 0;
+    for step in 0..STEPS {
+        let n = worker * 1_000_000 + random.below(KEYS);
+        let name = key(n);
+        match random.below(20) {
+            0..=8 => {
+                let len = if random.below(50) == 0 {
+                    40_000
+                } else {
+                    random.below(600)
+                };
+                let value = value(n, step, len as usize);
+                last.remove(&n);
+                if run(
+                    &executor,
+                    &device,
+                    cache.store(&cx, &name, Payload::Bytes(&value), Meta::default()),
+                )
+                .is_ok()
+                {
+                    last.insert(n, value);
+                }
+            }
+            9 => {
+                run(&executor, &device, cache.delete(&cx, &name));
+                last.remove(&n);
+            }
+            10 => {
+                let outcome = run(
+                    &executor,
+                    &device,
+                    cache.update(&cx, &name, |object| match object {
+                        Some(object) => Action::SetMeta(object.meta()),
+                        None => Action::Keep,
+                    }),
+                );
+                if matches!(outcome, pumice::Outcome::Rejected(_)) {
+                    last.remove(&n);
+                }
+            }
+            11 => {
+                // Somebody else's key: whatever it holds is a value of that key.
+                let other = (worker + 1) % WORKERS * 1_000_000 + random.below(KEYS);
+                if let Some(object) = run(&executor, &device, cache.get(&cx, &key(other))) {
+                    let unit = format!("<{other}:");
+                    assert!(
+                        object.to_vec().starts_with(unit.as_bytes()),
+                        "key {other} holds a stranger's value"
+                    );
+                }
+            }
+            _ => match (run(&executor, &device, cache.get(&cx, &name)), last.get(&n)) {
+                (Some(object), Some(value)) => {
+                    assert_eq!(&object.to_vec(), value, "key {n} at step {step}");
+                    hits += 1;
+                }
+                (Some(_), None) => panic!("key {n} came back at step {step}"),
+                (None, _) => drop(last.remove(&n)),
+            },
+        }
+    }
+    // Background work that this thread began is its own to end.
+    executor
+        .run_until_idle(|| -> Result<(), std::convert::Infallible> {
+            device.turn(true).expect("memory does not fail");
+            std::thread::yield_now();
+            Ok(())
+        })
+        .expect("parking never fails");
+    hits
+}
+
+#[test]
+fn workers_that_set_read_reclaim_and_checkpoint_at_once_neither_wait_for_ever_nor_see_old_values() {
+    // 4 MiB of flash has a log of 1,024 records: a checkpoint every 256 overwrites.
+    let medium = Arc::new(MemMedium::new(4 << 20));
+    let clock = Arc::new(ManualClock::new(1_000));
+    let options = CacheOptions {
+        dram_bytes: 1 << 20,
+        block_bytes: Some(64 << 10),
+        buffers_max: 8,
+        ..CacheOptions::default()
+    };
+    let executor = Executor::new();
+    let device = MemDevice::new(Arc::clone(&medium));
+    let cx = Cx::new(device.clone(), clock.clone(), Rc::new(executor.spawner()));
+    let (cache, _) = run(&executor, &device, ObjectCache::open(&cx, options)).unwrap();
+    let (done, results) = mpsc::channel();
+    for worker in 0..WORKERS {
+        let (medium, clock, cache, done) = (Arc::clone(&medium), clock.clone(), cache.clone(), done.clone());
+        std::thread::spawn(move || done.send(work(worker, medium, clock, cache)));
+    }
+    drop(done);
+    for _ in 0..WORKERS {
+        let hits = results
+            .recv_timeout(Duration::from_secs(120))
+            .expect("a worker failed, or waits for ever");
+        assert!(hits > 500, "{hits} hits");
+    }
+    run(&executor, &device, cache.quiesce(&cx));
+    let counts = cache.stats().flash;
+    assert!(
+        counts.checkpoints > 3 && counts.reclaimed_blocks > 20,
+        "the test proves nothing: {counts:?}"
+    );
+    cache.check_books().unwrap();
+}
