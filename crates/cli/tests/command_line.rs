@@ -58,6 +58,7 @@ fn bad_usage_ends_with_2_and_says_what_is_wrong() {
         ),
         ("serve --memcached unix:", &["--memcached `unix:`", "path"]),
         ("serve --config nowhere.toml", &["nowhere.toml"]),
+        ("serve --flash-size 4MiB", &["--flash-size 4 MiB", "at least 8"]),
         ("serve -p 0", &["-p 0"]),
         ("serve -p x", &["-p", "`x`", "port"]),
         ("serve -B binary", &["binary protocol"]),
@@ -167,6 +168,7 @@ fn a_budget_that_cannot_work_names_one_that_can() {
         &[&["serve", "--dram", &less], &flags[..]].concat(),
     );
     assert_eq!(output.status.code(), Some(2));
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 
 #[test]

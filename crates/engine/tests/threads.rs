@@ -25,6 +25,19 @@ fn run<T>(executor: &Executor, device: &MemDevice, future: impl Future<Output = 
     executor.block_on(future, park).expect("parking never fails")
 }
 
+/// Waits for one turn of the executor.
+async fn turn_once() {
+    let mut waited = false;
+    std::future::poll_fn(|cx| {
+        if std::mem::replace(&mut waited, true) {
+            return std::task::Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        std::task::Poll::Pending
+    })
+    .await;
+}
+
 fn work(worker: u64, medium: Arc<MemMedium>, clock: Arc<ManualClock>, cache: ObjectCache<MemDevice>) -> u64 {
     let executor = Executor::new();
     let device = MemDevice::new(medium);
@@ -34,6 +47,8 @@ fn work(worker: u64, medium: Arc<MemMedium>, clock: Arc<ManualClock>, cache: Obj
     let mut hits = 0;
     for step in 0..STEPS {
         let n = worker * 1_000_000 + random.below(KEYS);
+        // Let background work that this worker began go on, as an event loop would.
+        run(&executor, &device, turn_once());
         let name = key(n);
         match random.below(20) {
             0..=8 => {

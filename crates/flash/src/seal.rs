@@ -31,8 +31,8 @@ impl<B: Buffer> FlashStore<B> {
             Work::Checkpoint => {
                 if let Err(error) = self.checkpoint(device, mappings, now, false).await {
                     tracing::warn!("checkpoint: {error}");
-                    self.checkpoint_failed_at
-                        .store(self.log.position(), Ordering::Relaxed);
+                    let wanted = self.counters.log_records.load(Ordering::Relaxed).max(1);
+                    self.checkpoint_failed_at.store(wanted, Ordering::Relaxed);
                 } else {
                     self.checkpoint_failed_at.store(0, Ordering::Relaxed);
                 }

@@ -225,7 +225,7 @@ pub struct FlashStore<B> {
     synced_below: AtomicU64,
     version: AtomicU64,
     pub(crate) flush_at: AtomicU32,
-    /// Log position at the last checkpoint that failed; 0 = none since the last good one.
+    /// Log records wanted until the last checkpoint that failed; 0 = none since the last good one.
     pub(crate) checkpoint_failed_at: AtomicU64,
     /// Records that could not be stored were to have positions below this.
     pub(crate) log_failed_below: AtomicU64,
@@ -523,10 +523,11 @@ impl<B: Buffer> FlashStore<B> {
     /// Whether a quarter of the log has been written since the newest checkpoint, and, where one failed, another sixteenth
     /// since that: a device that refuses checkpoints is not asked all the time.
     fn wants_checkpoint(&self) -> bool {
-        let position = self.log.position();
+        // Records are counted as they are wanted: where the log is full its position stands still.
+        let wanted = self.counters.log_records.load(Ordering::Relaxed);
         let failed_at = self.checkpoint_failed_at.load(Ordering::Relaxed);
-        position.saturating_sub(self.log.last_checkpoint()) > self.geometry.log_slots / 4
-            && (failed_at == 0 || position > failed_at + self.geometry.log_slots / 16)
+        self.log.position().saturating_sub(self.log.last_checkpoint()) > self.geometry.log_slots / 4
+            && (failed_at == 0 || wanted > failed_at + self.geometry.log_slots / 16)
     }
 
     /// From now until the next checkpoint a crash empties the cache. A failing device gets a few tries; if none succeeds,

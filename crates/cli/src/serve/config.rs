@@ -291,3 +291,59 @@ fn address(text: &str, port: Option<u16>) -> Result<SocketAddr, String> {
     }
     resolve(host, port)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::serve::split_memcached_options;
+
+    fn listens(options: &str) -> anyhow::Result<Vec<String>> {
+        let words = format!("pumice serve {options}");
+        let (_, familiar) = split_memcached_options(words.split_whitespace().map(Into::into).collect())?;
+        let config = ServeConfig::resolve(&Layers::default(), false, &familiar)?;
+        let text = |listen| match listen {
+            Listen::Tcp(address) => address.to_string(),
+            Listen::Unix { path, mode } => format!("{} {:o}", path.display(), mode.unwrap_or(0)),
+        };
+        Ok(config.memcached.into_iter().map(text).collect())
+    }
+
+    #[test]
+    fn memcached_listens_where_its_options_say() {
+        assert_eq!(listens("").unwrap(), ["127.0.0.1:11211"]);
+        assert_eq!(listens("-p 5").unwrap(), ["127.0.0.1:5"]);
+        assert_eq!(listens("-s /s").unwrap(), ["/s 700"]);
+        assert_eq!(listens("-s /s -a 666 -p 5").unwrap(), ["/s 666", "127.0.0.1:5"]);
+        assert_eq!(
+            listens("-l 127.0.0.2,::1 -l 127.0.0.3:7").unwrap(),
+            ["127.0.0.2:11211", "[::1]:11211", "127.0.0.3:7"]
+        );
+        assert_eq!(listens("-l *").unwrap(), ["0.0.0.0:11211"]);
+        assert!(listens("-p 0").is_err());
+        assert!(listens("-l no.such.host.invalid").is_err());
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_the_contract() {
+        let config = ServeConfig::resolve(&Layers::default(), false, &Familiar::default()).unwrap();
+        assert_eq!(config.dram, 256 << 20);
+        assert_eq!(config.flash, PathBuf::from("pumice.flash"));
+        assert_eq!(config.flash_size, None);
+        assert_eq!(config.max_item_size, 1 << 20);
+        assert_eq!(config.admin, Some(SocketAddr::from(([127, 0, 0, 1], 9150))));
+        assert_eq!(
+            (config.flash_write, config.durability),
+            (FlashWrite::Insertion, Durability::Process)
+        );
+        assert!(config.threads >= 1);
+    }
+
+    #[test]
+    fn addresses_need_a_port_unless_there_is_a_default() {
+        assert_eq!(address("[::1]:5", None).unwrap().to_string(), "[::1]:5");
+        assert_eq!(address("127.0.0.1", Some(9)).unwrap().to_string(), "127.0.0.1:9");
+        for text in ["127.0.0.1", "::1", ":5", "1.2.3.4:99999", ""] {
+            assert!(address(text, None).is_err(), "{text}");
+        }
+    }
+}

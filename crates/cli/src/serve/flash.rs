@@ -17,13 +17,13 @@ use std::sync::Arc;
 /// The size of a new file, in bytes.
 const DEFAULT_BYTES: u64 = 4 << 30;
 
-/// The flash device, open.
-pub struct Flash {
-    /// What the workers make their handles of.
-    pub shared: Arc<FileShared>,
-    /// Block size of the cache on it; `None` where it is to be formatted.
+/// What the flash device is to be, found out without changing anything.
+pub struct Target {
+    /// Its size in bytes, in whole sectors.
+    pub capacity: u64,
+    /// Block size of the cache that is on it; `None` where it is to be formatted.
     pub block_bytes: Option<u64>,
-    /// The highest Unix time it has recorded.
+    /// The highest Unix time that the cache on it has recorded, in seconds.
     pub time: u32,
 }
 
@@ -34,7 +34,7 @@ enum Before {
     BlockDevice,
 }
 
-fn look(path: &Path) -> Before {
+fn before(path: &Path) -> Before {
     // Anything else, and what cannot be looked at, is for the opening to refuse.
     match std::fs::metadata(path) {
         Ok(meta) if meta.file_type().is_block_device() => Before::BlockDevice,
@@ -43,26 +43,27 @@ fn look(path: &Path) -> Before {
     }
 }
 
-/// Opens the device that the settings name. A cache that is there keeps its size and its blocks; settings that say
-/// otherwise are an error, and leave it as it was.
+/// Looks at the device that the settings name. A cache that is there keeps its size and its blocks.
 ///
 /// # Errors
-/// Usage, where settings and device disagree or the device holds something else; otherwise what opening it said.
-pub fn open(config: &ServeConfig) -> anyhow::Result<Flash> {
-    let before = look(&config.flash);
+/// Usage, where settings and device disagree; otherwise what opening it said, or that it holds something else.
+pub fn look(config: &ServeConfig) -> anyhow::Result<Target> {
+    let before = before(&config.flash);
     let wanted = wanted_bytes(config, &before)?;
     let is_used = matches!(before, Before::BlockDevice | Before::File { len: 1.. });
-    if config.reformat || !is_used {
-        return fresh(config, wanted.unwrap_or(DEFAULT_BYTES), &before);
-    }
-    // At the size it has, so that nothing grows before it is known to be ours.
-    let Some(found) = peek(config, &before)? else {
-        return fresh(config, wanted.unwrap_or(DEFAULT_BYTES), &before);
+    let found = if config.reformat || !is_used {
+        None
+    } else {
+        peek(config, &before)?
     };
-    if let Some(wanted) = wanted
-        && config.flash_size.is_some()
-        && wanted / SECTOR_BYTES as u64 * SECTOR_BYTES as u64 != found.capacity
-    {
+    let Some(found) = found else {
+        return Ok(Target {
+            capacity: wanted,
+            block_bytes: None,
+            time: 0,
+        });
+    };
+    if config.flash_size.is_some() && wanted != found.capacity {
         return Err(usage(format!(
             "--flash-size is {} but {} was made with {} ({} bytes); change the setting, or --reformat to erase it",
             Human(wanted),
@@ -81,16 +82,25 @@ pub fn open(config: &ServeConfig) -> anyhow::Result<Flash> {
             Human(found.block_bytes),
         )));
     }
-    let shared = open_file(config, Some(found.capacity), true)?;
-    Ok(Flash {
-        shared: Arc::new(shared),
+    Ok(Target {
+        capacity: found.capacity,
         block_bytes: Some(found.block_bytes),
         time: found.time,
     })
 }
 
-/// The size that the settings ask for, in bytes; `None` = what a block device has.
-fn wanted_bytes(config: &ServeConfig, before: &Before) -> anyhow::Result<Option<u64>> {
+impl Target {
+    /// Opens the device, making the file and reserving its space where that is needed.
+    ///
+    /// # Errors
+    /// What opening it said.
+    pub fn open(&self, config: &ServeConfig) -> anyhow::Result<Arc<FileShared>> {
+        open_file(config, Some(self.capacity), true).map(Arc::new)
+    }
+}
+
+/// The size that the settings ask for, in bytes and whole sectors.
+fn wanted_bytes(config: &ServeConfig, before: &Before) -> anyhow::Result<u64> {
     let whole = || -> anyhow::Result<u64> {
         if let Before::BlockDevice = before {
             return Ok(open_file(config, None, false)?.capacity());
@@ -107,25 +117,14 @@ fn wanted_bytes(config: &ServeConfig, before: &Before) -> anyhow::Result<Option<
         })?;
         Ok(stat.f_blocks.saturating_mul(stat.f_frsize))
     };
-    Ok(match (config.flash_size, before) {
-        (Some(Size::Bytes(bytes)), _) => Some(bytes),
-        (Some(share), _) => Some(share.of(whole()?)),
-        (None, Before::BlockDevice) => None,
-        (None, Before::File { len: len @ 1.. }) => Some(*len),
-        (None, _) => Some(DEFAULT_BYTES),
-    })
-}
-
-fn fresh(config: &ServeConfig, bytes: u64, before: &Before) -> anyhow::Result<Flash> {
-    let size = match (before, config.flash_size) {
-        (Before::BlockDevice, None) => None,
-        _ => Some(bytes),
+    let bytes = match (config.flash_size, before) {
+        (Some(Size::Bytes(bytes)), _) => bytes,
+        (Some(share), _) => share.of(whole()?),
+        (None, Before::BlockDevice) => whole()?,
+        (None, Before::File { len: len @ 1.. }) => *len,
+        (None, _) => DEFAULT_BYTES,
     };
-    Ok(Flash {
-        shared: Arc::new(open_file(config, size, true)?),
-        block_bytes: None,
-        time: 0,
-    })
+    Ok(bytes / SECTOR_BYTES as u64 * SECTOR_BYTES as u64)
 }
 
 fn open_file(config: &ServeConfig, size: Option<u64>, preallocate: bool) -> anyhow::Result<FileShared> {

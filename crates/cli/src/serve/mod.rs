@@ -7,6 +7,8 @@ mod config;
 mod familiar;
 mod figures;
 mod flash;
+mod limits;
+mod memory;
 mod report;
 mod user;
 mod worker;
@@ -14,13 +16,12 @@ mod worker;
 pub use familiar::{Familiar, split_memcached_options};
 
 use crate::settings::{Layers, Settings};
-use crate::usage::usage;
 use anyhow::{Context, anyhow};
 use clap::Args;
 use config::ServeConfig;
 use figures::ServerFigures;
-use flash::Flash;
-use pumice::{CacheOptions, MemoryPlan, PlanError};
+use memory::Connections;
+use pumice::CacheOptions;
 use pumice_door_memcached::parse::Limits;
 use pumice_door_memcached::{Door, DoorConfig};
 use pumice_world::SystemClock;
@@ -65,9 +66,12 @@ pub fn run(args: ServeArgs, familiar: Familiar) -> anyhow::Result<()> {
     if let Some(user) = &config.user {
         user::become_user(user)?;
     }
-    let flash = flash::open(&config)?;
+    limits::allow_open_files(&config);
+    // Whether it can work is known before anything is made.
+    let target = flash::look(&config)?;
     let connections = Connections::plan(&config);
-    let plan = divide(&config, &flash, &connections)?;
+    let plan = memory::divide(&config, &target, &connections)?;
+    let flash = target.open(&config)?;
     let door = bind(&config, &connections)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -77,8 +81,8 @@ pub fn run(args: ServeArgs, familiar: Familiar) -> anyhow::Result<()> {
     report::start(&config, &flash, &plan);
     let (stop, stopping) = watch::channel(false);
     let common = Arc::new(Common {
-        clock: Arc::new(SystemClock::new(flash.time)),
-        flash: flash.shared,
+        clock: Arc::new(SystemClock::new(target.time)),
+        flash,
         options: CacheOptions {
             dram_bytes: usize::try_from(plan.pool).context("the DRAM budget does not fit this machine")?,
             buffers_max: plan.buffers,
@@ -105,45 +109,6 @@ pub fn run(args: ServeArgs, familiar: Familiar) -> anyhow::Result<()> {
             Some(listener) => Some(start_admin(listener, &common, config.dram)?),
         };
         supervise(&config, common, &stop, address).await
-    })
-}
-
-/// Memory for connections, in bytes.
-struct Connections {
-    /// For values on their way in.
-    receive_budget: u64,
-    /// All together: the above, lines and small values being read, replies being sent.
-    total: u64,
-    /// Values up to this length are received in the connection's own buffer.
-    inline_value: u32,
-}
-
-impl Connections {
-    fn plan(config: &ServeConfig) -> Self {
-        let largest = u64::from(config.max_item_size) + 2;
-        let receive_budget = (config.dram / 16).clamp(2 << 20, 64 << 20).max(largest);
-        Self {
-            receive_budget,
-            // Idle connections hold no buffer; 64 KiB is what a busy one holds, and 64 are busy at a time.
-            total: receive_budget + (64.min(config.max_connections as u64) << 16),
-            inline_value: 32 << 10,
-        }
-    }
-}
-
-fn divide(config: &ServeConfig, flash: &Flash, connections: &Connections) -> anyhow::Result<MemoryPlan> {
-    let block_bytes = flash.block_bytes.or(config.block_size);
-    let capacity = flash.shared.capacity();
-    MemoryPlan::divide(config.dram, capacity, block_bytes, connections.total, config.alpha).map_err(|error| {
-        let PlanError::TooSmall { given, min } = error;
-        usage(format!(
-            "--dram {} is too little for {} of flash, values of {} and {} connections; the smallest that works is {}",
-            crate::size::Human(given),
-            crate::size::Human(capacity),
-            crate::size::Human(u64::from(config.max_item_size)),
-            config.max_connections,
-            crate::size::Human(min),
-        ))
     })
 }
 

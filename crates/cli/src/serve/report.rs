@@ -1,9 +1,9 @@
 //! What a server says about itself on standard output.
 
 use super::config::ServeConfig;
-use super::flash::Flash;
 use crate::size::Human;
 use pumice::{MemoryPlan, Recovered};
+use pumice_device::FileShared;
 use pumice_door_memcached::Listen;
 use std::fmt;
 use std::io::Write;
@@ -17,7 +17,7 @@ pub fn line(text: fmt::Arguments<'_>) {
 }
 
 /// What is known before the cache is opened.
-pub fn start(config: &ServeConfig, flash: &Flash, plan: &MemoryPlan) {
+pub fn start(config: &ServeConfig, flash: &FileShared, plan: &MemoryPlan) {
     line(format_args!("pumice {}", env!("CARGO_PKG_VERSION")));
     line(format_args!(
         "dram: {} = {} for items and index + {} for {} block buffers + {} for connections + {} for the program",
@@ -28,18 +28,17 @@ pub fn start(config: &ServeConfig, flash: &Flash, plan: &MemoryPlan) {
         Human(plan.connections),
         Human(plan.base),
     ));
-    let shared = &flash.shared;
     line(format_args!(
         "flash: {}, {} in blocks of {}, {} with {}, layout fifo, index full, durability {}",
         config.flash.display(),
-        Human(shared.capacity()),
+        Human(flash.capacity()),
         Human(plan.block_bytes),
-        if shared.is_direct() {
+        if flash.is_direct() {
             "O_DIRECT"
         } else {
             "buffered I/O"
         },
-        shared.engine(),
+        flash.engine(),
         match config.durability {
             pumice::Durability::Process => "process",
             pumice::Durability::Power => "power",

@@ -1,0 +1,39 @@
+//! Limits of the operating system.
+
+use super::config::ServeConfig;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Descriptors beside those of connections: flash, sockets, and some for each worker's event loop and ring.
+fn others(config: &ServeConfig) -> u64 {
+    32 + 8 * config.threads as u64
+}
+
+/// Raises the limit of open files to what the connections need, as far as the system allows; warns where that is not far
+/// enough, since connections are then refused early.
+pub fn allow_open_files(config: &ServeConfig) {
+    let needed = config.max_connections as u64 + others(config);
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_none_or(|current| current >= needed) {
+        return;
+    }
+    let allowed = limit.maximum.map_or(needed, |maximum| maximum.min(needed));
+    let raised = setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: Some(allowed),
+            maximum: limit.maximum,
+        },
+    );
+    if raised.is_err() || allowed < needed {
+        let current = if raised.is_ok() {
+            Some(allowed)
+        } else {
+            limit.current
+        };
+        tracing::warn!(
+            "{} open files are allowed, --max-connections {} needs {needed}: raise the limit (ulimit -n)",
+            current.unwrap_or(0),
+            config.max_connections,
+        );
+    }
+}
