@@ -143,7 +143,7 @@ impl<D: Device + Clone> ObjectCache<D> {
                         return None;
                     }
                     if record.header().is_expired(cx.now()) {
-                        inner.drop_copy_unlogged(flash.hash, flash.location, Gone::Expired);
+                        inner.drop_logged(cx, flash.hash, flash.location, Gone::Expired);
                         return None;
                     }
                     let place = self.promote(cx, flash, &record);
@@ -231,7 +231,7 @@ impl<B: Buffer> Inner<B> {
         let mut shard = self.lock(hash);
         if let Some(found) = shard.dram.find(&self.tier, hash, key, slice) {
             if found.record.header().is_expired(cx.now()) {
-                self.expire_locked(&mut shard, hash, &found.record, found.home, found.address);
+                self.expire_locked(cx, &mut shard, hash, &found.record, found.home, found.address);
                 return Part::Miss;
             }
             if count && found.frequency < pumice_tier::FREQUENCY_MAX {
@@ -260,8 +260,9 @@ impl<B: Buffer> Inner<B> {
                     return Part::Miss;
                 }
                 if is_expired(record.header().expiry, cx.now()) {
+                    let version = self.store().next_version();
+                    self.store().invalidate(&cx.device, hash, location, version);
                     shard.flash.remove_at(hash, location);
-                    self.store().forget(location);
                     self.books.expired.add(u64::from(location.len));
                     return Part::Miss;
                 }
@@ -272,13 +273,23 @@ impl<B: Buffer> Inner<B> {
         }
     }
 
-    /// Removes an expired item from both tiers. Expiry needs no log: what has expired stays expired.
-    fn expire_locked(&self, shard: &mut Shard, hash: KeyHash, record: &Record<B>, home: u64, address: u64) {
+    /// Removes an expired item from both tiers. What flash held is logged: after a crash the clock may show an earlier time,
+    /// and a later set found nothing to log.
+    fn expire_locked<D: Device<Buf = B>>(
+        &self,
+        cx: &Cx<D>,
+        shard: &mut Shard,
+        hash: KeyHash,
+        record: &Record<B>,
+        home: u64,
+        address: u64,
+    ) {
         shard.dram.remove(hash, address);
         if self.is_home(shard, hash, home)
             && let Some(location) = shard.flash.remove(hash)
         {
-            self.store().forget(location);
+            let version = self.store().next_version();
+            self.store().invalidate(&cx.device, hash, location, version);
         }
         self.books.expired.add(self.store().padded_len(&record.parts()));
     }
@@ -288,11 +299,6 @@ impl<B: Buffer> Inner<B> {
         let shard = self.lock(flash.hash);
         shard.flash.is_live(flash.hash, flash.location)
             && self.store().sequence_at(flash.location) == flash.sequence
-    }
-
-    /// Removes a mapping that needs no log record.
-    fn drop_copy_unlogged(&self, hash: KeyHash, location: Location, why: Gone) {
-        pumice_flash::Mappings::drop_copy(self, hash, location, why);
     }
 
     /// Removes the mapping of a copy that could not be read, and logs that: the next read might succeed, and a copy
