@@ -342,6 +342,9 @@ class Run:
             else:
                 self.sealed += len(quiet)
                 self.kept += served
+                if served < 0.95 * len(quiet):
+                    said = [line for line in server.log().splitlines() if line.startswith("recovered")]
+                    print(f"round {number}: only {served} quiet objects; {said}, {server.stats()['books']}")
             client.close()
             found = self.verify(server, number)
             print(
