@@ -4,6 +4,7 @@
 //! the ghosts; an item of the main queue that was hit goes round again with one hit less.
 
 use crate::cache::{Cx, Inner, ObjectCache};
+use crate::part::PartId;
 use pumice_device::Device;
 use pumice_flash::{LogKind, Record};
 use pumice_memory::Buffer;
@@ -98,7 +99,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         let mut only_dram = Vec::new();
         let now = cx.now();
         inner.tier.visit_all(|address, record, home| {
-            let hash = inner.hasher.hash(record.key(), record.header().slice);
+            let hash = inner.hasher.hash(&PartId::of(&record.parts()));
             let shard = inner.lock(hash);
             let is_live = shard.dram.frequency(hash, address).is_some() && !record.header().is_expired(now);
             if is_live && !inner.is_home(&shard, hash, home) {
@@ -133,7 +134,7 @@ impl<B: Buffer> Inner<B> {
     /// Decides over one item of a segment that is being emptied.
     fn evict_item(&self, now: u32, queue: Queue, address: u64, record: &Record<B>, home: u64) {
         let parts = record.parts();
-        let hash = self.hasher.hash(parts.key, parts.slice);
+        let hash = self.hasher.hash(&PartId::of(&parts));
         let mut shard = self.lock(hash);
         let Some(hits) = shard.dram.frequency(hash, address) else {
             return;

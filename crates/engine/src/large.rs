@@ -1,10 +1,15 @@
 //! Large objects: a head that describes them, and slices that are records of their own.
 //!
-//! The slices of one set share a version, which the head names; a hit is the head and every slice with that version.
+//! The slices of one set share a version, which the head names and which is part of their place in the index: a hit is
+//! the head and every slice of that set. Sets of one key at once write slices side by side; the head that stands decides,
+//! and the loser's slices are removed. A small value that replaces a large object does not look for its slices: they
+//! leave when their block does.
 
+use crate::books::{Books, Line};
 use crate::cache::{Cx, Inner, ObjectCache};
 use crate::object::{Meta, Object, Tier};
-use crate::read::Place;
+use crate::part::PartId;
+use crate::read::{Part, Place, Seen};
 use crate::write::RejectReason;
 use pumice_device::Device;
 use pumice_flash::codec::Fields;
@@ -15,7 +20,7 @@ use pumice_memory::{Buffer, Payload};
 /// The value of a head record: what the object is made of. 20 bytes, little-endian: slices' version (8), length of the
 /// value (8), number of slices (4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Manifest {
+pub(crate) struct Manifest {
     version: u64,
     value_len: u64,
     slices: u32,
@@ -24,7 +29,7 @@ struct Manifest {
 const MANIFEST_BYTES: usize = 20;
 
 impl Manifest {
-    fn encode(&self) -> [u8; MANIFEST_BYTES] {
+    pub(crate) fn encode(&self) -> [u8; MANIFEST_BYTES] {
         let mut out = [0; MANIFEST_BYTES];
         out[..8].copy_from_slice(&self.version.to_le_bytes());
         out[8..16].copy_from_slice(&self.value_len.to_le_bytes());
@@ -32,7 +37,11 @@ impl Manifest {
         out
     }
 
-    fn decode<B: Buffer>(head: &Record<B>) -> Option<Self> {
+    /// What a head describes; `None` for other records.
+    pub(crate) fn decode<B: Buffer>(head: &Record<B>) -> Option<Self> {
+        if head.header().slice != SliceId::Head {
+            return None;
+        }
         let Payload::Bytes(bytes) = head.value() else {
             return None;
         };
@@ -42,6 +51,42 @@ impl Manifest {
             value_len: fields.u64()?,
             slices: fields.u32()?,
         })
+    }
+}
+
+/// A large object whose head was found; its slices are read by [`ObjectCache::read_large`].
+#[derive(Debug)]
+pub struct LargeLookup<B> {
+    pub(crate) head: Record<B>,
+    pub(crate) place: Place,
+    tier: Tier,
+    manifest: Manifest,
+}
+
+impl<B: Buffer> LargeLookup<B> {
+    pub(crate) fn of(seen: Seen<B>) -> Option<Self> {
+        Some(Self {
+            manifest: Manifest::decode(&seen.record)?,
+            head: seen.record,
+            place: seen.place,
+            tier: seen.tier,
+        })
+    }
+
+    /// Length of the value in bytes: what reading it takes.
+    pub fn value_len(&self) -> u64 {
+        self.manifest.value_len
+    }
+
+    /// The object without its value.
+    pub(crate) fn without_value(self) -> Option<(Object<B>, Place)> {
+        let object = Object {
+            value_len: usize::try_from(self.manifest.value_len).ok()?,
+            head: self.head,
+            parts: Vec::new(),
+            tier: self.tier,
+        };
+        Some((object, self.place))
     }
 }
 
@@ -55,13 +100,16 @@ impl<D: Device + Clone> ObjectCache<D> {
         meta: Meta,
     ) -> Result<u64, RejectReason> {
         let slices = Slices::new(&self.inner, key, value).inspect_err(|_| self.remove(cx, key))?;
+        let old = match self.inner.part(cx, &PartId::object(key), false) {
+            Part::Hit(seen) => Manifest::decode(&seen.record),
+            Part::Miss | Part::Flash(_) => None,
+        };
         for slice in slices.parts(key, meta) {
-            let hash = self.inner.hasher.hash(key, slice.slice);
             // Without one slice there is no object, and the older one is gone all the same.
-            self.publish_slice(cx, hash, slice)
-                .inspect_err(|_| self.remove(cx, key))?;
+            self.publish_slice(cx, slice)
+                .inspect_err(|_| self.give_up(cx, key, slices.manifest))?;
         }
-        self.publish_head(cx, key, &slices.manifest.encode(), meta)
+        self.replace_head(cx, key, slices.manifest, meta, old)
     }
 
     /// Stores a large object, waiting for block buffers between slices.
@@ -72,52 +120,74 @@ impl<D: Device + Clone> ObjectCache<D> {
         value: Payload<'_>,
         meta: Meta,
     ) -> Result<u64, RejectReason> {
-        let head = self
+        let old = self.standing_manifest(cx, key).await;
+        let manifest = self
             .write_slices(cx, key, value)
             .await
             .inspect_err(|_| self.remove(cx, key))?;
-        self.publish_head(cx, key, &head, meta)
+        self.replace_head(cx, key, manifest, meta, old)
     }
 
-    fn publish_head(&self, cx: &Cx<D>, key: &[u8], head: &[u8], meta: Meta) -> Result<u64, RejectReason> {
-        let value = Payload::Bytes(head);
-        self.publish(
-            cx,
-            RecordParts {
-                version: 0,
-                expiry: meta.expiry,
-                flags: meta.flags,
-                slice: SliceId::Head,
-                key,
-                value,
-                value_crc: payload_checksum(value),
-            },
-        )
+    /// What the key's head describes now, if it is a large object's and can be had with little reading.
+    async fn standing_manifest(&self, cx: &Cx<D>, key: &[u8]) -> Option<Manifest> {
+        let part = PartId::object(key);
+        match self.inner.part(cx, &part, false) {
+            Part::Hit(seen) => Manifest::decode(&seen.record),
+            Part::Miss => None,
+            Part::Flash(flash) if flash.len() > HEAD_BYTES_MAX => None,
+            Part::Flash(flash) => {
+                let seen = self.fetch_from(cx, &part, flash).await?;
+                Manifest::decode(&seen.record)
+            }
+        }
     }
 
-    /// Writes the slices of a value, waiting for block buffers, and returns the head's value.
+    /// Stores the head, which makes the object visible, and removes the slices that it replaces.
+    fn replace_head(
+        &self,
+        cx: &Cx<D>,
+        key: &[u8],
+        manifest: Manifest,
+        meta: Meta,
+        old: Option<Manifest>,
+    ) -> Result<u64, RejectReason> {
+        let stored = self.publish(cx, head_parts(key, Payload::Bytes(&manifest.encode()), meta));
+        if stored.is_err() {
+            self.drop_slices(cx, key, manifest, |books| &books.rejected);
+        }
+        if let Some(old) = old {
+            self.drop_slices(cx, key, old, |books| &books.overwritten);
+        }
+        stored
+    }
+
+    /// Removes what was written of an object that cannot be stored, and whatever stood under its key.
+    fn give_up(&self, cx: &Cx<D>, key: &[u8], manifest: Manifest) {
+        self.drop_slices(cx, key, manifest, |books| &books.rejected);
+        self.remove(cx, key);
+    }
+
+    /// Writes the slices of a value, waiting for block buffers. Where one cannot be stored, none stays.
+    ///
+    /// # Errors
+    /// [`RejectReason`]; what stands under the key is untouched.
     pub(crate) async fn write_slices(
         &self,
         cx: &Cx<D>,
         key: &[u8],
         value: Payload<'_>,
-    ) -> Result<Vec<u8>, RejectReason> {
+    ) -> Result<Manifest, RejectReason> {
         let slices = Slices::new(&self.inner, key, value)?;
         for slice in slices.parts(key, Meta::default()) {
             self.wait_for_room(cx, slice.encoded_len() as u64).await;
-            let hash = self.inner.hasher.hash(key, slice.slice);
-            self.publish_slice(cx, hash, slice)?;
+            self.publish_slice(cx, slice)
+                .inspect_err(|_| self.drop_slices(cx, key, slices.manifest, |books| &books.rejected))?;
             if self.inner.lockstep {
                 self.quiesce(cx).await;
             }
         }
-        let head = slices.manifest.encode().to_vec();
-        self.wait_for_room(
-            cx,
-            (pumice_flash::record::HEADER_BYTES + key.len() + head.len()) as u64,
-        )
-        .await;
-        Ok(head)
+        self.wait_for_room(cx, HEAD_BYTES_MAX.into()).await;
+        Ok(slices.manifest)
     }
 
     /// Waits until flash has room for a record of `len` bytes, or until nothing is under way that could make room.
@@ -134,8 +204,9 @@ impl<D: Device + Clone> ObjectCache<D> {
 
     /// Stores a slice. It keeps the version of its set, which orders it as well as a new one would: log records void what is
     /// *below* a version.
-    fn publish_slice(&self, cx: &Cx<D>, hash: u64, parts: RecordParts<'_>) -> Result<(), RejectReason> {
+    fn publish_slice(&self, cx: &Cx<D>, parts: RecordParts<'_>) -> Result<(), RejectReason> {
         self.make_room(cx);
+        let hash = self.inner.hasher.hash(&PartId::of(&parts));
         let stored = {
             let mut shard = self.inner.lock(hash);
             self.inner.publish_versioned(cx, &mut shard, hash, parts)
@@ -144,76 +215,90 @@ impl<D: Device + Clone> ObjectCache<D> {
         stored.map(|_| ())
     }
 
-    /// Completes a hit: a whole object is complete, a large one needs its slices.
-    pub(crate) async fn assemble_object(
+    /// Reads the slices of a large object. `None` where one has been evicted: the object is then no more.
+    pub async fn read_large(
         &self,
         cx: &Cx<D>,
         key: &[u8],
-        head: Record<D::Buf>,
-        tier: Tier,
-        place: Place,
+        large: LargeLookup<D::Buf>,
+    ) -> Option<Object<D::Buf>> {
+        self.gather(cx, key, large).await.map(|(object, _)| object)
+    }
+
+    pub(crate) async fn gather(
+        &self,
+        cx: &Cx<D>,
+        key: &[u8],
+        large: LargeLookup<D::Buf>,
     ) -> Option<(Object<D::Buf>, Place)> {
-        if head.header().slice != SliceId::Head {
-            return Some((Object::whole(head, tier), place));
-        }
-        let manifest = Manifest::decode(&head)?;
-        let value_len = usize::try_from(manifest.value_len).ok()?;
-        let mut object = Object {
-            head,
-            parts: Vec::new(),
-            value_len,
-            tier,
-        };
+        let manifest = large.manifest;
+        let (mut object, place) = large.without_value()?;
         let mut len = 0;
         for number in 0..u16::try_from(manifest.slices).ok()? {
-            let slice = self.fetch(cx, key, SliceId::Part(number)).await;
-            let slice = slice.filter(|(record, ..)| record.header().version == manifest.version);
-            let Some((record, slice_tier, _)) = slice else {
-                // A slice has been evicted: the object is no more.
+            let part = PartId::slice(key, number, manifest.version);
+            let Some(slice) = self.fetch(cx, &part).await else {
                 self.drop_head(cx, key, place);
+                self.drop_slices(cx, key, manifest, |books| &books.evicted);
                 return None;
             };
-            if slice_tier == Tier::Flash {
+            if slice.tier == Tier::Flash {
                 object.tier = Tier::Flash;
             }
-            len += record.header().value_len as usize;
-            object.parts.push(record);
+            len += slice.record.header().value_len as usize;
+            object.parts.push(slice.record);
         }
-        (len == value_len).then_some((object, place))
+        (len == object.value_len).then_some((object, place))
     }
 
     /// Removes the head of an object that has lost a slice, if it still is where it was seen.
     fn drop_head(&self, cx: &Cx<D>, key: &[u8], place: Place) {
         let inner = &*self.inner;
-        let hash = inner.hasher.hash(key, SliceId::Whole);
+        let part = PartId::object(key);
+        let hash = inner.hasher.hash(&part);
         let mut shard = inner.lock(hash);
         if !self.is_still(&shard, hash, key, place) {
             return;
         }
         let version = inner.store().next_version();
-        for bytes in inner.clear_key(cx, &mut shard, hash, key, SliceId::Whole, version) {
+        for bytes in inner.clear_part(cx, &mut shard, hash, &part, version) {
             inner.books.evicted.add(bytes);
         }
     }
 
-    /// Removes the slices of a deleted object.
-    pub(crate) fn delete_slices(&self, cx: &Cx<D>, key: &[u8], object: &Object<D::Buf>) {
+    /// Removes the slices of a set, those that are there.
+    pub(crate) fn drop_slices(
+        &self,
+        cx: &Cx<D>,
+        key: &[u8],
+        manifest: Manifest,
+        line: impl Fn(&Books) -> &Line,
+    ) {
         let inner = &*self.inner;
-        let Some(manifest) = Some(&object.head)
-            .filter(|_| object.is_sliced())
-            .and_then(Manifest::decode)
-        else {
-            return;
-        };
         for number in 0..u16::try_from(manifest.slices).unwrap_or(0) {
-            let slice = SliceId::Part(number);
-            let hash = inner.hasher.hash(key, slice);
+            let part = PartId::slice(key, number, manifest.version);
+            let hash = inner.hasher.hash(&part);
             let mut shard = inner.lock(hash);
             let version = inner.store().next_version();
-            for bytes in inner.clear_key(cx, &mut shard, hash, key, slice, version) {
-                inner.books.deleted.add(bytes);
+            for bytes in inner.clear_part(cx, &mut shard, hash, &part, version) {
+                line(&inner.books).add(bytes);
             }
         }
+    }
+}
+
+/// The longest head record: header, key and manifest, rounded up as blocks do.
+const HEAD_BYTES_MAX: u32 = 512;
+
+/// The record of a head.
+pub(crate) fn head_parts<'a>(key: &'a [u8], manifest: Payload<'a>, meta: Meta) -> RecordParts<'a> {
+    RecordParts {
+        version: 0,
+        expiry: meta.expiry,
+        flags: meta.flags,
+        slice: SliceId::Head,
+        key,
+        value: manifest,
+        value_crc: payload_checksum(manifest),
     }
 }
 

@@ -31,6 +31,7 @@ mod config;
 mod evict;
 mod large;
 mod object;
+mod part;
 mod read;
 mod shards;
 mod stats;
@@ -40,12 +41,13 @@ mod write;
 pub use books::{Books, BooksSnapshot};
 pub use cache::{Cx, ObjectCache};
 pub use config::{CacheOptions, FlashWrite, MemoryPlan, PlanError};
+pub use large::LargeLookup;
 pub use object::{Meta, Object, Tier};
 pub use pumice_flash::{Durability, FlashCounts, Recovered};
-pub use read::{FlashLookup, Lookup};
-pub use shards::{HashLimit, KeyHasher};
+pub use read::{FlashLookup, Found, Lookup};
+pub use shards::HashLimit;
 pub use stats::Stats;
-pub use update::{Action, Outcome};
+pub use update::{Action, Outcome, Reads};
 pub use write::RejectReason;
 
 /// The longest key, in bytes, as memcached has it.

@@ -22,12 +22,23 @@ pub enum Tier {
 }
 
 /// A hit. It pins the memory that its value stands in; drop it soon.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Object<B> {
     pub(crate) head: Record<B>,
     pub(crate) parts: Vec<Record<B>>,
     pub(crate) value_len: usize,
     pub(crate) tier: Tier,
+}
+
+impl<B> Clone for Object<B> {
+    /// Shares the memory.
+    fn clone(&self) -> Self {
+        Self {
+            head: self.head.clone(),
+            parts: self.parts.clone(),
+            ..*self
+        }
+    }
 }
 
 impl<B: Buffer> Object<B> {
@@ -87,6 +98,22 @@ impl<B: Buffer> Object<B> {
     /// Which tier answered.
     pub fn tier(&self) -> Tier {
         self.tier
+    }
+
+    /// Whether the value stands in a block buffer, of which there are few.
+    pub fn pins_block(&self) -> bool {
+        // Items of the DRAM tier have no sequence.
+        self.tier == Tier::Dram && self.header().sequence != 0
+    }
+
+    /// Copies what stands in memory that the cache wants back, for holding the object longer than a moment.
+    pub fn detach(&mut self) {
+        if self.tier == Tier::Dram {
+            self.head = self.head.detached();
+        }
+        for part in &mut self.parts {
+            *part = part.detached();
+        }
     }
 
     /// A copy of the value; bytes that only have a length read as zero.

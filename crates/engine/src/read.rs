@@ -1,8 +1,11 @@
 //! Looking up and reading.
 
 use crate::cache::{Cx, Inner, ObjectCache};
+use crate::large::LargeLookup;
 use crate::object::{Object, Tier};
+use crate::part::PartId;
 use crate::shards::Shard;
+use crate::update::Reads;
 use pumice_device::Device;
 use pumice_flash::record::is_expired;
 use pumice_flash::{Gone, ReadFault, Record, SliceId, Source};
@@ -21,6 +24,18 @@ pub enum Lookup<B> {
     Miss,
     /// It may be on flash: see [`ObjectCache::finish`].
     Flash(FlashLookup),
+    /// It is a large object, whose slices are to be read: see [`ObjectCache::read_large`].
+    Large(LargeLookup<B>),
+}
+
+/// What reading flash found.
+pub enum Found<B> {
+    /// The object.
+    Hit(Object<B>),
+    /// Nothing, or another key.
+    Miss,
+    /// A large object, whose slices are to be read: see [`ObjectCache::read_large`].
+    Large(LargeLookup<B>),
 }
 
 /// A read that is to be made.
@@ -31,9 +46,33 @@ pub struct FlashLookup {
     sequence: u64,
 }
 
+impl FlashLookup {
+    /// Bytes to read, less what rounding up to sectors adds.
+    #[expect(clippy::len_without_is_empty, reason = "never empty")]
+    pub fn len(&self) -> u32 {
+        self.location.len
+    }
+}
+
+/// A part that was found.
+pub(crate) struct Seen<B> {
+    pub(crate) record: Record<B>,
+    pub(crate) tier: Tier,
+    pub(crate) place: Place,
+}
+
+impl<B: Buffer> Seen<B> {
+    fn found(self) -> Found<B> {
+        if self.record.header().slice != SliceId::Head {
+            return Found::Hit(Object::whole(self.record, self.tier));
+        }
+        LargeLookup::of(self).map_or(Found::Miss, Found::Large)
+    }
+}
+
 /// What one part of an object was found as.
 pub(crate) enum Part<B> {
-    Hit(Record<B>, Tier, Place),
+    Hit(Seen<B>),
     Miss,
     Flash(FlashLookup),
 }
@@ -53,82 +92,98 @@ impl<D: Device + Clone> ObjectCache<D> {
     /// Looks a key up without I/O. A hit counts for eviction.
     pub fn lookup(&self, cx: &Cx<D>, key: &[u8]) -> Lookup<D::Buf> {
         self.flush_if_due(cx);
-        match self.inner.part(cx, key, SliceId::Whole, true) {
-            Part::Hit(record, tier, place) if record.header().slice == SliceId::Head => {
-                // The slices of a large object are fetched one by one, some from flash: the slow path knows how.
-                let _ = (tier, place);
-                let hash = self.inner.hasher.hash(key, SliceId::Whole);
-                Lookup::Flash(FlashLookup {
-                    hash,
-                    location: Location { offset: 0, len: 0 },
-                    sequence: 0,
-                })
-            }
-            Part::Hit(record, tier, _) => Lookup::Hit(Object::whole(record, tier)),
+        match self.inner.part(cx, &PartId::object(key), true) {
+            Part::Hit(seen) => match seen.found() {
+                Found::Hit(object) => Lookup::Hit(object),
+                Found::Large(large) => Lookup::Large(large),
+                Found::Miss => Lookup::Miss,
+            },
             Part::Miss => Lookup::Miss,
             Part::Flash(flash) => Lookup::Flash(flash),
         }
     }
 
-    /// Reads what [`ObjectCache::lookup`] found may be on flash: one device read, unless the object is large or its block
-    /// was reclaimed meanwhile. The object goes to the DRAM tier.
-    pub async fn finish(&self, cx: &Cx<D>, key: &[u8], flash: FlashLookup) -> Option<Object<D::Buf>> {
-        let found = if flash.location.len == 0 {
-            self.fetch(cx, key, SliceId::Whole).await
-        } else {
-            self.fetch_from(cx, key, SliceId::Whole, flash).await
-        };
-        let (record, tier, place) = found?;
-        self.assemble_object(cx, key, record, tier, place)
-            .await
-            .map(|(object, _)| object)
+    /// Reads what [`ObjectCache::lookup`] found may be on flash: one device read, unless its block was reclaimed meanwhile.
+    /// The object goes to the DRAM tier.
+    pub async fn finish(&self, cx: &Cx<D>, key: &[u8], flash: FlashLookup) -> Found<D::Buf> {
+        let seen = self.fetch_from(cx, &PartId::object(key), flash).await;
+        seen.map_or(Found::Miss, Seen::found)
     }
 
     /// Gets an object from whichever tier has it.
     pub async fn get(&self, cx: &Cx<D>, key: &[u8]) -> Option<Object<D::Buf>> {
-        match self.lookup(cx, key) {
-            Lookup::Hit(object) => Some(object),
-            Lookup::Miss => None,
+        let found = match self.lookup(cx, key) {
+            Lookup::Hit(object) => Found::Hit(object),
+            Lookup::Miss => Found::Miss,
+            Lookup::Large(large) => Found::Large(large),
             Lookup::Flash(flash) => self.finish(cx, key, flash).await,
+        };
+        match found {
+            Found::Hit(object) => Some(object),
+            Found::Miss => None,
+            Found::Large(large) => self.read_large(cx, key, large).await,
         }
     }
 
     /// Gets an object and where it was seen, for a conditional change.
-    pub(crate) async fn observe(&self, cx: &Cx<D>, key: &[u8]) -> (Option<Object<D::Buf>>, Place) {
+    ///
+    /// # Errors
+    /// The bytes that reading it takes, where those are more than allowed.
+    pub(crate) async fn observe(
+        &self,
+        cx: &Cx<D>,
+        key: &[u8],
+        reads: Reads,
+    ) -> Result<(Option<Object<D::Buf>>, Place), u64> {
         self.flush_if_due(cx);
         // What flash has under these hash bits before looking: if the key turns out to be absent, this was a stranger's.
-        let hash = self.inner.hasher.hash(key, SliceId::Whole);
+        let part = PartId::object(key);
+        let hash = self.inner.hasher.hash(&part);
         let before = self.inner.lock(hash).flash.get(hash);
-        let Some((record, tier, place)) = self.fetch(cx, key, SliceId::Whole).await else {
-            return (None, Place::Absent(before));
+        let seen = match self.inner.part(cx, &part, true) {
+            Part::Hit(seen) => Some(seen),
+            Part::Miss => None,
+            Part::Flash(flash) => {
+                reads.check(flash.len().into())?;
+                self.fetch_from(cx, &part, flash).await
+            }
         };
-        match self.assemble_object(cx, key, record, tier, place).await {
+        let place = seen.as_ref().map(|seen| seen.place);
+        let object = match seen.map_or(Found::Miss, Seen::found) {
+            Found::Hit(object) => {
+                if reads.value {
+                    reads.check(object.value_len() as u64)?;
+                }
+                Some(object).zip(place)
+            }
+            Found::Large(large) if reads.value => {
+                reads.check(large.value_len())?;
+                self.gather(cx, key, large).await
+            }
+            Found::Large(large) => large.without_value(),
+            Found::Miss => None,
+        };
+        Ok(match object {
             Some((object, place)) => (Some(object), place),
             None => (None, Place::Absent(before)),
-        }
+        })
     }
 
     /// Gets one part of an object from whichever tier has it.
-    pub(crate) async fn fetch(
-        &self,
-        cx: &Cx<D>,
-        key: &[u8],
-        slice: SliceId,
-    ) -> Option<(Record<D::Buf>, Tier, Place)> {
-        match self.inner.part(cx, key, slice, true) {
-            Part::Hit(record, tier, place) => Some((record, tier, place)),
+    pub(crate) async fn fetch(&self, cx: &Cx<D>, part: &PartId<'_>) -> Option<Seen<D::Buf>> {
+        match self.inner.part(cx, part, true) {
+            Part::Hit(seen) => Some(seen),
             Part::Miss => None,
-            Part::Flash(flash) => self.fetch_from(cx, key, slice, flash).await,
+            Part::Flash(flash) => self.fetch_from(cx, part, flash).await,
         }
     }
 
-    async fn fetch_from(
+    pub(crate) async fn fetch_from(
         &self,
         cx: &Cx<D>,
-        key: &[u8],
-        slice: SliceId,
+        part: &PartId<'_>,
         mut flash: FlashLookup,
-    ) -> Option<(Record<D::Buf>, Tier, Place)> {
+    ) -> Option<Seen<D::Buf>> {
         let inner = &*self.inner;
         // The mapping may change while the read is under way: look again, a few times, then call it a miss.
         for attempt in 0..LOOKUPS_MAX {
@@ -138,7 +193,7 @@ impl<D: Device + Clone> ObjectCache<D> {
                 .await
             {
                 Ok(record) => {
-                    if !is_part(&record, key, slice) {
+                    if !part.is(&record) {
                         inner.store().count_key_mismatch();
                         return None;
                     }
@@ -147,7 +202,11 @@ impl<D: Device + Clone> ObjectCache<D> {
                         return None;
                     }
                     let place = self.promote(cx, flash, &record);
-                    return Some((record, Tier::Flash, place));
+                    return Some(Seen {
+                        record,
+                        tier: Tier::Flash,
+                        place,
+                    });
                 }
                 Err(ReadFault::Reclaimed) => {}
                 // Bytes that make no sense where nothing is mapped any more say nothing.
@@ -163,8 +222,8 @@ impl<D: Device + Clone> ObjectCache<D> {
                 }
             }
             if attempt + 1 < LOOKUPS_MAX {
-                match inner.part(cx, key, slice, false) {
-                    Part::Hit(record, tier, place) => return Some((record, tier, place)),
+                match inner.part(cx, part, false) {
+                    Part::Hit(seen) => return Some(seen),
                     Part::Miss => return None,
                     Part::Flash(again) => flash = again,
                 }
@@ -189,9 +248,10 @@ impl<D: Device + Clone> ObjectCache<D> {
             return place;
         }
         let parts = record.parts();
+        let part = PartId::of(&parts);
         if shard
             .dram
-            .find(&inner.tier, flash.hash, parts.key, parts.slice)
+            .find(&inner.tier, flash.hash, |found| part.is(found))
             .is_some()
         {
             return place;
@@ -208,28 +268,12 @@ impl<D: Device + Clone> ObjectCache<D> {
     }
 }
 
-/// Whether a record is the wanted part of the wanted key.
-fn is_part<B: Buffer>(record: &Record<B>, key: &[u8], slice: SliceId) -> bool {
-    let is_slice = match (record.header().slice, slice) {
-        (SliceId::Part(a), SliceId::Part(b)) => a == b,
-        (SliceId::Part(_), _) | (_, SliceId::Part(_)) => false,
-        _ => true,
-    };
-    is_slice && record.key() == key
-}
-
 impl<B: Buffer> Inner<B> {
     /// Finds one part of an object without I/O.
-    pub(crate) fn part<D: Device<Buf = B>>(
-        &self,
-        cx: &Cx<D>,
-        key: &[u8],
-        slice: SliceId,
-        count: bool,
-    ) -> Part<B> {
-        let hash = self.hasher.hash(key, slice);
+    pub(crate) fn part<D: Device<Buf = B>>(&self, cx: &Cx<D>, part: &PartId<'_>, count: bool) -> Part<B> {
+        let hash = self.hasher.hash(part);
         let mut shard = self.lock(hash);
-        if let Some(found) = shard.dram.find(&self.tier, hash, key, slice) {
+        if let Some(found) = shard.dram.find(&self.tier, hash, |record| part.is(record)) {
             if found.record.header().is_expired(cx.now()) {
                 self.expire_locked(cx, &mut shard, hash, &found.record, found.home, found.address);
                 return Part::Miss;
@@ -238,7 +282,11 @@ impl<B: Buffer> Inner<B> {
                 shard.dram.hit(hash, found.address);
             }
             let version = found.record.header().version;
-            return Part::Hit(found.record, Tier::Dram, Place::Dram(version));
+            return Part::Hit(Seen {
+                record: found.record,
+                tier: Tier::Dram,
+                place: Place::Dram(version),
+            });
         }
         let location = match shard.flash.lookup(hash) {
             IndexLookup::Hit(candidates) => candidates.first(),
@@ -255,7 +303,7 @@ impl<B: Buffer> Inner<B> {
                 let Some(record) = self.store().read_memory(&block, location) else {
                     return Part::Miss;
                 };
-                if !is_part(&record, key, slice) {
+                if !part.is(&record) {
                     self.store().count_key_mismatch();
                     return Part::Miss;
                 }
@@ -266,9 +314,12 @@ impl<B: Buffer> Inner<B> {
                     self.books.expired.add(u64::from(location.len));
                     return Part::Miss;
                 }
-                // A reader that is slow to take its answer must not hold a block buffer: there are few.
                 let place = Place::Flash(location, self.store().sequence_at(location));
-                Part::Hit(record.detached(), Tier::Dram, place)
+                Part::Hit(Seen {
+                    record,
+                    tier: Tier::Dram,
+                    place,
+                })
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Shards: for a slice of the hash space, the mappings of both tiers behind one lock.
 
 use crate::cache::Inner;
+use crate::part::PartId;
 use parking_lot::{Mutex, MutexGuard};
 use pumice_flash::{Gone, Mappings, SliceId};
 use pumice_index::{FullShard, KeyHash, Location};
@@ -31,15 +32,12 @@ impl KeyHasher {
         Self { seed, limit }
     }
 
-    /// The hash of a key, or of one slice of its object.
-    pub fn hash(&self, key: &[u8], slice: SliceId) -> KeyHash {
-        let mut hash = XxHash3_64::oneshot_with_seed(self.seed, key);
-        if let SliceId::Part(number) = slice {
-            // One step of splitmix64, so that the slices of an object spread over all shards.
-            hash = hash.wrapping_add((u64::from(number) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
-            hash = (hash ^ (hash >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-            hash = (hash ^ (hash >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-            hash ^= hash >> 31;
+    /// The hash of a part: of the key, or of a slice's key, number and set.
+    pub(crate) fn hash(&self, part: &PartId<'_>) -> KeyHash {
+        let mut hash = XxHash3_64::oneshot_with_seed(self.seed, part.key);
+        if let SliceId::Part(number) = part.slice {
+            // A step of splitmix64 for each, so that the slices of an object spread over all shards.
+            hash = splitmix64(hash.wrapping_add(splitmix64(part.set, 1)), u64::from(number) + 1);
         }
         match self.limit.0 {
             0 => hash & 0xFFFF,
@@ -48,6 +46,13 @@ impl KeyHasher {
             bits => hash & (u64::MAX << (64 - bits) | 0xFFFF),
         }
     }
+}
+
+fn splitmix64(state: u64, steps: u64) -> u64 {
+    let mut mixed = state.wrapping_add(steps.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mixed ^ (mixed >> 31)
 }
 
 /// The mappings of one shard.

@@ -1,7 +1,9 @@
 //! Conditional changes: read the live object, decide, and apply the decision only if nothing changed meanwhile.
 
 use crate::cache::{Cx, ObjectCache};
+use crate::large::{Manifest, head_parts};
 use crate::object::{Meta, Object};
+use crate::part::PartId;
 use crate::read::Place;
 use crate::shards::Shard;
 use crate::write::RejectReason;
@@ -43,6 +45,38 @@ pub enum Outcome {
     Deleted,
     /// Not stored; the older object is gone.
     Rejected(RejectReason),
+    /// Nothing changed: 64 times another change came in between. Try again.
+    Busy,
+    /// Nothing changed: the object takes this many bytes to read, more than [`Reads`] allows.
+    NeedsMemory {
+        /// Bytes of the value, or of the record on flash.
+        bytes: u64,
+    },
+}
+
+/// What a conditional change reads before it decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reads {
+    /// Whether `decide` looks at the value; a large object is otherwise shown without its slices.
+    pub value: bool,
+    /// The most bytes that may be read at once, so that memory stays bounded.
+    pub bytes_max: u64,
+}
+
+impl Reads {
+    /// Everything, whatever it takes.
+    pub const ALL: Self = Self {
+        value: true,
+        bytes_max: u64::MAX,
+    };
+
+    pub(crate) fn check(self, bytes: u64) -> Result<(), u64> {
+        if bytes > self.bytes_max {
+            Err(bytes)
+        } else {
+            Ok(())
+        }
+    }
 }
 
 /// Rounds before a conditional change gives way to others: each lost round means that another writer won.
@@ -51,8 +85,8 @@ const ROUNDS_MAX: usize = 64;
 impl<D: Device + Clone> ObjectCache<D> {
     /// Reads the live object under `key` (full key verified), lets `decide` choose, and applies that as one step: if another
     /// client changed the object meanwhile, it is read again and `decide` asked again. After 64 lost rounds nothing is
-    /// changed and the outcome is [`Outcome::Rejected`].
-    pub async fn update<F>(&self, cx: &Cx<D>, key: &[u8], mut decide: F) -> Outcome
+    /// changed and the outcome is [`Outcome::Busy`].
+    pub async fn update<F>(&self, cx: &Cx<D>, key: &[u8], reads: Reads, mut decide: F) -> Outcome
     where
         F: FnMut(Option<&Object<D::Buf>>) -> Action,
     {
@@ -60,10 +94,16 @@ impl<D: Device + Clone> ObjectCache<D> {
             return Outcome::Rejected(RejectReason::KeyLength);
         }
         for _ in 0..ROUNDS_MAX {
-            let (object, place) = self.observe(cx, key).await;
+            let (object, place) = match self.observe(cx, key, reads).await {
+                Ok(observed) => observed,
+                Err(bytes) => return Outcome::NeedsMemory { bytes },
+            };
             let outcome = match (decide(object.as_ref()), &object) {
                 (Action::Keep, _) | (Action::SetMeta(_) | Action::Delete, None) => return Outcome::Kept,
-                (Action::Store { value, meta }, _) => self.store_if(cx, key, place, &value, meta).await,
+                (Action::Store { value, meta }, old) => {
+                    let old = old.as_ref().and_then(|old| Manifest::decode(&old.head));
+                    self.store_if(cx, key, place, &value, meta, old).await
+                }
                 (Action::SetMeta(meta), Some(object)) => {
                     let parts = crate::cache::Inner::with_meta(&object.head, meta);
                     self.publish_if(cx, place, parts)
@@ -74,12 +114,16 @@ impl<D: Device + Clone> ObjectCache<D> {
                 return outcome;
             }
         }
-        Outcome::Rejected(RejectReason::NoRoom)
+        Outcome::Busy
     }
 
     /// Deletes the object under `key`; whether there was one.
     pub async fn delete(&self, cx: &Cx<D>, key: &[u8]) -> bool {
-        self.update(cx, key, |_| Action::Delete).await == Outcome::Deleted
+        let reads = Reads {
+            value: false,
+            ..Reads::ALL
+        };
+        self.update(cx, key, reads, |_| Action::Delete).await == Outcome::Deleted
     }
 
     async fn store_if(
@@ -89,41 +133,61 @@ impl<D: Device + Clone> ObjectCache<D> {
         place: Place,
         value: &[u8],
         meta: Meta,
+        old: Option<Manifest>,
     ) -> Option<Outcome> {
         let payload = Payload::Bytes(value);
         if let Err(reason) = self.check(cx, key, value.len()) {
             return Some(Outcome::Rejected(reason));
         }
-        let head;
-        let (slice, payload) = if self.inner.is_large(key, value.len()) {
-            head = match self.write_slices(cx, key, payload).await {
-                Ok(head) => head,
-                Err(reason) => {
-                    self.remove(cx, key);
-                    return Some(Outcome::Rejected(reason));
-                }
-            };
-            (SliceId::Head, Payload::Bytes(&head[..]))
+        let outcome = if self.inner.is_large(key, value.len()) {
+            self.store_large_if(cx, key, place, payload, meta).await
         } else {
-            (SliceId::Whole, payload)
+            let parts = RecordParts {
+                version: 0,
+                expiry: meta.expiry,
+                flags: meta.flags,
+                slice: SliceId::Whole,
+                key,
+                value: payload,
+                value_crc: payload_checksum(payload),
+            };
+            self.publish_if(cx, place, parts)
         };
-        let parts = RecordParts {
-            version: 0,
-            expiry: meta.expiry,
-            flags: meta.flags,
-            slice,
-            key,
-            value: payload,
-            value_crc: payload_checksum(payload),
+        if let Some(old) = old.filter(|_| outcome.is_some()) {
+            self.drop_slices(cx, key, old, |books| &books.overwritten);
+        }
+        outcome
+    }
+
+    async fn store_large_if(
+        &self,
+        cx: &Cx<D>,
+        key: &[u8],
+        place: Place,
+        value: Payload<'_>,
+        meta: Meta,
+    ) -> Option<Outcome> {
+        let manifest = match self.write_slices(cx, key, value).await {
+            Ok(manifest) => manifest,
+            Err(reason) => {
+                self.remove(cx, key);
+                return Some(Outcome::Rejected(reason));
+            }
         };
-        self.publish_if(cx, place, parts)
+        let encoded = manifest.encode();
+        let head = head_parts(key, Payload::Bytes(&encoded), meta);
+        let outcome = self.publish_if(cx, place, head);
+        if !matches!(outcome, Some(Outcome::Stored { .. })) {
+            self.drop_slices(cx, key, manifest, |books| &books.rejected);
+        }
+        outcome
     }
 
     /// Stores a record if the key still is as it was seen; `None` if not.
     fn publish_if(&self, cx: &Cx<D>, place: Place, parts: RecordParts<'_>) -> Option<Outcome> {
         self.make_room(cx);
         let inner = &*self.inner;
-        let hash = inner.hasher.hash(parts.key, parts.slice);
+        let hash = inner.hasher.hash(&PartId::of(&parts));
         let stored = {
             let mut shard = inner.lock(hash);
             if !self.is_still(&shard, hash, parts.key, place) {
@@ -140,18 +204,21 @@ impl<D: Device + Clone> ObjectCache<D> {
 
     fn delete_if(&self, cx: &Cx<D>, key: &[u8], place: Place, object: &Object<D::Buf>) -> Option<Outcome> {
         let inner = &*self.inner;
-        let hash = inner.hasher.hash(key, SliceId::Whole);
+        let part = PartId::object(key);
+        let hash = inner.hasher.hash(&part);
         {
             let mut shard = inner.lock(hash);
             if !self.is_still(&shard, hash, key, place) {
                 return None;
             }
             let version = inner.store().next_version();
-            for bytes in inner.clear_key(cx, &mut shard, hash, key, SliceId::Whole, version) {
+            for bytes in inner.clear_part(cx, &mut shard, hash, &part, version) {
                 inner.books.deleted.add(bytes);
             }
         }
-        self.delete_slices(cx, key, object);
+        if let Some(manifest) = Manifest::decode(&object.head) {
+            self.drop_slices(cx, key, manifest, |books| &books.deleted);
+        }
         self.kick(cx);
         Some(Outcome::Deleted)
     }
@@ -159,7 +226,8 @@ impl<D: Device + Clone> ObjectCache<D> {
     /// Whether the live copy under a key is where it was seen.
     pub(crate) fn is_still(&self, shard: &Shard, hash: KeyHash, key: &[u8], place: Place) -> bool {
         let inner = &*self.inner;
-        let dram = shard.dram.find(&inner.tier, hash, key, SliceId::Whole);
+        let part = PartId::object(key);
+        let dram = shard.dram.find(&inner.tier, hash, |record| part.is(record));
         let flash = shard.flash.get(hash);
         match place {
             // A mapping may be there still: the stranger's that was there before.

@@ -3,6 +3,7 @@
 use crate::cache::{Cx, Inner, ObjectCache};
 use crate::config::FlashWrite;
 use crate::object::Meta;
+use crate::part::PartId;
 use crate::shards::Shard;
 use pumice_device::Device;
 use pumice_flash::record::payload_checksum;
@@ -84,7 +85,7 @@ impl<D: Device + Clone> ObjectCache<D> {
     /// Stores one record in both tiers, in place of whatever is there.
     pub(crate) fn publish(&self, cx: &Cx<D>, parts: RecordParts<'_>) -> Result<u64, RejectReason> {
         self.make_room(cx);
-        let hash = self.inner.hasher.hash(parts.key, parts.slice);
+        let hash = self.inner.hasher.hash(&PartId::of(&parts));
         let stored = {
             let mut shard = self.inner.lock(hash);
             self.inner.publish_locked(cx, &mut shard, hash, parts)
@@ -95,13 +96,11 @@ impl<D: Device + Clone> ObjectCache<D> {
 
     /// Removes whatever is under the key without looking whether flash holds that very key.
     pub(crate) fn remove(&self, cx: &Cx<D>, key: &[u8]) {
-        let hash = self.inner.hasher.hash(key, SliceId::Whole);
+        let part = PartId::object(key);
+        let hash = self.inner.hasher.hash(&part);
         let mut shard = self.inner.lock(hash);
         let version = self.inner.store().next_version();
-        for bytes in self
-            .inner
-            .clear_key(cx, &mut shard, hash, key, SliceId::Whole, version)
-        {
+        for bytes in self.inner.clear_part(cx, &mut shard, hash, &part, version) {
             self.inner.books.overwritten.add(bytes);
         }
     }
@@ -118,18 +117,17 @@ impl<B: Buffer> Inner<B> {
         value_len > self.slice_bytes(key)
     }
 
-    /// Removes the copies under a key from both tiers and logs what flash held. Returns the bytes of each entry that is
+    /// Removes the copies of a part from both tiers and logs what flash held. Returns the bytes of each entry that is
     /// gone: one if both tiers held the same, two if flash held a stranger of the same tag.
-    pub(crate) fn clear_key<D: Device<Buf = B>>(
+    pub(crate) fn clear_part<D: Device<Buf = B>>(
         &self,
         cx: &Cx<D>,
         shard: &mut Shard,
         hash: KeyHash,
-        key: &[u8],
-        slice: SliceId,
+        part: &PartId<'_>,
         version: u64,
     ) -> impl Iterator<Item = u64> + use<D, B> {
-        let dram = shard.dram.find(&self.tier, hash, key, slice);
+        let dram = shard.dram.find(&self.tier, hash, |record| part.is(record));
         let mut gone = [None; 2];
         let mut same = false;
         if let Some(found) = dram {
@@ -171,7 +169,7 @@ impl<B: Buffer> Inner<B> {
     ) -> Result<u64, RejectReason> {
         let bytes = self.store().padded_len(&parts);
         self.books.offered.add(bytes);
-        for gone in self.clear_key(cx, shard, hash, parts.key, parts.slice, parts.version) {
+        for gone in self.clear_part(cx, shard, hash, &PartId::of(&parts), parts.version) {
             self.books.overwritten.add(gone);
         }
         let mut home = 0;

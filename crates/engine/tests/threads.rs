@@ -77,7 +77,7 @@ fn work(worker: u64, medium: Arc<MemMedium>, clock: Arc<ManualClock>, cache: Obj
                 let outcome = run(
                     &executor,
                     &device,
-                    cache.update(&cx, &name, |object| match object {
+                    cache.update(&cx, &name, pumice::Reads::ALL, |object| match object {
                         Some(object) => Action::SetMeta(object.meta()),
                         None => Action::Keep,
                     }),

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use pumice::{CacheOptions, Cx, Lookup, Meta, ObjectCache, RejectReason, Stats};
+use pumice::{CacheOptions, Cx, Found, LargeLookup, Lookup, Meta, ObjectCache, RejectReason, Stats};
 use pumice_device::{Device, FileDevice, FileOptions, FileShared, Payload, SparseDevice, SparseMedium};
 use pumice_flash::{Geometry, OpenError};
 use pumice_trace::{BATCH_REQUESTS, Op, Trace};
@@ -205,8 +205,19 @@ impl<D: Device + Clone> Replay<D> {
         match self.cache.lookup(&self.cx, key) {
             Lookup::Hit(_) => Ok(true),
             Lookup::Miss => Ok(false),
-            Lookup::Flash(flash) => Ok(self.block_on(self.cache.finish(&self.cx, key, flash))?.is_some()),
+            Lookup::Large(large) => self.read_large(key, large),
+            Lookup::Flash(flash) => match self.block_on(self.cache.finish(&self.cx, key, flash))? {
+                Found::Hit(_) => Ok(true),
+                Found::Miss => Ok(false),
+                Found::Large(large) => self.read_large(key, large),
+            },
         }
+    }
+
+    fn read_large(&self, key: &[u8], large: LargeLookup<D::Buf>) -> Result<bool, SimError> {
+        Ok(self
+            .block_on(self.cache.read_large(&self.cx, key, large))?
+            .is_some())
     }
 
     fn insert(&self, key: &[u8], value: Payload<'_>) -> Result<Result<u64, RejectReason>, SimError> {

@@ -1,7 +1,7 @@
 //! One shard's table of the items in DRAM.
 
 use crate::segments::DramTier;
-use pumice_flash::{Record, SliceId};
+use pumice_flash::Record;
 use pumice_index::{KeyHash, PackedTable, TableFull, TableShape};
 use pumice_memory::{Buffer, PagePool};
 use std::sync::Arc;
@@ -80,19 +80,18 @@ impl DramShard {
         }
     }
 
-    /// Finds the item of `key`.
+    /// Finds the item under `hash` that `is` knows as the wanted one.
     pub fn find<B: Buffer>(
         &self,
         tier: &DramTier<B>,
         hash: KeyHash,
-        key: &[u8],
-        slice: SliceId,
+        is: impl Fn(&Record<B>) -> bool,
     ) -> Option<Found<B>> {
         let mut found = None;
         self.table.find(self.shape.tag(hash), |payload| {
             let address = self.shape.address(payload);
             let (record, home) = tier.read(address);
-            if record.key() != key || !same_part(record.header().slice, slice) {
+            if !is(&record) {
                 return false;
             }
             found = Some(Found {
@@ -195,14 +194,5 @@ impl DramShard {
     /// Where it does not agree.
     pub fn check_invariants(&self) {
         self.table.check_invariants();
-    }
-}
-
-/// Whole objects and heads of sliced ones stand for the same key; parts stand for themselves.
-fn same_part(a: SliceId, b: SliceId) -> bool {
-    match (a, b) {
-        (SliceId::Part(a), SliceId::Part(b)) => a == b,
-        (SliceId::Part(_), _) | (_, SliceId::Part(_)) => false,
-        _ => true,
     }
 }

@@ -57,7 +57,7 @@ impl ServeConfig {
     pub fn resolve(layers: &Layers, reformat: bool, familiar: &Familiar) -> anyhow::Result<Self> {
         let options = &familiar.options;
         only_built(&layers.layout(), "fifo", &["ripq", "sipq"], "layout")?;
-        only_built(&layers.policy(), "fifo", &[], "policy")?;
+        only_built(&layers.policy(), "fifo", &["lru", "slru-", "gdsf-", "lfu"], "policy")?;
         only_built(&layers.index(), "full", &["cascade"], "index")?;
         conflict(&layers.dram(), options.memory_bytes.is_some(), "-m")?;
         conflict(&layers.threads(), options.threads.is_some(), "-t")?;
@@ -138,10 +138,18 @@ fn only_built(given: &Given<'_>, built: &str, planned: &[&str], what: &str) -> a
     match given.text()? {
         None => Ok(()),
         Some(text) if text == built || (what == "index" && text == "auto") => Ok(()),
-        Some(text) if planned.contains(&text) || what == "policy" => Err(given.wrong(format!(
+        Some(text) if planned.iter().any(|name| is_of(text, name)) => Err(given.wrong(format!(
             "this {what} is not built yet; this version has {what} {built}"
         ))),
         Some(_) => Err(given.wrong(format!("no such {what}; this version has {what} {built}"))),
+    }
+}
+
+/// Whether a text is a name, or a name that ends in a dash with a number.
+fn is_of(text: &str, name: &str) -> bool {
+    match text.strip_prefix(name) {
+        Some(number) if name.ends_with('-') => number.parse::<u8>().is_ok(),
+        rest => rest == Some(""),
     }
 }
 

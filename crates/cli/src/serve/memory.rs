@@ -5,27 +5,51 @@ use super::flash::Target;
 use crate::size::Human;
 use crate::usage::usage;
 use pumice::{MemoryPlan, PlanError};
+use pumice_door_memcached::BudgetSizes;
 use pumice_flash::Geometry;
 
 /// Memory for connections, in bytes.
 pub struct Connections {
-    /// For values on their way in.
-    pub receive_budget: u64,
-    /// All together: the above, lines and small values being read, replies being sent.
+    /// What all connections together may hold.
+    pub budgets: BudgetSizes,
+    /// All together: the above, and what each connection holds by itself.
     pub total: u64,
     /// Values up to this length are received in the connection's own buffer.
     pub inline_value: u32,
 }
 
+/// What a connection holds while it is idle, or waits with little in hand: its state in the door and the event loop, the
+/// beginning of a command, the end of a reply.
+const IDLE_BYTES: u64 = 6 << 10;
+
+/// Input and output buffers of a connection that is being served; as many are counted as are served at once.
+const BUSY_BYTES: u64 = 96 << 10;
+const BUSY_CONNECTIONS: u64 = 32;
+
 impl Connections {
     /// What the settings make of it.
     pub fn plan(config: &ServeConfig) -> Self {
         let largest = u64::from(config.max_item_size) + 2;
-        let receive_budget = (config.dram / 16).clamp(2 << 20, 64 << 20).max(largest);
+        let share = |part: u64, max: u64, least: u64| (config.dram / part).clamp(1 << 20, max).max(least);
+        let receive = share(16, 64 << 20, largest);
+        let reads = share(32, 64 << 20, largest.min(2 << 20));
+        let large = share(64, 64 << 20, 2 * largest);
+        let unsent = share(32, 64 << 20, largest);
+        let connections = config.max_connections as u64;
+        let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         Self {
-            receive_budget,
-            // Idle connections hold no buffer; 64 KiB is what a busy one holds, and 64 are busy at a time.
-            total: receive_budget + (64.min(config.max_connections as u64) << 16),
+            budgets: BudgetSizes {
+                receive: bytes(receive),
+                reads: bytes(reads),
+                large: bytes(large),
+                unsent: bytes(unsent),
+            },
+            total: receive
+                + reads
+                + large
+                + unsent
+                + connections * IDLE_BYTES
+                + connections.min(BUSY_CONNECTIONS) * BUSY_BYTES,
             inline_value: 32 << 10,
         }
     }

@@ -123,7 +123,7 @@ fn bind(config: &ServeConfig, connections: &Connections) -> anyhow::Result<Door>
         },
         backlog: config.backlog,
         inline_value_bytes: connections.inline_value,
-        receive_budget_bytes: usize::try_from(connections.receive_budget).unwrap_or(usize::MAX),
+        budgets: connections.budgets,
         limit_maxbytes: config.dram,
         ..DoorConfig::default()
     })

@@ -85,6 +85,8 @@ counters! {
     get_hits_dram,
     /// Hits answered from flash.
     get_hits_flash,
+    /// Connections closed since their peer was slow while others waited for memory.
+    slow_peers_closed,
 }
 
 /// What latency is measured for.
@@ -100,18 +102,30 @@ pub enum Operation {
     Set,
     /// delete, md.
     Delete,
+    /// touch.
+    Touch,
+    /// gat, gats, mg with T.
+    GetTouch,
+    /// incr.
+    Incr,
+    /// decr.
+    Decr,
     /// Any other command.
     Other,
 }
 
 impl Operation {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Operation; 6] = [
+    pub const ALL: [Operation; 10] = [
         Operation::GetDram,
         Operation::GetFlash,
         Operation::GetMiss,
         Operation::Set,
         Operation::Delete,
+        Operation::Touch,
+        Operation::GetTouch,
+        Operation::Incr,
+        Operation::Decr,
         Operation::Other,
     ];
 
@@ -123,6 +137,10 @@ impl Operation {
             Operation::GetMiss => ("get", "miss"),
             Operation::Set => ("set", ""),
             Operation::Delete => ("delete", ""),
+            Operation::Touch => ("touch", ""),
+            Operation::GetTouch => ("gat", ""),
+            Operation::Incr => ("incr", ""),
+            Operation::Decr => ("decr", ""),
             Operation::Other => ("other", ""),
         }
     }

@@ -14,4 +14,4 @@ mod server;
 
 pub use counters::{Counters, Counts, DoorStats, Operation, WorkerStats};
 pub use histogram::{Counter, Histogram, HistogramSnapshot};
-pub use server::{BudgetShare, Door, DoorConfig, Listen, ReceiveBudget};
+pub use server::{BudgetSizes, ByteBudget, Door, DoorConfig, Listen, Share};

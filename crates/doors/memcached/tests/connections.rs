@@ -5,10 +5,18 @@ mod common;
 use common::{Client, Server, config, script};
 use pumice::CacheOptions;
 use pumice_door_memcached::parse::Limits;
-use pumice_door_memcached::{DoorConfig, Listen, Operation};
+use pumice_door_memcached::{BudgetSizes, DoorConfig, Listen, Operation};
 use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
+
+/// One largest value fits into each all the same.
+const SMALLEST: BudgetSizes = BudgetSizes {
+    receive: 1,
+    reads: 1,
+    large: 1,
+    unsent: 1,
+};
 
 fn value(len: usize, seed: usize) -> Vec<u8> {
     (0..len)
@@ -246,7 +254,7 @@ fn a_get_may_list_very_many_keys() {
 #[test]
 fn values_wait_for_the_receive_budget_and_all_arrive() {
     let server = Server::start(DoorConfig {
-        receive_budget_bytes: 1,
+        budgets: SMALLEST,
         limits: Limits {
             max_value_bytes: 200_000,
             ..Limits::default()
@@ -276,8 +284,8 @@ fn values_wait_for_the_receive_budget_and_all_arrive() {
 #[test]
 fn a_stalled_value_gives_its_share_of_the_budget_back() {
     let server = Server::start(DoorConfig {
-        receive_budget_bytes: 1,
-        receive_timeout: Duration::ZERO,
+        budgets: SMALLEST,
+        peer_timeout: Duration::ZERO,
         ..config()
     });
     let mut stalled = server.client();
@@ -320,6 +328,95 @@ fn a_peer_that_does_not_read_is_not_read_from() {
     other.ask("mg a s\r\n", "HD s1048576\r\n");
     drop((client, writer));
     server.wait_until("the connection ends", |stats| stats.curr_connections() == 1);
+}
+
+#[test]
+fn a_get_of_much_that_is_on_flash_reads_no_more_at_once_than_its_budget() {
+    let server = Server::start_with(
+        DoorConfig {
+            budgets: SMALLEST,
+            limits: Limits {
+                max_value_bytes: 100_000,
+                ..Limits::default()
+            },
+            ..config()
+        },
+        CacheOptions {
+            dram_bytes: 4 << 20,
+            ..CacheOptions::default()
+        },
+    );
+    let mut client = server.client();
+    let values: Vec<_> = (0..20).map(|number| value(60_000 + number, number)).collect();
+    for (number, value) in values.iter().enumerate() {
+        client.send(set(&format!("cold{number}"), value));
+        client.expect("STORED\r\n");
+    }
+    for number in 0..500 {
+        client.send(set(&format!("filler{number}"), &value(60_000, number)));
+        client.expect("STORED\r\n");
+    }
+    let most_before = server.reads.most();
+    let gets: String = (0..20).map(|number| format!(" cold{number}")).collect();
+    client.send(format!("get{gets}\r\n"));
+    for (number, value) in values.iter().enumerate() {
+        let reply = hit(&format!("cold{number}"), value);
+        client.expect_bytes(&reply[..reply.len() - b"END\r\n".len()]);
+    }
+    client.expect("END\r\n");
+    assert!(server.stats().counts().get_hits_flash >= 15);
+    // The budget holds one such value at a time.
+    assert!(
+        server.reads.most() <= most_before.max(1),
+        "{} at once",
+        server.reads.most()
+    );
+    // Changes of what is on flash need memory too, also while they read.
+    for (number, value) in values.iter().enumerate() {
+        client.send(format!(
+            "append cold{number} 0 0 1\r\n!\r\ngat 0 cold{number}\r\n"
+        ));
+        client.expect("STORED\r\n");
+        client.expect_bytes(&hit(&format!("cold{number}"), &[&value[..], b"!"].concat()));
+    }
+    server.stop();
+}
+
+#[test]
+fn a_peer_that_does_not_read_is_cut_off_when_others_need_the_memory() {
+    let server = Server::start(DoorConfig {
+        budgets: SMALLEST,
+        peer_timeout: Duration::ZERO,
+        limits: Limits {
+            max_value_bytes: 100_000,
+            ..Limits::default()
+        },
+        ..config()
+    });
+    let mut setter = server.client();
+    let value = value(60_000, 7);
+    setter.send(set("a", &value));
+    setter.expect("STORED\r\n");
+    // All ask for more than sockets buffer, so all need the memory of unsent replies, and none reads.
+    let deaf: Vec<_> = (0..6)
+        .map(|_| {
+            let mut client = server.client();
+            client.send(b"get a\r\n".repeat(400));
+            client
+        })
+        .collect();
+    server.wait_until("somebody is cut off", |stats| stats.counts().slow_peers_closed > 0);
+    setter.send("get a\r\n");
+    setter.expect_bytes(&hit("a", &value));
+    drop(deaf);
+    server.wait_until("they are gone", |stats| stats.curr_connections() == 1);
+    // Everything was given back: a reply that does not fit sockets is sent whole again.
+    setter.send(b"get a\r\n".repeat(400));
+    std::thread::sleep(Duration::from_millis(50));
+    for _ in 0..400 {
+        setter.expect_bytes(&hit("a", &value));
+    }
+    server.stop();
 }
 
 #[test]

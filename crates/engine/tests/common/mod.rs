@@ -1,7 +1,7 @@
 //! A cache under test on one thread, and a plain map that says what it must hold.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
-use pumice::{Action, CacheOptions, Cx, Meta, ObjectCache, Outcome, Recovered};
+use pumice::{Action, CacheOptions, Cx, Meta, ObjectCache, Outcome, Reads, Recovered};
 use pumice_device::{Device, Payload};
 use pumice_world::{Executor, ManualClock};
 use std::collections::HashMap;
@@ -231,18 +231,21 @@ pub fn step<D: Device + Clone>(
         }
         4 => {
             let mut seen = None;
-            let outcome = rig.run(rig.cache.update(&rig.cx, &name, |object| match object {
-                Some(object) if object.value_len() < 50_000 => {
-                    let mut value = object.to_vec();
-                    seen = Some(value.clone());
-                    value.extend_from_slice(b"+more");
-                    Action::Store {
-                        value,
-                        meta: object.meta(),
-                    }
-                }
-                _ => Action::Keep,
-            }));
+            let outcome = rig.run(
+                rig.cache
+                    .update(&rig.cx, &name, Reads::ALL, |object| match object {
+                        Some(object) if object.value_len() < 50_000 => {
+                            let mut value = object.to_vec();
+                            seen = Some(value.clone());
+                            value.extend_from_slice(b"+more");
+                            Action::Store {
+                                value,
+                                meta: object.meta(),
+                            }
+                        }
+                        _ => Action::Keep,
+                    }),
+            );
             if let Some(seen) = seen {
                 assert_eq!(
                     model.at(n, rig.clock_secs()).map(|e| &e.value),
@@ -266,7 +269,10 @@ pub fn step<D: Device + Clone>(
             }
         }
         5 => {
-            let outcome = rig.run(rig.cache.update(&rig.cx, &name, |_| Action::SetMeta(meta)));
+            let outcome = rig.run(
+                rig.cache
+                    .update(&rig.cx, &name, Reads::ALL, |_| Action::SetMeta(meta)),
+            );
             match outcome {
                 Outcome::Stored { .. } => {
                     model.live.get_mut(&n).expect("it was there to be touched").meta = meta

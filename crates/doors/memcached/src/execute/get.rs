@@ -1,8 +1,9 @@
 //! Reads: what a run of them asks for, and what hits and misses answer.
 
-use super::{Executor, Output, exptime, output};
+use super::{Executor, Output, exptime};
 use crate::counters::Operation;
 use crate::parse::{Command, Get, KeyScratch, Keys, Limits, MetaGet, Parsed, parse};
+use crate::server::Share;
 use pumice::{Action, Meta, Object, Outcome, Tier};
 use pumice_device::Device;
 
@@ -130,6 +131,7 @@ impl<D: Device + Clone> Executor<D> {
         &self,
         ask: &Ask<'_>,
         object: Option<Object<D::Buf>>,
+        share: Option<Share>,
         output: &mut Output<D::Buf>,
     ) -> Operation {
         if let Ask::Text(text) = ask {
@@ -163,13 +165,13 @@ impl<D: Device + Clone> Executor<D> {
         match ask {
             Ask::Classic { key, with_cas } => {
                 classic_head(key, &found, *with_cas, output);
-                output.value(object);
+                output.value(object, share);
                 output.text("\r\n");
             }
             Ask::Meta(get) => {
                 meta_head(get, &found, || self.now_secs(), output);
                 if get.value {
-                    output.value(object);
+                    output.value(object, share);
                     output.text("\r\n");
                 }
             }
@@ -178,25 +180,23 @@ impl<D: Device + Clone> Executor<D> {
         operation
     }
 
-    /// gat, gats.
-    pub(super) async fn get_and_touch(&self, get: Get<'_>, output: &mut Output<D::Buf>) {
+    /// One key of gat and gats; false where the reply ends with an error.
+    pub(crate) async fn get_and_touch(&self, key: &[u8], get: &Get<'_>, output: &mut Output<D::Buf>) -> bool {
         let expiry = exptime::absolute(get.touch.unwrap_or(crate::parse::Exptime(0)), self.now_secs());
-        for key in get.keys {
-            match self.touched(key, expiry, true).await {
-                Touched::Found(found, value) => {
-                    classic_head(key, &found, get.with_cas, output);
-                    output.text(value);
-                    output.text("\r\n");
-                }
-                Touched::Missing => {}
-                Touched::Rejected => {
-                    // No reply of memcached's fits; what was prepared for the other keys stands before it.
-                    output.text(super::NO_MEMORY);
-                    return;
-                }
+        match self.touched(key, expiry, true).await {
+            Touched::Found(found, object, share) => {
+                classic_head(key, &found, get.with_cas, output);
+                output.value(object, Some(share));
+                output.text("\r\n");
+            }
+            Touched::Missing => {}
+            Touched::Refused(reply) => {
+                // No reply of memcached's fits; what was prepared for the other keys stands before it.
+                output.text(reply);
+                return false;
             }
         }
-        output.text("END\r\n");
+        true
     }
 
     /// mg with T.
@@ -206,37 +206,30 @@ impl<D: Device + Clone> Executor<D> {
         let mut scratch = super::scratch();
         let key = get.key.bytes(&mut scratch);
         match self.touched(key, expiry, get.value).await {
-            Touched::Found(found, value) => {
+            Touched::Found(found, object, share) => {
                 meta_head(&get, &found, || self.now_secs(), output);
                 if get.value {
-                    output.text(value);
+                    output.value(object, Some(share));
                     output.text("\r\n");
                 }
             }
             Touched::Missing => meta_miss(&get, output),
-            Touched::Rejected => output.text(super::NO_MEMORY),
+            Touched::Refused(reply) => output.text(reply),
         }
     }
 
     /// Gives the object under `key` a new expiry, and returns it as it is then.
-    async fn touched(&self, key: &[u8], expiry: u32, with_value: bool) -> Touched {
+    async fn touched(&self, key: &[u8], expiry: u32, with_value: bool) -> Touched<D::Buf> {
         let counters = self.counters();
         counters.cmd_get.add(1);
         counters.cmd_touch.add(1);
         let mut result = None;
-        let outcome = self
-            .cache
-            .update(&self.cx, key, |object| {
-                result = object.map(|object| {
-                    let mut value = Vec::new();
-                    if with_value {
-                        output::copy_value(object, &mut value);
-                    }
-                    (Found::of(object), value)
-                });
-                match &result {
-                    Some((found, _)) => Action::SetMeta(Meta {
-                        flags: found.flags,
+        let (outcome, share) = self
+            .change(key, with_value, |object| {
+                result = object.cloned();
+                match object {
+                    Some(object) => Action::SetMeta(Meta {
+                        flags: object.flags(),
                         expiry,
                     }),
                     None => Action::Keep,
@@ -244,17 +237,18 @@ impl<D: Device + Clone> Executor<D> {
             })
             .await;
         match (outcome, result) {
-            (Outcome::Stored { version }, Some((found, value))) => {
+            (Outcome::Stored { version }, Some(object)) => {
                 counters.get_hits.add(1);
                 counters.touch_hits.add(1);
                 let found = Found {
                     version,
                     expiry,
-                    ..found
+                    ..Found::of(&object)
                 };
-                Touched::Found(found, value)
+                Touched::Found(found, object, share)
             }
-            (Outcome::Rejected(_), _) => Touched::Rejected,
+            (Outcome::Rejected(_), _) => Touched::Refused(super::NO_MEMORY),
+            (Outcome::Busy, _) => Touched::Refused(super::BUSY),
             _ => {
                 counters.get_misses.add(1);
                 counters.touch_misses.add(1);
@@ -264,10 +258,12 @@ impl<D: Device + Clone> Executor<D> {
     }
 }
 
-enum Touched {
-    Found(Found, Vec<u8>),
+enum Touched<B> {
+    /// With the share that the object is held under.
+    Found(Found, Object<B>, Share),
     Missing,
-    Rejected,
+    /// With the reply that says why.
+    Refused(&'static str),
 }
 
 fn classic_head<B: pumice_device::Buffer>(key: &[u8], found: &Found, with_cas: bool, output: &mut Output<B>) {

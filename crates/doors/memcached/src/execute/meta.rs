@@ -10,9 +10,8 @@ impl<D: Device + Clone> Executor<D> {
         let mut scratch = super::scratch();
         let key = delete.key.bytes(&mut scratch);
         let mut other_version = false;
-        let outcome = self
-            .cache
-            .update(&self.cx, key, |object| {
+        let (outcome, _share) = self
+            .change(key, false, |object| {
                 let Some(object) = object else {
                     other_version = false;
                     return Action::Keep;
@@ -30,6 +29,10 @@ impl<D: Device + Clone> Executor<D> {
             Outcome::Deleted => {
                 counters.delete_hits.add(1);
                 "HD"
+            }
+            Outcome::Busy => {
+                output.text(super::BUSY);
+                return;
             }
             _ if other_version => "EX",
             _ => {

@@ -13,8 +13,8 @@ pub(crate) use output::Output;
 
 use crate::counters::{Counters, Operation, WorkerStats};
 use crate::parse::{Command, Key, MAX_KEY_BYTES};
-use crate::server::Shared;
-use pumice::{Cx, ObjectCache};
+use crate::server::{Share, Shared};
+use pumice::{Action, Cx, Object, ObjectCache, Outcome, Reads};
 use pumice_device::Device;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -22,6 +22,12 @@ use std::sync::Arc;
 /// What the door answers to `version`: the level of the protocol that it speaks, as clients derive what they may use
 /// from it, and its own.
 pub(crate) const VERSION: &str = concat!("1.6.18-pumice-", env!("CARGO_PKG_VERSION"));
+
+/// What a change answers that lost to others too often.
+const BUSY: &str = "SERVER_ERROR too many changes to this key at once, try again\r\n";
+
+/// Objects up to this size are changed under a share of the budget of reads, larger ones under one of the large ones'.
+const SMALL_CHANGE_BYTES: u64 = 16 << 10;
 
 const NO_MEMORY: &str = "SERVER_ERROR out of memory storing object\r\n";
 
@@ -61,6 +67,31 @@ impl<D: Device + Clone> Executor<D> {
     /// Counts the latency of operations.
     pub(crate) fn record(&self, operation: Operation, ns: u64, count: u64) {
         self.stats().latency[operation as usize].record(ns, count);
+    }
+
+    /// A conditional change, within the budgets: as [`ObjectCache::update`]. `value` says whether `decide` looks at the value.
+    ///
+    /// Returns the share with it, for as long as the object that `decide` saw is kept. The caller holds no share.
+    async fn change<F>(&self, key: &[u8], value: bool, mut decide: F) -> (Outcome, Share)
+    where
+        F: FnMut(Option<&Object<D::Buf>>) -> Action,
+    {
+        let budgets = &self.shared.budgets;
+        let mut reads = Reads {
+            value,
+            bytes_max: SMALL_CHANGE_BYTES,
+        };
+        // The old value and the new one.
+        let share = budgets.reads.take(2 * SMALL_CHANGE_BYTES as usize).await;
+        let outcome = self.cache.update(&self.cx, key, reads, &mut decide).await;
+        let Outcome::NeedsMemory { bytes } = outcome else {
+            return (outcome, share);
+        };
+        drop(share);
+        let twice = usize::try_from(bytes.saturating_mul(2)).unwrap_or(usize::MAX);
+        let share = budgets.large.take(twice).await;
+        reads.bytes_max = u64::MAX;
+        (self.cache.update(&self.cx, key, reads, decide).await, share)
     }
 
     /// Executes a command that never waits, or returns false.
@@ -131,19 +162,19 @@ impl<D: Device + Clone> Executor<D> {
             }
             Command::Delta(delta) => {
                 self.delta(delta, output).await;
-                Operation::Other
+                if delta.up {
+                    Operation::Incr
+                } else {
+                    Operation::Decr
+                }
             }
             Command::Touch(touch) => {
                 self.touch(touch, output).await;
-                Operation::Other
-            }
-            Command::Get(get) => {
-                self.get_and_touch(get, output).await;
-                Operation::Other
+                Operation::Touch
             }
             Command::MetaGet(get) => {
                 self.meta_get_and_touch(get, output).await;
-                Operation::Other
+                Operation::GetTouch
             }
             _ => Operation::Other,
         }

@@ -17,35 +17,41 @@ impl<D: Device + Clone> Executor<D> {
     pub(super) async fn delete(&self, delete: Delete<'_>, output: &mut Output<D::Buf>) {
         let mut scratch = super::scratch();
         let key = delete.key.bytes(&mut scratch);
-        let outcome = self
-            .cache
-            .update(&self.cx, key, |object| match object {
+        let (outcome, _share) = self
+            .change(key, false, |object| match object {
                 Some(_) => Action::Delete,
                 None => Action::Keep,
             })
             .await;
-        if let Outcome::Deleted = outcome {
-            self.counters().delete_hits.add(1);
-            output.unless(delete.noreply, "DELETED\r\n");
-        } else {
-            self.counters().delete_misses.add(1);
-            output.unless(delete.noreply, "NOT_FOUND\r\n");
-        }
+        let reply = match outcome {
+            Outcome::Deleted => {
+                self.counters().delete_hits.add(1);
+                "DELETED\r\n"
+            }
+            Outcome::Busy => super::BUSY,
+            _ => {
+                self.counters().delete_misses.add(1);
+                "NOT_FOUND\r\n"
+            }
+        };
+        output.unless(delete.noreply, reply);
     }
 
     pub(super) async fn delta(&self, delta: Delta<'_>, output: &mut Output<D::Buf>) {
         let mut scratch = super::scratch();
         let key = delta.key.bytes(&mut scratch);
         let mut sum = Sum::NotFound;
-        let outcome = self
-            .cache
-            .update(&self.cx, key, |object| {
+        let (outcome, _share) = self
+            .change(key, true, |object| {
                 sum = Sum::NotFound;
                 let Some(object) = object else {
                     return Action::Keep;
                 };
                 let mut old = Vec::new();
-                output::copy_value(object, &mut old);
+                // Nobody keeps a number in so many bytes: what is longer is none.
+                if object.value_len() <= super::SMALL_CHANGE_BYTES as usize {
+                    output::copy_value(object, &mut old);
+                }
                 let Some(number) = number_in_value(&old) else {
                     sum = Sum::NotNumeric;
                     return Action::Keep;
@@ -70,6 +76,7 @@ impl<D: Device + Clone> Executor<D> {
             false => (&counters.decr_hits, &counters.decr_misses),
         };
         match (outcome, sum) {
+            (Outcome::Busy, _) => output.unless(delta.noreply, super::BUSY),
             (Outcome::Stored { .. }, Sum::Is(number)) => {
                 hits.add(1);
                 if !delta.noreply {
@@ -93,9 +100,8 @@ impl<D: Device + Clone> Executor<D> {
         let mut scratch = super::scratch();
         let key = touch.key.bytes(&mut scratch);
         let expiry = exptime::absolute(touch.exptime, self.now_secs());
-        let outcome = self
-            .cache
-            .update(&self.cx, key, |object| match object {
+        let (outcome, _share) = self
+            .change(key, false, |object| match object {
                 Some(object) => Action::SetMeta(Meta {
                     flags: object.flags(),
                     expiry,
@@ -106,7 +112,8 @@ impl<D: Device + Clone> Executor<D> {
         let counters = self.counters();
         counters.cmd_touch.add(1);
         let reply = match outcome {
-            Outcome::Kept => {
+            Outcome::Busy => super::BUSY,
+            Outcome::Kept | Outcome::NeedsMemory { .. } => {
                 counters.touch_misses.add(1);
                 "NOT_FOUND\r\n"
             }

@@ -1,5 +1,6 @@
 //! Replies waiting to be sent: text, and large values where they are.
 
+use crate::server::Share;
 use pumice::Object;
 use pumice_device::{Buffer, Payload};
 use std::io::IoSlice;
@@ -17,8 +18,15 @@ static ZEROS: [u8; 4096] = [0; 4096];
 pub(crate) struct Output<B: Buffer> {
     text: Vec<u8>,
     /// Objects, each before the byte of the text at that position.
-    pinned: Vec<(usize, Object<B>)>,
+    pinned: Vec<Pinned<B>>,
     pinned_bytes: usize,
+}
+
+struct Pinned<B: Buffer> {
+    at: usize,
+    object: Object<B>,
+    /// Of the budget of reads, if the object was read for this reply.
+    share: Option<Share>,
 }
 
 impl<B: Buffer> Output<B> {
@@ -63,14 +71,34 @@ impl<B: Buffer> Output<B> {
         self.text.extend_from_slice(&digits[at..]);
     }
 
-    /// Appends the value of an object: copies a small one, keeps a large one in its place.
-    pub(crate) fn value(&mut self, object: Object<B>) {
+    /// Appends the value of an object: copies a small one, keeps a large one in its place with the share it was read under.
+    pub(crate) fn value(&mut self, mut object: Object<B>, share: Option<Share>) {
         let len = object.value_len();
         if len < PIN_BYTES {
             copy_value(&object, &mut self.text);
         } else {
+            if object.pins_block() {
+                object.detach();
+            }
             self.pinned_bytes += len;
-            self.pinned.push((self.text.len(), object));
+            self.pinned.push(Pinned {
+                at: self.text.len(),
+                object,
+                share,
+            });
+        }
+    }
+
+    /// Whether objects wait in their places.
+    pub(crate) fn holds_objects(&self) -> bool {
+        !self.pinned.is_empty()
+    }
+
+    /// Copies what stands in the cache's memory, and gives back shares of the budget of reads.
+    pub(crate) fn detach(&mut self) {
+        for pinned in &mut self.pinned {
+            pinned.object.detach();
+            pinned.share = None;
         }
     }
 
@@ -103,12 +131,12 @@ impl<B: Buffer> Output<B> {
     /// Calls `each` with every piece in order until it returns false.
     fn each_slice<'s>(&'s self, each: &mut impl FnMut(&'s [u8]) -> bool) -> bool {
         let mut at = 0;
-        for (position, object) in &self.pinned {
-            if !each(&self.text[at..*position]) {
+        for pinned in &self.pinned {
+            if !each(&self.text[at..pinned.at]) {
                 return false;
             }
-            at = *position;
-            for part in object.parts() {
+            at = pinned.at;
+            for part in pinned.object.parts() {
                 let go_on = match part {
                     Payload::Bytes(bytes) => each(bytes),
                     Payload::Void(len) => void_slices(len).all(&mut *each),
@@ -121,12 +149,24 @@ impl<B: Buffer> Output<B> {
         each(&self.text[at..])
     }
 
-    /// Forgets what was sent, and gives memory back beyond `keep` bytes.
-    pub(crate) fn clear(&mut self, keep: usize) {
+    /// Forgets what was sent.
+    pub(crate) fn clear(&mut self) {
         self.text.clear();
-        self.text.shrink_to(keep);
         self.pinned.clear();
         self.pinned_bytes = 0;
+    }
+}
+
+/// Memory that the replies of an idle connection may keep.
+const KEEP_BYTES: usize = 1 << 10;
+
+impl<B: Buffer> Output<B> {
+    /// Gives memory back while nothing waits.
+    pub(crate) fn release(&mut self) {
+        if self.pending() == 0 {
+            self.text.shrink_to(KEEP_BYTES);
+            self.pinned = Vec::new();
+        }
     }
 }
 

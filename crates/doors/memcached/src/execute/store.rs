@@ -14,6 +14,7 @@ enum Verdict {
     Exists,
     NotFound,
     Rejected,
+    Busy,
 }
 
 impl Verdict {
@@ -68,9 +69,9 @@ impl<D: Device + Clone> Executor<D> {
         }
         let max_bytes = self.shared.config.limits.max_value_bytes as usize;
         let mut refused = Verdict::NotStored;
-        let outcome = self
-            .cache
-            .update(&self.cx, key, |object| {
+        let needs_value = matches!(store.mode, Mode::Append | Mode::Prepend);
+        let (outcome, _share) = self
+            .change(key, needs_value, |object| {
                 decide(&store, object, expiry, max_bytes).unwrap_or_else(|why| {
                     refused = why;
                     Action::Keep
@@ -80,7 +81,8 @@ impl<D: Device + Clone> Executor<D> {
         let stored = match outcome {
             Outcome::Stored { version } => Verdict::Done { version },
             Outcome::Rejected(_) => Verdict::Rejected,
-            Outcome::Kept | Outcome::Deleted => refused,
+            Outcome::Busy => Verdict::Busy,
+            Outcome::Kept | Outcome::Deleted | Outcome::NeedsMemory { .. } => refused,
         };
         let counters = self.counters();
         if store.compare.is_some() {
@@ -88,7 +90,7 @@ impl<D: Device + Clone> Executor<D> {
                 Verdict::Done { .. } => counters.cas_hits.add(1),
                 Verdict::NotFound => counters.cas_misses.add(1),
                 Verdict::Exists => counters.cas_badval.add(1),
-                Verdict::NotStored | Verdict::Rejected => {}
+                Verdict::NotStored | Verdict::Rejected | Verdict::Busy => {}
             }
         }
         self.reply(&store, stored, output);
@@ -100,12 +102,11 @@ impl<D: Device + Clone> Executor<D> {
         if large.unlink {
             let mut scratch = super::scratch();
             let key = large.key.bytes(&mut scratch);
-            self.cache
-                .update(&self.cx, key, |object| match object {
-                    Some(_) => Action::Delete,
-                    None => Action::Keep,
-                })
-                .await;
+            self.change(key, false, |object| match object {
+                Some(_) => Action::Delete,
+                None => Action::Keep,
+            })
+            .await;
         }
         output.unless(large.noreply, "SERVER_ERROR object too large for cache\r\n");
     }
@@ -126,6 +127,7 @@ impl<D: Device + Clone> Executor<D> {
                     Verdict::Exists => "EXISTS\r\n",
                     Verdict::NotFound => "NOT_FOUND\r\n",
                     Verdict::Rejected => super::NO_MEMORY,
+                    Verdict::Busy => super::BUSY,
                 };
                 output.unless(noreply, reply);
             }
@@ -139,6 +141,10 @@ impl<D: Device + Clone> Executor<D> {
                     Verdict::NotFound => ("NF", 0),
                     Verdict::Rejected => {
                         output.text(super::NO_MEMORY);
+                        return;
+                    }
+                    Verdict::Busy => {
+                        output.text(super::BUSY);
                         return;
                     }
                 };

@@ -1,45 +1,168 @@
-//! A budget of bytes that connections share for what they receive.
+//! Budgets of bytes that connections share, so that what they hold together is bounded.
+//!
+//! Four kinds of memory are under way at a time, each with a budget of its own ([`Budgets`]). They are taken in the order
+//! `receive`, `reads`, `large`, `unsent`: whoever waits for one holds none that comes after it, nor of its own kind, so
+//! nobody waits in a circle. Whoever holds `unsent` waits for its peer alone, and whoever waits for its peer is cut off if
+//! that is slow while others wait.
 
-use tokio::sync::{Semaphore, SemaphorePermit};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
+
+/// A peer that takes part of a budget gets one more second per this many bytes.
+const SLOWEST_BYTES_PER_SEC: u64 = 64 << 10;
 
 /// Bytes that may be under way at once. First come, first served, so a large request is not starved by small ones.
 #[derive(Debug)]
-pub struct ReceiveBudget {
+pub struct ByteBudget {
     semaphore: Semaphore,
     total: u32,
+    waiting: AtomicUsize,
 }
 
-/// A share of the budget, given back when dropped.
+/// A share of a budget, given back when dropped.
 #[derive(Debug)]
-pub struct BudgetShare<'b> {
-    _permit: Option<SemaphorePermit<'b>>,
+pub struct Share {
+    budget: Arc<ByteBudget>,
+    bytes: u32,
 }
 
-impl ReceiveBudget {
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.budget.semaphore.add_permits(self.bytes as usize);
+    }
+}
+
+/// Counts one that waits, for as long as it does.
+struct Waiting<'b>(&'b AtomicUsize);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl ByteBudget {
     /// A budget of `bytes`, at most 4 GiB.
-    pub fn new(bytes: usize) -> Self {
+    pub fn new(bytes: usize) -> Arc<Self> {
         let total = u32::try_from(bytes)
             .unwrap_or(u32::MAX)
             .min(u32::try_from(Semaphore::MAX_PERMITS).unwrap_or(u32::MAX));
-        Self {
+        Arc::new(Self {
             semaphore: Semaphore::new(total as usize),
             total,
-        }
+            waiting: AtomicUsize::new(0),
+        })
+    }
+
+    fn capped(&self, bytes: usize) -> u32 {
+        u32::try_from(bytes).unwrap_or(u32::MAX).min(self.total)
+    }
+
+    /// Takes `bytes` if they are free and nobody waits.
+    pub fn try_take(self: &Arc<Self>, bytes: usize) -> Option<Share> {
+        let bytes = self.capped(bytes);
+        self.semaphore.try_acquire_many(bytes).ok()?.forget();
+        Some(Share {
+            budget: Arc::clone(self),
+            bytes,
+        })
     }
 
     /// Waits until `bytes` are free, and takes them. A request above the whole budget waits until nothing else is under
     /// way, and takes all of it.
-    pub async fn take(&self, bytes: usize) -> BudgetShare<'_> {
-        let share = u32::try_from(bytes).unwrap_or(u32::MAX).min(self.total);
-        BudgetShare {
-            // The semaphore is never closed, so this never fails.
-            _permit: self.semaphore.acquire_many(share).await.ok(),
+    pub async fn take(self: &Arc<Self>, bytes: usize) -> Share {
+        if let Some(share) = self.try_take(bytes) {
+            return share;
         }
+        let bytes = self.capped(bytes);
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let _waiting = Waiting(&self.waiting);
+        match self.semaphore.acquire_many(bytes).await {
+            Ok(permit) => permit.forget(),
+            Err(_) => unreachable!("the semaphore is never closed"),
+        }
+        Share {
+            budget: Arc::clone(self),
+            bytes,
+        }
+    }
+
+    /// Whether somebody waits for a share.
+    pub fn is_wanted(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
     }
 
     /// Bytes that are free.
     pub fn free_bytes(&self) -> usize {
         self.semaphore.available_permits()
+    }
+}
+
+/// Sizes of the budgets, in bytes. One largest value fits into each whatever is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BudgetSizes {
+    /// Commands on their way in that are not small.
+    pub receive: usize,
+    /// Objects being read, until their replies are handed to the socket.
+    pub reads: usize,
+    /// Large objects being read or changed; two largest values fit whatever is given.
+    pub large: usize,
+    /// Replies that the socket does not take at once.
+    pub unsent: usize,
+}
+
+impl Default for BudgetSizes {
+    /// 16 MiB each.
+    fn default() -> Self {
+        Self {
+            receive: 16 << 20,
+            reads: 16 << 20,
+            large: 16 << 20,
+            unsent: 16 << 20,
+        }
+    }
+}
+
+/// The budgets of all connections.
+#[derive(Debug)]
+pub(crate) struct Budgets {
+    pub(crate) receive: Arc<ByteBudget>,
+    pub(crate) reads: Arc<ByteBudget>,
+    pub(crate) large: Arc<ByteBudget>,
+    pub(crate) unsent: Arc<ByteBudget>,
+}
+
+impl Budgets {
+    pub(crate) fn new(sizes: BudgetSizes, largest_value: usize) -> Self {
+        let budget = |bytes: usize, least: usize| ByteBudget::new(bytes.max(least));
+        Self {
+            receive: budget(sizes.receive, largest_value),
+            reads: budget(sizes.reads, largest_value.min(2 << 20)),
+            large: budget(sizes.large, largest_value.saturating_mul(2)),
+            unsent: budget(sizes.unsent, largest_value),
+        }
+    }
+}
+
+/// How long a peer has kept a share, and what it did in that time.
+pub(super) struct Pace {
+    since: Instant,
+    allowance: Duration,
+}
+
+impl Pace {
+    pub(super) fn start(allowance: Duration) -> Self {
+        Self {
+            since: Instant::now(),
+            allowance,
+        }
+    }
+
+    /// Whether a peer that moved `bytes` by now is slower than one that others may be kept waiting for.
+    pub(super) fn is_slow(&self, bytes: u64) -> bool {
+        self.since.elapsed() > self.allowance + Duration::from_secs(bytes / SLOWEST_BYTES_PER_SEC)
     }
 }
 
@@ -50,17 +173,24 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_waits_until_a_share_is_given_back() {
-        let budget = ReceiveBudget::new(100);
+        let budget = ByteBudget::new(100);
         let first = budget.take(60).now_or_never().expect("fits");
         assert!(budget.take(50).now_or_never().is_none());
-        assert_eq!(budget.free_bytes(), 40);
+        assert!(budget.try_take(50).is_none());
+        assert_eq!((budget.free_bytes(), budget.is_wanted()), (40, false));
+        let mut waits = Box::pin(budget.take(50));
+        assert!((&mut waits).now_or_never().is_none());
+        assert!(budget.is_wanted());
         drop(first);
-        assert!(budget.take(50).now_or_never().is_some());
+        let second = waits.now_or_never().expect("was given back");
+        assert_eq!((budget.free_bytes(), budget.is_wanted()), (50, false));
+        drop(second);
+        assert_eq!(budget.free_bytes(), 100);
     }
 
     #[test]
     fn a_request_above_the_budget_takes_all_of_it() {
-        let budget = ReceiveBudget::new(100);
+        let budget = ByteBudget::new(100);
         let all = budget
             .take(1000)
             .now_or_never()

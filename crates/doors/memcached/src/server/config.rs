@@ -1,5 +1,6 @@
 //! What the door is told at start.
 
+use super::budget::BudgetSizes;
 use crate::parse::Limits;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -32,13 +33,13 @@ pub struct DoorConfig {
     pub limits: Limits,
     /// Connections that may wait to be accepted. Default: 1024.
     pub backlog: u32,
-    /// Values above this many bytes are received apart and count against the budget. Default: 64 KiB.
+    /// Values above this many bytes are received apart. Default: 32 KiB.
     pub inline_value_bytes: u32,
-    /// Bytes that all values under way above `inline_value_bytes` may take together; a connection whose value does not
-    /// fit is not read until others are done. Default: 16 MiB; less than one largest value counts as that.
-    pub receive_budget_bytes: usize,
-    /// A value that takes part of the budget must arrive within this time plus one second per 64 KiB. Default: 30 s.
-    pub receive_timeout: Duration,
+    /// What all connections together may hold.
+    pub budgets: BudgetSizes,
+    /// A value that is received apart must arrive within this time plus one second per 64 KiB; so must the rest of any
+    /// command, and replies be taken, while others wait for the memory. Default: 30 s.
+    pub peer_timeout: Duration,
     /// How long after shutdown replies may take to be sent. Default: 5 s.
     pub drain_timeout: Duration,
     /// What `stats` shows as `limit_maxbytes`. Default: 0.
@@ -53,9 +54,9 @@ impl Default for DoorConfig {
             max_connections: 1024,
             limits: Limits::default(),
             backlog: 1024,
-            inline_value_bytes: 64 << 10,
-            receive_budget_bytes: 16 << 20,
-            receive_timeout: Duration::from_secs(30),
+            inline_value_bytes: 32 << 10,
+            budgets: BudgetSizes::default(),
+            peer_timeout: Duration::from_secs(30),
             drain_timeout: Duration::from_secs(5),
             limit_maxbytes: 0,
         }

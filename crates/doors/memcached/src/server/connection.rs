@@ -1,73 +1,27 @@
 //! One connection: reads, executes every whole command, sends the replies together.
 
 use super::Worker;
-use super::budget::BudgetShare;
-use super::input::Input;
+use super::budget::{Pace, Share};
+use super::input::{Input, SMALL_REST_BYTES};
 use super::reads::{self, Tally};
+use super::sender::Sender;
 use super::stream::Stream;
+use crate::counters::Operation;
 use crate::execute::{Asks, Executor, Flow, Output};
-use crate::parse::{Command, Needed, Parsed, parse, parse_apart};
+use crate::parse::{Command, Get, Needed, Parsed, parse, parse_apart};
 use pumice_device::Device;
+use std::cell::RefCell;
+use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-
-/// Replies are sent when this many bytes wait, or when no whole command is left.
-const FLUSH_BYTES: usize = 64 << 10;
-
-/// Memory that an idle connection's replies may keep.
-const KEEP_OUTPUT_BYTES: usize = 4 << 10;
 
 /// Batches of commands after which a busy connection lets others run.
 const BATCHES_PER_TURN: u32 = 8;
 
-/// A value that takes part of the receive budget gets one more second per this many bytes.
-const SLOWEST_BYTES_PER_SEC: u64 = 64 << 10;
-
-/// Sends replies.
-pub(super) struct Sender<'c, D: Device + Clone> {
-    executor: &'c Executor<D>,
-    stream: &'c Stream,
-    pub(super) output: &'c mut Output<D::Buf>,
-    /// Whether a reply that waits is about a change.
-    changed: &'c mut bool,
-}
-
-impl<D: Device + Clone> Sender<'_, D> {
-    /// Sends what waits if it is much.
-    pub(super) async fn flush_if_large(&mut self) -> io::Result<()> {
-        if self.output.pending() < FLUSH_BYTES {
-            return Ok(());
-        }
-        self.flush().await
-    }
-
-    /// Sends all that waits. A peer that does not read is waited for, and is not read from meanwhile.
-    async fn flush(&mut self) -> io::Result<()> {
-        let pending = self.output.pending();
-        if std::mem::take(self.changed) {
-            // A change is not reported before it is as durable as was promised; if it cannot be, not at all.
-            let committed = self.executor.cache.commit(&self.executor.cx).await;
-            committed.inspect_err(|error| tracing::warn!(%error, "cannot make changes durable"))?;
-        }
-        let mut sent = 0;
-        while sent < pending {
-            match self
-                .output
-                .write_from(sent, |slices| self.stream.try_write(slices))
-            {
-                Ok(now) if now == sent => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(now) => sent = now,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.stream.writable().await?,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        self.output.clear(KEEP_OUTPUT_BYTES);
-        self.executor.stats().counters.bytes_written.add(sent as u64);
-        Ok(())
-    }
-}
+/// How often a peer that takes its time is looked at.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// What the commands in the buffer came to.
 enum Next {
@@ -83,9 +37,13 @@ enum Next {
 
 /// A connection that is served.
 pub(super) struct Connection<D: Device + Clone> {
-    stream: Rc<Stream>,
+    stream: Stream,
+    /// Wakes this connection while it waits for its peer.
+    waker: Rc<RefCell<Waker>>,
     worker: Rc<Worker<D>>,
     input: Input,
+    /// Held while the connection waits with more than the beginning of a small command.
+    share: Option<Share>,
     output: Output<D::Buf>,
     /// Whether a reply that waits is about a change.
     changed: bool,
@@ -94,11 +52,13 @@ pub(super) struct Connection<D: Device + Clone> {
 }
 
 impl<D: Device + Clone> Connection<D> {
-    pub(super) fn new(stream: Rc<Stream>, worker: Rc<Worker<D>>) -> Self {
+    pub(super) fn new(stream: Stream, waker: Rc<RefCell<Waker>>, worker: Rc<Worker<D>>) -> Self {
         Self {
             stream,
+            waker,
             worker,
             input: Input::default(),
+            share: None,
             output: Output::new(),
             changed: false,
             skip: 0,
@@ -110,16 +70,9 @@ impl<D: Device + Clone> Connection<D> {
     /// # Errors
     /// What the socket said; of interest to nobody but a log.
     pub(super) async fn serve(mut self) -> io::Result<()> {
-        let worker = Rc::clone(&self.worker);
-        // Held while the buffer is larger than an ordinary command needs.
-        let mut share: Option<BudgetShare<'_>> = None;
         let mut whole = 0;
         let mut batches = 0;
         loop {
-            let ordinary = worker.executor.shared.config.inline_value_bytes as usize * 2;
-            if share.is_none() && self.input.size_with_room(whole) > ordinary {
-                share = Some(worker.executor.shared.budget.take(worker.largest_line()).await);
-            }
             if !self.read(whole, &mut batches).await? {
                 return Ok(());
             }
@@ -132,7 +85,7 @@ impl<D: Device + Clone> Connection<D> {
                     Next::Skip(bytes) => self.pass_over(bytes),
                     Next::Large { line_len, value_len } => {
                         // Whoever waits for a share must hold none, or all could wait for each other.
-                        share = None;
+                        self.share = None;
                         if !self.receive_large(line_len, value_len).await? {
                             return Ok(());
                         }
@@ -141,12 +94,6 @@ impl<D: Device + Clone> Connection<D> {
                 }
             }
             self.flush().await?;
-            if self.input.is_empty() && self.input.held_bytes() > ordinary {
-                self.input.release(&worker.buffers);
-            }
-            if self.input.held_bytes() <= ordinary {
-                share = None;
-            }
         }
     }
 
@@ -164,39 +111,79 @@ impl<D: Device + Clone> Connection<D> {
         &self.worker.executor
     }
 
-    /// Reads at least one byte into the buffer; false at the end. An idle connection waits without a buffer.
+    /// Reads at least one byte into the buffer; false at the end. An idle connection waits without a buffer, and one that
+    /// waits for more than the rest of a small command waits with a share of the budget.
     async fn read(&mut self, whole: usize, batches: &mut u32) -> io::Result<bool> {
+        if self.input.bytes().len() <= SMALL_REST_BYTES {
+            self.share = None;
+        } else if self.share.is_none() {
+            let bytes = self.input.size_with_room(whole).min(self.worker.largest_line());
+            self.share = Some(self.executor().shared.budgets.receive.take(bytes).await);
+        }
+        let mut pace = None;
         loop {
             if self.skip > 0 {
                 // Nothing of a refused value is kept.
                 self.pass_over(0);
             }
-            let room = self.input.room(whole, &self.worker.buffers);
-            match self.stream.try_read(room) {
-                Ok(0) => return Ok(false),
-                Ok(count) => {
-                    self.input.filled(count);
-                    self.executor().stats().counters.bytes_read.add(count as u64);
-                    self.pass_over(0);
-                    *batches += 1;
-                    if *batches >= BATCHES_PER_TURN {
-                        *batches = 0;
-                        tokio::task::yield_now().await;
-                    }
-                    if !self.input.is_empty() {
-                        return Ok(true);
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if self.worker.stopping.get() {
-                        return Ok(false);
-                    }
-                    self.input.release(&self.worker.buffers);
-                    *batches = 0;
-                    self.stream.readable().await?;
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+            let count = if self.share.is_none() {
+                poll_fn(|cx| self.poll_read(cx, whole)).await?
+            } else {
+                let pace = &*pace
+                    .get_or_insert_with(|| Pace::start(self.worker.executor.shared.config.peer_timeout));
+                self.read_in_time(whole, pace).await?
+            };
+            if count == 0 {
+                return Ok(false);
+            }
+            self.input.filled(count);
+            self.executor().stats().counters.bytes_read.add(count as u64);
+            self.pass_over(0);
+            *batches += 1;
+            if *batches >= BATCHES_PER_TURN {
+                *batches = 0;
+                tokio::task::yield_now().await;
+            }
+            if !self.input.is_empty() {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Reads into the buffer; 0 at the end. While nothing is there, the buffer is given back as far as that can be.
+    fn poll_read(&mut self, cx: &mut Context<'_>, whole: usize) -> Poll<io::Result<usize>> {
+        let room = self.input.room(whole, &self.worker.buffers);
+        match self.stream.poll_read(cx, room) {
+            Poll::Pending => {}
+            Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::Interrupted => cx.waker().wake_by_ref(),
+            ready @ Poll::Ready(_) => return ready,
+        }
+        if self.worker.stopping.get() {
+            // What has arrived counts as sent before the stop.
+            return Poll::Ready(match self.stream.read_arrived(room) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+                read => read,
+            });
+        }
+        self.input.release(&self.worker.buffers);
+        self.output.release();
+        let mut waker = self.waker.borrow_mut();
+        if !waker.will_wake(cx.waker()) {
+            waker.clone_from(cx.waker());
+        }
+        Poll::Pending
+    }
+
+    /// Reads into the buffer, from a peer that others may be waiting for.
+    async fn read_in_time(&mut self, whole: usize, pace: &Pace) -> io::Result<usize> {
+        loop {
+            let read = poll_fn(|cx| self.poll_read(cx, whole));
+            if let Ok(read) = tokio::time::timeout(LOOK, read).await {
+                return read;
+            }
+            if self.executor().shared.budgets.receive.is_wanted() && pace.is_slow(0) {
+                self.executor().stats().counters.slow_peers_closed.add(1);
+                return Err(io::ErrorKind::TimedOut.into());
             }
         }
     }
@@ -220,6 +207,7 @@ impl<D: Device + Clone> Connection<D> {
             output,
             changed,
             skip,
+            ..
         } = self;
         if *skip > 0 {
             return Ok(Next::Read { whole: 0 });
@@ -287,7 +275,15 @@ impl<D: Device + Clone> Connection<D> {
                     _ => 0,
                 };
                 tally.settle(executor);
-                let operation = executor.execute(command, sender.output).await;
+                // Whoever waits for a share holds none.
+                sender.flush_before_waiting().await?;
+                let operation = match command {
+                    Command::Get(get) => {
+                        get_and_touch(executor, get, &mut sender).await?;
+                        Operation::GetTouch
+                    }
+                    command => executor.execute(command, sender.output).await,
+                };
                 *sender.changed = true;
                 tally.count(operation);
                 tally.settle(executor);
@@ -310,39 +306,32 @@ impl<D: Device + Clone> Connection<D> {
         let worker = Rc::clone(&self.worker);
         let total = value_len + 2;
         let config = &worker.executor.shared.config;
-        let _share = worker.executor.shared.budget.take(total).await;
+        let _share = worker.executor.shared.budgets.receive.take(total).await;
         let line = self.input.bytes()[..line_len].to_vec();
         self.input.consume(line_len);
         let mut value = vec![0; total];
         let mut filled = self.input.bytes().len().min(total);
         value[..filled].copy_from_slice(&self.input.bytes()[..filled]);
         self.input.consume(filled);
-        let timeout = config.receive_timeout + Duration::from_secs(total as u64 / SLOWEST_BYTES_PER_SEC);
-        let received = tokio::time::timeout(timeout, async {
-            while filled < total {
-                match self.stream.try_read(&mut value[filled..]) {
-                    Ok(0) => return Ok(false),
-                    Ok(count) => {
-                        filled += count;
-                        worker.executor.stats().counters.bytes_read.add(count as u64);
-                    }
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        if worker.stopping.get() {
-                            return Ok(false);
-                        }
-                        self.stream.readable().await?;
-                    }
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(error) => return Err(error),
+        let pace = Pace::start(config.peer_timeout);
+        let mut received = 0;
+        while filled < total {
+            let room = &mut value[filled..];
+            let read = poll_fn(|cx| self.poll_read_apart(cx, room));
+            match tokio::time::timeout(LOOK, read).await {
+                Ok(Ok(0)) => return Ok(false),
+                Ok(Ok(count)) => {
+                    filled += count;
+                    received += count as u64;
+                    worker.executor.stats().counters.bytes_read.add(count as u64);
                 }
+                Ok(Err(error)) => return Err(error),
+                Err(_) if pace.is_slow(received) => {
+                    worker.executor.stats().counters.slow_peers_closed.add(1);
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                Err(_) => {}
             }
-            Ok(true)
-        })
-        .await;
-        match received {
-            Ok(Ok(true)) => {}
-            Ok(done) => return done,
-            Err(_) => return Err(io::ErrorKind::TimedOut.into()),
         }
         let executor = &worker.executor;
         let mut tally = Tally::start(executor);
@@ -362,4 +351,37 @@ impl<D: Device + Clone> Connection<D> {
         }
         Ok(true)
     }
+
+    /// Reads the next bytes of a value that is received apart; 0 at the end.
+    fn poll_read_apart(&mut self, cx: &mut Context<'_>, room: &mut [u8]) -> Poll<io::Result<usize>> {
+        match self.stream.poll_read(cx, room) {
+            Poll::Pending if self.worker.stopping.get() => Poll::Ready(Ok(0)),
+            Poll::Pending => {
+                self.waker.borrow_mut().clone_from(cx.waker());
+                Poll::Pending
+            }
+            Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            ready @ Poll::Ready(_) => ready,
+        }
+    }
+}
+
+/// gat and gats: key by key, each object sent before the next is read, since it holds a share.
+async fn get_and_touch<D: Device + Clone>(
+    executor: &Executor<D>,
+    get: Get<'_>,
+    sender: &mut Sender<'_, D>,
+) -> io::Result<()> {
+    for key in get.keys {
+        sender.flush_before_waiting().await?;
+        *sender.changed = true;
+        if !executor.get_and_touch(key, &get, sender.output).await {
+            return Ok(());
+        }
+    }
+    sender.output.text("END\r\n");
+    Ok(())
 }

@@ -5,6 +5,9 @@ use std::cell::RefCell;
 /// Size of a fresh buffer.
 const BUFFER_BYTES: usize = 16 << 10;
 
+/// The beginning of a command that waits for its rest in memory of its own, so that no buffer waits with it.
+pub(super) const SMALL_REST_BYTES: usize = 1 << 10;
+
 /// Spare buffers a worker keeps: 64 × 16 KiB = 1 MiB.
 const MAX_SPARE: usize = 64;
 
@@ -61,7 +64,8 @@ impl Input {
     }
 
     /// Bytes of memory held.
-    pub(super) fn held_bytes(&self) -> usize {
+    #[cfg(test)]
+    fn held_bytes(&self) -> usize {
         self.buffer.len()
     }
 
@@ -78,8 +82,11 @@ impl Input {
 
     /// Free space to read into, enough for what is there to become `whole` bytes, and never empty.
     pub(super) fn room(&mut self, whole: usize, pool: &BufferPool) -> &mut [u8] {
-        if self.buffer.is_empty() {
-            self.buffer = pool.take();
+        if self.buffer.len() < BUFFER_BYTES {
+            let mut buffer = pool.take();
+            let unread = self.end - self.start;
+            buffer[..unread].copy_from_slice(&self.buffer[self.start..self.end]);
+            (self.buffer, self.start, self.end) = (buffer, 0, unread);
         }
         let least = whole.max(self.end - self.start + 1);
         if self.buffer.len() - self.start < least {
@@ -97,11 +104,18 @@ impl Input {
         debug_assert!(self.end <= self.buffer.len());
     }
 
-    /// Gives the buffer back if nothing is in it.
-    pub(super) fn release(&mut self, pool: &BufferPool) {
-        if self.is_empty() {
-            pool.give(std::mem::take(&mut self.buffer));
+    /// Gives the buffer back, if little is in it that can wait elsewhere; whether it did.
+    pub(super) fn release(&mut self, pool: &BufferPool) -> bool {
+        let unread = self.end - self.start;
+        if unread > SMALL_REST_BYTES {
+            return false;
         }
+        if self.buffer.len() >= BUFFER_BYTES {
+            let parked = self.bytes().to_vec();
+            pool.give(std::mem::replace(&mut self.buffer, parked));
+            (self.start, self.end) = (0, unread);
+        }
+        true
     }
 }
 
@@ -131,12 +145,15 @@ mod tests {
     }
 
     #[test]
-    fn only_an_empty_buffer_of_ordinary_size_is_kept_for_others() {
+    fn a_waiting_command_holds_no_buffer_and_only_ordinary_ones_are_kept_for_others() {
         let (pool, mut input) = (BufferPool::default(), Input::default());
         read(&mut input, &pool, b"abc");
         input.release(&pool);
         assert_eq!(input.bytes(), b"abc");
-        input.consume(3);
+        assert_eq!((input.held_bytes(), pool.spare.borrow().len()), (3, 1));
+        read(&mut input, &pool, b"def");
+        assert_eq!((input.bytes(), pool.spare.borrow().len()), (&b"abcdef"[..], 0));
+        input.consume(6);
         input.release(&pool);
         assert_eq!((input.held_bytes(), pool.spare.borrow().len()), (0, 1));
         read(&mut input, &pool, &[1; 100_000]);

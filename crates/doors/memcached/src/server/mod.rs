@@ -2,8 +2,9 @@
 //!
 //! One worker accepts and hands connections to all workers in turn. A connection stays on its worker: it reads into a
 //! buffer that is given back while the connection is idle, executes every whole command, and sends the replies together.
-//! What a client can make the door hold is bounded: lines by [`Limits`](crate::parse::Limits), values by the receive
-//! budget, replies by flushing at 64 KiB plus one object and not reading on from a peer that does not read.
+//! What a client can make the door hold is bounded: lines by [`Limits`](crate::parse::Limits), replies by flushing at
+//! 64 KiB plus one object and not reading on from a peer that does not read, and what all connections hold together by
+//! budgets of bytes ([`BudgetSizes`]).
 
 mod accept;
 mod budget;
@@ -11,14 +12,16 @@ mod config;
 mod connection;
 mod input;
 mod reads;
+mod sender;
 mod stream;
 
-pub use budget::{BudgetShare, ReceiveBudget};
+pub use budget::{BudgetSizes, ByteBudget, Share};
 pub use config::{DoorConfig, Listen};
 
 use crate::counters::DoorStats;
 use crate::execute::Executor;
 use accept::Listener;
+use budget::Budgets;
 use connection::Connection;
 use input::BufferPool;
 use pumice::{Cx, ObjectCache};
@@ -30,6 +33,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Waker;
 use std::time::Instant;
 use stream::{Accepted, Stream};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -40,7 +44,7 @@ use tokio::task::JoinSet;
 pub(crate) struct Shared {
     pub(crate) config: DoorConfig,
     pub(crate) stats: Arc<DoorStats>,
-    pub(crate) budget: ReceiveBudget,
+    pub(crate) budgets: Budgets,
     pub(crate) started: Instant,
 }
 
@@ -83,7 +87,8 @@ struct Worker<D: Device + Clone> {
     buffers: BufferPool,
     /// Set at shutdown: connections end when they have executed what was sent to them.
     stopping: Cell<bool>,
-    streams: RefCell<Slots<Rc<Stream>>>,
+    /// How to wake the connections that wait for their peers.
+    wakers: RefCell<Slots<Rc<RefCell<Waker>>>>,
 }
 
 impl<D: Device + Clone> Worker<D> {
@@ -128,7 +133,7 @@ impl Door {
             receivers: Mutex::new(receivers),
             shared: Arc::new(Shared {
                 stats: Arc::new(DoorStats::new(workers)),
-                budget: ReceiveBudget::new(config.receive_budget_bytes.max(largest_value)),
+                budgets: Budgets::new(config.budgets, largest_value),
                 started: Instant::now(),
                 config,
             }),
@@ -175,7 +180,7 @@ impl Door {
             },
             buffers: BufferPool::default(),
             stopping: Cell::new(false),
-            streams: RefCell::default(),
+            wakers: RefCell::default(),
         });
         let mut acceptors = JoinSet::new();
         if index == 0 {
@@ -207,8 +212,8 @@ impl Door {
         // Closes the listening sockets.
         acceptors.shutdown().await;
         worker.stopping.set(true);
-        for stream in worker.streams.borrow().iter() {
-            stream.end_reads();
+        for waker in worker.wakers.borrow().iter() {
+            waker.borrow().wake_by_ref();
         }
         while let Ok(handover) = receiver.try_recv() {
             connections.spawn_local(serve(Rc::clone(&worker), handover));
@@ -231,14 +236,15 @@ async fn serve<D: Device + Clone>(worker: Rc<Worker<D>>, handover: Handover) {
         guard: _guard,
     } = handover;
     let stream = match Stream::register(accepted) {
-        Ok(stream) => Rc::new(stream),
+        Ok(stream) => stream,
         Err(error) => {
             tracing::warn!(%error, "cannot serve a connection");
             return;
         }
     };
-    let _slot = slots::Held::new(&worker.streams, Rc::clone(&stream));
-    if let Err(error) = Connection::new(stream, Rc::clone(&worker)).serve().await {
+    let waker = Rc::new(RefCell::new(Waker::noop().clone()));
+    let _slot = slots::Held::new(&worker.wakers, Rc::clone(&waker));
+    if let Err(error) = Connection::new(stream, waker, Rc::clone(&worker)).serve().await {
         tracing::debug!(%error, "connection ended");
     }
 }

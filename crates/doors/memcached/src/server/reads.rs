@@ -1,12 +1,14 @@
 //! Runs of reads: DRAM hits at once, flash reads together, replies in order.
 
-use super::connection::Sender;
+use super::budget::Share;
+use super::sender::Sender;
 use crate::counters::Operation;
 use crate::execute::{Ask, Asks, Executor};
 use crate::parse::MAX_KEY_BYTES;
+use futures_util::future::FutureExt;
 use futures_util::stream::{FuturesOrdered, StreamExt};
-use pumice::Lookup;
-use pumice_device::Device;
+use pumice::{FlashLookup, Found, LargeLookup, Lookup};
+use pumice_device::{Device, SECTOR_BYTES};
 use std::io;
 
 /// Steps of a run that may wait at once: flash reads, and the hits behind them, which pin their memory.
@@ -52,98 +54,215 @@ pub(super) async fn run<'a, D: Device + Clone>(
     sender: &mut Sender<'_, D>,
     tally: &mut Tally,
 ) -> io::Result<()> {
-    while let Some(ask) = asks.next() {
-        let mut scratch = [0; MAX_KEY_BYTES];
-        let object = match ask.key(&mut scratch) {
-            None => None,
-            Some(key) => match executor.cache.lookup(&executor.cx, key) {
-                Lookup::Hit(object) => Some(object),
-                Lookup::Miss => None,
-                Lookup::Flash(flash) => {
-                    let asked_ns = tally.settle(executor);
-                    let first = (ask, Start::Flash(flash, asked_ns));
-                    behind_flash(executor, asks, first, sender, tally).await?;
-                    continue;
-                }
-            },
-        };
-        tally.count(executor.answer(&ask, object, sender.output));
+    let mut ahead = None;
+    while let Some(ask) = ahead.take().or_else(|| asks.next()) {
+        match look_up(executor, &ask) {
+            Step::Known(object) => tally.count(executor.answer(&ask, object, None, sender.output)),
+            Step::Read(read) => {
+                let asked_ns = tally.settle(executor);
+                // Whoever waits for a share holds none.
+                sender.flush_before_waiting().await?;
+                let share = executor.shared.budgets.reads.take(read.bytes()).await;
+                let first = Waiting {
+                    ask,
+                    read,
+                    share: Some(share),
+                    asked_ns,
+                };
+                ahead = behind_flash(executor, asks, first, sender, tally).await?;
+            }
+        }
         sender.flush_if_large().await?;
     }
     Ok(())
 }
 
-/// How a step of the run begins.
-enum Start<O, F> {
+/// What a step of the run comes to without I/O.
+enum Step<B> {
     /// Its answer is known: a DRAM hit, a miss, or text.
-    Ready(Option<O>),
-    /// Flash has to be read; with the time at which it was asked for.
-    Flash(F, u64),
+    Known(Option<pumice::Object<B>>),
+    /// Something has to be read.
+    Read(Read<B>),
 }
 
-type ObjectOf<D> = pumice::Object<<D as Device>::Buf>;
+/// A read that is to be made.
+enum Read<B> {
+    Flash(FlashLookup),
+    Large(LargeLookup<B>),
+}
 
-/// The future of one step.
-async fn step<'a, D: Device + Clone>(
-    executor: &'a Executor<D>,
-    ask: Ask<'a>,
-    start: Start<ObjectOf<D>, pumice::FlashLookup>,
-) -> (Ask<'a>, Option<ObjectOf<D>>, Option<u64>) {
-    match start {
-        Start::Ready(object) => (ask, object, None),
-        Start::Flash(flash, asked_ns) => {
-            let mut scratch = [0; MAX_KEY_BYTES];
-            let object = match ask.key(&mut scratch) {
-                Some(key) => executor.cache.finish(&executor.cx, key, flash).await,
-                None => None,
-            };
-            (ask, object, Some(asked_ns))
+impl<B> Read<B> {
+    /// What it takes of the budget of reads: the sectors of one record. Large objects have a budget of their own.
+    fn bytes(&self) -> usize {
+        match self {
+            Read::Flash(flash) => flash.len() as usize + 2 * SECTOR_BYTES,
+            Read::Large(_) => SECTOR_BYTES,
         }
+    }
+}
+
+fn look_up<D: Device + Clone>(executor: &Executor<D>, ask: &Ask<'_>) -> Step<D::Buf> {
+    let mut scratch = [0; MAX_KEY_BYTES];
+    let Some(key) = ask.key(&mut scratch) else {
+        return Step::Known(None);
+    };
+    match executor.cache.lookup(&executor.cx, key) {
+        Lookup::Hit(object) => Step::Known(Some(object)),
+        Lookup::Miss => Step::Known(None),
+        Lookup::Flash(flash) => Step::Read(Read::Flash(flash)),
+        Lookup::Large(large) => Step::Read(Read::Large(large)),
+    }
+}
+
+/// A step that waits for flash.
+struct Waiting<'a, B> {
+    ask: Ask<'a>,
+    read: Read<B>,
+    share: Option<Share>,
+    /// When it was asked for.
+    asked_ns: u64,
+}
+
+/// A step with its answer.
+struct Answer<'a, B> {
+    ask: Ask<'a>,
+    object: Option<pumice::Object<B>>,
+    share: Option<Share>,
+    /// When it was asked for, if it waited for flash.
+    asked_ns: Option<u64>,
+}
+
+async fn read<'a, D: Device + Clone>(
+    executor: &'a Executor<D>,
+    waiting: Waiting<'a, D::Buf>,
+) -> Answer<'a, D::Buf> {
+    let Waiting {
+        ask,
+        read,
+        mut share,
+        asked_ns,
+    } = waiting;
+    let mut scratch = [0; MAX_KEY_BYTES];
+    let key = ask.key(&mut scratch).unwrap_or_default();
+    let (cache, cx) = (&executor.cache, &executor.cx);
+    let found = match read {
+        Read::Flash(flash) => cache.finish(cx, key, flash).await,
+        Read::Large(large) => Found::Large(large),
+    };
+    let object = match found {
+        Found::Hit(object) => Some(object),
+        Found::Miss => None,
+        Found::Large(large) => {
+            let bytes = usize::try_from(large.value_len()).unwrap_or(usize::MAX);
+            // Whoever holds a share of this budget waits for no other but that of unsent replies.
+            share = Some(executor.shared.budgets.large.take(bytes).await);
+            cache.read_large(cx, key, large).await
+        }
+    };
+    Answer {
+        ask,
+        object,
+        share,
+        asked_ns: Some(asked_ns),
+    }
+}
+
+/// A step of the queue behind a flash read.
+enum Queued<'a, B> {
+    Waits(Waiting<'a, B>),
+    /// Its answer waits for those before it.
+    Known(Ask<'a>, Option<pumice::Object<B>>),
+}
+
+async fn queued<'a, D: Device + Clone>(
+    executor: &'a Executor<D>,
+    step: Queued<'a, D::Buf>,
+) -> Answer<'a, D::Buf> {
+    match step {
+        Queued::Waits(waiting) => read(executor, waiting).await,
+        Queued::Known(ask, object) => Answer {
+            ask,
+            object,
+            share: None,
+            asked_ns: None,
+        },
+    }
+}
+
+fn give<D: Device + Clone>(
+    executor: &Executor<D>,
+    answer: Answer<'_, D::Buf>,
+    sender: &mut Sender<'_, D>,
+    tally: &mut Tally,
+) {
+    let operation = executor.answer(&answer.ask, answer.object, answer.share, sender.output);
+    match answer.asked_ns {
+        Some(asked_ns) => {
+            let ns = executor.monotonic_ns().saturating_sub(asked_ns);
+            executor.record(operation, ns, 1);
+        }
+        None => tally.count(operation),
     }
 }
 
 /// Goes on with a run in which something waits for flash: looks up and starts reading what follows, up to a bound, and
-/// answers in order. Returns when nothing waits any more.
+/// answers in order. Returns when nothing waits any more, with the step for which there was no memory, if any.
 async fn behind_flash<'a, D: Device + Clone>(
     executor: &'a Executor<D>,
     asks: &mut Asks<'a>,
-    first: (Ask<'a>, Start<ObjectOf<D>, pumice::FlashLookup>),
+    first: Waiting<'a, D::Buf>,
     sender: &mut Sender<'_, D>,
     tally: &mut Tally,
-) -> io::Result<()> {
+) -> io::Result<Option<Ask<'a>>> {
+    let Some(second) = asks.next() else {
+        let answer = read(executor, first).await;
+        give(executor, answer, sender, tally);
+        return Ok(None);
+    };
+    let mut ahead = Some(second);
     let mut waiting = FuturesOrdered::new();
-    waiting.push_back(step(executor, first.0, first.1));
+    waiting.push_back(queued(executor, Queued::Waits(first)));
     // Steps that wait for flash. Once none does, the run goes on without a queue.
     let mut flash_steps = 1;
     loop {
         while flash_steps > 0 && waiting.len() < MAX_WAITING {
-            let Some(ask) = asks.next() else { break };
-            let mut scratch = [0; MAX_KEY_BYTES];
-            let lookup = ask
-                .key(&mut scratch)
-                .map(|key| executor.cache.lookup(&executor.cx, key));
-            let start = match lookup {
-                None | Some(Lookup::Miss) => Start::Ready(None),
-                Some(Lookup::Hit(object)) => Start::Ready(Some(object)),
-                Some(Lookup::Flash(flash)) => {
-                    flash_steps += 1;
-                    Start::Flash(flash, executor.monotonic_ns())
-                }
+            let Some(ask) = ahead.take().or_else(|| asks.next()) else {
+                break;
             };
-            waiting.push_back(step(executor, ask, start));
-        }
-        let Some((ask, object, asked_ns)) = waiting.next().await else {
-            return Ok(());
-        };
-        let operation = executor.answer(&ask, object, sender.output);
-        match asked_ns {
-            Some(asked_ns) => {
-                flash_steps -= 1;
-                let ns = executor.monotonic_ns().saturating_sub(asked_ns);
-                executor.record(operation, ns, 1);
+            match look_up(executor, &ask) {
+                Step::Known(object) => waiting.push_back(queued(executor, Queued::Known(ask, object))),
+                Step::Read(read) => {
+                    let Some(share) = executor.shared.budgets.reads.try_take(read.bytes()) else {
+                        // No memory to look further ahead: later, when what waits now is sent.
+                        ahead = Some(ask);
+                        break;
+                    };
+                    flash_steps += 1;
+                    let step = Waiting {
+                        ask,
+                        read,
+                        share: Some(share),
+                        asked_ns: executor.monotonic_ns(),
+                    };
+                    waiting.push_back(queued(executor, Queued::Waits(step)));
+                }
             }
-            None => tally.count(operation),
         }
+        let answer = match waiting.next().now_or_never() {
+            Some(answer) => answer,
+            None => {
+                sender.flush_before_waiting().await?;
+                waiting.next().await
+            }
+        };
+        let Some(answer) = answer else {
+            break;
+        };
+        if answer.asked_ns.is_some() {
+            flash_steps -= 1;
+        }
+        give(executor, answer, sender, tally);
         sender.flush_if_large().await?;
     }
+    Ok(ahead)
 }

@@ -1,8 +1,10 @@
 //! TCP and unix sockets as one.
 
 use socket2::SockRef;
-use std::io::{self, IoSlice};
-use std::net::Shutdown;
+use std::io::{self, IoSlice, Read};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
 /// A connection that no event loop knows yet, on its way to its worker.
@@ -38,13 +40,15 @@ impl Stream {
         }
     }
 
-    /// Reads what is there; `WouldBlock` where nothing is.
-    pub(super) fn try_read(&self, to: &mut [u8]) -> io::Result<usize> {
-        both!(self, stream => stream.try_read(to))
+    /// Reads what is there; a read that does not fill the room needs no second one to learn that nothing is left.
+    pub(super) fn poll_read(&mut self, cx: &mut Context<'_>, to: &mut [u8]) -> Poll<io::Result<usize>> {
+        let mut to = ReadBuf::new(to);
+        both!(self, stream => Pin::new(stream).poll_read(cx, &mut to)).map_ok(|()| to.filled().len())
     }
 
-    pub(super) async fn readable(&self) -> io::Result<()> {
-        both!(self, stream => stream.readable().await)
+    /// Reads what has arrived, whether the event loop knows of it or not; `WouldBlock` where nothing has.
+    pub(super) fn read_arrived(&self, to: &mut [u8]) -> io::Result<usize> {
+        both!(self, stream => (&*SockRef::from(stream)).read(to))
     }
 
     pub(super) fn try_write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
@@ -56,12 +60,5 @@ impl Stream {
 
     pub(super) async fn writable(&self) -> io::Result<()> {
         both!(self, stream => stream.writable().await)
-    }
-
-    /// Lets reads end after what has arrived: wakes a connection that waits for its client.
-    pub(super) fn end_reads(&self) {
-        let result = both!(self, stream => SockRef::from(stream).shutdown(Shutdown::Read));
-        // Fails only where the peer is gone, which ends reads as well.
-        drop(result);
     }
 }

@@ -1,0 +1,105 @@
+//! Large objects: sets of one key at once, changes that lose, and what they leave behind.
+
+mod common;
+
+use common::Rig;
+use futures_util::future::join;
+use pumice::{Action, CacheOptions, Meta, Outcome, Reads};
+use pumice_device::{MemDevice, MemMedium, Payload};
+use pumice_world::ManualClock;
+use std::sync::Arc;
+
+const LEN: usize = 150_000;
+
+fn rig() -> Rig<MemDevice> {
+    let device = MemDevice::new(Arc::new(MemMedium::new(32 << 20)));
+    let options = CacheOptions {
+        dram_bytes: 4 << 20,
+        block_bytes: Some(256 << 10),
+        ..CacheOptions::default()
+    };
+    Rig::open(device, Arc::new(ManualClock::new(1_000)), options)
+}
+
+fn value(byte: u8) -> Vec<u8> {
+    (0..LEN).map(|at| byte.wrapping_add((at / 1000) as u8)).collect()
+}
+
+#[test]
+fn two_sets_of_one_large_key_at_once_leave_one_whole_object() {
+    let rig = rig();
+    for round in 0..20u8 {
+        let (a, b) = (value(2 * round), value(2 * round + 1));
+        let store = |v| rig.cache.store(&rig.cx, b"key", v, Meta::default());
+        let both = rig.run(join(store(Payload::Bytes(&a)), store(Payload::Bytes(&b))));
+        assert!(both.0.is_ok() && both.1.is_ok(), "{both:?}");
+        let found = rig.get(b"key").expect("one of them stands");
+        assert!(found == a || found == b);
+        rig.check();
+    }
+}
+
+#[test]
+fn a_change_that_loses_leaves_the_winner_whole_and_no_slices() {
+    let rig = rig();
+    assert!(rig.set(b"key", &value(0)));
+    rig.settle();
+    let before = rig.cache.books().resident();
+    let mut asked = 0;
+    let outcome = rig.run(rig.cache.update(&rig.cx, b"key", Reads::ALL, |object| {
+        asked += 1;
+        if asked == 1 {
+            // Another client sets the key between the look and the change.
+            let set = rig
+                .cache
+                .set(&rig.cx, b"key", Payload::Bytes(&value(7)), Meta::default());
+            assert!(set.is_ok());
+            return Action::Store {
+                value: value(9),
+                meta: Meta::default(),
+            };
+        }
+        assert_eq!(object.map(pumice::Object::to_vec), Some(value(7)));
+        Action::Keep
+    }));
+    assert_eq!((outcome, asked), (Outcome::Kept, 2));
+    assert_eq!(rig.get(b"key"), Some(value(7)));
+    rig.check();
+    assert_eq!(
+        rig.cache.books().resident(),
+        before,
+        "slices of a loser or of the replaced object stayed"
+    );
+}
+
+#[test]
+fn an_update_reads_no_more_than_it_is_allowed_to() {
+    let rig = rig();
+    assert!(rig.set(b"key", &value(0)));
+    let mut asked = 0;
+    let mut update = |value, bytes_max, action: Action| {
+        let reads = Reads { value, bytes_max };
+        rig.run(rig.cache.update(&rig.cx, b"key", reads, |object| {
+            asked += 1;
+            assert_eq!(object.map(pumice::Object::value_len), Some(LEN));
+            action.clone()
+        }))
+    };
+    let bytes = LEN as u64;
+    assert_eq!(
+        update(true, bytes - 1, Action::Keep),
+        Outcome::NeedsMemory { bytes }
+    );
+    assert_eq!(update(true, bytes, Action::Keep), Outcome::Kept);
+    let meta = Meta { flags: 5, expiry: 0 };
+    assert!(matches!(
+        update(false, 1000, Action::SetMeta(meta)),
+        Outcome::Stored { .. }
+    ));
+    assert_eq!(rig.get(b"key"), Some(value(0)), "touching keeps the slices");
+    assert_eq!(update(false, 1000, Action::Delete), Outcome::Deleted);
+    assert_eq!(asked, 3);
+    assert_eq!(rig.get(b"key"), None);
+    rig.check();
+    assert_eq!(rig.cache.books().resident(), (0, 0));
+}
