@@ -28,7 +28,7 @@ mod zipf;
 pub use columns::{Column, Columns};
 pub use error::{Compression, TraceError};
 pub use format::Format;
-pub use generator::Generator;
+pub use generator::{GeneratedRequests, Generator};
 pub use random::{SplitMix64, mix64};
 pub use request::{BATCH_REQUESTS, Op, Progress, Request, RequestReader};
 pub use sizes::SizeDistribution;

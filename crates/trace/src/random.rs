@@ -1,13 +1,28 @@
 //! Randomness that stays the same for good: results name a seed, so the sequence belongs to the format of results and
 //! not to a dependency.
 
+/// What the counter of SplitMix64 grows by: 2^64 divided by the golden ratio, made odd.
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
 /// The finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) after one step of its counter: a bijection of
 /// 64-bit numbers that spreads neighbours over the whole range.
+#[inline]
 pub fn mix64(number: u64) -> u64 {
-    let z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let z = number.wrapping_add(STEP);
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
+}
+
+/// The number that [`mix64`] takes to `mixed`.
+pub(crate) fn unmix64(mixed: u64) -> u64 {
+    // x ^ (x >> n) is undone by repeating it with doubled shifts; an odd factor by its inverse modulo 2^64.
+    let z = mixed ^ (mixed >> 31) ^ (mixed >> 62);
+    let z = z.wrapping_mul(0x3196_42b2_d24d_8ec3);
+    let z = z ^ (z >> 27) ^ (z >> 54);
+    let z = z.wrapping_mul(0x96de_1b17_3f11_9089);
+    let z = z ^ (z >> 30) ^ (z >> 60);
+    z.wrapping_sub(STEP)
 }
 
 /// SplitMix64: a seeded generator of 64-bit numbers.
@@ -23,26 +38,29 @@ impl SplitMix64 {
     }
 
     /// The next number, uniform over all 64 bits.
+    #[inline]
     pub fn next_u64(&mut self) -> u64 {
         let number = mix64(self.state);
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.state = self.state.wrapping_add(STEP);
         number
     }
 
     /// The next number, uniform in [0, 1), a multiple of 2^-53.
+    #[inline]
     pub fn next_f64(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
     }
 
     /// The next number, uniform below `bound`, which is not 0 (0 is taken as 1).
+    #[inline]
     pub fn below(&mut self, bound: u64) -> u64 {
-        // Lemire's multiplication; the part of the range that would favour some numbers is drawn again.
+        // Lemire's multiplication; the part of the range that would favour some numbers is drawn again. That part is
+        // shorter than the bound, so that its length, a division, is seldom needed.
         let bound = bound.max(1);
-        let unfair = bound.wrapping_neg() % bound;
         loop {
             let product = u128::from(self.next_u64()) * u128::from(bound);
             let (high, low) = ((product >> 64) as u64, product as u64);
-            if low >= unfair {
+            if low >= bound || low >= bound.wrapping_neg() % bound {
                 return high;
             }
         }
@@ -66,6 +84,18 @@ mod tests {
                 9_817_491_932_198_370_423
             ]
         );
+    }
+
+    #[test]
+    fn mixing_can_be_undone() {
+        let mut random = SplitMix64::new(5);
+        for number in [0, 1, u64::MAX, 1 << 63] {
+            assert_eq!(unmix64(mix64(number)), number);
+        }
+        for _ in 0..1000 {
+            let number = random.next_u64();
+            assert_eq!(unmix64(mix64(number)), number);
+        }
     }
 
     #[test]

@@ -78,3 +78,24 @@ pub(crate) fn damage(format: Format, bytes: &[u8]) -> (u64, u64, String) {
         },
     )
 }
+
+/// Pearson's statistic of `counts` against a distribution by `weights`: over classes that are expected at least 5 times,
+/// the rest taken together.
+pub(crate) fn pearson(weights: &[f64], counts: &[u32]) -> f64 {
+    assert_eq!(weights.len(), counts.len());
+    let total: f64 = weights.iter().sum();
+    let draws: f64 = counts.iter().map(|&count| f64::from(count)).sum();
+    let (mut statistic, mut rest) = (0.0, (0.0, 0.0));
+    for (weight, &count) in weights.iter().zip(counts) {
+        let expected = weight / total * draws;
+        if expected < 5.0 {
+            rest = (rest.0 + expected, rest.1 + f64::from(count));
+        } else {
+            statistic += (f64::from(count) - expected).powi(2) / expected;
+        }
+    }
+    if rest.0 > 0.0 {
+        statistic += (rest.1 - rest.0).powi(2) / rest.0;
+    }
+    statistic
+}

@@ -40,8 +40,9 @@ enum Source {
 }
 
 impl Trace {
-    /// A trace by the name given on the command line: a generator ([`Generator`]) if it starts with `zipf:` or
-    /// `uniform:` (write `./zipf:…` for a file of that name), else the path of a file. Opens no trace file yet.
+    /// A trace by the name given on the command line: a generator ([`Generator`]) if it starts with a generator's
+    /// kind and a colon, such as `zipf:` (write `./zipf:…` for a file of that name), else the path of a file. Opens no
+    /// trace file yet.
     ///
     /// # Errors
     /// Those of parsing a generator's name; [`TraceError::ColumnsWithout`] for columns with another format than csv.

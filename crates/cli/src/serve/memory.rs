@@ -31,10 +31,10 @@ impl Connections {
     pub fn plan(config: &ServeConfig) -> Self {
         let largest = u64::from(config.max_item_size) + 2;
         let share = |part: u64, max: u64, least: u64| (config.dram / part).clamp(1 << 20, max).max(least);
-        let receive = share(16, 64 << 20, largest);
-        let reads = share(32, 64 << 20, largest.min(2 << 20));
-        let large = share(64, 64 << 20, 2 * largest);
-        let unsent = share(32, 64 << 20, largest);
+        let receive = share(32, 64 << 20, largest);
+        let reads = share(64, 32 << 20, largest.min(2 << 20));
+        let large = share(128, 32 << 20, 2 * largest);
+        let unsent = share(64, 32 << 20, largest);
         let connections = config.max_connections as u64;
         let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         Self {

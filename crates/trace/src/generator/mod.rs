@@ -1,0 +1,276 @@
+//! Seeded synthetic workloads under the interface of a trace.
+
+mod cachelib;
+mod hotspot;
+mod latest;
+mod normal;
+mod parts;
+mod stream;
+mod value_sizes;
+
+use std::str::FromStr;
+use std::sync::Arc;
+
+pub use stream::GeneratedRequests;
+
+use crate::error::TraceError;
+use crate::random::{mix64, unmix64};
+use crate::request::RequestReader;
+use crate::zipf::Zipf;
+use cachelib::CacheLib;
+use hotspot::Hotspot;
+use latest::Latest;
+use normal::Normal;
+use parts::{Parts, required};
+use value_sizes::ValueSizes;
+
+/// A workload of independent draws, named by text such as `zipf:keys=1000000,theta=0.9,requests=10000000,seed=42`: a
+/// kind, a colon, and parts in any order.
+///
+/// | kind | requests | parts of its own |
+/// |------|----------|------------------|
+/// | `zipf` | gets of rank k with a probability proportional to k^-theta ([`Zipf`]) | `keys`, `theta` |
+/// | `uniform` | gets of all keys alike | `keys` |
+/// | `hotspot` | gets; `share` of them go to the first `hot` of the ranks, all alike there and among the others (YCSB's hotspot) | `keys`, `hot` (0.2), `share` (0.8) |
+/// | `normal` | gets of ranks that are normally distributed over the key range; what falls outside is drawn again (memtier_benchmark's pattern G) | `keys`, `mean` (0.5), `sd` (1/6) |
+/// | `latest` | `insert` of them are sets of new keys, the others gets of the k-th newest of the `keys` newest keys with a probability proportional to k^-theta (YCSB's workload D) | `keys`, `theta` (0.99), `insert` (0.05) |
+/// | `cachelib` | as a configuration of CacheLib's CacheBench says, or by its popularity file alone | `config` or `pop`, `keys`, `loneget` |
+///
+/// | part | value | default |
+/// |------|-------|---------|
+/// | `keys` | number of keys, 1 to 2^40 | required; `cachelib`: `numKeys`, or with `pop` those of the file |
+/// | `requests` | number of requests | required, but see [`Generator::endless`] |
+/// | `seed` | any 64-bit number; fixes the sequence | 42 |
+/// | `size` | bytes of every object, or a range such as `600-4096`, all sizes in it alike | no sizes; `cachelib`: those of `config` |
+/// | `sizes` | a CacheLib size distribution file ([`SizeDistribution`](crate::SizeDistribution)), whose path has no comma | as `size` |
+/// | `theta` | Zipf exponent, 0 to 20 | required for `zipf` |
+/// | `hot` | share of the keys that is the hot set, 0 to 1 | 0.2 |
+/// | `share` | share of the requests that goes there, 0 to 1 | 0.8 |
+/// | `mean` | the middle of the bell, as a share of the key range, 0 to 1 | 0.5 |
+/// | `sd` | its standard deviation, as a share of the key range, 1e-9 to 10 | 1/6 |
+/// | `insert` | share of the requests that are sets of new keys, 0 to 1 | 0.05 |
+/// | `config` | a CacheBench `config.json`; files that it names are relative to its folder, and may stand there compressed | |
+/// | `pop` | a CacheBench `pop.json` | |
+/// | `loneget` | weight of gets of keys that never occur again; with `pop`, their share of the requests | `loneGetRatio`, or 0 |
+///
+/// Ranks are 1 to `keys`. Rank k becomes the key `mix64(k - 1 + mix64(seed))`, a bijection, so keys are spread over 64
+/// bits. For `normal` the ranks are positions in the key range, for `latest` the ages at the start, for `cachelib` the key
+/// numbers, pool by pool, from the most popular on; other ranks run from the most to the least popular. New keys
+/// are made likewise from numbers beyond the ranks. A size depends on the key alone, and so does a key's length.
+/// Requests are gets but for `latest` and `cachelib`; the time of a request is its number, from 0.
+///
+/// # What a CacheBench configuration means here
+///
+/// Popularity, pools, sizes, key lengths and the ratios of get, set, del, lone get and lone set are drawn as CacheBench's
+/// online generator does; other ratios must be 0. Differences: the scale from the sampled keys to a pool of n keys is
+/// n / N and not (n - 1) / N, so that `keys` equal to N gives every sampled key one number; and a key that is heavier
+/// than a group is named by all groups that it covers. Number of operations, threads and delays are not read, nor is
+/// `cache_config`. Whether missed gets are to be followed by sets is [`Generator::lookaside`]. `sizes` and `size`
+/// replace the sizes of all pools.
+#[derive(Debug, Clone)]
+pub struct Generator {
+    kind: &'static str,
+    workload: Workload,
+    requests: u64,
+    seed: u64,
+    sizes: ValueSizes,
+}
+
+#[derive(Debug, Clone)]
+enum Workload {
+    Zipf(Zipf),
+    Hotspot(Hotspot),
+    Normal(Normal),
+    Latest(Latest),
+    CacheLib(Arc<CacheLib>),
+}
+
+/// Kinds of generators, each with the parts of its own.
+const KINDS: [(&str, &[&str]); 6] = [
+    ("zipf", &["keys", "theta"]),
+    ("uniform", &["keys"]),
+    ("hotspot", &Hotspot::PARTS),
+    ("normal", &Normal::PARTS),
+    ("latest", &Latest::PARTS),
+    ("cachelib", &CacheLib::PARTS),
+];
+
+impl Generator {
+    /// Whether `name` is meant as a generator and not as a path.
+    pub fn is_generator_name(name: &str) -> bool {
+        name.split_once(':')
+            .is_some_and(|(kind, _)| KINDS.iter().any(|&(known, _)| known == kind))
+    }
+
+    /// A generator by a name in which `requests` may be left out: it then goes on without end.
+    ///
+    /// # Errors
+    /// [`TraceError::Generator`], naming the part that is wrong; [`TraceError::Open`], [`TraceError::Sizes`] and
+    /// [`TraceError::CacheBench`] for files that are named.
+    pub fn endless(spec: &str) -> Result<Self, TraceError> {
+        Self::parse(spec, Some(u64::MAX))
+    }
+
+    /// `requests` is the default of the part of that name.
+    fn parse(spec: &str, requests: Option<u64>) -> Result<Self, TraceError> {
+        let wrong = |what: String| TraceError::Generator {
+            spec: spec.to_owned(),
+            what,
+        };
+        let (kind, text) = spec.split_once(':').unwrap_or((spec, ""));
+        let Some(&(kind, own)) = KINDS.iter().find(|&&(known, _)| known == kind) else {
+            let kinds = KINDS.map(|(kind, _)| format!("`{kind}:`")).join(", ");
+            return Err(wrong(format!("expected one of {kinds}")));
+        };
+        let parts = Parts::parse(text, own).map_err(wrong)?;
+        let requests = parts.whole("requests").map_err(wrong)?.or(requests);
+        let seed = parts.whole("seed").map_err(wrong)?.unwrap_or(42);
+        let workload = match kind {
+            "hotspot" => Workload::Hotspot(Hotspot::from_parts(&parts).map_err(wrong)?),
+            "normal" => Workload::Normal(Normal::from_parts(&parts).map_err(wrong)?),
+            "latest" => Workload::Latest(Latest::from_parts(&parts).map_err(wrong)?),
+            "cachelib" => Workload::CacheLib(Arc::new(CacheLib::from_parts(&parts, seed, wrong)?)),
+            _ => Workload::Zipf(zipf_from_parts(kind, &parts).map_err(wrong)?),
+        };
+        let requests = required("requests", requests).map_err(wrong)?;
+        let sizes = match (ValueSizes::from_parts(&parts, wrong)?, &workload) {
+            (ValueSizes::None, Workload::CacheLib(cachelib)) if cachelib.has_sizes() => {
+                ValueSizes::Configured(Arc::clone(cachelib))
+            }
+            (sizes, _) => sizes,
+        };
+        Ok(Generator {
+            kind,
+            workload,
+            requests,
+            seed,
+            sizes,
+        })
+    }
+
+    /// The number of requests it yields; [`u64::MAX`] if it goes on without end.
+    pub fn requests(&self) -> u64 {
+        self.requests
+    }
+
+    /// Whether it goes on without end.
+    pub fn is_endless(&self) -> bool {
+        self.requests == u64::MAX
+    }
+
+    /// Starts the sequence.
+    pub fn open(&self) -> Box<dyn RequestReader> {
+        Box::new(self.stream())
+    }
+
+    /// Starts the sequence, for a caller that knows it is generated.
+    pub fn stream(&self) -> GeneratedRequests {
+        GeneratedRequests::new(self, 0, 1, self.requests)
+    }
+
+    /// Starts sequence `part` of `parts` that together make the workload: each draws on its own from the same keys, new
+    /// keys of one never come in another, and each yields its part of the requests. Part 0 of 1 is
+    /// [`stream`](Generator::stream). `parts` of 0 are taken as 1, and `part` modulo `parts`.
+    pub fn stream_part(&self, part: u64, parts: u64) -> GeneratedRequests {
+        let parts = parts.max(1);
+        let part = part % parts;
+        let requests = match self.requests {
+            u64::MAX => u64::MAX,
+            requests => requests / parts + u64::from(part < requests % parts),
+        };
+        GeneratedRequests::new(self, part, parts, requests)
+    }
+
+    /// How many keys have a rank: those that are there before the first request.
+    pub fn ranks(&self) -> u64 {
+        match &self.workload {
+            Workload::Zipf(zipf) => zipf.ranks(),
+            Workload::Hotspot(hotspot) => hotspot.keys,
+            Workload::Normal(normal) => normal.keys,
+            Workload::Latest(latest) => latest.keys(),
+            Workload::CacheLib(cachelib) => cachelib.ranks(),
+        }
+    }
+
+    /// How many different keys there are, all of which have a rank; `None` where new keys keep coming, as with `latest`
+    /// and lone gets.
+    pub fn key_space(&self) -> Option<u64> {
+        let grows = match &self.workload {
+            Workload::Zipf(_) | Workload::Hotspot(_) | Workload::Normal(_) => false,
+            Workload::Latest(latest) => latest.inserts(),
+            Workload::CacheLib(cachelib) => cachelib.has_lone_keys(),
+        };
+        (!grows).then(|| self.ranks())
+    }
+
+    /// The key with a rank, from 1 to [`ranks`](Generator::ranks); other ranks give keys of no meaning. All keys in
+    /// the order of their ranks are `(1..=generator.ranks()).map(|rank| generator.key_of_rank(rank))`. Cost: some
+    /// nanoseconds.
+    pub fn key_of_rank(&self, rank: u64) -> u64 {
+        let number = match &self.workload {
+            Workload::CacheLib(cachelib) => cachelib.number_of_rank(rank),
+            _ => rank.wrapping_sub(1),
+        };
+        mix64(number.wrapping_add(self.key_base()))
+    }
+
+    /// Whether requests carry sizes.
+    pub fn has_sizes(&self) -> bool {
+        !self.sizes.is_none()
+    }
+
+    /// The size in bytes of the object under one of the workload's keys, the same that its requests carry; `None` if
+    /// they carry none.
+    pub fn size_of(&self, key: u64) -> Option<u64> {
+        self.sizes.of(self.number_of(key), key)
+    }
+
+    /// The length in bytes of one of the workload's keys, 8 or more; `None` where the workload does not say.
+    pub fn key_len(&self, key: u64) -> Option<usize> {
+        match &self.workload {
+            Workload::CacheLib(cachelib) => cachelib.key_len(self.number_of(key)),
+            _ => None,
+        }
+    }
+
+    /// Whether a get that misses is to be followed by a set of its key (CacheBench's `enableLookaside`); `None` where
+    /// the workload does not say.
+    pub fn lookaside(&self) -> Option<bool> {
+        match &self.workload {
+            Workload::CacheLib(cachelib) => cachelib.lookaside(),
+            _ => None,
+        }
+    }
+
+    /// What keys are counted from.
+    fn key_base(&self) -> u64 {
+        mix64(self.seed)
+    }
+
+    /// The number that a key was made from.
+    fn number_of(&self, key: u64) -> u64 {
+        unmix64(key).wrapping_sub(self.key_base())
+    }
+}
+
+fn zipf_from_parts(kind: &str, parts: &Parts<'_>) -> Result<Zipf, String> {
+    let keys = required("keys", parts.keys()?)?;
+    let theta = match kind {
+        "uniform" => 0.0,
+        _ => required("theta", parts.theta()?)?,
+    };
+    Zipf::new(keys, theta).ok_or_else(|| "keys or theta are out of range".into())
+}
+
+impl FromStr for Generator {
+    type Err = TraceError;
+
+    /// # Errors
+    /// Those of [`Generator::endless`], and [`TraceError::Generator`] if `requests` is missing.
+    fn from_str(spec: &str) -> Result<Self, TraceError> {
+        Self::parse(spec, None)
+    }
+}
+
+#[cfg(test)]
+mod tests;

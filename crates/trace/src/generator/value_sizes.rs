@@ -1,0 +1,76 @@
+//! How large the objects of a generated workload are. A size depends on the key alone.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::cachelib::CacheLib;
+use super::parts::{Parts, whole};
+use crate::error::TraceError;
+use crate::random::mix64;
+use crate::sizes::SizeDistribution;
+
+#[derive(Debug, Clone)]
+pub(super) enum ValueSizes {
+    None,
+    Constant(u64),
+    /// `first` to `first + more`, all alike.
+    Range {
+        first: u64,
+        more: u64,
+    },
+    Drawn(Arc<SizeDistribution>),
+    /// Those of the configuration.
+    Configured(Arc<CacheLib>),
+}
+
+impl ValueSizes {
+    /// What the parts `size` and `sizes` say; `wrong` makes an error of what is wrong with them.
+    pub(super) fn from_parts(
+        parts: &Parts<'_>,
+        wrong: impl Fn(String) -> TraceError,
+    ) -> Result<Self, TraceError> {
+        match (parts.text("size"), parts.text("sizes")) {
+            (Some(_), Some(_)) => Err(wrong("give `size` or `sizes`, not both".into())),
+            (None, None) => Ok(ValueSizes::None),
+            (None, Some(path)) => {
+                let distribution = SizeDistribution::open(Path::new(path))?;
+                Ok(ValueSizes::Drawn(Arc::new(distribution)))
+            }
+            (Some(size), None) => Self::constant_or_range(size).map_err(wrong),
+        }
+    }
+
+    fn constant_or_range(size: &str) -> Result<Self, String> {
+        let Some((first, last)) = size.split_once('-') else {
+            return whole("size", size).map(ValueSizes::Constant);
+        };
+        let (Ok(first), Ok(last)) = (whole("size", first), whole("size", last)) else {
+            return Err(format!(
+                "`size={size}` is neither a whole number nor a range such as `600-4096`"
+            ));
+        };
+        match last.checked_sub(first) {
+            Some(more) => Ok(ValueSizes::Range { first, more }),
+            None => Err(format!("`size={size}`: the range ends before it starts")),
+        }
+    }
+
+    pub(super) fn is_none(&self) -> bool {
+        matches!(self, ValueSizes::None)
+    }
+
+    /// The size of an object: `key` is what `number` was made into.
+    #[inline]
+    pub(super) fn of(&self, number: u64, key: u64) -> Option<u64> {
+        match self {
+            ValueSizes::None => None,
+            ValueSizes::Constant(size) => Some(*size),
+            ValueSizes::Range { first, more } => {
+                let product = u128::from(mix64(key)) * (u128::from(*more) + 1);
+                Some(first + (product >> 64) as u64)
+            }
+            ValueSizes::Drawn(distribution) => Some(distribution.size_of(key)),
+            ValueSizes::Configured(workload) => workload.size_of(number),
+        }
+    }
+}
