@@ -12,6 +12,7 @@ mod pool;
 mod ring;
 mod shared;
 mod table;
+mod window;
 
 pub use device::FileDevice;
 pub use options::{Engine, FileError, FileOptions};

@@ -3,6 +3,7 @@
 use super::options::{Engine, FileError, FileOptions};
 use super::pool::{Pool, PoolClient};
 use super::ring;
+use super::window::Window;
 use crate::{AlignedBuf, Buffer, SECTOR_BYTES};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom};
@@ -11,8 +12,11 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+/// Appends up to this size go through a mapped window: log records, and not superblocks.
+const SMALL_APPEND_BYTES: usize = 256;
 
 /// Pause between two tries to lock a file.
 const LOCK_POLL: Duration = Duration::from_millis(10);
@@ -32,6 +36,8 @@ pub struct FileShared {
     pool: Option<Pool>,
     io: Arc<OwnedFd>,
     log: File,
+    /// Where the log was appended to last; `None` where nothing may be mapped.
+    window: Option<Mutex<Option<Window>>>,
 }
 
 impl FileShared {
@@ -76,6 +82,7 @@ impl FileShared {
             direct = false;
         }
         let log = open_log(path, &io)?;
+        let maps = is_block_device || options.preallocate && rewrites_in_place(&log);
         let io = Arc::new(io);
         let refused = if options.io_uring {
             ring::probe().err().map(|error| error.to_string())
@@ -108,6 +115,7 @@ impl FileShared {
             pool,
             io,
             log,
+            window: maps.then(|| Mutex::new(None)),
         })
     }
 
@@ -146,11 +154,25 @@ impl FileShared {
         self.pool.as_ref().map(Pool::connect)
     }
 
-    /// Writes through the page cache.
+    /// Writes to the page cache: small pieces by a copy into a mapped window of it, where that can be had.
     pub(super) fn append_log(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        if bytes.len() <= SMALL_APPEND_BYTES && self.append_mapped(offset, bytes) {
+            return Ok(());
+        }
         self.log
             .write_all_at(bytes, offset)
             .map_err(|error| self.log_failed("append", offset, bytes.len(), &error))
+    }
+
+    fn append_mapped(&self, offset: u64, bytes: &[u8]) -> bool {
+        let Some(window) = &self.window else { return false };
+        let mut window = window.lock().unwrap_or_else(PoisonError::into_inner);
+        if window.as_mut().is_some_and(|window| window.write(offset, bytes)) {
+            return true;
+        }
+        *window = None;
+        *window = Window::map(&self.log, offset);
+        window.as_mut().is_some_and(|window| window.write(offset, bytes))
     }
 
     /// Reads through the page cache.
@@ -334,6 +356,15 @@ fn clear_direct(path: &Path, io: &OwnedFd) -> Result<(), FileError> {
 }
 
 /// Opens the same file once more, through the page cache.
+/// Whether a file system writes reserved bytes where they are, so that a page of them can always be written: one that
+/// copies on write may have no room left, and would end the process for it.
+fn rewrites_in_place(file: &File) -> bool {
+    const EXT: i64 = 0xEF53;
+    const XFS: i64 = 0x5846_5342;
+    const TMPFS: i64 = 0x0102_1994;
+    rustix::fs::fstatfs(file).is_ok_and(|stat| [EXT, XFS, TMPFS].contains(&stat.f_type))
+}
+
 fn open_log(path: &Path, io: &OwnedFd) -> Result<File, FileError> {
     let log = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(|source| {
         FileError::Open {

@@ -1,0 +1,112 @@
+//! A window of the file's page cache in this process's memory: small appends become copies instead of system calls.
+//!
+//! What is copied here is in the page cache at once, as after a write: it survives the end of the process, however that
+//! comes, and `fsync` makes it survive a power cut. It costs a copy where `pwrite` costs 1 to 2 µs, and a remapping each
+//! 64 KiB.
+
+use rustix::fd::AsFd;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use std::ptr::NonNull;
+use std::sync::atomic::{Ordering, fence};
+
+/// Bytes of a window, and what it is aligned to in the file: a multiple of every page size.
+pub(super) const WINDOW_BYTES: usize = 64 << 10;
+
+/// The part of a file that is mapped.
+pub(super) struct Window {
+    offset: u64,
+    memory: NonNull<u8>,
+}
+
+// SAFETY: the memory is reached through `write` alone, which takes `&mut self`.
+unsafe impl Send for Window {}
+
+impl Window {
+    /// Maps the window that holds `offset`; `None` where the file ends before it does, or the system refuses.
+    pub(super) fn map(file: impl AsFd, offset: u64) -> Option<Self> {
+        let offset = offset - offset % WINDOW_BYTES as u64;
+        // Writing beyond a file's end would end the process. A file that somebody cuts short later still does: it is ours
+        // alone, and locked.
+        let len = rustix::fs::fstat(&file).ok()?.st_size;
+        if u64::try_from(len).ok()? < offset + WINDOW_BYTES as u64 {
+            return None;
+        }
+        // SAFETY: a new mapping at a place that the system chooses touches no memory of ours.
+        let memory = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                WINDOW_BYTES,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::POPULATE,
+                file,
+                offset,
+            )
+        };
+        Some(Self {
+            offset,
+            memory: NonNull::new(memory.ok()?.cast())?,
+        })
+    }
+
+    /// Copies `bytes` to `offset` in the file, if the window holds all of that; whether it did.
+    pub(super) fn write(&mut self, offset: u64, bytes: &[u8]) -> bool {
+        let Some(at) = offset
+            .checked_sub(self.offset)
+            .and_then(|at| usize::try_from(at).ok())
+        else {
+            return false;
+        };
+        if at > WINDOW_BYTES || bytes.len() > WINDOW_BYTES - at {
+            return false;
+        }
+        // SAFETY: the range is inside the mapping, which lives as long as `self`; nobody holds a reference into it.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.memory.as_ptr().add(at), bytes.len()) };
+        // What is done after an append must not reach memory before it, or a process killed in between could leave the
+        // consequence without the record.
+        fence(Ordering::SeqCst);
+        true
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `map` with this length, and no reference into it is left.
+        let unmapped = unsafe { munmap(self.memory.as_ptr().cast(), WINDOW_BYTES) };
+        debug_assert!(unmapped.is_ok(), "a mapping of ours can be given back");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::FileExt;
+
+    #[test]
+    fn what_is_copied_is_read_from_the_file_and_nothing_outside_is_touched() {
+        let file = tempfile::tempfile().expect("a file");
+        file.set_len(3 * WINDOW_BYTES as u64).expect("it grows");
+        let start = WINDOW_BYTES as u64;
+        let mut window = Window::map(&file, start + 5).expect("it maps");
+        assert!(window.write(start, b"first"));
+        assert!(window.write(2 * start - 4, b"last"));
+        assert!(!window.write(2 * start - 3, b"last"));
+        assert!(!window.write(start - 1, b"x"));
+        assert!(!window.write(u64::MAX, b"x"));
+        drop(window);
+        let mut found = vec![0; 3 * WINDOW_BYTES];
+        file.read_exact_at(&mut found, 0).expect("it reads");
+        let mut expected = vec![0; 3 * WINDOW_BYTES];
+        expected[WINDOW_BYTES..][..5].copy_from_slice(b"first");
+        expected[2 * WINDOW_BYTES - 4..][..4].copy_from_slice(b"last");
+        assert!(found == expected);
+    }
+
+    #[test]
+    fn nothing_is_mapped_beyond_the_end() {
+        let file = tempfile::tempfile().expect("a file");
+        file.set_len(WINDOW_BYTES as u64 + 100).expect("it grows");
+        assert!(Window::map(&file, 0).is_some());
+        assert!(Window::map(&file, WINDOW_BYTES as u64).is_none());
+        assert!(Window::map(&file, 1 << 40).is_none());
+    }
+}
