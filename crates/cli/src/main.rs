@@ -3,6 +3,7 @@
 //! Exit status: 0 done, 1 failed, 2 bad usage. An error says on stderr what was wrong, where, and what to do.
 
 mod allocator;
+mod bench;
 mod replay;
 mod serve;
 mod settings;
@@ -32,6 +33,8 @@ enum Command {
     Serve(Box<serve::ServeArgs>),
     /// Replays a trace through the same code and prints what the cache would have done.
     Replay(Box<replay::ReplayArgs>),
+    /// Puts load on a server, verifies what it returns, and measures.
+    Bench(bench::BenchArgs),
 }
 
 fn main() -> ExitCode {
@@ -54,5 +57,6 @@ fn run(cli: Cli, memcached: serve::Familiar) -> anyhow::Result<()> {
     match cli.command {
         Command::Serve(args) => serve::run(*args, memcached),
         Command::Replay(args) => replay::run(&args),
+        Command::Bench(args) => bench::run(&args),
     }
 }
