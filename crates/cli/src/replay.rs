@@ -20,7 +20,7 @@ use std::sync::Arc;
 #[derive(Args, Debug)]
 pub struct ReplayArgs {
     /// A trace file (plain, zstd, gzip or xz), or a generator such as
-    /// zipf:keys=1000000,theta=0.9,requests=10000000,seed=42
+    /// zipf:keys=1000000,theta=0.9,requests=10000000,seed=42 (zipf, uniform, hotspot, normal, latest, cachelib)
     #[arg(value_name = "TRACE")]
     trace: OsString,
 
