@@ -383,6 +383,44 @@ fn a_get_of_much_that_is_on_flash_reads_no_more_at_once_than_its_budget() {
 }
 
 #[test]
+fn large_objects_of_one_get_wait_for_their_memory_in_their_order() {
+    let server = Server::start_with(
+        DoorConfig {
+            budgets: SMALLEST,
+            ..config()
+        },
+        CacheOptions {
+            dram_bytes: 4 << 20,
+            block_bytes: Some(256 << 10),
+            ..CacheOptions::default()
+        },
+    );
+    // In slices, and too many to be in memory at once.
+    let values: Vec<_> = (0..40)
+        .map(|number| value(300_000 + 50_000 * (number % 5), number))
+        .collect();
+    let mut client = server.client();
+    for (number, value) in values.iter().enumerate() {
+        client.send(set(&format!("large{number}"), value));
+        client.expect("STORED\r\n");
+    }
+    for number in 0..500 {
+        client.send(set(&format!("filler{number}"), &value(20_000, number)));
+        client.expect("STORED\r\n");
+    }
+    let gets: String = (0..40).map(|number| format!(" large{number}")).collect();
+    for _ in 0..3 {
+        client.send(format!("get{gets}\r\n"));
+        for (number, value) in values.iter().enumerate() {
+            let reply = hit(&format!("large{number}"), value);
+            client.expect_bytes(&reply[..reply.len() - b"END\r\n".len()]);
+        }
+        client.expect("END\r\n");
+    }
+    server.stop();
+}
+
+#[test]
 fn a_peer_that_does_not_read_is_cut_off_when_others_need_the_memory() {
     let server = Server::start(DoorConfig {
         budgets: SMALLEST,
@@ -405,7 +443,9 @@ fn a_peer_that_does_not_read_is_cut_off_when_others_need_the_memory() {
             client
         })
         .collect();
-    server.wait_until("somebody is cut off", |stats| stats.counts().slow_peers_closed > 0);
+    server.wait_until("somebody is cut off", |stats| {
+        stats.counts().slow_peers_closed > 0
+    });
     setter.send("get a\r\n");
     setter.expect_bytes(&hit("a", &value));
     drop(deaf);

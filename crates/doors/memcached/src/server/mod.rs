@@ -23,6 +23,7 @@ use crate::execute::Executor;
 use accept::Listener;
 use budget::Budgets;
 use connection::Connection;
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use input::BufferPool;
 use pumice::{Cx, ObjectCache};
 use pumice_device::Device;
@@ -197,14 +198,15 @@ impl Door {
                 acceptors.spawn_local(accept);
             }
         }
-        let mut connections = JoinSet::new();
+        let mut connections = FuturesUnordered::new();
         loop {
             tokio::select! {
+                biased;
+                Some(()) = connections.next() => {}
                 handover = receiver.recv() => {
                     let Some(handover) = handover else { break };
-                    connections.spawn_local(serve(Rc::clone(&worker), handover));
+                    connections.push(tokio::task::coop::unconstrained(serve(Rc::clone(&worker), handover)));
                 }
-                Some(_) = connections.join_next() => {}
                 Some(ended) = acceptors.join_next() => ended??,
                 _ = shutdown.wait_for(|stop| *stop) => break,
             }
@@ -216,15 +218,11 @@ impl Door {
             waker.borrow().wake_by_ref();
         }
         while let Ok(handover) = receiver.try_recv() {
-            connections.spawn_local(serve(Rc::clone(&worker), handover));
+            connections.push(tokio::task::coop::unconstrained(serve(Rc::clone(&worker), handover)));
         }
-        let drain = async { while connections.join_next().await.is_some() {} };
-        if tokio::time::timeout(self.shared.config.drain_timeout, drain)
-            .await
-            .is_err()
-        {
-            connections.shutdown().await;
-        }
+        let drain = async { while connections.next().await.is_some() {} };
+        // Those that are not done by then are dropped.
+        let _ = tokio::time::timeout(self.shared.config.drain_timeout, drain).await;
         Ok(())
     }
 }

@@ -126,7 +126,7 @@ struct Waiting<'a, B> {
 /// A step with its answer.
 struct Answer<'a, B> {
     ask: Ask<'a>,
-    object: Option<pumice::Object<B>>,
+    found: Found<B>,
     share: Option<Share>,
     /// When it was asked for, if it waited for flash.
     asked_ns: Option<u64>,
@@ -139,7 +139,7 @@ async fn read<'a, D: Device + Clone>(
     let Waiting {
         ask,
         read,
-        mut share,
+        share,
         asked_ns,
     } = waiting;
     let mut scratch = [0; MAX_KEY_BYTES];
@@ -149,19 +149,9 @@ async fn read<'a, D: Device + Clone>(
         Read::Flash(flash) => cache.finish(cx, key, flash).await,
         Read::Large(large) => Found::Large(large),
     };
-    let object = match found {
-        Found::Hit(object) => Some(object),
-        Found::Miss => None,
-        Found::Large(large) => {
-            let bytes = usize::try_from(large.value_len()).unwrap_or(usize::MAX);
-            // Whoever holds a share of this budget waits for no other but that of unsent replies.
-            share = Some(executor.shared.budgets.large.take(bytes).await);
-            cache.read_large(cx, key, large).await
-        }
-    };
     Answer {
         ask,
-        object,
+        found,
         share,
         asked_ns: Some(asked_ns),
     }
@@ -182,20 +172,35 @@ async fn queued<'a, D: Device + Clone>(
         Queued::Waits(waiting) => read(executor, waiting).await,
         Queued::Known(ask, object) => Answer {
             ask,
-            object,
+            found: object.map_or(Found::Miss, Found::Hit),
             share: None,
             asked_ns: None,
         },
     }
 }
 
-fn give<D: Device + Clone>(
+/// Answers the step whose turn it is. A large object is read only now: if steps further on could take the memory first, this
+/// one would wait for them, and they for their turn.
+async fn give<D: Device + Clone>(
     executor: &Executor<D>,
     answer: Answer<'_, D::Buf>,
     sender: &mut Sender<'_, D>,
     tally: &mut Tally,
-) {
-    let operation = executor.answer(&answer.ask, answer.object, answer.share, sender.output);
+) -> io::Result<()> {
+    let mut share = answer.share;
+    let object = match answer.found {
+        Found::Hit(object) => Some(object),
+        Found::Miss => None,
+        Found::Large(large) => {
+            sender.flush_before_waiting().await?;
+            let bytes = usize::try_from(large.value_len()).unwrap_or(usize::MAX);
+            share = Some(executor.shared.budgets.large.take(bytes).await);
+            let mut scratch = [0; MAX_KEY_BYTES];
+            let key = answer.ask.key(&mut scratch).unwrap_or_default();
+            executor.cache.read_large(&executor.cx, key, large).await
+        }
+    };
+    let operation = executor.answer(&answer.ask, object, share, sender.output);
     match answer.asked_ns {
         Some(asked_ns) => {
             let ns = executor.monotonic_ns().saturating_sub(asked_ns);
@@ -203,6 +208,7 @@ fn give<D: Device + Clone>(
         }
         None => tally.count(operation),
     }
+    Ok(())
 }
 
 /// Goes on with a run in which something waits for flash: looks up and starts reading what follows, up to a bound, and
@@ -216,7 +222,7 @@ async fn behind_flash<'a, D: Device + Clone>(
 ) -> io::Result<Option<Ask<'a>>> {
     let Some(second) = asks.next() else {
         let answer = read(executor, first).await;
-        give(executor, answer, sender, tally);
+        give(executor, answer, sender, tally).await?;
         return Ok(None);
     };
     let mut ahead = Some(second);
@@ -261,7 +267,7 @@ async fn behind_flash<'a, D: Device + Clone>(
         if answer.asked_ns.is_some() {
             flash_steps -= 1;
         }
-        give(executor, answer, sender, tally);
+        give(executor, answer, sender, tally).await?;
         sender.flush_if_large().await?;
     }
     Ok(ahead)
