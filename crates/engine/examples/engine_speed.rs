@@ -80,7 +80,10 @@ fn main() {
         }
     });
     time("get, miss", |n| {
-        assert!(matches!(cache.lookup(&cx, &key(KEYS + mix(n) % KEYS)), Lookup::Miss));
+        assert!(matches!(
+            cache.lookup(&cx, &key(KEYS + mix(n) % KEYS)),
+            Lookup::Miss
+        ));
     });
     time("set of 100 bytes", |n| {
         cache
@@ -88,7 +91,9 @@ fn main() {
             .expect("there is room");
         if n % 64 == 0 {
             // Lets blocks be written, as an event loop would.
-            executor.run_until_idle(park).unwrap_or_else(|never| match never {});
+            executor
+                .run_until_idle(park)
+                .unwrap_or_else(|never| match never {});
         }
     });
 }

@@ -215,7 +215,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         }
     }
 
-    async fn work(&self, cx: Cx<D>, work: Work<D::Buf>) {
+    pub(crate) async fn work(&self, cx: Cx<D>, work: Work<D::Buf>) {
         let inner = &*self.inner;
         inner.store().perform(&cx.device, inner, cx.now(), work).await;
         // One piece of work often makes another due: a sealed block, a reclaim.

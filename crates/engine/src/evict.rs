@@ -43,17 +43,11 @@ impl<D: Device + Clone> ObjectCache<D> {
         if inner.tier.segments() > SEGMENTS_FLOOR && self.evict_segment(cx, true) {
             return;
         }
-        let cache = self.clone();
-        let task_cx = cx.clone();
-        if inner.store().begin_early_reclaim() {
-            cx.spawner.spawn(Box::pin(async move {
-                let inner = &*cache.inner;
-                inner
-                    .store()
-                    .finish_early_reclaim(&task_cx.device, inner, task_cx.now())
-                    .await;
-                cache.kick(&task_cx);
-            }));
+        // At most once for each block that is sealed: what a reclaim frees in the tables is used before the next.
+        if let Some(work) = inner.store().take_early_reclaim() {
+            let (cache, cx_task) = (self.clone(), cx.clone());
+            cx.spawner
+                .spawn(Box::pin(async move { cache.work(cx_task, work).await }));
         }
     }
 

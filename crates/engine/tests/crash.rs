@@ -1,11 +1,13 @@
-//! A crash at every write and every log append of a short workload: what comes back is the last value, or nothing.
+//! A crash at every write and every log append of a short workload: what comes back is the last value, or nothing; and
+//! what stood on flash comes back, unless its block was chosen to be given up.
 
 mod common;
 
 use common::{Entry, Model, Random, Rig, Weights, check_get, key, step};
-use pumice::{CacheOptions, FlashWrite, HashLimit};
+use pumice::{CacheOptions, FlashWrite, HashLimit, Tier};
 use pumice_device::{CrashPoint, FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_world::ManualClock;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 const KEYS: u64 = 80;
@@ -17,6 +19,76 @@ fn options(dram_bytes: usize) -> CacheOptions {
         item_bytes_max: 200 << 10,
         ..CacheOptions::default()
     }
+}
+
+/// How to run a workload.
+#[derive(Clone, Copy)]
+struct Load {
+    weights: Weights,
+    steps: u64,
+    /// Look every so many steps at what stands on flash; 0 = never. For caches without a DRAM tier.
+    look_every: u64,
+    /// Every how many points.
+    stride: usize,
+}
+
+fn load(steps: u64) -> Load {
+    Load {
+        weights: weights(),
+        steps,
+        look_every: 0,
+        stride: 1,
+    }
+}
+
+/// Objects that were read from flash, and not from a buffer, when it was last looked.
+#[derive(Default)]
+struct OnFlash {
+    objects: HashMap<u64, Entry>,
+    /// Entries that were given up until then.
+    given_up: u64,
+}
+
+impl OnFlash {
+    fn look(&mut self, rig: &Rig<FaultyDevice>, model: &Model) {
+        // Before: reads let background work go on.
+        self.given_up = given_up(rig);
+        for n in 0..KEYS {
+            // Large objects are evicted piece by piece, and reading an expired one changes something.
+            let entry = model
+                .live
+                .get(&n)
+                .filter(|entry| entry.meta.expiry == 0 && entry.value.len() < 16_000);
+            let Some(entry) = entry else {
+                self.objects.remove(&n);
+                continue;
+            };
+            match rig.run(rig.cache.get(&rig.cx, &key(n))) {
+                None => {
+                    self.objects.remove(&n);
+                }
+                Some(object) if object.tier() == Tier::Flash => {
+                    self.objects.insert(n, entry.clone());
+                }
+                // In a buffer, maybe because it was moved there: then it still counts.
+                Some(_) => {}
+            }
+            self.changed(model, n);
+        }
+    }
+
+    /// Forgets a key that is no more what it was.
+    fn changed(&mut self, model: &Model, n: u64) {
+        if self.objects.get(&n) != model.live.get(&n) {
+            self.objects.remove(&n);
+        }
+    }
+}
+
+/// Entries whose blocks were chosen to be given up, and those that could not be read.
+fn given_up(rig: &Rig<FaultyDevice>) -> u64 {
+    let books = rig.cache.books();
+    books.evicted.0 + books.corrupt.0
 }
 
 fn weights() -> Weights {
@@ -38,14 +110,23 @@ fn run_until_crash(
     medium: &FaultyMedium,
     model: &mut Model,
     random: &mut Random,
-    steps: u64,
-) {
-    for n in 0..steps {
-        step(rig, model, random, &weights(), n, KEYS, false);
+    load: &Load,
+) -> OnFlash {
+    let mut on_flash = OnFlash::default();
+    for n in 0..load.steps {
+        step(rig, model, random, &load.weights, n, KEYS, false);
+        // Before the crash too: what the last step replaced need not be there.
+        for n in 0..KEYS {
+            on_flash.changed(model, n);
+        }
         if medium.is_crashed() {
-            return;
+            break;
+        }
+        if load.look_every > 0 && n % load.look_every == 0 {
+            on_flash.look(rig, model);
         }
     }
+    on_flash
 }
 
 /// Reads every key: the newest or (if the last step was hit) the one before is legal, and nothing else. What is missing, or
@@ -90,20 +171,16 @@ fn reconcile(rig: &Rig<FaultyDevice>, model: &mut Model, what: &str) -> u64 {
 }
 
 fn crash_everywhere(seed: u64, dram_bytes: usize, flash_write: FlashWrite, flash_bytes: u64, steps: u64) {
-    crash_everywhere_with(
-        seed,
-        CacheOptions {
-            flash_write,
-            ..options(dram_bytes)
-        },
-        flash_bytes,
-        steps,
-    );
+    let options = CacheOptions {
+        flash_write,
+        ..options(dram_bytes)
+    };
+    crash_everywhere_with(seed, options, flash_bytes, &load(steps));
 }
 
-fn crash_everywhere_with(seed: u64, options: CacheOptions, flash_bytes: u64, steps: u64) {
-    let (mut crashes, mut served) = (0u64, 0u64);
-    for point in 1.. {
+fn crash_everywhere_with(seed: u64, options: CacheOptions, flash_bytes: u64, load: &Load) {
+    let (mut crashes, mut served, mut stood, mut missing) = (0u64, 0u64, 0, 0);
+    for point in (1..).step_by(load.stride) {
         let medium = Arc::new(FaultyMedium::new(
             flash_bytes,
             seed,
@@ -123,11 +200,14 @@ fn crash_everywhere_with(seed: u64, options: CacheOptions, flash_bytes: u64, ste
             delay: true,
             ..FaultPlan::default()
         });
-        run_until_crash(&rig, &medium, &mut model, &mut random, steps);
+        let on_flash = run_until_crash(&rig, &medium, &mut model, &mut random, load);
         let crashed = medium.is_crashed();
         if !crashed {
             medium.crash();
         }
+        // A reclaim that was under way ends, so that what it gave up is counted.
+        rig.settle();
+        let may_miss = given_up(&rig) - on_flash.given_up;
         drop(rig);
         medium.restart();
         crashes += 1;
@@ -155,10 +235,33 @@ fn crash_everywhere_with(seed: u64, options: CacheOptions, flash_bytes: u64, ste
         let rig = Rig::open(device(), Arc::clone(&clock), options);
         assert!(!rig.recovered.discarded, "point {point}: {:?}", rig.recovered);
         served += reconcile(&rig, &mut model, &format!("seed {seed}, crash at {point}"));
+        // A device that is nearly full is reclaimed as soon as it is open.
+        let may_miss = may_miss + given_up(&rig);
+        let lost: Vec<_> = on_flash
+            .objects
+            .iter()
+            .filter(|(n, entry)| model.live.get(n) != Some(entry))
+            .map(|(n, _)| *n)
+            .collect();
+        assert!(
+            lost.len() as u64 <= may_miss,
+            "seed {seed}, crash at {point}: keys {lost:?} of {} stood on flash and are gone; {may_miss} entries were given up",
+            on_flash.objects.len()
+        );
+        stood += on_flash.objects.len();
+        missing += lost.len();
         rig.check();
         // Life goes on, and a second kill must not bring back what the first start left out.
         for n in 0..30 {
-            step(&rig, &mut model, &mut random, &weights(), 10_000 + n, KEYS, false);
+            step(
+                &rig,
+                &mut model,
+                &mut random,
+                &load.weights,
+                10_000 + n,
+                KEYS,
+                false,
+            );
         }
         rig.check();
         drop(rig);
@@ -178,7 +281,14 @@ fn crash_everywhere_with(seed: u64, options: CacheOptions, flash_bytes: u64, ste
             break;
         }
     }
-    println!("seed {seed}: {crashes} crash points, {served} objects served after them");
+    println!(
+        "seed {seed}: {crashes} crash points, {served} objects served after them; \
+         {stood} stood on flash, {missing} of them were in blocks being given up"
+    );
+    assert!(
+        load.look_every == 0 || (stood > 500 && missing * 20 < stood),
+        "{missing} of {stood}"
+    );
     assert!(
         crashes > 20 && served > crashes,
         "{crashes} crashes, {served} served: the test proves nothing"
@@ -213,6 +323,29 @@ fn keys_that_share_a_mapping_bring_back_no_older_value_of_each_other() {
             hash_limit: HashLimit(5),
             ..options(640 << 10)
         };
-        crash_everywhere_with(seed, options, 2 << 20, 300);
+        crash_everywhere_with(seed, options, 2 << 20, &load(300));
+    }
+}
+
+#[test]
+fn blocks_that_are_reclaimed_again_and_again_bring_nothing_back_and_lose_nothing_that_stood_on_flash() {
+    // Large objects come and go and take most of the device with them: every block is reclaimed several times.
+    let churn = Load {
+        weights: Weights {
+            get: 2,
+            set: 30,
+            large: 14,
+            delete: 10,
+            append: 4,
+            touch: 0,
+            flush: 0,
+            tick: 0,
+        },
+        steps: 400,
+        look_every: 4,
+        stride: 3,
+    };
+    for seed in 10..14 {
+        crash_everywhere_with(seed, options(0), 1 << 20, &churn);
     }
 }

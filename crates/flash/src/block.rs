@@ -1,12 +1,12 @@
 //! A block that is still a buffer in DRAM.
 
-use crate::footer::{FooterEntry, footer_len};
+use crate::footer::{FooterEntry, Trailer, footer_len};
 use crate::record::{HEADER_BYTES, RecordParts};
 use parking_lot::Mutex;
 use pumice_index::Location;
 use pumice_memory::{Buffer, Payload};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// A block being filled, or filled and on its way to the device.
 ///
@@ -25,12 +25,26 @@ pub struct OpenBlock<B> {
     writers: AtomicU32,
     /// Log position when the block stopped being a mere buffer; `u64::MAX` before.
     pub(crate) sealing_position: AtomicU64,
+    /// Set when the block is composed, once: a write that did not come to its end is made again with the same bytes.
+    pub(crate) composed: OnceLock<Composed>,
 }
 
 #[derive(Default)]
 struct Fill {
     at: usize,
     entries: Vec<FooterEntry>,
+    /// Offsets of the records that came from another block, rising.
+    survivors: Vec<u32>,
+}
+
+/// What a block is written with.
+pub(crate) struct Composed {
+    /// The objects that were live.
+    pub(crate) entries: Vec<FooterEntry>,
+    /// `None` where nothing was live: there is nothing to write.
+    pub(crate) trailer: Option<Trailer>,
+    /// Bytes of all records, dead ones included.
+    pub(crate) filled: u64,
 }
 
 /// A record that stands in an open block. Its block is not sealed before this is dropped: drop it after the mapping
@@ -39,6 +53,12 @@ pub struct Appended<B> {
     /// Where the record is, from now on for good.
     pub location: Location,
     block: Arc<OpenBlock<B>>,
+}
+
+impl<B> Appended<B> {
+    pub(crate) fn block(&self) -> &OpenBlock<B> {
+        &self.block
+    }
 }
 
 impl<B> Drop for Appended<B> {
@@ -59,16 +79,19 @@ impl<B: Buffer> OpenBlock<B> {
             fill: Mutex::new(Fill::default()),
             writers: AtomicU32::new(0),
             sealing_position: AtomicU64::new(u64::MAX),
+            composed: OnceLock::new(),
         }
     }
 
-    /// Copies a record of padded length `len` into the block; `None` where it does not fit any more.
+    /// Copies a record of padded length `len` into the block; `None` where it does not fit any more. `survivor`: it was
+    /// moved here from another block.
     pub fn append(
         self: &Arc<Self>,
         cache_id: u64,
         hash: u64,
         parts: &RecordParts<'_>,
         len: usize,
+        survivor: bool,
     ) -> Option<Appended<B>> {
         let at = {
             let mut fill = self.fill.lock();
@@ -77,10 +100,14 @@ impl<B: Buffer> OpenBlock<B> {
                 return None;
             }
             fill.at += len;
+            let offset = u32::try_from(at).expect("blocks are at most 256 MiB");
+            if survivor {
+                fill.survivors.push(offset);
+            }
             fill.entries.push(FooterEntry {
                 hash,
                 version: parts.version,
-                offset: u32::try_from(at).expect("blocks are at most 256 MiB"),
+                offset,
                 len: u32::try_from(len).expect("records are at most 1 MiB"),
                 expiry: parts.expiry,
             });
@@ -105,6 +132,12 @@ impl<B: Buffer> OpenBlock<B> {
     pub fn fits(&self, len: usize) -> bool {
         let fill = self.fill.lock();
         fill.at + len + footer_len(fill.entries.len() + 1) <= self.block_bytes
+    }
+
+    /// Whether the record at `location` was moved here from another block.
+    pub(crate) fn is_survivor(&self, location: Location) -> bool {
+        let offset = u32::try_from(location.offset - self.device_offset).expect("inside the block");
+        self.fill.lock().survivors.binary_search(&offset).is_ok()
     }
 
     /// Where the record at `location` starts in the buffer.

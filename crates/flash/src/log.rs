@@ -171,28 +171,41 @@ impl Log {
     }
 }
 
-/// What a log said at a start.
-pub struct LogScan {
-    /// The records from the wanted position on, in order.
-    pub records: Vec<LogRecord>,
+/// How a log ended at a start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogEnd {
     /// Where the log goes on.
     pub next: u64,
+    /// Records from the wanted position on.
+    pub records: u64,
     /// A record is missing among others: nobody knows what it said.
     pub has_gap: bool,
     /// Bytes read.
     pub bytes_read: u64,
 }
 
-/// Reads the log from `start` on, until a stretch of 8,192 slots holds no record of this lap.
+/// Slots that are read at a time; the log ends where so many in a row hold no record of this lap.
+const STRETCH_SLOTS: u64 = 8192;
+
+/// DRAM that [`scan`] takes, in bytes.
+pub const SCAN_BYTES: u64 = STRETCH_SLOTS * LOG_RECORD_BYTES;
+
+/// Reads the log from `start` on, until a stretch of 8,192 slots holds no record of this lap, and shows each record to
+/// `visit`, in order.
 ///
 /// # Errors
 /// What the device said.
-pub fn scan<D: Device>(device: &D, cache_id: u64, geometry: &Geometry, start: u64) -> io::Result<LogScan> {
-    const STRETCH_SLOTS: u64 = 8192;
+pub fn scan<D: Device>(
+    device: &D,
+    cache_id: u64,
+    geometry: &Geometry,
+    start: u64,
+    mut visit: impl FnMut(&LogRecord),
+) -> io::Result<LogEnd> {
     let slots = geometry.log_slots;
-    let mut scan = LogScan {
-        records: Vec::new(),
+    let mut end = LogEnd {
         next: start,
+        records: 0,
         has_gap: false,
         bytes_read: 0,
     };
@@ -204,26 +217,23 @@ pub fn scan<D: Device>(device: &D, cache_id: u64, geometry: &Geometry, start: u6
         let count = STRETCH_SLOTS.min(slots - slot).min(start + slots - position);
         bytes.resize((count * LOG_RECORD_BYTES) as usize, 0);
         device.read_log(geometry.log_offset + slot * LOG_RECORD_BYTES, &mut bytes)?;
-        scan.bytes_read += bytes.len() as u64;
-        let before = scan.records.len();
-        for (n, bytes) in bytes
-            .as_chunks::<{ LOG_RECORD_BYTES as usize }>()
-            .0
-            .iter()
-            .enumerate()
-        {
+        end.bytes_read += bytes.len() as u64;
+        let before = end.records;
+        let (slots, _) = bytes.as_chunks::<{ LOG_RECORD_BYTES as usize }>();
+        for (expected, bytes) in (position..).zip(slots) {
             let record = LogRecord::decode(cache_id, bytes);
-            scan.records
-                .extend(record.filter(|record| record.position == position + n as u64));
+            let Some(record) = record.filter(|record| record.position == expected) else {
+                continue;
+            };
+            end.has_gap |= record.position != end.next;
+            end.next = record.position + 1;
+            end.records += 1;
+            visit(&record);
         }
         position += count;
-        if scan.records.len() == before && count == STRETCH_SLOTS {
+        if end.records == before && count == STRETCH_SLOTS {
             break;
         }
     }
-    scan.has_gap = (start..)
-        .zip(&scan.records)
-        .any(|(position, record)| record.position != position);
-    scan.next = scan.records.last().map_or(start, |record| record.position + 1);
-    Ok(scan)
+    Ok(end)
 }

@@ -7,17 +7,33 @@
 //! A record of the reclaim goes to the log before the first mapping is removed: from then on a key of the victim may
 //! be set again without a record, so the victim's copies must not come back, even while the block still stands on
 //! flash.
+//!
+//! # Compacting
+//!
+//! Moving an object removes no mapping, and needs no record. What was moved stands twice: in the victim, which counts
+//! until it is reclaimed, and in a buffer. A crash now finds the victim's copy, which is the same. Three rules keep it so:
+//! 1. the victim is reclaimed, as any other, only when every block that its objects went to is written;
+//! 2. until then what dies among the copies is logged, although it is in a buffer ([`FlashStore::invalidate`]), and what is
+//!    given up in the victim is logged too;
+//! 3. until then no block that its objects went to is reclaimed, and no checkpoint begins: either would lead away from the
+//!    victim's copies.
 
 use crate::footer::{FooterEntry, Trailer, decode_entries};
 use crate::log::LogKind;
 use crate::record::{Record, is_expired};
-use crate::store::{FlashStore, State, Structure, add};
+use crate::store::{FlashStore, Moved, State, Structure, add};
 use crate::{Gone, Mappings};
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_index::Location;
 use pumice_memory::Buffer;
 use std::sync::atomic::Ordering;
 
+/// Victims that may wait for their objects' new blocks. Each is less than half live, so two fill one new block.
+const MOVED_MAX: usize = 4;
+/// Blocks that a compaction may evict for room: what others append meanwhile takes most of it.
+const EVICTIONS_MAX: usize = 16;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum How {
     /// Nothing in it is mapped.
     Empty,
@@ -30,31 +46,86 @@ enum How {
 impl<B: Buffer> FlashStore<B> {
     /// Reclaims blocks until enough are free.
     pub(crate) async fn reclaim<D: Device<Buf = B>, M: Mappings>(&self, device: &D, mappings: &M, now: u32) {
-        // Each round frees one block; compacting may take one, and gives back more than half of it.
+        // Each round frees a block, or is one of the few that end with a moved victim.
         let rounds_max = self.geometry.blocks as usize * 2;
         for _ in 0..rounds_max {
             let Some((id, how)) = self.choose_victim(now) else {
                 return;
             };
-            self.reclaim_block(device, mappings, now, id, how).await;
+            match how {
+                How::Compact => self.compact(device, mappings, now, id).await,
+                How::Empty | How::Evict => self.reclaim_block(device, mappings, now, id, how).await,
+            }
         }
     }
 
-    /// Takes the victim out of the queue.
-    fn choose_victim(&self, now: u32) -> Option<(u32, How)> {
-        let mut structure = self.structure.lock();
-        if !self.wants_reclaim(&structure) {
-            return None;
+    /// Reclaims the oldest block, and before it those that need not wait any more.
+    pub(crate) async fn reclaim_early<D: Device<Buf = B>, M: Mappings>(
+        &self,
+        device: &D,
+        mappings: &M,
+        now: u32,
+    ) {
+        let ready = || self.choose(|structure| Some((structure.ready.pop_front()?, How::Evict)));
+        while let Some((id, _)) = ready() {
+            self.reclaim_block(device, mappings, now, id, How::Evict).await;
         }
-        let (at, how) = self.pick(&structure, now)?;
-        let id = structure.queue.remove(at)?;
-        self.blocks[id as usize].set_state(State::Reclaiming);
+        if let Some(id) = self.choose_oldest() {
+            self.reclaim_block(device, mappings, now, id, How::Evict).await;
+        }
+    }
+
+    fn choose_oldest(&self) -> Option<u32> {
+        let chosen = self.choose(|structure| {
+            let at = structure
+                .queue
+                .iter()
+                .position(|id| !structure.is_receiver(*id))?;
+            structure.queue.remove(at).map(|id| (id, How::Evict))
+        });
+        chosen.map(|(id, _)| id)
+    }
+
+    /// Takes a victim out of the structure and notes what becomes of it.
+    fn choose(&self, take: impl FnOnce(&mut Structure<B>) -> Option<(u32, How)>) -> Option<(u32, How)> {
+        let mut structure = self.shared.structure.lock();
+        let (id, how) = take(&mut structure)?;
+        let info = &self.blocks[id as usize];
+        if how == How::Compact {
+            info.set_state(State::Moved);
+            structure.moved.push(Moved {
+                id,
+                is_compacting: true,
+                receivers: Vec::new(),
+                unwritten: Vec::new(),
+            });
+        } else {
+            info.set_state(State::Reclaiming);
+            structure.victim = Some(id);
+        }
         Some((id, how))
     }
 
+    fn choose_victim(&self, now: u32) -> Option<(u32, How)> {
+        self.choose(|structure| {
+            if !self.wants_reclaim(structure) {
+                return None;
+            }
+            if let Some(id) = structure.ready.pop_front() {
+                return Some((id, How::Evict));
+            }
+            let (at, how) = self.pick(structure, now)?;
+            structure.queue.remove(at).map(|id| (id, how))
+        })
+    }
+
     fn pick(&self, structure: &Structure<B>, now: u32) -> Option<(usize, How)> {
+        let mut oldest = None;
         let mut deadest: Option<(usize, u64)> = None;
         for (at, id) in structure.queue.iter().enumerate() {
+            if structure.is_receiver(*id) {
+                continue;
+            }
             let info = &self.blocks[*id as usize];
             let live = info.live.load(Ordering::Relaxed);
             let filled = info.filled.load(Ordering::Relaxed);
@@ -64,53 +135,28 @@ impl<B: Buffer> FlashStore<B> {
             if is_expired(info.expiry_max.load(Ordering::Relaxed), now) {
                 return Some((at, How::Evict));
             }
+            oldest = oldest.or(Some(at));
             if live * 2 < filled && deadest.is_none_or(|(_, least)| live < least) {
                 deadest = Some((at, live));
             }
         }
         match deadest {
             // The oldest block goes as a whole anyway.
-            Some((at, _)) if at != 0 => Some((at, How::Compact)),
-            _ => (!structure.queue.is_empty()).then_some((0, How::Evict)),
+            Some((at, _)) if Some(at) != oldest && self.may_compact(structure) => Some((at, How::Compact)),
+            _ => oldest.map(|at| (at, How::Evict)),
         }
     }
 
-    /// Claims the right to reclaim the oldest block whatever is free, for a host that needs the DRAM of its mappings; false
-    /// where a reclaim is under way. Then [`FlashStore::finish_early_reclaim`] must be run.
-    pub fn begin_early_reclaim(&self) -> bool {
-        let mut structure = self.structure.lock();
-        if structure.reclaiming || structure.queue.is_empty() {
-            return false;
-        }
-        structure.reclaiming = true;
-        structure.in_flight += 1;
-        true
+    /// Whether a compaction would find room, and none of its results would be in the way of a checkpoint.
+    fn may_compact(&self, structure: &Structure<B>) -> bool {
+        let is_checkpoint_near = structure.checkpointing || self.wants_checkpoint();
+        !is_checkpoint_near
+            && !structure.free.is_empty()
+            && self.has_buffer(structure)
+            && structure.moved.len() < MOVED_MAX
     }
 
-    /// Reclaims the oldest block, as [`FlashStore::begin_early_reclaim`] promised.
-    pub async fn finish_early_reclaim<D: Device<Buf = B>, M: Mappings>(
-        &self,
-        device: &D,
-        mappings: &M,
-        now: u32,
-    ) {
-        let victim = {
-            let mut structure = self.structure.lock();
-            let id = structure.queue.pop_front();
-            if let Some(id) = id {
-                self.blocks[id as usize].set_state(State::Reclaiming);
-            }
-            id
-        };
-        if let Some(id) = victim {
-            self.reclaim_block(device, mappings, now, id, How::Evict).await;
-        }
-        self.work_done(|structure| {
-            structure.reclaiming = false;
-            structure.in_flight -= 1;
-        });
-    }
-
+    /// Removes what is still mapped to a block, and frees it. May be broken off anywhere and done again.
     async fn reclaim_block<D: Device<Buf = B>, M: Mappings>(
         &self,
         device: &D,
@@ -122,34 +168,29 @@ impl<B: Buffer> FlashStore<B> {
         let info = &self.blocks[id as usize];
         let sequence = info.sequence.load(Ordering::Relaxed);
         self.append_log(device, LogKind::Reclaim, u64::from(id), sequence);
-        let offset = self.geometry.block_offset(id);
-        let done = match how {
-            How::Empty => true,
-            How::Evict => match self.read_footer(device, id, sequence).await {
-                Some(entries) => {
-                    for entry in &entries {
-                        let why = if is_expired(entry.expiry, now) {
-                            Gone::Expired
-                        } else {
-                            Gone::Evicted
-                        };
-                        mappings.drop_copy(entry.hash, location_of(offset, entry), why);
-                    }
-                    true
-                }
-                None => false,
-            },
-            How::Compact => self.compact(device, mappings, now, id, sequence).await,
-        };
+        let is_empty = how == How::Empty || info.live.load(Ordering::Relaxed) == 0;
+        if !is_empty && let Some(entries) = self.read_footer(device, id, sequence).await {
+            for entry in &entries {
+                let why = if is_expired(entry.expiry, now) {
+                    Gone::Expired
+                } else {
+                    Gone::Evicted
+                };
+                mappings.drop_copy(entry.hash, self.location(id, entry), why);
+            }
+        }
         // Where the footer cannot be read the index alone knows what pointed here. A copy whose footer entry was wrong
         // must not survive either, so whatever is still live is swept too.
-        if !done || info.live.load(Ordering::Relaxed) != 0 {
+        if info.live.load(Ordering::Relaxed) != 0 {
+            let offset = self.geometry.block_offset(id);
             mappings.sweep(offset, self.geometry.block_bytes, Gone::Corrupt);
         }
         info.live.store(0, Ordering::Relaxed);
-        info.set_state(State::Free);
         add(&self.counters.reclaimed_blocks, 1);
-        self.work_done(|structure| structure.free.push_back(id));
+        self.shared.change(|structure| {
+            structure.victim = None;
+            self.give_back(structure, id);
+        });
     }
 
     /// Reads and checks the footer of a sealed block.
@@ -179,67 +220,138 @@ impl<B: Buffer> FlashStore<B> {
         decode_entries(self.cache_id, &trailer, bytes, block_bytes)
     }
 
-    /// Moves the live objects of a block to the active one; false where the block cannot be read.
-    async fn compact<D: Device<Buf = B>, M: Mappings>(
-        &self,
-        device: &D,
-        mappings: &M,
-        now: u32,
-        id: u32,
-        sequence: u64,
-    ) -> bool {
-        let Some(entries) = self.read_footer(device, id, sequence).await else {
-            return false;
-        };
-        let offset = self.geometry.block_offset(id);
-        let is_live = |entry: &FooterEntry| {
-            mappings.with(entry.hash, |shard| {
-                shard.is_live(entry.hash, location_of(offset, entry))
-            })
-        };
-        for entry in entries {
-            if !is_live(&entry) {
-                continue;
-            }
-            let location = location_of(offset, &entry);
-            if is_expired(entry.expiry, now) {
-                mappings.drop_copy(entry.hash, location, Gone::Expired);
+    /// Copies the live objects of a block to the active one. What cannot be copied for want of room, or has expired, stays
+    /// where it is until the block is reclaimed.
+    async fn compact<D: Device<Buf = B>, M: Mappings>(&self, device: &D, mappings: &M, now: u32, id: u32) {
+        let sequence = self.blocks[id as usize].sequence.load(Ordering::Relaxed);
+        let entries = self.read_footer(device, id, sequence).await;
+        let mut evictions_left = EVICTIONS_MAX;
+        for entry in entries.into_iter().flatten() {
+            let location = self.location(id, &entry);
+            let is_live = mappings.with(entry.hash, |shard| shard.is_live(entry.hash, location));
+            if !is_live || is_expired(entry.expiry, now) {
                 continue;
             }
             let record = match self.read_device(device, location, sequence).await {
                 Ok(record) => record,
                 Err(fault) => {
                     tracing::debug!("moving an object of block {id}: {fault:?}");
-                    mappings.drop_copy(entry.hash, location, Gone::Corrupt);
+                    self.give_up(device, mappings, entry.hash, location);
                     continue;
                 }
             };
-            if !self.move_record(mappings, entry.hash, location, &record) {
-                mappings.drop_copy(entry.hash, location, Gone::Evicted);
+            if !self.has_survivor_room() {
+                self.make_survivor_room(device, mappings, now, evictions_left > 0)
+                    .await;
+                evictions_left = evictions_left.saturating_sub(1);
+            }
+            if !self.move_record(mappings, id, entry.hash, location, &record) {
+                break;
             }
         }
-        true
+        self.shared.change(Structure::end_compaction);
+    }
+
+    /// Gives up a copy in a block that still counts.
+    fn give_up<D: Device<Buf = B>, M: Mappings>(
+        &self,
+        device: &D,
+        mappings: &M,
+        hash: u64,
+        location: Location,
+    ) {
+        mappings.with(hash, |shard| {
+            // Under the lock, so that the version is above that of this copy and below that of any that comes after it.
+            if shard.is_live(hash, location) {
+                self.append_log(device, LogKind::Invalidate, hash, self.next_version());
+            }
+        });
+        mappings.drop_copy(hash, location, Gone::Corrupt);
+    }
+
+    /// Where no block is left, evicts the oldest, which is to go before a younger block's objects. Where no buffer is, waits
+    /// for blocks that are being written; for nothing else: whoever would do that may be waiting for this.
+    async fn make_survivor_room<D: Device<Buf = B>, M: Mappings>(
+        &self,
+        device: &D,
+        mappings: &M,
+        now: u32,
+        may_evict: bool,
+    ) {
+        let is_out_of_blocks = self.shared.structure.lock().free.is_empty();
+        if is_out_of_blocks
+            && may_evict
+            && let Some(oldest) = self.choose_oldest()
+        {
+            self.reclaim_block(device, mappings, now, oldest, How::Evict)
+                .await;
+        }
+        if !self.lockstep {
+            self.wait_for(|structure| {
+                structure.sealing == 0 || (self.has_buffer(structure) && !structure.free.is_empty())
+            })
+            .await;
+        }
+    }
+
+    fn has_survivor_room(&self) -> bool {
+        let len = usize::try_from(self.record_max()).expect("at most 1 MiB");
+        self.active.lock().as_ref().is_some_and(|block| block.fits(len)) || {
+            let structure = self.shared.structure.lock();
+            self.has_buffer(&structure) && !structure.free.is_empty()
+        }
     }
 
     /// Copies a live record to the active block; its copy becomes live by compare-and-set of the mapping. False where
     /// there is no room; true also where the record died meanwhile.
-    fn move_record<M: Mappings>(&self, mappings: &M, hash: u64, from: Location, record: &Record<B>) -> bool {
+    fn move_record<M: Mappings>(
+        &self,
+        mappings: &M,
+        victim: u32,
+        hash: u64,
+        from: Location,
+        record: &Record<B>,
+    ) -> bool {
         // The block must not be sealed before the mapping is made: the guard outlives the call.
         let mut guard = None;
         let moved = mappings.move_copy(hash, from, || {
-            guard = self.append(hash, &record.parts(), true);
-            guard.as_ref().map(|appended| appended.location)
+            let appended = self.append(hash, &record.parts(), true)?;
+            self.note_receiver(victim, appended.block().id);
+            Some(guard.insert(appended).location)
         });
         if moved && guard.is_some() {
             self.forget(from);
         }
         moved
     }
-}
 
-fn location_of(block_offset: u64, entry: &FooterEntry) -> Location {
-    Location {
-        offset: block_offset + u64::from(entry.offset),
-        len: entry.len,
+    /// Notes, before the mapping is made, that the victim must wait for `receiver`.
+    fn note_receiver(&self, victim: u32, receiver: u32) {
+        let mut structure = self.shared.structure.lock();
+        let Some(moved) = structure.moved.iter_mut().find(|moved| moved.id == victim) else {
+            return;
+        };
+        if !moved.unwritten.contains(&receiver) {
+            moved.unwritten.push(receiver);
+        }
+        if !moved.receivers.contains(&receiver) {
+            moved.receivers.push(receiver);
+        }
+    }
+
+    /// Voids the victims whose objects were moved to a block that could not be written.
+    pub(crate) fn void_moved<D: Device<Buf = B>>(&self, device: &D, receiver: u32) {
+        let victims: Vec<u32> = {
+            let structure = self.shared.structure.lock();
+            let moved = structure.moved.iter();
+            moved
+                .filter(|moved| moved.receivers.contains(&receiver))
+                .map(|moved| moved.id)
+                .collect()
+        };
+        for id in victims {
+            let sequence = self.blocks[id as usize].sequence.load(Ordering::Relaxed);
+            self.append_log(device, LogKind::Reclaim, u64::from(id), sequence);
+        }
     }
 }

@@ -1,17 +1,30 @@
 //! Composing and writing a full block.
 
-use crate::block::OpenBlock;
-use crate::footer::encode_footer;
-use crate::store::{Durability, FlashStore, State, Work, add};
+use crate::block::{Composed, OpenBlock};
+use crate::footer::{FooterEntry, encode_footer};
+use crate::log::LogKind;
+use crate::store::{Durability, FlashStore, State, Task, Work, add};
 use crate::{Gone, Mappings};
 use pumice_device::Device;
 use pumice_index::Location;
 use pumice_memory::Buffer;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// How sealing a block ended.
+enum Sealed {
+    /// It is on the device.
+    Written,
+    /// Nothing in it was live: nothing was written.
+    Empty,
+    /// The device failed.
+    Failed,
+}
+
 impl<B: Buffer> FlashStore<B> {
-    /// Does a piece of background work to its end. `now` is the Unix time in seconds.
+    /// Does a piece of background work to its end. `now` is the Unix time in seconds. Where this future is dropped before
+    /// that, the work is due again.
     pub async fn perform<D: Device<Buf = B>, M: Mappings>(
         &self,
         device: &D,
@@ -19,27 +32,30 @@ impl<B: Buffer> FlashStore<B> {
         now: u32,
         work: Work<B>,
     ) {
-        match work {
-            Work::Seal(block) => self.seal(device, mappings, now, block).await,
-            Work::Reclaim => {
-                self.reclaim(device, mappings, now).await;
-                self.work_done(|structure| {
-                    structure.reclaiming = false;
-                    structure.in_flight -= 1;
-                });
+        match work.task() {
+            Task::Seal(block) => {
+                let end = self.seal(device, mappings, now, block).await;
+                self.end_block(work, &end);
             }
-            Work::Checkpoint => {
-                if let Err(error) = self.checkpoint(device, mappings, now, false).await {
-                    tracing::warn!("checkpoint: {error}");
-                    let wanted = self.counters.log_records.load(Ordering::Relaxed).max(1);
-                    self.checkpoint_failed_at.store(wanted, Ordering::Relaxed);
-                } else {
-                    self.checkpoint_failed_at.store(0, Ordering::Relaxed);
-                }
-                self.work_done(|structure| {
-                    structure.checkpointing = false;
-                    structure.in_flight -= 1;
-                });
+            Task::Reclaim => {
+                self.reclaim(device, mappings, now).await;
+                work.finish(|_| {});
+            }
+            Task::EarlyReclaim => {
+                self.reclaim_early(device, mappings, now).await;
+                work.finish(|_| {});
+            }
+            Task::Checkpoint => {
+                let written = self.checkpoint(device, mappings, now, false).await;
+                let failed_at = match written {
+                    Ok(()) => 0,
+                    Err(error) => {
+                        tracing::warn!("checkpoint: {error}");
+                        self.counters.log_records.load(Ordering::Relaxed).max(1)
+                    }
+                };
+                self.checkpoint_failed_at.store(failed_at, Ordering::Relaxed);
+                work.finish(|_| {});
             }
         }
     }
@@ -51,76 +67,100 @@ impl<B: Buffer> FlashStore<B> {
         device: &D,
         mappings: &M,
         now: u32,
-        block: Arc<OpenBlock<B>>,
-    ) {
-        let info = &self.blocks[block.id as usize];
-        let mut entries = block.finish();
-        let filled: u64 = entries.iter().map(|e| u64::from(e.len)).sum();
-        let location = |entry: &crate::footer::FooterEntry| Location {
-            offset: self.geometry.block_offset(block.id) + u64::from(entry.offset),
-            len: entry.len,
+        block: &Arc<OpenBlock<B>>,
+    ) -> Sealed {
+        // Once, and what is written is the same each time: a write that was given up may still be under way.
+        let composed = block.composed.get_or_init(|| self.compose(mappings, now, block));
+        let Some(trailer) = &composed.trailer else {
+            return Sealed::Empty;
         };
-        // Dead objects are struck. The block has been `sealing` since before this: what dies from here on is logged.
-        entries.retain(|entry| mappings.with(entry.hash, |shard| shard.is_live(entry.hash, location(entry))));
-        if entries.is_empty() {
-            self.end_block(block, State::Free, false);
-            return;
+        let info = &self.blocks[block.id as usize];
+        let written = self.write_block(device, block).await;
+        info.note_write(written.is_ok());
+        let Err(error) = written else {
+            info.footer_len
+                .store(trailer.footer_len() as u32, Ordering::Relaxed);
+            info.expiry_max.store(trailer.expiry_max, Ordering::Relaxed);
+            info.filled.store(composed.filled, Ordering::Relaxed);
+            add(&self.counters.sealed_blocks, 1);
+            return Sealed::Written;
+        };
+        tracing::error!("writing block {}: {error}", block.id);
+        add(&self.counters.write_errors, 1);
+        // What the device holds now is undefined, so nothing in this life of the block may ever count; and older copies
+        // of what was moved here must not come back when it is gone from here.
+        self.append_log(device, LogKind::Reclaim, u64::from(block.id), block.sequence);
+        self.void_moved(device, block.id);
+        for entry in &composed.entries {
+            mappings.drop_copy(entry.hash, self.location(block.id, entry), Gone::Lost);
         }
-        let (footer, trailer) = encode_footer(self.cache_id, block.id, block.sequence, now, &entries);
-        block.put_footer(&footer);
-        let block_bytes = usize::try_from(self.geometry.block_bytes).expect("at most 256 MiB");
-        add(&self.counters.written_bytes, self.geometry.block_bytes);
-        let offset = self.geometry.block_offset(block.id);
-        let mut written = device
-            .write(offset, Arc::clone(&block.buffer), 0..block_bytes)
-            .await;
-        if written.is_ok() && self.durability() == Durability::Power {
-            written = device.sync().await;
-        }
-        match written {
-            Ok(()) => {
-                info.footer_len
-                    .store(trailer.footer_len() as u32, Ordering::Relaxed);
-                info.expiry_max.store(trailer.expiry_max, Ordering::Relaxed);
-                info.filled.store(filled, Ordering::Relaxed);
-                add(&self.counters.sealed_blocks, 1);
-                self.end_block(block, State::Sealed, true);
-            }
-            Err(error) => {
-                tracing::error!("writing block {}: {error}", block.id);
-                add(&self.counters.write_errors, 1);
-                // What the device holds now is undefined, so nothing in this life of the block may ever count.
-                self.append_log(
-                    device,
-                    crate::LogKind::Reclaim,
-                    u64::from(block.id),
-                    block.sequence,
-                );
-                for entry in &entries {
-                    mappings.drop_copy(entry.hash, location(entry), Gone::Lost);
-                }
-                self.end_block(block, State::Free, false);
-            }
+        Sealed::Failed
+    }
+
+    /// Strikes what has died, and adds the footer. The block has been `sealing` since before this: what dies from here on is
+    /// logged.
+    fn compose<M: Mappings>(&self, mappings: &M, now: u32, block: &OpenBlock<B>) -> Composed {
+        let mut entries = block.finish();
+        let filled = entries.iter().map(|entry| u64::from(entry.len)).sum();
+        entries.retain(|entry| {
+            let location = self.location(block.id, entry);
+            mappings.with(entry.hash, |shard| shard.is_live(entry.hash, location))
+        });
+        let trailer = (!entries.is_empty()).then(|| {
+            let (footer, trailer) = encode_footer(self.cache_id, block.id, block.sequence, now, &entries);
+            block.put_footer(&footer);
+            trailer
+        });
+        Composed {
+            entries,
+            trailer,
+            filled,
         }
     }
 
-    fn end_block(&self, block: Arc<OpenBlock<B>>, state: State, queue: bool) {
-        let (id, sequence) = (block.id, block.sequence);
-        self.blocks[id as usize].set_state(state);
-        // Its buffer is free before anyone who waits for one is woken.
-        self.release(block);
+    async fn write_block<D: Device<Buf = B>>(&self, device: &D, block: &OpenBlock<B>) -> io::Result<()> {
+        let block_bytes = usize::try_from(self.geometry.block_bytes).expect("at most 256 MiB");
+        let offset = self.geometry.block_offset(block.id);
+        add(&self.counters.written_bytes, self.geometry.block_bytes);
+        device
+            .write(offset, Arc::clone(&block.buffer), 0..block_bytes)
+            .await?;
+        if self.durability() == Durability::Power {
+            device.sync().await?;
+        }
+        Ok(())
+    }
+
+    fn end_block(&self, work: Work<B>, end: &Sealed) {
+        let Task::Seal(block) = work.task() else {
+            unreachable!("called for this task only")
+        };
+        let (id, sequence, buffer) = (block.id, block.sequence, Arc::clone(&block.buffer));
+        if matches!(end, Sealed::Written) {
+            self.blocks[id as usize].set_state(State::Sealed);
+        }
+        self.open.lock().retain(|open| open.id != id);
         let blocks = &self.blocks;
-        self.work_done(|structure| {
-            structure.in_flight -= 1;
-            if queue {
-                // Blocks written at the same time end in any order; the queue is by sequence.
-                let at = structure
-                    .queue
-                    .partition_point(|b| blocks[*b as usize].sequence.load(Ordering::Relaxed) < sequence);
-                structure.queue.insert(at, id);
-            } else {
-                structure.free.push_back(id);
+        work.finish(|structure| {
+            structure.buffers.push(buffer);
+            match end {
+                Sealed::Written => {
+                    // Blocks written at the same time end in any order; the queue is by sequence.
+                    let at = structure
+                        .queue
+                        .partition_point(|b| blocks[*b as usize].sequence.load(Ordering::Relaxed) < sequence);
+                    structure.queue.insert(at, id);
+                }
+                Sealed::Empty | Sealed::Failed => self.give_back(structure, id),
             }
+            structure.receiver_ended(id, matches!(end, Sealed::Failed));
         });
+    }
+
+    pub(crate) fn location(&self, block: u32, entry: &FooterEntry) -> Location {
+        Location {
+            offset: self.geometry.block_offset(block) + u64::from(entry.offset),
+            len: entry.len,
+        }
     }
 }

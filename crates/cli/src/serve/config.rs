@@ -57,7 +57,12 @@ impl ServeConfig {
     pub fn resolve(layers: &Layers, reformat: bool, familiar: &Familiar) -> anyhow::Result<Self> {
         let options = &familiar.options;
         only_built(&layers.layout(), "fifo", &["ripq", "sipq"], "layout")?;
-        only_built(&layers.policy(), "fifo", &["lru", "slru-", "gdsf-", "lfu"], "policy")?;
+        only_built(
+            &layers.policy(),
+            "fifo",
+            &["lru", "slru-", "gdsf-", "lfu"],
+            "policy",
+        )?;
         only_built(&layers.index(), "full", &["cascade"], "index")?;
         conflict(&layers.dram(), options.memory_bytes.is_some(), "-m")?;
         conflict(&layers.threads(), options.threads.is_some(), "-t")?;

@@ -290,6 +290,11 @@ fn cache_groups(stats: &Stats) -> [Group; 3] {
                     "Blocks that could not be written",
                     flash.write_errors,
                 ),
+                Figure::gauge(
+                    "bad_blocks",
+                    "Blocks that failed to be written twice and are not used until the next start",
+                    flash.bad_blocks,
+                ),
                 Figure::counter(
                     "dropped_no_buffer",
                     "Flash copies dropped for want of a buffer",

@@ -65,13 +65,25 @@ pub fn divide(
     connections: &Connections,
 ) -> anyhow::Result<MemoryPlan> {
     let block_bytes = target.block_bytes.or(config.block_size);
-    let plan = MemoryPlan::divide(
-        config.dram,
-        target.capacity,
-        block_bytes,
-        connections.total,
-        config.alpha,
-    );
+    let divide = |connections| {
+        MemoryPlan::divide(
+            config.dram,
+            target.capacity,
+            block_bytes,
+            connections,
+            config.alpha,
+        )
+    };
+    // Nobody is connected while a start reads the device, so that uses the memory of connections; it seldom needs more.
+    let plan = divide(connections.total).and_then(|plan| {
+        let recovery =
+            Geometry::plan(target.capacity, plan.block_bytes).map_or(0, |geometry| geometry.recovery_bytes());
+        if recovery > connections.total {
+            divide(recovery)
+        } else {
+            Ok(plan)
+        }
+    });
     let plan = plan.map_err(|error| {
         let PlanError::TooSmall { given, min } = error;
         usage(format!(

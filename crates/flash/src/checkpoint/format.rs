@@ -1,0 +1,131 @@
+//! The bytes of a checkpoint: part headers, chunks, the head of the stream.
+
+use crate::codec::{Fields, checksum};
+use crate::geometry::Geometry;
+use pumice_device::SECTOR_BYTES;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"PMcp");
+/// About how many bytes are written or read at a time.
+const CHUNK_BYTES: u64 = 256 << 10;
+/// Marks the last block of a chain.
+pub(super) const NO_BLOCK: u32 = u32::MAX;
+
+/// Header in the first sector of each checkpoint block, little-endian.
+///
+/// | offset | size | field         | meaning                                       |
+/// |-------:|-----:|---------------|-----------------------------------------------|
+/// |      0 |    4 | `crc32c`      | over the cache id and bytes 4..40             |
+/// |      4 |    4 | magic         | `PMcp`                                        |
+/// |      8 |    8 | `id`          | the checkpoint's number                       |
+/// |     16 |    4 | `part`        | 0, 1, … along the chain                       |
+/// |     20 |    4 | `next`        | next block, 2^32 - 1 at the end               |
+/// |     24 |    8 | `len`         | bytes of the stream in this block             |
+/// |     32 |    8 | `chunk_crcs`  | XOR of rotated CRC-32Cs of the chunks         |
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PartHeader {
+    pub(super) id: u64,
+    pub(super) part: u32,
+    pub(super) next: u32,
+    pub(super) len: u64,
+    pub(super) chunk_crcs: u64,
+}
+
+pub(super) const PART_HEADER_BYTES: usize = 40;
+
+impl PartHeader {
+    pub(super) fn encode(&self, cache_id: u64) -> [u8; PART_HEADER_BYTES] {
+        let mut out = [0; PART_HEADER_BYTES];
+        out[4..8].copy_from_slice(&MAGIC.to_le_bytes());
+        out[8..16].copy_from_slice(&self.id.to_le_bytes());
+        out[16..20].copy_from_slice(&self.part.to_le_bytes());
+        out[20..24].copy_from_slice(&self.next.to_le_bytes());
+        out[24..32].copy_from_slice(&self.len.to_le_bytes());
+        out[32..40].copy_from_slice(&self.chunk_crcs.to_le_bytes());
+        let crc = checksum(cache_id, &[&out[4..]]);
+        out[0..4].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    pub(super) fn decode(cache_id: u64, bytes: &[u8]) -> Option<Self> {
+        let mut fields = Fields(bytes.get(..PART_HEADER_BYTES)?);
+        if fields.u32()? != checksum(cache_id, &[&bytes[4..PART_HEADER_BYTES]]) || fields.u32()? != MAGIC {
+            return None;
+        }
+        Some(Self {
+            id: fields.u64()?,
+            part: fields.u32()?,
+            next: fields.u32()?,
+            len: fields.u64()?,
+            chunk_crcs: fields.u64()?,
+        })
+    }
+}
+
+/// Bytes of a whole chunk: a whole number of them fills a block, so that writer and reader cut alike.
+pub(super) fn chunk_bytes(geometry: &Geometry) -> usize {
+    let room = geometry.block_bytes - SECTOR_BYTES as u64;
+    let chunk = room / room.div_ceil(CHUNK_BYTES) / SECTOR_BYTES as u64 * SECTOR_BYTES as u64;
+    usize::try_from(chunk).expect("at most 256 KiB")
+}
+
+pub(super) fn mix(crcs: u64, chunk: u64, crc: u32) -> u64 {
+    crcs ^ u64::from(crc).rotate_left((chunk % 64) as u32)
+}
+
+/// What a block was when the checkpoint was begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BlockRole {
+    Other,
+    Sealed,
+    Open,
+}
+
+/// One block in a checkpoint's table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BlockRow {
+    pub(crate) sequence: u64,
+    pub(crate) role: BlockRole,
+    pub(crate) footer_len: u32,
+    pub(crate) expiry_max: u32,
+}
+
+pub(super) const ROW_BYTES: usize = 17;
+
+/// The head of the stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Head {
+    /// Blocks with this sequence or a higher one were opened later.
+    pub(crate) next_sequence: u64,
+    pub(crate) log_start: u64,
+    pub(crate) flush_at: u32,
+    pub(crate) shards: u32,
+    pub(crate) entry_bytes: u32,
+    pub(crate) rows: Vec<BlockRow>,
+}
+
+pub(super) const HEAD_BYTES: usize = 32;
+
+impl Head {
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.next_sequence.to_le_bytes());
+        out.extend_from_slice(&self.log_start.to_le_bytes());
+        out.extend_from_slice(&self.flush_at.to_le_bytes());
+        out.extend_from_slice(&self.shards.to_le_bytes());
+        out.extend_from_slice(&self.entry_bytes.to_le_bytes());
+        out.extend_from_slice(
+            &u32::try_from(self.rows.len())
+                .expect("blocks are numbered by u32")
+                .to_le_bytes(),
+        );
+        for row in &self.rows {
+            out.extend_from_slice(&row.sequence.to_le_bytes());
+            out.push(match row.role {
+                BlockRole::Other => 0,
+                BlockRole::Sealed => 1,
+                BlockRole::Open => 2,
+            });
+            out.extend_from_slice(&row.footer_len.to_le_bytes());
+            out.extend_from_slice(&row.expiry_max.to_le_bytes());
+        }
+    }
+}

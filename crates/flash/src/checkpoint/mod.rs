@@ -1,0 +1,178 @@
+//! Checkpoints: a snapshot of all mappings, so that a restart reads little and the log can be cut.
+//!
+//! A checkpoint is a stream of bytes in ordinary blocks, chained by their headers. It is fuzzy: shards are dumped one
+//! after the other while requests go on, each with the log position at its dump.
+//!
+//! # Order, and what a crash leaves
+//! 1. Note, under one lock, which blocks are sealed or open, the next sequence, and the log position from which records
+//!    matter. Blocks sealed later are found by their trailers.
+//! 2. Write the stream. Crash: the superblock still names the checkpoints before, whose blocks are untouched.
+//! 3. (With `power`) flush, then write the superblock. Crash: one of its two slots is valid, either is consistent.
+//! 4. Free the blocks of the checkpoint before the last, and forget the log records that only it needed.
+
+mod format;
+mod reader;
+mod writer;
+
+pub(crate) use format::{BlockRole, BlockRow, Head};
+pub(crate) use reader::StreamReader;
+
+use crate::Mappings;
+use crate::store::{Durability, FlashStore, State, add};
+use crate::superblock::CheckpointRef;
+use pumice_device::Device;
+use pumice_memory::Buffer;
+use std::io;
+use std::sync::atomic::Ordering;
+use writer::StreamWriter;
+
+impl<B: Buffer> FlashStore<B> {
+    /// Writes a checkpoint. `clean`: nothing will change after it, and the superblock says so.
+    ///
+    /// # Errors
+    /// What the device said, or that the snapshot would take too much of it; the checkpoints before stay good.
+    pub async fn checkpoint<D: Device<Buf = B>, M: Mappings>(
+        &self,
+        device: &D,
+        mappings: &M,
+        now: u32,
+        clean: bool,
+    ) -> io::Result<()> {
+        let failures = self.counters.log_failures.load(Ordering::Acquire);
+        let (head, failure_may_count) = self.head(mappings);
+        let id = self
+            .superblock
+            .lock()
+            .checkpoints
+            .iter()
+            .map(|c| c.id)
+            .max()
+            .unwrap_or(0)
+            + 1;
+        let mut writer = StreamWriter::new(self, device, mappings, now, id);
+        let mut bytes = Vec::new();
+        head.encode(&mut bytes);
+        writer.write(&bytes).await?;
+        for shard in 0..mappings.shards() {
+            bytes.clear();
+            bytes.extend_from_slice(&[0; 16]);
+            let (position, count) = mappings.with_shard(shard, |shard| {
+                shard.dump(&mut bytes);
+                (self.log.position(), shard.len() as u64)
+            });
+            bytes[..8].copy_from_slice(&position.to_le_bytes());
+            bytes[8..16].copy_from_slice(&count.to_le_bytes());
+            writer.write(&bytes).await?;
+        }
+        writer.finish().await?;
+        if self.durability() == Durability::Power {
+            device.sync().await?;
+        }
+        // From here to where the blocks are noted nothing is waited for: what the superblock names is never given back.
+        let (blocks, total) = writer.into_parts();
+        let newest = CheckpointRef {
+            id,
+            first_block: blocks[0],
+            len: total,
+            log_start: head.log_start,
+        };
+        let previous = {
+            let mut superblock = self.superblock.lock();
+            let before = *superblock;
+            let previous = superblock.checkpoints[0];
+            superblock.checkpoints = [newest, previous];
+            superblock.clean = clean;
+            // A record that could not be stored is made good by this checkpoint, unless it came after a dump, or voids what
+            // the footer of a block lists that is still on its way.
+            let has_failed = self.counters.log_failures.load(Ordering::Acquire) != failures;
+            superblock.discard = self.durability() == Durability::Off || has_failed || failure_may_count;
+            superblock.time = superblock.time.max(now);
+            if !self.write_superblock(device, &mut superblock) {
+                *superblock = before;
+                drop(superblock);
+                self.free_checkpoint_blocks(blocks);
+                return Err(io::Error::other("the superblock could not be written"));
+            }
+            previous
+        };
+        {
+            let mut structure = self.shared.structure.lock();
+            let [newest, previous] = &mut structure.checkpoint_blocks;
+            let dropped = std::mem::replace(previous, std::mem::replace(newest, blocks));
+            structure.checkpoint_dropped.extend(dropped);
+        }
+        if self.durability() == Durability::Power {
+            device.sync().await?;
+        }
+        let needed = if previous.id == 0 {
+            head.log_start
+        } else {
+            previous.log_start
+        };
+        self.log.truncate(head.log_start, needed);
+        add(&self.counters.checkpoints, 1);
+        let dropped = std::mem::take(&mut self.shared.structure.lock().checkpoint_dropped);
+        self.free_checkpoint_blocks(dropped);
+        Ok(())
+    }
+
+    /// Gives up the checkpoint before the newest, so that no later start can fall back to it.
+    pub(crate) fn forget_previous_checkpoint<D: Device>(&self, device: &D) {
+        {
+            let mut superblock = self.superblock.lock();
+            superblock.checkpoints[1] = CheckpointRef::default();
+            if !self.write_superblock(device, &mut superblock) {
+                drop(superblock);
+                self.distrust(device);
+                return;
+            }
+        }
+        let covered = self.log.last_checkpoint();
+        self.log.truncate(covered, covered);
+        let blocks = std::mem::take(&mut self.shared.structure.lock().checkpoint_blocks[1]);
+        self.free_checkpoint_blocks(blocks);
+    }
+
+    /// The head of a checkpoint that begins now, and whether a log record that could not be stored concerns a block that is
+    /// still open.
+    fn head<M: Mappings>(&self, mappings: &M) -> (Head, bool) {
+        // Before the locks below: shards come first in the lock order.
+        let entry_bytes = mappings.with_shard(0, |shard| shard.entry_bytes());
+        let structure = self.shared.structure.lock();
+        let open = self.open.lock();
+        // A block that is sealing was composed, or will be, with what was live at its own moment: records since then count.
+        let log_start = open
+            .iter()
+            .map(|block| block.sealing_position.load(Ordering::Acquire))
+            .fold(self.log.position(), u64::min);
+        let failed_below = self.log_failed_below.load(Ordering::Acquire);
+        let failure_may_count = open
+            .iter()
+            .any(|block| block.sealing_position.load(Ordering::Acquire) < failed_below);
+        let rows = self
+            .blocks
+            .iter()
+            .map(|info| BlockRow {
+                sequence: info.sequence.load(Ordering::Relaxed),
+                role: match info.state() {
+                    State::Sealed => BlockRole::Sealed,
+                    State::Active | State::Sealing => BlockRole::Open,
+                    State::Free | State::Moved | State::Reclaiming | State::Checkpoint | State::Bad => {
+                        BlockRole::Other
+                    }
+                },
+                footer_len: info.footer_len.load(Ordering::Relaxed),
+                expiry_max: info.expiry_max.load(Ordering::Relaxed),
+            })
+            .collect();
+        let head = Head {
+            next_sequence: structure.next_sequence,
+            log_start,
+            flush_at: self.flush_at(),
+            shards: u32::try_from(mappings.shards()).expect("few shards"),
+            entry_bytes: u32::try_from(entry_bytes).expect("about ten"),
+            rows,
+        };
+        (head, failure_may_count)
+    }
+}

@@ -1,0 +1,183 @@
+//! Reading a checkpoint's stream back.
+
+use super::format::{
+    BlockRole, BlockRow, HEAD_BYTES, Head, NO_BLOCK, PART_HEADER_BYTES, PartHeader, ROW_BYTES, chunk_bytes,
+    mix,
+};
+use crate::OpenError;
+use crate::codec::{Fields, checksum};
+use crate::geometry::Geometry;
+use crate::superblock::CheckpointRef;
+use pumice_device::{Device, SECTOR_BYTES};
+use pumice_memory::Buffer;
+
+/// Reads a checkpoint's stream back, chunk by chunk.
+pub(crate) struct StreamReader<'a, D: Device> {
+    device: &'a D,
+    geometry: &'a Geometry,
+    cache_id: u64,
+    /// The chain, with the bytes in each block.
+    parts: Vec<(u32, PartHeader)>,
+    part: usize,
+    at: u64,
+    chunks: u64,
+    crcs: u64,
+    pending: Vec<u8>,
+}
+
+impl<'a, D: Device> StreamReader<'a, D> {
+    /// Follows the chain of headers.
+    ///
+    /// # Errors
+    /// [`OpenError::Checkpoint`] where it is not whole.
+    pub(crate) async fn open(
+        device: &'a D,
+        geometry: &'a Geometry,
+        cache_id: u64,
+        checkpoint: &CheckpointRef,
+    ) -> Result<Self, OpenError> {
+        let mut parts = Vec::new();
+        let mut block = checkpoint.first_block;
+        let mut total: u64 = 0;
+        while block != NO_BLOCK {
+            if block >= geometry.blocks || parts.len() >= geometry.blocks as usize {
+                return Err(OpenError::Checkpoint("its chain leaves the device"));
+            }
+            let sector = device
+                .read(geometry.block_offset(block), SECTOR_BYTES)
+                .await
+                .map_err(|_| OpenError::Checkpoint("a header cannot be read"))?;
+            let header = sector
+                .bytes(0, PART_HEADER_BYTES)
+                .and_then(|bytes| PartHeader::decode(cache_id, bytes))
+                .filter(|h| h.id == checkpoint.id && h.part as usize == parts.len())
+                .filter(|h| h.len <= geometry.block_bytes - SECTOR_BYTES as u64)
+                .ok_or(OpenError::Checkpoint("a header is damaged"))?;
+            total += header.len;
+            parts.push((block, header));
+            block = header.next;
+        }
+        if total != checkpoint.len {
+            return Err(OpenError::Checkpoint("it is shorter than the superblock says"));
+        }
+        Ok(Self {
+            device,
+            geometry,
+            cache_id,
+            parts,
+            part: 0,
+            at: 0,
+            chunks: 0,
+            crcs: 0,
+            pending: Vec::new(),
+        })
+    }
+
+    /// The blocks of the chain.
+    pub(crate) fn blocks(&self) -> Vec<u32> {
+        self.parts.iter().map(|(block, _)| *block).collect()
+    }
+
+    /// The next `len` bytes. Checksums are per block: what is returned may prove bad only at the block's end, so
+    /// nothing may be trusted before [`StreamReader::finish`].
+    pub(crate) async fn take(&mut self, len: usize) -> Result<Vec<u8>, OpenError> {
+        while self.pending.len() < len {
+            self.fill().await?;
+        }
+        let rest = self.pending.split_off(len);
+        Ok(std::mem::replace(&mut self.pending, rest))
+    }
+
+    async fn fill(&mut self) -> Result<(), OpenError> {
+        let (block, header) = *self
+            .parts
+            .get(self.part)
+            .ok_or(OpenError::Checkpoint("it ends early"))?;
+        let len = usize::try_from(header.len - self.at)
+            .expect("at most 256 MiB")
+            .min(chunk_bytes(self.geometry));
+        let offset = self.geometry.block_offset(block) + SECTOR_BYTES as u64 + self.at;
+        let buffer = self
+            .device
+            .read(offset, len.next_multiple_of(SECTOR_BYTES))
+            .await
+            .map_err(|_| OpenError::Checkpoint("it cannot be read"))?;
+        let bytes = buffer
+            .bytes(0, len)
+            .ok_or(OpenError::Checkpoint("it is damaged"))?;
+        self.crcs = mix(self.crcs, self.chunks, checksum(self.cache_id, &[bytes]));
+        self.chunks += 1;
+        self.pending.extend_from_slice(bytes);
+        self.at += len as u64;
+        if self.at >= header.len {
+            if self.crcs != header.chunk_crcs {
+                return Err(OpenError::Checkpoint("its checksum is wrong"));
+            }
+            (self.part, self.at, self.chunks, self.crcs) = (self.part + 1, 0, 0, 0);
+        }
+        Ok(())
+    }
+
+    /// Reads and checks what is left.
+    pub(crate) async fn finish(mut self) -> Result<(), OpenError> {
+        while self.part < self.parts.len() {
+            self.fill().await?;
+            self.pending.clear();
+        }
+        Ok(())
+    }
+
+    /// Reads the head of the stream.
+    pub(crate) async fn head(&mut self) -> Result<Head, OpenError> {
+        const DAMAGED: OpenError = OpenError::Checkpoint("its head is damaged");
+        let bytes = self.take(HEAD_BYTES).await?;
+        let mut fields = Fields(&bytes);
+        let next_sequence = fields.u64().ok_or(DAMAGED)?;
+        let log_start = fields.u64().ok_or(DAMAGED)?;
+        let flush_at = fields.u32().ok_or(DAMAGED)?;
+        let shards = fields.u32().ok_or(DAMAGED)?;
+        let entry_bytes = fields.u32().ok_or(DAMAGED)?;
+        let count = fields.u32().ok_or(DAMAGED)?;
+        if count != self.geometry.blocks {
+            return Err(DAMAGED);
+        }
+        let bytes = self.take(count as usize * ROW_BYTES).await?;
+        let mut fields = Fields(&bytes);
+        let mut rows = Vec::with_capacity(count as usize);
+        for _ in 0..count {
+            let sequence = fields.u64().ok_or(DAMAGED)?;
+            let role = match fields.array::<1>().ok_or(DAMAGED)? {
+                [0] => BlockRole::Other,
+                [1] => BlockRole::Sealed,
+                [2] => BlockRole::Open,
+                _ => return Err(DAMAGED),
+            };
+            let footer_len = fields.u32().ok_or(DAMAGED)?;
+            let expiry_max = fields.u32().ok_or(DAMAGED)?;
+            rows.push(BlockRow {
+                sequence,
+                role,
+                footer_len,
+                expiry_max,
+            });
+        }
+        Ok(Head {
+            next_sequence,
+            log_start,
+            flush_at,
+            shards,
+            entry_bytes,
+            rows,
+        })
+    }
+
+    /// Reads the head of a shard's dump: log position and number of entries.
+    pub(crate) async fn shard_head(&mut self) -> Result<(u64, u64), OpenError> {
+        let bytes = self.take(16).await?;
+        let mut fields = Fields(&bytes);
+        match (fields.u64(), fields.u64()) {
+            (Some(position), Some(count)) => Ok((position, count)),
+            _ => Err(OpenError::Checkpoint("a shard's head is damaged")),
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! Opening a device: format it, or find out what it holds.
+//!
+//! After a clean stop the newest checkpoint tells everything. Otherwise:
+//! 1. the newest valid checkpoint gives mappings, and which blocks were sealed or open when it was begun;
+//! 2. every block's trailer is read. A block that the checkpoint knows as sealed, in the same life, is *covered*: its
+//!    mappings come from the checkpoint. A block that was open then, or opened later, is *new*: its mappings come from
+//!    its footer. Every other block counts for nothing: it was reclaimed, or never finished;
+//! 3. the log since the checkpoint says which copies are void, and which blocks were reclaimed;
+//! 4. a new checkpoint is written ([`settle`]) before the first request, so that no later start depends on what this one read.
+//!
+//! Where the log has a hole, or no checkpoint is whole, the cache starts empty: nothing wrong is ever served.
+
+mod open;
+mod replay;
+mod void;
+
+pub use open::{Opened, open_superblock};
+pub(crate) use void::{VOID_RECORD_BYTES, VOID_RECORDS_MAX};
+
+use crate::Mappings;
+use crate::geometry::GeometryError;
+use crate::store::{Durability, FlashStore, Start, add};
+use crate::superblock::CheckpointRef;
+use pumice_device::{Device, SECTOR_BYTES};
+use pumice_memory::Buffer;
+use replay::{Found, Recovery};
+use std::io;
+use std::sync::atomic::Ordering;
+
+/// Bits of a version below the epoch: 2^44 sets per start, and 2^20 starts.
+const EPOCH_SHIFT: u32 = 44;
+
+/// Why a device could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The device failed.
+    #[error("{what}: {source}")]
+    Device {
+        /// What was being done.
+        what: &'static str,
+        /// What the device said.
+        source: io::Error,
+    },
+    /// The size does not work.
+    #[error(transparent)]
+    Geometry(#[from] GeometryError),
+    /// There is something else on it.
+    #[error("the device is not empty and holds no Pumice cache; give another, or --reformat to erase it")]
+    Foreign,
+    /// A newer or older format.
+    #[error("the device has format version {0}, this program knows version {known}; use the program that made it, or --reformat to erase it", known = crate::superblock::FORMAT)]
+    OtherFormat(u32),
+    /// Both superblocks are damaged.
+    #[error("both superblocks of the device are damaged; --reformat makes an empty cache of it")]
+    Damaged,
+    /// Flags and superblock disagree.
+    #[error(
+        "{what} is {wanted} by the settings but {found} on the device; change the setting, or --reformat to erase the device"
+    )]
+    Disagrees {
+        /// Which setting.
+        what: &'static str,
+        /// What was asked for.
+        wanted: u64,
+        /// What the superblock says.
+        found: u64,
+    },
+    /// A checkpoint is not whole; recovery goes on without it.
+    #[error("checkpoint unusable: {0}")]
+    Checkpoint(&'static str),
+    /// The start cannot be recorded.
+    #[error("the device cannot record this start; it failed {0} times")]
+    Unwritable(u32),
+}
+
+/// How to open a device.
+#[derive(Clone, Copy, Debug)]
+pub struct OpenOptions {
+    /// Block size in bytes to format with; an existing cache must agree where `check_block_bytes` is set.
+    pub block_bytes: u64,
+    /// Whether the user chose the block size.
+    pub check_block_bytes: bool,
+    /// Erase whatever is there.
+    pub reformat: bool,
+    /// What a reply promises.
+    pub durability: Durability,
+    /// The most block buffers, at least 2.
+    pub buffers_max: usize,
+    /// Objects start at multiples of this many bytes.
+    pub unit_bytes: u64,
+    /// One piece of background work at a time, so that nothing depends on how long a device takes: for replay.
+    pub lockstep: bool,
+    /// Unix time in seconds.
+    pub now: u32,
+    /// Random numbers for a new cache: its id and the seed of its hash.
+    pub random: [u64; 2],
+}
+
+/// What was found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// Objects that are back.
+    pub objects: u64,
+    /// Their bytes, padding included.
+    pub bytes: u64,
+    /// Whether the last stop was clean.
+    pub clean: bool,
+    /// Whether the device was formatted.
+    pub formatted: bool,
+    /// Whether what was there had to be forgotten.
+    pub discarded: bool,
+    /// Bytes read from the device.
+    pub bytes_read: u64,
+    /// Log records applied.
+    pub log_records: u64,
+    /// Mappings for which there was no DRAM.
+    pub no_memory: u64,
+    /// The highest Unix time that the device has recorded, in seconds: the clock must not show less.
+    pub time: u32,
+    /// Whether [`settle`] has to write a checkpoint.
+    pub needs_checkpoint: bool,
+}
+
+fn device_error(what: &'static str) -> impl FnOnce(io::Error) -> OpenError {
+    move |source| OpenError::Device { what, source }
+}
+
+/// Rebuilds the mappings into `mappings` (empty shards, made for the superblock's geometry), and opens the store.
+///
+/// # Errors
+/// [`OpenError::Device`] where this start cannot be recorded on the device. Damage is no error: what is damaged is
+/// gone.
+pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
+    device: &D,
+    opened: Opened,
+    options: &OpenOptions,
+    mappings: &M,
+) -> Result<(FlashStore<B>, Recovered), OpenError> {
+    let mut recovery = Recovery {
+        device,
+        mappings,
+        superblock: opened.superblock,
+        out: Recovered::default(),
+        now: options.now,
+    };
+    recovery.out.formatted = opened.formatted;
+    let found = if opened.formatted {
+        Found::default()
+    } else {
+        recovery.find().await
+    };
+    let found = match found {
+        Found { usable: true, .. } => found,
+        _ => {
+            // A new identity: no byte that is there can pass as ours again.
+            for shard in 0..mappings.shards() {
+                mappings.with_shard(shard, pumice_index::FullShard::clear);
+            }
+            let out = &mut recovery.out;
+            out.discarded = !opened.formatted;
+            (out.objects, out.bytes) = (0, 0);
+            // Made from the old one, so that it differs even where the random number is the same as before.
+            let former = recovery
+                .superblock
+                .cache_id
+                .wrapping_add(u64::from(recovery.superblock.epoch));
+            recovery.superblock.cache_id = (former ^ options.random[0].rotate_left(32))
+                .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+                .wrapping_add(1);
+            recovery.superblock.checkpoints = [CheckpointRef::default(); 2];
+            Found {
+                epoch: found.epoch,
+                time: found.time,
+                ..Found::default()
+            }
+        }
+    };
+    let mut superblock = recovery.superblock;
+    let was_clean = recovery.out.clean;
+    superblock.epoch = superblock.epoch.max(found.epoch) + 1;
+    superblock.time = superblock.time.max(found.time).max(options.now);
+    recovery.out.time = superblock.time;
+    superblock.clean = false;
+    superblock.discard = options.durability == Durability::Off;
+    let start = Start {
+        superblock,
+        log_next: found.log_next,
+        log_tail: superblock.checkpoints[0].log_start,
+        next_sequence: found.next_sequence.max(1),
+        first_version: u64::from(superblock.epoch) << EPOCH_SHIFT | 1,
+        flush_at: found.flush_at,
+        checkpoint_blocks: [found.checkpoint_blocks, Vec::new()],
+        sealed: found.sealed,
+    };
+    let store = FlashStore::start(start, options);
+    for shard in 0..mappings.shards() {
+        mappings.with_shard(shard, |shard| {
+            shard.for_each(|location| {
+                let info = &store.blocks[store.block_of(location) as usize];
+                info.live.fetch_add(u64::from(location.len), Ordering::Relaxed);
+                recovery.out.objects += 1;
+                recovery.out.bytes += u64::from(location.len);
+            });
+        });
+    }
+    // Both slots, so that no superblock of a former identity or of a clean stop can ever win.
+    for _ in 0..2 {
+        let mut superblock = store.superblock.lock();
+        superblock.generation += 1;
+        device
+            .append_log(superblock.slot_offset(), &superblock.encode())
+            .map_err(device_error("writing the superblock"))?;
+        add(&store.counters.written_bytes, SECTOR_BYTES as u64);
+    }
+    if options.durability == Durability::Power || opened.formatted {
+        device
+            .sync()
+            .await
+            .map_err(device_error("flushing the superblock"))?;
+    }
+    if recovery.out.no_memory > 0 {
+        tracing::warn!(
+            "{} mappings found no room in DRAM: their objects are lost",
+            recovery.out.no_memory
+        );
+    }
+    let is_new = recovery.out.formatted || recovery.out.discarded;
+    recovery.out.needs_checkpoint = !is_new && (!was_clean || recovery.out.no_memory > 0);
+    Ok((store, recovery.out))
+}
+
+/// The last step of a start, before the first request. What this start could not read or hold must not come back at a
+/// later one: a new checkpoint makes this start's view the only one. (A new identity has nothing that could come back.)
+pub async fn settle<B: Buffer, D: Device<Buf = B>, M: Mappings>(
+    store: &FlashStore<B>,
+    device: &D,
+    mappings: &M,
+    now: u32,
+    recovered: &Recovered,
+) {
+    if !recovered.needs_checkpoint {
+        return;
+    }
+    match store.checkpoint(device, mappings, now, false).await {
+        Ok(()) => store.forget_previous_checkpoint(device),
+        Err(error) => {
+            tracing::warn!("checkpoint after recovery: {error}");
+            store.distrust(device);
+        }
+    }
+}

@@ -1,0 +1,487 @@
+//! Bringing the mappings up to date: checkpoint, trailers, log, footers.
+
+use super::void::{VOID_RECORDS_MAX, VoidTable};
+use super::{EPOCH_SHIFT, OpenError, Recovered};
+use crate::Mappings;
+use crate::checkpoint::{BlockRole, Head, StreamReader};
+use crate::footer::{FooterEntry, TRAILER_BYTES, Trailer, decode_entries};
+use crate::log::{self, LogEnd, LogKind, LogRecord};
+use crate::record::{Record, is_expired};
+use crate::superblock::{CheckpointRef, Superblock};
+use pumice_device::{Device, SECTOR_BYTES};
+use pumice_index::Location;
+use pumice_memory::Buffer;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// Trailers read at a time.
+const READ_DEPTH: usize = 32;
+
+/// What recovery found out about the device.
+#[derive(Default)]
+pub(super) struct Found {
+    pub(super) usable: bool,
+    pub(super) epoch: u32,
+    pub(super) time: u32,
+    pub(super) log_next: u64,
+    pub(super) next_sequence: u64,
+    pub(super) flush_at: u32,
+    pub(super) checkpoint_blocks: Vec<u32>,
+    pub(super) sealed: Vec<(u32, u64, u32, u32)>,
+}
+
+/// What the log says, but for what it voids outside the table's range.
+struct Summary {
+    end: LogEnd,
+    flush_at: u32,
+    version_max: u64,
+    /// Copies below this version are void.
+    flushed: u64,
+    /// Highest reclaimed sequence by block.
+    reclaimed: Vec<u64>,
+    void: VoidTable,
+}
+
+impl Summary {
+    fn is_reclaimed(&self, block: u32, sequence: u64) -> bool {
+        sequence <= self.reclaimed[block as usize]
+    }
+}
+
+pub(super) struct Recovery<'a, D, M> {
+    pub(super) device: &'a D,
+    pub(super) mappings: &'a M,
+    pub(super) superblock: Superblock,
+    pub(super) out: Recovered,
+    pub(super) now: u32,
+}
+
+impl<D: Device, M: Mappings> Recovery<'_, D, M> {
+    pub(super) async fn find(&mut self) -> Found {
+        let mut found = Found {
+            epoch: self.superblock.epoch,
+            time: self.superblock.time,
+            ..Found::default()
+        };
+        if self.superblock.discard && !self.superblock.clean {
+            tracing::warn!("the last stop was not clean and no complete log was kept: starting empty");
+            return found;
+        }
+        let named: Vec<CheckpointRef> = self
+            .superblock
+            .checkpoints
+            .into_iter()
+            .filter(|c| c.id != 0)
+            .collect();
+        let mut loaded = None;
+        for (age, checkpoint) in named.iter().enumerate() {
+            match self.load(checkpoint).await {
+                Ok(snapshot) => {
+                    self.superblock.checkpoints = [*checkpoint, CheckpointRef::default()];
+                    self.out.clean = self.superblock.clean && age == 0;
+                    loaded = Some(snapshot);
+                    break;
+                }
+                Err(error) => {
+                    tracing::warn!("checkpoint {}: {error}", checkpoint.id);
+                    self.clear();
+                }
+            }
+        }
+        if loaded.is_none() && (!named.is_empty() || self.superblock.clean) {
+            tracing::warn!("no checkpoint is whole: starting empty");
+            return found;
+        }
+        let snapshot = loaded.unwrap_or_default();
+        found.checkpoint_blocks = snapshot.blocks.clone();
+        found.usable = self.replay(&snapshot, &mut found).await;
+        if !found.usable {
+            self.out.clean = false;
+        }
+        found
+    }
+
+    fn clear(&self) {
+        for shard in 0..self.mappings.shards() {
+            self.mappings.with_shard(shard, pumice_index::FullShard::clear);
+        }
+    }
+
+    async fn load(&mut self, checkpoint: &CheckpointRef) -> Result<Snapshot, OpenError> {
+        let geometry = self.superblock.geometry;
+        let mut reader =
+            StreamReader::open(self.device, &geometry, self.superblock.cache_id, checkpoint).await?;
+        self.out.bytes_read += checkpoint.len;
+        let blocks = reader.blocks();
+        let head = reader.head().await?;
+        let entry_bytes = self.mappings.with_shard(0, |shard| shard.entry_bytes());
+        if head.entry_bytes as usize != entry_bytes || head.shards as usize != self.mappings.shards() {
+            // Another number of shards cuts hashes differently. The dump has no whole hashes, so it is
+            // of no use; footers have them.
+            return Err(OpenError::Checkpoint(
+                "it was written with another division of the index",
+            ));
+        }
+        let mut positions = Vec::with_capacity(self.mappings.shards());
+        for shard in 0..self.mappings.shards() {
+            let (position, count) = reader.shard_head().await?;
+            positions.push(position);
+            let mut left =
+                usize::try_from(count).map_err(|_| OpenError::Checkpoint("a shard is too long"))?;
+            while left > 0 {
+                let batch = left.min(4096);
+                self.mappings.make_room();
+                let bytes = reader.take(batch * entry_bytes).await?;
+                self.out.no_memory += self.mappings.with_shard(shard, |shard| {
+                    bytes
+                        .chunks_exact(entry_bytes)
+                        .filter(|entry| !shard.load(entry, |_| true))
+                        .count() as u64
+                });
+                left -= batch;
+            }
+        }
+        reader.finish().await?;
+        Ok(Snapshot {
+            head,
+            positions,
+            blocks,
+        })
+    }
+
+    /// Reads the log; `None` where it cannot be relied on. Cost: one pass over what is written of it since `start`.
+    fn scan_log(&mut self, start: u64, visit: impl FnMut(&LogRecord)) -> Option<LogEnd> {
+        let superblock = &self.superblock;
+        match log::scan(
+            self.device,
+            superblock.cache_id,
+            &superblock.geometry,
+            start,
+            visit,
+        ) {
+            Ok(end) if end.has_gap => {
+                tracing::warn!("the invalidation log has a hole: starting empty");
+                None
+            }
+            Ok(end) => {
+                self.out.bytes_read += end.bytes_read;
+                Some(end)
+            }
+            Err(error) => {
+                tracing::warn!("reading the invalidation log: {error}: starting empty");
+                None
+            }
+        }
+    }
+
+    fn summarise_log(&mut self, head: &Head) -> Option<Summary> {
+        let geometry = self.superblock.geometry;
+        let ignored_bits = self.ignored_bits();
+        let mut flush_at = head.flush_at;
+        let (mut version_max, mut flushed) = (0, 0);
+        let mut reclaimed = vec![0u64; geometry.blocks as usize];
+        let mut void = VoidTable::new(0, void_records(geometry.log_slots));
+        let end = self.scan_log(head.log_start, |record| match record.kind {
+            LogKind::Invalidate => {
+                version_max = version_max.max(record.b);
+                void.add(record.a >> ignored_bits, record.b);
+            }
+            LogKind::FlushAll => {
+                flush_at = 0;
+                version_max = version_max.max(record.b);
+                flushed = flushed.max(record.b);
+            }
+            LogKind::FlushAt => flush_at = u32::try_from(record.a).unwrap_or(0),
+            LogKind::Reclaim => {
+                let block = usize::try_from(record.a).ok();
+                if let Some(highest) = block.and_then(|block| reclaimed.get_mut(block)) {
+                    *highest = record.b.max(*highest);
+                }
+            }
+        })?;
+        void.finish();
+        Some(Summary {
+            end,
+            flush_at,
+            version_max,
+            flushed,
+            reclaimed,
+            void,
+        })
+    }
+
+    /// What the log voids from `start` on. It is read anew, and must say the same.
+    fn void_from(&mut self, head: &Head, summary: &Summary, start: u64) -> Option<VoidTable> {
+        let ignored_bits = self.ignored_bits();
+        let mut void = VoidTable::new(start, void_records(self.superblock.geometry.log_slots));
+        let end = self.scan_log(head.log_start, |record| {
+            if record.kind == LogKind::Invalidate {
+                void.add(record.a >> ignored_bits, record.b);
+            }
+        })?;
+        void.finish();
+        (end == summary.end).then_some(void)
+    }
+
+    fn ignored_bits(&self) -> u32 {
+        64 - self.mappings.identity_bits()
+    }
+
+    /// Brings the snapshot up to date; false where that is not possible.
+    async fn replay(&mut self, snapshot: &Snapshot, found: &mut Found) -> bool {
+        let geometry = self.superblock.geometry;
+        let head = &snapshot.head;
+        let Some(mut summary) = self.summarise_log(head) else {
+            return false;
+        };
+        self.out.log_records = summary.end.records;
+        found.log_next = summary.end.next;
+        found.flush_at = summary.flush_at;
+        note_version(found, summary.version_max);
+
+        let (covered, mut new) = self.classify(snapshot, &summary, found).await;
+        for shard in 0..self.mappings.shards() {
+            self.mappings.with_shard(shard, |shard| {
+                shard.retain(|location| {
+                    geometry
+                        .block_of(location.offset)
+                        .is_some_and(|block| covered[block as usize])
+                });
+            });
+        }
+        if summary.end.records > 0 && !self.apply_log(snapshot, &summary) {
+            return false;
+        }
+        // Where the log has more than fits the table, in rounds: each for a range of hashes.
+        let mut is_first = true;
+        loop {
+            let mut readable = Vec::with_capacity(new.len());
+            for (block, trailer) in new {
+                let Some(entries) = self.read_entries(block, &trailer).await else {
+                    continue;
+                };
+                if is_first {
+                    let footer_len = trailer.footer_len() as u32;
+                    found
+                        .sealed
+                        .push((block, trailer.sequence, footer_len, trailer.expiry_max));
+                    entries
+                        .iter()
+                        .for_each(|entry| note_version(found, entry.version));
+                }
+                self.add_entries(block, &trailer, &entries, &summary).await;
+                readable.push((block, trailer));
+            }
+            new = readable;
+            is_first = false;
+            let Some(start) = summary.void.end() else {
+                return true;
+            };
+            let Some(void) = self.void_from(head, &summary, start) else {
+                return false;
+            };
+            summary.void = void;
+        }
+    }
+
+    /// Removes from the snapshot's mappings what the log voids; false where it does not say what it said before.
+    fn apply_log(&mut self, snapshot: &Snapshot, summary: &Summary) -> bool {
+        let mappings = self.mappings;
+        let end = self.scan_log(snapshot.head.log_start, |record| match record.kind {
+            LogKind::Invalidate => {
+                let shard = mappings.shard_of(record.a);
+                if snapshot
+                    .positions
+                    .get(shard)
+                    .is_some_and(|dumped| record.position >= *dumped)
+                {
+                    mappings.with_shard(shard, |shard| shard.remove(record.a));
+                }
+            }
+            LogKind::FlushAll => {
+                for (shard, dumped) in snapshot.positions.iter().enumerate() {
+                    if record.position >= *dumped {
+                        mappings.with_shard(shard, pumice_index::FullShard::clear);
+                    }
+                }
+            }
+            LogKind::FlushAt | LogKind::Reclaim => {}
+        });
+        end == Some(summary.end)
+    }
+
+    /// Decides which blocks are covered by the snapshot and which are new, in order of sequence.
+    async fn classify(
+        &mut self,
+        snapshot: &Snapshot,
+        summary: &Summary,
+        found: &mut Found,
+    ) -> (Vec<bool>, Vec<(u32, Trailer)>) {
+        let geometry = self.superblock.geometry;
+        let head = &snapshot.head;
+        let mut covered = vec![false; geometry.blocks as usize];
+        let mut new = Vec::new();
+        found.next_sequence = head.next_sequence;
+        if self.out.clean {
+            for (block, row) in (0u32..).zip(&head.rows) {
+                if row.role == BlockRole::Sealed && !summary.is_reclaimed(block, row.sequence) {
+                    covered[block as usize] = true;
+                    found
+                        .sealed
+                        .push((block, row.sequence, row.footer_len, row.expiry_max));
+                }
+            }
+            return (covered, new);
+        }
+        let chain: HashSet<u32> = snapshot.blocks.iter().copied().collect();
+        let wanted: Vec<u32> = (0..geometry.blocks)
+            .filter(|block| !chain.contains(block))
+            .collect();
+        for batch in wanted.chunks(READ_DEPTH) {
+            // All reads of the batch are started before the first is waited for.
+            let reads: Vec<_> = batch
+                .iter()
+                .map(|block| {
+                    let end = geometry.block_offset(*block) + geometry.block_bytes;
+                    self.device.read(end - SECTOR_BYTES as u64, SECTOR_BYTES)
+                })
+                .collect();
+            for (block, read) in batch.iter().zip(reads) {
+                self.out.bytes_read += SECTOR_BYTES as u64;
+                let Ok(sector) = read.await else { continue };
+                let trailer = sector
+                    .bytes(SECTOR_BYTES - TRAILER_BYTES, TRAILER_BYTES)
+                    .and_then(|bytes| Trailer::decode(self.superblock.cache_id, bytes))
+                    .filter(|trailer| trailer.block == *block);
+                let Some(trailer) = trailer else { continue };
+                found.next_sequence = found.next_sequence.max(trailer.sequence + 1);
+                found.time = found.time.max(trailer.time);
+                if summary.is_reclaimed(*block, trailer.sequence) {
+                    continue;
+                }
+                let row = head
+                    .rows
+                    .get(*block as usize)
+                    .filter(|row| row.sequence == trailer.sequence);
+                match row.map(|row| row.role) {
+                    Some(BlockRole::Sealed) => {
+                        covered[*block as usize] = true;
+                        let footer_len = u32::try_from(trailer.footer_len()).unwrap_or(u32::MAX);
+                        found
+                            .sealed
+                            .push((*block, trailer.sequence, footer_len, trailer.expiry_max));
+                    }
+                    Some(BlockRole::Open) => new.push((*block, trailer)),
+                    _ if trailer.sequence >= head.next_sequence => new.push((*block, trailer)),
+                    _ => {}
+                }
+            }
+        }
+        // The block that was open at the crash has a sequence that no trailer shows. It is never used again.
+        found.next_sequence += u64::from(geometry.blocks);
+        new.sort_unstable_by_key(|(_, trailer)| trailer.sequence);
+        (covered, new)
+    }
+
+    /// Reads and checks the footer of a new block. One is held at a time: it is shorter than a block.
+    async fn read_entries(&mut self, block: u32, trailer: &Trailer) -> Option<Vec<FooterEntry>> {
+        let geometry = self.superblock.geometry;
+        let footer_len = trailer.footer_len();
+        let block_bytes = usize::try_from(geometry.block_bytes).ok()?;
+        let len = footer_len.next_multiple_of(SECTOR_BYTES);
+        let offset = geometry.block_offset(block) + block_bytes.checked_sub(len)? as u64;
+        self.out.bytes_read += len as u64;
+        let buffer = self.device.read(offset, len).await.ok()?;
+        let entries = buffer
+            .bytes(len - footer_len, footer_len)
+            .and_then(|bytes| decode_entries(self.superblock.cache_id, trailer, bytes, block_bytes));
+        if entries.is_none() {
+            tracing::warn!("the footer of block {block} is damaged: its objects are lost");
+        }
+        entries
+    }
+
+    /// Adds what a new block's footer lists in the range of the table, and the log does not void.
+    async fn add_entries(
+        &mut self,
+        block: u32,
+        trailer: &Trailer,
+        entries: &[FooterEntry],
+        summary: &Summary,
+    ) {
+        let ignored_bits = self.ignored_bits();
+        for entry in entries {
+            let identity = entry.hash >> ignored_bits;
+            if !summary.void.covers(identity)
+                || summary.void.is_void(identity, entry.version)
+                || entry.version < summary.flushed
+                || is_expired(entry.expiry, self.now)
+            {
+                continue;
+            }
+            self.mappings.make_room();
+            let location = Location {
+                offset: self.superblock.geometry.block_offset(block) + u64::from(entry.offset),
+                len: entry.len,
+            };
+            // An older version would be void. So this is an object that was moved here from a block that has not been
+            // reclaimed since, and its former copy is as good as this one, or better: the last write may be torn.
+            let is_moved = self
+                .mappings
+                .with(entry.hash, |shard| shard.get(entry.hash).is_some());
+            if is_moved && !self.is_whole(location, trailer.sequence, entry).await {
+                continue;
+            }
+            let added = self
+                .mappings
+                .with(entry.hash, |shard| shard.set(entry.hash, location));
+            if added.is_err() {
+                self.out.no_memory += 1;
+            }
+        }
+    }
+
+    /// Whether a record reads back as it was written.
+    async fn is_whole(&mut self, location: Location, sequence: u64, entry: &FooterEntry) -> bool {
+        let sector = SECTOR_BYTES as u64;
+        let start = location.offset / sector * sector;
+        let end = (location.offset + u64::from(location.len)).next_multiple_of(sector);
+        let Ok(len) = usize::try_from(end - start) else {
+            return false;
+        };
+        self.out.bytes_read += len as u64;
+        let Ok(buffer) = self.device.read(start, len).await else {
+            return false;
+        };
+        let at = len - usize::try_from(end - location.offset).unwrap_or(len);
+        let cache_id = self.superblock.cache_id;
+        Record::decode(
+            Arc::new(buffer),
+            at,
+            location.len as usize,
+            cache_id,
+            sequence,
+            true,
+        )
+        .is_some_and(|record| record.header().version == entry.version)
+    }
+}
+
+/// Records that the table of void versions has room for.
+fn void_records(log_slots: u64) -> usize {
+    usize::try_from(log_slots).map_or(VOID_RECORDS_MAX, |slots| slots.clamp(2, VOID_RECORDS_MAX))
+}
+
+fn note_version(found: &mut Found, version: u64) {
+    let epoch = u32::try_from(version >> EPOCH_SHIFT).unwrap_or(u32::MAX - 1);
+    found.epoch = found.epoch.max(epoch);
+}
+
+/// A checkpoint, read back; its mappings are in the shards already.
+#[derive(Default)]
+struct Snapshot {
+    head: Head,
+    /// Log position at each shard's dump.
+    positions: Vec<u64>,
+    blocks: Vec<u32>,
+}

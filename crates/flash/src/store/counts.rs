@@ -1,0 +1,65 @@
+//! Running totals.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counts {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// Running totals since the store was opened.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct FlashCounts { $($(#[$doc])* pub $name: u64,)* }
+
+        #[derive(Default)]
+        pub(crate) struct Counters { $(pub(crate) $name: AtomicU64,)* }
+
+        impl Counters {
+            pub(super) fn snapshot(&self) -> FlashCounts {
+                FlashCounts { $($name: self.$name.load(Ordering::Relaxed),)* }
+            }
+        }
+    };
+}
+
+counts! {
+    /// Objects appended for the first time (slices counted singly).
+    appended_objects,
+    /// Encoded bytes of those, without padding.
+    appended_bytes,
+    /// Objects moved out of a victim that was mostly dead.
+    survivors,
+    /// Bytes given to the device: blocks, log, checkpoints, superblocks.
+    written_bytes,
+    /// Bytes of those in checkpoints.
+    checkpoint_bytes,
+    /// Log records appended.
+    log_records,
+    /// Log records that could not be stored, so that the cache would start empty after a crash.
+    log_failures,
+    /// Blocks written.
+    sealed_blocks,
+    /// Blocks made free.
+    reclaimed_blocks,
+    /// Writes of blocks that failed.
+    write_errors,
+    /// Blocks given up until the next start, because their writes failed again and again.
+    bad_blocks,
+    /// Appends refused because no buffer was free.
+    dropped_no_buffer,
+    /// Appends refused because no block was free.
+    dropped_no_block,
+    /// Reads of records from the device.
+    record_reads,
+    /// Reads of records from buffers.
+    buffer_reads,
+    /// Records that were not what was written.
+    corrupt_records,
+    /// Reads that the device failed.
+    read_errors,
+    /// Records that were another key's.
+    key_mismatches,
+    /// Checkpoints written.
+    checkpoints,
+}
+
+pub(crate) fn add(counter: &AtomicU64, n: u64) {
+    counter.fetch_add(n, Ordering::Relaxed);
+}

@@ -1,0 +1,146 @@
+//! What dies on flash is logged; and what is done where it cannot be.
+
+use super::{Durability, FlashStore, State, add};
+use crate::geometry::LOG_RECORD_BYTES;
+use crate::log::LogKind;
+use crate::superblock::Superblock;
+use pumice_device::Device;
+use pumice_index::Location;
+use pumice_memory::Buffer;
+use std::io;
+use std::sync::atomic::Ordering;
+
+impl<B: Buffer> FlashStore<B> {
+    /// Called under the shard's lock for a copy whose mapping is about to be removed or replaced: records it in the log
+    /// if it counts as flash. `version` is above that of every copy that is to be void.
+    pub fn invalidate<D: Device>(&self, device: &D, hash: u64, location: Location, version: u64) {
+        let info = &self.blocks[self.block_of(location) as usize];
+        info.live.fetch_sub(u64::from(location.len), Ordering::Relaxed);
+        let counts_as_flash = match info.state() {
+            State::Free => false,
+            State::Active => info.has_survivors.load(Ordering::Relaxed) && self.is_open_survivor(location),
+            _ => true,
+        };
+        if counts_as_flash {
+            self.append_log(device, LogKind::Invalidate, hash, version);
+        }
+    }
+
+    /// Whether what stands in an open block was moved there: then its former copy is still on flash and must be voided.
+    fn is_open_survivor(&self, location: Location) -> bool {
+        let id = self.block_of(location);
+        let open = self.open.lock();
+        // Not found: it has been written since its state was read.
+        open.iter()
+            .find(|block| block.id == id)
+            .is_none_or(|block| block.is_survivor(location))
+    }
+
+    /// The mapping of a copy was removed without need for a record (reclaimed, corrupt, expired).
+    pub fn forget(&self, location: Location) {
+        self.blocks[self.block_of(location) as usize]
+            .live
+            .fetch_sub(u64::from(location.len), Ordering::Relaxed);
+    }
+
+    /// Appends a record; where that fails, marks the cache so that it starts empty after a crash: nothing void is ever
+    /// served.
+    pub fn append_log<D: Device>(&self, device: &D, kind: LogKind, a: u64, b: u64) {
+        if self.durability == Durability::Off {
+            return;
+        }
+        let stored = match self.log.append(device, kind, a, b) {
+            Ok(stored) => stored,
+            Err(error) => {
+                tracing::error!("invalidation log: {error}");
+                false
+            }
+        };
+        add(&self.counters.log_records, 1);
+        add(&self.counters.written_bytes, LOG_RECORD_BYTES);
+        if !stored {
+            self.log_failed_below
+                .fetch_max(self.log.position() + 1, Ordering::AcqRel);
+            self.counters.log_failures.fetch_add(1, Ordering::AcqRel);
+            self.distrust(device);
+        }
+        if self.wants_checkpoint() {
+            self.shared.has_work.store(true, Ordering::Release);
+        }
+    }
+
+    /// Whether a quarter of the log has been written since the newest checkpoint, and, where one failed, another sixteenth
+    /// since that: a device that refuses checkpoints is not asked all the time.
+    pub(crate) fn wants_checkpoint(&self) -> bool {
+        // Records are counted as they are wanted: where the log is full its position stands still.
+        let wanted = self.counters.log_records.load(Ordering::Relaxed);
+        let failed_at = self.checkpoint_failed_at.load(Ordering::Relaxed);
+        self.durability != Durability::Off
+            && self.log.position().saturating_sub(self.log.last_checkpoint()) > self.geometry.log_slots / 4
+            && (failed_at == 0 || wanted > failed_at + self.geometry.log_slots / 16)
+    }
+
+    /// From now until the next checkpoint a crash empties the cache. A failing device gets a few tries; if none succeeds,
+    /// the next invalidation tries again.
+    pub(crate) fn distrust<D: Device>(&self, device: &D) {
+        let mut superblock = self.superblock.lock();
+        if superblock.discard {
+            return;
+        }
+        superblock.discard = true;
+        let written = (0..8).any(|_| self.write_superblock(device, &mut superblock));
+        superblock.discard = written;
+    }
+
+    /// Writes the superblock to the slot whose turn it is; whether that succeeded.
+    pub(crate) fn write_superblock<D: Device>(&self, device: &D, superblock: &mut Superblock) -> bool {
+        superblock.generation += 1;
+        let bytes = superblock.encode();
+        add(&self.counters.written_bytes, bytes.len() as u64);
+        match device.append_log(superblock.slot_offset(), &bytes) {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::error!("writing the superblock: {error}");
+                // The same slot again: the other one still holds the last good generation.
+                superblock.generation -= 1;
+                false
+            }
+        }
+    }
+
+    /// Waits until what was logged is as durable as was asked for; at once unless that is [`Durability::Power`].
+    ///
+    /// # Errors
+    /// What the device said.
+    pub async fn commit<D: Device>(&self, device: &D) -> io::Result<()> {
+        let appended_below = self.log.position();
+        if self.durability == Durability::Power && self.synced_below.load(Ordering::Acquire) < appended_below
+        {
+            device.sync().await?;
+            self.synced_below.fetch_max(appended_below, Ordering::AcqRel);
+        }
+        Ok(())
+    }
+
+    /// Log records in use, and records that fit.
+    pub fn log_usage(&self) -> (u64, u64) {
+        self.log.usage()
+    }
+
+    /// When a delayed flush is due, in Unix seconds; 0 = none.
+    pub fn flush_at(&self) -> u32 {
+        self.flush_at.load(Ordering::Acquire)
+    }
+
+    /// A flush was logged; a delayed one, if any, is seen to with it.
+    pub fn flush_done(&self) {
+        self.flush_at.store(0, Ordering::Release);
+    }
+
+    /// Schedules (or with 0 takes back) a delayed flush, and records that.
+    pub fn set_flush_at<D: Device>(&self, device: &D, at: u32) {
+        // Stored first: a checkpoint that begins in between has it, or its log does; both is harmless.
+        self.flush_at.store(at, Ordering::Release);
+        self.append_log(device, LogKind::FlushAt, u64::from(at), 0);
+    }
+}

@@ -1,0 +1,342 @@
+//! The store: blocks and their states.
+//!
+//! # States of a block
+//!
+//! ```text
+//! free --open--> active --full--> sealing --written--> sealed --victim--> reclaiming --> free
+//!                                    \                    \                  ^
+//!                                     `--not written--.    `--compacted--> moved
+//! free --checkpoint--> checkpoint --superseded--> free |
+//! bad <--not written once more------------------------ free
+//! ```
+//!
+//! From `sealing` on a block counts as flash: what is invalidated in it goes through the log. The state changes before
+//! the block is composed, and whoever invalidates reads the state under the lock of the key's shard, which composing
+//! takes too: so a copy is either struck from the footer or logged, or both, never neither.
+//!
+//! A `moved` block is one whose live objects were copied to others that are not all written yet. Until they are it is
+//! kept as it is, so that a crash finds the objects in it; and what dies among the copies is logged, although they are in
+//! a buffer only. See [`crate::reclaim`].
+//!
+//! Lock order: index shard, then `active`, then `structure`, then `open`, then a block's fill. None is held across I/O.
+
+mod append;
+mod counts;
+mod logging;
+mod read;
+mod work;
+
+pub use counts::FlashCounts;
+pub use read::{ReadFault, Source};
+pub use work::Work;
+
+pub(crate) use counts::{Counters, add};
+pub(crate) use work::{Shared, Task};
+
+use crate::block::OpenBlock;
+use crate::geometry::Geometry;
+use crate::log::Log;
+use crate::recovery::OpenOptions;
+use crate::superblock::Superblock;
+use parking_lot::Mutex;
+use pumice_memory::Buffer;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::task::Waker;
+
+/// What a reply promises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Durability {
+    /// Invalidations survive the end of the process, `kill -9` included.
+    #[default]
+    Process,
+    /// They survive a power cut too.
+    Power,
+    /// Nothing is logged; after a stop that was not clean the cache starts empty.
+    Off,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum State {
+    Free,
+    Active,
+    Sealing,
+    Sealed,
+    Moved,
+    Reclaiming,
+    Checkpoint,
+    Bad,
+}
+
+impl State {
+    fn from_u8(value: u8) -> Self {
+        match value {
+            0 => State::Free,
+            1 => State::Active,
+            2 => State::Sealing,
+            3 => State::Sealed,
+            4 => State::Moved,
+            5 => State::Reclaiming,
+            6 => State::Checkpoint,
+            _ => State::Bad,
+        }
+    }
+}
+
+/// Writes of a block that fail one after the other before it is given up.
+const FAILURES_MAX: u8 = 2;
+
+/// What DRAM knows of a block.
+pub(crate) struct BlockInfo {
+    state: AtomicU8,
+    /// Writes that failed since the last one that did not.
+    failures: AtomicU8,
+    /// Whether it is open and holds objects moved out of another block.
+    pub(crate) has_survivors: AtomicBool,
+    pub(crate) sequence: AtomicU64,
+    /// Bytes of records that are mapped.
+    pub(crate) live: AtomicU64,
+    /// Bytes of records that were written.
+    pub(crate) filled: AtomicU64,
+    pub(crate) footer_len: AtomicU32,
+    pub(crate) expiry_max: AtomicU32,
+}
+
+impl BlockInfo {
+    fn new() -> Self {
+        Self {
+            state: AtomicU8::new(State::Free as u8),
+            failures: AtomicU8::new(0),
+            has_survivors: AtomicBool::new(false),
+            sequence: AtomicU64::new(0),
+            live: AtomicU64::new(0),
+            filled: AtomicU64::new(0),
+            footer_len: AtomicU32::new(0),
+            expiry_max: AtomicU32::new(0),
+        }
+    }
+
+    pub(crate) fn state(&self) -> State {
+        State::from_u8(self.state.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn set_state(&self, state: State) {
+        self.state.store(state as u8, Ordering::Release);
+    }
+
+    /// Notes how a write of this block ended.
+    pub(crate) fn note_write(&self, succeeded: bool) {
+        let failures = self.failures.load(Ordering::Relaxed);
+        let failures = if succeeded { 0 } else { failures.saturating_add(1) };
+        self.failures.store(failures, Ordering::Relaxed);
+    }
+}
+
+/// A victim whose live objects are copied, or being copied, to other blocks.
+pub(crate) struct Moved {
+    pub(crate) id: u32,
+    /// Whether copying goes on.
+    pub(crate) is_compacting: bool,
+    /// The blocks it was copied to.
+    pub(crate) receivers: Vec<u32>,
+    /// Those of them that are not written yet.
+    pub(crate) unwritten: Vec<u32>,
+}
+
+pub(crate) struct Structure<B> {
+    pub(crate) free: VecDeque<u32>,
+    /// Sealed blocks in order of sequence, the oldest first.
+    pub(crate) queue: VecDeque<u32>,
+    pub(crate) to_seal: VecDeque<Arc<OpenBlock<B>>>,
+    /// Blocks that are being written.
+    pub(crate) sealing: usize,
+    pub(crate) buffers: Vec<Arc<B>>,
+    buffers_made: usize,
+    pub(crate) next_sequence: u64,
+    pub(crate) reclaiming: bool,
+    /// The block that is being reclaimed.
+    pub(crate) victim: Option<u32>,
+    /// Victims that wait until their objects' new blocks are written.
+    pub(crate) moved: Vec<Moved>,
+    /// Victims that need not wait any more; they go before all others.
+    pub(crate) ready: VecDeque<u32>,
+    /// Blocks sealed when the last early reclaim was begun.
+    pub(crate) early_at: Option<u64>,
+    pub(crate) checkpointing: bool,
+    pub(crate) in_flight: usize,
+    pub(crate) checkpoint_blocks: [Vec<u32>; 2],
+    /// Blocks of the checkpoint before those, until the superblock that does not name it is safe.
+    pub(crate) checkpoint_dropped: Vec<u32>,
+    waiters: Vec<Waker>,
+}
+
+impl<B> Structure<B> {
+    /// Whether a block holds copies of a victim's objects that still count in the victim. It must not be reclaimed before
+    /// that: the victim's copies would come back after a crash.
+    pub(crate) fn is_receiver(&self, id: u32) -> bool {
+        self.moved.iter().any(|moved| moved.receivers.contains(&id))
+    }
+}
+
+/// The flash tier's store; shared by all workers. Methods that do I/O take the worker's own device handle.
+pub struct FlashStore<B> {
+    pub(crate) geometry: Geometry,
+    pub(crate) cache_id: u64,
+    unit_bytes: u64,
+    durability: Durability,
+    buffers_max: usize,
+    pub(crate) lockstep: bool,
+    pub(crate) blocks: Vec<BlockInfo>,
+    pub(crate) active: Mutex<Option<Arc<OpenBlock<B>>>>,
+    pub(crate) shared: Arc<Shared<B>>,
+    pub(crate) open: Mutex<Vec<Arc<OpenBlock<B>>>>,
+    pub(crate) log: Log,
+    pub(crate) superblock: Mutex<Superblock>,
+    pub(crate) counters: Counters,
+    /// Log records below this position survive a power cut.
+    synced_below: AtomicU64,
+    version: AtomicU64,
+    pub(crate) flush_at: AtomicU32,
+    /// Log records wanted until the last checkpoint that failed; 0 = none since the last good one.
+    pub(crate) checkpoint_failed_at: AtomicU64,
+    /// Records that could not be stored were to have positions below this.
+    pub(crate) log_failed_below: AtomicU64,
+}
+
+/// What a store starts from; recovery makes it.
+pub(crate) struct Start {
+    pub(crate) superblock: Superblock,
+    pub(crate) log_next: u64,
+    pub(crate) log_tail: u64,
+    pub(crate) next_sequence: u64,
+    pub(crate) first_version: u64,
+    pub(crate) flush_at: u32,
+    pub(crate) checkpoint_blocks: [Vec<u32>; 2],
+    /// Sealed blocks: number, sequence, footer length, latest expiry.
+    pub(crate) sealed: Vec<(u32, u64, u32, u32)>,
+}
+
+impl<B: Buffer> FlashStore<B> {
+    pub(crate) fn start(start: Start, options: &OpenOptions) -> Self {
+        let geometry = start.superblock.geometry;
+        let blocks: Vec<BlockInfo> = (0..geometry.blocks).map(|_| BlockInfo::new()).collect();
+        let mut sealed = start.sealed;
+        sealed.sort_unstable_by_key(|(_, sequence, ..)| *sequence);
+        for (block, sequence, footer_len, expiry_max) in &sealed {
+            let info = &blocks[*block as usize];
+            info.set_state(State::Sealed);
+            info.sequence.store(*sequence, Ordering::Relaxed);
+            info.footer_len.store(*footer_len, Ordering::Relaxed);
+            info.expiry_max.store(*expiry_max, Ordering::Relaxed);
+            info.filled
+                .store(geometry.block_bytes - u64::from(*footer_len), Ordering::Relaxed);
+        }
+        for block in start.checkpoint_blocks.iter().flatten() {
+            blocks[*block as usize].set_state(State::Checkpoint);
+        }
+        let free = (0..geometry.blocks)
+            .filter(|b| blocks[*b as usize].state() == State::Free)
+            .collect();
+        let structure = Structure {
+            free,
+            queue: sealed.iter().map(|(block, ..)| *block).collect(),
+            to_seal: VecDeque::new(),
+            sealing: 0,
+            buffers: Vec::new(),
+            buffers_made: 0,
+            next_sequence: start.next_sequence,
+            reclaiming: false,
+            victim: None,
+            moved: Vec::new(),
+            ready: VecDeque::new(),
+            early_at: None,
+            checkpointing: false,
+            in_flight: 0,
+            checkpoint_blocks: start.checkpoint_blocks,
+            checkpoint_dropped: Vec::new(),
+            waiters: Vec::new(),
+        };
+        Self {
+            geometry,
+            cache_id: start.superblock.cache_id,
+            unit_bytes: options.unit_bytes,
+            durability: options.durability,
+            buffers_max: options.buffers_max,
+            lockstep: options.lockstep,
+            blocks,
+            active: Mutex::new(None),
+            shared: Arc::new(Shared::new(structure)),
+            open: Mutex::new(Vec::new()),
+            log: Log::new(
+                start.superblock.cache_id,
+                &geometry,
+                start.log_tail,
+                start.log_next,
+            ),
+            superblock: Mutex::new(start.superblock),
+            counters: Counters::default(),
+            synced_below: AtomicU64::new(start.log_next),
+            version: AtomicU64::new(start.first_version),
+            flush_at: AtomicU32::new(start.flush_at),
+            checkpoint_failed_at: AtomicU64::new(0),
+            log_failed_below: AtomicU64::new(0),
+        }
+    }
+
+    /// The division of the device.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// What a reply promises.
+    pub fn durability(&self) -> Durability {
+        self.durability
+    }
+
+    /// Running totals.
+    pub fn counts(&self) -> FlashCounts {
+        self.counters.snapshot()
+    }
+
+    /// Reads of records from the device so far.
+    pub fn record_reads(&self) -> u64 {
+        self.counters.record_reads.load(Ordering::Relaxed)
+    }
+
+    /// The next version; versions are given in the order of calls.
+    pub fn next_version(&self) -> u64 {
+        self.version.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Gives a block back: to the free list, or, where writing it has failed again and again, to none until the next start.
+    pub(crate) fn give_back(&self, structure: &mut Structure<B>, id: u32) {
+        let info = &self.blocks[id as usize];
+        if info.failures.load(Ordering::Relaxed) >= FAILURES_MAX {
+            tracing::error!("block {id} is not used any more: {FAILURES_MAX} writes failed");
+            info.set_state(State::Bad);
+            add(&self.counters.bad_blocks, 1);
+        } else {
+            info.set_state(State::Free);
+            structure.free.push_back(id);
+        }
+    }
+
+    /// Blocks by use: (free, sealed, open, checkpoint). Bad ones are none of these, nor is one that is being reclaimed.
+    pub fn block_usage(&self) -> (usize, usize, usize, usize) {
+        let structure = self.shared.structure.lock();
+        let checkpoint = structure.checkpoint_blocks.iter().map(Vec::len).sum();
+        (
+            structure.free.len(),
+            structure.queue.len() + structure.moved.len() + structure.ready.len(),
+            self.open.lock().len(),
+            checkpoint,
+        )
+    }
+
+    /// DRAM held by block buffers, in bytes.
+    pub fn buffer_bytes(&self) -> u64 {
+        self.shared.structure.lock().buffers_made as u64 * self.geometry.block_bytes
+    }
+}

@@ -1,0 +1,107 @@
+//! Reading records: from buffers and from the device.
+
+use super::{FlashStore, State, add};
+use crate::block::OpenBlock;
+use crate::record::Record;
+use pumice_device::{Device, SECTOR_BYTES};
+use pumice_index::Location;
+use pumice_memory::Buffer;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Where the bytes of a record can be had; decided under the shard's lock.
+pub enum Source<B> {
+    /// In an open block's buffer.
+    Memory(Arc<OpenBlock<B>>),
+    /// On the device, in this life of its block.
+    Device {
+        /// Sequence of the block when its mapping was seen.
+        sequence: u64,
+    },
+}
+
+/// Why a record could not be read.
+#[derive(Debug)]
+pub enum ReadFault {
+    /// Its block has been reclaimed since the mapping was seen: look up again.
+    Reclaimed,
+    /// What stands there is not what was written.
+    Corrupt,
+    /// The device failed.
+    Device(io::Error),
+}
+
+impl<B: Buffer> FlashStore<B> {
+    /// Where the record at `location` can be read; called under the shard's lock that the mapping was seen under.
+    pub fn source(&self, location: Location) -> Source<B> {
+        let id = self.block_of(location);
+        let info = &self.blocks[id as usize];
+        if matches!(info.state(), State::Active | State::Sealing)
+            && let Some(block) = self.open.lock().iter().find(|b| b.id == id)
+        {
+            return Source::Memory(Arc::clone(block));
+        }
+        Source::Device {
+            sequence: info.sequence.load(Ordering::Acquire),
+        }
+    }
+
+    /// Reads a record from an open block.
+    pub fn read_memory(&self, block: &OpenBlock<B>, location: Location) -> Option<Record<B>> {
+        add(&self.counters.buffer_reads, 1);
+        Record::decode(
+            Arc::clone(&block.buffer),
+            block.position_of(location),
+            location.len as usize,
+            self.cache_id,
+            block.sequence,
+            false,
+        )
+    }
+
+    /// Reads a record from the device: one read of the sectors it touches.
+    ///
+    /// # Errors
+    /// [`ReadFault`].
+    pub async fn read_device<D: Device<Buf = B>>(
+        &self,
+        device: &D,
+        location: Location,
+        sequence: u64,
+    ) -> Result<Record<B>, ReadFault> {
+        let sector = SECTOR_BYTES as u64;
+        let start = location.offset / sector * sector;
+        let end = (location.offset + u64::from(location.len)).next_multiple_of(sector);
+        let len = usize::try_from(end - start).expect("at most 1 MiB and two sectors");
+        add(&self.counters.record_reads, 1);
+        let read = device.read(start, len).await;
+        // The block may have begun another life while the read was under way: then the bytes mean nothing.
+        let info = &self.blocks[self.block_of(location) as usize];
+        if info.sequence.load(Ordering::Acquire) != sequence {
+            return Err(ReadFault::Reclaimed);
+        }
+        let buffer = read.map_err(|error| {
+            add(&self.counters.read_errors, 1);
+            ReadFault::Device(error)
+        })?;
+        let at = usize::try_from(location.offset - start).expect("below a sector");
+        Record::decode(
+            Arc::new(buffer),
+            at,
+            location.len as usize,
+            self.cache_id,
+            sequence,
+            true,
+        )
+        .ok_or_else(|| {
+            add(&self.counters.corrupt_records, 1);
+            ReadFault::Corrupt
+        })
+    }
+
+    /// Counts a record that was another key's.
+    pub fn count_key_mismatch(&self) {
+        add(&self.counters.key_mismatches, 1);
+    }
+}

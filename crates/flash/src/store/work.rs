@@ -1,0 +1,270 @@
+//! Background work: what is due, who has taken it, and who waits for its end.
+
+use super::{FlashStore, State, Structure};
+use crate::block::OpenBlock;
+use parking_lot::Mutex;
+use pumice_memory::Buffer;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Poll, Waker};
+
+/// What outlives a borrow of the store, so that work that is given up can be put back.
+pub(crate) struct Shared<B> {
+    pub(crate) structure: Mutex<Structure<B>>,
+    pub(crate) has_work: AtomicBool,
+}
+
+impl<B> Shared<B> {
+    pub(super) fn new(structure: Structure<B>) -> Self {
+        Self {
+            structure: Mutex::new(structure),
+            has_work: AtomicBool::new(true),
+        }
+    }
+
+    /// Changes the structure and wakes who waits for a change.
+    pub(crate) fn change<R>(&self, change: impl FnOnce(&mut Structure<B>) -> R) -> R {
+        let (result, waiters) = {
+            let mut structure = self.structure.lock();
+            let result = change(&mut structure);
+            self.has_work.store(true, Ordering::Release);
+            (result, std::mem::take(&mut structure.waiters))
+        };
+        waiters.into_iter().for_each(Waker::wake);
+        result
+    }
+}
+
+/// A piece of background work, to be given to [`FlashStore::perform`]. Whoever drops it before its end, or the future that
+/// performs it, gives it back: it is due again, for whoever asks next.
+pub struct Work<B> {
+    task: Option<Task<B>>,
+    shared: Arc<Shared<B>>,
+}
+
+pub(crate) enum Task<B> {
+    /// Compose and write a full block.
+    Seal(Arc<OpenBlock<B>>),
+    /// Make blocks free until enough are.
+    Reclaim,
+    /// Make one block free whatever is free.
+    EarlyReclaim,
+    /// Write a snapshot of the mappings.
+    Checkpoint,
+}
+
+impl<B> Work<B> {
+    pub(crate) fn task(&self) -> &Task<B> {
+        self.task.as_ref().expect("taken only at the end")
+    }
+
+    /// Ends the work; `change` is made in the same step.
+    pub(crate) fn finish(mut self, change: impl FnOnce(&mut Structure<B>)) {
+        let task = self.task.take().expect("taken only here");
+        self.shared.change(|structure| {
+            structure.release(&task);
+            change(structure);
+            // A block's buffer is free before anyone who waits for one is woken.
+            drop(task);
+        });
+    }
+}
+
+impl<B> Drop for Work<B> {
+    fn drop(&mut self) {
+        let Some(task) = self.task.take() else { return };
+        self.shared.change(|structure| {
+            structure.release(&task);
+            match task {
+                Task::Seal(block) => structure.to_seal.push_front(block),
+                Task::Reclaim | Task::EarlyReclaim => structure.give_up_victim(),
+                Task::Checkpoint => {}
+            }
+        });
+    }
+}
+
+impl<B> Structure<B> {
+    fn release(&mut self, task: &Task<B>) {
+        self.in_flight -= 1;
+        match task {
+            Task::Seal(_) => self.sealing -= 1,
+            Task::Reclaim | Task::EarlyReclaim => self.reclaiming = false,
+            Task::Checkpoint => self.checkpointing = false,
+        }
+    }
+
+    /// A victim whose reclaim was broken off is the next one again; what was copied out of one is waited for as usual.
+    fn give_up_victim(&mut self) {
+        if let Some(id) = self.victim.take() {
+            self.ready.push_front(id);
+        }
+        self.end_compaction();
+    }
+
+    /// Nothing is being copied any more.
+    pub(crate) fn end_compaction(&mut self) {
+        for moved in &mut self.moved {
+            moved.is_compacting = false;
+        }
+        self.move_on();
+    }
+
+    /// A block has been written, or has ended otherwise: victims that waited for it need not any more. With `failed`, its
+    /// copies are lost, and there is nothing to wait for.
+    pub(crate) fn receiver_ended(&mut self, id: u32, failed: bool) {
+        for moved in &mut self.moved {
+            if failed && moved.receivers.contains(&id) {
+                moved.unwritten.clear();
+            }
+            moved.unwritten.retain(|unwritten| *unwritten != id);
+        }
+        self.move_on();
+    }
+
+    fn move_on(&mut self) {
+        let ready = &mut self.ready;
+        self.moved.retain(|moved| {
+            let waits = moved.is_compacting || !moved.unwritten.is_empty();
+            if !waits {
+                ready.push_back(moved.id);
+            }
+            waits
+        });
+    }
+}
+
+impl<B: Buffer> FlashStore<B> {
+    /// Whether [`FlashStore::take_work`] may have something; cheap.
+    pub fn has_work(&self) -> bool {
+        self.shared.has_work.load(Ordering::Acquire)
+    }
+
+    /// The next piece of background work, for [`FlashStore::perform`].
+    pub fn take_work(&self) -> Option<Work<B>> {
+        loop {
+            let mut structure = self.shared.structure.lock();
+            if self.lockstep && structure.in_flight > 0 {
+                return None;
+            }
+            if let Some(block) = structure.to_seal.pop_front() {
+                structure.sealing += 1;
+                return Some(self.claim(&mut structure, Task::Seal(block)));
+            }
+            if !structure.reclaiming && self.wants_reclaim(&structure) {
+                structure.reclaiming = true;
+                return Some(self.claim(&mut structure, Task::Reclaim));
+            }
+            if !structure.checkpointing && self.wants_checkpoint() {
+                // The mappings of survivors lead to their new blocks, which a crash would find unwritten.
+                if structure.moved.is_empty() && structure.ready.is_empty() {
+                    structure.checkpointing = true;
+                    return Some(self.claim(&mut structure, Task::Checkpoint));
+                }
+                if self.is_receiver_active(&structure) {
+                    drop(structure);
+                    self.retire_active();
+                    continue;
+                }
+            }
+            self.shared.has_work.store(false, Ordering::Release);
+            return None;
+        }
+    }
+
+    fn claim(&self, structure: &mut Structure<B>, task: Task<B>) -> Work<B> {
+        structure.in_flight += 1;
+        Work {
+            task: Some(task),
+            shared: Arc::clone(&self.shared),
+        }
+    }
+
+    fn is_receiver_active(&self, structure: &Structure<B>) -> bool {
+        let mut waiting = structure.moved.iter().filter(|moved| !moved.is_compacting);
+        waiting.any(|moved| !self.is_moved_soon_free(moved))
+    }
+
+    /// Claims the right to reclaim the oldest block whatever is free, for a host that needs the DRAM of its mappings. `None`
+    /// where a reclaim is under way, where there is nothing to reclaim, or where no block was sealed since the last such
+    /// claim: what one block's mappings held is enough for about as many new ones as a block has.
+    pub fn take_early_reclaim(&self) -> Option<Work<B>> {
+        self.claim_early_reclaim(true)
+    }
+
+    pub(crate) fn claim_early_reclaim(&self, seldom: bool) -> Option<Work<B>> {
+        let mut structure = self.shared.structure.lock();
+        if structure.reclaiming || !has_victim(&structure) {
+            return None;
+        }
+        if seldom {
+            let sealed = self.counters.sealed_blocks.load(Ordering::Relaxed);
+            if structure.early_at == Some(sealed) {
+                return None;
+            }
+            structure.early_at = Some(sealed);
+        }
+        structure.reclaiming = true;
+        Some(self.claim(&mut structure, Task::EarlyReclaim))
+    }
+
+    /// Whether too few blocks are free. A moved victim counts as free where it soon will be, which it is not as long as
+    /// a block that its objects went to is still being filled.
+    pub(crate) fn wants_reclaim(&self, structure: &Structure<B>) -> bool {
+        let free = structure.free.len();
+        let moved = structure.moved.len();
+        let soon = structure
+            .moved
+            .iter()
+            .filter(|moved| self.is_moved_soon_free(moved))
+            .count();
+        let is_short = free + soon < 2 || free + moved < self.geometry.reserved as usize;
+        !structure.ready.is_empty() || (is_short && has_victim(structure))
+    }
+
+    fn is_moved_soon_free(&self, moved: &super::Moved) -> bool {
+        let mut unwritten = moved.unwritten.iter();
+        !moved.is_compacting && unwritten.all(|id| self.blocks[*id as usize].state() != State::Active)
+    }
+
+    /// Waits until `ready` says so; it is asked again whenever a piece of background work has ended.
+    pub(crate) async fn wait_for(&self, mut ready: impl FnMut(&mut Structure<B>) -> bool) {
+        std::future::poll_fn(|cx| {
+            let mut structure = self.shared.structure.lock();
+            if ready(&mut structure) {
+                return Poll::Ready(());
+            }
+            structure.waiters.push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Waits until no background work is under way.
+    pub async fn quiesce(&self) {
+        self.wait_for(|structure| structure.in_flight == 0).await;
+    }
+
+    /// Waits until some background work has ended, if any is under way.
+    pub async fn wait_for_progress(&self) {
+        let before = self.shared.structure.lock().in_flight;
+        let sealed = self.counters.sealed_blocks.load(Ordering::Relaxed);
+        if before == 0 {
+            return;
+        }
+        self.wait_for(|structure| {
+            structure.in_flight < before || self.counters.sealed_blocks.load(Ordering::Relaxed) > sealed
+        })
+        .await;
+    }
+
+    /// Whether no background work is under way.
+    pub fn is_idle(&self) -> bool {
+        self.shared.structure.lock().in_flight == 0
+    }
+}
+
+/// Whether there is a block to reclaim.
+fn has_victim<B>(structure: &Structure<B>) -> bool {
+    !structure.ready.is_empty() || structure.queue.iter().any(|id| !structure.is_receiver(*id))
+}

@@ -1,0 +1,365 @@
+//! A store over a faulty device, with the plainest index there is, on one thread.
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+use parking_lot::Mutex;
+use pumice_device::{AlignedBuf, Device, FaultyDevice, FaultyMedium, Payload};
+use pumice_flash::record::payload_checksum;
+use pumice_flash::recovery::{open_superblock, recover, settle};
+use pumice_flash::{
+    Durability, FlashStore, Gone, Mappings, OpenOptions, Record, RecordParts, Recovered, SliceId, Source,
+    Work,
+};
+use pumice_index::{FullShard, IndexShape, KeyHash, Location};
+use pumice_memory::{PagePool, SegmentPool};
+use pumice_world::{Executor, Spawner};
+use std::collections::{HashMap, HashSet};
+use std::convert::Infallible;
+use std::future::Future;
+use std::sync::{Arc, OnceLock};
+
+pub const BLOCK_BYTES: u64 = 64 << 10;
+const SHARD_BITS: u32 = 4;
+const NOW: u32 = 1_000;
+
+/// Seeded random numbers: splitmix64.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        mix(self.0)
+    }
+
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+}
+
+fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+pub fn hash(n: u64) -> KeyHash {
+    mix(n.wrapping_add(0x9E37_79B9_7F4A_7C15))
+}
+
+fn key(n: u64) -> Vec<u8> {
+    format!("key-{n}").into_bytes()
+}
+
+/// The index, and what was given up in it.
+pub struct Index {
+    shards: Vec<Mutex<FullShard>>,
+    shape: IndexShape,
+    store: OnceLock<FlashStore<AlignedBuf>>,
+    medium: Arc<FaultyMedium>,
+    keys: u64,
+    /// Keys whose block was chosen to be given up.
+    pub given_up: Mutex<HashSet<u64>>,
+    pub gone: Mutex<HashMap<&'static str, u64>>,
+}
+
+impl Index {
+    fn new(medium: &Arc<FaultyMedium>, keys: u64) -> Self {
+        let segments = Arc::new(SegmentPool::with_limit(4, 1 << 20, 4).unwrap());
+        let pages = PagePool::new(segments);
+        while pages.grow() {}
+        let shape = IndexShape::new(medium.capacity(), SHARD_BITS);
+        Self {
+            shards: (0..shape.shards())
+                .map(|_| Mutex::new(FullShard::new(shape, Arc::clone(&pages))))
+                .collect(),
+            shape,
+            store: OnceLock::new(),
+            medium: Arc::clone(medium),
+            keys,
+            given_up: Mutex::default(),
+            gone: Mutex::default(),
+        }
+    }
+
+    pub fn store(&self) -> &FlashStore<AlignedBuf> {
+        self.store.get().expect("set before it is handed out")
+    }
+
+    pub fn location(&self, n: u64) -> Option<Location> {
+        self.with(hash(n), |shard| shard.get(hash(n)))
+    }
+
+    fn count(&self, why: Gone) {
+        let name = match why {
+            Gone::Evicted => "evicted",
+            Gone::Expired => "expired",
+            Gone::Corrupt => "corrupt",
+            Gone::Lost => "lost",
+        };
+        *self.gone.lock().entry(name).or_default() += 1;
+    }
+}
+
+impl Mappings for Index {
+    fn shards(&self) -> usize {
+        self.shards.len()
+    }
+
+    fn with_shard<R>(&self, shard: usize, f: impl FnOnce(&mut FullShard) -> R) -> R {
+        f(&mut self.shards[shard].lock())
+    }
+
+    fn identity_bits(&self) -> u32 {
+        self.shape.identity_bits()
+    }
+
+    fn shard_of(&self, hash: KeyHash) -> usize {
+        self.shape.shard_of(hash)
+    }
+
+    fn drop_copy(&self, hash: KeyHash, location: Location, why: Gone) -> bool {
+        let removed = self.with(hash, |shard| shard.remove_at(hash, location));
+        if removed {
+            self.store().forget(location);
+            self.count(why);
+            // After a crash reads and writes fail: that is not the store's choice.
+            if matches!(why, Gone::Evicted | Gone::Expired) || !self.medium.is_crashed() {
+                let found = (0..self.keys).find(|n| self::hash(*n) == hash);
+                self.given_up.lock().extend(found);
+            }
+        }
+        removed
+    }
+
+    fn move_copy(&self, hash: KeyHash, from: Location, append: impl FnOnce() -> Option<Location>) -> bool {
+        self.with(hash, |shard| {
+            if !shard.is_live(hash, from) {
+                return true;
+            }
+            append().is_some_and(|to| shard.compare_and_set(hash, from, to))
+        })
+    }
+
+    fn sweep(&self, offset: u64, len: u64, why: Gone) -> u64 {
+        let range = offset..offset + len;
+        let mut swept = 0;
+        for n in 0..self.keys {
+            if let Some(location) = self.location(n).filter(|l| range.contains(&l.offset)) {
+                self.with(hash(n), |shard| shard.remove_at(hash(n), location));
+                self.store().forget(location);
+                self.count(why);
+                self.given_up.lock().insert(n);
+                swept += 1;
+            }
+        }
+        swept
+    }
+}
+
+/// A store that is open.
+pub struct Rig {
+    pub executor: Executor,
+    pub device: FaultyDevice,
+    pub index: Arc<Index>,
+    pub recovered: Recovered,
+    /// Whether changes start background work.
+    pub auto_kick: bool,
+}
+
+pub fn options(durability: Durability) -> OpenOptions {
+    OpenOptions {
+        block_bytes: BLOCK_BYTES,
+        check_block_bytes: true,
+        reformat: false,
+        durability,
+        buffers_max: 4,
+        unit_bytes: 16,
+        lockstep: false,
+        now: NOW,
+        random: [7, 11],
+    }
+}
+
+impl Rig {
+    pub fn open(medium: &Arc<FaultyMedium>, keys: u64, options: &OpenOptions) -> Self {
+        let executor = Executor::new();
+        let device = FaultyDevice::new(Arc::clone(medium));
+        let index = Index::new(medium, keys);
+        let recovered = executor
+            .block_on(
+                async {
+                    let opened = open_superblock(&device, options).await.unwrap();
+                    let (store, recovered) = recover(&device, opened, options, &index).await.unwrap();
+                    assert!(index.store.set(store).is_ok());
+                    settle(index.store(), &device, &index, NOW, &recovered).await;
+                    recovered
+                },
+                park(&device),
+            )
+            .unwrap();
+        Self {
+            executor,
+            device,
+            index: Arc::new(index),
+            recovered,
+            auto_kick: true,
+        }
+    }
+
+    pub fn store(&self) -> &FlashStore<AlignedBuf> {
+        self.index.store()
+    }
+
+    pub fn run<T>(&self, future: impl Future<Output = T>) -> T {
+        self.executor.block_on(future, park(&self.device)).unwrap()
+    }
+
+    /// Spawns a piece of work.
+    pub fn spawn(&self, work: Work<AlignedBuf>) {
+        let (index, device) = (Arc::clone(&self.index), self.device.clone());
+        self.executor.spawner().spawn(Box::pin(async move {
+            index.store().perform(&device, &*index, NOW, work).await;
+        }));
+    }
+
+    /// Starts background work that is due.
+    pub fn kick(&self) {
+        while let Some(work) = self.store().take_work() {
+            self.spawn(work);
+        }
+    }
+
+    /// Runs background work to its end.
+    pub fn settle(&self) {
+        loop {
+            self.kick();
+            self.executor.run_until_idle(park(&self.device)).unwrap();
+            if !self.store().has_work() {
+                return;
+            }
+        }
+    }
+
+    /// Completes some of what is under way.
+    pub fn turn(&self) {
+        self.device.turn(true).unwrap();
+        // One poll of each task that is ready.
+        self.run(std::future::ready(()));
+        self.run(yield_once());
+    }
+
+    /// Stores a value of `len` bytes; its version, or `None` where there was no room. The older one is gone either way.
+    pub fn set(&self, n: u64, len: usize) -> Option<u64> {
+        let name = key(n);
+        let version = self.remove(n);
+        let value = value(n, version, len);
+        let payload = Payload::Bytes(&value);
+        let parts = RecordParts {
+            version,
+            expiry: 0,
+            flags: 0,
+            slice: SliceId::Whole,
+            key: &name,
+            value: payload,
+            value_crc: payload_checksum(payload),
+        };
+        let stored = self.index.with(hash(n), |shard| {
+            let appended = self.store().append(hash(n), &parts, false)?;
+            shard.set(hash(n), appended.location).unwrap();
+            Some(version)
+        });
+        if self.auto_kick {
+            self.kick();
+        }
+        stored
+    }
+
+    pub fn delete(&self, n: u64) {
+        self.remove(n);
+        if self.auto_kick {
+            self.kick();
+        }
+    }
+
+    fn remove(&self, n: u64) -> u64 {
+        self.index.with(hash(n), |shard| {
+            let version = self.store().next_version();
+            if let Some(location) = shard.get(hash(n)) {
+                self.store().invalidate(&self.device, hash(n), location, version);
+                shard.remove(hash(n));
+            }
+            version
+        })
+    }
+
+    /// The version of what is there, checked to the last byte.
+    pub fn get(&self, n: u64) -> Option<u64> {
+        let location = self.index.location(n)?;
+        let record = match self.store().source(location) {
+            Source::Memory(block) => self.store().read_memory(&block, location),
+            Source::Device { sequence } => self
+                .run(self.store().read_device(&self.device, location, sequence))
+                .ok(),
+        };
+        record.map(|record| check(&record, n))
+    }
+
+    /// Every block has one use, while no work is under way.
+    pub fn check_blocks(&self) {
+        let (free, sealed, open, checkpoint) = self.store().block_usage();
+        let bad = usize::try_from(self.store().counts().bad_blocks).unwrap();
+        let blocks = self.store().geometry().blocks as usize;
+        assert_eq!(
+            free + sealed + open + checkpoint + bad,
+            blocks,
+            "{:?}",
+            self.store().block_usage()
+        );
+    }
+
+    /// Whether what is there stands on flash, and not in a buffer.
+    pub fn is_on_flash(&self, n: u64) -> bool {
+        let location = self.index.location(n);
+        location.is_some_and(|location| matches!(self.store().source(location), Source::Device { .. }))
+    }
+}
+
+fn value(n: u64, version: u64, len: usize) -> Vec<u8> {
+    let unit = format!("<{n}:{version}>").into_bytes();
+    unit.iter().copied().cycle().take(len.max(unit.len())).collect()
+}
+
+fn check(record: &Record<AlignedBuf>, n: u64) -> u64 {
+    let Payload::Bytes(bytes) = record.value() else {
+        panic!("a value without bytes")
+    };
+    let version = record.header().version;
+    assert_eq!(record.key(), key(n));
+    assert_eq!(bytes, value(n, version, bytes.len()));
+    version
+}
+
+async fn yield_once() {
+    let mut yielded = false;
+    std::future::poll_fn(|cx| {
+        if std::mem::replace(&mut yielded, true) {
+            return std::task::Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        std::task::Poll::Pending
+    })
+    .await;
+}
+
+fn park(device: &FaultyDevice) -> impl FnMut() -> Result<(), Infallible> + use<> {
+    let device = device.clone();
+    let mut idle = 0;
+    move || {
+        let done = device.turn(true).expect("the device turns");
+        idle = if done == 0 { idle + 1 } else { 0 };
+        assert!(
+            idle < 1_000,
+            "stuck: tasks wait, and the device has nothing to complete"
+        );
+        Ok(())
+    }
+}
