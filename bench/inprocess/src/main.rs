@@ -1,0 +1,164 @@
+//! The engine in process against foyer and against the bare device: one measurement for each call, as JSON on stdout.
+//!
+//! The scripts in `bench/` call it in turns, pinned to one core. Each subcommand makes its own file or directory anew.
+
+mod foyer_side;
+mod measure;
+mod pumice_side;
+mod workload;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+/// Both sides allocate from what Pumice ships with.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+#[derive(Parser)]
+#[command(about)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Look-aside through the engine: a miss is followed by a set
+    PumiceHits(HitsArgs),
+    /// The same through foyer's hybrid cache
+    FoyerHits(FoyerArgs),
+    /// Random gets of items that are on flash only
+    PumiceReads(ReadsArgs),
+    /// Sets of new keys until the device was written twice; the second lap counts
+    PumiceFill(FillArgs),
+}
+
+/// A workload and its budget.
+#[derive(Args)]
+struct HitsArgs {
+    /// Where the flash tier lives: a file for Pumice, a directory for foyer. Removed first
+    #[arg(long)]
+    path: PathBuf,
+    /// MiB of DRAM for everything in the process
+    #[arg(long)]
+    dram_mib: u64,
+    /// MiB of flash
+    #[arg(long)]
+    flash_mib: u64,
+    /// Number of keys
+    #[arg(long)]
+    keys: u64,
+    /// Zipf exponent
+    #[arg(long, default_value_t = 0.9)]
+    theta: f64,
+    /// Shortest value in bytes
+    #[arg(long, default_value_t = 600)]
+    size_min: u64,
+    /// Longest value in bytes
+    #[arg(long, default_value_t = 4096)]
+    size_max: u64,
+    /// Requests before those that count
+    #[arg(long)]
+    warm_up: u64,
+    /// Requests that count
+    #[arg(long)]
+    requests: u64,
+    /// Requests at once
+    #[arg(long, default_value_t = 32)]
+    depth: usize,
+}
+
+#[derive(Args)]
+struct FoyerArgs {
+    #[command(flatten)]
+    hits: HitsArgs,
+    /// What does foyer's I/O
+    #[arg(long, value_enum, default_value_t = FoyerIo::Psync)]
+    io: FoyerIo,
+    /// When foyer writes to flash
+    #[arg(long, value_enum, default_value_t = FoyerWrite::Eviction)]
+    write: FoyerWrite,
+    /// foyer's policy in DRAM
+    #[arg(long, value_enum, default_value_t = FoyerPolicy::Lru)]
+    policy: FoyerPolicy,
+    /// MiB for values in DRAM; without it what the budget leaves beside buffers, index and overhead
+    #[arg(long)]
+    memory_mib: Option<u64>,
+    /// MiB of foyer's block
+    #[arg(long, default_value_t = 16)]
+    block_mib: usize,
+    /// Threads of foyer's runtime; 0: the one that also makes the requests
+    #[arg(long, default_value_t = 0)]
+    threads: usize,
+}
+
+#[derive(Clone, Copy, ValueEnum, PartialEq, Eq)]
+enum FoyerIo {
+    Psync,
+    IoUring,
+}
+
+#[derive(Clone, Copy, ValueEnum, PartialEq, Eq)]
+enum FoyerWrite {
+    Eviction,
+    Insertion,
+}
+
+#[derive(Clone, Copy, ValueEnum, PartialEq, Eq)]
+enum FoyerPolicy {
+    Lru,
+    Lfu,
+    S3fifo,
+}
+
+#[derive(Args)]
+struct ReadsArgs {
+    /// The file of the flash tier; removed first
+    #[arg(long)]
+    path: PathBuf,
+    /// MiB of flash
+    #[arg(long)]
+    flash_mib: u64,
+    /// Number of items
+    #[arg(long)]
+    items: u64,
+    /// Bytes of a value
+    #[arg(long, default_value_t = 1024)]
+    size: u64,
+    /// Seconds that count
+    #[arg(long, default_value_t = 10.0)]
+    seconds: f64,
+    /// Gets at once
+    #[arg(long, default_value_t = 32)]
+    depth: usize,
+}
+
+#[derive(Args)]
+struct FillArgs {
+    /// The file of the flash tier; removed first
+    #[arg(long)]
+    path: PathBuf,
+    /// MiB of flash
+    #[arg(long)]
+    flash_mib: u64,
+    /// Bytes of a value
+    #[arg(long, default_value_t = 4096)]
+    size: u64,
+    /// KiB of a block; without it what `serve` would choose
+    #[arg(long)]
+    block_kib: Option<u64>,
+    /// MiB of DRAM that the process would have, of which block buffers are a part
+    #[arg(long, default_value_t = 256)]
+    dram_mib: u64,
+}
+
+fn main() -> anyhow::Result<()> {
+    let result = match Cli::parse().command {
+        Command::PumiceHits(args) => pumice_side::hits(&args)?,
+        Command::FoyerHits(args) => foyer_side::hits(&args)?,
+        Command::PumiceReads(args) => pumice_side::reads(&args)?,
+        Command::PumiceFill(args) => pumice_side::fill(&args)?,
+    };
+    println!("{result}");
+    Ok(())
+}
