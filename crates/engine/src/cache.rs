@@ -5,6 +5,7 @@ use crate::config::{CacheOptions, FlashWrite};
 use crate::shards::{KeyHasher, LockedShard, Shard};
 use parking_lot::Mutex;
 use pumice_device::Device;
+use pumice_flash::record::is_expired;
 use pumice_flash::recovery::{open_superblock, recover, settle};
 use pumice_flash::{FlashStore, Geometry, Gone, OpenError, OpenOptions, Recovered, Work};
 use pumice_index::{FullShard, IndexShape};
@@ -46,6 +47,11 @@ impl<D: Device> Cx<D> {
 
     pub(crate) fn now(&self) -> u32 {
         self.clock.now_secs()
+    }
+
+    /// Whether an expiry has come. The clock is only read where there is one.
+    pub(crate) fn is_past(&self, expiry: u32) -> bool {
+        expiry != 0 && is_expired(expiry, self.now())
     }
 }
 

@@ -7,7 +7,6 @@ use crate::part::PartId;
 use crate::shards::Shard;
 use crate::update::Reads;
 use pumice_device::Device;
-use pumice_flash::record::is_expired;
 use pumice_flash::{Gone, ReadFault, Record, SliceId, Source};
 use pumice_index::{KeyHash, Location, Lookup as IndexLookup};
 use pumice_memory::Buffer;
@@ -197,7 +196,7 @@ impl<D: Device + Clone> ObjectCache<D> {
                         inner.store().count_key_mismatch();
                         return None;
                     }
-                    if record.header().is_expired(cx.now()) {
+                    if cx.is_past(record.header().expiry) {
                         inner.drop_logged(cx, flash.hash, flash.location, Gone::Expired);
                         return None;
                     }
@@ -274,7 +273,7 @@ impl<B: Buffer> Inner<B> {
         let hash = self.hasher.hash(part);
         let mut shard = self.lock(hash);
         if let Some(found) = shard.dram.find(&self.tier, hash, |record| part.is(record)) {
-            if found.record.header().is_expired(cx.now()) {
+            if cx.is_past(found.record.header().expiry) {
                 self.expire_locked(cx, &mut shard, hash, &found.record, found.home, found.address);
                 return Part::Miss;
             }
@@ -307,7 +306,7 @@ impl<B: Buffer> Inner<B> {
                     self.store().count_key_mismatch();
                     return Part::Miss;
                 }
-                if is_expired(record.header().expiry, cx.now()) {
+                if cx.is_past(record.header().expiry) {
                     let version = self.store().next_version();
                     self.store().invalidate(&cx.device, hash, location, version);
                     shard.flash.remove_at(hash, location);

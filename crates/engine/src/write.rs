@@ -128,15 +128,18 @@ impl<B: Buffer> Inner<B> {
         version: u64,
     ) -> impl Iterator<Item = u64> + use<D, B> {
         let dram = shard.dram.find(&self.tier, hash, |record| part.is(record));
+        let flash = shard
+            .flash
+            .get(hash)
+            .map(|location| (location, self.home(location)));
         let mut gone = [None; 2];
         let mut same = false;
         if let Some(found) = dram {
-            same = self.is_home(shard, hash, found.home);
+            same = flash.is_some_and(|(_, home)| home == found.home);
             shard.dram.remove(hash, found.address);
             gone[0] = Some(self.store().padded_len(&found.record.parts()));
         }
-        if let Some(location) = shard.flash.get(hash) {
-            let home = self.home(location);
+        if let Some((location, home)) = flash {
             self.store().invalidate(&cx.device, hash, location, version);
             shard.flash.remove_at(hash, location);
             // A stranger's copy in DRAM outlives its copy on flash, and still counts.

@@ -1,6 +1,6 @@
 //! Reads: what a run of them asks for, and what hits and misses answer.
 
-use super::{Executor, Output, exptime};
+use super::{Executor, Output};
 use crate::counters::Operation;
 use crate::parse::{Command, Get, KeyScratch, Keys, Limits, MetaGet, Parsed, parse};
 use crate::server::Share;
@@ -182,7 +182,7 @@ impl<D: Device + Clone> Executor<D> {
 
     /// One key of gat and gats; false where the reply ends with an error.
     pub(crate) async fn get_and_touch(&self, key: &[u8], get: &Get<'_>, output: &mut Output<D::Buf>) -> bool {
-        let expiry = exptime::absolute(get.touch.unwrap_or(crate::parse::Exptime(0)), self.now_secs());
+        let expiry = self.expiry(get.touch.unwrap_or(crate::parse::Exptime(0)));
         match self.touched(key, expiry, true).await {
             Touched::Found(found, object, share) => {
                 classic_head(key, &found, get.with_cas, output);
@@ -202,7 +202,7 @@ impl<D: Device + Clone> Executor<D> {
     /// mg with T.
     pub(super) async fn meta_get_and_touch(&self, get: MetaGet<'_>, output: &mut Output<D::Buf>) {
         self.counters().cmd_meta.add(1);
-        let expiry = exptime::absolute(get.touch.unwrap_or(crate::parse::Exptime(0)), self.now_secs());
+        let expiry = self.expiry(get.touch.unwrap_or(crate::parse::Exptime(0)));
         let mut scratch = super::scratch();
         let key = get.key.bytes(&mut scratch);
         match self.touched(key, expiry, get.value).await {

@@ -12,7 +12,7 @@ pub(crate) use get::{Ask, Asks};
 pub(crate) use output::Output;
 
 use crate::counters::{Counters, Operation, WorkerStats};
-use crate::parse::{Command, Key, MAX_KEY_BYTES};
+use crate::parse::{Command, Exptime, Key, MAX_KEY_BYTES};
 use crate::server::{Share, Shared};
 use pumice::{Action, Cx, Object, ObjectCache, Outcome, Reads};
 use pumice_device::Device;
@@ -58,6 +58,14 @@ impl<D: Device + Clone> Executor<D> {
 
     fn now_secs(&self) -> u32 {
         self.cx.clock.now_secs()
+    }
+
+    /// What an exptime means now. The clock is only read where it matters.
+    fn expiry(&self, exptime: Exptime) -> u32 {
+        match exptime {
+            Exptime(0) => 0,
+            some => exptime::absolute(some, self.now_secs()),
+        }
     }
 
     pub(crate) fn monotonic_ns(&self) -> u64 {

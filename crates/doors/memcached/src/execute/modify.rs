@@ -1,6 +1,6 @@
 //! delete, incr, decr, touch.
 
-use super::{Executor, Output, exptime, output};
+use super::{Executor, Output, output};
 use crate::parse::{Delete, Delta, Touch, number_in_value};
 use pumice::{Action, Meta, Outcome};
 use pumice_device::Device;
@@ -99,7 +99,7 @@ impl<D: Device + Clone> Executor<D> {
     pub(super) async fn touch(&self, touch: Touch<'_>, output: &mut Output<D::Buf>) {
         let mut scratch = super::scratch();
         let key = touch.key.bytes(&mut scratch);
-        let expiry = exptime::absolute(touch.exptime, self.now_secs());
+        let expiry = self.expiry(touch.exptime);
         let (outcome, _share) = self
             .change(key, false, |object| match object {
                 Some(object) => Action::SetMeta(Meta {

@@ -1,6 +1,6 @@
 //! set, add, replace, append, prepend, cas, ms.
 
-use super::{Executor, Output, exptime, output};
+use super::{Executor, Output, output};
 use crate::parse::{Mode, Store, StoreReply, TooLarge};
 use pumice::{Action, Meta, Object, Outcome, RejectReason};
 use pumice_device::Device;
@@ -46,7 +46,7 @@ impl<D: Device + Clone> Executor<D> {
         let key = store.key.bytes(&mut scratch);
         let meta = Meta {
             flags: store.flags,
-            expiry: exptime::absolute(store.exptime, self.now_secs()),
+            expiry: self.expiry(store.exptime),
         };
         let result = self.cache.set(&self.cx, key, Payload::Bytes(store.value), meta);
         self.reply(store, Verdict::of(result), output);
@@ -56,7 +56,7 @@ impl<D: Device + Clone> Executor<D> {
     pub(super) async fn store(&self, store: Store<'_>, output: &mut Output<D::Buf>) {
         let mut scratch = super::scratch();
         let key = store.key.bytes(&mut scratch);
-        let expiry = exptime::absolute(store.exptime, self.now_secs());
+        let expiry = self.expiry(store.exptime);
         if is_plain(&store) {
             let meta = Meta {
                 flags: store.flags,

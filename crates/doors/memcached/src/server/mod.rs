@@ -23,7 +23,6 @@ use crate::execute::Executor;
 use accept::Listener;
 use budget::Budgets;
 use connection::Connection;
-use futures_util::stream::{FuturesUnordered, StreamExt};
 use input::BufferPool;
 use pumice::{Cx, ObjectCache};
 use pumice_device::Device;
@@ -198,15 +197,14 @@ impl Door {
                 acceptors.spawn_local(accept);
             }
         }
-        let mut connections = FuturesUnordered::new();
+        let mut connections = JoinSet::new();
         loop {
             tokio::select! {
-                biased;
-                Some(()) = connections.next() => {}
                 handover = receiver.recv() => {
                     let Some(handover) = handover else { break };
-                    connections.push(tokio::task::coop::unconstrained(serve(Rc::clone(&worker), handover)));
+                    connections.spawn_local(serve(Rc::clone(&worker), handover));
                 }
+                Some(_) = connections.join_next() => {}
                 Some(ended) = acceptors.join_next() => ended??,
                 _ = shutdown.wait_for(|stop| *stop) => break,
             }
@@ -218,11 +216,15 @@ impl Door {
             waker.borrow().wake_by_ref();
         }
         while let Ok(handover) = receiver.try_recv() {
-            connections.push(tokio::task::coop::unconstrained(serve(Rc::clone(&worker), handover)));
+            connections.spawn_local(serve(Rc::clone(&worker), handover));
         }
-        let drain = async { while connections.next().await.is_some() {} };
-        // Those that are not done by then are dropped.
-        let _ = tokio::time::timeout(self.shared.config.drain_timeout, drain).await;
+        let drain = async { while connections.join_next().await.is_some() {} };
+        if tokio::time::timeout(self.shared.config.drain_timeout, drain)
+            .await
+            .is_err()
+        {
+            connections.shutdown().await;
+        }
         Ok(())
     }
 }
