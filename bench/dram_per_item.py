@@ -109,7 +109,7 @@ def extstore_reading(server, items):
 
 
 def main():
-    parser = compare.parser(__doc__, pairs=3, seconds=None, cgroup=False)
+    parser = compare.parser(__doc__, pairs=5, seconds=None, cgroup=False)
     parser.add_argument("--items", type=int, default=3_000_000, help="items at the second reading (%(default)s)")
     arguments = parser.parse_args()
     dram = 256
