@@ -124,7 +124,8 @@ class Comparison:
         mine, theirs = self.median("pumice", figure), self.median("peer", figure)
         if mine is None or not theirs:
             return None
-        pairs = [a[figure] / b[figure] for a, b in zip(self.runs["pumice"], self.runs["peer"]) if b[figure]]
+        turns = zip(self.runs["pumice"], self.runs["peer"])
+        pairs = [a[figure] / b[figure] for a, b in turns if b.get(figure) and a.get(figure) is not None]
         return {"ratio": mine / theirs, "least": min(pairs), "largest": max(pairs)}
 
     def row(self, what, figure, must, aim, unit, cpu=None, client=None):

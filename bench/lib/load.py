@@ -17,6 +17,9 @@ def load(server, core, **settings):
         raise Trouble(f"{server.name} gave wrong answers: {report['examples']}")
     if report["unanswered"]:
         raise Trouble(f"{server.name} left requests unanswered: {report['errors']}")
+    refused = {kind: n for kind, n in report["errors"].items() if n}
+    if refused:
+        raise Trouble(f"{server.name} refused or lost requests, which are no throughput: {refused}, {report['examples']}")
     report.pop("series", None)
     for part in [report, *report.get("kinds", {}).values()]:
         if part.get("latency"):

@@ -67,7 +67,12 @@ impl<B: Buffer> LargeLookup<B> {
     pub(crate) fn of(seen: Seen<B>) -> Option<Self> {
         Some(Self {
             manifest: Manifest::decode(&seen.record)?,
-            head: seen.record,
+            // Reading the slices takes a while, and block buffers are few.
+            head: if seen.pins_block() {
+                seen.record.detached()
+            } else {
+                seen.record
+            },
             place: seen.place,
             tier: seen.tier,
         })
@@ -245,7 +250,11 @@ impl<D: Device + Clone> ObjectCache<D> {
                 object.tier = Tier::Flash;
             }
             len += slice.record.header().value_len as usize;
-            object.parts.push(slice.record);
+            object.parts.push(if slice.pins_block() {
+                slice.record.detached()
+            } else {
+                slice.record
+            });
         }
         (len == object.value_len).then_some((object, place))
     }

@@ -100,7 +100,8 @@ impl<B: Buffer> Object<B> {
         self.tier
     }
 
-    /// Whether the value stands in a block buffer, of which there are few.
+    /// Whether the value of an object that is not large stands in a block buffer, of which there are few; what is read of
+    /// large ones never does.
     pub fn pins_block(&self) -> bool {
         // Items of the DRAM tier have no sequence.
         self.tier == Tier::Dram && self.header().sequence != 0

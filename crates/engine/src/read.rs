@@ -61,6 +61,11 @@ pub(crate) struct Seen<B> {
 }
 
 impl<B: Buffer> Seen<B> {
+    /// Whether it stands in a block buffer: items of the DRAM tier have no sequence.
+    pub(crate) fn pins_block(&self) -> bool {
+        self.tier == Tier::Dram && self.record.header().sequence != 0
+    }
+
     fn found(self) -> Found<B> {
         if self.record.header().slice != SliceId::Head {
             return Found::Hit(Object::whole(self.record, self.tier));
@@ -79,8 +84,8 @@ pub(crate) enum Part<B> {
 /// Where a live copy was seen; conditional changes compare it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// Nowhere; on flash there was this, which reading showed to be another key's, or nothing.
-    Absent(Option<Location>),
+    /// Nowhere; on flash there was this, in this life of its block, which reading showed to be another key's, or nothing.
+    Absent(Option<(Location, u64)>),
     /// In the DRAM tier, with this version.
     Dram(u64),
     /// On flash or in a block buffer, in this life of the block.
@@ -138,7 +143,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         // What flash has under these hash bits before looking: if the key turns out to be absent, this was a stranger's.
         let part = PartId::object(key);
         let hash = self.inner.hasher.hash(&part);
-        let before = self.inner.lock(hash).flash.get(hash);
+        let before = self.inner.place_on_flash(&self.inner.lock(hash), hash);
         let seen = match self.inner.part(cx, &part, true) {
             Part::Hit(seen) => Some(seen),
             Part::Miss => None,
@@ -268,6 +273,12 @@ impl<D: Device + Clone> ObjectCache<D> {
 }
 
 impl<B: Buffer> Inner<B> {
+    /// Where flash has a mapping under a hash, and in which life of its block.
+    pub(crate) fn place_on_flash(&self, shard: &Shard, hash: KeyHash) -> Option<(Location, u64)> {
+        let location = shard.flash.get(hash)?;
+        Some((location, self.store().sequence_at(location)))
+    }
+
     /// Finds one part of an object without I/O.
     pub(crate) fn part<D: Device<Buf = B>>(&self, cx: &Cx<D>, part: &PartId<'_>, count: bool) -> Part<B> {
         let hash = self.hasher.hash(part);

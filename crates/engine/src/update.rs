@@ -228,7 +228,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         let inner = &*self.inner;
         let part = PartId::object(key);
         let dram = shard.dram.find(&inner.tier, hash, |record| part.is(record));
-        let flash = shard.flash.get(hash);
+        let flash = inner.place_on_flash(shard, hash);
         match place {
             // A mapping may be there still: the stranger's that was there before.
             Place::Absent(before) => dram.is_none() && (flash.is_none() || flash == before),
@@ -237,9 +237,7 @@ impl<D: Device + Clone> ObjectCache<D> {
                 // Evicted from DRAM meanwhile, or replaced: only reading can tell.
                 None => false,
             },
-            Place::Flash(location, sequence) => {
-                dram.is_none() && flash == Some(location) && inner.store().sequence_at(location) == sequence
-            }
+            Place::Flash(location, sequence) => dram.is_none() && flash == Some((location, sequence)),
         }
     }
 }

@@ -172,7 +172,12 @@ impl<B: Buffer> Inner<B> {
     ) -> Result<u64, RejectReason> {
         let bytes = self.store().padded_len(&parts);
         self.books.offered.add(bytes);
-        for gone in self.clear_part(cx, shard, hash, &PartId::of(&parts), parts.version) {
+        // A slice's version is its set's, and a stranger's may have become higher since.
+        let void_below = match parts.slice {
+            SliceId::Part(_) => self.store().next_version(),
+            _ => parts.version,
+        };
+        for gone in self.clear_part(cx, shard, hash, &PartId::of(&parts), void_below) {
             self.books.overwritten.add(gone);
         }
         let mut home = 0;

@@ -194,7 +194,12 @@ pub(crate) fn report(options: &Options, measured: Measured) -> Report {
             .map(|thread| thread.last_counted)
             .max()
             .unwrap_or(start);
-        let stop = if stop == u64::MAX { last } else { stop };
+        // A budget of requests may end the run before its time.
+        let stop = if stop == u64::MAX || options.requests.is_some() {
+            last.min(stop)
+        } else {
+            stop
+        };
         stop.saturating_sub(start)
     });
     let seconds = nanoseconds as f64 / 1e9;
@@ -205,7 +210,7 @@ pub(crate) fn report(options: &Options, measured: Measured) -> Report {
         0.0
     };
     let mut all = histogram();
-    for latencies in &stats.latencies {
+    for latencies in stats.latencies.iter().chain([&stats.late]) {
         // All have the same bounds.
         let _ = all.add(latencies);
     }

@@ -96,6 +96,8 @@ pub struct Stats {
     pub bytes_out: u64,
     /// Latencies in nanoseconds, by kind.
     pub latencies: Vec<Histogram<u64>>,
+    /// How long arrivals waited at least that were never started.
+    pub late: Histogram<u64>,
     /// Requests answered in each second of the window.
     pub seconds: Vec<u64>,
     /// Faults of the whole run.
@@ -129,6 +131,7 @@ impl Stats {
             bytes_in: 0,
             bytes_out: 0,
             latencies: KINDS.iter().map(|_| histogram()).collect(),
+            late: histogram(),
             seconds: Vec::new(),
             faults: Faults::default(),
         }
@@ -154,6 +157,7 @@ impl Stats {
             // Both have the same bounds, so that everything fits.
             let _ = sum.add(latencies);
         }
+        let _ = self.late.add(&other.late);
         if self.seconds.len() < other.seconds.len() {
             self.seconds.resize(other.seconds.len(), 0);
         }

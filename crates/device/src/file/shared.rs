@@ -171,7 +171,7 @@ impl FileShared {
             return true;
         }
         *window = None;
-        *window = Window::map(&self.log, offset);
+        *window = Window::map(&self.log, self.capacity, offset);
         window.as_mut().is_some_and(|window| window.write(offset, bytes))
     }
 

@@ -5,7 +5,7 @@
 //! 64 KiB.
 
 use rustix::fd::AsFd;
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::ptr::NonNull;
 use std::sync::atomic::{Ordering, fence};
 
@@ -22,13 +22,13 @@ pub(super) struct Window {
 unsafe impl Send for Window {}
 
 impl Window {
-    /// Maps the window that holds `offset`; `None` where the file ends before it does, or the system refuses.
-    pub(super) fn map(file: impl AsFd, offset: u64) -> Option<Self> {
+    /// Maps the window that holds `offset` of a file or device of `capacity` bytes; `None` where that ends before the window
+    /// does, where its pages cannot be read, or where the system refuses.
+    pub(super) fn map(file: impl AsFd, capacity: u64, offset: u64) -> Option<Self> {
         let offset = offset - offset % WINDOW_BYTES as u64;
-        // Writing beyond a file's end would end the process. A file that somebody cuts short later still does: it is ours
-        // alone, and locked.
-        let len = rustix::fs::fstat(&file).ok()?.st_size;
-        if u64::try_from(len).ok()? < offset + WINDOW_BYTES as u64 {
+        // Writing beyond the end would end the process. A file that somebody cuts short later still does: it is ours alone,
+        // and locked.
+        if capacity < offset + WINDOW_BYTES as u64 {
             return None;
         }
         // SAFETY: a new mapping at a place that the system chooses touches no memory of ours.
@@ -37,15 +37,26 @@ impl Window {
                 std::ptr::null_mut(),
                 WINDOW_BYTES,
                 ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED | MapFlags::POPULATE,
+                MapFlags::SHARED,
                 file,
                 offset,
             )
         };
-        Some(Self {
+        let window = Self {
             offset,
             memory: NonNull::new(memory.ok()?.cast())?,
-        })
+        };
+        // SAFETY: the range is the mapping that was just made. Every page is read and made writable now, so that a bad
+        // sector is an error here and not the end of the process later.
+        unsafe {
+            madvise(
+                window.memory.as_ptr().cast(),
+                WINDOW_BYTES,
+                Advice::LinuxPopulateWrite,
+            )
+        }
+        .ok()?;
+        Some(window)
     }
 
     /// Copies `bytes` to `offset` in the file, if the window holds all of that; whether it did.
@@ -86,7 +97,7 @@ mod tests {
         let file = tempfile::tempfile().expect("a file");
         file.set_len(3 * WINDOW_BYTES as u64).expect("it grows");
         let start = WINDOW_BYTES as u64;
-        let mut window = Window::map(&file, start + 5).expect("it maps");
+        let mut window = Window::map(&file, 3 * start, start + 5).expect("it maps");
         assert!(window.write(start, b"first"));
         assert!(window.write(2 * start - 4, b"last"));
         assert!(!window.write(2 * start - 3, b"last"));
@@ -105,8 +116,11 @@ mod tests {
     fn nothing_is_mapped_beyond_the_end() {
         let file = tempfile::tempfile().expect("a file");
         file.set_len(WINDOW_BYTES as u64 + 100).expect("it grows");
-        assert!(Window::map(&file, 0).is_some());
-        assert!(Window::map(&file, WINDOW_BYTES as u64).is_none());
-        assert!(Window::map(&file, 1 << 40).is_none());
+        let len = WINDOW_BYTES as u64 + 100;
+        assert!(Window::map(&file, len, 0).is_some());
+        assert!(Window::map(&file, len, WINDOW_BYTES as u64).is_none());
+        assert!(Window::map(&file, len, 1 << 40).is_none());
+        // A capacity that the file does not have is found out by its pages, and not by a signal.
+        assert!(Window::map(&file, 1 << 40, 1 << 30).is_none());
     }
 }

@@ -285,7 +285,7 @@ fn values_wait_for_the_receive_budget_and_all_arrive() {
 fn a_stalled_value_gives_its_share_of_the_budget_back() {
     let server = Server::start(DoorConfig {
         budgets: SMALLEST,
-        peer_timeout: Duration::ZERO,
+        peer_timeout: Duration::from_millis(500),
         ..config()
     });
     let mut stalled = server.client();
@@ -421,10 +421,73 @@ fn large_objects_of_one_get_wait_for_their_memory_in_their_order() {
 }
 
 #[test]
+fn a_peer_that_does_not_take_what_was_read_for_it_keeps_nobody_from_reading() {
+    let server = Server::start_with(
+        DoorConfig {
+            budgets: SMALLEST,
+            peer_timeout: Duration::from_millis(500),
+            limits: Limits {
+                max_value_bytes: 100_000,
+                ..Limits::default()
+            },
+            ..config()
+        },
+        CacheOptions {
+            dram_bytes: 4 << 20,
+            ..CacheOptions::default()
+        },
+    );
+    let mut client = server.client();
+    let values: Vec<_> = (0..300).map(|number| value(30_000, number)).collect();
+    for (number, value) in values.iter().enumerate() {
+        client.send(set(&format!("cold{number}"), value));
+        client.expect("STORED\r\n");
+    }
+    for number in 0..500 {
+        client.send(set(&format!("filler{number}"), &value(20_000, number)));
+        client.expect("STORED\r\n");
+    }
+    // Each asks for more than sockets buffer, of what is on flash, and takes nothing.
+    let gets: String = (0..300).map(|number| format!(" cold{number}")).collect();
+    let deaf: Vec<_> = (0..12)
+        .map(|_| {
+            let mut client = server.client();
+            client.send(format!("get{gets}\r\nget{gets}\r\n"));
+            client
+        })
+        .collect();
+    for number in (0..300).step_by(10) {
+        client.send(format!("get cold{number}\r\n"));
+        client.expect_bytes(&hit(&format!("cold{number}"), &values[number]));
+    }
+    drop(deaf);
+    server.stop();
+}
+
+#[test]
+fn a_value_that_drips_in_is_cut_off() {
+    let server = Server::start(DoorConfig {
+        peer_timeout: Duration::from_millis(500),
+        ..config()
+    });
+    let mut client = server.client();
+    client.send("set a 0 0 1000000\r\n");
+    // Never silent for long, and never done.
+    while server.stats().counts().slow_peers_closed == 0 {
+        if std::io::Write::write_all(&mut client.stream, b"x").is_err() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    server.wait_until("it is cut off", |stats| stats.counts().slow_peers_closed == 1);
+    client.expect_end();
+}
+
+#[test]
 fn a_peer_that_does_not_read_is_cut_off_when_others_need_the_memory() {
     let server = Server::start(DoorConfig {
         budgets: SMALLEST,
-        peer_timeout: Duration::ZERO,
+        peer_timeout: Duration::from_millis(500),
         limits: Limits {
             max_value_bytes: 100_000,
             ..Limits::default()

@@ -31,6 +31,8 @@ pub struct Worker {
     dialer: Dialer,
     phase: Phase,
     is_stopping: bool,
+    /// The budget of requests is used up.
+    is_spent: bool,
     failed: Option<LoadError>,
     next_tick: u64,
     second_ends: u64,
@@ -64,6 +66,7 @@ impl Worker {
             dialer: Dialer::new(options.target.clone(), options.timeout),
             phase: Phase::nothing(),
             is_stopping: false,
+            is_spent: false,
             failed: None,
             next_tick: 0,
             second_ends: 0,
@@ -120,7 +123,7 @@ impl Worker {
         self.client.window = phase.start..phase.stop;
         self.second_ends = phase.start;
         self.phase = phase;
-        (self.is_stopping, self.spun, self.last_counted) = (false, 0, 0);
+        (self.is_stopping, self.is_spent, self.spun, self.last_counted) = (false, false, 0, 0);
         (self.cpu_from, self.cpu_to) = (None, None);
         for conn in 0..self.connections.len() {
             self.offer(conn);
@@ -132,16 +135,39 @@ impl Worker {
     pub(super) fn end(&mut self) -> Result<(), LoadError> {
         self.client.now = self.now();
         self.watch_cpu(true);
+        self.count_late();
         self.phase.feed = Feed::Empty;
         self.show_progress();
         self.failed.take().map_or(Ok(()), Err)
+    }
+
+    /// Arrivals of an open loop that were due and never started: they waited at least until the end.
+    fn count_late(&mut self) {
+        let stop = self.phase.stop;
+        let window = self.client.window.clone();
+        if let Pace::Open(schedule) = &mut self.phase.pace
+            && stop != u64::MAX
+            && self.failed.is_none()
+            && !self.is_spent
+        {
+            loop {
+                let arrival = self.phase.begin + schedule.next();
+                if arrival >= stop {
+                    break;
+                }
+                schedule.advance();
+                if window.contains(&arrival) {
+                    self.client.stats.late.saturating_record(stop - arrival);
+                }
+            }
+        }
     }
 
     /// Whether everything that was started has ended and no more is to be started.
     pub(super) fn is_done(&self) -> bool {
         let is_time_over = self.client.now >= self.phase.stop || self.phase.stop == u64::MAX;
         self.is_stopping
-            && (is_time_over || self.failed.is_some())
+            && (is_time_over || self.is_spent || self.failed.is_some())
             && self
                 .connections
                 .iter()
@@ -211,7 +237,7 @@ impl Worker {
             && self.client.now >= self.phase.start
             && budget.fetch_sub(1, Relaxed) <= 0
         {
-            self.is_stopping = true;
+            (self.is_stopping, self.is_spent) = (true, true);
             return;
         }
         let connection = &mut self.connections[conn];
@@ -375,7 +401,7 @@ impl Sink for Worker {
     fn woke(&mut self) {
         let now = self.now();
         let client = &mut self.client;
-        self.turn_took = now.saturating_sub(client.now);
+        self.turn_took = now.saturating_sub(self.sent_at);
         client.now = now;
         client.is_counted = client.window.contains(&now);
         if client.is_counted {

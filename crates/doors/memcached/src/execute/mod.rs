@@ -90,16 +90,17 @@ impl<D: Device + Clone> Executor<D> {
             bytes_max: SMALL_CHANGE_BYTES,
         };
         // The old value and the new one.
-        let share = budgets.reads.take(2 * SMALL_CHANGE_BYTES as usize).await;
-        let outcome = self.cache.update(&self.cx, key, reads, &mut decide).await;
-        let Outcome::NeedsMemory { bytes } = outcome else {
-            return (outcome, share);
-        };
-        drop(share);
-        let twice = usize::try_from(bytes.saturating_mul(2)).unwrap_or(usize::MAX);
-        let share = budgets.large.take(twice).await;
-        reads.bytes_max = u64::MAX;
-        (self.cache.update(&self.cx, key, reads, decide).await, share)
+        let mut share = budgets.reads.take(2 * SMALL_CHANGE_BYTES as usize).await;
+        loop {
+            let outcome = self.cache.update(&self.cx, key, reads, &mut decide).await;
+            let Outcome::NeedsMemory { bytes } = outcome else {
+                return (outcome, share);
+            };
+            drop(share);
+            let twice = usize::try_from(bytes.saturating_mul(2)).unwrap_or(usize::MAX);
+            share = budgets.large.take(twice).await;
+            reads.bytes_max = bytes;
+        }
     }
 
     /// Executes a command that never waits, or returns false.

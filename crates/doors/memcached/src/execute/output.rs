@@ -25,7 +25,7 @@ pub(crate) struct Output<B: Buffer> {
 struct Pinned<B: Buffer> {
     at: usize,
     object: Object<B>,
-    /// Of the budget of reads, if the object was read for this reply.
+    /// Of the budget that the object was read under, if it was read for this reply.
     share: Option<Share>,
 }
 

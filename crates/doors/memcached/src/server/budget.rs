@@ -2,8 +2,8 @@
 //!
 //! Four kinds of memory are under way at a time, each with a budget of its own ([`Budgets`]). They are taken in the order
 //! `receive`, `reads`, `large`, `unsent`: whoever waits for one holds none that comes after it, nor of its own kind, so
-//! nobody waits in a circle. Whoever holds `unsent` waits for its peer alone, and whoever waits for its peer is cut off if
-//! that is slow while others wait.
+//! nobody waits in a circle. Whoever waits for its peer is cut off if that is slow while others wait for any of them: what
+//! stands behind a reply that is not taken may hold shares of every kind.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,6 +26,13 @@ pub struct ByteBudget {
 pub struct Share {
     budget: Arc<ByteBudget>,
     bytes: u32,
+}
+
+impl Share {
+    /// Bytes that it stands for; less than was asked for where that was more than the whole budget.
+    pub fn bytes(&self) -> usize {
+        self.bytes as usize
+    }
 }
 
 impl Drop for Share {
@@ -60,6 +67,14 @@ impl ByteBudget {
         u32::try_from(bytes).unwrap_or(u32::MAX).min(self.total)
     }
 
+    /// A share of nothing.
+    pub(super) fn none(this: &Arc<Self>) -> Share {
+        Share {
+            budget: Arc::clone(this),
+            bytes: 0,
+        }
+    }
+
     /// Takes `bytes` if they are free and nobody waits.
     pub fn try_take(self: &Arc<Self>, bytes: usize) -> Option<Share> {
         let bytes = self.capped(bytes);
@@ -92,6 +107,11 @@ impl ByteBudget {
     /// Whether somebody waits for a share.
     pub fn is_wanted(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    /// Bytes in all.
+    pub fn total_bytes(&self) -> usize {
+        self.total as usize
     }
 
     /// Bytes that are free.
@@ -135,6 +155,13 @@ pub(crate) struct Budgets {
 }
 
 impl Budgets {
+    /// Whether somebody waits for a share of any of them.
+    pub(super) fn is_any_wanted(&self) -> bool {
+        [&self.receive, &self.reads, &self.large, &self.unsent]
+            .into_iter()
+            .any(|budget| budget.is_wanted())
+    }
+
     pub(crate) fn new(sizes: BudgetSizes, largest_value: usize) -> Self {
         let budget = |bytes: usize, least: usize| ByteBudget::new(bytes.max(least));
         Self {
@@ -146,10 +173,11 @@ impl Budgets {
     }
 }
 
-/// How long a peer has kept a share, and what it did in that time.
+/// How long a peer has kept memory, and how many bytes it moved in that time.
 pub(super) struct Pace {
     since: Instant,
     allowance: Duration,
+    moved: u64,
 }
 
 impl Pace {
@@ -157,12 +185,18 @@ impl Pace {
         Self {
             since: Instant::now(),
             allowance,
+            moved: 0,
         }
     }
 
-    /// Whether a peer that moved `bytes` by now is slower than one that others may be kept waiting for.
-    pub(super) fn is_slow(&self, bytes: u64) -> bool {
-        self.since.elapsed() > self.allowance + Duration::from_secs(bytes / SLOWEST_BYTES_PER_SEC)
+    /// The peer took or sent as many bytes.
+    pub(super) fn moved(&mut self, bytes: usize) {
+        self.moved += bytes as u64;
+    }
+
+    /// Whether the peer is slower than one that others may be kept waiting for.
+    pub(super) fn is_slow(&self) -> bool {
+        self.since.elapsed() > self.allowance + Duration::from_secs(self.moved / SLOWEST_BYTES_PER_SEC)
     }
 }
 

@@ -1,7 +1,7 @@
 //! One connection: reads, executes every whole command, sends the replies together.
 
 use super::Worker;
-use super::budget::{Pace, Share};
+use super::budget::{ByteBudget, Pace, Share};
 use super::input::{Input, SMALL_REST_BYTES};
 use super::reads::{self, Tally};
 use super::sender::Sender;
@@ -42,8 +42,8 @@ pub(super) struct Connection<D: Device + Clone> {
     waker: Rc<RefCell<Waker>>,
     worker: Rc<Worker<D>>,
     input: Input,
-    /// Held while the connection waits with more than the beginning of a small command.
-    share: Option<Share>,
+    /// Held while the connection waits with more than the beginning of a small command, and how fast the rest comes.
+    share: Option<(Share, Pace)>,
     output: Output<D::Buf>,
     /// Whether a reply that waits is about a change.
     changed: bool,
@@ -114,13 +114,7 @@ impl<D: Device + Clone> Connection<D> {
     /// Reads at least one byte into the buffer; false at the end. An idle connection waits without a buffer, and one that
     /// waits for more than the rest of a small command waits with a share of the budget.
     async fn read(&mut self, whole: usize, batches: &mut u32) -> io::Result<bool> {
-        if self.input.bytes().len() <= SMALL_REST_BYTES {
-            self.share = None;
-        } else if self.share.is_none() {
-            let bytes = self.input.size_with_room(whole).min(self.worker.largest_line());
-            self.share = Some(self.executor().shared.budgets.receive.take(bytes).await);
-        }
-        let mut pace = None;
+        self.hold_input(whole).await;
         loop {
             if self.skip > 0 {
                 // Nothing of a refused value is kept.
@@ -129,12 +123,13 @@ impl<D: Device + Clone> Connection<D> {
             let count = if self.share.is_none() {
                 poll_fn(|cx| self.poll_read(cx, whole)).await?
             } else {
-                let pace = &*pace
-                    .get_or_insert_with(|| Pace::start(self.worker.executor.shared.config.peer_timeout));
-                self.read_in_time(whole, pace).await?
+                self.read_in_time(whole).await?
             };
             if count == 0 {
                 return Ok(false);
+            }
+            if let Some((_, pace)) = &mut self.share {
+                pace.moved(count);
             }
             self.input.filled(count);
             self.executor().stats().counters.bytes_read.add(count as u64);
@@ -146,6 +141,30 @@ impl<D: Device + Clone> Connection<D> {
             }
             if !self.input.is_empty() {
                 return Ok(true);
+            }
+        }
+    }
+
+    /// Takes a share for what the input buffer holds and is about to hold, if that is more than the rest of a small command.
+    async fn hold_input(&mut self, whole: usize) {
+        if self.input.bytes().len() <= SMALL_REST_BYTES {
+            self.share = None;
+            return;
+        }
+        let worker = Rc::clone(&self.worker);
+        let shared = &worker.executor.shared;
+        let budget = &shared.budgets.receive;
+        let bytes = self.input.size_with_room(whole).min(budget.total_bytes());
+        match &mut self.share {
+            Some((share, _)) if share.bytes() >= bytes => {}
+            // Whoever waits for a share holds none.
+            Some((share, _)) => {
+                *share = ByteBudget::none(budget);
+                *share = budget.take(bytes).await;
+            }
+            None => {
+                let share = budget.take(bytes).await;
+                self.share = Some((share, Pace::start(shared.config.peer_timeout)));
             }
         }
     }
@@ -175,15 +194,17 @@ impl<D: Device + Clone> Connection<D> {
     }
 
     /// Reads into the buffer, from a peer that others may be waiting for.
-    async fn read_in_time(&mut self, whole: usize, pace: &Pace) -> io::Result<usize> {
+    async fn read_in_time(&mut self, whole: usize) -> io::Result<usize> {
         loop {
             let read = poll_fn(|cx| self.poll_read(cx, whole));
-            if let Ok(read) = tokio::time::timeout(LOOK, read).await {
-                return read;
-            }
-            if self.executor().shared.budgets.receive.is_wanted() && pace.is_slow(0) {
+            let read = tokio::time::timeout(LOOK, read).await;
+            let is_slow = self.share.as_ref().is_some_and(|(_, pace)| pace.is_slow());
+            if is_slow && self.executor().shared.budgets.is_any_wanted() {
                 self.executor().stats().counters.slow_peers_closed.add(1);
                 return Err(io::ErrorKind::TimedOut.into());
+            }
+            if let Ok(read) = read {
+                return read;
             }
         }
     }
@@ -313,8 +334,7 @@ impl<D: Device + Clone> Connection<D> {
         let mut filled = self.input.bytes().len().min(total);
         value[..filled].copy_from_slice(&self.input.bytes()[..filled]);
         self.input.consume(filled);
-        let pace = Pace::start(config.peer_timeout);
-        let mut received = 0;
+        let mut pace = Pace::start(config.peer_timeout);
         while filled < total {
             let room = &mut value[filled..];
             let read = poll_fn(|cx| self.poll_read_apart(cx, room));
@@ -322,15 +342,15 @@ impl<D: Device + Clone> Connection<D> {
                 Ok(Ok(0)) => return Ok(false),
                 Ok(Ok(count)) => {
                     filled += count;
-                    received += count as u64;
+                    pace.moved(count);
                     worker.executor.stats().counters.bytes_read.add(count as u64);
                 }
                 Ok(Err(error)) => return Err(error),
-                Err(_) if pace.is_slow(received) => {
-                    worker.executor.stats().counters.slow_peers_closed.add(1);
-                    return Err(io::ErrorKind::TimedOut.into());
-                }
                 Err(_) => {}
+            }
+            if pace.is_slow() {
+                worker.executor.stats().counters.slow_peers_closed.add(1);
+                return Err(io::ErrorKind::TimedOut.into());
             }
         }
         let executor = &worker.executor;

@@ -91,13 +91,6 @@ struct Worker<D: Device + Clone> {
     wakers: RefCell<Slots<Rc<RefCell<Waker>>>>,
 }
 
-impl<D: Device + Clone> Worker<D> {
-    /// Memory that the longest line may take while it is received.
-    fn largest_line(&self) -> usize {
-        self.executor.shared.config.limits.max_keys_line_bytes * 2
-    }
-}
-
 /// The memcached door, bound and ready for its workers. Shared by their threads.
 pub struct Door {
     shared: Arc<Shared>,

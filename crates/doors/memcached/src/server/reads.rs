@@ -14,6 +14,11 @@ use std::io;
 /// Steps of a run that may wait at once: flash reads, and the hits behind them, which pin their memory.
 const MAX_WAITING: usize = 64;
 
+/// What stands in the queue behind one connection's flash read may take this part of the budget of reads, and at least as
+/// many bytes.
+const PART_AHEAD: usize = 8;
+const MIN_AHEAD_BYTES: usize = 64 << 10;
+
 /// Operations since the last reading of the clock. All of them get the same latency: the time until the batch was done.
 pub(super) struct Tally {
     since_ns: u64,
@@ -160,8 +165,8 @@ async fn read<'a, D: Device + Clone>(
 /// A step of the queue behind a flash read.
 enum Queued<'a, B> {
     Waits(Waiting<'a, B>),
-    /// Its answer waits for those before it.
-    Known(Ask<'a>, Option<pumice::Object<B>>),
+    /// Its answer waits for those before it; with the share of a copy, where it had to be copied to wait.
+    Known(Ask<'a>, Option<pumice::Object<B>>, Option<Share>),
 }
 
 async fn queued<'a, D: Device + Clone>(
@@ -170,10 +175,10 @@ async fn queued<'a, D: Device + Clone>(
 ) -> Answer<'a, D::Buf> {
     match step {
         Queued::Waits(waiting) => read(executor, waiting).await,
-        Queued::Known(ask, object) => Answer {
+        Queued::Known(ask, object, share) => Answer {
             ask,
             found: object.map_or(Found::Miss, Found::Hit),
-            share: None,
+            share,
             asked_ns: None,
         },
     }
@@ -225,6 +230,10 @@ async fn behind_flash<'a, D: Device + Clone>(
         give(executor, answer, sender, tally).await?;
         return Ok(None);
     };
+    let budget = &executor.shared.budgets.reads;
+    // So that a peer that does not take its replies cannot keep all of the budget behind them.
+    let ahead_max = (budget.total_bytes() / PART_AHEAD).max(MIN_AHEAD_BYTES);
+    let mut ahead_bytes = 0;
     let mut ahead = Some(second);
     let mut waiting = FuturesOrdered::new();
     waiting.push_back(queued(executor, Queued::Waits(first)));
@@ -235,19 +244,35 @@ async fn behind_flash<'a, D: Device + Clone>(
             let Some(ask) = ahead.take().or_else(|| asks.next()) else {
                 break;
             };
-            match look_up(executor, &ask) {
-                Step::Known(object) => waiting.push_back(queued(executor, Queued::Known(ask, object))),
+            let step = look_up(executor, &ask);
+            // What waits holds no block buffer, of which there are few.
+            let bytes = match &step {
+                Step::Known(Some(object)) if object.pins_block() => object.value_len(),
+                Step::Known(_) => 0,
+                Step::Read(read) => read.bytes(),
+            };
+            let share = (bytes > 0 && ahead_bytes + bytes <= ahead_max)
+                .then(|| budget.try_take(bytes))
+                .flatten();
+            if bytes > 0 && share.is_none() {
+                // No memory to look further ahead: later, when what waits now is sent.
+                ahead = Some(ask);
+                break;
+            }
+            ahead_bytes += bytes;
+            match step {
+                Step::Known(mut object) => {
+                    if let (Some(object), Some(_)) = (&mut object, &share) {
+                        object.detach();
+                    }
+                    waiting.push_back(queued(executor, Queued::Known(ask, object, share)));
+                }
                 Step::Read(read) => {
-                    let Some(share) = executor.shared.budgets.reads.try_take(read.bytes()) else {
-                        // No memory to look further ahead: later, when what waits now is sent.
-                        ahead = Some(ask);
-                        break;
-                    };
                     flash_steps += 1;
                     let step = Waiting {
                         ask,
                         read,
-                        share: Some(share),
+                        share,
                         asked_ns: executor.monotonic_ns(),
                     };
                     waiting.push_back(queued(executor, Queued::Waits(step)));

@@ -51,20 +51,25 @@ impl<D: Device + Clone> Sender<'_, D> {
             committed.inspect_err(|error| tracing::warn!(%error, "cannot make changes durable"))?;
         }
         let mut sent = 0;
-        let mut held = None;
+        let mut held: Option<Held> = None;
         while sent < pending {
             match self
                 .output
                 .write_from(sent, |slices| self.stream.try_write(slices))
             {
                 Ok(now) if now == sent => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(now) => sent = now,
+                Ok(now) => {
+                    if let Some(held) = &mut held {
+                        held.pace.moved(now - sent);
+                    }
+                    sent = now;
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let held = match &held {
                         Some(held) => held,
                         None => held.insert(self.hold(sent).await),
                     };
-                    self.wait_for_peer(held, sent).await?;
+                    self.wait_for_peer(held).await?;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
@@ -84,20 +89,19 @@ impl<D: Device + Clone> Sender<'_, D> {
         Held {
             _share: share,
             pace: Pace::start(shared.config.peer_timeout),
-            sent_before: sent,
         }
     }
 
-    async fn wait_for_peer(&self, held: &Held, sent: usize) -> io::Result<()> {
+    async fn wait_for_peer(&self, held: &Held) -> io::Result<()> {
         let shared = &self.executor.shared;
         loop {
-            if let Ok(ready) = tokio::time::timeout(LOOK, self.stream.writable()).await {
-                return ready;
-            }
-            let moved = (sent - held.sent_before) as u64;
-            if shared.budgets.unsent.is_wanted() && held.pace.is_slow(moved) {
+            let ready = tokio::time::timeout(LOOK, self.stream.writable()).await;
+            if held.pace.is_slow() && shared.budgets.is_any_wanted() {
                 self.executor.stats().counters.slow_peers_closed.add(1);
                 return Err(io::ErrorKind::TimedOut.into());
+            }
+            if let Ok(ready) = ready {
+                return ready;
             }
         }
     }
@@ -106,5 +110,4 @@ impl<D: Device + Clone> Sender<'_, D> {
 struct Held {
     _share: Share,
     pace: Pace,
-    sent_before: usize,
 }
