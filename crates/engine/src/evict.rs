@@ -23,6 +23,9 @@ impl<D: Device + Clone> ObjectCache<D> {
         if inner.pages.free_pages() < inner.pages_low {
             self.feed_index(cx);
         }
+        if !inner.tier.wants_eviction() {
+            return;
+        }
         // Each round frees a segment unless all of it survives; an item survives at most four rounds.
         let mut rounds = inner.tier.segments() * 4 + 4;
         while inner.tier.wants_eviction() && rounds > 0 {

@@ -50,8 +50,7 @@ struct Queues {
     main_active: Option<u32>,
     free: Vec<u32>,
     pinned: Vec<u32>,
-    /// Slots that were given up, and those of them whose memory a reader still holds.
-    surrendered: usize,
+    /// Slots that were given up and whose memory a reader still holds.
     doomed: Vec<u32>,
 }
 
@@ -61,6 +60,8 @@ pub struct DramTier<B> {
     slots: Vec<Slot<B>>,
     queues: Mutex<Queues>,
     free_count: AtomicUsize,
+    /// Slots that were given up; changes under the lock of the queues.
+    surrendered: AtomicUsize,
 }
 
 /// Room for one item. Its segment is not evicted before this is dropped: drop it after the mapping is made.
@@ -104,6 +105,7 @@ impl<B: Buffer> DramTier<B> {
                 ..Queues::default()
             }),
             free_count: AtomicUsize::new(segments),
+            surrendered: AtomicUsize::new(0),
         }
     }
 
@@ -119,7 +121,7 @@ impl<B: Buffer> DramTier<B> {
 
     /// Segments that the tier may use now.
     pub fn segments(&self) -> usize {
-        self.slots.len() - self.queues.lock().surrendered
+        self.slots.len() - self.surrendered.load(Ordering::Relaxed)
     }
 
     /// Bytes that the tier may use now.
@@ -199,7 +201,7 @@ impl<B: Buffer> DramTier<B> {
     pub fn recycle(&self, segment: SealedSegment, surrender: bool) {
         let mut queues = self.queues.lock();
         if surrender {
-            queues.surrendered += 1;
+            self.surrendered.fetch_add(1, Ordering::Relaxed);
             queues.doomed.push(segment.slot);
         } else {
             queues.pinned.push(segment.slot);
@@ -210,13 +212,13 @@ impl<B: Buffer> DramTier<B> {
     /// Gives up a segment that holds nothing, if more than `floor` remain and enough stay free; whether it did.
     pub fn surrender_free(&self, floor: usize) -> bool {
         let mut queues = self.queues.lock();
-        if self.slots.len() - queues.surrendered <= floor || queues.free.len() <= SPARE_SEGMENTS {
+        if self.segments() <= floor || queues.free.len() <= SPARE_SEGMENTS {
             return false;
         }
         let Some(slot) = queues.free.pop() else {
             return false;
         };
-        queues.surrendered += 1;
+        self.surrendered.fetch_add(1, Ordering::Relaxed);
         queues.doomed.push(slot);
         self.collect_unpinned(&mut queues);
         true
