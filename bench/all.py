@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs every comparison, one after the other, and prints the table of all rows.
+"""Runs every comparison, one after the other, and prints the table of all rows and, below it, what the rows note.
 
     python3 bench/all.py [--quick] [--pairs N] [--seconds S] [--dir DIR] [--no-build] [--no-cgroup] [ROW ...]
 
@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 from lib import machine
-from lib.compare import TABLE_HEAD
+from lib.compare import NOTE, TABLE_HEAD
 from lib.machine import TARGET, Trouble
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -32,16 +32,23 @@ ROWS = {
 
 
 def run(row, flags):
-    """Runs a script, shows what it prints, and returns its rows, or nothing where it failed."""
+    """Runs a script, shows what it prints, and returns its rows and notes, or nothing where it failed."""
     print(f"--- {row}", flush=True)
     command = [sys.executable, "-u", os.path.join(HERE, f"{row}.py"), *flags]
-    rows = []
+    rows, notes = [], []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as script:
-        for line in script.stdout:
-            print(line, end="", flush=True)
-            if line.startswith("| "):
-                rows.append(line.rstrip("\n"))
-    return rows if script.returncode == 0 else None
+        try:
+            for line in script.stdout:
+                print(line, end="", flush=True)
+                if line.startswith("| "):
+                    rows.append(line.rstrip("\n"))
+                elif line.startswith(NOTE):
+                    notes.append(f"{row}: {line.removeprefix(NOTE).rstrip()}")
+        except BaseException:
+            # It ends its servers; the `with` waits for it.
+            script.terminate()
+            raise
+    return (rows, notes) if script.returncode == 0 else None
 
 
 def main():
@@ -57,6 +64,7 @@ def main():
     unknown = [row for row in arguments.rows if row not in ROWS]
     if unknown:
         parser.error(f"no row {', '.join(unknown)}; there are {', '.join(ROWS)}")
+    machine.end_by_signals()
     try:
         # Once, so that no row waits for a build.
         machine.build_pumice(not arguments.no_build)
@@ -66,7 +74,7 @@ def main():
     common = ["--no-build", "--dir", arguments.dir]
     common += ["--quick"] if arguments.quick else []
     common += ["--pairs", str(arguments.pairs)] if arguments.pairs else []
-    table, failed = [], []
+    table, notes, failed = [], [], []
     for row, has in ROWS.items():
         if arguments.rows and row not in arguments.rows:
             continue
@@ -75,14 +83,17 @@ def main():
             flags += ["--seconds", str(arguments.seconds)]
         if arguments.no_cgroup and "no_cgroup" in has:
             flags.append("--no-cgroup")
-        rows = run(row, flags)
-        if rows is None:
+        result = run(row, flags)
+        if result is None:
             failed.append(row)
         else:
-            table += rows
+            table += result[0]
+            notes += result[1]
     print("---" + (" QUICK: sizes too small to mean anything" if arguments.quick else ""))
     print(TABLE_HEAD)
     print("\n".join(table))
+    for note in notes:
+        print(NOTE + note)
     for row in failed:
         print(f"failed: {row}", file=sys.stderr)
     return 1 if failed else 0

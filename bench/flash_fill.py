@@ -13,8 +13,8 @@ ioengine io_uring, O_DIRECT, one job, a depth that gives fio about as many bytes
 `end_fsync` is off, as the engine does not sync either.
 
 What is compared is bytes of values per second against fio's bytes per second; what the engine sends to the device
-(headers, padding, footers) is shown beside it. Both run on the same one core, without memory cgroups: neither side uses
-the page cache.
+(headers, padding, footers) is shown beside it. CPU time is that of the process, kernel time included, for each value, and for
+as many bytes of fio's. Both run on the same one core, without memory cgroups: neither side uses the page cache.
 """
 
 import os
@@ -28,7 +28,7 @@ def rate(value):
     return f"{value / 1e6:.0f} MB/s"
 
 
-def fio_writes(program, path, flash, depth, core):
+def fio_writes(program, path, flash, depth, size, core):
     report = machine.run_json(
         [
             program, "--name=writes", f"--filename={path}", f"--size={flash}m", "--rw=write", "--bs=1m",
@@ -43,6 +43,7 @@ def fio_writes(program, path, flash, depth, core):
     return {
         "bytes_per_second": writes["bw_bytes"],
         "device_bytes_per_second": writes["bw_bytes"],
+        "cpu_us": busy * 1e6 / writes["bw_bytes"] * size,
         "cpu_seconds_per_gib": busy / writes["bw_bytes"] * 2**30,
         "core_busy": busy,
     }
@@ -76,18 +77,19 @@ def main():
         return {
             "bytes_per_second": report["value_bytes_per_second"],
             "device_bytes_per_second": report["device_bytes_per_second"],
+            "cpu_us": report["cpu_seconds_per_gib"] * 1e6 / 2**30 * arguments.size,
             "cpu_seconds_per_gib": report["cpu_seconds_per_gib"],
             "core_busy": took["cpu_seconds"] / took["seconds"],
             "report": report,
         }
 
     def peer(_):
-        return fio_writes(fio, theirs, arguments.flash, arguments.fio_depth, core)
+        return fio_writes(fio, theirs, arguments.flash, arguments.fio_depth, arguments.size, core)
 
     def show(run):
         return (
             f"{rate(run['bytes_per_second'])} ({rate(run['device_bytes_per_second'])} to the device), "
-            f"{run['cpu_seconds_per_gib']:.2f} s CPU per GiB, core {run['core_busy'] * 100:.0f} % busy"
+            f"{run['cpu_us']:.2f} us CPU each, {run['cpu_seconds_per_gib']:.2f} s per GiB, core {run['core_busy'] * 100:.0f} % busy"
         )
 
     try:
@@ -98,12 +100,9 @@ def main():
         for path in (mine, theirs):
             if os.path.exists(path):
                 os.remove(path)
-    cpu = [comparison.median(side, "cpu_seconds_per_gib") for side in ("pumice", "peer")]
-    if None not in cpu:
-        comparison.notes.append(f"CPU seconds per GiB: pumice {cpu[0]:.2f}, fio {cpu[1]:.2f}")
     comparison.row(
         f"filling flash in process with values of {arguments.size} B, second lap, against fio sequential 1 MiB writes",
-        "bytes_per_second", "≥ 0.7 ×", "≥ 0.9 ×", rate,
+        "bytes_per_second", "≥ 0.7 ×", "≥ 0.9 ×", rate, cpu="cpu_us", cpu_of=f"{arguments.size} B",
     )  # fmt: skip
     return comparison.finish()
 

@@ -18,6 +18,8 @@ TABLE_HEAD = (
     "| what | must | aim | ratio of medians (spread of pairs) | Pumice | peer | CPU us per request, Pumice / peer "
     "| client idle |\n| --- | --- | --- | --- | --- | --- | --- | --- |"
 )
+# How a line begins that says what a row's reader should know.
+NOTE = "note: "
 # Below this the load generator is what was measured.
 CLIENT_IDLE_MIN = 0.05
 # Above this share of the machine, what else runs on it is worth a note.
@@ -128,19 +130,24 @@ class Comparison:
         pairs = [a[figure] / b[figure] for a, b in turns if b.get(figure) and a.get(figure) is not None]
         return {"ratio": mine / theirs, "least": min(pairs), "largest": max(pairs)}
 
-    def row(self, what, figure, must, aim, unit, cpu=None, client=None):
+    def row(self, what, figure, must, aim, unit, cpu=None, client=None, cpu_of=""):
         """Adds a row of the table: the figure that is compared, both bounds as text, how to show a value, and the names of
-        the figures that are CPU time per request and idle share of the client."""
+        the figures that are CPU time per request and idle share of the client. `cpu_of` says what the CPU time is for, where
+        that is not a request."""
         pumice, peer, ratio = self.median("pumice", figure), self.median("peer", figure), self.ratio(figure)
         cells = [what, must, aim]
         cells.append(f"{ratio['ratio']:.2f} × ({ratio['least']:.2f}–{ratio['largest']:.2f})" if ratio else "–")
         cells += [unit(value) if value is not None else "–" for value in (pumice, peer)]
         both = [self.median(side, cpu) if cpu else None for side in ("pumice", "peer")]
-        cells.append(" / ".join("–" if value is None else f"{value:.2f}" for value in both) if cpu else "–")
+        text = " / ".join("–" if value is None else f"{value:.2f}" for value in both) if cpu else "–"
+        cells.append(f"{text} per {cpu_of}" if cpu_of else text)
         idle = [self.median(side, client) if client else None for side in ("pumice", "peer")]
         text = " / ".join("–" if value is None else f"{value * 100:.0f} %" for value in idle) if client else "–"
         if any(value is not None and value < CLIENT_IDLE_MIN for value in idle):
             text += " (measures the client)"
+            self.notes.append(
+                f"{what}: the client's core had less than {CLIENT_IDLE_MIN * 100:.0f} % to spare; the row measures the client"
+            )
         cells.append(text)
         self.rows.append({"what": what, "figure": figure, "pumice": pumice, "peer": peer, "ratio": ratio, "must": must,
                           "aim": aim, "cpu_us": both, "client_idle": idle, "markdown": "| " + " | ".join(cells) + " |"})  # fmt: skip
@@ -151,7 +158,7 @@ class Comparison:
         if others > OTHERS_MAX:
             self.notes.append(f"other processes had up to {others * 100:.0f} % of the machine during a turn")
         for note in self.notes:
-            print(f"note: {note}")
+            print(NOTE + note)
         if self.arguments.quick:
             print("QUICK: no record")
         elif self.arguments.only:
@@ -189,10 +196,9 @@ def thousands(value):
 
 def main(run):
     """Runs a script's main function and turns trouble into a message."""
+    machine.end_by_signals()
     try:
         sys.exit(run())
     except Trouble as trouble:
         print(f"error: {trouble}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)

@@ -1,11 +1,13 @@
 """The machine: what it is, which cores to use, what must be installed and built."""
 
 import atexit
+import contextlib
 import datetime
 import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -17,6 +19,21 @@ INPROCESS = os.path.join(TARGET, "inprocess", "release", "inprocess")
 
 class Trouble(Exception):
     """The measurement cannot be made; the text says why and what would help."""
+
+
+def end_by_signals():
+    """Makes SIGINT, SIGTERM and SIGHUP end this process as `sys.exit` does, so that servers, files and cgroups go and the
+    machine's settings come back. Only the first counts: nothing disturbs what it starts."""
+    signals = [number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+               if signal.getsignal(number) is not signal.SIG_IGN]  # fmt: skip
+
+    def leave(number, _):
+        for other in signals:
+            signal.signal(other, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    for number in signals:
+        signal.signal(number, leave)
 
 
 def read(path, default=None):
@@ -92,13 +109,16 @@ def steady_tcp():
         with open(CONGESTION, "w") as file:
             file.write(name)
 
+    def restore():
+        with contextlib.suppress(OSError):
+            use(before)
+
+    # First, so that there is no moment at which an end would leave the other one.
+    atexit.register(restore)
     for other in ("cubic", "reno"):
-        try:
+        with contextlib.suppress(OSError):
             use(other)
-        except OSError:
-            continue
-        atexit.register(use, before)
-        return other
+            return other
     return before
 
 
@@ -213,26 +233,37 @@ def own_seconds():
     return times.user + times.system + times.children_user + times.children_system
 
 
+def end(process):
+    """Ends a program early. It is asked first: fio's jobs are processes of their own, which only fio ends."""
+    process.terminate()
+    try:
+        process.communicate(timeout=10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
 def run_json(command, core=None, group=None, timeout=1800):
     """Runs a program on one core, in a memory cgroup if there is one, and returns the JSON that it prints."""
     started = {} if core is None and group is None else {"preexec_fn": confine(core, group)}
-    try:
-        result = subprocess.run(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=timeout,
-            env=dict(os.environ, RUST_BACKTRACE="0"),
-            **started,
-        )
-    except subprocess.TimeoutExpired:
-        raise Trouble(f"not done within {timeout} s: {' '.join(map(str, command))}") from None
-    text = result.stdout
-    if result.returncode != 0 or "{" not in text:
-        killed = "; killed: out of its memory cgroup?" if result.returncode == -9 else ""
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=dict(os.environ, RUST_BACKTRACE="0"),
+        **started,
+    ) as process:
+        try:
+            text, errors = process.communicate(timeout=timeout)
+        except BaseException as error:
+            end(process)
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise Trouble(f"not done within {timeout} s: {' '.join(map(str, command))}") from None
+            raise
+    if process.returncode != 0 or "{" not in text:
+        killed = "; killed: out of its memory cgroup?" if process.returncode == -9 else ""
         raise Trouble(
-            f"status {result.returncode}{killed}: {' '.join(map(str, command))}\n{result.stderr[-2000:]}{text[-500:]}"
+            f"status {process.returncode}{killed}: {' '.join(map(str, command))}\n{errors[-2000:]}{text[-500:]}"
         )
     return json.loads(text[text.index("{") :])
 

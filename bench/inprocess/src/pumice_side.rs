@@ -7,7 +7,8 @@ use crate::workload::Workload;
 use crate::{FillArgs, HitsArgs, ReadsArgs};
 use anyhow::{Context, anyhow, bail, ensure};
 use pumice::{
-    CacheOptions, Cx, Found, Lookup, MemoryPlan, Meta, Object, ObjectCache, RejectReason, Stats, Tier,
+    CacheOptions, Cx, Found, Layout, LayoutOptions, Lookup, MemoryPlan, Meta, Object, ObjectCache,
+    RejectReason, Stats, Tier,
 };
 use pumice_device::{AlignedBuf, Device, FileDevice, FileOptions, FileShared, Payload};
 use pumice_trace::{GeneratedRequests, SplitMix64};
@@ -142,16 +143,18 @@ async fn yield_now() {
 
 /// How `serve` would use this much memory, without connections.
 fn options(dram_mib: u64, flash_mib: u64, block_kib: Option<u64>) -> anyhow::Result<CacheOptions> {
+    let layout = LayoutOptions::new(Layout::Ripq, None, None, None)?;
     let plan = MemoryPlan::divide(
         dram_mib << 20,
         flash_mib << 20,
         block_kib.map(|kib| kib << 10),
         0,
-        0.125,
+        &layout,
     )?;
     Ok(CacheOptions {
         dram_bytes: usize::try_from(plan.pool)?,
         buffers_max: plan.buffers,
+        layout,
         block_bytes: Some(plan.block_bytes),
         reformat: true,
         ..CacheOptions::default()
@@ -308,8 +311,8 @@ fn stats_json(before: &Stats, stats: &Stats) -> Value {
         "index_dram_bytes": stats.index_dram_bytes,
         "dram_items": stats.dram_items,
         "flash_items": stats.flash_items,
-        "sets_without_flash_copy": stats.flash.dropped_no_buffer + stats.flash.dropped_no_block
-            - before.flash.dropped_no_buffer - before.flash.dropped_no_block,
+        "sets_without_flash_copy": stats.flash.dropped_no_block
+            - before.flash.dropped_no_block,
         "survivors": stats.flash.survivors - before.flash.survivors,
         "sealed_blocks": stats.flash.sealed_blocks - before.flash.sealed_blocks,
         "checkpoint_bytes": stats.flash.checkpoint_bytes - before.flash.checkpoint_bytes,

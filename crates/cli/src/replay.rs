@@ -5,7 +5,7 @@ use crate::usage::usage;
 use anyhow::Context;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use pumice_flash::OpenError;
+use pumice_flash::{Layout, LayoutOptions, OpenError};
 use pumice_sim::{
     CacheSize, ExactOptions, FlashOptions, MissingSizes, OpsMode, ReplayDevice, ReplayProgress, ReplayRules,
     Report, SimError, Warmup, replay_exact, replay_flash,
@@ -32,13 +32,22 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "SPEC")]
     columns: Option<Columns>,
 
-    /// exact: the policy on an exact queue, the yardstick; fifo: the engine that serves
-    #[arg(long, value_name = "exact|fifo", default_value = "fifo")]
+    /// exact: the policy on an exact queue, the yardstick; the others: the engine that serves
+    #[arg(long, value_name = "exact|fifo|ripq", default_value = "ripq")]
     layout: String,
 
-    /// fifo, or lru (with --layout exact)
-    #[arg(long, value_name = "NAME", default_value = "fifo")]
-    policy: String,
+    /// fifo, lru, slru-1 to slru-8, gdsf-1 to gdsf-4, lfu; with --layout exact also slru-list-3 and others, and gdsf, in textbook
+    /// form [default: slru-3; with --layout fifo fifo]
+    #[arg(long, value_name = "NAME")]
+    policy: Option<String>,
+
+    /// RIPQ: sections are of alpha to 2 alpha of the queue, so it has about 1/alpha insertion points; 0.015625 to 0.5
+    #[arg(long, value_name = "FRACTION", default_value_t = 0.125)]
+    alpha: f64,
+
+    /// Logical occupancy: objects in the last 1 - theta of the queue are not kept when their block goes [default: 1]
+    #[arg(long, value_name = "FRACTION")]
+    theta: Option<f64>,
 
     /// Size of the flash tier: 4GiB, 10% of the trace's footprint, or a plain number (of objects where `exact` has a
     /// trace without sizes)
@@ -73,6 +82,11 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "sim|PATH", default_value = "sim")]
     device: OsString,
 
+    /// With --device sim: blocks in one erase unit of the simulated drive, a tenth of which is its own; 0: no drive, and no device
+    /// write amplification
+    #[arg(long, value_name = "BLOCKS", default_value_t = 1)]
+    superblock: u32,
+
     /// The part of the requests that fills the cache before figures are counted, from 0 to below 1
     #[arg(long, value_name = "FRACTION", default_value = "0")]
     warmup: Warmup,
@@ -87,7 +101,8 @@ pub struct ReplayArgs {
 /// # Errors
 /// Usage, or what failed.
 pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
-    let is_exact = check_built(args)?;
+    check_built(args)?;
+    let is_exact = args.layout == "exact";
     let options = TraceOptions {
         format: Format::parse_or_auto(&args.format).map_err(|error| usage(error.to_string()))?,
         columns: args.columns.clone(),
@@ -102,15 +117,15 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
     let mut progress = |done| bar.show(done);
     let result = if is_exact {
         let options = ExactOptions {
-            policy: args.policy.clone(),
+            policy: args.policy.clone().unwrap_or_else(|| "slru-3".into()),
             size: args.flash_size.clone(),
             rules,
         };
         replay_exact(&trace, &options, &mut progress)
     } else {
         let options = FlashOptions {
-            layout: args.layout.clone(),
-            policy: args.policy.clone(),
+            layout: layout(args)?,
+            superblock_blocks: args.superblock,
             size: args.flash_size.clone(),
             dram_bytes: bytes(args.dram, "--dram")?,
             block_bytes: args
@@ -137,8 +152,8 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Refuses what is not built; says whether the layout is `exact`.
-fn check_built(args: &ReplayArgs) -> anyhow::Result<bool> {
+/// Refuses what is not built.
+fn check_built(args: &ReplayArgs) -> anyhow::Result<()> {
     match args.index.as_str() {
         "auto" | "full" => {}
         "cascade" => {
@@ -148,26 +163,23 @@ fn check_built(args: &ReplayArgs) -> anyhow::Result<bool> {
         }
         other => return Err(usage(format!("--index `{other}`: no such index (auto, full)"))),
     }
-    let policies: &[&str] = match args.layout.as_str() {
-        "exact" => &pumice_sim::EXACT_POLICIES,
-        "fifo" => &pumice_sim::FLASH_POLICIES,
-        "ripq" | "sipq" => {
-            return Err(usage(format!(
-                "--layout `{}`: this layout is not built yet; this version has exact and fifo",
-                args.layout
-            )));
-        }
-        other => return Err(usage(format!("--layout `{other}`: no such layout (exact, fifo)"))),
-    };
-    if !policies.contains(&args.policy.as_str()) {
-        return Err(usage(format!(
-            "--policy `{}`: this policy is not built for layout {}; this version has {}",
-            args.policy,
-            args.layout,
-            policies.join(", ")
-        )));
+    match args.layout.as_str() {
+        "sipq" => Err(usage(
+            "--layout `sipq`: this layout is not built yet; this version has exact, fifo and ripq",
+        )),
+        _ => Ok(()),
     }
-    Ok(args.layout == "exact")
+}
+
+fn layout(args: &ReplayArgs) -> anyhow::Result<LayoutOptions> {
+    let name: Layout = args.layout.parse().map_err(|_| {
+        usage(format!(
+            "--layout `{}`: no such layout (exact, fifo, ripq)",
+            args.layout
+        ))
+    })?;
+    LayoutOptions::new(name, args.policy.as_deref(), Some(args.alpha), args.theta)
+        .map_err(|error| usage(error.to_string()))
 }
 
 fn missing_sizes(args: &ReplayArgs, is_exact: bool) -> anyhow::Result<MissingSizes> {
@@ -200,7 +212,6 @@ fn sim_error(error: SimError) -> anyhow::Error {
         | SimError::Warmup { .. }
         | SimError::Ops { .. }
         | SimError::Policy { .. }
-        | SimError::Layout { .. }
         | SimError::SizesRecorded { .. }
         | SimError::ReadOnce { .. } => usage(error.to_string()),
         SimError::Open(OpenError::Geometry(error)) => usage(format!("--flash-size: {error}")),
@@ -300,8 +311,13 @@ fn summary(report: &Report) -> String {
         lines.push((
             "written",
             format!(
-                "{} (application write amplification {amplification:.4})",
-                Human(written)
+                "{} (write amplification {amplification:.4} of the application{})",
+                Human(written),
+                report
+                    .combined_write_amplification
+                    .map_or(String::new(), |combined| format!(
+                        ", {combined:.4} with the drive's"
+                    )),
             ),
         ));
     }

@@ -80,12 +80,16 @@ settings! {
     flash_size "flash-size" "SIZE",
     /// Unit of flash writes and reclaim, a power of two [default: follows from flash and DRAM size]
     block_size "block-size" "SIZE",
-    /// How objects are arranged on flash: fifo [default: fifo]
+    /// How objects are arranged on flash: ripq, or fifo [default: ripq, or what the flash was made with]
     layout "layout" "NAME",
-    /// What goes first when flash is full: fifo [default: fifo]
+    /// What stays when flash is full: fifo, lru, slru-1 to slru-8, gdsf-1 to gdsf-4, lfu [default: slru-3; fifo with layout fifo]
     policy "policy" "NAME",
-    /// Bound on active blocks: buffers for 2/α + 2 blocks must fit a quarter of the DRAM [default: 0.125]
+    /// Ripq: about 1/alpha blocks are filled at a time; more follow the policy closer and take more DRAM; 0.015625 to 0.5
+    /// [default: 0.125]
     alpha "alpha" "FRACTION",
+    /// Logical occupancy: objects in the last 1 - theta of the queue are not kept when their block goes; less means fewer
+    /// writes and fewer hits [default: 1]
+    theta "theta" "FRACTION",
     /// Where the index lives: auto or full [default: auto]
     index "index" "NAME",
     /// When an object is written to flash: insertion, or eviction (from DRAM) [default: insertion]

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use pumice_device::Device;
 use pumice_flash::record::is_expired;
 use pumice_flash::recovery::{open_superblock, recover, settle};
-use pumice_flash::{FlashStore, Geometry, Gone, OpenError, OpenOptions, Recovered, Work};
+use pumice_flash::{FlashStore, Geometry, Gone, LayoutOptions, OpenError, OpenOptions, Recovered, Work};
 use pumice_index::{FullShard, IndexShape};
 use pumice_memory::{Buffer, PAGE_BYTES, PagePool, SegmentPool};
 use pumice_tier::{DramShape, DramShard, DramTier, Ghost};
@@ -116,7 +116,7 @@ impl<D: Device + Clone> ObjectCache<D> {
             .block_bytes
             .unwrap_or_else(|| Geometry::block_bytes_for(capacity, options.block_bytes_min, 1, u64::MAX));
         let shard_bits = shard_bits(capacity);
-        let shape = IndexShape::new(capacity, shard_bits);
+        let shape = IndexShape::new(capacity, shard_bits, options.layout.layout.note_bits());
         let open = OpenOptions {
             block_bytes,
             check_block_bytes: options.block_bytes.is_some(),
@@ -124,6 +124,8 @@ impl<D: Device + Clone> ObjectCache<D> {
             durability: options.durability,
             buffers_max: options.buffers_max.max(2),
             unit_bytes: shape.unit_bytes(),
+            layout: options.layout,
+            erase_unit_bytes: options.erase_unit_bytes,
             lockstep: options.lockstep,
             now: cx.now(),
             random: options.random,
@@ -208,6 +210,19 @@ impl<D: Device + Clone> ObjectCache<D> {
             pages_low,
             lockstep: options.lockstep,
         })
+    }
+
+    /// How objects are arranged on flash.
+    pub fn layout(&self) -> &LayoutOptions {
+        self.inner.store().layout()
+    }
+
+    /// Re-derives the accounting of the flash layout's queue. For tests, while nothing else runs.
+    ///
+    /// # Panics
+    /// Where a rule of it does not hold.
+    pub fn check_order(&self) {
+        self.inner.store().check_order();
     }
 
     /// Starts background work that is due: blocks to write, blocks to reclaim, a checkpoint.

@@ -1,6 +1,6 @@
 //! Options, and how the DRAM budget is divided.
 
-use pumice_flash::{Durability, Geometry};
+use pumice_flash::{Durability, Geometry, Layout, LayoutOptions};
 
 /// When an object goes to flash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -26,6 +26,11 @@ pub struct CacheOptions {
     pub block_bytes_min: u64,
     /// Erase whatever is on the device.
     pub reformat: bool,
+    /// How objects are arranged on flash, and what steers it.
+    pub layout: LayoutOptions,
+    /// The drive's erase unit in bytes where it is known, else 0: the little that is written beside blocks is then made up to
+    /// whole units now and then, so that blocks do not straddle them.
+    pub erase_unit_bytes: u64,
     /// When an object goes to flash.
     pub flash_write: FlashWrite,
     /// What a reply promises.
@@ -49,6 +54,8 @@ impl Default for CacheOptions {
             block_bytes: None,
             block_bytes_min: 64 << 10,
             reformat: false,
+            layout: LayoutOptions::default(),
+            erase_unit_bytes: 0,
             flash_write: FlashWrite::Insertion,
             durability: Durability::Process,
             item_bytes_max: 1 << 20,
@@ -100,7 +107,7 @@ impl MemoryPlan {
     pub const POOL_MIN: u64 = 8 << 20;
 
     /// Divides `total` bytes for `flash` bytes of flash and `connections` bytes of connection buffers. Blocks are of
-    /// `block_bytes`, or of the size that follows from flash and budget; `alpha` is RIPQ's, which bounds the active blocks.
+    /// `block_bytes`, or of the size that follows from flash and budget; the layout says how many are filled at a time.
     ///
     /// # Errors
     /// [`PlanError::TooSmall`], naming the smallest budget (in whole MiB) that works.
@@ -109,9 +116,9 @@ impl MemoryPlan {
         flash: u64,
         block_bytes: Option<u64>,
         connections: u64,
-        alpha: f64,
+        layout: &LayoutOptions,
     ) -> Result<Self, PlanError> {
-        let plan = |total| Self::try_divide(total, flash, block_bytes, connections, alpha);
+        let plan = |total| Self::try_divide(total, flash, block_bytes, connections, layout);
         plan(total).ok_or_else(|| {
             let min = (1..1 << 20)
                 .map(|mib: u64| mib << 20)
@@ -128,15 +135,20 @@ impl MemoryPlan {
         flash: u64,
         block_bytes: Option<u64>,
         connections: u64,
-        alpha: f64,
+        layout: &LayoutOptions,
     ) -> Option<Self> {
-        let active = (2.0 / alpha + 2.0).ceil() as u64;
+        let active = (2.0 / layout.alpha + 2.0).ceil() as u64;
         let serve_min = 1 << 20;
         let block_bytes =
             block_bytes.unwrap_or_else(|| Geometry::block_bytes_for(flash, serve_min, active, total / 4));
         // A quarter more for footers under construction: a 28-byte entry for each record of 144 bytes or so.
         let buffer_cost = block_bytes + block_bytes / 4;
-        let buffers = (total / 4 / buffer_cost).clamp(3, 16);
+        // Sections are of α to 2α, so there are seldom more than 1.25/α; and some are being written.
+        let buffers_max = match layout.layout {
+            Layout::Fifo => 16,
+            Layout::Ripq => ((1.25 / layout.alpha).ceil() as u64 + 4).max(16),
+        };
+        let buffers = (total / 4 / buffer_cost).clamp(3, buffers_max);
         let block_buffers = buffers * buffer_cost;
         // A thirteenth of the rest covers what the allocator and the kernel's accounting round up.
         let pool = total.checked_sub(Self::BASE + connections + block_buffers)? / 13 * 12;
@@ -152,7 +164,7 @@ impl MemoryPlan {
             connections,
             block_buffers,
             pool,
-            buffers: usize::try_from(buffers).expect("at most 16"),
+            buffers: usize::try_from(buffers).expect("at most 84"),
             block_bytes,
         })
     }
@@ -164,7 +176,7 @@ mod tests {
 
     #[test]
     fn the_parts_add_up_and_the_smallest_budget_named_works() {
-        let divide = |total| MemoryPlan::divide(total, 2 << 30, None, 8 << 20, 0.125);
+        let divide = |total| MemoryPlan::divide(total, 2 << 30, None, 8 << 20, &LayoutOptions::default());
         let plan = divide(128 << 20).unwrap();
         assert_eq!(
             plan.base + plan.connections + plan.block_buffers + plan.pool,

@@ -110,7 +110,8 @@ impl<D: Device + Clone> ObjectCache<D> {
                 let (record, _) = inner.tier.read(address);
                 let parts = record.parts();
                 // Under one tag flash has room for one key; the first stays.
-                if shard.flash.get(hash).is_none() && inner.append_locked(&mut shard, hash, &parts) != 0 {
+                if shard.flash.get(hash).is_none() && inner.append_locked(&mut shard, hash, &parts, None) != 0
+                {
                     shard.dram.remove(hash, address);
                 }
             }
@@ -151,6 +152,9 @@ impl<B: Buffer> Inner<B> {
         }
         shard.dram.remove(hash, address);
         if on_flash {
+            if hits > 0 {
+                self.count_hit(&mut shard, hash);
+            }
             if queue == Queue::Small {
                 self.ghost.lock().insert(hash);
             }
@@ -165,7 +169,7 @@ impl<B: Buffer> Inner<B> {
             self.ghost.lock().insert(hash);
         }
         // Flash has no copy: this is the moment to write one. A stranger of the same tag that is there stays there.
-        if shard.flash.get(hash).is_some() || self.append_locked(&mut shard, hash, &parts) == 0 {
+        if shard.flash.get(hash).is_some() || self.append_locked(&mut shard, hash, &parts, None) == 0 {
             self.books.evicted.add(bytes);
         }
     }
@@ -180,13 +184,12 @@ impl<B: Buffer> Inner<B> {
         }
         let version = self.store().next_version();
         self.store().append_log(&cx.device, LogKind::FlushAll, 0, version);
-        self.store().flush_done();
         for shard in &mut shards {
             let mut homes = HashSet::new();
-            shard.flash.for_each(|location| {
-                homes.insert(self.home(location));
-                self.books.deleted.add(u64::from(location.len));
-                self.store().forget(location);
+            shard.flash.for_each(|mapping| {
+                homes.insert(self.home(mapping.location));
+                self.books.deleted.add(u64::from(mapping.location.len));
+                self.store().forget(None, mapping);
             });
             shard.dram.for_each(|address| {
                 let (record, home) = self.tier.read(address);
@@ -197,5 +200,6 @@ impl<B: Buffer> Inner<B> {
             shard.flash.clear();
             shard.dram.clear();
         }
+        self.store().flush_done();
     }
 }

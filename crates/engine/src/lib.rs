@@ -43,7 +43,7 @@ pub use cache::{Cx, ObjectCache};
 pub use config::{CacheOptions, FlashWrite, MemoryPlan, PlanError};
 pub use large::LargeLookup;
 pub use object::{Meta, Object, Tier};
-pub use pumice_flash::{Durability, FlashCounts, Recovered};
+pub use pumice_flash::{Durability, FlashCounts, Layout, LayoutError, LayoutOptions, Recovered};
 pub use read::{FlashLookup, Found, Lookup};
 pub use shards::HashLimit;
 pub use stats::Stats;

@@ -7,7 +7,7 @@ use crate::part::PartId;
 use crate::shards::Shard;
 use crate::update::Reads;
 use pumice_device::Device;
-use pumice_flash::{Gone, ReadFault, Record, SliceId, Source};
+use pumice_flash::{Gone, Layout, ReadFault, Record, SliceId, Source};
 use pumice_index::{KeyHash, Location, Lookup as IndexLookup};
 use pumice_memory::Buffer;
 use pumice_tier::Queue;
@@ -241,14 +241,22 @@ impl<D: Device + Clone> ObjectCache<D> {
     fn promote(&self, cx: &Cx<D>, flash: FlashLookup, record: &Record<D::Buf>) -> Place {
         let inner = &*self.inner;
         let place = Place::Flash(flash.location, flash.sequence);
-        if inner.tier.segments() == 0 {
+        let has_dram = inner.tier.segments() > 0;
+        if has_dram {
+            self.make_room(cx);
+        } else if !inner.ranks_hits() {
             return place;
         }
-        self.make_room(cx);
         let mut shard = inner.lock(flash.hash);
         if !shard.flash.is_live(flash.hash, flash.location)
             || inner.store().sequence_at(flash.location) != flash.sequence
         {
+            return place;
+        }
+        if inner.ranks_hits() {
+            inner.count_hit(&mut shard, flash.hash);
+        }
+        if !has_dram {
             return place;
         }
         let parts = record.parts();
@@ -299,7 +307,7 @@ impl<B: Buffer> Inner<B> {
             });
         }
         let location = match shard.flash.lookup(hash) {
-            IndexLookup::Hit(candidates) => candidates.first(),
+            IndexLookup::Hit(candidates) => candidates.first().location,
             IndexLookup::Miss => return Part::Miss,
             IndexLookup::Read(plan) => match plan {},
         };
@@ -318,13 +326,14 @@ impl<B: Buffer> Inner<B> {
                     return Part::Miss;
                 }
                 if cx.is_past(record.header().expiry) {
-                    let version = self.store().next_version();
-                    self.store().invalidate(&cx.device, hash, location, version);
-                    shard.flash.remove_at(hash, location);
+                    self.invalidate_locked(cx, &mut shard, hash, location);
                     self.books.expired.add(u64::from(location.len));
                     return Part::Miss;
                 }
                 let place = Place::Flash(location, self.store().sequence_at(location));
+                if count && self.ranks_hits() {
+                    self.count_hit(&mut shard, hash);
+                }
                 Part::Hit(Seen {
                     record,
                     tier: Tier::Dram,
@@ -347,10 +356,9 @@ impl<B: Buffer> Inner<B> {
     ) {
         shard.dram.remove(hash, address);
         if self.is_home(shard, hash, home)
-            && let Some(location) = shard.flash.remove(hash)
+            && let Some(location) = shard.flash.get(hash)
         {
-            let version = self.store().next_version();
-            self.store().invalidate(&cx.device, hash, location, version);
+            self.invalidate_locked(cx, shard, hash, location);
         }
         self.books.expired.add(self.store().padded_len(&record.parts()));
     }
@@ -370,11 +378,39 @@ impl<B: Buffer> Inner<B> {
             return;
         }
         let home = self.home(location);
-        self.store()
-            .invalidate(&cx.device, hash, location, self.store().next_version());
-        shard.flash.remove_at(hash, location);
+        self.invalidate_locked(cx, &mut shard, hash, location);
         if !shard.dram.has_home(&self.tier, hash, home) {
             self.gone(why, u64::from(location.len));
+        }
+    }
+
+    /// Removes a mapping, and logs that.
+    fn invalidate_locked<D: Device<Buf = B>>(
+        &self,
+        cx: &Cx<D>,
+        shard: &mut Shard,
+        hash: KeyHash,
+        location: Location,
+    ) {
+        let version = self.store().next_version();
+        if let Some(mapping) = shard.flash.live(hash, location) {
+            self.store().invalidate(&cx.device, hash, mapping, version);
+            shard.flash.remove_at(hash, location);
+        }
+    }
+
+    /// Whether the flash layout wants to know of hits.
+    fn ranks_hits(&self) -> bool {
+        self.store().layout().layout != Layout::Fifo
+    }
+
+    /// Tells the flash layout that an object was used.
+    pub(crate) fn count_hit(&self, shard: &mut Shard, hash: KeyHash) {
+        if let Some(mapping) = shard.flash.mapping(hash) {
+            let note = self.store().hit(hash, mapping);
+            if note != mapping.note {
+                shard.flash.set_note(hash, mapping.location, note);
+            }
         }
     }
 

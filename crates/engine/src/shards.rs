@@ -4,7 +4,7 @@ use crate::cache::Inner;
 use crate::part::PartId;
 use parking_lot::{Mutex, MutexGuard};
 use pumice_flash::{Gone, Mappings, SliceId};
-use pumice_index::{FullShard, KeyHash, Location};
+use pumice_index::{FullShard, KeyHash, Location, Mapping};
 use pumice_memory::Buffer;
 use pumice_tier::{DramShard, Queue};
 use twox_hash::XxHash3_64;
@@ -111,29 +111,37 @@ impl<B: Buffer> Mappings for Inner<B> {
     fn drop_copy(&self, hash: KeyHash, location: Location, why: Gone) -> bool {
         let mut shard = self.lock(hash);
         let home = self.home(location);
-        if !shard.flash.remove_at(hash, location) {
+        let Some(mapping) = shard.flash.remove_at(hash, location) else {
             return false;
-        }
-        self.store().forget(location);
+        };
+        self.store().forget(Some(hash), mapping);
         if !shard.dram.has_home(&self.tier, hash, home) {
             self.gone(why, u64::from(location.len));
         }
         true
     }
 
-    fn move_copy(&self, hash: KeyHash, from: Location, append: impl FnOnce() -> Option<Location>) -> bool {
+    fn move_copy(
+        &self,
+        hash: KeyHash,
+        from: Location,
+        append: impl FnOnce(Mapping) -> Option<Mapping>,
+    ) -> bool {
         let mut shard = self.lock(hash);
-        if !shard.flash.is_live(hash, from) {
+        let Some(mapping) = shard.flash.live(hash, from) else {
             return true;
-        }
-        let Some(to) = append() else { return false };
+        };
+        let Some(to) = append(mapping) else { return false };
         let old_home = self.home(from);
         let moved = shard.flash.compare_and_set(hash, from, to);
-        debug_assert!(moved, "seen under the same lock");
+        debug_assert!(moved.is_some(), "seen under the same lock");
         // An item in DRAM names its copy's place in a header that readers may look at: it is written anew.
         if let Some((address, frequency)) = shard.dram.at_home(&self.tier, hash, old_home) {
             let (record, _) = self.tier.read(address);
-            match self.tier.write(Queue::Main, &record.parts(), self.home(to)) {
+            match self
+                .tier
+                .write(Queue::Main, &record.parts(), self.home(to.location))
+            {
                 Some(reserved) => shard.dram.relocate(hash, address, reserved.address, frequency),
                 None => shard.dram.remove(hash, address),
             };
@@ -147,21 +155,21 @@ impl<B: Buffer> Mappings for Inner<B> {
             let mut shard = shard.0.lock();
             let Shard { flash, dram } = &mut *shard;
             let mut homes = Vec::new();
-            flash.retain(|location| {
-                let keep = !(offset..offset + len).contains(&location.offset);
+            flash.retain(|mapping| {
+                let keep = !(offset..offset + len).contains(&mapping.location.offset);
                 if !keep {
-                    homes.push((self.home(location), location));
+                    homes.push((self.home(mapping.location), mapping));
                 }
                 keep
             });
-            for (home, location) in homes {
+            for (home, mapping) in homes {
                 swept += 1;
-                self.store().forget(location);
+                self.store().forget(None, mapping);
                 // The hash is unknown here, so the items in DRAM are asked one by one; this is the rare path.
                 let mut in_dram = false;
                 dram.for_each(|address| in_dram |= self.tier.read(address).1 == home);
                 if !in_dram {
-                    self.gone(why, u64::from(location.len));
+                    self.gone(why, u64::from(mapping.location.len));
                 }
             }
         }

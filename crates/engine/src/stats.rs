@@ -4,6 +4,7 @@ use crate::books::BooksSnapshot;
 use crate::cache::ObjectCache;
 use pumice_device::Device;
 use pumice_flash::FlashCounts;
+use pumice_index::Mapping;
 
 /// Figures at one moment. All sizes are bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -103,7 +104,7 @@ impl<D: Device> ObjectCache<D> {
             shard.flash.check_invariants();
             shard.dram.check_invariants();
             let mut homes = std::collections::HashSet::new();
-            shard.flash.for_each(|location| {
+            shard.flash.for_each(|Mapping { location, .. }| {
                 homes.insert(inner.home(location));
                 entries += 1;
                 bytes += u64::from(location.len);

@@ -7,7 +7,7 @@ use crate::part::PartId;
 use crate::shards::Shard;
 use pumice_device::Device;
 use pumice_flash::record::payload_checksum;
-use pumice_flash::{Record, RecordParts, SliceId};
+use pumice_flash::{Rank, Record, RecordParts, SliceId};
 use pumice_index::KeyHash;
 use pumice_memory::{Buffer, Payload};
 
@@ -130,8 +130,8 @@ impl<B: Buffer> Inner<B> {
         let dram = shard.dram.find(&self.tier, hash, |record| part.is(record));
         let flash = shard
             .flash
-            .get(hash)
-            .map(|location| (location, self.home(location)));
+            .mapping(hash)
+            .map(|mapping| (mapping, self.home(mapping.location)));
         let mut gone = [None; 2];
         let mut same = false;
         if let Some(found) = dram {
@@ -139,12 +139,12 @@ impl<B: Buffer> Inner<B> {
             shard.dram.remove(hash, found.address);
             gone[0] = Some(self.store().padded_len(&found.record.parts()));
         }
-        if let Some((location, home)) = flash {
-            self.store().invalidate(&cx.device, hash, location, version);
-            shard.flash.remove_at(hash, location);
+        if let Some((mapping, home)) = flash {
+            self.store().invalidate(&cx.device, hash, mapping, version);
+            shard.flash.remove_at(hash, mapping.location);
             // A stranger's copy in DRAM outlives its copy on flash, and still counts.
             if !same && !shard.dram.has_home(&self.tier, hash, home) {
-                gone[1] = Some(u64::from(location.len));
+                gone[1] = Some(u64::from(mapping.location.len));
             }
         }
         gone.into_iter().flatten()
@@ -177,12 +177,15 @@ impl<B: Buffer> Inner<B> {
             SliceId::Part(_) => self.store().next_version(),
             _ => parts.version,
         };
+        // A write is a hit on what it replaces, as far as flash knows of that.
+        let store = self.store();
+        let rank = shard.flash.mapping(hash).map(|old| store.rank_again(old, bytes));
         for gone in self.clear_part(cx, shard, hash, &PartId::of(&parts), void_below) {
             self.books.overwritten.add(gone);
         }
         let mut home = 0;
         if self.flash_write == FlashWrite::Insertion || self.tier.segments() == 0 {
-            home = self.append_locked(shard, hash, &parts);
+            home = self.append_locked(shard, hash, &parts, rank);
         }
         let in_dram = self.tier.segments() > 0
             && match self.tier.write(self.queue_for(hash), &parts, home) {
@@ -191,7 +194,7 @@ impl<B: Buffer> Inner<B> {
             };
         // An item that DRAM cannot hold goes to flash whatever the setting.
         if !in_dram && home == 0 {
-            home = self.append_locked(shard, hash, &parts);
+            home = self.append_locked(shard, hash, &parts, rank);
         }
         if in_dram || home != 0 {
             Ok(parts.version)
@@ -202,19 +205,28 @@ impl<B: Buffer> Inner<B> {
     }
 
     /// Appends a record to flash and maps it; 0 where there is no room for either, else its home.
-    pub(crate) fn append_locked(&self, shard: &mut Shard, hash: KeyHash, parts: &RecordParts<'_>) -> u64 {
-        let Some(appended) = self.store().append(hash, parts, false) else {
+    /// Without a rank it is a new object's.
+    pub(crate) fn append_locked(
+        &self,
+        shard: &mut Shard,
+        hash: KeyHash,
+        parts: &RecordParts<'_>,
+        rank: Option<Rank>,
+    ) -> u64 {
+        let store = self.store();
+        let rank = rank.unwrap_or_else(|| store.rank_new(store.padded_len(parts)));
+        let Some(appended) = store.append(hash, parts, rank) else {
             return 0;
         };
-        match shard.flash.set(hash, appended.location) {
-            Ok(None) => self.home(appended.location),
+        match shard.flash.set(hash, appended.mapping) {
+            Ok(None) => self.home(appended.mapping.location),
             Ok(Some(stranger)) => {
                 // Callers cleared the key, so this is another key's copy that appeared since: it is lost.
                 debug_assert!(false, "a mapping appeared under the lock: {stranger:?}");
-                self.home(appended.location)
+                self.home(appended.mapping.location)
             }
             Err(_) => {
-                self.store().forget(appended.location);
+                self.store().forget(Some(hash), appended.mapping);
                 0
             }
         }

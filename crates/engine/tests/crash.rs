@@ -3,8 +3,8 @@
 
 mod common;
 
-use common::{Entry, Model, Random, Rig, Weights, check_get, key, step};
-use pumice::{CacheOptions, FlashWrite, HashLimit, Tier};
+use common::{Entry, Model, Random, Rig, Weights, check_get, key, ripq, step};
+use pumice::{CacheOptions, FlashWrite, HashLimit, Layout, Tier};
 use pumice_device::{CrashPoint, FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_world::ManualClock;
 use std::collections::HashMap;
@@ -70,8 +70,11 @@ impl OnFlash {
                 Some(object) if object.tier() == Tier::Flash => {
                     self.objects.insert(n, entry.clone());
                 }
-                // In a buffer, maybe because it was moved there: then it still counts.
-                Some(_) => {}
+                // In a buffer, maybe because it was moved there: under fifo it still counts then.
+                Some(_) if rig.cache.layout().layout == Layout::Fifo => {}
+                Some(_) => {
+                    self.objects.remove(&n);
+                }
             }
             self.changed(model, n);
         }
@@ -88,7 +91,12 @@ impl OnFlash {
 /// Entries whose blocks were chosen to be given up, and those that could not be read.
 fn given_up(rig: &Rig<FaultyDevice>) -> u64 {
     let books = rig.cache.books();
-    books.evicted.0 + books.corrupt.0
+    // Under ripq a crash may lose what was moved to a buffer.
+    let moved = match rig.cache.layout().layout {
+        Layout::Fifo => 0,
+        Layout::Ripq => rig.cache.stats().flash.survivors,
+    };
+    books.evicted.0 + books.corrupt.0 + moved
 }
 
 fn weights() -> Weights {
@@ -347,5 +355,31 @@ fn blocks_that_are_reclaimed_again_and_again_bring_nothing_back_and_lose_nothing
     };
     for seed in 10..14 {
         crash_everywhere_with(seed, options(0), 1 << 20, &churn);
+        let options = CacheOptions {
+            layout: ripq(),
+            ..options(0)
+        };
+        let longer = Load { steps: 900, ..churn };
+        crash_everywhere_with(seed, options, 2 << 20, &longer);
+    }
+}
+
+#[test]
+fn a_crash_at_every_write_under_ripq() {
+    for (seed, dram_bytes, flash_write) in [
+        (20, 2 << 20, FlashWrite::Insertion),
+        (21, 0, FlashWrite::Insertion),
+        (22, 640 << 10, FlashWrite::Eviction),
+    ] {
+        let options = CacheOptions {
+            layout: ripq(),
+            flash_write,
+            ..options(dram_bytes)
+        };
+        let load = Load {
+            stride: 2,
+            ..load(1_000)
+        };
+        crash_everywhere_with(seed, options, 2 << 20, &load);
     }
 }

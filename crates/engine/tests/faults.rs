@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Model, Random, Rig, Weights, check_get, key, step};
+use common::{Model, Random, Rig, Weights, check_get, key, ripq, step};
 use pumice::CacheOptions;
 use pumice_device::{FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_world::ManualClock;
@@ -18,6 +18,14 @@ fn options() -> CacheOptions {
         item_bytes_max: 200 << 10,
         ..CacheOptions::default()
     }
+}
+
+fn of_layout(seed: u64) -> CacheOptions {
+    let mut options = options();
+    if seed % 2 == 1 {
+        (options.layout, options.buffers_max) = (ripq(), 10);
+    }
+    options
 }
 
 /// Random operations under `plan`, with kills between them. Returns hits and what was injected.
@@ -35,7 +43,7 @@ fn survive(seed: u64, plan: FaultPlan) -> (u64, pumice_device::FaultCounts) {
         let rig = Rig::open(
             FaultyDevice::new(Arc::clone(&medium)),
             Arc::clone(&clock),
-            options(),
+            of_layout(seed),
         );
         // What the crash took is gone for good: from here on a key that was missing must stay so.
         for n in 0..KEYS {

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Model, Random, Rig, Weights, check_get, step};
+use common::{Model, Random, Rig, Weights, check_get, ripq, step};
 use pumice::{CacheOptions, FlashWrite, HashLimit};
 use pumice_device::{MemDevice, MemMedium};
 use pumice_world::ManualClock;
@@ -17,8 +17,19 @@ struct Run {
     must_hit: bool,
 }
 
-/// Random operations with clean restarts and kills between them.
+/// The same operations under every layout.
 fn run(seed: u64, run: Run) -> Model {
+    let options = CacheOptions {
+        layout: ripq(),
+        buffers_max: 12,
+        ..run.options
+    };
+    run_one(seed, Run { options, ..run });
+    run_one(seed, run)
+}
+
+/// Random operations with clean restarts and kills between them.
+fn run_one(seed: u64, run: Run) -> Model {
     println!("seed {seed}: {run:?}");
     let mut random = Random(seed);
     let weights = Weights::random(&mut random);

@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::{Random, key, value};
-use pumice::{Action, CacheOptions, Cx, Meta, ObjectCache};
+use common::{Random, key, ripq, value};
+use pumice::{Action, CacheOptions, Cx, LayoutOptions, Meta, ObjectCache};
 use pumice_device::{Device, MemDevice, MemMedium, Payload};
 use pumice_world::{Executor, ManualClock};
 use std::collections::HashMap;
@@ -120,6 +120,12 @@ fn work(worker: u64, medium: Arc<MemMedium>, clock: Arc<ManualClock>, cache: Obj
 
 #[test]
 fn workers_that_set_read_reclaim_and_checkpoint_at_once_neither_wait_for_ever_nor_see_old_values() {
+    for layout in [LayoutOptions::default(), ripq()] {
+        work_at_once(layout);
+    }
+}
+
+fn work_at_once(layout: LayoutOptions) {
     // 4 MiB of flash has a log of 1,024 records: a checkpoint every 256 overwrites.
     let medium = Arc::new(MemMedium::new(4 << 20));
     let clock = Arc::new(ManualClock::new(1_000));
@@ -127,6 +133,7 @@ fn workers_that_set_read_reclaim_and_checkpoint_at_once_neither_wait_for_ever_no
         dram_bytes: 1 << 20,
         block_bytes: Some(64 << 10),
         buffers_max: 8,
+        layout,
         ..CacheOptions::default()
     };
     let executor = Executor::new();

@@ -3,7 +3,7 @@
 use crate::footer::{FooterEntry, Trailer, footer_len};
 use crate::record::{HEADER_BYTES, RecordParts};
 use parking_lot::Mutex;
-use pumice_index::Location;
+use pumice_index::{Location, Mapping};
 use pumice_memory::{Buffer, Payload};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -50,14 +50,29 @@ pub(crate) struct Composed {
 /// A record that stands in an open block. Its block is not sealed before this is dropped: drop it after the mapping
 /// is made.
 pub struct Appended<B> {
-    /// Where the record is, from now on for good.
-    pub location: Location,
+    /// The mapping to make: where the record is, from now on for good.
+    pub mapping: Mapping,
     block: Arc<OpenBlock<B>>,
 }
 
 impl<B> Appended<B> {
     pub(crate) fn block(&self) -> &OpenBlock<B> {
         &self.block
+    }
+}
+
+impl<B: Buffer> Appended<B> {
+    /// Copies the record to where it was reserved, once.
+    pub(crate) fn copy(&self, cache_id: u64, parts: &RecordParts<'_>) {
+        let at = self.block.position_of(self.mapping.location);
+        let header = parts.header(self.block.sequence).encode(cache_id, parts.key);
+        put_head(&*self.block.buffer, at, &header, parts.key);
+        // SAFETY: the range was reserved for this record alone, and nobody reads it before the mapping is made.
+        unsafe {
+            self.block
+                .buffer
+                .put(at + HEADER_BYTES + parts.key.len(), parts.value)
+        };
     }
 }
 
@@ -83,49 +98,45 @@ impl<B: Buffer> OpenBlock<B> {
         }
     }
 
-    /// Copies a record of padded length `len` into the block; `None` where it does not fit any more. `survivor`: it was
-    /// moved here from another block.
-    pub fn append(
+    /// Reserves room for a record of padded length `len`; `None` where it does not fit any more. `survivor`: it is moved here
+    /// from another block. The caller copies the record with [`Appended::copy`] before anybody hears of the mapping.
+    pub(crate) fn reserve(
         self: &Arc<Self>,
-        cache_id: u64,
         hash: u64,
         parts: &RecordParts<'_>,
         len: usize,
+        note: u32,
         survivor: bool,
     ) -> Option<Appended<B>> {
-        let at = {
-            let mut fill = self.fill.lock();
-            let at = fill.at;
-            if at + len + footer_len(fill.entries.len() + 1) > self.block_bytes {
-                return None;
-            }
-            fill.at += len;
-            let offset = u32::try_from(at).expect("blocks are at most 256 MiB");
-            if survivor {
-                fill.survivors.push(offset);
-            }
-            fill.entries.push(FooterEntry {
-                hash,
-                version: parts.version,
-                offset,
-                len: u32::try_from(len).expect("records are at most 1 MiB"),
-                expiry: parts.expiry,
-            });
-            self.writers.fetch_add(1, Ordering::Relaxed);
-            at
-        };
-        let appended = Appended {
-            location: Location {
-                offset: self.device_offset + at as u64,
-                len: u32::try_from(len).expect("records are at most 1 MiB"),
+        let len_bytes = u32::try_from(len).expect("records are at most 1 MiB");
+        let mut fill = self.fill.lock();
+        let at = fill.at;
+        if at + len + footer_len(fill.entries.len() + 1) > self.block_bytes {
+            return None;
+        }
+        fill.at += len;
+        let offset = u32::try_from(at).expect("blocks are at most 256 MiB");
+        if survivor {
+            fill.survivors.push(offset);
+        }
+        fill.entries.push(FooterEntry {
+            hash,
+            version: parts.version,
+            offset,
+            len: len_bytes,
+            expiry: parts.expiry,
+        });
+        self.writers.fetch_add(1, Ordering::Relaxed);
+        Some(Appended {
+            mapping: Mapping {
+                location: Location {
+                    offset: self.device_offset + at as u64,
+                    len: len_bytes,
+                },
+                note,
             },
             block: Arc::clone(self),
-        };
-        let header = parts.header(self.sequence).encode(cache_id, parts.key);
-        put_head(&*self.buffer, at, &header, parts.key);
-        // SAFETY: `at..at + len` was reserved for this call alone, and nobody reads it before the mapping is made.
-        unsafe { self.buffer.put(at + HEADER_BYTES + parts.key.len(), parts.value) };
-        Some(appended)
+        })
     }
 
     /// Whether a record of padded length `len` still fits.

@@ -67,7 +67,8 @@ impl FooterEntry {
 /// |     36 |    4 | `entries_crc` | CRC-32C over the cache id and the entries                  |
 /// |     40 |    4 | `time`        | Unix seconds at sealing: a restart never starts before it  |
 /// |     44 |    4 | `expiry_max`  | latest expiry of its objects, 2^32 - 1 if one has none     |
-/// |     48 |   16 | zero          | nonzero: treat as never sealed                             |
+/// |     48 |    2 | `position`    | in the queue at sealing, in 65,535ths                      |
+/// |     50 |   14 | zero          | nonzero: treat as never sealed                             |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trailer {
     /// Number of the block.
@@ -82,6 +83,8 @@ pub struct Trailer {
     pub time: u32,
     /// Latest expiry of the block's objects.
     pub expiry_max: u32,
+    /// Where the block stood in the queue when it was sealed, in 65,535ths of its bytes from the tail.
+    pub position: u16,
 }
 
 impl Trailer {
@@ -103,7 +106,8 @@ impl Trailer {
         out.extend_from_slice(&self.entries_crc.to_le_bytes());
         out.extend_from_slice(&self.time.to_le_bytes());
         out.extend_from_slice(&self.expiry_max.to_le_bytes());
-        out.extend_from_slice(&[0; 16]);
+        out.extend_from_slice(&self.position.to_le_bytes());
+        out.extend_from_slice(&[0; 14]);
         let crc = checksum(cache_id, &[&out[start + 4..]]);
         out[start..start + 4].copy_from_slice(&crc.to_le_bytes());
     }
@@ -132,8 +136,9 @@ impl Trailer {
             entries_crc: fields.u32()?,
             time: fields.u32()?,
             expiry_max: fields.u32()?,
+            position: fields.u16()?,
         };
-        (fields.array::<16>()? == [0; 16]).then_some(trailer)
+        (fields.array::<14>()? == [0; 14]).then_some(trailer)
     }
 }
 
@@ -148,6 +153,7 @@ pub fn encode_footer(
     block: u32,
     sequence: u64,
     time: u32,
+    position: u16,
     entries: &[FooterEntry],
 ) -> (Vec<u8>, Trailer) {
     let mut out = Vec::with_capacity(footer_len(entries.len()));
@@ -166,6 +172,7 @@ pub fn encode_footer(
         entries_crc: checksum(cache_id, &[&out]),
         time,
         expiry_max,
+        position,
     };
     trailer.encode(cache_id, &mut out);
     (out, trailer)
@@ -218,7 +225,7 @@ mod tests {
 
     #[test]
     fn footer_reads_back_and_any_flipped_bit_is_found() {
-        let (bytes, trailer) = encode_footer(42, 3, 9, 1_000, &entries());
+        let (bytes, trailer) = encode_footer(42, 3, 9, 1_000, 7, &entries());
         assert_eq!(Trailer::decode(42, &bytes), Some(trailer));
         assert_eq!(decode_entries(42, &trailer, &bytes, 65536), Some(entries()));
         assert_eq!(trailer.expiry_max, u32::MAX);
@@ -233,7 +240,7 @@ mod tests {
 
     #[test]
     fn entries_that_reach_into_the_footer_are_refused() {
-        let (bytes, trailer) = encode_footer(1, 0, 1, 0, &entries());
+        let (bytes, trailer) = encode_footer(1, 0, 1, 0, 7, &entries());
         assert_eq!(decode_entries(1, &trailer, &bytes, 4 * 160 + 100), None);
     }
 }

@@ -5,29 +5,34 @@
 //! written in one piece and from then on immutable. Space is reclaimed by whole blocks. What is overwritten or
 //! deleted while it stands on flash is recorded in the invalidation log before anyone hears of it.
 //!
-//! Layout built: `fifo`. The formats are described in `docs/formats.md`.
+//! Layouts built: `fifo`, `ripq`. The formats are described in `docs/formats.md`.
 
+pub mod align;
 pub mod block;
 pub mod checkpoint;
 pub mod codec;
 pub mod footer;
 pub mod geometry;
+mod layout;
 pub mod log;
+pub mod queue;
 pub mod reclaim;
 pub mod record;
 pub mod recovery;
 pub mod seal;
 pub mod store;
 pub mod superblock;
+mod survivors;
 
 pub use block::{Appended, OpenBlock};
 pub use geometry::{Geometry, GeometryError};
+pub use layout::{Layout, LayoutError, LayoutOptions};
 pub use log::{LogKind, LogRecord};
 pub use record::{Record, RecordHeader, RecordParts, SliceId};
 pub use recovery::{OpenError, OpenOptions, Recovered};
-pub use store::{Durability, FlashCounts, FlashStore, ReadFault, Source, Work};
+pub use store::{Durability, FlashCounts, FlashStore, Rank, ReadFault, Source, Work};
 
-use pumice_index::{FullShard, KeyHash, Location};
+use pumice_index::{FullShard, KeyHash, Location, Mapping};
 
 /// Why a copy on flash is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,9 +72,14 @@ pub trait Mappings {
     /// Removes the mapping of `hash` if it is `location`, and accounts for it; true if it was.
     fn drop_copy(&self, hash: KeyHash, location: Location, why: Gone) -> bool;
 
-    /// Makes a survivor's copy live: if `hash` is mapped to `from`, calls `append` under the shard's lock and maps it to what
-    /// that returns. False where `append` found no room; true also where the copy at `from` was dead already.
-    fn move_copy(&self, hash: KeyHash, from: Location, append: impl FnOnce() -> Option<Location>) -> bool;
+    /// Makes a survivor's copy live: if `hash` is mapped to `from`, calls `append` with the mapping, under the shard's lock, and maps
+    /// it to what that returns. False where `append` found no room; true also where the copy at `from` was dead already.
+    fn move_copy(
+        &self,
+        hash: KeyHash,
+        from: Location,
+        append: impl FnOnce(Mapping) -> Option<Mapping>,
+    ) -> bool;
 
     /// Removes every mapping into `offset..offset + len`, when nothing better than a sweep is possible; returns how many.
     fn sweep(&self, offset: u64, len: u64, why: Gone) -> u64;

@@ -1,14 +1,20 @@
 //! Reclaim: making blocks free again.
 //!
 //! The victim is a block without a live object, or whose objects have all expired, wherever it stands; else one that
-//! is more than half dead, whose live objects are moved to the active block; else the oldest (FIFO), whose objects
-//! are evicted.
+//! is more than half dead, whose live objects are moved; else the lowest. Under `fifo` that is the oldest, and its objects are
+//! evicted; under `ripq` those that were raised since move to where they belong (RIPQ, section 4.2: materialisation).
 //!
 //! A record of the reclaim goes to the log before the first mapping is removed: from then on a key of the victim may
 //! be set again without a record, so the victim's copies must not come back, even while the block still stands on
 //! flash.
 //!
-//! # Compacting
+//! # Survivors under `ripq`
+//!
+//! The record comes first here too; then the objects that stay are copied to the active blocks of their sections, and the
+//! victim is free. A crash finds those of them whose new block was sealed; what was in a buffer is gone. (To keep the victim
+//! until then, as below, would keep a block for every section that fills slowly.)
+//!
+//! # Compacting under `fifo`
 //!
 //! Moving an object removes no mapping, and needs no record. What was moved stands twice: in the victim, which counts
 //! until it is reclaimed, and in a buffer. A crash now finds the victim's copy, which is the same. Three rules keep it so:
@@ -19,9 +25,10 @@
 //!    victim's copies.
 
 use crate::footer::{FooterEntry, Trailer, decode_entries};
+use crate::layout::Layout;
 use crate::log::LogKind;
 use crate::record::{Record, is_expired};
-use crate::store::{FlashStore, Moved, State, Structure, add};
+use crate::store::{FlashStore, Moved, Order, State, Structure, add};
 use crate::{Gone, Mappings};
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_index::Location;
@@ -39,8 +46,12 @@ enum How {
     Empty,
     /// Its live objects go, as evicted or expired.
     Evict,
-    /// Its live objects move.
+    /// Its live objects move, and it waits until their new blocks are written.
     Compact,
+    /// The objects that were raised move, the others go.
+    Lowest,
+    /// Its live objects move.
+    Rescue,
 }
 
 impl<B: Buffer> FlashStore<B> {
@@ -54,7 +65,7 @@ impl<B: Buffer> FlashStore<B> {
             };
             match how {
                 How::Compact => self.compact(device, mappings, now, id).await,
-                How::Empty | How::Evict => self.reclaim_block(device, mappings, now, id, how).await,
+                _ => self.reclaim_block(device, mappings, now, id, how).await,
             }
         }
     }
@@ -66,30 +77,40 @@ impl<B: Buffer> FlashStore<B> {
         mappings: &M,
         now: u32,
     ) {
-        let ready = || self.choose(|structure| Some((structure.ready.pop_front()?, How::Evict)));
+        let ready = || self.choose(|structure, _| Some((structure.ready.pop_front()?, How::Evict)));
         while let Some((id, _)) = ready() {
             self.reclaim_block(device, mappings, now, id, How::Evict).await;
         }
-        if let Some(id) = self.choose_oldest() {
-            self.reclaim_block(device, mappings, now, id, How::Evict).await;
+        if let Some((id, how)) = self.choose_lowest() {
+            self.reclaim_block(device, mappings, now, id, how).await;
         }
     }
 
-    fn choose_oldest(&self) -> Option<u32> {
-        let chosen = self.choose(|structure| {
-            let at = structure
-                .queue
-                .iter()
-                .position(|id| !structure.is_receiver(*id))?;
-            structure.queue.remove(at).map(|id| (id, How::Evict))
-        });
-        chosen.map(|(id, _)| id)
+    fn choose_lowest(&self) -> Option<(u32, How)> {
+        self.choose(|structure, order| {
+            let sealed = self.sealed_in_order(order, structure.queue.iter().copied());
+            let id = sealed.into_iter().find(|id| !structure.is_receiver(*id))?;
+            structure.queue.retain(|queued| *queued != id);
+            Some((id, self.how_lowest()))
+        })
+    }
+
+    /// What becomes of the lowest block.
+    fn how_lowest(&self) -> How {
+        match self.layout().layout {
+            Layout::Fifo => How::Evict,
+            Layout::Ripq => How::Lowest,
+        }
     }
 
     /// Takes a victim out of the structure and notes what becomes of it.
-    fn choose(&self, take: impl FnOnce(&mut Structure<B>) -> Option<(u32, How)>) -> Option<(u32, How)> {
+    fn choose(
+        &self,
+        take: impl FnOnce(&mut Structure<B>, &Order<B>) -> Option<(u32, How)>,
+    ) -> Option<(u32, How)> {
+        let order = self.order.lock();
         let mut structure = self.shared.structure.lock();
-        let (id, how) = take(&mut structure)?;
+        let (id, how) = take(&mut structure, &order)?;
         let info = &self.blocks[id as usize];
         if how == How::Compact {
             info.set_state(State::Moved);
@@ -107,44 +128,49 @@ impl<B: Buffer> FlashStore<B> {
     }
 
     fn choose_victim(&self, now: u32) -> Option<(u32, How)> {
-        self.choose(|structure| {
+        self.choose(|structure, order| {
             if !self.wants_reclaim(structure) {
                 return None;
             }
             if let Some(id) = structure.ready.pop_front() {
                 return Some((id, How::Evict));
             }
-            let (at, how) = self.pick(structure, now)?;
-            structure.queue.remove(at).map(|id| (id, how))
+            let (id, how) = self.pick(structure, order, now)?;
+            structure.queue.retain(|queued| *queued != id);
+            Some((id, how))
         })
     }
 
-    fn pick(&self, structure: &Structure<B>, now: u32) -> Option<(usize, How)> {
-        let mut oldest = None;
-        let mut deadest: Option<(usize, u64)> = None;
-        for (at, id) in structure.queue.iter().enumerate() {
-            if structure.is_receiver(*id) {
+    fn pick(&self, structure: &Structure<B>, order: &Order<B>, now: u32) -> Option<(u32, How)> {
+        let mut lowest = None;
+        let mut deadest: Option<(u32, u64)> = None;
+        for id in self.sealed_in_order(order, structure.queue.iter().copied()) {
+            if structure.is_receiver(id) {
                 continue;
             }
-            let info = &self.blocks[*id as usize];
+            let info = &self.blocks[id as usize];
             let live = info.live.load(Ordering::Relaxed);
             let filled = info.filled.load(Ordering::Relaxed);
             if live == 0 {
-                return Some((at, How::Empty));
+                return Some((id, How::Empty));
             }
             if is_expired(info.expiry_max.load(Ordering::Relaxed), now) {
-                return Some((at, How::Evict));
+                return Some((id, How::Evict));
             }
-            oldest = oldest.or(Some(at));
+            lowest = lowest.or(Some(id));
             if live * 2 < filled && deadest.is_none_or(|(_, least)| live < least) {
-                deadest = Some((at, live));
+                deadest = Some((id, live));
             }
         }
-        match deadest {
-            // The oldest block goes as a whole anyway.
-            Some((at, _)) if Some(at) != oldest && self.may_compact(structure) => Some((at, How::Compact)),
-            _ => oldest.map(|at| (at, How::Evict)),
+        // The lowest block goes anyway.
+        if let Some((id, _)) = deadest.filter(|(id, _)| Some(*id) != lowest) {
+            match self.layout().layout {
+                Layout::Ripq => return Some((id, How::Rescue)),
+                Layout::Fifo if self.may_compact(structure) => return Some((id, How::Compact)),
+                Layout::Fifo => {}
+            }
         }
+        lowest.map(|id| (id, self.how_lowest()))
     }
 
     /// Whether a compaction would find room, and none of its results would be in the way of a checkpoint.
@@ -169,7 +195,13 @@ impl<B: Buffer> FlashStore<B> {
         let sequence = info.sequence.load(Ordering::Relaxed);
         self.append_log(device, LogKind::Reclaim, u64::from(id), sequence);
         let is_empty = how == How::Empty || info.live.load(Ordering::Relaxed) == 0;
-        if !is_empty && let Some(entries) = self.read_footer(device, id, sequence).await {
+        if !is_empty && let Some(mut entries) = self.read_footer(device, id, sequence).await {
+            if matches!(how, How::Lowest | How::Rescue) {
+                let is_tail = how == How::Lowest;
+                entries = self
+                    .move_survivors(device, mappings, now, id, entries, is_tail)
+                    .await;
+            }
             for entry in &entries {
                 let why = if is_expired(entry.expiry, now) {
                     Gone::Expired
@@ -186,6 +218,7 @@ impl<B: Buffer> FlashStore<B> {
             mappings.sweep(offset, self.geometry.block_bytes, Gone::Corrupt);
         }
         info.live.store(0, Ordering::Relaxed);
+        self.leave_order(id);
         add(&self.counters.reclaimed_blocks, 1);
         self.shared.change(|structure| {
             structure.victim = None;
@@ -271,7 +304,7 @@ impl<B: Buffer> FlashStore<B> {
 
     /// Where no block is left, evicts the oldest, which is to go before a younger block's objects. Where no buffer is, waits
     /// for blocks that are being written; for nothing else: whoever would do that may be waiting for this.
-    async fn make_survivor_room<D: Device<Buf = B>, M: Mappings>(
+    pub(crate) async fn make_survivor_room<D: Device<Buf = B>, M: Mappings>(
         &self,
         device: &D,
         mappings: &M,
@@ -281,10 +314,9 @@ impl<B: Buffer> FlashStore<B> {
         let is_out_of_blocks = self.shared.structure.lock().free.is_empty();
         if is_out_of_blocks
             && may_evict
-            && let Some(oldest) = self.choose_oldest()
+            && let Some((lowest, how)) = self.choose_lowest()
         {
-            self.reclaim_block(device, mappings, now, oldest, How::Evict)
-                .await;
+            self.reclaim_block(device, mappings, now, lowest, how).await;
         }
         if !self.lockstep {
             self.wait_for(|structure| {
@@ -294,9 +326,9 @@ impl<B: Buffer> FlashStore<B> {
         }
     }
 
-    fn has_survivor_room(&self) -> bool {
+    pub(crate) fn has_survivor_room(&self) -> bool {
         let len = usize::try_from(self.record_max()).expect("at most 1 MiB");
-        self.active.lock().as_ref().is_some_and(|block| block.fits(len)) || {
+        self.order.lock().open.iter().any(|block| block.fits(len)) || {
             let structure = self.shared.structure.lock();
             self.has_buffer(&structure) && !structure.free.is_empty()
         }
@@ -304,7 +336,7 @@ impl<B: Buffer> FlashStore<B> {
 
     /// Copies a live record to the active block; its copy becomes live by compare-and-set of the mapping. False where
     /// there is no room; true also where the record died meanwhile.
-    fn move_record<M: Mappings>(
+    pub(crate) fn move_record<M: Mappings>(
         &self,
         mappings: &M,
         victim: u32,
@@ -314,13 +346,16 @@ impl<B: Buffer> FlashStore<B> {
     ) -> bool {
         // The block must not be sealed before the mapping is made: the guard outlives the call.
         let mut guard = None;
-        let moved = mappings.move_copy(hash, from, || {
-            let appended = self.append(hash, &record.parts(), true)?;
+        let mut former = None;
+        let moved = mappings.move_copy(hash, from, |mapping| {
+            let appended = self.append_survivor(hash, &record.parts(), mapping)?;
             self.note_receiver(victim, appended.block().id);
-            Some(guard.insert(appended).location)
+            former = Some(mapping);
+            Some(guard.insert(appended).mapping)
         });
-        if moved && guard.is_some() {
-            self.forget(from);
+        if let Some(former) = former {
+            // The object lives on, and with it its rank.
+            self.forget(None, former);
         }
         moved
     }

@@ -107,7 +107,9 @@ impl<B: Buffer> FlashStore<B> {
             mappings.with(entry.hash, |shard| shard.is_live(entry.hash, location))
         });
         let trailer = (!entries.is_empty()).then(|| {
-            let (footer, trailer) = encode_footer(self.cache_id, block.id, block.sequence, now, &entries);
+            let position = self.position_of_block(block.id);
+            let (footer, trailer) =
+                encode_footer(self.cache_id, block.id, block.sequence, now, position, &entries);
             block.put_footer(&footer);
             trailer
         });
@@ -121,7 +123,9 @@ impl<B: Buffer> FlashStore<B> {
     async fn write_block<D: Device<Buf = B>>(&self, device: &D, block: &OpenBlock<B>) -> io::Result<()> {
         let block_bytes = usize::try_from(self.geometry.block_bytes).expect("at most 256 MiB");
         let offset = self.geometry.block_offset(block.id);
+        self.align(device).await;
         add(&self.counters.written_bytes, self.geometry.block_bytes);
+        add(&self.counters.block_bytes, self.geometry.block_bytes);
         device
             .write(offset, Arc::clone(&block.buffer), 0..block_bytes)
             .await?;
@@ -140,6 +144,9 @@ impl<B: Buffer> FlashStore<B> {
             self.blocks[id as usize].set_state(State::Sealed);
         }
         self.open.lock().retain(|open| open.id != id);
+        if !matches!(end, Sealed::Written) {
+            self.leave_order(id);
+        }
         let blocks = &self.blocks;
         work.finish(|structure| {
             structure.buffers.push(buffer);

@@ -2,12 +2,12 @@
 
 use crate::codec::{Fields, checksum};
 use crate::geometry::Geometry;
+use crate::layout::Layout;
 use pumice_memory::SECTOR_BYTES;
 
 const MAGIC: [u8; 8] = *b"PUMICE\r\n";
 /// Version of every format on the device; a change of any of them is a new number.
-pub const FORMAT: u32 = 1;
-const LAYOUT_FIFO: u16 = 1;
+pub const FORMAT: u32 = 2;
 
 /// Where a checkpoint stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -31,6 +31,8 @@ pub struct Superblock {
     pub hash_seed: u64,
     /// The division of the device.
     pub geometry: Geometry,
+    /// How objects are arranged.
+    pub layout: Layout,
     /// Counts superblock writes; the higher slot wins.
     pub generation: u64,
     /// Counts starts: the upper bits of versions.
@@ -89,7 +91,7 @@ impl Superblock {
         }
         out.extend_from_slice(&self.epoch.to_le_bytes());
         out.extend_from_slice(&self.time.to_le_bytes());
-        out.extend_from_slice(&LAYOUT_FIFO.to_le_bytes());
+        out.extend_from_slice(&(self.layout as u16).to_le_bytes());
         out.extend_from_slice(&[u8::from(self.clean), u8::from(self.discard)]);
         for checkpoint in &self.checkpoints {
             out.extend_from_slice(&checkpoint.id.to_le_bytes());
@@ -135,7 +137,7 @@ impl Superblock {
         let generation = fields.u64()?;
         let epoch = fields.u32()?;
         let time = fields.u32()?;
-        let layout = fields.u16()?;
+        let layout = Layout::from_number(fields.u16()?)?;
         let [clean, discard] = fields.array()?;
         let mut checkpoints = [CheckpointRef::default(); 2];
         for checkpoint in &mut checkpoints {
@@ -155,13 +157,14 @@ impl Superblock {
             log_slots,
             data_offset,
         };
-        if Geometry::plan(capacity, block_bytes).ok() != Some(geometry) || layout != LAYOUT_FIFO {
+        if Geometry::plan(capacity, block_bytes).ok() != Some(geometry) {
             return None;
         }
         Some(SlotContent::Valid(Self {
             cache_id,
             hash_seed,
             geometry,
+            layout,
             generation,
             epoch,
             clean: clean == 1,
@@ -182,6 +185,7 @@ mod tests {
             cache_id: 1,
             hash_seed: 2,
             geometry: Geometry::plan(1 << 30, 1 << 20).unwrap(),
+            layout: Layout::Ripq,
             generation: 7,
             epoch: 3,
             clean: true,

@@ -1,4 +1,4 @@
-//! The full index: every mapping in DRAM, at about ten bytes an object.
+//! The full index: every mapping in DRAM, at nine to eleven bytes an object.
 //!
 //! Hash bits are used from the top: the first choose the shard, the next are the tag. Two keys with the same shard
 //! and tag are one key to this index: the later takes the earlier's place. With 36 to 42 bits that happens to one object in
@@ -6,12 +6,16 @@
 //!
 //! Every method is called under the shard's lock, which the owner of the shards holds; none waits for anything.
 
-use crate::{Candidates, KeyHash, Location, Lookup, PackedTable, TableFull, TableShape};
+use crate::{Candidates, KeyHash, Location, Lookup, Mapping, PackedTable, TableFull, TableShape};
 use pumice_memory::PagePool;
 use std::sync::Arc;
 
-/// Bits of a length in units, so the longest object is 65,536 units: 1 MiB.
-const LEN_BITS: u32 = 16;
+/// Bits of a length: 4 of exponent, 8 of mantissa.
+const LEN_BITS: u32 = 12;
+/// The longest object in units; with units of 16 bytes 1 MiB.
+const UNITS_MAX: u64 = 1 << 16;
+/// Bits of an offset in units, at most: beyond that the unit grows.
+const OFFSET_BITS_MAX: u32 = 38;
 /// Hash bits, shard and tag together, that a mapping should keep.
 const HASH_BITS_MIN: u32 = 36;
 
@@ -22,18 +26,46 @@ pub struct IndexShape {
     shard_bits: u32,
     unit_bytes: u64,
     offset_bits: u32,
+    note_bits: u32,
+}
+
+/// The code of a length in units. Up to 512 units each has its own; above, those that are a multiple of a power of two: the step
+/// is at most 1/256 of the length.
+fn code_of_len(units: u64) -> u64 {
+    if units <= 256 {
+        return units - 1;
+    }
+    let exponent = u64::from((units - 1).ilog2()) - 7;
+    exponent << 8 | (((units - 1) >> (exponent - 1)) - 256)
+}
+
+/// The length in units that a code stands for: the longest of those that share it.
+fn len_of_code(code: u64) -> u64 {
+    match code >> 8 {
+        0 => code + 1,
+        exponent => (257 + (code & 0xFF)) << (exponent - 1),
+    }
+}
+
+/// The length in bytes that a record of `len` bytes takes on a device with this unit: the next that a mapping can say.
+pub fn padded_len(len: u64, unit_bytes: u64) -> u64 {
+    let units = len.div_ceil(unit_bytes).max(1);
+    if units > UNITS_MAX {
+        return units * unit_bytes;
+    }
+    len_of_code(code_of_len(units)) * unit_bytes
 }
 
 impl IndexShape {
-    /// The shape for a device of `capacity` bytes and 2^`shard_bits` shards.
-    pub fn new(capacity: u64, shard_bits: u32) -> Self {
+    /// The shape for a device of `capacity` bytes and 2^`shard_bits` shards, with `note_bits` (at most 16) beside each location.
+    pub fn new(capacity: u64, shard_bits: u32, note_bits: u32) -> Self {
         let mut unit_bytes = 16;
-        // Beyond 4 TiB the unit grows, so that offsets stay within 38 bits and tags within an entry of 10 bytes.
-        while capacity / unit_bytes > 1 << 38 {
+        // On large devices the unit grows, so that enough hash bits find room in an entry of 10 bytes.
+        while capacity / unit_bytes > 1 << (OFFSET_BITS_MAX - note_bits.min(4)) {
             unit_bytes *= 2;
         }
         let offset_bits = 64 - (capacity / unit_bytes).saturating_sub(1).leading_zeros();
-        let payload_bits = offset_bits + LEN_BITS;
+        let payload_bits = offset_bits + LEN_BITS + note_bits;
         let rest_bytes = (6..8)
             .find(|r| payload_bits < 8 * r && 16 + 8 * r - payload_bits + shard_bits >= HASH_BITS_MIN)
             .unwrap_or(8);
@@ -42,6 +74,7 @@ impl IndexShape {
             shard_bits,
             unit_bytes,
             offset_bits,
+            note_bits,
         }
     }
 
@@ -52,7 +85,7 @@ impl IndexShape {
 
     /// The longest object that can be mapped, in bytes, padding included.
     pub fn len_max(&self) -> u64 {
-        self.unit_bytes << LEN_BITS
+        self.unit_bytes * UNITS_MAX
     }
 
     /// Bytes of one mapping, without slack.
@@ -83,22 +116,41 @@ impl IndexShape {
         (hash << self.shard_bits) >> (64 - self.table.tag_bits())
     }
 
-    fn pack(&self, location: Location) -> u64 {
+    fn place_bits(&self) -> u32 {
+        self.offset_bits + LEN_BITS
+    }
+
+    /// The payload without its note.
+    fn place(&self, payload: u64) -> u64 {
+        payload & ((1 << self.place_bits()) - 1)
+    }
+
+    fn pack_place(&self, location: Location) -> u64 {
         let offset = location.offset / self.unit_bytes;
         let len = u64::from(location.len) / self.unit_bytes;
         debug_assert!(location.offset.is_multiple_of(self.unit_bytes) && offset >> self.offset_bits == 0);
-        debug_assert!(
-            len > 0 && len <= 1 << LEN_BITS && u64::from(location.len).is_multiple_of(self.unit_bytes)
+        debug_assert_eq!(
+            padded_len(location.len.into(), self.unit_bytes),
+            u64::from(location.len)
         );
-        (len - 1) << self.offset_bits | offset
+        code_of_len(len) << self.offset_bits | offset
     }
 
-    fn unpack(&self, payload: u64) -> Location {
-        let offset = payload & ((1 << self.offset_bits) - 1);
-        let len = (payload >> self.offset_bits) + 1;
-        Location {
-            offset: offset * self.unit_bytes,
-            len: u32::try_from(len * self.unit_bytes).expect("at most 2^16 units of at most 2^15 bytes"),
+    fn pack(&self, mapping: Mapping) -> u64 {
+        debug_assert!(u64::from(mapping.note) >> self.note_bits == 0);
+        u64::from(mapping.note) << self.place_bits() | self.pack_place(mapping.location)
+    }
+
+    fn unpack(&self, payload: u64) -> Mapping {
+        let place = self.place(payload);
+        let offset = place & ((1 << self.offset_bits) - 1);
+        let len = len_of_code(place >> self.offset_bits) * self.unit_bytes;
+        Mapping {
+            location: Location {
+                offset: offset * self.unit_bytes,
+                len: u32::try_from(len).expect("at most 2^16 units of at most 2^15 bytes"),
+            },
+            note: (payload >> self.place_bits()) as u32,
         }
     }
 }
@@ -120,26 +172,44 @@ impl FullShard {
 
     /// What is known of `hash`.
     pub fn lookup(&self, hash: KeyHash) -> Lookup {
-        match self.get(hash) {
-            Some(location) => Lookup::Hit(Candidates(location)),
+        match self.mapping(hash) {
+            Some(mapping) => Lookup::Hit(Candidates(mapping)),
             None => Lookup::Miss,
         }
     }
 
     /// Where `hash` is mapped to.
     pub fn get(&self, hash: KeyHash) -> Option<Location> {
+        self.mapping(hash).map(|mapping| mapping.location)
+    }
+
+    /// Where `hash` is mapped to, and the note.
+    pub fn mapping(&self, hash: KeyHash) -> Option<Mapping> {
         self.table
             .find(self.shape.tag(hash), |_| true)
             .map(|p| self.shape.unpack(p))
     }
 
-    /// Maps `hash` to `location`, in place of whatever it was mapped to, which is returned.
+    /// The mapping of `hash` if it is to `location`, which is what makes a copy live.
+    pub fn live(&self, hash: KeyHash, location: Location) -> Option<Mapping> {
+        let place = self.shape.pack_place(location);
+        self.table
+            .find(self.shape.tag(hash), |p| self.shape.place(p) == place)
+            .map(|p| self.shape.unpack(p))
+    }
+
+    /// Whether `hash` is mapped to `location`.
+    pub fn is_live(&self, hash: KeyHash, location: Location) -> bool {
+        self.live(hash, location).is_some()
+    }
+
+    /// Maps `hash`, in place of whatever it was mapped to, which is returned.
     ///
     /// # Errors
     /// [`TableFull`] where the hash was not mapped and no page is to be had; nothing has changed then.
-    pub fn set(&mut self, hash: KeyHash, location: Location) -> Result<Option<Location>, TableFull> {
+    pub fn set(&mut self, hash: KeyHash, mapping: Mapping) -> Result<Option<Mapping>, TableFull> {
         let tag = self.shape.tag(hash);
-        let new = self.shape.pack(location);
+        let new = self.shape.pack(mapping);
         if let Some((old, _)) = self.table.update(tag, |_| Some(new)) {
             return Ok(Some(self.shape.unpack(old)));
         }
@@ -147,31 +217,35 @@ impl FullShard {
         Ok(None)
     }
 
-    /// Maps `hash` to `new` if it is mapped to `old`: how a survivor's copy becomes live.
-    pub fn compare_and_set(&mut self, hash: KeyHash, old: Location, new: Location) -> bool {
-        let (old, new) = (self.shape.pack(old), self.shape.pack(new));
-        self.table
-            .update(self.shape.tag(hash), |p| (p == old).then_some(new))
-            .is_some()
+    /// Maps `hash` to `new` if it is mapped to `old`, and returns what was there: how a survivor's copy becomes live.
+    pub fn compare_and_set(&mut self, hash: KeyHash, old: Location, new: Mapping) -> Option<Mapping> {
+        let shape = self.shape;
+        let (old, new) = (shape.pack_place(old), shape.pack(new));
+        let changed = self
+            .table
+            .update(shape.tag(hash), |p| (shape.place(p) == old).then_some(new));
+        changed.map(|(old, _)| shape.unpack(old))
+    }
+
+    /// Changes the note of `hash` if it is mapped to `location`.
+    pub fn set_note(&mut self, hash: KeyHash, location: Location, note: u32) {
+        self.compare_and_set(hash, location, Mapping { location, note });
     }
 
     /// Removes the mapping of `hash`, whatever it is.
-    pub fn remove(&mut self, hash: KeyHash) -> Option<Location> {
+    pub fn remove(&mut self, hash: KeyHash) -> Option<Mapping> {
         self.table
             .remove(self.shape.tag(hash), |_| true)
             .map(|p| self.shape.unpack(p))
     }
 
-    /// Removes the mapping of `hash` if it is `location`.
-    pub fn remove_at(&mut self, hash: KeyHash, location: Location) -> bool {
-        let packed = self.shape.pack(location);
-        self.table.remove(self.shape.tag(hash), |p| p == packed).is_some()
-    }
-
-    /// Whether `hash` is mapped to `location`, which is what makes a copy live.
-    pub fn is_live(&self, hash: KeyHash, location: Location) -> bool {
-        let packed = self.shape.pack(location);
-        self.table.find(self.shape.tag(hash), |p| p == packed).is_some()
+    /// Removes the mapping of `hash` if it is to `location`.
+    pub fn remove_at(&mut self, hash: KeyHash, location: Location) -> Option<Mapping> {
+        let shape = self.shape;
+        let place = shape.pack_place(location);
+        self.table
+            .remove(shape.tag(hash), |p| shape.place(p) == place)
+            .map(|p| shape.unpack(p))
     }
 
     /// Bytes of one dumped mapping.
@@ -194,14 +268,26 @@ impl FullShard {
         self.table.dram_bytes()
     }
 
-    /// Calls `visit` with every location.
-    pub fn for_each(&self, mut visit: impl FnMut(Location)) {
+    /// Calls `visit` with every mapping.
+    pub fn for_each(&self, mut visit: impl FnMut(Mapping)) {
         self.table
             .for_each(|_, payload| visit(self.shape.unpack(payload)));
     }
 
-    /// Keeps the mappings whose location `keep` likes.
-    pub fn retain(&mut self, mut keep: impl FnMut(Location) -> bool) {
+    /// Changes the note of every mapping to what `note` says.
+    pub fn rewrite_notes(&mut self, mut note: impl FnMut(Mapping) -> u32) {
+        let shape = self.shape;
+        self.table.rewrite(|payload| {
+            let mapping = shape.unpack(payload);
+            shape.pack(Mapping {
+                note: note(mapping),
+                ..mapping
+            })
+        });
+    }
+
+    /// Keeps the mappings that `keep` likes.
+    pub fn retain(&mut self, mut keep: impl FnMut(Mapping) -> bool) {
         let shape = self.shape;
         self.table.retain(|_, payload| keep(shape.unpack(payload)));
     }
@@ -223,7 +309,7 @@ impl FullShard {
 
     /// Adds one mapping that [`FullShard::dump`] wrote, if `keep` likes its location; false where there is no room.
     /// The bytes have been checked by the caller's checksum; a wrong length is ignored.
-    pub fn load(&mut self, entry: &[u8], keep: impl FnOnce(Location) -> bool) -> bool {
+    pub fn load(&mut self, entry: &[u8], keep: impl FnOnce(Mapping) -> bool) -> bool {
         if entry.len() != self.shape.entry_bytes() {
             return true;
         }
@@ -249,17 +335,38 @@ impl FullShard {
 mod tests {
     use super::*;
 
-    fn shard(capacity: u64, shard_bits: u32) -> FullShard {
+    fn shard(capacity: u64, shard_bits: u32, note_bits: u32) -> FullShard {
         FullShard::new(
-            IndexShape::new(capacity, shard_bits),
+            IndexShape::new(capacity, shard_bits, note_bits),
             PagePool::standalone(1 << 20).unwrap(),
         )
     }
 
     #[test]
-    fn locations_survive_packing_at_every_size_of_device() {
-        for capacity in [1 << 20, 2 << 30, 64 << 30, 3 << 40, 64u64 << 40] {
-            let mut shard = shard(capacity, 8);
+    fn lengths_are_told_apart_up_to_512_units_and_to_a_256th_above() {
+        for units in 1..=UNITS_MAX {
+            let padded = len_of_code(code_of_len(units));
+            assert!(
+                padded >= units && (padded - units) * 256 <= units,
+                "{units}: {padded}"
+            );
+            assert!(units > 512 || padded == units);
+            assert_eq!(len_of_code(code_of_len(padded)), padded);
+            assert_eq!(padded_len(units * 16 - 15, 16), padded * 16);
+        }
+        assert!(code_of_len(UNITS_MAX) < 1 << LEN_BITS);
+    }
+
+    #[test]
+    fn mappings_survive_packing_at_every_size_of_device() {
+        for (capacity, note_bits) in [
+            (1 << 20, 0),
+            (2 << 30, 11),
+            (64 << 30, 11),
+            (3 << 40, 11),
+            (64u64 << 40, 0),
+        ] {
+            let mut shard = shard(capacity, 8, note_bits);
             let unit = shard.shape.unit_bytes();
             for location in [
                 Location {
@@ -275,40 +382,68 @@ mod tests {
                     len: (shard.shape.len_max()) as u32,
                 },
             ] {
-                shard.set(99, location).unwrap();
-                assert_eq!(shard.get(99), Some(location), "capacity {capacity}");
+                let note = (1 << note_bits) - 1;
+                let mapping = Mapping { location, note };
+                shard.set(99, mapping).unwrap();
+                assert_eq!(shard.mapping(99), Some(mapping), "capacity {capacity}");
                 let mut bytes = Vec::new();
                 shard.dump(&mut bytes);
                 assert_eq!(bytes.len(), shard.shape.entry_bytes());
                 shard.clear();
                 assert!(shard.load(&bytes, |_| true));
-                assert_eq!(shard.get(99), Some(location));
+                assert_eq!(shard.mapping(99), Some(mapping));
+                shard.set_note(99, location, 0);
+                assert_eq!(shard.live(99, location).map(|mapping| mapping.note), Some(0));
+                shard.rewrite_notes(|_| note);
+                assert_eq!(shard.mapping(99), Some(mapping));
             }
         }
     }
 
     #[test]
     fn a_hash_and_tag_collision_replaces_and_conditional_changes_see_it() {
-        let mut shard = shard(1 << 30, 4);
+        let mut shard = shard(1 << 30, 4, 0);
         let (a, b) = (0x1234_5678_9ABC_0000, 0x1234_5678_9ABC_0001);
         let at = |offset| Location { offset, len: 160 };
-        assert_eq!(shard.set(a, at(0)), Ok(None));
+        let to = |offset| Mapping {
+            location: at(offset),
+            note: 0,
+        };
+        assert_eq!(shard.set(a, to(0)), Ok(None));
         assert_eq!(
-            shard.set(b, at(160)),
-            Ok(Some(at(0))),
+            shard.set(b, to(160)),
+            Ok(Some(to(0))),
             "the tags are equal, so the stranger is replaced"
         );
         assert!(!shard.is_live(a, at(0)));
-        assert!(!shard.compare_and_set(a, at(0), at(320)));
-        assert!(shard.compare_and_set(b, at(160), at(320)));
-        assert!(!shard.remove_at(b, at(160)));
-        assert!(shard.remove_at(b, at(320)));
+        assert_eq!(shard.compare_and_set(a, at(0), to(320)), None);
+        assert_eq!(shard.compare_and_set(b, at(160), to(320)), Some(to(160)));
+        assert_eq!(shard.remove_at(b, at(160)), None);
+        assert_eq!(shard.remove_at(b, at(320)), Some(to(320)));
         assert!(shard.is_empty());
     }
 
     #[test]
-    fn mappings_cost_nine_bytes_up_to_some_gigabytes_and_ten_above() {
-        assert_eq!(IndexShape::new(4 << 30, 8).entry_bytes(), 9);
-        assert_eq!(IndexShape::new(3 << 40, 8).entry_bytes(), 10);
+    fn mappings_cost_eight_to_ten_bytes_and_keep_enough_of_the_hash() {
+        for (capacity, shard_bits, note_bits, bytes) in [
+            (4 << 30, 8, 0, 9),
+            (3 << 40, 12, 0, 10),
+            (4 << 30, 8, 11, 10),
+            (64 << 30, 12, 11, 10),
+            (670 << 30, 12, 11, 10),
+            (3u64 << 40, 12, 11, 10),
+        ] {
+            let shape = IndexShape::new(capacity, shard_bits, note_bits);
+            assert_eq!(
+                shape.entry_bytes(),
+                bytes,
+                "{capacity} bytes, {note_bits} bits of note"
+            );
+            assert!(
+                shape.identity_bits() >= 35,
+                "{capacity}: {} bits",
+                shape.identity_bits()
+            );
+        }
     }
 }

@@ -1,12 +1,12 @@
 //! Indexes: which key is where on flash.
 //!
-//! One index is built: [`full`], every mapping in DRAM, packed into about ten bytes. Its table, [`PackedTable`], also serves the
+//! One index is built: [`full`], every mapping in DRAM, packed into nine or ten bytes. Its table, [`PackedTable`], also serves the
 //! DRAM tier. An index knows hashes and locations; it never sees a key or does I/O.
 
 pub mod full;
 mod table;
 
-pub use full::{FullShard, IndexShape};
+pub use full::{FullShard, IndexShape, padded_len};
 pub use table::{PackedTable, TableFull, TableShape};
 
 /// The hash that stands for a key: XXH3-64, seeded per cache.
@@ -19,6 +19,15 @@ pub struct Location {
     pub offset: u64,
     /// Length in bytes, padding included, a multiple of the index's unit.
     pub len: u32,
+}
+
+/// Where an object is, and what its layout wants kept with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// Where the bytes are.
+    pub location: Location,
+    /// The layout's note, as many bits as [`IndexShape`] was given; 0 to begin with.
+    pub note: u32,
 }
 
 /// What an index knows of a hash.
@@ -34,16 +43,16 @@ pub enum Lookup {
 
 /// The places worth looking at for one key. Today's index keeps one mapping per tag, so there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Candidates(Location);
+pub struct Candidates(Mapping);
 
 impl Candidates {
     /// The places, the likeliest first.
-    pub fn iter(&self) -> impl Iterator<Item = Location> {
+    pub fn iter(&self) -> impl Iterator<Item = Mapping> {
         std::iter::once(self.0)
     }
 
     /// The likeliest place.
-    pub fn first(&self) -> Location {
+    pub fn first(&self) -> Mapping {
         self.0
     }
 }

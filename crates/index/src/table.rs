@@ -189,6 +189,20 @@ impl PackedTable {
         }
     }
 
+    /// Changes every payload to what `change` makes of it.
+    pub fn rewrite(&mut self, mut change: impl FnMut(u64) -> u64) {
+        for bucket in 0..self.buckets() {
+            for slot in 0..self.count(bucket) {
+                let (tag, payload) = self.entry(bucket, slot);
+                let new = change(payload);
+                debug_assert!(new >> self.shape.payload_bits == 0);
+                if new != payload {
+                    self.write_rest(bucket, slot, tag, new);
+                }
+            }
+        }
+    }
+
     /// Keeps the entries that `keep` likes.
     pub fn retain(&mut self, mut keep: impl FnMut(u64, u64) -> bool) {
         for bucket in 0..self.buckets() {

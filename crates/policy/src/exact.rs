@@ -11,7 +11,7 @@ pub const MAX_OBJECTS: u32 = u32::MAX - 1;
 pub enum Insertion {
     /// It is resident now.
     Inserted,
-    /// It is larger than the whole cache, which is left as it was (but for an older copy, which is gone).
+    /// It is larger than the cache takes, which is left as it was (but for an older copy, which is gone).
     Rejected,
 }
 
@@ -20,19 +20,16 @@ pub enum Insertion {
 /// # Contract
 ///
 /// Sizes and the capacity are in the same unit, bytes or objects (every size 1). A resident object keeps the size it
-/// was inserted with. An insertion evicts until the new object fits, and not more. All operations take constant time,
-/// per evicted object where they evict. Not thread-safe.
+/// was inserted with. An insertion evicts until the new object fits, and not more. Operations take constant time, or
+/// logarithmic where the policy says so, per evicted object where they evict. Not thread-safe.
 ///
 /// # Panics
 /// An implementation may panic on numbers from [`MAX_OBJECTS`] on.
 pub trait ExactPolicy {
     /// Name of the policy on the command line.
-    const NAME: &'static str;
+    fn name(&self) -> String;
 
-    /// An empty cache; `capacity` is in the unit of sizes.
-    fn new(capacity: u64) -> Self;
-
-    /// The capacity.
+    /// The capacity, in the unit of sizes.
     fn capacity(&self) -> u64;
 
     /// The sum of the sizes of resident objects; never above the capacity.

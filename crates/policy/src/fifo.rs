@@ -11,13 +11,18 @@ pub struct Fifo {
     queue: Queue,
 }
 
-impl ExactPolicy for Fifo {
-    const NAME: &'static str = "fifo";
-
-    fn new(capacity: u64) -> Self {
+impl Fifo {
+    /// An empty cache; `capacity` is in the unit of sizes.
+    pub fn new(capacity: u64) -> Self {
         Fifo {
             queue: Queue::new(capacity),
         }
+    }
+}
+
+impl ExactPolicy for Fifo {
+    fn name(&self) -> String {
+        "fifo".into()
     }
 
     fn capacity(&self) -> u64 {

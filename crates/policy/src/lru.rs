@@ -11,13 +11,18 @@ pub struct Lru {
     queue: Queue,
 }
 
-impl ExactPolicy for Lru {
-    const NAME: &'static str = "lru";
-
-    fn new(capacity: u64) -> Self {
+impl Lru {
+    /// An empty cache; `capacity` is in the unit of sizes.
+    pub fn new(capacity: u64) -> Self {
         Lru {
             queue: Queue::new(capacity),
         }
+    }
+}
+
+impl ExactPolicy for Lru {
+    fn name(&self) -> String {
+        "lru".into()
     }
 
     fn capacity(&self) -> u64 {

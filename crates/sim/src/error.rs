@@ -59,14 +59,9 @@ pub enum SimError {
         /// What there is.
         known: String,
     },
-    /// No such flash layout.
-    #[error("no layout `{layout}` (layouts: exact, {known})")]
-    Layout {
-        /// What was given.
-        layout: String,
-        /// What there is.
-        known: String,
-    },
+    /// A simulated drive cannot be.
+    #[error("simulated drive: {0}")]
+    Ftl(crate::ftl::FtlError),
     /// The cache could not be opened on the device.
     #[error(transparent)]
     Open(pumice_flash::OpenError),

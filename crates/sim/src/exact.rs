@@ -2,7 +2,9 @@
 
 use std::time::Instant;
 
-use pumice_policy::{ExactPolicy, Fifo, Insertion, Lru};
+use pumice_policy::{
+    ExactPolicy, Fifo, GreedyDual, Insertion, Lru, POLICY_NAMES, SlruLists, Twin, policy_named,
+};
 use pumice_trace::{BATCH_REQUESTS, Op, Trace};
 
 use crate::accesses::Accesses;
@@ -13,8 +15,34 @@ use crate::report::Report;
 use crate::rules::{OpsMode, ReplayRules, Unit};
 use crate::size::CacheSize;
 
-/// Names of the policies there are for layout `exact`.
-pub const EXACT_POLICIES: [&str; 2] = [Fifo::NAME, Lru::NAME];
+/// The baselines beside the exact twins: SLRU as so many lists, and GDSF without a cap.
+const BASELINES: [&str; 9] = [
+    "slru-list-1",
+    "slru-list-2",
+    "slru-list-3",
+    "slru-list-4",
+    "slru-list-5",
+    "slru-list-6",
+    "slru-list-7",
+    "slru-list-8",
+    "gdsf",
+];
+
+/// Names of the policies there are for layout `exact`: those of all policies, which run as their exact twins, and the
+/// baselines.
+pub const EXACT_POLICIES: [&str; POLICY_NAMES.len() + BASELINES.len()] = {
+    let mut names = [""; POLICY_NAMES.len() + BASELINES.len()];
+    let mut at = 0;
+    while at < names.len() {
+        names[at] = if at < POLICY_NAMES.len() {
+            POLICY_NAMES[at]
+        } else {
+            BASELINES[at - POLICY_NAMES.len()]
+        };
+        at += 1;
+    }
+    names
+};
 
 /// What to replay under layout `exact`.
 #[derive(Debug, Clone)]
@@ -29,8 +57,8 @@ pub struct ExactOptions {
 
 /// Replays `trace` through an exact cache, empty at first. `progress` is called now and then.
 ///
-/// An object larger than the cache is a miss and is not inserted. Every hit and miss is that of the reference
-/// simulators with the same policy.
+/// An object larger than the cache is a miss and is not inserted. With fifo, lru and the baselines every hit and miss is
+/// that of the reference simulators.
 ///
 /// # Errors
 /// [`SimError`]: an unknown policy, a size that cannot be, a trace that cannot be read.
@@ -39,21 +67,41 @@ pub fn replay_exact(
     options: &ExactOptions,
     progress: &mut dyn FnMut(ReplayProgress),
 ) -> Result<Report, SimError> {
-    match options.policy.as_str() {
-        Fifo::NAME => replay::<Fifo>(trace, options, progress),
-        Lru::NAME => replay::<Lru>(trace, options, progress),
-        other => Err(SimError::Policy {
-            policy: other.to_owned(),
-            layout: "exact",
-            known: EXACT_POLICIES.join(", "),
-        }),
+    let name = options.policy.as_str();
+    match name {
+        // What the twins of these do, faster.
+        "fifo" => replay(trace, options, progress, Fifo::new),
+        "lru" => replay(trace, options, progress, Lru::new),
+        "gdsf" => replay(trace, options, progress, GreedyDual::new),
+        _ => {
+            if let Some(lists) = lists_of(name) {
+                return replay(trace, options, progress, |capacity| {
+                    SlruLists::new(lists, capacity)
+                });
+            }
+            let policy = policy_named(name).ok_or_else(|| SimError::Policy {
+                policy: name.to_owned(),
+                layout: "exact",
+                known: EXACT_POLICIES.join(", "),
+            })?;
+            replay(trace, options, progress, |capacity| Twin::new(policy, capacity))
+        }
     }
+}
+
+/// The number of lists of an SLRU baseline.
+fn lists_of(name: &str) -> Option<u32> {
+    if !BASELINES.contains(&name) {
+        return None;
+    }
+    name.strip_prefix("slru-list-")?.parse().ok()
 }
 
 fn replay<P: ExactPolicy>(
     trace: &Trace,
     options: &ExactOptions,
     progress: &mut dyn FnMut(ReplayProgress),
+    new: impl FnOnce(u64) -> P,
 ) -> Result<Report, SimError> {
     let start = Instant::now();
     let Prepared {
@@ -63,7 +111,7 @@ fn replay<P: ExactPolicy>(
         passes,
         ..
     } = prepare(trace, &options.rules, &options.size, progress)?;
-    let mut policy = P::new(capacity);
+    let mut policy = new(capacity);
     let mut counts = Counts::after(warmup);
     let mut report_progress = |accesses: &Accesses<'_>| {
         progress(ReplayProgress {
@@ -97,7 +145,7 @@ fn replay<P: ExactPolicy>(
         trace: trace.name().to_owned(),
         requests: counts.requests(),
         layout: "exact".into(),
-        policy: P::NAME.into(),
+        policy: policy.name(),
         index: None,
         flash_bytes: capacity,
         dram_bytes: 0,

@@ -6,29 +6,32 @@
 use std::future::Future;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use pumice::{CacheOptions, Cx, Found, LargeLookup, Lookup, Meta, ObjectCache, RejectReason, Stats};
+use pumice::{
+    BooksSnapshot, CacheOptions, Cx, Found, LargeLookup, Lookup, Meta, ObjectCache, RejectReason, Stats,
+};
 use pumice_device::{Device, FileDevice, FileOptions, FileShared, Payload, SparseDevice, SparseMedium};
-use pumice_flash::{Geometry, OpenError};
+use pumice_flash::{Geometry, Layout, LayoutOptions, OpenError};
 use pumice_trace::{BATCH_REQUESTS, Op, Trace};
 use pumice_world::{Executor, ManualClock};
 
 use crate::accesses::Access;
 use crate::counts::Counts;
 use crate::error::SimError;
+use crate::ftl::{Ftl, FtlCounts, FtlDevice, FtlOptions};
 use crate::prepare::{Prepared, ReplayProgress, prepare};
 use crate::report::Report;
 use crate::rules::{MissingSizes, OpsMode, ReplayRules};
 use crate::size::CacheSize;
 
-/// Flash layouts that there are.
-pub const FLASH_LAYOUTS: [&str; 1] = ["fifo"];
-/// Policies that there are for layout `fifo`.
-pub const FLASH_POLICIES: [&str; 1] = ["fifo"];
+/// Block buffers: more than any layout fills at a time, so that none is waited for.
+const BUFFERS: usize = 64;
 /// Bytes of a block by default: the smallest, so that small devices have a queue worth its name.
 const BLOCK_BYTES_MIN: u64 = 64 << 10;
+/// The share of a simulated drive that is the flash tier.
+const UTILISATION: f64 = 0.9;
 /// Operations that a replay's ring holds.
 const RING_ENTRIES: u32 = 64;
 
@@ -44,10 +47,8 @@ pub enum ReplayDevice {
 /// What to replay under a flash layout.
 #[derive(Debug, Clone)]
 pub struct FlashOptions {
-    /// One of [`FLASH_LAYOUTS`].
-    pub layout: String,
-    /// One of [`FLASH_POLICIES`].
-    pub policy: String,
+    /// The layout, its policy, and what steers it.
+    pub layout: LayoutOptions,
     /// Bytes of flash: of the whole device, log and footers included.
     pub size: CacheSize,
     /// Bytes of DRAM for items and index; 0: no DRAM tier, and an index as large as it needs to be.
@@ -56,6 +57,9 @@ pub struct FlashOptions {
     pub block_bytes: Option<u64>,
     /// What the flash tier stands on.
     pub device: ReplayDevice,
+    /// Under the simulated device a drive whose erase unit is so many blocks, with a tenth of its flash for itself; 0: none, and
+    /// no device write amplification.
+    pub superblock_blocks: u32,
     /// What requests mean. Objects without sizes must have been given one: flash is measured in bytes.
     pub rules: ReplayRules,
 }
@@ -70,19 +74,6 @@ pub fn replay_flash(
     options: &FlashOptions,
     progress: &mut dyn FnMut(ReplayProgress),
 ) -> Result<Report, SimError> {
-    if !FLASH_LAYOUTS.contains(&options.layout.as_str()) {
-        return Err(SimError::Layout {
-            layout: options.layout.clone(),
-            known: FLASH_LAYOUTS.join(", "),
-        });
-    }
-    if !FLASH_POLICIES.contains(&options.policy.as_str()) {
-        return Err(SimError::Policy {
-            policy: options.policy.clone(),
-            layout: "fifo",
-            known: FLASH_POLICIES.join(", "),
-        });
-    }
     debug_assert!(!matches!(options.rules.missing_sizes, MissingSizes::Unit));
     let start = Instant::now();
     let prepared = prepare(trace, &options.rules, &options.size, progress)?;
@@ -90,7 +81,16 @@ pub fn replay_flash(
     match &options.device {
         ReplayDevice::Sim => {
             let device = SparseDevice::new(Arc::new(SparseMedium::new(whole_sectors(capacity))));
-            replay(trace, options, prepared, device, &[], start, progress)
+            if options.superblock_blocks == 0 {
+                return replay(trace, options, prepared, Stage::of(device), start, progress);
+            }
+            let drive = drive(options, capacity)?;
+            let device = FtlDevice::new(device, Arc::clone(&drive)).map_err(SimError::Ftl)?;
+            let stage = Stage {
+                drive: Some(drive),
+                ..Stage::of(device)
+            };
+            replay(trace, options, prepared, stage, start, progress)
         }
         ReplayDevice::Path(path) => {
             let open = FileOptions {
@@ -107,7 +107,11 @@ pub fn replay_flash(
                 })?;
             // One filler serves all values; each is cut to its length.
             let filler = filler();
-            replay(trace, options, prepared, device, &filler, start, progress)
+            let stage = Stage {
+                filler: &filler,
+                ..Stage::of(device)
+            };
+            replay(trace, options, prepared, stage, start, progress)
         }
     }
 }
@@ -125,6 +129,18 @@ fn block_bytes(options: &FlashOptions, capacity: u64) -> u64 {
 fn plan(options: &FlashOptions, capacity: u64) -> Result<Geometry, SimError> {
     Geometry::plan(whole_sectors(capacity), block_bytes(options, capacity))
         .map_err(|error| SimError::Open(OpenError::Geometry(error)))
+}
+
+/// A drive of which the flash tier is nine tenths.
+fn drive(options: &FlashOptions, capacity: u64) -> Result<Arc<Mutex<Ftl>>, SimError> {
+    plan(options, capacity)?;
+    let ftl = FtlOptions::at_utilisation(
+        whole_sectors(capacity),
+        UTILISATION,
+        block_bytes(options, capacity),
+        options.superblock_blocks,
+    );
+    Ok(Arc::new(Mutex::new(Ftl::new(ftl).map_err(SimError::Ftl)?)))
 }
 
 /// The content of all values on a real device: 16 MiB that do not compress to nothing.
@@ -154,6 +170,13 @@ impl<D: Device + Clone> Replay<D> {
         let cache_options = CacheOptions {
             dram_bytes: usize::try_from(options.dram_bytes).unwrap_or(usize::MAX),
             block_bytes: Some(geometry.block_bytes),
+            buffers_max: BUFFERS,
+            layout: options.layout,
+            erase_unit_bytes: match options.layout.layout {
+                // First in, first out: what shares a unit dies together anyway.
+                Layout::Fifo => 0,
+                Layout::Ripq => u64::from(options.superblock_blocks) * geometry.block_bytes,
+            },
             reformat: true,
             lockstep: true,
             // Nothing larger can ever be whole on the device: half of it leaves room for what comes meanwhile.
@@ -236,15 +259,43 @@ struct Reads {
     miss_reads: u64,
 }
 
+/// What a replay runs on.
+struct Stage<'a, D> {
+    device: D,
+    /// The simulated drive under it.
+    drive: Option<Arc<Mutex<Ftl>>>,
+    /// What values are made of; empty: they only have a length.
+    filler: &'a [u8],
+}
+
+impl<D> Stage<'_, D> {
+    fn of(device: D) -> Self {
+        Self {
+            device,
+            drive: None,
+            filler: &[],
+        }
+    }
+}
+
 fn replay<D: Device + Clone>(
     trace: &Trace,
     options: &FlashOptions,
     prepared: Prepared<'_>,
-    device: D,
-    filler: &[u8],
+    stage: Stage<'_, D>,
     start: Instant,
     progress: &mut dyn FnMut(ReplayProgress),
 ) -> Result<Report, SimError> {
+    let Stage {
+        device,
+        drive,
+        filler,
+    } = stage;
+    let drive_counts = || {
+        drive
+            .as_ref()
+            .map(|drive| drive.lock().expect("nothing panics with it").snapshot())
+    };
     let Prepared {
         mut accesses,
         capacity,
@@ -257,6 +308,9 @@ fn replay<D: Device + Clone>(
     let mut counts = Counts::after(warmup);
     let mut reads = Reads::default();
     let mut at_warmup = replay.cache.stats();
+    let mut drive_at_warmup = drive_counts();
+    let mut object_bytes = 0;
+    let mut entries_resident: u128 = 0;
     let mut large = false;
     let mut keys_seen: Vec<u64> = Vec::new();
     let mut long_value = Vec::new();
@@ -265,6 +319,7 @@ fn replay<D: Device + Clone>(
         for access in &batch {
             if counts.requests_replayed == warmup {
                 at_warmup = replay.cache.stats();
+                drive_at_warmup = drive_counts();
                 reads = Reads::default();
             }
             counts.next_request();
@@ -305,12 +360,20 @@ fn replay<D: Device + Clone>(
             };
             if inserts {
                 match replay.insert(&key, value)? {
-                    Ok(_) => counts.inserted(access.size),
+                    Ok(_) => {
+                        object_bytes += access.size;
+                        counts.inserted(access.size);
+                    }
                     Err(_) => counts.rejected(),
                 }
             }
             replay.settle()?;
-            counts.resident(replay.cache.books().resident().1);
+            let (entries, bytes) = replay.cache.books().resident();
+            if counts.requests_replayed == warmup + 1 {
+                entries_resident = 0;
+            }
+            entries_resident += u128::from(entries);
+            counts.resident(bytes);
         }
         progress(ReplayProgress {
             pass: passes,
@@ -332,6 +395,11 @@ fn replay<D: Device + Clone>(
             reads,
             stats,
             at_warmup,
+            drive: drive_counts()
+                .zip(drive_at_warmup)
+                .map(|(now, before)| now - before),
+            bytes_beside_values: bytes_beside_values(&replay.cache.books(), object_bytes),
+            entries_resident,
             objects_cached,
             capacity,
             start,
@@ -348,7 +416,18 @@ fn count_objects<D: Device + Clone>(replay: &Replay<D>, keys: &[u64]) -> Result<
     Ok(found)
 }
 
+/// What a record takes beside its value, in bytes, on average: header, key, padding.
+fn bytes_beside_values(books: &BooksSnapshot, object_bytes: u64) -> f64 {
+    let entries = books.offered.0 - books.rejected.0;
+    let bytes = books.offered.1 - books.rejected.1;
+    bytes.saturating_sub(object_bytes) as f64 / entries.max(1) as f64
+}
+
 struct Measured {
+    drive: Option<FtlCounts>,
+    bytes_beside_values: f64,
+    /// Sum over the requests counted.
+    entries_resident: u128,
     counts: Counts,
     reads: Reads,
     stats: Stats,
@@ -364,6 +443,9 @@ fn report(trace: &Trace, options: &FlashOptions, measured: &Measured) -> Report 
         reads,
         stats,
         at_warmup,
+        drive,
+        bytes_beside_values,
+        entries_resident,
         objects_cached,
         capacity,
         start,
@@ -373,24 +455,31 @@ fn report(trace: &Trace, options: &FlashOptions, measured: &Measured) -> Report 
     let written = stats.flash.written_bytes - at_warmup.flash.written_bytes;
     let index_written = stats.flash.checkpoint_bytes - at_warmup.flash.checkpoint_bytes;
     let ratio = |a: u64, b: u64| (b > 0).then(|| a as f64 / b as f64);
+    let application_amplification = ratio(written, inserted);
+    let device_amplification = drive.as_ref().and_then(FtlCounts::device_write_amplification);
     Report {
         trace: trace.name().to_owned(),
         requests: counts.requests(),
-        layout: options.layout.clone(),
-        policy: options.policy.clone(),
+        layout: options.layout.layout.name().into(),
+        policy: options.layout.policy.name(),
         index: Some("full".into()),
         flash_bytes: *capacity,
         dram_bytes: options.dram_bytes,
         object_hit_ratio: counts.object_hit_ratio(),
         byte_hit_ratio: counts.byte_hit_ratio(),
         objects_cached: *objects_cached,
-        object_bytes_resident_mean: counts.bytes_resident_mean(),
+        object_bytes_resident_mean: counts.bytes_resident_mean().map(|bytes| {
+            let entries = *entries_resident as f64 / counts.requests() as f64;
+            bytes - entries * bytes_beside_values
+        }),
         objects_rejected: counts.objects_rejected,
         bytes_inserted: inserted,
         bytes_written_host: Some(written),
-        app_write_amplification: ratio(written, inserted),
-        device_write_amplification: None,
-        combined_write_amplification: None,
+        app_write_amplification: application_amplification,
+        device_write_amplification: device_amplification,
+        combined_write_amplification: application_amplification
+            .zip(device_amplification)
+            .map(|(application, device)| application * device),
         index_dram_bytes: Some(stats.index_dram_bytes),
         index_bytes_written: Some(index_written),
         flash_reads_per_hit: ratio(reads.hit_reads, counts.hits),

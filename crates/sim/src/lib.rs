@@ -11,6 +11,7 @@ mod counts;
 mod error;
 mod exact;
 mod flash;
+mod ftl;
 mod key_table;
 mod objects;
 mod prepare;
@@ -22,7 +23,11 @@ pub use accesses::{Access, Accesses, Survey};
 pub use counts::Counts;
 pub use error::SimError;
 pub use exact::{EXACT_POLICIES, ExactOptions, replay_exact};
-pub use flash::{FLASH_LAYOUTS, FLASH_POLICIES, FlashOptions, ReplayDevice, replay_flash};
+pub use flash::{FlashOptions, ReplayDevice, replay_flash};
+pub use ftl::{
+    EraseSpread, Ftl, FtlCounts, FtlDevice, FtlError, FtlOptions, WriteSizeOptions, WriteSizeRow,
+    closed_form, measure_write_size, measure_write_sizes,
+};
 pub use objects::ObjectNumbers;
 pub use prepare::{Prepared, ReplayProgress, prepare};
 pub use report::Report;

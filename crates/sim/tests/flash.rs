@@ -1,12 +1,16 @@
 //! Replays under flash layouts: repeatable, the same on a simulated and a real device, and clear about what cannot be.
 
-use pumice_sim::{FlashOptions, MissingSizes, ReplayDevice, ReplayRules, Report, SimError, replay_flash};
+use pumice_flash::{Layout, LayoutOptions};
+use pumice_sim::{
+    ExactOptions, FlashOptions, MissingSizes, ReplayDevice, ReplayRules, Report, SimError, Warmup,
+    replay_exact, replay_flash,
+};
 use pumice_trace::{Trace, TraceOptions};
 
 fn options(size: &str, device: ReplayDevice) -> FlashOptions {
     FlashOptions {
-        layout: "fifo".into(),
-        policy: "fifo".into(),
+        layout: LayoutOptions::default(),
+        superblock_blocks: 0,
         size: size.parse().unwrap(),
         dram_bytes: 0,
         block_bytes: None,
@@ -120,13 +124,75 @@ fn a_file_that_holds_something_else_is_refused_and_untouched() {
 }
 
 #[test]
-fn unknown_layouts_and_policies_are_named() {
-    let unknown = FlashOptions {
-        layout: "ripq".into(),
-        ..options("1MiB", ReplayDevice::Sim)
+fn ripq_gives_the_same_counts_twice_and_on_a_real_file() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = dir.path().join("device");
+    for policy in ["slru-3", "gdsf-3", "lfu"] {
+        let with = |device| FlashOptions {
+            layout: LayoutOptions::new(Layout::Ripq, Some(policy), Some(0.15), Some(0.9)).unwrap(),
+            ..options("30%", device)
+        };
+        let simulated = replay(ZIPF, &with(ReplayDevice::Sim));
+        assert_eq!(simulated, replay(ZIPF, &with(ReplayDevice::Sim)));
+        assert_eq!(simulated, replay(ZIPF, &with(ReplayDevice::Path(path.clone()))));
+    }
+}
+
+/// The measure of fidelity: hits of the layout, and of its exact twin with as many object bytes.
+fn fidelity(policy: &str, alpha: f64) -> (f64, f64) {
+    // Hits move to other keys as time goes by, and sizes differ.
+    let name = "latest:keys=60000,theta=0.9,requests=600000,seed=7";
+    let rules = ReplayRules {
+        missing_sizes: MissingSizes::Fixed(2_000),
+        warmup: Warmup::new(0.4).unwrap(),
+        ..ReplayRules::default()
     };
-    let message = replay_flash(&trace(ZIPF), &unknown, &mut |_| ())
-        .unwrap_err()
-        .to_string();
-    assert!(message.contains("ripq") && message.contains("fifo"), "{message}");
+    let with = FlashOptions {
+        layout: LayoutOptions::new(Layout::Ripq, Some(policy), Some(alpha), None).unwrap(),
+        rules: rules.clone(),
+        ..options("40MiB", ReplayDevice::Sim)
+    };
+    let layout = replay(name, &with);
+    let bytes = layout.object_bytes_resident_mean.unwrap() as u64;
+    let twin = ExactOptions {
+        policy: policy.into(),
+        size: bytes.to_string().parse().unwrap(),
+        rules,
+    };
+    let twin = replay_exact(&trace(name), &twin, &mut |_| ()).unwrap();
+    (layout.object_hit_ratio.unwrap(), twin.object_hit_ratio.unwrap())
+}
+
+#[test]
+fn ripq_hits_as_its_exact_twin_does() {
+    for policy in ["slru-1", "slru-2", "slru-3"] {
+        let (layout, twin) = fidelity(policy, 0.125);
+        println!("{policy}: {layout:.4} and {twin:.4}");
+        assert!(layout > twin - 0.006, "{policy}: {layout} against {twin}");
+    }
+}
+
+#[test]
+fn a_drive_reports_what_it_writes() {
+    let drive = FlashOptions {
+        superblock_blocks: 1,
+        ..options("30%", ReplayDevice::Sim)
+    };
+    let fifo = replay(ZIPF, &drive);
+    let device = fifo.device_write_amplification.unwrap();
+    assert!(
+        (1.0..1.05).contains(&device),
+        "first in, first out writes in a circle: {device}"
+    );
+    let combined = fifo.combined_write_amplification.unwrap();
+    assert!((combined - device * fifo.app_write_amplification.unwrap()).abs() < 1e-9);
+    assert_eq!(
+        Report {
+            device_write_amplification: None,
+            combined_write_amplification: None,
+            ..fifo
+        },
+        replay(ZIPF, &options("30%", ReplayDevice::Sim)),
+        "the drive changes nothing else"
+    );
 }

@@ -10,6 +10,15 @@ use std::sync::Arc;
 use pumice_sim::{ExactOptions, MissingSizes, ReplayRules, replay_exact};
 use pumice_trace::{Format, SizeDistribution, Trace, TraceOptions};
 
+/// Policies that are defined as the reference simulator's, and the reference's names.
+const COLUMNS: [(&str, &str); 5] = [
+    ("fifo", "FIFO"),
+    ("lru", "LRU"),
+    ("slru-list-3", "SLRU-3"),
+    ("slru-list-4", "SLRU-4"),
+    ("gdsf", "GDSF"),
+];
+
 const SHARES: [&str; 5] = ["1%", "5%", "10%", "20%", "40%"];
 
 fn traces() -> Option<PathBuf> {
@@ -52,7 +61,7 @@ fn check(entry: &str, format: &str, shares: &[&str]) {
     let trace = Trace::new(folder.join(file), options).unwrap();
     for share in shares {
         let row = &reference["sizes"][share];
-        for (policy, column) in [("fifo", "FIFO"), ("lru", "LRU")] {
+        for (policy, column) in COLUMNS {
             let rules = ReplayRules {
                 missing_sizes: missing_sizes.clone(),
                 ..ReplayRules::default()

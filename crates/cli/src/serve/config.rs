@@ -6,6 +6,7 @@ use crate::size::Size;
 use crate::usage::usage;
 use pumice::{Durability, FlashWrite};
 use pumice_door_memcached::Listen;
+use pumice_flash::{Layout, LayoutError, LayoutOptions};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
@@ -25,8 +26,10 @@ pub struct ServeConfig {
     pub block_size: Option<u64>,
     /// Erase what is there.
     pub reformat: bool,
-    /// Bounds the active blocks.
-    pub alpha: f64,
+    /// The layout of a new flash device, and what steers it.
+    pub layout: LayoutOptions,
+    /// Whether the layout was said.
+    pub is_layout_given: bool,
     /// When an object goes to flash.
     pub flash_write: FlashWrite,
     /// What a reply promises.
@@ -56,13 +59,6 @@ impl ServeConfig {
     /// [`crate::usage::Usage`], for the first setting that makes no sense or asks for what is not built.
     pub fn resolve(layers: &Layers, reformat: bool, familiar: &Familiar) -> anyhow::Result<Self> {
         let options = &familiar.options;
-        only_built(&layers.layout(), "fifo", &["ripq", "sipq"], "layout")?;
-        only_built(
-            &layers.policy(),
-            "fifo",
-            &["lru", "slru-", "gdsf-", "lfu"],
-            "policy",
-        )?;
         only_built(&layers.index(), "full", &["cascade"], "index")?;
         conflict(&layers.dram(), options.memory_bytes.is_some(), "-m")?;
         conflict(&layers.threads(), options.threads.is_some(), "-t")?;
@@ -74,10 +70,6 @@ impl ServeConfig {
                 .unwrap_or(Size::Bytes(256 << 20))
                 .of(memory_bytes()),
         };
-        let alpha = layers.alpha().parse::<f64>()?.unwrap_or(0.125);
-        if !(alpha > 0.0 && alpha <= 1.0) {
-            return Err(layers.alpha().wrong("expected a number above 0 and up to 1"));
-        }
         let flash = layers.flash().text()?.unwrap_or("pumice.flash");
         if flash.is_empty() {
             return Err(layers.flash().wrong("the path is empty"));
@@ -88,7 +80,8 @@ impl ServeConfig {
             flash_size: size(&layers.flash_size())?,
             block_size: block_size(&layers.block_size())?,
             reformat,
-            alpha,
+            layout: layout(layers)?,
+            is_layout_given: layers.layout().text()?.is_some(),
             flash_write: layers
                 .flash_write()
                 .one_of(&[
@@ -123,6 +116,28 @@ impl ServeConfig {
             pid_file: options.pid_file.clone(),
         })
     }
+}
+
+fn layout(layers: &Layers) -> anyhow::Result<LayoutOptions> {
+    let setting = layers.layout();
+    let layout = match setting.text()? {
+        None => Layout::Ripq,
+        Some("sipq") => {
+            return Err(setting.wrong("this layout is not built yet; this version has ripq and fifo"));
+        }
+        Some(name) => name
+            .parse()
+            .map_err(|_| setting.wrong("no such layout (ripq, fifo)"))?,
+    };
+    let (alpha, theta) = (layers.alpha().parse::<f64>()?, layers.theta().parse::<f64>()?);
+    LayoutOptions::new(layout, layers.policy().text()?, alpha, theta).map_err(|error| {
+        let what = error.to_string();
+        match error {
+            LayoutError::Alpha(_) => layers.alpha().wrong(&what),
+            LayoutError::Theta(_) => layers.theta().wrong(&what),
+            _ => layers.policy().wrong(&what),
+        }
+    })
 }
 
 fn cpus() -> usize {

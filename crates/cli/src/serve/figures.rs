@@ -296,13 +296,8 @@ fn cache_groups(stats: &Stats) -> [Group; 3] {
                     flash.bad_blocks,
                 ),
                 Figure::counter(
-                    "dropped_no_buffer",
-                    "Flash copies dropped for want of a buffer",
-                    flash.dropped_no_buffer,
-                ),
-                Figure::counter(
                     "dropped_no_block",
-                    "Flash copies dropped for want of a block",
+                    "Flash copies dropped for want of a block or a buffer for it",
                     flash.dropped_no_block,
                 ),
                 Figure::counter("record_reads", "Objects read from the device", flash.record_reads),

@@ -8,7 +8,7 @@ use pumice_device::{Device, FileDevice, FileOptions, FileShared, SECTOR_BYTES};
 use pumice_flash::geometry::{BLOCK_BYTES_MIN, SUPERBLOCKS_BYTES};
 use pumice_flash::recovery::open_superblock;
 use pumice_flash::superblock::{SlotContent, Superblock};
-use pumice_flash::{OpenError, OpenOptions};
+use pumice_flash::{Layout, LayoutOptions, OpenError, OpenOptions};
 use pumice_world::Executor;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -23,6 +23,8 @@ pub struct Target {
     pub capacity: u64,
     /// Block size of the cache that is on it; `None` where it is to be formatted.
     pub block_bytes: Option<u64>,
+    /// The layout, of the cache that is on it or as the settings say.
+    pub layout: LayoutOptions,
     /// The highest Unix time that the cache on it has recorded, in seconds.
     pub time: u32,
 }
@@ -60,6 +62,7 @@ pub fn look(config: &ServeConfig) -> anyhow::Result<Target> {
         return Ok(Target {
             capacity: wanted,
             block_bytes: None,
+            layout: config.layout,
             time: 0,
         });
     };
@@ -82,9 +85,22 @@ pub fn look(config: &ServeConfig) -> anyhow::Result<Target> {
             Human(found.block_bytes),
         )));
     }
+    let layout = match config.layout {
+        wanted if wanted.layout == found.layout => wanted,
+        wanted if config.is_layout_given => {
+            return Err(usage(format!(
+                "--layout is {} but {} was made with {}; change the setting, or --reformat to erase it",
+                wanted.layout,
+                config.flash.display(),
+                found.layout,
+            )));
+        }
+        _ => LayoutOptions::new(found.layout, None, None, None).expect("defaults go together"),
+    };
     Ok(Target {
         capacity: found.capacity,
         block_bytes: Some(found.block_bytes),
+        layout,
         time: found.time,
     })
 }
@@ -140,6 +156,7 @@ fn open_file(config: &ServeConfig, size: Option<u64>, preallocate: bool) -> anyh
 struct Found {
     capacity: u64,
     block_bytes: u64,
+    layout: Layout,
     time: u32,
 }
 
@@ -168,6 +185,7 @@ fn peek(config: &ServeConfig, before: &Before) -> anyhow::Result<Option<Found>> 
         return Ok(Some(Found {
             capacity: superblock.geometry.capacity,
             block_bytes: superblock.geometry.block_bytes,
+            layout: superblock.layout,
             time: superblock.time,
         }));
     }
@@ -179,6 +197,8 @@ fn peek(config: &ServeConfig, before: &Before) -> anyhow::Result<Option<Found>> 
         durability: config.durability,
         buffers_max: 2,
         unit_bytes: 1,
+        layout: config.layout,
+        erase_unit_bytes: 0,
         now: 0,
         lockstep: false,
         random: [0; 2],

@@ -71,7 +71,7 @@ pub fn divide(
             target.capacity,
             block_bytes,
             connections,
-            config.alpha,
+            &target.layout,
         )
     };
     // Nobody is connected while a start reads the device, so that uses the memory of connections; it seldom needs more.

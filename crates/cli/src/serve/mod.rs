@@ -78,7 +78,7 @@ pub fn run(args: ServeArgs, familiar: Familiar) -> anyhow::Result<()> {
         .build()
         .context("cannot start an event loop")?;
     let _pid_file = config.pid_file.as_deref().map(PidFile::write).transpose()?;
-    report::start(&config, &flash, &plan);
+    report::start(&config, &flash, &target.layout, &plan);
     let (stop, stopping) = watch::channel(false);
     let common = Arc::new(Common {
         clock: Arc::new(SystemClock::new(target.time)),
@@ -88,6 +88,7 @@ pub fn run(args: ServeArgs, familiar: Familiar) -> anyhow::Result<()> {
             buffers_max: plan.buffers,
             block_bytes: Some(plan.block_bytes),
             reformat: config.reformat,
+            layout: target.layout,
             flash_write: config.flash_write,
             durability: config.durability,
             item_bytes_max: config.max_item_size as usize,

@@ -5,6 +5,7 @@ use crate::size::Human;
 use pumice::{MemoryPlan, Recovered};
 use pumice_device::FileShared;
 use pumice_door_memcached::Listen;
+use pumice_flash::LayoutOptions;
 use std::fmt;
 use std::io::Write;
 use std::net::SocketAddr;
@@ -17,7 +18,7 @@ pub fn line(text: fmt::Arguments<'_>) {
 }
 
 /// What is known before the cache is opened.
-pub fn start(config: &ServeConfig, flash: &FileShared, plan: &MemoryPlan) {
+pub fn start(config: &ServeConfig, flash: &FileShared, layout: &LayoutOptions, plan: &MemoryPlan) {
     line(format_args!("pumice {}", env!("CARGO_PKG_VERSION")));
     line(format_args!(
         "dram: {} = {} for items and index + {} for {} block buffers + {} for connections + {} for the program",
@@ -29,7 +30,7 @@ pub fn start(config: &ServeConfig, flash: &FileShared, plan: &MemoryPlan) {
         Human(plan.base),
     ));
     line(format_args!(
-        "flash: {}, {} in blocks of {}, {} with {}, layout fifo, index full, durability {}",
+        "flash: {}, {} in blocks of {}, {} with {}, layout {}, policy {}, index full, durability {}",
         config.flash.display(),
         Human(flash.capacity()),
         Human(plan.block_bytes),
@@ -39,6 +40,8 @@ pub fn start(config: &ServeConfig, flash: &FileShared, plan: &MemoryPlan) {
             "buffered I/O"
         },
         flash.engine(),
+        layout.layout,
+        layout.policy.name(),
         match config.durability {
             pumice::Durability::Process => "process",
             pumice::Durability::Power => "power",

@@ -1,7 +1,7 @@
 //! A cache under test on one thread, and a plain map that says what it must hold.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
-use pumice::{Action, CacheOptions, Cx, Meta, ObjectCache, Outcome, Reads, Recovered};
+use pumice::{Action, CacheOptions, Cx, Layout, LayoutOptions, Meta, ObjectCache, Outcome, Reads, Recovered};
 use pumice_device::{Device, Payload};
 use pumice_world::{Executor, ManualClock};
 use std::collections::HashMap;
@@ -87,6 +87,7 @@ impl<D: Device + Clone> Rig<D> {
     pub fn check(&self) {
         self.settle();
         self.cache.check_books().unwrap();
+        self.cache.check_order();
     }
 }
 
@@ -119,6 +120,11 @@ pub struct Model {
     pub misses: u64,
     /// What the last step's keys held before it.
     pub before: HashMap<u64, Option<Entry>>,
+}
+
+/// RIPQ with many sections, and something that is not worth moving.
+pub fn ripq() -> LayoutOptions {
+    LayoutOptions::new(Layout::Ripq, Some("slru-3"), Some(0.15), Some(0.9)).unwrap()
 }
 
 pub fn key(n: u64) -> Vec<u8> {

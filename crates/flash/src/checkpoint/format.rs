@@ -2,7 +2,10 @@
 
 use crate::codec::{Fields, checksum};
 use crate::geometry::Geometry;
+use crate::queue::SavedPlace;
+use crate::store::SavedRanks;
 use pumice_device::SECTOR_BYTES;
+use pumice_policy::Bin;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"PMcp");
 /// About how many bytes are written or read at a time.
@@ -92,7 +95,7 @@ pub(crate) struct BlockRow {
 pub(super) const ROW_BYTES: usize = 17;
 
 /// The head of the stream.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Head {
     /// Blocks with this sequence or a higher one were opened later.
     pub(crate) next_sequence: u64,
@@ -101,6 +104,9 @@ pub(crate) struct Head {
     pub(crate) shards: u32,
     pub(crate) entry_bytes: u32,
     pub(crate) rows: Vec<BlockRow>,
+    /// The queue from its tail; empty under `fifo`.
+    pub(crate) places: Vec<SavedPlace>,
+    pub(crate) ranks: SavedRanks,
 }
 
 pub(super) const HEAD_BYTES: usize = 32;
@@ -127,5 +133,58 @@ impl Head {
             out.extend_from_slice(&row.footer_len.to_le_bytes());
             out.extend_from_slice(&row.expiry_max.to_le_bytes());
         }
+        encode_len(self.places.len(), out);
+        for place in &self.places {
+            out.push(u8::from(place.starts_section));
+            out.extend_from_slice(&place.block.unwrap_or(NO_BLOCK).to_le_bytes());
+            out.extend_from_slice(&place.mark.to_le_bytes());
+        }
+        out.extend_from_slice(&self.ranks.lowest.to_le_bytes());
+        out.extend_from_slice(&self.ranks.bound.to_le_bytes());
+        encode_len(self.ranks.bins.len(), out);
+        for bin in &self.ranks.bins {
+            out.extend_from_slice(&bin.lower.to_le_bytes());
+            out.extend_from_slice(&bin.upper.to_le_bytes());
+            out.extend_from_slice(&bin.weight.to_le_bytes());
+        }
+        encode_len(self.ranks.sample.len(), out);
+        for (hash, value, bytes) in &self.ranks.sample {
+            out.extend_from_slice(&hash.to_le_bytes());
+            out.extend_from_slice(&value.to_le_bytes());
+            out.extend_from_slice(&bytes.to_le_bytes());
+        }
     }
+}
+
+fn encode_len(len: usize, out: &mut Vec<u8>) {
+    let len = u32::try_from(len).expect("far fewer than 2^32");
+    out.extend_from_slice(&len.to_le_bytes());
+}
+
+pub(super) const PLACE_BYTES: usize = 9;
+/// A bin, or a key of the sample.
+pub(super) const RANK_BYTES: usize = 24;
+/// The lowest priority, and the sample's bound.
+pub(super) const RANKS_HEAD_BYTES: usize = 16;
+
+pub(super) fn decode_place(fields: &mut Fields<'_>) -> Option<SavedPlace> {
+    let [starts_section] = fields.array()?;
+    let block = fields.u32()?;
+    Some(SavedPlace {
+        starts_section: starts_section == 1,
+        block: (block != NO_BLOCK).then_some(block),
+        mark: fields.u32()?,
+    })
+}
+
+pub(super) fn decode_bin(fields: &mut Fields<'_>) -> Option<Bin> {
+    Some(Bin {
+        lower: f64::from_bits(fields.u64()?),
+        upper: f64::from_bits(fields.u64()?),
+        weight: fields.u64()?,
+    })
+}
+
+pub(super) fn decode_sample(fields: &mut Fields<'_>) -> Option<(u64, f64, u64)> {
+    Some((fields.u64()?, f64::from_bits(fields.u64()?), fields.u64()?))
 }

@@ -138,6 +138,10 @@ impl<B: Buffer> FlashStore<B> {
     fn head<M: Mappings>(&self, mappings: &M) -> (Head, bool) {
         // Before the locks below: shards come first in the lock order.
         let entry_bytes = mappings.with_shard(0, |shard| shard.entry_bytes());
+        let order = self.order.lock();
+        let (places, ranks) = order.ranked.as_ref().map_or_else(Default::default, |ranked| {
+            (ranked.queue.save().collect(), ranked.ranks.save())
+        });
         let structure = self.shared.structure.lock();
         let open = self.open.lock();
         // A block that is sealing was composed, or will be, with what was live at its own moment: records since then count.
@@ -172,6 +176,8 @@ impl<B: Buffer> FlashStore<B> {
             shards: u32::try_from(mappings.shards()).expect("few shards"),
             entry_bytes: u32::try_from(entry_bytes).expect("about ten"),
             rows,
+            places,
+            ranks,
         };
         (head, failure_may_count)
     }

@@ -1,12 +1,13 @@
 //! Reading a checkpoint's stream back.
 
 use super::format::{
-    BlockRole, BlockRow, HEAD_BYTES, Head, NO_BLOCK, PART_HEADER_BYTES, PartHeader, ROW_BYTES, chunk_bytes,
-    mix,
+    BlockRole, BlockRow, HEAD_BYTES, Head, NO_BLOCK, PART_HEADER_BYTES, PLACE_BYTES, PartHeader, RANK_BYTES,
+    RANKS_HEAD_BYTES, ROW_BYTES, chunk_bytes, decode_bin, decode_place, decode_sample, mix,
 };
 use crate::OpenError;
 use crate::codec::{Fields, checksum};
 use crate::geometry::Geometry;
+use crate::store::SavedRanks;
 use crate::superblock::CheckpointRef;
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_memory::Buffer;
@@ -161,6 +162,13 @@ impl<'a, D: Device> StreamReader<'a, D> {
                 expiry_max,
             });
         }
+        let places = self.list(PLACE_BYTES, decode_place).await?;
+        let bytes = self.take(RANKS_HEAD_BYTES).await?;
+        let mut fields = Fields(&bytes);
+        let lowest = f64::from_bits(fields.u64().ok_or(DAMAGED)?);
+        let bound = fields.u64().ok_or(DAMAGED)?;
+        let bins = self.list(RANK_BYTES, decode_bin).await?;
+        let sample = self.list(RANK_BYTES, decode_sample).await?;
         Ok(Head {
             next_sequence,
             log_start,
@@ -168,7 +176,37 @@ impl<'a, D: Device> StreamReader<'a, D> {
             shards,
             entry_bytes,
             rows,
+            places,
+            ranks: SavedRanks {
+                lowest,
+                bins,
+                bound,
+                sample,
+            },
         })
+    }
+
+    /// Reads a counted list. Its checksum may not have been seen yet, so its length is not trusted.
+    async fn list<T>(
+        &mut self,
+        item_bytes: usize,
+        decode: impl Fn(&mut Fields<'_>) -> Option<T>,
+    ) -> Result<Vec<T>, OpenError> {
+        const DAMAGED: OpenError = OpenError::Checkpoint("its head is damaged");
+        let bytes = self.take(4).await?;
+        let count = Fields(&bytes).u32().ok_or(DAMAGED)?;
+        let mut list = Vec::new();
+        let mut left = count as usize;
+        while left > 0 {
+            let batch = left.min(4096);
+            let bytes = self.take(batch * item_bytes).await?;
+            let mut fields = Fields(&bytes);
+            for _ in 0..batch {
+                list.push(decode(&mut fields).ok_or(DAMAGED)?);
+            }
+            left -= batch;
+        }
+        Ok(list)
     }
 
     /// Reads the head of a shard's dump: log position and number of entries.

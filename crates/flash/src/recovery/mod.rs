@@ -19,13 +19,13 @@ pub(crate) use void::{VOID_RECORD_BYTES, VOID_RECORDS_MAX};
 
 use crate::Mappings;
 use crate::geometry::GeometryError;
+use crate::layout::LayoutOptions;
 use crate::store::{Durability, FlashStore, Start, add};
 use crate::superblock::CheckpointRef;
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_memory::Buffer;
 use replay::{Found, Recovery};
 use std::io;
-use std::sync::atomic::Ordering;
 
 /// Bits of a version below the epoch: 2^44 sets per start, and 2^20 starts.
 const EPOCH_SHIFT: u32 = 44;
@@ -62,9 +62,9 @@ pub enum OpenError {
         /// Which setting.
         what: &'static str,
         /// What was asked for.
-        wanted: u64,
+        wanted: String,
         /// What the superblock says.
-        found: u64,
+        found: String,
     },
     /// A checkpoint is not whole; recovery goes on without it.
     #[error("checkpoint unusable: {0}")]
@@ -89,6 +89,10 @@ pub struct OpenOptions {
     pub buffers_max: usize,
     /// Objects start at multiples of this many bytes.
     pub unit_bytes: u64,
+    /// The layout; an existing cache must agree.
+    pub layout: LayoutOptions,
+    /// The drive's erase unit in bytes, 0 where it is not known; see [`crate::align`].
+    pub erase_unit_bytes: u64,
     /// One piece of background work at a time, so that nothing depends on how long a device takes: for replay.
     pub lockstep: bool,
     /// Unix time in seconds.
@@ -192,18 +196,20 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
         flush_at: found.flush_at,
         checkpoint_blocks: [found.checkpoint_blocks, Vec::new()],
         sealed: found.sealed,
+        places: found.places,
+        ranks: found.ranks,
     };
     let store = FlashStore::start(start, options);
     for shard in 0..mappings.shards() {
         mappings.with_shard(shard, |shard| {
-            shard.for_each(|location| {
-                let info = &store.blocks[store.block_of(location) as usize];
-                info.live.fetch_add(u64::from(location.len), Ordering::Relaxed);
+            shard.rewrite_notes(|mapping| {
                 recovery.out.objects += 1;
-                recovery.out.bytes += u64::from(location.len);
+                recovery.out.bytes += u64::from(mapping.location.len);
+                store.count_recovered(mapping)
             });
         });
     }
+    store.settle_order();
     // Both slots, so that no superblock of a former identity or of a clean stop can ever win.
     for _ in 0..2 {
         let mut superblock = store.superblock.lock();

@@ -39,6 +39,7 @@ pub async fn open_superblock<D: Device>(device: &D, options: &OpenOptions) -> Re
             cache_id: options.random[0],
             hash_seed: options.random[1],
             geometry: Geometry::plan(device.capacity(), options.block_bytes)?,
+            layout: options.layout.layout,
             generation: 0,
             epoch: 0,
             clean: false,
@@ -96,15 +97,22 @@ pub async fn open_superblock<D: Device>(device: &D, options: &OpenOptions) -> Re
     if usable != found.capacity {
         return Err(OpenError::Disagrees {
             what: "the size of the device",
-            wanted: usable,
-            found: found.capacity,
+            wanted: usable.to_string(),
+            found: found.capacity.to_string(),
         });
     }
     if options.check_block_bytes && options.block_bytes != found.block_bytes {
         return Err(OpenError::Disagrees {
             what: "the block size",
-            wanted: options.block_bytes,
-            found: found.block_bytes,
+            wanted: options.block_bytes.to_string(),
+            found: found.block_bytes.to_string(),
+        });
+    }
+    if options.layout.layout != superblock.layout {
+        return Err(OpenError::Disagrees {
+            what: "the layout",
+            wanted: options.layout.layout.to_string(),
+            found: superblock.layout.to_string(),
         });
     }
     Ok(Opened {

@@ -6,10 +6,12 @@ use crate::Mappings;
 use crate::checkpoint::{BlockRole, Head, StreamReader};
 use crate::footer::{FooterEntry, TRAILER_BYTES, Trailer, decode_entries};
 use crate::log::{self, LogEnd, LogKind, LogRecord};
+use crate::queue::SavedPlace;
 use crate::record::{Record, is_expired};
+use crate::store::{SavedRanks, SealedBlock};
 use crate::superblock::{CheckpointRef, Superblock};
 use pumice_device::{Device, SECTOR_BYTES};
-use pumice_index::Location;
+use pumice_index::{Location, Mapping};
 use pumice_memory::Buffer;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -27,7 +29,9 @@ pub(super) struct Found {
     pub(super) next_sequence: u64,
     pub(super) flush_at: u32,
     pub(super) checkpoint_blocks: Vec<u32>,
-    pub(super) sealed: Vec<(u32, u64, u32, u32)>,
+    pub(super) sealed: Vec<SealedBlock>,
+    pub(super) places: Vec<SavedPlace>,
+    pub(super) ranks: SavedRanks,
 }
 
 /// What the log says, but for what it voids outside the table's range.
@@ -94,6 +98,8 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
         }
         let snapshot = loaded.unwrap_or_default();
         found.checkpoint_blocks = snapshot.blocks.clone();
+        found.places = snapshot.head.places.clone();
+        found.ranks = snapshot.head.ranks.clone();
         found.usable = self.replay(&snapshot, &mut found).await;
         if !found.usable {
             self.out.clean = false;
@@ -242,9 +248,9 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
         let (covered, mut new) = self.classify(snapshot, &summary, found).await;
         for shard in 0..self.mappings.shards() {
             self.mappings.with_shard(shard, |shard| {
-                shard.retain(|location| {
+                shard.retain(|mapping| {
                     geometry
-                        .block_of(location.offset)
+                        .block_of(mapping.location.offset)
                         .is_some_and(|block| covered[block as usize])
                 });
             });
@@ -261,10 +267,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                     continue;
                 };
                 if is_first {
-                    let footer_len = trailer.footer_len() as u32;
-                    found
-                        .sealed
-                        .push((block, trailer.sequence, footer_len, trailer.expiry_max));
+                    found.sealed.push(sealed_block(block, &trailer));
                     entries
                         .iter()
                         .for_each(|entry| note_version(found, entry.version));
@@ -326,9 +329,13 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
             for (block, row) in (0u32..).zip(&head.rows) {
                 if row.role == BlockRole::Sealed && !summary.is_reclaimed(block, row.sequence) {
                     covered[block as usize] = true;
-                    found
-                        .sealed
-                        .push((block, row.sequence, row.footer_len, row.expiry_max));
+                    found.sealed.push(SealedBlock {
+                        id: block,
+                        sequence: row.sequence,
+                        footer_len: row.footer_len,
+                        expiry_max: row.expiry_max,
+                        position: u16::MAX,
+                    });
                 }
             }
             return (covered, new);
@@ -366,10 +373,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                 match row.map(|row| row.role) {
                     Some(BlockRole::Sealed) => {
                         covered[*block as usize] = true;
-                        let footer_len = u32::try_from(trailer.footer_len()).unwrap_or(u32::MAX);
-                        found
-                            .sealed
-                            .push((*block, trailer.sequence, footer_len, trailer.expiry_max));
+                        found.sealed.push(sealed_block(*block, &trailer));
                     }
                     Some(BlockRole::Open) => new.push((*block, trailer)),
                     _ if trailer.sequence >= head.next_sequence => new.push((*block, trailer)),
@@ -432,9 +436,9 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
             if is_moved && !self.is_whole(location, trailer.sequence, entry).await {
                 continue;
             }
-            let added = self
-                .mappings
-                .with(entry.hash, |shard| shard.set(entry.hash, location));
+            let added = self.mappings.with(entry.hash, |shard| {
+                shard.set(entry.hash, Mapping { location, note: 0 })
+            });
             if added.is_err() {
                 self.out.no_memory += 1;
             }
@@ -470,6 +474,16 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
 /// Records that the table of void versions has room for.
 fn void_records(log_slots: u64) -> usize {
     usize::try_from(log_slots).map_or(VOID_RECORDS_MAX, |slots| slots.clamp(2, VOID_RECORDS_MAX))
+}
+
+fn sealed_block(id: u32, trailer: &Trailer) -> SealedBlock {
+    SealedBlock {
+        id,
+        sequence: trailer.sequence,
+        footer_len: u32::try_from(trailer.footer_len()).unwrap_or(u32::MAX),
+        expiry_max: trailer.expiry_max,
+        position: trailer.position,
+    }
 }
 
 fn note_version(found: &mut Found, version: u64) {

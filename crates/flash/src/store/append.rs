@@ -1,17 +1,21 @@
-//! Appending: the active block, and the buffers it comes from.
+//! Appending: the active blocks, and the buffers they come from.
 
-use super::{FlashStore, State, Structure, add};
+use super::{FlashStore, Order, Rank, State, Structure, add};
 use crate::block::{Appended, OpenBlock};
+use crate::layout::Note;
+use crate::queue::Seat;
 use crate::record::RecordParts;
-use pumice_index::Location;
+use parking_lot::MutexGuard;
+use pumice_index::{Location, Mapping, padded_len};
 use pumice_memory::Buffer;
+use pumice_policy::Priority;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl<B: Buffer> FlashStore<B> {
     /// Length of a record in a block, padding included.
     pub fn padded_len(&self, parts: &RecordParts<'_>) -> u64 {
-        (parts.encoded_len() as u64).next_multiple_of(self.unit_bytes)
+        padded_len(parts.encoded_len() as u64, self.unit_bytes)
     }
 
     /// The longest record, in bytes.
@@ -19,55 +23,138 @@ impl<B: Buffer> FlashStore<B> {
         self.geometry.record_max()
     }
 
-    /// Appends a record to the active block. The caller holds the lock of the shard of `hash`, makes the mapping, and
-    /// then drops what this returns. `None` where no buffer or block is free, or the record is longer than
+    /// Appends a new record to the active block of its rank. The caller holds the lock of the shard of `hash`, makes the mapping,
+    /// and then drops what this returns. `None` where no buffer or block is free, or the record is longer than
     /// [`FlashStore::record_max`]; that is counted.
-    pub fn append(&self, hash: u64, parts: &RecordParts<'_>, survivor: bool) -> Option<Appended<B>> {
+    pub fn append(&self, hash: u64, parts: &RecordParts<'_>, rank: Rank) -> Option<Appended<B>> {
+        let mut order = self.order.lock();
+        let section = order.ranked.as_mut().map_or(0, |ranked| {
+            if let Priority::Absolute(value) = rank.priority() {
+                ranked.ranks.put(hash, value, self.padded_len(parts));
+            }
+            ranked.queue.insertion_section(ranked.position(rank.priority()))
+        });
+        let appended = self.append_at(order, section, hash, parts, rank.note(), false)?;
+        add(&self.counters.appended_objects, 1);
+        add(&self.counters.appended_bytes, parts.encoded_len() as u64);
+        Some(appended)
+    }
+
+    /// Appends the copy of a survivor that `from` maps, where it counts; as [`FlashStore::append`].
+    pub(crate) fn append_survivor(
+        &self,
+        hash: u64,
+        parts: &RecordParts<'_>,
+        from: Mapping,
+    ) -> Option<Appended<B>> {
+        let order = self.order.lock();
+        let section = order
+            .ranked
+            .as_ref()
+            .map_or(0, |ranked| ranked.queue.section_of(self.seat(from)));
+        let note = Note {
+            mark: 0,
+            ..Note::of(from)
+        };
+        let appended = self.append_at(order, section, hash, parts, note.bits(), true)?;
+        add(&self.counters.survivors, 1);
+        add(&self.counters.survivor_bytes, parts.encoded_len() as u64);
+        // Read under the lock of this key's shard, which the caller holds now.
+        let info = &self.blocks[appended.block().id as usize];
+        info.has_survivors.store(true, Ordering::Relaxed);
+        Some(appended)
+    }
+
+    fn append_at(
+        &self,
+        mut order: MutexGuard<'_, Order<B>>,
+        section: usize,
+        hash: u64,
+        parts: &RecordParts<'_>,
+        note: u32,
+        survivor: bool,
+    ) -> Option<Appended<B>> {
         let len = self.padded_len(parts);
         if len > self.geometry.record_max() {
             return None;
         }
         let len = usize::try_from(len).expect("at most 1 MiB");
-        let mut active = self.active.lock();
-        let appended = loop {
-            let Some(block) = &*active else {
-                *active = Some(self.open_block(survivor)?);
-                continue;
+        let reserved = loop {
+            let Some(block) = order.active(section) else {
+                if let Some(block) = self.open_block(survivor) {
+                    if let Some(ranked) = &mut order.ranked {
+                        ranked.queue.open(section, block.id);
+                    }
+                    order.open.push(block);
+                    continue;
+                }
+                // Rather somewhat too high or too low than not at all.
+                let block = order.nearest_with_room(section, len);
+                let reserved = block.and_then(|block| block.reserve(hash, parts, len, note, survivor));
+                if reserved.is_none() {
+                    self.give_buffer_up(&mut order);
+                }
+                break reserved;
             };
-            // Reserved under the `active` lock, copied under the block's own rules.
-            if let Some(appended) = block.append(self.cache_id, hash, parts, len, survivor) {
-                break appended;
+            if let Some(reserved) = block.reserve(hash, parts, len, note, survivor) {
+                break Some(reserved);
             }
-            let full = active.take().expect("just matched");
-            self.retire(full);
+            let id = block.id;
+            self.retire_open(&mut order, id);
         };
-        drop(active);
-        if survivor {
-            add(&self.counters.survivors, 1);
-        } else {
-            add(&self.counters.appended_objects, 1);
-            add(&self.counters.appended_bytes, parts.encoded_len() as u64);
+        let Some(reserved) = reserved else {
+            add(&self.counters.dropped_no_block, 1);
+            return None;
+        };
+        if let Some(ranked) = &mut order.ranked {
+            ranked.queue.add(Seat::Device(reserved.block().id), len as u64);
+            order.rebalance(|block| self.retire(block));
         }
-        let info = &self.blocks[appended.block().id as usize];
-        info.live
-            .fetch_add(u64::from(appended.location.len), Ordering::Relaxed);
-        if survivor {
-            // Read under the lock of this key's shard, which the caller holds now.
-            info.has_survivors.store(true, Ordering::Relaxed);
-        }
-        Some(appended)
+        drop(order);
+        // Copied outside the lock, into a range that is this call's alone.
+        reserved.copy(self.cache_id, parts);
+        let info = &self.blocks[reserved.block().id as usize];
+        info.live.fetch_add(len as u64, Ordering::Relaxed);
+        Some(reserved)
     }
 
-    /// Starts sealing the active block, however full it is. For a clean stop, and for tests.
+    /// Starts sealing an open block.
+    fn retire_open(&self, order: &mut Order<B>, id: u32) {
+        self.retire(order.close(id).expect("it is open"));
+        if let Some(ranked) = &mut order.ranked {
+            let section = ranked.queue.section_of(Seat::Device(id));
+            ranked.queue.seal(section);
+        }
+    }
+
+    /// Where every buffer is some section's that is seldom inserted at, the fullest goes, so that the next record finds one.
+    fn give_buffer_up(&self, order: &mut Order<B>) {
+        let is_waiting = {
+            let structure = self.shared.structure.lock();
+            structure.sealing > 0 || !structure.to_seal.is_empty() || self.has_buffer(&structure)
+        };
+        let fullest = order.open.iter().max_by_key(|block| block.filled().0);
+        if let Some(id) = fullest.map(|block| block.id).filter(|_| !is_waiting) {
+            self.retire_open(order, id);
+        }
+    }
+
+    /// Starts sealing all open blocks, however full they are. For a clean stop, and for tests.
     pub fn retire_active(&self) {
-        let mut active = self.active.lock();
-        if let Some(full) = active.take() {
-            self.retire(full);
+        let mut order = self.order.lock();
+        let open = std::mem::take(&mut order.open);
+        if let Some(ranked) = &mut order.ranked {
+            for section in 0..ranked.queue.sections() {
+                if ranked.queue.active_block(section).is_some() {
+                    ranked.queue.seal(section);
+                }
+            }
         }
+        open.into_iter().for_each(|block| self.retire(block));
     }
 
-    /// Called under the `active` lock: whoever finds a block active there may go on appending to it.
-    fn retire(&self, block: Arc<OpenBlock<B>>) {
+    /// Called under the `order` lock: whoever finds a block open there may go on appending to it.
+    pub(super) fn retire(&self, block: Arc<OpenBlock<B>>) {
         block
             .sealing_position
             .store(self.log.position(), Ordering::Release);
@@ -81,14 +168,10 @@ impl<B: Buffer> FlashStore<B> {
         let mut structure = self.shared.structure.lock();
         // The last free block is for survivors and checkpoints, whose work frees others.
         if structure.free.len() < if survivor { 1 } else { 2 } {
-            add(&self.counters.dropped_no_block, 1);
             self.shared.has_work.store(true, Ordering::Release);
             return None;
         }
-        let Some(buffer) = self.take_buffer(&mut structure) else {
-            add(&self.counters.dropped_no_buffer, 1);
-            return None;
-        };
+        let buffer = self.take_buffer(&mut structure)?;
         let id = structure.free.pop_front().expect("counted above");
         let sequence = structure.next_sequence;
         structure.next_sequence += 1;
@@ -132,8 +215,8 @@ impl<B: Buffer> FlashStore<B> {
 
     /// Whether an append of `len` bytes would find a buffer and a block now, so that a caller that may wait knows when to.
     pub fn has_room(&self, len: u64) -> bool {
-        let len = usize::try_from(len.next_multiple_of(self.unit_bytes)).unwrap_or(usize::MAX);
-        if self.active.lock().as_ref().is_some_and(|block| block.fits(len)) {
+        let len = usize::try_from(padded_len(len, self.unit_bytes)).unwrap_or(usize::MAX);
+        if self.order.lock().open.iter().any(|block| block.fits(len)) {
             return true;
         }
         let structure = self.shared.structure.lock();

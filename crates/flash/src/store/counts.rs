@@ -24,10 +24,18 @@ counts! {
     appended_objects,
     /// Encoded bytes of those, without padding.
     appended_bytes,
-    /// Objects moved out of a victim that was mostly dead.
+    /// Objects moved out of a victim.
     survivors,
+    /// Encoded bytes of those, without padding.
+    survivor_bytes,
+    /// Bytes read to move those, of which footers are no part.
+    reclaim_read_bytes,
     /// Bytes given to the device: blocks, log, checkpoints, superblocks.
     written_bytes,
+    /// Bytes of those that only keep blocks aligned to erase units.
+    padding_bytes,
+    /// Bytes of those in whole blocks of objects.
+    block_bytes,
     /// Bytes of those in checkpoints.
     checkpoint_bytes,
     /// Log records appended.
@@ -42,9 +50,7 @@ counts! {
     write_errors,
     /// Blocks given up until the next start, because their writes failed again and again.
     bad_blocks,
-    /// Appends refused because no buffer was free.
-    dropped_no_buffer,
-    /// Appends refused because no block was free.
+    /// Appends refused because no block was free, or no buffer for one.
     dropped_no_block,
     /// Reads of records from the device.
     record_reads,

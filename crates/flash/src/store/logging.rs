@@ -5,7 +5,7 @@ use crate::geometry::LOG_RECORD_BYTES;
 use crate::log::LogKind;
 use crate::superblock::Superblock;
 use pumice_device::Device;
-use pumice_index::Location;
+use pumice_index::{Location, Mapping};
 use pumice_memory::Buffer;
 use std::io;
 use std::sync::atomic::Ordering;
@@ -13,7 +13,8 @@ use std::sync::atomic::Ordering;
 impl<B: Buffer> FlashStore<B> {
     /// Called under the shard's lock for a copy whose mapping is about to be removed or replaced: records it in the log
     /// if it counts as flash. `version` is above that of every copy that is to be void.
-    pub fn invalidate<D: Device>(&self, device: &D, hash: u64, location: Location, version: u64) {
+    pub fn invalidate<D: Device>(&self, device: &D, hash: u64, mapping: Mapping, version: u64) {
+        let location = mapping.location;
         let info = &self.blocks[self.block_of(location) as usize];
         info.live.fetch_sub(u64::from(location.len), Ordering::Relaxed);
         let counts_as_flash = match info.state() {
@@ -24,6 +25,7 @@ impl<B: Buffer> FlashStore<B> {
         if counts_as_flash {
             self.append_log(device, LogKind::Invalidate, hash, version);
         }
+        self.uncount(Some(hash), mapping);
     }
 
     /// Whether what stands in an open block was moved there: then its former copy is still on flash and must be voided.
@@ -37,10 +39,12 @@ impl<B: Buffer> FlashStore<B> {
     }
 
     /// The mapping of a copy was removed without need for a record (reclaimed, corrupt, expired).
-    pub fn forget(&self, location: Location) {
-        self.blocks[self.block_of(location) as usize]
+    /// `hash` is `None` where it is not known.
+    pub fn forget(&self, hash: Option<u64>, mapping: Mapping) {
+        self.blocks[self.block_of(mapping.location) as usize]
             .live
-            .fetch_sub(u64::from(location.len), Ordering::Relaxed);
+            .fetch_sub(u64::from(mapping.location.len), Ordering::Relaxed);
+        self.uncount(hash, mapping);
     }
 
     /// Appends a record; where that fails, marks the cache so that it starts empty after a crash: nothing void is ever
@@ -134,6 +138,9 @@ impl<B: Buffer> FlashStore<B> {
 
     /// A flush was logged; a delayed one, if any, is seen to with it.
     pub fn flush_done(&self) {
+        if let Some(ranked) = &mut self.order.lock().ranked {
+            ranked.ranks.clear();
+        }
         self.flush_at.store(0, Ordering::Release);
     }
 

@@ -18,24 +18,31 @@
 //! kept as it is, so that a crash finds the objects in it; and what dies among the copies is logged, although they are in
 //! a buffer only. See [`crate::reclaim`].
 //!
-//! Lock order: index shard, then `active`, then `structure`, then `open`, then a block's fill. None is held across I/O.
+//! Lock order: index shard, then `order`, then `structure`, then `open`, then a block's fill. None is held across I/O.
 
 mod append;
 mod counts;
 mod logging;
+mod order;
+mod ranks;
 mod read;
 mod work;
 
 pub use counts::FlashCounts;
+pub use order::Rank;
 pub use read::{ReadFault, Source};
 pub use work::Work;
 
 pub(crate) use counts::{Counters, add};
+pub(crate) use order::Order;
+pub(crate) use ranks::{Ranks, SavedRanks};
 pub(crate) use work::{Shared, Task};
 
 use crate::block::OpenBlock;
 use crate::geometry::Geometry;
+use crate::layout::LayoutOptions;
 use crate::log::Log;
+use crate::queue::SavedPlace;
 use crate::recovery::OpenOptions;
 use crate::superblock::Superblock;
 use parking_lot::Mutex;
@@ -189,7 +196,9 @@ pub struct FlashStore<B> {
     buffers_max: usize,
     pub(crate) lockstep: bool,
     pub(crate) blocks: Vec<BlockInfo>,
-    pub(crate) active: Mutex<Option<Arc<OpenBlock<B>>>>,
+    layout: LayoutOptions,
+    pub(crate) erase_unit_bytes: u64,
+    pub(crate) order: Mutex<Order<B>>,
     pub(crate) shared: Arc<Shared<B>>,
     pub(crate) open: Mutex<Vec<Arc<OpenBlock<B>>>>,
     pub(crate) log: Log,
@@ -214,8 +223,22 @@ pub(crate) struct Start {
     pub(crate) first_version: u64,
     pub(crate) flush_at: u32,
     pub(crate) checkpoint_blocks: [Vec<u32>; 2],
-    /// Sealed blocks: number, sequence, footer length, latest expiry.
-    pub(crate) sealed: Vec<(u32, u64, u32, u32)>,
+    /// Sealed blocks.
+    pub(crate) sealed: Vec<SealedBlock>,
+    /// The queue in the order that a checkpoint has saved.
+    pub(crate) places: Vec<SavedPlace>,
+    pub(crate) ranks: SavedRanks,
+}
+
+/// What recovery knows of a sealed block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SealedBlock {
+    pub(crate) id: u32,
+    pub(crate) sequence: u64,
+    pub(crate) footer_len: u32,
+    pub(crate) expiry_max: u32,
+    /// Where it stood in the queue when it was sealed, in 65,535ths.
+    pub(crate) position: u16,
 }
 
 impl<B: Buffer> FlashStore<B> {
@@ -223,16 +246,19 @@ impl<B: Buffer> FlashStore<B> {
         let geometry = start.superblock.geometry;
         let blocks: Vec<BlockInfo> = (0..geometry.blocks).map(|_| BlockInfo::new()).collect();
         let mut sealed = start.sealed;
-        sealed.sort_unstable_by_key(|(_, sequence, ..)| *sequence);
-        for (block, sequence, footer_len, expiry_max) in &sealed {
-            let info = &blocks[*block as usize];
+        sealed.sort_unstable_by_key(|block| block.sequence);
+        for block in &sealed {
+            let info = &blocks[block.id as usize];
             info.set_state(State::Sealed);
-            info.sequence.store(*sequence, Ordering::Relaxed);
-            info.footer_len.store(*footer_len, Ordering::Relaxed);
-            info.expiry_max.store(*expiry_max, Ordering::Relaxed);
-            info.filled
-                .store(geometry.block_bytes - u64::from(*footer_len), Ordering::Relaxed);
+            info.sequence.store(block.sequence, Ordering::Relaxed);
+            info.footer_len.store(block.footer_len, Ordering::Relaxed);
+            info.expiry_max.store(block.expiry_max, Ordering::Relaxed);
+            info.filled.store(
+                geometry.block_bytes - u64::from(block.footer_len),
+                Ordering::Relaxed,
+            );
         }
+        let order = Order::recovered(&options.layout, &geometry, &sealed, &start.places, &start.ranks);
         for block in start.checkpoint_blocks.iter().flatten() {
             blocks[*block as usize].set_state(State::Checkpoint);
         }
@@ -241,7 +267,7 @@ impl<B: Buffer> FlashStore<B> {
             .collect();
         let structure = Structure {
             free,
-            queue: sealed.iter().map(|(block, ..)| *block).collect(),
+            queue: sealed.iter().map(|block| block.id).collect(),
             to_seal: VecDeque::new(),
             sealing: 0,
             buffers: Vec::new(),
@@ -266,7 +292,9 @@ impl<B: Buffer> FlashStore<B> {
             buffers_max: options.buffers_max,
             lockstep: options.lockstep,
             blocks,
-            active: Mutex::new(None),
+            layout: options.layout,
+            erase_unit_bytes: options.erase_unit_bytes,
+            order: Mutex::new(order),
             shared: Arc::new(Shared::new(structure)),
             open: Mutex::new(Vec::new()),
             log: Log::new(

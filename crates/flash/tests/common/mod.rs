@@ -6,10 +6,10 @@ use pumice_device::{AlignedBuf, Device, FaultyDevice, FaultyMedium, Payload};
 use pumice_flash::record::payload_checksum;
 use pumice_flash::recovery::{open_superblock, recover, settle};
 use pumice_flash::{
-    Durability, FlashStore, Gone, Mappings, OpenOptions, Record, RecordParts, Recovered, SliceId, Source,
-    Work,
+    Durability, FlashStore, Gone, Layout, LayoutOptions, Mappings, OpenOptions, Record, RecordParts,
+    Recovered, SliceId, Source, Work,
 };
-use pumice_index::{FullShard, IndexShape, KeyHash, Location};
+use pumice_index::{FullShard, IndexShape, KeyHash, Location, Mapping};
 use pumice_memory::{PagePool, SegmentPool};
 use pumice_world::{Executor, Spawner};
 use std::collections::{HashMap, HashSet};
@@ -62,11 +62,11 @@ pub struct Index {
 }
 
 impl Index {
-    fn new(medium: &Arc<FaultyMedium>, keys: u64) -> Self {
+    fn new(medium: &Arc<FaultyMedium>, keys: u64, layout: Layout) -> Self {
         let segments = Arc::new(SegmentPool::with_limit(4, 1 << 20, 4).unwrap());
         let pages = PagePool::new(segments);
         while pages.grow() {}
-        let shape = IndexShape::new(medium.capacity(), SHARD_BITS);
+        let shape = IndexShape::new(medium.capacity(), SHARD_BITS, layout.note_bits());
         Self {
             shards: (0..shape.shards())
                 .map(|_| Mutex::new(FullShard::new(shape, Arc::clone(&pages))))
@@ -117,9 +117,12 @@ impl Mappings for Index {
     }
 
     fn drop_copy(&self, hash: KeyHash, location: Location, why: Gone) -> bool {
-        let removed = self.with(hash, |shard| shard.remove_at(hash, location));
-        if removed {
-            self.store().forget(location);
+        let removed = self.with(hash, |shard| {
+            let mapping = shard.remove_at(hash, location)?;
+            self.store().forget(Some(hash), mapping);
+            Some(mapping)
+        });
+        if removed.is_some() {
             self.count(why);
             // After a crash reads and writes fail: that is not the store's choice.
             if matches!(why, Gone::Evicted | Gone::Expired) || !self.medium.is_crashed() {
@@ -127,15 +130,26 @@ impl Mappings for Index {
                 self.given_up.lock().extend(found);
             }
         }
-        removed
+        removed.is_some()
     }
 
-    fn move_copy(&self, hash: KeyHash, from: Location, append: impl FnOnce() -> Option<Location>) -> bool {
+    fn move_copy(
+        &self,
+        hash: KeyHash,
+        from: Location,
+        append: impl FnOnce(Mapping) -> Option<Mapping>,
+    ) -> bool {
         self.with(hash, |shard| {
-            if !shard.is_live(hash, from) {
+            let Some(mapping) = shard.live(hash, from) else {
                 return true;
+            };
+            let moved = append(mapping).is_some_and(|to| shard.compare_and_set(hash, from, to).is_some());
+            if moved && self.store().layout().layout == Layout::Ripq {
+                // A crash may lose what stands in a buffer, moved there or not.
+                let found = (0..self.keys).find(|n| self::hash(*n) == hash);
+                self.given_up.lock().extend(found);
             }
-            append().is_some_and(|to| shard.compare_and_set(hash, from, to))
+            moved
         })
     }
 
@@ -144,8 +158,8 @@ impl Mappings for Index {
         let mut swept = 0;
         for n in 0..self.keys {
             if let Some(location) = self.location(n).filter(|l| range.contains(&l.offset)) {
-                self.with(hash(n), |shard| shard.remove_at(hash(n), location));
-                self.store().forget(location);
+                let mapping = self.with(hash(n), |shard| shard.remove_at(hash(n), location));
+                self.store().forget(Some(hash(n)), mapping.expect("just seen"));
                 self.count(why);
                 self.given_up.lock().insert(n);
                 swept += 1;
@@ -165,6 +179,10 @@ pub struct Rig {
     pub auto_kick: bool,
 }
 
+pub fn ripq() -> LayoutOptions {
+    LayoutOptions::new(Layout::Ripq, Some("slru-3"), Some(0.2), Some(0.9)).unwrap()
+}
+
 pub fn options(durability: Durability) -> OpenOptions {
     OpenOptions {
         block_bytes: BLOCK_BYTES,
@@ -173,6 +191,8 @@ pub fn options(durability: Durability) -> OpenOptions {
         durability,
         buffers_max: 4,
         unit_bytes: 16,
+        layout: LayoutOptions::default(),
+        erase_unit_bytes: 0,
         lockstep: false,
         now: NOW,
         random: [7, 11],
@@ -183,7 +203,7 @@ impl Rig {
     pub fn open(medium: &Arc<FaultyMedium>, keys: u64, options: &OpenOptions) -> Self {
         let executor = Executor::new();
         let device = FaultyDevice::new(Arc::clone(medium));
-        let index = Index::new(medium, keys);
+        let index = Index::new(medium, keys, options.layout.layout);
         let recovered = executor
             .block_on(
                 async {
@@ -263,8 +283,9 @@ impl Rig {
             value_crc: payload_checksum(payload),
         };
         let stored = self.index.with(hash(n), |shard| {
-            let appended = self.store().append(hash(n), &parts, false)?;
-            shard.set(hash(n), appended.location).unwrap();
+            let rank = self.store().rank_new(self.store().padded_len(&parts));
+            let appended = self.store().append(hash(n), &parts, rank)?;
+            shard.set(hash(n), appended.mapping).unwrap();
             Some(version)
         });
         if self.auto_kick {
@@ -283,8 +304,8 @@ impl Rig {
     fn remove(&self, n: u64) -> u64 {
         self.index.with(hash(n), |shard| {
             let version = self.store().next_version();
-            if let Some(location) = shard.get(hash(n)) {
-                self.store().invalidate(&self.device, hash(n), location, version);
+            if let Some(mapping) = shard.mapping(hash(n)) {
+                self.store().invalidate(&self.device, hash(n), mapping, version);
                 shard.remove(hash(n));
             }
             version
@@ -300,7 +321,12 @@ impl Rig {
                 .run(self.store().read_device(&self.device, location, sequence))
                 .ok(),
         };
-        record.map(|record| check(&record, n))
+        let version = record.map(|record| check(&record, n))?;
+        self.index.with(hash(n), |shard| {
+            let mapping = shard.mapping(hash(n)).expect("just read");
+            shard.set_note(hash(n), mapping.location, self.store().hit(hash(n), mapping));
+        });
+        Some(version)
     }
 
     /// Every block has one use, while no work is under way.
@@ -314,6 +340,7 @@ impl Rig {
             "{:?}",
             self.store().block_usage()
         );
+        self.store().check_order();
     }
 
     /// Whether what is there stands on flash, and not in a buffer.

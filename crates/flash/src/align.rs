@@ -1,0 +1,66 @@
+//! Keeping blocks aligned to the drive's erase units.
+//!
+//! A drive fills its erase units in the order of writes, whatever the addresses. Under `ripq` blocks that are written one after
+//! the other die at different times; where each of them fills a unit of its own, a unit is free when its block is, and nothing is
+//! ever copied. But what is written between blocks (log, superblock, checkpoints) shifts all that follow: then every unit has
+//! the end of one block and the start of the next, and waits for both. In a drive with a tenth of spare space that makes 1.7
+//! bytes written of each that is sent.
+//!
+//! So, where the unit is known, what was written beside blocks is made up to whole units from time to time, with zeros on a
+//! free block. Cost: at most one unit for each 64th of a unit written beside blocks. Blocks that are larger than a unit gain
+//! little, and blocks that are smaller share a unit with others anyway.
+
+use crate::store::{FlashStore, add};
+use pumice_device::{Device, SECTOR_BYTES};
+use pumice_memory::{Buffer, Payload};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Bytes of a page of the drive.
+const PAGE_BYTES: u64 = 4096;
+/// A block may be shifted by this part of a unit.
+const SHIFT_MAX: u64 = 64;
+/// Bytes of zeros that are written at a time.
+const WRITE_BYTES: u64 = 1 << 20;
+
+impl<B: Buffer> FlashStore<B> {
+    /// Before a block is written: makes up what was written beside blocks to whole units, if that is more than a little.
+    pub(crate) async fn align<D: Device<Buf = B>>(&self, device: &D) {
+        let unit = self.erase_unit_bytes;
+        if unit == 0 {
+            return;
+        }
+        let shift = self.bytes_beside_blocks() % unit;
+        if shift < (unit / SHIFT_MAX).max(SECTOR_BYTES as u64) {
+            return;
+        }
+        let Some(scratch) = self.shared.structure.lock().take_scratch() else {
+            return;
+        };
+        let mut left = (unit - shift).min(self.geometry.block_bytes);
+        let mut offset = self.geometry.block_offset(scratch);
+        while left > 0 {
+            let len = usize::try_from(left.min(WRITE_BYTES)).expect("at most 1 MiB");
+            let buffer = B::with_len(len);
+            // SAFETY: the buffer was just made; nobody else knows it.
+            unsafe { buffer.put(0, Payload::Bytes(&[0; 8])) };
+            if let Err(error) = device.write(offset, Arc::new(buffer), 0..len).await {
+                tracing::debug!("aligning to the erase unit: {error}");
+                break;
+            }
+            add(&self.counters.written_bytes, len as u64);
+            add(&self.counters.padding_bytes, len as u64);
+            offset += len as u64;
+            left -= len as u64;
+        }
+        self.shared.change(|structure| structure.free.push_back(scratch));
+    }
+
+    /// Bytes that the drive has written for anything but blocks of objects. Log records count by whole pages.
+    fn bytes_beside_blocks(&self) -> u64 {
+        let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let records = count(&self.counters.log_records) * crate::geometry::LOG_RECORD_BYTES;
+        let all = count(&self.counters.written_bytes);
+        all - count(&self.counters.block_bytes) - records + records / PAGE_BYTES * PAGE_BYTES
+    }
+}

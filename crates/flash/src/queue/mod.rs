@@ -1,0 +1,726 @@
+//! The order of blocks by priority: sections, places, and the bytes in them. Pure arithmetic: no I/O, no lock, no key.
+//!
+//! After RIPQ (FAST '15, section 4.2). From the tail to the head the queue is a list of *sections*, a section a list of *places*. A
+//! place is a device block, or virtual content, or both: a pair, the device block above the virtual content. The highest
+//! place of a section is its insertion point: what is inserted there goes to its active device block, and when that is full a
+//! new, empty place is put above it. FIFO and SIPQ are queues of one section.
+//!
+//! An object counts once: in the device part of its block's place, or, after an increase, in the virtual part of another.
+//!
+//! # What differs from the paper
+//!
+//! - *Virtual insertion points.* Device blocks need a buffer each, so there are only K places to insert at. Virtual content
+//!   needs none: an increase goes to the very place where its priority falls, not to the head of the section. When
+//!   the virtual part of a place is full (`granule` bytes) it becomes a place of its own, directly below.
+//! - *Insertion between points.* The paper takes the head of the section that the priority falls into: up to a section too high.
+//!   Here it is the nearer of that point and the next one below.
+//! - A section splits where the split leaves a boundary nearest to its middle, on blocks as the paper has it; a merged section
+//!   takes the lower one's buffer over where the upper has none.
+
+mod sums;
+
+use sums::Sums;
+
+/// Number of a place; there is no place 0.
+type PlaceId = u32;
+
+/// What an object's mapping says of its virtual place: 0 is none.
+pub type Mark = u32;
+
+/// Where an object counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seat {
+    /// In the device part of a block's place.
+    Device(u32),
+    /// In the virtual part of the place that has this mark.
+    Virtual(Mark),
+}
+
+/// How a queue is shaped.
+#[derive(Clone, Copy, Debug)]
+pub struct QueueShape {
+    /// Sections split above twice this share of the queue, and merge below it; 1 and more: there is one section.
+    pub alpha: f64,
+    /// Marks are below this; 1: there is no virtual content.
+    pub marks: u32,
+    /// Bytes of virtual content at which a place is full, at least.
+    pub granule: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    section: u32,
+    /// Position in the section, from its tail.
+    at: u32,
+    /// The device block, plus 1; 0 = none.
+    block: u32,
+    mark: Mark,
+    device_bytes: u64,
+    virtual_bytes: u64,
+    virtual_objects: u32,
+}
+
+impl Place {
+    fn bytes(&self) -> u64 {
+        self.device_bytes + self.virtual_bytes
+    }
+
+    fn is_bare(&self) -> bool {
+        self.block == 0 && self.virtual_objects == 0
+    }
+}
+
+#[derive(Debug, Default)]
+struct Section {
+    /// From the tail; the last is the active place.
+    order: Vec<PlaceId>,
+    sums: Sums,
+    bytes: u64,
+}
+
+/// What the owner of the blocks must do after a change of sections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The open block is no insertion point any more: seal it as it is.
+    Seal(u32),
+}
+
+/// A place as it is kept on flash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SavedPlace {
+    /// Whether it is the first, from the tail, of a section.
+    pub starts_section: bool,
+    /// Its device block.
+    pub block: Option<u32>,
+    /// Its mark.
+    pub mark: Mark,
+}
+
+/// The order of blocks; see the module's text.
+#[derive(Debug)]
+pub struct Queue {
+    shape: QueueShape,
+    /// From the tail.
+    sections: Vec<Section>,
+    places: Vec<Place>,
+    free_places: Vec<PlaceId>,
+    /// Place of each block; 0 = none.
+    placed: Vec<PlaceId>,
+    /// Place of each mark; 0 = free.
+    marked: Vec<PlaceId>,
+    free_marks: Vec<Mark>,
+    bytes: u64,
+}
+
+impl Queue {
+    /// An empty queue for so many blocks: one section.
+    pub fn new(shape: QueueShape, blocks: u32) -> Self {
+        let mut queue = Self {
+            shape,
+            sections: Vec::new(),
+            places: vec![Place::default()],
+            free_places: Vec::new(),
+            placed: vec![0; blocks as usize],
+            marked: vec![0; shape.marks.max(1) as usize],
+            free_marks: (1..shape.marks.max(1)).rev().collect(),
+            bytes: 0,
+        };
+        let active = queue.new_place();
+        queue.sections.push(Section {
+            order: vec![active],
+            ..Section::default()
+        });
+        queue.renumber(0);
+        queue
+    }
+
+    /// Bytes of all objects.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Number of sections, which is that of insertion points.
+    pub fn sections(&self) -> usize {
+        self.sections.len()
+    }
+
+    /// Number of places.
+    pub fn places(&self) -> usize {
+        self.places.len() - 1 - self.free_places.len()
+    }
+
+    /// The open block of a section, if it has one.
+    pub fn active_block(&self, section: usize) -> Option<u32> {
+        self.block(self.active(section))
+    }
+
+    /// Whether a mark is some place's.
+    pub fn has_mark(&self, mark: Mark) -> bool {
+        self.marked.get(mark as usize).is_some_and(|place| *place != 0)
+    }
+
+    /// DRAM held, in bytes.
+    pub fn dram_bytes(&self) -> u64 {
+        let places = self.places.capacity() * size_of::<Place>();
+        let order = self.places() * (size_of::<PlaceId>() + size_of::<u64>());
+        let tables = (self.placed.len() + self.marked.len() + self.free_marks.capacity()) * 4;
+        (places + order + tables) as u64
+    }
+
+    /// Whether a block stands in the order.
+    pub fn has_block(&self, block: u32) -> bool {
+        self.placed[block as usize] != 0
+    }
+
+    /// The section that a seat is in.
+    pub fn section_of(&self, seat: Seat) -> usize {
+        self.places[self.place_of(seat) as usize].section as usize
+    }
+
+    /// Where an object in this seat stands, in [0, 1]: the bytes below its part of the place, plus half of that part, over all.
+    pub fn position(&self, seat: Seat) -> f64 {
+        let place = &self.places[self.place_of(seat) as usize];
+        let below = self.below(place);
+        let middle = match seat {
+            Seat::Virtual(_) => below as f64 + place.virtual_bytes as f64 / 2.0,
+            Seat::Device(_) => (below + place.virtual_bytes) as f64 + place.device_bytes as f64 / 2.0,
+        };
+        if self.bytes == 0 {
+            0.0
+        } else {
+            (middle / self.bytes as f64).min(1.0)
+        }
+    }
+
+    /// The section whose insertion point is nearest to a relative priority.
+    pub fn insertion_section(&self, priority: f64) -> usize {
+        let last = self.sections.len() - 1;
+        if priority >= 1.0 {
+            return last;
+        }
+        let wanted = priority.max(0.0) * self.bytes as f64;
+        let mut head = 0.0;
+        for (at, section) in self.sections.iter().enumerate() {
+            let below = head;
+            head += section.bytes as f64;
+            if wanted <= head {
+                let is_below_nearer = at > 0 && wanted - below < head - wanted;
+                return if is_below_nearer { at - 1 } else { at };
+            }
+        }
+        last
+    }
+
+    /// Whether the tail's end is nearer to a relative priority than the lowest insertion point: what has such a priority is not
+    /// worth a place.
+    pub fn is_nearest_the_end(&self, priority: f64) -> bool {
+        priority * 2.0 * (self.bytes as f64) < self.sections[0].bytes as f64
+    }
+
+    /// The active place of a section, which has no block, gets one.
+    pub fn open(&mut self, section: usize, block: u32) {
+        let place = self.active(section);
+        debug_assert_eq!(self.block(place), None, "place {place} has a block");
+        self.place_block(place, block);
+    }
+
+    /// The active block of a section is full: a new, empty place above it becomes the insertion point.
+    pub fn seal(&mut self, section: usize) {
+        let active = self.new_place();
+        self.sections[section].order.push(active);
+        self.renumber(section);
+    }
+
+    /// Counts an object in a seat.
+    pub fn add(&mut self, seat: Seat, bytes: u64) {
+        let id = self.place_of(seat);
+        let place = &mut self.places[id as usize];
+        match seat {
+            Seat::Device(_) => place.device_bytes += bytes,
+            Seat::Virtual(_) => {
+                place.virtual_bytes += bytes;
+                place.virtual_objects += 1;
+            }
+        }
+        let (section, at) = (place.section as usize, place.at as usize);
+        self.sections[section].sums.add(at, bytes);
+        self.sections[section].bytes += bytes;
+        self.bytes += bytes;
+    }
+
+    /// Takes an object out of a seat.
+    pub fn remove(&mut self, seat: Seat, bytes: u64) {
+        let id = self.place_of(seat);
+        let place = &mut self.places[id as usize];
+        match seat {
+            Seat::Device(_) => place.device_bytes -= bytes,
+            Seat::Virtual(_) => {
+                place.virtual_bytes -= bytes;
+                place.virtual_objects -= 1;
+            }
+        }
+        let (section, at) = (place.section as usize, place.at as usize);
+        self.sections[section].sums.subtract(at, bytes);
+        self.sections[section].bytes -= bytes;
+        self.bytes -= bytes;
+        if let Seat::Virtual(_) = seat {
+            self.tidy(id);
+        }
+    }
+
+    /// Moves an object to the virtual place where a relative priority falls, and returns its new mark; `None` where that is not
+    /// above its seat, which it keeps then.
+    pub fn increase(&mut self, seat: Seat, bytes: u64, priority: f64) -> Option<Mark> {
+        if self.shape.marks <= 1 {
+            return None;
+        }
+        let from = self.place_of(seat);
+        let target = self.virtual_place(priority);
+        let order = |place: PlaceId| {
+            let place = &self.places[place as usize];
+            (place.section, place.at)
+        };
+        if order(target) <= order(from) {
+            return None;
+        }
+        let mark = self.mark_for(target, order(from))?;
+        // Put in before the other is taken out: that may remove its place, but not this one.
+        self.add(Seat::Virtual(mark), bytes);
+        self.remove(seat, bytes);
+        Some(mark)
+    }
+
+    /// Blocks from the tail to the head, open ones too.
+    pub fn blocks(&self) -> impl Iterator<Item = u32> + '_ {
+        let order = self.sections.iter().flat_map(|section| &section.order);
+        order.filter_map(|place| self.block(*place))
+    }
+
+    /// A block leaves the order, and whatever still counts in it.
+    pub fn release(&mut self, block: u32) {
+        let left = self.places[self.placed[block as usize] as usize].device_bytes;
+        self.remove(Seat::Device(block), left);
+        let place = std::mem::take(&mut self.placed[block as usize]);
+        self.places[place as usize].block = 0;
+        self.tidy(place);
+    }
+
+    /// Splits sections that are too large and merges those that are too small; tells what is to be done with open blocks.
+    pub fn rebalance(&mut self, mut event: impl FnMut(Event)) {
+        if self.shape.alpha >= 1.0 {
+            return;
+        }
+        let mut at = 0;
+        while at < self.sections.len() {
+            let share_max = 2.0 * self.shape.alpha * self.bytes as f64;
+            if self.sections[at].bytes as f64 > share_max
+                && self.sections.len() < self.sections_max()
+                && self.split(at)
+            {
+                at = at.saturating_sub(1);
+                continue;
+            }
+            let pair: u64 = self.sections[at..]
+                .iter()
+                .take(2)
+                .map(|section| section.bytes)
+                .sum();
+            if at + 1 < self.sections.len() && (pair as f64) < self.shape.alpha * self.bytes as f64 {
+                self.merge(at, &mut event);
+                at = at.saturating_sub(1);
+                continue;
+            }
+            at += 1;
+        }
+    }
+
+    /// The most sections: 2/α + 1.
+    pub fn sections_max(&self) -> usize {
+        (2.0 / self.shape.alpha).ceil() as usize + 1
+    }
+
+    /// The order as it is, without bytes.
+    pub fn save(&self) -> impl Iterator<Item = SavedPlace> + '_ {
+        self.sections.iter().flat_map(move |section| {
+            section
+                .order
+                .iter()
+                .enumerate()
+                .map(move |(at, place)| SavedPlace {
+                    starts_section: at == 0,
+                    block: self.block(*place),
+                    mark: self.places[*place as usize].mark,
+                })
+        })
+    }
+
+    /// A queue in a saved order, without bytes; each section gets a new active place where its last one has a block. Marks that
+    /// cannot be are left out.
+    pub fn restore(shape: QueueShape, blocks: u32, saved: impl Iterator<Item = SavedPlace>) -> Self {
+        let mut queue = Self::new(shape, blocks);
+        let mut sections: Vec<Section> = Vec::new();
+        queue.sections.clear();
+        queue.places.truncate(1);
+        for place in saved {
+            let id = queue.new_place();
+            if let Some(block) = place
+                .block
+                .filter(|block| queue.placed.get(*block as usize) == Some(&0))
+            {
+                queue.place_block(id, block);
+            }
+            let is_free = |mark: &Mark| queue.marked.get(*mark as usize) == Some(&0);
+            if let Some(mark) = Some(place.mark).filter(|mark| *mark != 0 && is_free(mark)) {
+                queue.places[id as usize].mark = mark;
+                queue.marked[mark as usize] = id;
+            }
+            if sections.is_empty() || (place.starts_section && sections.len() < queue.sections_max()) {
+                sections.push(Section::default());
+            }
+            sections.last_mut().expect("just made").order.push(id);
+        }
+        if sections.is_empty() {
+            sections.push(Section::default());
+        }
+        for section in &mut sections {
+            if section
+                .order
+                .last()
+                .is_none_or(|last| queue.block(*last).is_some())
+            {
+                let active = queue.new_place();
+                section.order.push(active);
+            }
+        }
+        queue.sections = sections;
+        queue.free_marks = (1..shape.marks.max(1))
+            .rev()
+            .filter(|mark| queue.marked[*mark as usize] == 0)
+            .collect();
+        for section in 0..queue.sections.len() {
+            queue.renumber(section);
+        }
+        queue
+    }
+
+    /// Puts a sealed block that no saved order knows where a relative priority falls; for recovery, bytes are not known yet.
+    pub fn insert_block(&mut self, block: u32, priority: f64) {
+        let places: usize = self.sections.iter().map(|section| section.order.len()).sum();
+        let mut wanted = (priority.clamp(0.0, 1.0) * places as f64) as usize;
+        let last = self.sections.len() - 1;
+        let mut at = 0;
+        while at < last && wanted >= self.sections[at].order.len() {
+            wanted -= self.sections[at].order.len();
+            at += 1;
+        }
+        let id = self.new_place();
+        self.place_block(id, block);
+        let order = &mut self.sections[at].order;
+        let within = wanted.min(order.len() - 1);
+        order.insert(within, id);
+        self.renumber(at);
+    }
+
+    /// Removes virtual places that recovery found nothing for.
+    pub fn drop_bare_places(&mut self) {
+        let places: Vec<PlaceId> = self
+            .sections
+            .iter()
+            .flat_map(|section| section.order.clone())
+            .collect();
+        for place in places {
+            self.tidy(place);
+        }
+    }
+
+    /// Re-derives all counts and checks the rules.
+    ///
+    /// # Panics
+    /// Where one does not hold.
+    pub fn check_invariants(&self) {
+        let mut total = 0;
+        let mut seen = vec![false; self.places.len()];
+        for (number, section) in self.sections.iter().enumerate() {
+            assert!(!section.order.is_empty(), "section {number} is empty");
+            let mut bytes = 0;
+            for (at, id) in section.order.iter().enumerate() {
+                let place = &self.places[*id as usize];
+                assert!(
+                    !std::mem::replace(&mut seen[*id as usize], true),
+                    "place {id} stands twice"
+                );
+                assert_eq!(
+                    (place.section as usize, place.at as usize),
+                    (number, at),
+                    "place {id}"
+                );
+                assert_eq!(section.sums.before(at), bytes, "sums of section {number}");
+                assert_eq!(place.mark != 0, place.virtual_objects != 0, "mark of place {id}");
+                assert!(
+                    place.virtual_objects != 0 || place.virtual_bytes == 0,
+                    "virtual bytes of place {id}"
+                );
+                if let Some(block) = self.block(*id) {
+                    assert_eq!(self.placed[block as usize], *id, "block {block}");
+                }
+                if place.mark != 0 {
+                    assert_eq!(self.marked[place.mark as usize], *id, "mark {}", place.mark);
+                }
+                assert!(
+                    at + 1 == section.order.len() || !place.is_bare(),
+                    "place {id} is bare"
+                );
+                bytes += place.bytes();
+            }
+            assert_eq!(section.bytes, bytes, "bytes of section {number}");
+            total += bytes;
+        }
+        assert_eq!(self.bytes, total, "bytes");
+        let marks = self.marked.iter().filter(|place| **place != 0).count();
+        assert_eq!(marks + self.free_marks.len() + 1, self.marked.len(), "marks");
+        assert!(
+            self.sections.len() <= self.sections_max().max(1),
+            "{} sections",
+            self.sections.len()
+        );
+    }
+
+    /// Checks the sizes of sections, which hold right after [`Queue::rebalance`].
+    ///
+    /// # Panics
+    /// Where a section is above 2α and its largest place, or two neighbours are below α.
+    pub fn check_balance(&self) {
+        let total = self.bytes as f64;
+        for (at, section) in self.sections.iter().enumerate() {
+            let places = section.order.iter().map(|id| self.places[*id as usize].bytes());
+            let largest = places.max().unwrap_or(0);
+            let bytes = section.bytes;
+            assert!(
+                bytes as f64 <= 2.0 * self.shape.alpha * total + largest as f64,
+                "section {at} has {bytes} of {total}, and a place of {largest}"
+            );
+            if let Some(next) = self.sections.get(at + 1) {
+                let pair = bytes + next.bytes;
+                assert!(
+                    pair as f64 >= self.shape.alpha * total,
+                    "sections {at} and {} have {pair} of {total}",
+                    at + 1
+                );
+            }
+        }
+    }
+
+    fn active(&self, section: usize) -> PlaceId {
+        *self.sections[section].order.last().expect("never empty")
+    }
+
+    fn block(&self, place: PlaceId) -> Option<u32> {
+        self.places[place as usize].block.checked_sub(1)
+    }
+
+    fn place_block(&mut self, place: PlaceId, block: u32) {
+        self.places[place as usize].block = block + 1;
+        self.placed[block as usize] = place;
+    }
+
+    fn place_of(&self, seat: Seat) -> PlaceId {
+        match seat {
+            Seat::Device(block) => self.placed[block as usize],
+            Seat::Virtual(mark) => self.marked[mark as usize],
+        }
+    }
+
+    /// Bytes below a place.
+    fn below(&self, place: &Place) -> u64 {
+        let section = place.section as usize;
+        let sections: u64 = self.sections[..section].iter().map(|section| section.bytes).sum();
+        sections + self.sections[section].sums.before(place.at as usize)
+    }
+
+    /// The place whose virtual part is nearest to a relative priority.
+    fn virtual_place(&self, priority: f64) -> PlaceId {
+        let mut wanted = (priority.clamp(0.0, 1.0) * self.bytes as f64) as u64;
+        let last = self.sections.len() - 1;
+        let mut number = 0;
+        while number < last && wanted >= self.sections[number].bytes {
+            wanted -= self.sections[number].bytes;
+            number += 1;
+        }
+        let section = &self.sections[number];
+        let (at, before) = section.sums.find(wanted);
+        let place = &self.places[section.order[at] as usize];
+        // An object that is put in stands on top of the virtual part: of this place, or of the next above.
+        let here = before + place.virtual_bytes;
+        let above = before + place.bytes();
+        if wanted < here || wanted - here <= above.saturating_sub(wanted) {
+            section.order[at]
+        } else if let Some(next) = section.order.get(at + 1) {
+            *next
+        } else if let Some(next) = self.sections.get(number + 1) {
+            next.order[0]
+        } else {
+            section.order[at]
+        }
+    }
+
+    /// The mark of a place, which gets one if it has none; where no mark is left, that of the nearest place above `floor` that
+    /// has one.
+    fn mark_for(&mut self, place: PlaceId, floor: (u32, u32)) -> Option<Mark> {
+        let slot = self.places[place as usize];
+        let granule = self
+            .shape
+            .granule
+            .max(2 * self.bytes / u64::from(self.shape.marks));
+        if slot.mark != 0 {
+            if slot.virtual_bytes < granule || self.free_marks.is_empty() {
+                return Some(slot.mark);
+            }
+            self.set_apart(place);
+        }
+        let Some(mark) = self.free_marks.pop() else {
+            return self.nearest_mark(slot.section, slot.at, floor);
+        };
+        self.places[place as usize].mark = mark;
+        self.marked[mark as usize] = place;
+        Some(mark)
+    }
+
+    fn nearest_mark(&self, section: u32, at: u32, floor: (u32, u32)) -> Option<Mark> {
+        let section = &self.sections[section as usize];
+        let (lower, upper) = section.order.split_at(at as usize);
+        let mark = |place: &PlaceId| {
+            let place = &self.places[*place as usize];
+            (place.mark != 0 && (place.section, place.at) > floor).then_some(place.mark)
+        };
+        let below = lower.iter().rev().position(|place| mark(place).is_some());
+        let above = upper.iter().position(|place| mark(place).is_some());
+        match (below, above) {
+            (Some(down), up) if up.is_none_or(|up| down < up) => mark(&lower[lower.len() - 1 - down]),
+            (_, Some(up)) => mark(&upper[up]),
+            _ => None,
+        }
+    }
+
+    /// Makes the virtual part of a place a place of its own, directly below.
+    fn set_apart(&mut self, place: PlaceId) {
+        let id = self.new_place();
+        let slot = &mut self.places[place as usize];
+        let (section, at) = (slot.section as usize, slot.at as usize);
+        let (mark, virtual_bytes, virtual_objects) = (slot.mark, slot.virtual_bytes, slot.virtual_objects);
+        (slot.mark, slot.virtual_bytes, slot.virtual_objects) = (0, 0, 0);
+        self.places[id as usize] = Place {
+            mark,
+            virtual_bytes,
+            virtual_objects,
+            ..Place::default()
+        };
+        self.marked[mark as usize] = id;
+        self.sections[section].order.insert(at, id);
+        self.renumber(section);
+    }
+
+    /// Gives back the mark of a place without virtual content, and the place if nothing is left of it.
+    fn tidy(&mut self, id: PlaceId) {
+        let place = &mut self.places[id as usize];
+        if place.virtual_objects == 0 && place.mark != 0 {
+            self.marked[place.mark as usize] = 0;
+            self.free_marks.push(place.mark);
+            place.mark = 0;
+        }
+        let section = place.section as usize;
+        let is_active = self.active(section) == id;
+        let place = &self.places[id as usize];
+        if place.is_bare() && place.device_bytes == 0 && !is_active {
+            self.sections[section].order.remove(place.at as usize);
+            self.free_places.push(id);
+            self.renumber(section);
+        }
+    }
+
+    fn split(&mut self, number: usize) -> bool {
+        let section = &self.sections[number];
+        let half = section.bytes / 2;
+        let (found, before) = section.sums.find(half);
+        let after = before + self.places[section.order[found] as usize].bytes();
+        let (at, lower) = if half - before <= after.saturating_sub(half) {
+            (found, before)
+        } else {
+            (found + 1, after)
+        };
+        // A boundary beside a place that is nearly all of the section would only make an empty section.
+        if lower == 0 || lower == section.bytes || at == section.order.len() {
+            return false;
+        }
+        let upper = self.sections[number].order.split_off(at);
+        let active = self.new_place();
+        self.sections[number].order.push(active);
+        self.sections.insert(
+            number + 1,
+            Section {
+                order: upper,
+                ..Section::default()
+            },
+        );
+        self.renumber_from(number);
+        true
+    }
+
+    /// Joins a section and the one above.
+    fn merge(&mut self, number: usize, event: &mut impl FnMut(Event)) {
+        let upper = self.sections.remove(number + 1);
+        let lower_active = self.active(number);
+        let upper_active = *upper.order.last().expect("never empty");
+        let lower_block = self.places[lower_active as usize].block;
+        if lower_block != 0 {
+            if self.places[upper_active as usize].block == 0 {
+                // The upper section has no open block: it takes this one, as it would take a copy of its content.
+                let bytes = std::mem::take(&mut self.places[lower_active as usize].device_bytes);
+                self.places[lower_active as usize].block = 0;
+                self.places[upper_active as usize].device_bytes += bytes;
+                self.place_block(upper_active, lower_block - 1);
+            } else {
+                event(Event::Seal(lower_block - 1));
+            }
+        }
+        self.sections[number].order.extend(upper.order);
+        self.renumber_from(number);
+        self.tidy(lower_active);
+    }
+
+    fn renumber_from(&mut self, first: usize) {
+        for section in first..self.sections.len() {
+            self.renumber(section);
+        }
+    }
+
+    fn renumber(&mut self, number: usize) {
+        let section = &mut self.sections[number];
+        section.bytes = 0;
+        for (at, id) in section.order.iter().enumerate() {
+            let place = &mut self.places[*id as usize];
+            place.section = number as u32;
+            place.at = at as u32;
+            section.bytes += place.bytes();
+        }
+        let places = &self.places;
+        section
+            .sums
+            .rebuild(section.order.iter().map(|id| places[*id as usize].bytes()));
+    }
+
+    fn new_place(&mut self) -> PlaceId {
+        match self.free_places.pop() {
+            Some(id) => {
+                self.places[id as usize] = Place::default();
+                id
+            }
+            None => {
+                self.places.push(Place::default());
+                self.places.len() as PlaceId - 1
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,320 @@
+use super::*;
+use std::collections::{HashMap, VecDeque};
+
+const BLOCK_BYTES: u64 = 4_096;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % n
+    }
+
+    fn unit(&mut self) -> f64 {
+        self.below(1 << 30) as f64 / f64::from(1 << 30)
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Object {
+    block: u32,
+    mark: Mark,
+    bytes: u64,
+}
+
+impl Object {
+    fn seat(&self) -> Seat {
+        match self.mark {
+            0 => Seat::Device(self.block),
+            mark => Seat::Virtual(mark),
+        }
+    }
+}
+
+/// A queue with objects in its blocks, as a store has them, and what they add up to.
+struct Rig {
+    queue: Queue,
+    objects: HashMap<u64, Object>,
+    filled: Vec<u64>,
+    free: VecDeque<u32>,
+    open: Vec<u32>,
+    next: u64,
+}
+
+impl Rig {
+    fn new(alpha: f64, marks: u32, blocks: u32) -> Self {
+        let shape = QueueShape {
+            alpha,
+            marks,
+            granule: BLOCK_BYTES,
+        };
+        Self {
+            queue: Queue::new(shape, blocks),
+            objects: HashMap::new(),
+            filled: vec![0; blocks as usize],
+            free: (0..blocks).collect(),
+            open: Vec::new(),
+            next: 0,
+        }
+    }
+
+    fn append(&mut self, section: usize, bytes: u64) -> Option<u32> {
+        if let Some(block) = self.queue.active_block(section) {
+            assert!(self.open.contains(&block), "block {block} is no more open");
+            if self.filled[block as usize] + bytes > BLOCK_BYTES {
+                self.open.retain(|open| *open != block);
+                self.queue.seal(section);
+            }
+        }
+        let block = match self.queue.active_block(section) {
+            Some(block) => block,
+            None => {
+                let block = self.free.pop_front()?;
+                self.filled[block as usize] = 0;
+                self.queue.open(section, block);
+                self.open.push(block);
+                block
+            }
+        };
+        self.filled[block as usize] += bytes;
+        self.queue.add(Seat::Device(block), bytes);
+        let open = &mut self.open;
+        self.queue.rebalance(|Event::Seal(id)| {
+            assert!(open.contains(&id), "block {id} is sealed twice");
+            open.retain(|open| *open != id);
+        });
+        Some(block)
+    }
+
+    fn insert(&mut self, bytes: u64, priority: f64) {
+        let section = self.queue.insertion_section(priority);
+        if let Some(block) = self.append(section, bytes) {
+            let object = Object {
+                block,
+                mark: 0,
+                bytes,
+            };
+            self.objects.insert(self.next, object);
+            self.next += 1;
+        }
+    }
+
+    fn increase(&mut self, id: u64, priority: f64) {
+        let object = self.objects[&id];
+        let before = self.queue.position(object.seat());
+        if let Some(mark) = self.queue.increase(object.seat(), object.bytes, priority) {
+            self.objects.get_mut(&id).unwrap().mark = mark;
+            let after = self.queue.position(self.objects[&id].seat());
+            // Its own bytes, and half a place, are all that a place can be off.
+            let slack = 2.0 * (BLOCK_BYTES + object.bytes) as f64 / self.queue.bytes() as f64;
+            assert!(after >= before - slack, "{before} fell to {after}");
+        }
+    }
+
+    fn remove(&mut self, id: u64) {
+        let object = self.objects.remove(&id).unwrap();
+        self.queue.remove(object.seat(), object.bytes);
+    }
+
+    /// Takes the lowest sealed block out; what was raised moves.
+    fn delete_min(&mut self) {
+        let open = self.open.clone();
+        let Some(victim) = self.queue.blocks().find(|block| !open.contains(block)) else {
+            return;
+        };
+        self.take_out(victim);
+    }
+
+    fn take_out(&mut self, victim: u32) {
+        let inside: Vec<u64> = (self.objects.iter())
+            .filter(|(_, object)| object.block == victim)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in inside {
+            let object = self.objects[&id];
+            let position = self.queue.position(object.seat());
+            let stays = object.mark != 0 && !self.queue.is_nearest_the_end(position);
+            let section = self.queue.section_of(object.seat());
+            let moved = if stays {
+                self.append(section, object.bytes)
+            } else {
+                None
+            };
+            self.remove(id);
+            if let Some(block) = moved {
+                let bytes = object.bytes;
+                self.objects.insert(
+                    id,
+                    Object {
+                        block,
+                        mark: 0,
+                        bytes,
+                    },
+                );
+            }
+        }
+        self.queue.release(victim);
+        self.free.push_back(victim);
+    }
+
+    fn check(&mut self) {
+        self.queue.check_invariants();
+        self.queue
+            .rebalance(|Event::Seal(id)| self.open.retain(|open| *open != id));
+        self.queue.check_balance();
+        let bytes: u64 = self.objects.values().map(|object| object.bytes).sum();
+        assert_eq!(self.queue.bytes(), bytes, "each object counts once");
+        // The positions of all objects, each with half of its seat, average to a half.
+        let weighted: f64 = (self.objects.values())
+            .map(|object| self.queue.position(object.seat()) * object.bytes as f64)
+            .sum();
+        let mean = weighted / bytes.max(1) as f64;
+        assert!(bytes == 0 || (mean - 0.5).abs() < 1e-6, "mean position {mean}");
+    }
+}
+
+fn exercise(seed: u64, alpha: f64, marks: u32, blocks: u32) {
+    let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+    let mut rig = Rig::new(alpha, marks, blocks);
+    let mut sections_seen = 0;
+    for step in 0..6_000 {
+        let ids: Vec<u64> = if step % 4 == 0 {
+            Vec::new()
+        } else {
+            rig.objects.keys().copied().collect()
+        };
+        match random.below(10) {
+            0..4 => {
+                while rig.free.len() < 3 {
+                    rig.delete_min();
+                }
+                rig.insert(1 + random.below(BLOCK_BYTES / 3), 1.0 / 3.0);
+            }
+            4 => rig.insert(1 + random.below(40), random.unit()),
+            5..8 if !ids.is_empty() => {
+                let id = ids[random.below(ids.len() as u64) as usize];
+                rig.increase(id, random.unit());
+            }
+            8 if !ids.is_empty() => rig.remove(ids[random.below(ids.len() as u64) as usize]),
+            _ if random.below(20) == 0 => {
+                // A block that is mostly dead goes wherever it stands.
+                let open = rig.open.clone();
+                let sealed: Vec<u32> = rig.queue.blocks().filter(|block| !open.contains(block)).collect();
+                if !sealed.is_empty() {
+                    rig.take_out(sealed[random.below(sealed.len() as u64) as usize]);
+                }
+            }
+            _ => {}
+        }
+        sections_seen = sections_seen.max(rig.queue.sections());
+        if step % 7 == 0 {
+            rig.check();
+        }
+    }
+    assert!(
+        alpha >= 1.0 || sections_seen > 2,
+        "{sections_seen} sections: this shows nothing"
+    );
+    let ids: Vec<u64> = rig.objects.keys().copied().collect();
+    for id in ids {
+        rig.remove(id);
+    }
+    assert_eq!(rig.queue.bytes(), 0, "counters return to zero");
+    rig.queue.check_invariants();
+}
+
+#[test]
+fn objects_count_once_and_sections_keep_their_sizes() {
+    for seed in 0..6 {
+        exercise(seed, 0.125, 64, 60);
+        exercise(seed + 10, 0.25, 512, 40);
+        exercise(seed + 20, 0.0625, 8, 150);
+        exercise(seed + 30, 1.0, 1, 20);
+    }
+}
+
+#[test]
+fn a_raised_object_stands_where_its_priority_says() {
+    let mut rig = Rig::new(0.125, 512, 300);
+    for _ in 0..1_000 {
+        rig.insert(1_000, 1.0);
+    }
+    let mut random = Random(5);
+    for id in 0..200 {
+        let priority = 0.2 + random.unit() * 0.8;
+        rig.increase(id, priority);
+        let object = rig.objects[&id];
+        let position = rig.queue.position(object.seat());
+        assert!((position - priority).abs() < 0.01, "{position} for {priority}");
+    }
+}
+
+#[test]
+fn an_object_is_never_lowered_nor_moved_within_its_place() {
+    let mut rig = Rig::new(0.125, 512, 100);
+    for _ in 0..200 {
+        rig.insert(1_000, 1.0);
+    }
+    let top = rig.objects[&199];
+    assert_eq!(rig.queue.increase(top.seat(), top.bytes, 1.0), None);
+    let middle = rig.objects[&100];
+    assert_eq!(rig.queue.increase(middle.seat(), middle.bytes, 0.2), None);
+    rig.increase(100, 0.9);
+    let raised = rig.objects[&100];
+    assert_eq!(rig.queue.increase(raised.seat(), raised.bytes, 0.6), None);
+}
+
+#[test]
+fn a_saved_order_comes_back() {
+    let mut rig = Rig::new(0.125, 64, 80);
+    let mut random = Random(9);
+    for step in 0..3_000 {
+        while rig.free.len() < 3 {
+            rig.delete_min();
+        }
+        rig.insert(1 + random.below(1_000), 0.4);
+        let ids: Vec<u64> = rig.objects.keys().copied().collect();
+        rig.increase(ids[step % ids.len()], random.unit());
+    }
+    let saved: Vec<SavedPlace> = rig.queue.save().collect();
+    let shape = QueueShape {
+        alpha: 0.125,
+        marks: 64,
+        granule: BLOCK_BYTES,
+    };
+    let mut queue = Queue::restore(shape, 80, saved.iter().copied());
+    for object in rig.objects.values() {
+        assert!(object.mark == 0 || queue.has_mark(object.mark));
+        queue.add(object.seat(), object.bytes);
+    }
+    queue.drop_bare_places();
+    queue.check_invariants();
+    assert_eq!(queue.sections(), rig.queue.sections());
+    for object in rig.objects.values() {
+        let (before, after) = (rig.queue.position(object.seat()), queue.position(object.seat()));
+        assert!((before - after).abs() < 1e-9, "{before} became {after}");
+    }
+    // A saved order that is damaged in any way makes a queue that works.
+    for seed in 0..200 {
+        let mut random = Random(seed * 7 + 1);
+        let damaged: Vec<SavedPlace> = (saved.iter())
+            .filter(|_| seed % 3 != 0)
+            .map(|place| SavedPlace {
+                starts_section: random.below(9) == 0,
+                block: place.block.map(|_| random.below(90) as u32),
+                mark: random.below(80) as u32,
+            })
+            .collect();
+        let mut queue = Queue::restore(shape, 80, damaged.into_iter());
+        queue.drop_bare_places();
+        for block in 0..80 {
+            if !queue.has_block(block) && seed % 2 == 0 {
+                queue.insert_block(block, random.unit());
+            }
+        }
+        queue.check_invariants();
+    }
+}

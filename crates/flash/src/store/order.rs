@@ -1,0 +1,349 @@
+//! The order of blocks by priority, and the blocks that are being filled.
+
+use super::{FlashStore, Ranks, SavedRanks, SealedBlock, State};
+use crate::block::OpenBlock;
+use crate::geometry::Geometry;
+use crate::layout::{Layout, LayoutOptions, MARKS, Note};
+use crate::queue::{Event, Queue, QueueShape, SavedPlace, Seat};
+use pumice_index::Mapping;
+use pumice_memory::Buffer;
+use pumice_policy::{Hit, Priority};
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Fewest blocks that a section should have: active blocks are half empty on average, and must not be most of the cache.
+const SECTION_BLOCKS_MIN: f64 = 4.0;
+
+/// Where a new copy is to go.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rank {
+    priority: Priority,
+    accesses: u32,
+}
+
+impl Rank {
+    /// For layouts that have one insertion point.
+    pub(super) const TOP: Rank = Rank {
+        priority: Priority::Relative(1.0),
+        accesses: 1,
+    };
+
+    pub(super) fn priority(self) -> Priority {
+        self.priority
+    }
+
+    pub(super) fn note(self) -> u32 {
+        let note = Note {
+            mark: 0,
+            accesses: self.accesses,
+        };
+        note.bits()
+    }
+}
+
+/// The blocks that are being filled, and under a layout that has one the queue that they are part of.
+pub(crate) struct Order<B> {
+    pub(crate) open: Vec<Arc<OpenBlock<B>>>,
+    pub(crate) ranked: Option<Ranked>,
+}
+
+/// The queue, and what turns absolute priorities into positions in it.
+pub(crate) struct Ranked {
+    pub(crate) queue: Queue,
+    pub(crate) ranks: Ranks,
+}
+
+pub(super) fn queue_shape(options: &LayoutOptions, blocks: u32, block_bytes: u64) -> QueueShape {
+    QueueShape {
+        alpha: options.alpha.max(SECTION_BLOCKS_MIN / f64::from(blocks)).min(1.0),
+        marks: MARKS,
+        granule: block_bytes,
+    }
+}
+
+impl<B> Order<B> {
+    /// An order without open blocks: sealed blocks as a checkpoint has saved them, others by where they stood when they were
+    /// sealed.
+    pub(super) fn recovered(
+        options: &LayoutOptions,
+        geometry: &Geometry,
+        sealed: &[SealedBlock],
+        places: &[SavedPlace],
+        ranks: &SavedRanks,
+    ) -> Self {
+        if options.layout == Layout::Fifo {
+            return Self {
+                open: Vec::new(),
+                ranked: None,
+            };
+        }
+        let is_sealed: HashSet<u32> = sealed.iter().map(|block| block.id).collect();
+        let saved = places.iter().map(|place| SavedPlace {
+            block: place.block.filter(|block| is_sealed.contains(block)),
+            ..*place
+        });
+        let shape = queue_shape(options, geometry.blocks, geometry.block_bytes);
+        let mut queue = Queue::restore(shape, geometry.blocks, saved);
+        for block in sealed {
+            if !queue.has_block(block.id) {
+                queue.insert_block(block.id, f64::from(block.position) / f64::from(u16::MAX));
+            }
+        }
+        Self {
+            open: Vec::new(),
+            ranked: Some(Ranked {
+                queue,
+                ranks: Ranks::restore(ranks),
+            }),
+        }
+    }
+
+    pub(super) fn block(&self, id: u32) -> Option<&Arc<OpenBlock<B>>> {
+        self.open.iter().find(|block| block.id == id)
+    }
+
+    /// The open block of a section.
+    pub(super) fn active(&self, section: usize) -> Option<&Arc<OpenBlock<B>>> {
+        match &self.ranked {
+            Some(ranked) => self.block(ranked.queue.active_block(section)?),
+            None => self.open.first(),
+        }
+    }
+
+    /// An open block with room, of the section nearest to `section`.
+    pub(super) fn nearest_with_room(&self, section: usize, len: usize) -> Option<&Arc<OpenBlock<B>>>
+    where
+        B: Buffer,
+    {
+        let queue = &self.ranked.as_ref()?.queue;
+        let mut sections: Vec<usize> = (0..queue.sections()).collect();
+        sections.sort_by_key(|other| other.abs_diff(section));
+        let mut blocks = sections.into_iter().filter_map(|section| self.active(section));
+        blocks.find(|block| block.fits(len))
+    }
+
+    /// Takes a block out of those that are filled.
+    pub(super) fn close(&mut self, id: u32) -> Option<Arc<OpenBlock<B>>> {
+        let at = self.open.iter().position(|block| block.id == id)?;
+        Some(self.open.swap_remove(at))
+    }
+
+    /// Splits and merges; calls `retire` with the blocks that are no insertion points any more.
+    pub(super) fn rebalance(&mut self, mut retire: impl FnMut(Arc<OpenBlock<B>>)) {
+        let Some(ranked) = &mut self.ranked else { return };
+        let open = &mut self.open;
+        ranked.queue.rebalance(|Event::Seal(id)| {
+            if let Some(at) = open.iter().position(|block| block.id == id) {
+                retire(open.swap_remove(at));
+            }
+        });
+    }
+}
+
+impl Ranked {
+    /// The position of a priority in the queue.
+    pub(super) fn position(&self, priority: Priority) -> f64 {
+        match priority {
+            Priority::Relative(position) => position,
+            Priority::Absolute(value) => self.ranks.position(value),
+        }
+    }
+}
+
+impl<B: Buffer> FlashStore<B> {
+    /// How the layout was set up.
+    pub fn layout(&self) -> &LayoutOptions {
+        &self.layout
+    }
+
+    /// Bytes of DRAM of the queue's own tables.
+    pub fn order_bytes(&self) -> u64 {
+        let order = self.order.lock();
+        order
+            .ranked
+            .as_ref()
+            .map_or(0, |ranked| ranked.queue.dram_bytes() + ranked.ranks.dram_bytes())
+    }
+
+    /// Where the object of a mapping counts.
+    pub(crate) fn seat(&self, mapping: Mapping) -> Seat {
+        match Note::of(mapping).mark {
+            0 => Seat::Device(self.block_of(mapping.location)),
+            mark => Seat::Virtual(mark),
+        }
+    }
+
+    /// Where a new object of `len` bytes is to go.
+    pub fn rank_new(&self, len: u64) -> Rank {
+        let order = self.order.lock();
+        let Some(ranked) = &order.ranked else {
+            return Rank::TOP;
+        };
+        Rank {
+            priority: self.layout.policy.on_insert(len, ranked.ranks.lowest()),
+            accesses: 1,
+        }
+    }
+
+    /// Where a new value of `len` bytes is to go that replaces a mapped one: a write is a hit, too. Called before the old one is
+    /// invalidated, under its shard's lock.
+    pub fn rank_again(&self, old: Mapping, len: u64) -> Rank {
+        let order = self.order.lock();
+        let Some(ranked) = &order.ranked else {
+            return Rank::TOP;
+        };
+        let policy = self.layout.policy;
+        let hit = self.hit_of(ranked, old, len);
+        let priority = policy
+            .on_hit(&hit)
+            .unwrap_or_else(|| policy.on_insert(len, hit.lowest));
+        Rank {
+            priority,
+            accesses: hit.accesses,
+        }
+    }
+
+    fn hit_of(&self, ranked: &Ranked, mapping: Mapping, len: u64) -> Hit {
+        Hit {
+            position: ranked.queue.position(self.seat(mapping)),
+            accesses: (Note::of(mapping).accesses + 1).min(self.layout.policy.accesses_max()),
+            size: len,
+            lowest: ranked.ranks.lowest(),
+        }
+    }
+
+    /// A mapped object was used: the note that its mapping is to have from now on. Called under its shard's lock.
+    pub fn hit(&self, hash: u64, mapping: Mapping) -> u32 {
+        if self.layout.layout == Layout::Fifo {
+            return mapping.note;
+        }
+        let mut order = self.order.lock();
+        let Some(ranked) = &mut order.ranked else {
+            return mapping.note;
+        };
+        let len = u64::from(mapping.location.len);
+        let hit = self.hit_of(ranked, mapping, len);
+        let mut note = Note::of(mapping);
+        note.accesses = hit.accesses;
+        if let Some(priority) = self.layout.policy.on_hit(&hit) {
+            if let Priority::Absolute(value) = priority {
+                ranked.ranks.put(hash, value, len);
+            }
+            let position = ranked.position(priority);
+            if let Some(mark) = ranked.queue.increase(self.seat(mapping), len, position) {
+                note.mark = mark;
+            }
+        }
+        note.bits()
+    }
+
+    /// A mapping was removed: its object counts no more.
+    pub(super) fn uncount(&self, hash: Option<u64>, mapping: Mapping) {
+        if self.layout.layout == Layout::Fifo {
+            return;
+        }
+        let mut order = self.order.lock();
+        if let Some(ranked) = &mut order.ranked {
+            ranked
+                .queue
+                .remove(self.seat(mapping), mapping.location.len.into());
+            if let Some(hash) = hash {
+                ranked.ranks.take(hash);
+            }
+        }
+    }
+
+    /// Whether a reclaim of the lowest block keeps an object: the section that it is to move to.
+    pub(crate) fn keeps(&self, mapping: Mapping, is_tail: bool) -> bool {
+        let order = self.order.lock();
+        let Some(ranked) = &order.ranked else { return true };
+        let seat = self.seat(mapping);
+        if !is_tail {
+            return true;
+        }
+        let position = ranked.queue.position(seat);
+        matches!(seat, Seat::Virtual(_))
+            && position >= 1.0 - self.layout.theta
+            && !ranked.queue.is_nearest_the_end(position)
+    }
+
+    /// Sealed blocks from the tail to the head.
+    pub(crate) fn sealed_in_order(
+        &self,
+        order: &Order<B>,
+        by_sequence: impl Iterator<Item = u32>,
+    ) -> Vec<u32> {
+        match &order.ranked {
+            Some(ranked) => {
+                let sealed = |id: &u32| self.blocks[*id as usize].state() == State::Sealed;
+                ranked.queue.blocks().filter(sealed).collect()
+            }
+            None => by_sequence.collect(),
+        }
+    }
+
+    /// A block leaves the order.
+    pub(crate) fn leave_order(&self, id: u32) {
+        if let Some(ranked) = &mut self.order.lock().ranked
+            && ranked.queue.has_block(id)
+        {
+            ranked.queue.release(id);
+        }
+    }
+
+    /// Counts a mapping that recovery found, and answers with the note that it can have.
+    pub(crate) fn count_recovered(&self, mapping: Mapping) -> u32 {
+        let info = &self.blocks[self.block_of(mapping.location) as usize];
+        info.live
+            .fetch_add(u64::from(mapping.location.len), Ordering::Relaxed);
+        let mut order = self.order.lock();
+        let Some(ranked) = &mut order.ranked else { return 0 };
+        let mut note = Note::of(mapping);
+        if !ranked.queue.has_mark(note.mark) {
+            note.mark = 0;
+        }
+        let known = Mapping {
+            note: note.bits(),
+            ..mapping
+        };
+        ranked.queue.add(self.seat(known), mapping.location.len.into());
+        known.note
+    }
+
+    /// After the last mapping that recovery found: what nothing counts in is gone.
+    pub(crate) fn settle_order(&self) {
+        if let Some(ranked) = &mut self.order.lock().ranked {
+            ranked.queue.drop_bare_places();
+            ranked.queue.rebalance(|_| unreachable!("no block is open"));
+        }
+    }
+
+    /// Where a block stands in the queue, in 65,535ths, for its trailer.
+    pub(crate) fn position_of_block(&self, id: u32) -> u16 {
+        let order = self.order.lock();
+        let Some(ranked) = &order.ranked else {
+            return u16::MAX;
+        };
+        let position = ranked.queue.position(Seat::Device(id));
+        (position * f64::from(u16::MAX)) as u16
+    }
+
+    /// Re-derives the queue's accounting, and compares its bytes with those of the blocks. While nothing else runs.
+    ///
+    /// # Panics
+    /// Where they do not agree.
+    pub fn check_order(&self) {
+        let mut order = self.order.lock();
+        order.rebalance(|block| self.retire(block));
+        let Some(ranked) = &order.ranked else { return };
+        ranked.queue.check_invariants();
+        ranked.queue.check_balance();
+        let live: u64 = self
+            .blocks
+            .iter()
+            .map(|info| info.live.load(Ordering::Relaxed))
+            .sum();
+        assert_eq!(ranked.queue.bytes(), live, "bytes in the queue and in blocks");
+    }
+}

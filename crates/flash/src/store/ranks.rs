@@ -1,0 +1,127 @@
+//! Absolute priorities as positions: the histogram, and which priority a key has in it.
+//!
+//! An increase takes the old priority out of the histogram, so it must be known. It is kept for a sample of the keys: those
+//! whose hash is below a bound, which halves when they become too many. Weights in the histogram are those of the sample.
+
+use pumice_policy::{Bin, QuantileHistogram};
+use std::collections::HashMap;
+
+/// Bins of the histogram (κ).
+const BINS: usize = 256;
+/// Keys in the sample, at most.
+const SAMPLE_MAX: usize = 1 << 16;
+
+pub(crate) struct Ranks {
+    histogram: QuantileHistogram,
+    /// Value and bytes by hash.
+    sample: HashMap<u64, (f64, u64)>,
+    /// Hashes are in the sample if their lower bits, mixed, are below this.
+    bound: u64,
+}
+
+/// Ranks as they are kept on flash.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct SavedRanks {
+    pub(crate) lowest: f64,
+    pub(crate) bins: Vec<Bin>,
+    pub(crate) bound: u64,
+    /// Hash, value, bytes.
+    pub(crate) sample: Vec<(u64, f64, u64)>,
+}
+
+impl Ranks {
+    pub(crate) fn new() -> Self {
+        Self {
+            histogram: QuantileHistogram::new(BINS),
+            sample: HashMap::new(),
+            bound: u64::MAX,
+        }
+    }
+
+    pub(crate) fn restore(saved: &SavedRanks) -> Self {
+        let histogram = QuantileHistogram::from_bins(BINS, saved.lowest, saved.bins.iter().copied());
+        match histogram.filter(|_| !saved.bins.is_empty()) {
+            Some(histogram) => Self {
+                histogram,
+                sample: saved
+                    .sample
+                    .iter()
+                    .map(|(hash, value, bytes)| (*hash, (*value, *bytes)))
+                    .collect(),
+                bound: saved.bound,
+            },
+            None => Self::new(),
+        }
+    }
+
+    pub(crate) fn save(&self) -> SavedRanks {
+        let mut sample: Vec<_> = self
+            .sample
+            .iter()
+            .map(|(hash, (value, bytes))| (*hash, *value, *bytes))
+            .collect();
+        sample.sort_unstable_by_key(|(hash, ..)| *hash);
+        SavedRanks {
+            lowest: self.histogram.lowest(),
+            bins: self.histogram.bins().collect(),
+            bound: self.bound,
+            sample,
+        }
+    }
+
+    pub(crate) fn lowest(&self) -> f64 {
+        self.histogram.lowest()
+    }
+
+    /// The share of the bytes below a value.
+    pub(crate) fn position(&self, value: f64) -> f64 {
+        self.histogram.quantile(value)
+    }
+
+    fn is_sampled(&self, hash: u64) -> bool {
+        hash.wrapping_mul(0x9E37_79B9_7F4A_7C15) <= self.bound
+    }
+
+    /// A key has this value from now on.
+    pub(crate) fn put(&mut self, hash: u64, value: f64, bytes: u64) {
+        if !self.is_sampled(hash) {
+            return;
+        }
+        if let Some((old, bytes)) = self.sample.insert(hash, (value, bytes)) {
+            self.histogram.remove(old, bytes);
+        }
+        self.histogram.insert(value, bytes);
+        if self.sample.len() > SAMPLE_MAX {
+            self.halve();
+        }
+    }
+
+    /// A key is gone.
+    pub(crate) fn take(&mut self, hash: u64) {
+        if let Some((value, bytes)) = self.sample.remove(&hash) {
+            self.histogram.remove(value, bytes);
+        }
+    }
+
+    /// All keys are gone.
+    pub(crate) fn clear(&mut self) {
+        *self = Self::new();
+    }
+
+    pub(crate) fn dram_bytes(&self) -> u64 {
+        let entry = size_of::<(u64, (f64, u64))>() + 1;
+        (self.sample.capacity() * entry + BINS * 24) as u64
+    }
+
+    fn halve(&mut self) {
+        self.bound /= 2;
+        let sample = std::mem::take(&mut self.sample);
+        for (hash, (value, bytes)) in sample {
+            if self.is_sampled(hash) {
+                self.sample.insert(hash, (value, bytes));
+            } else {
+                self.histogram.remove(value, bytes);
+            }
+        }
+    }
+}

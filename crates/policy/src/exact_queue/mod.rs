@@ -1,0 +1,343 @@
+//! An exact priority queue of objects, in bytes.
+//!
+//! Cost of every operation: O(log n), a few microseconds at most; no operation moves more than some nodes, whatever the size of
+//! the queue. Memory: about 20 to 25 bytes per object (30 to 40 with absolute priorities), and 4 bytes for every number
+//! up to the largest one seen. What objects leave behind is used again.
+
+mod check;
+mod homes;
+mod node;
+mod shape;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+use crate::exact::{MAX_OBJECTS, ObjectNumber};
+use crate::priority::{Hit, Policy, Priority};
+use tree::Tree;
+
+/// The bytes in a queue stay below this.
+pub const MAX_QUEUE_BYTES: u64 = 1 << 62;
+
+/// An exact priority queue: objects in one order, and at any time the bytes below each.
+///
+/// # Order
+///
+/// A queue is relative or absolute, for good.
+///
+/// *Relative*: an object put in at p stands just above all those whose middle is at or below the share p of the bytes that
+/// are in the queue without it; so the bytes below it are as near to that share as borders between objects allow, 1 is the
+/// top, and of objects put at one point the newest is on top. [`position`](ExactQueue::position) is that middle, with the
+/// object in the queue. A queue whose objects all enter at 1 is FIFO, and LRU if hits raise to 1.
+///
+/// *Absolute*: objects stand by value, and of equal values the one that got it last is on top, as in textbook GDSF.
+///
+/// # Panics
+/// On a priority of the other kind or an absolute one that is not finite, on numbers from [`MAX_OBJECTS`] on, and when the
+/// bytes reach [`MAX_QUEUE_BYTES`].
+#[derive(Debug)]
+pub struct ExactQueue {
+    order: Order,
+}
+
+#[derive(Debug)]
+enum Order {
+    Relative(Tree<()>),
+    Absolute {
+        tree: Tree<f64>,
+        /// The lowest priority that was in the queue when it last changed, or a higher one before.
+        lowest: f64,
+    },
+}
+
+/// Runs the same code on the tree of either kind.
+macro_rules! on_tree {
+    ($queue:expr, $tree:ident => $code:expr) => {
+        match $queue {
+            Order::Relative($tree) => $code,
+            Order::Absolute { tree: $tree, .. } => $code,
+        }
+    };
+}
+
+impl ExactQueue {
+    /// An empty queue for relative priorities.
+    pub fn relative() -> Self {
+        ExactQueue {
+            order: Order::Relative(Tree::new()),
+        }
+    }
+
+    /// An empty queue for absolute priorities.
+    pub fn absolute() -> Self {
+        ExactQueue {
+            order: Order::Absolute {
+                tree: Tree::new(),
+                lowest: 0.0,
+            },
+        }
+    }
+
+    /// An empty queue for the priorities of `policy`.
+    pub fn for_policy(policy: &dyn Policy) -> Self {
+        if policy.is_absolute() {
+            Self::absolute()
+        } else {
+            Self::relative()
+        }
+    }
+
+    /// The sum of the sizes.
+    #[inline]
+    pub fn used(&self) -> u64 {
+        on_tree!(&self.order, tree => tree.bytes())
+    }
+
+    /// The number of objects.
+    pub fn len(&self) -> usize {
+        on_tree!(&self.order, tree => tree.len())
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether an object is there.
+    #[inline]
+    pub fn contains(&self, object: ObjectNumber) -> bool {
+        on_tree!(&self.order, tree => tree.contains(object))
+    }
+
+    /// The size of an object that is there.
+    pub fn size_of(&self, object: ObjectNumber) -> Option<u64> {
+        on_tree!(&self.order, tree => tree.place_of(object).map(|place| tree.size_at(place)))
+    }
+
+    /// The value of an object that is there, in an absolute queue.
+    pub fn value_of(&self, object: ObjectNumber) -> Option<f64> {
+        match &self.order {
+            Order::Relative(_) => None,
+            Order::Absolute { tree, .. } => tree.place_of(object).map(|place| tree.value_at(place)),
+        }
+    }
+
+    /// Where an object stands, in [0, 1]: the bytes below it and half its own, over all bytes.
+    pub fn position(&self, object: ObjectNumber) -> Option<f64> {
+        on_tree!(&self.order, tree => {
+            let place = tree.place_of(object)?;
+            Some(position(tree.bytes_below(place), tree.size_at(place), tree.bytes()))
+        })
+    }
+
+    /// The lowest absolute priority in the queue, or the highest that it has had where that was higher; never falls. 0 in
+    /// a relative queue, and in one that has had nothing.
+    #[inline]
+    pub fn lowest(&self) -> f64 {
+        match &self.order {
+            Order::Relative(_) => 0.0,
+            Order::Absolute { tree, lowest } => lowest_now(tree, *lowest),
+        }
+    }
+
+    /// Puts in an object that is not there.
+    ///
+    /// # Panics
+    /// If it is there.
+    pub fn insert(&mut self, object: ObjectNumber, size: u64, priority: Priority) {
+        assert!(object < MAX_OBJECTS, "object number {object} is out of range");
+        assert!(!self.contains(object), "object {object} is in the queue");
+        assert!(
+            size < MAX_QUEUE_BYTES - self.used(),
+            "the queue has {MAX_QUEUE_BYTES} bytes"
+        );
+        match (&mut self.order, priority) {
+            (Order::Relative(tree), Priority::Relative(share)) => {
+                insert_relative(tree, object, size, share);
+            }
+            (Order::Absolute { tree, lowest }, Priority::Absolute(value)) => {
+                assert!(value.is_finite(), "an absolute priority is {value}");
+                *lowest = lowest_now(tree, *lowest);
+                tree.insert(tree.place_of_value(value), object, size, value);
+            }
+            _ => wrong_kind(priority),
+        }
+    }
+
+    /// Raises an object that is there to a priority; does nothing if that is not above where it stands.
+    ///
+    /// In a relative queue the place is found without the object. In an absolute one, the value it has already puts it above
+    /// its equals.
+    pub fn increase(&mut self, object: ObjectNumber, priority: Priority) {
+        match &mut self.order {
+            Order::Relative(tree) => {
+                let Some(place) = tree.place_of(object) else {
+                    return;
+                };
+                let below = tree.bytes_below(place);
+                raise_relative(tree, object, place, below, priority);
+            }
+            Order::Absolute { tree, lowest } => {
+                let Some(place) = tree.place_of(object) else {
+                    return;
+                };
+                raise_absolute(tree, lowest, object, place, priority);
+            }
+        }
+    }
+
+    /// Does what `policy` says to an object that is hit; returns whether it is there. `accesses` as in [`Hit::accesses`].
+    pub fn hit(&mut self, object: ObjectNumber, accesses: u32, policy: &dyn Policy) -> bool {
+        match &mut self.order {
+            Order::Relative(tree) => {
+                let Some(place) = tree.place_of(object) else {
+                    return false;
+                };
+                let (below, size) = (tree.bytes_below(place), tree.size_at(place));
+                let hit = Hit {
+                    position: position(below, size, tree.bytes()),
+                    accesses,
+                    size: size.max(1),
+                    lowest: 0.0,
+                };
+                if let Some(priority) = policy.on_hit(&hit) {
+                    raise_relative(tree, object, place, below, priority);
+                }
+            }
+            Order::Absolute { tree, lowest } => {
+                let Some(place) = tree.place_of(object) else {
+                    return false;
+                };
+                let (below, size) = (tree.bytes_below(place), tree.size_at(place));
+                let hit = Hit {
+                    position: position(below, size, tree.bytes()),
+                    accesses,
+                    size: size.max(1),
+                    lowest: lowest_now(tree, *lowest),
+                };
+                if let Some(priority) = policy.on_hit(&hit) {
+                    raise_absolute(tree, lowest, object, place, priority);
+                }
+            }
+        }
+        true
+    }
+
+    /// Takes an object out; returns its size if it was there.
+    pub fn remove(&mut self, object: ObjectNumber) -> Option<u64> {
+        self.note_lowest();
+        on_tree!(&mut self.order, tree => {
+            let place = tree.place_of(object)?;
+            let size = tree.size_at(place);
+            tree.remove(place);
+            Some(size)
+        })
+    }
+
+    /// The lowest object.
+    pub fn min(&self) -> Option<ObjectNumber> {
+        on_tree!(&self.order, tree => tree.lowest().map(|place| tree.object_at(place)))
+    }
+
+    /// Takes the lowest object out.
+    pub fn pop_min(&mut self) -> Option<(ObjectNumber, u64)> {
+        self.note_lowest();
+        on_tree!(&mut self.order, tree => {
+            let place = tree.lowest()?;
+            let popped = (tree.object_at(place), tree.size_at(place));
+            tree.remove(place);
+            Some(popped)
+        })
+    }
+
+    /// Objects with their sizes, from the lowest.
+    pub fn iter(&self) -> Box<dyn Iterator<Item = (ObjectNumber, u64)> + '_> {
+        on_tree!(&self.order, tree => Box::new(tree.iter().map(|(object, size, _)| (object, size))))
+    }
+
+    /// Re-derives all counts and checks them.
+    ///
+    /// # Panics
+    /// On a broken invariant. For tests.
+    pub fn check_invariants(&self) {
+        on_tree!(&self.order, tree => tree.check_invariants());
+    }
+
+    #[inline]
+    fn note_lowest(&mut self) {
+        if let Order::Absolute { tree, lowest } = &mut self.order {
+            *lowest = lowest_now(tree, *lowest);
+        }
+    }
+}
+
+fn lowest_now(tree: &Tree<f64>, before: f64) -> f64 {
+    tree.lowest()
+        .map_or(before, |place| tree.value_at(place).max(before))
+}
+
+#[inline]
+fn position(below: u64, size: u64, bytes: u64) -> f64 {
+    match bytes {
+        0 => 0.0,
+        bytes => (2 * below + size) as f64 / (2 * bytes) as f64,
+    }
+}
+
+fn insert_relative(tree: &mut Tree<()>, object: ObjectNumber, size: u64, share: f64) {
+    let place = match doubled_point(share, tree.bytes()) {
+        None => tree.top(),
+        Some(point) => tree.place_at_bytes(point),
+    };
+    tree.insert(place, object, size, ());
+}
+
+fn raise_relative(
+    tree: &mut Tree<()>,
+    object: ObjectNumber,
+    place: tree::Place,
+    below: u64,
+    priority: Priority,
+) {
+    let Priority::Relative(share) = priority else {
+        wrong_kind(priority)
+    };
+    let size = tree.size_at(place);
+    // From a point at or above its lower end the object cannot fall: all below it have their middles below the point.
+    let is_above = doubled_point(share, tree.bytes() - size).is_none_or(|point| point >= 2 * below);
+    if is_above && !tree.is_top(place) {
+        tree.remove(place);
+        insert_relative(tree, object, size, share);
+    }
+}
+
+fn raise_absolute(
+    tree: &mut Tree<f64>,
+    lowest: &mut f64,
+    object: ObjectNumber,
+    place: tree::Place,
+    priority: Priority,
+) {
+    let Priority::Absolute(value) = priority else {
+        wrong_kind(priority)
+    };
+    assert!(value.is_finite(), "an absolute priority is {value}");
+    if value < tree.value_at(place) {
+        return;
+    }
+    *lowest = lowest_now(tree, *lowest);
+    let size = tree.size_at(place);
+    tree.remove(place);
+    tree.insert(tree.place_of_value(value), object, size, value);
+}
+
+/// The share of so many bytes in half bytes, rounded down; `None` for all of them.
+#[inline]
+fn doubled_point(share: f64, bytes: u64) -> Option<u64> {
+    (share < 1.0).then(|| (share * (2 * bytes) as f64) as u64)
+}
+
+#[cold]
+fn wrong_kind(priority: Priority) -> ! {
+    panic!("{priority:?} in a queue of the other kind")
+}

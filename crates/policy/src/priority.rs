@@ -1,0 +1,48 @@
+//! The contract of policies: they give objects priorities, and keep no object themselves.
+//!
+//! Whoever keeps the objects (an exact queue, or a flash layout that approximates one) evicts the object of the lowest
+//! priority, and tells the policy where an object stands when it is hit. After the three operations of RIPQ (FAST '15,
+//! section 4.1): insert, increase, delete-min.
+
+use std::fmt;
+
+/// Where in the queue an object is to stand.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Priority {
+    /// A position in [0, 1]: the share of the bytes in the queue that stand below.
+    Relative(f64),
+    /// A value on the policy's own scale, higher is better; whoever keeps the objects translates it.
+    Absolute(f64),
+}
+
+/// What is known of an object that was hit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Hit {
+    /// Where it stands in [0, 1]: the bytes below it plus half its own place, over all bytes in the queue.
+    pub position: f64,
+    /// Accesses since it was inserted, that one and this hit included, counted up to [`Policy::accesses_max`].
+    pub accesses: u32,
+    /// Its size in bytes, never 0.
+    pub size: u64,
+    /// For absolute priorities: the lowest one in the queue, which never falls.
+    pub lowest: f64,
+}
+
+/// Gives priorities. Without state of its own: all that changes stands in the queue, so one value serves all threads.
+pub trait Policy: fmt::Debug + Send + Sync {
+    /// Its name on the command line, such as `slru-3`.
+    fn name(&self) -> String;
+
+    /// Whether its priorities are absolute; else all are relative.
+    fn is_absolute(&self) -> bool;
+
+    /// The number that accesses are counted up to, from 1 (they need not be counted) to 4.
+    fn accesses_max(&self) -> u32;
+
+    /// The priority of a new object of `size` bytes; `lowest` as in [`Hit::lowest`].
+    fn on_insert(&self, size: u64, lowest: f64) -> Priority;
+
+    /// The priority that a hit gives; `None` leaves the object where it is. Nothing ever makes an object fall: a priority below
+    /// the one that it has counts for nothing.
+    fn on_hit(&self, hit: &Hit) -> Option<Priority>;
+}

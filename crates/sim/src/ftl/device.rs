@@ -1,0 +1,95 @@
+//! A device over a simulated drive.
+
+use super::model::Ftl;
+use super::options::FtlError;
+use pumice_device::{Buffer, Device, check_range};
+use std::future::Future;
+use std::io;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// A handle that passes everything on to another device and shows a model what is written.
+///
+/// All handles on one device share the model. A write counts when it is asked for, whether it succeeds or not, and
+/// also if its future is dropped; one whose range is refused does not. Bytes that are appended to a log count by the
+/// pages that they fill ([`Ftl::write`]); a sync does not write out the page that the log has reached.
+#[derive(Debug, Clone)]
+pub struct FtlDevice<D> {
+    inner: D,
+    ftl: Arc<Mutex<Ftl>>,
+}
+
+impl<D: Device> FtlDevice<D> {
+    /// A handle on `inner` that shows `ftl` what is written.
+    ///
+    /// # Errors
+    /// [`FtlError::Capacity`] where the model has not as many logical bytes as the device.
+    pub fn new(inner: D, ftl: Arc<Mutex<Ftl>>) -> Result<Self, FtlError> {
+        let logical_bytes = locked(&ftl).options().logical_bytes;
+        if logical_bytes != inner.capacity() {
+            return Err(FtlError::Capacity {
+                capacity: inner.capacity(),
+                logical_bytes,
+            });
+        }
+        Ok(Self { inner, ftl })
+    }
+
+    /// The device behind.
+    pub fn inner(&self) -> &D {
+        &self.inner
+    }
+
+    /// The shared model.
+    pub fn ftl(&self) -> &Arc<Mutex<Ftl>> {
+        &self.ftl
+    }
+}
+
+fn locked(ftl: &Mutex<Ftl>) -> MutexGuard<'_, Ftl> {
+    ftl.lock()
+        .expect("the model does not panic on ranges inside the device")
+}
+
+impl<D: Device> Device for FtlDevice<D> {
+    type Buf = D::Buf;
+
+    fn capacity(&self) -> u64 {
+        self.inner.capacity()
+    }
+
+    fn read(&self, offset: u64, len: usize) -> impl Future<Output = io::Result<Self::Buf>> + 'static {
+        self.inner.read(offset, len)
+    }
+
+    fn write(
+        &self,
+        offset: u64,
+        data: Arc<Self::Buf>,
+        range: Range<usize>,
+    ) -> impl Future<Output = io::Result<()>> + 'static {
+        let inside = range.start <= range.end && range.end <= data.len();
+        if inside && check_range(self.capacity(), offset, range.len()).is_ok() {
+            locked(&self.ftl).write(offset, range.len() as u64);
+        }
+        self.inner.write(offset, data, range)
+    }
+
+    fn append_log(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.inner.append_log(offset, bytes)?;
+        locked(&self.ftl).write(offset, bytes.len() as u64);
+        Ok(())
+    }
+
+    fn read_log(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.inner.read_log(offset, out)
+    }
+
+    fn sync(&self) -> impl Future<Output = io::Result<()>> + 'static {
+        self.inner.sync()
+    }
+
+    fn turn(&self, block: bool) -> io::Result<usize> {
+        self.inner.turn(block)
+    }
+}
