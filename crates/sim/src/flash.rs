@@ -134,12 +134,17 @@ fn plan(options: &FlashOptions, capacity: u64) -> Result<Geometry, SimError> {
 /// A drive of which the flash tier is nine tenths.
 fn drive(options: &FlashOptions, capacity: u64) -> Result<Arc<Mutex<Ftl>>, SimError> {
     plan(options, capacity)?;
-    let ftl = FtlOptions::at_utilisation(
-        whole_sectors(capacity),
-        UTILISATION,
-        block_bytes(options, capacity),
-        options.superblock_blocks,
-    );
+    let ftl = FtlOptions {
+        // As drives do: what is copied has lived for long, what the host writes has not. It also keeps what the drive does by
+        // itself from shifting what the host has aligned.
+        separate_copies: true,
+        ..FtlOptions::at_utilisation(
+            whole_sectors(capacity),
+            UTILISATION,
+            block_bytes(options, capacity),
+            options.superblock_blocks,
+        )
+    };
     Ok(Arc::new(Mutex::new(Ftl::new(ftl).map_err(SimError::Ftl)?)))
 }
 
