@@ -151,7 +151,14 @@ impl MemoryPlan {
         let buffers = (total / 4 / buffer_cost).clamp(3, buffers_max);
         let block_buffers = buffers * buffer_cost;
         // A thirteenth of the rest covers what the allocator and the kernel's accounting round up.
-        let pool = total.checked_sub(Self::BASE + connections + block_buffers)? / 13 * 12;
+        // The queue's tables, and the sample of keys whose priorities are kept.
+        let order = match layout.layout {
+            Layout::Fifo => 0,
+            Layout::Ripq if layout.policy.is_absolute() => 8 << 20,
+            Layout::Ripq => 1 << 20,
+        };
+        let base = Self::BASE + order;
+        let pool = total.checked_sub(base + connections + block_buffers)? / 13 * 12;
         // A page for each shard and tier, some to grow with, and a few segments of at most 1 MiB.
         let shards = 1u64 << crate::cache::shard_bits(flash);
         let pool_min = Self::POOL_MIN.max(shards * 2 * 4096 + (12 << 20));

@@ -143,6 +143,10 @@ impl<B: Buffer> Inner<B> {
             Queue::Small => hits >= PROMOTION_HITS,
             Queue::Main => hits > 0,
         };
+        if on_flash && hits > 0 {
+            // It may leave long after its last hit, with none left to tell of it.
+            self.count_hit(&mut shard, hash);
+        }
         if stays && !expired {
             let frequency = if queue == Queue::Small { 0 } else { hits - 1 };
             if let Some(reserved) = self.tier.write(Queue::Main, &parts, home) {
@@ -152,9 +156,6 @@ impl<B: Buffer> Inner<B> {
         }
         shard.dram.remove(hash, address);
         if on_flash {
-            if hits > 0 {
-                self.count_hit(&mut shard, hash);
-            }
             if queue == Queue::Small {
                 self.ghost.lock().insert(hash);
             }

@@ -65,6 +65,7 @@ impl<D: Device> ObjectCache<D> {
             stats.dram_table_bytes += shard.dram.dram_bytes() as u64;
         }
         let store = inner.store();
+        stats.index_dram_bytes += store.order_bytes();
         (stats.resident_entries, stats.resident_bytes) = stats.books.resident();
         stats.flash = store.counts();
         stats.dram_segment_bytes = inner.tier.budget_bytes();

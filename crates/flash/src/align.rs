@@ -10,7 +10,7 @@
 //! free block. Cost: at most one unit for each 64th of a unit written beside blocks. Blocks that are larger than a unit gain
 //! little, and blocks that are smaller share a unit with others anyway.
 
-use crate::store::{FlashStore, add};
+use crate::store::{FlashStore, Shared, add};
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_memory::{Buffer, Payload};
 use std::sync::Arc;
@@ -23,6 +23,18 @@ const SHIFT_MAX: u64 = 64;
 /// Bytes of zeros that are written at a time.
 const WRITE_BYTES: u64 = 1 << 20;
 
+/// A free block to write anything on; given back when it is dropped.
+struct Scratch<B> {
+    id: u32,
+    shared: Arc<Shared<B>>,
+}
+
+impl<B> Drop for Scratch<B> {
+    fn drop(&mut self) {
+        self.shared.change(|structure| structure.free.push_back(self.id));
+    }
+}
+
 impl<B: Buffer> FlashStore<B> {
     /// Before a block is written: makes up what was written beside blocks to whole units, if that is more than a little.
     pub(crate) async fn align<D: Device<Buf = B>>(&self, device: &D) {
@@ -34,11 +46,11 @@ impl<B: Buffer> FlashStore<B> {
         if shift < (unit / SHIFT_MAX).max(SECTOR_BYTES as u64) {
             return;
         }
-        let Some(scratch) = self.shared.structure.lock().take_scratch() else {
+        let Some(scratch) = self.take_scratch() else {
             return;
         };
         let mut left = (unit - shift).min(self.geometry.block_bytes);
-        let mut offset = self.geometry.block_offset(scratch);
+        let mut offset = self.geometry.block_offset(scratch.id);
         while left > 0 {
             let len = usize::try_from(left.min(WRITE_BYTES)).expect("at most 1 MiB");
             let buffer = B::with_len(len);
@@ -53,7 +65,20 @@ impl<B: Buffer> FlashStore<B> {
             offset += len as u64;
             left -= len as u64;
         }
-        self.shared.change(|structure| structure.free.push_back(scratch));
+    }
+
+    fn take_scratch(&self) -> Option<Scratch<B>> {
+        let mut structure = self.shared.structure.lock();
+        // Not one of the last: they are for what frees others.
+        let id = if structure.free.len() < 3 {
+            None
+        } else {
+            structure.free.pop_back()
+        };
+        Some(Scratch {
+            id: id?,
+            shared: Arc::clone(&self.shared),
+        })
     }
 
     /// Bytes that the drive has written for anything but blocks of objects. Log records count by whole pages.

@@ -1,5 +1,6 @@
 //! Layouts: how objects are arranged in blocks, and which objects a reclaim keeps.
 
+use crate::codec::value_checksum;
 use parking_lot::Mutex;
 use pumice_index::Mapping;
 use pumice_policy::Policy;
@@ -134,6 +135,13 @@ impl LayoutOptions {
             return Err(LayoutError::Theta(options.theta));
         }
         Ok(options)
+    }
+}
+
+impl LayoutOptions {
+    /// Tells policies apart on flash.
+    pub(crate) fn policy_checksum(&self) -> u32 {
+        value_checksum(self.policy.name().as_bytes())
     }
 }
 

@@ -82,6 +82,9 @@ impl<B: Buffer> FlashStore<B> {
             self.reclaim_block(device, mappings, now, id, How::Evict).await;
         }
         if let Some((id, how)) = self.choose_lowest() {
+            // At a clean stop no block is open any more: survivors would open new ones, which nobody writes.
+            let is_any_open = !self.order.lock().open.is_empty();
+            let how = if is_any_open { how } else { How::Evict };
             self.reclaim_block(device, mappings, now, id, how).await;
         }
     }

@@ -263,7 +263,7 @@ fn cache_groups(stats: &Stats) -> [Group; 3] {
                 Figure::counter("appended_bytes", "Encoded bytes of those", flash.appended_bytes),
                 Figure::counter(
                     "survivors",
-                    "Objects moved out of mostly dead blocks",
+                    "Objects moved out of reclaimed blocks",
                     flash.survivors,
                 ),
                 Figure::counter(
@@ -294,6 +294,16 @@ fn cache_groups(stats: &Stats) -> [Group; 3] {
                     "bad_blocks",
                     "Blocks that failed to be written twice and are not used until the next start",
                     flash.bad_blocks,
+                ),
+                Figure::counter(
+                    "survivor_bytes",
+                    "Bytes of objects moved out of reclaimed blocks",
+                    flash.survivor_bytes,
+                ),
+                Figure::counter(
+                    "reclaim_read_bytes",
+                    "Bytes read to move objects out of reclaimed blocks",
+                    flash.reclaim_read_bytes,
                 ),
                 Figure::counter(
                     "dropped_no_block",

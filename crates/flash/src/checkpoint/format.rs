@@ -139,6 +139,7 @@ impl Head {
             out.extend_from_slice(&place.block.unwrap_or(NO_BLOCK).to_le_bytes());
             out.extend_from_slice(&place.mark.to_le_bytes());
         }
+        out.extend_from_slice(&self.ranks.policy.to_le_bytes());
         out.extend_from_slice(&self.ranks.lowest.to_le_bytes());
         out.extend_from_slice(&self.ranks.bound.to_le_bytes());
         encode_len(self.ranks.bins.len(), out);
@@ -164,8 +165,8 @@ fn encode_len(len: usize, out: &mut Vec<u8>) {
 pub(super) const PLACE_BYTES: usize = 9;
 /// A bin, or a key of the sample.
 pub(super) const RANK_BYTES: usize = 24;
-/// The lowest priority, and the sample's bound.
-pub(super) const RANKS_HEAD_BYTES: usize = 16;
+/// The policy, the lowest priority, and the sample's bound.
+pub(super) const RANKS_HEAD_BYTES: usize = 20;
 
 pub(super) fn decode_place(fields: &mut Fields<'_>) -> Option<SavedPlace> {
     let [starts_section] = fields.array()?;

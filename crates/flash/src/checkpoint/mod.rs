@@ -140,7 +140,10 @@ impl<B: Buffer> FlashStore<B> {
         let entry_bytes = mappings.with_shard(0, |shard| shard.entry_bytes());
         let order = self.order.lock();
         let (places, ranks) = order.ranked.as_ref().map_or_else(Default::default, |ranked| {
-            (ranked.queue.save().collect(), ranked.ranks.save())
+            (
+                ranked.queue.save().collect(),
+                ranked.ranks.save(self.layout().policy_checksum()),
+            )
         });
         let structure = self.shared.structure.lock();
         let open = self.open.lock();

@@ -165,6 +165,7 @@ impl<'a, D: Device> StreamReader<'a, D> {
         let places = self.list(PLACE_BYTES, decode_place).await?;
         let bytes = self.take(RANKS_HEAD_BYTES).await?;
         let mut fields = Fields(&bytes);
+        let policy = fields.u32().ok_or(DAMAGED)?;
         let lowest = f64::from_bits(fields.u64().ok_or(DAMAGED)?);
         let bound = fields.u64().ok_or(DAMAGED)?;
         let bins = self.list(RANK_BYTES, decode_bin).await?;
@@ -178,6 +179,7 @@ impl<'a, D: Device> StreamReader<'a, D> {
             rows,
             places,
             ranks: SavedRanks {
+                policy,
                 lowest,
                 bins,
                 bound,

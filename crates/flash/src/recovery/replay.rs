@@ -334,7 +334,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                         sequence: row.sequence,
                         footer_len: row.footer_len,
                         expiry_max: row.expiry_max,
-                        position: u16::MAX,
+                        position: None,
                     });
                 }
             }
@@ -373,7 +373,10 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                 match row.map(|row| row.role) {
                     Some(BlockRole::Sealed) => {
                         covered[*block as usize] = true;
-                        found.sealed.push(sealed_block(*block, &trailer));
+                        found.sealed.push(SealedBlock {
+                            position: None,
+                            ..sealed_block(*block, &trailer)
+                        });
                     }
                     Some(BlockRole::Open) => new.push((*block, trailer)),
                     _ if trailer.sequence >= head.next_sequence => new.push((*block, trailer)),
@@ -482,7 +485,7 @@ fn sealed_block(id: u32, trailer: &Trailer) -> SealedBlock {
         sequence: trailer.sequence,
         footer_len: u32::try_from(trailer.footer_len()).unwrap_or(u32::MAX),
         expiry_max: trailer.expiry_max,
-        position: trailer.position,
+        position: Some(trailer.position),
     }
 }
 

@@ -237,8 +237,9 @@ pub(crate) struct SealedBlock {
     pub(crate) sequence: u64,
     pub(crate) footer_len: u32,
     pub(crate) expiry_max: u32,
-    /// Where it stood in the queue when it was sealed, in 65,535ths.
-    pub(crate) position: u16,
+    /// Where it stood in the queue when it was sealed, in 65,535ths; `None` where a checkpoint knows it in the same life, and with
+    /// it its place.
+    pub(crate) position: Option<u16>,
 }
 
 impl<B: Buffer> FlashStore<B> {

@@ -78,23 +78,25 @@ impl<B> Order<B> {
                 ranked: None,
             };
         }
-        let is_sealed: HashSet<u32> = sealed.iter().map(|block| block.id).collect();
+        let known = sealed.iter().filter(|block| block.position.is_none());
+        let known: HashSet<u32> = known.map(|block| block.id).collect();
         let saved = places.iter().map(|place| SavedPlace {
-            block: place.block.filter(|block| is_sealed.contains(block)),
+            block: place.block.filter(|block| known.contains(block)),
             ..*place
         });
         let shape = queue_shape(options, geometry.blocks, geometry.block_bytes);
         let mut queue = Queue::restore(shape, geometry.blocks, saved);
         for block in sealed {
             if !queue.has_block(block.id) {
-                queue.insert_block(block.id, f64::from(block.position) / f64::from(u16::MAX));
+                let position = block.position.unwrap_or(u16::MAX);
+                queue.insert_block(block.id, f64::from(position) / f64::from(u16::MAX));
             }
         }
         Self {
             open: Vec::new(),
             ranked: Some(Ranked {
                 queue,
-                ranks: Ranks::restore(ranks),
+                ranks: Ranks::restore(ranks, options.policy_checksum()),
             }),
         }
     }
@@ -172,6 +174,14 @@ impl<B: Buffer> FlashStore<B> {
             0 => Seat::Device(self.block_of(mapping.location)),
             mark => Seat::Virtual(mark),
         }
+    }
+
+    /// Where the object of a mapping stands in the queue, in [0, 1]; `None` under a layout without one. Called under its shard's
+    /// lock.
+    pub fn position(&self, mapping: Mapping) -> Option<f64> {
+        let order = self.order.lock();
+        let ranked = order.ranked.as_ref()?;
+        Some(ranked.queue.position(self.seat(mapping)))
     }
 
     /// Where a new object of `len` bytes is to go.

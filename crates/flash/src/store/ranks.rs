@@ -22,6 +22,8 @@ pub(crate) struct Ranks {
 /// Ranks as they are kept on flash.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct SavedRanks {
+    /// Whose values they are, as a checksum of the policy's name.
+    pub(crate) policy: u32,
     pub(crate) lowest: f64,
     pub(crate) bins: Vec<Bin>,
     pub(crate) bound: u64,
@@ -38,9 +40,10 @@ impl Ranks {
         }
     }
 
-    pub(crate) fn restore(saved: &SavedRanks) -> Self {
+    /// Ranks as they were saved, unless the values are those of another policy.
+    pub(crate) fn restore(saved: &SavedRanks, policy: u32) -> Self {
         let histogram = QuantileHistogram::from_bins(BINS, saved.lowest, saved.bins.iter().copied());
-        match histogram.filter(|_| !saved.bins.is_empty()) {
+        match histogram.filter(|_| !saved.bins.is_empty() && saved.policy == policy) {
             Some(histogram) => Self {
                 histogram,
                 sample: saved
@@ -54,7 +57,7 @@ impl Ranks {
         }
     }
 
-    pub(crate) fn save(&self) -> SavedRanks {
+    pub(crate) fn save(&self, policy: u32) -> SavedRanks {
         let mut sample: Vec<_> = self
             .sample
             .iter()
@@ -62,6 +65,7 @@ impl Ranks {
             .collect();
         sample.sort_unstable_by_key(|(hash, ..)| *hash);
         SavedRanks {
+            policy,
             lowest: self.histogram.lowest(),
             bins: self.histogram.bins().collect(),
             bound: self.bound,

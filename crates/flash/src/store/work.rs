@@ -85,15 +85,6 @@ impl<B> Drop for Work<B> {
 }
 
 impl<B> Structure<B> {
-    /// Takes a free block to write anything on, which is given back afterwards.
-    pub(crate) fn take_scratch(&mut self) -> Option<u32> {
-        if self.free.len() < 3 {
-            None
-        } else {
-            self.free.pop_back()
-        }
-    }
-
     fn release(&mut self, task: &Task<B>) {
         self.in_flight -= 1;
         match task {

@@ -1,0 +1,126 @@
+//! The queue of layout `ripq` through restarts.
+
+mod common;
+
+use common::{Random, Rig, hash, options, ripq};
+use pumice_device::{FaultPlan, FaultyMedium};
+use pumice_flash::{Durability, Layout, LayoutOptions, OpenOptions};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+const KEYS: u64 = 1_500;
+const NOW: u32 = 1_000;
+
+fn open(medium: &Arc<FaultyMedium>, layout: LayoutOptions) -> Rig {
+    let options = OpenOptions {
+        layout,
+        buffers_max: 12,
+        ..options(Durability::Process)
+    };
+    Rig::open(medium, KEYS, &options)
+}
+
+/// Sets and gets, some keys more often than others, until every block has been reclaimed several times.
+fn fill(rig: &Rig, random: &mut Random) {
+    for _ in 0..9_000 {
+        let n = random.below(KEYS).min(random.below(KEYS));
+        if rig.get(n).is_none() {
+            rig.set(n, 200 + random.below(4_000) as usize);
+        }
+        rig.settle();
+    }
+}
+
+/// Where each key stands.
+fn positions(rig: &Rig) -> HashMap<u64, f64> {
+    let position = |n| {
+        let mapping = pumice_flash::Mappings::with(&*rig.index, hash(n), |shard| shard.mapping(hash(n)))?;
+        Some((n, rig.store().position(mapping).expect("ripq has a queue")))
+    };
+    (0..KEYS).filter_map(position).collect()
+}
+
+fn medium() -> Arc<FaultyMedium> {
+    Arc::new(FaultyMedium::new(4 << 20, 3, FaultPlan::default()))
+}
+
+#[test]
+fn a_clean_stop_keeps_the_order_exactly() {
+    for policy in ["slru-3", "gdsf-2"] {
+        let layout = LayoutOptions::new(Layout::Ripq, Some(policy), Some(0.15), None).unwrap();
+        let medium = medium();
+        let rig = open(&medium, layout);
+        fill(&rig, &mut Random(1));
+        rig.store().retire_active();
+        rig.settle();
+        rig.run(rig.store().checkpoint(&rig.device, &*rig.index, NOW, true))
+            .unwrap();
+        let before = positions(&rig);
+        assert!(rig.store().counts().survivors > 100 && before.len() > 500);
+        drop(rig);
+        let rig = open(&medium, layout);
+        assert!(rig.recovered.clean);
+        let after = positions(&rig);
+        assert_eq!(before.len(), after.len());
+        for (n, position) in &before {
+            assert!(
+                (position - after[n]).abs() < 1e-9,
+                "{policy}: {n} was at {position}, is at {}",
+                after[n]
+            );
+        }
+        rig.check_blocks();
+    }
+}
+
+#[test]
+fn a_crash_keeps_the_order_roughly() {
+    let medium = medium();
+    let rig = open(&medium, ripq());
+    let mut random = Random(2);
+    fill(&rig, &mut random);
+    rig.run(rig.store().checkpoint(&rig.device, &*rig.index, NOW, false))
+        .unwrap();
+    // Some blocks are reclaimed and written again after the checkpoint.
+    for _ in 0..120 {
+        let n = random.below(KEYS);
+        if rig.get(n).is_none() {
+            rig.set(n, 3_000);
+        }
+        rig.settle();
+    }
+    let before = positions(&rig);
+    drop(rig);
+    let rig = open(&medium, ripq());
+    assert!(!rig.recovered.clean);
+    let after = positions(&rig);
+    let differences: Vec<f64> = (after.iter())
+        .filter_map(|(n, position)| Some((before.get(n)? - position).abs()))
+        .collect();
+    let mean = differences.iter().sum::<f64>() / differences.len() as f64;
+    println!(
+        "{} of {} objects, {mean:.3} off on average",
+        differences.len(),
+        before.len()
+    );
+    assert!(differences.len() * 10 > before.len() * 8);
+    // An order that is lost altogether is a third off.
+    assert!(mean < 0.12, "{mean}");
+    rig.check_blocks();
+}
+
+#[test]
+fn another_layout_is_refused() {
+    let medium = medium();
+    drop(open(&medium, ripq()));
+    let executor = pumice_world::Executor::new();
+    let device = pumice_device::FaultyDevice::new(Arc::clone(&medium));
+    let fifo = options(Durability::Process);
+    let opened: Result<_, std::convert::Infallible> =
+        executor.block_on(pumice_flash::recovery::open_superblock(&device, &fifo), || Ok(()));
+    let message = opened.unwrap().unwrap_err().to_string();
+    assert!(
+        message.contains("layout is fifo") && message.contains("ripq"),
+        "{message}"
+    );
+}
