@@ -33,7 +33,7 @@ pub struct ReplayArgs {
     columns: Option<Columns>,
 
     /// exact: the policy on an exact queue, the yardstick; the others: the engine that serves
-    #[arg(long, value_name = "exact|fifo|ripq", default_value = "ripq")]
+    #[arg(long, value_name = "exact|fifo|sipq|ripq", default_value = "ripq")]
     layout: String,
 
     /// fifo, lru, slru-1 to slru-8, gdsf-1 to gdsf-4, lfu; with --layout exact also slru-list-3 and others, and gdsf, in textbook
@@ -45,7 +45,8 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "FRACTION", default_value_t = 0.125)]
     alpha: f64,
 
-    /// Logical occupancy: objects in the last 1 - theta of the queue are not kept when their block goes [default: 1]
+    /// Logical occupancy. Ripq: objects in the last 1 - theta of the queue are not kept when their block goes [default: 1]; sipq: the
+    /// share of the flash that the queue of keys may have [default: 0.5]
     #[arg(long, value_name = "FRACTION")]
     theta: Option<f64>,
 
@@ -163,18 +164,13 @@ fn check_built(args: &ReplayArgs) -> anyhow::Result<()> {
         }
         other => return Err(usage(format!("--index `{other}`: no such index (auto, full)"))),
     }
-    match args.layout.as_str() {
-        "sipq" => Err(usage(
-            "--layout `sipq`: this layout is not built yet; this version has exact, fifo and ripq",
-        )),
-        _ => Ok(()),
-    }
+    Ok(())
 }
 
 fn layout(args: &ReplayArgs) -> anyhow::Result<LayoutOptions> {
     let name: Layout = args.layout.parse().map_err(|_| {
         usage(format!(
-            "--layout `{}`: no such layout (exact, fifo, ripq)",
+            "--layout `{}`: no such layout (exact, fifo, sipq, ripq)",
             args.layout
         ))
     })?;

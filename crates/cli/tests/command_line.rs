@@ -28,8 +28,8 @@ fn refused(line: &str) -> (Option<i32>, String) {
 fn bad_usage_ends_with_2_and_says_what_is_wrong() {
     for (line, parts) in [
         (
-            "serve --layout sipq",
-            &["--layout `sipq`", "not built yet", "fifo"][..],
+            "serve --layout arc",
+            &["--layout `arc`", "no such layout", "sipq"][..],
         ),
         ("serve --layout rpiq", &["--layout `rpiq`", "no such layout"]),
         (
@@ -71,8 +71,8 @@ fn bad_usage_ends_with_2_and_says_what_is_wrong() {
         ("serve -p x", &["-p", "`x`", "port"]),
         ("serve -B binary", &["binary protocol"]),
         (
-            "replay zipf:keys=10,requests=10,theta=1 --layout sipq",
-            &["sipq", "not built yet"],
+            "replay zipf:keys=10,requests=10,theta=1 --layout arc",
+            &["--layout `arc`", "no such layout"],
         ),
         (
             "replay zipf:keys=10,requests=10,theta=1 --layout fifo --policy lru",

@@ -1,6 +1,6 @@
 //! Options, and how the DRAM budget is divided.
 
-use pumice_flash::{Durability, Geometry, Layout, LayoutOptions};
+use pumice_flash::{Durability, Geometry, Layout, LayoutOptions, VIRTUAL_KEY_BYTES};
 
 /// When an object goes to flash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -98,6 +98,8 @@ pub struct MemoryPlan {
     pub buffers: usize,
     /// Block size.
     pub block_bytes: u64,
+    /// Keys that layout `sipq` may have in DRAM.
+    pub virtual_keys: usize,
 }
 
 impl MemoryPlan {
@@ -145,7 +147,7 @@ impl MemoryPlan {
         let buffer_cost = block_bytes + block_bytes / 4;
         // Sections are of α to 2α, so there are seldom more than 1.25/α; and some are being written.
         let buffers_max = match layout.layout {
-            Layout::Fifo => 16,
+            Layout::Fifo | Layout::Sipq => 16,
             Layout::Ripq => ((1.25 / layout.alpha).ceil() as u64 + 4).max(16),
         };
         let buffers = (total / 4 / buffer_cost).clamp(3, buffers_max);
@@ -154,6 +156,8 @@ impl MemoryPlan {
         // The queue's tables, and the sample of keys whose priorities are kept.
         let order = match layout.layout {
             Layout::Fifo => 0,
+            // A fifth of the budget for the keys of the virtual cache.
+            Layout::Sipq => total / 5,
             Layout::Ripq if layout.policy.is_absolute() => 8 << 20,
             Layout::Ripq => 1 << 20,
         };
@@ -173,6 +177,7 @@ impl MemoryPlan {
             pool,
             buffers: usize::try_from(buffers).expect("at most 84"),
             block_bytes,
+            virtual_keys: usize::try_from(order / VIRTUAL_KEY_BYTES).unwrap_or(usize::MAX),
         })
     }
 }

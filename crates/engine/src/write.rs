@@ -179,7 +179,10 @@ impl<B: Buffer> Inner<B> {
         };
         // A write is a hit on what it replaces, as far as flash knows of that.
         let store = self.store();
-        let rank = shard.flash.mapping(hash).map(|old| store.rank_again(old, bytes));
+        let rank = shard
+            .flash
+            .mapping(hash)
+            .map(|old| store.rank_again(hash, old, bytes));
         for gone in self.clear_part(cx, shard, hash, &PartId::of(&parts), void_below) {
             self.books.overwritten.add(gone);
         }

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Entry, Model, Random, Rig, Weights, check_get, key, ripq, step};
+use common::{Entry, Model, Random, Rig, Weights, check_get, key, ripq, sipq, step};
 use pumice::{CacheOptions, FlashWrite, HashLimit, Layout, Tier};
 use pumice_device::{CrashPoint, FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_world::ManualClock;
@@ -94,7 +94,7 @@ fn given_up(rig: &Rig<FaultyDevice>) -> u64 {
     // Under ripq a crash may lose what was moved to a buffer.
     let moved = match rig.cache.layout().layout {
         Layout::Fifo => 0,
-        Layout::Ripq => rig.cache.stats().flash.survivors,
+        Layout::Sipq | Layout::Ripq => rig.cache.stats().flash.survivors,
     };
     books.evicted.0 + books.corrupt.0 + moved
 }
@@ -365,14 +365,16 @@ fn blocks_that_are_reclaimed_again_and_again_bring_nothing_back_and_lose_nothing
 }
 
 #[test]
-fn a_crash_at_every_write_under_ripq() {
-    for (seed, dram_bytes, flash_write) in [
-        (20, 2 << 20, FlashWrite::Insertion),
-        (21, 0, FlashWrite::Insertion),
-        (22, 640 << 10, FlashWrite::Eviction),
+fn a_crash_at_every_write_under_ripq_and_sipq() {
+    for (seed, dram_bytes, flash_write, layout) in [
+        (20, 2 << 20, FlashWrite::Insertion, ripq()),
+        (21, 0, FlashWrite::Insertion, ripq()),
+        (22, 640 << 10, FlashWrite::Eviction, ripq()),
+        (23, 2 << 20, FlashWrite::Insertion, sipq()),
+        (24, 0, FlashWrite::Insertion, sipq()),
     ] {
         let options = CacheOptions {
-            layout: ripq(),
+            layout,
             flash_write,
             ..options(dram_bytes)
         };

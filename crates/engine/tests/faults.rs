@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Model, Random, Rig, Weights, check_get, key, ripq, step};
+use common::{Model, Random, Rig, Weights, check_get, key, ripq, sipq, step};
 use pumice::CacheOptions;
 use pumice_device::{FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_world::ManualClock;
@@ -22,8 +22,10 @@ fn options() -> CacheOptions {
 
 fn of_layout(seed: u64) -> CacheOptions {
     let mut options = options();
-    if seed % 2 == 1 {
-        (options.layout, options.buffers_max) = (ripq(), 10);
+    match seed % 3 {
+        1 => (options.layout, options.buffers_max) = (ripq(), 10),
+        2 => options.layout = sipq(),
+        _ => {}
     }
     options
 }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Model, Random, Rig, Weights, check_get, ripq, step};
+use common::{Model, Random, Rig, Weights, check_get, ripq, sipq, step};
 use pumice::{CacheOptions, FlashWrite, HashLimit};
 use pumice_device::{MemDevice, MemMedium};
 use pumice_world::ManualClock;
@@ -22,6 +22,11 @@ fn run(seed: u64, run: Run) -> Model {
     let options = CacheOptions {
         layout: ripq(),
         buffers_max: 12,
+        ..run.options
+    };
+    run_one(seed, Run { options, ..run });
+    let options = CacheOptions {
+        layout: sipq(),
         ..run.options
     };
     run_one(seed, Run { options, ..run });

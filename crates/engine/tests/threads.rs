@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Random, key, ripq, value};
+use common::{Random, key, ripq, sipq, value};
 use pumice::{Action, CacheOptions, Cx, LayoutOptions, Meta, ObjectCache};
 use pumice_device::{Device, MemDevice, MemMedium, Payload};
 use pumice_world::{Executor, ManualClock};
@@ -120,7 +120,7 @@ fn work(worker: u64, medium: Arc<MemMedium>, clock: Arc<ManualClock>, cache: Obj
 
 #[test]
 fn workers_that_set_read_reclaim_and_checkpoint_at_once_neither_wait_for_ever_nor_see_old_values() {
-    for layout in [LayoutOptions::default(), ripq()] {
+    for layout in [LayoutOptions::default(), ripq(), sipq()] {
         work_at_once(layout);
     }
 }

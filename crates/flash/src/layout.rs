@@ -14,6 +14,9 @@ pub enum Layout {
     /// One active block; the oldest block goes first, and all that is in it.
     #[default]
     Fifo = 1,
+    /// SIPQ: one active block; the oldest block goes first, and the objects whose keys are in an exact queue in DRAM are written
+    /// again.
+    Sipq = 2,
     /// RIPQ: several active blocks, each at its priority; the lowest block goes first, and what was raised moves to where
     /// it belongs.
     Ripq = 3,
@@ -21,12 +24,13 @@ pub enum Layout {
 
 impl Layout {
     /// All that are built.
-    pub const ALL: [Layout; 2] = [Layout::Fifo, Layout::Ripq];
+    pub const ALL: [Layout; 3] = [Layout::Fifo, Layout::Sipq, Layout::Ripq];
 
     /// The name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Layout::Fifo => "fifo",
+            Layout::Sipq => "sipq",
             Layout::Ripq => "ripq",
         }
     }
@@ -38,7 +42,7 @@ impl Layout {
     /// Bits that the index keeps for this layout beside each location.
     pub fn note_bits(self) -> u32 {
         match self {
-            Layout::Fifo => 0,
+            Layout::Fifo | Layout::Sipq => 0,
             Layout::Ripq => MARK_BITS + ACCESS_BITS,
         }
     }
@@ -55,7 +59,7 @@ impl fmt::Display for Layout {
 #[non_exhaustive]
 pub enum LayoutError {
     /// No layout has this name.
-    #[error("no layout `{0}` (layouts: fifo, ripq)")]
+    #[error("no layout `{0}` (layouts: fifo, sipq, ripq)")]
     Layout(String),
     /// No policy has this name.
     #[error("no policy `{name}` for layout {layout} (policies: {known})")]
@@ -95,7 +99,10 @@ pub struct LayoutOptions {
     /// RIPQ's α: sections are of α to 2α of the queue. From 1/64 to 1/2.
     pub alpha: f64,
     /// Logical occupancy θ: what stands in the last 1 - θ of the queue is not kept at a reclaim. In [0, 1].
+    /// Under `sipq` the share of the flash's bytes that the queue of keys may have.
     pub theta: f64,
+    /// Under `sipq` the most keys in DRAM, [`VIRTUAL_KEY_BYTES`](crate::VIRTUAL_KEY_BYTES) each.
+    pub virtual_keys_max: usize,
 }
 
 impl LayoutOptions {
@@ -111,7 +118,11 @@ impl LayoutOptions {
     ) -> Result<Self, LayoutError> {
         let by_default = match layout {
             Layout::Fifo => "fifo",
-            Layout::Ripq => "slru-3",
+            Layout::Sipq | Layout::Ripq => "slru-3",
+        };
+        let theta_by_default = match layout {
+            Layout::Sipq => 0.5,
+            _ => 1.0,
         };
         let name = policy_name.unwrap_or(by_default);
         let wrong = |known: &str| LayoutError::Policy {
@@ -126,7 +137,8 @@ impl LayoutOptions {
             layout,
             policy: policy(name).ok_or_else(|| wrong(&pumice_policy::POLICY_NAMES.join(", ")))?,
             alpha: alpha.unwrap_or(0.125),
-            theta: theta.unwrap_or(1.0),
+            theta: theta.unwrap_or(theta_by_default),
+            virtual_keys_max: usize::MAX,
         };
         if !(1.0 / 64.0..=0.5).contains(&options.alpha) {
             return Err(LayoutError::Alpha(options.alpha));

@@ -5,7 +5,7 @@
 //! written in one piece and from then on immutable. Space is reclaimed by whole blocks. What is overwritten or
 //! deleted while it stands on flash is recorded in the invalidation log before anyone hears of it.
 //!
-//! Layouts built: `fifo`, `ripq`. The formats are described in `docs/formats.md`.
+//! Layouts: `fifo`, `sipq`, `ripq`. The formats are described in `docs/formats.md`.
 
 pub mod align;
 pub mod block;
@@ -30,7 +30,7 @@ pub use layout::{Layout, LayoutError, LayoutOptions};
 pub use log::{LogKind, LogRecord};
 pub use record::{Record, RecordHeader, RecordParts, SliceId};
 pub use recovery::{OpenError, OpenOptions, Recovered};
-pub use store::{Durability, FlashCounts, FlashStore, Rank, ReadFault, Source, Work};
+pub use store::{Durability, FlashCounts, FlashStore, Rank, ReadFault, Source, VIRTUAL_KEY_BYTES, Work};
 
 use pumice_index::{FullShard, KeyHash, Location, Mapping};
 

@@ -102,7 +102,7 @@ impl<B: Buffer> FlashStore<B> {
     fn how_lowest(&self) -> How {
         match self.layout().layout {
             Layout::Fifo => How::Evict,
-            Layout::Ripq => How::Lowest,
+            Layout::Sipq | Layout::Ripq => How::Lowest,
         }
     }
 
@@ -169,8 +169,10 @@ impl<B: Buffer> FlashStore<B> {
         if let Some((id, _)) = deadest.filter(|(id, _)| Some(*id) != lowest) {
             match self.layout().layout {
                 Layout::Ripq => return Some((id, How::Rescue)),
-                Layout::Fifo if self.may_compact(structure) => return Some((id, How::Compact)),
-                Layout::Fifo => {}
+                Layout::Fifo | Layout::Sipq if self.may_compact(structure) => {
+                    return Some((id, How::Compact));
+                }
+                Layout::Fifo | Layout::Sipq => {}
             }
         }
         lowest.map(|id| (id, self.how_lowest()))

@@ -40,7 +40,8 @@ impl<B: Buffer> FlashStore<B> {
         let (stay, mut go): (Vec<_>, Vec<_>) = entries.into_iter().partition(|entry| {
             let location = self.location(id, entry);
             let mapping = mappings.with(entry.hash, |shard| shard.live(entry.hash, location));
-            !is_expired(entry.expiry, now) && mapping.is_some_and(|mapping| self.keeps(mapping, is_tail))
+            !is_expired(entry.expiry, now)
+                && mapping.is_some_and(|mapping| self.keeps(entry.hash, mapping, is_tail))
         });
         let runs = self.runs(id, stay);
         let start = |run: &Run| {

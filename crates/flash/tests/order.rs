@@ -8,7 +8,7 @@ use pumice_flash::{Durability, Layout, LayoutOptions, OpenOptions};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-const KEYS: u64 = 1_500;
+const KEYS: u64 = 3_000;
 const NOW: u32 = 1_000;
 
 fn open(medium: &Arc<FaultyMedium>, layout: LayoutOptions) -> Rig {
@@ -69,6 +69,33 @@ fn a_clean_stop_keeps_the_order_exactly() {
                 after[n]
             );
         }
+        rig.check_blocks();
+    }
+}
+
+#[test]
+fn a_clean_stop_keeps_the_keys_of_sipq() {
+    for policy in ["slru-3", "gdsf-2"] {
+        let layout = LayoutOptions::new(Layout::Sipq, Some(policy), None, Some(0.5)).unwrap();
+        let medium = medium();
+        let rig = open(&medium, layout);
+        let mut random = Random(1);
+        fill(&rig, &mut random);
+        assert!(rig.store().counts().survivors > 100);
+        rig.store().retire_active();
+        rig.settle();
+        rig.run(rig.store().checkpoint(&rig.device, &*rig.index, NOW, true))
+            .unwrap();
+        let before = rig.store().virtual_keys();
+        assert!(before.len() > 200);
+        drop(rig);
+        let rig = open(&medium, layout);
+        assert!(rig.recovered.clean);
+        assert_eq!(rig.store().virtual_keys(), before, "{policy}");
+        // And they still decide what stays.
+        let survivors = rig.store().counts().survivors;
+        fill(&rig, &mut random);
+        assert!(rig.store().counts().survivors > survivors + 100);
         rig.check_blocks();
     }
 }

@@ -179,7 +179,7 @@ impl<D: Device + Clone> Replay<D> {
             layout: options.layout,
             erase_unit_bytes: match options.layout.layout {
                 // First in, first out: what shares a unit dies together anyway.
-                Layout::Fifo => 0,
+                Layout::Fifo | Layout::Sipq => 0,
                 Layout::Ripq => u64::from(options.superblock_blocks) * geometry.block_bytes,
             },
             reformat: true,

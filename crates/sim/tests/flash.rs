@@ -124,12 +124,18 @@ fn a_file_that_holds_something_else_is_refused_and_untouched() {
 }
 
 #[test]
-fn ripq_gives_the_same_counts_twice_and_on_a_real_file() {
+fn ripq_and_sipq_give_the_same_counts_twice_and_on_a_real_file() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = dir.path().join("device");
-    for policy in ["slru-3", "gdsf-3", "lfu"] {
+    for (layout, policy) in [
+        (Layout::Ripq, "slru-3"),
+        (Layout::Ripq, "gdsf-3"),
+        (Layout::Ripq, "lfu"),
+        (Layout::Sipq, "slru-3"),
+        (Layout::Sipq, "gdsf-3"),
+    ] {
         let with = |device| FlashOptions {
-            layout: LayoutOptions::new(Layout::Ripq, Some(policy), Some(0.15), Some(0.9)).unwrap(),
+            layout: LayoutOptions::new(layout, Some(policy), Some(0.15), Some(0.9)).unwrap(),
             ..options("30%", device)
         };
         let simulated = replay(ZIPF, &with(ReplayDevice::Sim));
@@ -170,6 +176,33 @@ fn ripq_hits_as_its_exact_twin_does() {
         println!("{policy}: {layout:.4} and {twin:.4}");
         assert!(layout > twin - 0.006, "{policy}: {layout} against {twin}");
     }
+}
+
+#[test]
+fn sipq_is_fifo_without_a_queue_and_hits_more_with_one() {
+    let with = |theta| FlashOptions {
+        layout: LayoutOptions::new(Layout::Sipq, Some("slru-3"), None, Some(theta)).unwrap(),
+        ..options("30%", ReplayDevice::Sim)
+    };
+    let fifo = replay(ZIPF, &options("30%", ReplayDevice::Sim));
+    let named = |report: Report| Report {
+        layout: "fifo".into(),
+        policy: "fifo".into(),
+        index_dram_bytes: fifo.index_dram_bytes,
+        ..report
+    };
+    assert_eq!(named(replay(ZIPF, &with(0.0))), fifo);
+    let (half, most) = (replay(ZIPF, &with(0.5)), replay(ZIPF, &with(0.9)));
+    let hits = |report: &Report| report.object_hit_ratio.unwrap();
+    let writes = |report: &Report| report.app_write_amplification.unwrap();
+    assert!(
+        hits(&half) > hits(&fifo) + 0.01 && hits(&most) > hits(&half),
+        "{} {} {}",
+        hits(&fifo),
+        hits(&half),
+        hits(&most)
+    );
+    assert!(writes(&half) > writes(&fifo) && writes(&most) > writes(&half));
 }
 
 #[test]

@@ -122,12 +122,9 @@ fn layout(layers: &Layers) -> anyhow::Result<LayoutOptions> {
     let setting = layers.layout();
     let layout = match setting.text()? {
         None => Layout::Ripq,
-        Some("sipq") => {
-            return Err(setting.wrong("this layout is not built yet; this version has ripq and fifo"));
-        }
         Some(name) => name
             .parse()
-            .map_err(|_| setting.wrong("no such layout (ripq, fifo)"))?,
+            .map_err(|_| setting.wrong("no such layout (ripq, sipq, fifo)"))?,
     };
     let (alpha, theta) = (layers.alpha().parse::<f64>()?, layers.theta().parse::<f64>()?);
     LayoutOptions::new(layout, layers.policy().text()?, alpha, theta).map_err(|error| {

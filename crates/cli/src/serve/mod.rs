@@ -21,7 +21,7 @@ use clap::Args;
 use config::ServeConfig;
 use figures::ServerFigures;
 use memory::Connections;
-use pumice::CacheOptions;
+use pumice::{CacheOptions, LayoutOptions};
 use pumice_door_memcached::parse::Limits;
 use pumice_door_memcached::{Door, DoorConfig};
 use pumice_world::SystemClock;
@@ -88,7 +88,10 @@ pub fn run(args: ServeArgs, familiar: Familiar) -> anyhow::Result<()> {
             buffers_max: plan.buffers,
             block_bytes: Some(plan.block_bytes),
             reformat: config.reformat,
-            layout: target.layout,
+            layout: LayoutOptions {
+                virtual_keys_max: plan.virtual_keys,
+                ..target.layout
+            },
             flash_write: config.flash_write,
             durability: config.durability,
             item_bytes_max: config.max_item_size as usize,

@@ -122,6 +122,14 @@ pub struct Model {
     pub before: HashMap<u64, Option<Entry>>,
 }
 
+/// SIPQ, with a queue for few keys.
+pub fn sipq() -> LayoutOptions {
+    LayoutOptions {
+        virtual_keys_max: 200,
+        ..LayoutOptions::new(Layout::Sipq, Some("slru-3"), None, Some(0.6)).unwrap()
+    }
+}
+
 /// RIPQ with many sections, and something that is not worth moving.
 pub fn ripq() -> LayoutOptions {
     LayoutOptions::new(Layout::Ripq, Some("slru-3"), Some(0.15), Some(0.9)).unwrap()

@@ -3,7 +3,7 @@
 use crate::codec::{Fields, checksum};
 use crate::geometry::Geometry;
 use crate::queue::SavedPlace;
-use crate::store::SavedRanks;
+use crate::store::{SavedKey, SavedRanks};
 use pumice_device::SECTOR_BYTES;
 use pumice_policy::Bin;
 
@@ -183,6 +183,24 @@ pub(super) fn decode_bin(fields: &mut Fields<'_>) -> Option<Bin> {
         lower: f64::from_bits(fields.u64()?),
         upper: f64::from_bits(fields.u64()?),
         weight: fields.u64()?,
+    })
+}
+
+pub(super) const KEY_BYTES: usize = 21;
+
+pub(super) fn encode_key(key: &SavedKey, out: &mut Vec<u8>) {
+    out.extend_from_slice(&key.hash.to_le_bytes());
+    out.extend_from_slice(&key.bytes.to_le_bytes());
+    out.push(key.accesses);
+    out.extend_from_slice(&key.value.to_le_bytes());
+}
+
+pub(super) fn decode_key(fields: &mut Fields<'_>) -> Option<SavedKey> {
+    Some(SavedKey {
+        hash: fields.u64()?,
+        bytes: fields.u32()?,
+        accesses: fields.array::<1>()?[0],
+        value: f64::from_bits(fields.u64()?),
     })
 }
 

@@ -18,7 +18,8 @@ pub(crate) use format::{BlockRole, BlockRow, Head};
 pub(crate) use reader::StreamReader;
 
 use crate::Mappings;
-use crate::store::{Durability, FlashStore, State, add};
+use crate::layout::Layout;
+use crate::store::{Durability, FlashStore, SavedKey, State, add};
 use crate::superblock::CheckpointRef;
 use pumice_device::Device;
 use pumice_memory::Buffer;
@@ -63,6 +64,9 @@ impl<B: Buffer> FlashStore<B> {
             bytes[..8].copy_from_slice(&position.to_le_bytes());
             bytes[8..16].copy_from_slice(&count.to_le_bytes());
             writer.write(&bytes).await?;
+        }
+        if self.layout().layout == Layout::Sipq {
+            self.write_keys(&mut writer, clean).await?;
         }
         writer.finish().await?;
         if self.durability() == Durability::Power {
@@ -114,6 +118,28 @@ impl<B: Buffer> FlashStore<B> {
         let dropped = std::mem::take(&mut self.shared.structure.lock().checkpoint_dropped);
         self.free_checkpoint_blocks(dropped);
         Ok(())
+    }
+
+    /// The keys of the virtual cache, from the lowest: at a clean stop, when nothing changes any more. After a crash the virtual
+    /// cache starts empty.
+    async fn write_keys<D: Device<Buf = B>, M: Mappings>(
+        &self,
+        writer: &mut StreamWriter<'_, B, D, M>,
+        clean: bool,
+    ) -> io::Result<()> {
+        let keys: Vec<SavedKey> = match &self.order.lock().virtual_cache {
+            Some(keys) if clean => keys.save().collect(),
+            _ => Vec::new(),
+        };
+        let mut bytes = Vec::new();
+        bytes.extend_from_slice(&self.layout().policy_checksum().to_le_bytes());
+        bytes.extend_from_slice(&(keys.len() as u64).to_le_bytes());
+        for batch in keys.chunks(4096) {
+            batch.iter().for_each(|key| format::encode_key(key, &mut bytes));
+            writer.write(&bytes).await?;
+            bytes.clear();
+        }
+        writer.write(&bytes).await
     }
 
     /// Gives up the checkpoint before the newest, so that no later start can fall back to it.

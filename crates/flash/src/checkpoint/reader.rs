@@ -1,13 +1,14 @@
 //! Reading a checkpoint's stream back.
 
 use super::format::{
-    BlockRole, BlockRow, HEAD_BYTES, Head, NO_BLOCK, PART_HEADER_BYTES, PLACE_BYTES, PartHeader, RANK_BYTES,
-    RANKS_HEAD_BYTES, ROW_BYTES, chunk_bytes, decode_bin, decode_place, decode_sample, mix,
+    BlockRole, BlockRow, HEAD_BYTES, Head, KEY_BYTES, NO_BLOCK, PART_HEADER_BYTES, PLACE_BYTES, PartHeader,
+    RANK_BYTES, RANKS_HEAD_BYTES, ROW_BYTES, chunk_bytes, decode_bin, decode_key, decode_place,
+    decode_sample, mix,
 };
 use crate::OpenError;
 use crate::codec::{Fields, checksum};
 use crate::geometry::Geometry;
-use crate::store::SavedRanks;
+use crate::store::{SavedKey, SavedRanks};
 use crate::superblock::CheckpointRef;
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_memory::Buffer;
@@ -186,6 +187,33 @@ impl<'a, D: Device> StreamReader<'a, D> {
                 sample,
             },
         })
+    }
+
+    /// Reads the keys of a virtual cache, from the lowest. The absolute priorities of another policy count for nothing.
+    pub(crate) async fn keys(
+        &mut self,
+        policy: u32,
+        mut visit: impl FnMut(SavedKey),
+    ) -> Result<(), OpenError> {
+        const DAMAGED: OpenError = OpenError::Checkpoint("its keys are damaged");
+        let bytes = self.take(12).await?;
+        let mut fields = Fields(&bytes);
+        let is_same = fields.u32().ok_or(DAMAGED)? == policy;
+        let mut left = usize::try_from(fields.u64().ok_or(DAMAGED)?).map_err(|_| DAMAGED)?;
+        while left > 0 {
+            let batch = left.min(4096);
+            let bytes = self.take(batch * KEY_BYTES).await?;
+            let mut fields = Fields(&bytes);
+            for _ in 0..batch {
+                let key = decode_key(&mut fields).ok_or(DAMAGED)?;
+                visit(SavedKey {
+                    value: if is_same { key.value } else { 0.0 },
+                    ..key
+                });
+            }
+            left -= batch;
+        }
+        Ok(())
     }
 
     /// Reads a counted list. Its checksum may not have been seen yet, so its length is not trusted.

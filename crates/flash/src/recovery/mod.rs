@@ -20,7 +20,7 @@ pub(crate) use void::{VOID_RECORD_BYTES, VOID_RECORDS_MAX};
 use crate::Mappings;
 use crate::geometry::GeometryError;
 use crate::layout::LayoutOptions;
-use crate::store::{Durability, FlashStore, Start, add};
+use crate::store::{Durability, FlashStore, Start, VirtualCache, add};
 use crate::superblock::CheckpointRef;
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_memory::Buffer;
@@ -145,6 +145,7 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
         device,
         mappings,
         superblock: opened.superblock,
+        layout: options.layout,
         out: Recovered::default(),
         now: options.now,
     };
@@ -198,6 +199,9 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
         sealed: found.sealed,
         places: found.places,
         ranks: found.ranks,
+        virtual_cache: found
+            .virtual_cache
+            .or_else(|| VirtualCache::of(&options.layout, &superblock.geometry)),
     };
     let store = FlashStore::start(start, options);
     for shard in 0..mappings.shards() {

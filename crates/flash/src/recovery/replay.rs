@@ -5,10 +5,11 @@ use super::{EPOCH_SHIFT, OpenError, Recovered};
 use crate::Mappings;
 use crate::checkpoint::{BlockRole, Head, StreamReader};
 use crate::footer::{FooterEntry, TRAILER_BYTES, Trailer, decode_entries};
+use crate::layout::LayoutOptions;
 use crate::log::{self, LogEnd, LogKind, LogRecord};
 use crate::queue::SavedPlace;
 use crate::record::{Record, is_expired};
-use crate::store::{SavedRanks, SealedBlock};
+use crate::store::{SavedRanks, SealedBlock, VirtualCache};
 use crate::superblock::{CheckpointRef, Superblock};
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_index::{Location, Mapping};
@@ -32,6 +33,7 @@ pub(super) struct Found {
     pub(super) sealed: Vec<SealedBlock>,
     pub(super) places: Vec<SavedPlace>,
     pub(super) ranks: SavedRanks,
+    pub(super) virtual_cache: Option<VirtualCache>,
 }
 
 /// What the log says, but for what it voids outside the table's range.
@@ -56,6 +58,7 @@ pub(super) struct Recovery<'a, D, M> {
     pub(super) device: &'a D,
     pub(super) mappings: &'a M,
     pub(super) superblock: Superblock,
+    pub(super) layout: LayoutOptions,
     pub(super) out: Recovered,
     pub(super) now: u32,
 }
@@ -96,7 +99,9 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
             tracing::warn!("no checkpoint is whole: starting empty");
             return found;
         }
-        let snapshot = loaded.unwrap_or_default();
+        let mut snapshot: Snapshot = loaded.unwrap_or_default();
+        // Keys of objects that were lost since would stay for ever.
+        found.virtual_cache = snapshot.virtual_cache.take().filter(|_| self.out.clean);
         found.checkpoint_blocks = snapshot.blocks.clone();
         found.places = snapshot.head.places.clone();
         found.ranks = snapshot.head.ranks.clone();
@@ -147,8 +152,15 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                 left -= batch;
             }
         }
+        let mut virtual_cache = VirtualCache::of(&self.layout, &geometry);
+        if let Some(keys) = &mut virtual_cache {
+            reader
+                .keys(self.layout.policy_checksum(), |key| keys.restore(key))
+                .await?;
+        }
         reader.finish().await?;
         Ok(Snapshot {
+            virtual_cache,
             head,
             positions,
             blocks,
@@ -501,4 +513,5 @@ struct Snapshot {
     /// Log position at each shard's dump.
     positions: Vec<u64>,
     blocks: Vec<u32>,
+    virtual_cache: Option<VirtualCache>,
 }

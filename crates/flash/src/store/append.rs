@@ -34,10 +34,29 @@ impl<B: Buffer> FlashStore<B> {
             }
             ranked.queue.insertion_section(ranked.position(rank.priority()))
         });
-        let appended = self.append_at(order, section, hash, parts, rank.note(), false)?;
+        // Only one layout keeps notes, and it has a queue of blocks.
+        let note = if order.ranked.is_some() { rank.note() } else { 0 };
+        if let Some(keys) = &mut order.virtual_cache {
+            keys.insert(hash, self.padded_len(parts), rank.priority(), rank.accesses());
+        }
+        let Some(appended) = self.append_at(order, section, hash, parts, note, false) else {
+            self.forget_rank(hash);
+            return None;
+        };
         add(&self.counters.appended_objects, 1);
         add(&self.counters.appended_bytes, parts.encoded_len() as u64);
         Some(appended)
+    }
+
+    /// What was to be appended has found no room.
+    fn forget_rank(&self, hash: u64) {
+        let mut order = self.order.lock();
+        if let Some(keys) = &mut order.virtual_cache {
+            keys.remove(hash);
+        }
+        if let Some(ranked) = &mut order.ranked {
+            ranked.ranks.take(hash);
+        }
     }
 
     /// Appends the copy of a survivor that `from` maps, where it counts; as [`FlashStore::append`].

@@ -138,8 +138,12 @@ impl<B: Buffer> FlashStore<B> {
 
     /// A flush was logged; a delayed one, if any, is seen to with it.
     pub fn flush_done(&self) {
-        if let Some(ranked) = &mut self.order.lock().ranked {
+        let mut order = self.order.lock();
+        if let Some(ranked) = &mut order.ranked {
             ranked.ranks.clear();
+        }
+        if let Some(keys) = &mut order.virtual_cache {
+            keys.clear();
         }
         self.flush_at.store(0, Ordering::Release);
     }

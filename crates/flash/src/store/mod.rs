@@ -22,20 +22,24 @@
 
 mod append;
 mod counts;
+mod hashes;
 mod logging;
 mod order;
 mod ranks;
 mod read;
+mod virtual_cache;
 mod work;
 
 pub use counts::FlashCounts;
 pub use order::Rank;
 pub use read::{ReadFault, Source};
+pub use virtual_cache::VIRTUAL_KEY_BYTES;
 pub use work::Work;
 
 pub(crate) use counts::{Counters, add};
 pub(crate) use order::Order;
 pub(crate) use ranks::{Ranks, SavedRanks};
+pub(crate) use virtual_cache::{SavedKey, VirtualCache};
 pub(crate) use work::{Shared, Task};
 
 use crate::block::OpenBlock;
@@ -228,6 +232,7 @@ pub(crate) struct Start {
     /// The queue in the order that a checkpoint has saved.
     pub(crate) places: Vec<SavedPlace>,
     pub(crate) ranks: SavedRanks,
+    pub(crate) virtual_cache: Option<VirtualCache>,
 }
 
 /// What recovery knows of a sealed block.
@@ -259,7 +264,8 @@ impl<B: Buffer> FlashStore<B> {
                 Ordering::Relaxed,
             );
         }
-        let order = Order::recovered(&options.layout, &geometry, &sealed, &start.places, &start.ranks);
+        let mut order = Order::recovered(&options.layout, &geometry, &sealed, &start.places, &start.ranks);
+        order.virtual_cache = start.virtual_cache;
         for block in start.checkpoint_blocks.iter().flatten() {
             blocks[*block as usize].set_state(State::Checkpoint);
         }

@@ -1,6 +1,6 @@
 //! The order of blocks by priority, and the blocks that are being filled.
 
-use super::{FlashStore, Ranks, SavedRanks, SealedBlock, State};
+use super::{FlashStore, Ranks, SavedRanks, SealedBlock, State, VirtualCache};
 use crate::block::OpenBlock;
 use crate::geometry::Geometry;
 use crate::layout::{Layout, LayoutOptions, MARKS, Note};
@@ -33,6 +33,10 @@ impl Rank {
         self.priority
     }
 
+    pub(super) fn accesses(self) -> u32 {
+        self.accesses
+    }
+
     pub(super) fn note(self) -> u32 {
         let note = Note {
             mark: 0,
@@ -46,6 +50,7 @@ impl Rank {
 pub(crate) struct Order<B> {
     pub(crate) open: Vec<Arc<OpenBlock<B>>>,
     pub(crate) ranked: Option<Ranked>,
+    pub(crate) virtual_cache: Option<VirtualCache>,
 }
 
 /// The queue, and what turns absolute priorities into positions in it.
@@ -72,10 +77,11 @@ impl<B> Order<B> {
         places: &[SavedPlace],
         ranks: &SavedRanks,
     ) -> Self {
-        if options.layout == Layout::Fifo {
+        if options.layout != Layout::Ripq {
             return Self {
                 open: Vec::new(),
                 ranked: None,
+                virtual_cache: None,
             };
         }
         let known = sealed.iter().filter(|block| block.position.is_none());
@@ -98,6 +104,16 @@ impl<B> Order<B> {
                 queue,
                 ranks: Ranks::restore(ranks, options.policy_checksum()),
             }),
+            virtual_cache: None,
+        }
+    }
+
+    /// The lowest absolute priority.
+    fn lowest(&self) -> f64 {
+        match (&self.ranked, &self.virtual_cache) {
+            (Some(ranked), _) => ranked.ranks.lowest(),
+            (_, Some(keys)) => keys.lowest(),
+            _ => 0.0,
         }
     }
 
@@ -166,6 +182,7 @@ impl<B: Buffer> FlashStore<B> {
             .ranked
             .as_ref()
             .map_or(0, |ranked| ranked.queue.dram_bytes() + ranked.ranks.dram_bytes())
+            + order.virtual_cache.as_ref().map_or(0, VirtualCache::dram_bytes)
     }
 
     /// Where the object of a mapping counts.
@@ -184,27 +201,49 @@ impl<B: Buffer> FlashStore<B> {
         Some(ranked.queue.position(self.seat(mapping)))
     }
 
+    /// The hashes in the virtual cache of layout `sipq`, from the lowest.
+    pub fn virtual_keys(&self) -> Vec<u64> {
+        let order = self.order.lock();
+        let keys = order.virtual_cache.iter().flat_map(VirtualCache::save);
+        keys.map(|key| key.hash).collect()
+    }
+
     /// Where a new object of `len` bytes is to go.
     pub fn rank_new(&self, len: u64) -> Rank {
-        let order = self.order.lock();
-        let Some(ranked) = &order.ranked else {
+        if self.layout.layout == Layout::Fifo {
             return Rank::TOP;
-        };
+        }
+        let lowest = self.order.lock().lowest();
         Rank {
-            priority: self.layout.policy.on_insert(len, ranked.ranks.lowest()),
+            priority: self.layout.policy.on_insert(len, lowest),
             accesses: 1,
         }
     }
 
     /// Where a new value of `len` bytes is to go that replaces a mapped one: a write is a hit, too. Called before the old one is
     /// invalidated, under its shard's lock.
-    pub fn rank_again(&self, old: Mapping, len: u64) -> Rank {
-        let order = self.order.lock();
-        let Some(ranked) = &order.ranked else {
+    pub fn rank_again(&self, hash: u64, old: Mapping, len: u64) -> Rank {
+        if self.layout.layout == Layout::Fifo {
             return Rank::TOP;
-        };
+        }
+        let order = self.order.lock();
         let policy = self.layout.policy;
-        let hit = self.hit_of(ranked, old, len);
+        let hit = match (&order.ranked, &order.virtual_cache) {
+            (Some(ranked), _) => Some(self.hit_of(ranked, old, len)),
+            (_, Some(keys)) => keys.standing(hash).map(|(position, accesses)| Hit {
+                position,
+                accesses: (accesses + 1).min(policy.accesses_max()),
+                size: len,
+                lowest: keys.lowest(),
+            }),
+            _ => None,
+        };
+        let Some(hit) = hit else {
+            return Rank {
+                priority: policy.on_insert(len, order.lowest()),
+                accesses: 1,
+            };
+        };
         let priority = policy
             .on_hit(&hit)
             .unwrap_or_else(|| policy.on_insert(len, hit.lowest));
@@ -229,10 +268,13 @@ impl<B: Buffer> FlashStore<B> {
             return mapping.note;
         }
         let mut order = self.order.lock();
+        let len = u64::from(mapping.location.len);
+        if let Some(keys) = &mut order.virtual_cache {
+            keys.hit(hash, len);
+        }
         let Some(ranked) = &mut order.ranked else {
             return mapping.note;
         };
-        let len = u64::from(mapping.location.len);
         let hit = self.hit_of(ranked, mapping, len);
         let mut note = Note::of(mapping);
         note.accesses = hit.accesses;
@@ -248,12 +290,15 @@ impl<B: Buffer> FlashStore<B> {
         note.bits()
     }
 
-    /// A mapping was removed: its object counts no more.
+    /// A mapping was removed: its object counts no more. Without `hash` it lives on elsewhere, or nobody knows it.
     pub(super) fn uncount(&self, hash: Option<u64>, mapping: Mapping) {
         if self.layout.layout == Layout::Fifo {
             return;
         }
         let mut order = self.order.lock();
+        if let (Some(keys), Some(hash)) = (&mut order.virtual_cache, hash) {
+            keys.remove(hash);
+        }
         if let Some(ranked) = &mut order.ranked {
             ranked
                 .queue
@@ -264,9 +309,12 @@ impl<B: Buffer> FlashStore<B> {
         }
     }
 
-    /// Whether a reclaim of the lowest block keeps an object: the section that it is to move to.
-    pub(crate) fn keeps(&self, mapping: Mapping, is_tail: bool) -> bool {
+    /// Whether a reclaim keeps an object; `is_tail`: of the lowest block.
+    pub(crate) fn keeps(&self, hash: u64, mapping: Mapping, is_tail: bool) -> bool {
         let order = self.order.lock();
+        if let Some(keys) = &order.virtual_cache {
+            return keys.contains(hash);
+        }
         let Some(ranked) = &order.ranked else { return true };
         let seat = self.seat(mapping);
         if !is_tail {
@@ -346,6 +394,9 @@ impl<B: Buffer> FlashStore<B> {
     pub fn check_order(&self) {
         let mut order = self.order.lock();
         order.rebalance(|block| self.retire(block));
+        if let Some(keys) = &order.virtual_cache {
+            keys.check_invariants();
+        }
         let Some(ranked) = &order.ranked else { return };
         ranked.queue.check_invariants();
         ranked.queue.check_balance();

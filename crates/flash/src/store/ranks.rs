@@ -3,8 +3,8 @@
 //! An increase takes the old priority out of the histogram, so it must be known. It is kept for a sample of the keys: those
 //! whose hash is below a bound, which halves when they become too many. Weights in the histogram are those of the sample.
 
+use super::hashes::ByHash;
 use pumice_policy::{Bin, QuantileHistogram};
-use std::collections::HashMap;
 
 /// Bins of the histogram (κ).
 const BINS: usize = 256;
@@ -14,7 +14,7 @@ const SAMPLE_MAX: usize = 1 << 16;
 pub(crate) struct Ranks {
     histogram: QuantileHistogram,
     /// Value and bytes by hash.
-    sample: HashMap<u64, (f64, u64)>,
+    sample: ByHash<(f64, u64)>,
     /// Hashes are in the sample if their lower bits, mixed, are below this.
     bound: u64,
 }
@@ -35,7 +35,7 @@ impl Ranks {
     pub(crate) fn new() -> Self {
         Self {
             histogram: QuantileHistogram::new(BINS),
-            sample: HashMap::new(),
+            sample: ByHash::default(),
             bound: u64::MAX,
         }
     }

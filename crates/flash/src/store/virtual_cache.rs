@@ -1,0 +1,173 @@
+//! SIPQ's virtual cache: the keys that a reclaim keeps, in an exact queue (RIPQ paper, section 5, "Single Insertion Priority
+//! Queue").
+//!
+//! Flash is written in a circle. The policy runs on keys in DRAM, with room for a share θ of what flash holds; an object whose
+//! key is there when its block is reclaimed is written again. An object that the queue has let go is still a hit as long as it is
+//! on flash, and a hit brings it back into the queue as a new object.
+//!
+//! Cost: O(log n) for each operation; about 60 bytes of DRAM for each key in the queue.
+
+use super::hashes::ByHash;
+use crate::geometry::Geometry;
+use crate::layout::{Layout, LayoutOptions};
+use pumice_policy::{ExactQueue, ObjectNumber, Policy, Priority};
+
+/// DRAM of a key, in bytes, at most; see the figures at [`ExactQueue`].
+pub const VIRTUAL_KEY_BYTES: u64 = 96;
+
+pub(crate) struct VirtualCache {
+    policy: &'static dyn Policy,
+    queue: ExactQueue,
+    /// Bytes that the queue may have, and keys.
+    bytes_max: u64,
+    keys_max: usize,
+    numbers: ByHash<ObjectNumber>,
+    /// Hash and accesses of each number.
+    keys: Vec<(u64, u8)>,
+    free: Vec<ObjectNumber>,
+}
+
+/// A key as it is kept on flash, from the lowest.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct SavedKey {
+    pub(crate) hash: u64,
+    pub(crate) bytes: u32,
+    pub(crate) accesses: u8,
+    /// Its absolute priority; 0 where priorities are relative.
+    pub(crate) value: f64,
+}
+
+impl VirtualCache {
+    /// That of a layout, empty; `None` where the layout has none.
+    pub(crate) fn of(layout: &LayoutOptions, geometry: &Geometry) -> Option<Self> {
+        if layout.layout != Layout::Sipq {
+            return None;
+        }
+        let flash_bytes = u64::from(geometry.blocks - geometry.reserved) * geometry.block_bytes;
+        let bytes_max = (flash_bytes as f64 * layout.theta) as u64;
+        Some(Self::new(layout.policy, bytes_max, layout.virtual_keys_max))
+    }
+
+    fn new(policy: &'static dyn Policy, bytes_max: u64, keys_max: usize) -> Self {
+        Self {
+            policy,
+            queue: ExactQueue::for_policy(policy),
+            bytes_max,
+            keys_max,
+            numbers: ByHash::default(),
+            keys: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+
+    pub(crate) fn contains(&self, hash: u64) -> bool {
+        self.numbers.contains_key(&hash)
+    }
+
+    pub(crate) fn lowest(&self) -> f64 {
+        self.queue.lowest()
+    }
+
+    /// The position and the accesses of a key that is there.
+    pub(crate) fn standing(&self, hash: u64) -> Option<(f64, u32)> {
+        let number = *self.numbers.get(&hash)?;
+        Some((self.queue.position(number)?, self.keys[number as usize].1.into()))
+    }
+
+    /// Puts a key in, in place of itself; what is lowest goes until it fits.
+    pub(crate) fn insert(&mut self, hash: u64, bytes: u64, priority: Priority, accesses: u32) {
+        self.remove(hash);
+        while self.numbers.len() >= self.keys_max || self.queue.used() + bytes > self.bytes_max {
+            let Some((number, _)) = self.queue.pop_min() else {
+                return;
+            };
+            self.forget(number);
+        }
+        let key = (hash, u8::try_from(accesses).unwrap_or(u8::MAX));
+        let number = match self.free.pop() {
+            Some(number) => {
+                self.keys[number as usize] = key;
+                number
+            }
+            None => {
+                self.keys.push(key);
+                self.keys.len() as ObjectNumber - 1
+            }
+        };
+        self.numbers.insert(hash, number);
+        self.queue.insert(number, bytes, priority);
+    }
+
+    /// An object on flash was used.
+    pub(crate) fn hit(&mut self, hash: u64, bytes: u64) {
+        let Some(number) = self.numbers.get(&hash).copied() else {
+            let priority = self.policy.on_insert(bytes, self.lowest());
+            return self.insert(hash, bytes, priority, 1);
+        };
+        let accesses = &mut self.keys[number as usize].1;
+        *accesses = accesses.saturating_add(1).min(self.policy.accesses_max() as u8);
+        let accesses = u32::from(*accesses);
+        self.queue.hit(number, accesses, self.policy);
+    }
+
+    pub(crate) fn remove(&mut self, hash: u64) {
+        if let Some(number) = self.numbers.get(&hash).copied() {
+            self.queue.remove(number);
+            self.forget(number);
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        *self = Self::new(self.policy, self.bytes_max, self.keys_max);
+    }
+
+    pub(crate) fn dram_bytes(&self) -> u64 {
+        let table = self.numbers.capacity() * (size_of::<(u64, ObjectNumber)>() + 1);
+        let keys = self.keys.capacity() * size_of::<(u64, u8)>() + self.free.capacity() * 4;
+        (table + keys + self.queue.len() * 40) as u64
+    }
+
+    /// All keys from the lowest.
+    pub(crate) fn save(&self) -> impl Iterator<Item = SavedKey> + '_ {
+        self.queue.iter().map(|(number, bytes)| {
+            let (hash, accesses) = self.keys[number as usize];
+            SavedKey {
+                hash,
+                bytes: u32::try_from(bytes).expect("a record is at most 1 MiB"),
+                accesses,
+                value: self.queue.value_of(number).unwrap_or(0.0),
+            }
+        })
+    }
+
+    /// Puts a saved key above all that are there.
+    pub(crate) fn restore(&mut self, saved: SavedKey) {
+        let priority = if self.policy.is_absolute() {
+            Priority::Absolute(if saved.value.is_finite() { saved.value } else { 0.0 })
+        } else {
+            Priority::Relative(1.0)
+        };
+        let accesses = u32::from(saved.accesses).clamp(1, self.policy.accesses_max());
+        self.insert(saved.hash, saved.bytes.into(), priority, accesses);
+    }
+
+    fn forget(&mut self, number: ObjectNumber) {
+        self.numbers.remove(&self.keys[number as usize].0);
+        self.free.push(number);
+    }
+
+    /// Re-derives all counts.
+    ///
+    /// # Panics
+    /// Where they do not agree.
+    pub(crate) fn check_invariants(&self) {
+        self.queue.check_invariants();
+        assert_eq!(self.queue.len(), self.numbers.len());
+        assert_eq!(self.numbers.len() + self.free.len(), self.keys.len());
+        assert!(self.queue.used() <= self.bytes_max && self.numbers.len() <= self.keys_max);
+        for (hash, number) in &self.numbers {
+            assert_eq!(self.keys[*number as usize].0, *hash);
+            assert!(self.queue.contains(*number));
+        }
+    }
+}
