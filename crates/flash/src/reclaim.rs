@@ -91,11 +91,19 @@ impl<B: Buffer> FlashStore<B> {
 
     fn choose_lowest(&self) -> Option<(u32, How)> {
         self.choose(|structure, order| {
-            let sealed = self.sealed_in_order(order, structure.queue.iter().copied());
-            let id = sealed.into_iter().find(|id| !structure.is_receiver(*id))?;
+            let id = self.lowest_sealed(structure, order)?;
             structure.queue.retain(|queued| *queued != id);
             Some((id, self.how_lowest()))
         })
+    }
+
+    fn lowest_sealed(&self, structure: &Structure<B>, order: &Order<B>) -> Option<u32> {
+        let may_go =
+            |id: &u32| self.blocks[*id as usize].state() == State::Sealed && !structure.is_receiver(*id);
+        match &order.ranked {
+            Some(ranked) => ranked.queue.blocks().find(may_go),
+            None => structure.queue.iter().copied().find(may_go),
+        }
     }
 
     /// What becomes of the lowest block.
@@ -147,13 +155,21 @@ impl<B: Buffer> FlashStore<B> {
     fn pick(&self, structure: &Structure<B>, order: &Order<B>, now: u32) -> Option<(u32, How)> {
         let mut lowest = None;
         let mut deadest: Option<(u32, u64)> = None;
+        if !self.has_early_victims.swap(false, Ordering::Relaxed) {
+            let lowest = self.lowest_sealed(structure, order)?;
+            return Some((lowest, self.how_lowest()));
+        }
         for id in self.sealed_in_order(order, structure.queue.iter().copied()) {
-            if structure.is_receiver(id) {
-                continue;
-            }
             let info = &self.blocks[id as usize];
             let live = info.live.load(Ordering::Relaxed);
             let filled = info.filled.load(Ordering::Relaxed);
+            if info.expiry_max.load(Ordering::Relaxed) != u32::MAX || live * 2 < filled {
+                // Worth another look next time.
+                self.has_early_victims.store(true, Ordering::Relaxed);
+            }
+            if structure.is_receiver(id) {
+                continue;
+            }
             if live == 0 {
                 return Some((id, How::Empty));
             }

@@ -82,6 +82,10 @@ impl<B: Buffer> FlashStore<B> {
                 .store(trailer.footer_len() as u32, Ordering::Relaxed);
             info.expiry_max.store(trailer.expiry_max, Ordering::Relaxed);
             info.filled.store(composed.filled, Ordering::Relaxed);
+            let live = info.live.load(Ordering::Relaxed);
+            if trailer.expiry_max != u32::MAX || live * 2 < composed.filled {
+                self.has_early_victims.store(true, Ordering::Relaxed);
+            }
             add(&self.counters.sealed_blocks, 1);
             return Sealed::Written;
         };

@@ -197,6 +197,7 @@ impl<B: Buffer> FlashStore<B> {
         let info = &self.blocks[id as usize];
         info.sequence.store(sequence, Ordering::Relaxed);
         info.live.store(0, Ordering::Relaxed);
+        info.filled.store(0, Ordering::Relaxed);
         info.has_survivors.store(false, Ordering::Relaxed);
         info.set_state(State::Active);
         let block = Arc::new(OpenBlock::new(

@@ -1,6 +1,6 @@
 //! What dies on flash is logged; and what is done where it cannot be.
 
-use super::{Durability, FlashStore, State, add};
+use super::{BlockInfo, Durability, FlashStore, State, add};
 use crate::geometry::LOG_RECORD_BYTES;
 use crate::log::LogKind;
 use crate::superblock::Superblock;
@@ -16,7 +16,7 @@ impl<B: Buffer> FlashStore<B> {
     pub fn invalidate<D: Device>(&self, device: &D, hash: u64, mapping: Mapping, version: u64) {
         let location = mapping.location;
         let info = &self.blocks[self.block_of(location) as usize];
-        info.live.fetch_sub(u64::from(location.len), Ordering::Relaxed);
+        self.note_death(info, location);
         let counts_as_flash = match info.state() {
             State::Free => false,
             State::Active => info.has_survivors.load(Ordering::Relaxed) && self.is_open_survivor(location),
@@ -41,10 +41,17 @@ impl<B: Buffer> FlashStore<B> {
     /// The mapping of a copy was removed without need for a record (reclaimed, corrupt, expired).
     /// `hash` is `None` where it is not known.
     pub fn forget(&self, hash: Option<u64>, mapping: Mapping) {
-        self.blocks[self.block_of(mapping.location) as usize]
-            .live
-            .fetch_sub(u64::from(mapping.location.len), Ordering::Relaxed);
+        let info = &self.blocks[self.block_of(mapping.location) as usize];
+        self.note_death(info, mapping.location);
         self.uncount(hash, mapping);
+    }
+
+    fn note_death(&self, info: &BlockInfo, location: Location) {
+        let len = u64::from(location.len);
+        let live = info.live.fetch_sub(len, Ordering::Relaxed) - len;
+        if info.is_early_victim(live) && !self.has_early_victims.load(Ordering::Relaxed) {
+            self.has_early_victims.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Appends a record; where that fails, marks the cache so that it starts empty after a crash: nothing void is ever

@@ -109,7 +109,7 @@ pub(crate) struct BlockInfo {
     pub(crate) sequence: AtomicU64,
     /// Bytes of records that are mapped.
     pub(crate) live: AtomicU64,
-    /// Bytes of records that were written.
+    /// Bytes of records that were written; 0 while the block is open.
     pub(crate) filled: AtomicU64,
     pub(crate) footer_len: AtomicU32,
     pub(crate) expiry_max: AtomicU32,
@@ -131,6 +131,11 @@ impl BlockInfo {
 
     pub(crate) fn state(&self) -> State {
         State::from_u8(self.state.load(Ordering::Acquire))
+    }
+
+    /// Whether a sealed block goes before the lowest when room is wanted.
+    pub(crate) fn is_early_victim(&self, live: u64) -> bool {
+        self.state() == State::Sealed && live * 2 < self.filled.load(Ordering::Relaxed)
     }
 
     pub(crate) fn set_state(&self, state: State) {
@@ -202,6 +207,8 @@ pub struct FlashStore<B> {
     pub(crate) blocks: Vec<BlockInfo>,
     layout: LayoutOptions,
     pub(crate) erase_unit_bytes: u64,
+    /// Whether there may be a block that goes before the lowest: one more than half dead, or one whose objects expire.
+    pub(crate) has_early_victims: AtomicBool,
     pub(crate) order: Mutex<Order<B>>,
     pub(crate) shared: Arc<Shared<B>>,
     pub(crate) open: Mutex<Vec<Arc<OpenBlock<B>>>>,
@@ -301,6 +308,7 @@ impl<B: Buffer> FlashStore<B> {
             blocks,
             layout: options.layout,
             erase_unit_bytes: options.erase_unit_bytes,
+            has_early_victims: AtomicBool::new(true),
             order: Mutex::new(order),
             shared: Arc::new(Shared::new(structure)),
             open: Mutex::new(Vec::new()),
