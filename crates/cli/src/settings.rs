@@ -80,15 +80,15 @@ settings! {
     flash_size "flash-size" "SIZE",
     /// Unit of flash writes and reclaim, a power of two [default: follows from flash and DRAM size]
     block_size "block-size" "SIZE",
-    /// How objects are arranged on flash: ripq, or fifo [default: ripq, or what the flash was made with]
+    /// How objects are arranged on flash: ripq, sipq, or fifo [default: ripq, or what the flash was made with]
     layout "layout" "NAME",
     /// What stays when flash is full: fifo, lru, slru-1 to slru-8, gdsf-1 to gdsf-4, lfu [default: slru-3; fifo with layout fifo]
     policy "policy" "NAME",
     /// Ripq: about 1/alpha blocks are filled at a time; more follow the policy closer and take more DRAM; 0.015625 to 0.5
     /// [default: 0.125]
     alpha "alpha" "FRACTION",
-    /// Logical occupancy: objects in the last 1 - theta of the queue are not kept when their block goes; less means fewer
-    /// writes and fewer hits [default: 1]
+    /// Logical occupancy. Ripq: objects in the last 1 - theta of the queue are not kept when their block goes [default: 1]; sipq: the
+    /// share of the flash that the queue of keys may have [default: 0.5]. Less means fewer writes and fewer hits
     theta "theta" "FRACTION",
     /// Where the index lives: auto or full [default: auto]
     index "index" "NAME",
