@@ -206,6 +206,21 @@ fn sipq_is_fifo_without_a_queue_and_hits_more_with_one() {
 }
 
 #[test]
+fn blocks_of_ripq_stay_aligned_to_the_erase_units_of_the_drive() {
+    let with = |superblock_blocks| FlashOptions {
+        layout: LayoutOptions::new(Layout::Ripq, Some("slru-3"), None, None).unwrap(),
+        superblock_blocks,
+        ..options("30MiB", ReplayDevice::Sim)
+    };
+    let trace = "zipf:keys=40000,theta=0.9,requests=200000,seed=7";
+    let aligned = replay(trace, &with(1)).device_write_amplification.unwrap();
+    assert!(aligned < 1.05, "{aligned}");
+    // Where four blocks share a unit they die at different times, and the drive has to copy.
+    let shared = replay(trace, &with(4)).device_write_amplification.unwrap();
+    assert!(shared > 1.2, "{shared}");
+}
+
+#[test]
 fn a_drive_reports_what_it_writes() {
     let drive = FlashOptions {
         superblock_blocks: 1,

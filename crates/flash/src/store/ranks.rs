@@ -129,3 +129,54 @@ impl Ranks {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_of_many_keys_says_the_same_and_stays_small() {
+        let mut ranks = Ranks::new();
+        // Values in no order, so that the sample, which goes by hash, is one of values too.
+        let value = |key: u64| (key.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 40) as f64 + 1.0;
+        let keys = 400_000u64;
+        for key in 0..keys {
+            ranks.put(key.wrapping_mul(0xD6E8_FEB8_6659_FD93), value(key), 100);
+        }
+        assert!(ranks.sample.len() <= SAMPLE_MAX && ranks.sample.len() > SAMPLE_MAX / 3);
+        for share in [0.1, 0.5, 0.9] {
+            let position = ranks.position(share * f64::from(1 << 24));
+            assert!((position - share).abs() < 0.03, "{position} for {share}");
+        }
+        let saved = ranks.save(7);
+        let same = Ranks::restore(&saved, 7);
+        assert_eq!(same.position(1e6), ranks.position(1e6));
+        assert_eq!(same.save(7), saved);
+        assert_eq!(
+            Ranks::restore(&saved, 8).sample.len(),
+            0,
+            "another policy's values mean nothing"
+        );
+        for key in 0..keys {
+            ranks.take(key.wrapping_mul(0xD6E8_FEB8_6659_FD93));
+        }
+        assert_eq!(
+            (ranks.histogram.total(), ranks.sample.len()),
+            (0, 0),
+            "counters return to zero"
+        );
+    }
+
+    #[test]
+    fn a_key_that_is_raised_leaves_its_old_value() {
+        let mut ranks = Ranks::new();
+        for key in 0..1_000 {
+            ranks.put(key, 1.0 + key as f64, 10);
+        }
+        for key in 0..500 {
+            ranks.put(key, 2_000.0, 10);
+        }
+        assert_eq!(ranks.histogram.total(), 10_000);
+        assert!(ranks.position(750.0) < 0.3, "{}", ranks.position(750.0));
+    }
+}

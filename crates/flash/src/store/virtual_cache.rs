@@ -77,6 +77,9 @@ impl VirtualCache {
     /// Puts a key in, in place of itself; what is lowest goes until it fits.
     pub(crate) fn insert(&mut self, hash: u64, bytes: u64, priority: Priority, accesses: u32) {
         self.remove(hash);
+        if bytes > self.bytes_max || self.keys_max == 0 {
+            return;
+        }
         while self.numbers.len() >= self.keys_max || self.queue.used() + bytes > self.bytes_max {
             let Some((number, _)) = self.queue.pop_min() else {
                 return;
@@ -169,5 +172,55 @@ impl VirtualCache {
             assert_eq!(self.keys[*number as usize].0, *hash);
             assert!(self.queue.contains(*number));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::policy;
+
+    #[test]
+    fn it_keeps_what_an_exact_queue_keeps_within_bytes_and_keys() {
+        let (bytes_max, keys_max) = (10_000, 70);
+        let lru = policy("lru").unwrap();
+        let mut cache = VirtualCache::new(lru, bytes_max, keys_max);
+        let mut plain: Vec<(u64, u64)> = Vec::new();
+        let mut state = 7u64;
+        for _ in 0..20_000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let (hash, bytes) = (state >> 56, 50 + (state >> 40) % 300);
+            let known = plain.iter().position(|(key, _)| *key == hash);
+            if state % 7 == 0 {
+                cache.remove(hash);
+                known.map(|at| plain.remove(at));
+            } else {
+                // A hit keeps the size that the key came with.
+                let bytes = known.map_or(bytes, |at| plain.remove(at).1);
+                plain.push((hash, bytes));
+                cache.hit(hash, bytes);
+                while plain.len() > keys_max || plain.iter().map(|(_, bytes)| bytes).sum::<u64>() > bytes_max
+                {
+                    plain.remove(0);
+                }
+            }
+            let keys: Vec<u64> = cache.save().map(|key| key.hash).collect();
+            assert_eq!(keys, plain.iter().map(|(hash, _)| *hash).collect::<Vec<_>>());
+        }
+        cache.check_invariants();
+        let mut restored = VirtualCache::new(lru, bytes_max, keys_max);
+        cache.save().for_each(|key| restored.restore(key));
+        assert!(restored.save().eq(cache.save()));
+    }
+
+    #[test]
+    fn what_is_larger_than_all_of_it_is_not_kept() {
+        let mut cache = VirtualCache::new(policy("gdsf-3").unwrap(), 1_000, 10);
+        cache.hit(1, 600);
+        cache.hit(2, 1_001);
+        assert!(!cache.contains(2) && cache.contains(1));
+        let mut none = VirtualCache::new(policy("slru-3").unwrap(), 0, 10);
+        none.hit(1, 1);
+        assert!(!none.contains(1));
     }
 }
