@@ -1,25 +1,23 @@
 //! A device that keeps headers and forgets values.
 
 use crate::chunks::ChunkMap;
-use crate::{
-    Buffer, Device, Payload, SECTOR_BYTES, SparseBuf, check_log_range, check_range, check_write_range,
-};
+use crate::{Buffer, Device, SECTOR_BYTES, SparseBuf, check_log_range, check_range, check_write_range};
 use parking_lot::{Mutex, RwLock};
-use std::collections::BTreeMap;
 use std::future::{Future, ready};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
 /// What a simulated device remembers: of every write the parts that were real bytes, not those that only had a
-/// length ([`Payload::Void`]); of the log every byte.
+/// length ([`Payload::Void`](crate::Payload::Void)); of the log every byte.
 ///
-/// Cost: memory for the real parts only; a write or read of p parts takes O(p log n).
+/// Cost: memory for the real parts, and at most 8 bytes per 64 KiB around them and per 64 MiB before them. A read of p
+/// parts takes O(p + log n) in each chunk of 64 KiB that it touches, where the chunk has n parts; a write takes O(p),
+/// and O(n) where it covers only a part of a chunk.
 #[derive(Debug)]
 pub struct SparseMedium {
     capacity: u64,
-    /// Real parts by offset, never overlapping.
-    parts: Mutex<BTreeMap<u64, Box<[u8]>>>,
+    parts: Mutex<PartMap>,
     log: RwLock<ChunkMap>,
 }
 
@@ -37,6 +35,100 @@ impl SparseMedium {
     pub fn capacity(&self) -> u64 {
         self.capacity
     }
+}
+
+const CHUNK_BYTES: usize = 64 << 10;
+const CHUNKS_PER_GROUP: usize = 1 << 10;
+
+/// Real parts of a chunk; `None` where there are none. A chunk is replaced, never changed.
+type Chunk = Option<Box<SparseBuf>>;
+
+/// Real parts by offset, cut at the borders of chunks. Groups are made when a part is first written to them.
+#[derive(Debug, Default)]
+struct PartMap {
+    groups: Vec<Option<Box<[Chunk]>>>,
+}
+
+impl PartMap {
+    fn chunk(&self, number: usize) -> Option<&SparseBuf> {
+        let group = self.groups.get(number / CHUNKS_PER_GROUP)?.as_ref()?;
+        group[number % CHUNKS_PER_GROUP].as_deref()
+    }
+
+    fn set_chunk(&mut self, number: usize, chunk: Chunk) {
+        let group = number / CHUNKS_PER_GROUP;
+        if self.groups.get(group).is_none_or(Option::is_none) {
+            if chunk.is_none() {
+                return;
+            }
+            if self.groups.len() <= group {
+                self.groups.resize_with(group + 1, || None);
+            }
+            self.groups[group] = Some((0..CHUNKS_PER_GROUP).map(|_| None).collect());
+        }
+        if let Some(chunks) = &mut self.groups[group] {
+            chunks[number % CHUNKS_PER_GROUP] = chunk;
+        }
+    }
+
+    /// The parts in `len` bytes at `offset`.
+    fn read(&self, offset: u64, len: usize) -> SparseBuf {
+        SparseBuf::with_parts(len, |show| {
+            for span in spans(offset, len) {
+                if let Some(chunk) = self.chunk(span.chunk) {
+                    chunk.for_each_part(span.within, span.len, |at, part| show(span.at + at, part));
+                }
+            }
+        })
+    }
+
+    /// Makes the parts in `len` bytes of `data` at `from` all the parts in as many bytes at `offset`.
+    fn write(&mut self, offset: u64, data: &SparseBuf, from: usize, len: usize) {
+        for span in spans(offset, len) {
+            let old = self.chunk(span.chunk).filter(|_| span.len < CHUNK_BYTES);
+            let end = span.within + span.len;
+            let mut is_void = true;
+            let new = SparseBuf::with_parts(CHUNK_BYTES, |show| {
+                if let Some(old) = old {
+                    old.for_each_part(0, span.within, &mut *show);
+                }
+                data.for_each_part(from + span.at, span.len, |at, part| show(span.within + at, part));
+                if let Some(old) = old {
+                    old.for_each_part(end, CHUNK_BYTES - end, |at, part| show(end + at, part));
+                }
+            });
+            new.for_each_part(0, CHUNK_BYTES, |_, _| is_void = false);
+            self.set_chunk(span.chunk, (!is_void).then(|| Box::new(new)));
+        }
+    }
+}
+
+/// What a range has in one chunk.
+struct Span {
+    chunk: usize,
+    /// Where it starts in the chunk.
+    within: usize,
+    /// Where it starts in the range.
+    at: usize,
+    len: usize,
+}
+
+/// Cuts a range at the borders of chunks. The caller has checked that it does not overflow.
+fn spans(offset: u64, len: usize) -> impl Iterator<Item = Span> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let position = offset + at as u64;
+        let within = (position % CHUNK_BYTES as u64) as usize;
+        let span = Span {
+            chunk: usize::try_from(position / CHUNK_BYTES as u64)
+                .expect("an offset of 64 bits in chunks of 16"),
+            within,
+            at,
+            len: (CHUNK_BYTES - within).min(len - at),
+        };
+        at += span.len;
+        (span.len > 0).then_some(span)
+    })
 }
 
 /// A handle on a [`SparseMedium`]. Every operation is done when its call returns; its future is ready at once.
@@ -61,68 +153,14 @@ impl SparseDevice {
 
     fn read_now(&self, offset: u64, len: usize) -> io::Result<SparseBuf> {
         check_range(self.medium.capacity, offset, len)?;
-        let buf = SparseBuf::with_len(len);
-        let put = |at: usize, bytes: &[u8]| {
-            // SAFETY: nobody else knows the buffer yet, and nothing of it is lent out.
-            unsafe { buf.put(at, Payload::Bytes(bytes)) }
-        };
-        let end = offset + len as u64;
-        let parts = self.medium.parts.lock();
-        let first = first_overlapping(&parts, offset);
-        // Parts that touch are put as one, so that a range which several writes filled reads as bytes.
-        let mut run: Option<(usize, Vec<u8>)> = None;
-        for (start, part) in parts.range(first..end) {
-            let from = offset.saturating_sub(*start).min(part.len() as u64) as usize;
-            let to = (end - start).min(part.len() as u64) as usize;
-            let at = (start + from as u64 - offset) as usize;
-            match &mut run {
-                Some((run_at, bytes)) if *run_at + bytes.len() == at => {
-                    bytes.extend_from_slice(&part[from..to])
-                }
-                _ => {
-                    if let Some((run_at, bytes)) = run.replace((at, part[from..to].to_vec())) {
-                        put(run_at, &bytes);
-                    }
-                }
-            }
-        }
-        if let Some((run_at, bytes)) = run {
-            put(run_at, &bytes);
-        }
-        Ok(buf)
+        Ok(self.medium.parts.lock().read(offset, len))
     }
 
     fn write_now(&self, offset: u64, data: &SparseBuf, range: Range<usize>) -> io::Result<()> {
         check_write_range(self.medium.capacity, offset, data.len(), &range)?;
-        let new = data.parts(range.start, range.len());
         let mut parts = self.medium.parts.lock();
-        cut_out(&mut parts, offset, offset + range.len() as u64);
-        parts.extend(new.into_iter().map(|(at, part)| (offset + at as u64, part)));
+        parts.write(offset, data, range.start, range.len());
         Ok(())
-    }
-}
-
-/// Where the part starts that holds `offset`, or `offset` if none does.
-fn first_overlapping(parts: &BTreeMap<u64, Box<[u8]>>, offset: u64) -> u64 {
-    parts
-        .range(..offset)
-        .next_back()
-        .filter(|(start, part)| *start + part.len() as u64 > offset)
-        .map_or(offset, |(start, _)| *start)
-}
-
-/// Forgets `offset..end`, keeping what parts have outside of it.
-fn cut_out(parts: &mut BTreeMap<u64, Box<[u8]>>, offset: u64, end: u64) {
-    let first = first_overlapping(parts, offset);
-    let inside: Vec<u64> = parts.range(first..end).map(|(start, _)| *start).collect();
-    for start in inside {
-        let part = parts.remove(&start).expect("just seen under the same lock");
-        if start < offset {
-            parts.insert(start, Box::from(&part[..(offset - start) as usize]));
-        }
-        if start + part.len() as u64 > end {
-            parts.insert(end, Box::from(&part[(end - start) as usize..]));
-        }
     }
 }
 
@@ -170,6 +208,7 @@ impl Device for SparseDevice {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Payload;
 
     fn device() -> SparseDevice {
         SparseDevice::new(Arc::new(SparseMedium::new(1 << 20)))
@@ -216,5 +255,119 @@ mod tests {
         let buf = device.read_now(4096, 8192).unwrap();
         let bytes = buf.bytes(0, 8192).expect("one run of bytes");
         assert!(bytes[..4096].iter().all(|b| *b == 2) && bytes[4096..].iter().all(|b| *b == 3));
+    }
+
+    #[test]
+    fn parts_across_chunks_come_back_as_one() {
+        let device = device();
+        let start = CHUNK_BYTES as u64 - 4096;
+        let bytes: Vec<u8> = (0..CHUNK_BYTES * 2).map(|i| (i % 251) as u8).collect();
+        write(&device, start, CHUNK_BYTES * 3, &[(100, &bytes)]);
+        let buf = device.read_now(start, CHUNK_BYTES * 3).unwrap();
+        assert_eq!(buf.bytes(100, bytes.len()), Some(&bytes[..]));
+        assert_eq!((buf.bytes(99, 1), buf.bytes(100 + bytes.len(), 1)), (None, None));
+    }
+
+    #[test]
+    fn memory_is_taken_for_real_parts_only_and_given_back() {
+        let medium = Arc::new(SparseMedium::new(670 << 30));
+        let device = SparseDevice::new(Arc::clone(&medium));
+        let chunks = || {
+            let parts = medium.parts.lock();
+            let groups = parts.groups.iter().flatten();
+            (
+                groups.clone().count(),
+                groups.flat_map(|group| group.iter().flatten()).count(),
+            )
+        };
+        write(&device, 600 << 30, 256 << 20, &[]);
+        assert_eq!(chunks(), (0, 0));
+        write(
+            &device,
+            600 << 30,
+            256 << 20,
+            &[(0, b"first"), ((256 << 20) - 4, b"last")],
+        );
+        assert_eq!(chunks(), (2, 2));
+        write(&device, 600 << 30, 4096, &[]);
+        assert_eq!(chunks(), (2, 1));
+    }
+
+    #[test]
+    fn a_void_write_of_any_sectors_forgets_these_alone() {
+        const SECTORS: usize = 34;
+        let device = device();
+        let marks: Vec<(usize, &[u8])> = (0..SECTORS)
+            .map(|i| (i * SECTOR_BYTES + i, &b"mark"[..]))
+            .collect();
+        for first in 0..SECTORS {
+            for end in first + 1..=SECTORS {
+                write(&device, 0, SECTORS * SECTOR_BYTES, &marks);
+                let range = first * SECTOR_BYTES..end * SECTOR_BYTES;
+                write(&device, range.start as u64, range.len(), &[]);
+                let buf = device.read_now(0, SECTORS * SECTOR_BYTES).unwrap();
+                for (at, mark) in &marks {
+                    let expected = (!range.contains(at)).then_some(*mark);
+                    assert_eq!(
+                        buf.bytes(*at, mark.len()),
+                        expected,
+                        "{range:?} is void, mark at {at}"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Writes of any sectors with any parts against one entry per byte; every run of bytes is read as one.
+    #[test]
+    fn writes_in_any_order_do_what_a_plain_array_does() {
+        const SECTORS: usize = 40;
+        let device = device();
+        let mut model: Vec<Option<u8>> = vec![None; SECTORS * SECTOR_BYTES];
+        let mut state = 1_u64;
+        let mut random = |below: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state % below as u64) as usize
+        };
+        for number in 1..1000_usize {
+            let first = random(SECTORS);
+            let sectors = 1 + random((SECTORS - first).min(if number % 5 == 0 { SECTORS } else { 4 }));
+            let len = sectors * SECTOR_BYTES;
+            // Written from a part of a buffer whose other parts must not be.
+            let buf = SparseBuf::with_len(len + 2 * SECTOR_BYTES);
+            let mut new = vec![None; buf.len()];
+            for _ in 0..random(6) {
+                let at = random(buf.len());
+                let part_len = 1 + random((buf.len() - at).min(9000));
+                let bytes = vec![number as u8; part_len];
+                // SAFETY: nobody else knows the buffer.
+                unsafe { buf.put(at, Payload::Bytes(&bytes)) };
+                new[at..at + part_len].fill(Some(number as u8));
+            }
+            let offset = first * SECTOR_BYTES;
+            let range = SECTOR_BYTES..SECTOR_BYTES + len;
+            device.write_now(offset as u64, &buf, range.clone()).unwrap();
+            model[offset..offset + len].copy_from_slice(&new[range]);
+
+            let first = random(SECTORS);
+            let len = (1 + random(SECTORS - first)) * SECTOR_BYTES;
+            let buf = device.read_now((first * SECTOR_BYTES) as u64, len).unwrap();
+            let mut at = 0;
+            for run in model[first * SECTOR_BYTES..][..len].chunk_by(|a, b| a.is_some() == b.is_some()) {
+                let expected: Option<Vec<u8>> = run.iter().copied().collect();
+                assert_eq!(
+                    buf.bytes(at, run.len()),
+                    expected.as_deref(),
+                    "{} at {at}",
+                    run.len()
+                );
+                if expected.is_none() {
+                    assert_eq!(buf.parts(at, run.len()), vec![]);
+                }
+                at += run.len();
+            }
+        }
     }
 }
