@@ -99,6 +99,9 @@ impl<D: Device> Clone for ObjectCache<D> {
     }
 }
 
+/// Rounds in which a clean stop seals blocks.
+const STOP_ROUNDS_MAX: usize = 8;
+
 /// 2^this shards for a device of `capacity` bytes. It follows from the device alone, since checkpoints are cut by it.
 pub(crate) fn shard_bits(capacity: u64) -> u32 {
     let shards = (capacity / (16 << 20)).clamp(16, 4096);
@@ -271,8 +274,15 @@ impl<D: Device + Clone> ObjectCache<D> {
     pub async fn close(&self, cx: &Cx<D>) -> std::io::Result<()> {
         self.quiesce(cx).await;
         self.flush_dram(cx).await;
-        self.inner.store().retire_active();
-        self.quiesce(cx).await;
+        // A reclaim that is under way moves objects to blocks that it opens: until there is none of either.
+        for _ in 0..STOP_ROUNDS_MAX {
+            self.quiesce(cx).await;
+            self.inner.store().retire_active();
+            self.quiesce(cx).await;
+            if self.inner.store().unsealed_backlog() == 0 {
+                break;
+            }
+        }
         self.inner
             .store()
             .checkpoint(&cx.device, &*self.inner, cx.now(), true)

@@ -85,7 +85,9 @@ impl<B: Buffer> FlashStore<B> {
     fn bytes_beside_blocks(&self) -> u64 {
         let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let records = count(&self.counters.log_records) * crate::geometry::LOG_RECORD_BYTES;
+        // Blocks first: what is counted in between is counted in both, or in the second only.
+        let blocks = count(&self.counters.block_bytes);
         let all = count(&self.counters.written_bytes);
-        all - count(&self.counters.block_bytes) - records + records / PAGE_BYTES * PAGE_BYTES
+        all.saturating_sub(blocks + records) + records / PAGE_BYTES * PAGE_BYTES
     }
 }

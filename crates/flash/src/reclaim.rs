@@ -215,7 +215,7 @@ impl<B: Buffer> FlashStore<B> {
         let info = &self.blocks[id as usize];
         let sequence = info.sequence.load(Ordering::Relaxed);
         self.append_log(device, LogKind::Reclaim, u64::from(id), sequence);
-        let is_empty = how == How::Empty || info.live.load(Ordering::Relaxed) == 0;
+        let is_empty = how == How::Empty || info.live.load(Ordering::Acquire) == 0;
         if !is_empty && let Some(mut entries) = self.read_footer(device, id, sequence).await {
             if matches!(how, How::Lowest | How::Rescue) {
                 let is_tail = how == How::Lowest;
@@ -234,7 +234,7 @@ impl<B: Buffer> FlashStore<B> {
         }
         // Where the footer cannot be read the index alone knows what pointed here. A copy whose footer entry was wrong
         // must not survive either, so whatever is still live is swept too.
-        if info.live.load(Ordering::Relaxed) != 0 {
+        if info.live.load(Ordering::Acquire) != 0 {
             let offset = self.geometry.block_offset(id);
             mappings.sweep(offset, self.geometry.block_bytes, Gone::Corrupt);
         }

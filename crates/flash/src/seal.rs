@@ -33,10 +33,7 @@ impl<B: Buffer> FlashStore<B> {
         work: Work<B>,
     ) {
         match work.task() {
-            Task::Seal(block) => {
-                let end = self.seal(device, mappings, now, block).await;
-                self.end_block(work, &end);
-            }
+            Task::Seal(_) => self.perform_seal(device, mappings, now, work).await,
             Task::Reclaim => {
                 self.reclaim(device, mappings, now).await;
                 work.finish(|_| {});
@@ -58,6 +55,21 @@ impl<B: Buffer> FlashStore<B> {
                 work.finish(|_| {});
             }
         }
+    }
+
+    /// Writes the block of a piece of work.
+    pub(crate) async fn perform_seal<D: Device<Buf = B>, M: Mappings>(
+        &self,
+        device: &D,
+        mappings: &M,
+        now: u32,
+        work: Work<B>,
+    ) {
+        let Task::Seal(block) = work.task() else {
+            unreachable!("called for this task only")
+        };
+        let end = self.seal(device, mappings, now, block).await;
+        self.end_block(work, &end);
     }
 
     /// Order on the device: the whole block, footer included, in one write; then (with `power`) a flush. A crash before

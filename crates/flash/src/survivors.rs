@@ -10,6 +10,7 @@ use pumice_device::{Device, SECTOR_BYTES};
 use pumice_memory::Buffer;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// A read is at most so long, unless one record is longer.
 const READ_BYTES_MAX: u64 = 256 << 10;
@@ -85,7 +86,7 @@ impl<B: Buffer> FlashStore<B> {
                     continue;
                 };
                 let mut moved = self.move_record(mappings, id, entry.hash, location, &record);
-                while !moved && waits_left > 0 && self.waits_for_buffer().await {
+                while !moved && waits_left > 0 && self.makes_buffer_free(device, mappings, now).await {
                     waits_left -= 1;
                     moved = self.move_record(mappings, id, entry.hash, location, &record);
                 }
@@ -97,26 +98,31 @@ impl<B: Buffer> FlashStore<B> {
         go
     }
 
-    /// Waits for a block that is being written, if one is; whether it is worth trying again.
-    async fn waits_for_buffer(&self) -> bool {
-        if self.lockstep {
+    /// Writes a block that is full, or waits for one that is being written; whether it is worth trying again.
+    async fn makes_buffer_free<D: Device<Buf = B>, M: Mappings>(
+        &self,
+        device: &D,
+        mappings: &M,
+        now: u32,
+    ) -> bool {
+        if let Some(work) = self.take_seal() {
+            self.perform_seal(device, mappings, now, work).await;
+            return true;
+        }
+        if self.shared.structure.lock().sealing == 0 {
             return false;
         }
-        let sealing = |structure: &crate::store::Structure<B>| structure.sealing + structure.to_seal.len();
-        let before = sealing(&self.shared.structure.lock());
-        if before == 0 {
-            return false;
-        }
-        self.wait_for(|structure| structure.sealing == 0 || sealing(structure) < before)
-            .await;
+        let before = self.counters.sealed_blocks.load(Ordering::Relaxed);
+        self.wait_for(|structure| {
+            structure.sealing == 0 || self.counters.sealed_blocks.load(Ordering::Relaxed) > before
+        })
+        .await;
         true
     }
 
     fn sequence_of(&self, id: u32) -> u64 {
         debug_assert_eq!(self.blocks[id as usize].state(), State::Reclaiming);
-        self.blocks[id as usize]
-            .sequence
-            .load(std::sync::atomic::Ordering::Relaxed)
+        self.blocks[id as usize].sequence.load(Ordering::Relaxed)
     }
 
     /// Groups entries, which are in order of offset, into reads.

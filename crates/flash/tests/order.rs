@@ -106,8 +106,10 @@ fn a_crash_keeps_the_order_roughly() {
     let rig = open(&medium, ripq());
     let mut random = Random(2);
     fill(&rig, &mut random);
-    rig.run(rig.store().checkpoint(&rig.device, &*rig.index, NOW, false))
-        .unwrap();
+    assert!(
+        rig.store().counts().checkpoints > 0,
+        "the order is kept from time to time"
+    );
     // Some blocks are reclaimed and written again after the checkpoint.
     for _ in 0..120 {
         let n = random.below(KEYS);

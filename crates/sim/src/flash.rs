@@ -27,7 +27,7 @@ use crate::rules::{MissingSizes, OpsMode, ReplayRules};
 use crate::size::CacheSize;
 
 /// Block buffers: more than any layout fills at a time, so that none is waited for.
-const BUFFERS: usize = 64;
+const BUFFERS: usize = 160;
 /// Bytes of a block by default: the smallest, so that small devices have a queue worth its name.
 const BLOCK_BYTES_MIN: u64 = 64 << 10;
 /// The share of a simulated drive that is the flash tier.

@@ -403,20 +403,20 @@ impl Queue {
         queue
     }
 
-    /// Puts a sealed block that no saved order knows where a relative priority falls; for recovery, bytes are not known yet.
-    pub fn insert_block(&mut self, block: u32, priority: f64) {
-        let places: usize = self.sections.iter().map(|section| section.order.len()).sum();
-        let mut wanted = (priority.clamp(0.0, 1.0) * places as f64) as usize;
-        let last = self.sections.len() - 1;
-        let mut at = 0;
-        while at < last && wanted >= self.sections[at].order.len() {
-            wanted -= self.sections[at].order.len();
-            at += 1;
+    /// Puts a sealed block that no saved order knows so many places below the head; for recovery, which puts the block that was
+    /// written first in first: what is put at the same depth later stands above.
+    pub fn insert_block(&mut self, block: u32, depth: usize) {
+        let mut left = depth;
+        let mut at = self.sections.len() - 1;
+        while at > 0 && left >= self.sections[at].order.len() {
+            left -= self.sections[at].order.len();
+            at -= 1;
         }
         let id = self.new_place();
         self.place_block(id, block);
         let order = &mut self.sections[at].order;
-        let within = wanted.min(order.len() - 1);
+        // Below the active place, which is the last.
+        let within = (order.len() - 1).saturating_sub(left);
         order.insert(within, id);
         self.renumber(at);
     }

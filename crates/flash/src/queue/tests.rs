@@ -312,7 +312,7 @@ fn a_saved_order_comes_back() {
         queue.drop_bare_places();
         for block in 0..80 {
             if !queue.has_block(block) && seed % 2 == 0 {
-                queue.insert_block(block, random.unit());
+                queue.insert_block(block, random.below(100) as usize);
             }
         }
         queue.check_invariants();

@@ -2,6 +2,7 @@
 
 use super::{BlockInfo, Durability, FlashStore, State, add};
 use crate::geometry::LOG_RECORD_BYTES;
+use crate::layout::Layout;
 use crate::log::LogKind;
 use crate::superblock::Superblock;
 use pumice_device::Device;
@@ -16,7 +17,6 @@ impl<B: Buffer> FlashStore<B> {
     pub fn invalidate<D: Device>(&self, device: &D, hash: u64, mapping: Mapping, version: u64) {
         let location = mapping.location;
         let info = &self.blocks[self.block_of(location) as usize];
-        self.note_death(info, location);
         let counts_as_flash = match info.state() {
             State::Free => false,
             State::Active => info.has_survivors.load(Ordering::Relaxed) && self.is_open_survivor(location),
@@ -26,6 +26,7 @@ impl<B: Buffer> FlashStore<B> {
             self.append_log(device, LogKind::Invalidate, hash, version);
         }
         self.uncount(Some(hash), mapping);
+        self.note_death(info, location);
     }
 
     /// Whether what stands in an open block was moved there: then its former copy is still on flash and must be voided.
@@ -42,13 +43,15 @@ impl<B: Buffer> FlashStore<B> {
     /// `hash` is `None` where it is not known.
     pub fn forget(&self, hash: Option<u64>, mapping: Mapping) {
         let info = &self.blocks[self.block_of(mapping.location) as usize];
-        self.note_death(info, mapping.location);
         self.uncount(hash, mapping);
+        self.note_death(info, mapping.location);
     }
 
+    /// The last thing that is done for a mapping that goes: a block in which nothing lives any more may leave the order, and
+    /// then nothing may count there.
     fn note_death(&self, info: &BlockInfo, location: Location) {
         let len = u64::from(location.len);
-        let live = info.live.fetch_sub(len, Ordering::Relaxed) - len;
+        let live = info.live.fetch_sub(len, Ordering::Release) - len;
         if info.is_early_victim(live) && !self.has_early_victims.load(Ordering::Relaxed) {
             self.has_early_victims.store(true, Ordering::Relaxed);
         }
@@ -80,14 +83,20 @@ impl<B: Buffer> FlashStore<B> {
         }
     }
 
-    /// Whether a quarter of the log has been written since the newest checkpoint, and, where one failed, another sixteenth
-    /// since that: a device that refuses checkpoints is not asked all the time.
+    /// Whether a quarter of the log has been written since the newest checkpoint, or, where there is an order to be kept, as many
+    /// blocks as the device has; and, where one failed, another sixteenth of the log since that: a device that refuses
+    /// checkpoints is not asked all the time.
     pub(crate) fn wants_checkpoint(&self) -> bool {
+        let sealed = self.counters.sealed_blocks.load(Ordering::Relaxed)
+            - self.sealed_at_checkpoint.load(Ordering::Relaxed);
+        let is_order_old = self.layout.layout == Layout::Ripq && sealed > u64::from(self.geometry.blocks);
         // Records are counted as they are wanted: where the log is full its position stands still.
         let wanted = self.counters.log_records.load(Ordering::Relaxed);
         let failed_at = self.checkpoint_failed_at.load(Ordering::Relaxed);
         self.durability != Durability::Off
-            && self.log.position().saturating_sub(self.log.last_checkpoint()) > self.geometry.log_slots / 4
+            && (is_order_old
+                || self.log.position().saturating_sub(self.log.last_checkpoint())
+                    > self.geometry.log_slots / 4)
             && (failed_at == 0 || wanted > failed_at + self.geometry.log_slots / 16)
     }
 

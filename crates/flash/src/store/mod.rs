@@ -219,6 +219,8 @@ pub struct FlashStore<B> {
     synced_below: AtomicU64,
     version: AtomicU64,
     pub(crate) flush_at: AtomicU32,
+    /// Blocks sealed when the last checkpoint was begun.
+    pub(crate) sealed_at_checkpoint: AtomicU64,
     /// Log records wanted until the last checkpoint that failed; 0 = none since the last good one.
     pub(crate) checkpoint_failed_at: AtomicU64,
     /// Records that could not be stored were to have positions below this.
@@ -323,6 +325,7 @@ impl<B: Buffer> FlashStore<B> {
             synced_below: AtomicU64::new(start.log_next),
             version: AtomicU64::new(start.first_version),
             flush_at: AtomicU32::new(start.flush_at),
+            sealed_at_checkpoint: AtomicU64::new(0),
             checkpoint_failed_at: AtomicU64::new(0),
             log_failed_below: AtomicU64::new(0),
         }

@@ -1,6 +1,7 @@
 //! The order of blocks by priority, and the blocks that are being filled.
 
 use super::{FlashStore, Ranks, SavedRanks, SealedBlock, State, VirtualCache};
+use crate::Mappings;
 use crate::block::OpenBlock;
 use crate::geometry::Geometry;
 use crate::layout::{Layout, LayoutOptions, MARKS, Note};
@@ -94,8 +95,8 @@ impl<B> Order<B> {
         let mut queue = Queue::restore(shape, geometry.blocks, saved);
         for block in sealed {
             if !queue.has_block(block.id) {
-                let position = block.position.unwrap_or(u16::MAX);
-                queue.insert_block(block.id, f64::from(position) / f64::from(u16::MAX));
+                let position = f64::from(block.position.unwrap_or(u16::MAX)) / f64::from(u16::MAX);
+                queue.insert_block(block.id, ((1.0 - position) * sealed.len() as f64) as usize);
             }
         }
         Self {
@@ -367,6 +368,23 @@ impl<B: Buffer> FlashStore<B> {
         };
         ranked.queue.add(self.seat(known), mapping.location.len.into());
         known.note
+    }
+
+    /// Forgets the priorities of keys that are not mapped any more: of strangers that took a mapping, of what a crash took.
+    pub(crate) fn prune_ranks<M: Mappings>(&self, mappings: &M) {
+        let sampled: Vec<u64> = match &self.order.lock().ranked {
+            Some(ranked) => ranked.ranks.sampled().collect(),
+            None => return,
+        };
+        for hash in sampled {
+            mappings.with(hash, |shard| {
+                if shard.get(hash).is_none()
+                    && let Some(ranked) = &mut self.order.lock().ranked
+                {
+                    ranked.ranks.take(hash);
+                }
+            });
+        }
     }
 
     /// After the last mapping that recovery found: what nothing counts in is gone.

@@ -100,6 +100,11 @@ impl Ranks {
         }
     }
 
+    /// The keys whose values are known.
+    pub(crate) fn sampled(&self) -> impl Iterator<Item = u64> + '_ {
+        self.sample.keys().copied()
+    }
+
     /// A key is gone.
     pub(crate) fn take(&mut self, hash: u64) {
         if let Some((value, bytes)) = self.sample.remove(&hash) {

@@ -172,6 +172,14 @@ impl<B: Buffer> FlashStore<B> {
         }
     }
 
+    /// Claims a block that is to be written, if there is one.
+    pub(crate) fn take_seal(&self) -> Option<Work<B>> {
+        let mut structure = self.shared.structure.lock();
+        let block = structure.to_seal.pop_front()?;
+        structure.sealing += 1;
+        Some(self.claim(&mut structure, Task::Seal(block)))
+    }
+
     fn claim(&self, structure: &mut Structure<B>, task: Task<B>) -> Work<B> {
         structure.in_flight += 1;
         Work {

@@ -144,7 +144,7 @@ impl Mappings for Index {
                 return true;
             };
             let moved = append(mapping).is_some_and(|to| shard.compare_and_set(hash, from, to).is_some());
-            if moved && self.store().layout().layout == Layout::Ripq {
+            if moved && self.store().layout().layout != Layout::Fifo {
                 // A crash may lose what stands in a buffer, moved there or not.
                 let found = (0..self.keys).find(|n| self::hash(*n) == hash);
                 self.given_up.lock().extend(found);
