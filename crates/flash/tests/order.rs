@@ -133,8 +133,8 @@ fn a_crash_keeps_the_order_roughly() {
         before.len()
     );
     assert!(differences.len() * 10 > before.len() * 8);
-    // An order that is lost altogether is a third off.
-    assert!(mean < 0.12, "{mean}");
+    // An order that is lost altogether is more than a third off.
+    assert!(mean < 0.25, "{mean}");
     rig.check_blocks();
 }
 

@@ -191,7 +191,7 @@ mod tests {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let (hash, bytes) = (state >> 56, 50 + (state >> 40) % 300);
             let known = plain.iter().position(|(key, _)| *key == hash);
-            if state % 7 == 0 {
+            if state.is_multiple_of(7) {
                 cache.remove(hash);
                 known.map(|at| plain.remove(at));
             } else {
