@@ -5,6 +5,7 @@
 mod allocator;
 mod bench;
 mod replay;
+mod report;
 mod serve;
 mod settings;
 mod size;
@@ -35,6 +36,8 @@ enum Command {
     Replay(Box<replay::ReplayArgs>),
     /// Puts load on a server, verifies what it returns, and measures.
     Bench(bench::BenchArgs),
+    /// Makes a published evaluation again on given traces, as a page and a table.
+    Report(report::ReportArgs),
 }
 
 fn main() -> ExitCode {
@@ -58,5 +61,6 @@ fn run(cli: Cli, memcached: serve::Familiar) -> anyhow::Result<()> {
         Command::Serve(args) => serve::run(*args, memcached),
         Command::Replay(args) => replay::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Report(args) => report::run(&args),
     }
 }

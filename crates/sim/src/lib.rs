@@ -9,6 +9,7 @@
 mod accesses;
 mod counts;
 mod error;
+mod evaluation;
 mod exact;
 mod flash;
 mod ftl;
@@ -22,6 +23,10 @@ mod size;
 pub use accesses::{Access, Accesses, Survey};
 pub use counts::Counts;
 pub use error::SimError;
+pub use evaluation::{
+    BlockPlan, Evaluation, Plan, Qualification, RIPQ_POLICIES, Run, Setup, Step, SummaryRow, Verdict,
+    Workload, evaluate, summary,
+};
 pub use exact::{EXACT_POLICIES, ExactOptions, replay_exact};
 pub use flash::{FlashOptions, ReplayDevice, replay_flash};
 pub use ftl::{

@@ -1,0 +1,380 @@
+//! Each figure that is asked for, from the replays: what was seen, and whether it is as it must be.
+
+use pumice_flash::Layout;
+
+use super::plan::{RIPQ_POLICIES, Setup};
+use super::results::{Evaluation, Run};
+use super::summary::Verdict;
+use crate::report::Report;
+
+/// Points below the best of a curve over α at which it counts as arrived.
+const KNEE_POINTS: f64 = 0.3;
+/// Slack for comparing numbers that were computed in floating point.
+const EPSILON: f64 = 1e-9;
+
+/// What was seen, and whether it is as it must be.
+pub(super) type Seen = (String, Verdict);
+
+/// What is said of a figure that nothing here measures.
+pub(super) fn unmeasured(why: &str) -> Seen {
+    (why.to_owned(), Verdict::NotMeasured)
+}
+
+/// What is said where no trace has what is asked for.
+fn none() -> Seen {
+    unmeasured("no trace qualifies for it")
+}
+
+fn name(evaluation: &Evaluation, run: &Run) -> String {
+    let Setup::Flash {
+        layout,
+        policy,
+        superblock_blocks,
+        ..
+    } = &run.setup
+    else {
+        return run.setup.to_string();
+    };
+    let policy = if *layout == Layout::Fifo { "" } else { policy };
+    format!(
+        "{}, {policy}, superblock {superblock_blocks}",
+        evaluation.workloads[run.workload].name
+    )
+}
+
+/// RIPQ as it is by default with these policies, on the traces that qualify and all drives.
+fn standard_runs<'a>(evaluation: &'a Evaluation, policies: &[&'static str]) -> Vec<&'a Run> {
+    let plan = &evaluation.plan;
+    let mut runs = Vec::new();
+    for workload in evaluation.qualifying() {
+        for superblock in &plan.superblocks {
+            let setups = policies.iter().map(|policy| plan.ripq(policy, *superblock));
+            runs.extend(setups.filter_map(|setup| evaluation.run(workload, &setup)));
+        }
+    }
+    runs
+}
+
+/// The largest of a figure and its replay.
+fn worst<'a>(runs: &[&'a Run], figure: impl Fn(&Run) -> Option<f64>) -> Option<(f64, &'a Run)> {
+    runs.iter()
+        .filter_map(|run| Some((figure(run)?, *run)))
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+}
+
+/// Says that a replay failed, which no bound survives.
+fn failed(evaluation: &Evaluation, runs: &[&Run]) -> Option<Seen> {
+    let run = runs
+        .iter()
+        .find(|run| run.report().is_none() || run.twin_report().is_none())?;
+    Some((format!("{}: failed", name(evaluation, run)), Verdict::Fails))
+}
+
+/// SLRU-1..3 against the twins, by objects and bytes.
+pub(super) fn slru_fidelity(evaluation: &Evaluation) -> Seen {
+    let runs = standard_runs(evaluation, &RIPQ_POLICIES[..3]);
+    if let Some(failed) = failed(evaluation, &runs) {
+        return failed;
+    }
+    let (Some((objects, of_objects)), Some((bytes, of_bytes))) =
+        (worst(&runs, Run::object_loss), worst(&runs, Run::byte_loss))
+    else {
+        return none();
+    };
+    (
+        format!(
+            "objects: at most {objects:.3} points lower ({}); bytes: at most {bytes:.3} ({})",
+            name(evaluation, of_objects),
+            name(evaluation, of_bytes)
+        ),
+        Verdict::of(objects.max(bytes) <= 0.3),
+    )
+}
+
+/// GDSF-1..3 against the twins, by objects.
+pub(super) fn gdsf_fidelity(evaluation: &Evaluation) -> Seen {
+    let runs = standard_runs(evaluation, &RIPQ_POLICIES[3..]);
+    if let Some(failed) = failed(evaluation, &runs) {
+        return failed;
+    }
+    let Some((loss, run)) = worst(&runs, Run::object_loss) else {
+        return none();
+    };
+    (
+        format!("at most {loss:.3} points lower ({})", name(evaluation, run)),
+        Verdict::of(loss <= 1.0),
+    )
+}
+
+/// Points that a layout hits more than FIFO, and its twin more than FIFO's.
+pub(super) fn gain_over_fifo(evaluation: &Evaluation) -> Seen {
+    let plan = &evaluation.plan;
+    let superblock = plan.superblocks[0];
+    let mut seen = Vec::new();
+    let mut holds = true;
+    for workload in evaluation.qualifying() {
+        let Some(fifo) = evaluation.run(workload, &plan.fifo(superblock)) else {
+            continue;
+        };
+        let mut gains = Vec::new();
+        for (policy, is_bytes, bound) in [("gdsf-3", false, 1.0), ("slru-3", true, 0.3)] {
+            let ratio = |report: &Report| {
+                if is_bytes {
+                    report.byte_hit_ratio
+                } else {
+                    report.object_hit_ratio
+                }
+            };
+            let ripq = evaluation.run(workload, &plan.ripq(policy, superblock));
+            let gain = || {
+                let ripq = ripq?;
+                let points = |a: Option<f64>, b: Option<f64>| Some((a? - b?) * 100.0);
+                Some((
+                    points(ratio(ripq.report()?), ratio(fifo.report()?))?,
+                    points(ratio(ripq.twin_report()?), ratio(fifo.twin_report()?))?,
+                ))
+            };
+            let Some((gain, twin)) = gain() else {
+                holds = false;
+                continue;
+            };
+            holds &= gain >= twin - bound - EPSILON;
+            gains.push(format!("{policy} {gain:+.2} (twin {twin:+.2})"));
+        }
+        seen.push(format!(
+            "{}: {}",
+            evaluation.workloads[workload].name,
+            gains.join(", ")
+        ));
+    }
+    if seen.is_empty() {
+        return none();
+    }
+    (format!("points: {}", seen.join("; ")), Verdict::of(holds))
+}
+
+/// The twin's object hit ratio, which says under which bound amplification falls.
+fn twin_ratio(run: &Run) -> Option<f64> {
+    run.twin_report()?.object_hit_ratio
+}
+
+fn combined(run: &Run) -> Option<f64> {
+    run.report()?.combined_write_amplification
+}
+
+/// Combined write amplification where the twin hits at most half of the time.
+pub(super) fn amplification(evaluation: &Evaluation) -> Seen {
+    let all: Vec<&Run> = standard_runs(evaluation, &RIPQ_POLICIES)
+        .into_iter()
+        .filter(|run| twin_ratio(run).is_some_and(|ratio| ratio <= 0.5))
+        .collect();
+    let mut seen = Vec::new();
+    let mut holds = true;
+    for superblock in &evaluation.plan.superblocks {
+        let runs: Vec<&Run> = all
+            .iter()
+            .copied()
+            .filter(|run| matches!(run.setup, Setup::Flash { superblock_blocks, .. } if superblock_blocks == *superblock))
+            .collect();
+        let (Some((high, run)), Some((low, _))) = (
+            worst(&runs, combined),
+            worst(&runs, |run| combined(run).map(|amplification| -amplification)),
+        ) else {
+            continue;
+        };
+        holds &= high <= 1.25;
+        seen.push(format!("{:.3} to {high:.3} ({})", -low, name(evaluation, run)));
+    }
+    if seen.is_empty() {
+        return unmeasured("no trace that qualifies is hit so seldom");
+    }
+    (seen.join("; "), Verdict::of(holds))
+}
+
+/// The point of the curve over θ that is nearest to its bounds, where the twin hits more often.
+pub(super) fn theta_curve(evaluation: &Evaluation) -> Seen {
+    let plan = &evaluation.plan;
+    let mut seen = Vec::new();
+    let mut holds = true;
+    for workload in evaluation.qualifying() {
+        for superblock in &plan.superblocks {
+            let probe = evaluation.run(workload, &plan.ripq("slru-3", *superblock));
+            if probe.and_then(twin_ratio).is_none_or(|ratio| ratio <= 0.5) {
+                continue;
+            }
+            let points = plan.thetas.iter().filter_map(|theta| {
+                let run = evaluation.run(workload, &plan.at_theta(*theta, *superblock))?;
+                Some((*theta, combined(run)?, run.worse_loss()?))
+            });
+            // How far a point is from what it must be; the closest speaks for the curve.
+            let distance =
+                |(_, amplification, loss): &(f64, f64, f64)| (amplification / 1.40).max(loss / 0.6);
+            let Some(best) = points.min_by(|a, b| distance(a).total_cmp(&distance(b))) else {
+                holds = false;
+                continue;
+            };
+            let (theta, amplification, loss) = best;
+            holds &= distance(&best) <= 1.0 + EPSILON;
+            seen.push(format!(
+                "{}, superblock {superblock}: θ {theta} gives {amplification:.3} and {loss:.3} points",
+                evaluation.workloads[workload].name
+            ));
+        }
+    }
+    if seen.is_empty() {
+        return unmeasured("no trace that qualifies is hit more than half of the time");
+    }
+    (seen.join("; "), Verdict::of(holds))
+}
+
+/// Amplification under SIPQ at the smallest occupancy, SLRU from one segment to three, and GDSF-3.
+pub(super) fn sipq_amplification(evaluation: &Evaluation) -> Seen {
+    let plan = &evaluation.plan;
+    let Some(theta) = plan.sipq_thetas.first() else {
+        return none();
+    };
+    let mut seen = Vec::new();
+    let mut in_order = true;
+    for workload in evaluation.qualifying() {
+        let at = |policy| combined(evaluation.run(workload, &plan.sipq(policy, *theta))?);
+        let figures = [at("slru-1"), at("slru-2"), at("slru-3"), at("gdsf-3")];
+        let [Some(slru_1), Some(slru_2), Some(slru_3), Some(gdsf_3)] = figures else {
+            in_order = false;
+            continue;
+        };
+        in_order &= slru_1 < slru_3;
+        seen.push(format!(
+            "{}: SLRU-1..3 {slru_1:.2}, {slru_2:.2}, {slru_3:.2}, GDSF-3 {gdsf_3:.2}",
+            evaluation.workloads[workload].name
+        ));
+    }
+    if seen.is_empty() {
+        return none();
+    }
+    // Half of what is asked for: it can fail, and it cannot hold.
+    let verdict = if in_order {
+        Verdict::NotMeasured
+    } else {
+        Verdict::Fails
+    };
+    (
+        format!("at θ {theta}: {}; SIPQ-0.9 is not run", seen.join("; ")),
+        verdict,
+    )
+}
+
+/// Where the curves over α arrive.
+pub(super) fn insertion_points(evaluation: &Evaluation) -> Seen {
+    let plan = &evaluation.plan;
+    let mut seen = Vec::new();
+    let mut holds = true;
+    for workload in evaluation.qualifying() {
+        let fifo = evaluation.run(workload, &plan.fifo(plan.superblocks[0]));
+        let fifo = fifo
+            .and_then(Run::report)
+            .and_then(|report| report.object_hit_ratio);
+        for (policy, allowed) in [("slru-3", 4.0), ("gdsf-3", 8.0)] {
+            // From few insertion points to many.
+            let curve: Vec<(f64, f64)> = plan
+                .alphas
+                .iter()
+                .filter_map(|alpha| {
+                    let run = evaluation.run(workload, &plan.at_alpha(policy, *alpha))?;
+                    Some((1.0 / alpha, run.report()?.object_hit_ratio? * 100.0))
+                })
+                .collect();
+            let (Some(best), Some((_, left)), Some((_, right))) = (
+                curve.iter().map(|point| point.1).max_by(f64::total_cmp),
+                curve.first().copied(),
+                curve.last().copied(),
+            ) else {
+                holds = false;
+                continue;
+            };
+            let knee = knee(&curve, best);
+            holds &= knee <= allowed + EPSILON;
+            let above = fifo.map_or(String::new(), |fifo| {
+                format!(", {:+.2} points from FIFO", left - fifo * 100.0)
+            });
+            seen.push(format!(
+                "{}, {policy}: {knee:.0} (left end {:.2} below the best{above}; right end {:.2} below the best)",
+                evaluation.workloads[workload].name,
+                best - left,
+                best - right
+            ));
+        }
+    }
+    if seen.is_empty() {
+        return none();
+    }
+    (
+        format!("within {KNEE_POINTS} points of the best at: {}", seen.join("; ")),
+        Verdict::of(holds),
+    )
+}
+
+/// The least number of insertion points at which the curve is near its best.
+fn knee(curve: &[(f64, f64)], best: f64) -> f64 {
+    curve
+        .iter()
+        .find(|point| point.1 >= best - KNEE_POINTS)
+        .map_or(f64::INFINITY, |point| point.0)
+}
+
+/// Requests per second.
+pub(super) fn replay_speed(evaluation: &Evaluation) -> Seen {
+    let runs = standard_runs(evaluation, &["slru-3"]);
+    let speed = |run: &Run| Some(run.report()?.requests_per_second / 1e6);
+    let (Some((high, _)), Some((low, run))) = (
+        worst(&runs, speed),
+        worst(&runs, |run| speed(run).map(|speed| -speed)),
+    ) else {
+        return none();
+    };
+    (
+        format!(
+            "{:.2} to {high:.2} M requests/s, with reading the trace twice and a simulated drive, beside other replays; \
+             lowest: {}",
+            -low,
+            name(evaluation, run)
+        ),
+        // Beside other replays a lower speed says nothing about one core alone.
+        if -low >= 1.0 {
+            Verdict::Holds
+        } else {
+            Verdict::NotMeasured
+        },
+    )
+}
+
+/// Bytes of the index for each object.
+pub(super) fn index_memory(evaluation: &Evaluation) -> Seen {
+    let runs = standard_runs(evaluation, &["slru-3"]);
+    let bytes = |run: &Run| {
+        let report = run.report()?;
+        Some(report.index_dram_bytes? as f64 / report.objects_cached.max(1) as f64)
+    };
+    let (Some((high, _)), Some((low, _))) = (
+        worst(&runs, bytes),
+        worst(&runs, |run| bytes(run).map(|bytes| -bytes)),
+    ) else {
+        return none();
+    };
+    unmeasured(&format!(
+        "of the index alone {:.1} to {high:.1} B; its smallest size weighs on few objects",
+        -low
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_knee_is_where_the_curve_arrives() {
+        let curve = [(2.0, 50.0), (4.0, 59.8), (8.0, 60.0), (16.0, 59.9)];
+        assert_eq!(knee(&curve, 60.0), 4.0);
+        let falls = [(2.0, 60.0), (4.0, 59.0), (8.0, 58.0)];
+        assert_eq!(knee(&falls, 60.0), 2.0);
+    }
+}
