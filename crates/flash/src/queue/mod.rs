@@ -17,8 +17,11 @@
 //! - A section splits where the split leaves a boundary nearest to its middle, on blocks as the paper has it; a merged section
 //!   takes the lower one's buffer over where the upper has none.
 
+mod check;
+mod saved;
 mod sums;
 
+pub use saved::SavedPlace;
 use sums::Sums;
 
 /// Number of a place; there is no place 0.
@@ -83,17 +86,6 @@ struct Section {
 pub enum Event {
     /// The open block is no insertion point any more: seal it as it is.
     Seal(u32),
-}
-
-/// A place as it is kept on flash.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SavedPlace {
-    /// Whether it is the first, from the tail, of a section.
-    pub starts_section: bool,
-    /// Its device block.
-    pub block: Option<u32>,
-    /// Its mark.
-    pub mark: Mark,
 }
 
 /// The order of blocks; see the module's text.
@@ -337,177 +329,6 @@ impl Queue {
     /// The most sections: 2/α + 1.
     pub fn sections_max(&self) -> usize {
         (2.0 / self.shape.alpha).ceil() as usize + 1
-    }
-
-    /// The order as it is, without bytes.
-    pub fn save(&self) -> impl Iterator<Item = SavedPlace> + '_ {
-        self.sections.iter().flat_map(move |section| {
-            section
-                .order
-                .iter()
-                .enumerate()
-                .map(move |(at, place)| SavedPlace {
-                    starts_section: at == 0,
-                    block: self.block(*place),
-                    mark: self.places[*place as usize].mark,
-                })
-        })
-    }
-
-    /// A queue in a saved order, without bytes; each section gets a new active place where its last one has a block. Marks that
-    /// cannot be are left out.
-    pub fn restore(shape: QueueShape, blocks: u32, saved: impl Iterator<Item = SavedPlace>) -> Self {
-        let mut queue = Self::new(shape, blocks);
-        let mut sections: Vec<Section> = Vec::new();
-        queue.sections.clear();
-        queue.places.truncate(1);
-        for place in saved {
-            let id = queue.new_place();
-            if let Some(block) = place
-                .block
-                .filter(|block| queue.placed.get(*block as usize) == Some(&0))
-            {
-                queue.place_block(id, block);
-            }
-            let is_free = |mark: &Mark| queue.marked.get(*mark as usize) == Some(&0);
-            if let Some(mark) = Some(place.mark).filter(|mark| *mark != 0 && is_free(mark)) {
-                queue.places[id as usize].mark = mark;
-                queue.marked[mark as usize] = id;
-            }
-            if sections.is_empty() || (place.starts_section && sections.len() < queue.sections_max()) {
-                sections.push(Section::default());
-            }
-            sections.last_mut().expect("just made").order.push(id);
-        }
-        if sections.is_empty() {
-            sections.push(Section::default());
-        }
-        for section in &mut sections {
-            if section
-                .order
-                .last()
-                .is_none_or(|last| queue.block(*last).is_some())
-            {
-                let active = queue.new_place();
-                section.order.push(active);
-            }
-        }
-        queue.sections = sections;
-        queue.free_marks = (1..shape.marks.max(1))
-            .rev()
-            .filter(|mark| queue.marked[*mark as usize] == 0)
-            .collect();
-        for section in 0..queue.sections.len() {
-            queue.renumber(section);
-        }
-        queue
-    }
-
-    /// Puts a sealed block that no saved order knows so many places below the head; for recovery, which puts the block that was
-    /// written first in first: what is put at the same depth later stands above.
-    pub fn insert_block(&mut self, block: u32, depth: usize) {
-        let mut left = depth;
-        let mut at = self.sections.len() - 1;
-        while at > 0 && left >= self.sections[at].order.len() {
-            left -= self.sections[at].order.len();
-            at -= 1;
-        }
-        let id = self.new_place();
-        self.place_block(id, block);
-        let order = &mut self.sections[at].order;
-        // Below the active place, which is the last.
-        let within = (order.len() - 1).saturating_sub(left);
-        order.insert(within, id);
-        self.renumber(at);
-    }
-
-    /// Removes virtual places that recovery found nothing for.
-    pub fn drop_bare_places(&mut self) {
-        let places: Vec<PlaceId> = self
-            .sections
-            .iter()
-            .flat_map(|section| section.order.clone())
-            .collect();
-        for place in places {
-            self.tidy(place);
-        }
-    }
-
-    /// Re-derives all counts and checks the rules.
-    ///
-    /// # Panics
-    /// Where one does not hold.
-    pub fn check_invariants(&self) {
-        let mut total = 0;
-        let mut seen = vec![false; self.places.len()];
-        for (number, section) in self.sections.iter().enumerate() {
-            assert!(!section.order.is_empty(), "section {number} is empty");
-            let mut bytes = 0;
-            for (at, id) in section.order.iter().enumerate() {
-                let place = &self.places[*id as usize];
-                assert!(
-                    !std::mem::replace(&mut seen[*id as usize], true),
-                    "place {id} stands twice"
-                );
-                assert_eq!(
-                    (place.section as usize, place.at as usize),
-                    (number, at),
-                    "place {id}"
-                );
-                assert_eq!(section.sums.before(at), bytes, "sums of section {number}");
-                assert_eq!(place.mark != 0, place.virtual_objects != 0, "mark of place {id}");
-                assert!(
-                    place.virtual_objects != 0 || place.virtual_bytes == 0,
-                    "virtual bytes of place {id}"
-                );
-                if let Some(block) = self.block(*id) {
-                    assert_eq!(self.placed[block as usize], *id, "block {block}");
-                }
-                if place.mark != 0 {
-                    assert_eq!(self.marked[place.mark as usize], *id, "mark {}", place.mark);
-                }
-                assert!(
-                    at + 1 == section.order.len() || !place.is_bare(),
-                    "place {id} is bare"
-                );
-                bytes += place.bytes();
-            }
-            assert_eq!(section.bytes, bytes, "bytes of section {number}");
-            total += bytes;
-        }
-        assert_eq!(self.bytes, total, "bytes");
-        let marks = self.marked.iter().filter(|place| **place != 0).count();
-        assert_eq!(marks + self.free_marks.len() + 1, self.marked.len(), "marks");
-        assert!(
-            self.sections.len() <= self.sections_max().max(1),
-            "{} sections",
-            self.sections.len()
-        );
-    }
-
-    /// Checks the sizes of sections, which hold right after [`Queue::rebalance`].
-    ///
-    /// # Panics
-    /// Where a section is above 2α and its largest place, or two neighbours are below α.
-    pub fn check_balance(&self) {
-        let total = self.bytes as f64;
-        for (at, section) in self.sections.iter().enumerate() {
-            let places = section.order.iter().map(|id| self.places[*id as usize].bytes());
-            let largest = places.max().unwrap_or(0);
-            let bytes = section.bytes;
-            assert!(
-                bytes as f64 <= 2.0 * self.shape.alpha * total + largest as f64,
-                "section {at} has {bytes} of {total}, and a place of {largest}"
-            );
-            if let Some(next) = self.sections.get(at + 1) {
-                let pair = bytes + next.bytes;
-                assert!(
-                    pair as f64 >= self.shape.alpha * total,
-                    "sections {at} and {} have {pair} of {total}",
-                    at + 1
-                );
-            }
-        }
     }
 
     fn active(&self, section: usize) -> PlaceId {

@@ -1,0 +1,82 @@
+//! The rules of the queue, for tests.
+
+use super::Queue;
+
+impl Queue {
+    /// Re-derives all counts and checks the rules.
+    ///
+    /// # Panics
+    /// Where one does not hold.
+    pub fn check_invariants(&self) {
+        let mut total = 0;
+        let mut seen = vec![false; self.places.len()];
+        for (number, section) in self.sections.iter().enumerate() {
+            assert!(!section.order.is_empty(), "section {number} is empty");
+            let mut bytes = 0;
+            for (at, id) in section.order.iter().enumerate() {
+                let place = &self.places[*id as usize];
+                assert!(
+                    !std::mem::replace(&mut seen[*id as usize], true),
+                    "place {id} stands twice"
+                );
+                assert_eq!(
+                    (place.section as usize, place.at as usize),
+                    (number, at),
+                    "place {id}"
+                );
+                assert_eq!(section.sums.before(at), bytes, "sums of section {number}");
+                assert_eq!(place.mark != 0, place.virtual_objects != 0, "mark of place {id}");
+                assert!(
+                    place.virtual_objects != 0 || place.virtual_bytes == 0,
+                    "virtual bytes of place {id}"
+                );
+                if let Some(block) = self.block(*id) {
+                    assert_eq!(self.placed[block as usize], *id, "block {block}");
+                }
+                if place.mark != 0 {
+                    assert_eq!(self.marked[place.mark as usize], *id, "mark {}", place.mark);
+                }
+                assert!(
+                    at + 1 == section.order.len() || !place.is_bare(),
+                    "place {id} is bare"
+                );
+                bytes += place.bytes();
+            }
+            assert_eq!(section.bytes, bytes, "bytes of section {number}");
+            total += bytes;
+        }
+        assert_eq!(self.bytes, total, "bytes");
+        let marks = self.marked.iter().filter(|place| **place != 0).count();
+        assert_eq!(marks + self.free_marks.len() + 1, self.marked.len(), "marks");
+        assert!(
+            self.sections.len() <= self.sections_max().max(1),
+            "{} sections",
+            self.sections.len()
+        );
+    }
+
+    /// Checks the sizes of sections, which hold right after [`Queue::rebalance`].
+    ///
+    /// # Panics
+    /// Where a section is above 2α and its largest place, or two neighbours are below α.
+    pub fn check_balance(&self) {
+        let total = self.bytes as f64;
+        for (at, section) in self.sections.iter().enumerate() {
+            let places = section.order.iter().map(|id| self.places[*id as usize].bytes());
+            let largest = places.max().unwrap_or(0);
+            let bytes = section.bytes;
+            assert!(
+                bytes as f64 <= 2.0 * self.shape.alpha * total + largest as f64,
+                "section {at} has {bytes} of {total}, and a place of {largest}"
+            );
+            if let Some(next) = self.sections.get(at + 1) {
+                let pair = bytes + next.bytes;
+                assert!(
+                    pair as f64 >= self.shape.alpha * total,
+                    "sections {at} and {} have {pair} of {total}",
+                    at + 1
+                );
+            }
+        }
+    }
+}
