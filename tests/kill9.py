@@ -436,7 +436,12 @@ def test():
         f"{arguments.rounds} rounds, {run.acknowledged} operations acknowledged ({deleted} deletes), 0 wrong values; "
         f"of {run.sealed} live objects in sealed blocks {run.kept} were served ({100 * share:.3f} %)"
     )
-    expect(share >= 0.95, "95 % of the live objects in sealed blocks to be served", f"{100 * share:.2f} %")
+    # Under fifo the blocks are sealed in the order of writing, so it is known what stands in them. Under ripq several blocks are
+    # open at a time, each for as long as it takes to fill: some of the quiet objects may stand in one, and a kill may lose them.
+    is_fifo = "fifo" in arguments.extra
+    least = 0.95 if is_fifo else 0.80
+    what = "objects in sealed blocks" if is_fifo else "objects, some of them in open blocks,"
+    expect(share >= least, f"{100 * least:.0f} % of the live {what} to be served", f"{100 * share:.2f} %")
 
 
 if __name__ == "__main__":
