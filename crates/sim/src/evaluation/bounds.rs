@@ -338,12 +338,8 @@ pub(super) fn replay_speed(evaluation: &Evaluation) -> Seen {
             -low,
             name(evaluation, run)
         ),
-        // Beside other replays a lower speed says nothing about one core alone.
-        if -low >= 1.0 {
-            Verdict::Holds
-        } else {
-            Verdict::NotMeasured
-        },
+        // With --jobs 1 it is the speed of one core alone.
+        if -low >= 1.0 { Verdict::Holds } else { Verdict::Fails },
     )
 }
 
