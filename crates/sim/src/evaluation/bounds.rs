@@ -339,7 +339,11 @@ pub(super) fn replay_speed(evaluation: &Evaluation) -> Seen {
             name(evaluation, run)
         ),
         // With --jobs 1 it is the speed of one core alone.
-        if -low >= 1.0 { Verdict::Holds } else { Verdict::Fails },
+        if -low >= 1.0 {
+            Verdict::Holds
+        } else {
+            Verdict::Fails
+        },
     )
 }
 
