@@ -5,6 +5,7 @@
 mod foyer_side;
 mod measure;
 mod pumice_side;
+mod replay;
 mod workload;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -31,6 +32,8 @@ enum Command {
     PumiceReads(ReadsArgs),
     /// Sets of new keys until the device was written twice; the second lap counts
     PumiceFill(FillArgs),
+    /// A trace through a flash layout, look-aside
+    PumiceReplay(ReplayArgs),
 }
 
 /// A workload and its budget.
@@ -152,12 +155,47 @@ struct FillArgs {
     dram_mib: u64,
 }
 
+#[derive(Args)]
+struct ReplayArgs {
+    /// The file of the flash tier; removed first
+    #[arg(long)]
+    path: PathBuf,
+    /// A generator or a trace file whose requests carry sizes; all requests are taken as gets
+    #[arg(long)]
+    trace: String,
+    /// fifo, sipq or ripq
+    #[arg(long)]
+    layout: String,
+    /// The policy; without it the layout's own
+    #[arg(long)]
+    policy: Option<String>,
+    /// Flash, as a share of the bytes of all objects
+    #[arg(long, default_value_t = 0.1)]
+    flash_share: f64,
+    /// The share of the requests before those that count
+    #[arg(long, default_value_t = 0.25)]
+    warm_up: f64,
+    /// MiB of DRAM for everything in the process; 0: no DRAM tier, and block buffers as for 256 MiB
+    #[arg(long, default_value_t = 0)]
+    dram_mib: u64,
+    /// KiB of a block; without it what `serve` would choose
+    #[arg(long)]
+    block_kib: Option<u64>,
+    /// Block buffers; without it as many as `serve` would have
+    #[arg(long)]
+    buffers: Option<usize>,
+    /// Requests at once
+    #[arg(long, default_value_t = 32)]
+    depth: usize,
+}
+
 fn main() -> anyhow::Result<()> {
     let result = match Cli::parse().command {
         Command::PumiceHits(args) => pumice_side::hits(&args)?,
         Command::FoyerHits(args) => foyer_side::hits(&args)?,
         Command::PumiceReads(args) => pumice_side::reads(&args)?,
         Command::PumiceFill(args) => pumice_side::fill(&args)?,
+        Command::PumiceReplay(args) => replay::replay(&args)?,
     };
     println!("{result}");
     Ok(())

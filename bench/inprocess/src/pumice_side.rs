@@ -30,16 +30,16 @@ const SETS_PER_TURN: u64 = 64;
 const HITS_PER_TURN: u32 = 256;
 
 /// An open cache on a new file.
-struct Side {
-    executor: Executor,
-    cx: Cx<FileDevice>,
-    cache: ObjectCache<FileDevice>,
+pub struct Side {
+    pub executor: Executor,
+    pub cx: Cx<FileDevice>,
+    pub cache: ObjectCache<FileDevice>,
     /// Half of the block buffers: a preload waits where more are in use.
     open_blocks_max: u64,
 }
 
 impl Side {
-    fn open(path: &Path, flash_mib: u64, options: CacheOptions) -> anyhow::Result<Self> {
+    pub fn open(path: &Path, flash_mib: u64, options: CacheOptions) -> anyhow::Result<Self> {
         match std::fs::remove_file(path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(error).with_context(|| format!("removing {}", path.display()));
@@ -128,7 +128,7 @@ fn turn(cx: &Cx<FileDevice>, block: bool) -> std::io::Result<()> {
     cx.device.turn(block).map(drop)
 }
 
-async fn yield_now() {
+pub async fn yield_now() {
     let mut yielded = false;
     poll_fn(|cx| {
         if yielded {
@@ -142,8 +142,12 @@ async fn yield_now() {
 }
 
 /// How `serve` would use this much memory, without connections.
-fn options(dram_mib: u64, flash_mib: u64, block_kib: Option<u64>) -> anyhow::Result<CacheOptions> {
-    let layout = LayoutOptions::new(Layout::Ripq, None, None, None)?;
+pub fn options(
+    dram_mib: u64,
+    flash_mib: u64,
+    block_kib: Option<u64>,
+    layout: LayoutOptions,
+) -> anyhow::Result<CacheOptions> {
     let plan = MemoryPlan::divide(
         dram_mib << 20,
         flash_mib << 20,
@@ -159,6 +163,11 @@ fn options(dram_mib: u64, flash_mib: u64, block_kib: Option<u64>) -> anyhow::Res
         reformat: true,
         ..CacheOptions::default()
     })
+}
+
+/// The layout that `serve` takes by default.
+fn as_served() -> anyhow::Result<LayoutOptions> {
+    Ok(LayoutOptions::new(Layout::Ripq, None, None, None)?)
 }
 
 fn check(workload: &Workload, key: u64, object: &Object<AlignedBuf>) -> anyhow::Result<()> {
@@ -269,7 +278,7 @@ pub fn hits(args: &HitsArgs) -> anyhow::Result<Value> {
     let side = Side::open(
         &args.path,
         args.flash_mib,
-        options(args.dram_mib, args.flash_mib, None)?,
+        options(args.dram_mib, args.flash_mib, None, as_served()?)?,
     )?;
     let requests = RefCell::new(workload.requests());
     side.block_on(side.preload(&workload))??;
@@ -303,7 +312,7 @@ pub fn hits(args: &HitsArgs) -> anyhow::Result<Value> {
     }))
 }
 
-fn stats_json(before: &Stats, stats: &Stats) -> Value {
+pub fn stats_json(before: &Stats, stats: &Stats) -> Value {
     json!({
         "block_bytes": stats.block_bytes,
         "block_buffer_bytes": stats.block_buffer_bytes,
@@ -323,7 +332,7 @@ fn stats_json(before: &Stats, stats: &Stats) -> Value {
 }
 
 /// Without a DRAM tier every get is one read of the device.
-fn no_dram_tier(options: CacheOptions) -> CacheOptions {
+pub fn no_dram_tier(options: CacheOptions) -> CacheOptions {
     CacheOptions {
         dram_bytes: 0,
         ..options
@@ -332,7 +341,7 @@ fn no_dram_tier(options: CacheOptions) -> CacheOptions {
 
 pub fn reads(args: &ReadsArgs) -> anyhow::Result<Value> {
     let workload = Workload::new(args.items, 0.0, (args.size, args.size))?;
-    let options = no_dram_tier(options(256, args.flash_mib, None)?);
+    let options = no_dram_tier(options(256, args.flash_mib, None, as_served()?)?);
     let side = Side::open(&args.path, args.flash_mib, options)?;
     side.block_on(side.preload(&workload))??;
     let keys: Vec<u64> = workload.keys().collect();
@@ -434,7 +443,12 @@ impl Reads {
 
 pub fn fill(args: &FillArgs) -> anyhow::Result<Value> {
     let workload = Workload::new(1, 0.0, (args.size, args.size))?;
-    let options = no_dram_tier(options(args.dram_mib, args.flash_mib, args.block_kib)?);
+    let options = no_dram_tier(options(
+        args.dram_mib,
+        args.flash_mib,
+        args.block_kib,
+        as_served()?,
+    )?);
     let side = Side::open(&args.path, args.flash_mib, options)?;
     let capacity = args.flash_mib << 20;
     let keys = Cell::new(0);

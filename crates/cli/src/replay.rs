@@ -59,7 +59,7 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "SIZE", default_value = "0")]
     dram: Size,
 
-    /// Bytes of a block, a power of two [default: a 1024th of the flash, at least 64KiB]
+    /// Bytes of a block, a power of two [default: such that there are 1024 to 2047, below 1MiB 512 to 1023; at least 64KiB]
     #[arg(long, value_name = "SIZE")]
     block_size: Option<Size>,
 

@@ -1,8 +1,11 @@
 //! A device that keeps headers and forgets values.
 
+mod parts;
+
 use crate::chunks::ChunkMap;
 use crate::{Buffer, Device, SECTOR_BYTES, SparseBuf, check_log_range, check_range, check_write_range};
 use parking_lot::{Mutex, RwLock};
+use parts::{Parts, PartsMaker, STRETCH_BYTES};
 use std::future::{Future, ready};
 use std::io;
 use std::ops::Range;
@@ -11,12 +14,14 @@ use std::sync::Arc;
 /// What a simulated device remembers: of every write the parts that were real bytes, not those that only had a
 /// length ([`Payload::Void`](crate::Payload::Void)); of the log every byte.
 ///
-/// Cost: memory for the real parts, and at most 8 bytes per 64 KiB around them and per 64 MiB before them. A read of p
-/// parts takes O(p + log n) in each chunk of 64 KiB that it touches, where the chunk has n parts; a write takes O(p),
-/// and O(n) where it covers only a part of a chunk.
+/// Cost: memory for the real parts, about half of their bytes where they are alike, and at most 16 bytes per 64 KiB around
+/// them and per 64 MiB before them. A read of p parts takes O(p + log n) in each chunk of 64 KiB that it touches, where the
+/// chunk has n parts; a write takes O(p), and O(n) where it covers only a part of a chunk.
 #[derive(Debug)]
 pub struct SparseMedium {
     capacity: u64,
+    /// What is added to an offset, so that chunks begin on the grid.
+    shift: u64,
     parts: Mutex<PartMap>,
     log: RwLock<ChunkMap>,
 }
@@ -24,8 +29,14 @@ pub struct SparseMedium {
 impl SparseMedium {
     /// A medium of `capacity` bytes, rounded down to whole sectors.
     pub fn new(capacity: u64) -> Self {
+        Self::with_grid(capacity, 0)
+    }
+
+    /// As [`new`](Self::new), for writes that mostly begin and end whole times 64 KiB behind `origin`: these are cheapest.
+    pub fn with_grid(capacity: u64, origin: u64) -> Self {
         Self {
             capacity: capacity - capacity % SECTOR_BYTES as u64,
+            shift: CHUNK_BYTES as u64 - origin % CHUNK_BYTES as u64,
             parts: Mutex::default(),
             log: RwLock::default(),
         }
@@ -37,24 +48,20 @@ impl SparseMedium {
     }
 }
 
-const CHUNK_BYTES: usize = 64 << 10;
+const CHUNK_BYTES: usize = STRETCH_BYTES;
 const CHUNKS_PER_GROUP: usize = 1 << 10;
 
 /// Real parts of a chunk; `None` where there are none. A chunk is replaced, never changed.
-type Chunk = Option<Box<SparseBuf>>;
+type Chunk = Option<Parts>;
 
 /// Real parts by offset, cut at the borders of chunks. Groups are made when a part is first written to them.
 #[derive(Debug, Default)]
 struct PartMap {
     groups: Vec<Option<Box<[Chunk]>>>,
+    maker: PartsMaker,
 }
 
 impl PartMap {
-    fn chunk(&self, number: usize) -> Option<&SparseBuf> {
-        let group = self.groups.get(number / CHUNKS_PER_GROUP)?.as_ref()?;
-        group[number % CHUNKS_PER_GROUP].as_deref()
-    }
-
     fn set_chunk(&mut self, number: usize, chunk: Chunk) {
         let group = number / CHUNKS_PER_GROUP;
         if self.groups.get(group).is_none_or(Option::is_none) {
@@ -73,34 +80,59 @@ impl PartMap {
 
     /// The parts in `len` bytes at `offset`.
     fn read(&self, offset: u64, len: usize) -> SparseBuf {
-        SparseBuf::with_parts(len, |show| {
-            for span in spans(offset, len) {
-                if let Some(chunk) = self.chunk(span.chunk) {
-                    chunk.for_each_part(span.within, span.len, |at, part| show(span.at + at, part));
-                }
+        let mut buf = SparseBuf::with_len(len);
+        for span in spans(offset, len) {
+            if let Some(chunk) = chunk_of(&self.groups, span.chunk) {
+                chunk.each(span.within, span.within + span.len, |at, part| {
+                    buf.push_part(span.at + at - span.within, part);
+                });
             }
-        })
+        }
+        buf
     }
 
     /// Makes the parts in `len` bytes of `data` at `from` all the parts in as many bytes at `offset`.
     fn write(&mut self, offset: u64, data: &SparseBuf, from: usize, len: usize) {
-        for span in spans(offset, len) {
-            let old = self.chunk(span.chunk).filter(|_| span.len < CHUNK_BYTES);
-            let end = span.within + span.len;
-            let mut is_void = true;
-            let new = SparseBuf::with_parts(CHUNK_BYTES, |show| {
-                if let Some(old) = old {
-                    old.for_each_part(0, span.within, &mut *show);
-                }
-                data.for_each_part(from + span.at, span.len, |at, part| show(span.within + at, part));
-                if let Some(old) = old {
-                    old.for_each_part(end, CHUNK_BYTES - end, |at, part| show(end + at, part));
-                }
-            });
-            new.for_each_part(0, CHUNK_BYTES, |_, _| is_void = false);
-            self.set_chunk(span.chunk, (!is_void).then(|| Box::new(new)));
+        let (Some(first), Some(last)) = (spans(offset, len).next(), spans(offset + len as u64, 1).next())
+        else {
+            return;
+        };
+        self.keep(first.chunk, 0, first.within);
+        let mut number = first.chunk;
+        data.for_each_part(from, len, |at, part| {
+            for span in spans(offset + at as u64, part.len()) {
+                self.finish(&mut number, span.chunk);
+                self.maker.push(span.within, &part[span.at..][..span.len]);
+            }
+        });
+        self.finish(&mut number, last.chunk);
+        if last.within > 0 {
+            self.keep(last.chunk, last.within, CHUNK_BYTES);
+            self.finish(&mut number, last.chunk + 1);
         }
     }
+
+    /// Takes over what a chunk has in `at..end`.
+    fn keep(&mut self, number: usize, at: usize, end: usize) {
+        let Self { groups, maker } = self;
+        if let Some(old) = chunk_of(groups, number) {
+            old.each(at, end, |at, part| maker.push(at, part));
+        }
+    }
+
+    /// Makes what was pushed the chunk `number`, leaves none in those up to `end`, and goes on there.
+    fn finish(&mut self, number: &mut usize, end: usize) {
+        while *number < end {
+            let new = self.maker.finish();
+            self.set_chunk(*number, new);
+            *number += 1;
+        }
+    }
+}
+
+fn chunk_of(groups: &[Option<Box<[Chunk]>>], number: usize) -> Option<&Parts> {
+    let group = groups.get(number / CHUNKS_PER_GROUP)?.as_ref()?;
+    group[number % CHUNKS_PER_GROUP].as_ref()
 }
 
 /// What a range has in one chunk.
@@ -153,13 +185,13 @@ impl SparseDevice {
 
     fn read_now(&self, offset: u64, len: usize) -> io::Result<SparseBuf> {
         check_range(self.medium.capacity, offset, len)?;
-        Ok(self.medium.parts.lock().read(offset, len))
+        Ok(self.medium.parts.lock().read(offset + self.medium.shift, len))
     }
 
     fn write_now(&self, offset: u64, data: &SparseBuf, range: Range<usize>) -> io::Result<()> {
         check_write_range(self.medium.capacity, offset, data.len(), &range)?;
         let mut parts = self.medium.parts.lock();
-        parts.write(offset, data, range.start, range.len());
+        parts.write(offset + self.medium.shift, data, range.start, range.len());
         Ok(())
     }
 }
@@ -211,7 +243,10 @@ mod tests {
     use crate::Payload;
 
     fn device() -> SparseDevice {
-        SparseDevice::new(Arc::new(SparseMedium::new(1 << 20)))
+        SparseDevice::new(Arc::new(SparseMedium::with_grid(
+            1 << 20,
+            5 * SECTOR_BYTES as u64,
+        )))
     }
 
     fn write(device: &SparseDevice, offset: u64, len: usize, parts: &[(usize, &[u8])]) {

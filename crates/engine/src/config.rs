@@ -1,6 +1,6 @@
 //! Options, and how the DRAM budget is divided.
 
-use pumice_flash::{Durability, Geometry, Layout, LayoutOptions, VIRTUAL_KEY_BYTES};
+use pumice_flash::{Durability, Geometry, Layout, LayoutOptions, RECLAIM_READ_BYTES, VIRTUAL_KEY_BYTES};
 
 /// When an object goes to flash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -161,7 +161,12 @@ impl MemoryPlan {
             Layout::Ripq if layout.policy.is_absolute() => 8 << 20,
             Layout::Ripq => 1 << 20,
         };
-        let base = Self::BASE + order;
+        // What reclaims have read and not yet moved.
+        let moving = match layout.layout {
+            Layout::Fifo => 0,
+            Layout::Sipq | Layout::Ripq => RECLAIM_READ_BYTES,
+        };
+        let base = Self::BASE + order + moving;
         let pool = total.checked_sub(base + connections + block_buffers)? / 13 * 12;
         // A page for each shard and tier, some to grow with, and a few segments of at most 1 MiB.
         let shards = 1u64 << crate::cache::shard_bits(flash);

@@ -145,7 +145,7 @@ impl<B: Buffer> Inner<B> {
         };
         if on_flash && hits > 0 {
             // It may leave long after its last hit, with none left to tell of it.
-            self.count_hit(&mut shard, hash);
+            self.count_hit(&mut shard, hash, self.object_bytes(&parts));
         }
         if stays && !expired {
             let frequency = if queue == Queue::Small { 0 } else { hits - 1 };

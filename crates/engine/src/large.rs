@@ -27,6 +27,8 @@ pub(crate) struct Manifest {
 }
 
 const MANIFEST_BYTES: usize = 20;
+/// Slices say in this unit how long the value is that they are part of, where other records have the client's flags.
+const LENGTH_UNIT: u64 = 1 << 10;
 
 impl Manifest {
     pub(crate) fn encode(&self) -> [u8; MANIFEST_BYTES] {
@@ -42,7 +44,11 @@ impl Manifest {
         if head.header().slice != SliceId::Head {
             return None;
         }
-        let Payload::Bytes(bytes) = head.value() else {
+        Self::of(head.value())
+    }
+
+    fn of(value: Payload<'_>) -> Option<Self> {
+        let Payload::Bytes(bytes) = value else {
             return None;
         };
         let mut fields = Fields(bytes);
@@ -51,6 +57,22 @@ impl Manifest {
             value_len: fields.u64()?,
             slices: fields.u32()?,
         })
+    }
+}
+
+impl<B: Buffer> Inner<B> {
+    /// Bytes of the object that a record is, or is part of: policies rank objects, not slices.
+    pub(crate) fn object_bytes(&self, parts: &RecordParts<'_>) -> u64 {
+        self.store().padded_len(parts).max(large_value_len(parts))
+    }
+}
+
+/// About the length of the value that a slice is part of, or that a head describes; 0 for whole objects.
+fn large_value_len(parts: &RecordParts<'_>) -> u64 {
+    match parts.slice {
+        SliceId::Whole => 0,
+        SliceId::Head => Manifest::of(parts.value).map_or(0, |manifest| manifest.value_len),
+        SliceId::Part(_) => u64::from(parts.flags) * LENGTH_UNIT,
     }
 }
 
@@ -109,7 +131,7 @@ impl<D: Device + Clone> ObjectCache<D> {
             Part::Hit(seen) => Manifest::decode(&seen.record),
             Part::Miss | Part::Flash(_) => None,
         };
-        for slice in slices.parts(key, meta) {
+        for slice in slices.parts(key) {
             // Without one slice there is no object, and the older one is gone all the same.
             self.publish_slice(cx, slice)
                 .inspect_err(|_| self.give_up(cx, key, slices.manifest))?;
@@ -183,7 +205,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         value: Payload<'_>,
     ) -> Result<Manifest, RejectReason> {
         let slices = Slices::new(&self.inner, key, value)?;
-        for slice in slices.parts(key, Meta::default()) {
+        for slice in slices.parts(key) {
             self.wait_for_room(cx, slice.encoded_len() as u64).await;
             self.publish_slice(cx, slice)
                 .inspect_err(|_| self.drop_slices(cx, key, slices.manifest, |books| &books.rejected))?;
@@ -337,21 +359,59 @@ impl<'a> Slices<'a> {
         })
     }
 
-    fn parts(&self, key: &'a [u8], meta: Meta) -> impl Iterator<Item = RecordParts<'a>> {
+    fn parts(&self, key: &'a [u8]) -> impl Iterator<Item = RecordParts<'a>> {
         let (value, slice_bytes, version) = (self.value, self.slice_bytes, self.manifest.version);
+        let length = u32::try_from(self.manifest.value_len.div_ceil(LENGTH_UNIT)).unwrap_or(u32::MAX);
         (0..self.manifest.slices).map(move |number| {
             let at = number as usize * slice_bytes;
             let part = value.slice(at, slice_bytes.min(value.len() - at));
             RecordParts {
                 version,
-                // The head's expiry decides, and can be changed alone.
+                // The head's expiry and flags are the object's, and can be changed alone.
                 expiry: 0,
-                flags: meta.flags,
+                flags: length,
                 slice: SliceId::Part(u16::try_from(number).expect("checked when the slices were counted")),
                 key,
                 value: part,
                 value_crc: payload_checksum(part),
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn head_and_slices_know_how_long_the_whole_value_is() {
+        let value = vec![7; 2_500_000];
+        let slices = Slices {
+            manifest: Manifest {
+                version: 5,
+                value_len: value.len() as u64,
+                slices: 3,
+            },
+            value: Payload::Bytes(&value),
+            slice_bytes: 1_000_000,
+        };
+        let parts: Vec<_> = slices.parts(b"key").collect();
+        let lens: Vec<usize> = parts.iter().map(|parts| parts.value.len()).collect();
+        assert_eq!(lens, [1_000_000, 1_000_000, 500_000]);
+        for parts in &parts {
+            let len = large_value_len(parts);
+            assert!((2_500_000..2_500_000 + LENGTH_UNIT).contains(&len), "{len}");
+        }
+        let manifest = slices.manifest.encode();
+        let head = head_parts(b"key", Payload::Bytes(&manifest), Meta::default());
+        assert_eq!(large_value_len(&head), 2_500_000);
+        let whole = RecordParts {
+            slice: SliceId::Whole,
+            ..head
+        };
+        assert_eq!(large_value_len(&whole), 0);
+        // A damaged head counts by its own length.
+        let damaged = head_parts(b"key", Payload::Bytes(&manifest[1..]), Meta::default());
+        assert_eq!(large_value_len(&damaged), 0);
     }
 }

@@ -254,7 +254,7 @@ impl<D: Device + Clone> ObjectCache<D> {
             return place;
         }
         if inner.ranks_hits() {
-            inner.count_hit(&mut shard, flash.hash);
+            inner.count_hit(&mut shard, flash.hash, inner.object_bytes(&record.parts()));
         }
         if !has_dram {
             return place;
@@ -332,7 +332,7 @@ impl<B: Buffer> Inner<B> {
                 }
                 let place = Place::Flash(location, self.store().sequence_at(location));
                 if count && self.ranks_hits() {
-                    self.count_hit(&mut shard, hash);
+                    self.count_hit(&mut shard, hash, self.object_bytes(&record.parts()));
                 }
                 Part::Hit(Seen {
                     record,
@@ -404,10 +404,10 @@ impl<B: Buffer> Inner<B> {
         self.store().layout().layout != Layout::Fifo
     }
 
-    /// Tells the flash layout that an object was used.
-    pub(crate) fn count_hit(&self, shard: &mut Shard, hash: KeyHash) {
+    /// Tells the flash layout that an object of this size was used, or a part of one.
+    pub(crate) fn count_hit(&self, shard: &mut Shard, hash: KeyHash, object_bytes: u64) {
         if let Some(mapping) = shard.flash.mapping(hash) {
-            let note = self.store().hit(hash, mapping);
+            let note = self.store().hit(hash, mapping, object_bytes);
             if note != mapping.note {
                 shard.flash.set_note(hash, mapping.location, note);
             }

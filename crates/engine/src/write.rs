@@ -182,7 +182,7 @@ impl<B: Buffer> Inner<B> {
         let rank = shard
             .flash
             .mapping(hash)
-            .map(|old| store.rank_again(hash, old, bytes));
+            .map(|old| store.rank_again(hash, old, self.object_bytes(&parts)));
         for gone in self.clear_part(cx, shard, hash, &PartId::of(&parts), void_below) {
             self.books.overwritten.add(gone);
         }
@@ -217,7 +217,7 @@ impl<B: Buffer> Inner<B> {
         rank: Option<Rank>,
     ) -> u64 {
         let store = self.store();
-        let rank = rank.unwrap_or_else(|| store.rank_new(store.padded_len(parts)));
+        let rank = rank.unwrap_or_else(|| store.rank_new(self.object_bytes(parts)));
         let Some(appended) = store.append(hash, parts, rank) else {
             return 0;
         };

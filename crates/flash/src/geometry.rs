@@ -12,6 +12,10 @@ pub const LOG_RECORD_BYTES: u64 = 32;
 pub const BLOCK_BYTES_MIN: u64 = 64 << 10;
 /// The largest block, in bytes.
 pub const BLOCK_BYTES_MAX: u64 = 256 << 20;
+/// Blocks from 1 MiB on are at most this part of the device, so that the order of blocks is fine.
+const BLOCKS_WANTED: u64 = 1024;
+/// Smaller ones waste much of their end, so there may be as few as 512 of them, and what superblocks and log take.
+const SMALL_BLOCKS_WANTED: u64 = 520;
 /// The fewest blocks: one active, two reserved, two for checkpoints, and a queue worth its name.
 pub const BLOCKS_MIN: u64 = 8;
 
@@ -55,11 +59,12 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// The block size for a device of `capacity` bytes: the largest power of two ≤ capacity / 1024 within `min` and
-    /// 256 MiB, halved until `buffers` blocks fit `buffer_bytes`, but not below `min`.
+    /// The block size for a device of `capacity` bytes: the largest power of two of which there are 1,024, or 512 below 1 MiB,
+    /// within `min` and 256 MiB, halved until `buffers` blocks fit `buffer_bytes`, but not below `min`.
     pub fn block_bytes_for(capacity: u64, min: u64, buffers: u64, buffer_bytes: u64) -> u64 {
-        let mut block = (capacity / 1024).clamp(1, BLOCK_BYTES_MAX);
-        block = 1 << (63 - block.leading_zeros());
+        let power_of_two = |bytes: u64| 1 << (63 - bytes.max(1).leading_zeros());
+        let small = power_of_two(capacity / SMALL_BLOCKS_WANTED).min(1 << 20);
+        let mut block = power_of_two((capacity / BLOCKS_WANTED).min(BLOCK_BYTES_MAX)).max(small);
         while block > min && block * buffers > buffer_bytes {
             block /= 2;
         }

@@ -31,6 +31,7 @@ pub use log::{LogKind, LogRecord};
 pub use record::{Record, RecordHeader, RecordParts, SliceId};
 pub use recovery::{OpenError, OpenOptions, Recovered};
 pub use store::{Durability, FlashCounts, FlashStore, Rank, ReadFault, Source, VIRTUAL_KEY_BYTES, Work};
+pub use survivors::RECLAIM_READ_BYTES;
 
 use pumice_index::{FullShard, KeyHash, Location, Mapping};
 

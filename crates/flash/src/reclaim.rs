@@ -4,6 +4,9 @@
 //! is more than half dead, whose live objects are moved; else the lowest. Under `fifo` that is the oldest, and its objects are
 //! evicted; under `ripq` those that were raised since move to where they belong (RIPQ, section 4.2: materialisation).
 //!
+//! Several blocks may be reclaimed at once, each by a piece of work of its own, because most of a reclaim is waiting for the
+//! device; but none is chosen while another is compacted, and in lockstep there is one at a time.
+//!
 //! A record of the reclaim goes to the log before the first mapping is removed: from then on a key of the victim may
 //! be set again without a record, so the victim's copies must not come back, even while the block still stands on
 //! flash.
@@ -28,7 +31,8 @@ use crate::footer::{FooterEntry, Trailer, decode_entries};
 use crate::layout::Layout;
 use crate::log::LogKind;
 use crate::record::{Record, is_expired};
-use crate::store::{FlashStore, Moved, Order, State, Structure, add};
+use crate::store::{Claim, FlashStore, Moved, Order, State, Structure, Victim, add, give_turn};
+use crate::survivors::Origin;
 use crate::{Gone, Mappings};
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_index::Location;
@@ -40,8 +44,12 @@ const MOVED_MAX: usize = 4;
 /// Blocks that a compaction may evict for room: what others append meanwhile takes most of it.
 const EVICTIONS_MAX: usize = 16;
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum How {
+/// Entries of a footer that are looked at before other tasks get their turn.
+pub(crate) const ENTRIES_PER_TURN: usize = 1024;
+
+/// What becomes of a victim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum How {
     /// Nothing in it is mapped.
     Empty,
     /// Its live objects go, as evicted or expired.
@@ -56,15 +64,21 @@ enum How {
 
 impl<B: Buffer> FlashStore<B> {
     /// Reclaims blocks until enough are free.
-    pub(crate) async fn reclaim<D: Device<Buf = B>, M: Mappings>(&self, device: &D, mappings: &M, now: u32) {
+    pub(crate) async fn reclaim<D: Device<Buf = B>, M: Mappings>(
+        &self,
+        device: &D,
+        mappings: &M,
+        now: u32,
+        claim: Claim,
+    ) {
         // Each round frees a block, or is one of the few that end with a moved victim.
         let rounds_max = self.geometry.blocks as usize * 2;
         for _ in 0..rounds_max {
-            let Some((id, how)) = self.choose_victim(now) else {
+            let Some((id, how)) = self.choose_victim(now, claim) else {
                 return;
             };
             match how {
-                How::Compact => self.compact(device, mappings, now, id).await,
+                How::Compact => self.compact(device, mappings, now, id, claim).await,
                 _ => self.reclaim_block(device, mappings, now, id, how).await,
             }
         }
@@ -76,21 +90,26 @@ impl<B: Buffer> FlashStore<B> {
         device: &D,
         mappings: &M,
         now: u32,
+        claim: Claim,
     ) {
-        let ready = || self.choose(|structure, _| Some((structure.ready.pop_front()?, How::Evict)));
-        while let Some((id, _)) = ready() {
-            self.reclaim_block(device, mappings, now, id, How::Evict).await;
+        while let Some((id, how)) = self.choose(claim, |structure, _| structure.ready.pop_front()) {
+            self.reclaim_block(device, mappings, now, id, self.how_now(how))
+                .await;
         }
-        if let Some((id, how)) = self.choose_lowest() {
-            // At a clean stop no block is open any more: survivors would open new ones, which nobody writes.
-            let is_any_open = !self.order.lock().open.is_empty();
-            let how = if is_any_open { how } else { How::Evict };
-            self.reclaim_block(device, mappings, now, id, how).await;
+        if let Some((id, how)) = self.choose_lowest(claim) {
+            self.reclaim_block(device, mappings, now, id, self.how_now(how))
+                .await;
         }
     }
 
-    fn choose_lowest(&self) -> Option<(u32, How)> {
-        self.choose(|structure, order| {
+    /// At a clean stop no block is open any more: survivors would open new ones, which nobody writes.
+    fn how_now(&self, how: How) -> How {
+        let is_any_open = !self.order.lock().open.is_empty();
+        if is_any_open { how } else { How::Evict }
+    }
+
+    fn choose_lowest(&self, claim: Claim) -> Option<(u32, How)> {
+        self.choose(claim, |structure, order| {
             let id = self.lowest_sealed(structure, order)?;
             structure.queue.retain(|queued| *queued != id);
             Some((id, self.how_lowest()))
@@ -117,6 +136,7 @@ impl<B: Buffer> FlashStore<B> {
     /// Takes a victim out of the structure and notes what becomes of it.
     fn choose(
         &self,
+        claim: Claim,
         take: impl FnOnce(&mut Structure<B>, &Order<B>) -> Option<(u32, How)>,
     ) -> Option<(u32, How)> {
         let order = self.order.lock();
@@ -127,24 +147,24 @@ impl<B: Buffer> FlashStore<B> {
             info.set_state(State::Moved);
             structure.moved.push(Moved {
                 id,
-                is_compacting: true,
+                compacting: Some(claim),
                 receivers: Vec::new(),
                 unwritten: Vec::new(),
             });
         } else {
             info.set_state(State::Reclaiming);
-            structure.victim = Some(id);
+            structure.victims.push(Victim { id, how, claim });
         }
         Some((id, how))
     }
 
-    fn choose_victim(&self, now: u32) -> Option<(u32, How)> {
-        self.choose(|structure, order| {
-            if !self.wants_reclaim(structure) {
+    fn choose_victim(&self, now: u32, claim: Claim) -> Option<(u32, How)> {
+        self.choose(claim, |structure, order| {
+            if structure.is_compacting() || !self.wants_reclaim(structure) {
                 return None;
             }
-            if let Some(id) = structure.ready.pop_front() {
-                return Some((id, How::Evict));
+            if let Some(ready) = structure.ready.pop_front() {
+                return Some(ready);
             }
             let (id, how) = self.pick(structure, order, now)?;
             structure.queue.retain(|queued| *queued != id);
@@ -218,12 +238,17 @@ impl<B: Buffer> FlashStore<B> {
         let is_empty = how == How::Empty || info.live.load(Ordering::Acquire) == 0;
         if !is_empty && let Some(mut entries) = self.read_footer(device, id, sequence).await {
             if matches!(how, How::Lowest | How::Rescue) {
-                let is_tail = how == How::Lowest;
-                entries = self
-                    .move_survivors(device, mappings, now, id, entries, is_tail)
-                    .await;
+                let origin = Origin {
+                    id,
+                    sequence,
+                    is_tail: how == How::Lowest,
+                };
+                entries = self.move_survivors(device, mappings, now, &origin, entries).await;
             }
-            for entry in &entries {
+            for (at, entry) in entries.iter().enumerate() {
+                if at % ENTRIES_PER_TURN == ENTRIES_PER_TURN - 1 {
+                    give_turn().await;
+                }
                 let why = if is_expired(entry.expiry, now) {
                     Gone::Expired
                 } else {
@@ -242,7 +267,7 @@ impl<B: Buffer> FlashStore<B> {
         self.leave_order(id);
         add(&self.counters.reclaimed_blocks, 1);
         self.shared.change(|structure| {
-            structure.victim = None;
+            structure.victims.retain(|victim| victim.id != id);
             self.give_back(structure, id);
         });
     }
@@ -276,7 +301,14 @@ impl<B: Buffer> FlashStore<B> {
 
     /// Copies the live objects of a block to the active one. What cannot be copied for want of room, or has expired, stays
     /// where it is until the block is reclaimed.
-    async fn compact<D: Device<Buf = B>, M: Mappings>(&self, device: &D, mappings: &M, now: u32, id: u32) {
+    async fn compact<D: Device<Buf = B>, M: Mappings>(
+        &self,
+        device: &D,
+        mappings: &M,
+        now: u32,
+        id: u32,
+        claim: Claim,
+    ) {
         let sequence = self.blocks[id as usize].sequence.load(Ordering::Relaxed);
         let entries = self.read_footer(device, id, sequence).await;
         let mut evictions_left = EVICTIONS_MAX;
@@ -295,7 +327,7 @@ impl<B: Buffer> FlashStore<B> {
                 }
             };
             if !self.has_survivor_room() {
-                self.make_survivor_room(device, mappings, now, evictions_left > 0)
+                self.make_survivor_room(device, mappings, now, claim, evictions_left > 0)
                     .await;
                 evictions_left = evictions_left.saturating_sub(1);
             }
@@ -303,7 +335,7 @@ impl<B: Buffer> FlashStore<B> {
                 break;
             }
         }
-        self.shared.change(Structure::end_compaction);
+        self.shared.change(|structure| structure.end_compaction(claim));
     }
 
     /// Gives up a copy in a block that still counts.
@@ -330,12 +362,13 @@ impl<B: Buffer> FlashStore<B> {
         device: &D,
         mappings: &M,
         now: u32,
+        claim: Claim,
         may_evict: bool,
     ) {
         let is_out_of_blocks = self.shared.structure.lock().free.is_empty();
         if is_out_of_blocks
             && may_evict
-            && let Some((lowest, how)) = self.choose_lowest()
+            && let Some((lowest, how)) = self.choose_lowest(claim)
         {
             self.reclaim_block(device, mappings, now, lowest, how).await;
         }

@@ -43,7 +43,7 @@ pub struct RecordParts<'a> {
     pub version: u64,
     /// Unix seconds from which on the object is gone; 0 = never.
     pub expiry: u32,
-    /// The client's flags.
+    /// The client's flags; of a slice, how long the whole value is, in KiB.
     pub flags: u32,
     /// Which part of the object.
     pub slice: SliceId,
@@ -93,7 +93,7 @@ pub fn payload_checksum(value: Payload<'_>) -> u32 {
 /// |      8 |    8 | `version`   | orders copies; the memcached CAS unique                                |
 /// |     16 |    4 | `sequence`  | low half of the block's: leftovers of the block's former life stay dead |
 /// |     20 |    4 | `expiry`    | Unix seconds, 0 = never                                                |
-/// |     24 |    4 | `flags`     | the client's                                                           |
+/// |     24 |    4 | `flags`     | the client's; of a slice, KiB of the whole value, rounded up           |
 /// |     28 |    4 | `value_len` | bytes                                                                  |
 /// |     32 |    2 | `key_len`   | bytes                                                                  |
 /// |     34 |    2 | `slice`     | 0 whole, 65535 head, else slice number + 1                             |

@@ -35,11 +35,11 @@ impl<B: Buffer> FlashStore<B> {
         match work.task() {
             Task::Seal(_) => self.perform_seal(device, mappings, now, work).await,
             Task::Reclaim => {
-                self.reclaim(device, mappings, now).await;
+                self.reclaim(device, mappings, now, work.claim()).await;
                 work.finish(|_| {});
             }
             Task::EarlyReclaim => {
-                self.reclaim_early(device, mappings, now).await;
+                self.reclaim_early(device, mappings, now, work.claim()).await;
                 work.finish(|_| {});
             }
             Task::Checkpoint => {

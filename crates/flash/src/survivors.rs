@@ -1,13 +1,17 @@
 //! Moving what a reclaim keeps: the objects that were raised go to the active blocks of their sections.
 //!
-//! Only what stays is read: neighbours in one read, single objects one by one, the next read under way while one is copied.
+//! Only what stays is read: neighbours in one read, single objects one by one, several reads under way at once. Whether an
+//! object stays is asked twice, before its read and before its copy: meanwhile it may have been deleted, or others may have
+//! overtaken it. What looked like going before is not asked again, and goes.
 
 use crate::Mappings;
 use crate::footer::FooterEntry;
+use crate::reclaim::ENTRIES_PER_TURN;
 use crate::record::{Record, is_expired};
-use crate::store::{FlashStore, State, add};
+use crate::store::{FlashStore, add, give_turn};
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_memory::Buffer;
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,6 +20,11 @@ use std::sync::atomic::Ordering;
 const READ_BYTES_MAX: u64 = 256 << 10;
 /// What stays is read together with what stands between if that is at most so much.
 const GAP_BYTES_MAX: u64 = 16 << 10;
+/// Reads of one victim at once.
+const READS_MAX: usize = 8;
+/// Bytes that are read, or were read and are being moved, of all victims at once. The share of each is enough for the longest
+/// record, but for the two sectors at its ends.
+pub const RECLAIM_READ_BYTES: u64 = 2 << 20;
 /// Rounds of waiting for a buffer, for one victim.
 const WAITS_MAX: usize = 16;
 
@@ -25,77 +34,123 @@ struct Run {
     entries: Vec<FooterEntry>,
 }
 
+impl Run {
+    fn bytes(&self) -> u64 {
+        self.sectors.end - self.sectors.start
+    }
+}
+
+/// A block whose objects are moved.
+pub(crate) struct Origin {
+    pub(crate) id: u32,
+    pub(crate) sequence: u64,
+    /// Whether it is the lowest block: what nobody has asked for since it was written does not stay.
+    pub(crate) is_tail: bool,
+}
+
 impl<B: Buffer> FlashStore<B> {
-    /// Moves the objects of a victim that stay, and returns the entries of all others. `is_tail`: it is the lowest block, and
-    /// what nobody has asked for since it was written does not stay.
+    /// Moves the objects of a victim that stay, and returns the entries of all others.
     pub(crate) async fn move_survivors<D: Device<Buf = B>, M: Mappings>(
         &self,
         device: &D,
         mappings: &M,
         now: u32,
-        id: u32,
+        origin: &Origin,
         entries: Vec<FooterEntry>,
-        is_tail: bool,
     ) -> Vec<FooterEntry> {
-        let sequence = self.sequence_of(id);
-        let (stay, mut go): (Vec<_>, Vec<_>) = entries.into_iter().partition(|entry| {
-            let location = self.location(id, entry);
-            let mapping = mappings.with(entry.hash, |shard| shard.live(entry.hash, location));
-            !is_expired(entry.expiry, now)
-                && mapping.is_some_and(|mapping| self.keeps(entry.hash, mapping, is_tail))
-        });
-        let runs = self.runs(id, stay);
-        let start = |run: &Run| {
-            let len =
-                usize::try_from(run.sectors.end - run.sectors.start).expect("at most 1 MiB and two sectors");
-            device.read(run.sectors.start, len)
-        };
+        let (mut stay, mut go) = (Vec::new(), Vec::new());
+        for (at, entry) in entries.into_iter().enumerate() {
+            if at % ENTRIES_PER_TURN == ENTRIES_PER_TURN - 1 {
+                give_turn().await;
+            }
+            let stays = self.stays(mappings, now, origin, &entry);
+            if stays { &mut stay } else { &mut go }.push(entry);
+        }
+        let bytes_max = RECLAIM_READ_BYTES / self.reclaims_max() as u64;
+        let mut runs = self.runs(origin.id, stay).into_iter();
+        let mut next = runs.next();
+        let (mut reads, mut bytes) = (VecDeque::new(), 0);
         let mut waits_left = WAITS_MAX;
-        let mut next = runs.first().map(start);
-        for (at, run) in runs.iter().enumerate() {
-            let Some(read) = next.take() else { break };
-            let buffer = read.await;
-            next = runs.get(at + 1).map(start);
-            let buffer = match buffer {
-                Ok(buffer) => Arc::new(buffer),
+        loop {
+            while let Some(run) = next.take_if(|run| {
+                reads.is_empty() || (reads.len() < READS_MAX && bytes + run.bytes() <= bytes_max)
+            }) {
+                bytes += run.bytes();
+                let len = usize::try_from(run.bytes()).expect("at most 1 MiB and two sectors");
+                // It starts with this call; awaited are results in the order of runs.
+                reads.push_back((device.read(run.sectors.start, len), run));
+                next = runs.next();
+            }
+            let Some((read, run)) = reads.pop_front() else {
+                return go;
+            };
+            match read.await {
+                Ok(buffer) => {
+                    add(&self.counters.reclaim_read_bytes, run.bytes());
+                    let buffer = Arc::new(buffer);
+                    for entry in &run.entries {
+                        if !self.stays(mappings, now, origin, entry) {
+                            go.push(*entry);
+                            continue;
+                        }
+                        let Some(record) = self.survivor(origin, &run, &buffer, entry) else {
+                            go.push(*entry);
+                            continue;
+                        };
+                        let from = self.location(origin.id, entry);
+                        let move_it = || self.move_record(mappings, origin.id, entry.hash, from, &record);
+                        let mut moved = move_it();
+                        while !moved && waits_left > 0 && self.makes_buffer_free(device, mappings, now).await
+                        {
+                            waits_left -= 1;
+                            moved = move_it();
+                        }
+                        if !moved {
+                            go.push(*entry);
+                        }
+                    }
+                }
                 Err(error) => {
-                    tracing::warn!("reading block {id} to move objects out of it: {error}");
+                    tracing::warn!("reading block {} to move objects out of it: {error}", origin.id);
                     add(&self.counters.read_errors, 1);
                     go.extend_from_slice(&run.entries);
-                    continue;
-                }
-            };
-            add(
-                &self.counters.reclaim_read_bytes,
-                run.sectors.end - run.sectors.start,
-            );
-            for entry in &run.entries {
-                let location = self.location(id, entry);
-                let position = usize::try_from(location.offset - run.sectors.start).expect("in the buffer");
-                let record = Record::decode(
-                    Arc::clone(&buffer),
-                    position,
-                    location.len as usize,
-                    self.cache_id,
-                    sequence,
-                    true,
-                );
-                let Some(record) = record else {
-                    add(&self.counters.corrupt_records, 1);
-                    go.push(*entry);
-                    continue;
-                };
-                let mut moved = self.move_record(mappings, id, entry.hash, location, &record);
-                while !moved && waits_left > 0 && self.makes_buffer_free(device, mappings, now).await {
-                    waits_left -= 1;
-                    moved = self.move_record(mappings, id, entry.hash, location, &record);
-                }
-                if !moved {
-                    go.push(*entry);
                 }
             }
+            bytes -= run.bytes();
+            give_turn().await;
         }
-        go
+    }
+
+    /// Whether an object of a victim is live, and worth its copy.
+    fn stays<M: Mappings>(&self, mappings: &M, now: u32, origin: &Origin, entry: &FooterEntry) -> bool {
+        let location = self.location(origin.id, entry);
+        let mapping = mappings.with(entry.hash, |shard| shard.live(entry.hash, location));
+        !is_expired(entry.expiry, now)
+            && mapping.is_some_and(|mapping| self.keeps(entry.hash, mapping, origin.is_tail))
+    }
+
+    /// The record of an entry, in the bytes of its run.
+    fn survivor(
+        &self,
+        origin: &Origin,
+        run: &Run,
+        buffer: &Arc<B>,
+        entry: &FooterEntry,
+    ) -> Option<Record<B>> {
+        let location = self.location(origin.id, entry);
+        let position = usize::try_from(location.offset - run.sectors.start).expect("in the buffer");
+        let record = Record::decode(
+            Arc::clone(buffer),
+            position,
+            location.len as usize,
+            self.cache_id,
+            origin.sequence,
+            true,
+        );
+        if record.is_none() {
+            add(&self.counters.corrupt_records, 1);
+        }
+        record
     }
 
     /// Writes a block that is full, or waits for one that is being written; whether it is worth trying again.
@@ -118,11 +173,6 @@ impl<B: Buffer> FlashStore<B> {
         })
         .await;
         true
-    }
-
-    fn sequence_of(&self, id: u32) -> u64 {
-        debug_assert_eq!(self.blocks[id as usize].state(), State::Reclaiming);
-        self.blocks[id as usize].sequence.load(Ordering::Relaxed)
     }
 
     /// Groups entries, which are in order of offset, into reads.

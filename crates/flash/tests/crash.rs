@@ -195,8 +195,8 @@ fn what_stood_on_flash_is_there_after_a_crash_under_ripq_and_sipq() {
             flash_bytes,
             keys: 900,
             len_max: 3_000,
-            steps: 2_400,
-            stride: 9,
+            steps: 3_400,
+            stride: 12,
             durability: Durability::Process,
             layout,
         });

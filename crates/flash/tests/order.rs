@@ -101,6 +101,31 @@ fn a_clean_stop_keeps_the_keys_of_sipq() {
 }
 
 #[test]
+fn a_crash_keeps_most_keys_of_sipq_and_none_of_what_is_gone() {
+    let layout = LayoutOptions::new(Layout::Sipq, Some("slru-3"), None, Some(0.5)).unwrap();
+    let medium = medium();
+    let rig = open(&medium, layout);
+    let mut random = Random(1);
+    fill(&rig, &mut random);
+    assert!(rig.store().counts().checkpoints > 0, "from time to time");
+    let before = rig.store().virtual_keys();
+    drop(rig);
+    let rig = open(&medium, layout);
+    assert!(!rig.recovered.clean);
+    let after = rig.store().virtual_keys();
+    let known: std::collections::HashSet<_> = after.iter().collect();
+    assert_eq!(known.len(), after.len(), "each once");
+    let kept = before.iter().filter(|hash| known.contains(hash)).count();
+    println!("{kept} of {} keys", before.len());
+    assert!(before.len() > 200 && kept * 10 > before.len() * 6);
+    for hash in after {
+        let mapping = pumice_flash::Mappings::with(&*rig.index, hash, |shard| shard.mapping(hash));
+        assert!(mapping.is_some(), "a key without an object");
+    }
+    rig.check_blocks();
+}
+
+#[test]
 fn a_crash_keeps_the_order_roughly() {
     let medium = medium();
     let rig = open(&medium, ripq());

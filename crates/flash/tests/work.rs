@@ -249,3 +249,70 @@ fn a_log_longer_than_the_table_of_void_versions_is_read_in_rounds() {
     );
     assert!(size_of::<LogRecord>() == 32);
 }
+
+#[test]
+fn a_move_that_is_broken_off_goes_on_with_the_rest() {
+    let medium = Arc::new(FaultyMedium::new(
+        4 << 20,
+        9,
+        FaultPlan {
+            delay: true,
+            ..FaultPlan::default()
+        },
+    ));
+    let mut options = options(Durability::Process);
+    options.layout = common::ripq();
+    options.buffers_max = 12;
+    let rig = Rig::open(&medium, KEYS * 4, &options);
+    for n in 0..KEYS * 4 {
+        rig.set(n, 2_000);
+        rig.settle();
+    }
+    // What stands at the two ends of a block is raised: more than one read brings it.
+    let geometry = rig.store().geometry();
+    let at = |n| {
+        let location = rig.index.location(n)?;
+        let block = geometry.block_of(location.offset)?;
+        Some((block, location.offset - geometry.block_offset(block)))
+    };
+    let is_at_an_end = |offset| !(8 << 10..40 << 10).contains(&offset);
+    let raised: Vec<(u64, u32)> = (0..KEYS * 4)
+        .filter_map(|n| Some((n, at(n)?)))
+        .filter(|(_, (_, offset))| is_at_an_end(*offset))
+        .map(|(n, (block, _))| (n, block))
+        .collect();
+    for (n, _) in &raised {
+        assert!(rig.get(*n).is_some());
+    }
+    rig.settle();
+    let work = rig.store().take_early_reclaim().expect("blocks are sealed");
+    let survivors = || rig.store().counts().survivors;
+    let before = survivors();
+    {
+        let future = rig.store().perform(&rig.device, &*rig.index, 1_000, work);
+        let mut future = std::pin::pin!(future);
+        while survivors() == before {
+            let done = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            assert!(done.is_pending(), "it had objects to move");
+            pumice_device::Device::turn(&rig.device, true).unwrap();
+        }
+    }
+    let is_moved = |(n, block): &&(u64, u32)| at(*n).is_some_and(|(now, _)| now != *block);
+    let (_, victim) = raised.iter().find(is_moved).expect("some were moved");
+    let of_victim: Vec<u64> = raised
+        .iter()
+        .filter(|(_, block)| block == victim)
+        .map(|(n, _)| *n)
+        .collect();
+    let moved = (survivors() - before) as usize;
+    assert!(
+        moved < of_victim.len(),
+        "{moved} of {}: it was dropped too late",
+        of_victim.len()
+    );
+    rig.settle();
+    for n in &of_victim {
+        assert!(rig.get(*n).is_some(), "key {n} was raised, and went");
+    }
+    rig.check_blocks();
+}

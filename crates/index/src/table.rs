@@ -35,6 +35,8 @@ const BUCKETS_PER_PAGE: usize = PAGE_BYTES / BUCKET_BYTES;
 const HEADER_BYTES: usize = 4;
 const PASSED_UNKNOWN: u16 = u16::MAX;
 
+type Bucket = [u8; BUCKET_BYTES];
+
 /// How the bits of an entry are divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableShape {
@@ -258,20 +260,18 @@ impl PackedTable {
         usize::try_from(wide >> self.shape.tag_bits).expect("below the number of buckets")
     }
 
-    fn bucket(&self, bucket: usize) -> &[u8] {
+    fn bucket(&self, bucket: usize) -> &Bucket {
         let page = self.pages[bucket / BUCKETS_PER_PAGE]
             .as_ref()
             .expect("no rebuild is under way");
-        let at = bucket % BUCKETS_PER_PAGE * BUCKET_BYTES;
-        &page.bytes()[at..at + BUCKET_BYTES]
+        &page.bytes().as_chunks().0[bucket % BUCKETS_PER_PAGE]
     }
 
-    fn bucket_mut(&mut self, bucket: usize) -> &mut [u8] {
+    fn bucket_mut(&mut self, bucket: usize) -> &mut Bucket {
         let page = self.pages[bucket / BUCKETS_PER_PAGE]
             .as_mut()
             .expect("no rebuild is under way");
-        let at = bucket % BUCKETS_PER_PAGE * BUCKET_BYTES;
-        &mut page.bytes_mut()[at..at + BUCKET_BYTES]
+        &mut page.bytes_mut().as_chunks_mut().0[bucket % BUCKETS_PER_PAGE]
     }
 
     fn count(&self, bucket: usize) -> usize {
@@ -299,10 +299,8 @@ impl PackedTable {
         let mut bucket = self.home(tag);
         for _ in 0..buckets {
             let bytes = self.bucket(bucket);
-            let mut matches = match_tags(bytes, usize::from(bytes[0]), low);
-            while matches != 0 {
-                let slot = matches.trailing_zeros() as usize;
-                matches &= matches - 1;
+            let count = usize::from(bytes[0]);
+            for slot in Matches::new(bytes, low).take_while(|slot| *slot < count) {
                 let rest = read_rest(bytes, shape, slot);
                 let payload = rest & shape.payload_mask();
                 if rest >> shape.payload_bits == high && accept(payload) {
@@ -453,30 +451,58 @@ struct Found {
     payload: u64,
 }
 
-fn read_passed(bucket: &[u8]) -> u16 {
+fn read_passed(bucket: &Bucket) -> u16 {
     u16::from_le_bytes([bucket[2], bucket[3]])
 }
 
-fn read_tag(bucket: &[u8], slot: usize) -> u16 {
+fn read_tag(bucket: &Bucket, slot: usize) -> u16 {
     let at = HEADER_BYTES + 2 * slot;
     u16::from_le_bytes([bucket[at], bucket[at + 1]])
 }
 
-fn read_rest(bucket: &[u8], shape: &TableShape, slot: usize) -> u64 {
-    let at = HEADER_BYTES + 2 * shape.per_bucket + slot * shape.rest_bytes;
-    let mut wide = [0; 8];
-    wide[..shape.rest_bytes].copy_from_slice(&bucket[at..at + shape.rest_bytes]);
-    u64::from_le_bytes(wide)
+/// Reads the eight bytes that end with the entry: one load, whatever the entry's length.
+fn read_rest(bucket: &Bucket, shape: &TableShape, slot: usize) -> u64 {
+    let end = HEADER_BYTES + 2 * shape.per_bucket + (slot + 1) * shape.rest_bytes;
+    let wide = bucket[end - 8..end].first_chunk().expect("eight bytes");
+    u64::from_le_bytes(*wide) >> (64 - 8 * shape.rest_bytes)
 }
 
-/// A bit for each of the first `count` slots whose low tag is `low`. Written so that the compiler vectorises it.
-fn match_tags(bucket: &[u8], count: usize, low: u16) -> u32 {
-    let mut mask = 0u32;
-    let tags = &bucket[HEADER_BYTES..HEADER_BYTES + 64];
-    for (slot, tag) in tags.as_chunks::<2>().0.iter().enumerate() {
-        mask |= u32::from(u16::from_le_bytes(*tag) == low) << slot;
+/// Slots of a bucket whose low tag is a wanted one, rising. Bit `16 i + k` stands for slot `4 k + i`: the tags are compared four
+/// at a time, in words of 64 bits.
+struct Matches(u64);
+
+impl Matches {
+    #[inline]
+    fn new(bucket: &Bucket, low: u16) -> Self {
+        const ONES: u64 = 0x0001_0001_0001_0001;
+        const LOW_BITS: u64 = 0x7FFF * ONES;
+        let wanted = u64::from(low) * ONES;
+        let words = bucket[HEADER_BYTES..HEADER_BYTES + 64].as_chunks::<8>().0;
+        let mut matches = 0;
+        for (k, word) in words.iter().enumerate() {
+            let differing = u64::from_le_bytes(*word) ^ wanted;
+            // The highest bit of each tag that differs in any; no sum carries into the next tag.
+            let any = ((differing & LOW_BITS) + LOW_BITS) | differing;
+            matches |= (!any >> 15 & ONES) << k;
+        }
+        Self(matches)
     }
-    mask & ((1u64 << count) - 1) as u32
+}
+
+impl Iterator for Matches {
+    type Item = usize;
+
+    #[inline]
+    fn next(&mut self) -> Option<usize> {
+        if self.0 == 0 {
+            return None;
+        }
+        let halves = self.0 | self.0 >> 32;
+        let k = ((halves | halves >> 16) & 0xFF).trailing_zeros();
+        let i = (self.0 >> k & 0x0001_0001_0001_0001).trailing_zeros() / 16;
+        self.0 ^= 1 << (16 * i + k);
+        Some((4 * k + i) as usize)
+    }
 }
 
 #[cfg(test)]

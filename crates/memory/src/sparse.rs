@@ -16,34 +16,24 @@ use std::sync::OnceLock;
 #[derive(Debug)]
 pub struct SparseBuf {
     len: usize,
-    /// What the buffer was made with. Read without a lock as long as nothing was put.
+    /// What the buffer was made with, part by part. Read without a lock as long as nothing was put.
     given: Packed,
     /// From the first put on, all parts, those of `given` included.
     puts: OnceLock<Box<Mutex<Puts>>>,
 }
 
 impl SparseBuf {
-    /// A buffer of `len` bytes that holds the parts that `visit` shows to its argument: offset and bytes, in rising
-    /// order, none empty, none overlapping another. Parts that touch become one. `visit` is called twice and must
-    /// show the same parts.
+    /// Adds a part to a buffer that is being made, behind all parts that it has; parts that touch become one.
     ///
     /// # Panics
-    /// Where parts are out of order or reach past the end, or the end is past 4 GiB.
-    pub fn with_parts(len: usize, visit: impl Fn(&mut dyn FnMut(usize, &[u8]))) -> Self {
-        let given = Packed::new(|show| {
-            visit(&mut |at, bytes| {
-                assert!(
-                    at.checked_add(bytes.len()).is_some_and(|end| end <= len),
-                    "part past the end of a buffer"
-                );
-                show(at, bytes);
-            });
-        });
-        Self {
-            len,
-            given,
-            puts: OnceLock::new(),
-        }
+    /// Where parts are out of order, or reach past the end, or something was put already.
+    pub fn push_part(&mut self, at: usize, bytes: &[u8]) {
+        assert!(
+            at.checked_add(bytes.len()).is_some_and(|end| end <= self.len),
+            "part past the end of a buffer"
+        );
+        assert!(self.puts.get().is_none(), "parts come before puts");
+        self.given.push(at, bytes);
     }
 
     /// The real parts that overlap `at..at + len`, cut to it, with offsets relative to `at`.
@@ -216,7 +206,7 @@ mod tests {
                 // The second and third part touch.
                 let given: [(usize, &[u8]); 4] =
                     [(0, &[1; 70]), (500, &[2; 40]), (540, &[3; 9]), (2990, &[4; 10])];
-                buf = SparseBuf::with_parts(LEN, |show| given.iter().for_each(|(at, part)| show(*at, part)));
+                given.iter().for_each(|(at, part)| buf.push_part(*at, part));
                 for (put, (at, part)) in given.iter().enumerate() {
                     let put = if put == 2 { 1 } else { put };
                     model[*at..at + part.len()].fill(Some((put, part[0])));
@@ -266,7 +256,9 @@ mod tests {
     fn lent_bytes_stay_where_they_are_while_other_threads_put() {
         const THREADS: usize = 4;
         const PUTS: usize = 2000;
-        let buf = SparseBuf::with_parts(THREADS * PUTS * 64 + 64, |show| show(0, &[9; 64]));
+        let mut buf = SparseBuf::with_len(THREADS * PUTS * 64 + 64);
+        buf.push_part(0, &[9; 64]);
+        let buf = buf;
         let given = buf.bytes(0, 64).expect("real bytes");
         std::thread::scope(|scope| {
             for thread in 0..THREADS {
@@ -309,7 +301,8 @@ mod tests {
 
     #[test]
     fn a_reset_forgets_what_a_buffer_was_made_with() {
-        let mut buf = SparseBuf::with_parts(4096, |show| show(10, b"given"));
+        let mut buf = SparseBuf::with_len(4096);
+        buf.push_part(10, b"given");
         assert_eq!(buf.bytes(11, 3), Some(&b"ive"[..]));
         buf.reset();
         assert_eq!(buf.payload(11, 3), Some(Payload::Void(3)));
@@ -318,6 +311,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "past the end")]
     fn parts_past_the_end_are_refused() {
-        SparseBuf::with_parts(4096, |show| show(4090, b"7 bytes"));
+        SparseBuf::with_len(4096).push_part(4090, b"7 bytes");
     }
 }

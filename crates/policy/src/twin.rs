@@ -91,7 +91,7 @@ impl ExactPolicy for Twin {
             return false;
         }
         let accesses = self.count(object);
-        self.queue.hit(object, accesses, self.policy.as_ref())
+        self.queue.hit(object, accesses, None, self.policy.as_ref())
     }
 
     fn insert(&mut self, object: ObjectNumber, size: u64) -> Insertion {

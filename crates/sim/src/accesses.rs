@@ -15,7 +15,7 @@ pub struct Access {
     /// Its size, never 0, in the replay's unit: that of its first request, or, under [`OpsMode::AsRecorded`] for a trace
     /// with sizes, that of this request.
     pub size: u64,
-    /// Its number, dense from 0 in order of first use.
+    /// Its number, dense from 0 in order of first use; 0 where objects are not told apart.
     pub object: u32,
     /// What the request does.
     pub op: Op,
@@ -32,14 +32,16 @@ pub struct Survey {
     pub footprint: u64,
 }
 
-/// Streams the accesses of a trace. Memory: that of [`ObjectNumbers`], and 8 bytes per object where sizes differ.
+/// Streams the accesses of a trace. Memory: that of [`ObjectNumbers`], and 8 bytes per object where sizes differ; none where
+/// objects are not told apart ([`Accesses::tell_objects_apart`]).
 pub struct Accesses<'a> {
     trace: &'a Trace,
     rules: &'a ReplayRules,
     reader: Box<dyn RequestReader>,
     sizing: Sizing,
     batch: Vec<Request>,
-    numbers: ObjectNumbers,
+    /// `None` where objects are not told apart.
+    numbers: Option<ObjectNumbers>,
     /// Size of every object at its first request; empty if all have the same.
     first_sizes: Vec<u64>,
     footprint: u64,
@@ -77,7 +79,7 @@ impl<'a> Accesses<'a> {
             reader,
             sizing,
             batch: Vec::with_capacity(BATCH_REQUESTS),
-            numbers: ObjectNumbers::new(),
+            numbers: Some(ObjectNumbers::new()),
             first_sizes: Vec::new(),
             footprint: 0,
         })
@@ -101,9 +103,30 @@ impl<'a> Accesses<'a> {
         self.reader.progress()
     }
 
-    /// Distinct objects so far.
+    /// Distinct objects so far; 0 where they are not told apart.
     pub fn objects(&self) -> u64 {
-        u64::from(self.numbers.len())
+        self.numbers.as_ref().map_or(0, |numbers| numbers.len().into())
+    }
+
+    /// The size of every object, where all have the same.
+    pub fn object_size(&self) -> Option<u64> {
+        match self.sizing {
+            Sizing::Same(size) => Some(size),
+            _ => None,
+        }
+    }
+
+    /// Whether objects are told apart from now on. If not, accesses have no numbers, a survey counts accesses alone, and no
+    /// memory is taken for each object. Where sizes differ they always are, since sizes go by the object.
+    pub fn tell_objects_apart(&mut self, apart: bool) {
+        if self.object_size().is_none() {
+            return;
+        }
+        if apart {
+            self.numbers.get_or_insert_default();
+        } else {
+            self.numbers = None;
+        }
     }
 
     /// Replaces the content of `out` with the next accesses; returns whether there were any, which is so until the end
@@ -121,6 +144,15 @@ impl<'a> Accesses<'a> {
                 self.batch.retain(|request| request.op != Op::Delete);
             }
             let numbered = match (self.sizing, self.rules.ops) {
+                (Sizing::Same(size), _) if self.numbers.is_none() => {
+                    out.extend(self.batch.iter().map(|request| Access {
+                        key: request.key,
+                        size,
+                        object: 0,
+                        op: request.op,
+                    }));
+                    Some(())
+                }
                 (Sizing::Same(size), _) => self.number(out, |_, _, _| size),
                 (Sizing::Drawn, _) | (Sizing::Recorded, OpsMode::Lookup) => self
                     .number(out, |first_sizes, object, _| {
@@ -140,7 +172,8 @@ impl<'a> Accesses<'a> {
         Ok(true)
     }
 
-    /// Reads the whole trace, then returns to its start; objects keep their numbers. `progress` is called now and then.
+    /// Reads the whole trace, then returns to its start; objects keep their numbers. `progress` is called now and then. Where
+    /// objects are not told apart, there are 0 of them with a footprint of 0.
     ///
     /// # Errors
     /// As [`next_batch`](Accesses::next_batch), and those of opening the trace again.
@@ -166,9 +199,10 @@ impl<'a> Accesses<'a> {
         out: &mut Vec<Access>,
         size_of: impl Fn(&[u64], u32, &Request) -> u64,
     ) -> Option<()> {
-        self.numbers.touch(self.batch.iter().map(|request| request.key));
+        let numbers = self.numbers.get_or_insert_default();
+        numbers.touch(self.batch.iter().map(|request| request.key));
         for request in &self.batch {
-            let (object, new) = self.numbers.number(request.key)?;
+            let (object, new) = numbers.number(request.key)?;
             if new {
                 let first = match (self.sizing, &self.rules.missing_sizes) {
                     (Sizing::Same(size), _) => size,

@@ -110,7 +110,7 @@ fn replay<P: ExactPolicy>(
         warmup,
         passes,
         ..
-    } = prepare(trace, &options.rules, &options.size, progress)?;
+    } = prepare(trace, &options.rules, &options.size, true, progress)?;
     let mut policy = new(capacity);
     let mut counts = Counts::after(warmup);
     let mut report_progress = |accesses: &Accesses<'_>| {

@@ -5,8 +5,10 @@
 
 use std::future::Future;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use pumice::{
@@ -76,11 +78,13 @@ pub fn replay_flash(
 ) -> Result<Report, SimError> {
     debug_assert!(!matches!(options.rules.missing_sizes, MissingSizes::Unit));
     let start = Instant::now();
-    let prepared = prepare(trace, &options.rules, &options.size, progress)?;
+    let prepared = prepare(trace, &options.rules, &options.size, false, progress)?;
     let capacity = prepared.capacity;
     match &options.device {
         ReplayDevice::Sim => {
-            let device = SparseDevice::new(Arc::new(SparseMedium::new(whole_sectors(capacity))));
+            let blocks_start = plan(options, capacity)?.block_offset(0);
+            let medium = SparseMedium::with_grid(whole_sectors(capacity), blocks_start);
+            let device = SparseDevice::new(Arc::new(medium));
             if options.superblock_blocks == 0 {
                 return replay(trace, options, prepared, Stage::of(device), start, progress);
             }
@@ -212,6 +216,12 @@ impl<D: Device + Clone> Replay<D> {
     }
 
     fn block_on<T>(&self, future: impl Future<Output = T>) -> Result<T, SimError> {
+        let mut future = pin!(future);
+        // On a simulated device most are done at once, and need no waker.
+        let first = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        if let Poll::Ready(value) = first {
+            return Ok(value);
+        }
         self.executor
             .block_on(future, park(&self.cx.device))
             .map_err(|source| SimError::DeviceIo {
@@ -317,6 +327,10 @@ fn replay<D: Device + Clone>(
     let mut object_bytes = 0;
     let mut entries_resident: u128 = 0;
     let mut large = false;
+    let is_large = |size: u64| size > geometry.record_max() - 64;
+    // Where no object can be large, nobody asks which there were.
+    let asks_for_objects = accesses.object_size().is_none_or(is_large);
+    accesses.tell_objects_apart(asks_for_objects);
     let mut keys_seen: Vec<u64> = Vec::new();
     let mut long_value = Vec::new();
     let mut batch: Vec<Access> = Vec::with_capacity(BATCH_REQUESTS);
@@ -328,12 +342,12 @@ fn replay<D: Device + Clone>(
                 reads = Reads::default();
             }
             counts.next_request();
-            if access.object as usize == keys_seen.len() {
+            if asks_for_objects && access.object as usize == keys_seen.len() {
                 keys_seen.push(access.key);
             }
             let key = access.key.to_le_bytes();
             let size = usize::try_from(access.size).unwrap_or(usize::MAX);
-            large |= access.size > geometry.record_max() - 64;
+            large |= is_large(access.size);
             let value = if filler.is_empty() {
                 Payload::Void(size)
             } else if size <= filler.len() {

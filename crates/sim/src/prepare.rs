@@ -32,7 +32,8 @@ pub struct Prepared<'a> {
     pub passes: u32,
 }
 
-/// Opens `trace` and resolves `size` and the warm-up, with a first pass over the trace if either needs it.
+/// Opens `trace` and resolves `size` and the warm-up, with a first pass over the trace if either needs it. `objects`: the
+/// replay tells objects apart by their numbers.
 ///
 /// # Errors
 /// Those of reading the trace; [`SimError::ReadOnce`] for a pipe that needs two passes; those of
@@ -41,9 +42,11 @@ pub fn prepare<'a>(
     trace: &'a Trace,
     rules: &'a ReplayRules,
     size: &CacheSize,
+    objects: bool,
     progress: &mut dyn FnMut(ReplayProgress),
 ) -> Result<Prepared<'a>, SimError> {
     let mut accesses = Accesses::open(trace, rules)?;
+    accesses.tell_objects_apart(objects || size.needs_footprint());
     let reason = if size.needs_footprint() {
         "a size in percent"
     } else if !rules.warmup.is_none() {

@@ -189,13 +189,16 @@ fn file(directory: &Path, name: &str) -> Result<Workload, String> {
     })
 }
 
-/// Traces after CacheLib's published distributions, with few keys: so many that the flash has more than 512 blocks of the
-/// smallest size, and so many requests that the measured half fills it more than 5 times.
+/// Traces after CacheLib's published distributions: so many keys that blocks are of a megabyte and more where objects are large,
+/// and so many requests that the measured half fills the flash more than 5 times.
 fn generated(directory: &Path, quick: bool) -> Vec<(&'static str, String)> {
     let numbers = if quick {
         [("cdn", 4_000, 40_000), ("kvcache_reg", 500_000, 400_000)]
     } else {
-        [("cdn", 20_000, 400_000), ("kvcache_reg", 2_000_000, 5_000_000)]
+        [
+            ("cdn", 1_500_000, 6_000_000),
+            ("kvcache_reg", 3_000_000, 12_000_000),
+        ]
     };
     numbers
         .into_iter()

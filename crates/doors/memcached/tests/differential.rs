@@ -61,12 +61,15 @@ fn answer(socket: &Path, case: &[u8]) -> String {
     normal(&String::from_utf8_lossy(&all))
 }
 
-/// Replaces what no two servers have in common: CAS uniques.
+/// Replaces what no two servers have in common: CAS uniques, and of me all fields but the expiry of what never expires.
 fn normal(answer: &str) -> String {
     answer
         .split_inclusive("\r\n")
         .map(|line| {
             let words: Vec<&str> = line.split(' ').collect();
+            if words[0] == "ME" {
+                return format!("{} <fields>\r\n", words[..3].join(" "));
+            }
             let words = words.iter().enumerate().map(|(at, word)| {
                 let unique = (at == 4 && words[0] == "VALUE")
                     || (at > 0 && ["HD", "VA"].contains(&words[0]) && word.starts_with('c'));
@@ -197,6 +200,10 @@ fn cases() -> Vec<Vec<u8>> {
         "set a 0 0 1\r\n1\r\nmd a k b O1\r\n",
         "set a 0 0 1\r\n1\r\nmd YQ== k b O1\r\nget a\r\n",
         "md a v\r\nmd a !\r\nmd a C\r\nmd a Cx\r\nmd a x\r\nmd a T30\r\nmd a O12345678901234567890123456789012\r\n",
+        "me\r\nme a\r\nme a q k O1\r\nmn\r\nme YQ== b\r\nme YQ== k b\r\nme YQ== bx\r\n",
+        "me YQ b\r\nme a b b\r\nme  a   b  \r\nmn\r\n",
+        "set a 5 0 3\r\nabc\r\nme a\r\nme  a  \r\nme a b\r\nme a q z ! v v b\r\nmg a t f\r\n",
+        "ms Ag== 2 b\r\nhi\r\nme Ag== b\r\nme Ag==\r\nset \x10\tx 0 -1 1\r\na\r\nme \x10\tx\r\n",
         "mx\r\n",
     ];
     let mut cases: Vec<Vec<u8>> = texts.iter().map(|text| text.as_bytes().to_vec()).collect();
@@ -210,6 +217,8 @@ fn cases() -> Vec<Vec<u8>> {
         ),
         format!("mg {long} v\r\nms {long} 2\r\nhi\r\nmd {long}\r\n"),
         format!("mg {} b k\r\n", "Y".repeat(252)),
+        format!("me {full}\r\nme {long}\r\nme {} b\r\n", "Y".repeat(252)),
+        format!("me a{}\r\n", " s".repeat(30)),
         format!("set a 0 0 1\r\n1\r\nset a 0 0 2000000\r\n{big}\r\nget a\r\n"),
         format!("set a 0 0 1\r\n1\r\nset a 0 0 2000000 noreply\r\n{big}\r\nget a\r\n"),
         format!("set a 0 0 1\r\n1\r\nadd a 0 0 2000000\r\n{big}\r\nget a\r\n"),

@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Server, config, script};
+use pumice::{CacheOptions, FlashWrite, Layout, LayoutOptions};
 
 #[test]
 fn mg_answers_what_the_flags_ask_for() {
@@ -99,6 +100,92 @@ fn base64_keys_may_hold_any_byte() {
             ("mg AAEgDQo= b v k\r\n", "VA 2 kAAEgDQo= b\r\nhi\r\n"),
         ],
     );
+}
+
+#[test]
+fn me_says_where_an_object_is() {
+    let server = Server::start(config());
+    script(
+        &server,
+        &[
+            ("me a\r\n", "EN\r\n"),
+            ("me a q k O1\r\n", "EN\r\n"),
+            ("set a 5 100 3\r\nabc\r\n", "STORED\r\n"),
+            ("me a\r\n", "ME a exp=100 cas=# size=3 tier=both written=no\r\n"),
+            (
+                "me YQ== b\r\n",
+                "ME YQ== exp=100 cas=# size=3 tier=both written=no\r\n",
+            ),
+            ("me YQ==\r\n", "EN\r\n"),
+            ("touch a 0\r\n", "TOUCHED\r\n"),
+            ("me a\r\n", "ME a exp=-1 cas=# size=3 tier=both written=no\r\n"),
+            ("me YQ b\r\n", "CLIENT_ERROR bad command line format\r\n"),
+            ("touch a -1\r\n", "TOUCHED\r\n"),
+            ("me a\r\n", "EN\r\n"),
+        ],
+    );
+    let mut client = server.client();
+    let unique = client.ask("ms a 1 c\r\n1\r\n", "HD c#\r\n")[0];
+    let fields = client.ask("me a\r\n", "ME a exp=-1 cas=# size=1 tier=both written=no\r\n");
+    assert_eq!(fields, [unique]);
+    server.clock.advance_secs(7);
+    client.ask("ms a 1 T100\r\n1\r\n", "HD\r\n");
+    server.clock.advance_secs(30);
+    client.ask("me a\r\n", "ME a exp=70 cas=# size=1 tier=both written=no\r\n");
+    server.stop();
+}
+
+#[test]
+fn me_follows_an_object_to_flash() {
+    let ripq = LayoutOptions::new(Layout::Ripq, None, None, None).expect("these go together");
+    let one_tier = |flash_write, dram_bytes| CacheOptions {
+        flash_write,
+        dram_bytes,
+        layout: ripq,
+        block_bytes: Some(64 << 10),
+        buffers_max: 16,
+        ..CacheOptions::default()
+    };
+    let value = "x".repeat(10_000);
+    let fill = |server: &Server| {
+        let mut client = server.client();
+        for number in 0..50 {
+            client.ask(format!("set f{number} 0 0 10000\r\n{value}\r\n"), "STORED\r\n");
+        }
+        client
+    };
+
+    // Without a DRAM tier: in a buffer everything is known, on the device its place.
+    let server = Server::start_with(config(), one_tier(FlashWrite::Insertion, 0));
+    let mut client = server.client();
+    client.ask("set a 0 0 3\r\nabc\r\n", "STORED\r\n");
+    client.ask(
+        "me a\r\n",
+        "ME a exp=-1 cas=# size=3 tier=flash written=no position=#.#\r\n",
+    );
+    let mut client = fill(&server);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    // Writing a block is another task's; until it has, the buffer answers.
+    let position = loop {
+        client.send("me a\r\nmn\r\n");
+        let said = client.line();
+        client.expect("MN\r\n");
+        if let Some(position) = said.strip_prefix("ME a tier=flash written=yes position=") {
+            break position.to_owned();
+        }
+        assert!(std::time::Instant::now() < deadline, "{said}");
+    };
+    assert!(position.len() == 5 && position.parse().is_ok_and(|at: f64| (0.0..=1.0).contains(&at)));
+    let counts = server.stats().counts();
+    assert_eq!((counts.cmd_get, counts.get_hits, counts.get_misses), (0, 0, 0));
+    assert!(counts.cmd_meta >= 2, "{counts:?}");
+    server.stop();
+
+    // What only the DRAM tier has.
+    let server = Server::start_with(config(), one_tier(FlashWrite::Eviction, 64 << 20));
+    let mut client = fill(&server);
+    client.ask("me f1\r\n", "ME f1 exp=-1 cas=# size=10000 tier=dram\r\n");
+    server.stop();
 }
 
 #[test]

@@ -187,6 +187,8 @@ pub(super) fn decode_bin(fields: &mut Fields<'_>) -> Option<Bin> {
 }
 
 pub(super) const KEY_BYTES: usize = 21;
+/// Keys that are written at a time.
+pub(crate) const KEYS_BATCH: usize = 4096;
 
 pub(super) fn encode_key(key: &SavedKey, out: &mut Vec<u8>) {
     out.extend_from_slice(&key.hash.to_le_bytes());

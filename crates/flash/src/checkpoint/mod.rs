@@ -14,7 +14,7 @@ mod format;
 mod reader;
 mod writer;
 
-pub(crate) use format::{BlockRole, BlockRow, Head};
+pub(crate) use format::{BlockRole, BlockRow, Head, KEYS_BATCH};
 pub(crate) use reader::StreamReader;
 
 use crate::Mappings;
@@ -69,7 +69,7 @@ impl<B: Buffer> FlashStore<B> {
             writer.write(&bytes).await?;
         }
         if self.layout().layout == Layout::Sipq {
-            self.write_keys(&mut writer, clean).await?;
+            self.write_keys(&mut writer).await?;
         }
         writer.finish().await?;
         if self.durability() == Durability::Power {
@@ -123,26 +123,29 @@ impl<B: Buffer> FlashStore<B> {
         Ok(())
     }
 
-    /// The keys of the virtual cache, from the lowest: at a clean stop, when nothing changes any more. After a crash the virtual
-    /// cache starts empty.
+    /// The keys of the virtual cache, from the lowest. What moves between two batches may be in both or in neither; at a clean
+    /// stop nothing moves.
     async fn write_keys<D: Device<Buf = B>, M: Mappings>(
         &self,
         writer: &mut StreamWriter<'_, B, D, M>,
-        clean: bool,
     ) -> io::Result<()> {
-        let keys: Vec<SavedKey> = match &self.order.lock().virtual_cache {
-            Some(keys) if clean => keys.save().collect(),
-            _ => Vec::new(),
-        };
         let mut bytes = Vec::new();
         bytes.extend_from_slice(&self.layout().policy_checksum().to_le_bytes());
-        bytes.extend_from_slice(&(keys.len() as u64).to_le_bytes());
-        for batch in keys.chunks(4096) {
+        let mut below = 0;
+        loop {
+            let batch: Vec<SavedKey> = match &self.order.lock().virtual_cache {
+                Some(keys) => keys.save_from(below).take(format::KEYS_BATCH).collect(),
+                None => Vec::new(),
+            };
+            below += batch.iter().map(|key| u64::from(key.bytes)).sum::<u64>();
+            bytes.extend_from_slice(&(batch.len() as u32).to_le_bytes());
             batch.iter().for_each(|key| format::encode_key(key, &mut bytes));
             writer.write(&bytes).await?;
             bytes.clear();
+            if batch.is_empty() {
+                return Ok(());
+            }
         }
-        writer.write(&bytes).await
     }
 
     /// Gives up the checkpoint before the newest, so that no later start can fall back to it.

@@ -1,8 +1,8 @@
 //! Reading a checkpoint's stream back.
 
 use super::format::{
-    BlockRole, BlockRow, HEAD_BYTES, Head, KEY_BYTES, NO_BLOCK, PART_HEADER_BYTES, PLACE_BYTES, PartHeader,
-    RANK_BYTES, RANKS_HEAD_BYTES, ROW_BYTES, chunk_bytes, decode_bin, decode_key, decode_place,
+    BlockRole, BlockRow, HEAD_BYTES, Head, KEY_BYTES, KEYS_BATCH, NO_BLOCK, PART_HEADER_BYTES, PLACE_BYTES,
+    PartHeader, RANK_BYTES, RANKS_HEAD_BYTES, ROW_BYTES, chunk_bytes, decode_bin, decode_key, decode_place,
     decode_sample, mix,
 };
 use crate::OpenError;
@@ -196,12 +196,17 @@ impl<'a, D: Device> StreamReader<'a, D> {
         mut visit: impl FnMut(SavedKey),
     ) -> Result<(), OpenError> {
         const DAMAGED: OpenError = OpenError::Checkpoint("its keys are damaged");
-        let bytes = self.take(12).await?;
-        let mut fields = Fields(&bytes);
-        let is_same = fields.u32().ok_or(DAMAGED)? == policy;
-        let mut left = usize::try_from(fields.u64().ok_or(DAMAGED)?).map_err(|_| DAMAGED)?;
-        while left > 0 {
-            let batch = left.min(4096);
+        let bytes = self.take(4).await?;
+        let is_same = Fields(&bytes).u32().ok_or(DAMAGED)? == policy;
+        loop {
+            let bytes = self.take(4).await?;
+            let batch = Fields(&bytes).u32().ok_or(DAMAGED)? as usize;
+            if batch == 0 {
+                return Ok(());
+            }
+            if batch > KEYS_BATCH {
+                return Err(DAMAGED);
+            }
             let bytes = self.take(batch * KEY_BYTES).await?;
             let mut fields = Fields(&bytes);
             for _ in 0..batch {
@@ -211,9 +216,7 @@ impl<'a, D: Device> StreamReader<'a, D> {
                     ..key
                 });
             }
-            left -= batch;
         }
-        Ok(())
     }
 
     /// Reads a counted list. Its checksum may not have been seen yet, so its length is not trusted.

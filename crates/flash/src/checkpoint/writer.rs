@@ -169,17 +169,17 @@ impl<B: Buffer> FlashStore<B> {
                 }
             }
             if let Some(work) = self.claim_early_reclaim(false) {
-                self.reclaim_early(device, mappings, now).await;
+                self.reclaim_early(device, mappings, now, work.claim()).await;
                 work.finish(|_| {});
             } else {
                 let busy = {
                     let structure = self.shared.structure.lock();
-                    structure.reclaiming || !structure.to_seal.is_empty()
+                    structure.reclaiming > 0 || !structure.to_seal.is_empty()
                 };
                 if !busy {
                     break;
                 }
-                self.wait_for(|structure| !structure.reclaiming || structure.free.len() >= 2)
+                self.wait_for(|structure| structure.reclaiming == 0 || structure.free.len() >= 2)
                     .await;
             }
         }

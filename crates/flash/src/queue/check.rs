@@ -60,19 +60,19 @@ impl Queue {
     /// # Panics
     /// Where a section is above 2α and its largest place, or two neighbours are below α.
     pub fn check_balance(&self) {
-        let total = self.bytes as f64;
+        let (total, least) = (self.bytes, self.section_bytes_min());
         for (at, section) in self.sections.iter().enumerate() {
             let places = section.order.iter().map(|id| self.places[*id as usize].bytes());
             let largest = places.max().unwrap_or(0);
             let bytes = section.bytes;
             assert!(
-                bytes as f64 <= 2.0 * self.shape.alpha * total + largest as f64,
+                bytes as f64 <= 2.0 * least + largest as f64,
                 "section {at} has {bytes} of {total}, and a place of {largest}"
             );
             if let Some(next) = self.sections.get(at + 1) {
                 let pair = bytes + next.bytes;
                 assert!(
-                    pair as f64 >= self.shape.alpha * total,
+                    pair as f64 >= least,
                     "sections {at} and {} have {pair} of {total}",
                     at + 1
                 );

@@ -13,7 +13,8 @@
 //!   needs none: an increase goes to the very place where its priority falls, not to the head of the section. When
 //!   the virtual part of a place is full (`granule` bytes) it becomes a place of its own, directly below.
 //! - *Insertion between points.* The paper takes the head of the section that the priority falls into: up to a section too high.
-//!   Here it is the nearer of that point and the next one below.
+//!   Here it is the nearer of that point and the next one below; and when a point's block is full, the new one is put where
+//!   insertions of late were wanted, not directly above: no data moves, only the boundary between two sections.
 //! - A section splits where the split leaves a boundary nearest to its middle, on blocks as the paper has it; a merged section
 //!   takes the lower one's buffer over where the upper has none.
 
@@ -27,6 +28,9 @@ use sums::Sums;
 /// Number of a place; there is no place 0.
 type PlaceId = u32;
 
+/// Fewest full blocks that a section should have.
+const SECTION_BLOCKS_MIN: f64 = 4.0;
+
 /// What an object's mapping says of its virtual place: 0 is none.
 pub type Mark = u32;
 
@@ -39,6 +43,9 @@ pub enum Seat {
     Virtual(Mark),
 }
 
+/// Insertions that count for where the next ones are wanted.
+const INSERTIONS_AVERAGED: f64 = 32.0;
+
 /// How a queue is shaped.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueShape {
@@ -46,7 +53,7 @@ pub struct QueueShape {
     pub alpha: f64,
     /// Marks are below this; 1: there is no virtual content.
     pub marks: u32,
-    /// Bytes of virtual content at which a place is full, at least.
+    /// Bytes of a block. Virtual content of as many is a full place.
     pub granule: u64,
 }
 
@@ -79,6 +86,8 @@ struct Section {
     order: Vec<PlaceId>,
     sums: Sums,
     bytes: u64,
+    /// Where what was inserted here lately was to go, in [0, 1], on average; `None` before the first.
+    wanted: Option<f64>,
 }
 
 /// What the owner of the blocks must do after a change of sections.
@@ -216,11 +225,68 @@ impl Queue {
         self.place_block(place, block);
     }
 
-    /// The active block of a section is full: a new, empty place above it becomes the insertion point.
+    /// Notes where something that goes to a section's insertion point should have gone.
+    pub fn note_insertion(&mut self, section: usize, priority: f64) {
+        let wanted = &mut self.sections[section].wanted;
+        let before = wanted.unwrap_or(priority);
+        *wanted = Some(before + (priority - before) / INSERTIONS_AVERAGED);
+    }
+
+    /// The active block of a section is full: a new, empty place above it becomes the insertion point. It need not be directly above:
+    /// nothing stands in it yet, so it is put where insertions are wanted.
     pub fn seal(&mut self, section: usize) {
+        self.steer(section);
         let active = self.new_place();
-        self.sections[section].order.push(active);
-        self.renumber(section);
+        let order = &mut self.sections[section].order;
+        order.push(active);
+        let first = order.len() - 1;
+        self.renumber_behind(section, first);
+    }
+
+    /// Moves the boundary above a section, whose last place is about to be covered by a new one, towards where insertions are
+    /// wanted; no section becomes too large or too small by that.
+    fn steer(&mut self, number: usize) {
+        let Some(wanted) = self.sections[number]
+            .wanted
+            .filter(|_| number + 1 < self.sections.len())
+        else {
+            return;
+        };
+        let wanted = wanted * self.bytes as f64;
+        let least = (self.section_bytes_min() / 2.0) as u64;
+        let most = (self.section_bytes_min() * 2.0) as u64;
+        let mut head: u64 = self.sections[..=number].iter().map(|section| section.bytes).sum();
+        let (mut lower, mut upper) = (self.sections[number].bytes, self.sections[number + 1].bytes);
+        let mut has_moved = false;
+        loop {
+            let is_up = wanted > head as f64;
+            let from = &self.sections[if is_up { number + 1 } else { number }].order;
+            // The last place of the upper section is its insertion point, and one place must stay below.
+            let Some(place) = (if is_up { from.first() } else { from.last() }).filter(|_| from.len() > 1)
+            else {
+                break;
+            };
+            let bytes = self.places[*place as usize].bytes();
+            let is_nearer = (wanted - head as f64).abs() > bytes as f64 / 2.0;
+            let (shrinks, grows) = if is_up { (upper, lower) } else { (lower, upper) };
+            if !is_nearer || shrinks < least + bytes || grows + bytes > most {
+                break;
+            }
+            if is_up {
+                let place = self.sections[number + 1].order.remove(0);
+                self.sections[number].order.push(place);
+                (head, lower, upper) = (head + bytes, lower + bytes, upper - bytes);
+            } else {
+                let place = self.sections[number].order.pop().expect("more than one");
+                self.sections[number + 1].order.insert(0, place);
+                (head, lower, upper) = (head - bytes, lower - bytes, upper + bytes);
+            }
+            has_moved = true;
+        }
+        if has_moved {
+            self.renumber(number);
+            self.renumber(number + 1);
+        }
     }
 
     /// Counts an object in a seat.
@@ -304,8 +370,8 @@ impl Queue {
         }
         let mut at = 0;
         while at < self.sections.len() {
-            let share_max = 2.0 * self.shape.alpha * self.bytes as f64;
-            if self.sections[at].bytes as f64 > share_max
+            let least = self.section_bytes_min();
+            if self.sections[at].bytes as f64 > 2.0 * least
                 && self.sections.len() < self.sections_max()
                 && self.split(at)
             {
@@ -317,13 +383,20 @@ impl Queue {
                 .take(2)
                 .map(|section| section.bytes)
                 .sum();
-            if at + 1 < self.sections.len() && (pair as f64) < self.shape.alpha * self.bytes as f64 {
+            if at + 1 < self.sections.len() && (pair as f64) < least {
                 self.merge(at, &mut event);
                 at = at.saturating_sub(1);
                 continue;
             }
             at += 1;
         }
+    }
+
+    /// Sections below this merge with a neighbour, above twice of it they split. While the queue fills, a share of it would be
+    /// less than a block, and every few insertions would end a section and seal a block that is nearly empty.
+    fn section_bytes_min(&self) -> f64 {
+        let blocks = SECTION_BLOCKS_MIN * self.shape.granule as f64;
+        (self.shape.alpha * self.bytes as f64).max(blocks)
     }
 
     /// The most sections: 2/α + 1.
@@ -437,7 +510,7 @@ impl Queue {
         };
         self.marked[mark as usize] = id;
         self.sections[section].order.insert(at, id);
-        self.renumber(section);
+        self.renumber_behind(section, at);
     }
 
     /// Gives back the mark of a place without virtual content, and the place if nothing is left of it.
@@ -452,9 +525,10 @@ impl Queue {
         let is_active = self.active(section) == id;
         let place = &self.places[id as usize];
         if place.is_bare() && place.device_bytes == 0 && !is_active {
-            self.sections[section].order.remove(place.at as usize);
+            let at = place.at as usize;
+            self.sections[section].order.remove(at);
             self.free_places.push(id);
-            self.renumber(section);
+            self.renumber_behind(section, at);
         }
     }
 
@@ -515,18 +589,24 @@ impl Queue {
     }
 
     fn renumber(&mut self, number: usize) {
+        self.renumber_behind(number, 0);
+        let places = self.sections[number].order.iter();
+        let bytes = places.map(|id| self.places[*id as usize].bytes()).sum();
+        self.sections[number].bytes = bytes;
+    }
+
+    /// Tells the places of a section from position `first` on where they are. The section's bytes have not changed.
+    fn renumber_behind(&mut self, number: usize, first: usize) {
         let section = &mut self.sections[number];
-        section.bytes = 0;
-        for (at, id) in section.order.iter().enumerate() {
+        let behind = &section.order[first..];
+        for (at, id) in (first as u32..).zip(behind) {
             let place = &mut self.places[*id as usize];
             place.section = number as u32;
-            place.at = at as u32;
-            section.bytes += place.bytes();
+            place.at = at;
         }
         let places = &self.places;
-        section
-            .sums
-            .rebuild(section.order.iter().map(|id| places[*id as usize].bytes()));
+        let bytes = behind.iter().map(|id| places[*id as usize].bytes());
+        section.sums.rebuild(first, bytes);
     }
 
     fn new_place(&mut self) -> PlaceId {

@@ -8,15 +8,19 @@ pub(super) struct Sums {
 }
 
 impl Sums {
-    /// Starts over with these values.
-    pub(super) fn rebuild(&mut self, values: impl Iterator<Item = u64>) {
-        self.tree.clear();
-        self.tree.extend(values);
-        for at in 0..self.tree.len() {
-            let parent = at | (at + 1);
-            if parent < self.tree.len() {
-                self.tree[parent] += self.tree[at];
+    /// Starts over with these values in place of those from `first` on.
+    pub(super) fn rebuild(&mut self, first: usize, values: impl Iterator<Item = u64>) {
+        self.tree.truncate(first);
+        for value in values {
+            // What stands below it in the tree: its neighbour, and where that one's sum starts, again and again.
+            let at = self.tree.len();
+            let start = at & (at + 1);
+            let (mut sum, mut below) = (value, at);
+            while below > start {
+                sum += self.tree[below - 1];
+                below &= below - 1;
             }
+            self.tree.push(sum);
         }
     }
 
@@ -73,9 +77,17 @@ mod tests {
     fn sums_agree_with_adding_up() {
         let mut values: Vec<u64> = (0..37).map(|n| n * n % 11).collect();
         let mut sums = Sums::default();
-        sums.rebuild(values.iter().copied());
+        sums.rebuild(0, values.iter().copied());
         for round in 0..200 {
             let at = round * 7 % values.len();
+            if round % 11 == 0 {
+                values.truncate(30 + round % 5);
+                let first = round % 29;
+                values[first..].iter_mut().for_each(|value| *value += 3);
+                values.extend([round as u64 + 1; 4]);
+                sums.rebuild(first, values[first..].iter().copied());
+            }
+            let at = at % values.len();
             if round % 3 == 0 {
                 sums.subtract(at, values[at]);
                 values[at] = 0;

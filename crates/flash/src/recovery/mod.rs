@@ -215,6 +215,7 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
     }
     store.settle_order();
     store.prune_ranks(mappings);
+    store.prune_keys(mappings);
     // Both slots, so that no superblock of a former identity or of a clean stop can ever win.
     for _ in 0..2 {
         let mut superblock = store.superblock.lock();

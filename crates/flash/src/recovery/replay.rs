@@ -100,8 +100,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
             return found;
         }
         let mut snapshot: Snapshot = loaded.unwrap_or_default();
-        // Keys of objects that were lost since would stay for ever.
-        found.virtual_cache = snapshot.virtual_cache.take().filter(|_| self.out.clean);
+        found.virtual_cache = snapshot.virtual_cache.take();
         found.checkpoint_blocks = snapshot.blocks.clone();
         found.places = snapshot.head.places.clone();
         found.ranks = snapshot.head.ranks.clone();
@@ -280,9 +279,12 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                 };
                 if is_first {
                     found.sealed.push(sealed_block(block, &trailer));
-                    entries
-                        .iter()
-                        .for_each(|entry| note_version(found, entry.version));
+                    for entry in &entries {
+                        note_version(found, entry.version);
+                        if let Some(keys) = &mut found.virtual_cache {
+                            keys.found(entry.hash, entry.len.into());
+                        }
+                    }
                 }
                 self.add_entries(block, &trailer, &entries, &summary).await;
                 readable.push((block, trailer));

@@ -32,7 +32,10 @@ impl<B: Buffer> FlashStore<B> {
             if let Priority::Absolute(value) = rank.priority() {
                 ranked.ranks.put(hash, value, self.padded_len(parts));
             }
-            ranked.queue.insertion_section(ranked.position(rank.priority()))
+            let position = ranked.position(rank.priority());
+            let section = ranked.queue.insertion_section(position);
+            ranked.queue.note_insertion(section, position);
+            section
         });
         // Only one layout keeps notes, and it has a queue of blocks.
         let note = if order.ranked.is_some() { rank.note() } else { 0 };
@@ -139,7 +142,11 @@ impl<B: Buffer> FlashStore<B> {
 
     /// Starts sealing an open block.
     fn retire_open(&self, order: &mut Order<B>, id: u32) {
-        self.retire(order.close(id).expect("it is open"));
+        let block = order.close(id).expect("it is open");
+        if let Some(keys) = &mut order.virtual_cache {
+            keys.note_block(block.filled().0);
+        }
+        self.retire(block);
         if let Some(ranked) = &mut order.ranked {
             let section = ranked.queue.section_of(Seat::Device(id));
             ranked.queue.seal(section);

@@ -89,7 +89,12 @@ impl<B: Buffer> FlashStore<B> {
     pub(crate) fn wants_checkpoint(&self) -> bool {
         let sealed = self.counters.sealed_blocks.load(Ordering::Relaxed)
             - self.sealed_at_checkpoint.load(Ordering::Relaxed);
-        let is_order_old = self.layout.layout == Layout::Ripq && sealed > u64::from(self.geometry.blocks);
+        let has_order = match self.layout.layout {
+            Layout::Fifo => false,
+            Layout::Sipq => self.layout.theta > 0.0,
+            Layout::Ripq => true,
+        };
+        let is_order_old = has_order && sealed > u64::from(self.geometry.blocks);
         // Records are counted as they are wanted: where the log is full its position stands still.
         let wanted = self.counters.log_records.load(Ordering::Relaxed);
         let failed_at = self.checkpoint_failed_at.load(Ordering::Relaxed);

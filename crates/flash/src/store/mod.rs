@@ -40,13 +40,14 @@ pub(crate) use counts::{Counters, add};
 pub(crate) use order::Order;
 pub(crate) use ranks::{Ranks, SavedRanks};
 pub(crate) use virtual_cache::{SavedKey, VirtualCache};
-pub(crate) use work::{Shared, Task};
+pub(crate) use work::{Claim, Shared, Task, give_turn};
 
 use crate::block::OpenBlock;
 use crate::geometry::Geometry;
 use crate::layout::LayoutOptions;
 use crate::log::Log;
 use crate::queue::SavedPlace;
+use crate::reclaim::How;
 use crate::recovery::OpenOptions;
 use crate::superblock::Superblock;
 use parking_lot::Mutex;
@@ -153,12 +154,20 @@ impl BlockInfo {
 /// A victim whose live objects are copied, or being copied, to other blocks.
 pub(crate) struct Moved {
     pub(crate) id: u32,
-    /// Whether copying goes on.
-    pub(crate) is_compacting: bool,
+    /// The work that copies it, as long as that goes on.
+    pub(crate) compacting: Option<Claim>,
     /// The blocks it was copied to.
     pub(crate) receivers: Vec<u32>,
     /// Those of them that are not written yet.
     pub(crate) unwritten: Vec<u32>,
+}
+
+/// A block that is being reclaimed.
+pub(crate) struct Victim {
+    pub(crate) id: u32,
+    pub(crate) how: How,
+    /// The work that does it.
+    pub(crate) claim: Claim,
 }
 
 pub(crate) struct Structure<B> {
@@ -171,17 +180,19 @@ pub(crate) struct Structure<B> {
     pub(crate) buffers: Vec<Arc<B>>,
     buffers_made: usize,
     pub(crate) next_sequence: u64,
-    pub(crate) reclaiming: bool,
-    /// The block that is being reclaimed.
-    pub(crate) victim: Option<u32>,
+    /// Pieces of work that reclaim.
+    pub(crate) reclaiming: usize,
+    pub(crate) victims: Vec<Victim>,
     /// Victims that wait until their objects' new blocks are written.
     pub(crate) moved: Vec<Moved>,
-    /// Victims that need not wait any more; they go before all others.
-    pub(crate) ready: VecDeque<u32>,
+    /// Victims that need not wait any more, or whose reclaim was broken off; they go before all others.
+    pub(crate) ready: VecDeque<(u32, How)>,
     /// Blocks sealed when the last early reclaim was begun.
     pub(crate) early_at: Option<u64>,
     pub(crate) checkpointing: bool,
     pub(crate) in_flight: usize,
+    /// Pieces of work so far.
+    claims: u64,
     pub(crate) checkpoint_blocks: [Vec<u32>; 2],
     /// Blocks of the checkpoint before those, until the superblock that does not name it is safe.
     pub(crate) checkpoint_dropped: Vec<u32>,
@@ -289,13 +300,14 @@ impl<B: Buffer> FlashStore<B> {
             buffers: Vec::new(),
             buffers_made: 0,
             next_sequence: start.next_sequence,
-            reclaiming: false,
-            victim: None,
+            reclaiming: 0,
+            victims: Vec::new(),
             moved: Vec::new(),
             ready: VecDeque::new(),
             early_at: None,
             checkpointing: false,
             in_flight: 0,
+            claims: 0,
             checkpoint_blocks: start.checkpoint_blocks,
             checkpoint_dropped: Vec::new(),
             waiters: Vec::new(),

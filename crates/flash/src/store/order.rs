@@ -1,8 +1,9 @@
 //! The order of blocks by priority, and the blocks that are being filled.
 
-use super::{FlashStore, Ranks, SavedRanks, SealedBlock, State, VirtualCache};
+use super::{FlashStore, Ranks, SavedKey, SavedRanks, SealedBlock, State, VirtualCache};
 use crate::Mappings;
 use crate::block::OpenBlock;
+use crate::checkpoint::KEYS_BATCH;
 use crate::geometry::Geometry;
 use crate::layout::{Layout, LayoutOptions, MARKS, Note};
 use crate::queue::{Event, Queue, QueueShape, SavedPlace, Seat};
@@ -15,6 +16,9 @@ use std::sync::atomic::Ordering;
 
 /// Fewest blocks that a section should have: active blocks are half empty on average, and must not be most of the cache.
 const SECTION_BLOCKS_MIN: f64 = 4.0;
+
+/// Accesses that a note has at least after a hit, whatever the policy counts: one is an object that was never hit.
+const ACCESSED: u32 = 2;
 
 /// Where a new copy is to go.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -209,76 +213,86 @@ impl<B: Buffer> FlashStore<B> {
         keys.map(|key| key.hash).collect()
     }
 
-    /// Where a new object of `len` bytes is to go.
-    pub fn rank_new(&self, len: u64) -> Rank {
+    /// Where a new object is to go, or a part of one. `object_bytes`, here and below, are those of the whole object.
+    pub fn rank_new(&self, object_bytes: u64) -> Rank {
         if self.layout.layout == Layout::Fifo {
             return Rank::TOP;
         }
         let lowest = self.order.lock().lowest();
         Rank {
-            priority: self.layout.policy.on_insert(len, lowest),
+            priority: self.layout.policy.on_insert(object_bytes, lowest),
             accesses: 1,
         }
     }
 
-    /// Where a new value of `len` bytes is to go that replaces a mapped one: a write is a hit, too. Called before the old one is
+    /// Where a new value is to go that replaces a mapped one: a write is a hit, too. Called before the old one is
     /// invalidated, under its shard's lock.
-    pub fn rank_again(&self, hash: u64, old: Mapping, len: u64) -> Rank {
+    pub fn rank_again(&self, hash: u64, old: Mapping, object_bytes: u64) -> Rank {
         if self.layout.layout == Layout::Fifo {
             return Rank::TOP;
         }
         let order = self.order.lock();
         let policy = self.layout.policy;
         let hit = match (&order.ranked, &order.virtual_cache) {
-            (Some(ranked), _) => Some(self.hit_of(ranked, old, len)),
+            (Some(ranked), _) => Some(self.hit_of(ranked, old, object_bytes)),
             (_, Some(keys)) => keys.standing(hash).map(|(position, accesses)| Hit {
                 position,
                 accesses: (accesses + 1).min(policy.accesses_max()),
-                size: len,
+                size: object_bytes,
                 lowest: keys.lowest(),
             }),
             _ => None,
         };
         let Some(hit) = hit else {
             return Rank {
-                priority: policy.on_insert(len, order.lowest()),
+                priority: policy.on_insert(object_bytes, order.lowest()),
                 accesses: 1,
             };
         };
         let priority = policy
             .on_hit(&hit)
-            .unwrap_or_else(|| policy.on_insert(len, hit.lowest));
+            .unwrap_or_else(|| policy.on_insert(object_bytes, hit.lowest));
         Rank {
             priority,
-            accesses: hit.accesses,
+            accesses: hit.accesses.max(ACCESSED),
         }
     }
 
-    fn hit_of(&self, ranked: &Ranked, mapping: Mapping, len: u64) -> Hit {
+    fn hit_of(&self, ranked: &Ranked, mapping: Mapping, object_bytes: u64) -> Hit {
+        let policy = self.layout.policy;
+        let before = Note::of(mapping).accesses;
+        let mut position = ranked.queue.position(self.seat(mapping));
+        // What was never hit since it was inserted can only have sunk. The insertion point may stand above where it was to
+        // go, and slru-3 would take the object for one of the segment above.
+        if before == 1
+            && let Priority::Relative(inserted) = policy.on_insert(object_bytes, 0.0)
+        {
+            position = position.min(inserted);
+        }
         Hit {
-            position: ranked.queue.position(self.seat(mapping)),
-            accesses: (Note::of(mapping).accesses + 1).min(self.layout.policy.accesses_max()),
-            size: len,
+            position,
+            accesses: (before + 1).min(policy.accesses_max()),
+            size: object_bytes,
             lowest: ranked.ranks.lowest(),
         }
     }
 
     /// A mapped object was used: the note that its mapping is to have from now on. Called under its shard's lock.
-    pub fn hit(&self, hash: u64, mapping: Mapping) -> u32 {
+    pub fn hit(&self, hash: u64, mapping: Mapping, object_bytes: u64) -> u32 {
         if self.layout.layout == Layout::Fifo {
             return mapping.note;
         }
         let mut order = self.order.lock();
         let len = u64::from(mapping.location.len);
         if let Some(keys) = &mut order.virtual_cache {
-            keys.hit(hash, len);
+            keys.hit(hash, len, object_bytes);
         }
         let Some(ranked) = &mut order.ranked else {
             return mapping.note;
         };
-        let hit = self.hit_of(ranked, mapping, len);
+        let hit = self.hit_of(ranked, mapping, object_bytes);
         let mut note = Note::of(mapping);
-        note.accesses = hit.accesses;
+        note.accesses = hit.accesses.max(ACCESSED);
         if let Some(priority) = self.layout.policy.on_hit(&hit) {
             if let Priority::Absolute(value) = priority {
                 ranked.ranks.put(hash, value, len);
@@ -384,6 +398,29 @@ impl<B: Buffer> FlashStore<B> {
                     ranked.ranks.take(hash);
                 }
             });
+        }
+    }
+
+    /// Forgets the keys of the virtual cache that are not mapped: what a crash took, or what went after the checkpoint.
+    pub(crate) fn prune_keys<M: Mappings>(&self, mappings: &M) {
+        let mut below = 0;
+        loop {
+            let batch: Vec<SavedKey> = match &self.order.lock().virtual_cache {
+                Some(keys) => keys.save_from(below).take(KEYS_BATCH).collect(),
+                None => return,
+            };
+            if batch.is_empty() {
+                return;
+            }
+            for key in batch {
+                mappings.with(key.hash, |shard| {
+                    if shard.get(key.hash).is_some() {
+                        below += u64::from(key.bytes);
+                    } else if let Some(keys) = &mut self.order.lock().virtual_cache {
+                        keys.remove(key.hash);
+                    }
+                });
+            }
         }
     }
 

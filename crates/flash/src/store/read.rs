@@ -47,9 +47,23 @@ impl<B: Buffer> FlashStore<B> {
         }
     }
 
+    /// Whether a start after a crash now would find the copy at `location`: its block is written and not being reclaimed, and
+    /// that start would trust what it finds. Called under the lock of the shard that maps it.
+    ///
+    /// Of a copy in a buffer it says no, although what a compaction moved there would be found where it was.
+    pub fn is_written(&self, location: Location) -> bool {
+        let info = &self.blocks[self.block_of(location) as usize];
+        matches!(info.state(), State::Sealed | State::Moved) && !self.superblock.lock().discard
+    }
+
     /// Reads a record from an open block.
     pub fn read_memory(&self, block: &OpenBlock<B>, location: Location) -> Option<Record<B>> {
         add(&self.counters.buffer_reads, 1);
+        self.peek_memory(block, location)
+    }
+
+    /// As [`FlashStore::read_memory`], without being counted.
+    pub fn peek_memory(&self, block: &OpenBlock<B>, location: Location) -> Option<Record<B>> {
         Record::decode(
             Arc::clone(&block.buffer),
             block.position_of(location),

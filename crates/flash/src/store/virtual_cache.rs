@@ -15,9 +15,15 @@ use pumice_policy::{ExactQueue, ObjectNumber, Policy, Priority};
 /// DRAM of a key, in bytes, at most; see the figures at [`ExactQueue`].
 pub const VIRTUAL_KEY_BYTES: u64 = 96;
 
+/// Weight of a block's bytes in the mean over blocks, as a divisor.
+const BLOCKS_AVERAGED: f64 = 64.0;
+
 pub(crate) struct VirtualCache {
     policy: &'static dyn Policy,
     queue: ExactQueue,
+    /// θ times the number of blocks, and the mean of the bytes of objects in one.
+    blocks: f64,
+    block_mean: f64,
     /// Bytes that the queue may have, and keys.
     bytes_max: u64,
     keys_max: usize,
@@ -43,20 +49,38 @@ impl VirtualCache {
         if layout.layout != Layout::Sipq {
             return None;
         }
-        let flash_bytes = u64::from(geometry.blocks - geometry.reserved) * geometry.block_bytes;
-        let bytes_max = (flash_bytes as f64 * layout.theta) as u64;
-        Some(Self::new(layout.policy, bytes_max, layout.virtual_keys_max))
+        let blocks = f64::from(geometry.blocks - geometry.reserved) * layout.theta;
+        Some(Self::new(
+            layout.policy,
+            blocks,
+            geometry.block_bytes as f64,
+            layout.virtual_keys_max,
+        ))
     }
 
-    fn new(policy: &'static dyn Policy, bytes_max: u64, keys_max: usize) -> Self {
+    fn new(policy: &'static dyn Policy, blocks: f64, block_mean: f64, keys_max: usize) -> Self {
         Self {
             policy,
             queue: ExactQueue::for_policy(policy),
-            bytes_max,
+            blocks,
+            block_mean,
+            bytes_max: (blocks * block_mean) as u64,
             keys_max,
             numbers: ByHash::default(),
             keys: Vec::new(),
             free: Vec::new(),
+        }
+    }
+
+    /// A block was filled with so many bytes of objects. Footers and what is left at a block's end are not for objects: θ is
+    /// a share of what flash can hold of them, or a θ near 1 would write everything again and again.
+    pub(crate) fn note_block(&mut self, bytes: usize) {
+        self.block_mean += (bytes as f64 - self.block_mean) / BLOCKS_AVERAGED;
+        self.bytes_max = (self.blocks * self.block_mean) as u64;
+        while self.queue.used() > self.bytes_max
+            && let Some((number, _)) = self.queue.pop_min()
+        {
+            self.forget(number);
         }
     }
 
@@ -101,16 +125,16 @@ impl VirtualCache {
         self.queue.insert(number, bytes, priority);
     }
 
-    /// An object on flash was used.
-    pub(crate) fn hit(&mut self, hash: u64, bytes: u64) {
+    /// What takes so many bytes of flash, and is all or part of an object of `object_bytes`, was used.
+    pub(crate) fn hit(&mut self, hash: u64, bytes: u64, object_bytes: u64) {
         let Some(number) = self.numbers.get(&hash).copied() else {
-            let priority = self.policy.on_insert(bytes, self.lowest());
+            let priority = self.policy.on_insert(object_bytes, self.lowest());
             return self.insert(hash, bytes, priority, 1);
         };
         let accesses = &mut self.keys[number as usize].1;
         *accesses = accesses.saturating_add(1).min(self.policy.accesses_max() as u8);
         let accesses = u32::from(*accesses);
-        self.queue.hit(number, accesses, self.policy);
+        self.queue.hit(number, accesses, Some(object_bytes), self.policy);
     }
 
     pub(crate) fn remove(&mut self, hash: u64) {
@@ -121,7 +145,7 @@ impl VirtualCache {
     }
 
     pub(crate) fn clear(&mut self) {
-        *self = Self::new(self.policy, self.bytes_max, self.keys_max);
+        *self = Self::new(self.policy, self.blocks, self.block_mean, self.keys_max);
     }
 
     pub(crate) fn dram_bytes(&self) -> u64 {
@@ -132,7 +156,12 @@ impl VirtualCache {
 
     /// All keys from the lowest.
     pub(crate) fn save(&self) -> impl Iterator<Item = SavedKey> + '_ {
-        self.queue.iter().map(|(number, bytes)| {
+        self.save_from(0)
+    }
+
+    /// The keys above `below` bytes of others, upwards.
+    pub(crate) fn save_from(&self, below: u64) -> impl Iterator<Item = SavedKey> + '_ {
+        self.queue.iter_from(below).map(|(number, bytes)| {
             let (hash, accesses) = self.keys[number as usize];
             SavedKey {
                 hash,
@@ -152,6 +181,14 @@ impl VirtualCache {
         };
         let accesses = u32::from(saved.accesses).clamp(1, self.policy.accesses_max());
         self.insert(saved.hash, saved.bytes.into(), priority, accesses);
+    }
+
+    /// An object was found on flash that no saved key was known of: it counts as new.
+    pub(crate) fn found(&mut self, hash: u64, bytes: u64) {
+        if !self.contains(hash) {
+            let priority = self.policy.on_insert(bytes, self.lowest());
+            self.insert(hash, bytes, priority, 1);
+        }
     }
 
     fn forget(&mut self, number: ObjectNumber) {
@@ -184,7 +221,7 @@ mod tests {
     fn it_keeps_what_an_exact_queue_keeps_within_bytes_and_keys() {
         let (bytes_max, keys_max) = (10_000, 70);
         let lru = policy("lru").unwrap();
-        let mut cache = VirtualCache::new(lru, bytes_max, keys_max);
+        let mut cache = VirtualCache::new(lru, 1.0, bytes_max as f64, keys_max);
         let mut plain: Vec<(u64, u64)> = Vec::new();
         let mut state = 7u64;
         for _ in 0..20_000 {
@@ -198,7 +235,7 @@ mod tests {
                 // A hit keeps the size that the key came with.
                 let bytes = known.map_or(bytes, |at| plain.remove(at).1);
                 plain.push((hash, bytes));
-                cache.hit(hash, bytes);
+                cache.hit(hash, bytes, bytes);
                 while plain.len() > keys_max || plain.iter().map(|(_, bytes)| bytes).sum::<u64>() > bytes_max
                 {
                     plain.remove(0);
@@ -208,19 +245,30 @@ mod tests {
             assert_eq!(keys, plain.iter().map(|(hash, _)| *hash).collect::<Vec<_>>());
         }
         cache.check_invariants();
-        let mut restored = VirtualCache::new(lru, bytes_max, keys_max);
+        let mut restored = VirtualCache::new(lru, 1.0, bytes_max as f64, keys_max);
         cache.save().for_each(|key| restored.restore(key));
         assert!(restored.save().eq(cache.save()));
     }
 
     #[test]
+    fn what_blocks_cannot_hold_is_not_counted_on() {
+        let mut cache = VirtualCache::new(policy("lru").unwrap(), 10.0, 1_000.0, 1_000);
+        (0..100).for_each(|hash| cache.hit(hash, 100, 100));
+        assert_eq!(cache.queue.used(), 10_000);
+        (0..1_000).for_each(|_| cache.note_block(900));
+        assert!((9_000..9_100).contains(&cache.bytes_max), "{}", cache.bytes_max);
+        cache.check_invariants();
+        assert!(!cache.contains(0) && cache.contains(99) && cache.queue.used() >= 9_000);
+    }
+
+    #[test]
     fn what_is_larger_than_all_of_it_is_not_kept() {
-        let mut cache = VirtualCache::new(policy("gdsf-3").unwrap(), 1_000, 10);
-        cache.hit(1, 600);
-        cache.hit(2, 1_001);
+        let mut cache = VirtualCache::new(policy("gdsf-3").unwrap(), 1.0, 1_000.0, 10);
+        cache.hit(1, 600, 600);
+        cache.hit(2, 1_001, 1_001);
         assert!(!cache.contains(2) && cache.contains(1));
-        let mut none = VirtualCache::new(policy("slru-3").unwrap(), 0, 10);
-        none.hit(1, 1);
+        let mut none = VirtualCache::new(policy("slru-3").unwrap(), 0.0, 1_000.0, 10);
+        none.hit(1, 1, 1);
         assert!(!none.contains(1));
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{FlashStore, State, Structure};
 use crate::block::OpenBlock;
+use crate::reclaim::How;
 use parking_lot::Mutex;
 use pumice_memory::Buffer;
 use std::sync::Arc;
@@ -35,10 +36,36 @@ impl<B> Shared<B> {
     }
 }
 
+/// Blocks that are reclaimed at the same time, at most: what a reclaim waits for is mostly the device.
+const RECLAIMS_MAX: u64 = 8;
+/// Blocks that are reclaimed at the same time have at most so many bytes together, since their footers are in DRAM, each at
+/// most a fifth of its block. One block may be larger.
+const RECLAIM_BLOCKS_BYTES_MAX: u64 = 8 << 20;
+
+/// A device has so many blocks for each that is made free ahead of need.
+const BLOCKS_PER_RECLAIM_AHEAD: usize = 100;
+
+/// The number of a piece of work.
+pub(crate) type Claim = u64;
+
+/// Lets other tasks of the thread run.
+pub(crate) async fn give_turn() {
+    let mut given = false;
+    std::future::poll_fn(|cx| {
+        if std::mem::replace(&mut given, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
 /// A piece of background work, to be given to [`FlashStore::perform`]. Whoever drops it before its end, or the future that
 /// performs it, gives it back: it is due again, for whoever asks next.
 pub struct Work<B> {
     task: Option<Task<B>>,
+    claim: Claim,
     shared: Arc<Shared<B>>,
 }
 
@@ -56,6 +83,10 @@ pub(crate) enum Task<B> {
 impl<B> Work<B> {
     pub(crate) fn task(&self) -> &Task<B> {
         self.task.as_ref().expect("taken only at the end")
+    }
+
+    pub(crate) fn claim(&self) -> Claim {
+        self.claim
     }
 
     /// Ends the work; `change` is made in the same step.
@@ -77,7 +108,7 @@ impl<B> Drop for Work<B> {
             structure.release(&task);
             match task {
                 Task::Seal(block) => structure.to_seal.push_front(block),
-                Task::Reclaim | Task::EarlyReclaim => structure.give_up_victim(),
+                Task::Reclaim | Task::EarlyReclaim => structure.give_up_victims(self.claim),
                 Task::Checkpoint => {}
             }
         });
@@ -89,25 +120,38 @@ impl<B> Structure<B> {
         self.in_flight -= 1;
         match task {
             Task::Seal(_) => self.sealing -= 1,
-            Task::Reclaim | Task::EarlyReclaim => self.reclaiming = false,
+            Task::Reclaim | Task::EarlyReclaim => self.reclaiming -= 1,
             Task::Checkpoint => self.checkpointing = false,
         }
     }
 
-    /// A victim whose reclaim was broken off is the next one again; what was copied out of one is waited for as usual.
-    fn give_up_victim(&mut self) {
-        if let Some(id) = self.victim.take() {
-            self.ready.push_front(id);
-        }
-        self.end_compaction();
+    /// Victims whose reclaim was broken off are the next ones again, for what they were chosen for; what was copied out of one
+    /// is waited for as usual.
+    fn give_up_victims(&mut self, claim: Claim) {
+        let ready = &mut self.ready;
+        self.victims.retain(|victim| {
+            let stays = victim.claim != claim;
+            if !stays {
+                ready.push_front((victim.id, victim.how));
+            }
+            stays
+        });
+        self.end_compaction(claim);
     }
 
-    /// Nothing is being copied any more.
-    pub(crate) fn end_compaction(&mut self) {
+    /// A piece of work copies nothing any more.
+    pub(crate) fn end_compaction(&mut self, claim: Claim) {
         for moved in &mut self.moved {
-            moved.is_compacting = false;
+            if moved.compacting == Some(claim) {
+                moved.compacting = None;
+            }
         }
         self.move_on();
+    }
+
+    /// Whether a victim's objects are being copied. Meanwhile no other is chosen: what is copied takes the room that there is.
+    pub(crate) fn is_compacting(&self) -> bool {
+        self.moved.iter().any(|moved| moved.compacting.is_some())
     }
 
     /// A block has been written, or has ended otherwise: victims that waited for it need not any more. With `failed`, its
@@ -125,9 +169,9 @@ impl<B> Structure<B> {
     fn move_on(&mut self) {
         let ready = &mut self.ready;
         self.moved.retain(|moved| {
-            let waits = moved.is_compacting || !moved.unwritten.is_empty();
+            let waits = moved.compacting.is_some() || !moved.unwritten.is_empty();
             if !waits {
-                ready.push_back(moved.id);
+                ready.push_back((moved.id, How::Evict));
             }
             waits
         });
@@ -151,8 +195,11 @@ impl<B: Buffer> FlashStore<B> {
                 structure.sealing += 1;
                 return Some(self.claim(&mut structure, Task::Seal(block)));
             }
-            if !structure.reclaiming && self.wants_reclaim(&structure) {
-                structure.reclaiming = true;
+            if structure.reclaiming < self.reclaims_max()
+                && !structure.is_compacting()
+                && self.wants_reclaim(&structure)
+            {
+                structure.reclaiming += 1;
                 return Some(self.claim(&mut structure, Task::Reclaim));
             }
             if !structure.checkpointing && self.wants_checkpoint() {
@@ -182,14 +229,16 @@ impl<B: Buffer> FlashStore<B> {
 
     fn claim(&self, structure: &mut Structure<B>, task: Task<B>) -> Work<B> {
         structure.in_flight += 1;
+        structure.claims += 1;
         Work {
             task: Some(task),
+            claim: structure.claims,
             shared: Arc::clone(&self.shared),
         }
     }
 
     fn is_receiver_active(&self, structure: &Structure<B>) -> bool {
-        let mut waiting = structure.moved.iter().filter(|moved| !moved.is_compacting);
+        let mut waiting = structure.moved.iter().filter(|moved| moved.compacting.is_none());
         waiting.any(|moved| !self.is_moved_soon_free(moved))
     }
 
@@ -202,7 +251,7 @@ impl<B: Buffer> FlashStore<B> {
 
     pub(crate) fn claim_early_reclaim(&self, seldom: bool) -> Option<Work<B>> {
         let mut structure = self.shared.structure.lock();
-        if structure.reclaiming || !has_victim(&structure) {
+        if structure.reclaiming > 0 || !has_victim(&structure) {
             return None;
         }
         if seldom {
@@ -212,27 +261,44 @@ impl<B: Buffer> FlashStore<B> {
             }
             structure.early_at = Some(sealed);
         }
-        structure.reclaiming = true;
+        structure.reclaiming += 1;
         Some(self.claim(&mut structure, Task::EarlyReclaim))
     }
 
-    /// Whether too few blocks are free. A moved victim counts as free where it soon will be, which it is not as long as
-    /// a block that its objects went to is still being filled.
+    /// How many blocks may be reclaimed at the same time.
+    pub(crate) fn reclaims_max(&self) -> usize {
+        let fit = RECLAIM_BLOCKS_BYTES_MAX / self.geometry.block_bytes;
+        usize::try_from(fit.clamp(1, RECLAIMS_MAX)).expect("small")
+    }
+
+    /// Blocks beyond the reserve that are made free ahead of need, so that nobody waits for a reclaim. In lockstep each is
+    /// done before the next request, and none is needed.
+    fn reclaims_ahead(&self) -> usize {
+        if self.lockstep {
+            return 0;
+        }
+        self.reclaims_max()
+            .min(self.geometry.blocks as usize / BLOCKS_PER_RECLAIM_AHEAD)
+    }
+
+    /// Whether too few blocks are free. One that is being reclaimed counts as free, and a moved victim where it soon will be,
+    /// which it is not as long as a block that its objects went to is still being filled.
     pub(crate) fn wants_reclaim(&self, structure: &Structure<B>) -> bool {
-        let free = structure.free.len();
+        let free = structure.free.len() + structure.victims.len();
         let moved = structure.moved.len();
         let soon = structure
             .moved
             .iter()
             .filter(|moved| self.is_moved_soon_free(moved))
             .count();
-        let is_short = free + soon < 2 || free + moved < self.geometry.reserved as usize;
+        let wanted = self.geometry.reserved as usize + self.reclaims_ahead();
+        let is_short = free + soon < 2 || free + moved < wanted;
         !structure.ready.is_empty() || (is_short && has_victim(structure))
     }
 
     fn is_moved_soon_free(&self, moved: &super::Moved) -> bool {
         let mut unwritten = moved.unwritten.iter();
-        !moved.is_compacting && unwritten.all(|id| self.blocks[*id as usize].state() != State::Active)
+        moved.compacting.is_none() && unwritten.all(|id| self.blocks[*id as usize].state() != State::Active)
     }
 
     /// Waits until `ready` says so; it is asked again whenever a piece of background work has ended.

@@ -324,7 +324,12 @@ impl Rig {
         let version = record.map(|record| check(&record, n))?;
         self.index.with(hash(n), |shard| {
             let mapping = shard.mapping(hash(n)).expect("just read");
-            shard.set_note(hash(n), mapping.location, self.store().hit(hash(n), mapping));
+            let bytes = u64::from(mapping.location.len);
+            shard.set_note(
+                hash(n),
+                mapping.location,
+                self.store().hit(hash(n), mapping, bytes),
+            );
         });
         Some(version)
     }

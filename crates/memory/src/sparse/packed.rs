@@ -1,68 +1,77 @@
-//! Parts that do not change any more, in one piece of memory.
+//! Parts that do not change any more, one after the other in memory.
 
-use std::iter::successors;
+/// Parts that an index without memory of its own holds: what a read of one record brings.
+const FEW: usize = 3;
+/// Room for their bytes.
+const FEW_BYTES: usize = 160;
 
-/// Parts of a range of less than 4 GiB; those that touch are one.
-///
-/// ```text
-/// | number of parts | per part: its offset, where its bytes start in "bytes" | bytes |
-///   4 bytes           4 + 4 bytes
-/// ```
-///
-/// A part's bytes reach to where the next one's start. Without parts there is no memory.
-#[derive(Debug, Default)]
-pub(super) struct Packed {
-    memory: Box<[u8]>,
+/// Where a part starts in the range, and where its bytes start. They reach to where the next one's start.
+#[derive(Clone, Copy, Debug, Default)]
+struct Part {
+    at: usize,
+    from: usize,
 }
 
-const COUNT_BYTES: usize = 4;
-const ENTRY_BYTES: usize = 8;
+/// Parts of a range in rising order; those that touch are one. Without parts there is no memory.
+#[derive(Debug)]
+pub(super) struct Packed {
+    index: Index,
+    bytes: Vec<u8>,
+}
+
+#[derive(Debug)]
+enum Index {
+    Few { parts: [Part; FEW], count: usize },
+    Many(Vec<Part>),
+}
+
+impl Default for Packed {
+    fn default() -> Self {
+        Self {
+            index: Index::Few {
+                parts: [Part::default(); FEW],
+                count: 0,
+            },
+            bytes: Vec::new(),
+        }
+    }
+}
 
 impl Packed {
-    /// Packs the parts that `visit` shows, which come in rising order and do not overlap. It is called twice and must
-    /// show the same parts.
-    pub(super) fn new(visit: impl Fn(&mut dyn FnMut(usize, &[u8]))) -> Self {
-        let (mut count, mut len, mut last_end) = (0, 0, None);
-        visit(&mut |at, bytes| {
-            assert!(last_end.is_none_or(|end| end <= at), "parts rise");
-            count += usize::from(last_end != Some(at));
-            len += bytes.len();
-            last_end = Some(at + bytes.len());
-        });
-        if count == 0 {
-            return Self::default();
+    /// Adds a part behind all others.
+    ///
+    /// # Panics
+    /// Where it starts before the end of the last one.
+    pub(super) fn push(&mut self, at: usize, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
         }
-        let index_end = COUNT_BYTES + count * ENTRY_BYTES;
-        let mut memory = vec![0; index_end + len].into_boxed_slice();
-        memory[..COUNT_BYTES].copy_from_slice(&narrow(count).to_le_bytes());
-        let (mut entry, mut from, mut last_end) = (COUNT_BYTES, 0, None);
-        visit(&mut |at, bytes| {
-            if last_end != Some(at) {
-                memory[entry..entry + 4].copy_from_slice(&narrow(at).to_le_bytes());
-                memory[entry + 4..entry + 8].copy_from_slice(&narrow(from).to_le_bytes());
-                entry += ENTRY_BYTES;
-            }
-            memory[index_end + from..][..bytes.len()].copy_from_slice(bytes);
-            from += bytes.len();
-            last_end = Some(at + bytes.len());
-        });
-        Self { memory }
+        let end = self
+            .parts()
+            .last()
+            .map(|last| last.at + (self.bytes.len() - last.from));
+        assert!(end.is_none_or(|end| end <= at), "parts rise");
+        if end != Some(at) {
+            let from = self.bytes.len();
+            self.index.push(Part { at, from });
+        }
+        if self.bytes.capacity() == 0 {
+            self.bytes.reserve(bytes.len().max(FEW_BYTES));
+        }
+        self.bytes.extend_from_slice(bytes);
     }
 
     /// The bytes of `at..at + len` where they are inside one part.
     pub(super) fn bytes(&self, at: usize, len: usize) -> Option<&[u8]> {
-        let view = self.view()?;
-        let (start, part) = view.part(view.starts_up_to(at).checked_sub(1)?)?;
+        let number = self.starts_up_to(at).checked_sub(1)?;
+        let (start, part) = self.part(number)?;
         part.get(at - start..)?.get(..len)
     }
 
     /// Shows the parts that overlap `at..end`, cut to it.
     pub(super) fn each(&self, at: usize, end: usize, mut show: impl FnMut(usize, &[u8])) {
-        let Some(view) = self.view() else { return };
-        let first = view.starts_up_to(at).saturating_sub(1);
-        for (start, part) in
-            successors(Some(first), |number| Some(number + 1)).map_while(|number| view.part(number))
-        {
+        let first = self.starts_up_to(at).saturating_sub(1);
+        for (start, part) in (first..).map_while(|number| self.part(number)) {
             if start >= end {
                 break;
             }
@@ -70,42 +79,40 @@ impl Packed {
         }
     }
 
-    fn view(&self) -> Option<View<'_>> {
-        let (count, rest) = self.memory.split_first_chunk()?;
-        let (index, bytes) = rest.split_at(u32::from_le_bytes(*count) as usize * ENTRY_BYTES);
-        Some(View {
-            index: index.as_chunks().0,
-            bytes,
-        })
+    fn parts(&self) -> &[Part] {
+        match &self.index {
+            Index::Few { parts, count } => &parts[..*count],
+            Index::Many(parts) => parts,
+        }
     }
-}
 
-struct View<'a> {
-    index: &'a [[u8; ENTRY_BYTES]],
-    bytes: &'a [u8],
-}
-
-impl<'a> View<'a> {
     /// The number of parts that start at `at` or before.
     fn starts_up_to(&self, at: usize) -> usize {
-        self.index.partition_point(|entry| fields(entry).0 <= at)
+        self.parts().partition_point(|part| part.at <= at)
     }
 
-    fn part(&self, number: usize) -> Option<(usize, &'a [u8])> {
-        let (start, from) = fields(self.index.get(number)?);
-        let to = self
-            .index
-            .get(number + 1)
-            .map_or(self.bytes.len(), |next| fields(next).1);
-        Some((start, &self.bytes[from..to]))
+    fn part(&self, number: usize) -> Option<(usize, &[u8])> {
+        let parts = self.parts();
+        let part = parts.get(number)?;
+        let to = parts.get(number + 1).map_or(self.bytes.len(), |next| next.from);
+        Some((part.at, &self.bytes[part.from..to]))
     }
 }
 
-fn fields(entry: &[u8; ENTRY_BYTES]) -> (usize, usize) {
-    let both = u64::from_le_bytes(*entry);
-    (both as u32 as usize, (both >> 32) as usize)
-}
-
-fn narrow(number: usize) -> u32 {
-    u32::try_from(number).expect("packed parts are in a range of less than 4 GiB")
+impl Index {
+    fn push(&mut self, part: Part) {
+        match self {
+            Index::Few { parts, count } if *count < FEW => {
+                parts[*count] = part;
+                *count += 1;
+            }
+            Index::Few { parts, .. } => {
+                let mut many = Vec::with_capacity(4 * FEW);
+                many.extend_from_slice(parts);
+                many.push(part);
+                *self = Index::Many(many);
+            }
+            Index::Many(parts) => parts.push(part),
+        }
+    }
 }

@@ -186,8 +186,15 @@ impl ExactQueue {
         }
     }
 
-    /// Does what `policy` says to an object that is hit; returns whether it is there. `accesses` as in [`Hit::accesses`].
-    pub fn hit(&mut self, object: ObjectNumber, accesses: u32, policy: &dyn Policy) -> bool {
+    /// Does what `policy` says to an object that is hit; returns whether it is there. `accesses` as in [`Hit::accesses`]. With
+    /// `part_of` it is part of an object of that size, else an object by itself.
+    pub fn hit(
+        &mut self,
+        object: ObjectNumber,
+        accesses: u32,
+        part_of: Option<u64>,
+        policy: &dyn Policy,
+    ) -> bool {
         match &mut self.order {
             Order::Relative(tree) => {
                 let Some(place) = tree.place_of(object) else {
@@ -197,7 +204,7 @@ impl ExactQueue {
                 let hit = Hit {
                     position: position(below, size, tree.bytes()),
                     accesses,
-                    size: size.max(1),
+                    size: part_of.unwrap_or(size).max(1),
                     lowest: 0.0,
                 };
                 if let Some(priority) = policy.on_hit(&hit) {
@@ -212,7 +219,7 @@ impl ExactQueue {
                 let hit = Hit {
                     position: position(below, size, tree.bytes()),
                     accesses,
-                    size: size.max(1),
+                    size: part_of.unwrap_or(size).max(1),
                     lowest: lowest_now(tree, *lowest),
                 };
                 if let Some(priority) = policy.on_hit(&hit) {
@@ -253,6 +260,14 @@ impl ExactQueue {
     /// Objects with their sizes, from the lowest.
     pub fn iter(&self) -> Box<dyn Iterator<Item = (ObjectNumber, u64)> + '_> {
         on_tree!(&self.order, tree => Box::new(tree.iter().map(|(object, size, _)| (object, size))))
+    }
+
+    /// All objects and their sizes, from the one that `below` bytes of others stand below, upwards.
+    pub fn iter_from(&self, below: u64) -> Box<dyn Iterator<Item = (ObjectNumber, u64)> + '_> {
+        on_tree!(&self.order, tree => {
+            let start = tree.place_at_bytes(below.saturating_mul(2));
+            Box::new(tree.iter_from(start).map(|(object, size, _)| (object, size)))
+        })
     }
 
     /// Re-derives all counts and checks them.

@@ -208,13 +208,23 @@ impl<V: Rank> Tree<V> {
 
     /// All objects from the lowest.
     pub(super) fn iter(&self) -> impl Iterator<Item = (ObjectNumber, u64, V)> + '_ {
-        let mut at = self.first;
+        self.iter_from(Place {
+            leaf: self.first,
+            index: 0,
+        })
+    }
+
+    /// All objects from a place upwards.
+    pub(super) fn iter_from(&self, start: Place) -> impl Iterator<Item = (ObjectNumber, u64, V)> + '_ {
+        let mut at = start.leaf;
         let leaves = std::iter::from_fn(move || {
             let leaf = (at != NONE).then(|| self.leaf(at))?;
             at = leaf.next;
             Some(leaf)
         });
-        leaves.flat_map(|leaf| (0..leaf.len).map(|at| (leaf.objects[at], leaf.sizes[at], leaf.values[at])))
+        leaves
+            .flat_map(|leaf| (0..leaf.len).map(|at| (leaf.objects[at], leaf.sizes[at], leaf.values[at])))
+            .skip(start.index)
     }
 
     #[inline]

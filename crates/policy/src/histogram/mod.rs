@@ -99,6 +99,22 @@ impl QuantileHistogram {
         edge.max(self.lowest)
     }
 
+    /// The value that this share of the weight, in [0, 1], is at or below; 0 if there is no weight.
+    pub fn value_at(&self, share: f64) -> f64 {
+        let mut wanted = share * self.total as f64;
+        for bin in &self.bins {
+            let weight = bin.weight as f64;
+            if wanted <= weight {
+                // As halves, for the width may be more than the largest number.
+                let half_width = bin.upper / 2.0 - bin.lower / 2.0;
+                return (bin.lower + half_width * (wanted / weight) + half_width * (wanted / weight))
+                    .min(bin.upper);
+            }
+            wanted -= weight;
+        }
+        self.bins.last().map_or(0.0, |bin| bin.upper)
+    }
+
     /// The share of the weight at or below a value, in [0, 1]; 1 if there is no weight.
     ///
     /// At, because the object that got a value last stands above its equals.

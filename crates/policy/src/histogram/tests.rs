@@ -79,6 +79,18 @@ fn check(histogram: &QuantileHistogram) {
         );
         last = bin.upper;
     }
+    // The value at a share has that share at or below it, up to what stands at that very value.
+    for share in [0.0, 0.01, 0.3, 0.77, 1.0]
+        .into_iter()
+        .filter(|_| histogram.total() > 0)
+    {
+        let value = histogram.value_at(share);
+        let (below, at) = (histogram.quantile(value.next_down()), histogram.quantile(value));
+        assert!(
+            below <= share + 1e-6 && share <= at + 1e-6,
+            "{below} {share} {at} at {value}"
+        );
+    }
 }
 
 fn measure(histogram: &QuantileHistogram, exact: &Exact, random: &mut Random, errors: &mut Errors) {

@@ -80,8 +80,7 @@ pub struct Plan {
     pub superblocks: Vec<u32>,
     /// Values of θ, from the largest, for SLRU-3.
     pub thetas: Vec<f64>,
-    /// Logical occupancies of SIPQ, from the smallest. The paper's 0.9 is not among them: where log, footers and reserved blocks
-    /// leave the objects little more than that, everything is written again and again, and a replay takes hours.
+    /// Logical occupancies of SIPQ, from the smallest.
     pub sipq_thetas: Vec<f64>,
     /// Values of α, from the largest.
     pub alphas: Vec<f64>,
@@ -100,7 +99,7 @@ impl Plan {
             warmup: 0.5,
             superblocks: vec![1, 4],
             thetas: vec![1.0, 0.65, 0.6, 0.55, 0.5, 0.4],
-            sipq_thetas: vec![0.5],
+            sipq_thetas: vec![0.5, 0.9],
             alphas: vec![1.0 / 2.0, 1.0 / 4.0, 1.0 / 8.0, 1.0 / 16.0, 1.0 / 32.0],
             object_bytes: 4 << 10,
             write_sizes: WriteSizeOptions::default(),
@@ -113,7 +112,7 @@ impl Plan {
         Self {
             exact_percents: vec![10, 20],
             thetas: vec![1.0, 0.5],
-            alphas: vec![1.0 / 2.0, 1.0 / 8.0],
+            alphas: vec![1.0 / 2.0, 1.0 / 16.0],
             write_sizes: WriteSizeOptions {
                 superblocks: 64,
                 write_bytes: vec![write_sizes.superblock_bytes / 8, write_sizes.superblock_bytes],
@@ -126,9 +125,9 @@ impl Plan {
         }
     }
 
-    /// The α of everything but the curve over α.
+    /// The α of everything but the curve over α: finer than what `serve` has, which holds a buffer for each section.
     pub fn alpha(&self) -> f64 {
-        standard(Layout::Ripq, "slru-3").alpha
+        1.0 / 16.0
     }
 
     /// The θ that `policy` has where none is given.
@@ -287,7 +286,7 @@ mod tests {
             }
         }
         let full = Plan::full().flash();
-        // Figure 8: RIPQ and FIFO on 2 drives, SIPQ with 1 occupancy; 5 values of θ that are not the usual one on 2; 4 of α for 2 policies.
-        assert_eq!(full.len(), 14 + 6 + 10 + 8);
+        // Figure 8: RIPQ and FIFO on 2 drives, SIPQ with 2 occupancies; 5 values of θ that are not the usual one on 2; 4 of α for 2 policies.
+        assert_eq!(full.len(), 14 + 12 + 10 + 8);
     }
 }

@@ -20,6 +20,7 @@ mod model;
 #[cfg(test)]
 mod naive;
 mod options;
+mod page_map;
 mod partial;
 mod victims;
 mod write_sizes;

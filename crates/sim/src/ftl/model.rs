@@ -2,11 +2,12 @@
 
 use super::counts::{EraseSpread, FtlCounts};
 use super::options::{FtlError, FtlOptions, Shape};
+use super::page_map::PageMap;
 use super::partial::PartialPages;
 use super::victims::Victims;
 use std::collections::VecDeque;
 
-const NONE: u32 = u32::MAX;
+const NONE: u32 = PageMap::NONE;
 const HOST: usize = 0;
 const COPIES: usize = 1;
 
@@ -27,9 +28,9 @@ pub struct Ftl {
     options: FtlOptions,
     shape: Shape,
     /// Physical page of each logical page, or `NONE`.
-    physical: Vec<u32>,
+    physical: PageMap,
     /// Logical page that was written to each physical page; valid if `physical` leads back.
-    logical: Vec<u32>,
+    logical: PageMap,
     /// Valid pages of each superblock.
     valid: Vec<u32>,
     erases: Vec<u32>,
@@ -38,6 +39,8 @@ pub struct Ftl {
     /// The open superblocks of the host and, with `separate_copies`, of garbage collection.
     open: [Open; 2],
     partial: PartialPages,
+    /// Stretches of places that became invalid; empty but while pages are placed.
+    dropped: Vec<(u32, u32)>,
     counts: FtlCounts,
 }
 
@@ -63,14 +66,15 @@ impl Ftl {
             end: 0,
         };
         Ok(Self {
-            physical: vec![NONE; shape.logical_pages as usize],
-            logical: vec![0; shape.superblocks as usize * shape.pages_per_superblock as usize],
+            physical: PageMap::new(shape.logical_pages),
+            logical: PageMap::new(shape.superblocks * shape.pages_per_superblock),
             valid: vec![0; shape.superblocks as usize],
             erases: vec![0; shape.superblocks as usize],
             free: (0..shape.superblocks).collect(),
             closed: Victims::new(shape.superblocks, shape.pages_per_superblock),
             open: [none; 2],
             partial: PartialPages::default(),
+            dropped: Vec::new(),
             counts: FtlCounts::default(),
             options,
             shape,
@@ -84,7 +88,7 @@ impl Ftl {
 
     /// Logical over physical pages, as they came out of the options.
     pub fn utilisation(&self) -> f64 {
-        f64::from(self.shape.logical_pages) / self.logical.len() as f64
+        f64::from(self.shape.logical_pages) / f64::from(self.logical.len())
     }
 
     /// The host writes `len` bytes at `offset`.
@@ -125,12 +129,14 @@ impl Ftl {
         };
         let pages = first..end_page.max(first);
         self.partial.forget(&pages);
-        for page in pages {
-            let place = std::mem::replace(&mut self.physical[page as usize], NONE);
-            if place != NONE {
-                self.invalidate(place / self.shape.pages_per_superblock, 1);
-                self.counts.trimmed_pages += 1;
-            }
+        let mut dropped = Vec::new();
+        self.physical
+            .replace(pages.start, pages.len() as u32, NONE, |place, count| {
+                dropped.push((place, count))
+            });
+        for (place, count) in dropped {
+            self.counts.trimmed_pages += u64::from(count);
+            self.drop_places(place, count);
         }
     }
 
@@ -167,10 +173,11 @@ impl Ftl {
     /// Where the books disagree.
     pub fn check_invariants(&self) {
         let mut valid = vec![0u32; self.valid.len()];
-        for (page, place) in self.physical.iter().enumerate() {
-            if *place != NONE {
-                assert_eq!(self.logical[*place as usize], page as u32, "place {place}");
-                valid[(*place / self.shape.pages_per_superblock) as usize] += 1;
+        for page in 0..self.physical.len() {
+            let place = self.physical.get(page);
+            if place != NONE {
+                assert_eq!(self.logical.get(place), page, "place {place}");
+                valid[(place / self.shape.pages_per_superblock) as usize] += 1;
             }
         }
         assert_eq!(valid, self.valid, "valid pages of superblocks");
@@ -222,29 +229,28 @@ impl Ftl {
         }
     }
 
-    /// Maps `count` pages from `page` on to the places from `place` on. Old places are mostly neighbours, so those of
-    /// one superblock are taken off its count together.
+    /// Maps `count` pages from `page` on to the places from `place` on.
     fn place(&mut self, page: u32, place: u32, count: u32) {
-        let pages = page as usize..(page + count) as usize;
-        let places = place as usize..(place + count) as usize;
-        for (page, logical) in pages.clone().zip(&mut self.logical[places]) {
-            *logical = page as u32;
+        self.logical.set(place, count, page);
+        let mut dropped = std::mem::take(&mut self.dropped);
+        self.physical
+            .replace(page, count, place, |old, count| dropped.push((old, count)));
+        for (old, count) in dropped.drain(..) {
+            self.drop_places(old, count);
         }
-        let (mut start, mut end, mut dropped) = (0, 0, 0);
-        for (page, place) in pages.zip(place..) {
-            let old = std::mem::replace(&mut self.physical[page], place);
-            if old == NONE {
-                continue;
-            }
-            if !(start..end).contains(&old) {
-                self.invalidate(start / self.shape.pages_per_superblock, dropped);
-                start = old - old % self.shape.pages_per_superblock;
-                end = start + self.shape.pages_per_superblock;
-                dropped = 0;
-            }
-            dropped += 1;
+        self.dropped = dropped;
+    }
+
+    /// `count` places from `place` on became invalid.
+    fn drop_places(&mut self, mut place: u32, mut count: u32) {
+        while count > 0 {
+            let superblock = place / self.shape.pages_per_superblock;
+            let end = (superblock + 1) * self.shape.pages_per_superblock;
+            let here = count.min(end - place);
+            self.invalidate(superblock, here);
+            place += here;
+            count -= here;
         }
-        self.invalidate(start / self.shape.pages_per_superblock, dropped);
     }
 
     /// `count` pages of a superblock became invalid.
@@ -303,16 +309,16 @@ impl Ftl {
             if left == 0 {
                 break;
             }
-            let page = self.logical[place as usize];
-            if self.physical[page as usize] != place {
+            let page = self.logical.get(place);
+            if self.physical.get(page) != place {
                 continue;
             }
             if self.open[stream].next == self.open[stream].end {
                 self.open_next(stream);
             }
             let open = &mut self.open[stream];
-            self.physical[page as usize] = open.next;
-            self.logical[open.next as usize] = page;
+            self.physical.set(page, 1, open.next);
+            self.logical.set(open.next, 1, page);
             self.valid[open.superblock as usize] += 1;
             open.next += 1;
             left -= 1;

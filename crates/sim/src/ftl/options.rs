@@ -2,10 +2,10 @@
 
 /// The shape of a simulated drive.
 ///
-/// Memory of the model: 4 bytes per logical page, 4 bytes per physical page and 16 bytes per superblock, plus 4 bytes
-/// per page of one superblock. 670 GiB at 90 % of the flash in pages of 4 KiB are 1.39 GiB; in pages of 16 KiB a
-/// quarter, in pages of 64 KiB a sixteenth of that. Larger pages change the result only where writes are not whole
-/// pages.
+/// Memory of the model: 16 bytes per superblock and 4 bytes per page of one superblock. Beside that the tables: per 512
+/// logical and per 512 physical pages 16 bytes where they are neighbours in both, which is so for large writes, and 2 KiB
+/// where they are not. 670 GiB at 90 % of the flash in pages of 4 KiB are 12 MiB at best and 1.39 GiB at worst; in larger
+/// pages so much less. Larger pages change the result only where writes are not whole pages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FtlOptions {
     /// Bytes that the host sees; rounded up to whole pages.

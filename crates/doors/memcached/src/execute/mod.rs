@@ -143,6 +143,10 @@ impl<D: Device + Clone> Executor<D> {
                 output.text("MN\r\n");
                 Operation::Other
             }
+            Command::MetaDebug(debug) => {
+                self.meta_debug(*debug, output);
+                Operation::Other
+            }
             Command::Quit => return Some((Flow::Close, Operation::Other)),
             _ => return None,
         };

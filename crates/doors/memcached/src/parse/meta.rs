@@ -1,4 +1,4 @@
-//! The meta commands mg, ms, md (mn has no arguments).
+//! The meta commands mg, ms, md and me (mn has no arguments).
 //!
 //! Flags that memcached knows and that would change what a command does, but that need state which Pumice does not keep
 //! per object (stale and win tokens, time of the last access), are refused as invalid rather than passed over: N, R, h and
@@ -56,6 +56,13 @@ pub struct MetaDelete<'a> {
     pub quiet: bool,
     /// The CAS unique that the key must hold.
     pub compare: Option<u64>,
+}
+
+/// me: one key to say where its object is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MetaDebug<'a> {
+    /// The key.
+    pub key: Key<'a>,
 }
 
 /// What the flags of a command say, whatever the command.
@@ -189,4 +196,15 @@ pub(super) fn delete(mut tokens: Tokens<'_>) -> LineResult<'_> {
         quiet: scanned.quiet,
         compare: scanned.compare,
     })))
+}
+
+/// As memcached has it: b counts directly behind the key, everything else is passed over, and there is one error.
+pub(super) fn debug(mut tokens: Tokens<'_>) -> LineResult<'_> {
+    let refused = || Refused::new(replies::BAD_FORMAT);
+    let key = tokens.next().and_then(Key::plain).ok_or_else(refused)?;
+    let key = match tokens.next() {
+        Some(b"b") => key.into_base64().ok_or_else(refused)?,
+        _ => key,
+    };
+    Ok(Request::Whole(Command::MetaDebug(MetaDebug { key })))
 }

@@ -23,7 +23,7 @@ mod tests;
 pub use get::{Get, Keys};
 pub use key::{Key, KeyScratch, MAX_KEY_BYTES};
 pub use line::Tokens;
-pub use meta::{MetaDelete, MetaFlags, MetaGet};
+pub use meta::{MetaDebug, MetaDelete, MetaFlags, MetaGet};
 pub use modify::{Delete, Delta, Touch};
 pub(crate) use number::in_value as number_in_value;
 pub use store::{Mode, Store, StoreReply, TooLarge};
@@ -131,6 +131,8 @@ pub enum Command<'a> {
     MetaGet(MetaGet<'a>),
     /// md.
     MetaDelete(MetaDelete<'a>),
+    /// me.
+    MetaDebug(MetaDebug<'a>),
 }
 
 /// An expiry time as the protocol writes it: 0 never, up to 30 days relative, above that Unix time, negative at once.
@@ -245,6 +247,7 @@ fn parse_line<'a>(line: &'a [u8], limits: &Limits) -> LineResult<'a> {
         b"mg" => meta::get(tokens),
         b"ms" => meta::set(tokens, limits),
         b"md" => meta::delete(tokens),
+        b"me" => meta::debug(tokens),
         b"mn" => Ok(Request::Whole(Command::MetaNoop)),
         b"gat" => get::gat(tokens, false),
         b"gats" => get::gat(tokens, true),

@@ -176,6 +176,10 @@ fn malformed_lines_get_memcacheds_answers() {
             "CLIENT_ERROR bad token in command line format\r\n",
         ),
         (b"ms a 2 Fx\r\nab\r\n", "CLIENT_ERROR bad command line format\r\n"),
+        (b"me\r\n", replies::BAD_FORMAT),
+        (b"me a\0b\r\n", replies::BAD_FORMAT),
+        (b"me YQ b\r\n", replies::BAD_FORMAT),
+        (b"me a b b\r\n", replies::BAD_FORMAT),
         (b"md a !\r\n", "CLIENT_ERROR invalid or duplicate flag\r\n"),
         (b"md a Cx\r\n", "CLIENT_ERROR invalid or duplicate flag\r\n"),
     ];
@@ -221,6 +225,32 @@ fn meta_flags_come_in_order_with_their_arguments() {
     assert_eq!(flags[..2], [(b'k', &b""[..]), (b'O', b"12")]);
 }
 
+#[test]
+fn me_takes_a_key_and_nothing_else_but_b() {
+    let key = |line: &'static [u8]| {
+        let Command::MetaDebug(debug) = one(line) else {
+            panic!("not a meta debug");
+        };
+        (
+            debug.key.token(),
+            debug.key.bytes(&mut [0; MAX_KEY_BYTES]).to_vec(),
+        )
+    };
+    assert_eq!(key(b"me YWI=\r\n"), (&b"YWI="[..], b"YWI=".to_vec()));
+    assert_eq!(key(b"me  YWI=   b v v !\n"), (&b"YWI="[..], b"ab".to_vec()));
+    for passed_over in [
+        &b"me YWI= v b\r\n"[..],
+        b"me YWI= b2\r\n",
+        b"me YWI= q k O1 T1 T1 !\r\n",
+    ] {
+        assert_eq!(key(passed_over).1, b"YWI=", "{passed_over:?}");
+    }
+    assert_eq!(
+        refusal(format!("me {}\r\n", "k".repeat(251)).as_bytes()).0,
+        replies::BAD_FORMAT
+    );
+}
+
 /// Pieces that commands are made of, so that random streams are often almost right.
 fn piece() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
@@ -239,6 +269,7 @@ fn piece() -> impl Strategy<Value = Vec<u8>> {
             "mg ",
             "ms ",
             "md ",
+            "me ",
             "mn",
             "stats ",
             "version",

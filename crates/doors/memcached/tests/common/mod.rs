@@ -185,6 +185,15 @@ impl<S: Read + Write> Client<S> {
         bytes
     }
 
+    /// The next line, without its end.
+    pub fn line(&mut self) -> String {
+        let mut line = Vec::new();
+        while !line.ends_with(b"\r\n") {
+            line.extend(self.receive(1));
+        }
+        String::from_utf8_lossy(&line).trim_end().to_owned()
+    }
+
     /// Expects exactly these bytes. `#` stands for a decimal number.
     pub fn expect(&mut self, expected: impl AsRef<[u8]>) -> Vec<u64> {
         let mut numbers = Vec::new();
