@@ -60,7 +60,8 @@ def main():
         arguments.requests, arguments.pairs = 60_000, 2
     program = machine.build_inprocess(not arguments.no_build)
     trace = trace_of(arguments)
-    settings = {"trace": trace, "flash": "10 % of the footprint", "DRAM MiB": arguments.dram, "depth": arguments.depth}
+    shown = trace.replace(os.path.realpath(arguments.distributions) + os.sep, "")
+    settings = {"trace": shown, "flash": "10 % of the footprint", "DRAM MiB": arguments.dram, "depth": arguments.depth}
     comparison = Comparison("ripq-throughput", arguments, settings)
     comparison.sides = {"pumice": f"ripq, {arguments.policy}", "peer": "fifo"}
     path = os.path.join(comparison.directory, "replay.pumice")
