@@ -99,7 +99,7 @@ pub struct LayoutOptions {
     /// RIPQ's α: sections are of α to 2α of the queue. From 1/64 to 1/2.
     pub alpha: f64,
     /// Logical occupancy θ: what stands in the last 1 - θ of the queue is not kept at a reclaim. In [0, 1].
-    /// Under `sipq` the share of the flash's bytes that the queue of keys may have.
+    /// Under `sipq` the queue of keys may have this share of what the blocks can hold of objects.
     pub theta: f64,
     /// Under `sipq` the most keys in DRAM, [`VIRTUAL_KEY_BYTES`](crate::VIRTUAL_KEY_BYTES) each.
     pub virtual_keys_max: usize,

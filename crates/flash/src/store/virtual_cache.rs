@@ -172,8 +172,12 @@ impl VirtualCache {
         })
     }
 
-    /// Puts a saved key above all that are there.
+    /// Puts a saved key above all that are there. No record has 0 bytes, and one that had would keep who walks the queue by bytes
+    /// where it is.
     pub(crate) fn restore(&mut self, saved: SavedKey) {
+        if saved.bytes == 0 {
+            return;
+        }
         let priority = if self.policy.is_absolute() {
             Priority::Absolute(if saved.value.is_finite() { saved.value } else { 0.0 })
         } else {
@@ -248,6 +252,25 @@ mod tests {
         let mut restored = VirtualCache::new(lru, 1.0, bytes_max as f64, keys_max);
         cache.save().for_each(|key| restored.restore(key));
         assert!(restored.save().eq(cache.save()));
+        let before = restored.save().count();
+        restored.restore(SavedKey {
+            hash: 1 << 40,
+            bytes: 0,
+            accesses: 1,
+            value: 0.0,
+        });
+        assert_eq!(restored.save().count(), before, "no record is so short");
+        // In steps, as a checkpoint takes them.
+        let (mut below, mut walked) = (0, Vec::new());
+        loop {
+            let batch: Vec<SavedKey> = cache.save_from(below).take(7).collect();
+            if batch.is_empty() {
+                break;
+            }
+            below += batch.iter().map(|key| u64::from(key.bytes)).sum::<u64>();
+            walked.extend(batch);
+        }
+        assert!(cache.save().eq(walked.iter().copied()));
     }
 
     #[test]
