@@ -7,7 +7,7 @@ use crate::part::PartId;
 use crate::shards::Shard;
 use pumice_device::Device;
 use pumice_flash::record::payload_checksum;
-use pumice_flash::{Rank, Record, RecordParts, SliceId};
+use pumice_flash::{Mappings, Rank, Record, RecordParts, SliceId};
 use pumice_index::KeyHash;
 use pumice_memory::{Buffer, Payload};
 
@@ -37,6 +37,8 @@ impl<D: Device + Clone> ObjectCache<D> {
         if self.inner.is_large(key, value.len()) {
             return self.set_large_now(cx, key, value, meta);
         }
+        // The checksum below takes as long as memory does.
+        Mappings::prefetch(&*self.inner, self.inner.hasher.hash(&PartId::object(key)));
         let parts = RecordParts {
             version: 0,
             expiry: meta.expiry,

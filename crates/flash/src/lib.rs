@@ -70,6 +70,11 @@ pub trait Mappings {
         self.with_shard(self.shard_of(hash), f)
     }
 
+    /// Asks for the memory that a question about `hash` will need.
+    fn prefetch(&self, hash: KeyHash) {
+        self.with(hash, |shard| shard.prefetch(hash));
+    }
+
     /// Removes the mapping of `hash` if it is `location`, and accounts for it; true if it was.
     fn drop_copy(&self, hash: KeyHash, location: Location, why: Gone) -> bool;
 

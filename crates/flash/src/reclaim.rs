@@ -62,6 +62,16 @@ pub(crate) enum How {
     Rescue,
 }
 
+/// Entries between the one whose memory is asked for and the one in work.
+const PREFETCH_DISTANCE: usize = 8;
+
+/// Asks for what a later entry of a footer will need; hashes are all over the index, so each would wait for memory.
+pub(crate) fn prefetch_ahead<M: Mappings>(mappings: &M, entries: &[FooterEntry], at: usize) {
+    if let Some(later) = entries.get(at + PREFETCH_DISTANCE) {
+        mappings.prefetch(later.hash);
+    }
+}
+
 impl<B: Buffer> FlashStore<B> {
     /// Reclaims blocks until enough are free.
     pub(crate) async fn reclaim<D: Device<Buf = B>, M: Mappings>(
@@ -249,12 +259,8 @@ impl<B: Buffer> FlashStore<B> {
                 if at % ENTRIES_PER_TURN == ENTRIES_PER_TURN - 1 {
                     give_turn().await;
                 }
-                let why = if is_expired(entry.expiry, now) {
-                    Gone::Expired
-                } else {
-                    Gone::Evicted
-                };
-                mappings.drop_copy(entry.hash, self.location(id, entry), why);
+                prefetch_ahead(mappings, &entries, at);
+                self.drop_entry(mappings, now, id, entry);
             }
         }
         // Where the footer cannot be read the index alone knows what pointed here. A copy whose footer entry was wrong
@@ -270,6 +276,16 @@ impl<B: Buffer> FlashStore<B> {
             structure.victims.retain(|victim| victim.id != id);
             self.give_back(structure, id);
         });
+    }
+
+    /// Lets go of an object of a victim, if it is live.
+    pub(crate) fn drop_entry<M: Mappings>(&self, mappings: &M, now: u32, id: u32, entry: &FooterEntry) {
+        let why = if is_expired(entry.expiry, now) {
+            Gone::Expired
+        } else {
+            Gone::Evicted
+        };
+        mappings.drop_copy(entry.hash, self.location(id, entry), why);
     }
 
     /// Reads and checks the footer of a sealed block.

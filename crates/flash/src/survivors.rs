@@ -6,7 +6,7 @@
 
 use crate::Mappings;
 use crate::footer::FooterEntry;
-use crate::reclaim::ENTRIES_PER_TURN;
+use crate::reclaim::{ENTRIES_PER_TURN, prefetch_ahead};
 use crate::record::{Record, is_expired};
 use crate::store::{FlashStore, add, give_turn};
 use pumice_device::{Device, SECTOR_BYTES};
@@ -49,7 +49,8 @@ pub(crate) struct Origin {
 }
 
 impl<B: Buffer> FlashStore<B> {
-    /// Moves the objects of a victim that stay, and returns the entries of all others.
+    /// Moves the objects of a victim that stay, lets go of those that do not, and returns the entries of those that could
+    /// not be moved.
     pub(crate) async fn move_survivors<D: Device<Buf = B>, M: Mappings>(
         &self,
         device: &D,
@@ -59,12 +60,17 @@ impl<B: Buffer> FlashStore<B> {
         entries: Vec<FooterEntry>,
     ) -> Vec<FooterEntry> {
         let (mut stay, mut go) = (Vec::new(), Vec::new());
-        for (at, entry) in entries.into_iter().enumerate() {
+        for (at, entry) in entries.iter().enumerate() {
             if at % ENTRIES_PER_TURN == ENTRIES_PER_TURN - 1 {
                 give_turn().await;
             }
-            let stays = self.stays(mappings, now, origin, &entry);
-            if stays { &mut stay } else { &mut go }.push(entry);
+            prefetch_ahead(mappings, &entries, at);
+            if self.stays(mappings, now, origin, entry) {
+                stay.push(*entry);
+            } else {
+                // While what its mapping stands on is at hand.
+                self.drop_entry(mappings, now, origin.id, entry);
+            }
         }
         let bytes_max = RECLAIM_READ_BYTES / self.reclaims_max() as u64;
         let mut runs = self.runs(origin.id, stay).into_iter();

@@ -170,6 +170,11 @@ impl FullShard {
         }
     }
 
+    /// Asks for the memory that a question about `hash` will need.
+    pub fn prefetch(&self, hash: KeyHash) {
+        self.table.prefetch(self.shape.tag(hash));
+    }
+
     /// What is known of `hash`.
     pub fn lookup(&self, hash: KeyHash) -> Lookup {
         match self.mapping(hash) {

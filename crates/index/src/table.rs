@@ -26,7 +26,7 @@
 //!
 //! N = 252 / (2 + r): 31, 28 or 25 for r = 6, 7, 8.
 
-use pumice_memory::{PAGE_BYTES, Page, PagePool};
+use pumice_memory::{PAGE_BYTES, Page, PagePool, prefetch};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -130,6 +130,13 @@ impl PackedTable {
     /// The first payload under `tag` that `accept` likes.
     pub fn find(&self, tag: u64, accept: impl FnMut(u64) -> bool) -> Option<u64> {
         self.seek(tag, accept).map(|at| at.payload)
+    }
+
+    /// Asks for the bucket where `tag` is at home, so that a search that comes soon need not wait for memory.
+    pub fn prefetch(&self, tag: u64) {
+        if !self.pages.is_empty() {
+            prefetch(self.bucket(self.home(tag)));
+        }
     }
 
     /// Adds an entry; it does not look for an equal one.

@@ -4,6 +4,25 @@ use crate::{Buffer, Payload, SECTOR_BYTES};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
+/// What the processor's tables map in one entry, where the system gives such pages. A buffer of at least so much starts at
+/// a multiple of it: writing it out then pins a page or two instead of hundreds.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// Asks the system to back memory with huge pages. A system that has none, or has turned them off, backs it as ever.
+///
+/// # Safety
+/// The range is memory that the caller owns, of whole pages.
+pub(crate) unsafe fn back_with_huge_pages(start: NonNull<u8>, len: usize) {
+    // SAFETY: the caller's promise; the advice changes what is behind the addresses, not what is read there.
+    let _ = unsafe {
+        rustix::mm::madvise(
+            start.as_ptr().cast::<std::ffi::c_void>(),
+            len,
+            rustix::mm::Advice::LinuxHugepage,
+        )
+    };
+}
+
 /// An owned buffer whose start and length are multiples of [`SECTOR_BYTES`].
 #[derive(Debug)]
 pub struct AlignedBuf {
@@ -38,7 +57,12 @@ impl AlignedBuf {
     }
 
     fn layout(len: usize) -> Layout {
-        Layout::from_size_align(len, SECTOR_BYTES).expect("buffer lengths are far below isize::MAX")
+        let align = if len < HUGE_PAGE_BYTES {
+            SECTOR_BYTES
+        } else {
+            HUGE_PAGE_BYTES
+        };
+        Layout::from_size_align(len, align).expect("buffer lengths are far below isize::MAX")
     }
 }
 
@@ -61,6 +85,10 @@ impl Buffer for AlignedBuf {
         let Some(start) = NonNull::new(start) else {
             handle_alloc_error(layout)
         };
+        if len >= HUGE_PAGE_BYTES {
+            // SAFETY: the allocation just made.
+            unsafe { back_with_huge_pages(start, len) };
+        }
         Self { start, len }
     }
 

@@ -7,11 +7,13 @@
 mod aligned;
 mod buffer;
 mod pool;
+mod prefetch;
 mod sparse;
 
 pub use aligned::AlignedBuf;
 pub use buffer::{Buffer, Payload};
 pub use pool::{PAGE_BYTES, Page, PagePool, SegmentId, SegmentPool};
+pub use prefetch::prefetch;
 pub use sparse::SparseBuf;
 
 /// The alignment of I/O buffers, and the unit in which devices are read and written, in bytes.

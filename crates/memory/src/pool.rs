@@ -2,8 +2,9 @@
 //!
 //! The DRAM tier takes whole segments for its items, the index takes pages. Both come from here, so the sum has a
 //! hard bound, and neither can starve the other beyond what the engine decides. Memory that was never taken is never
-//! touched and costs nothing resident.
+//! touched and costs nothing resident, but for the rest of a huge page where the system has those.
 
+use crate::aligned::back_with_huge_pages;
 use parking_lot::Mutex;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::ffi::c_void;
@@ -72,6 +73,8 @@ impl SegmentPool {
         }
         .map_err(std::io::Error::from)?;
         let start = NonNull::new(start.cast::<u8>()).expect("mmap does not return null");
+        // SAFETY: the mapping just made.
+        unsafe { back_with_huge_pages(start, len) };
         // The lowest numbers are handed out first: what is never taken stays untouched at the end.
         let limit = u32::try_from(limit.min(total)).expect("fewer than 2^32 segments");
         let free = (0..limit).rev().map(SegmentId).collect();
