@@ -158,7 +158,10 @@ pub fn options(
     Ok(CacheOptions {
         dram_bytes: usize::try_from(plan.pool)?,
         buffers_max: plan.buffers,
-        layout,
+        layout: LayoutOptions {
+            virtual_keys_max: plan.virtual_keys,
+            ..layout
+        },
         block_bytes: Some(plan.block_bytes),
         reformat: true,
         ..CacheOptions::default()

@@ -26,7 +26,8 @@ pub struct CacheOptions {
     pub block_bytes_min: u64,
     /// Erase whatever is on the device.
     pub reformat: bool,
-    /// How objects are arranged on flash, and what steers it.
+    /// How objects are arranged on flash, and what steers it. Layout `sipq` keeps keys in DRAM beside `dram_bytes`, without a
+    /// bound by default: where there is a budget, set `virtual_keys_max` to [`MemoryPlan::virtual_keys`].
     pub layout: LayoutOptions,
     /// The drive's erase unit in bytes where it is known, else 0: the little that is written beside blocks is then made up to
     /// whole units now and then, so that blocks do not straddle them.

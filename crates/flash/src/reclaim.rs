@@ -2,7 +2,8 @@
 //!
 //! The victim is a block without a live object, or whose objects have all expired, wherever it stands; else one that
 //! is more than half dead, whose live objects are moved; else the lowest. Under `fifo` that is the oldest, and its objects are
-//! evicted; under `ripq` those that were raised since move to where they belong (RIPQ, section 4.2: materialisation).
+//! evicted; under `ripq` those that were raised since move to where they belong (RIPQ, section 4.2: materialisation). Under
+//! `sipq` it is the oldest too, and those whose keys are in the queue of keys move to the active block.
 //!
 //! Several blocks may be reclaimed at once, each by a piece of work of its own, because most of a reclaim is waiting for the
 //! device; but none is chosen while another is compacted, and in lockstep there is one at a time.
@@ -11,13 +12,13 @@
 //! be set again without a record, so the victim's copies must not come back, even while the block still stands on
 //! flash.
 //!
-//! # Survivors under `ripq`
+//! # Survivors under `ripq` and `sipq`
 //!
-//! The record comes first here too; then the objects that stay are copied to the active blocks of their sections, and the
-//! victim is free. A crash finds those of them whose new block was sealed; what was in a buffer is gone. (To keep the victim
-//! until then, as below, would keep a block for every section that fills slowly.)
+//! The record comes first here too; then the objects that stay are copied to the active blocks of their sections (`sipq` has
+//! one active block), and the victim is free. A crash finds those of them whose new block was sealed; what was in a buffer is
+//! gone. (To keep the victim until then, as below, would keep a block for every section that fills slowly.)
 //!
-//! # Compacting under `fifo`
+//! # Compacting under `fifo` and `sipq`
 //!
 //! Moving an object removes no mapping, and needs no record. What was moved stands twice: in the victim, which counts
 //! until it is reclaimed, and in a buffer. A crash now finds the victim's copy, which is the same. Three rules keep it so:
@@ -60,6 +61,13 @@ pub(crate) enum How {
     Lowest,
     /// Its live objects move.
     Rescue,
+}
+
+impl How {
+    /// Whether what stays of the victim is moved before the victim is free.
+    pub(crate) fn moves(self) -> bool {
+        matches!(self, How::Lowest | How::Rescue)
+    }
 }
 
 /// Entries between the one whose memory is asked for and the one in work.
@@ -247,7 +255,7 @@ impl<B: Buffer> FlashStore<B> {
         self.append_log(device, LogKind::Reclaim, u64::from(id), sequence);
         let is_empty = how == How::Empty || info.live.load(Ordering::Acquire) == 0;
         if !is_empty && let Some(mut entries) = self.read_footer(device, id, sequence).await {
-            if matches!(how, How::Lowest | How::Rescue) {
+            if how.moves() {
                 let origin = Origin {
                     id,
                     sequence,
@@ -328,10 +336,18 @@ impl<B: Buffer> FlashStore<B> {
         let sequence = self.blocks[id as usize].sequence.load(Ordering::Relaxed);
         let entries = self.read_footer(device, id, sequence).await;
         let mut evictions_left = EVICTIONS_MAX;
-        for entry in entries.into_iter().flatten() {
+        let mut has_room = true;
+        for (at, entry) in entries.into_iter().flatten().enumerate() {
+            if at % ENTRIES_PER_TURN == ENTRIES_PER_TURN - 1 {
+                give_turn().await;
+            }
             let location = self.location(id, &entry);
             let is_live = mappings.with(entry.hash, |shard| shard.is_live(entry.hash, location));
             if !is_live || is_expired(entry.expiry, now) {
+                continue;
+            }
+            if !has_room {
+                add(&self.counters.survivors_dropped, 1);
                 continue;
             }
             let record = match self.read_device(device, location, sequence).await {
@@ -347,8 +363,9 @@ impl<B: Buffer> FlashStore<B> {
                     .await;
                 evictions_left = evictions_left.saturating_sub(1);
             }
-            if !self.move_record(mappings, id, entry.hash, location, &record) {
-                break;
+            has_room = self.move_record(mappings, id, entry.hash, location, &record);
+            if !has_room {
+                add(&self.counters.survivors_dropped, 1);
             }
         }
         self.shared.change(|structure| structure.end_compaction(claim));

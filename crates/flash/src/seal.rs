@@ -3,7 +3,7 @@
 use crate::block::{Composed, OpenBlock};
 use crate::footer::{FooterEntry, encode_footer};
 use crate::log::LogKind;
-use crate::store::{Durability, FlashStore, State, Task, Work, add};
+use crate::store::{BlockInfo, Durability, FlashStore, State, Task, Work, add};
 use crate::{Gone, Mappings};
 use pumice_device::Device;
 use pumice_index::Location;
@@ -94,10 +94,6 @@ impl<B: Buffer> FlashStore<B> {
                 .store(trailer.footer_len() as u32, Ordering::Relaxed);
             info.expiry_max.store(trailer.expiry_max, Ordering::Relaxed);
             info.filled.store(composed.filled, Ordering::Relaxed);
-            let live = info.live.load(Ordering::Relaxed);
-            if trailer.expiry_max != u32::MAX || live * 2 < composed.filled {
-                self.has_early_victims.store(true, Ordering::Relaxed);
-            }
             add(&self.counters.sealed_blocks, 1);
             return Sealed::Written;
         };
@@ -156,28 +152,40 @@ impl<B: Buffer> FlashStore<B> {
             unreachable!("called for this task only")
         };
         let (id, sequence, buffer) = (block.id, block.sequence, Arc::clone(&block.buffer));
-        if matches!(end, Sealed::Written) {
-            self.blocks[id as usize].set_state(State::Sealed);
-        }
-        self.open.lock().retain(|open| open.id != id);
+        let info = &self.blocks[id as usize];
         if !matches!(end, Sealed::Written) {
             self.leave_order(id);
         }
         let blocks = &self.blocks;
+        // All in one step: who looks for a victim finds the block in each of its places or in none, and a checkpoint that finds
+        // it open finds its log position too.
         work.finish(|structure| {
             structure.buffers.push(buffer);
             match end {
                 Sealed::Written => {
+                    info.set_state(State::Sealed);
                     // Blocks written at the same time end in any order; the queue is by sequence.
                     let at = structure
                         .queue
                         .partition_point(|b| blocks[*b as usize].sequence.load(Ordering::Relaxed) < sequence);
                     structure.queue.insert(at, id);
+                    self.note_early_victim(info);
                 }
                 Sealed::Empty | Sealed::Failed => self.give_back(structure, id),
             }
+            self.open.lock().retain(|open| open.id != id);
             structure.receiver_ended(id, matches!(end, Sealed::Failed));
         });
+    }
+
+    /// Notes whether a block that counts as sealed from now on may go before the lowest. Not earlier: whoever looked for a victim
+    /// meanwhile would not find the block, and take the note away.
+    fn note_early_victim(&self, info: &BlockInfo) {
+        // A change, although of nothing: of this and a death at the same time, the later one sees what the other did.
+        let live = info.live.fetch_add(0, Ordering::AcqRel);
+        if info.expiry_max.load(Ordering::Relaxed) != u32::MAX || info.is_early_victim(live) {
+            self.has_early_victims.store(true, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn location(&self, block: u32, entry: &FooterEntry) -> Location {

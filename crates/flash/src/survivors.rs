@@ -1,14 +1,19 @@
-//! Moving what a reclaim keeps: the objects that were raised go to the active blocks of their sections.
+//! Moving what a reclaim keeps: the objects that stay go to the active blocks of their sections.
 //!
 //! Only what stays is read: neighbours in one read, single objects one by one, several reads under way at once. Whether an
 //! object stays is asked twice, before its read and before its copy: meanwhile it may have been deleted, or others may have
 //! overtaken it. What looked like going before is not asked again, and goes.
+//!
+//! A victim's block is free only when all that stays has found room in others, and several victims move objects at once. New
+//! objects therefore leave as many free blocks as the bytes need that are still to move; and where there is none all the same,
+//! a reclaim waits until another one has freed its victim. The last that does not wait lets go of what finds no room, so that
+//! they never all wait.
 
 use crate::Mappings;
 use crate::footer::FooterEntry;
 use crate::reclaim::{ENTRIES_PER_TURN, prefetch_ahead};
 use crate::record::{Record, is_expired};
-use crate::store::{FlashStore, add, give_turn};
+use crate::store::{FlashStore, Shared, Structure, add, give_turn};
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_memory::Buffer;
 use std::collections::VecDeque;
@@ -25,7 +30,7 @@ const READS_MAX: usize = 8;
 /// Bytes that are read, or were read and are being moved, of all victims at once. The share of each is enough for the longest
 /// record, but for the two sectors at its ends.
 pub const RECLAIM_READ_BYTES: u64 = 2 << 20;
-/// Rounds of waiting for a buffer, for one victim.
+/// Rounds of waiting for room, for one victim.
 const WAITS_MAX: usize = 16;
 
 /// Objects that one read brings.
@@ -106,12 +111,12 @@ impl<B: Buffer> FlashStore<B> {
                         let from = self.location(origin.id, entry);
                         let move_it = || self.move_record(mappings, origin.id, entry.hash, from, &record);
                         let mut moved = move_it();
-                        while !moved && waits_left > 0 && self.makes_buffer_free(device, mappings, now).await
-                        {
+                        while !moved && waits_left > 0 && self.makes_room(device, mappings, now).await {
                             waits_left -= 1;
                             moved = move_it();
                         }
                         if !moved {
+                            add(&self.counters.survivors_dropped, 1);
                             go.push(*entry);
                         }
                     }
@@ -159,6 +164,19 @@ impl<B: Buffer> FlashStore<B> {
         record
     }
 
+    /// Waits for a block where none is free, or else for a buffer; whether it is worth trying again.
+    async fn makes_room<D: Device<Buf = B>, M: Mappings>(&self, device: &D, mappings: &M, now: u32) -> bool {
+        if !self.shared.structure.lock().free.is_empty() {
+            return self.makes_buffer_free(device, mappings, now).await;
+        }
+        let Some(_stall) = Stall::begin(&self.shared) else {
+            return false;
+        };
+        self.wait_for(|structure| !structure.free.is_empty() || structure.are_all_stalled())
+            .await;
+        true
+    }
+
     /// Writes a block that is full, or waits for one that is being written; whether it is worth trying again.
     async fn makes_buffer_free<D: Device<Buf = B>, M: Mappings>(
         &self,
@@ -204,5 +222,33 @@ impl<B: Buffer> FlashStore<B> {
             }
         }
         runs
+    }
+}
+
+/// A reclaim that waits for a block that another one makes free.
+struct Stall<'a, B>(&'a Shared<B>);
+
+impl<'a, B> Stall<'a, B> {
+    /// `None` where all others wait: the last goes on without room, and makes its victim free.
+    fn begin(shared: &'a Shared<B>) -> Option<Self> {
+        let mut structure = shared.structure.lock();
+        structure.stalled += 1;
+        if structure.are_all_stalled() {
+            structure.stalled -= 1;
+            return None;
+        }
+        Some(Self(shared))
+    }
+}
+
+impl<B> Drop for Stall<'_, B> {
+    fn drop(&mut self) {
+        self.0.structure.lock().stalled -= 1;
+    }
+}
+
+impl<B> Structure<B> {
+    fn are_all_stalled(&self) -> bool {
+        self.stalled >= self.victims.len()
     }
 }

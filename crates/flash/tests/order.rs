@@ -100,24 +100,18 @@ fn a_clean_stop_keeps_the_keys_of_sipq() {
     }
 }
 
-#[test]
-fn a_crash_keeps_most_keys_of_sipq_and_none_of_what_is_gone() {
-    let layout = LayoutOptions::new(Layout::Sipq, Some("slru-3"), None, Some(0.5)).unwrap();
-    let medium = medium();
-    let rig = open(&medium, layout);
-    let mut random = Random(1);
-    fill(&rig, &mut random);
-    assert!(rig.store().counts().checkpoints > 0, "from time to time");
+/// Crashes, and compares the keys of `sipq` before and after; at least `share` of them are back.
+fn crash_under_sipq(rig: Rig, medium: &Arc<FaultyMedium>, layout: LayoutOptions, share: f64) {
     let before = rig.store().virtual_keys();
     drop(rig);
-    let rig = open(&medium, layout);
+    let rig = open(medium, layout);
     assert!(!rig.recovered.clean);
     let after = rig.store().virtual_keys();
     let known: std::collections::HashSet<_> = after.iter().collect();
     assert_eq!(known.len(), after.len(), "each once");
     let kept = before.iter().filter(|hash| known.contains(hash)).count();
     println!("{kept} of {} keys", before.len());
-    assert!(before.len() > 200 && kept * 10 > before.len() * 6);
+    assert!(before.len() > 200 && kept as f64 > before.len() as f64 * share);
     for hash in after {
         let mapping = pumice_flash::Mappings::with(&*rig.index, hash, |shard| shard.mapping(hash));
         assert!(mapping.is_some(), "a key without an object");
@@ -126,11 +120,39 @@ fn a_crash_keeps_most_keys_of_sipq_and_none_of_what_is_gone() {
 }
 
 #[test]
-fn a_crash_keeps_the_order_roughly() {
+fn a_crash_keeps_most_keys_of_sipq_and_none_of_what_is_gone() {
+    let layout = LayoutOptions::new(Layout::Sipq, Some("slru-3"), None, Some(0.5)).unwrap();
+    let medium = medium();
+    let rig = open(&medium, layout);
+    fill(&rig, &mut Random(1));
+    assert!(rig.store().counts().checkpoints > 0, "from time to time");
+    crash_under_sipq(rig, &medium, layout, 0.6);
+}
+
+#[test]
+fn a_crash_before_the_first_checkpoint_keeps_the_keys_of_sipq() {
+    let layout = LayoutOptions::new(Layout::Sipq, Some("slru-3"), None, Some(0.9)).unwrap();
+    let medium = medium();
+    let rig = open(&medium, layout);
+    for n in 0..900 {
+        rig.set(n, 2_000);
+        rig.settle();
+    }
+    let counts = rig.store().counts();
+    assert!(counts.checkpoints == 0 && counts.sealed_blocks > 20, "{counts:?}");
+    crash_under_sipq(rig, &medium, layout, 0.95);
+}
+
+/// Crashes some time after a checkpoint, and returns how far off objects are on average, as a share of the queue.
+fn off_after_a_crash(explicit_checkpoint: bool) -> f64 {
     let medium = medium();
     let rig = open(&medium, ripq());
     let mut random = Random(2);
     fill(&rig, &mut random);
+    if explicit_checkpoint {
+        rig.run(rig.store().checkpoint(&rig.device, &*rig.index, NOW, false))
+            .unwrap();
+    }
     assert!(
         rig.store().counts().checkpoints > 0,
         "the order is kept from time to time"
@@ -158,9 +180,21 @@ fn a_crash_keeps_the_order_roughly() {
         before.len()
     );
     assert!(differences.len() * 10 > before.len() * 8);
+    rig.check_blocks();
+    mean
+}
+
+#[test]
+fn a_crash_keeps_the_order_roughly() {
+    let mean = off_after_a_crash(false);
     // An order that is lost altogether is more than a third off.
     assert!(mean < 0.25, "{mean}");
-    rig.check_blocks();
+}
+
+#[test]
+fn a_crash_soon_after_a_checkpoint_keeps_the_order() {
+    let mean = off_after_a_crash(true);
+    assert!(mean < 0.12, "{mean}");
 }
 
 #[test]

@@ -5,9 +5,10 @@ mod common;
 use common::{Random, Rig, options};
 use pumice_device::{AlignedBuf, FaultPlan, FaultyMedium};
 use pumice_flash::log::LogRecord;
-use pumice_flash::{Durability, Geometry, LogKind, Work};
+use pumice_flash::{Durability, Geometry, Layout, LayoutOptions, LogKind, Work};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Waker};
 
 const KEYS: u64 = 400;
@@ -315,4 +316,32 @@ fn a_move_that_is_broken_off_goes_on_with_the_rest() {
         assert!(rig.get(*n).is_some(), "key {n} was raised, and went");
     }
     rig.check_blocks();
+}
+
+#[test]
+fn a_checkpoint_gives_others_their_turn_while_it_looks_keys_up() {
+    let mut options = options(Durability::Process);
+    options.layout = LayoutOptions::new(Layout::Ripq, Some("gdsf-2"), None, None).unwrap();
+    let keys = 6_000;
+    let rig = Rig::open(&medium(8 << 20, true), keys, &options);
+    for n in 0..keys {
+        rig.set(n, 200);
+        rig.settle();
+    }
+    let future = rig.store().checkpoint(&rig.device, &*rig.index, 1_000, false);
+    let mut future = std::pin::pin!(future);
+    let locks = || rig.index.locks.load(Ordering::Relaxed);
+    let (start, mut most) = (locks(), 0);
+    loop {
+        let before = locks();
+        let done = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        most = most.max(locks() - before);
+        if done.is_ready() {
+            break;
+        }
+        pumice_device::Device::turn(&rig.device, true).unwrap();
+    }
+    let total = locks() - start;
+    println!("{total} locks, {most} in a turn");
+    assert!(total > 5_000 && most < 1_100);
 }

@@ -141,18 +141,22 @@ fn manifest(directory: &Path) -> anyhow::Result<Option<Vec<String>>> {
     Ok(Some(names))
 }
 
-/// The files below `directory`, but for those that distributions consist of.
+/// The files below `directory`, but for those that distributions consist of. Links to files count; links to folders are not
+/// followed, since they may lead back.
 fn walk(directory: &Path, below: &Path, names: &mut Vec<String>) -> anyhow::Result<()> {
     let path = directory.join(below);
     let entries = fs::read_dir(&path).with_context(|| format!("cannot read {}", path.display()))?;
     for entry in entries {
         let entry = entry.with_context(|| format!("cannot read {}", path.display()))?;
         let name: PathBuf = below.join(entry.file_name());
-        if entry.path().is_dir() {
+        let kind = entry
+            .file_type()
+            .with_context(|| format!("cannot read {}", entry.path().display()))?;
+        if kind.is_dir() {
             if name != Path::new(DISTRIBUTIONS) {
                 walk(directory, &name, names)?;
             }
-        } else {
+        } else if !(kind.is_symlink() && entry.path().is_dir()) {
             names.push(name.to_string_lossy().into_owned());
         }
     }
@@ -220,6 +224,7 @@ fn generated(directory: &Path, quick: bool) -> Vec<(&'static str, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::symlink;
 
     #[test]
     fn files_are_found_by_content_and_by_name() {
@@ -248,5 +253,31 @@ mod tests {
         write("manifest.json", br#"[{"file": "a.txt"}, {"file": "gone"}]"#);
         let found = find(directory.path(), true, &[]).unwrap();
         assert_eq!((found.workloads.len(), found.skipped.len()), (2, 1));
+    }
+
+    #[test]
+    fn links_to_folders_are_not_followed_but_those_to_files_are() {
+        let outer = tempfile::tempdir().unwrap();
+        let directory = outer.path().join("traces");
+        fs::create_dir_all(directory.join("below")).unwrap();
+        fs::write(directory.join("below/a.txt"), b"1 2 3\n").unwrap();
+        fs::write(outer.path().join("elsewhere"), b"1 2 3\n").unwrap();
+        symlink("../elsewhere", directory.join("b.txt")).unwrap();
+        // Back to where the search began.
+        symlink("..", directory.join("below/back")).unwrap();
+        symlink("nothing", directory.join("c.txt")).unwrap();
+        let found = find(&directory, true, &[]).unwrap();
+        let names: Vec<&str> = found
+            .workloads
+            .iter()
+            .map(|workload| workload.name.as_str())
+            .collect();
+        assert_eq!(names, ["b.txt", "below/a.txt", "zipf (generated)"]);
+        let skipped: Vec<&str> = found
+            .skipped
+            .iter()
+            .map(|skipped| skipped.name.as_str())
+            .collect();
+        assert_eq!(skipped, ["c.txt"]);
     }
 }

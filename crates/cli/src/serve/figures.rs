@@ -267,6 +267,11 @@ fn cache_groups(stats: &Stats) -> [Group; 3] {
                     flash.survivors,
                 ),
                 Figure::counter(
+                    "survivors_dropped",
+                    "Objects that a reclaim was to keep and that found no room",
+                    flash.survivors_dropped,
+                ),
+                Figure::counter(
                     "written_bytes",
                     "Bytes sent to the device, of every kind",
                     flash.written_bytes,

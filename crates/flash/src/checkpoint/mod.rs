@@ -39,7 +39,7 @@ impl<B: Buffer> FlashStore<B> {
         now: u32,
         clean: bool,
     ) -> io::Result<()> {
-        self.prune_ranks(mappings);
+        self.prune_ranks(mappings).await;
         let sealed = self.counters.sealed_blocks.load(Ordering::Relaxed);
         self.sealed_at_checkpoint.store(sealed, Ordering::Relaxed);
         let failures = self.counters.log_failures.load(Ordering::Acquire);

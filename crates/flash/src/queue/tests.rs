@@ -195,6 +195,67 @@ impl Rig {
     }
 }
 
+/// The rule of the paper, which holds once a share of α is some blocks: no section above 2α and a block, no two neighbours below
+/// α together, at most 2/α + 1 sections. Whether it had to hold.
+fn check_plain_balance(queue: &Queue) -> bool {
+    let share = queue.shape.alpha * queue.bytes as f64;
+    if share < 4.0 * BLOCK_BYTES as f64 {
+        return false;
+    }
+    let bytes: Vec<u64> = queue.sections.iter().map(|section| section.bytes).collect();
+    for (at, bytes) in bytes.iter().enumerate() {
+        let most = 2.0 * share + BLOCK_BYTES as f64;
+        assert!(
+            *bytes as f64 <= most,
+            "section {at} has {bytes}, and may have {most}"
+        );
+    }
+    for pair in bytes.windows(2) {
+        assert!((pair[0] + pair[1]) as f64 >= share, "{pair:?} of {share}");
+    }
+    assert!(
+        bytes.len() as f64 <= 2.0 / queue.shape.alpha + 1.0,
+        "{} sections",
+        bytes.len()
+    );
+    true
+}
+
+#[test]
+fn sections_of_a_full_queue_keep_to_the_plain_rule() {
+    for (seed, alpha, marks, blocks) in [
+        (1, 0.125, 512, 80),
+        (2, 0.25, 64, 50),
+        (3, 0.0625, 512, 160),
+        (4, 0.2, 8, 60),
+    ] {
+        let mut random = Random(seed);
+        let mut rig = Rig::new(alpha, marks, blocks);
+        let (mut held, mut sections) = (0, 0);
+        for step in 0..20_000 {
+            while rig.free.len() < 3 {
+                rig.delete_min();
+            }
+            rig.insert(1 + random.below(BLOCK_BYTES / 4), random.unit());
+            let id = rig.next - 1 - random.below(rig.objects.len() as u64);
+            if step % 2 == 0 && rig.objects.contains_key(&id) {
+                rig.increase(id, random.unit());
+            }
+            // As the store does it: after each insertion, which is the last thing that changed.
+            if step % 2 == 1 && check_plain_balance(&rig.queue) {
+                held += 1;
+                sections = sections.max(rig.queue.sections());
+            }
+        }
+        println!("alpha {alpha}: {held} times, up to {sections} sections");
+        assert!(held > 9_000, "{held}: the queue was too small");
+        assert!(
+            sections as f64 > 0.7 / alpha,
+            "{sections} sections: this shows nothing"
+        );
+    }
+}
+
 fn exercise(seed: u64, alpha: f64, marks: u32, blocks: u32) {
     let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
     let mut rig = Rig::new(alpha, marks, blocks);

@@ -10,6 +10,7 @@
 //!
 //! Where the log has a hole, or no checkpoint is whole, the cache starts empty: nothing wrong is ever served.
 
+mod blocks;
 mod open;
 mod replay;
 mod void;
@@ -214,7 +215,7 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
         });
     }
     store.settle_order();
-    store.prune_ranks(mappings);
+    store.prune_ranks(mappings).await;
     store.prune_keys(mappings);
     // Both slots, so that no superblock of a former identity or of a clean stop can ever win.
     for _ in 0..2 {

@@ -44,6 +44,7 @@ impl<B: Buffer> FlashStore<B> {
         }
         let Some(appended) = self.append_at(order, section, hash, parts, note, false) else {
             self.forget_rank(hash);
+            add(&self.counters.dropped_no_block, 1);
             return None;
         };
         add(&self.counters.appended_objects, 1);
@@ -62,7 +63,8 @@ impl<B: Buffer> FlashStore<B> {
         }
     }
 
-    /// Appends the copy of a survivor that `from` maps, where it counts; as [`FlashStore::append`].
+    /// Appends the copy of a survivor that `from` maps, where it counts; as [`FlashStore::append`], but a refusal
+    /// is not counted: the caller may try again.
     pub(crate) fn append_survivor(
         &self,
         hash: u64,
@@ -110,6 +112,10 @@ impl<B: Buffer> FlashStore<B> {
                     order.open.push(block);
                     continue;
                 }
+                // What room there is goes to the reclaim that waits for it.
+                if !survivor && self.shared.structure.lock().stalled > 0 {
+                    break None;
+                }
                 // Rather somewhat too high or too low than not at all.
                 let block = order.nearest_with_room(section, len);
                 let reserved = block.and_then(|block| block.reserve(hash, parts, len, note, survivor));
@@ -124,10 +130,7 @@ impl<B: Buffer> FlashStore<B> {
             let id = block.id;
             self.retire_open(&mut order, id);
         };
-        let Some(reserved) = reserved else {
-            add(&self.counters.dropped_no_block, 1);
-            return None;
-        };
+        let reserved = reserved?;
         if let Some(ranked) = &mut order.ranked {
             ranked.queue.add(Seat::Device(reserved.block().id), len as u64);
             order.rebalance(|block| self.retire(block));
@@ -192,8 +195,13 @@ impl<B: Buffer> FlashStore<B> {
 
     fn open_block(&self, survivor: bool) -> Option<Arc<OpenBlock<B>>> {
         let mut structure = self.shared.structure.lock();
-        // The last free block is for survivors and checkpoints, whose work frees others.
-        if structure.free.len() < if survivor { 1 } else { 2 } {
+        // The last free blocks are for survivors and checkpoints, whose work frees others.
+        let kept_back = if survivor {
+            0
+        } else {
+            self.kept_for_survivors(&structure)
+        };
+        if structure.free.len() <= kept_back {
             self.shared.has_work.store(true, Ordering::Release);
             return None;
         }
@@ -217,6 +225,16 @@ impl<B: Buffer> FlashStore<B> {
         drop(structure);
         self.shared.has_work.store(true, Ordering::Release);
         Some(block)
+    }
+
+    /// Free blocks that new objects leave to survivors: as many as the bytes fill that are still to leave victims, and one at
+    /// least.
+    fn kept_for_survivors(&self, structure: &Structure<B>) -> usize {
+        let moved = structure.victims.iter().filter(|victim| victim.how.moves());
+        let bytes: u64 = moved
+            .map(|victim| self.blocks[victim.id as usize].live.load(Ordering::Relaxed))
+            .sum();
+        usize::try_from(bytes.div_ceil(self.geometry.block_bytes)).map_or(usize::MAX, |blocks| blocks.max(1))
     }
 
     fn take_buffer(&self, structure: &mut Structure<B>) -> Option<Arc<B>> {
@@ -243,11 +261,10 @@ impl<B: Buffer> FlashStore<B> {
     /// Whether an append of `len` bytes would find a buffer and a block now, so that a caller that may wait knows when to.
     pub fn has_room(&self, len: u64) -> bool {
         let len = usize::try_from(padded_len(len, self.unit_bytes)).unwrap_or(usize::MAX);
-        if self.order.lock().open.iter().any(|block| block.fits(len)) {
-            return true;
-        }
+        let is_open = self.order.lock().open.iter().any(|block| block.fits(len));
         let structure = self.shared.structure.lock();
-        self.has_buffer(&structure) && structure.free.len() >= 2
+        (is_open && structure.stalled == 0)
+            || (self.has_buffer(&structure) && structure.free.len() > self.kept_for_survivors(&structure))
     }
 
     /// Number of blocks that are full but not yet written.

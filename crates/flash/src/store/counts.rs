@@ -28,7 +28,9 @@ counts! {
     survivors,
     /// Encoded bytes of those, without padding.
     survivor_bytes,
-    /// Bytes read to move those, of which footers are no part.
+    /// Objects that were to be moved out of a victim and found no room: they were lost with it.
+    survivors_dropped,
+    /// Bytes read to move survivors, of which footers are no part.
     reclaim_read_bytes,
     /// Bytes given to the device: blocks, log, checkpoints, superblocks.
     written_bytes,
@@ -50,7 +52,7 @@ counts! {
     write_errors,
     /// Blocks given up until the next start, because their writes failed again and again.
     bad_blocks,
-    /// Appends refused because no block was free, or no buffer for one.
+    /// Appends of new objects refused because no block was free, or no buffer for one.
     dropped_no_block,
     /// Reads of records from the device.
     record_reads,

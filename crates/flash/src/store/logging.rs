@@ -51,7 +51,7 @@ impl<B: Buffer> FlashStore<B> {
     /// then nothing may count there.
     fn note_death(&self, info: &BlockInfo, location: Location) {
         let len = u64::from(location.len);
-        let live = info.live.fetch_sub(len, Ordering::Release) - len;
+        let live = info.live.fetch_sub(len, Ordering::AcqRel) - len;
         if info.is_early_victim(live) && !self.has_early_victims.load(Ordering::Relaxed) {
             self.has_early_victims.store(true, Ordering::Relaxed);
         }

@@ -183,6 +183,8 @@ pub(crate) struct Structure<B> {
     /// Pieces of work that reclaim.
     pub(crate) reclaiming: usize,
     pub(crate) victims: Vec<Victim>,
+    /// How many of those wait for a block to move objects to.
+    pub(crate) stalled: usize,
     /// Victims that wait until their objects' new blocks are written.
     pub(crate) moved: Vec<Moved>,
     /// Victims that need not wait any more, or whose reclaim was broken off; they go before all others.
@@ -302,6 +304,7 @@ impl<B: Buffer> FlashStore<B> {
             next_sequence: start.next_sequence,
             reclaiming: 0,
             victims: Vec::new(),
+            stalled: 0,
             moved: Vec::new(),
             ready: VecDeque::new(),
             early_at: None,

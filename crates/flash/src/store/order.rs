@@ -1,21 +1,19 @@
 //! The order of blocks by priority, and the blocks that are being filled.
 
-use super::{FlashStore, Ranks, SavedKey, SavedRanks, SealedBlock, State, VirtualCache};
+use super::{FlashStore, Ranks, SavedKey, SavedRanks, SealedBlock, State, VirtualCache, give_turn};
 use crate::Mappings;
 use crate::block::OpenBlock;
 use crate::checkpoint::KEYS_BATCH;
 use crate::geometry::Geometry;
 use crate::layout::{Layout, LayoutOptions, MARKS, Note};
-use crate::queue::{Event, Queue, QueueShape, SavedPlace, Seat};
+use crate::queue::{Event, Queue, QueueShape, SECTION_BLOCKS_MIN, SavedPlace, Seat};
+use crate::reclaim::ENTRIES_PER_TURN;
 use pumice_index::Mapping;
 use pumice_memory::Buffer;
 use pumice_policy::{Hit, Priority};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// Fewest blocks that a section should have: active blocks are half empty on average, and must not be most of the cache.
-const SECTION_BLOCKS_MIN: f64 = 4.0;
 
 /// Accesses that a note has at least after a hit, whatever the policy counts: one is an object that was never hit.
 const ACCESSED: u32 = 2;
@@ -385,12 +383,15 @@ impl<B: Buffer> FlashStore<B> {
     }
 
     /// Forgets the priorities of keys that are not mapped any more: of strangers that took a mapping, of what a crash took.
-    pub(crate) fn prune_ranks<M: Mappings>(&self, mappings: &M) {
+    pub(crate) async fn prune_ranks<M: Mappings>(&self, mappings: &M) {
         let sampled: Vec<u64> = match &self.order.lock().ranked {
             Some(ranked) => ranked.ranks.sampled().collect(),
             None => return,
         };
-        for hash in sampled {
+        for (at, hash) in sampled.into_iter().enumerate() {
+            if at % ENTRIES_PER_TURN == ENTRIES_PER_TURN - 1 {
+                give_turn().await;
+            }
             mappings.with(hash, |shard| {
                 if shard.get(hash).is_none()
                     && let Some(ranked) = &mut self.order.lock().ranked
@@ -442,24 +443,31 @@ impl<B: Buffer> FlashStore<B> {
         (position * f64::from(u16::MAX)) as u16
     }
 
-    /// Re-derives the queue's accounting, and compares its bytes with those of the blocks. While nothing else runs.
+    /// Re-derives the queue's accounting, and compares its bytes with those of the blocks, which are the result. While nothing else
+    /// runs.
     ///
     /// # Panics
-    /// Where they do not agree.
-    pub fn check_order(&self) {
+    /// Where they do not agree, or a block that goes before the lowest would not be found.
+    pub fn check_order(&self) -> u64 {
         let mut order = self.order.lock();
         order.rebalance(|block| self.retire(block));
         if let Some(keys) = &order.virtual_cache {
             keys.check_invariants();
         }
-        let Some(ranked) = &order.ranked else { return };
+        let mut live = 0;
+        for (id, info) in self.blocks.iter().enumerate() {
+            let bytes = info.live.load(Ordering::Relaxed);
+            let is_known = self.has_early_victims.load(Ordering::Relaxed);
+            assert!(
+                is_known || !info.is_early_victim(bytes),
+                "block {id} is forgotten"
+            );
+            live += bytes;
+        }
+        let Some(ranked) = &order.ranked else { return live };
         ranked.queue.check_invariants();
         ranked.queue.check_balance();
-        let live: u64 = self
-            .blocks
-            .iter()
-            .map(|info| info.live.load(Ordering::Relaxed))
-            .sum();
         assert_eq!(ranked.queue.bytes(), live, "bytes in the queue and in blocks");
+        live
     }
 }

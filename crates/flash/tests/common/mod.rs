@@ -15,6 +15,7 @@ use pumice_world::{Executor, Spawner};
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
 use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 pub const BLOCK_BYTES: u64 = 64 << 10;
@@ -59,6 +60,8 @@ pub struct Index {
     /// Keys whose block was chosen to be given up.
     pub given_up: Mutex<HashSet<u64>>,
     pub gone: Mutex<HashMap<&'static str, u64>>,
+    /// Times that a shard was locked.
+    pub locks: AtomicU64,
 }
 
 impl Index {
@@ -77,6 +80,7 @@ impl Index {
             keys,
             given_up: Mutex::default(),
             gone: Mutex::default(),
+            locks: AtomicU64::new(0),
         }
     }
 
@@ -105,6 +109,7 @@ impl Mappings for Index {
     }
 
     fn with_shard<R>(&self, shard: usize, f: impl FnOnce(&mut FullShard) -> R) -> R {
+        self.locks.fetch_add(1, Ordering::Relaxed);
         f(&mut self.shards[shard].lock())
     }
 
@@ -334,18 +339,34 @@ impl Rig {
         Some(version)
     }
 
-    /// Every block has one use, while no work is under way.
-    pub fn check_blocks(&self) {
+    /// Counts a hit without reading anything.
+    pub fn hit(&self, n: u64) {
+        self.index.with(hash(n), |shard| {
+            if let Some(mapping) = shard.mapping(hash(n)) {
+                let note = self.store().hit(hash(n), mapping, mapping.location.len.into());
+                shard.set_note(hash(n), mapping.location, note);
+            }
+        });
+    }
+
+    /// Blocks that are being reclaimed.
+    pub fn victims(&self) -> usize {
         let (free, sealed, open, checkpoint) = self.store().block_usage();
         let bad = usize::try_from(self.store().counts().bad_blocks).unwrap();
-        let blocks = self.store().geometry().blocks as usize;
+        self.store().geometry().blocks as usize - free - sealed - open - checkpoint - bad
+    }
+
+    /// Every block has one use, while no work is under way.
+    pub fn check_blocks(&self) {
+        assert_eq!(self.victims(), 0, "{:?}", self.store().block_usage());
+        let mapped: u64 = (0..self.index.keys)
+            .filter_map(|n| Some(u64::from(self.index.location(n)?.len)))
+            .sum();
         assert_eq!(
-            free + sealed + open + checkpoint + bad,
-            blocks,
-            "{:?}",
-            self.store().block_usage()
+            self.store().check_order(),
+            mapped,
+            "bytes in blocks and in the index"
         );
-        self.store().check_order();
     }
 
     /// Whether what is there stands on flash, and not in a buffer.

@@ -1,0 +1,188 @@
+//! What the blocks say: which of them count, and the mappings that their footers list.
+
+use super::replay::{Found, Recovery, Snapshot, Summary};
+use crate::Mappings;
+use crate::checkpoint::BlockRole;
+use crate::footer::{FooterEntry, TRAILER_BYTES, Trailer, decode_entries};
+use crate::record::{Record, is_expired};
+use crate::store::SealedBlock;
+use pumice_device::{Device, SECTOR_BYTES};
+use pumice_index::{Location, Mapping};
+use pumice_memory::Buffer;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// Trailers read at a time.
+const READ_DEPTH: usize = 32;
+
+impl<D: Device, M: Mappings> Recovery<'_, D, M> {
+    /// Decides which blocks are covered by the snapshot and which are new, in order of sequence.
+    pub(super) async fn classify(
+        &mut self,
+        snapshot: &Snapshot,
+        summary: &Summary,
+        found: &mut Found,
+    ) -> (Vec<bool>, Vec<(u32, Trailer)>) {
+        let geometry = self.superblock.geometry;
+        let head = &snapshot.head;
+        let mut covered = vec![false; geometry.blocks as usize];
+        let mut new = Vec::new();
+        found.next_sequence = head.next_sequence;
+        if self.out.clean {
+            for (block, row) in (0u32..).zip(&head.rows) {
+                if row.role == BlockRole::Sealed && !summary.is_reclaimed(block, row.sequence) {
+                    covered[block as usize] = true;
+                    found.sealed.push(SealedBlock {
+                        id: block,
+                        sequence: row.sequence,
+                        footer_len: row.footer_len,
+                        expiry_max: row.expiry_max,
+                        position: None,
+                    });
+                }
+            }
+            return (covered, new);
+        }
+        let chain: HashSet<u32> = snapshot.blocks.iter().copied().collect();
+        let wanted: Vec<u32> = (0..geometry.blocks)
+            .filter(|block| !chain.contains(block))
+            .collect();
+        for batch in wanted.chunks(READ_DEPTH) {
+            // All reads of the batch are started before the first is waited for.
+            let reads: Vec<_> = batch
+                .iter()
+                .map(|block| {
+                    let end = geometry.block_offset(*block) + geometry.block_bytes;
+                    self.device.read(end - SECTOR_BYTES as u64, SECTOR_BYTES)
+                })
+                .collect();
+            for (block, read) in batch.iter().zip(reads) {
+                self.out.bytes_read += SECTOR_BYTES as u64;
+                let Ok(sector) = read.await else { continue };
+                let trailer = sector
+                    .bytes(SECTOR_BYTES - TRAILER_BYTES, TRAILER_BYTES)
+                    .and_then(|bytes| Trailer::decode(self.superblock.cache_id, bytes))
+                    .filter(|trailer| trailer.block == *block);
+                let Some(trailer) = trailer else { continue };
+                found.next_sequence = found.next_sequence.max(trailer.sequence + 1);
+                found.time = found.time.max(trailer.time);
+                if summary.is_reclaimed(*block, trailer.sequence) {
+                    continue;
+                }
+                let row = head
+                    .rows
+                    .get(*block as usize)
+                    .filter(|row| row.sequence == trailer.sequence);
+                match row.map(|row| row.role) {
+                    Some(BlockRole::Sealed) => {
+                        covered[*block as usize] = true;
+                        found.sealed.push(SealedBlock {
+                            position: None,
+                            ..sealed_block(*block, &trailer)
+                        });
+                    }
+                    Some(BlockRole::Open) => new.push((*block, trailer)),
+                    _ if trailer.sequence >= head.next_sequence => new.push((*block, trailer)),
+                    _ => {}
+                }
+            }
+        }
+        // The block that was open at the crash has a sequence that no trailer shows. It is never used again.
+        found.next_sequence += u64::from(geometry.blocks);
+        new.sort_unstable_by_key(|(_, trailer)| trailer.sequence);
+        (covered, new)
+    }
+
+    /// Reads and checks the footer of a new block. One is held at a time: it is shorter than a block.
+    pub(super) async fn read_entries(&mut self, block: u32, trailer: &Trailer) -> Option<Vec<FooterEntry>> {
+        let geometry = self.superblock.geometry;
+        let footer_len = trailer.footer_len();
+        let block_bytes = usize::try_from(geometry.block_bytes).ok()?;
+        let len = footer_len.next_multiple_of(SECTOR_BYTES);
+        let offset = geometry.block_offset(block) + block_bytes.checked_sub(len)? as u64;
+        self.out.bytes_read += len as u64;
+        let buffer = self.device.read(offset, len).await.ok()?;
+        let entries = buffer
+            .bytes(len - footer_len, footer_len)
+            .and_then(|bytes| decode_entries(self.superblock.cache_id, trailer, bytes, block_bytes));
+        if entries.is_none() {
+            tracing::warn!("the footer of block {block} is damaged: its objects are lost");
+        }
+        entries
+    }
+
+    /// Adds what a new block's footer lists in the range of the table, and the log does not void.
+    pub(super) async fn add_entries(
+        &mut self,
+        block: u32,
+        trailer: &Trailer,
+        entries: &[FooterEntry],
+        summary: &Summary,
+    ) {
+        let ignored_bits = self.ignored_bits();
+        for entry in entries {
+            let identity = entry.hash >> ignored_bits;
+            if !summary.void.covers(identity)
+                || summary.void.is_void(identity, entry.version)
+                || entry.version < summary.flushed
+                || is_expired(entry.expiry, self.now)
+            {
+                continue;
+            }
+            self.mappings.make_room();
+            let location = Location {
+                offset: self.superblock.geometry.block_offset(block) + u64::from(entry.offset),
+                len: entry.len,
+            };
+            // An older version would be void. So this is an object that was moved here from a block that has not been
+            // reclaimed since, and its former copy is as good as this one, or better: the last write may be torn.
+            let is_moved = self
+                .mappings
+                .with(entry.hash, |shard| shard.get(entry.hash).is_some());
+            if is_moved && !self.is_whole(location, trailer.sequence, entry).await {
+                continue;
+            }
+            let added = self.mappings.with(entry.hash, |shard| {
+                shard.set(entry.hash, Mapping { location, note: 0 })
+            });
+            if added.is_err() {
+                self.out.no_memory += 1;
+            }
+        }
+    }
+
+    /// Whether a record reads back as it was written.
+    async fn is_whole(&mut self, location: Location, sequence: u64, entry: &FooterEntry) -> bool {
+        let sector = SECTOR_BYTES as u64;
+        let start = location.offset / sector * sector;
+        let end = (location.offset + u64::from(location.len)).next_multiple_of(sector);
+        let Ok(len) = usize::try_from(end - start) else {
+            return false;
+        };
+        self.out.bytes_read += len as u64;
+        let Ok(buffer) = self.device.read(start, len).await else {
+            return false;
+        };
+        let at = len - usize::try_from(end - location.offset).unwrap_or(len);
+        let cache_id = self.superblock.cache_id;
+        Record::decode(
+            Arc::new(buffer),
+            at,
+            location.len as usize,
+            cache_id,
+            sequence,
+            true,
+        )
+        .is_some_and(|record| record.header().version == entry.version)
+    }
+}
+
+pub(super) fn sealed_block(id: u32, trailer: &Trailer) -> SealedBlock {
+    SealedBlock {
+        id,
+        sequence: trailer.sequence,
+        footer_len: u32::try_from(trailer.footer_len()).unwrap_or(u32::MAX),
+        expiry_max: trailer.expiry_max,
+        position: Some(trailer.position),
+    }
+}

@@ -1,0 +1,203 @@
+//! Reclaims that go on at the same time, and what changes while an object is moved.
+
+mod common;
+
+use common::{Random, Rig, options, ripq};
+use pumice_device::{Device, FaultPlan, FaultyMedium};
+use pumice_flash::record::HEADER_BYTES;
+use pumice_flash::{Durability, Layout, LayoutOptions, OpenOptions};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::task::{Context, Waker};
+
+fn open(bytes: u64, keys: u64, layout: LayoutOptions, buffers_max: usize) -> Rig {
+    let plan = FaultPlan {
+        delay: true,
+        ..FaultPlan::default()
+    };
+    let medium = Arc::new(FaultyMedium::new(bytes, 4, plan));
+    let options = OpenOptions {
+        layout,
+        buffers_max,
+        // No checkpoints: a block that is in no use is being reclaimed.
+        ..options(Durability::Off)
+    };
+    Rig::open(&medium, keys, &options)
+}
+
+fn layouts() -> [LayoutOptions; 2] {
+    [
+        ripq(),
+        LayoutOptions::new(Layout::Sipq, None, None, None).unwrap(),
+    ]
+}
+
+/// More sets than the device can take, so that blocks are short and several victims move objects at once.
+#[test]
+fn several_reclaims_at_once_lose_nothing_that_stays_and_count_each_object_once() {
+    for layout in layouts() {
+        let keys = 28_000;
+        let mut rig = open(28 << 20, keys, layout, 24);
+        rig.auto_kick = false;
+        let mut random = Random(1);
+        let mut live: HashMap<u64, u64> = HashMap::new();
+        // Copies that were stored, those of them that a set or a delete removed, and sets that found no room.
+        let (mut stored, mut removed, mut refused) = (0, 0, 0);
+        let mut turns = [0u32; 9];
+        for step in 0..keys * 3 {
+            let n = random.below(keys).min(random.below(keys));
+            let is_there = rig.index.location(n).is_some();
+            match random.below(40) {
+                0 => {
+                    removed += u64::from(is_there);
+                    live.remove(&n);
+                    rig.delete(n);
+                }
+                1..38 if is_there => rig.hit(n),
+                _ => {
+                    removed += u64::from(is_there);
+                    live.remove(&n);
+                    if let Some(version) = rig.set(n, 200 + random.below(4_000) as usize) {
+                        live.insert(n, version);
+                        stored += 1;
+                    } else {
+                        refused += 1;
+                    }
+                }
+            }
+            if step % 60 == 0 {
+                rig.kick();
+                rig.turn();
+                turns[rig.victims()] += 1;
+            }
+        }
+        let at_once: u32 = turns[4..].iter().sum();
+        rig.settle();
+        let counts = rig.store().counts();
+        println!("{}: turns by victims {turns:?}, {counts:?}", layout.layout);
+        assert!(at_once > 400 && turns[8] > 0, "{turns:?}: this shows nothing");
+        assert!(
+            counts.dropped_no_block > 1_000 && counts.survivors > 5_000,
+            "{counts:?}"
+        );
+        assert_eq!(
+            counts.dropped_no_block, refused,
+            "objects that wait are not counted"
+        );
+        // While others move objects out, whoever finds no block waits for one of theirs.
+        assert_eq!(counts.survivors_dropped, 0);
+        rig.check_blocks();
+        let mut present = 0;
+        for n in 0..keys {
+            let got = rig.get(n);
+            assert!(got.is_none() || got.as_ref() == live.get(&n), "key {n}: {got:?}");
+            present += u64::from(got.is_some());
+        }
+        let gone = rig.index.gone.lock();
+        let evicted = gone["evicted"];
+        assert_eq!(gone.len(), 1, "{gone:?}");
+        assert_eq!(stored, counts.appended_objects);
+        assert_eq!(stored, present + removed + evicted, "each copy ends once");
+        assert!(present > 5_000, "{present} present");
+    }
+}
+
+#[test]
+fn a_survivor_that_dies_between_its_read_and_its_copy_stays_dead() {
+    const LEN: usize = 2_000;
+    const KEYS: u64 = 1_600;
+    for layout in layouts() {
+        let mut rig = open(4 << 20, KEYS, layout, 12);
+        let mut versions = HashMap::new();
+        for n in 0..KEYS {
+            versions.insert(n, rig.set(n, LEN).unwrap());
+            rig.settle();
+        }
+        rig.auto_kick = false;
+        let geometry = *rig.store().geometry();
+        let block_of = |n| geometry.block_of(rig.index.location(n)?.offset);
+        // Some of each block are raised.
+        for n in (0..KEYS).filter(|n| n % 3 == 0) {
+            rig.hit(n);
+        }
+        let before: HashMap<u64, u32> = (0..KEYS).filter_map(|n| Some((n, block_of(n)?))).collect();
+        let evicted = || rig.index.gone.lock().get("evicted").copied().unwrap_or(0);
+        let counts = || rig.store().counts();
+        let (evicted_before, counts_before) = (evicted(), counts());
+        let work = rig.store().take_early_reclaim().expect("blocks are sealed");
+        let future = rig.store().perform(&rig.device, &*rig.index, 1_000, work);
+        let mut future = std::pin::pin!(future);
+        let mut poll = || {
+            let mut context = Context::from_waker(Waker::noop());
+            future.as_mut().poll(&mut context).is_pending()
+        };
+        // What does not stay goes first; then what stays is read.
+        while evicted() == evicted_before {
+            assert!(poll(), "it had objects to move");
+            while rig.device.turn(true).unwrap() > 0 {}
+        }
+        assert_eq!(counts(), counts_before, "read, and the copy not begun");
+        let is_gone = |n: &&u64| block_of(**n).is_none();
+        let victim = before[before.keys().find(is_gone).expect("some went")];
+        let mut staying: Vec<u64> = (0..KEYS).filter(|n| block_of(*n) == Some(victim)).collect();
+        assert!(staying.len() > 5, "{}", staying.len());
+        let (deleted, overwritten) = (staying.remove(3), staying.remove(0));
+        rig.delete(deleted);
+        let newer = rig.set(overwritten, LEN).unwrap();
+        let evicted_between = evicted();
+        while poll() {
+            rig.device.turn(true).unwrap();
+        }
+        assert_eq!(rig.index.location(deleted), None, "it stays a miss");
+        assert_eq!(rig.get(overwritten), Some(newer), "the newer value stands");
+        for n in &staying {
+            assert_ne!(block_of(*n), Some(victim), "key {n} is still there");
+            assert_eq!(rig.get(*n), Some(versions[n]), "key {n} was to stay");
+        }
+        assert_eq!(evicted(), evicted_between, "who died is not evicted too");
+        let counts = counts();
+        let encoded = |n: &u64| (HEADER_BYTES + format!("key-{n}").len() + LEN) as u64;
+        let moved: u64 = staying.iter().map(encoded).sum();
+        assert_eq!(counts.survivors - counts_before.survivors, staying.len() as u64);
+        assert_eq!(counts.survivor_bytes - counts_before.survivor_bytes, moved);
+        assert_eq!(counts.survivors_dropped, 0);
+        assert_eq!(counts.reclaimed_blocks - counts_before.reclaimed_blocks, 1);
+        assert_eq!(counts.appended_objects - counts_before.appended_objects, 1);
+        let appended = counts.appended_bytes - counts_before.appended_bytes;
+        assert_eq!(appended, encoded(&overwritten));
+        assert!(!rig.store().virtual_keys().contains(&common::hash(deleted)));
+        rig.check_blocks();
+        rig.settle();
+        rig.check_blocks();
+        assert_eq!(rig.index.location(deleted), None);
+        assert_eq!(rig.get(overwritten), Some(newer));
+    }
+}
+
+#[test]
+fn a_block_that_was_mostly_dead_when_it_was_written_is_found() {
+    for layout in [LayoutOptions::default(), ripq()] {
+        let mut rig = open(4 << 20, 4_000, layout, 12);
+        // Nothing dies early, and whoever looks for such a block finds none.
+        for n in 0..3_000 {
+            rig.set(n, 2_000);
+            rig.settle();
+        }
+        assert_eq!(rig.store().counts().survivors, 0);
+        rig.auto_kick = false;
+        for n in 3_000..3_040 {
+            rig.set(n, 2_000);
+            if n % 5 > 0 {
+                rig.delete(n);
+            }
+        }
+        rig.settle();
+        rig.check_blocks();
+        for n in 3_040..3_340 {
+            rig.set(n, 2_000);
+            rig.settle();
+        }
+        assert!(rig.store().counts().survivors > 3, "it was not the next to go");
+        rig.check_blocks();
+    }
+}
