@@ -309,7 +309,7 @@ impl<B: Buffer> Inner<B> {
         let location = match shard.flash.lookup(hash) {
             IndexLookup::Hit(candidates) => candidates.first().location,
             IndexLookup::Miss => return Part::Miss,
-            IndexLookup::Read(plan) => match plan {},
+            IndexLookup::Read(_) => unreachable!("the full index has every mapping in DRAM"),
         };
         match self.store().source(location) {
             Source::Device { sequence } => Part::Flash(FlashLookup {

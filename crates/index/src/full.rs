@@ -78,6 +78,13 @@ impl IndexShape {
         }
     }
 
+    /// Bits of note that the cascade index needs.
+    pub const CASCADE_NOTE_BITS: u32 = crate::cascade::FLAG_BITS;
+
+    pub(crate) fn table(&self) -> TableShape {
+        self.table
+    }
+
     /// Objects start and end at multiples of this many bytes.
     pub fn unit_bytes(&self) -> u64 {
         self.unit_bytes
@@ -112,20 +119,24 @@ impl IndexShape {
         1 << self.shard_bits
     }
 
-    fn tag(&self, hash: KeyHash) -> u64 {
+    pub(crate) fn tag(&self, hash: KeyHash) -> u64 {
         (hash << self.shard_bits) >> (64 - self.table.tag_bits())
     }
 
-    fn place_bits(&self) -> u32 {
+    pub(crate) fn tag_bits(&self) -> u32 {
+        self.table.tag_bits()
+    }
+
+    pub(crate) fn place_bits(&self) -> u32 {
         self.offset_bits + LEN_BITS
     }
 
     /// The payload without its note.
-    fn place(&self, payload: u64) -> u64 {
+    pub(crate) fn place(&self, payload: u64) -> u64 {
         payload & ((1 << self.place_bits()) - 1)
     }
 
-    fn pack_place(&self, location: Location) -> u64 {
+    pub(crate) fn pack_place(&self, location: Location) -> u64 {
         let offset = location.offset / self.unit_bytes;
         let len = u64::from(location.len) / self.unit_bytes;
         debug_assert!(location.offset.is_multiple_of(self.unit_bytes) && offset >> self.offset_bits == 0);
@@ -136,20 +147,23 @@ impl IndexShape {
         code_of_len(len) << self.offset_bits | offset
     }
 
-    fn pack(&self, mapping: Mapping) -> u64 {
+    pub(crate) fn pack(&self, mapping: Mapping) -> u64 {
         debug_assert!(u64::from(mapping.note) >> self.note_bits == 0);
         u64::from(mapping.note) << self.place_bits() | self.pack_place(mapping.location)
     }
 
-    fn unpack(&self, payload: u64) -> Mapping {
-        let place = self.place(payload);
+    pub(crate) fn unpack_place(&self, place: u64) -> Location {
         let offset = place & ((1 << self.offset_bits) - 1);
         let len = len_of_code(place >> self.offset_bits) * self.unit_bytes;
+        Location {
+            offset: offset * self.unit_bytes,
+            len: u32::try_from(len).expect("at most 2^16 units of at most 2^15 bytes"),
+        }
+    }
+
+    pub(crate) fn unpack(&self, payload: u64) -> Mapping {
         Mapping {
-            location: Location {
-                offset: offset * self.unit_bytes,
-                len: u32::try_from(len).expect("at most 2^16 units of at most 2^15 bytes"),
-            },
+            location: self.unpack_place(self.place(payload)),
             note: (payload >> self.place_bits()) as u32,
         }
     }

@@ -1,12 +1,16 @@
 //! Indexes: which key is where on flash.
 //!
-//! One index is built: [`full`], every mapping in DRAM, packed into nine or ten bytes. Its table, [`PackedTable`], also serves the
-//! DRAM tier. An index knows hashes and locations; it never sees a key or does I/O.
+//! Two are built: [`full`], every mapping in DRAM, packed into nine or ten bytes, and [`cascade`], hot mappings in DRAM and the
+//! rest on flash, at about two. The table of both, [`PackedTable`], also serves the DRAM tier. An index knows hashes and locations;
+//! it never sees a key, and does no I/O: where it needs pages of mappings read, it says which.
 
+pub mod cascade;
 pub mod full;
+mod shard;
 mod table;
 
 pub use full::{FullShard, IndexShape, padded_len};
+pub use shard::IndexShard;
 pub use table::{PackedTable, TableFull, TableShape};
 
 /// The hash that stands for a key: XXH3-64, seeded per cache.
@@ -38,10 +42,10 @@ pub enum Lookup {
     /// The key is not on flash.
     Miss,
     /// The mapping itself is on flash: these reads tell more.
-    Read(ReadPlan),
+    Read(cascade::Plan),
 }
 
-/// The places worth looking at for one key. Today's index keeps one mapping per tag, so there is one.
+/// The places worth looking at for one key. Both indexes keep one mapping per tag, so there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidates(Mapping);
 
@@ -56,8 +60,3 @@ impl Candidates {
         self.0
     }
 }
-
-/// Reads of mappings that are themselves on flash. The full index plans none, and no other index is built: this type
-/// has no values yet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReadPlan {}

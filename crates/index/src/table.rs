@@ -228,6 +228,29 @@ impl PackedTable {
         }
     }
 
+    /// Goes through one bucket, below [`PackedTable::buckets`], and does with each entry what `visit` says; whether it got to the
+    /// end. Pages are not given back here.
+    pub(crate) fn sweep(&mut self, bucket: usize, mut visit: impl FnMut(u64, u64) -> Swept) -> bool {
+        let mut slot = 0;
+        while slot < self.count(bucket) {
+            let (tag, payload) = self.entry(bucket, slot);
+            match visit(tag, payload) {
+                Swept::Keep(new) => {
+                    if new != payload {
+                        self.write_rest(bucket, slot, tag, new);
+                    }
+                    slot += 1;
+                }
+                Swept::Take => {
+                    self.take_out(tag, bucket, slot);
+                    self.len -= 1;
+                }
+                Swept::Stop => return false,
+            }
+        }
+        true
+    }
+
     /// Removes everything and gives all pages back.
     pub fn clear(&mut self) {
         self.pages = Vec::new();
@@ -257,7 +280,8 @@ impl PackedTable {
         assert_eq!(seen, self.len, "length differs from the entries");
     }
 
-    fn buckets(&self) -> usize {
+    /// Number of buckets.
+    pub(crate) fn buckets(&self) -> usize {
         self.pages.len() * BUCKETS_PER_PAGE
     }
 
@@ -450,6 +474,16 @@ impl PackedTable {
         }
         true
     }
+}
+
+/// What [`PackedTable::sweep`] does with an entry.
+pub(crate) enum Swept {
+    /// Keeps it, with this payload.
+    Keep(u64),
+    /// Removes it.
+    Take,
+    /// Leaves it and all that follow as they are.
+    Stop,
 }
 
 struct Found {

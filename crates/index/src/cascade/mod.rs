@@ -1,0 +1,62 @@
+//! The cascade index: hot mappings in DRAM, the rest in pages on flash.
+//!
+//! From Cascade Mapping (Wang and Chen, SoCC '18), with the differences that docs/papers.md lists. The hash space is cut into
+//! partitions; each has
+//!
+//! - **tier 1**, a packed table in DRAM with a CLOCK bit for each mapping;
+//! - **tier 2**, the pages that tier 1 wrote out, in order of time, in *generations* of eight. A filter for each generation says
+//!   which of its pages may have a tag;
+//! - **tier 3**, the *wide table*: pages in the order of tags, and one filter whose ranks name the page.
+//!
+//! Tier 2 is to tier 3 what the paper's narrow active table is to its wide inactive one: when it has grown to a share of it, the
+//! partition is *reorganised*: all its pages are read and merged into a new wide table, without what is void or superseded.
+//!
+//! # Benefits
+//! - About 1.3 to 1.6 bytes of DRAM for a mapping on flash, at about 0.05 reads for a key that is not there and one for a key
+//!   that is.
+//! - Flash is written in whole pages, and each mapping some three times.
+//!
+//! # Costs
+//! - A mapping that is not in tier 1 costs a read of flash before the read of its object.
+//! - What is known without I/O is less: [`CascadeShard::mapping`] knows tier 1 alone.
+//! - Some mappings in a thousand are lost to filters that took one entry for another's: a miss, never a wrong object.
+//!
+//! # Which copy counts
+//! A newer mapping of a key is never below an older one: tier 1, then pages from the newest to the oldest, then the wide table.
+//! What makes a key's older mapping on flash void is a newer one or a *tombstone*, which stays in the tiers as any mapping does.
+//! Such an entry is a *shield*: no filter forgets it before a reorganisation has merged it with what it hides.
+
+mod filter;
+mod page;
+mod partition;
+mod reorganise;
+#[cfg(test)]
+mod tests;
+
+pub use page::{PAGE_ENTRIES, PAGE_PAYLOAD_BYTES};
+pub(crate) use partition::FLAG_BITS;
+pub use partition::{CascadeCounts, CascadeShard, Plan, Resolved};
+pub use reorganise::{Merged, Reorganisation};
+
+use crate::Location;
+
+/// The number of a page among all that a [`MapSpace`] has.
+pub type PageNumber = u32;
+
+/// Where pages of mappings are kept. Called under a shard's lock: nothing here waits.
+pub trait MapSpace: Send + Sync {
+    /// Whether the next [`MapSpace::put`] finds room.
+    fn has_room(&self) -> bool;
+
+    /// Takes a page, which can be read from now on; `None` where there is no room.
+    fn put(&self, payload: &[u8; PAGE_PAYLOAD_BYTES]) -> Option<PageNumber>;
+
+    /// Hears that a partition would like to be reorganised; it may say so more than once.
+    fn wants_reorganisation(&self, partition: u32);
+
+    /// Gives a page up.
+    fn release(&self, page: PageNumber);
+
+    /// The sequence of the block that now stands at a location.
+    fn sequence_at(&self, location: Location) -> u64;
+}

@@ -1,0 +1,628 @@
+//! One partition of the cascade index: its tiers, and what is asked of them.
+
+use super::filter::{Filter, FilterShape};
+use super::page::{PAGE_ENTRIES, PageEntry, PageShape};
+use super::reorganise::WIDE_CELL_BITS;
+use super::{MapSpace, PageNumber};
+use crate::full::IndexShape;
+use crate::table::Swept;
+use crate::{Candidates, KeyHash, Location, Lookup, Mapping, PackedTable, TableFull};
+use pumice_memory::PagePool;
+use std::sync::Arc;
+
+/// Bits beside a place in tier 1.
+pub(crate) const FLAG_BITS: u32 = 3;
+/// Asked for since the hand of the CLOCK passed.
+const REFERENCED: u32 = 1;
+/// Not on flash as it is here.
+const DIRTY: u32 = 2;
+/// An older mapping of this key may be on flash.
+const SHIELD: u32 = 4;
+
+/// Pages of a generation.
+pub(crate) const GENERATION_PAGES: usize = 8;
+const PAGE_HINT_BITS: u32 = GENERATION_PAGES.ilog2();
+const SHIELD_HINT: u32 = 1 << PAGE_HINT_BITS;
+pub(crate) const GENERATION_CELL_BITS: u32 = 7;
+/// Tier 2 is merged into tier 3 when it has so many pages for each of tier 3's, in hundredths.
+const REORGANISE_PERCENT: usize = 50;
+/// And not before it has so many.
+const REORGANISE_PAGES_MIN: usize = 4;
+/// Pages that one lookup asks for, at most; of more the newest.
+pub(crate) const PLAN_PAGES_MAX: usize = 8;
+
+/// The pages that may have a mapping, the newest first: to be read together, and then brought to [`CascadeShard::resolve`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    epoch: u32,
+    len: u8,
+    pages: [PageNumber; PLAN_PAGES_MAX],
+}
+
+impl Plan {
+    /// The pages to read, at most eight.
+    pub fn pages(&self) -> &[PageNumber] {
+        &self.pages[..usize::from(self.len)]
+    }
+
+    fn push(&mut self, page: PageNumber) {
+        if !self.pages().contains(&page) && usize::from(self.len) < PLAN_PAGES_MAX {
+            self.pages[usize::from(self.len)] = page;
+            self.len += 1;
+        }
+    }
+}
+
+/// What the pages of a plan say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resolved {
+    /// The key is mapped so, and tier 1 knows it now.
+    Hit(Mapping),
+    /// The key is not on flash.
+    Miss,
+    /// Pages have come or gone meanwhile: look it up again.
+    Again,
+}
+
+/// What a partition has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CascadeCounts {
+    /// Mappings in tier 1.
+    pub tier1_mappings: u64,
+    /// Mappings in pages, superseded and void ones that were not dropped yet included.
+    pub flash_mappings: u64,
+    /// DRAM of tier 1, in bytes.
+    pub tier1_bytes: u64,
+    /// DRAM of filters, in bytes.
+    pub filter_bytes: u64,
+    /// DRAM of what names pages, in bytes.
+    pub directory_bytes: u64,
+    /// Mappings that pages resolved.
+    pub flash_hits: u64,
+    /// Lookups that read pages in vain.
+    pub false_plans: u64,
+    /// Reorganisations.
+    pub reorganisations: u64,
+    /// Times that a whole partition was forgotten, for want of memory or because a page could not be read.
+    pub forgotten: u64,
+}
+
+pub(crate) struct Generation {
+    pub(crate) pages: Vec<PageNumber>,
+    pub(crate) filter: Filter,
+}
+
+/// Tier 3.
+pub(crate) struct Wide {
+    pub(crate) pages: Vec<PageNumber>,
+    pub(crate) filter: Filter,
+}
+
+impl Wide {
+    fn nothing(shape: IndexShape) -> Self {
+        let filter = FilterShape::new(shape.tag_bits(), 0, WIDE_CELL_BITS, 0);
+        Self {
+            pages: Vec::new(),
+            filter: Filter::build(filter, std::iter::empty()),
+        }
+    }
+}
+
+/// A partition; every method is called under its shard's lock.
+pub struct CascadeShard {
+    pub(crate) partition: u32,
+    shape: IndexShape,
+    pub(crate) pages: PageShape,
+    tier1: PackedTable,
+    tier1_max: usize,
+    hand: usize,
+    /// The oldest first.
+    pub(crate) generations: Vec<Generation>,
+    pub(crate) wide: Wide,
+    pub(crate) space: Arc<dyn MapSpace>,
+    /// Goes up when pages are given up, so that a plan for them is known as stale.
+    pub(crate) epoch: u32,
+    pub(crate) merging: Option<Merging>,
+    pub(crate) counts: CascadeCounts,
+}
+
+/// What a reorganisation that is under way must be told in the end.
+pub(crate) struct Merging {
+    /// Generations that it merges, the oldest.
+    pub(crate) generations: usize,
+    /// What was forgotten in what it merges.
+    pub(crate) killed: Vec<(u64, Location)>,
+}
+
+impl CascadeShard {
+    /// An empty partition whose tier 1 takes pages from `pool` and has some more than `tier1_max` mappings. `shape` has
+    /// [`IndexShape::CASCADE_NOTE_BITS`] bits of note.
+    pub fn new(
+        shape: IndexShape,
+        partition: u32,
+        tier1_max: usize,
+        pool: Arc<PagePool>,
+        space: Arc<dyn MapSpace>,
+    ) -> Self {
+        let pages = PageShape::new(shape);
+        Self {
+            partition,
+            shape,
+            pages,
+            tier1: PackedTable::new(shape.table(), pool),
+            tier1_max,
+            hand: 0,
+            generations: Vec::new(),
+            wide: Wide::nothing(shape),
+            space,
+            epoch: 0,
+            merging: None,
+            counts: CascadeCounts::default(),
+        }
+    }
+
+    fn strip(&self, payload: u64) -> Option<Mapping> {
+        let mapping = Mapping {
+            note: 0,
+            ..self.shape.unpack(payload)
+        };
+        (self.shape.place(payload) != 0).then_some(mapping)
+    }
+
+    pub(crate) fn tag_bits(&self) -> u32 {
+        self.shape.tag_bits()
+    }
+
+    fn flags(&self, payload: u64) -> u32 {
+        self.shape.unpack(payload).note
+    }
+
+    fn payload(&self, location: Option<Location>, flags: u32) -> u64 {
+        let place = location.map_or(0, |location| self.shape.pack_place(location));
+        u64::from(flags) << self.shape.place_bits() | place
+    }
+
+    /// Asks for the memory that a question about `hash` will need.
+    pub fn prefetch(&self, hash: KeyHash) {
+        self.tier1.prefetch(self.shape.tag(hash));
+    }
+
+    /// What tier 1 knows: `Err` nothing, `Ok(None)` that the key is not on flash.
+    fn known(&mut self, tag: u64) -> Result<Option<Mapping>, Unknown> {
+        let mark = u64::from(REFERENCED) << self.shape.place_bits();
+        match self.tier1.update(tag, |payload| Some(payload | mark)) {
+            Some((_, payload)) => Ok(self.strip(payload)),
+            None => Err(Unknown),
+        }
+    }
+
+    /// Where `hash` is mapped to, as far as DRAM knows.
+    pub fn mapping(&self, hash: KeyHash) -> Option<Mapping> {
+        let payload = self.tier1.find(self.shape.tag(hash), |_| true)?;
+        self.strip(payload)
+    }
+
+    /// The mapping, if it is to `location` and DRAM knows it.
+    pub fn live(&self, hash: KeyHash, location: Location) -> Option<Mapping> {
+        self.mapping(hash).filter(|mapping| mapping.location == location)
+    }
+
+    /// Whether nothing maps `hash` to `location` any more, as far as DRAM knows.
+    pub fn is_dead(&self, hash: KeyHash, location: Location) -> bool {
+        let payload = self.tier1.find(self.shape.tag(hash), |_| true);
+        payload.is_some_and(|payload| self.strip(payload).is_none_or(|known| known.location != location))
+    }
+
+    /// Looks `hash` up: the mapping, a miss, or the pages that tell more.
+    pub fn lookup(&mut self, hash: KeyHash) -> Lookup {
+        let tag = self.shape.tag(hash);
+        if let Ok(known) = self.known(tag) {
+            return known.map_or(Lookup::Miss, |mapping| Lookup::Hit(Candidates(mapping)));
+        }
+        let plan = self.plan(tag);
+        if plan.len == 0 {
+            Lookup::Miss
+        } else {
+            Lookup::Read(plan)
+        }
+    }
+
+    fn plan(&self, tag: u64) -> Plan {
+        let mut plan = Plan {
+            epoch: self.epoch,
+            len: 0,
+            pages: [0; PLAN_PAGES_MAX],
+        };
+        for generation in self.generations.iter().rev() {
+            let mut named = 0u32;
+            for found in generation.filter.matches(tag) {
+                named |= 1 << (found.hint & (SHIELD_HINT - 1));
+            }
+            while named != 0 {
+                let newest = named.ilog2();
+                plan.push(generation.pages[newest as usize]);
+                named ^= 1 << newest;
+            }
+        }
+        for found in self.wide.filter.matches(tag) {
+            plan.push(self.wide.pages[found.rank / PAGE_ENTRIES]);
+        }
+        plan
+    }
+
+    /// Whether flash may have a mapping of `hash` that tier 1 does not supersede.
+    pub fn is_unsure(&self, hash: KeyHash) -> bool {
+        let tag = self.shape.tag(hash);
+        self.tier1.find(tag, |_| true).is_none() && self.may_hold(tag)
+    }
+
+    fn may_hold(&self, tag: u64) -> bool {
+        self.wide.filter.matches(tag).next().is_some()
+            || (self.generations.iter()).any(|generation| generation.filter.matches(tag).next().is_some())
+    }
+
+    /// Says what the pages of `plan`, in its order, have for `hash`; `None` stands for a page that could not be read. A mapping
+    /// that is found is known to tier 1 from then on.
+    pub fn resolve<'a>(
+        &mut self,
+        hash: KeyHash,
+        plan: &Plan,
+        payloads: impl IntoIterator<Item = Option<&'a [u8]>>,
+    ) -> Resolved {
+        let tag = self.shape.tag(hash);
+        if let Ok(known) = self.known(tag) {
+            return known.map_or(Resolved::Miss, Resolved::Hit);
+        }
+        if self.plan(tag) != *plan {
+            return Resolved::Again;
+        }
+        for payload in payloads {
+            let Some(page) = payload.and_then(|payload| self.pages.decode(self.partition, payload)) else {
+                // What it said is lost, and an older page must not speak in its place.
+                self.forget_all();
+                return Resolved::Miss;
+            };
+            let Some(entry) = page.find(tag) else { continue };
+            // The newest there is. Where it is void there is nothing: an older one was superseded.
+            let location = entry
+                .location
+                .filter(|location| self.pages.life(self.space.sequence_at(*location)) == entry.life);
+            let Some(location) = location else { break };
+            self.counts.flash_hits += 1;
+            // No memory to remember it is no harm.
+            let _ = self.tier1.insert(tag, self.payload(Some(location), REFERENCED));
+            self.demote();
+            return Resolved::Hit(Mapping { location, note: 0 });
+        }
+        self.counts.false_plans += 1;
+        Resolved::Miss
+    }
+
+    /// Maps `hash`, in place of whatever it was mapped to, of which is returned what DRAM knows.
+    ///
+    /// # Errors
+    /// [`TableFull`]; the key is then not mapped.
+    pub fn set(&mut self, hash: KeyHash, mapping: Mapping) -> Result<Option<Mapping>, TableFull> {
+        let old = self.write(self.shape.tag(hash), Some(mapping.location))?;
+        Ok(old.and_then(|payload| self.strip(payload)))
+    }
+
+    /// Writes a mapping or a tombstone over what tier 1 has, and returns that.
+    fn write(&mut self, tag: u64, location: Option<Location>) -> Result<Option<u64>, TableFull> {
+        let old = self.tier1.find(tag, |_| true);
+        let hides = match old.map(|payload| self.flags(payload)) {
+            Some(flags) => flags & DIRTY == 0 || flags & SHIELD != 0,
+            None => self.may_hold(tag),
+        };
+        let mut flags = DIRTY;
+        if hides {
+            flags |= SHIELD;
+        }
+        let new = self.payload(location, flags);
+        if location.is_none() && !hides {
+            // Nothing is left to hide.
+            self.tier1.remove(tag, |_| true);
+        } else if old.is_some() {
+            self.tier1.update(tag, |_| Some(new));
+        } else if self.tier1.len() >= self.tier1_limit() || self.tier1.insert(tag, new).is_err() {
+            if hides {
+                // What is on flash must not speak in its place.
+                self.forget_all();
+            }
+            return Err(TableFull);
+        }
+        self.demote();
+        Ok(old)
+    }
+
+    /// Maps `hash` to `new` if DRAM knows it at `old`, and returns what was there.
+    pub fn compare_and_set(&mut self, hash: KeyHash, old: Location, new: Mapping) -> Option<Mapping> {
+        let known = self.live(hash, old)?;
+        // It takes the place of an entry: there is room.
+        self.write(self.shape.tag(hash), Some(new.location)).ok()?;
+        Some(known)
+    }
+
+    /// Removes the mapping of `hash`, whatever it is, and returns it as far as DRAM knows it.
+    pub fn remove(&mut self, hash: KeyHash) -> Option<Mapping> {
+        let old = self.write(self.shape.tag(hash), None).ok()??;
+        self.strip(old)
+    }
+
+    /// Removes the mapping of `hash` if DRAM knows it at `location`.
+    pub fn remove_at(&mut self, hash: KeyHash, location: Location) -> Option<Mapping> {
+        self.live(hash, location)?;
+        self.remove(hash)
+    }
+
+    /// Lets go of an object whose block is reclaimed; whether it was known. `is_last` says that nothing has taken the object's
+    /// place since it was written, so far as is known: then flash is told to forget it, too.
+    pub fn reclaim(&mut self, hash: KeyHash, location: Location, is_last: bool) -> Option<Mapping> {
+        let tag = self.shape.tag(hash);
+        let payload = self.tier1.find(tag, |_| true);
+        if let Some(payload) = payload {
+            let known = self.strip(payload).filter(|known| known.location == location)?;
+            let flags = self.flags(payload);
+            if flags & DIRTY == 0 {
+                // Flash has the very same, which is void by its block's sequence.
+                self.tier1.remove(tag, |_| true);
+                self.kill(tag, location);
+            } else {
+                self.remove(hash);
+            }
+            return Some(known);
+        }
+        if is_last && self.kill(tag, location) {
+            return Some(Mapping { location, note: 0 });
+        }
+        None
+    }
+
+    /// Makes a filter forget one entry like `tag`, the oldest, but no shield.
+    fn kill(&mut self, tag: u64, location: Location) -> bool {
+        let merged = self.merging.as_ref().map_or(0, |merging| merging.generations);
+        let in_wide = self.wide.filter.matches(tag).next();
+        if let Some(found) = in_wide {
+            self.wide.filter.kill(found.rank);
+            if let Some(merging) = &mut self.merging {
+                merging.killed.push((tag, location));
+            }
+            return true;
+        }
+        for (at, generation) in self.generations.iter_mut().enumerate() {
+            let plain = generation
+                .filter
+                .matches(tag)
+                .filter(|found| found.hint & SHIELD_HINT == 0);
+            if let Some(found) = plain.min_by_key(|found| found.hint & (SHIELD_HINT - 1)) {
+                generation.filter.kill(found.rank);
+                if at < merged
+                    && let Some(merging) = &mut self.merging
+                {
+                    merging.killed.push((tag, location));
+                }
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Mappings that tier 1 may grow to while flash takes none.
+    fn tier1_limit(&self) -> usize {
+        2 * self.tier1_max + 2 * PAGE_ENTRIES
+    }
+
+    /// Where tier 1 has a page too much: writes out what was not asked for lately.
+    fn demote(&mut self) {
+        if self.tier1.len() < self.tier1_max + PAGE_ENTRIES || !self.space.has_room() {
+            return;
+        }
+        let place_bits = self.shape.place_bits();
+        let mut out: Vec<(u64, u64)> = Vec::with_capacity(PAGE_ENTRIES);
+        // Two rounds: after the first nothing is referenced.
+        for _ in 0..2 * self.tier1.buckets() {
+            if out.len() == PAGE_ENTRIES || self.tier1.len() + out.len() <= self.tier1_max {
+                break;
+            }
+            let bucket = self.hand % self.tier1.buckets();
+            let mut spare = (self.tier1.len() + out.len()).saturating_sub(self.tier1_max);
+            let is_done = self.tier1.sweep(bucket, |tag, payload| {
+                let flags = (payload >> place_bits) as u32;
+                if flags & REFERENCED != 0 {
+                    return Swept::Keep(payload & !(u64::from(REFERENCED) << place_bits));
+                }
+                if flags & DIRTY != 0 {
+                    if out.len() == PAGE_ENTRIES {
+                        return Swept::Stop;
+                    }
+                    out.push((tag, payload));
+                } else if spare == 0 {
+                    return Swept::Stop;
+                } else {
+                    spare -= 1;
+                }
+                Swept::Take
+            });
+            if is_done {
+                self.hand = bucket + 1;
+            }
+        }
+        let is_page = out.len() == PAGE_ENTRIES && self.put_page(&mut out);
+        if !is_page {
+            // They were here a moment ago, so there is room.
+            for (tag, payload) in out {
+                let _ = self.tier1.insert(tag, payload);
+            }
+        }
+    }
+
+    /// Puts entries of tier 1 into a page of the newest generation.
+    fn put_page(&mut self, out: &mut [(u64, u64)]) -> bool {
+        out.sort_unstable_by_key(|(tag, _)| *tag);
+        let entries: Vec<PageEntry> = out
+            .iter()
+            .map(|(tag, payload)| {
+                let location = self.strip(*payload).map(|mapping| mapping.location);
+                let sequence = location.map_or(0, |location| self.space.sequence_at(location));
+                PageEntry {
+                    tag: *tag,
+                    location,
+                    life: self.pages.life(sequence),
+                }
+            })
+            .collect();
+        let Some(page) = self.space.put(&self.pages.encode(self.partition, &entries)) else {
+            return false;
+        };
+        let merged = self.merging.as_ref().map_or(0, |merging| merging.generations);
+        let is_open = self.generations.len() > merged
+            && (self.generations.last()).is_some_and(|last| last.pages.len() < GENERATION_PAGES);
+        let shape = FilterShape::new(
+            self.shape.tag_bits(),
+            GENERATION_PAGES * PAGE_ENTRIES,
+            GENERATION_CELL_BITS,
+            PAGE_HINT_BITS + 1,
+        );
+        let (mut pages, mut cells) = (Vec::with_capacity(GENERATION_PAGES), Vec::new());
+        if is_open && let Some(last) = self.generations.pop() {
+            pages = last.pages;
+            cells = last.filter.entries().collect();
+        }
+        let number = pages.len() as u32;
+        pages.push(page);
+        cells.extend(out.iter().map(|(tag, payload)| {
+            let shield = if self.flags(*payload) & SHIELD != 0 {
+                SHIELD_HINT
+            } else {
+                0
+            };
+            (shape.cell(*tag), number | shield)
+        }));
+        cells.sort_by_key(|(cell, _)| *cell);
+        let filter = Filter::build(shape, cells.into_iter());
+        self.generations.push(Generation { pages, filter });
+        if self.wants_reorganisation() {
+            self.space.wants_reorganisation(self.partition);
+        }
+        true
+    }
+
+    /// Whether tier 2 has grown enough to be merged into tier 3.
+    pub fn wants_reorganisation(&self) -> bool {
+        let tier2: usize = self
+            .generations
+            .iter()
+            .map(|generation| generation.pages.len())
+            .sum();
+        let share = self.wide.pages.len() * REORGANISE_PERCENT / 100;
+        self.merging.is_none() && tier2 >= share.max(REORGANISE_PAGES_MIN)
+    }
+
+    /// Forgets everything, when nothing better is safe.
+    pub(crate) fn forget_all(&mut self) {
+        self.clear();
+        self.counts.forgotten += 1;
+    }
+
+    /// Removes everything and gives all pages back.
+    pub fn clear(&mut self) {
+        self.tier1.clear();
+        let wide = std::mem::replace(&mut self.wide, Wide::nothing(self.shape));
+        let pages = self.generations.drain(..).flat_map(|generation| generation.pages);
+        for page in pages.chain(wide.pages) {
+            self.space.release(page);
+        }
+        self.merging = None;
+        self.epoch = self.epoch.wrapping_add(1);
+    }
+
+    /// What is counted, and what it takes.
+    pub fn counts(&self) -> CascadeCounts {
+        let filters = || {
+            self.generations
+                .iter()
+                .map(|generation| &generation.filter)
+                .chain([&self.wide.filter])
+        };
+        let pages: usize = self
+            .generations
+            .iter()
+            .map(|generation| generation.pages.capacity())
+            .sum();
+        let directory = (pages + self.wide.pages.capacity()) * size_of::<PageNumber>()
+            + self.generations.capacity() * size_of::<Generation>();
+        CascadeCounts {
+            tier1_mappings: self.tier1.len() as u64,
+            flash_mappings: filters().map(|filter| filter.alive() as u64).sum(),
+            tier1_bytes: self.tier1.dram_bytes() as u64,
+            filter_bytes: filters().map(|filter| filter.dram_bytes() as u64).sum(),
+            directory_bytes: (directory + size_of::<Self>()) as u64,
+            ..self.counts
+        }
+    }
+
+    /// DRAM held, in bytes, slack included.
+    pub fn dram_bytes(&self) -> usize {
+        let counts = self.counts();
+        (counts.tier1_bytes + counts.filter_bytes + counts.directory_bytes) as usize
+    }
+
+    /// Number of mappings, superseded and void ones that were not dropped yet included.
+    pub fn len(&self) -> usize {
+        let counts = self.counts();
+        (counts.tier1_mappings + counts.flash_mappings) as usize
+    }
+
+    /// Whether there is no mapping.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Calls `visit` with every mapping that DRAM knows.
+    pub fn for_each(&self, mut visit: impl FnMut(Mapping)) {
+        self.tier1.for_each(|_, payload| {
+            if let Some(mapping) = self.strip(payload) {
+                visit(mapping);
+            }
+        });
+    }
+
+    /// Removes the mappings in DRAM that `keep` does not like.
+    pub fn retain(&mut self, mut keep: impl FnMut(Mapping) -> bool) {
+        let mut gone = Vec::new();
+        self.tier1.for_each(|tag, payload| {
+            if self.strip(payload).is_some_and(|mapping| !keep(mapping)) {
+                gone.push(tag);
+            }
+        });
+        for tag in gone {
+            // In the place of an entry: there is room.
+            let _ = self.write(tag, None);
+        }
+    }
+
+    /// Re-derives what is counted.
+    ///
+    /// # Panics
+    /// Where it does not agree.
+    pub fn check_invariants(&self) {
+        self.tier1.check_invariants();
+        let merged = self.merging.as_ref().map_or(0, |merging| merging.generations);
+        assert!(merged <= self.generations.len());
+        for generation in &self.generations {
+            assert!((1..=GENERATION_PAGES).contains(&generation.pages.len()));
+            let named = generation
+                .filter
+                .entries()
+                .all(|(_, hint)| ((hint & (SHIELD_HINT - 1)) as usize) < generation.pages.len());
+            assert!(named, "an entry is in no page");
+        }
+        assert_eq!(
+            self.wide.pages.len(),
+            self.wide.filter.len().div_ceil(PAGE_ENTRIES)
+        );
+    }
+}
+
+/// Tier 1 has no entry.
+struct Unknown;

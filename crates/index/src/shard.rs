@@ -1,0 +1,193 @@
+//! One shard of either index, behind one set of questions.
+
+use crate::cascade::CascadeShard;
+use crate::{FullShard, KeyHash, Location, Lookup, Mapping, TableFull};
+
+/// A shard of the index that a cache was opened with.
+pub enum IndexShard {
+    /// Every mapping in DRAM.
+    Full(FullShard),
+    /// Hot mappings in DRAM, the rest on flash.
+    Cascade(Box<CascadeShard>),
+}
+
+/// Calls the same method of whichever shard it is.
+macro_rules! either {
+    ($self:expr, $shard:ident => $call:expr) => {
+        match $self {
+            IndexShard::Full($shard) => $call,
+            IndexShard::Cascade($shard) => $call,
+        }
+    };
+}
+
+impl IndexShard {
+    /// The cascade's shard, if it is one.
+    pub fn cascade(&mut self) -> Option<&mut CascadeShard> {
+        match self {
+            IndexShard::Full(_) => None,
+            IndexShard::Cascade(shard) => Some(shard),
+        }
+    }
+
+    /// Whether DRAM knows every mapping: what it does not know is not on flash.
+    pub fn is_exact(&self) -> bool {
+        matches!(self, IndexShard::Full(_))
+    }
+
+    /// Asks for the memory that a question about `hash` will need.
+    pub fn prefetch(&self, hash: KeyHash) {
+        either!(self, shard => shard.prefetch(hash));
+    }
+
+    /// What is known of `hash`.
+    pub fn lookup(&mut self, hash: KeyHash) -> Lookup {
+        match self {
+            IndexShard::Full(shard) => shard.lookup(hash),
+            IndexShard::Cascade(shard) => shard.lookup(hash),
+        }
+    }
+
+    /// Where `hash` is mapped to, as far as DRAM knows.
+    pub fn get(&self, hash: KeyHash) -> Option<Location> {
+        self.mapping(hash).map(|mapping| mapping.location)
+    }
+
+    /// Where `hash` is mapped to, and the note, as far as DRAM knows.
+    pub fn mapping(&self, hash: KeyHash) -> Option<Mapping> {
+        either!(self, shard => shard.mapping(hash))
+    }
+
+    /// The mapping of `hash` if it is to `location`, as far as DRAM knows.
+    pub fn live(&self, hash: KeyHash, location: Location) -> Option<Mapping> {
+        either!(self, shard => shard.live(hash, location))
+    }
+
+    /// Whether DRAM knows that `hash` is mapped to `location`.
+    pub fn is_live(&self, hash: KeyHash, location: Location) -> bool {
+        self.live(hash, location).is_some()
+    }
+
+    /// Whether nothing maps `hash` to `location` any more. What DRAM does not know counts as mapped.
+    pub fn is_dead(&self, hash: KeyHash, location: Location) -> bool {
+        match self {
+            IndexShard::Full(shard) => !shard.is_live(hash, location),
+            IndexShard::Cascade(shard) => shard.is_dead(hash, location),
+        }
+    }
+
+    /// Whether flash may have a mapping of `hash` of which DRAM knows nothing.
+    pub fn is_unsure(&self, hash: KeyHash) -> bool {
+        match self {
+            IndexShard::Full(_) => false,
+            IndexShard::Cascade(shard) => shard.is_unsure(hash),
+        }
+    }
+
+    /// Maps `hash`, in place of whatever it was mapped to, of which is returned what DRAM knows.
+    ///
+    /// # Errors
+    /// [`TableFull`]; a full index is as it was, a cascade has no mapping of `hash` any more.
+    pub fn set(&mut self, hash: KeyHash, mapping: Mapping) -> Result<Option<Mapping>, TableFull> {
+        either!(self, shard => shard.set(hash, mapping))
+    }
+
+    /// Maps `hash` to `new` if DRAM knows it at `old`, and returns what was there.
+    pub fn compare_and_set(&mut self, hash: KeyHash, old: Location, new: Mapping) -> Option<Mapping> {
+        either!(self, shard => shard.compare_and_set(hash, old, new))
+    }
+
+    /// Changes the note of `hash` if it is mapped to `location`.
+    pub fn set_note(&mut self, hash: KeyHash, location: Location, note: u32) {
+        if let IndexShard::Full(shard) = self {
+            shard.set_note(hash, location, note);
+        }
+    }
+
+    /// Removes the mapping of `hash`, whatever it is, and returns it as far as DRAM knows it.
+    pub fn remove(&mut self, hash: KeyHash) -> Option<Mapping> {
+        either!(self, shard => shard.remove(hash))
+    }
+
+    /// Removes the mapping of `hash` if DRAM knows it at `location`.
+    pub fn remove_at(&mut self, hash: KeyHash, location: Location) -> Option<Mapping> {
+        either!(self, shard => shard.remove_at(hash, location))
+    }
+
+    /// Lets go of an object whose block goes. `is_last` says that nothing has taken the object's place since it was written, so
+    /// far as is known. Returns the mapping if there was one.
+    pub fn reclaim(&mut self, hash: KeyHash, location: Location, is_last: bool) -> Option<Mapping> {
+        match self {
+            IndexShard::Full(shard) => shard.remove_at(hash, location),
+            IndexShard::Cascade(shard) => shard.reclaim(hash, location, is_last),
+        }
+    }
+
+    /// Bytes of one dumped mapping.
+    pub fn entry_bytes(&self) -> usize {
+        match self {
+            IndexShard::Full(shard) => shard.entry_bytes(),
+            IndexShard::Cascade(_) => 0,
+        }
+    }
+
+    /// Number of mappings; in a cascade with those that are superseded or void and were not dropped yet.
+    pub fn len(&self) -> usize {
+        either!(self, shard => shard.len())
+    }
+
+    /// Whether there is no mapping.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// DRAM held, in bytes, slack included.
+    pub fn dram_bytes(&self) -> usize {
+        either!(self, shard => shard.dram_bytes())
+    }
+
+    /// Calls `visit` with every mapping that DRAM knows.
+    pub fn for_each(&self, visit: impl FnMut(Mapping)) {
+        either!(self, shard => shard.for_each(visit));
+    }
+
+    /// Changes the note of every mapping to what `note` says; a cascade keeps none, and asks for none.
+    pub fn rewrite_notes(&mut self, note: impl FnMut(Mapping) -> u32) {
+        if let IndexShard::Full(shard) = self {
+            shard.rewrite_notes(note);
+        }
+    }
+
+    /// Keeps, of the mappings that DRAM knows, those that `keep` likes.
+    pub fn retain(&mut self, keep: impl FnMut(Mapping) -> bool) {
+        either!(self, shard => shard.retain(keep));
+    }
+
+    /// Removes everything.
+    pub fn clear(&mut self) {
+        either!(self, shard => shard.clear());
+    }
+
+    /// Appends every mapping to `out`, for a checkpoint. A cascade has none that could be loaded again.
+    pub fn dump(&self, out: &mut Vec<u8>) {
+        if let IndexShard::Full(shard) = self {
+            shard.dump(out);
+        }
+    }
+
+    /// Adds one mapping that [`IndexShard::dump`] wrote, if `keep` likes it; false where there is no room.
+    pub fn load(&mut self, entry: &[u8], keep: impl FnOnce(Mapping) -> bool) -> bool {
+        match self {
+            IndexShard::Full(shard) => shard.load(entry, keep),
+            IndexShard::Cascade(_) => true,
+        }
+    }
+
+    /// Re-derives what is counted.
+    ///
+    /// # Panics
+    /// Where it does not agree.
+    pub fn check_invariants(&self) {
+        either!(self, shard => shard.check_invariants());
+    }
+}
