@@ -5,6 +5,7 @@ use crate::usage::usage;
 use anyhow::Context;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use pumice::IndexOptions;
 use pumice_flash::{Layout, LayoutOptions, OpenError};
 use pumice_sim::{
     CacheSize, ExactOptions, FlashOptions, MissingSizes, OpsMode, ReplayDevice, ReplayProgress, ReplayRules,
@@ -63,9 +64,13 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "SIZE")]
     block_size: Option<Size>,
 
-    /// Where the index lives: auto or full
-    #[arg(long, value_name = "NAME", default_value = "auto")]
+    /// Where mappings are: full (all in DRAM; auto is that), or cascade (hot ones in DRAM, the rest on flash; with --layout fifo)
+    #[arg(long, value_name = "auto|full|cascade", default_value = "auto")]
     index: String,
+
+    /// With --index cascade: mappings in DRAM for each on flash, above 0 and at most 1
+    #[arg(long, value_name = "SHARE", default_value_t = 0.06)]
+    tier1: f64,
 
     /// Bytes of every object, where the trace has no sizes [default: 4KiB; with --layout exact objects are counted]
     #[arg(long, value_name = "SIZE", conflicts_with = "sizes")]
@@ -126,6 +131,10 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
     } else {
         let options = FlashOptions {
             layout: layout(args)?,
+            index: match args.index.as_str() {
+                "cascade" => IndexOptions::cascade(args.tier1),
+                _ => IndexOptions::Full,
+            },
             superblock_blocks: args.superblock,
             size: args.flash_size.clone(),
             dram_bytes: bytes(args.dram, "--dram")?,
@@ -157,12 +166,25 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
 fn check_built(args: &ReplayArgs) -> anyhow::Result<()> {
     match args.index.as_str() {
         "auto" | "full" => {}
-        "cascade" => {
-            return Err(usage(
-                "--index `cascade`: this index is not built yet; this version has index full",
-            ));
+        "cascade" if args.layout == "fifo" => {
+            if !(args.tier1 > 0.0 && args.tier1 <= 1.0) {
+                return Err(usage(format!(
+                    "--tier1 {}: not a share above 0, up to 1",
+                    args.tier1
+                )));
+            }
         }
-        other => return Err(usage(format!("--index `{other}`: no such index (auto, full)"))),
+        "cascade" => {
+            return Err(usage(format!(
+                "--index `cascade` with --layout `{}`: not built yet; use --layout fifo",
+                args.layout
+            )));
+        }
+        other => {
+            return Err(usage(format!(
+                "--index `{other}`: no such index (auto, full, cascade)"
+            )));
+        }
     }
     Ok(())
 }
@@ -319,6 +341,19 @@ fn summary(report: &Report) -> String {
     }
     if let Some(index) = report.index_dram_bytes {
         lines.push(("index", format!("{} of DRAM", Human(index))));
+    }
+    if let Some(cascade) = &report.cascade {
+        lines.push((
+            "mappings",
+            format!(
+                "{} in DRAM, {} on flash; {} written, {} read to reorganise {} partitions",
+                cascade.tier1_mappings,
+                cascade.flash_mappings,
+                Human(cascade.mapping_bytes_written),
+                Human(cascade.reorganisation_bytes_read),
+                cascade.reorganisations
+            ),
+        ));
     }
     if let (Some(hit), Some(miss)) = (report.flash_reads_per_hit, report.flash_reads_per_miss) {
         lines.push(("flash reads", format!("{hit:.4} per hit, {miss:.4} per miss")));

@@ -1,14 +1,17 @@
 //! The cache: what it is made of, how it opens and closes, and its background work.
 
 use crate::books::Books;
-use crate::config::{CacheOptions, FlashWrite};
+use crate::config::{CacheOptions, FlashWrite, IndexOptions};
 use crate::shards::{KeyHasher, LockedShard, Shard};
 use parking_lot::Mutex;
 use pumice_device::Device;
 use pumice_flash::record::is_expired;
 use pumice_flash::recovery::{open_superblock, recover, settle};
-use pumice_flash::{FlashStore, Geometry, Gone, LayoutOptions, OpenError, OpenOptions, Recovered, Work};
-use pumice_index::{FullShard, IndexShape};
+use pumice_flash::{
+    FlashStore, Geometry, Gone, LayoutOptions, MappingLog, OpenError, OpenOptions, Recovered, Work,
+};
+use pumice_index::cascade::{CascadeShard, MapSpace};
+use pumice_index::{FullShard, IndexShape, IndexShard};
 use pumice_memory::{Buffer, PAGE_BYTES, PagePool, SegmentPool};
 use pumice_tier::{DramShape, DramShard, DramTier, Ghost};
 use pumice_world::{Clock, Spawner};
@@ -102,9 +105,14 @@ impl<D: Device> Clone for ObjectCache<D> {
 /// Rounds in which a clean stop seals blocks.
 const STOP_ROUNDS_MAX: usize = 8;
 
-/// 2^this shards for a device of `capacity` bytes. It follows from the device alone, since checkpoints are cut by it.
-pub(crate) fn shard_bits(capacity: u64) -> u32 {
-    let shards = (capacity / (16 << 20)).clamp(16, 4096);
+/// 2^this shards for a device of `capacity` bytes. It follows from the device and the kind of index alone, since checkpoints are
+/// cut by it.
+pub(crate) fn shard_bits(capacity: u64, index: IndexOptions) -> u32 {
+    let shards = match index {
+        IndexOptions::Full => (capacity / (16 << 20)).clamp(16, 4096),
+        // A partition has some ten thousand objects of 300 bytes, and never 64 thousand.
+        IndexOptions::Cascade(_) => (capacity / (8 << 20)).clamp(16, 1 << 16),
+    };
     63 - shards.leading_zeros()
 }
 
@@ -118,8 +126,13 @@ impl<D: Device + Clone> ObjectCache<D> {
         let block_bytes = options
             .block_bytes
             .unwrap_or_else(|| Geometry::block_bytes_for(capacity, options.block_bytes_min, 1, u64::MAX));
-        let shard_bits = shard_bits(capacity);
-        let shape = IndexShape::new(capacity, shard_bits, options.layout.layout.note_bits());
+        let shard_bits = shard_bits(capacity, options.index);
+        let note_bits = match options.index {
+            IndexOptions::Full => options.layout.layout.note_bits(),
+            IndexOptions::Cascade(_) => IndexShape::CASCADE_NOTE_BITS,
+        };
+        let shape = IndexShape::new(capacity, shard_bits, note_bits);
+        let mapping_log = Arc::new(MappingLog::default());
         let open = OpenOptions {
             block_bytes,
             check_block_bytes: options.block_bytes.is_some(),
@@ -128,19 +141,20 @@ impl<D: Device + Clone> ObjectCache<D> {
             buffers_max: options.buffers_max.max(2),
             unit_bytes: shape.unit_bytes(),
             layout: options.layout,
+            index: options.index.kind(),
             erase_unit_bytes: options.erase_unit_bytes,
             lockstep: options.lockstep,
             now: cx.now(),
             random: options.random,
         };
         let opened = open_superblock(&cx.device, &open).await?;
-        let inner = Self::assemble(&options, shape, shard_bits, opened.hash_seed()).map_err(|source| {
-            OpenError::Device {
-                what: "reserving memory",
-                source,
-            }
+        let assembled = Self::assemble(&options, shape, shard_bits, opened.hash_seed(), &mapping_log);
+        let inner = assembled.map_err(|source| OpenError::Device {
+            what: "reserving memory",
+            source,
         })?;
-        let (store, recovered) = recover(&cx.device, opened, &open, &inner).await?;
+        let mapping_log = (options.index != IndexOptions::Full).then_some(&mapping_log);
+        let (store, recovered) = recover(&cx.device, opened, &open, &inner, mapping_log).await?;
         if inner.store.set(store).is_err() {
             unreachable!("the store is set here only");
         }
@@ -160,6 +174,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         shape: IndexShape,
         shard_bits: u32,
         hash_seed: u64,
+        mapping_log: &Arc<MappingLog<D::Buf>>,
     ) -> std::io::Result<Inner<D::Buf>> {
         let shards = shape.shards();
         // Without a budget the index may take what it needs: address space costs nothing until it is touched.
@@ -190,10 +205,19 @@ impl<D: Device + Clone> ObjectCache<D> {
         };
         let tier = DramTier::new(tier_segments, segment_bytes);
         let dram_shape = DramShape::new(tier.address_end(), shard_bits, shape.identity_bits());
+        let flash = |partition: usize| match options.index {
+            IndexOptions::Full => IndexShard::Full(FullShard::new(shape, Arc::clone(&pages))),
+            IndexOptions::Cascade(cascade) => {
+                let space: Arc<dyn MapSpace> = Arc::<MappingLog<D::Buf>>::clone(mapping_log);
+                let partition = u32::try_from(partition).expect("at most 2^16 shards");
+                let shard = CascadeShard::new(shape, partition, cascade, Arc::clone(&pages), space);
+                IndexShard::Cascade(Box::new(shard))
+            }
+        };
         let shards = (0..shards)
-            .map(|_| {
+            .map(|partition| {
                 LockedShard(Mutex::new(Shard {
-                    flash: FullShard::new(shape, Arc::clone(&pages)),
+                    flash: flash(partition),
                     dram: DramShard::new(dram_shape, Arc::clone(&pages)),
                 }))
             })

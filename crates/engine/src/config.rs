@@ -1,6 +1,8 @@
 //! Options, and how the DRAM budget is divided.
 
 use pumice_flash::{Durability, Geometry, Layout, LayoutOptions, RECLAIM_READ_BYTES, VIRTUAL_KEY_BYTES};
+use pumice_index::IndexKind;
+use pumice_index::cascade::{CascadeOptions, PAGE_ENTRIES};
 
 /// When an object goes to flash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -10,6 +12,35 @@ pub enum FlashWrite {
     Insertion,
     /// When DRAM evicts it.
     Eviction,
+}
+
+/// Where the mappings of the flash tier are.
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub enum IndexOptions {
+    /// All in DRAM.
+    #[default]
+    Full,
+    /// Hot ones in DRAM, the rest on flash. Under layout `fifo` alone so far, and an empty cache at every start.
+    Cascade(CascadeOptions),
+}
+
+impl IndexOptions {
+    /// Which of the indexes this is.
+    pub fn kind(&self) -> IndexKind {
+        match self {
+            Self::Full => IndexKind::Full,
+            Self::Cascade(_) => IndexKind::Cascade,
+        }
+    }
+
+    /// A cascade index with so many mappings in DRAM for each on flash.
+    pub fn cascade(tier1_share: f64) -> Self {
+        Self::Cascade(CascadeOptions {
+            tier1_min: 0,
+            tier1_share,
+            page_entries: PAGE_ENTRIES,
+        })
+    }
 }
 
 /// How to open a cache.
@@ -29,6 +60,8 @@ pub struct CacheOptions {
     /// How objects are arranged on flash, and what steers it. Layout `sipq` keeps keys in DRAM beside `dram_bytes`, without a
     /// bound by default: where there is a budget, set `virtual_keys_max` to [`MemoryPlan::virtual_keys`].
     pub layout: LayoutOptions,
+    /// Where the mappings are.
+    pub index: IndexOptions,
     /// The drive's erase unit in bytes where it is known, else 0: the little that is written beside blocks is then made up to
     /// whole units now and then, so that blocks do not straddle them.
     pub erase_unit_bytes: u64,
@@ -56,6 +89,7 @@ impl Default for CacheOptions {
             block_bytes_min: 64 << 10,
             reformat: false,
             layout: LayoutOptions::default(),
+            index: IndexOptions::Full,
             erase_unit_bytes: 0,
             flash_write: FlashWrite::Insertion,
             durability: Durability::Process,
@@ -170,7 +204,7 @@ impl MemoryPlan {
         let base = Self::BASE + order + moving;
         let pool = total.checked_sub(base + connections + block_buffers)? / 13 * 12;
         // A page for each shard and tier, some to grow with, and a few segments of at most 1 MiB.
-        let shards = 1u64 << crate::cache::shard_bits(flash);
+        let shards = 1u64 << crate::cache::shard_bits(flash, IndexOptions::Full);
         let pool_min = Self::POOL_MIN.max(shards * 2 * 4096 + (12 << 20));
         if pool < pool_min {
             return None;

@@ -41,14 +41,16 @@ mod write;
 
 pub use books::{Books, BooksSnapshot};
 pub use cache::{Cx, ObjectCache};
-pub use config::{CacheOptions, FlashWrite, MemoryPlan, PlanError};
+pub use config::{CacheOptions, FlashWrite, IndexOptions, MemoryPlan, PlanError};
 pub use large::LargeLookup;
 pub use locate::{FlashCopy, KnownObject, Located};
 pub use object::{Meta, Object, Tier};
 pub use pumice_flash::{Durability, FlashCounts, Layout, LayoutError, LayoutOptions, Recovered};
+pub use pumice_index::IndexKind;
+pub use pumice_index::cascade::CascadeOptions;
 pub use read::{FlashLookup, Found, Lookup};
 pub use shards::HashLimit;
-pub use stats::Stats;
+pub use stats::{DeviceReads, Stats};
 pub use update::{Action, Outcome, Reads};
 pub use write::RejectReason;
 

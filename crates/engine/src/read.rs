@@ -8,9 +8,16 @@ use crate::shards::Shard;
 use crate::update::Reads;
 use pumice_device::Device;
 use pumice_flash::{Gone, Layout, ReadFault, Record, SliceId, Source};
+use pumice_index::cascade::{Plan, Resolved};
 use pumice_index::{KeyHash, Location, Lookup as IndexLookup};
-use pumice_memory::Buffer;
+use pumice_memory::{Buffer, SECTOR_BYTES};
 use pumice_tier::Queue;
+
+/// Times that the mapping's pages may have moved while they were read.
+const MOVES_MAX: usize = 16;
+
+/// What a record is taken for whose mapping is on flash: those that have theirs there are small.
+const UNKNOWN_RECORD_BYTES: u32 = 16 << 10;
 
 /// Times that a key is looked up for one request, when its mapping changes under the read.
 const LOOKUPS_MAX: usize = 3;
@@ -41,15 +48,35 @@ pub enum Found<B> {
 #[derive(Clone, Copy, Debug)]
 pub struct FlashLookup {
     hash: KeyHash,
+    at: At,
+}
+
+/// What is known of a read that is to be made.
+#[derive(Clone, Copy, Debug)]
+enum At {
+    /// Where the record is.
+    Record(RecordPlace),
+    /// Which pages have its mapping, if there is one.
+    Mapping(Plan),
+}
+
+/// Where a record is, in which life of its block.
+#[derive(Clone, Copy, Debug)]
+struct RecordPlace {
+    hash: KeyHash,
     location: Location,
     sequence: u64,
 }
 
 impl FlashLookup {
-    /// Bytes to read, less what rounding up to sectors adds.
+    /// Bytes to read, less what rounding up to sectors adds. Where the mapping has to be read first, how long the record is is
+    /// not known yet: this is then the pages and a record of [`UNKNOWN_RECORD_BYTES`].
     #[expect(clippy::len_without_is_empty, reason = "never empty")]
     pub fn len(&self) -> u32 {
-        self.location.len
+        match self.at {
+            At::Record(place) => place.location.len,
+            At::Mapping(plan) => plan.pages().len() as u32 * SECTOR_BYTES as u32 + UNKNOWN_RECORD_BYTES,
+        }
     }
 }
 
@@ -190,10 +217,30 @@ impl<D: Device + Clone> ObjectCache<D> {
     ) -> Option<Seen<D::Buf>> {
         let inner = &*self.inner;
         // The mapping may change while the read is under way: look again, a few times, then call it a miss.
-        for attempt in 0..LOOKUPS_MAX {
+        let mut moves_left = MOVES_MAX;
+        let mut attempt = 0;
+        while attempt < LOOKUPS_MAX {
+            let place = match flash.at {
+                At::Record(place) => place,
+                At::Mapping(plan) => match self.locate_on_flash(cx, part, flash.hash, &plan).await {
+                    Part::Hit(seen) => return Some(seen),
+                    Part::Miss => return None,
+                    Part::Flash(FlashLookup {
+                        at: At::Record(place),
+                        ..
+                    }) => place,
+                    // Pages have moved: once more from the start.
+                    Part::Flash(again) if moves_left > 0 => {
+                        moves_left -= 1;
+                        flash = again;
+                        continue;
+                    }
+                    Part::Flash(_) => return None,
+                },
+            };
             match inner
                 .store()
-                .read_device(&cx.device, flash.location, flash.sequence)
+                .read_device(&cx.device, place.location, place.sequence)
                 .await
             {
                 Ok(record) => {
@@ -202,10 +249,10 @@ impl<D: Device + Clone> ObjectCache<D> {
                         return None;
                     }
                     if cx.is_past(record.header().expiry) {
-                        inner.drop_logged(cx, flash.hash, flash.location, Gone::Expired);
+                        inner.drop_logged(cx, place.hash, place.location, Gone::Expired);
                         return None;
                     }
-                    let place = self.promote(cx, flash, &record);
+                    let place = self.promote(cx, place, &record);
                     return Some(Seen {
                         record,
                         tier: Tier::Flash,
@@ -214,18 +261,19 @@ impl<D: Device + Clone> ObjectCache<D> {
                 }
                 Err(ReadFault::Reclaimed) => {}
                 // Bytes that make no sense where nothing is mapped any more say nothing.
-                Err(_) if !inner.is_current(flash) => {}
+                Err(_) if !inner.is_current(place) => {}
                 Err(ReadFault::Corrupt) => {
-                    inner.drop_logged(cx, flash.hash, flash.location, Gone::Corrupt);
+                    inner.drop_logged(cx, place.hash, place.location, Gone::Corrupt);
                     return None;
                 }
                 Err(ReadFault::Device(error)) => {
                     tracing::debug!("reading an object: {error}");
-                    inner.drop_logged(cx, flash.hash, flash.location, Gone::Lost);
+                    inner.drop_logged(cx, place.hash, place.location, Gone::Lost);
                     return None;
                 }
             }
-            if attempt + 1 < LOOKUPS_MAX {
+            attempt += 1;
+            if attempt < LOOKUPS_MAX {
                 match inner.part(cx, part, false) {
                     Part::Hit(seen) => return Some(seen),
                     Part::Miss => return None,
@@ -236,9 +284,40 @@ impl<D: Device + Clone> ObjectCache<D> {
         None
     }
 
+    /// Reads pages of mappings, and finds the part in what they say.
+    async fn locate_on_flash(
+        &self,
+        cx: &Cx<D>,
+        part: &PartId<'_>,
+        hash: KeyHash,
+        plan: &Plan,
+    ) -> Part<D::Buf> {
+        let inner = &*self.inner;
+        inner.store().count_mapping_round();
+        let pages = inner.store().read_mappings(&cx.device, plan.pages()).await;
+        let found = {
+            let mut shard = inner.lock(hash);
+            let payloads = pages.iter().map(|page| page.as_ref()?.payload());
+            let resolved = shard
+                .flash
+                .cascade()
+                .map_or(Resolved::Miss, |shard| shard.resolve(hash, plan, payloads));
+            match resolved {
+                Resolved::Miss => Some(Part::Miss),
+                Resolved::Hit(mapping) => {
+                    Some(inner.part_at(cx, &mut shard, part, hash, mapping.location, false))
+                }
+                Resolved::Again => None,
+            }
+        };
+        // What tier 1 has let go for this may have filled a chunk.
+        self.kick(cx);
+        found.unwrap_or_else(|| inner.part(cx, part, false))
+    }
+
     /// Puts what was read from flash into the DRAM tier, if it is still the live copy and DRAM has none. Never written to
     /// flash again.
-    fn promote(&self, cx: &Cx<D>, flash: FlashLookup, record: &Record<D::Buf>) -> Place {
+    fn promote(&self, cx: &Cx<D>, flash: RecordPlace, record: &Record<D::Buf>) -> Place {
         let inner = &*self.inner;
         let place = Place::Flash(flash.location, flash.sequence);
         let has_dram = inner.tier.segments() > 0;
@@ -309,13 +388,34 @@ impl<B: Buffer> Inner<B> {
         let location = match shard.flash.lookup(hash) {
             IndexLookup::Hit(candidates) => candidates.first().location,
             IndexLookup::Miss => return Part::Miss,
-            IndexLookup::Read(_) => unreachable!("the full index has every mapping in DRAM"),
+            IndexLookup::Read(plan) => {
+                return Part::Flash(FlashLookup {
+                    hash,
+                    at: At::Mapping(plan),
+                });
+            }
         };
+        self.part_at(cx, &mut shard, part, hash, location, count)
+    }
+
+    /// Finds one part where flash is said to have it, under the shard's lock.
+    fn part_at<D: Device<Buf = B>>(
+        &self,
+        cx: &Cx<D>,
+        shard: &mut Shard,
+        part: &PartId<'_>,
+        hash: KeyHash,
+        location: Location,
+        count: bool,
+    ) -> Part<B> {
         match self.store().source(location) {
             Source::Device { sequence } => Part::Flash(FlashLookup {
                 hash,
-                location,
-                sequence,
+                at: At::Record(RecordPlace {
+                    hash,
+                    location,
+                    sequence,
+                }),
             }),
             Source::Memory(block) => {
                 let Some(record) = self.store().read_memory(&block, location) else {
@@ -326,13 +426,13 @@ impl<B: Buffer> Inner<B> {
                     return Part::Miss;
                 }
                 if cx.is_past(record.header().expiry) {
-                    self.invalidate_locked(cx, &mut shard, hash, location);
+                    self.invalidate_locked(cx, shard, hash, location);
                     self.books.expired.add(u64::from(location.len));
                     return Part::Miss;
                 }
                 let place = Place::Flash(location, self.store().sequence_at(location));
                 if count && self.ranks_hits() {
-                    self.count_hit(&mut shard, hash, self.object_bytes(&record.parts()));
+                    self.count_hit(shard, hash, self.object_bytes(&record.parts()));
                 }
                 Part::Hit(Seen {
                     record,
@@ -364,7 +464,7 @@ impl<B: Buffer> Inner<B> {
     }
 
     /// Whether a lookup's mapping still stands, in the same life of its block.
-    fn is_current(&self, flash: FlashLookup) -> bool {
+    fn is_current(&self, flash: RecordPlace) -> bool {
         let shard = self.lock(flash.hash);
         shard.flash.is_live(flash.hash, flash.location)
             && self.store().sequence_at(flash.location) == flash.sequence

@@ -4,7 +4,7 @@ use crate::cache::Inner;
 use crate::part::PartId;
 use parking_lot::{Mutex, MutexGuard};
 use pumice_flash::{Gone, Mappings, SliceId};
-use pumice_index::{FullShard, KeyHash, Location, Mapping};
+use pumice_index::{IndexShard, KeyHash, Location, Mapping};
 use pumice_memory::Buffer;
 use pumice_tier::{DramShard, Queue};
 use twox_hash::XxHash3_64;
@@ -57,13 +57,16 @@ fn splitmix64(state: u64, steps: u64) -> u64 {
 
 /// The mappings of one shard.
 pub(crate) struct Shard {
-    pub(crate) flash: FullShard,
+    pub(crate) flash: IndexShard,
     pub(crate) dram: DramShard,
 }
 
 /// On cache lines of its own, so that workers in neighbouring shards do not slow each other down.
 #[repr(align(128))]
 pub(crate) struct LockedShard(pub(crate) Mutex<Shard>);
+
+/// The bits of a home that say where, in units from 1 on.
+const HOME_UNITS: u64 = (1 << 40) - 1;
 
 impl<B: Buffer> Inner<B> {
     pub(crate) fn lock(&self, hash: KeyHash) -> MutexGuard<'_, Shard> {
@@ -74,16 +77,24 @@ impl<B: Buffer> Inner<B> {
     /// block's sequence, so that another life of the block is not taken for the same place.
     pub(crate) fn home(&self, location: Location) -> u64 {
         let units = location.offset / self.shape.unit_bytes() + 1;
-        self.store.get().map_or(0, |store| store.sequence_at(location)) << 40 | units
+        self.store.get().map_or(0, |store| store.sequence_at(location)) << HOME_UNITS.count_ones() | units
     }
 
     /// Whether flash holds the copy that an item's header names.
     pub(crate) fn is_home(&self, shard: &Shard, hash: KeyHash, home: u64) -> bool {
-        home != 0
-            && shard
-                .flash
-                .get(hash)
-                .is_some_and(|location| self.home(location) == home)
+        if home == 0 {
+            return false;
+        }
+        if shard.flash.is_unsure(hash) {
+            // DRAM does not know the mapping, but whatever supersedes it would have removed the item, too.
+            let offset = ((home & HOME_UNITS) - 1) * self.shape.unit_bytes();
+            let location = Location { offset, len: 0 };
+            return self.home(location) == home && self.store().holds_objects(location);
+        }
+        shard
+            .flash
+            .get(hash)
+            .is_some_and(|location| self.home(location) == home)
     }
 }
 
@@ -104,17 +115,30 @@ impl<B: Buffer> Mappings for Inner<B> {
         self.shape.shard_of(hash)
     }
 
-    fn with_shard<R>(&self, shard: usize, f: impl FnOnce(&mut FullShard) -> R) -> R {
+    fn with_shard<R>(&self, shard: usize, f: impl FnOnce(&mut IndexShard) -> R) -> R {
         f(&mut self.shards[shard].0.lock().flash)
     }
 
     fn drop_copy(&self, hash: KeyHash, location: Location, why: Gone) -> bool {
         let mut shard = self.lock(hash);
         let home = self.home(location);
-        let Some(mapping) = shard.flash.remove_at(hash, location) else {
+        let is_exact = shard.flash.is_exact();
+        let gone = match why {
+            Gone::Corrupt => shard.flash.remove_at(hash, location),
+            Gone::Evicted | Gone::Expired | Gone::Lost => {
+                let is_last = !is_exact && self.store().is_last_written(hash, location);
+                shard.flash.reclaim(hash, location, is_last)
+            }
+        };
+        let Some(mapping) = gone else {
             return false;
         };
-        self.store().forget(Some(hash), mapping);
+        // Where not all deaths are known, some are taken for one another: the block's count ends with it.
+        if is_exact || why == Gone::Corrupt {
+            self.store().forget(Some(hash), mapping);
+        } else {
+            self.store().forget_some(mapping);
+        }
         if !shard.dram.has_home(&self.tier, hash, home) {
             self.gone(why, u64::from(location.len));
         }
@@ -147,6 +171,10 @@ impl<B: Buffer> Mappings for Inner<B> {
             };
         }
         true
+    }
+
+    fn account_rest(&self, objects: u64, bytes: u64) {
+        self.books.overwritten.add_many(objects, bytes);
     }
 
     fn sweep(&self, offset: u64, len: u64, why: Gone) -> u64 {

@@ -99,7 +99,11 @@ impl<D: Device + Clone> ObjectCache<D> {
                 Err(bytes) => return Outcome::NeedsMemory { bytes },
             };
             let outcome = match (decide(object.as_ref()), &object) {
-                (Action::Keep, _) | (Action::SetMeta(_) | Action::Delete, None) => return Outcome::Kept,
+                (Action::Keep, _) | (Action::SetMeta(_), None) => return Outcome::Kept,
+                (Action::Delete, None) => {
+                    self.inner.void_unsure(cx, key);
+                    return Outcome::Kept;
+                }
                 (Action::Store { value, meta }, old) => {
                     let old = old.as_ref().and_then(|old| Manifest::decode(&old.head));
                     self.store_if(cx, key, place, &value, meta, old).await

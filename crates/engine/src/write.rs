@@ -109,6 +109,18 @@ impl<D: Device + Clone> ObjectCache<D> {
 }
 
 impl<B: Buffer> Inner<B> {
+    /// A key that was not found is to be gone: where flash may have a copy all the same, one that could not be read or was taken for
+    /// another's, it is void from now on.
+    pub(crate) fn void_unsure<D: Device<Buf = B>>(&self, cx: &Cx<D>, key: &[u8]) {
+        let hash = self.hasher.hash(&PartId::object(key));
+        let mut shard = self.lock(hash);
+        if shard.flash.is_unsure(hash) {
+            let version = self.store().next_version();
+            self.store().invalidate_unknown(&cx.device, hash, version);
+            shard.flash.remove(hash);
+        }
+    }
+
     /// The longest value that is one record, for a key of this length.
     pub(crate) fn slice_bytes(&self, key: &[u8]) -> usize {
         let record_max = usize::try_from(self.store().record_max()).expect("at most 1 MiB");
@@ -140,6 +152,10 @@ impl<B: Buffer> Inner<B> {
             same = flash.is_some_and(|(_, home)| home == found.home);
             shard.dram.remove(hash, found.address);
             gone[0] = Some(self.store().padded_len(&found.record.parts()));
+        }
+        if shard.flash.is_unsure(hash) {
+            self.store().invalidate_unknown(&cx.device, hash, version);
+            shard.flash.remove(hash);
         }
         if let Some((mapping, home)) = flash {
             self.store().invalidate(&cx.device, hash, mapping, version);

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Entry, Model, Random, Rig, Weights, check_get, key, ripq, sipq, step};
+use common::{Entry, Model, Random, Rig, Weights, cascade, check_get, key, ripq, sipq, step};
 use pumice::{CacheOptions, FlashWrite, HashLimit, Layout, Tier};
 use pumice_device::{CrashPoint, FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_world::ManualClock;
@@ -361,6 +361,26 @@ fn blocks_that_are_reclaimed_again_and_again_bring_nothing_back_and_lose_nothing
         };
         let longer = Load { steps: 900, ..churn };
         crash_everywhere_with(seed, options, 2 << 20, &longer);
+    }
+}
+
+#[test]
+fn a_crash_at_every_write_under_a_cascade_index() {
+    for (seed, dram_bytes, flash_write) in [
+        (30, 2 << 20, FlashWrite::Insertion),
+        (31, 0, FlashWrite::Insertion),
+        (32, 640 << 10, FlashWrite::Eviction),
+    ] {
+        let options = CacheOptions {
+            index: cascade(),
+            flash_write,
+            ..options(dram_bytes)
+        };
+        let load = Load {
+            stride: 2,
+            ..load(1_000)
+        };
+        crash_everywhere_with(seed, options, 2 << 20, &load);
     }
 }
 

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Model, Random, Rig, Weights, check_get, key, ripq, sipq, step};
+use common::{Model, Random, Rig, Weights, cascade, check_get, key, ripq, sipq, step};
 use pumice::CacheOptions;
 use pumice_device::{FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_world::ManualClock;
@@ -22,7 +22,8 @@ fn options() -> CacheOptions {
 
 fn of_layout(seed: u64) -> CacheOptions {
     let mut options = options();
-    match seed % 3 {
+    match seed % 4 {
+        3 => options.index = cascade(),
         1 => (options.layout, options.buffers_max) = (ripq(), 10),
         2 => options.layout = sipq(),
         _ => {}
@@ -56,7 +57,7 @@ fn survive(seed: u64, plan: FaultPlan) -> (u64, pumice_device::FaultCounts) {
                     model.at(n, rig.clock_secs()).map(|e| &e.value),
                     "seed {seed}, life {life}, key {n}"
                 ),
-                None => drop(model.live.remove(&n)),
+                None => model.lost(n, of_layout(seed).index),
             }
         }
         rig.check();

@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::{Model, Random, Rig, Weights, check_get, ripq, sipq, step};
-use pumice::{CacheOptions, FlashWrite, HashLimit};
+use common::{Model, Random, Rig, Weights, cascade, check_get, ripq, sipq, step};
+use pumice::{CacheOptions, FlashWrite, HashLimit, IndexOptions, Stats};
 use pumice_device::{MemDevice, MemMedium};
 use pumice_world::ManualClock;
 use std::sync::Arc;
@@ -30,11 +30,17 @@ fn run(seed: u64, run: Run) -> Model {
         ..run.options
     };
     run_one(seed, Run { options, ..run });
+    run_cascade(seed, run);
     run_one(seed, run)
 }
 
-/// Random operations with clean restarts and kills between them.
 fn run_one(seed: u64, run: Run) -> Model {
+    run_with_stats(seed, run).0
+}
+
+/// Random operations with clean restarts and kills between them. The figures are those of all lives together.
+fn run_with_stats(seed: u64, run: Run) -> (Model, Stats) {
+    let mut total = Stats::default();
     println!("seed {seed}: {run:?}");
     let mut random = Random(seed);
     let weights = Weights::random(&mut random);
@@ -56,6 +62,11 @@ fn run_one(seed: u64, run: Run) -> Model {
             if clean {
                 rig.run(rig.cache.close(&rig.cx)).unwrap();
             }
+            let stats = rig.cache.stats();
+            total.flash.mapping_bytes += stats.flash.mapping_bytes;
+            total.flash.mapping_reads += stats.flash.mapping_reads;
+            total.flash.reclaimed_blocks += stats.flash.reclaimed_blocks;
+            total.cascade += stats.cascade;
             drop(rig);
             rig = Rig::open(
                 MemDevice::new(Arc::clone(&medium)),
@@ -72,7 +83,12 @@ fn run_one(seed: u64, run: Run) -> Model {
                 // What was only in buffers is gone; the model forgets what the cache does not have.
                 for key in 0..run.keys {
                     if rig.get(&common::key(key)).is_none() {
-                        model.live.remove(&key);
+                        let index = if run.must_hit {
+                            IndexOptions::Full
+                        } else {
+                            run.options.index
+                        };
+                        model.lost(key, index);
                     }
                 }
             }
@@ -82,7 +98,59 @@ fn run_one(seed: u64, run: Run) -> Model {
             rig.check();
         }
     }
-    model
+    (model, total)
+}
+
+/// Under a cascade index, whose pages are so small that most mappings are on flash.
+fn run_cascade(seed: u64, run: Run) -> (Model, Stats) {
+    let options = CacheOptions {
+        index: cascade(),
+        ..run.options
+    };
+    run_with_stats(seed, Run { options, ..run })
+}
+
+#[test]
+fn under_a_cascade_index_every_hit_is_the_last_value_and_with_room_nothing_is_missing() {
+    let mut reclaimed = 0;
+    for seed in 0..12 {
+        for dram_bytes in [0, 2 << 20] {
+            let roomy = Run {
+                flash_bytes: 64 << 20,
+                options: options(dram_bytes),
+                keys: 400,
+                steps: 4_000,
+                must_hit: true,
+            };
+            let (model, stats) = run_cascade(seed, roomy);
+            assert!(model.hits > 100, "{} hits", model.hits);
+            assert!(
+                stats.flash.mapping_bytes > 0 && stats.cascade.flash_mappings > 0,
+                "{stats:?}"
+            );
+            let small = Run {
+                flash_bytes: 2 << 20,
+                must_hit: false,
+                ..roomy
+            };
+            let (model, stats) = run_cascade(seed + 100, small);
+            assert!(model.hits > 50 && stats.flash.mapping_reads > 0, "{stats:?}");
+            reclaimed += stats.flash.reclaimed_blocks;
+            let eviction = CacheOptions {
+                flash_write: FlashWrite::Eviction,
+                hash_limit: HashLimit(8),
+                ..small.options
+            };
+            run_cascade(
+                seed + 200,
+                Run {
+                    options: eviction,
+                    ..small
+                },
+            );
+        }
+    }
+    assert!(reclaimed > 500, "{reclaimed} blocks were reclaimed");
 }
 
 fn options(dram_bytes: usize) -> CacheOptions {

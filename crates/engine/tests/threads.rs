@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::{Random, key, ripq, sipq, value};
-use pumice::{Action, CacheOptions, Cx, LayoutOptions, Meta, ObjectCache};
+use common::{Random, cascade, key, ripq, sipq, value};
+use pumice::{Action, CacheOptions, Cx, IndexOptions, LayoutOptions, Meta, ObjectCache};
 use pumice_device::{Device, MemDevice, MemMedium, Payload};
 use pumice_world::{Executor, ManualClock};
 use std::collections::HashMap;
@@ -121,11 +121,12 @@ fn work(worker: u64, medium: Arc<MemMedium>, clock: Arc<ManualClock>, cache: Obj
 #[test]
 fn workers_that_set_read_reclaim_and_checkpoint_at_once_neither_wait_for_ever_nor_see_old_values() {
     for layout in [LayoutOptions::default(), ripq(), sipq()] {
-        work_at_once(layout);
+        work_at_once(layout, IndexOptions::Full);
     }
+    work_at_once(LayoutOptions::default(), cascade());
 }
 
-fn work_at_once(layout: LayoutOptions) {
+fn work_at_once(layout: LayoutOptions, index: IndexOptions) {
     // 4 MiB of flash has a log of 1,024 records: a checkpoint every 256 overwrites.
     let medium = Arc::new(MemMedium::new(4 << 20));
     let clock = Arc::new(ManualClock::new(1_000));
@@ -134,6 +135,7 @@ fn work_at_once(layout: LayoutOptions) {
         block_bytes: Some(64 << 10),
         buffers_max: 8,
         layout,
+        index,
         ..CacheOptions::default()
     };
     let executor = Executor::new();

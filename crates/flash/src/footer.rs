@@ -142,6 +142,11 @@ impl Trailer {
     }
 }
 
+/// Entries of a footer of this length, trailer included.
+pub(crate) fn entries_of(footer_len: u32) -> u64 {
+    u64::from(footer_len).saturating_sub(TRAILER_BYTES as u64) / ENTRY_BYTES as u64
+}
+
 /// Length of a footer with `count` entries and its trailer.
 pub fn footer_len(count: usize) -> usize {
     count * ENTRY_BYTES + TRAILER_BYTES

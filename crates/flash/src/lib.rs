@@ -15,6 +15,7 @@ pub mod footer;
 pub mod geometry;
 mod layout;
 pub mod log;
+mod mapping_log;
 pub mod queue;
 pub mod reclaim;
 pub mod record;
@@ -28,12 +29,13 @@ pub use block::{Appended, OpenBlock};
 pub use geometry::{Geometry, GeometryError};
 pub use layout::{Layout, LayoutError, LayoutOptions};
 pub use log::{LogKind, LogRecord};
+pub use mapping_log::{MappingBytes, MappingLog, mapping_log_bytes};
 pub use record::{Record, RecordHeader, RecordParts, SliceId};
 pub use recovery::{OpenError, OpenOptions, Recovered};
 pub use store::{Durability, FlashCounts, FlashStore, Rank, ReadFault, Source, VIRTUAL_KEY_BYTES, Work};
 pub use survivors::RECLAIM_READ_BYTES;
 
-use pumice_index::{FullShard, KeyHash, Location, Mapping};
+use pumice_index::{IndexShard, KeyHash, Location, Mapping};
 
 /// Why a copy on flash is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +56,7 @@ pub trait Mappings {
     fn shards(&self) -> usize;
 
     /// Runs `f` on one shard, under its lock.
-    fn with_shard<R>(&self, shard: usize, f: impl FnOnce(&mut FullShard) -> R) -> R;
+    fn with_shard<R>(&self, shard: usize, f: impl FnOnce(&mut IndexShard) -> R) -> R;
 
     /// Called without any lock before some thousand mappings are added at a start, so that the index can be given memory.
     fn make_room(&self) {}
@@ -66,7 +68,7 @@ pub trait Mappings {
     fn shard_of(&self, hash: KeyHash) -> usize;
 
     /// Runs `f` on the shard of `hash`, under its lock.
-    fn with<R>(&self, hash: KeyHash, f: impl FnOnce(&mut FullShard) -> R) -> R {
+    fn with<R>(&self, hash: KeyHash, f: impl FnOnce(&mut IndexShard) -> R) -> R {
         self.with_shard(self.shard_of(hash), f)
     }
 
@@ -74,6 +76,10 @@ pub trait Mappings {
     fn prefetch(&self, hash: KeyHash) {
         self.with(hash, |shard| shard.prefetch(hash));
     }
+
+    /// Called when a block is free of objects, for as many of them, and their bytes, as [`Mappings::drop_copy`] could not account
+    /// for: what died unknown to DRAM, in an index that does not know all.
+    fn account_rest(&self, _objects: u64, _bytes: u64) {}
 
     /// Removes the mapping of `hash` if it is `location`, and accounts for it; true if it was.
     fn drop_copy(&self, hash: KeyHash, location: Location, why: Gone) -> bool;

@@ -234,6 +234,10 @@ impl<B: Buffer> FlashStore<B> {
 
     /// Whether a compaction would find room, and none of its results would be in the way of a checkpoint.
     fn may_compact(&self, structure: &Structure<B>) -> bool {
+        // It cannot be told what of a victim lives.
+        if self.mapping_log.get().is_some() {
+            return false;
+        }
         let is_checkpoint_near = structure.checkpointing || self.wants_checkpoint();
         !is_checkpoint_near
             && !structure.free.is_empty()
@@ -254,7 +258,10 @@ impl<B: Buffer> FlashStore<B> {
         let sequence = info.sequence.load(Ordering::Relaxed);
         self.append_log(device, LogKind::Reclaim, u64::from(id), sequence);
         let is_empty = how == How::Empty || info.live.load(Ordering::Acquire) == 0;
+        let mut reclaimed = None;
         if !is_empty && let Some(mut entries) = self.read_footer(device, id, sequence).await {
+            let bytes: u64 = entries.iter().map(|entry| u64::from(entry.len)).sum();
+            reclaimed = Some((entries.len() as u64, bytes));
             if how.moves() {
                 let origin = Origin {
                     id,
@@ -272,18 +279,32 @@ impl<B: Buffer> FlashStore<B> {
             }
         }
         // Where the footer cannot be read the index alone knows what pointed here. A copy whose footer entry was wrong
-        // must not survive either, so whatever is still live is swept too.
-        if info.live.load(Ordering::Acquire) != 0 {
+        // must not survive either, so whatever is still live is swept too. A cascade index does not know of all deaths, and
+        // what leads here from flash is void as soon as the block has another sequence.
+        let rest = info.live.load(Ordering::Acquire);
+        if rest != 0
+            && self.mapping_log.get().is_some()
+            && let Some((count, bytes)) = reclaimed
+        {
+            mappings.account_rest((rest * count / bytes.max(1)).min(count), rest);
+        } else if rest != 0 {
             let offset = self.geometry.block_offset(id);
             mappings.sweep(offset, self.geometry.block_bytes, Gone::Corrupt);
         }
         info.live.store(0, Ordering::Relaxed);
+        if self.mapping_log.get().is_some() {
+            // What is mapped on flash to this life of the block is void from here on. No block has this sequence.
+            info.sequence.store(0, Ordering::Release);
+        }
         self.leave_order(id);
         add(&self.counters.reclaimed_blocks, 1);
-        self.shared.change(|structure| {
+        let oldest = self.shared.change(|structure| {
             structure.victims.retain(|victim| victim.id != id);
             self.give_back(structure, id);
+            let oldest = structure.queue.front().map(|id| &self.blocks[*id as usize]);
+            oldest.map_or(0, |oldest| oldest.sequence.load(Ordering::Relaxed))
         });
+        self.invalidated.lock().retire(oldest);
     }
 
     /// Lets go of an object of a victim, if it is live.

@@ -42,6 +42,15 @@ impl<B: Buffer> FlashStore<B> {
                 self.reclaim_early(device, mappings, now, work.claim()).await;
                 work.finish(|_| {});
             }
+            Task::WriteMappings(write) => {
+                self.write_mappings(device, write).await;
+                work.finish(|_| {});
+                self.take_back_blocks();
+            }
+            Task::Reorganise(due) => {
+                self.reorganise(device, mappings, due).await;
+                work.finish(|_| {});
+            }
             Task::Checkpoint => {
                 let written = self.checkpoint(device, mappings, now, false).await;
                 let failed_at = match written {
@@ -116,7 +125,7 @@ impl<B: Buffer> FlashStore<B> {
         let filled = entries.iter().map(|entry| u64::from(entry.len)).sum();
         entries.retain(|entry| {
             let location = self.location(block.id, entry);
-            mappings.with(entry.hash, |shard| shard.is_live(entry.hash, location))
+            mappings.with(entry.hash, |shard| !shard.is_dead(entry.hash, location))
         });
         let trailer = (!entries.is_empty()).then(|| {
             let position = self.position_of_block(block.id);

@@ -3,6 +3,7 @@
 use crate::codec::{Fields, checksum};
 use crate::geometry::Geometry;
 use crate::layout::Layout;
+use pumice_index::IndexKind;
 use pumice_memory::SECTOR_BYTES;
 
 const MAGIC: [u8; 8] = *b"PUMICE\r\n";
@@ -33,6 +34,8 @@ pub struct Superblock {
     pub geometry: Geometry,
     /// How objects are arranged.
     pub layout: Layout,
+    /// Where mappings are.
+    pub index: IndexKind,
     /// Counts superblock writes; the higher slot wins.
     pub generation: u64,
     /// Counts starts: the upper bits of versions.
@@ -100,6 +103,7 @@ impl Superblock {
             out.extend_from_slice(&checkpoint.len.to_le_bytes());
             out.extend_from_slice(&checkpoint.log_start.to_le_bytes());
         }
+        out.push(self.index as u8);
         out.resize(SECTOR_BYTES, 0);
         let crc = checksum(0, &[&out[..12], &out[16..]]);
         out[12..16].copy_from_slice(&crc.to_le_bytes());
@@ -147,6 +151,11 @@ impl Superblock {
             checkpoint.len = fields.u64()?;
             checkpoint.log_start = fields.u64()?;
         }
+        let index = match fields.array()? {
+            [0] => IndexKind::Full,
+            [1] => IndexKind::Cascade,
+            _ => return None,
+        };
         // The geometry follows from two numbers; anything else would be a lie that later arithmetic trusts.
         let geometry = Geometry {
             capacity,
@@ -165,6 +174,7 @@ impl Superblock {
             hash_seed,
             geometry,
             layout,
+            index,
             generation,
             epoch,
             clean: clean == 1,
@@ -186,6 +196,7 @@ mod tests {
             hash_seed: 2,
             geometry: Geometry::plan(1 << 30, 1 << 20).unwrap(),
             layout: Layout::Ripq,
+            index: IndexKind::Cascade,
             generation: 7,
             epoch: 3,
             clean: true,

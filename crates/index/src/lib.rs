@@ -16,6 +16,25 @@ pub use table::{PackedTable, TableFull, TableShape};
 /// The hash that stands for a key: XXH3-64, seeded per cache.
 pub type KeyHash = u64;
 
+/// The indexes that there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum IndexKind {
+    /// Every mapping in DRAM.
+    #[default]
+    Full = 0,
+    /// Hot mappings in DRAM, the rest on flash.
+    Cascade = 1,
+}
+
+impl std::fmt::Display for IndexKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            IndexKind::Full => "full",
+            IndexKind::Cascade => "cascade",
+        })
+    }
+}
+
 /// Where an object's encoded bytes stand on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Location {

@@ -123,11 +123,11 @@ impl IndexShard {
         }
     }
 
-    /// Bytes of one dumped mapping.
+    /// Bytes of which a dump is a multiple: of one mapping, and of a cascade one.
     pub fn entry_bytes(&self) -> usize {
         match self {
             IndexShard::Full(shard) => shard.entry_bytes(),
-            IndexShard::Cascade(_) => 0,
+            IndexShard::Cascade(_) => 1,
         }
     }
 
@@ -168,18 +168,16 @@ impl IndexShard {
         either!(self, shard => shard.clear());
     }
 
-    /// Appends every mapping to `out`, for a checkpoint. A cascade has none that could be loaded again.
+    /// Appends what DRAM has to `out`, for a checkpoint.
     pub fn dump(&self, out: &mut Vec<u8>) {
-        if let IndexShard::Full(shard) = self {
-            shard.dump(out);
-        }
+        either!(self, shard => shard.dump(out));
     }
 
-    /// Adds one mapping that [`IndexShard::dump`] wrote, if `keep` likes it; false where there is no room.
-    pub fn load(&mut self, entry: &[u8], keep: impl FnOnce(Mapping) -> bool) -> bool {
+    /// Adds one mapping of the dump of a full index; false where there is no room.
+    pub fn load_entry(&mut self, entry: &[u8]) -> bool {
         match self {
-            IndexShard::Full(shard) => shard.load(entry, keep),
-            IndexShard::Cascade(_) => true,
+            IndexShard::Full(shard) => shard.load(entry, |_| true),
+            IndexShard::Cascade(_) => false,
         }
     }
 

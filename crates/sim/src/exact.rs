@@ -163,6 +163,8 @@ fn replay<P: ExactPolicy>(
         index_bytes_written: None,
         flash_reads_per_hit: None,
         flash_reads_per_miss: None,
+        flash_rounds_per_hit: None,
+        cascade: None,
         elapsed_seconds: elapsed,
         requests_per_second: if elapsed > 0.0 {
             counts.requests_replayed as f64 / elapsed

@@ -12,7 +12,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use pumice::{
-    BooksSnapshot, CacheOptions, Cx, Found, LargeLookup, Lookup, Meta, ObjectCache, RejectReason, Stats,
+    BooksSnapshot, CacheOptions, Cx, Found, IndexOptions, LargeLookup, Lookup, Meta, ObjectCache,
+    RejectReason, Stats,
 };
 use pumice_device::{Device, FileDevice, FileOptions, FileShared, Payload, SparseDevice, SparseMedium};
 use pumice_flash::{Geometry, Layout, LayoutOptions, OpenError};
@@ -24,7 +25,7 @@ use crate::counts::Counts;
 use crate::error::SimError;
 use crate::ftl::{Ftl, FtlCounts, FtlDevice, FtlOptions};
 use crate::prepare::{Prepared, ReplayProgress, prepare};
-use crate::report::Report;
+use crate::report::{CascadeReport, Report};
 use crate::rules::{MissingSizes, OpsMode, ReplayRules};
 use crate::size::CacheSize;
 
@@ -55,6 +56,8 @@ pub struct FlashOptions {
     pub size: CacheSize,
     /// Bytes of DRAM for items and index; 0: no DRAM tier, and an index as large as it needs to be.
     pub dram_bytes: u64,
+    /// Where mappings are.
+    pub index: IndexOptions,
     /// Bytes of a block; `None` follows from the size.
     pub block_bytes: Option<u64>,
     /// What the flash tier stands on.
@@ -181,6 +184,7 @@ impl<D: Device + Clone> Replay<D> {
             block_bytes: Some(geometry.block_bytes),
             buffers_max: BUFFERS,
             layout: options.layout,
+            index: options.index,
             erase_unit_bytes: match options.layout.layout {
                 // First in, first out: what shares a unit dies together anyway.
                 Layout::Fifo | Layout::Sipq => 0,
@@ -272,6 +276,8 @@ fn park<D: Device>(device: &D) -> impl FnMut() -> std::io::Result<()> + '_ {
 struct Reads {
     hit_reads: u64,
     miss_reads: u64,
+    /// Reads of which each had to wait for the one before, of hits.
+    hit_rounds: u64,
 }
 
 /// What a replay runs on.
@@ -362,7 +368,11 @@ fn replay<D: Device + Clone>(
                 (OpsMode::Lookup, _) | (OpsMode::AsRecorded, Op::Get) => {
                     let before = replay.cache.device_reads();
                     let hit = replay.lookup(&key)?;
-                    let made = replay.cache.device_reads() - before;
+                    let after = replay.cache.device_reads();
+                    let made = after.all() - before.all();
+                    if hit {
+                        reads.hit_rounds += after.rounds() - before.rounds();
+                    }
                     *(if hit {
                         &mut reads.hit_reads
                     } else {
@@ -472,7 +482,8 @@ fn report(trace: &Trace, options: &FlashOptions, measured: &Measured) -> Report 
     let elapsed = start.elapsed().as_secs_f64();
     let inserted = stats.flash.appended_bytes - at_warmup.flash.appended_bytes;
     let written = stats.flash.written_bytes - at_warmup.flash.written_bytes;
-    let index_written = stats.flash.checkpoint_bytes - at_warmup.flash.checkpoint_bytes;
+    let index_bytes = |stats: &Stats| stats.flash.checkpoint_bytes + stats.flash.mapping_bytes;
+    let index_written = index_bytes(stats) - index_bytes(at_warmup);
     let ratio = |a: u64, b: u64| (b > 0).then(|| a as f64 / b as f64);
     let application_amplification = ratio(written, inserted);
     let device_amplification = drive.as_ref().and_then(FtlCounts::device_write_amplification);
@@ -481,7 +492,13 @@ fn report(trace: &Trace, options: &FlashOptions, measured: &Measured) -> Report 
         requests: counts.requests(),
         layout: options.layout.layout.name().into(),
         policy: options.layout.policy.name(),
-        index: Some("full".into()),
+        index: Some(
+            match options.index {
+                IndexOptions::Full => "full",
+                IndexOptions::Cascade(_) => "cascade",
+            }
+            .into(),
+        ),
         flash_bytes: *capacity,
         dram_bytes: options.dram_bytes,
         object_hit_ratio: counts.object_hit_ratio(),
@@ -503,6 +520,8 @@ fn report(trace: &Trace, options: &FlashOptions, measured: &Measured) -> Report 
         index_bytes_written: Some(index_written),
         flash_reads_per_hit: ratio(reads.hit_reads, counts.hits),
         flash_reads_per_miss: ratio(reads.miss_reads, counts.lookups - counts.hits),
+        flash_rounds_per_hit: ratio(reads.hit_rounds, counts.hits),
+        cascade: (options.index != IndexOptions::Full).then(|| CascadeReport::of(stats, at_warmup)),
         elapsed_seconds: elapsed,
         requests_per_second: if elapsed > 0.0 {
             counts.requests_replayed as f64 / elapsed

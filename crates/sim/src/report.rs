@@ -1,5 +1,6 @@
 //! What a replay reports: the object that `replay --json` prints.
 
+use pumice::Stats;
 use serde::{Deserialize, Serialize};
 
 /// The figures of a replay. Field names and their order are a contract; a field that does not apply is null.
@@ -55,6 +56,64 @@ pub struct Report {
     pub elapsed_seconds: f64,
     /// All requests replayed, warm-up included, over that time.
     pub requests_per_second: f64,
+    /// Device reads per hit of which each had to wait for the one before; null for `exact`.
+    pub flash_rounds_per_hit: Option<f64>,
+    /// What a cascade index takes and does; null for another.
+    pub cascade: Option<CascadeReport>,
+}
+
+/// A cascade index: what it has at the end, and what it did after the warm-up.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CascadeReport {
+    /// Mappings in DRAM.
+    pub tier1_mappings: u64,
+    /// Mappings on flash, with those that are void or superseded and were not dropped yet.
+    pub flash_mappings: u64,
+    /// DRAM of the former, in bytes.
+    pub tier1_bytes: u64,
+    /// DRAM of filters over the latter.
+    pub filter_bytes: u64,
+    /// DRAM of what names their pages.
+    pub directory_bytes: u64,
+    /// DRAM of pages until they are written, and of what was invalidated lately.
+    pub buffer_bytes: u64,
+    /// Flash of the blocks that hold mappings, in bytes.
+    pub flash_bytes: u64,
+    /// Lookups that a page of mappings resolved.
+    pub flash_hits: u64,
+    /// Lookups that read pages of mappings in vain.
+    pub false_plans: u64,
+    /// Bytes of pages of mappings written.
+    pub mapping_bytes_written: u64,
+    /// Bytes of them read to reorganise partitions.
+    pub reorganisation_bytes_read: u64,
+    /// Partitions reorganised.
+    pub reorganisations: u64,
+    /// Partitions forgotten, for want of memory or because a page could not be read.
+    pub forgotten: u64,
+}
+
+impl CascadeReport {
+    pub(crate) fn of(now: &Stats, before: &Stats) -> Self {
+        let (cascade, flash) = (&now.cascade, &now.flash);
+        Self {
+            tier1_mappings: cascade.tier1_mappings,
+            flash_mappings: cascade.flash_mappings,
+            tier1_bytes: cascade.tier1_bytes,
+            filter_bytes: cascade.filter_bytes,
+            directory_bytes: cascade.directory_bytes,
+            flash_bytes: now.mapping_flash_bytes,
+            buffer_bytes: now.mapping_dram_bytes,
+            flash_hits: cascade.flash_hits - before.cascade.flash_hits,
+            false_plans: cascade.false_plans - before.cascade.false_plans,
+            mapping_bytes_written: flash.mapping_bytes - before.flash.mapping_bytes,
+            reorganisation_bytes_read: flash.reorganisation_read_bytes
+                - before.flash.reorganisation_read_bytes,
+            reorganisations: flash.reorganisations - before.flash.reorganisations,
+            forgotten: cascade.forgotten - before.cascade.forgotten,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -85,6 +144,8 @@ mod tests {
             index_bytes_written: None,
             flash_reads_per_hit: None,
             flash_reads_per_miss: None,
+            flash_rounds_per_hit: None,
+            cascade: None,
             elapsed_seconds: 0.0,
             requests_per_second: 0.0,
         };
@@ -96,7 +157,8 @@ mod tests {
         let contract = "trace requests layout policy index flash_bytes dram_bytes object_hit_ratio byte_hit_ratio \
             objects_cached object_bytes_resident_mean objects_rejected bytes_inserted bytes_written_host \
             app_write_amplification device_write_amplification combined_write_amplification index_dram_bytes \
-            index_bytes_written flash_reads_per_hit flash_reads_per_miss elapsed_seconds requests_per_second";
+            index_bytes_written flash_reads_per_hit flash_reads_per_miss elapsed_seconds requests_per_second \
+            flash_rounds_per_hit cascade";
         let expected: Vec<&str> = contract.split_whitespace().collect();
         let found: Vec<&str> = expected
             .iter()

@@ -13,6 +13,7 @@ fn options(size: &str, device: ReplayDevice) -> FlashOptions {
         superblock_blocks: 0,
         size: size.parse().unwrap(),
         dram_bytes: 0,
+        index: pumice::IndexOptions::Full,
         block_bytes: None,
         device,
         rules: ReplayRules {
@@ -57,6 +58,60 @@ fn the_same_counts_twice_and_on_a_real_file() {
         let amplification = simulated.app_write_amplification.unwrap();
         assert!((1.0..1.2).contains(&amplification), "{amplification}");
     }
+}
+
+#[test]
+fn a_cascade_index_hits_as_the_full_one_does_and_counts_what_it_costs() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let small = |index, device| FlashOptions {
+        index,
+        rules: ReplayRules {
+            missing_sizes: MissingSizes::Fixed(300),
+            ..ReplayRules::default()
+        },
+        ..options("20%", device)
+    };
+    let cascade = pumice::IndexOptions::cascade(0.06);
+    let trace = "zipf:keys=100000,theta=0.9,requests=150000,seed=7";
+    let path = ReplayDevice::Path(dir.path().join("device"));
+    let simulated = replay(trace, &small(cascade, ReplayDevice::Sim));
+    assert_eq!(simulated, replay(trace, &small(cascade, path)));
+    assert!(
+        simulated
+            .cascade
+            .is_some_and(|cascade| cascade.mapping_bytes_written > 0)
+    );
+    let trace = "zipf:keys=400000,theta=0.9,requests=700000,seed=7";
+    let simulated = replay(trace, &small(cascade, ReplayDevice::Sim));
+    let full = replay(trace, &small(pumice::IndexOptions::Full, ReplayDevice::Sim));
+    let (hits, full_hits) = (
+        simulated.object_hit_ratio.unwrap(),
+        full.object_hit_ratio.unwrap(),
+    );
+    assert!((hits - full_hits).abs() < 0.01, "{hits}, {full_hits}");
+    assert_eq!(full.flash_rounds_per_hit, full.flash_reads_per_hit);
+    assert!(full.cascade.is_none());
+    let counted = simulated.cascade.unwrap();
+    assert!(
+        counted.reorganisations > 0 && counted.flash_hits > 0 && counted.forgotten == 0,
+        "{counted:?}"
+    );
+    let (reads, rounds) = (
+        simulated.flash_reads_per_hit.unwrap(),
+        simulated.flash_rounds_per_hit.unwrap(),
+    );
+    assert!(
+        (1.0..1.6).contains(&reads) && (1.0..1.5).contains(&rounds),
+        "{reads}, {rounds}"
+    );
+    let in_vain = simulated.flash_reads_per_miss.unwrap();
+    assert!((0.001..0.15).contains(&in_vain), "{in_vain}");
+    // Tier 1 has a page at least for each partition, which weighs much on so few objects.
+    let of_flash = counted.filter_bytes + counted.directory_bytes;
+    assert!(of_flash * 3 < full.index_dram_bytes.unwrap(), "{counted:?}");
+    assert!(counted.tier1_mappings * 4 < counted.flash_mappings, "{counted:?}");
+    let share = counted.mapping_bytes_written as f64 / simulated.bytes_inserted as f64;
+    assert!((0.02..0.2).contains(&share), "{share}");
 }
 
 #[test]

@@ -198,6 +198,7 @@ fn peek(config: &ServeConfig, before: &Before) -> anyhow::Result<Option<Found>> 
         buffers_max: 2,
         unit_bytes: 1,
         layout: config.layout,
+        index: pumice::IndexKind::Full,
         erase_unit_bytes: 0,
         now: 0,
         lockstep: false,

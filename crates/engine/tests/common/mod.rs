@@ -1,7 +1,10 @@
 //! A cache under test on one thread, and a plain map that says what it must hold.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
-use pumice::{Action, CacheOptions, Cx, Layout, LayoutOptions, Meta, ObjectCache, Outcome, Reads, Recovered};
+use pumice::{
+    Action, CacheOptions, CascadeOptions, Cx, IndexOptions, Layout, LayoutOptions, Meta, ObjectCache,
+    Outcome, Reads, Recovered,
+};
 use pumice_device::{Device, Payload};
 use pumice_world::{Executor, ManualClock};
 use std::collections::HashMap;
@@ -128,6 +131,15 @@ pub fn sipq() -> LayoutOptions {
         virtual_keys_max: 200,
         ..LayoutOptions::new(Layout::Sipq, Some("slru-3"), None, Some(0.6)).unwrap()
     }
+}
+
+/// A cascade index with small pages, so that few mappings are in DRAM and partitions are reorganised often.
+pub fn cascade() -> IndexOptions {
+    IndexOptions::Cascade(CascadeOptions {
+        tier1_min: 3,
+        tier1_share: 0.05,
+        page_entries: 4,
+    })
 }
 
 /// RIPQ with many sections, and something that is not worth moving.
@@ -309,6 +321,14 @@ pub fn step<D: Device + Clone>(
 }
 
 impl Model {
+    /// A key was missing after a crash. With a full index it is gone for good; a cascade index that was not sure of a mapping may
+    /// find it again, and then it is what was last set.
+    pub fn lost(&mut self, n: u64, index: IndexOptions) {
+        if index == IndexOptions::Full {
+            self.live.remove(&n);
+        }
+    }
+
     /// What a key must hold if it holds anything.
     pub fn at(&self, n: u64, now: u32) -> Option<&Entry> {
         self.live

@@ -43,6 +43,7 @@ impl<B: Buffer> FlashStore<B> {
         let sealed = self.counters.sealed_blocks.load(Ordering::Relaxed);
         self.sealed_at_checkpoint.store(sealed, Ordering::Relaxed);
         let failures = self.counters.log_failures.load(Ordering::Acquire);
+        let number = self.begin_mapping_checkpoint();
         let (head, failure_may_count) = self.head(mappings);
         let id = self
             .superblock
@@ -62,7 +63,8 @@ impl<B: Buffer> FlashStore<B> {
             bytes.extend_from_slice(&[0; 16]);
             let (position, count) = mappings.with_shard(shard, |shard| {
                 shard.dump(&mut bytes);
-                (self.log.position(), shard.len() as u64)
+                let count = (bytes.len() - 16) / shard.entry_bytes();
+                (self.log.position(), count as u64)
             });
             bytes[..8].copy_from_slice(&position.to_le_bytes());
             bytes[8..16].copy_from_slice(&count.to_le_bytes());
@@ -72,6 +74,7 @@ impl<B: Buffer> FlashStore<B> {
             self.write_keys(&mut writer).await?;
         }
         writer.finish().await?;
+        self.flush_mappings(device).await?;
         if self.durability() == Durability::Power {
             device.sync().await?;
         }
@@ -118,6 +121,7 @@ impl<B: Buffer> FlashStore<B> {
         };
         self.log.truncate(head.log_start, needed);
         add(&self.counters.checkpoints, 1);
+        self.note_mapping_checkpoint(number, previous.id == 0);
         let dropped = std::mem::take(&mut self.shared.structure.lock().checkpoint_dropped);
         self.free_checkpoint_blocks(dropped);
         Ok(())
@@ -196,9 +200,12 @@ impl<B: Buffer> FlashStore<B> {
                 role: match info.state() {
                     State::Sealed => BlockRole::Sealed,
                     State::Active | State::Sealing => BlockRole::Open,
-                    State::Free | State::Moved | State::Reclaiming | State::Checkpoint | State::Bad => {
-                        BlockRole::Other
-                    }
+                    State::Free
+                    | State::Moved
+                    | State::Reclaiming
+                    | State::Checkpoint
+                    | State::Mappings
+                    | State::Bad => BlockRole::Other,
                 },
                 footer_len: info.footer_len.load(Ordering::Relaxed),
                 expiry_max: info.expiry_max.load(Ordering::Relaxed),

@@ -12,6 +12,8 @@ use pumice_memory::Buffer;
 use std::collections::HashSet;
 use std::sync::Arc;
 
+/// Mappings added between two looks for pages of mappings to write.
+const ENTRIES_PER_DRAIN: usize = 1024;
 /// Trailers read at a time.
 const READ_DEPTH: usize = 32;
 
@@ -120,7 +122,13 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
         summary: &Summary,
     ) {
         let ignored_bits = self.ignored_bits();
-        for entry in entries {
+        for (at, entry) in entries.iter().enumerate() {
+            if at % ENTRIES_PER_DRAIN == 0
+                && let Some(log) = self.mapping_log
+                && let Err(error) = log.write_full(self.device).await
+            {
+                tracing::warn!("writing mappings: {error}");
+            }
             let identity = entry.hash >> ignored_bits;
             if !summary.void.covers(identity)
                 || summary.void.is_void(identity, entry.version)

@@ -21,12 +21,15 @@ pub(crate) use void::{VOID_RECORD_BYTES, VOID_RECORDS_MAX};
 use crate::Mappings;
 use crate::geometry::GeometryError;
 use crate::layout::LayoutOptions;
+use crate::mapping_log::MappingLog;
 use crate::store::{Durability, FlashStore, Start, VirtualCache, add};
 use crate::superblock::CheckpointRef;
 use pumice_device::{Device, SECTOR_BYTES};
+use pumice_index::IndexKind;
 use pumice_memory::Buffer;
 use replay::{Found, Recovery};
 use std::io;
+use std::sync::Arc;
 
 /// Bits of a version below the epoch: 2^44 sets per start, and 2^20 starts.
 const EPOCH_SHIFT: u32 = 44;
@@ -92,6 +95,8 @@ pub struct OpenOptions {
     pub unit_bytes: u64,
     /// The layout; an existing cache must agree.
     pub layout: LayoutOptions,
+    /// Where mappings are; an existing cache must agree.
+    pub index: IndexKind,
     /// The drive's erase unit in bytes, 0 where it is not known; see [`crate::align`].
     pub erase_unit_bytes: u64,
     /// One piece of background work at a time, so that nothing depends on how long a device takes: for replay.
@@ -131,7 +136,8 @@ fn device_error(what: &'static str) -> impl FnOnce(io::Error) -> OpenError {
     move |source| OpenError::Device { what, source }
 }
 
-/// Rebuilds the mappings into `mappings` (empty shards, made for the superblock's geometry), and opens the store.
+/// Rebuilds the mappings into `mappings` (empty shards, made for the superblock's geometry), and opens the store. With a cascade
+/// index `mapping_log` is where its pages are.
 ///
 /// # Errors
 /// [`OpenError::Device`] where this start cannot be recorded on the device. Damage is no error: what is damaged is
@@ -141,12 +147,14 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
     opened: Opened,
     options: &OpenOptions,
     mappings: &M,
+    mapping_log: Option<&Arc<MappingLog<B>>>,
 ) -> Result<(FlashStore<B>, Recovered), OpenError> {
     let mut recovery = Recovery {
         device,
         mappings,
         superblock: opened.superblock,
         layout: options.layout,
+        mapping_log,
         out: Recovered::default(),
         now: options.now,
     };
@@ -161,7 +169,10 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
         _ => {
             // A new identity: no byte that is there can pass as ours again.
             for shard in 0..mappings.shards() {
-                mappings.with_shard(shard, pumice_index::FullShard::clear);
+                mappings.with_shard(shard, pumice_index::IndexShard::clear);
+            }
+            if let Some(log) = mapping_log {
+                log.reset();
             }
             let out = &mut recovery.out;
             out.discarded = !opened.formatted;
@@ -205,6 +216,11 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
             .or_else(|| VirtualCache::of(&options.layout, &superblock.geometry)),
     };
     let store = FlashStore::start(start, options);
+    if let Some(log) = mapping_log {
+        store.attach_mapping_log(log);
+        // Which copies are dead nobody knows: all count, until their blocks are reclaimed.
+        (recovery.out.objects, recovery.out.bytes) = store.count_all_recovered();
+    }
     for shard in 0..mappings.shards() {
         mappings.with_shard(shard, |shard| {
             shard.rewrite_notes(|mapping| {

@@ -40,6 +40,7 @@ pub async fn open_superblock<D: Device>(device: &D, options: &OpenOptions) -> Re
             hash_seed: options.random[1],
             geometry: Geometry::plan(device.capacity(), options.block_bytes)?,
             layout: options.layout.layout,
+            index: options.index,
             generation: 0,
             epoch: 0,
             clean: false,
@@ -113,6 +114,13 @@ pub async fn open_superblock<D: Device>(device: &D, options: &OpenOptions) -> Re
             what: "the layout",
             wanted: options.layout.layout.to_string(),
             found: superblock.layout.to_string(),
+        });
+    }
+    if options.index != superblock.index {
+        return Err(OpenError::Disagrees {
+            what: "the index",
+            wanted: options.index.to_string(),
+            found: superblock.index.to_string(),
         });
     }
     Ok(Opened {

@@ -5,12 +5,15 @@ use super::void::{VOID_RECORDS_MAX, VoidTable};
 use super::{EPOCH_SHIFT, OpenError, Recovered};
 use crate::Mappings;
 use crate::checkpoint::{Head, StreamReader};
+use crate::footer::Trailer;
 use crate::layout::LayoutOptions;
 use crate::log::{self, LogEnd, LogKind, LogRecord};
+use crate::mapping_log::MappingLog;
 use crate::queue::SavedPlace;
 use crate::store::{SavedRanks, SealedBlock, VirtualCache};
 use crate::superblock::{CheckpointRef, Superblock};
 use pumice_device::Device;
+use std::sync::Arc;
 
 /// What recovery found out about the device.
 #[derive(Default)]
@@ -46,11 +49,12 @@ impl Summary {
     }
 }
 
-pub(super) struct Recovery<'a, D, M> {
+pub(super) struct Recovery<'a, D: Device, M> {
     pub(super) device: &'a D,
     pub(super) mappings: &'a M,
     pub(super) superblock: Superblock,
     pub(super) layout: LayoutOptions,
+    pub(super) mapping_log: Option<&'a Arc<MappingLog<D::Buf>>>,
     pub(super) out: Recovered,
     pub(super) now: u32,
 }
@@ -108,7 +112,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
 
     fn clear(&self) {
         for shard in 0..self.mappings.shards() {
-            self.mappings.with_shard(shard, pumice_index::FullShard::clear);
+            self.mappings.with_shard(shard, pumice_index::IndexShard::clear);
         }
     }
 
@@ -131,6 +135,20 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
         for shard in 0..self.mappings.shards() {
             let (position, count) = reader.shard_head().await?;
             positions.push(position);
+            if self.mapping_log.is_some() {
+                self.mappings.make_room();
+                let len = usize::try_from(count).map_err(|_| OpenError::Checkpoint("a shard is too long"))?;
+                let image = reader.take(len).await?;
+                let loaded = self.mappings.with_shard(shard, |shard| {
+                    shard.cascade().is_some_and(|shard| shard.load(&image))
+                });
+                if !loaded {
+                    return Err(OpenError::Checkpoint(
+                        "a partition is damaged, or there is no DRAM for it",
+                    ));
+                }
+                continue;
+            }
             let mut left =
                 usize::try_from(count).map_err(|_| OpenError::Checkpoint("a shard is too long"))?;
             while left > 0 {
@@ -140,7 +158,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                 self.out.no_memory += self.mappings.with_shard(shard, |shard| {
                     bytes
                         .chunks_exact(entry_bytes)
-                        .filter(|entry| !shard.load(entry, |_| true))
+                        .filter(|entry| !shard.load_entry(entry))
                         .count() as u64
                 });
                 left -= batch;
@@ -252,6 +270,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
         note_version(found, summary.version_max);
 
         let (covered, mut new) = self.classify(snapshot, &summary, found).await;
+        self.prepare_mapping_log(snapshot, found, &new);
         for shard in 0..self.mappings.shards() {
             self.mappings.with_shard(shard, |shard| {
                 shard.retain(|mapping| {
@@ -296,6 +315,34 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
         }
     }
 
+    /// Lets a cascade index put pages on blocks that nothing else stands on.
+    fn prepare_mapping_log(&self, snapshot: &Snapshot, found: &Found, new: &[(u32, Trailer)]) {
+        let Some(log) = self.mapping_log else { return };
+        let geometry = self.superblock.geometry;
+        let mut sequences = vec![0; geometry.blocks as usize];
+        for block in &found.sealed {
+            sequences[block.id as usize] = block.sequence;
+        }
+        for (block, trailer) in new {
+            sequences[*block as usize] = trailer.sequence;
+        }
+        let is_free = |id: &u32| sequences[*id as usize] == 0 && !snapshot.blocks.contains(id);
+        let free = (0..geometry.blocks).filter(is_free).collect();
+        let mut pages = Vec::new();
+        for shard in 0..self.mappings.shards() {
+            self.mappings.with_shard(shard, |shard| {
+                pages.extend(shard.cascade().into_iter().flat_map(|shard| shard.pages()))
+            });
+        }
+        log.recover(
+            geometry,
+            self.superblock.cache_id,
+            sequences.into(),
+            pages.into_iter(),
+            free,
+        );
+    }
+
     /// Removes from the snapshot's mappings what the log voids; false where it does not say what it said before.
     fn apply_log(&mut self, snapshot: &Snapshot, summary: &Summary) -> bool {
         let mappings = self.mappings;
@@ -313,7 +360,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
             LogKind::FlushAll => {
                 for (shard, dumped) in snapshot.positions.iter().enumerate() {
                     if record.position >= *dumped {
-                        mappings.with_shard(shard, pumice_index::FullShard::clear);
+                        mappings.with_shard(shard, pumice_index::IndexShard::clear);
                     }
                 }
             }

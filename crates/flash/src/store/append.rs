@@ -186,7 +186,7 @@ impl<B: Buffer> FlashStore<B> {
     pub(super) fn retire(&self, block: Arc<OpenBlock<B>>) {
         block
             .sealing_position
-            .store(self.log.position(), Ordering::Release);
+            .fetch_min(self.log.position(), Ordering::Release);
         self.blocks[block.id as usize].set_state(State::Sealing);
         let mut structure = self.shared.structure.lock();
         structure.to_seal.push_back(block);
@@ -221,6 +221,12 @@ impl<B: Buffer> FlashStore<B> {
             self.geometry.block_offset(id),
             buffer,
         ));
+        if self.mapping_log.get().is_some() {
+            // Its footer may name what is dead: what is logged from here on concerns it.
+            block
+                .sealing_position
+                .store(self.log.position(), Ordering::Release);
+        }
         self.open.lock().push(Arc::clone(&block));
         drop(structure);
         self.shared.has_work.store(true, Ordering::Release);

@@ -40,6 +40,16 @@ counts! {
     block_bytes,
     /// Bytes of those in checkpoints.
     checkpoint_bytes,
+    /// Bytes of those in pages of mappings.
+    mapping_bytes,
+    /// Reads of pages of mappings for lookups.
+    mapping_reads,
+    /// Lookups that read pages of mappings.
+    mapping_rounds,
+    /// Partitions of mappings that were reorganised.
+    reorganisations,
+    /// Bytes read to reorganise them.
+    reorganisation_read_bytes,
     /// Log records appended.
     log_records,
     /// Log records that could not be stored, so that the cache would start empty after a crash.

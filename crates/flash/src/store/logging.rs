@@ -22,11 +22,31 @@ impl<B: Buffer> FlashStore<B> {
             State::Active => info.has_survivors.load(Ordering::Relaxed) && self.is_open_survivor(location),
             _ => true,
         };
-        if counts_as_flash {
+        // With a cascade index the block's footer may name the copy although it is dead.
+        if counts_as_flash || self.mapping_log.get().is_some() {
             self.append_log(device, LogKind::Invalidate, hash, version);
         }
+        self.note_invalidated(hash);
         self.uncount(Some(hash), mapping);
         self.note_death(info, location);
+    }
+
+    /// As [`FlashStore::invalidate`], for a copy that there may be on flash, nobody knows where.
+    pub fn invalidate_unknown<D: Device>(&self, device: &D, hash: u64, version: u64) {
+        self.append_log(device, LogKind::Invalidate, hash, version);
+        self.note_invalidated(hash);
+    }
+
+    fn note_invalidated(&self, hash: u64) {
+        if self.mapping_log.get().is_some() {
+            let next_sequence = self.shared.structure.lock().next_sequence;
+            self.invalidated.lock().note(hash, next_sequence);
+        }
+    }
+
+    /// Whether nothing was invalidated under `hash` since the block at `location` was opened, so far as is remembered.
+    pub fn is_last_written(&self, hash: u64, location: Location) -> bool {
+        !self.invalidated.lock().since(hash, self.sequence_at(location))
     }
 
     /// Whether what stands in an open block was moved there: then its former copy is still on flash and must be voided.
@@ -47,11 +67,32 @@ impl<B: Buffer> FlashStore<B> {
         self.note_death(info, mapping.location);
     }
 
+    /// As [`FlashStore::forget`], where what is forgotten may be something else of the block: its count does not fall below 0.
+    pub fn forget_some(&self, mapping: Mapping) {
+        let info = &self.blocks[self.block_of(mapping.location) as usize];
+        Self::uncount_some(info, u64::from(mapping.location.len));
+    }
+
+    /// Takes `len` from what lives in a block, down to 0, and returns the rest. With a cascade index one object may be taken for
+    /// another, and be counted twice.
+    fn uncount_some(info: &BlockInfo, len: u64) -> u64 {
+        let uncounted = info
+            .live
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |live| {
+                Some(live.saturating_sub(len))
+            });
+        uncounted.map_or(0, |live| live.saturating_sub(len))
+    }
+
     /// The last thing that is done for a mapping that goes: a block in which nothing lives any more may leave the order, and
     /// then nothing may count there.
     fn note_death(&self, info: &BlockInfo, location: Location) {
         let len = u64::from(location.len);
-        let live = info.live.fetch_sub(len, Ordering::AcqRel) - len;
+        let live = if self.mapping_log.get().is_some() {
+            Self::uncount_some(info, len)
+        } else {
+            info.live.fetch_sub(len, Ordering::AcqRel) - len
+        };
         if info.is_early_victim(live) && !self.has_early_victims.load(Ordering::Relaxed) {
             self.has_early_victims.store(true, Ordering::Relaxed);
         }
@@ -100,6 +141,7 @@ impl<B: Buffer> FlashStore<B> {
         let failed_at = self.checkpoint_failed_at.load(Ordering::Relaxed);
         self.durability != Durability::Off
             && (is_order_old
+                || self.wants_mapping_checkpoint()
                 || self.log.position().saturating_sub(self.log.last_checkpoint())
                     > self.geometry.log_slots / 4)
             && (failed_at == 0 || wanted > failed_at + self.geometry.log_slots / 16)

@@ -7,6 +7,7 @@
 //!                                    \                    \                  ^
 //!                                     `--not written--.    `--compacted--> moved
 //! free --checkpoint--> checkpoint --superseded--> free |
+//! free --borrowed--> mappings --no page wanted--> free
 //! bad <--not written once more------------------------ free
 //! ```
 //!
@@ -23,6 +24,7 @@
 mod append;
 mod counts;
 mod hashes;
+mod invalidated;
 mod logging;
 mod order;
 mod ranks;
@@ -37,15 +39,18 @@ pub use virtual_cache::VIRTUAL_KEY_BYTES;
 pub use work::Work;
 
 pub(crate) use counts::{Counters, add};
+pub(crate) use invalidated::Invalidated;
 pub(crate) use order::Order;
 pub(crate) use ranks::{Ranks, SavedRanks};
 pub(crate) use virtual_cache::{SavedKey, VirtualCache};
 pub(crate) use work::{Claim, Shared, Task, give_turn};
 
 use crate::block::OpenBlock;
+use crate::footer::entries_of;
 use crate::geometry::Geometry;
 use crate::layout::LayoutOptions;
 use crate::log::Log;
+use crate::mapping_log::MappingLog;
 use crate::queue::SavedPlace;
 use crate::reclaim::How;
 use crate::recovery::OpenOptions;
@@ -53,8 +58,8 @@ use crate::superblock::Superblock;
 use parking_lot::Mutex;
 use pumice_memory::Buffer;
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 
 /// What a reply promises.
@@ -79,6 +84,7 @@ pub(crate) enum State {
     Moved,
     Reclaiming,
     Checkpoint,
+    Mappings,
     Bad,
 }
 
@@ -92,10 +98,14 @@ impl State {
             4 => State::Moved,
             5 => State::Reclaiming,
             6 => State::Checkpoint,
+            7 => State::Mappings,
             _ => State::Bad,
         }
     }
 }
+
+/// Bytes of a device for each byte of DRAM that remembers what was invalidated, with a cascade index.
+const BYTES_PER_INVALIDATED_BYTE: u64 = 6000;
 
 /// Writes of a block that fail one after the other before it is given up.
 const FAILURES_MAX: u8 = 2;
@@ -192,6 +202,10 @@ pub(crate) struct Structure<B> {
     /// Blocks sealed when the last early reclaim was begun.
     pub(crate) early_at: Option<u64>,
     pub(crate) checkpointing: bool,
+    /// Whether pages of mappings found no block to stand on.
+    pub(crate) mappings_want_block: bool,
+    /// Whether a partition of mappings is being reorganised.
+    pub(crate) reorganising: bool,
     pub(crate) in_flight: usize,
     /// Pieces of work so far.
     claims: u64,
@@ -217,7 +231,7 @@ pub struct FlashStore<B> {
     durability: Durability,
     buffers_max: usize,
     pub(crate) lockstep: bool,
-    pub(crate) blocks: Vec<BlockInfo>,
+    pub(crate) blocks: Arc<[BlockInfo]>,
     layout: LayoutOptions,
     pub(crate) erase_unit_bytes: u64,
     /// Whether there may be a block that goes before the lowest: one more than half dead, or one whose objects expire.
@@ -226,6 +240,10 @@ pub struct FlashStore<B> {
     pub(crate) shared: Arc<Shared<B>>,
     pub(crate) open: Mutex<Vec<Arc<OpenBlock<B>>>>,
     pub(crate) log: Log,
+    /// The pages of a cascade index, where there is one.
+    pub(crate) mapping_log: OnceLock<Arc<MappingLog<B>>>,
+    /// What was invalidated lately, where an index asks for it.
+    pub(crate) invalidated: Mutex<Invalidated>,
     pub(crate) superblock: Mutex<Superblock>,
     pub(crate) counters: Counters,
     /// Log records below this position survive a power cut.
@@ -272,7 +290,7 @@ pub(crate) struct SealedBlock {
 impl<B: Buffer> FlashStore<B> {
     pub(crate) fn start(start: Start, options: &OpenOptions) -> Self {
         let geometry = start.superblock.geometry;
-        let blocks: Vec<BlockInfo> = (0..geometry.blocks).map(|_| BlockInfo::new()).collect();
+        let blocks: Arc<[BlockInfo]> = (0..geometry.blocks).map(|_| BlockInfo::new()).collect();
         let mut sealed = start.sealed;
         sealed.sort_unstable_by_key(|block| block.sequence);
         for block in &sealed {
@@ -309,6 +327,8 @@ impl<B: Buffer> FlashStore<B> {
             ready: VecDeque::new(),
             early_at: None,
             checkpointing: false,
+            mappings_want_block: false,
+            reorganising: false,
             in_flight: 0,
             claims: 0,
             checkpoint_blocks: start.checkpoint_blocks,
@@ -335,6 +355,10 @@ impl<B: Buffer> FlashStore<B> {
                 start.log_tail,
                 start.log_next,
             ),
+            mapping_log: OnceLock::new(),
+            invalidated: Mutex::new(Invalidated::new(
+                usize::try_from(geometry.capacity / BYTES_PER_INVALIDATED_BYTE).unwrap_or(usize::MAX),
+            )),
             superblock: Mutex::new(start.superblock),
             counters: Counters::default(),
             synced_below: AtomicU64::new(start.log_next),
@@ -344,6 +368,18 @@ impl<B: Buffer> FlashStore<B> {
             checkpoint_failed_at: AtomicU64::new(0),
             log_failed_below: AtomicU64::new(0),
         }
+    }
+
+    /// Counts all objects of all sealed blocks as living, and returns how many they are, and their bytes.
+    pub(crate) fn count_all_recovered(&self) -> (u64, u64) {
+        let (mut objects, mut bytes) = (0, 0);
+        for info in self.blocks.iter().filter(|info| info.state() == State::Sealed) {
+            let filled = info.filled.load(Ordering::Relaxed);
+            info.live.store(filled, Ordering::Relaxed);
+            objects += entries_of(info.footer_len.load(Ordering::Relaxed));
+            bytes += filled;
+        }
+        (objects, bytes)
     }
 
     /// The division of the device.
@@ -361,9 +397,25 @@ impl<B: Buffer> FlashStore<B> {
         self.counters.snapshot()
     }
 
-    /// Reads of records from the device so far.
-    pub fn record_reads(&self) -> u64 {
-        self.counters.record_reads.load(Ordering::Relaxed)
+    /// Reads for lookups from the device so far: of records, of pages of mappings, and how many lookups read such pages.
+    pub fn lookup_reads(&self) -> (u64, u64, u64) {
+        let counters = &self.counters;
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        (
+            count(&counters.record_reads),
+            count(&counters.mapping_reads),
+            count(&counters.mapping_rounds),
+        )
+    }
+
+    /// Counts a lookup that reads pages of mappings first.
+    pub fn count_mapping_round(&self) {
+        add(&self.counters.mapping_rounds, 1);
+    }
+
+    /// DRAM of a cascade index beside its partitions, in bytes: pages until they are written, and what was invalidated lately.
+    pub fn mapping_dram_bytes(&self) -> u64 {
+        self.mapping_buffer_bytes() + self.invalidated.lock().dram_bytes() as u64
     }
 
     /// The next version; versions are given in the order of calls.

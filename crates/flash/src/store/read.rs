@@ -56,6 +56,15 @@ impl<B: Buffer> FlashStore<B> {
         matches!(info.state(), State::Sealed | State::Moved) && !self.superblock.lock().discard
     }
 
+    /// Whether a block of objects stands at `location`, in a buffer or written.
+    pub fn holds_objects(&self, location: Location) -> bool {
+        let info = &self.blocks[self.block_of(location) as usize];
+        !matches!(
+            info.state(),
+            State::Free | State::Checkpoint | State::Mappings | State::Bad
+        )
+    }
+
     /// Reads a record from an open block.
     pub fn read_memory(&self, block: &OpenBlock<B>, location: Location) -> Option<Record<B>> {
         add(&self.counters.buffer_reads, 1);

@@ -2,6 +2,7 @@
 
 use super::{FlashStore, State, Structure};
 use crate::block::OpenBlock;
+use crate::mapping_log::{BLOCKS_LEFT, Due, PendingWrite};
 use crate::reclaim::How;
 use parking_lot::Mutex;
 use pumice_memory::Buffer;
@@ -63,13 +64,13 @@ pub(crate) async fn give_turn() {
 
 /// A piece of background work, to be given to [`FlashStore::perform`]. Whoever drops it before its end, or the future that
 /// performs it, gives it back: it is due again, for whoever asks next.
-pub struct Work<B> {
+pub struct Work<B: Buffer> {
     task: Option<Task<B>>,
     claim: Claim,
     shared: Arc<Shared<B>>,
 }
 
-pub(crate) enum Task<B> {
+pub(crate) enum Task<B: Buffer> {
     /// Compose and write a full block.
     Seal(Arc<OpenBlock<B>>),
     /// Make blocks free until enough are.
@@ -78,9 +79,13 @@ pub(crate) enum Task<B> {
     EarlyReclaim,
     /// Write a snapshot of the mappings.
     Checkpoint,
+    /// Write pages of mappings.
+    WriteMappings(PendingWrite<B>),
+    /// Merge the pages of a partition.
+    Reorganise(Due<B>),
 }
 
-impl<B> Work<B> {
+impl<B: Buffer> Work<B> {
     pub(crate) fn task(&self) -> &Task<B> {
         self.task.as_ref().expect("taken only at the end")
     }
@@ -92,36 +97,43 @@ impl<B> Work<B> {
     /// Ends the work; `change` is made in the same step.
     pub(crate) fn finish(mut self, change: impl FnOnce(&mut Structure<B>)) {
         let task = self.task.take().expect("taken only here");
-        self.shared.change(|structure| {
+        let left = self.shared.change(|structure| {
             structure.release(&task);
             change(structure);
-            // A block's buffer is free before anyone who waits for one is woken.
-            drop(task);
+            // A block's buffer is free before anyone who waits for one is woken. What is for mappings has a lock of its own, which
+            // comes before this one.
+            (!matches!(task, Task::Seal(_))).then_some(task)
         });
+        drop(left);
     }
 }
 
-impl<B> Drop for Work<B> {
+impl<B: Buffer> Drop for Work<B> {
     fn drop(&mut self) {
         let Some(task) = self.task.take() else { return };
-        self.shared.change(|structure| {
+        let left = self.shared.change(|structure| {
             structure.release(&task);
             match task {
                 Task::Seal(block) => structure.to_seal.push_front(block),
                 Task::Reclaim | Task::EarlyReclaim => structure.give_up_victims(self.claim),
-                Task::Checkpoint => {}
+                // What they hold knows what to do when it is dropped, outside this lock.
+                other => return Some(other),
             }
+            None
         });
+        drop(left);
     }
 }
 
-impl<B> Structure<B> {
+impl<B: Buffer> Structure<B> {
     fn release(&mut self, task: &Task<B>) {
         self.in_flight -= 1;
         match task {
             Task::Seal(_) => self.sealing -= 1,
             Task::Reclaim | Task::EarlyReclaim => self.reclaiming -= 1,
             Task::Checkpoint => self.checkpointing = false,
+            Task::WriteMappings(_) => {}
+            Task::Reorganise(_) => self.reorganising = false,
         }
     }
 
@@ -186,6 +198,43 @@ impl<B: Buffer> FlashStore<B> {
 
     /// The next piece of background work, for [`FlashStore::perform`].
     pub fn take_work(&self) -> Option<Work<B>> {
+        self.take_back_blocks();
+        (self.take_mapping_write())
+            .or_else(|| self.take_block_work())
+            .or_else(|| self.take_reorganisation())
+    }
+
+    /// Whether nothing more may be begun for now.
+    fn is_busy(&self) -> bool {
+        self.lockstep && self.shared.structure.lock().in_flight > 0
+    }
+
+    // The mapping log's lock comes before that of the structure, so its work is taken without the latter.
+
+    fn take_mapping_write(&self) -> Option<Work<B>> {
+        if self.is_busy() {
+            return None;
+        }
+        let write = self.mapping_log.get()?.take_full()?;
+        let mut structure = self.shared.structure.lock();
+        Some(self.claim(&mut structure, Task::WriteMappings(write)))
+    }
+
+    fn take_reorganisation(&self) -> Option<Work<B>> {
+        let log = self.mapping_log.get()?;
+        if self.is_busy() || std::mem::replace(&mut self.shared.structure.lock().reorganising, true) {
+            return None;
+        }
+        let due = log.take_due();
+        let mut structure = self.shared.structure.lock();
+        let Some(due) = due else {
+            structure.reorganising = false;
+            return None;
+        };
+        Some(self.claim(&mut structure, Task::Reorganise(due)))
+    }
+
+    fn take_block_work(&self) -> Option<Work<B>> {
         loop {
             let mut structure = self.shared.structure.lock();
             if self.lockstep && structure.in_flight > 0 {
@@ -201,6 +250,17 @@ impl<B: Buffer> FlashStore<B> {
             {
                 structure.reclaiming += 1;
                 return Some(self.claim(&mut structure, Task::Reclaim));
+            }
+            if self.holds_log(&structure) {
+                drop(structure);
+                self.retire_active();
+                structure = self.shared.structure.lock();
+                if !structure.to_seal.is_empty() {
+                    continue;
+                }
+                // What is being written asks again when it is done.
+                self.shared.has_work.store(false, Ordering::Release);
+                return None;
             }
             if !structure.checkpointing && self.wants_checkpoint() {
                 // The mappings of survivors lead to their new blocks, which a crash would find unwritten.
@@ -235,6 +295,19 @@ impl<B: Buffer> FlashStore<B> {
             claim: structure.claims,
             shared: Arc::clone(&self.shared),
         }
+    }
+
+    /// Whether a checkpoint is due, but a block has been open for so long that the log would have to be kept from then on.
+    fn holds_log(&self, structure: &Structure<B>) -> bool {
+        if self.mapping_log.get().is_none() || structure.checkpointing || !self.wants_checkpoint() {
+            return false;
+        }
+        let oldest = self.log.position().saturating_sub(self.geometry.log_slots / 8);
+        let open = self.open.lock();
+        let mut positions = open
+            .iter()
+            .map(|block| block.sealing_position.load(Ordering::Acquire));
+        positions.any(|position| position < oldest)
     }
 
     fn is_receiver_active(&self, structure: &Structure<B>) -> bool {
@@ -291,7 +364,10 @@ impl<B: Buffer> FlashStore<B> {
             .iter()
             .filter(|moved| self.is_moved_soon_free(moved))
             .count();
-        let wanted = self.geometry.reserved as usize + self.reclaims_ahead();
+        let mut wanted = self.geometry.reserved as usize + self.reclaims_ahead();
+        if structure.mappings_want_block {
+            wanted = wanted.max(BLOCKS_LEFT) + 1;
+        }
         let is_short = free + soon < 2 || free + moved < wanted;
         !structure.ready.is_empty() || (is_short && has_victim(structure))
     }

@@ -9,7 +9,7 @@ use pumice_flash::{
     Durability, FlashStore, Gone, Layout, LayoutOptions, Mappings, OpenOptions, Record, RecordParts,
     Recovered, SliceId, Source, Work,
 };
-use pumice_index::{FullShard, IndexShape, KeyHash, Location, Mapping};
+use pumice_index::{FullShard, IndexShape, IndexShard, KeyHash, Location, Mapping};
 use pumice_memory::{PagePool, SegmentPool};
 use pumice_world::{Executor, Spawner};
 use std::collections::{HashMap, HashSet};
@@ -52,7 +52,7 @@ fn key(n: u64) -> Vec<u8> {
 
 /// The index, and what was given up in it.
 pub struct Index {
-    shards: Vec<Mutex<FullShard>>,
+    shards: Vec<Mutex<IndexShard>>,
     shape: IndexShape,
     store: OnceLock<FlashStore<AlignedBuf>>,
     medium: Arc<FaultyMedium>,
@@ -72,7 +72,7 @@ impl Index {
         let shape = IndexShape::new(medium.capacity(), SHARD_BITS, layout.note_bits());
         Self {
             shards: (0..shape.shards())
-                .map(|_| Mutex::new(FullShard::new(shape, Arc::clone(&pages))))
+                .map(|_| Mutex::new(IndexShard::Full(FullShard::new(shape, Arc::clone(&pages)))))
                 .collect(),
             shape,
             store: OnceLock::new(),
@@ -108,7 +108,7 @@ impl Mappings for Index {
         self.shards.len()
     }
 
-    fn with_shard<R>(&self, shard: usize, f: impl FnOnce(&mut FullShard) -> R) -> R {
+    fn with_shard<R>(&self, shard: usize, f: impl FnOnce(&mut IndexShard) -> R) -> R {
         self.locks.fetch_add(1, Ordering::Relaxed);
         f(&mut self.shards[shard].lock())
     }
@@ -197,6 +197,7 @@ pub fn options(durability: Durability) -> OpenOptions {
         buffers_max: 4,
         unit_bytes: 16,
         layout: LayoutOptions::default(),
+        index: pumice_index::IndexKind::Full,
         erase_unit_bytes: 0,
         lockstep: false,
         now: NOW,
@@ -213,7 +214,7 @@ impl Rig {
             .block_on(
                 async {
                     let opened = open_superblock(&device, options).await.unwrap();
-                    let (store, recovered) = recover(&device, opened, options, &index).await.unwrap();
+                    let (store, recovered) = recover(&device, opened, options, &index, None).await.unwrap();
                     assert!(index.store.set(store).is_ok());
                     settle(index.store(), &device, &index, NOW, &recovered).await;
                     recovered

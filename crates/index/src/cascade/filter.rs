@@ -1,7 +1,7 @@
 //! A compact filter over tags that can forget, and that says where it saw a tag.
 //!
 //! # Benefits
-//! - An entry costs `cell_bits + hint_bits` and about 2.3 bits, at any number of entries, without slack.
+//! - An entry costs `cell_bits + hint_bits` and about 3.3 bits, at any number of entries, without slack.
 //! - Entries keep the order of their tags: the rank of a match among all entries is its place in a sorted table.
 //! - An entry that is gone is marked so by one write.
 //!
@@ -14,8 +14,11 @@
 //! The space of tags is cut into equal *buckets*, a bucket into 2^cell_bits - 1 *cells*. How many entries each bucket has is told
 //! in unary (a 0 for each entry, a 1 behind each bucket), as in quotient filters; the entries' cells and hints stand in a
 //! packed array beside it. A sample of every 128th bucket's place bounds the walk through the unary bits to some words.
-//! Cell 0 is not given out: it marks an entry that was killed.
+//! One more bit of an entry says that it was killed: it is not found any more, but remembered. Cell 0 is not given out: it marks
+//! what was erased, of which nothing is left.
 
+/// The bit of an entry that was not killed.
+const ALIVE: u64 = 1;
 /// Buckets between two samples.
 const SAMPLE: usize = 128;
 
@@ -44,8 +47,27 @@ impl FilterShape {
         }
     }
 
+    /// Number of buckets.
+    pub fn buckets(&self) -> usize {
+        self.buckets as usize
+    }
+
+    /// Bits of an entry.
+    pub fn width(&self) -> usize {
+        (1 + self.cell_bits + self.hint_bits) as usize
+    }
+
     fn cells(&self) -> u64 {
         (1 << self.cell_bits) - 1
+    }
+
+    /// An entry without its hint.
+    fn key(&self, entry: u64) -> u64 {
+        entry & ((2 << self.cell_bits) - 1)
+    }
+
+    fn hint(&self, entry: u64) -> u32 {
+        (entry >> (1 + self.cell_bits)) as u32
     }
 
     /// The cell of a tag.
@@ -70,6 +92,28 @@ pub struct Filter {
     rests: Box<[u64]>,
 }
 
+/// One entry of a filter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FilterEntry {
+    /// Where it belongs.
+    pub cell: Cell,
+    /// What it says beside that it is there.
+    pub hint: u32,
+    /// Whether it was not forgotten.
+    pub is_alive: bool,
+}
+
+impl FilterEntry {
+    /// An entry that was not forgotten.
+    pub fn new(cell: Cell, hint: u32) -> Self {
+        Self {
+            cell,
+            hint,
+            is_alive: true,
+        }
+    }
+}
+
 /// An entry that matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Match {
@@ -81,10 +125,10 @@ pub struct Match {
 
 impl Filter {
     /// A filter of `entries`, which come in the order of their cells.
-    pub fn build(shape: FilterShape, entries: impl ExactSizeIterator<Item = (Cell, u32)>) -> Self {
+    pub fn build(shape: FilterShape, entries: impl ExactSizeIterator<Item = FilterEntry>) -> Self {
         let len = entries.len();
         let buckets = shape.buckets as usize;
-        let width = (shape.cell_bits + shape.hint_bits) as usize;
+        let width = shape.width();
         let mut filter = Self {
             shape,
             len,
@@ -94,15 +138,59 @@ impl Filter {
             rests: vec![0; (len * width).div_ceil(64)].into(),
         };
         let (mut next_bucket, mut last) = (0, Cell(0));
-        for (rank, (cell, hint)) in entries.enumerate() {
-            debug_assert!(last <= cell, "cells out of order");
-            last = cell;
-            let (bucket, rest) = shape.split(cell);
+        for (rank, entry) in entries.enumerate() {
+            debug_assert!(last <= entry.cell, "cells out of order");
+            last = entry.cell;
+            let (bucket, rest) = shape.split(entry.cell);
             filter.end_buckets(&mut next_bucket, bucket, rank);
-            filter.write(rank, rest | u64::from(hint) << shape.cell_bits);
+            let key = rest << 1 | u64::from(entry.is_alive);
+            filter.write(rank, key | u64::from(entry.hint) << (1 + shape.cell_bits));
+            filter.alive -= usize::from(!entry.is_alive);
         }
         filter.end_buckets(&mut next_bucket, buckets, len);
         filter
+    }
+
+    /// The unary bits and the entries, as [`Filter::from_parts`] takes them.
+    pub fn parts(&self) -> (&[u64], &[u64]) {
+        (&self.unary, &self.rests)
+    }
+
+    /// The filter of these parts; `None` where they are not those of a filter.
+    pub fn from_parts(shape: FilterShape, len: usize, unary: Box<[u64]>, rests: Box<[u64]>) -> Option<Self> {
+        let buckets = shape.buckets();
+        let bits = len + buckets;
+        let ones: usize = unary.iter().map(|word| word.count_ones() as usize).sum();
+        // Behind the last bucket there is nothing, and it ends where the bits do.
+        let is_last = |at: usize| unary[at / 64] >> (at % 64) == 1;
+        if unary.len() != bits.div_ceil(64)
+            || rests.len() != (len * shape.width()).div_ceil(64)
+            || ones != buckets
+            || !is_last(bits - 1)
+        {
+            return None;
+        }
+        let mut samples = Vec::with_capacity(buckets.div_ceil(SAMPLE));
+        let (mut bucket, mut start) = (0, 0);
+        for at in 0..bits {
+            if unary[at / 64] >> (at % 64) & 1 == 1 {
+                if bucket % SAMPLE == 0 {
+                    samples.push(u32::try_from(start).ok()?);
+                }
+                bucket += 1;
+                start = at + 1;
+            }
+        }
+        let mut filter = Self {
+            shape,
+            len,
+            alive: 0,
+            unary,
+            samples: samples.into(),
+            rests,
+        };
+        filter.alive = (0..len).filter(|rank| filter.is_alive(*rank)).count();
+        Some(filter)
     }
 
     /// Writes the ones behind the buckets from `*next` to before `end`, `rank` entries being before them.
@@ -138,7 +226,6 @@ impl Filter {
     }
 
     /// How entries are divided.
-    #[cfg(test)]
     pub fn shape(&self) -> FilterShape {
         self.shape
     }
@@ -151,30 +238,48 @@ impl Filter {
     /// The entries that may be of `tag`, in order.
     pub fn matches(&self, tag: u64) -> impl Iterator<Item = Match> + '_ {
         let (bucket, rest) = self.shape.split(self.shape.cell(tag));
-        let ranks = self.bucket(bucket);
-        let mask = self.shape.cells();
-        ranks.filter_map(move |rank| {
+        self.bucket(bucket).filter_map(move |rank| {
             let entry = self.read(rank);
-            (entry & mask == rest).then(|| Match {
+            (self.shape.key(entry) == rest << 1 | ALIVE).then(|| Match {
                 rank,
-                hint: (entry >> self.shape.cell_bits) as u32,
+                hint: self.shape.hint(entry),
             })
         })
     }
 
-    /// Forgets an entry. False where it was forgotten before.
+    /// Entries that may be of `tag`, killed ones counted.
+    pub fn remembers(&self, tag: u64) -> usize {
+        let (bucket, rest) = self.shape.split(self.shape.cell(tag));
+        self.bucket(bucket)
+            .filter(|rank| self.shape.key(self.read(*rank)) >> 1 == rest)
+            .count()
+    }
+
+    /// Takes an entry out for good.
+    pub fn erase(&mut self, rank: usize) {
+        let entry = self.read(rank);
+        self.alive -= (entry & ALIVE) as usize;
+        self.write(rank, entry & !((2 << self.shape.cell_bits) - 1));
+    }
+
+    /// Whether an entry was not forgotten.
+    pub fn is_alive(&self, rank: usize) -> bool {
+        self.read(rank) & ALIVE != 0
+    }
+
+    /// Kills an entry: it is not found any more, but remembered. False where it was forgotten before.
     pub fn kill(&mut self, rank: usize) -> bool {
         let entry = self.read(rank);
-        let was_alive = entry & self.shape.cells() != 0;
+        let was_alive = entry & ALIVE != 0;
         if was_alive {
-            self.write(rank, entry & !self.shape.cells());
+            self.write(rank, entry & !ALIVE);
             self.alive -= 1;
         }
         was_alive
     }
 
-    /// What was not forgotten, in order: to build another filter of the same shape.
-    pub fn entries(&self) -> impl Iterator<Item = (Cell, u32)> + '_ {
+    /// All entries that were not erased, in order: to build another filter of the same shape.
+    pub fn entries(&self) -> impl Iterator<Item = FilterEntry> + '_ {
         let mut bucket = 0;
         let mut at = 0;
         (0..self.len).filter_map(move |rank| {
@@ -184,10 +289,12 @@ impl Filter {
             }
             at += 1;
             let entry = self.read(rank);
-            let rest = entry & self.shape.cells();
-            (rest != 0).then(|| {
-                let cell = Cell(bucket * self.shape.cells() + rest - 1);
-                (cell, (entry >> self.shape.cell_bits) as u32)
+            let rest = self.shape.key(entry) >> 1;
+            let cell = Cell(bucket * self.shape.cells() + rest.max(1) - 1);
+            (rest != 0).then(|| FilterEntry {
+                cell,
+                hint: self.shape.hint(entry),
+                is_alive: entry & ALIVE != 0,
             })
         })
     }
@@ -222,7 +329,7 @@ impl Filter {
     }
 
     fn width(&self) -> usize {
-        (self.shape.cell_bits + self.shape.hint_bits) as usize
+        self.shape.width()
     }
 
     fn read(&self, rank: usize) -> u64 {
@@ -262,7 +369,11 @@ mod tests {
 
     fn filled(shape: FilterShape, tags: &mut [(u64, u32)]) -> Filter {
         tags.sort_unstable();
-        Filter::build(shape, tags.iter().map(|(tag, hint)| (shape.cell(*tag), *hint)))
+        Filter::build(
+            shape,
+            tags.iter()
+                .map(|(tag, hint)| FilterEntry::new(shape.cell(*tag), *hint)),
+        )
     }
 
     #[test]
@@ -288,13 +399,8 @@ mod tests {
                 let wanted = Match { rank, hint: *hint };
                 assert!(filter.matches(*tag).any(|found| found == wanted), "{tag:x}");
             }
-            let listed: Vec<_> = filter.entries().collect();
-            assert!(
-                listed
-                    .iter()
-                    .map(|(cell, _)| *cell)
-                    .eq(tags.iter().map(|(tag, _)| shape.cell(*tag)))
-            );
+            let listed = filter.entries().map(|entry| entry.cell);
+            assert!(listed.eq(tags.iter().map(|(tag, _)| shape.cell(*tag))));
             for rank in (0..entries).step_by(3) {
                 assert!(filter.kill(rank));
                 assert!(!filter.kill(rank), "killed twice");
@@ -302,10 +408,16 @@ mod tests {
             for (rank, (tag, _)) in tags.iter().enumerate() {
                 let found = filter.matches(*tag).any(|found| found.rank == rank);
                 assert_eq!(found, rank % 3 != 0);
+                assert!(filter.remembers(*tag) > 0);
             }
             assert_eq!(filter.alive(), entries - entries.div_ceil(3));
+            for (rank, (tag, _)) in tags.iter().enumerate().skip(1).step_by(5) {
+                let before = filter.remembers(*tag);
+                filter.erase(rank);
+                assert_eq!(filter.remembers(*tag), before - 1);
+            }
             let again = Filter::build(shape, filter.entries().collect::<Vec<_>>().into_iter());
-            assert_eq!(again.len(), filter.alive());
+            assert_eq!(again.alive(), filter.alive());
             assert!(again.entries().eq(filter.entries()));
         }
     }
@@ -320,7 +432,7 @@ mod tests {
             let mut tags: Vec<_> = known.keys().map(|tag| (*tag, 0)).collect();
             let filter = filled(shape, &mut tags);
             let bits = filter.dram_bytes() as f64 * 8.0 / tags.len() as f64;
-            assert!(bits < f64::from(cell_bits) + 2.35, "{bits} bits an entry");
+            assert!(bits < f64::from(cell_bits) + 3.35, "{bits} bits an entry");
             let asked = 100_000;
             let strangers = (0..asked).map(|_| random(&mut state) >> 34);
             let wrong = strangers

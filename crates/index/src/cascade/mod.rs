@@ -27,6 +27,7 @@
 //! Such an entry is a *shield*: no filter forgets it before a reorganisation has merged it with what it hides.
 
 mod filter;
+mod image;
 mod page;
 mod partition;
 mod reorganise;
@@ -35,7 +36,7 @@ mod tests;
 
 pub use page::{PAGE_ENTRIES, PAGE_PAYLOAD_BYTES};
 pub(crate) use partition::FLAG_BITS;
-pub use partition::{CascadeCounts, CascadeShard, Plan, Resolved};
+pub use partition::{CascadeCounts, CascadeOptions, CascadeShard, Plan, Resolved};
 pub use reorganise::{Merged, Reorganisation};
 
 use crate::Location;

@@ -121,8 +121,8 @@ impl MappingPage<'_> {
         u128::from_le_bytes(wide)
     }
 
-    /// The entry of a tag. A tag is at most once in a page.
-    pub fn find(&self, tag: u64) -> Option<PageEntry> {
+    /// The entry of a tag, and its number. A tag is at most once in a page.
+    pub fn find(&self, tag: u64) -> Option<(usize, PageEntry)> {
         let shift = self.shape.index.place_bits() + self.shape.life_bits;
         let (mut low, mut high) = (0, self.len());
         while low < high {
@@ -134,7 +134,7 @@ impl MappingPage<'_> {
             }
         }
         let entry = (low < self.len()).then(|| self.shape.unpack(self.packed(low)))?;
-        (entry.tag == tag).then_some(entry)
+        (entry.tag == tag).then_some((low, entry))
     }
 
     /// All entries, in order of tags.
@@ -170,7 +170,7 @@ mod tests {
             let page = shape.decode(9, &payload).unwrap();
             assert!(page.entries().eq(entries.iter().copied()));
             for entry in &entries {
-                assert_eq!(page.find(entry.tag), Some(*entry));
+                assert_eq!(page.find(entry.tag).map(|(_, found)| found), Some(*entry));
                 assert_eq!(page.find(entry.tag - 1), None);
             }
         }

@@ -1,7 +1,10 @@
 //! One partition of the cascade index: its tiers, and what is asked of them.
+//!
+//! An entry of tier 1 is *dirty* where flash does not say the same, and a *shield* where flash may say something older. One that
+//! is neither and has no place says that the key is not on flash: a lookup has read that there.
 
-use super::filter::{Filter, FilterShape};
-use super::page::{PAGE_ENTRIES, PageEntry, PageShape};
+use super::filter::{Filter, FilterEntry, FilterShape, Match};
+use super::page::{PageEntry, PageShape};
 use super::reorganise::WIDE_CELL_BITS;
 use super::{MapSpace, PageNumber};
 use crate::full::IndexShape;
@@ -23,6 +26,8 @@ const SHIELD: u32 = 4;
 pub(crate) const GENERATION_PAGES: usize = 8;
 const PAGE_HINT_BITS: u32 = GENERATION_PAGES.ilog2();
 const SHIELD_HINT: u32 = 1 << PAGE_HINT_BITS;
+/// The part of a hint that says which page of its generation it is.
+pub(crate) const PAGE_HINT: u32 = SHIELD_HINT - 1;
 pub(crate) const GENERATION_CELL_BITS: u32 = 7;
 /// Tier 2 is merged into tier 3 when it has so many pages for each of tier 3's, in hundredths.
 const REORGANISE_PERCENT: usize = 50;
@@ -31,11 +36,24 @@ const REORGANISE_PAGES_MIN: usize = 4;
 /// Pages that one lookup asks for, at most; of more the newest.
 pub(crate) const PLAN_PAGES_MAX: usize = 8;
 
+/// How a partition is made.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CascadeOptions {
+    /// Mappings that tier 1 has at least before any goes to flash.
+    pub tier1_min: usize,
+    /// Mappings that it has for each on flash.
+    pub tier1_share: f64,
+    /// Mappings of a page, at most [`PAGE_ENTRIES`](super::PAGE_ENTRIES); fewer are for tests, which then have many pages of few.
+    pub page_entries: usize,
+}
+
 /// The pages that may have a mapping, the newest first: to be read together, and then brought to [`CascadeShard::resolve`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
     epoch: u32,
     len: u8,
+    /// Whether there were more.
+    is_cut: bool,
     pages: [PageNumber; PLAN_PAGES_MAX],
 }
 
@@ -46,7 +64,11 @@ impl Plan {
     }
 
     fn push(&mut self, page: PageNumber) {
-        if !self.pages().contains(&page) && usize::from(self.len) < PLAN_PAGES_MAX {
+        if self.pages().contains(&page) {
+            return;
+        }
+        self.is_cut = usize::from(self.len) == PLAN_PAGES_MAX;
+        if !self.is_cut {
             self.pages[usize::from(self.len)] = page;
             self.len += 1;
         }
@@ -87,6 +109,20 @@ pub struct CascadeCounts {
     pub forgotten: u64,
 }
 
+impl std::ops::AddAssign for CascadeCounts {
+    fn add_assign(&mut self, other: Self) {
+        self.tier1_mappings += other.tier1_mappings;
+        self.flash_mappings += other.flash_mappings;
+        self.tier1_bytes += other.tier1_bytes;
+        self.filter_bytes += other.filter_bytes;
+        self.directory_bytes += other.directory_bytes;
+        self.flash_hits += other.flash_hits;
+        self.false_plans += other.false_plans;
+        self.reorganisations += other.reorganisations;
+        self.forgotten += other.forgotten;
+    }
+}
+
 pub(crate) struct Generation {
     pub(crate) pages: Vec<PageNumber>,
     pub(crate) filter: Filter,
@@ -114,6 +150,7 @@ pub struct CascadeShard {
     shape: IndexShape,
     pub(crate) pages: PageShape,
     tier1: PackedTable,
+    pub(crate) options: CascadeOptions,
     tier1_max: usize,
     hand: usize,
     /// The oldest first.
@@ -123,6 +160,8 @@ pub struct CascadeShard {
     /// Goes up when pages are given up, so that a plan for them is known as stale.
     pub(crate) epoch: u32,
     pub(crate) merging: Option<Merging>,
+    /// Whether it forgot what a start may find again: then nothing is known to be absent.
+    is_blank: bool,
     pub(crate) counts: CascadeCounts,
 }
 
@@ -131,16 +170,16 @@ pub(crate) struct Merging {
     /// Generations that it merges, the oldest.
     pub(crate) generations: usize,
     /// What was forgotten in what it merges.
-    pub(crate) killed: Vec<(u64, Location)>,
+    pub(crate) forgotten: Vec<(u64, Location)>,
 }
 
 impl CascadeShard {
-    /// An empty partition whose tier 1 takes pages from `pool` and has some more than `tier1_max` mappings. `shape` has
+    /// An empty partition whose tier 1 takes pages from `pool`. `shape` has
     /// [`IndexShape::CASCADE_NOTE_BITS`] bits of note.
     pub fn new(
         shape: IndexShape,
         partition: u32,
-        tier1_max: usize,
+        options: CascadeOptions,
         pool: Arc<PagePool>,
         space: Arc<dyn MapSpace>,
     ) -> Self {
@@ -150,13 +189,15 @@ impl CascadeShard {
             shape,
             pages,
             tier1: PackedTable::new(shape.table(), pool),
-            tier1_max,
+            options,
+            tier1_max: options.tier1_min,
             hand: 0,
             generations: Vec::new(),
             wide: Wide::nothing(shape),
             space,
             epoch: 0,
             merging: None,
+            is_blank: false,
             counts: CascadeCounts::default(),
         }
     }
@@ -167,10 +208,6 @@ impl CascadeShard {
             ..self.shape.unpack(payload)
         };
         (self.shape.place(payload) != 0).then_some(mapping)
-    }
-
-    pub(crate) fn tag_bits(&self) -> u32 {
-        self.shape.tag_bits()
     }
 
     fn flags(&self, payload: u64) -> u32 {
@@ -231,12 +268,13 @@ impl CascadeShard {
         let mut plan = Plan {
             epoch: self.epoch,
             len: 0,
+            is_cut: false,
             pages: [0; PLAN_PAGES_MAX],
         };
         for generation in self.generations.iter().rev() {
             let mut named = 0u32;
             for found in generation.filter.matches(tag) {
-                named |= 1 << (found.hint & (SHIELD_HINT - 1));
+                named |= 1 << (found.hint & PAGE_HINT);
             }
             while named != 0 {
                 let newest = named.ilog2();
@@ -245,20 +283,26 @@ impl CascadeShard {
             }
         }
         for found in self.wide.filter.matches(tag) {
-            plan.push(self.wide.pages[found.rank / PAGE_ENTRIES]);
+            plan.push(self.wide.pages[found.rank / self.options.page_entries]);
         }
         plan
     }
 
-    /// Whether flash may have a mapping of `hash` that tier 1 does not supersede.
+    /// Whether flash may have a copy of `hash` that tier 1 does not supersede, or a start may find one.
     pub fn is_unsure(&self, hash: KeyHash) -> bool {
         let tag = self.shape.tag(hash);
-        self.tier1.find(tag, |_| true).is_none() && self.may_hold(tag)
+        self.tier1.find(tag, |_| true).is_none() && (self.is_blank || self.may_hold(tag))
     }
 
+    /// Whether there may be a mapping in a page, also one that filters have forgotten: some of those are taken for others, and
+    /// live on.
     fn may_hold(&self, tag: u64) -> bool {
-        self.wide.filter.matches(tag).next().is_some()
-            || (self.generations.iter()).any(|generation| generation.filter.matches(tag).next().is_some())
+        self.filters().any(|filter| filter.remembers(tag) > 0)
+    }
+
+    fn filters(&self) -> impl Iterator<Item = &Filter> {
+        let tier2 = self.generations.iter().map(|generation| &generation.filter);
+        tier2.chain([&self.wide.filter])
     }
 
     /// Says what the pages of `plan`, in its order, have for `hash`; `None` stands for a page that could not be read. A mapping
@@ -276,18 +320,24 @@ impl CascadeShard {
         if self.plan(tag) != *plan {
             return Resolved::Again;
         }
-        for payload in payloads {
+        let mut is_void = None;
+        for (number, payload) in plan.pages().iter().zip(payloads) {
             let Some(page) = payload.and_then(|payload| self.pages.decode(self.partition, payload)) else {
                 // What it said is lost, and an older page must not speak in its place.
                 self.forget_all();
                 return Resolved::Miss;
             };
-            let Some(entry) = page.find(tag) else { continue };
+            let Some((slot, entry)) = page.find(tag) else {
+                continue;
+            };
             // The newest there is. Where it is void there is nothing: an older one was superseded.
             let location = entry
                 .location
                 .filter(|location| self.pages.life(self.space.sequence_at(*location)) == entry.life);
-            let Some(location) = location else { break };
+            let Some(location) = location else {
+                is_void = Some((*number, slot));
+                break;
+            };
             self.counts.flash_hits += 1;
             // No memory to remember it is no harm.
             let _ = self.tier1.insert(tag, self.payload(Some(location), REFERENCED));
@@ -295,6 +345,16 @@ impl CascadeShard {
             return Resolved::Hit(Mapping { location, note: 0 });
         }
         self.counts.false_plans += 1;
+        let all: usize = self.filters().map(|filter| filter.remembers(tag)).sum();
+        let found: usize = self.filters().map(|filter| filter.matches(tag).count()).sum();
+        if !plan.is_cut && all == found {
+            // Often the key is set next. It is known by then that nothing has to be hidden: what is void stays so.
+            let _ = self.tier1.insert(tag, self.payload(None, 0));
+            self.demote();
+        }
+        if let Some((number, slot)) = is_void {
+            self.forget_in_page(tag, number, slot);
+        }
         Resolved::Miss
     }
 
@@ -311,6 +371,8 @@ impl CascadeShard {
     fn write(&mut self, tag: u64, location: Option<Location>) -> Result<Option<u64>, TableFull> {
         let old = self.tier1.find(tag, |_| true);
         let hides = match old.map(|payload| self.flags(payload)) {
+            // On flash there is no more than what is void already.
+            Some(0 | REFERENCED) if self.shape.place(old.unwrap_or_default()) == 0 => false,
             Some(flags) => flags & DIRTY == 0 || flags & SHIELD != 0,
             None => self.may_hold(tag),
         };
@@ -366,62 +428,98 @@ impl CascadeShard {
             if flags & DIRTY == 0 {
                 // Flash has the very same, which is void by its block's sequence.
                 self.tier1.remove(tag, |_| true);
-                self.kill(tag, location);
+                self.forget(tag, location);
             } else {
                 self.remove(hash);
             }
             return Some(known);
         }
-        if is_last && self.kill(tag, location) {
+        if is_last && self.forget(tag, location) {
             return Some(Mapping { location, note: 0 });
         }
         None
     }
 
-    /// Makes a filter forget one entry like `tag`, the oldest, but no shield.
-    fn kill(&mut self, tag: u64, location: Location) -> bool {
+    /// Makes a filter forget the entry of a page, which is void, unless it is a shield.
+    fn forget_in_page(&mut self, tag: u64, number: PageNumber, slot: usize) {
+        if let Some(at) = self.wide.pages.iter().position(|page| *page == number) {
+            self.wide.filter.erase(at * self.options.page_entries + slot);
+            return;
+        }
+        for generation in &mut self.generations {
+            let Some(at) = generation.pages.iter().position(|page| *page == number) else {
+                continue;
+            };
+            let alike = |found: &Match| found.hint as usize == at;
+            let mut found = generation.filter.matches(tag).filter(alike);
+            let (first, second) = (found.next(), found.next());
+            drop(found);
+            match (first, second) {
+                (Some(own), None) => generation.filter.erase(own.rank),
+                (Some(one), Some(_)) => drop(generation.filter.kill(one.rank)),
+                (None, _) => {}
+            }
+            return;
+        }
+    }
+
+    /// Makes a filter forget one entry like `tag`, the oldest, but no shield. The key's own entry is there: where it is the only
+    /// one that is alike it is erased, else it may be another's that is killed, and it stays remembered.
+    fn forget(&mut self, tag: u64, location: Location) -> bool {
+        let alike: usize = self.filters().map(|filter| filter.remembers(tag)).sum();
+        let is_own = alike == 1 && !self.is_blank;
+        let forget = |filter: &mut Filter, rank| {
+            if is_own {
+                filter.erase(rank);
+            } else {
+                filter.kill(rank);
+            }
+        };
         let merged = self.merging.as_ref().map_or(0, |merging| merging.generations);
         let in_wide = self.wide.filter.matches(tag).next();
+        let mut is_merged = true;
         if let Some(found) = in_wide {
-            self.wide.filter.kill(found.rank);
-            if let Some(merging) = &mut self.merging {
-                merging.killed.push((tag, location));
-            }
-            return true;
+            forget(&mut self.wide.filter, found.rank);
+        } else {
+            let oldest = self
+                .generations
+                .iter_mut()
+                .enumerate()
+                .find_map(|(at, generation)| {
+                    let plain = generation
+                        .filter
+                        .matches(tag)
+                        .filter(|found| found.hint & SHIELD_HINT == 0);
+                    let found = plain.min_by_key(|found| found.hint)?;
+                    Some((at, generation, found.rank))
+                });
+            let Some((at, generation, rank)) = oldest else {
+                return false;
+            };
+            forget(&mut generation.filter, rank);
+            is_merged = at < merged;
         }
-        for (at, generation) in self.generations.iter_mut().enumerate() {
-            let plain = generation
-                .filter
-                .matches(tag)
-                .filter(|found| found.hint & SHIELD_HINT == 0);
-            if let Some(found) = plain.min_by_key(|found| found.hint & (SHIELD_HINT - 1)) {
-                generation.filter.kill(found.rank);
-                if at < merged
-                    && let Some(merging) = &mut self.merging
-                {
-                    merging.killed.push((tag, location));
-                }
-                return true;
-            }
+        if is_merged && let Some(merging) = &mut self.merging {
+            merging.forgotten.push((tag, location));
         }
-        false
+        true
     }
 
     /// Mappings that tier 1 may grow to while flash takes none.
     fn tier1_limit(&self) -> usize {
-        2 * self.tier1_max + 2 * PAGE_ENTRIES
+        2 * self.tier1_max + 2 * self.options.page_entries
     }
 
     /// Where tier 1 has a page too much: writes out what was not asked for lately.
     fn demote(&mut self) {
-        if self.tier1.len() < self.tier1_max + PAGE_ENTRIES || !self.space.has_room() {
+        if self.tier1.len() < self.tier1_max + self.options.page_entries || !self.space.has_room() {
             return;
         }
         let place_bits = self.shape.place_bits();
-        let mut out: Vec<(u64, u64)> = Vec::with_capacity(PAGE_ENTRIES);
+        let mut out: Vec<(u64, u64)> = Vec::with_capacity(self.options.page_entries);
         // Two rounds: after the first nothing is referenced.
         for _ in 0..2 * self.tier1.buckets() {
-            if out.len() == PAGE_ENTRIES || self.tier1.len() + out.len() <= self.tier1_max {
+            if out.len() == self.options.page_entries || self.tier1.len() + out.len() <= self.tier1_max {
                 break;
             }
             let bucket = self.hand % self.tier1.buckets();
@@ -432,7 +530,7 @@ impl CascadeShard {
                     return Swept::Keep(payload & !(u64::from(REFERENCED) << place_bits));
                 }
                 if flags & DIRTY != 0 {
-                    if out.len() == PAGE_ENTRIES {
+                    if out.len() == self.options.page_entries {
                         return Swept::Stop;
                     }
                     out.push((tag, payload));
@@ -447,7 +545,7 @@ impl CascadeShard {
                 self.hand = bucket + 1;
             }
         }
-        let is_page = out.len() == PAGE_ENTRIES && self.put_page(&mut out);
+        let is_page = out.len() == self.options.page_entries && self.put_page(&mut out);
         if !is_page {
             // They were here a moment ago, so there is room.
             for (tag, payload) in out {
@@ -477,12 +575,7 @@ impl CascadeShard {
         let merged = self.merging.as_ref().map_or(0, |merging| merging.generations);
         let is_open = self.generations.len() > merged
             && (self.generations.last()).is_some_and(|last| last.pages.len() < GENERATION_PAGES);
-        let shape = FilterShape::new(
-            self.shape.tag_bits(),
-            GENERATION_PAGES * PAGE_ENTRIES,
-            GENERATION_CELL_BITS,
-            PAGE_HINT_BITS + 1,
-        );
+        let shape = self.generation_shape();
         let (mut pages, mut cells) = (Vec::with_capacity(GENERATION_PAGES), Vec::new());
         if is_open && let Some(last) = self.generations.pop() {
             pages = last.pages;
@@ -496,15 +589,45 @@ impl CascadeShard {
             } else {
                 0
             };
-            (shape.cell(*tag), number | shield)
+            FilterEntry::new(shape.cell(*tag), number | shield)
         }));
-        cells.sort_by_key(|(cell, _)| *cell);
+        cells.sort_by_key(|entry: &FilterEntry| entry.cell);
         let filter = Filter::build(shape, cells.into_iter());
         self.generations.push(Generation { pages, filter });
+        self.resize_tier1();
         if self.wants_reorganisation() {
             self.space.wants_reorganisation(self.partition);
         }
         true
+    }
+
+    pub(crate) fn generation_shape(&self) -> FilterShape {
+        FilterShape::new(
+            self.shape.tag_bits(),
+            GENERATION_PAGES * self.options.page_entries,
+            GENERATION_CELL_BITS,
+            PAGE_HINT_BITS + 1,
+        )
+    }
+
+    pub(crate) fn wide_shape(&self, entries: usize) -> FilterShape {
+        FilterShape::new(self.shape.tag_bits(), entries, WIDE_CELL_BITS, 0)
+    }
+
+    pub(crate) fn tier1(&self) -> &PackedTable {
+        &self.tier1
+    }
+
+    /// Puts an entry of an image into tier 1.
+    pub(crate) fn restore(&mut self, tag: u64, payload: u64) -> Option<()> {
+        self.tier1.insert(tag, payload).ok()
+    }
+
+    /// Follows what is on flash with the size of tier 1.
+    pub(crate) fn resize_tier1(&mut self) {
+        let on_flash: usize = self.filters().map(Filter::alive).sum();
+        let share = (on_flash as f64 * self.options.tier1_share) as usize;
+        self.tier1_max = share.max(self.options.tier1_min);
     }
 
     /// Whether tier 2 has grown enough to be merged into tier 3.
@@ -521,6 +644,7 @@ impl CascadeShard {
     /// Forgets everything, when nothing better is safe.
     pub(crate) fn forget_all(&mut self) {
         self.clear();
+        self.is_blank = true;
         self.counts.forgotten += 1;
     }
 
@@ -534,6 +658,13 @@ impl CascadeShard {
         }
         self.merging = None;
         self.epoch = self.epoch.wrapping_add(1);
+    }
+
+    /// Makes the partition empty without giving a page back.
+    pub(crate) fn drop_tables(&mut self) {
+        self.tier1.clear();
+        self.generations.clear();
+        self.wide = Wide::nothing(self.shape);
     }
 
     /// What is counted, and what it takes.
@@ -614,12 +745,12 @@ impl CascadeShard {
             let named = generation
                 .filter
                 .entries()
-                .all(|(_, hint)| ((hint & (SHIELD_HINT - 1)) as usize) < generation.pages.len());
+                .all(|entry| ((entry.hint & PAGE_HINT) as usize) < generation.pages.len());
             assert!(named, "an entry is in no page");
         }
         assert_eq!(
             self.wide.pages.len(),
-            self.wide.filter.len().div_ceil(PAGE_ENTRIES)
+            self.wide.filter.len().div_ceil(self.options.page_entries)
         );
     }
 }

@@ -5,8 +5,8 @@
 //! table, under the lock again. Lookups go on meanwhile, in what was there before.
 
 use super::PageNumber;
-use super::filter::{Filter, FilterShape};
-use super::page::{PAGE_ENTRIES, PAGE_PAYLOAD_BYTES, PageEntry, PageShape};
+use super::filter::{Filter, FilterEntry};
+use super::page::{PAGE_PAYLOAD_BYTES, PageEntry, PageShape};
 use super::partition::{CascadeShard, Merging, Wide};
 use crate::Location;
 
@@ -19,6 +19,7 @@ pub struct Reorganisation {
     shape: PageShape,
     wide: Vec<PageNumber>,
     tier2: Vec<PageNumber>,
+    page_entries: usize,
     epoch: u32,
 }
 
@@ -27,6 +28,7 @@ pub struct Merged {
     partition: u32,
     shape: PageShape,
     entries: Vec<PageEntry>,
+    page_entries: usize,
     epoch: u32,
 }
 
@@ -82,6 +84,7 @@ impl Reorganisation {
             partition: self.partition,
             shape: self.shape,
             entries,
+            page_entries: self.page_entries,
             epoch: self.epoch,
         })
     }
@@ -90,7 +93,7 @@ impl Reorganisation {
 impl Merged {
     /// The pages of the new wide table, to be put in this order.
     pub fn pages(&self) -> impl ExactSizeIterator<Item = [u8; PAGE_PAYLOAD_BYTES]> + '_ {
-        (self.entries.chunks(PAGE_ENTRIES)).map(|entries| self.shape.encode(self.partition, entries))
+        (self.entries.chunks(self.page_entries)).map(|entries| self.shape.encode(self.partition, entries))
     }
 }
 
@@ -102,7 +105,7 @@ impl CascadeShard {
         }
         self.merging = Some(Merging {
             generations: self.generations.len(),
-            killed: Vec::new(),
+            forgotten: Vec::new(),
         });
         let pages = self.generations.iter().flat_map(|generation| &generation.pages);
         Some(Reorganisation {
@@ -110,6 +113,7 @@ impl CascadeShard {
             shape: self.pages,
             wide: self.wide.pages.clone(),
             tier2: pages.copied().collect(),
+            page_entries: self.options.page_entries,
             epoch: self.epoch,
         })
     }
@@ -124,15 +128,18 @@ impl CascadeShard {
             }
             return;
         };
-        let shape = FilterShape::new(self.tag_bits(), merged.entries.len(), WIDE_CELL_BITS, 0);
-        let cells = merged.entries.iter().map(|entry| (shape.cell(entry.tag), 0));
+        let shape = self.wide_shape(merged.entries.len());
+        let cells = merged
+            .entries
+            .iter()
+            .map(|entry| FilterEntry::new(shape.cell(entry.tag), 0));
         let mut filter = Filter::build(shape, cells);
-        for (tag, location) in merging.killed {
+        for (tag, location) in merging.forgotten {
             let at = merged.entries.binary_search_by_key(&tag, |entry| entry.tag);
             if let Ok(rank) = at
                 && merged.entries[rank].location == Some(location)
             {
-                filter.kill(rank);
+                filter.erase(rank);
             }
         }
         let old = std::mem::replace(&mut self.wide, Wide { pages, filter });
@@ -143,6 +150,7 @@ impl CascadeShard {
         }
         self.epoch = self.epoch.wrapping_add(1);
         self.counts.reorganisations += 1;
+        self.resize_tier1();
     }
 
     /// Ends a reorganisation that could not be finished. Where that is because a page could not be read, `is_lost` says so: the

@@ -78,9 +78,14 @@ impl Model {
         *space.sequences.lock() = vec![0; BLOCKS as usize];
         space.sequences.lock()[1] = 1;
         let pool = PagePool::standalone(8 << 20).unwrap();
+        let options = CascadeOptions {
+            tier1_min: tier1_max,
+            tier1_share: 0.0,
+            page_entries: PAGE_ENTRIES,
+        };
         let shared: Arc<dyn MapSpace> = Arc::<Space>::clone(&space);
         Self {
-            shard: CascadeShard::new(shape, 0, tier1_max, pool, shared),
+            shard: CascadeShard::new(shape, 0, options, pool, shared),
             space,
             live: BTreeMap::new(),
             blocks: vec![Vec::new(); BLOCKS as usize],
@@ -338,6 +343,49 @@ fn forgetting_one_key_uncovers_no_older_mapping_of_another() {
     // Filters lose an entry now and then, and then what is asked to go is gone already.
     model.shard.reclaim(Model::hash(new), latest[1], true);
     assert_eq!(model.get(Model::hash(old)), Some(latest[0]));
+}
+
+#[test]
+fn a_dump_makes_the_same_partition_and_a_damaged_one_none_or_another_that_is_whole() {
+    let mut model = run(8, 300, 20_000, 150_000, 4);
+    let mut bytes = Vec::new();
+    model.shard.dump(&mut bytes);
+    let empty = Model::new(8, 300);
+    let mut other = std::mem::replace(&mut model.shard, empty.shard);
+    other.space = Arc::<Space>::clone(&empty.space);
+    model.shard.space = Arc::<Space>::clone(&model.space);
+    assert!(model.shard.load(&bytes));
+    model.shard.check_invariants();
+    let mut again = Vec::new();
+    model.shard.dump(&mut again);
+    // A table may list its entries in another order.
+    assert_eq!(again.len(), bytes.len());
+    assert_eq!(model.shard.counts().flash_mappings, other.counts().flash_mappings);
+    let (mut hits, mut live) = (0, 0);
+    for key in 0..20_000 {
+        let hash = Model::hash(key);
+        let (found, expected) = (model.get(hash), model.live.get(&hash).copied());
+        assert!(found.is_none() || found == expected);
+        live += u64::from(expected.is_some());
+        hits += u64::from(found.is_some());
+    }
+    assert!(hits * 1000 >= live * 995, "{hits} of {live}");
+    let mut state = 1u64;
+    for len in (0..bytes.len()).step_by(1009) {
+        let mut target = Model::new(8, 300);
+        assert!(!target.shard.load(&bytes[..len]), "cut at {len}");
+        assert!(target.shard.is_empty());
+        let mut damaged = bytes.clone();
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let bit = (state >> 24) as usize % (8 * damaged.len());
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        if target.shard.load(&damaged) {
+            target.shard.check_invariants();
+            for key in 0..200 {
+                let _ = target.shard.lookup(Model::hash(key));
+            }
+        }
+    }
 }
 
 #[test]

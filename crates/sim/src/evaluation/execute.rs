@@ -236,6 +236,7 @@ fn flash(workload: &Workload, plan: &Plan, setup: &Setup, rules: &ReplayRules) -
             .expect("plans have what there is"),
         size,
         dram_bytes: 0,
+        index: pumice::IndexOptions::Full,
         block_bytes: None,
         device: ReplayDevice::Sim,
         superblock_blocks: *superblock_blocks,

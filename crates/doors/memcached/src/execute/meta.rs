@@ -14,7 +14,7 @@ impl<D: Device + Clone> Executor<D> {
             .change(key, false, |object| {
                 let Some(object) = object else {
                     other_version = false;
-                    return Action::Keep;
+                    return Action::Delete;
                 };
                 other_version = delete.compare.is_some_and(|unique| unique != object.version());
                 match other_version {

@@ -17,12 +17,7 @@ impl<D: Device + Clone> Executor<D> {
     pub(super) async fn delete(&self, delete: Delete<'_>, output: &mut Output<D::Buf>) {
         let mut scratch = super::scratch();
         let key = delete.key.bytes(&mut scratch);
-        let (outcome, _share) = self
-            .change(key, false, |object| match object {
-                Some(_) => Action::Delete,
-                None => Action::Keep,
-            })
-            .await;
+        let (outcome, _share) = self.change(key, false, |_| Action::Delete).await;
         let reply = match outcome {
             Outcome::Deleted => {
                 self.counters().delete_hits.add(1);

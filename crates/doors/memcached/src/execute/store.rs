@@ -102,11 +102,7 @@ impl<D: Device + Clone> Executor<D> {
         if large.unlink {
             let mut scratch = super::scratch();
             let key = large.key.bytes(&mut scratch);
-            self.change(key, false, |object| match object {
-                Some(_) => Action::Delete,
-                None => Action::Keep,
-            })
-            .await;
+            self.change(key, false, |_| Action::Delete).await;
         }
         output.unless(large.noreply, "SERVER_ERROR object too large for cache\r\n");
     }

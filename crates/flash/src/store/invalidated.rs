@@ -1,0 +1,164 @@
+//! Which keys were overwritten or deleted since a block was written, in bounded DRAM.
+//!
+//! A cascade index cannot tell whether a copy in an old block is still the latest: its mapping is on flash. What can be told is
+//! whether anything was invalidated under the key's hash since the block was opened. Bloom filters of a fixed size follow each
+//! other; one is dropped when every block is younger than it, or when there are too many: of blocks that are older than what was
+//! dropped nothing is known, and then every key counts as invalidated.
+//!
+//! Cost: 10 bits for each invalidation that is remembered, 2 hashes for each that is asked for in each filter that matters. One
+//! key in some eighty counts as invalidated that was not.
+
+use std::collections::VecDeque;
+
+/// Filters that are kept, the one being filled included.
+const FILTERS_MAX: usize = 8;
+/// Bits for each hash.
+const BITS_PER_HASH: usize = 10;
+/// Bits that stand for one hash.
+const PROBES: u32 = 5;
+
+struct Filter {
+    bits: Box<[u64]>,
+    hashes: usize,
+    /// The sequence that the next block was to get when this filter was full.
+    closed_at: u64,
+}
+
+/// The filters; see the module's text.
+pub(crate) struct Invalidated {
+    /// The oldest first; the last is being filled.
+    filters: VecDeque<Filter>,
+    /// Hashes in each.
+    hashes_max: usize,
+    /// Of blocks with lower sequences nothing is known.
+    known_from: u64,
+}
+
+impl Invalidated {
+    /// Filters that take `bytes` of DRAM together, at most.
+    pub(crate) fn new(bytes: usize) -> Self {
+        Self {
+            filters: VecDeque::new(),
+            hashes_max: (bytes / FILTERS_MAX * 8 / BITS_PER_HASH).max(64),
+            known_from: 0,
+        }
+    }
+
+    /// Notes that something under `hash` is void; the next block is to have `next_sequence`.
+    pub(crate) fn note(&mut self, hash: u64, next_sequence: u64) {
+        let words = (self.hashes_max * BITS_PER_HASH).div_ceil(64);
+        if (self.filters.back()).is_none_or(|filter| filter.hashes == self.hashes_max) {
+            if let Some(full) = self.filters.back_mut() {
+                full.closed_at = next_sequence;
+            }
+            if self.filters.len() == FILTERS_MAX
+                && let Some(dropped) = self.filters.pop_front()
+            {
+                self.known_from = dropped.closed_at;
+            }
+            self.filters.push_back(Filter {
+                bits: vec![0; words].into(),
+                hashes: 0,
+                closed_at: u64::MAX,
+            });
+        }
+        if let Some(filter) = self.filters.back_mut() {
+            filter.hashes += 1;
+            for bit in probes(hash, words) {
+                filter.bits[bit / 64] |= 1 << (bit % 64);
+            }
+        }
+    }
+
+    /// Of blocks with lower sequences nothing is known.
+    pub(crate) fn forget_before(&mut self, sequence: u64) {
+        self.known_from = sequence;
+    }
+
+    /// Whether something under `hash` may have become void since the block of this sequence was opened.
+    pub(crate) fn since(&self, hash: u64, sequence: u64) -> bool {
+        let mut younger = self
+            .filters
+            .iter()
+            .rev()
+            .take_while(|filter| filter.closed_at > sequence);
+        sequence < self.known_from
+            || younger.any(|filter| {
+                probes(hash, filter.bits.len()).all(|bit| filter.bits[bit / 64] >> (bit % 64) & 1 == 1)
+            })
+    }
+
+    /// Drops what matters to no block: the oldest has this sequence.
+    pub(crate) fn retire(&mut self, oldest: u64) {
+        while self
+            .filters
+            .front()
+            .is_some_and(|filter| filter.closed_at <= oldest)
+        {
+            self.filters.pop_front();
+        }
+    }
+
+    /// DRAM held, in bytes.
+    pub(crate) fn dram_bytes(&self) -> usize {
+        self.filters.iter().map(|filter| filter.bits.len() * 8).sum()
+    }
+}
+
+fn probes(hash: u64, words: usize) -> impl Iterator<Item = usize> {
+    let bits = words as u64 * 64;
+    // The upper bits of a hash choose a shard, and are alike where shards are; these are all of them.
+    let first = hash.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let step = hash.rotate_left(32).wrapping_mul(0xD6E8_FEB8_6659_FD93) | 1;
+    (0..u64::from(PROBES)).map(move |n| {
+        let mixed = first.wrapping_add(step.wrapping_mul(n));
+        ((u128::from(mixed) * u128::from(bits)) >> 64) as usize
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    fn hash(n: u64) -> u64 {
+        (n + 1)
+            .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+            .rotate_left(17)
+            .wrapping_mul(0xBF58_476D_1CE4_E5B9)
+    }
+
+    #[test]
+    fn what_was_invalidated_is_known_and_little_else() {
+        for (bytes, blocks) in [(64 << 10, 400), (8 << 10, 400)] {
+            let mut filters = Invalidated::new(bytes);
+            let mut noted = BTreeMap::new();
+            let (mut wrong, mut asked) = (0, 0);
+            for sequence in 1..=blocks {
+                for n in 0..100 {
+                    let key = (sequence * 7919 + n * n * 31) % 60_000;
+                    filters.note(hash(key), sequence + 1);
+                    noted.insert(key, sequence + 1);
+                }
+                let oldest = sequence.saturating_sub(100);
+                filters.retire(oldest);
+                for key in (0..60_000).step_by(977) {
+                    for since in [oldest, sequence - (sequence - oldest) / 2, sequence] {
+                        let is_noted = noted.get(&key).is_some_and(|at| *at > since);
+                        let found = filters.since(hash(key), since);
+                        assert!(found || !is_noted, "key {key} since {since}");
+                        asked += u64::from(!is_noted);
+                        wrong += u64::from(found && !is_noted);
+                    }
+                }
+            }
+            assert!(filters.dram_bytes() <= bytes + FILTERS_MAX * 8);
+            if bytes > 32 << 10 {
+                // One in eighty for each of eight filters, and what was invalidated right before the block.
+                assert!(wrong * 5 < asked, "{wrong} of {asked}");
+            } else {
+                assert!(wrong > 0, "this is to be too little");
+            }
+        }
+    }
+}
