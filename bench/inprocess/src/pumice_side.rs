@@ -7,7 +7,7 @@ use crate::workload::Workload;
 use crate::{FillArgs, HitsArgs, ReadsArgs};
 use anyhow::{Context, anyhow, bail, ensure};
 use pumice::{
-    CacheOptions, Cx, Found, Layout, LayoutOptions, Lookup, MemoryPlan, Meta, Object, ObjectCache,
+    CacheOptions, Cx, Found, IndexKind, Layout, LayoutOptions, Lookup, MemoryPlan, Meta, Object, ObjectCache,
     RejectReason, Stats, Tier,
 };
 use pumice_device::{AlignedBuf, Device, FileDevice, FileOptions, FileShared, Payload};
@@ -154,6 +154,7 @@ pub fn options(
         block_kib.map(|kib| kib << 10),
         0,
         &layout,
+        IndexKind::Full,
     )?;
     Ok(CacheOptions {
         dram_bytes: usize::try_from(plan.pool)?,

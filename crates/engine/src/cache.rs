@@ -11,7 +11,7 @@ use pumice_flash::{
     FlashStore, Geometry, Gone, LayoutOptions, MappingLog, OpenError, OpenOptions, Recovered, Work,
 };
 use pumice_index::cascade::{CascadeShard, MapSpace};
-use pumice_index::{FullShard, IndexShape, IndexShard};
+use pumice_index::{FullShard, IndexKind, IndexShape, IndexShard};
 use pumice_memory::{Buffer, PAGE_BYTES, PagePool, SegmentPool};
 use pumice_tier::{DramShape, DramShard, DramTier, Ghost};
 use pumice_world::{Clock, Spawner};
@@ -71,6 +71,8 @@ pub(crate) struct Inner<B> {
     pub(crate) flash_write: FlashWrite,
     pub(crate) item_bytes_max: usize,
     pub(crate) pages_low: usize,
+    /// DRAM of a cascade index for what is on flash from which on blocks are given up, in bytes; 0: no bound.
+    pub(crate) index_heap_max: u64,
     pub(crate) lockstep: bool,
 }
 
@@ -107,11 +109,11 @@ const STOP_ROUNDS_MAX: usize = 8;
 
 /// 2^this shards for a device of `capacity` bytes. It follows from the device and the kind of index alone, since checkpoints are
 /// cut by it.
-pub(crate) fn shard_bits(capacity: u64, index: IndexOptions) -> u32 {
+pub(crate) fn shard_bits(capacity: u64, index: IndexKind) -> u32 {
     let shards = match index {
-        IndexOptions::Full => (capacity / (16 << 20)).clamp(16, 4096),
+        IndexKind::Full => (capacity / (16 << 20)).clamp(16, 4096),
         // A partition has some ten thousand objects of 300 bytes, and never 64 thousand.
-        IndexOptions::Cascade(_) => (capacity / (8 << 20)).clamp(16, 1 << 16),
+        IndexKind::Cascade => (capacity / (8 << 20)).clamp(16, 1 << 16),
     };
     63 - shards.leading_zeros()
 }
@@ -126,7 +128,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         let block_bytes = options
             .block_bytes
             .unwrap_or_else(|| Geometry::block_bytes_for(capacity, options.block_bytes_min, 1, u64::MAX));
-        let shard_bits = shard_bits(capacity, options.index);
+        let shard_bits = shard_bits(capacity, options.index.kind());
         let note_bits = match options.index {
             IndexOptions::Full => options.layout.layout.note_bits(),
             IndexOptions::Cascade(_) => IndexShape::CASCADE_NOTE_BITS,
@@ -235,6 +237,8 @@ impl<D: Device + Clone> ObjectCache<D> {
             flash_write: options.flash_write,
             item_bytes_max: options.item_bytes_max,
             pages_low,
+            // What is given up is free when its partitions have been reorganised.
+            index_heap_max: options.index_heap_bytes as u64 / 4 * 3,
             lockstep: options.lockstep,
         })
     }

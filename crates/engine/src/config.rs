@@ -1,6 +1,8 @@
 //! Options, and how the DRAM budget is divided.
 
-use pumice_flash::{Durability, Geometry, Layout, LayoutOptions, RECLAIM_READ_BYTES, VIRTUAL_KEY_BYTES};
+use pumice_flash::{
+    Durability, Geometry, Layout, LayoutOptions, RECLAIM_READ_BYTES, VIRTUAL_KEY_BYTES, mapping_log_bytes,
+};
 use pumice_index::IndexKind;
 use pumice_index::cascade::{CascadeOptions, PAGE_ENTRIES};
 
@@ -20,7 +22,7 @@ pub enum IndexOptions {
     /// All in DRAM.
     #[default]
     Full,
-    /// Hot ones in DRAM, the rest on flash. Under layout `fifo` alone so far, and an empty cache at every start.
+    /// Hot ones in DRAM, the rest on flash. Under layout `fifo` alone so far.
     Cascade(CascadeOptions),
 }
 
@@ -62,6 +64,9 @@ pub struct CacheOptions {
     pub layout: LayoutOptions,
     /// Where the mappings are.
     pub index: IndexOptions,
+    /// DRAM that a cascade index may have for what is on flash, in bytes, beside `dram_bytes`; 0: no bound. Near it blocks are given up
+    /// early.
+    pub index_heap_bytes: usize,
     /// The drive's erase unit in bytes where it is known, else 0: the little that is written beside blocks is then made up to
     /// whole units now and then, so that blocks do not straddle them.
     pub erase_unit_bytes: u64,
@@ -90,6 +95,7 @@ impl Default for CacheOptions {
             reformat: false,
             layout: LayoutOptions::default(),
             index: IndexOptions::Full,
+            index_heap_bytes: 0,
             erase_unit_bytes: 0,
             flash_write: FlashWrite::Insertion,
             durability: Durability::Process,
@@ -133,6 +139,8 @@ pub struct MemoryPlan {
     pub buffers: usize,
     /// Block size.
     pub block_bytes: u64,
+    /// What a cascade index may have of mappings on flash; part of `base`.
+    pub index_heap: u64,
     /// Keys that layout `sipq` may have in DRAM.
     pub virtual_keys: usize,
 }
@@ -140,6 +148,11 @@ pub struct MemoryPlan {
 impl MemoryPlan {
     /// Fixed cost of the program, measured: resident memory of an idle server with the smallest pool.
     pub const BASE: u64 = 14 << 20;
+    /// Bytes of flash for each byte that a cascade index has of mappings on flash: objects of 300 bytes with header and key, at 1.6
+    /// bytes.
+    const FLASH_PER_INDEX_BYTE: u64 = 220;
+    /// What reorganising a partition takes: its pages, and their entries twice.
+    const REORGANISATION: u64 = 6 << 20;
     /// The smallest pool: the index needs a page for each shard and tier, the DRAM tier a few segments.
     pub const POOL_MIN: u64 = 8 << 20;
 
@@ -154,8 +167,9 @@ impl MemoryPlan {
         block_bytes: Option<u64>,
         connections: u64,
         layout: &LayoutOptions,
+        index: IndexKind,
     ) -> Result<Self, PlanError> {
-        let plan = |total| Self::try_divide(total, flash, block_bytes, connections, layout);
+        let plan = |total| Self::try_divide(total, flash, block_bytes, connections, layout, index);
         plan(total).ok_or_else(|| {
             let min = (1..1 << 20)
                 .map(|mib: u64| mib << 20)
@@ -173,6 +187,7 @@ impl MemoryPlan {
         block_bytes: Option<u64>,
         connections: u64,
         layout: &LayoutOptions,
+        index: IndexKind,
     ) -> Option<Self> {
         let active = (2.0 / layout.alpha + 2.0).ceil() as u64;
         let serve_min = 1 << 20;
@@ -201,10 +216,18 @@ impl MemoryPlan {
             Layout::Fifo => 0,
             Layout::Sipq | Layout::Ripq => RECLAIM_READ_BYTES,
         };
-        let base = Self::BASE + order + moving;
+        // What a cascade index has of mappings on flash: enough for a device full of objects of 300 bytes, or a third.
+        let (index_heap, mapping_pages) = match index {
+            IndexKind::Full => (0, 0),
+            IndexKind::Cascade => (
+                (flash / Self::FLASH_PER_INDEX_BYTE).min(total / 3),
+                mapping_log_bytes(block_bytes) + Self::REORGANISATION,
+            ),
+        };
+        let base = Self::BASE + order + moving + index_heap + mapping_pages;
         let pool = total.checked_sub(base + connections + block_buffers)? / 13 * 12;
         // A page for each shard and tier, some to grow with, and a few segments of at most 1 MiB.
-        let shards = 1u64 << crate::cache::shard_bits(flash, IndexOptions::Full);
+        let shards = 1u64 << crate::cache::shard_bits(flash, index);
         let pool_min = Self::POOL_MIN.max(shards * 2 * 4096 + (12 << 20));
         if pool < pool_min {
             return None;
@@ -217,6 +240,7 @@ impl MemoryPlan {
             pool,
             buffers: usize::try_from(buffers).expect("at most 84"),
             block_bytes,
+            index_heap,
             virtual_keys: usize::try_from(order / VIRTUAL_KEY_BYTES).unwrap_or(usize::MAX),
         })
     }
@@ -228,7 +252,16 @@ mod tests {
 
     #[test]
     fn the_parts_add_up_and_the_smallest_budget_named_works() {
-        let divide = |total| MemoryPlan::divide(total, 2 << 30, None, 8 << 20, &LayoutOptions::default());
+        let divide = |total| {
+            MemoryPlan::divide(
+                total,
+                2 << 30,
+                None,
+                8 << 20,
+                &LayoutOptions::default(),
+                IndexKind::Full,
+            )
+        };
         let plan = divide(128 << 20).unwrap();
         assert_eq!(
             plan.base + plan.connections + plan.block_buffers + plan.pool,

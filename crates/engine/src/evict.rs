@@ -23,6 +23,9 @@ impl<D: Device + Clone> ObjectCache<D> {
         if inner.pages.free_pages() < inner.pages_low {
             self.feed_index(cx);
         }
+        if inner.index_heap_max > 0 && inner.store().mapping_heap_bytes() > inner.index_heap_max {
+            self.reclaim_early(cx);
+        }
         if !inner.tier.wants_eviction() {
             return;
         }
@@ -46,7 +49,13 @@ impl<D: Device + Clone> ObjectCache<D> {
         if inner.tier.segments() > SEGMENTS_FLOOR && self.evict_segment(cx, true) {
             return;
         }
-        // At most once for each block that is sealed: what a reclaim frees in the tables is used before the next.
+        self.reclaim_early(cx);
+    }
+
+    /// Gives up the oldest block for the DRAM of its mappings: at most once for each block that is sealed, since what a reclaim
+    /// frees in the tables is used before the next.
+    fn reclaim_early(&self, cx: &Cx<D>) {
+        let inner = &*self.inner;
         if let Some(work) = inner.store().take_early_reclaim() {
             let (cache, cx_task) = (self.clone(), cx.clone());
             cx.spawner

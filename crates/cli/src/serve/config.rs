@@ -4,6 +4,7 @@ use super::familiar::Familiar;
 use crate::settings::{Given, Layers};
 use crate::size::Size;
 use crate::usage::usage;
+use pumice::IndexKind;
 use pumice::{Durability, FlashWrite};
 use pumice_door_memcached::Listen;
 use pumice_flash::{Layout, LayoutError, LayoutOptions};
@@ -30,6 +31,8 @@ pub struct ServeConfig {
     pub layout: LayoutOptions,
     /// Whether the layout was said.
     pub is_layout_given: bool,
+    /// Where mappings are; `None` where that is not said.
+    pub index: Option<IndexKind>,
     /// When an object goes to flash.
     pub flash_write: FlashWrite,
     /// What a reply promises.
@@ -59,7 +62,6 @@ impl ServeConfig {
     /// [`crate::usage::Usage`], for the first setting that makes no sense or asks for what is not built.
     pub fn resolve(layers: &Layers, reformat: bool, familiar: &Familiar) -> anyhow::Result<Self> {
         let options = &familiar.options;
-        only_built(&layers.index(), "full", &["cascade"], "index")?;
         conflict(&layers.dram(), options.memory_bytes.is_some(), "-m")?;
         conflict(&layers.threads(), options.threads.is_some(), "-t")?;
         conflict(&layers.max_connections(), options.max_connections.is_some(), "-c")?;
@@ -82,6 +84,7 @@ impl ServeConfig {
             reformat,
             layout: layout(layers)?,
             is_layout_given: layers.layout().text()?.is_some(),
+            index: index(layers)?,
             flash_write: layers
                 .flash_write()
                 .one_of(&[
@@ -150,24 +153,19 @@ fn memory_bytes() -> u64 {
     total.and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) << 10
 }
 
-/// Refuses what a later version will have, and what none has.
-fn only_built(given: &Given<'_>, built: &str, planned: &[&str], what: &str) -> anyhow::Result<()> {
-    match given.text()? {
-        None => Ok(()),
-        Some(text) if text == built || (what == "index" && text == "auto") => Ok(()),
-        Some(text) if planned.iter().any(|name| is_of(text, name)) => Err(given.wrong(format!(
-            "this {what} is not built yet; this version has {what} {built}"
-        ))),
-        Some(_) => Err(given.wrong(format!("no such {what}; this version has {what} {built}"))),
+/// Where mappings are to be. A cascade index is built for layout `fifo` alone.
+fn index(layers: &Layers) -> anyhow::Result<Option<IndexKind>> {
+    let setting = layers.index();
+    let index = match setting.text()? {
+        None | Some("auto") => return Ok(None),
+        Some("full") => IndexKind::Full,
+        Some("cascade") => IndexKind::Cascade,
+        Some(_) => return Err(setting.wrong("no such index (auto, full, cascade)")),
+    };
+    if index == IndexKind::Cascade && layers.layout().text()? != Some("fifo") {
+        return Err(setting.wrong("this index is built for layout fifo only; say --layout fifo too"));
     }
-}
-
-/// Whether a text is a name, or a name that ends in a dash with a number.
-fn is_of(text: &str, name: &str) -> bool {
-    match text.strip_prefix(name) {
-        Some(number) if name.ends_with('-') => number.parse::<u8>().is_ok(),
-        rest => rest == Some(""),
-    }
+    Ok(Some(index))
 }
 
 fn conflict(given: &Given<'_>, is_given_too: bool, option: &str) -> anyhow::Result<()> {

@@ -347,6 +347,76 @@ fn cache_groups(stats: &Stats) -> [Group; 3] {
                     "DRAM of the index, slack included",
                     stats.index_dram_bytes,
                 ),
+                Figure::gauge(
+                    "cascade_tier1_mappings",
+                    "Mappings in DRAM of a cascade index",
+                    stats.cascade.tier1_mappings,
+                ),
+                Figure::gauge(
+                    "cascade_flash_mappings",
+                    "Mappings on flash of a cascade index, those not dropped yet included",
+                    stats.cascade.flash_mappings,
+                ),
+                Figure::gauge(
+                    "cascade_tier1_bytes",
+                    "DRAM of the mappings in DRAM",
+                    stats.cascade.tier1_bytes,
+                ),
+                Figure::gauge(
+                    "cascade_filter_bytes",
+                    "DRAM of filters over mappings on flash",
+                    stats.cascade.filter_bytes,
+                ),
+                Figure::gauge(
+                    "cascade_directory_bytes",
+                    "DRAM of what names pages of mappings",
+                    stats.cascade.directory_bytes,
+                ),
+                Figure::gauge(
+                    "cascade_buffer_bytes",
+                    "DRAM of pages until they are written, and of what was invalidated lately",
+                    stats.mapping_dram_bytes,
+                ),
+                Figure::gauge(
+                    "cascade_flash_bytes",
+                    "Flash of blocks that hold mappings",
+                    stats.mapping_flash_bytes,
+                ),
+                Figure::counter(
+                    "cascade_flash_hits",
+                    "Lookups that a page of mappings resolved",
+                    stats.cascade.flash_hits,
+                ),
+                Figure::counter(
+                    "cascade_false_plans",
+                    "Lookups that read pages of mappings in vain",
+                    stats.cascade.false_plans,
+                ),
+                Figure::counter(
+                    "cascade_forgotten",
+                    "Partitions forgotten, for want of memory or because a page could not be read",
+                    stats.cascade.forgotten,
+                ),
+                Figure::counter(
+                    "cascade_page_reads",
+                    "Pages of mappings read for lookups",
+                    flash.mapping_reads,
+                ),
+                Figure::counter(
+                    "cascade_written_bytes",
+                    "Bytes of pages of mappings written",
+                    flash.mapping_bytes,
+                ),
+                Figure::counter(
+                    "cascade_reorganisations",
+                    "Partitions of mappings reorganised",
+                    flash.reorganisations,
+                ),
+                Figure::counter(
+                    "cascade_reorganisation_read_bytes",
+                    "Bytes read to reorganise them",
+                    flash.reorganisation_read_bytes,
+                ),
             ],
         },
         Group {

@@ -4,6 +4,7 @@ use super::config::ServeConfig;
 use crate::size::{Human, Size};
 use crate::usage::usage;
 use anyhow::Context;
+use pumice::IndexKind;
 use pumice_device::{Device, FileDevice, FileOptions, FileShared, SECTOR_BYTES};
 use pumice_flash::geometry::{BLOCK_BYTES_MIN, SUPERBLOCKS_BYTES};
 use pumice_flash::recovery::open_superblock;
@@ -25,6 +26,8 @@ pub struct Target {
     pub block_bytes: Option<u64>,
     /// The layout, of the cache that is on it or as the settings say.
     pub layout: LayoutOptions,
+    /// Where mappings are, as for the layout.
+    pub index: IndexKind,
     /// The highest Unix time that the cache on it has recorded, in seconds.
     pub time: u32,
 }
@@ -63,6 +66,7 @@ pub fn look(config: &ServeConfig) -> anyhow::Result<Target> {
             capacity: wanted,
             block_bytes: None,
             layout: config.layout,
+            index: config.index.unwrap_or_default(),
             time: 0,
         });
     };
@@ -97,7 +101,17 @@ pub fn look(config: &ServeConfig) -> anyhow::Result<Target> {
         }
         _ => LayoutOptions::new(found.layout, None, None, None).expect("defaults go together"),
     };
+    if let Some(wanted) = config.index
+        && wanted != found.index
+    {
+        return Err(usage(format!(
+            "--index is {wanted} but {} was made with {}; change the setting, or --reformat to erase it",
+            config.flash.display(),
+            found.index,
+        )));
+    }
     Ok(Target {
+        index: found.index,
         capacity: found.capacity,
         block_bytes: Some(found.block_bytes),
         layout,
@@ -157,6 +171,7 @@ struct Found {
     capacity: u64,
     block_bytes: u64,
     layout: Layout,
+    index: IndexKind,
     time: u32,
 }
 
@@ -186,6 +201,7 @@ fn peek(config: &ServeConfig, before: &Before) -> anyhow::Result<Option<Found>> 
             capacity: superblock.geometry.capacity,
             block_bytes: superblock.geometry.block_bytes,
             layout: superblock.layout,
+            index: superblock.index,
             time: superblock.time,
         }));
     }
@@ -198,7 +214,7 @@ fn peek(config: &ServeConfig, before: &Before) -> anyhow::Result<Option<Found>> 
         buffers_max: 2,
         unit_bytes: 1,
         layout: config.layout,
-        index: pumice::IndexKind::Full,
+        index: IndexKind::Full,
         erase_unit_bytes: 0,
         now: 0,
         lockstep: false,

@@ -72,6 +72,7 @@ pub fn divide(
             block_bytes,
             connections,
             &target.layout,
+            target.index,
         )
     };
     // Nobody is connected while a start reads the device, so that uses the memory of connections; it seldom needs more.

@@ -21,7 +21,7 @@ use clap::Args;
 use config::ServeConfig;
 use figures::ServerFigures;
 use memory::Connections;
-use pumice::{CacheOptions, LayoutOptions};
+use pumice::{CacheOptions, IndexKind, IndexOptions, LayoutOptions};
 use pumice_door_memcached::parse::Limits;
 use pumice_door_memcached::{Door, DoorConfig};
 use pumice_world::SystemClock;
@@ -35,6 +35,9 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use worker::{Common, Opened};
+
+/// Of a cascade index, mappings in DRAM for each on flash.
+const TIER1_SHARE: f64 = 0.06;
 
 /// Flags of `serve`.
 #[derive(Args, Debug)]
@@ -78,7 +81,7 @@ pub fn run(args: ServeArgs, familiar: Familiar) -> anyhow::Result<()> {
         .build()
         .context("cannot start an event loop")?;
     let _pid_file = config.pid_file.as_deref().map(PidFile::write).transpose()?;
-    report::start(&config, &flash, &target.layout, &plan);
+    report::start(&config, &flash, &target, &plan);
     let (stop, stopping) = watch::channel(false);
     let common = Arc::new(Common {
         clock: Arc::new(SystemClock::new(target.time)),
@@ -92,6 +95,11 @@ pub fn run(args: ServeArgs, familiar: Familiar) -> anyhow::Result<()> {
                 virtual_keys_max: plan.virtual_keys,
                 ..target.layout
             },
+            index: match target.index {
+                IndexKind::Full => IndexOptions::Full,
+                IndexKind::Cascade => IndexOptions::cascade(TIER1_SHARE),
+            },
+            index_heap_bytes: usize::try_from(plan.index_heap).unwrap_or(usize::MAX),
             flash_write: config.flash_write,
             durability: config.durability,
             item_bytes_max: config.max_item_size as usize,

@@ -1,11 +1,11 @@
 //! What a server says about itself on standard output.
 
 use super::config::ServeConfig;
+use super::flash::Target;
 use crate::size::Human;
-use pumice::{MemoryPlan, Recovered};
+use pumice::{IndexKind, MemoryPlan, Recovered};
 use pumice_device::FileShared;
 use pumice_door_memcached::Listen;
-use pumice_flash::LayoutOptions;
 use std::fmt;
 use std::io::Write;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ pub fn line(text: fmt::Arguments<'_>) {
 }
 
 /// What is known before the cache is opened.
-pub fn start(config: &ServeConfig, flash: &FileShared, layout: &LayoutOptions, plan: &MemoryPlan) {
+pub fn start(config: &ServeConfig, flash: &FileShared, target: &Target, plan: &MemoryPlan) {
     line(format_args!("pumice {}", env!("CARGO_PKG_VERSION")));
     line(format_args!(
         "dram: {} = {} for items and index + {} for {} block buffers + {} for connections + {} for the program",
@@ -30,7 +30,7 @@ pub fn start(config: &ServeConfig, flash: &FileShared, layout: &LayoutOptions, p
         Human(plan.base),
     ));
     line(format_args!(
-        "flash: {}, {} in blocks of {}, {} with {}, layout {}, policy {}, index full, durability {}",
+        "flash: {}, {} in blocks of {}, {} with {}, layout {}, policy {}, index {}, durability {}",
         config.flash.display(),
         Human(flash.capacity()),
         Human(plan.block_bytes),
@@ -40,15 +40,27 @@ pub fn start(config: &ServeConfig, flash: &FileShared, layout: &LayoutOptions, p
             "buffered I/O"
         },
         flash.engine(),
-        layout.layout,
-        layout.policy.name(),
+        target.layout.layout,
+        target.layout.policy.name(),
+        target.index,
         match config.durability {
             pumice::Durability::Process => "process",
             pumice::Durability::Power => "power",
             pumice::Durability::Off => "off",
         },
     ));
+    if target.index == IndexKind::Cascade {
+        line(format_args!(
+            "index: cascade, hot mappings among items and index, and up to {} of the program's part for what is on flash: \
+             enough for objects of {} bytes and more",
+            Human(plan.index_heap),
+            (flash.capacity() / 10 * 16 / plan.index_heap.max(1)).saturating_sub(BESIDE_VALUES),
+        ));
+    }
 }
+
+/// Bytes of a record beside its value: header, a key of some bytes, and padding.
+const BESIDE_VALUES: u64 = 56;
 
 /// What was found on the device.
 pub fn recovered(recovered: &Recovered, took: Duration) {

@@ -22,7 +22,7 @@ mod reorganise;
 
 use crate::codec::checksum;
 use crate::geometry::Geometry;
-use crate::store::{BlockInfo, FlashStore, Shared, State, add};
+use crate::store::{BlockInfo, Durability, FlashStore, Shared, State, add};
 use parking_lot::Mutex;
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_index::Location;
@@ -30,7 +30,7 @@ use pumice_index::cascade::{MapSpace, PAGE_PAYLOAD_BYTES, PageNumber};
 use pumice_memory::{Buffer, Payload};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Poll, Waker};
 
@@ -58,6 +58,8 @@ pub struct MappingLog<B> {
     store: OnceLock<Attached<B>>,
     state: Mutex<Pages<B>>,
     wants_checkpoint: AtomicBool,
+    /// DRAM of all partitions for what is on flash, in bytes.
+    charged: AtomicU64,
 }
 
 /// Where pages stand while a cache is opened, before there is a store.
@@ -147,6 +149,7 @@ impl<B> Default for MappingLog<B> {
             store: OnceLock::new(),
             state: Mutex::new(Pages::default()),
             wants_checkpoint: AtomicBool::new(false),
+            charged: AtomicU64::new(0),
         }
     }
 }
@@ -337,6 +340,11 @@ impl<B: Buffer> MapSpace for MappingLog<B> {
         let block = chunk.block;
         *state.wanted.entry(block).or_default() += 1;
         Some(number)
+    }
+
+    fn charge(&self, before: usize, after: usize) {
+        self.charged.fetch_add(after as u64, Ordering::Relaxed);
+        self.charged.fetch_sub(before as u64, Ordering::Relaxed);
     }
 
     fn wants_reorganisation(&self, partition: u32) {
@@ -579,7 +587,11 @@ impl<B: Buffer> Drop for Due<B> {
 impl<B: Buffer> FlashStore<B> {
     /// Lends blocks to `log` from now on; those that it has from the start of this cache stay its own.
     pub(crate) fn attach_mapping_log(&self, log: &Arc<MappingLog<B>>) {
-        let state = log.state.lock();
+        let mut state = log.state.lock();
+        if self.durability() == Durability::Off {
+            // A start after a crash reads no checkpoint.
+            state.checkpoints_kept = [None; 2];
+        }
         {
             let mut structure = self.shared.structure.lock();
             // Of what was invalidated before this start nothing is known.
@@ -650,6 +662,13 @@ impl<B: Buffer> FlashStore<B> {
     /// Flash that pages of mappings take, in bytes: whole blocks.
     pub fn mapping_flash_bytes(&self) -> u64 {
         self.mapping_log.get().map_or(0, |log| log.borrowed_bytes())
+    }
+
+    /// DRAM of a cascade index for what is on flash, in bytes; cheap.
+    pub fn mapping_heap_bytes(&self) -> u64 {
+        self.mapping_log
+            .get()
+            .map_or(0, |log| log.charged.load(Ordering::Relaxed))
     }
 
     /// DRAM that pages of mappings take until they are written, in bytes.

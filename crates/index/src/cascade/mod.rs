@@ -52,6 +52,9 @@ pub trait MapSpace: Send + Sync {
     /// Takes a page, which can be read from now on; `None` where there is no room.
     fn put(&self, payload: &[u8; PAGE_PAYLOAD_BYTES]) -> Option<PageNumber>;
 
+    /// Hears that a partition has `after` bytes of DRAM for what is on flash, and no more `before`.
+    fn charge(&self, before: usize, after: usize);
+
     /// Hears that a partition would like to be reorganised; it may say so more than once.
     fn wants_reorganisation(&self, partition: u32);
 

@@ -162,6 +162,8 @@ pub struct CascadeShard {
     pub(crate) merging: Option<Merging>,
     /// Whether it forgot what a start may find again: then nothing is known to be absent.
     is_blank: bool,
+    /// DRAM for what is on flash, as the space knows it.
+    charged: usize,
     pub(crate) counts: CascadeCounts,
 }
 
@@ -184,7 +186,7 @@ impl CascadeShard {
         space: Arc<dyn MapSpace>,
     ) -> Self {
         let pages = PageShape::new(shape);
-        Self {
+        let mut shard = Self {
             partition,
             shape,
             pages,
@@ -198,8 +200,11 @@ impl CascadeShard {
             epoch: 0,
             merging: None,
             is_blank: false,
+            charged: 0,
             counts: CascadeCounts::default(),
-        }
+        };
+        shard.resize_tier1();
+        shard
     }
 
     fn strip(&self, payload: u64) -> Option<Mapping> {
@@ -623,8 +628,12 @@ impl CascadeShard {
         self.tier1.insert(tag, payload).ok()
     }
 
-    /// Follows what is on flash with the size of tier 1.
+    /// Follows what is on flash with the size of tier 1, and tells what it takes.
     pub(crate) fn resize_tier1(&mut self) {
+        let counts = self.counts();
+        let heap = (counts.filter_bytes + counts.directory_bytes) as usize;
+        self.space.charge(self.charged, heap);
+        self.charged = heap;
         let on_flash: usize = self.filters().map(Filter::alive).sum();
         let share = (on_flash as f64 * self.options.tier1_share) as usize;
         self.tier1_max = share.max(self.options.tier1_min);
@@ -658,6 +667,7 @@ impl CascadeShard {
         }
         self.merging = None;
         self.epoch = self.epoch.wrapping_add(1);
+        self.resize_tier1();
     }
 
     /// Makes the partition empty without giving a page back.

@@ -23,6 +23,7 @@ struct Space {
     is_full: AtomicBool,
     written: AtomicU64,
     due: AtomicU64,
+    charged: AtomicU64,
     sequences: Mutex<Vec<u64>>,
 }
 
@@ -37,6 +38,12 @@ impl MapSpace for Space {
         self.pages.lock().insert(*next, *payload);
         self.written.fetch_add(1, Ordering::Relaxed);
         Some(*next)
+    }
+
+    fn charge(&self, before: usize, after: usize) {
+        let charged = self.charged.load(Ordering::Relaxed);
+        self.charged
+            .store(charged - before as u64 + after as u64, Ordering::Relaxed);
     }
 
     fn wants_reorganisation(&self, _: u32) {
@@ -266,6 +273,9 @@ fn run_model(mut model: Model, keys: u64, ops: u64, deletes: u64) -> (Model, f64
             model.reorganise();
         }
         if op % 5000 == 0 {
+            let counts = model.shard.counts();
+            let charged = model.space.charged.load(Ordering::Relaxed);
+            assert_eq!(charged, counts.filter_bytes + counts.directory_bytes);
             model.shard.check_invariants();
         }
     }
