@@ -247,6 +247,7 @@ impl<B: Buffer> Inner<B> {
                 self.home(appended.mapping.location)
             }
             Err(_) => {
+                self.store().strike(appended.mapping);
                 self.store().forget(Some(hash), appended.mapping);
                 0
             }

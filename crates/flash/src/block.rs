@@ -156,6 +156,12 @@ impl<B: Buffer> OpenBlock<B> {
         usize::try_from(location.offset - self.device_offset).expect("inside the block")
     }
 
+    /// Takes a record from the footer under construction.
+    pub(crate) fn strike(&self, location: Location) {
+        let offset = u32::try_from(location.offset - self.device_offset).expect("inside the block");
+        self.fill.lock().entries.retain(|entry| entry.offset != offset);
+    }
+
     /// Waits for threads that are between reserving and publishing, then takes the footer entries. The wait is for
     /// copies of at most a record's length, on other threads: short.
     pub(crate) fn finish(&self) -> Vec<FooterEntry> {

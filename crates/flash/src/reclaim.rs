@@ -257,6 +257,8 @@ impl<B: Buffer> FlashStore<B> {
         let info = &self.blocks[id as usize];
         let sequence = info.sequence.load(Ordering::Relaxed);
         self.append_log(device, LogKind::Reclaim, u64::from(id), sequence);
+        let begun = info.reclaims.load(Ordering::Relaxed);
+        info.reclaims.store(begun.saturating_add(1), Ordering::Relaxed);
         let is_empty = how == How::Empty || info.live.load(Ordering::Acquire) == 0;
         let mut reclaimed = None;
         if !is_empty && let Some(mut entries) = self.read_footer(device, id, sequence).await {

@@ -117,6 +117,8 @@ struct Pages<B> {
     checkpoints_begun: u64,
     /// The newest checkpoint that a start would read, and the one before.
     checkpoints_kept: [Option<u64>; 2],
+    /// One that was begun and is not on the device yet.
+    checkpoint_running: Option<u64>,
     /// Partitions that would like to be reorganised.
     due: BTreeSet<u32>,
     /// Who waits for a chunk to be written.
@@ -136,6 +138,7 @@ impl<B> Default for Pages<B> {
             empty: Vec::new(),
             checkpoints_begun: 0,
             checkpoints_kept: [None; 2],
+            checkpoint_running: None,
             due: BTreeSet::new(),
             waiters: Vec::new(),
         }
@@ -304,7 +307,8 @@ impl<B: Buffer> Pages<B> {
     /// Empty blocks that no checkpoint names which a start could read.
     fn take_unnamed(&mut self) -> Vec<u32> {
         let kept = self.checkpoints_kept;
-        let is_named = |begun: u64| kept.iter().flatten().any(|kept| *kept <= begun);
+        let running = self.checkpoint_running;
+        let is_named = |begun: u64| kept.iter().flatten().chain(&running).any(|kept| *kept <= begun);
         let (named, unnamed) = self.empty.iter().partition(|(_, begun)| is_named(*begun));
         let unnamed: Vec<(u32, u64)> = unnamed;
         self.empty = named;
@@ -451,22 +455,25 @@ impl<B: Buffer> MappingLog<B> {
     }
 
     async fn write<D: Device<Buf = B>>(&self, device: &D, write: &PendingWrite<B>) -> io::Result<u64> {
-        write.is_done.store(true, Ordering::Relaxed);
         let chunk = &write.chunk;
         let (Some(shape), len) = (self.shape(), chunk.len as usize * SECTOR_BYTES) else {
             return Ok(0);
         };
         let start = shape.geometry.block_offset(chunk.block) + u64::from(chunk.at) * SECTOR_BYTES as u64;
+        let mut written = Ok(());
         if len > 0 {
-            device.write(start, Arc::clone(&chunk.buffer), 0..len).await?;
+            written = device.write(start, Arc::clone(&chunk.buffer), 0..len).await;
         }
-        Ok(len as u64)
+        // Where this is dropped before, the chunk is written again.
+        write.is_done.store(true, Ordering::Relaxed);
+        written.map(|()| len as u64)
     }
 
     /// A checkpoint is begun: what is wanted from now on may be named by it.
     fn begin_checkpoint(&self) -> u64 {
         let mut state = self.state.lock();
         state.checkpoints_begun += 1;
+        state.checkpoint_running = Some(state.checkpoints_begun);
         state.checkpoints_begun
     }
 
@@ -475,6 +482,7 @@ impl<B: Buffer> MappingLog<B> {
         let mut state = self.state.lock();
         let before = state.checkpoints_kept[0].filter(|_| !alone);
         state.checkpoints_kept = [Some(number), before];
+        state.checkpoint_running = None;
         drop(state);
         self.note_work();
     }
@@ -530,6 +538,12 @@ impl<B: Buffer> MappingLog<B> {
         self.state.lock().writing.len()
     }
 
+    /// Whether there is something to write or to reorganise.
+    pub(crate) fn is_pending(&self) -> bool {
+        let state = self.state.lock();
+        !state.full.is_empty() || !state.due.is_empty()
+    }
+
     /// Bytes of the blocks that are borrowed.
     fn borrowed_bytes(&self) -> u64 {
         let Some(shape) = self.shape() else { return 0 };
@@ -565,6 +579,7 @@ impl<B: Buffer> Drop for PendingWrite<B> {
         }
         let waiters = std::mem::take(&mut state.waiters);
         drop(state);
+        self.log.note_work();
         waiters.into_iter().for_each(Waker::wake);
     }
 }
@@ -580,13 +595,14 @@ impl<B: Buffer> Drop for Due<B> {
     fn drop(&mut self) {
         if !self.is_done.load(Ordering::Relaxed) {
             self.log.state.lock().due.insert(self.partition);
+            self.log.note_work();
         }
     }
 }
 
 impl<B: Buffer> FlashStore<B> {
     /// Lends blocks to `log` from now on; those that it has from the start of this cache stay its own.
-    pub(crate) fn attach_mapping_log(&self, log: &Arc<MappingLog<B>>) {
+    pub(crate) fn attach_mapping_log(&self, log: &Arc<MappingLog<B>>, identity_bits: u32) {
         let mut state = log.state.lock();
         if self.durability() == Durability::Off {
             // A start after a crash reads no checkpoint.
@@ -595,10 +611,21 @@ impl<B: Buffer> FlashStore<B> {
         {
             let mut structure = self.shared.structure.lock();
             // Of what was invalidated before this start nothing is known.
-            self.invalidated.lock().forget_before(structure.next_sequence);
+            let mut invalidated = self.invalidated.lock();
+            invalidated.ignore_bits(64 - identity_bits);
+            invalidated.forget_before(structure.next_sequence);
+            drop(invalidated);
             let filled = state.block.map(|(id, _)| id);
             let empty = state.empty.iter().map(|(id, _)| *id);
-            for id in state.wanted.keys().copied().chain(filled).chain(empty) {
+            let unwritten = state.full.iter().map(|chunk| chunk.block);
+            let all = state
+                .wanted
+                .keys()
+                .copied()
+                .chain(filled)
+                .chain(empty)
+                .chain(unwritten);
+            for id in all {
                 let info = &self.blocks[id as usize];
                 if info.state() == State::Free {
                     info.set_state(State::Mappings);

@@ -104,7 +104,10 @@ impl<B: Buffer> FlashStore<B> {
             if at % PAGES_PER_TURN == PAGES_PER_TURN - 1 {
                 give_turn().await;
             }
-            while !log.has_room() {
+            let number = loop {
+                if let Some(number) = log.put(&page) {
+                    break number;
+                }
                 // The chunks are full: write one, or wait for one that is being written.
                 if let Some(write) = log.take_full() {
                     self.write_mappings(device, &write).await;
@@ -114,9 +117,6 @@ impl<B: Buffer> FlashStore<B> {
                         writing => log.wait_for_writes(writing).await,
                     }
                 }
-            }
-            let Some(number) = log.put(&page) else {
-                return false;
             };
             pages.push(number);
         }

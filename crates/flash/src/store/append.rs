@@ -214,6 +214,7 @@ impl<B: Buffer> FlashStore<B> {
         info.live.store(0, Ordering::Relaxed);
         info.filled.store(0, Ordering::Relaxed);
         info.has_survivors.store(false, Ordering::Relaxed);
+        info.reclaims.store(0, Ordering::Relaxed);
         info.set_state(State::Active);
         let block = Arc::new(OpenBlock::new(
             id,

@@ -32,6 +32,8 @@ pub(crate) struct Invalidated {
     hashes_max: usize,
     /// Of blocks with lower sequences nothing is known.
     known_from: u64,
+    /// Low bits of a hash that the index does not tell apart.
+    ignored_bits: u32,
 }
 
 impl Invalidated {
@@ -41,11 +43,13 @@ impl Invalidated {
             filters: VecDeque::new(),
             hashes_max: (bytes / FILTERS_MAX * 8 / BITS_PER_HASH).max(64),
             known_from: 0,
+            ignored_bits: 0,
         }
     }
 
     /// Notes that something under `hash` is void; the next block is to have `next_sequence`.
     pub(crate) fn note(&mut self, hash: u64, next_sequence: u64) {
+        let hash = hash >> self.ignored_bits;
         let words = (self.hashes_max * BITS_PER_HASH).div_ceil(64);
         if (self.filters.back()).is_none_or(|filter| filter.hashes == self.hashes_max) {
             if let Some(full) = self.filters.back_mut() {
@@ -54,7 +58,7 @@ impl Invalidated {
             if self.filters.len() == FILTERS_MAX
                 && let Some(dropped) = self.filters.pop_front()
             {
-                self.known_from = dropped.closed_at;
+                self.known_from = self.known_from.max(dropped.closed_at);
             }
             self.filters.push_back(Filter {
                 bits: vec![0; words].into(),
@@ -70,13 +74,19 @@ impl Invalidated {
         }
     }
 
+    /// Keys that agree in the other bits are one key.
+    pub(crate) fn ignore_bits(&mut self, bits: u32) {
+        self.ignored_bits = bits;
+    }
+
     /// Of blocks with lower sequences nothing is known.
     pub(crate) fn forget_before(&mut self, sequence: u64) {
-        self.known_from = sequence;
+        self.known_from = self.known_from.max(sequence);
     }
 
     /// Whether something under `hash` may have become void since the block of this sequence was opened.
     pub(crate) fn since(&self, hash: u64, sequence: u64) -> bool {
+        let hash = hash >> self.ignored_bits;
         let mut younger = self
             .filters
             .iter()
@@ -95,7 +105,10 @@ impl Invalidated {
             .front()
             .is_some_and(|filter| filter.closed_at <= oldest)
         {
-            self.filters.pop_front();
+            let dropped = self.filters.pop_front();
+            // A block that is older may be on its way out, or in.
+            let closed_at = dropped.map_or(0, |filter| filter.closed_at);
+            self.known_from = self.known_from.max(closed_at);
         }
     }
 

@@ -39,14 +39,32 @@ impl<B: Buffer> FlashStore<B> {
 
     fn note_invalidated(&self, hash: u64) {
         if self.mapping_log.get().is_some() {
-            let next_sequence = self.shared.structure.lock().next_sequence;
-            self.invalidated.lock().note(hash, next_sequence);
+            let structure = self.shared.structure.lock();
+            self.invalidated.lock().note(hash, structure.next_sequence);
+        }
+    }
+
+    /// Everything was flushed: called with all shards locked.
+    pub fn note_flush(&self) {
+        let structure = self.shared.structure.lock();
+        self.invalidated.lock().forget_before(structure.next_sequence);
+    }
+
+    /// Takes a record that was just appended, and that nothing will map, from its block's footer. The caller still holds what the
+    /// append returned.
+    pub fn strike(&self, mapping: Mapping) {
+        let id = self.block_of(mapping.location);
+        if let Some(block) = self.open.lock().iter().find(|block| block.id == id) {
+            block.strike(mapping.location);
         }
     }
 
     /// Whether nothing was invalidated under `hash` since the block at `location` was opened, so far as is remembered.
     pub fn is_last_written(&self, hash: u64, location: Location) -> bool {
-        !self.invalidated.lock().since(hash, self.sequence_at(location))
+        let info = &self.blocks[self.block_of(location) as usize];
+        // What a reclaim that was broken off let go of is not told from what is left.
+        info.reclaims.load(Ordering::Relaxed) <= 1
+            && !self.invalidated.lock().since(hash, self.sequence_at(location))
     }
 
     /// Whether what stands in an open block was moved there: then its former copy is still on flash and must be voided.

@@ -117,6 +117,8 @@ pub(crate) struct BlockInfo {
     failures: AtomicU8,
     /// Whether it is open and holds objects moved out of another block.
     pub(crate) has_survivors: AtomicBool,
+    /// Reclaims begun in this life: more than one where one was broken off.
+    pub(crate) reclaims: AtomicU8,
     pub(crate) sequence: AtomicU64,
     /// Bytes of records that are mapped.
     pub(crate) live: AtomicU64,
@@ -132,6 +134,7 @@ impl BlockInfo {
             state: AtomicU8::new(State::Free as u8),
             failures: AtomicU8::new(0),
             has_survivors: AtomicBool::new(false),
+            reclaims: AtomicU8::new(0),
             sequence: AtomicU64::new(0),
             live: AtomicU64::new(0),
             filled: AtomicU64::new(0),

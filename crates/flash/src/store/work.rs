@@ -199,9 +199,15 @@ impl<B: Buffer> FlashStore<B> {
     /// The next piece of background work, for [`FlashStore::perform`].
     pub fn take_work(&self) -> Option<Work<B>> {
         self.take_back_blocks();
-        (self.take_mapping_write())
+        let work = self
+            .take_mapping_write()
             .or_else(|| self.take_block_work())
-            .or_else(|| self.take_reorganisation())
+            .or_else(|| self.take_reorganisation());
+        // What came while this looked elsewhere.
+        if work.is_none() && self.mapping_log.get().is_some_and(|log| log.is_pending()) {
+            self.shared.has_work.store(true, Ordering::Release);
+        }
+        work
     }
 
     /// Whether nothing more may be begun for now.

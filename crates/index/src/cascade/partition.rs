@@ -345,14 +345,16 @@ impl CascadeShard {
             };
             self.counts.flash_hits += 1;
             // No memory to remember it is no harm.
-            let _ = self.tier1.insert(tag, self.payload(Some(location), REFERENCED));
+            if self.tier1.len() < self.tier1_limit() {
+                let _ = self.tier1.insert(tag, self.payload(Some(location), REFERENCED));
+            }
             self.demote();
             return Resolved::Hit(Mapping { location, note: 0 });
         }
         self.counts.false_plans += 1;
         let all: usize = self.filters().map(|filter| filter.remembers(tag)).sum();
         let found: usize = self.filters().map(|filter| filter.matches(tag).count()).sum();
-        if !plan.is_cut && all == found {
+        if !plan.is_cut && !self.is_blank && all == found && self.tier1.len() < self.tier1_limit() {
             // Often the key is set next. It is known by then that nothing has to be hidden: what is void stays so.
             let _ = self.tier1.insert(tag, self.payload(None, 0));
             self.demote();
@@ -457,19 +459,17 @@ impl CascadeShard {
             };
             let alike = |found: &Match| found.hint as usize == at;
             let mut found = generation.filter.matches(tag).filter(alike);
-            let (first, second) = (found.next(), found.next());
+            let first = found.next();
             drop(found);
-            match (first, second) {
-                (Some(own), None) => generation.filter.erase(own.rank),
-                (Some(one), Some(_)) => drop(generation.filter.kill(one.rank)),
-                (None, _) => {}
+            if let Some(one) = first {
+                generation.filter.kill(one.rank);
             }
             return;
         }
     }
 
     /// Makes a filter forget one entry like `tag`, the oldest, but no shield. The key's own entry is there: where it is the only
-    /// one that is alike it is erased, else it may be another's that is killed, and it stays remembered.
+    /// one that is alike it is erased, else it may be another's that lives on in its page, and stays remembered.
     fn forget(&mut self, tag: u64, location: Location) -> bool {
         let alike: usize = self.filters().map(|filter| filter.remembers(tag)).sum();
         let is_own = alike == 1 && !self.is_blank;
