@@ -12,13 +12,16 @@
 //! |      0 |    4 | `crc`     | CRC-32C of the cache id and all that follows        |
 //! |      4 |    4 | `magic`   | `PMAP`                                              |
 //! |      8 |    4 | `number`  | the page's own number: block times pages, and which |
-//! |     12 |   20 | zero      |                                                     |
+//! |     12 |    8 | `life`    | the sequence that the block was borrowed with       |
+//! |     20 |   12 | zero      |                                                     |
 //! |     32 | 4064 | `payload` | the index's, see `pumice_index::cascade`            |
 //!
 //! A checkpoint names pages by their numbers. So a block of which a checkpoint may name a page is given back only when no start
 //! would read that checkpoint any more; where many blocks wait for that, a checkpoint is due.
 
 mod reorganise;
+#[cfg(test)]
+mod tests;
 
 use crate::codec::checksum;
 use crate::geometry::Geometry;
@@ -67,7 +70,16 @@ struct Recovering {
     shape: Shape,
     /// The sequence of each block, 0 where it counts for nothing.
     sequences: Box<[u64]>,
-    free: Mutex<VecDeque<u32>>,
+    borrowed: Mutex<Borrowed>,
+}
+
+/// Blocks that a start lends.
+pub(crate) struct Borrowed {
+    pub(crate) free: VecDeque<u32>,
+    /// The sequence of each block that holds pages.
+    pub(crate) lives: Vec<u64>,
+    /// The next sequence.
+    pub(crate) next: u64,
 }
 
 /// How pages are numbered and signed.
@@ -87,6 +99,8 @@ struct Attached<B> {
 /// Pages that stand behind one another on a block.
 struct Chunk<B> {
     block: u32,
+    /// The sequence that the block was borrowed with.
+    life: u64,
     /// Where it starts in its block, in pages.
     at: u32,
     /// How many pages it has room for, and how many it has.
@@ -101,14 +115,24 @@ impl<B> Chunk<B> {
     }
 }
 
+/// A block that chunks are put on.
+#[derive(Clone, Copy)]
+struct Filled {
+    id: u32,
+    /// The sequence that it was borrowed with.
+    life: u64,
+    /// Where the next chunk starts, in pages.
+    next: u32,
+}
+
 struct Pages<B> {
     filling: Option<Chunk<B>>,
     full: VecDeque<Arc<Chunk<B>>>,
     writing: Vec<Arc<Chunk<B>>>,
     spare: Vec<Arc<B>>,
     buffers_made: usize,
-    /// The block that chunks are put on, and where the next starts, in pages.
-    block: Option<(u32, u32)>,
+    /// The block that chunks are put on.
+    block: Option<Filled>,
     /// Pages that are wanted, by block.
     wanted: BTreeMap<u32, u32>,
     /// Blocks of which none is, each with the number of checkpoints that were begun before that.
@@ -185,20 +209,21 @@ impl Shape {
         (page / self.pages_per_block(), page % self.pages_per_block())
     }
 
-    fn header(&self, page: PageNumber, payload: &[u8]) -> [u8; HEADER_BYTES] {
+    fn header(&self, page: PageNumber, life: u64, payload: &[u8]) -> [u8; HEADER_BYTES] {
         let mut header = [0; HEADER_BYTES];
         header[4..8].copy_from_slice(&MAGIC);
         header[8..12].copy_from_slice(&page.to_le_bytes());
+        header[12..20].copy_from_slice(&life.to_le_bytes());
         let crc = checksum(self.cache_id, &[&header[4..], payload]);
         header[..4].copy_from_slice(&crc.to_le_bytes());
         header
     }
 
-    /// Whether the sector is that page.
-    fn is_page(&self, page: PageNumber, sector: &[u8]) -> bool {
+    /// Whether the sector is that page, put in this life of its block.
+    fn is_page(&self, page: PageNumber, life: u64, sector: &[u8]) -> bool {
         sector
             .split_first_chunk::<HEADER_BYTES>()
-            .is_some_and(|(header, payload)| *header == self.header(page, payload))
+            .is_some_and(|(header, payload)| *header == self.header(page, life, payload))
     }
 
     /// Where a page stands on the device; `None` where no page can.
@@ -210,8 +235,8 @@ impl Shape {
 }
 
 impl<B: Buffer> Attached<B> {
-    /// Borrows a free block.
-    fn borrow(&self) -> Option<u32> {
+    /// Borrows a free block, with a sequence of its own: what a former life has left there is told from its pages.
+    fn borrow(&self) -> Option<Filled> {
         let mut structure = self.shared.structure.lock();
         self.shared.has_work.store(true, Ordering::Release);
         structure.mappings_want_block = structure.free.len() <= BLOCKS_LEFT;
@@ -219,8 +244,12 @@ impl<B: Buffer> Attached<B> {
             return None;
         }
         let id = structure.free.pop_front()?;
-        self.blocks[id as usize].set_state(State::Mappings);
-        Some(id)
+        let life = structure.next_sequence;
+        structure.next_sequence += 1;
+        let info = &self.blocks[id as usize];
+        info.sequence.store(life, Ordering::Release);
+        info.set_state(State::Mappings);
+        Some(Filled { id, life, next: 0 })
     }
 }
 
@@ -233,17 +262,19 @@ impl<B: Buffer> Pages<B> {
         }
         if self.filling.is_none() {
             let pages = shape.pages_per_block();
-            if self.block.is_none_or(|(_, next)| next == pages) {
-                let full = std::mem::replace(&mut self.block, log.borrow().map(|id| (id, 0)));
-                self.note_empty(full.map(|(id, _)| id));
+            if self.block.is_none_or(|block| block.next == pages) {
+                let full = std::mem::replace(&mut self.block, log.borrow());
+                self.note_empty(full.map(|block| block.id));
             }
-            let (block, at) = self.block?;
+            let Filled { id, life, next: at } = self.block?;
             let buffer = self.take_buffer(shape.geometry.block_bytes)?;
             let room = (buffer.len() / SECTOR_BYTES) as u32;
             let room = room.min(pages - at);
-            self.block = Some((block, at + room));
+            let next = at + room;
+            self.block = Some(Filled { id, life, next });
             self.filling = Some(Chunk {
-                block,
+                block: id,
+                life,
                 at,
                 room,
                 len: 0,
@@ -260,8 +291,8 @@ impl<B: Buffer> Pages<B> {
         };
         if chunk.len < chunk.room {
             // The next starts where this one ends.
-            if let Some((_, next)) = self.block.as_mut().filter(|(block, _)| *block == chunk.block) {
-                *next -= chunk.room - chunk.len;
+            if let Some(block) = self.block.as_mut().filter(|block| block.id == chunk.block) {
+                block.next -= chunk.room - chunk.len;
             }
             chunk.room = chunk.len;
         }
@@ -288,7 +319,7 @@ impl<B: Buffer> Pages<B> {
     /// Notes a block that is not filled any more, if no page of it is wanted.
     fn note_empty(&mut self, block: Option<u32>) {
         let Some(id) = block else { return };
-        let is_filled = self.block.is_some_and(|(filled, _)| filled == id);
+        let is_filled = self.block.is_some_and(|filled| filled.id == id);
         let is_written = !self
             .full
             .iter()
@@ -336,7 +367,7 @@ impl<B: Buffer> MapSpace for MappingLog<B> {
         let chunk = state.open_chunk(self, shape)?;
         let number = chunk.block * shape.pages_per_block() + chunk.at + chunk.len;
         let mut sector = [0; SECTOR_BYTES];
-        sector[..HEADER_BYTES].copy_from_slice(&shape.header(number, payload));
+        sector[..HEADER_BYTES].copy_from_slice(&shape.header(number, chunk.life, payload));
         sector[HEADER_BYTES..].copy_from_slice(payload);
         // SAFETY: under the lock nobody else puts, and nobody was told of this page yet, so nobody reads it.
         unsafe { (chunk.buffer).put(chunk.len as usize * SECTOR_BYTES, Payload::Bytes(&sector)) };
@@ -399,22 +430,37 @@ impl<B: Buffer> MappingLog<B> {
         }
     }
 
-    fn borrow(&self) -> Option<u32> {
-        match self.store.get() {
-            Some(store) => store.borrow(),
-            None => self.recovering.get()?.free.lock().pop_front(),
+    fn borrow(&self) -> Option<Filled> {
+        if let Some(store) = self.store.get() {
+            return store.borrow();
         }
+        let mut borrowed = self.recovering.get()?.borrowed.lock();
+        let id = borrowed.free.pop_front()?;
+        let life = borrowed.next;
+        borrowed.next += 1;
+        borrowed.lives[id as usize] = life;
+        Some(Filled { id, life, next: 0 })
+    }
+
+    /// The sequence that a block of pages was borrowed with.
+    fn life_of(&self, block: u32) -> Option<u64> {
+        if let Some(store) = self.store.get() {
+            let info = store.blocks.get(block as usize)?;
+            return Some(info.sequence.load(Ordering::Acquire));
+        }
+        let borrowed = self.recovering.get()?.borrowed.lock();
+        borrowed.lives.get(block as usize).copied()
     }
 
     /// Prepares for mappings that a start finds: `sequences` are those of the blocks that count, `named` the pages that the
-    /// checkpoint names, and `free` the blocks that are neither of these nor anything else.
+    /// checkpoint names, and the blocks of `lent.free` neither of these nor anything else.
     pub(crate) fn recover(
         &self,
         geometry: Geometry,
         cache_id: u64,
         sequences: Box<[u64]>,
         named: impl Iterator<Item = PageNumber>,
-        mut free: VecDeque<u32>,
+        mut lent: Borrowed,
     ) {
         let shape = Shape { geometry, cache_id };
         let mut state = self.state.lock();
@@ -426,12 +472,12 @@ impl<B: Buffer> MappingLog<B> {
             }
         }
         state.checkpoints_kept = [Some(0), None];
-        free.retain(|id| !state.wanted.contains_key(id));
+        lent.free.retain(|id| !state.wanted.contains_key(id));
         drop(state);
         let recovering = Recovering {
             shape,
             sequences,
-            free: Mutex::new(free),
+            borrowed: Mutex::new(lent),
         };
         if self.recovering.set(recovering).is_err() {
             unreachable!("a cache is opened once");
@@ -548,7 +594,7 @@ impl<B: Buffer> MappingLog<B> {
     fn borrowed_bytes(&self) -> u64 {
         let Some(shape) = self.shape() else { return 0 };
         let state = self.state.lock();
-        let filled = state.block.filter(|(id, _)| !state.wanted.contains_key(id));
+        let filled = state.block.filter(|block| !state.wanted.contains_key(&block.id));
         (state.wanted.len() + state.empty.len() + usize::from(filled.is_some())) as u64
             * shape.geometry.block_bytes
     }
@@ -615,7 +661,7 @@ impl<B: Buffer> FlashStore<B> {
             invalidated.ignore_bits(64 - identity_bits);
             invalidated.forget_before(structure.next_sequence);
             drop(invalidated);
-            let filled = state.block.map(|(id, _)| id);
+            let filled = state.block.map(|block| block.id);
             let empty = state.empty.iter().map(|(id, _)| *id);
             let unwritten = state.full.iter().map(|chunk| chunk.block);
             let all = state
@@ -628,9 +674,16 @@ impl<B: Buffer> FlashStore<B> {
             for id in all {
                 let info = &self.blocks[id as usize];
                 if info.state() == State::Free {
+                    if let Some(life) = log.life_of(id) {
+                        info.sequence.store(life, Ordering::Relaxed);
+                    }
                     info.set_state(State::Mappings);
                     structure.free.retain(|free| *free != id);
                 }
+            }
+            if let Some(recovering) = log.recovering.get() {
+                let next = recovering.borrowed.lock().next;
+                structure.next_sequence = structure.next_sequence.max(next);
             }
         }
         drop(state);
@@ -795,7 +848,9 @@ impl<B: Buffer> MappingLog<B> {
     /// The page that stands at `at` in what was read, if it is that page.
     fn checked(&self, page: PageNumber, buffer: &Arc<B>, at: usize) -> Option<MappingBytes<B>> {
         let sector = buffer.bytes(at, SECTOR_BYTES)?;
-        self.shape()?.is_page(page, sector).then(|| MappingBytes {
+        let shape = self.shape()?;
+        let life = self.life_of(shape.place(page).0)?;
+        shape.is_page(page, life, sector).then(|| MappingBytes {
             buffer: Arc::clone(buffer),
             at,
         })

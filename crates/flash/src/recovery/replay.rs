@@ -8,7 +8,7 @@ use crate::checkpoint::{Head, StreamReader};
 use crate::footer::Trailer;
 use crate::layout::LayoutOptions;
 use crate::log::{self, LogEnd, LogKind, LogRecord};
-use crate::mapping_log::MappingLog;
+use crate::mapping_log::{Borrowed, MappingLog};
 use crate::queue::SavedPlace;
 use crate::store::{SavedRanks, SealedBlock, VirtualCache};
 use crate::superblock::{CheckpointRef, Superblock};
@@ -334,12 +334,20 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                 pages.extend(shard.cascade().into_iter().flat_map(|shard| shard.pages()))
             });
         }
+        let rows = &snapshot.head.rows;
+        let lent = Borrowed {
+            free,
+            lives: (0..geometry.blocks as usize)
+                .map(|id| rows.get(id).map_or(0, |row| row.sequence))
+                .collect(),
+            next: found.next_sequence.max(1),
+        };
         log.recover(
             geometry,
             self.superblock.cache_id,
             sequences.into(),
             pages.into_iter(),
-            free,
+            lent,
         );
     }
 
