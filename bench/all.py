@@ -3,7 +3,7 @@
 
     python3 bench/all.py [--quick] [--pairs N] [--seconds S] [--dir DIR] [--no-build] [--no-cgroup] [ROW ...]
 
-Takes about an hour on an otherwise idle machine. Each row is a script of its own, whose text says what is measured and how; a
+Takes about two hours on an otherwise idle machine. Each row is a script of its own, whose text says what is measured and how; a
 script that fails does not stop the others, and makes the exit status 1.
 """
 
@@ -29,6 +29,11 @@ ROWS = {
     "flash_fill": (),
     "dram_per_item": (),
     "ripq_throughput": (),
+    "cascade_dram": (),
+    "cascade_gets": ("seconds",),
+    "cascade_two_phase": ("seconds",),
+    "cascade_p99": ("seconds",),
+    "cascade_traces": (),
 }
 
 

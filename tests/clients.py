@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""Real memcached clients against a server: memccapable, memcaslap with verification, pymemcache."""
+"""Real memcached clients against a server: memccapable, memcaslap with verification, pymemcache.
+
+    tests/clients.py [--seconds 10] [--dram 64MiB] [-- FLAG OF THE SERVER ...]
+"""
 
 import argparse
 import re
@@ -73,14 +76,16 @@ def pymemcache(server):
 
 
 def test():
-    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--seconds", type=int, default=10, help="how long memcaslap runs")
+    arguments.add_argument("--dram", default="64MiB")
+    arguments.add_argument("extra", nargs="*", help="more flags for the server, after --")
     arguments = arguments.parse_args()
     for tool in ("memccapable", "memcaslap"):
         if shutil.which(tool) is None:
             raise Failure(f"expected {tool} (Debian's libmemcached-tools); it is not installed")
     with Directory("clients") as directory:
-        with Server(directory, "--dram", "64MiB", "--flash-size", "256MiB") as server:
+        with Server(directory, "--dram", arguments.dram, "--flash-size", "256MiB", *arguments.extra) as server:
             memccapable(server)
             pymemcache(server)
             memcaslap(server, arguments.seconds)

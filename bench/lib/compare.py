@@ -64,6 +64,7 @@ class Comparison:
         self.commit = machine.commit()
         self.pairs = max(1, arguments.pairs)
         self.runs = {"pumice": [], "peer": []}
+        self.disturbed = []
         self.sides = {}
         self.rows = []
         self.notes = []
@@ -89,12 +90,11 @@ class Comparison:
         return MemoryGroup(mib << 20, name)
 
     def turns(self, pumice, peer, show):
-        """Runs both sides in turns. Each is a function of the turn's number that returns its figures; `show` makes a line
-        of text of them."""
-        self.disturbed = []
+        """Runs both sides in turns. Each is a function of the turn's number that returns its figures, or nothing where a row has
+        no peer; `show` makes a line of text of them."""
         for turn in range(self.pairs):
             for name, side in (("pumice", pumice), ("peer", peer)):
-                if self.arguments.only not in (None, name):
+                if side is None or self.arguments.only not in (None, name):
                     continue
                 with self._watched() as conditions:
                     figures = side(turn)

@@ -3,6 +3,7 @@
 //! The scripts in `bench/` call it in turns, pinned to one core. Each subcommand makes its own file or directory anew.
 
 mod foyer_side;
+mod gets;
 mod measure;
 mod pumice_side;
 mod replay;
@@ -34,6 +35,8 @@ enum Command {
     PumiceFill(FillArgs),
     /// A trace through a flash layout, look-aside
     PumiceReplay(ReplayArgs),
+    /// Gets of small items under layout fifo and one index, as lines on stdin say
+    PumiceGets(GetsArgs),
 }
 
 /// A workload and its budget.
@@ -189,6 +192,31 @@ struct ReplayArgs {
     depth: usize,
 }
 
+#[derive(Args)]
+struct GetsArgs {
+    /// The file of the flash tier; removed first
+    #[arg(long)]
+    path: PathBuf,
+    /// MiB of flash
+    #[arg(long)]
+    flash_mib: u64,
+    /// Number of keys; each is set once at first
+    #[arg(long)]
+    keys: u64,
+    /// Bytes of a value
+    #[arg(long, default_value_t = 300)]
+    size: u64,
+    /// full or cascade
+    #[arg(long)]
+    index: String,
+    /// Of a cascade index: mappings in DRAM for each on flash
+    #[arg(long, default_value_t = 0.06)]
+    tier1: f64,
+    /// With index cascade: two-phase, which writes hot items again, or evict
+    #[arg(long, default_value = "two-phase")]
+    reclaim: String,
+}
+
 fn main() -> anyhow::Result<()> {
     let result = match Cli::parse().command {
         Command::PumiceHits(args) => pumice_side::hits(&args)?,
@@ -196,6 +224,7 @@ fn main() -> anyhow::Result<()> {
         Command::PumiceReads(args) => pumice_side::reads(&args)?,
         Command::PumiceFill(args) => pumice_side::fill(&args)?,
         Command::PumiceReplay(args) => replay::replay(&args)?,
+        Command::PumiceGets(args) => gets::gets(&args)?,
     };
     println!("{result}");
     Ok(())

@@ -105,9 +105,13 @@ impl Side {
         Ok(())
     }
 
-    /// Sets every key once, waiting until each has its copy on flash.
-    async fn preload(&self, workload: &Workload) -> anyhow::Result<()> {
-        for (done, key) in (1u64..).zip(workload.keys()) {
+    /// Sets keys, waiting until each has its copy on flash.
+    pub fn fill(&self, workload: &Workload, keys: impl Iterator<Item = u64>) -> anyhow::Result<()> {
+        self.block_on(self.preload(workload, keys))?
+    }
+
+    async fn preload(&self, workload: &Workload, keys: impl Iterator<Item = u64>) -> anyhow::Result<()> {
+        for (done, key) in (1u64..).zip(keys) {
             self.set(key, workload).await?;
             if done.is_multiple_of(SETS_PER_TURN) {
                 self.let_background_run(false).await?;
@@ -174,7 +178,7 @@ fn as_served() -> anyhow::Result<LayoutOptions> {
     Ok(LayoutOptions::new(Layout::Ripq, None, None, None)?)
 }
 
-fn check(workload: &Workload, key: u64, object: &Object<AlignedBuf>) -> anyhow::Result<()> {
+pub fn check(workload: &Workload, key: u64, object: &Object<AlignedBuf>) -> anyhow::Result<()> {
     let mut parts = object.parts();
     match (parts.next(), parts.next()) {
         (Some(Payload::Bytes(value)), None) => workload.check(key, value),
@@ -194,7 +198,7 @@ struct Run {
     failed: RefCell<Option<anyhow::Error>>,
 }
 
-fn bump(counter: &Cell<u64>) {
+pub fn bump(counter: &Cell<u64>) {
     counter.set(counter.get() + 1);
 }
 
@@ -285,7 +289,7 @@ pub fn hits(args: &HitsArgs) -> anyhow::Result<Value> {
         options(args.dram_mib, args.flash_mib, None, as_served()?)?,
     )?;
     let requests = RefCell::new(workload.requests());
-    side.block_on(side.preload(&workload))??;
+    side.fill(&workload, workload.keys())?;
     let run = Rc::new(Run {
         side,
         workload,
@@ -347,7 +351,7 @@ pub fn reads(args: &ReadsArgs) -> anyhow::Result<Value> {
     let workload = Workload::new(args.items, 0.0, (args.size, args.size))?;
     let options = no_dram_tier(options(256, args.flash_mib, None, as_served()?)?);
     let side = Side::open(&args.path, args.flash_mib, options)?;
-    side.block_on(side.preload(&workload))??;
+    side.fill(&workload, workload.keys())?;
     let keys: Vec<u64> = workload.keys().collect();
     let before = side.cache.stats();
     let shared = Rc::new(Reads {

@@ -46,6 +46,17 @@ impl Workload {
             .map(|rank| self.generator.key_of_rank(rank))
     }
 
+    /// All keys, in an order that has nothing to do with how popular they are.
+    pub fn keys_shuffled(&self) -> impl Iterator<Item = u64> {
+        let ranks = self.generator.ranks();
+        // A prime beyond every number of keys: each rank comes once.
+        const STEP: u128 = 1_099_511_627_791;
+        (0..ranks).map(move |n| {
+            let rank = (u128::from(n) * STEP % u128::from(ranks)) as u64;
+            self.generator.key_of_rank(rank + 1)
+        })
+    }
+
     /// The size of a key's value in bytes.
     pub fn size(&self, key: u64) -> usize {
         let (first, last) = self.sizes;

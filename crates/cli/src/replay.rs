@@ -64,9 +64,14 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "SIZE")]
     block_size: Option<Size>,
 
-    /// Where mappings are: full (all in DRAM; auto is that), or cascade (hot ones in DRAM, the rest on flash; with --layout fifo)
+    /// Where mappings are: full (all in DRAM; auto is that), or cascade (hot ones in DRAM, the rest on flash)
     #[arg(long, value_name = "auto|full|cascade", default_value = "auto")]
     index: String,
+
+    /// With --index cascade and --layout fifo, what a reclaim does: two-phase writes again what was asked for since it was written,
+    /// evict does not
+    #[arg(long, value_name = "two-phase|evict", default_value = "two-phase")]
+    reclaim: String,
 
     /// With --index cascade: mappings in DRAM for each on flash, above 0 and at most 1
     #[arg(long, value_name = "SHARE", default_value_t = 0.06)]
@@ -166,7 +171,7 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
 fn check_built(args: &ReplayArgs) -> anyhow::Result<()> {
     match args.index.as_str() {
         "auto" | "full" => {}
-        "cascade" if args.layout == "fifo" => {
+        "cascade" if args.layout != "exact" => {
             if !(args.tier1 > 0.0 && args.tier1 <= 1.0) {
                 return Err(usage(format!(
                     "--tier1 {}: not a share above 0, up to 1",
@@ -175,10 +180,7 @@ fn check_built(args: &ReplayArgs) -> anyhow::Result<()> {
             }
         }
         "cascade" => {
-            return Err(usage(format!(
-                "--index `cascade` with --layout `{}`: not built yet; use --layout fifo",
-                args.layout
-            )));
+            return Err(usage("--index cascade with --layout exact: that has no index"));
         }
         other => {
             return Err(usage(format!(
@@ -196,8 +198,18 @@ fn layout(args: &ReplayArgs) -> anyhow::Result<LayoutOptions> {
             args.layout
         ))
     })?;
-    LayoutOptions::new(name, args.policy.as_deref(), Some(args.alpha), args.theta)
-        .map_err(|error| usage(error.to_string()))
+    let keeps_hot = match args.reclaim.as_str() {
+        "two-phase" => true,
+        "evict" => false,
+        other => {
+            return Err(usage(format!(
+                "--reclaim `{other}`: no such reclaim (two-phase, evict)"
+            )));
+        }
+    };
+    let options = LayoutOptions::new(name, args.policy.as_deref(), Some(args.alpha), args.theta)
+        .map_err(|error| usage(error.to_string()))?;
+    Ok(LayoutOptions { keeps_hot, ..options })
 }
 
 fn missing_sizes(args: &ReplayArgs, is_exact: bool) -> anyhow::Result<MissingSizes> {

@@ -90,7 +90,11 @@ settings! {
     /// Logical occupancy. Ripq: objects in the last 1 - theta of the queue are not kept when their block goes [default: 1]; sipq: the
     /// share of the flash that the queue of keys may have [default: 0.5]. Less means fewer writes and fewer hits
     theta "theta" "FRACTION",
-    /// Where the index lives: auto or full [default: auto]
+    /// With layout fifo and index cascade, what a reclaim does: two-phase (writes again what was asked for since it was written)
+    /// or evict [default: two-phase]
+    reclaim "reclaim" "HOW",
+    /// Where mappings are: full (all in DRAM), cascade (hot ones in DRAM, the rest on flash), or auto (full where the budget holds
+    /// that for objects of 300 bytes) [default: auto, or what the flash was made with]
     index "index" "NAME",
     /// When an object is written to flash: insertion, or eviction (from DRAM) [default: insertion]
     flash_write "flash-write" "WHEN",

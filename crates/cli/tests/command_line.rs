@@ -41,7 +41,11 @@ fn bad_usage_ends_with_2_and_says_what_is_wrong() {
             &["--policy `slru-3`", "layout fifo"],
         ),
         ("serve --theta 1.5", &["--theta `1.5`", "0 to 1"]),
-        ("serve --index cascade", &["--index `cascade`", "layout fifo"]),
+        ("serve --index half", &["--index `half`", "auto, full, cascade"]),
+        (
+            "serve --reclaim never",
+            &["--reclaim `never`", "two-phase, evict"],
+        ),
         ("serve --http 127.0.0.1:0", &["--http"]),
         ("serve --nbd 127.0.0.1:0", &["--nbd"]),
         ("serve --dram 64MB", &["--dram `64MB`", "64MiB"]),

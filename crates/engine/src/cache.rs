@@ -16,6 +16,7 @@ use pumice_memory::{Buffer, PAGE_BYTES, PagePool, SegmentPool};
 use pumice_tier::{DramShape, DramShard, DramTier, Ghost};
 use pumice_world::{Clock, Spawner};
 use std::rc::Rc;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
 /// What one thread brings along: its handle on the device, the time, and somewhere to run background work.
@@ -74,7 +75,12 @@ pub(crate) struct Inner<B> {
     /// DRAM of a cascade index for what is on flash from which on blocks are given up, in bytes; 0: no bound.
     pub(crate) index_heap_max: u64,
     pub(crate) lockstep: bool,
+    /// Lookups that went to flash, by the reads of each that had to wait for each other; the last for that many and more.
+    pub(crate) rounds: [AtomicU64; ROUNDS],
 }
+
+/// Numbers of rounds that are told apart.
+pub const ROUNDS: usize = 10;
 
 impl<B: Buffer> Inner<B> {
     pub(crate) fn store(&self) -> &FlashStore<B> {
@@ -239,6 +245,7 @@ impl<D: Device + Clone> ObjectCache<D> {
             pages_low,
             // What is given up is free when its partitions have been reorganised.
             index_heap_max: options.index_heap_bytes as u64 / 4 * 3,
+            rounds: [const { AtomicU64::new(0) }; ROUNDS],
             lockstep: options.lockstep,
         })
     }

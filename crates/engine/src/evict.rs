@@ -71,7 +71,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         };
         let now = cx.now();
         inner.tier.visit(&segment, |address, record, home| {
-            inner.evict_item(now, segment.queue, address, record, home);
+            inner.evict_item(cx, now, segment.queue, address, record, home);
         });
         inner.tier.recycle(segment, surrender);
         if surrender {
@@ -119,7 +119,8 @@ impl<D: Device + Clone> ObjectCache<D> {
                 let (record, _) = inner.tier.read(address);
                 let parts = record.parts();
                 // Under one tag flash has room for one key; the first stays.
-                if shard.flash.get(hash).is_none() && inner.append_locked(&mut shard, hash, &parts, None) != 0
+                if shard.flash.get(hash).is_none()
+                    && inner.append_locked(cx, &mut shard, hash, &parts, None) != 0
                 {
                     shard.dram.remove(hash, address);
                 }
@@ -139,7 +140,15 @@ impl<B: Buffer> Inner<B> {
     }
 
     /// Decides over one item of a segment that is being emptied.
-    fn evict_item(&self, now: u32, queue: Queue, address: u64, record: &Record<B>, home: u64) {
+    fn evict_item<D: Device<Buf = B>>(
+        &self,
+        cx: &Cx<D>,
+        now: u32,
+        queue: Queue,
+        address: u64,
+        record: &Record<B>,
+        home: u64,
+    ) {
         let parts = record.parts();
         let hash = self.hasher.hash(&PartId::of(&parts));
         let mut shard = self.lock(hash);
@@ -179,7 +188,7 @@ impl<B: Buffer> Inner<B> {
             self.ghost.lock().insert(hash);
         }
         // Flash has no copy: this is the moment to write one. A stranger of the same tag that is there stays there.
-        if shard.flash.get(hash).is_some() || self.append_locked(&mut shard, hash, &parts, None) == 0 {
+        if shard.flash.get(hash).is_some() || self.append_locked(cx, &mut shard, hash, &parts, None) == 0 {
             self.books.evicted.add(bytes);
         }
     }

@@ -1,17 +1,18 @@
 //! Looking up and reading.
 
-use crate::cache::{Cx, Inner, ObjectCache};
+use crate::cache::{Cx, Inner, ObjectCache, ROUNDS};
 use crate::large::LargeLookup;
 use crate::object::{Object, Tier};
 use crate::part::PartId;
 use crate::shards::Shard;
 use crate::update::Reads;
 use pumice_device::Device;
-use pumice_flash::{Gone, Layout, ReadFault, Record, SliceId, Source};
+use pumice_flash::{Gone, ReadFault, Record, SliceId, Source};
 use pumice_index::cascade::{Plan, Resolved};
 use pumice_index::{KeyHash, Location, Lookup as IndexLookup};
 use pumice_memory::{Buffer, SECTOR_BYTES};
 use pumice_tier::Queue;
+use std::sync::atomic::Ordering;
 
 /// Times that the mapping's pages may have moved while they were read.
 const MOVES_MAX: usize = 16;
@@ -213,7 +214,21 @@ impl<D: Device + Clone> ObjectCache<D> {
         &self,
         cx: &Cx<D>,
         part: &PartId<'_>,
+        flash: FlashLookup,
+    ) -> Option<Seen<D::Buf>> {
+        let mut rounds = 0;
+        let seen = self.fetch_counting(cx, part, flash, &mut rounds).await;
+        self.inner.rounds[rounds.min(ROUNDS - 1)].fetch_add(1, Ordering::Relaxed);
+        seen
+    }
+
+    /// `rounds` goes up with each read that had to wait for the one before.
+    async fn fetch_counting(
+        &self,
+        cx: &Cx<D>,
+        part: &PartId<'_>,
         mut flash: FlashLookup,
+        rounds: &mut usize,
     ) -> Option<Seen<D::Buf>> {
         let inner = &*self.inner;
         // The mapping may change while the read is under way: look again, a few times, then call it a miss.
@@ -222,7 +237,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         while attempt < LOOKUPS_MAX {
             let place = match flash.at {
                 At::Record(place) => place,
-                At::Mapping(plan) => match self.locate_on_flash(cx, part, flash.hash, &plan).await {
+                At::Mapping(plan) => match self.locate_on_flash(cx, part, flash.hash, &plan, rounds).await {
                     Part::Hit(seen) => return Some(seen),
                     Part::Miss => return None,
                     Part::Flash(FlashLookup {
@@ -238,6 +253,7 @@ impl<D: Device + Clone> ObjectCache<D> {
                     Part::Flash(_) => return None,
                 },
             };
+            *rounds += 1;
             match inner
                 .store()
                 .read_device(&cx.device, place.location, place.sequence)
@@ -291,9 +307,11 @@ impl<D: Device + Clone> ObjectCache<D> {
         part: &PartId<'_>,
         hash: KeyHash,
         plan: &Plan,
+        rounds: &mut usize,
     ) -> Part<D::Buf> {
         let inner = &*self.inner;
         inner.store().count_mapping_round();
+        *rounds += 1;
         let pages = inner.store().read_mappings(&cx.device, plan.pages()).await;
         let found = {
             let mut shard = inner.lock(hash);
@@ -501,7 +519,7 @@ impl<B: Buffer> Inner<B> {
 
     /// Whether the flash layout wants to know of hits.
     fn ranks_hits(&self) -> bool {
-        self.store().layout().layout != Layout::Fifo
+        self.store().ranks_hits()
     }
 
     /// Tells the flash layout that an object of this size was used, or a part of one.

@@ -137,7 +137,7 @@ impl<B: Buffer> Mappings for Inner<B> {
         if is_exact || why == Gone::Corrupt {
             self.store().forget(Some(hash), mapping);
         } else {
-            self.store().forget_some(mapping);
+            self.store().forget_some(hash, mapping);
         }
         if !shard.dram.has_home(&self.tier, hash, home) {
             self.gone(why, u64::from(location.len));
@@ -148,17 +148,20 @@ impl<B: Buffer> Mappings for Inner<B> {
     fn move_copy(
         &self,
         hash: KeyHash,
-        from: Location,
+        from: Mapping,
         append: impl FnOnce(Mapping) -> Option<Mapping>,
     ) -> bool {
         let mut shard = self.lock(hash);
-        let Some(mapping) = shard.flash.live(hash, from) else {
+        let Some(mapping) = self.store().live_or_last(&shard.flash, hash, from) else {
             return true;
         };
         let Some(to) = append(mapping) else { return false };
-        let old_home = self.home(from);
-        let moved = shard.flash.compare_and_set(hash, from, to);
-        debug_assert!(moved.is_some(), "seen under the same lock");
+        let old_home = self.home(from.location);
+        if shard.flash.set(hash, to).is_err() {
+            // A cascade that has no room for it, and no mapping of the key any more.
+            self.store().forget(Some(hash), to);
+            return true;
+        }
         // An item in DRAM names its copy's place in a header that readers may look at: it is written anew.
         if let Some((address, frequency)) = shard.dram.at_home(&self.tier, hash, old_home) {
             let (record, _) = self.tier.read(address);
@@ -171,6 +174,11 @@ impl<B: Buffer> Mappings for Inner<B> {
             };
         }
         true
+    }
+
+    fn is_hot(&self, hash: KeyHash, location: Location) -> bool {
+        let shard = self.lock(hash);
+        shard.dram.has_home(&self.tier, hash, self.home(location))
     }
 
     fn account_rest(&self, objects: u64, bytes: u64) {

@@ -1,11 +1,12 @@
 //! Figures of a running cache.
 
 use crate::books::BooksSnapshot;
-use crate::cache::ObjectCache;
+use crate::cache::{ObjectCache, ROUNDS};
 use pumice_device::Device;
 use pumice_flash::FlashCounts;
 use pumice_index::Mapping;
 use pumice_index::cascade::CascadeCounts;
+use std::sync::atomic::Ordering;
 
 /// Figures at one moment. All sizes are bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,6 +29,8 @@ pub struct Stats {
     pub cascade: CascadeCounts,
     /// DRAM of a cascade index beside its partitions.
     pub mapping_dram_bytes: u64,
+    /// Lookups that went to flash, by the reads of each that had to wait for each other; the last are of that many and more.
+    pub rounds: [u64; ROUNDS],
     /// Flash of the blocks that hold mappings.
     pub mapping_flash_bytes: u64,
     /// DRAM of the DRAM tier's table.
@@ -114,6 +117,7 @@ impl<D: Device> ObjectCache<D> {
         stats.blocks_open = open as u64;
         stats.blocks_checkpoint = checkpoint as u64;
         (stats.log_used, stats.log_slots) = store.log_usage();
+        stats.rounds = std::array::from_fn(|at| inner.rounds[at].load(Ordering::Relaxed));
         stats
     }
 

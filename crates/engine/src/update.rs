@@ -100,10 +100,7 @@ impl<D: Device + Clone> ObjectCache<D> {
             };
             let outcome = match (decide(object.as_ref()), &object) {
                 (Action::Keep, _) | (Action::SetMeta(_), None) => return Outcome::Kept,
-                (Action::Delete, None) => {
-                    self.inner.void_unsure(cx, key);
-                    return Outcome::Kept;
-                }
+                (Action::Delete, None) => self.void_if(cx, key, place),
                 (Action::Store { value, meta }, old) => {
                     let old = old.as_ref().and_then(|old| Manifest::decode(&old.head));
                     self.store_if(cx, key, place, &value, meta, old).await
@@ -204,6 +201,23 @@ impl<D: Device + Clone> ObjectCache<D> {
             Ok(version) => Outcome::Stored { version },
             Err(reason) => Outcome::Rejected(reason),
         })
+    }
+
+    /// A key that was not found is to be gone: where flash may have a copy all the same, one that could not be read or was taken
+    /// for another's, it is void from now on. `None` where there is one now.
+    fn void_if(&self, cx: &Cx<D>, key: &[u8], place: Place) -> Option<Outcome> {
+        let inner = &*self.inner;
+        let hash = inner.hasher.hash(&PartId::object(key));
+        let mut shard = inner.lock(hash);
+        if !self.is_still(&shard, hash, key, place) {
+            return None;
+        }
+        if shard.flash.is_unsure(hash) {
+            let version = inner.store().next_version();
+            inner.store().invalidate_unknown(&cx.device, hash, version);
+            shard.flash.remove(hash);
+        }
+        Some(Outcome::Kept)
     }
 
     fn delete_if(&self, cx: &Cx<D>, key: &[u8], place: Place, object: &Object<D::Buf>) -> Option<Outcome> {

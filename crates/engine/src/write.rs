@@ -109,18 +109,6 @@ impl<D: Device + Clone> ObjectCache<D> {
 }
 
 impl<B: Buffer> Inner<B> {
-    /// A key that was not found is to be gone: where flash may have a copy all the same, one that could not be read or was taken for
-    /// another's, it is void from now on.
-    pub(crate) fn void_unsure<D: Device<Buf = B>>(&self, cx: &Cx<D>, key: &[u8]) {
-        let hash = self.hasher.hash(&PartId::object(key));
-        let mut shard = self.lock(hash);
-        if shard.flash.is_unsure(hash) {
-            let version = self.store().next_version();
-            self.store().invalidate_unknown(&cx.device, hash, version);
-            shard.flash.remove(hash);
-        }
-    }
-
     /// The longest value that is one record, for a key of this length.
     pub(crate) fn slice_bytes(&self, key: &[u8]) -> usize {
         let record_max = usize::try_from(self.store().record_max()).expect("at most 1 MiB");
@@ -197,16 +185,14 @@ impl<B: Buffer> Inner<B> {
         };
         // A write is a hit on what it replaces, as far as flash knows of that.
         let store = self.store();
-        let rank = shard
-            .flash
-            .mapping(hash)
-            .map(|old| store.rank_again(hash, old, self.object_bytes(&parts)));
+        let old = shard.flash.mapping(hash);
+        let rank = store.rank_again(hash, old, self.object_bytes(&parts));
         for gone in self.clear_part(cx, shard, hash, &PartId::of(&parts), void_below) {
             self.books.overwritten.add(gone);
         }
         let mut home = 0;
         if self.flash_write == FlashWrite::Insertion || self.tier.segments() == 0 {
-            home = self.append_locked(shard, hash, &parts, rank);
+            home = self.append_locked(cx, shard, hash, &parts, Some(rank));
         }
         let in_dram = self.tier.segments() > 0
             && match self.tier.write(self.queue_for(hash), &parts, home) {
@@ -215,7 +201,7 @@ impl<B: Buffer> Inner<B> {
             };
         // An item that DRAM cannot hold goes to flash whatever the setting.
         if !in_dram && home == 0 {
-            home = self.append_locked(shard, hash, &parts, rank);
+            home = self.append_locked(cx, shard, hash, &parts, Some(rank));
         }
         if in_dram || home != 0 {
             Ok(parts.version)
@@ -227,8 +213,9 @@ impl<B: Buffer> Inner<B> {
 
     /// Appends a record to flash and maps it; 0 where there is no room for either, else its home.
     /// Without a rank it is a new object's.
-    pub(crate) fn append_locked(
+    pub(crate) fn append_locked<D: Device<Buf = B>>(
         &self,
+        cx: &Cx<D>,
         shard: &mut Shard,
         hash: KeyHash,
         parts: &RecordParts<'_>,
@@ -247,7 +234,7 @@ impl<B: Buffer> Inner<B> {
                 self.home(appended.mapping.location)
             }
             Err(_) => {
-                self.store().strike(appended.mapping);
+                self.store().strike(&cx.device, hash, appended.mapping);
                 self.store().forget(Some(hash), appended.mapping);
                 0
             }

@@ -3,7 +3,9 @@
 
 mod common;
 
-use common::{Entry, Model, Random, Rig, Weights, cascade, check_get, key, ripq, sipq, step};
+use common::{
+    Entry, Model, Random, Rig, Weights, cascade, cascade_layouts, check_get, key, ripq, sipq, step,
+};
 use pumice::{CacheOptions, FlashWrite, HashLimit, Layout, Tier};
 use pumice_device::{CrashPoint, FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_world::ManualClock;
@@ -303,6 +305,15 @@ fn crash_everywhere_with(seed: u64, options: CacheOptions, flash_bytes: u64, loa
     );
 }
 
+/// A longer workload on 2 MiB of flash, with a crash at every other point.
+fn crash_at_every_other_point(seed: u64, options: CacheOptions) {
+    let load = Load {
+        stride: 2,
+        ..load(1_000)
+    };
+    crash_everywhere_with(seed, options, 2 << 20, &load);
+}
+
 #[test]
 fn a_crash_at_every_write_brings_back_only_last_values() {
     crash_everywhere(1, 2 << 20, FlashWrite::Insertion, 2 << 20, 300);
@@ -366,21 +377,24 @@ fn blocks_that_are_reclaimed_again_and_again_bring_nothing_back_and_lose_nothing
 
 #[test]
 fn a_crash_at_every_write_under_a_cascade_index() {
-    for (seed, dram_bytes, flash_write) in [
-        (30, 2 << 20, FlashWrite::Insertion),
-        (31, 0, FlashWrite::Insertion),
-        (32, 640 << 10, FlashWrite::Eviction),
+    let [two_phase, plain, ripq, gdsf, sipq] = cascade_layouts();
+    for (seed, dram_bytes, flash_write, layout) in [
+        (30, 2 << 20, FlashWrite::Insertion, two_phase),
+        (31, 0, FlashWrite::Insertion, two_phase),
+        (32, 640 << 10, FlashWrite::Eviction, plain),
+        (33, 2 << 20, FlashWrite::Insertion, ripq),
+        (34, 0, FlashWrite::Insertion, ripq),
+        (35, 0, FlashWrite::Insertion, gdsf),
+        (36, 640 << 10, FlashWrite::Eviction, sipq),
+        (37, 0, FlashWrite::Insertion, sipq),
     ] {
         let options = CacheOptions {
             index: cascade(),
+            layout,
             flash_write,
             ..options(dram_bytes)
         };
-        let load = Load {
-            stride: 2,
-            ..load(1_000)
-        };
-        crash_everywhere_with(seed, options, 2 << 20, &load);
+        crash_at_every_other_point(seed, options);
     }
 }
 
@@ -398,10 +412,6 @@ fn a_crash_at_every_write_under_ripq_and_sipq() {
             flash_write,
             ..options(dram_bytes)
         };
-        let load = Load {
-            stride: 2,
-            ..load(1_000)
-        };
-        crash_everywhere_with(seed, options, 2 << 20, &load);
+        crash_at_every_other_point(seed, options);
     }
 }

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Model, Random, Rig, Weights, cascade, check_get, key, ripq, sipq, step};
+use common::{Model, Random, Rig, Weights, cascade, cascade_layouts, check_get, key, ripq, sipq, step};
 use pumice::CacheOptions;
 use pumice_device::{FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_world::ManualClock;
@@ -22,8 +22,12 @@ fn options() -> CacheOptions {
 
 fn of_layout(seed: u64) -> CacheOptions {
     let mut options = options();
-    match seed % 4 {
-        3 => options.index = cascade(),
+    match seed % 8 {
+        layout @ 3..8 => {
+            options.index = cascade();
+            options.layout = cascade_layouts()[layout as usize - 3];
+            options.buffers_max = 10;
+        }
         1 => (options.layout, options.buffers_max) = (ripq(), 10),
         2 => options.layout = sipq(),
         _ => {}

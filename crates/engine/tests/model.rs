@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Model, Random, Rig, Weights, cascade, check_get, ripq, sipq, step};
+use common::{Model, Random, Rig, Weights, cascade, cascade_layouts, check_get, ripq, sipq, step};
 use pumice::{CacheOptions, FlashWrite, HashLimit, IndexOptions, Stats};
 use pumice_device::{MemDevice, MemMedium};
 use pumice_world::ManualClock;
@@ -113,11 +113,16 @@ fn run_cascade(seed: u64, run: Run) -> (Model, Stats) {
 #[test]
 fn under_a_cascade_index_every_hit_is_the_last_value_and_with_room_nothing_is_missing() {
     let mut reclaimed = 0;
-    for seed in 0..12 {
+    let layouts = cascade_layouts();
+    for seed in 0..15 {
         for dram_bytes in [0, 2 << 20] {
             let roomy = Run {
                 flash_bytes: 64 << 20,
-                options: options(dram_bytes),
+                options: CacheOptions {
+                    layout: layouts[seed as usize % layouts.len()],
+                    buffers_max: 10,
+                    ..options(dram_bytes)
+                },
                 keys: 400,
                 steps: 4_000,
                 must_hit: true,

@@ -39,7 +39,7 @@ struct Fill {
 
 /// What a block is written with.
 pub(crate) struct Composed {
-    /// The objects that were live.
+    /// The objects that the footer lists: those that were live, and with slots all.
     pub(crate) entries: Vec<FooterEntry>,
     /// `None` where nothing was live: there is nothing to write.
     pub(crate) trailer: Option<Trailer>,
@@ -105,11 +105,11 @@ impl<B: Buffer> OpenBlock<B> {
         hash: u64,
         parts: &RecordParts<'_>,
         len: usize,
-        note: u32,
         survivor: bool,
     ) -> Option<Appended<B>> {
         let len_bytes = u32::try_from(len).expect("records are at most 1 MiB");
         let mut fill = self.fill.lock();
+        let number = u32::try_from(fill.entries.len()).expect("a block has fewer than 2^32 bytes");
         let at = fill.at;
         if at + len + footer_len(fill.entries.len() + 1) > self.block_bytes {
             return None;
@@ -125,6 +125,7 @@ impl<B: Buffer> OpenBlock<B> {
             offset,
             len: len_bytes,
             expiry: parts.expiry,
+            number,
         });
         self.writers.fetch_add(1, Ordering::Relaxed);
         Some(Appended {
@@ -133,7 +134,7 @@ impl<B: Buffer> OpenBlock<B> {
                     offset: self.device_offset + at as u64,
                     len: len_bytes,
                 },
-                note,
+                note: 0,
             },
             block: Arc::clone(self),
         })

@@ -30,6 +30,8 @@ pub struct FooterEntry {
     pub len: u32,
     /// Unix seconds, 0 = never.
     pub expiry: u32,
+    /// Which of the entries it is, from 0; not written.
+    pub number: u32,
 }
 
 impl FooterEntry {
@@ -41,13 +43,14 @@ impl FooterEntry {
         out.extend_from_slice(&self.expiry.to_le_bytes());
     }
 
-    fn decode(fields: &mut Fields<'_>) -> Option<Self> {
+    fn decode(fields: &mut Fields<'_>, number: u32) -> Option<Self> {
         Some(Self {
             hash: fields.u64()?,
             version: fields.u64()?,
             offset: fields.u32()?,
             len: fields.u32()?,
             expiry: fields.u32()?,
+            number,
         })
     }
 }
@@ -202,7 +205,7 @@ pub fn decode_entries(
     }
     let mut fields = Fields(entries);
     let mut out = Vec::with_capacity(trailer.count as usize);
-    while let Some(entry) = FooterEntry::decode(&mut fields) {
+    while let Some(entry) = FooterEntry::decode(&mut fields, out.len() as u32) {
         let end = u64::from(entry.offset) + u64::from(entry.len);
         if entry.len == 0 || end > data_max as u64 {
             return None;
@@ -224,6 +227,7 @@ mod tests {
                 offset: n as u32 * 160,
                 len: 160,
                 expiry: n as u32 * 10,
+                number: n as u32,
             })
             .collect()
     }

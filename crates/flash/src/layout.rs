@@ -101,6 +101,8 @@ pub struct LayoutOptions {
     /// Logical occupancy θ: what stands in the last 1 - θ of the queue is not kept at a reclaim. In [0, 1].
     /// Under `sipq` the queue of keys may have this share of what the blocks can hold of objects.
     pub theta: f64,
+    /// Under `fifo` with a cascade index: whether a reclaim writes the objects again that were asked for since they were written.
+    pub keeps_hot: bool,
     /// Under `sipq` the most keys in DRAM, [`VIRTUAL_KEY_BYTES`](crate::VIRTUAL_KEY_BYTES) each.
     pub virtual_keys_max: usize,
 }
@@ -138,6 +140,7 @@ impl LayoutOptions {
             policy: policy(name).ok_or_else(|| wrong(&pumice_policy::POLICY_NAMES.join(", ")))?,
             alpha: alpha.unwrap_or(0.125),
             theta: theta.unwrap_or(theta_by_default),
+            keeps_hot: true,
             virtual_keys_max: usize::MAX,
         };
         if !(1.0 / 64.0..=0.5).contains(&options.alpha) {
@@ -190,6 +193,9 @@ pub(crate) struct Note {
 }
 
 impl Note {
+    /// Of an object that was just written.
+    pub(crate) const NEW: Note = Note { mark: 0, accesses: 1 };
+
     pub(crate) fn of(mapping: Mapping) -> Self {
         Self {
             mark: mapping.note & (MARKS - 1),

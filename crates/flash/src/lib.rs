@@ -32,7 +32,10 @@ pub use log::{LogKind, LogRecord};
 pub use mapping_log::{MappingBytes, MappingLog, mapping_log_bytes};
 pub use record::{Record, RecordHeader, RecordParts, SliceId};
 pub use recovery::{OpenError, OpenOptions, Recovered};
-pub use store::{Durability, FlashCounts, FlashStore, Rank, ReadFault, Source, VIRTUAL_KEY_BYTES, Work};
+pub use store::{
+    Durability, FlashCounts, FlashStore, INVALIDATED_SHARE, Rank, ReadFault, Source, VIRTUAL_KEY_BYTES, Work,
+    slot_bits,
+};
 pub use survivors::RECLAIM_READ_BYTES;
 
 use pumice_index::{IndexShard, KeyHash, Location, Mapping};
@@ -84,14 +87,19 @@ pub trait Mappings {
     /// Removes the mapping of `hash` if it is `location`, and accounts for it; true if it was.
     fn drop_copy(&self, hash: KeyHash, location: Location, why: Gone) -> bool;
 
-    /// Makes a survivor's copy live: if `hash` is mapped to `from`, calls `append` with the mapping, under the shard's lock, and maps
+    /// Makes a survivor's copy live: if `hash` is mapped to `from`, see [`FlashStore::live_or_last`], calls `append` with the mapping, under the shard's lock, and maps
     /// it to what that returns. False where `append` found no room; true also where the copy at `from` was dead already.
     fn move_copy(
         &self,
         hash: KeyHash,
-        from: Location,
+        from: Mapping,
         append: impl FnOnce(Mapping) -> Option<Mapping>,
     ) -> bool;
+
+    /// Whether more than the flash tier wants an object to stay: the DRAM tier has it, too.
+    fn is_hot(&self, _hash: KeyHash, _location: Location) -> bool {
+        false
+    }
 
     /// Removes every mapping into `offset..offset + len`, when nothing better than a sweep is possible; returns how many.
     fn sweep(&self, offset: u64, len: u64, why: Gone) -> u64;

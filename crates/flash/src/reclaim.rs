@@ -32,11 +32,11 @@ use crate::footer::{FooterEntry, Trailer, decode_entries};
 use crate::layout::Layout;
 use crate::log::LogKind;
 use crate::record::{Record, is_expired};
-use crate::store::{Claim, FlashStore, Moved, Order, State, Structure, Victim, add, give_turn};
+use crate::store::{Claim, FlashStore, Moved, Order, SlotKind, State, Structure, Victim, add, give_turn};
 use crate::survivors::Origin;
 use crate::{Gone, Mappings};
 use pumice_device::{Device, SECTOR_BYTES};
-use pumice_index::Location;
+use pumice_index::{Location, Mapping};
 use pumice_memory::Buffer;
 use std::sync::atomic::Ordering;
 
@@ -47,6 +47,13 @@ const EVICTIONS_MAX: usize = 16;
 
 /// Entries of a footer that are looked at before other tasks get their turn.
 pub(crate) const ENTRIES_PER_TURN: usize = 1024;
+
+/// With two-phase reclaim: so few free blocks are too few to wait for the copies of hot objects.
+const FREE_CRITICAL: usize = 2;
+/// With two-phase reclaim: so many victims in one piece of work were too hot to make room; the next goes whole.
+const HOT_ROUNDS_MAX: usize = 4;
+/// Under `sipq` it is after so many.
+const KEPT_ROUNDS_MAX: usize = 32;
 
 /// What becomes of a victim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,8 +98,8 @@ impl<B: Buffer> FlashStore<B> {
     ) {
         // Each round frees a block, or is one of the few that end with a moved victim.
         let rounds_max = self.geometry.blocks as usize * 2;
-        for _ in 0..rounds_max {
-            let Some((id, how)) = self.choose_victim(now, claim) else {
+        for round in 0..rounds_max {
+            let Some((id, how)) = self.choose_victim(now, claim, round) else {
                 return;
             };
             match how {
@@ -102,19 +109,21 @@ impl<B: Buffer> FlashStore<B> {
         }
     }
 
-    /// Reclaims the oldest block, and before it those that need not wait any more.
+    /// Reclaims the oldest block, and before it those that need not wait any more; `round` says how often the caller has asked for
+    /// it in a row.
     pub(crate) async fn reclaim_early<D: Device<Buf = B>, M: Mappings>(
         &self,
         device: &D,
         mappings: &M,
         now: u32,
         claim: Claim,
+        round: usize,
     ) {
         while let Some((id, how)) = self.choose(claim, |structure, _| structure.ready.pop_front()) {
             self.reclaim_block(device, mappings, now, id, self.how_now(how))
                 .await;
         }
-        if let Some((id, how)) = self.choose_lowest(claim) {
+        if let Some((id, how)) = self.choose_lowest(claim, round) {
             self.reclaim_block(device, mappings, now, id, self.how_now(how))
                 .await;
         }
@@ -126,11 +135,11 @@ impl<B: Buffer> FlashStore<B> {
         if is_any_open { how } else { How::Evict }
     }
 
-    fn choose_lowest(&self, claim: Claim) -> Option<(u32, How)> {
+    fn choose_lowest(&self, claim: Claim, round: usize) -> Option<(u32, How)> {
         self.choose(claim, |structure, order| {
             let id = self.lowest_sealed(structure, order)?;
             structure.queue.retain(|queued| *queued != id);
-            Some((id, self.how_lowest()))
+            Some((id, self.how_lowest(structure, round)))
         })
     }
 
@@ -143,10 +152,16 @@ impl<B: Buffer> FlashStore<B> {
         }
     }
 
-    /// What becomes of the lowest block.
-    fn how_lowest(&self) -> How {
+    /// What becomes of the lowest block, when so many victims have gone before it in the same piece of work.
+    fn how_lowest(&self, structure: &Structure<B>, round: usize) -> How {
+        let is_hot_kept = || self.slot_kind != SlotKind::None && round < HOT_ROUNDS_MAX;
         match self.layout().layout {
+            Layout::Fifo if is_hot_kept() && structure.free.len() >= FREE_CRITICAL => How::Lowest,
             Layout::Fifo => How::Evict,
+            // All blocks had their turn, and nothing new came in: what is kept, with its mappings, is more than finds room.
+            Layout::Sipq if structure.victims_idle > structure.queue.len() || round >= KEPT_ROUNDS_MAX => {
+                How::Evict
+            }
             Layout::Sipq | Layout::Ripq => How::Lowest,
         }
     }
@@ -171,12 +186,17 @@ impl<B: Buffer> FlashStore<B> {
             });
         } else {
             info.set_state(State::Reclaiming);
-            structure.victims.push(Victim { id, how, claim });
+            structure.victims.push(Victim {
+                id,
+                how,
+                stays: u64::MAX,
+                claim,
+            });
         }
         Some((id, how))
     }
 
-    fn choose_victim(&self, now: u32, claim: Claim) -> Option<(u32, How)> {
+    fn choose_victim(&self, now: u32, claim: Claim, round: usize) -> Option<(u32, How)> {
         self.choose(claim, |structure, order| {
             if structure.is_compacting() || !self.wants_reclaim(structure) {
                 return None;
@@ -184,18 +204,19 @@ impl<B: Buffer> FlashStore<B> {
             if let Some(ready) = structure.ready.pop_front() {
                 return Some(ready);
             }
-            let (id, how) = self.pick(structure, order, now)?;
+            structure.note_victim(self.counters.appended_objects.load(Ordering::Relaxed));
+            let (id, how) = self.pick(structure, order, now, round)?;
             structure.queue.retain(|queued| *queued != id);
             Some((id, how))
         })
     }
 
-    fn pick(&self, structure: &Structure<B>, order: &Order<B>, now: u32) -> Option<(u32, How)> {
+    fn pick(&self, structure: &Structure<B>, order: &Order<B>, now: u32, round: usize) -> Option<(u32, How)> {
         let mut lowest = None;
         let mut deadest: Option<(u32, u64)> = None;
         if !self.has_early_victims.swap(false, Ordering::Relaxed) {
             let lowest = self.lowest_sealed(structure, order)?;
-            return Some((lowest, self.how_lowest()));
+            return Some((lowest, self.how_lowest(structure, round)));
         }
         for id in self.sealed_in_order(order, structure.queue.iter().copied()) {
             let info = &self.blocks[id as usize];
@@ -229,7 +250,7 @@ impl<B: Buffer> FlashStore<B> {
                 Layout::Fifo | Layout::Sipq => {}
             }
         }
-        lowest.map(|id| (id, self.how_lowest()))
+        lowest.map(|id| (id, self.how_lowest(structure, round)))
     }
 
     /// Whether a compaction would find room, and none of its results would be in the way of a checkpoint.
@@ -260,10 +281,11 @@ impl<B: Buffer> FlashStore<B> {
         let begun = info.reclaims.load(Ordering::Relaxed);
         info.reclaims.store(begun.saturating_add(1), Ordering::Relaxed);
         let is_empty = how == How::Empty || info.live.load(Ordering::Acquire) == 0;
-        let mut reclaimed = None;
+        let (mut reclaimed, mut all) = (None, None);
         if !is_empty && let Some(mut entries) = self.read_footer(device, id, sequence).await {
             let bytes: u64 = entries.iter().map(|entry| u64::from(entry.len)).sum();
             reclaimed = Some((entries.len() as u64, bytes));
+            all = self.slot_kind.has_seats().then(|| entries.clone());
             if how.moves() {
                 let origin = Origin {
                     id,
@@ -272,6 +294,8 @@ impl<B: Buffer> FlashStore<B> {
                 };
                 entries = self.move_survivors(device, mappings, now, &origin, entries).await;
             }
+            // No lookup finds a mapping to it on flash from here on, and brings it back to DRAM.
+            info.is_leaving.store(true, Ordering::Release);
             for (at, entry) in entries.iter().enumerate() {
                 if at % ENTRIES_PER_TURN == ENTRIES_PER_TURN - 1 {
                     give_turn().await;
@@ -283,6 +307,7 @@ impl<B: Buffer> FlashStore<B> {
         // Where the footer cannot be read the index alone knows what pointed here. A copy whose footer entry was wrong
         // must not survive either, so whatever is still live is swept too. A cascade index does not know of all deaths, and
         // what leads here from flash is void as soon as the block has another sequence.
+        info.is_leaving.store(true, Ordering::Release);
         let rest = info.live.load(Ordering::Acquire);
         if rest != 0
             && self.mapping_log.get().is_some()
@@ -294,6 +319,7 @@ impl<B: Buffer> FlashStore<B> {
             mappings.sweep(offset, self.geometry.block_bytes, Gone::Corrupt);
         }
         info.live.store(0, Ordering::Relaxed);
+        self.settle_slots(id, all.as_deref());
         if self.mapping_log.get().is_some() {
             // What is mapped on flash to this life of the block is void from here on. No block has this sequence.
             info.sequence.store(0, Ordering::Release);
@@ -386,7 +412,7 @@ impl<B: Buffer> FlashStore<B> {
                     .await;
                 evictions_left = evictions_left.saturating_sub(1);
             }
-            has_room = self.move_record(mappings, id, entry.hash, location, &record);
+            has_room = self.move_record(mappings, id, entry.hash, self.mapping(id, &entry), &record);
             if !has_room {
                 add(&self.counters.survivors_dropped, 1);
             }
@@ -424,7 +450,7 @@ impl<B: Buffer> FlashStore<B> {
         let is_out_of_blocks = self.shared.structure.lock().free.is_empty();
         if is_out_of_blocks
             && may_evict
-            && let Some((lowest, how)) = self.choose_lowest(claim)
+            && let Some((lowest, how)) = self.choose_lowest(claim, 0)
         {
             self.reclaim_block(device, mappings, now, lowest, how).await;
         }
@@ -451,7 +477,7 @@ impl<B: Buffer> FlashStore<B> {
         mappings: &M,
         victim: u32,
         hash: u64,
-        from: Location,
+        from: Mapping,
         record: &Record<B>,
     ) -> bool {
         // The block must not be sealed before the mapping is made: the guard outlives the call.

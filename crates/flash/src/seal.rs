@@ -3,7 +3,7 @@
 use crate::block::{Composed, OpenBlock};
 use crate::footer::{FooterEntry, encode_footer};
 use crate::log::LogKind;
-use crate::store::{BlockInfo, Durability, FlashStore, State, Task, Work, add};
+use crate::store::{BlockInfo, Durability, FlashStore, SlotKind, State, Task, Work, add};
 use crate::{Gone, Mappings};
 use pumice_device::Device;
 use pumice_index::Location;
@@ -39,7 +39,7 @@ impl<B: Buffer> FlashStore<B> {
                 work.finish(|_| {});
             }
             Task::EarlyReclaim => {
-                self.reclaim_early(device, mappings, now, work.claim()).await;
+                self.reclaim_early(device, mappings, now, work.claim(), 0).await;
                 work.finish(|_| {});
             }
             Task::WriteMappings(write) => {
@@ -93,6 +93,7 @@ impl<B: Buffer> FlashStore<B> {
         // Once, and what is written is the same each time: a write that was given up may still be under way.
         let composed = block.composed.get_or_init(|| self.compose(mappings, now, block));
         let Some(trailer) = &composed.trailer else {
+            self.settle_slots(block.id, Some(&composed.entries));
             return Sealed::Empty;
         };
         let info = &self.blocks[block.id as usize];
@@ -103,6 +104,7 @@ impl<B: Buffer> FlashStore<B> {
                 .store(trailer.footer_len() as u32, Ordering::Relaxed);
             info.expiry_max.store(trailer.expiry_max, Ordering::Relaxed);
             info.filled.store(composed.filled, Ordering::Relaxed);
+            self.shrink_slots(block.id);
             add(&self.counters.sealed_blocks, 1);
             return Sealed::Written;
         };
@@ -115,6 +117,7 @@ impl<B: Buffer> FlashStore<B> {
         for entry in &composed.entries {
             mappings.drop_copy(entry.hash, self.location(block.id, entry), Gone::Lost);
         }
+        self.settle_slots(block.id, Some(&composed.entries));
         Sealed::Failed
     }
 
@@ -123,11 +126,15 @@ impl<B: Buffer> FlashStore<B> {
     fn compose<M: Mappings>(&self, mappings: &M, now: u32, block: &OpenBlock<B>) -> Composed {
         let mut entries = block.finish();
         let filled = entries.iter().map(|entry| u64::from(entry.len)).sum();
-        entries.retain(|entry| {
+        let lives = |entry: &FooterEntry| {
             let location = self.location(block.id, entry);
             mappings.with(entry.hash, |shard| !shard.is_dead(entry.hash, location))
-        });
-        let trailer = (!entries.is_empty()).then(|| {
+        };
+        // With slots all stay, because their numbers are those of the slots.
+        if self.slot_kind == SlotKind::None {
+            entries.retain(lives);
+        }
+        let trailer = entries.iter().any(lives).then(|| {
             let position = self.position_of_block(block.id);
             let (footer, trailer) =
                 encode_footer(self.cache_id, block.id, block.sequence, now, position, &entries);
@@ -163,6 +170,7 @@ impl<B: Buffer> FlashStore<B> {
         let (id, sequence, buffer) = (block.id, block.sequence, Arc::clone(&block.buffer));
         let info = &self.blocks[id as usize];
         if !matches!(end, Sealed::Written) {
+            info.live.store(0, Ordering::Relaxed);
             self.leave_order(id);
         }
         let blocks = &self.blocks;

@@ -11,10 +11,12 @@
 
 use crate::Mappings;
 use crate::footer::FooterEntry;
+use crate::layout::Layout;
 use crate::reclaim::{ENTRIES_PER_TURN, prefetch_ahead};
 use crate::record::{Record, is_expired};
-use crate::store::{FlashStore, Shared, Structure, add, give_turn};
+use crate::store::{FlashStore, Shared, SlotKind, Structure, add, give_turn};
 use pumice_device::{Device, SECTOR_BYTES};
+use pumice_index::{IndexShard, Mapping};
 use pumice_memory::Buffer;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -72,10 +74,19 @@ impl<B: Buffer> FlashStore<B> {
             prefetch_ahead(mappings, &entries, at);
             if self.stays(mappings, now, origin, entry) {
                 stay.push(*entry);
+            } else if self.mapping_log.get().is_some() {
+                // A lookup may still find its mapping on flash, and bring it back to DRAM.
+                go.push(*entry);
             } else {
                 // While what its mapping stands on is at hand.
                 self.drop_entry(mappings, now, origin.id, entry);
             }
+        }
+        let bytes = stay.iter().map(|entry| u64::from(entry.len)).sum();
+        if let Some(victim) =
+            (self.shared.structure.lock().victims.iter_mut()).find(|victim| victim.id == origin.id)
+        {
+            victim.stays = bytes;
         }
         let bytes_max = RECLAIM_READ_BYTES / self.reclaims_max() as u64;
         let mut runs = self.runs(origin.id, stay).into_iter();
@@ -108,7 +119,7 @@ impl<B: Buffer> FlashStore<B> {
                             go.push(*entry);
                             continue;
                         };
-                        let from = self.location(origin.id, entry);
+                        let from = self.mapping(origin.id, entry);
                         let move_it = || self.move_record(mappings, origin.id, entry.hash, from, &record);
                         let mut moved = move_it();
                         while !moved && waits_left > 0 && self.makes_room(device, mappings, now).await {
@@ -134,10 +145,29 @@ impl<B: Buffer> FlashStore<B> {
 
     /// Whether an object of a victim is live, and worth its copy.
     fn stays<M: Mappings>(&self, mappings: &M, now: u32, origin: &Origin, entry: &FooterEntry) -> bool {
-        let location = self.location(origin.id, entry);
-        let mapping = mappings.with(entry.hash, |shard| shard.live(entry.hash, location));
-        !is_expired(entry.expiry, now)
-            && mapping.is_some_and(|mapping| self.keeps(entry.hash, mapping, origin.is_tail))
+        if is_expired(entry.expiry, now) {
+            return false;
+        }
+        let own = self.mapping(origin.id, entry);
+        let keeps = |mapping| {
+            self.keeps(entry.hash, mapping, origin.is_tail)
+                || (self.layout().layout == Layout::Fifo && mappings.is_hot(entry.hash, own.location))
+        };
+        // Slots tell without the index, which is slower.
+        if self.slot_kind != SlotKind::None && !keeps(own) {
+            return false;
+        }
+        let live = mappings.with(entry.hash, |shard| self.live_or_last(shard, entry.hash, own));
+        live.is_some_and(|live| self.slot_kind != SlotKind::None || keeps(live))
+    }
+
+    /// The mapping of an object of a victim, if it is live. Where DRAM does not know its mapping, it is live if nothing has been
+    /// invalidated under its hash since its block was opened.
+    pub fn live_or_last(&self, shard: &IndexShard, hash: u64, own: Mapping) -> Option<Mapping> {
+        let is_last = || shard.is_unsure(hash) && self.is_last_written(hash, own.location);
+        shard
+            .live(hash, own.location)
+            .or_else(|| is_last().then_some(own))
     }
 
     /// The record of an entry, in the bytes of its run.

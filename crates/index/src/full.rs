@@ -79,7 +79,7 @@ impl IndexShape {
     }
 
     /// Bits of note that the cascade index needs.
-    pub const CASCADE_NOTE_BITS: u32 = crate::cascade::FLAG_BITS;
+    pub const CASCADE_NOTE_BITS: u32 = crate::cascade::FLAG_BITS + crate::cascade::SLOT_BITS;
 
     pub(crate) fn table(&self) -> TableShape {
         self.table

@@ -130,7 +130,15 @@ fn layout(layers: &Layers) -> anyhow::Result<LayoutOptions> {
             .map_err(|_| setting.wrong("no such layout (ripq, sipq, fifo)"))?,
     };
     let (alpha, theta) = (layers.alpha().parse::<f64>()?, layers.theta().parse::<f64>()?);
-    LayoutOptions::new(layout, layers.policy().text()?, alpha, theta).map_err(|error| {
+    let reclaim = layers.reclaim();
+    let keeps_hot = match reclaim.text()? {
+        None | Some("two-phase") => true,
+        Some("evict") => false,
+        Some(_) => return Err(reclaim.wrong("no such reclaim (two-phase, evict)")),
+    };
+    let options = LayoutOptions::new(layout, layers.policy().text()?, alpha, theta);
+    let options = options.map(|options| LayoutOptions { keeps_hot, ..options });
+    options.map_err(|error| {
         let what = error.to_string();
         match error {
             LayoutError::Alpha(_) => layers.alpha().wrong(&what),
@@ -153,19 +161,15 @@ fn memory_bytes() -> u64 {
     total.and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) << 10
 }
 
-/// Where mappings are to be. A cascade index is built for layout `fifo` alone.
+/// Where mappings are to be; `None` is left to the budget.
 fn index(layers: &Layers) -> anyhow::Result<Option<IndexKind>> {
     let setting = layers.index();
-    let index = match setting.text()? {
-        None | Some("auto") => return Ok(None),
-        Some("full") => IndexKind::Full,
-        Some("cascade") => IndexKind::Cascade,
-        Some(_) => return Err(setting.wrong("no such index (auto, full, cascade)")),
-    };
-    if index == IndexKind::Cascade && layers.layout().text()? != Some("fifo") {
-        return Err(setting.wrong("this index is built for layout fifo only; say --layout fifo too"));
+    match setting.text()? {
+        None | Some("auto") => Ok(None),
+        Some("full") => Ok(Some(IndexKind::Full)),
+        Some("cascade") => Ok(Some(IndexKind::Cascade)),
+        Some(_) => Err(setting.wrong("no such index (auto, full, cascade)")),
     }
-    Ok(Some(index))
 }
 
 fn conflict(given: &Given<'_>, is_given_too: bool, option: &str) -> anyhow::Result<()> {

@@ -173,6 +173,7 @@ impl Source for ServerFigures {
     fn figures(&self) -> Figures {
         let mut groups = vec![self.server(), self.memcached(), device_group(&self.device())];
         let mut books = Vec::new();
+        let mut index_rounds = Vec::new();
         if let Some(cache) = self.cache() {
             let stats = cache.stats();
             books.extend(
@@ -187,6 +188,7 @@ impl Source for ServerFigures {
                 entries: stats.resident_entries,
                 bytes: stats.resident_bytes,
             });
+            index_rounds.extend(stats.rounds);
             groups.push(self.engine(&stats));
             groups.extend(cache_groups(&stats));
         }
@@ -195,6 +197,7 @@ impl Source for ServerFigures {
             ready: self.is_ready(),
             books,
             latency: self.latency(),
+            index_rounds,
             groups,
         }
     }
@@ -374,7 +377,7 @@ fn cache_groups(stats: &Stats) -> [Group; 3] {
                 ),
                 Figure::gauge(
                     "cascade_buffer_bytes",
-                    "DRAM of pages until they are written, and of what was invalidated lately",
+                    "DRAM of pages until they are written, of slots, and of what was invalidated lately",
                     stats.mapping_dram_bytes,
                 ),
                 Figure::gauge(

@@ -26,8 +26,8 @@ pub struct Target {
     pub block_bytes: Option<u64>,
     /// The layout, of the cache that is on it or as the settings say.
     pub layout: LayoutOptions,
-    /// Where mappings are, as for the layout.
-    pub index: IndexKind,
+    /// Where mappings are, as for the layout; `None` is left to the budget.
+    pub index: Option<IndexKind>,
     /// The highest Unix time that the cache on it has recorded, in seconds.
     pub time: u32,
 }
@@ -66,7 +66,7 @@ pub fn look(config: &ServeConfig) -> anyhow::Result<Target> {
             capacity: wanted,
             block_bytes: None,
             layout: config.layout,
-            index: config.index.unwrap_or_default(),
+            index: config.index,
             time: 0,
         });
     };
@@ -99,7 +99,10 @@ pub fn look(config: &ServeConfig) -> anyhow::Result<Target> {
                 found.layout,
             )));
         }
-        _ => LayoutOptions::new(found.layout, None, None, None).expect("defaults go together"),
+        wanted => LayoutOptions {
+            keeps_hot: wanted.keeps_hot,
+            ..LayoutOptions::new(found.layout, None, None, None).expect("defaults go together")
+        },
     };
     if let Some(wanted) = config.index
         && wanted != found.index
@@ -111,7 +114,7 @@ pub fn look(config: &ServeConfig) -> anyhow::Result<Target> {
         )));
     }
     Ok(Target {
-        index: found.index,
+        index: Some(found.index),
         capacity: found.capacity,
         block_bytes: Some(found.block_bytes),
         layout,

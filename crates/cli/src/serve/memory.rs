@@ -4,7 +4,7 @@ use super::config::ServeConfig;
 use super::flash::Target;
 use crate::size::Human;
 use crate::usage::usage;
-use pumice::{MemoryPlan, PlanError};
+use pumice::{IndexChoice, IndexKind, MemoryPlan, PlanError};
 use pumice_door_memcached::BudgetSizes;
 use pumice_flash::Geometry;
 
@@ -55,16 +55,30 @@ impl Connections {
     }
 }
 
+/// How the budget is divided, and the index that goes with it.
+pub struct Division {
+    pub plan: MemoryPlan,
+    pub index: IndexKind,
+    /// Why that one, where nobody said which.
+    pub choice: Option<IndexChoice>,
+}
+
 /// Divides the budget, and checks that the flash can be divided too.
 ///
 /// # Errors
 /// Usage, naming the smallest budget or the smallest flash that works.
-pub fn divide(
-    config: &ServeConfig,
-    target: &Target,
-    connections: &Connections,
-) -> anyhow::Result<MemoryPlan> {
+pub fn divide(config: &ServeConfig, target: &Target, connections: &Connections) -> anyhow::Result<Division> {
     let block_bytes = target.block_bytes.or(config.block_size);
+    let choice = target.index.is_none().then(|| {
+        MemoryPlan::choose_index(
+            config.dram,
+            target.capacity,
+            block_bytes,
+            connections.total,
+            &target.layout,
+        )
+    });
+    let index = (target.index.or(choice.map(|choice| choice.kind))).unwrap_or_default();
     let divide = |connections| {
         MemoryPlan::divide(
             config.dram,
@@ -72,7 +86,7 @@ pub fn divide(
             block_bytes,
             connections,
             &target.layout,
-            target.index,
+            index,
         )
     };
     // Nobody is connected while a start reads the device, so that uses the memory of connections; it seldom needs more.
@@ -97,7 +111,7 @@ pub fn divide(
         ))
     })?;
     match Geometry::plan(target.capacity, plan.block_bytes) {
-        Ok(_) => Ok(plan),
+        Ok(_) => Ok(Division { plan, index, choice }),
         Err(error) => Err(usage(format!("--flash-size {}: {error}", Human(target.capacity)))),
     }
 }

@@ -73,7 +73,8 @@ pub fn run(args: ServeArgs, familiar: Familiar) -> anyhow::Result<()> {
     // Whether it can work is known before anything is made.
     let target = flash::look(&config)?;
     let connections = Connections::plan(&config);
-    let plan = memory::divide(&config, &target, &connections)?;
+    let division = memory::divide(&config, &target, &connections)?;
+    let plan = &division.plan;
     let flash = target.open(&config)?;
     let door = bind(&config, &connections)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -81,7 +82,7 @@ pub fn run(args: ServeArgs, familiar: Familiar) -> anyhow::Result<()> {
         .build()
         .context("cannot start an event loop")?;
     let _pid_file = config.pid_file.as_deref().map(PidFile::write).transpose()?;
-    report::start(&config, &flash, &target, &plan);
+    report::start(&config, &flash, &target, &division);
     let (stop, stopping) = watch::channel(false);
     let common = Arc::new(Common {
         clock: Arc::new(SystemClock::new(target.time)),
@@ -95,7 +96,7 @@ pub fn run(args: ServeArgs, familiar: Familiar) -> anyhow::Result<()> {
                 virtual_keys_max: plan.virtual_keys,
                 ..target.layout
             },
-            index: match target.index {
+            index: match division.index {
                 IndexKind::Full => IndexOptions::Full,
                 IndexKind::Cascade => IndexOptions::cascade(TIER1_SHARE),
             },

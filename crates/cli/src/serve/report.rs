@@ -2,10 +2,12 @@
 
 use super::config::ServeConfig;
 use super::flash::Target;
+use super::memory::Division;
 use crate::size::Human;
-use pumice::{IndexKind, MemoryPlan, Recovered};
+use pumice::{IndexKind, Recovered};
 use pumice_device::FileShared;
 use pumice_door_memcached::Listen;
+use pumice_flash::{LayoutOptions, slot_bits};
 use std::fmt;
 use std::io::Write;
 use std::net::SocketAddr;
@@ -18,7 +20,8 @@ pub fn line(text: fmt::Arguments<'_>) {
 }
 
 /// What is known before the cache is opened.
-pub fn start(config: &ServeConfig, flash: &FileShared, target: &Target, plan: &MemoryPlan) {
+pub fn start(config: &ServeConfig, flash: &FileShared, target: &Target, division: &Division) {
+    let plan = &division.plan;
     line(format_args!("pumice {}", env!("CARGO_PKG_VERSION")));
     line(format_args!(
         "dram: {} = {} for items and index + {} for {} block buffers + {} for connections + {} for the program",
@@ -42,25 +45,48 @@ pub fn start(config: &ServeConfig, flash: &FileShared, target: &Target, plan: &M
         flash.engine(),
         target.layout.layout,
         target.layout.policy.name(),
-        target.index,
+        division.index,
         match config.durability {
             pumice::Durability::Process => "process",
             pumice::Durability::Power => "power",
             pumice::Durability::Off => "off",
         },
     ));
-    if target.index == IndexKind::Cascade {
+    if let Some(choice) = &division.choice {
+        let fits = if choice.full_bytes <= choice.pool {
+            "fit in"
+        } else {
+            "do not fit in"
+        };
         line(format_args!(
-            "index: cascade, hot mappings among items and index, and up to {} of the program's part for what is on flash: \
+            "index: {} by choice: {:.1} million objects of 300 bytes find room on flash; a full index of them takes {}, which {fits} \
+             the {} for items and index",
+            choice.kind,
+            choice.objects as f64 / 1e6,
+            Human(choice.full_bytes),
+            Human(choice.pool),
+        ));
+    }
+    if division.index == IndexKind::Cascade {
+        line(format_args!(
+            "index: cascade keeps hot mappings among items and index, and up to {} of the program's part for what is on flash: \
              enough for objects of {} bytes and more",
             Human(plan.index_heap),
-            (flash.capacity() / 10 * 16 / plan.index_heap.max(1)).saturating_sub(BESIDE_VALUES),
+            smallest_value(flash.capacity(), plan.index_heap, &target.layout),
         ));
     }
 }
 
-/// Bytes of a record beside its value: header, a key of some bytes, and padding.
-const BESIDE_VALUES: u64 = 56;
+/// Bytes of a record beside its value: header, a key of some bytes, padding, and its part of the footer.
+const BESIDE_VALUES: u64 = 84;
+
+/// About the smallest value of which flash can be full before a cascade index gives up blocks early.
+fn smallest_value(flash: u64, index_heap: u64, layout: &LayoutOptions) -> u64 {
+    let slots = u64::from(slot_bits(layout, IndexKind::Cascade)) * 100 / 8;
+    let centibytes = 160 + slots;
+    // Blocks are given up from three quarters on.
+    (flash / 100 * centibytes / (index_heap * 3 / 4).max(1)).saturating_sub(BESIDE_VALUES)
+}
 
 /// What was found on the device.
 pub fn recovered(recovered: &Recovered, took: Duration) {

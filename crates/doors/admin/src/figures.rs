@@ -117,6 +117,8 @@ pub struct Figures {
     pub books: Vec<BookLine>,
     /// Latency by operation and tier.
     pub latency: Vec<Latency>,
+    /// Lookups that went to flash, by the reads of each that had to wait for each other; the last are of that many and more.
+    pub index_rounds: Vec<u64>,
     /// Everything else, by room.
     #[serde(flatten, serialize_with = "groups_by_room")]
     pub groups: Vec<Group>,

@@ -52,6 +52,7 @@ impl Collector for Collected {
             }
         }
         self.books(&mut encoder)?;
+        self.rounds(&mut encoder)?;
         self.latency(&mut encoder)
     }
 }
@@ -76,6 +77,31 @@ impl Collected {
             }
         }
         Ok(())
+    }
+
+    fn rounds(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let name = "pumice_index_rounds";
+        let help = "Lookups that went to flash, by reads that had to wait for each other";
+        let rounds = &self.0.index_rounds;
+        let Some(last) = rounds.len().checked_sub(1) else {
+            return Ok(());
+        };
+        let buckets = (0u32..).zip(rounds).map(|(at, count)| {
+            let bound = if at as usize == last {
+                f64::INFINITY
+            } else {
+                f64::from(at)
+            };
+            (bound, *count)
+        });
+        let buckets: Vec<(f64, u64)> = buckets.collect();
+        let sum = (0u32..)
+            .zip(rounds)
+            .map(|(at, count)| f64::from(at) * *count as f64)
+            .sum();
+        encoder
+            .encode_descriptor(name, help, None, MetricType::Histogram)?
+            .encode_histogram::<NoLabelSet>(sum, rounds.iter().sum(), &buckets, None)
     }
 
     fn latency(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
@@ -141,6 +167,7 @@ mod tests {
                 entries: 3,
                 bytes: 300,
             }],
+            index_rounds: vec![0, 7, 2, 1],
             latency: vec![Latency {
                 operation: "get",
                 tier: "flash",
@@ -168,6 +195,9 @@ mod tests {
             "pumice_engine_books_entries{line=\"offered\"} 3",
             "pumice_engine_books_bytes{line=\"offered\"} 300",
             "pumice_memcached_latency_seconds_sum{operation=\"get\",tier=\"flash\"} 2.0",
+            "pumice_index_rounds_bucket{le=\"1.0\"} 7",
+            "pumice_index_rounds_bucket{le=\"2.0\"} 9",
+            "pumice_index_rounds_bucket{le=\"+Inf\"} 10",
             "pumice_memcached_latency_seconds_bucket{le=\"0.000001024\",operation=\"get\",tier=\"flash\"} 2",
             "pumice_memcached_latency_seconds_bucket{le=\"0.000004096\",operation=\"get\",tier=\"flash\"} 4",
             "pumice_memcached_latency_seconds_bucket{le=\"+Inf\",operation=\"get\",tier=\"flash\"} 5",

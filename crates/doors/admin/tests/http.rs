@@ -26,6 +26,7 @@ impl Source for Fixed {
                 bytes: 2,
             }],
             latency: Vec::new(),
+            index_rounds: vec![0, 7, 2, 1],
             groups: vec![Group {
                 room: "flash",
                 figures: vec![Figure::counter("written_bytes", "Bytes", 3)],
@@ -69,7 +70,7 @@ async fn every_path_answers_what_it_promises() {
     assert_eq!(status, 200);
     assert_eq!(
         body,
-        r#"{"version":"9.9","ready":true,"books":{"offered":{"entries":1,"bytes":2}},"latency":[],"flash":{"written_bytes":3}}"#
+        r#"{"version":"9.9","ready":true,"books":{"offered":{"entries":1,"bytes":2}},"latency":[],"index_rounds":[0,7,2,1],"flash":{"written_bytes":3}}"#
     );
     let (status, body) = ask(address, "/metrics").await;
     assert_eq!(status, 200);

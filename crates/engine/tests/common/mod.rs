@@ -142,6 +142,16 @@ pub fn cascade() -> IndexOptions {
     })
 }
 
+/// What stands over a cascade index.
+pub fn cascade_layouts() -> [LayoutOptions; 5] {
+    let plain = LayoutOptions {
+        keeps_hot: false,
+        ..LayoutOptions::default()
+    };
+    let gdsf = LayoutOptions::new(Layout::Ripq, Some("gdsf-3"), Some(0.15), None).unwrap();
+    [LayoutOptions::default(), plain, ripq(), gdsf, sipq()]
+}
+
 /// RIPQ with many sections, and something that is not worth moving.
 pub fn ripq() -> LayoutOptions {
     LayoutOptions::new(Layout::Ripq, Some("slru-3"), Some(0.15), Some(0.9)).unwrap()

@@ -3,7 +3,7 @@
 use crate::codec::{Fields, checksum};
 use crate::geometry::Geometry;
 use crate::queue::SavedPlace;
-use crate::store::{SavedKey, SavedRanks};
+use crate::store::{SavedKey, SavedRanks, Slots};
 use pumice_device::SECTOR_BYTES;
 use pumice_policy::Bin;
 
@@ -204,6 +204,19 @@ pub(super) fn decode_key(fields: &mut Fields<'_>) -> Option<SavedKey> {
         accesses: fields.array::<1>()?[0],
         value: f64::from_bits(fields.u64()?),
     })
+}
+
+/// The slots of a block: its number, how many, the offsets of every 64th, words of 8 bytes.
+pub(super) fn encode_slots(block: u32, slots: &Slots, out: &mut Vec<u8>) {
+    let (len, strides, words) = slots.parts();
+    out.extend_from_slice(&block.to_le_bytes());
+    out.extend_from_slice(&len.to_le_bytes());
+    strides
+        .iter()
+        .for_each(|offset| out.extend_from_slice(&offset.to_le_bytes()));
+    words
+        .iter()
+        .for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
 }
 
 pub(super) fn decode_sample(fields: &mut Fields<'_>) -> Option<(u64, f64, u64)> {

@@ -73,6 +73,9 @@ impl<B: Buffer> FlashStore<B> {
         if self.layout().layout == Layout::Sipq {
             self.write_keys(&mut writer).await?;
         }
+        if self.mapping_log.get().is_some() {
+            self.write_slots(&mut writer).await?;
+        }
         writer.finish().await?;
         self.flush_mappings(device).await?;
         if self.durability() == Durability::Power {
@@ -150,6 +153,26 @@ impl<B: Buffer> FlashStore<B> {
                 return Ok(());
             }
         }
+    }
+
+    /// The slots of sealed blocks.
+    async fn write_slots<D: Device<Buf = B>, M: Mappings>(
+        &self,
+        writer: &mut StreamWriter<'_, B, D, M>,
+    ) -> io::Result<()> {
+        let mut bytes = vec![self.slot_kind.bits() as u8];
+        for (id, info) in (0..).zip(&*self.blocks) {
+            {
+                let slots = info.slots.lock();
+                if info.state() == State::Sealed && slots.len() > 0 {
+                    format::encode_slots(id, &slots, &mut bytes);
+                }
+            }
+            writer.write(&bytes).await?;
+            bytes.clear();
+        }
+        bytes.extend_from_slice(&format::NO_BLOCK.to_le_bytes());
+        writer.write(&bytes).await
     }
 
     /// Gives up the checkpoint before the newest, so that no later start can fall back to it.

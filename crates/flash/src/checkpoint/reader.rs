@@ -8,7 +8,7 @@ use super::format::{
 use crate::OpenError;
 use crate::codec::{Fields, checksum};
 use crate::geometry::Geometry;
-use crate::store::{SavedKey, SavedRanks};
+use crate::store::{SavedKey, SavedRanks, Slots};
 use crate::superblock::CheckpointRef;
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_memory::Buffer;
@@ -187,6 +187,41 @@ impl<'a, D: Device> StreamReader<'a, D> {
                 sample,
             },
         })
+    }
+
+    /// Reads the slots of blocks; `visit` gets none of another width than `bits`.
+    pub(crate) async fn slots(
+        &mut self,
+        bits: u32,
+        mut visit: impl FnMut(u32, Slots),
+    ) -> Result<(), OpenError> {
+        const DAMAGED: OpenError = OpenError::Checkpoint("its slots are damaged");
+        let saved_bits = u32::from(self.take(1).await?[0]);
+        if saved_bits > 8 {
+            return Err(DAMAGED);
+        }
+        loop {
+            let block = Fields(&self.take(4).await?).u32().ok_or(DAMAGED)?;
+            if block == NO_BLOCK {
+                return Ok(());
+            }
+            let len = Fields(&self.take(4).await?).u32().ok_or(DAMAGED)?;
+            if block >= self.geometry.blocks || u64::from(len) > self.geometry.block_bytes {
+                return Err(DAMAGED);
+            }
+            let (strides, words) = Slots::parts_len(saved_bits, len);
+            let bytes = self.take(strides * 4).await?;
+            let strides = bytes.as_chunks::<4>().0.iter();
+            let strides = strides.map(|offset| u32::from_le_bytes(*offset)).collect();
+            let bytes = self.take(words * 8).await?;
+            let words = bytes.as_chunks::<8>().0.iter();
+            let words = words.map(|word| u64::from_le_bytes(*word)).collect();
+            let slots = Slots::from_parts(saved_bits, len, strides, words, self.geometry.block_bytes);
+            let slots = slots.ok_or(DAMAGED)?;
+            if saved_bits == bits {
+                visit(block, slots);
+            }
+        }
     }
 
     /// Reads the keys of a virtual cache, from the lowest. The absolute priorities of another policy count for nothing.

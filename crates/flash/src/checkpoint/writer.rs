@@ -155,7 +155,7 @@ impl<B: Buffer> FlashStore<B> {
         mappings: &M,
         now: u32,
     ) -> io::Result<u32> {
-        for _ in 0..self.geometry.blocks {
+        for round in 0..self.geometry.blocks {
             {
                 let mut structure = self.shared.structure.lock();
                 if structure.free.len() >= 2 {
@@ -169,7 +169,8 @@ impl<B: Buffer> FlashStore<B> {
                 }
             }
             if let Some(work) = self.claim_early_reclaim(false) {
-                self.reclaim_early(device, mappings, now, work.claim()).await;
+                self.reclaim_early(device, mappings, now, work.claim(), round as usize)
+                    .await;
                 work.finish(|_| {});
             } else {
                 let busy = {

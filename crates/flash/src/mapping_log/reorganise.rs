@@ -1,6 +1,7 @@
 //! The I/O of a reorganisation.
 
-use super::{Due, MappingBytes, PageSource};
+use super::pages::PageSource;
+use super::{Due, MappingBytes};
 use crate::Mappings;
 use crate::store::{FlashStore, add, give_turn};
 use pumice_device::{Device, SECTOR_BYTES};
@@ -67,8 +68,11 @@ impl<B: Buffer> FlashStore<B> {
             return;
         };
         let payloads: Option<Vec<&[u8]>> = pages.iter().map(MappingBytes::payload).collect();
-        let merged =
-            payloads.and_then(|payloads| begun.merge(payloads, |location| self.sequence_at(location)));
+        let merged = payloads.and_then(|payloads| {
+            begun.merge(payloads, |location| {
+                self.blocks[self.block_of(location) as usize].life()
+            })
+        });
         let Some(merged) = merged else {
             unfinished.is_lost = true;
             return;

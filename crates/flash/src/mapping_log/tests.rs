@@ -1,9 +1,10 @@
 //! Pages on a device in memory, before there is a store.
 
+use super::pages::PageSource;
 use super::*;
-use pumice_device::{AlignedBuf, MemDevice, MemMedium};
+use pumice_device::{AlignedBuf, Device, MemDevice, MemMedium};
 use std::pin::pin;
-use std::task::Context;
+use std::task::{Context, Poll, Waker};
 
 const CACHE_ID: u64 = 7;
 

@@ -159,6 +159,11 @@ impl Queue {
         self.marked.get(mark as usize).is_some_and(|place| *place != 0)
     }
 
+    /// Objects that count in the virtual place of a mark.
+    pub fn virtual_objects(&self, mark: Mark) -> u32 {
+        self.places[self.marked[mark as usize] as usize].virtual_objects
+    }
+
     /// DRAM held, in bytes.
     pub fn dram_bytes(&self) -> u64 {
         let places = self.places.capacity() * size_of::<Place>();
@@ -279,6 +284,19 @@ impl Queue {
         }
     }
 
+    /// As [`Queue::remove`] for an object whose length is not known for certain: never more than is there, and with the last object
+    /// of a virtual part all that is left.
+    pub fn remove_about(&mut self, seat: Seat, bytes: u64) {
+        let place = &self.places[self.place_of(seat) as usize];
+        let bytes = match seat {
+            Seat::Device(_) => bytes.min(place.device_bytes),
+            Seat::Virtual(_) if place.virtual_objects == 0 => return,
+            Seat::Virtual(_) if place.virtual_objects == 1 => place.virtual_bytes,
+            Seat::Virtual(_) => bytes.min(place.virtual_bytes),
+        };
+        self.remove(seat, bytes);
+    }
+
     /// Moves an object to the virtual place where a relative priority falls, and returns its new mark; `None` where that is not
     /// above its seat, which it keeps then.
     pub fn increase(&mut self, seat: Seat, bytes: u64, priority: f64) -> Option<Mark> {
@@ -384,11 +402,25 @@ impl Queue {
             self.set_apart(place);
         }
         let Some(mark) = self.free_marks.pop() else {
-            return self.nearest_mark(slot.section, slot.at, floor);
+            return (self.nearest_mark(slot.section, slot.at, floor))
+                .or_else(|| self.nearest_mark_of_all(&slot, floor, granule));
         };
         self.places[place as usize].mark = mark;
         self.marked[mark as usize] = place;
         Some(mark)
+    }
+
+    /// The mark above `floor` that is nearest to a place, in whatever section. With few marks all may be elsewhere, and if nothing
+    /// rose then, what has them would never sink.
+    fn nearest_mark_of_all(&self, to: &Place, floor: (u32, u32), granule: u64) -> Option<Mark> {
+        let wanted = self.below(to);
+        let marked = (1..).zip(&self.marked[1..]).filter(|(_, id)| **id != 0);
+        let above = marked.filter_map(|(mark, id)| {
+            let place = &self.places[*id as usize];
+            let has_room = (place.section, place.at) > floor && place.virtual_bytes < granule;
+            has_room.then(|| (mark, self.below(place).abs_diff(wanted)))
+        });
+        Some(above.min_by_key(|(_, distance)| *distance)?.0)
     }
 
     fn nearest_mark(&self, section: u32, at: u32, floor: (u32, u32)) -> Option<Mark> {

@@ -142,6 +142,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                 offset: self.superblock.geometry.block_offset(block) + u64::from(entry.offset),
                 len: entry.len,
             };
+            let note = self.slot_kind.note(entry.number);
             // An older version would be void. So this is an object that was moved here from a block that has not been
             // reclaimed since, and its former copy is as good as this one, or better: the last write may be torn.
             let is_moved = self
@@ -151,7 +152,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                 continue;
             }
             let added = self.mappings.with(entry.hash, |shard| {
-                shard.set(entry.hash, Mapping { location, note: 0 })
+                shard.set(entry.hash, Mapping { location, note })
             });
             if added.is_err() {
                 self.out.no_memory += 1;

@@ -22,7 +22,7 @@ use crate::Mappings;
 use crate::geometry::GeometryError;
 use crate::layout::LayoutOptions;
 use crate::mapping_log::MappingLog;
-use crate::store::{Durability, FlashStore, Start, VirtualCache, add};
+use crate::store::{Durability, FlashStore, SlotKind, Start, VirtualCache, add};
 use crate::superblock::CheckpointRef;
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_index::IndexKind;
@@ -155,6 +155,7 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
         superblock: opened.superblock,
         layout: options.layout,
         mapping_log,
+        slot_kind: SlotKind::of(&options.layout, options.index),
         out: Recovered::default(),
         now: options.now,
     };
@@ -193,6 +194,7 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
             }
         }
     };
+    let slots = found.slots;
     let mut superblock = recovery.superblock;
     let was_clean = recovery.out.clean;
     superblock.epoch = superblock.epoch.max(found.epoch) + 1;
@@ -219,7 +221,7 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
     if let Some(log) = mapping_log {
         store.attach_mapping_log(log, mappings.identity_bits());
         // Which copies are dead nobody knows: all count, until their blocks are reclaimed.
-        (recovery.out.objects, recovery.out.bytes) = store.count_all_recovered();
+        (recovery.out.objects, recovery.out.bytes) = store.count_all_recovered(slots);
     }
     for shard in 0..mappings.shards() {
         mappings.with_shard(shard, |shard| {

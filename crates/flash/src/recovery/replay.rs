@@ -10,9 +10,10 @@ use crate::layout::LayoutOptions;
 use crate::log::{self, LogEnd, LogKind, LogRecord};
 use crate::mapping_log::{Borrowed, MappingLog};
 use crate::queue::SavedPlace;
-use crate::store::{SavedRanks, SealedBlock, VirtualCache};
+use crate::store::{SavedRanks, SealedBlock, SlotKind, Slots, VirtualCache};
 use crate::superblock::{CheckpointRef, Superblock};
 use pumice_device::Device;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// What recovery found out about the device.
@@ -29,6 +30,8 @@ pub(super) struct Found {
     pub(super) places: Vec<SavedPlace>,
     pub(super) ranks: SavedRanks,
     pub(super) virtual_cache: Option<VirtualCache>,
+    /// Slots of sealed blocks, where the index has them.
+    pub(super) slots: BTreeMap<u32, Slots>,
 }
 
 /// What the log says, but for what it voids outside the table's range.
@@ -55,6 +58,7 @@ pub(super) struct Recovery<'a, D: Device, M> {
     pub(super) superblock: Superblock,
     pub(super) layout: LayoutOptions,
     pub(super) mapping_log: Option<&'a Arc<MappingLog<D::Buf>>>,
+    pub(super) slot_kind: SlotKind,
     pub(super) out: Recovered,
     pub(super) now: u32,
 }
@@ -100,6 +104,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
         let geometry = &self.superblock.geometry;
         found.virtual_cache =
             (snapshot.virtual_cache.take()).or_else(|| VirtualCache::of(&self.layout, geometry));
+        found.slots = std::mem::take(&mut snapshot.slots);
         found.checkpoint_blocks = snapshot.blocks.clone();
         found.places = snapshot.head.places.clone();
         found.ranks = snapshot.head.ranks.clone();
@@ -170,9 +175,17 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                 .keys(self.layout.policy_checksum(), |key| keys.restore(key))
                 .await?;
         }
+        let mut slots = BTreeMap::new();
+        if self.mapping_log.is_some() {
+            let bits = self.slot_kind.bits();
+            reader
+                .slots(bits, |block, saved| drop(slots.insert(block, saved)))
+                .await?;
+        }
         reader.finish().await?;
         Ok(Snapshot {
             virtual_cache,
+            slots,
             head,
             positions,
             blocks,
@@ -270,6 +283,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
         note_version(found, summary.version_max);
 
         let (covered, mut new) = self.classify(snapshot, &summary, found).await;
+        found.slots.retain(|block, _| covered[*block as usize]);
         self.prepare_mapping_log(snapshot, found, &new);
         for shard in 0..self.mappings.shards() {
             self.mappings.with_shard(shard, |shard| {
@@ -293,6 +307,10 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                 };
                 if is_first {
                     found.sealed.push(sealed_block(block, &trailer));
+                    let slots = Slots::of_entries(self.slot_kind, &entries);
+                    if slots.len() > 0 {
+                        found.slots.insert(block, slots);
+                    }
                     for entry in &entries {
                         note_version(found, entry.version);
                         if let Some(keys) = &mut found.virtual_cache {
@@ -396,4 +414,5 @@ pub(super) struct Snapshot {
     positions: Vec<u64>,
     pub(super) blocks: Vec<u32>,
     virtual_cache: Option<VirtualCache>,
+    slots: BTreeMap<u32, Slots>,
 }

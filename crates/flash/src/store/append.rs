@@ -1,6 +1,6 @@
 //! Appending: the active blocks, and the buffers they come from.
 
-use super::{FlashStore, Order, Rank, State, Structure, add};
+use super::{FlashStore, Order, Rank, Slots, State, Structure, add};
 use crate::block::{Appended, OpenBlock};
 use crate::layout::Note;
 use crate::queue::Seat;
@@ -38,29 +38,18 @@ impl<B: Buffer> FlashStore<B> {
             section
         });
         // Only one layout keeps notes, and it has a queue of blocks.
-        let note = if order.ranked.is_some() { rank.note() } else { 0 };
+        let note = (order.ranked.is_some()).then(|| rank.note());
         if let Some(keys) = &mut order.virtual_cache {
             keys.insert(hash, self.padded_len(parts), rank.priority(), rank.accesses());
         }
         let Some(appended) = self.append_at(order, section, hash, parts, note, false) else {
-            self.forget_rank(hash);
+            self.forget_key(hash);
             add(&self.counters.dropped_no_block, 1);
             return None;
         };
         add(&self.counters.appended_objects, 1);
         add(&self.counters.appended_bytes, parts.encoded_len() as u64);
         Some(appended)
-    }
-
-    /// What was to be appended has found no room.
-    fn forget_rank(&self, hash: u64) {
-        let mut order = self.order.lock();
-        if let Some(keys) = &mut order.virtual_cache {
-            keys.remove(hash);
-        }
-        if let Some(ranked) = &mut order.ranked {
-            ranked.ranks.take(hash);
-        }
     }
 
     /// Appends the copy of a survivor that `from` maps, where it counts; as [`FlashStore::append`], but a refusal
@@ -78,9 +67,10 @@ impl<B: Buffer> FlashStore<B> {
             .map_or(0, |ranked| ranked.queue.section_of(self.seat(from)));
         let note = Note {
             mark: 0,
-            ..Note::of(from)
+            ..self.note(from).unwrap_or(Note::NEW)
         };
-        let appended = self.append_at(order, section, hash, parts, note.bits(), true)?;
+        let note = (order.ranked.is_some()).then_some(note);
+        let appended = self.append_at(order, section, hash, parts, note, true)?;
         add(&self.counters.survivors, 1);
         add(&self.counters.survivor_bytes, parts.encoded_len() as u64);
         // Read under the lock of this key's shard, which the caller holds now.
@@ -95,7 +85,7 @@ impl<B: Buffer> FlashStore<B> {
         section: usize,
         hash: u64,
         parts: &RecordParts<'_>,
-        note: u32,
+        note: Option<Note>,
         survivor: bool,
     ) -> Option<Appended<B>> {
         let len = self.padded_len(parts);
@@ -118,19 +108,21 @@ impl<B: Buffer> FlashStore<B> {
                 }
                 // Rather somewhat too high or too low than not at all.
                 let block = order.nearest_with_room(section, len);
-                let reserved = block.and_then(|block| block.reserve(hash, parts, len, note, survivor));
+                let reserved = block.and_then(|block| block.reserve(hash, parts, len, survivor));
                 if reserved.is_none() {
                     self.give_buffer_up(&mut order);
                 }
                 break reserved;
             };
-            if let Some(reserved) = block.reserve(hash, parts, len, note, survivor) {
+            if let Some(reserved) = block.reserve(hash, parts, len, survivor) {
                 break Some(reserved);
             }
             let id = block.id;
             self.retire_open(&mut order, id);
         };
-        let reserved = reserved?;
+        let mut reserved = reserved?;
+        let location = reserved.mapping.location;
+        reserved.mapping.note = self.add_slot(location, note);
         if let Some(ranked) = &mut order.ranked {
             ranked.queue.add(Seat::Device(reserved.block().id), len as u64);
             order.rebalance(|block| self.retire(block));
@@ -147,7 +139,8 @@ impl<B: Buffer> FlashStore<B> {
     fn retire_open(&self, order: &mut Order<B>, id: u32) {
         let block = order.close(id).expect("it is open");
         if let Some(keys) = &mut order.virtual_cache {
-            keys.note_block(block.filled().0);
+            let mapping_blocks = self.mapping_flash_bytes() / self.geometry.block_bytes;
+            keys.note_block(block.filled().0, mapping_blocks as usize);
         }
         self.retire(block);
         if let Some(ranked) = &mut order.ranked {
@@ -182,6 +175,16 @@ impl<B: Buffer> FlashStore<B> {
         open.into_iter().for_each(|block| self.retire(block));
     }
 
+    /// Starts sealing the open blocks that were opened before the log was at a position.
+    pub(crate) fn retire_older(&self, position: u64) {
+        let mut order = self.order.lock();
+        let is_old = |block: &&Arc<OpenBlock<B>>| block.sealing_position.load(Ordering::Acquire) < position;
+        let old: Vec<u32> = order.open.iter().filter(is_old).map(|block| block.id).collect();
+        for id in old {
+            self.retire_open(&mut order, id);
+        }
+    }
+
     /// Called under the `order` lock: whoever finds a block open there may go on appending to it.
     pub(super) fn retire(&self, block: Arc<OpenBlock<B>>) {
         block
@@ -214,6 +217,9 @@ impl<B: Buffer> FlashStore<B> {
         info.live.store(0, Ordering::Relaxed);
         info.filled.store(0, Ordering::Relaxed);
         info.has_survivors.store(false, Ordering::Relaxed);
+        info.is_leaving.store(false, Ordering::Release);
+        info.mean_len.store(0, Ordering::Relaxed);
+        *info.slots.lock() = Slots::new(self.slot_kind.bits());
         info.reclaims.store(0, Ordering::Relaxed);
         info.set_state(State::Active);
         let block = Arc::new(OpenBlock::new(
@@ -239,7 +245,11 @@ impl<B: Buffer> FlashStore<B> {
     fn kept_for_survivors(&self, structure: &Structure<B>) -> usize {
         let moved = structure.victims.iter().filter(|victim| victim.how.moves());
         let bytes: u64 = moved
-            .map(|victim| self.blocks[victim.id as usize].live.load(Ordering::Relaxed))
+            .map(|victim| {
+                victim
+                    .stays
+                    .min(self.blocks[victim.id as usize].live.load(Ordering::Relaxed))
+            })
             .sum();
         usize::try_from(bytes.div_ceil(self.geometry.block_bytes)).map_or(usize::MAX, |blocks| blocks.max(1))
     }

@@ -1,6 +1,6 @@
 //! What dies on flash is logged; and what is done where it cannot be.
 
-use super::{BlockInfo, Durability, FlashStore, State, add};
+use super::{BlockInfo, Durability, FlashStore, SlotKind, State, add};
 use crate::geometry::LOG_RECORD_BYTES;
 use crate::layout::Layout;
 use crate::log::LogKind;
@@ -27,14 +27,16 @@ impl<B: Buffer> FlashStore<B> {
             self.append_log(device, LogKind::Invalidate, hash, version);
         }
         self.note_invalidated(hash);
-        self.uncount(Some(hash), mapping);
-        self.note_death(info, location);
+        if self.uncount(Some(hash), mapping) {
+            self.note_death(info, self.counted_len(mapping));
+        }
     }
 
     /// As [`FlashStore::invalidate`], for a copy that there may be on flash, nobody knows where.
     pub fn invalidate_unknown<D: Device>(&self, device: &D, hash: u64, version: u64) {
         self.append_log(device, LogKind::Invalidate, hash, version);
         self.note_invalidated(hash);
+        self.forget_key(hash);
     }
 
     fn note_invalidated(&self, hash: u64) {
@@ -50,9 +52,12 @@ impl<B: Buffer> FlashStore<B> {
         self.invalidated.lock().forget_before(structure.next_sequence);
     }
 
-    /// Takes a record that was just appended, and that nothing will map, from its block's footer. The caller still holds what the
-    /// append returned.
-    pub fn strike(&self, mapping: Mapping) {
+    /// A record that was just appended is mapped by nothing, and no start may find it: it goes from its block's footer, or, where
+    /// its neighbours' numbers count, is void by the log. The caller still holds what the append returned.
+    pub fn strike<D: Device>(&self, device: &D, hash: u64, mapping: Mapping) {
+        if self.slot_kind != SlotKind::None {
+            return self.append_log(device, LogKind::Invalidate, hash, self.next_version());
+        }
         let id = self.block_of(mapping.location);
         if let Some(block) = self.open.lock().iter().find(|block| block.id == id) {
             block.strike(mapping.location);
@@ -81,14 +86,17 @@ impl<B: Buffer> FlashStore<B> {
     /// `hash` is `None` where it is not known.
     pub fn forget(&self, hash: Option<u64>, mapping: Mapping) {
         let info = &self.blocks[self.block_of(mapping.location) as usize];
-        self.uncount(hash, mapping);
-        self.note_death(info, mapping.location);
+        if self.uncount(hash, mapping) {
+            self.note_death(info, self.counted_len(mapping));
+        }
     }
 
-    /// As [`FlashStore::forget`], where what is forgotten may be something else of the block: its count does not fall below 0.
-    pub fn forget_some(&self, mapping: Mapping) {
+    /// As [`FlashStore::forget`] for a block that is being reclaimed, where what is forgotten may be something else of the block:
+    /// its count does not fall below 0. The block's part of the order goes with it.
+    pub fn forget_some(&self, hash: u64, mapping: Mapping) {
         let info = &self.blocks[self.block_of(mapping.location) as usize];
-        Self::uncount_some(info, u64::from(mapping.location.len));
+        self.forget_key(hash);
+        Self::uncount_some(info, self.counted_len(mapping));
     }
 
     /// Takes `len` from what lives in a block, down to 0, and returns the rest. With a cascade index one object may be taken for
@@ -104,8 +112,7 @@ impl<B: Buffer> FlashStore<B> {
 
     /// The last thing that is done for a mapping that goes: a block in which nothing lives any more may leave the order, and
     /// then nothing may count there.
-    fn note_death(&self, info: &BlockInfo, location: Location) {
-        let len = u64::from(location.len);
+    fn note_death(&self, info: &BlockInfo, len: u64) {
         let live = if self.mapping_log.get().is_some() {
             Self::uncount_some(info, len)
         } else {

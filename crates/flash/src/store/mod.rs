@@ -29,6 +29,7 @@ mod logging;
 mod order;
 mod ranks;
 mod read;
+mod slots;
 mod virtual_cache;
 mod work;
 
@@ -42,6 +43,8 @@ pub(crate) use counts::{Counters, add};
 pub(crate) use invalidated::Invalidated;
 pub(crate) use order::Order;
 pub(crate) use ranks::{Ranks, SavedRanks};
+pub use slots::slot_bits;
+pub(crate) use slots::{SlotKind, Slots};
 pub(crate) use virtual_cache::{SavedKey, VirtualCache};
 pub(crate) use work::{Claim, Shared, Task, give_turn};
 
@@ -51,13 +54,15 @@ use crate::geometry::Geometry;
 use crate::layout::LayoutOptions;
 use crate::log::Log;
 use crate::mapping_log::MappingLog;
-use crate::queue::SavedPlace;
+use crate::queue::{QueueShape, SavedPlace};
 use crate::reclaim::How;
 use crate::recovery::OpenOptions;
 use crate::superblock::Superblock;
+use order::queue_shape;
 use parking_lot::Mutex;
+use pumice_index::cascade::Life;
 use pumice_memory::Buffer;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
@@ -105,7 +110,7 @@ impl State {
 }
 
 /// Bytes of a device for each byte of DRAM that remembers what was invalidated, with a cascade index.
-const BYTES_PER_INVALIDATED_BYTE: u64 = 6000;
+pub const INVALIDATED_SHARE: u64 = 6000;
 
 /// Writes of a block that fail one after the other before it is given up.
 const FAILURES_MAX: u8 = 2;
@@ -126,6 +131,11 @@ pub(crate) struct BlockInfo {
     pub(crate) filled: AtomicU64,
     pub(crate) footer_len: AtomicU32,
     pub(crate) expiry_max: AtomicU32,
+    /// Whether it is being reclaimed, and mappings to it count for nothing any more.
+    pub(crate) is_leaving: AtomicBool,
+    /// Bytes that each of its objects counts with; 0 = its own.
+    pub(crate) mean_len: AtomicU32,
+    pub(crate) slots: Mutex<Slots>,
 }
 
 impl BlockInfo {
@@ -140,6 +150,9 @@ impl BlockInfo {
             filled: AtomicU64::new(0),
             footer_len: AtomicU32::new(0),
             expiry_max: AtomicU32::new(0),
+            is_leaving: AtomicBool::new(false),
+            mean_len: AtomicU32::new(0),
+            slots: Mutex::new(Slots::default()),
         }
     }
 
@@ -150,6 +163,17 @@ impl BlockInfo {
     /// Whether a sealed block goes before the lowest when room is wanted.
     pub(crate) fn is_early_victim(&self, live: u64) -> bool {
         self.state() == State::Sealed && live * 2 < self.filled.load(Ordering::Relaxed)
+    }
+
+    /// What a mapping on flash is compared with.
+    pub(crate) fn life(&self) -> Life {
+        // In this order: a block begins its next life with both.
+        let sequence = self.sequence.load(Ordering::Acquire);
+        if self.is_leaving.load(Ordering::Acquire) && sequence != 0 {
+            Life::Ending(sequence)
+        } else {
+            Life::Sequence(sequence)
+        }
     }
 
     pub(crate) fn set_state(&self, state: State) {
@@ -179,6 +203,8 @@ pub(crate) struct Moved {
 pub(crate) struct Victim {
     pub(crate) id: u32,
     pub(crate) how: How,
+    /// Bytes of it that are to be moved, at most.
+    pub(crate) stays: u64,
     /// The work that does it.
     pub(crate) claim: Claim,
 }
@@ -196,7 +222,10 @@ pub(crate) struct Structure<B> {
     /// Pieces of work that reclaim.
     pub(crate) reclaiming: usize,
     pub(crate) victims: Vec<Victim>,
-    /// How many of those wait for a block to move objects to.
+    /// Victims in a row that were chosen while no new object came in, and the objects that had come in before.
+    pub(crate) victims_idle: usize,
+    appended_at_victim: u64,
+    /// How many of those that are being reclaimed wait for a block to move objects to.
     pub(crate) stalled: usize,
     /// Victims that wait until their objects' new blocks are written.
     pub(crate) moved: Vec<Moved>,
@@ -219,6 +248,15 @@ pub(crate) struct Structure<B> {
 }
 
 impl<B> Structure<B> {
+    /// A victim is about to be chosen, when so many new objects have come in.
+    pub(crate) fn note_victim(&mut self, appended: u64) {
+        if std::mem::replace(&mut self.appended_at_victim, appended) == appended {
+            self.victims_idle += 1;
+        } else {
+            self.victims_idle = 0;
+        }
+    }
+
     /// Whether a block holds copies of a victim's objects that still count in the victim. It must not be reclaimed before
     /// that: the victim's copies would come back after a crash.
     pub(crate) fn is_receiver(&self, id: u32) -> bool {
@@ -236,6 +274,9 @@ pub struct FlashStore<B> {
     pub(crate) lockstep: bool,
     pub(crate) blocks: Arc<[BlockInfo]>,
     layout: LayoutOptions,
+    pub(crate) slot_kind: SlotKind,
+    /// DRAM of the slots of sealed blocks.
+    slot_bytes: AtomicU64,
     pub(crate) erase_unit_bytes: u64,
     /// Whether there may be a block that goes before the lowest: one more than half dead, or one whose objects expire.
     pub(crate) has_early_victims: AtomicBool,
@@ -307,7 +348,19 @@ impl<B: Buffer> FlashStore<B> {
                 Ordering::Relaxed,
             );
         }
-        let mut order = Order::recovered(&options.layout, &geometry, &sealed, &start.places, &start.ranks);
+        let slot_kind = SlotKind::of(&options.layout, options.index);
+        let shape = QueueShape {
+            marks: slot_kind.marks(),
+            ..queue_shape(&options.layout, geometry.blocks, geometry.block_bytes)
+        };
+        let mut order = Order::recovered(
+            &options.layout,
+            shape,
+            &geometry,
+            &sealed,
+            &start.places,
+            &start.ranks,
+        );
         order.virtual_cache = start.virtual_cache;
         for block in start.checkpoint_blocks.iter().flatten() {
             blocks[*block as usize].set_state(State::Checkpoint);
@@ -325,6 +378,8 @@ impl<B: Buffer> FlashStore<B> {
             next_sequence: start.next_sequence,
             reclaiming: 0,
             victims: Vec::new(),
+            victims_idle: 0,
+            appended_at_victim: 0,
             stalled: 0,
             moved: Vec::new(),
             ready: VecDeque::new(),
@@ -347,6 +402,8 @@ impl<B: Buffer> FlashStore<B> {
             lockstep: options.lockstep,
             blocks,
             layout: options.layout,
+            slot_kind,
+            slot_bytes: AtomicU64::new(0),
             erase_unit_bytes: options.erase_unit_bytes,
             has_early_victims: AtomicBool::new(true),
             order: Mutex::new(order),
@@ -360,7 +417,7 @@ impl<B: Buffer> FlashStore<B> {
             ),
             mapping_log: OnceLock::new(),
             invalidated: Mutex::new(Invalidated::new(
-                usize::try_from(geometry.capacity / BYTES_PER_INVALIDATED_BYTE).unwrap_or(usize::MAX),
+                usize::try_from(geometry.capacity / INVALIDATED_SHARE).unwrap_or(usize::MAX),
             )),
             superblock: Mutex::new(start.superblock),
             counters: Counters::default(),
@@ -373,14 +430,20 @@ impl<B: Buffer> FlashStore<B> {
         }
     }
 
-    /// Counts all objects of all sealed blocks as living, and returns how many they are, and their bytes.
-    pub(crate) fn count_all_recovered(&self) -> (u64, u64) {
+    /// Counts the objects of all sealed blocks as living, but those that slots know to be dead, and returns how many they are, and
+    /// their bytes.
+    pub(crate) fn count_all_recovered(&self, slots: BTreeMap<u32, Slots>) -> (u64, u64) {
+        for (id, slots) in slots {
+            self.restore_slots(id, slots);
+        }
         let (mut objects, mut bytes) = (0, 0);
-        for info in self.blocks.iter().filter(|info| info.state() == State::Sealed) {
-            let filled = info.filled.load(Ordering::Relaxed);
-            info.live.store(filled, Ordering::Relaxed);
-            objects += entries_of(info.footer_len.load(Ordering::Relaxed));
-            bytes += filled;
+        for (id, info) in (0..).zip(&*self.blocks) {
+            if info.state() == State::Sealed {
+                let counted = self.count_slots(id);
+                info.live.store(counted, Ordering::Relaxed);
+                objects += entries_of(info.footer_len.load(Ordering::Relaxed));
+                bytes += counted;
+            }
         }
         (objects, bytes)
     }
@@ -416,9 +479,9 @@ impl<B: Buffer> FlashStore<B> {
         add(&self.counters.mapping_rounds, 1);
     }
 
-    /// DRAM of a cascade index beside its partitions, in bytes: pages until they are written, and what was invalidated lately.
+    /// DRAM of a cascade index beside its partitions, in bytes: pages until they are written, what was invalidated lately, slots.
     pub fn mapping_dram_bytes(&self) -> u64 {
-        self.mapping_buffer_bytes() + self.invalidated.lock().dram_bytes() as u64
+        self.mapping_buffer_bytes() + self.invalidated.lock().dram_bytes() as u64 + self.slot_bytes()
     }
 
     /// The next version; versions are given in the order of calls.

@@ -1,6 +1,6 @@
 //! The order of blocks by priority, and the blocks that are being filled.
 
-use super::{FlashStore, Ranks, SavedKey, SavedRanks, SealedBlock, State, VirtualCache, give_turn};
+use super::{FlashStore, Ranks, SavedKey, SavedRanks, SealedBlock, SlotKind, State, VirtualCache, give_turn};
 use crate::Mappings;
 use crate::block::OpenBlock;
 use crate::checkpoint::KEYS_BATCH;
@@ -40,12 +40,11 @@ impl Rank {
         self.accesses
     }
 
-    pub(super) fn note(self) -> u32 {
-        let note = Note {
+    pub(super) fn note(self) -> Note {
+        Note {
             mark: 0,
             accesses: self.accesses,
-        };
-        note.bits()
+        }
     }
 }
 
@@ -75,6 +74,7 @@ impl<B> Order<B> {
     /// sealed.
     pub(super) fn recovered(
         options: &LayoutOptions,
+        shape: QueueShape,
         geometry: &Geometry,
         sealed: &[SealedBlock],
         places: &[SavedPlace],
@@ -93,7 +93,6 @@ impl<B> Order<B> {
             block: place.block.filter(|block| known.contains(block)),
             ..*place
         });
-        let shape = queue_shape(options, geometry.blocks, geometry.block_bytes);
         let mut queue = Queue::restore(shape, geometry.blocks, saved);
         for block in sealed {
             if !queue.has_block(block.id) {
@@ -190,9 +189,9 @@ impl<B: Buffer> FlashStore<B> {
 
     /// Where the object of a mapping counts.
     pub(crate) fn seat(&self, mapping: Mapping) -> Seat {
-        match Note::of(mapping).mark {
-            0 => Seat::Device(self.block_of(mapping.location)),
-            mark => Seat::Virtual(mark),
+        match self.note(mapping) {
+            Some(Note { mark, .. }) if mark != 0 => Seat::Virtual(mark),
+            _ => Seat::Device(self.block_of(mapping.location)),
         }
     }
 
@@ -223,16 +222,16 @@ impl<B: Buffer> FlashStore<B> {
         }
     }
 
-    /// Where a new value is to go that replaces a mapped one: a write is a hit, too. Called before the old one is
-    /// invalidated, under its shard's lock.
-    pub fn rank_again(&self, hash: u64, old: Mapping, object_bytes: u64) -> Rank {
+    /// Where a new value is to go that replaces one, mapped to `old` as far as is known: a write is a hit, too. Called before the
+    /// old one is invalidated, under its shard's lock.
+    pub fn rank_again(&self, hash: u64, old: Option<Mapping>, object_bytes: u64) -> Rank {
         if self.layout.layout == Layout::Fifo {
             return Rank::TOP;
         }
         let order = self.order.lock();
         let policy = self.layout.policy;
         let hit = match (&order.ranked, &order.virtual_cache) {
-            (Some(ranked), _) => Some(self.hit_of(ranked, old, object_bytes)),
+            (Some(ranked), _) => old.and_then(|old| self.hit_of(ranked, old, object_bytes)),
             (_, Some(keys)) => keys.standing(hash).map(|(position, accesses)| Hit {
                 position,
                 accesses: (accesses + 1).min(policy.accesses_max()),
@@ -256,9 +255,10 @@ impl<B: Buffer> FlashStore<B> {
         }
     }
 
-    fn hit_of(&self, ranked: &Ranked, mapping: Mapping, object_bytes: u64) -> Hit {
+    /// `None` where the object is known to be dead.
+    fn hit_of(&self, ranked: &Ranked, mapping: Mapping, object_bytes: u64) -> Option<Hit> {
         let policy = self.layout.policy;
-        let before = Note::of(mapping).accesses;
+        let before = self.note(mapping)?.accesses;
         let mut position = ranked.queue.position(self.seat(mapping));
         // What was never hit since it was inserted can only have sunk. The insertion point may stand above where it was to
         // go, and slru-3 would take the object for one of the segment above.
@@ -267,30 +267,37 @@ impl<B: Buffer> FlashStore<B> {
         {
             position = position.min(inserted);
         }
-        Hit {
+        Some(Hit {
             position,
             accesses: (before + 1).min(policy.accesses_max()),
             size: object_bytes,
             lowest: ranked.ranks.lowest(),
-        }
+        })
     }
 
     /// A mapped object was used: the note that its mapping is to have from now on. Called under its shard's lock.
     pub fn hit(&self, hash: u64, mapping: Mapping, object_bytes: u64) -> u32 {
         if self.layout.layout == Layout::Fifo {
+            self.put_hit(mapping);
             return mapping.note;
         }
         let mut order = self.order.lock();
-        let len = u64::from(mapping.location.len);
+        let len = self.counted_len(mapping);
         if let Some(keys) = &mut order.virtual_cache {
             keys.hit(hash, len, object_bytes);
         }
         let Some(ranked) = &mut order.ranked else {
             return mapping.note;
         };
-        let hit = self.hit_of(ranked, mapping, object_bytes);
-        let mut note = Note::of(mapping);
+        let (Some(hit), Some(mut note)) = (self.hit_of(ranked, mapping, object_bytes), self.note(mapping))
+        else {
+            return mapping.note;
+        };
         note.accesses = hit.accesses.max(ACCESSED);
+        if !self.has_slot(mapping) {
+            // Nothing would say where it counts.
+            return mapping.note;
+        }
         if let Some(priority) = self.layout.policy.on_hit(&hit) {
             if let Priority::Absolute(value) = priority {
                 ranked.ranks.put(hash, value, len);
@@ -300,26 +307,50 @@ impl<B: Buffer> FlashStore<B> {
                 note.mark = mark;
             }
         }
-        note.bits()
+        self.put_note(mapping, note)
     }
 
-    /// A mapping was removed: its object counts no more. Without `hash` it lives on elsewhere, or nobody knows it.
-    pub(super) fn uncount(&self, hash: Option<u64>, mapping: Mapping) {
+    /// Whether the layout wants to know of hits.
+    pub fn ranks_hits(&self) -> bool {
+        self.layout.layout != Layout::Fifo || self.slot_kind != SlotKind::None
+    }
+
+    /// What is kept of a key beside mappings goes: whatever was mapped under it is void.
+    pub(crate) fn forget_key(&self, hash: u64) {
         if self.layout.layout == Layout::Fifo {
             return;
+        }
+        let mut order = self.order.lock();
+        if let Some(keys) = &mut order.virtual_cache {
+            keys.remove(hash);
+        }
+        if let Some(ranked) = &mut order.ranked {
+            ranked.ranks.take(hash);
+        }
+    }
+
+    /// A mapping was removed: its object counts no more. Without `hash` it lives on elsewhere, or nobody knows it. False where it
+    /// did not count before.
+    pub(super) fn uncount(&self, hash: Option<u64>, mapping: Mapping) -> bool {
+        if self.layout.layout == Layout::Fifo {
+            return true;
         }
         let mut order = self.order.lock();
         if let (Some(keys), Some(hash)) = (&mut order.virtual_cache, hash) {
             keys.remove(hash);
         }
-        if let Some(ranked) = &mut order.ranked {
-            ranked
-                .queue
-                .remove(self.seat(mapping), mapping.location.len.into());
-            if let Some(hash) = hash {
-                ranked.ranks.take(hash);
-            }
+        let Some(ranked) = &mut order.ranked else {
+            return true;
+        };
+        let (seat, len) = (self.seat(mapping), self.counted_len(mapping));
+        if let Some(hash) = hash {
+            ranked.ranks.take(hash);
         }
+        if !self.put_dead(mapping) {
+            return false;
+        }
+        ranked.queue.remove(seat, len);
+        true
     }
 
     /// Whether a reclaim keeps an object; `is_tail`: of the lowest block.
@@ -328,7 +359,12 @@ impl<B: Buffer> FlashStore<B> {
         if let Some(keys) = &order.virtual_cache {
             return keys.contains(hash);
         }
-        let Some(ranked) = &order.ranked else { return true };
+        let Some(ranked) = &order.ranked else {
+            return self.was_hit(mapping);
+        };
+        if self.note(mapping).is_none() {
+            return false;
+        }
         let seat = self.seat(mapping);
         if !is_tail {
             return true;
@@ -394,6 +430,7 @@ impl<B: Buffer> FlashStore<B> {
             }
             mappings.with(hash, |shard| {
                 if shard.get(hash).is_none()
+                    && !shard.is_unsure(hash)
                     && let Some(ranked) = &mut self.order.lock().ranked
                 {
                     ranked.ranks.take(hash);
@@ -415,7 +452,7 @@ impl<B: Buffer> FlashStore<B> {
             }
             for key in batch {
                 mappings.with(key.hash, |shard| {
-                    if shard.get(key.hash).is_some() {
+                    if shard.get(key.hash).is_some() || shard.is_unsure(key.hash) {
                         below += u64::from(key.bytes);
                     } else if let Some(keys) = &mut self.order.lock().virtual_cache {
                         keys.remove(key.hash);
@@ -468,6 +505,7 @@ impl<B: Buffer> FlashStore<B> {
         ranked.queue.check_invariants();
         ranked.queue.check_balance();
         assert_eq!(ranked.queue.bytes(), live, "bytes in the queue and in blocks");
+        self.check_slots(&ranked.queue);
         live
     }
 }

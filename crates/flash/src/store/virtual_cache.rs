@@ -21,7 +21,8 @@ const BLOCKS_AVERAGED: f64 = 64.0;
 pub(crate) struct VirtualCache {
     policy: &'static dyn Policy,
     queue: ExactQueue,
-    /// θ times the number of blocks, and the mean of the bytes of objects in one.
+    /// θ, the number of blocks that objects can have, and the mean of the bytes of objects in one.
+    theta: f64,
     blocks: f64,
     block_mean: f64,
     /// Bytes that the queue may have, and keys.
@@ -49,22 +50,24 @@ impl VirtualCache {
         if layout.layout != Layout::Sipq {
             return None;
         }
-        let blocks = f64::from(geometry.blocks - geometry.reserved) * layout.theta;
+        let blocks = f64::from(geometry.blocks - geometry.reserved);
         Some(Self::new(
             layout.policy,
+            layout.theta,
             blocks,
             geometry.block_bytes as f64,
             layout.virtual_keys_max,
         ))
     }
 
-    fn new(policy: &'static dyn Policy, blocks: f64, block_mean: f64, keys_max: usize) -> Self {
+    fn new(policy: &'static dyn Policy, theta: f64, blocks: f64, block_mean: f64, keys_max: usize) -> Self {
         Self {
             policy,
             queue: ExactQueue::for_policy(policy),
+            theta,
             blocks,
             block_mean,
-            bytes_max: (blocks * block_mean) as u64,
+            bytes_max: (theta * blocks * block_mean) as u64,
             keys_max,
             numbers: ByHash::default(),
             keys: Vec::new(),
@@ -72,11 +75,12 @@ impl VirtualCache {
         }
     }
 
-    /// A block was filled with so many bytes of objects. Footers and what is left at a block's end are not for objects: θ is
+    /// A block was filled with so many bytes of objects, and pages of mappings have so many blocks. Footers and what is left at a block's end are not for objects: θ is
     /// a share of what flash can hold of them, or a θ near 1 would write everything again and again.
-    pub(crate) fn note_block(&mut self, bytes: usize) {
+    pub(crate) fn note_block(&mut self, bytes: usize, mapping_blocks: usize) {
         self.block_mean += (bytes as f64 - self.block_mean) / BLOCKS_AVERAGED;
-        self.bytes_max = (self.blocks * self.block_mean) as u64;
+        let blocks = (self.blocks - mapping_blocks as f64).max(0.0);
+        self.bytes_max = (self.theta * blocks * self.block_mean) as u64;
         while self.queue.used() > self.bytes_max
             && let Some((number, _)) = self.queue.pop_min()
         {
@@ -145,7 +149,13 @@ impl VirtualCache {
     }
 
     pub(crate) fn clear(&mut self) {
-        *self = Self::new(self.policy, self.blocks, self.block_mean, self.keys_max);
+        *self = Self::new(
+            self.policy,
+            self.theta,
+            self.blocks,
+            self.block_mean,
+            self.keys_max,
+        );
     }
 
     pub(crate) fn dram_bytes(&self) -> u64 {
@@ -225,7 +235,7 @@ mod tests {
     fn it_keeps_what_an_exact_queue_keeps_within_bytes_and_keys() {
         let (bytes_max, keys_max) = (10_000, 70);
         let lru = policy("lru").unwrap();
-        let mut cache = VirtualCache::new(lru, 1.0, bytes_max as f64, keys_max);
+        let mut cache = VirtualCache::new(lru, 1.0, 1.0, bytes_max as f64, keys_max);
         let mut plain: Vec<(u64, u64)> = Vec::new();
         let mut state = 7u64;
         for _ in 0..20_000 {
@@ -249,7 +259,7 @@ mod tests {
             assert_eq!(keys, plain.iter().map(|(hash, _)| *hash).collect::<Vec<_>>());
         }
         cache.check_invariants();
-        let mut restored = VirtualCache::new(lru, 1.0, bytes_max as f64, keys_max);
+        let mut restored = VirtualCache::new(lru, 1.0, 1.0, bytes_max as f64, keys_max);
         cache.save().for_each(|key| restored.restore(key));
         assert!(restored.save().eq(cache.save()));
         let before = restored.save().count();
@@ -275,10 +285,10 @@ mod tests {
 
     #[test]
     fn what_blocks_cannot_hold_is_not_counted_on() {
-        let mut cache = VirtualCache::new(policy("lru").unwrap(), 10.0, 1_000.0, 1_000);
+        let mut cache = VirtualCache::new(policy("lru").unwrap(), 1.0, 10.0, 1_000.0, 1_000);
         (0..100).for_each(|hash| cache.hit(hash, 100, 100));
         assert_eq!(cache.queue.used(), 10_000);
-        (0..1_000).for_each(|_| cache.note_block(900));
+        (0..1_000).for_each(|_| cache.note_block(900, 0));
         assert!((9_000..9_100).contains(&cache.bytes_max), "{}", cache.bytes_max);
         cache.check_invariants();
         assert!(!cache.contains(0) && cache.contains(99) && cache.queue.used() >= 9_000);
@@ -286,11 +296,11 @@ mod tests {
 
     #[test]
     fn what_is_larger_than_all_of_it_is_not_kept() {
-        let mut cache = VirtualCache::new(policy("gdsf-3").unwrap(), 1.0, 1_000.0, 10);
+        let mut cache = VirtualCache::new(policy("gdsf-3").unwrap(), 1.0, 1.0, 1_000.0, 10);
         cache.hit(1, 600, 600);
         cache.hit(2, 1_001, 1_001);
         assert!(!cache.contains(2) && cache.contains(1));
-        let mut none = VirtualCache::new(policy("slru-3").unwrap(), 0.0, 1_000.0, 10);
+        let mut none = VirtualCache::new(policy("slru-3").unwrap(), 1.0, 0.0, 1_000.0, 10);
         none.hit(1, 1, 1);
         assert!(!none.contains(1));
     }

@@ -257,9 +257,9 @@ impl<B: Buffer> FlashStore<B> {
                 structure.reclaiming += 1;
                 return Some(self.claim(&mut structure, Task::Reclaim));
             }
-            if self.holds_log(&structure) {
+            if let Some(position) = self.held_log(&structure) {
                 drop(structure);
-                self.retire_active();
+                self.retire_older(position);
                 structure = self.shared.structure.lock();
                 if !structure.to_seal.is_empty() {
                     continue;
@@ -303,17 +303,18 @@ impl<B: Buffer> FlashStore<B> {
         }
     }
 
-    /// Whether a checkpoint is due, but a block has been open for so long that the log would have to be kept from then on.
-    fn holds_log(&self, structure: &Structure<B>) -> bool {
+    /// Where a checkpoint is due, but a block has been open for so long that the log would have to be kept from then on: the
+    /// position before which a block must not have been opened.
+    fn held_log(&self, structure: &Structure<B>) -> Option<u64> {
         if self.mapping_log.get().is_none() || structure.checkpointing || !self.wants_checkpoint() {
-            return false;
+            return None;
         }
         let oldest = self.log.position().saturating_sub(self.geometry.log_slots / 8);
         let open = self.open.lock();
         let mut positions = open
             .iter()
             .map(|block| block.sealing_position.load(Ordering::Acquire));
-        positions.any(|position| position < oldest)
+        positions.any(|position| position < oldest).then_some(oldest)
     }
 
     fn is_receiver_active(&self, structure: &Structure<B>) -> bool {

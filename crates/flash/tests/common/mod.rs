@@ -141,14 +141,15 @@ impl Mappings for Index {
     fn move_copy(
         &self,
         hash: KeyHash,
-        from: Location,
+        from: Mapping,
         append: impl FnOnce(Mapping) -> Option<Mapping>,
     ) -> bool {
         self.with(hash, |shard| {
-            let Some(mapping) = shard.live(hash, from) else {
+            let Some(mapping) = shard.live(hash, from.location) else {
                 return true;
             };
-            let moved = append(mapping).is_some_and(|to| shard.compare_and_set(hash, from, to).is_some());
+            let moved =
+                append(mapping).is_some_and(|to| shard.compare_and_set(hash, from.location, to).is_some());
             if moved && self.store().layout().layout != Layout::Fifo {
                 // A crash may lose what stands in a buffer, moved there or not.
                 let found = (0..self.keys).find(|n| self::hash(*n) == hash);

@@ -36,6 +36,7 @@ mod tests;
 
 pub use page::{PAGE_ENTRIES, PAGE_PAYLOAD_BYTES};
 pub(crate) use partition::FLAG_BITS;
+pub use partition::SLOT_BITS;
 pub use partition::{CascadeCounts, CascadeOptions, CascadeShard, Plan, Resolved};
 pub use reorganise::{Merged, Reorganisation};
 
@@ -43,6 +44,24 @@ use crate::Location;
 
 /// The number of a page among all that a [`MapSpace`] has.
 pub type PageNumber = u32;
+
+/// The life of a block, as mappings to it are compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// The sequence of the block that stands there; 0 = none.
+    Sequence(u64),
+    /// It is being reclaimed: mappings to it count for nothing any more, but each will be forgotten in its turn.
+    Ending(u64),
+}
+
+impl Life {
+    /// The sequence of the block.
+    pub fn sequence(self) -> u64 {
+        match self {
+            Life::Sequence(sequence) | Life::Ending(sequence) => sequence,
+        }
+    }
+}
 
 /// Where pages of mappings are kept. Called under a shard's lock: nothing here waits.
 pub trait MapSpace: Send + Sync {
@@ -61,6 +80,6 @@ pub trait MapSpace: Send + Sync {
     /// Gives a page up.
     fn release(&self, page: PageNumber);
 
-    /// The sequence of the block that now stands at a location.
-    fn sequence_at(&self, location: Location) -> u64;
+    /// The life of the block at a location.
+    fn life_at(&self, location: Location) -> Life;
 }

@@ -5,13 +5,14 @@
 //! |      0 |    2 | `count`     | entries, at most 338                        |
 //! |      2 |    2 | zero        |                                             |
 //! |      4 |    4 | `partition` | the partition that the mappings are of      |
-//! |      8 | 12·n | entries     | tag, place, life; little-endian, tag on top |
+//! |      8 | 12·n | entries     | tag, slot, place, life; little-endian, tag on top |
 //!
-//! A *place* is offset and length as the full index packs them, a *life* the low bits of the sequence of the block that the
-//! object was written to: when that block is reclaimed, the mapping is void by comparison. Place 0 is a tombstone: no object
+//! A *place* is offset and length as the full index packs them, a *slot* the mapping's note, and a *life* says in which life of its
+//! block the object was written, after the block's sequence: when it is reclaimed, the mapping is void by comparison. Place 0 is a tombstone: no object
 //! stands at the start of a device.
 
-use crate::Location;
+use super::partition::SLOT_BITS;
+use crate::Mapping;
 use crate::full::IndexShape;
 
 /// Bytes of a page that are the index's own. Whoever stores pages has 32 bytes of each sector for a header.
@@ -30,8 +31,8 @@ pub struct PageEntry {
     /// The hash bits below those that choose the partition.
     pub tag: u64,
     /// Where the object is; `None` says that it is gone.
-    pub location: Option<Location>,
-    /// The low bits of the sequence of its block.
+    pub mapping: Option<Mapping>,
+    /// Of its block, after [`PageShape::life`].
     pub life: u32,
 }
 
@@ -45,33 +46,38 @@ pub struct PageShape {
 impl PageShape {
     /// The entries that go with an index of this shape.
     pub fn new(index: IndexShape) -> Self {
-        let left = 8 * ENTRY_BYTES as u32 - index.tag_bits() - index.place_bits();
+        let left = 8 * ENTRY_BYTES as u32 - index.tag_bits() - index.place_bits() - SLOT_BITS;
         Self {
             index,
             life_bits: left.min(LIFE_BITS_MAX),
         }
     }
 
-    /// The low bits of a block's sequence that an entry keeps.
+    /// What an entry keeps of its block's sequence; 0 stands for no block.
     pub fn life(&self, sequence: u64) -> u32 {
-        (sequence & ((1 << self.life_bits) - 1)) as u32
+        let lives = (1 << self.life_bits) - 1;
+        sequence
+            .checked_sub(1)
+            .map_or(0, |number| (number % lives) as u32 + 1)
+    }
+
+    fn payload_bits(&self) -> u32 {
+        self.index.place_bits() + SLOT_BITS
     }
 
     fn pack(&self, entry: &PageEntry) -> u128 {
-        let place = entry
-            .location
-            .map_or(0, |location| self.index.pack_place(location));
-        (u128::from(entry.tag) << self.index.place_bits() | u128::from(place)) << self.life_bits
+        let payload = entry.mapping.map_or(0, |mapping| self.index.pack(mapping));
+        (u128::from(entry.tag) << self.payload_bits() | u128::from(payload)) << self.life_bits
             | u128::from(entry.life)
     }
 
     fn unpack(&self, packed: u128) -> PageEntry {
         let life = packed & ((1 << self.life_bits) - 1);
         let rest = packed >> self.life_bits;
-        let place = (rest & ((1 << self.index.place_bits()) - 1)) as u64;
+        let payload = (rest & ((1 << self.payload_bits()) - 1)) as u64;
         PageEntry {
-            tag: (rest >> self.index.place_bits()) as u64,
-            location: (place != 0).then(|| self.index.unpack_place(place)),
+            tag: (rest >> self.payload_bits()) as u64,
+            mapping: (self.index.place(payload) != 0).then(|| self.index.unpack(payload)),
             life: life as u32,
         }
     }
@@ -123,7 +129,7 @@ impl MappingPage<'_> {
 
     /// The entry of a tag, and its number. A tag is at most once in a page.
     pub fn find(&self, tag: u64) -> Option<(usize, PageEntry)> {
-        let shift = self.shape.index.place_bits() + self.shape.life_bits;
+        let shift = self.shape.payload_bits() + self.shape.life_bits;
         let (mut low, mut high) = (0, self.len());
         while low < high {
             let middle = usize::midpoint(low, high);
@@ -146,20 +152,24 @@ impl MappingPage<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Location;
 
     #[test]
     fn entries_come_back_at_every_size_of_device_and_strangers_do_not() {
         for (capacity, shard_bits) in [(1 << 20, 0), (4 << 30, 6), (64 << 30, 11), (64u64 << 40, 16)] {
-            let index = IndexShape::new(capacity, shard_bits, 3);
+            let index = IndexShape::new(capacity, shard_bits, IndexShape::CASCADE_NOTE_BITS);
             let shape = PageShape::new(index);
             let unit = index.unit_bytes();
             let top = (1u64 << index.tag_bits()) - 1;
             let entries: Vec<PageEntry> = (0..PAGE_ENTRIES as u64)
                 .map(|n| PageEntry {
                     tag: top - 2 * (PAGE_ENTRIES as u64 - 1 - n),
-                    location: (n % 7 != 0).then(|| Location {
-                        offset: capacity / unit / (n + 2) * unit,
-                        len: ((n + 1) * unit) as u32,
+                    mapping: (n % 7 != 0).then(|| Mapping {
+                        location: Location {
+                            offset: capacity / unit / (n + 2) * unit,
+                            len: ((n + 1) * unit) as u32,
+                        },
+                        note: (n % (1 << SLOT_BITS)) as u32,
                     }),
                     life: shape.life(n * 1_000_003),
                 })
@@ -178,7 +188,7 @@ mod tests {
 
     #[test]
     fn no_payload_makes_it_read_beyond_its_end() {
-        let shape = PageShape::new(IndexShape::new(1 << 30, 4, 3));
+        let shape = PageShape::new(IndexShape::new(1 << 30, 4, IndexShape::CASCADE_NOTE_BITS));
         for count in 0..=u16::MAX {
             let mut payload = [0xA5; PAGE_PAYLOAD_BYTES];
             payload[..2].copy_from_slice(&count.to_le_bytes());

@@ -6,14 +6,16 @@
 use super::filter::{Filter, FilterEntry, FilterShape, Match};
 use super::page::{PageEntry, PageShape};
 use super::reorganise::WIDE_CELL_BITS;
-use super::{MapSpace, PageNumber};
+use super::{Life, MapSpace, PageNumber};
 use crate::full::IndexShape;
 use crate::table::Swept;
 use crate::{Candidates, KeyHash, Location, Lookup, Mapping, PackedTable, TableFull};
 use pumice_memory::PagePool;
 use std::sync::Arc;
 
-/// Bits beside a place in tier 1.
+/// Bits of a mapping's note that go with it wherever it is: which object of its block it is, of those near its place.
+pub const SLOT_BITS: u32 = 6;
+/// Bits beside place and slot in tier 1.
 pub(crate) const FLAG_BITS: u32 = 3;
 /// Asked for since the hand of the CLOCK passed.
 const REFERENCED: u32 = 1;
@@ -208,20 +210,26 @@ impl CascadeShard {
     }
 
     fn strip(&self, payload: u64) -> Option<Mapping> {
+        let Mapping { location, note } = self.shape.unpack(payload);
         let mapping = Mapping {
-            note: 0,
-            ..self.shape.unpack(payload)
+            location,
+            note: note & ((1 << SLOT_BITS) - 1),
         };
         (self.shape.place(payload) != 0).then_some(mapping)
     }
 
     fn flags(&self, payload: u64) -> u32 {
-        self.shape.unpack(payload).note
+        self.shape.unpack(payload).note >> SLOT_BITS
     }
 
-    fn payload(&self, location: Option<Location>, flags: u32) -> u64 {
-        let place = location.map_or(0, |location| self.shape.pack_place(location));
-        u64::from(flags) << self.shape.place_bits() | place
+    fn payload(&self, mapping: Option<Mapping>, flags: u32) -> u64 {
+        let place = mapping.map_or(0, |mapping| self.shape.pack(mapping));
+        u64::from(flags) << self.flags_at() | place
+    }
+
+    /// Where flags begin in a payload.
+    fn flags_at(&self) -> u32 {
+        self.shape.place_bits() + SLOT_BITS
     }
 
     /// Asks for the memory that a question about `hash` will need.
@@ -231,7 +239,7 @@ impl CascadeShard {
 
     /// What tier 1 knows: `Err` nothing, `Ok(None)` that the key is not on flash.
     fn known(&mut self, tag: u64) -> Result<Option<Mapping>, Unknown> {
-        let mark = u64::from(REFERENCED) << self.shape.place_bits();
+        let mark = u64::from(REFERENCED) << self.flags_at();
         match self.tier1.update(tag, |payload| Some(payload | mark)) {
             Some((_, payload)) => Ok(self.strip(payload)),
             None => Err(Unknown),
@@ -336,20 +344,24 @@ impl CascadeShard {
                 continue;
             };
             // The newest there is. Where it is void there is nothing: an older one was superseded.
-            let location = entry
-                .location
-                .filter(|location| self.pages.life(self.space.sequence_at(*location)) == entry.life);
-            let Some(location) = location else {
+            let life = entry.mapping.map(|mapping| self.space.life_at(mapping.location));
+            let is_own = life.is_some_and(|life| self.pages.life(life.sequence()) == entry.life);
+            if is_own && matches!(life, Some(Life::Ending(_))) {
+                // Whoever reclaims the block makes the filter forget it.
+                break;
+            }
+            let Some(mapping) = entry.mapping.filter(|_| is_own) else {
                 is_void = Some((*number, slot));
                 break;
             };
             self.counts.flash_hits += 1;
-            // No memory to remember it is no harm.
-            if self.tier1.len() < self.tier1_limit() {
-                let _ = self.tier1.insert(tag, self.payload(Some(location), REFERENCED));
+            // Whoever changes the object looks for it there.
+            if self.tier1.len() >= self.tier1_limit() {
+                self.drop_clean();
             }
+            let _ = self.tier1.insert(tag, self.payload(Some(mapping), REFERENCED));
             self.demote();
-            return Resolved::Hit(Mapping { location, note: 0 });
+            return Resolved::Hit(mapping);
         }
         self.counts.false_plans += 1;
         let all: usize = self.filters().map(|filter| filter.remembers(tag)).sum();
@@ -370,12 +382,12 @@ impl CascadeShard {
     /// # Errors
     /// [`TableFull`]; the key is then not mapped.
     pub fn set(&mut self, hash: KeyHash, mapping: Mapping) -> Result<Option<Mapping>, TableFull> {
-        let old = self.write(self.shape.tag(hash), Some(mapping.location))?;
+        let old = self.write(self.shape.tag(hash), Some(mapping))?;
         Ok(old.and_then(|payload| self.strip(payload)))
     }
 
     /// Writes a mapping or a tombstone over what tier 1 has, and returns that.
-    fn write(&mut self, tag: u64, location: Option<Location>) -> Result<Option<u64>, TableFull> {
+    fn write(&mut self, tag: u64, mapping: Option<Mapping>) -> Result<Option<u64>, TableFull> {
         let old = self.tier1.find(tag, |_| true);
         let hides = match old.map(|payload| self.flags(payload)) {
             // On flash there is no more than what is void already.
@@ -387,8 +399,8 @@ impl CascadeShard {
         if hides {
             flags |= SHIELD;
         }
-        let new = self.payload(location, flags);
-        if location.is_none() && !hides {
+        let new = self.payload(mapping, flags);
+        if mapping.is_none() && !hides {
             // Nothing is left to hide.
             self.tier1.remove(tag, |_| true);
         } else if old.is_some() {
@@ -408,7 +420,7 @@ impl CascadeShard {
     pub fn compare_and_set(&mut self, hash: KeyHash, old: Location, new: Mapping) -> Option<Mapping> {
         let known = self.live(hash, old)?;
         // It takes the place of an entry: there is room.
-        self.write(self.shape.tag(hash), Some(new.location)).ok()?;
+        self.write(self.shape.tag(hash), Some(new)).ok()?;
         Some(known)
     }
 
@@ -515,12 +527,38 @@ impl CascadeShard {
         2 * self.tier1_max + 2 * self.options.page_entries
     }
 
+    /// Takes the next entry out of tier 1 that flash has, too, if there is one.
+    fn drop_clean(&mut self) {
+        let mut is_found = false;
+        let flags_at = self.flags_at();
+        for _ in 0..self.tier1.buckets() {
+            let bucket = self.hand % self.tier1.buckets();
+            let is_done = self.tier1.sweep(bucket, |_, payload| {
+                let flags = (payload >> flags_at) as u32;
+                if is_found {
+                    Swept::Stop
+                } else if flags & DIRTY != 0 {
+                    Swept::Keep(payload)
+                } else {
+                    is_found = true;
+                    Swept::Take
+                }
+            });
+            if is_found {
+                return;
+            }
+            if is_done {
+                self.hand = bucket + 1;
+            }
+        }
+    }
+
     /// Where tier 1 has a page too much: writes out what was not asked for lately.
     fn demote(&mut self) {
         if self.tier1.len() < self.tier1_max + self.options.page_entries || !self.space.has_room() {
             return;
         }
-        let place_bits = self.shape.place_bits();
+        let flags_at = self.flags_at();
         let mut out: Vec<(u64, u64)> = Vec::with_capacity(self.options.page_entries);
         // Two rounds: after the first nothing is referenced.
         for _ in 0..2 * self.tier1.buckets() {
@@ -530,9 +568,9 @@ impl CascadeShard {
             let bucket = self.hand % self.tier1.buckets();
             let mut spare = (self.tier1.len() + out.len()).saturating_sub(self.tier1_max);
             let is_done = self.tier1.sweep(bucket, |tag, payload| {
-                let flags = (payload >> place_bits) as u32;
+                let flags = (payload >> flags_at) as u32;
                 if flags & REFERENCED != 0 {
-                    return Swept::Keep(payload & !(u64::from(REFERENCED) << place_bits));
+                    return Swept::Keep(payload & !(u64::from(REFERENCED) << flags_at));
                 }
                 if flags & DIRTY != 0 {
                     if out.len() == self.options.page_entries {
@@ -565,11 +603,11 @@ impl CascadeShard {
         let entries: Vec<PageEntry> = out
             .iter()
             .map(|(tag, payload)| {
-                let location = self.strip(*payload).map(|mapping| mapping.location);
-                let sequence = location.map_or(0, |location| self.space.sequence_at(location));
+                let mapping = self.strip(*payload);
+                let sequence = mapping.map_or(0, |mapping| self.space.life_at(mapping.location).sequence());
                 PageEntry {
                     tag: *tag,
-                    location,
+                    mapping,
                     life: self.pages.life(sequence),
                 }
             })

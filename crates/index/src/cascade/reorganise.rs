@@ -4,10 +4,10 @@
 //! merged pages are put into the [`MapSpace`](super::MapSpace). [`CascadeShard::finish_reorganisation`] makes them the wide
 //! table, under the lock again. Lookups go on meanwhile, in what was there before.
 
-use super::PageNumber;
 use super::filter::{Filter, FilterEntry};
 use super::page::{PAGE_PAYLOAD_BYTES, PageEntry, PageShape};
 use super::partition::{CascadeShard, Merging, Wide};
+use super::{Life, PageNumber};
 use crate::Location;
 
 /// Bits of a cell in tier 3's filter: a stranger is found there by one in 31 at most.
@@ -38,11 +38,11 @@ impl Reorganisation {
         self.wide.iter().chain(&self.tier2).copied()
     }
 
-    /// Merges the payloads of the pages. `sequence_at` is as the map space's. `None` where one is no page of this partition.
+    /// Merges the payloads of the pages. `life_at` is as the map space's. `None` where one is no page of this partition.
     pub fn merge<'a>(
         &self,
         payloads: impl IntoIterator<Item = &'a [u8]>,
-        sequence_at: impl Fn(Location) -> u64,
+        life_at: impl Fn(Location) -> Life,
     ) -> Option<Merged> {
         let (mut wide, mut tier2) = (Vec::new(), Vec::new());
         for (at, payload) in payloads.into_iter().enumerate() {
@@ -74,8 +74,8 @@ impl Reorganisation {
                 }
             }
             let is_valid = entry
-                .location
-                .is_some_and(|location| self.shape.life(sequence_at(location)) == entry.life);
+                .mapping
+                .is_some_and(|mapping| self.shape.life(life_at(mapping.location).sequence()) == entry.life);
             if is_valid {
                 entries.push(entry);
             }
@@ -137,7 +137,7 @@ impl CascadeShard {
         for (tag, location) in merging.forgotten {
             let at = merged.entries.binary_search_by_key(&tag, |entry| entry.tag);
             if let Ok(rank) = at
-                && merged.entries[rank].location == Some(location)
+                && merged.entries[rank].mapping.map(|mapping| mapping.location) == Some(location)
             {
                 filter.erase(rank);
             }

@@ -54,8 +54,8 @@ impl MapSpace for Space {
         assert!(self.pages.lock().remove(&page).is_some(), "released twice");
     }
 
-    fn sequence_at(&self, location: Location) -> u64 {
-        self.sequences.lock()[(location.offset / BLOCK_BYTES) as usize]
+    fn life_at(&self, location: Location) -> Life {
+        Life::Sequence(self.sequences.lock()[(location.offset / BLOCK_BYTES) as usize])
     }
 }
 
@@ -227,7 +227,7 @@ impl Model {
                 let merged = begun
                     .merge(
                         pages.iter().map(<[u8; PAGE_PAYLOAD_BYTES]>::as_slice),
-                        |location| space.sequence_at(location),
+                        |location| space.life_at(location),
                     )
                     .expect("its own pages");
                 let numbers = merged

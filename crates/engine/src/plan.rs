@@ -1,0 +1,247 @@
+//! How the DRAM budget is divided, and which index it can hold.
+
+use pumice_flash::{
+    Geometry, INVALIDATED_SHARE, Layout, LayoutOptions, RECLAIM_READ_BYTES, VIRTUAL_KEY_BYTES,
+    mapping_log_bytes, slot_bits,
+};
+use pumice_index::{IndexKind, IndexShape};
+
+/// Bytes of flash that an object of 300 bytes takes, with key, header and its part of the footer.
+const OBJECT_FLASH_BYTES: u64 = 380;
+/// What a cascade index has in DRAM of a mapping on flash, in hundredths of a byte: filters and what names pages.
+const FILTER_CENTIBYTES: u64 = 160;
+
+/// Why a budget gets the index it gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IndexChoice {
+    /// The index.
+    pub kind: IndexKind,
+    /// Objects of 300 bytes that the flash can hold.
+    pub objects: u64,
+    /// What a full index of them takes, in bytes.
+    pub full_bytes: u64,
+    /// What there is for it, in bytes: items and index share it. 0 where the budget does not work with a full index at all.
+    pub pool: u64,
+}
+
+/// A budget cannot work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// Too little.
+    #[error(
+        "{given} bytes of DRAM are too few for this flash size and these limits; the smallest budget that works is {min} bytes"
+    )]
+    TooSmall {
+        /// Bytes that were given.
+        given: u64,
+        /// Bytes that are needed.
+        min: u64,
+    },
+}
+
+/// How the budget of the whole process is divided, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryPlan {
+    /// The budget.
+    pub total: u64,
+    /// Program, runtime, tables of fixed size, and what the allocator keeps.
+    pub base: u64,
+    /// Connections: their buffers, and room to receive large values.
+    pub connections: u64,
+    /// Block buffers and the footers under construction in them.
+    pub block_buffers: u64,
+    /// Items in DRAM and the index of both tiers, which share one pool.
+    pub pool: u64,
+    /// Number of block buffers.
+    pub buffers: usize,
+    /// Block size.
+    pub block_bytes: u64,
+    /// What a cascade index may have of objects on flash, slots included; part of `base`.
+    pub index_heap: u64,
+    /// Keys that layout `sipq` may have in DRAM.
+    pub virtual_keys: usize,
+}
+
+impl MemoryPlan {
+    /// Fixed cost of the program, measured: resident memory of an idle server with the smallest pool.
+    pub const BASE: u64 = 14 << 20;
+    /// What reorganising a partition takes: its pages, and their entries twice.
+    const REORGANISATION: u64 = 6 << 20;
+    /// The smallest pool: the index needs a page for each shard and tier, the DRAM tier a few segments.
+    pub const POOL_MIN: u64 = 8 << 20;
+
+    /// Divides `total` bytes for `flash` bytes of flash and `connections` bytes of connection buffers. Blocks are of
+    /// `block_bytes`, or of the size that follows from flash and budget; the layout says how many are filled at a time.
+    ///
+    /// # Errors
+    /// [`PlanError::TooSmall`], naming the smallest budget (in whole MiB) that works.
+    pub fn divide(
+        total: u64,
+        flash: u64,
+        block_bytes: Option<u64>,
+        connections: u64,
+        layout: &LayoutOptions,
+        index: IndexKind,
+    ) -> Result<Self, PlanError> {
+        let plan = |total| Self::try_divide(total, flash, block_bytes, connections, layout, index);
+        plan(total).ok_or_else(|| {
+            let min = (1..1 << 20)
+                .map(|mib: u64| mib << 20)
+                .find(|min| *min > total && plan(*min).is_some());
+            PlanError::TooSmall {
+                given: total,
+                min: min.unwrap_or(u64::MAX),
+            }
+        })
+    }
+
+    /// Which index goes with a budget: full where it finds room for as many objects of 300 bytes as the flash holds, or where the
+    /// budget does not work with the other, else cascade. The arguments are those of [`MemoryPlan::divide`].
+    pub fn choose_index(
+        total: u64,
+        flash: u64,
+        block_bytes: Option<u64>,
+        connections: u64,
+        layout: &LayoutOptions,
+    ) -> IndexChoice {
+        let objects = flash / OBJECT_FLASH_BYTES;
+        let shard_bits = crate::cache::shard_bits(flash, IndexKind::Full);
+        let entry = IndexShape::new(flash, shard_bits, layout.layout.note_bits()).entry_bytes() as u64;
+        // A tenth is what tables keep free.
+        let full_bytes = objects * entry * 11 / 10;
+        let plan = |index| Self::try_divide(total, flash, block_bytes, connections, layout, index);
+        let pool = plan(IndexKind::Full).map_or(0, |plan| plan.pool);
+        IndexChoice {
+            // Where the costs of a cascade index that do not depend on objects are too much, flash is not filled.
+            kind: if full_bytes <= pool || plan(IndexKind::Cascade).is_none() {
+                IndexKind::Full
+            } else {
+                IndexKind::Cascade
+            },
+            objects,
+            full_bytes,
+            pool,
+        }
+    }
+
+    fn try_divide(
+        total: u64,
+        flash: u64,
+        block_bytes: Option<u64>,
+        connections: u64,
+        layout: &LayoutOptions,
+        index: IndexKind,
+    ) -> Option<Self> {
+        let active = (2.0 / layout.alpha + 2.0).ceil() as u64;
+        let serve_min = 1 << 20;
+        let block_bytes =
+            block_bytes.unwrap_or_else(|| Geometry::block_bytes_for(flash, serve_min, active, total / 4));
+        // A quarter more for footers under construction: a 28-byte entry for each record of 144 bytes or so.
+        let buffer_cost = block_bytes + block_bytes / 4;
+        // Sections are of α to 2α, so there are seldom more than 1.25/α; and some are being written.
+        let buffers_max = match layout.layout {
+            Layout::Fifo | Layout::Sipq => 16,
+            Layout::Ripq => ((1.25 / layout.alpha).ceil() as u64 + 4).max(16),
+        };
+        let buffers = (total / 4 / buffer_cost).clamp(3, buffers_max);
+        let block_buffers = buffers * buffer_cost;
+        // A thirteenth of the rest covers what the allocator and the kernel's accounting round up.
+        // The queue's tables, and the sample of keys whose priorities are kept.
+        let order = match layout.layout {
+            Layout::Fifo => 0,
+            // A fifth of the budget for the keys of the virtual cache.
+            Layout::Sipq => total / 5,
+            Layout::Ripq if layout.policy.is_absolute() => 8 << 20,
+            Layout::Ripq => 1 << 20,
+        };
+        // What reclaims have read and not yet moved.
+        let moving = match layout.layout {
+            Layout::Fifo => 0,
+            Layout::Sipq | Layout::Ripq => RECLAIM_READ_BYTES,
+        };
+        // What a cascade index has of objects on flash: enough for a device full of objects of 300 bytes, or half.
+        let (index_heap, mapping_pages) = match index {
+            IndexKind::Full => (0, 0),
+            IndexKind::Cascade => {
+                let slots = match slot_bits(layout, index) {
+                    0 => 0,
+                    bits => u64::from(bits) * 100 / 8 + 100 / 16,
+                };
+                let of_objects = flash / OBJECT_FLASH_BYTES * (FILTER_CENTIBYTES + slots) / 100;
+                // Reclaims begin at three quarters.
+                let heap = (of_objects * 4 / 3).min(total / 2);
+                let pages = mapping_log_bytes(block_bytes) + Self::REORGANISATION;
+                (heap, pages + flash / INVALIDATED_SHARE)
+            }
+        };
+        let base = Self::BASE + order + moving + index_heap + mapping_pages;
+        let pool = total.checked_sub(base + connections + block_buffers)? / 13 * 12;
+        // A page for each shard and tier, some to grow with, and a few segments of at most 1 MiB.
+        let shards = 1u64 << crate::cache::shard_bits(flash, index);
+        let pool_min = Self::POOL_MIN.max(shards * 2 * 4096 + (12 << 20));
+        if pool < pool_min {
+            return None;
+        }
+        Some(Self {
+            total,
+            base: total - connections - block_buffers - pool,
+            connections,
+            block_buffers,
+            pool,
+            buffers: usize::try_from(buffers).expect("at most 84"),
+            block_bytes,
+            index_heap,
+            virtual_keys: usize::try_from(order / VIRTUAL_KEY_BYTES).unwrap_or(usize::MAX),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_index_is_chosen_where_it_fits_or_nothing_else_works() {
+        let layout = LayoutOptions::default();
+        let choose = |dram: u64, flash: u64| {
+            let choice = MemoryPlan::choose_index(dram << 20, flash << 30, None, 8 << 20, &layout);
+            let plan = MemoryPlan::divide(dram << 20, flash << 30, None, 8 << 20, &layout, choice.kind);
+            assert!(plan.is_ok(), "{dram} MiB for {flash} GiB: {choice:?}");
+            let fits = choice.full_bytes <= choice.pool;
+            assert!(
+                fits == (choice.kind == IndexKind::Full) || dram == 64,
+                "{choice:?}"
+            );
+            choice.kind
+        };
+        assert_eq!(choose(256, 4), IndexKind::Full);
+        assert_eq!(choose(256, 16), IndexKind::Cascade);
+        assert_eq!(choose(1024, 16), IndexKind::Full);
+        assert_eq!(choose(64, 4), IndexKind::Full, "too little for the other");
+    }
+
+    #[test]
+    fn the_parts_add_up_and_the_smallest_budget_named_works() {
+        let divide = |total| {
+            MemoryPlan::divide(
+                total,
+                2 << 30,
+                None,
+                8 << 20,
+                &LayoutOptions::default(),
+                IndexKind::Full,
+            )
+        };
+        let plan = divide(128 << 20).unwrap();
+        assert_eq!(
+            plan.base + plan.connections + plan.block_buffers + plan.pool,
+            plan.total
+        );
+        assert_eq!(plan.block_bytes, 1 << 20);
+        let Err(PlanError::TooSmall { min, .. }) = divide(1 << 20) else {
+            panic!("1 MiB cannot work")
+        };
+        assert!(divide(min).is_ok());
+        assert!(divide(min - (1 << 20)).is_err());
+    }
+}

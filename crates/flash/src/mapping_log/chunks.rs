@@ -1,0 +1,259 @@
+//! The chunks that pages are put into, how they are written, and what else stands behind the log's lock.
+
+use super::MappingLog;
+use super::pages::Shape;
+use pumice_device::{Device, SECTOR_BYTES};
+use pumice_memory::Buffer;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Poll, Waker};
+
+/// A chunk is at most so long, in bytes.
+const CHUNK_BYTES_MAX: u64 = 256 << 10;
+/// Chunks in DRAM: one that is filled, and others that are being written.
+const CHUNKS_MAX: usize = 4;
+
+/// DRAM that a mapping log takes at most, in bytes, with blocks of this size.
+pub fn mapping_log_bytes(block_bytes: u64) -> u64 {
+    CHUNKS_MAX as u64 * CHUNK_BYTES_MAX.min(block_bytes)
+}
+
+/// Pages that stand behind one another on a block.
+pub(super) struct Chunk<B> {
+    pub(super) block: u32,
+    /// The sequence that the block was borrowed with.
+    pub(super) life: u64,
+    /// Where it starts in its block, in pages.
+    pub(super) at: u32,
+    /// How many pages it has room for, and how many it has.
+    room: u32,
+    pub(super) len: u32,
+    pub(super) buffer: Arc<B>,
+}
+
+impl<B> Chunk<B> {
+    fn holds(&self, block: u32, page: u32) -> bool {
+        self.block == block && (self.at..self.at + self.len).contains(&page)
+    }
+}
+
+/// A block that chunks are put on.
+#[derive(Clone, Copy)]
+pub(super) struct Filled {
+    pub(super) id: u32,
+    /// The sequence that it was borrowed with.
+    pub(super) life: u64,
+    /// Where the next chunk starts, in pages.
+    pub(super) next: u32,
+}
+
+/// What the log's lock guards.
+pub(super) struct Pages<B> {
+    pub(super) filling: Option<Chunk<B>>,
+    pub(super) full: VecDeque<Arc<Chunk<B>>>,
+    pub(super) writing: Vec<Arc<Chunk<B>>>,
+    spare: Vec<Arc<B>>,
+    buffers_made: usize,
+    /// The block that chunks are put on.
+    pub(super) block: Option<Filled>,
+    /// Pages that are wanted, by block.
+    pub(super) wanted: BTreeMap<u32, u32>,
+    /// Blocks of which none is, each with the number of checkpoints that were begun before that.
+    pub(super) empty: Vec<(u32, u64)>,
+    /// Checkpoints begun since the start; the one that the start read is number 0.
+    pub(super) checkpoints_begun: u64,
+    /// The newest checkpoint that a start would read, and the one before.
+    pub(super) checkpoints_kept: [Option<u64>; 2],
+    /// One that was begun and is not on the device yet.
+    pub(super) checkpoint_running: Option<u64>,
+    /// Partitions that would like to be reorganised.
+    pub(super) due: BTreeSet<u32>,
+    /// Who waits for a chunk to be written.
+    waiters: Vec<Waker>,
+}
+
+impl<B> Default for Pages<B> {
+    fn default() -> Self {
+        Self {
+            filling: None,
+            full: VecDeque::new(),
+            writing: Vec::new(),
+            spare: Vec::new(),
+            buffers_made: 0,
+            block: None,
+            wanted: BTreeMap::new(),
+            empty: Vec::new(),
+            checkpoints_begun: 0,
+            checkpoints_kept: [None; 2],
+            checkpoint_running: None,
+            due: BTreeSet::new(),
+            waiters: Vec::new(),
+        }
+    }
+}
+
+impl<B: Buffer> Pages<B> {
+    /// Sees that there is a chunk with room, if there can be.
+    pub(super) fn open_chunk(&mut self, log: &MappingLog<B>, shape: &Shape) -> Option<&mut Chunk<B>> {
+        if self.filling.as_ref().is_some_and(|chunk| chunk.len == chunk.room) {
+            self.close_chunk();
+            log.note_work();
+        }
+        if self.filling.is_none() {
+            let pages = shape.pages_per_block();
+            if self.block.is_none_or(|block| block.next == pages) {
+                let full = std::mem::replace(&mut self.block, log.borrow());
+                self.note_empty(full.map(|block| block.id));
+            }
+            let Filled { id, life, next: at } = self.block?;
+            let buffer = self.take_buffer(shape.geometry.block_bytes)?;
+            let room = (buffer.len() / SECTOR_BYTES) as u32;
+            let room = room.min(pages - at);
+            let next = at + room;
+            self.block = Some(Filled { id, life, next });
+            self.filling = Some(Chunk {
+                block: id,
+                life,
+                at,
+                room,
+                len: 0,
+                buffer,
+            });
+        }
+        self.filling.as_mut()
+    }
+
+    /// The chunk that is filled takes no more.
+    pub(super) fn close_chunk(&mut self) {
+        let Some(mut chunk) = self.filling.take() else {
+            return;
+        };
+        if chunk.len < chunk.room {
+            // The next starts where this one ends.
+            if let Some(block) = self.block.as_mut().filter(|block| block.id == chunk.block) {
+                block.next -= chunk.room - chunk.len;
+            }
+            chunk.room = chunk.len;
+        }
+        self.full.push_back(Arc::new(chunk));
+    }
+
+    fn take_buffer(&mut self, block_bytes: u64) -> Option<Arc<B>> {
+        for at in 0..self.spare.len() {
+            if let Some(buffer) = Arc::get_mut(&mut self.spare[at]) {
+                buffer.reset();
+                return Some(self.spare.swap_remove(at));
+            }
+        }
+        if self.buffers_made == CHUNKS_MAX {
+            return None;
+        }
+        self.buffers_made += 1;
+        let len = CHUNK_BYTES_MAX.min(block_bytes);
+        Some(Arc::new(B::with_len(
+            usize::try_from(len).expect("at most 256 KiB"),
+        )))
+    }
+
+    pub(super) fn find(&self, block: u32, page: u32) -> Option<(&Arc<B>, usize)> {
+        let written = self.full.iter().chain(&self.writing).map(|chunk| &**chunk);
+        let chunk = written
+            .chain(&self.filling)
+            .find(|chunk| chunk.holds(block, page))?;
+        Some((&chunk.buffer, (page - chunk.at) as usize * SECTOR_BYTES))
+    }
+}
+
+impl<B: Buffer> MappingLog<B> {
+    /// Writes the chunks that are full, while a cache is opened.
+    ///
+    /// # Errors
+    /// What the device said.
+    pub(crate) async fn write_full<D: Device<Buf = B>>(self: &Arc<Self>, device: &D) -> io::Result<()> {
+        while let Some(write) = self.take_full() {
+            self.write(device, &write).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn write<D: Device<Buf = B>>(
+        &self,
+        device: &D,
+        write: &PendingWrite<B>,
+    ) -> io::Result<u64> {
+        let chunk = &write.chunk;
+        let (Some(shape), len) = (self.shape(), chunk.len as usize * SECTOR_BYTES) else {
+            return Ok(0);
+        };
+        let start = shape.geometry.block_offset(chunk.block) + u64::from(chunk.at) * SECTOR_BYTES as u64;
+        let mut written = Ok(());
+        if len > 0 {
+            written = device.write(start, Arc::clone(&chunk.buffer), 0..len).await;
+        }
+        // Where this is dropped before, the chunk is written again.
+        write.is_done.store(true, Ordering::Relaxed);
+        written.map(|()| len as u64)
+    }
+
+    /// The next chunk to write.
+    pub(crate) fn take_full(self: &Arc<Self>) -> Option<PendingWrite<B>> {
+        let mut state = self.state.lock();
+        let chunk = state.full.pop_front()?;
+        state.writing.push(Arc::clone(&chunk));
+        Some(PendingWrite {
+            log: Arc::clone(self),
+            chunk,
+            is_done: AtomicBool::new(false),
+        })
+    }
+
+    /// Waits until fewer than `count` chunks are being written.
+    pub(super) async fn wait_for_writes(&self, count: usize) {
+        std::future::poll_fn(|cx| {
+            let mut state = self.state.lock();
+            if state.writing.len() < count {
+                return Poll::Ready(());
+            }
+            state.waiters.push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Chunks that are being written.
+    pub(super) fn writing(&self) -> usize {
+        self.state.lock().writing.len()
+    }
+
+    /// DRAM held, in bytes.
+    pub(super) fn dram_bytes(&self) -> u64 {
+        let Some(shape) = self.shape() else { return 0 };
+        self.state.lock().buffers_made as u64 * CHUNK_BYTES_MAX.min(shape.geometry.block_bytes)
+    }
+}
+
+/// A chunk that is to be written; where it is dropped before that, it is due again.
+pub(crate) struct PendingWrite<B: Buffer> {
+    pub(super) log: Arc<MappingLog<B>>,
+    pub(super) chunk: Arc<Chunk<B>>,
+    pub(super) is_done: AtomicBool,
+}
+
+impl<B: Buffer> Drop for PendingWrite<B> {
+    fn drop(&mut self) {
+        let mut state = self.log.state.lock();
+        state.writing.retain(|chunk| !Arc::ptr_eq(chunk, &self.chunk));
+        if self.is_done.load(Ordering::Relaxed) {
+            state.spare.push(Arc::clone(&self.chunk.buffer));
+            state.note_empty(Some(self.chunk.block));
+        } else {
+            state.full.push_front(Arc::clone(&self.chunk));
+        }
+        let waiters = std::mem::take(&mut state.waiters);
+        drop(state);
+        self.log.note_work();
+        waiters.into_iter().for_each(Waker::wake);
+    }
+}
