@@ -3,7 +3,7 @@
 use crate::cache::Inner;
 use crate::part::PartId;
 use parking_lot::{Mutex, MutexGuard};
-use pumice_flash::{Gone, Mappings, SliceId};
+use pumice_flash::{CopyMove, Gone, Mappings, SliceId};
 use pumice_index::{IndexShard, KeyHash, Location, Mapping};
 use pumice_memory::Buffer;
 use pumice_tier::{DramShard, Queue};
@@ -150,17 +150,19 @@ impl<B: Buffer> Mappings for Inner<B> {
         hash: KeyHash,
         from: Mapping,
         append: impl FnOnce(Mapping) -> Option<Mapping>,
-    ) -> bool {
+    ) -> CopyMove {
         let mut shard = self.lock(hash);
         let Some(mapping) = self.store().live_or_last(&shard.flash, hash, from) else {
-            return true;
+            return CopyMove::Dead;
         };
-        let Some(to) = append(mapping) else { return false };
+        let Some(to) = append(mapping) else {
+            return CopyMove::NoRoom;
+        };
         let old_home = self.home(from.location);
         if shard.flash.set(hash, to).is_err() {
             // A cascade that has no room for it, and no mapping of the key any more.
             self.store().forget(Some(hash), to);
-            return true;
+            return CopyMove::Dead;
         }
         // An item in DRAM names its copy's place in a header that readers may look at: it is written anew.
         if let Some((address, frequency)) = shard.dram.at_home(&self.tier, hash, old_home) {
@@ -173,7 +175,7 @@ impl<B: Buffer> Mappings for Inner<B> {
                 None => shard.dram.remove(hash, address),
             };
         }
-        true
+        CopyMove::Moved
     }
 
     fn is_hot(&self, hash: KeyHash, location: Location) -> bool {

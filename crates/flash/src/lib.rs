@@ -53,6 +53,17 @@ pub enum Gone {
     Lost,
 }
 
+/// How moving a survivor's copy ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyMove {
+    /// It is mapped where it is now.
+    Moved,
+    /// It was dead, or is now: there is nothing to move.
+    Dead,
+    /// There was no room.
+    NoRoom,
+}
+
 /// Who holds the mappings: shards of an index, each behind one lock that is never held across I/O.
 pub trait Mappings {
     /// Number of shards.
@@ -88,13 +99,13 @@ pub trait Mappings {
     fn drop_copy(&self, hash: KeyHash, location: Location, why: Gone) -> bool;
 
     /// Makes a survivor's copy live: if `hash` is mapped to `from`, see [`FlashStore::live_or_last`], calls `append` with the mapping, under the shard's lock, and maps
-    /// it to what that returns. False where `append` found no room; true also where the copy at `from` was dead already.
+    /// it to what that returns.
     fn move_copy(
         &self,
         hash: KeyHash,
         from: Mapping,
         append: impl FnOnce(Mapping) -> Option<Mapping>,
-    ) -> bool;
+    ) -> CopyMove;
 
     /// Whether more than the flash tier wants an object to stay: the DRAM tier has it, too.
     fn is_hot(&self, _hash: KeyHash, _location: Location) -> bool {

@@ -34,7 +34,7 @@ use crate::log::LogKind;
 use crate::record::{Record, is_expired};
 use crate::store::{Claim, FlashStore, Moved, Order, SlotKind, State, Structure, Victim, add, give_turn};
 use crate::survivors::Origin;
-use crate::{Gone, Mappings};
+use crate::{CopyMove, Gone, Mappings};
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_index::{Location, Mapping};
 use pumice_memory::Buffer;
@@ -280,7 +280,8 @@ impl<B: Buffer> FlashStore<B> {
         self.append_log(device, LogKind::Reclaim, u64::from(id), sequence);
         let begun = info.reclaims.load(Ordering::Relaxed);
         info.reclaims.store(begun.saturating_add(1), Ordering::Relaxed);
-        let is_empty = how == How::Empty || info.live.load(Ordering::Acquire) == 0;
+        // Of one that was broken off it is not known what is done.
+        let is_empty = begun == 0 && (how == How::Empty || info.live.load(Ordering::Acquire) == 0);
         let (mut reclaimed, mut all) = (None, None);
         if !is_empty && let Some(mut entries) = self.read_footer(device, id, sequence).await {
             let bytes: u64 = entries.iter().map(|entry| u64::from(entry.len)).sum();
@@ -412,7 +413,8 @@ impl<B: Buffer> FlashStore<B> {
                     .await;
                 evictions_left = evictions_left.saturating_sub(1);
             }
-            has_room = self.move_record(mappings, id, entry.hash, self.mapping(id, &entry), &record);
+            let from = self.mapping(id, &entry);
+            has_room = self.move_record(mappings, id, entry.hash, from, &record) != CopyMove::NoRoom;
             if !has_room {
                 add(&self.counters.survivors_dropped, 1);
             }
@@ -479,7 +481,7 @@ impl<B: Buffer> FlashStore<B> {
         hash: u64,
         from: Mapping,
         record: &Record<B>,
-    ) -> bool {
+    ) -> CopyMove {
         // The block must not be sealed before the mapping is made: the guard outlives the call.
         let mut guard = None;
         let mut former = None;

@@ -114,6 +114,7 @@ impl<B: Buffer> FlashStore<B> {
         // of what was moved here must not come back when it is gone from here.
         self.append_log(device, LogKind::Reclaim, u64::from(block.id), block.sequence);
         self.void_moved(device, block.id);
+        info.is_leaving.store(true, Ordering::Release);
         for entry in &composed.entries {
             mappings.drop_copy(entry.hash, self.location(block.id, entry), Gone::Lost);
         }
@@ -171,6 +172,10 @@ impl<B: Buffer> FlashStore<B> {
         let info = &self.blocks[id as usize];
         if !matches!(end, Sealed::Written) {
             info.live.store(0, Ordering::Relaxed);
+            if self.mapping_log.get().is_some() {
+                // No mapping on flash leads to this life of the block any more.
+                info.sequence.store(0, Ordering::Release);
+            }
             self.leave_order(id);
         }
         let blocks = &self.blocks;

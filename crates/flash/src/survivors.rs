@@ -9,12 +9,12 @@
 //! a reclaim waits until another one has freed its victim. The last that does not wait lets go of what finds no room, so that
 //! they never all wait.
 
-use crate::Mappings;
 use crate::footer::FooterEntry;
 use crate::layout::Layout;
 use crate::reclaim::{ENTRIES_PER_TURN, prefetch_ahead};
 use crate::record::{Record, is_expired};
 use crate::store::{FlashStore, Shared, SlotKind, Structure, add, give_turn};
+use crate::{CopyMove, Mappings};
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_index::{IndexShard, Mapping};
 use pumice_memory::Buffer;
@@ -122,13 +122,20 @@ impl<B: Buffer> FlashStore<B> {
                         let from = self.mapping(origin.id, entry);
                         let move_it = || self.move_record(mappings, origin.id, entry.hash, from, &record);
                         let mut moved = move_it();
-                        while !moved && waits_left > 0 && self.makes_room(device, mappings, now).await {
+                        while moved == CopyMove::NoRoom
+                            && waits_left > 0
+                            && self.makes_room(device, mappings, now).await
+                        {
                             waits_left -= 1;
                             moved = move_it();
                         }
-                        if !moved {
-                            add(&self.counters.survivors_dropped, 1);
-                            go.push(*entry);
+                        match moved {
+                            CopyMove::Moved => {}
+                            CopyMove::Dead => go.push(*entry),
+                            CopyMove::NoRoom => {
+                                add(&self.counters.survivors_dropped, 1);
+                                go.push(*entry);
+                            }
                         }
                     }
                 }

@@ -42,6 +42,8 @@ pub enum Seat {
     Virtual(Mark),
 }
 
+/// So many marks are looked at one by one.
+const FEW_MARKS: u32 = 64;
 /// Insertions that count for where the next ones are wanted.
 const INSERTIONS_AVERAGED: f64 = 32.0;
 
@@ -315,7 +317,7 @@ impl Queue {
         let mark = self.mark_for(target, order(from))?;
         // Put in before the other is taken out: that may remove its place, but not this one.
         self.add(Seat::Virtual(mark), bytes);
-        self.remove(seat, bytes);
+        self.remove_about(seat, bytes);
         Some(mark)
     }
 
@@ -402,23 +404,26 @@ impl Queue {
             self.set_apart(place);
         }
         let Some(mark) = self.free_marks.pop() else {
-            return (self.nearest_mark(slot.section, slot.at, floor))
-                .or_else(|| self.nearest_mark_of_all(&slot, floor, granule));
+            if self.shape.marks <= FEW_MARKS {
+                return self.nearest_of_few(&slot, floor, granule);
+            }
+            return self.nearest_mark(slot.section, slot.at, floor);
         };
         self.places[place as usize].mark = mark;
         self.marked[mark as usize] = place;
         Some(mark)
     }
 
-    /// The mark above `floor` that is nearest to a place, in whatever section. With few marks all may be elsewhere, and if nothing
-    /// rose then, what has them would never sink.
-    fn nearest_mark_of_all(&self, to: &Place, floor: (u32, u32), granule: u64) -> Option<Mark> {
+    /// The mark above `floor` that is nearest to a place: of its section, or else one whose place has room in whatever section.
+    /// With few marks all may be elsewhere, and if nothing rose then, what has them would never sink.
+    fn nearest_of_few(&self, to: &Place, floor: (u32, u32), granule: u64) -> Option<Mark> {
         let wanted = self.below(to);
         let marked = (1..).zip(&self.marked[1..]).filter(|(_, id)| **id != 0);
         let above = marked.filter_map(|(mark, id)| {
             let place = &self.places[*id as usize];
-            let has_room = (place.section, place.at) > floor && place.virtual_bytes < granule;
-            has_room.then(|| (mark, self.below(place).abs_diff(wanted)))
+            let is_near = place.section == to.section;
+            let is_good = (place.section, place.at) > floor && (is_near || place.virtual_bytes < granule);
+            is_good.then(|| (mark, (!is_near, self.below(place).abs_diff(wanted))))
         });
         Some(above.min_by_key(|(_, distance)| *distance)?.0)
     }

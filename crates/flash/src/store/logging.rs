@@ -56,7 +56,9 @@ impl<B: Buffer> FlashStore<B> {
     /// its neighbours' numbers count, is void by the log. The caller still holds what the append returned.
     pub fn strike<D: Device>(&self, device: &D, hash: u64, mapping: Mapping) {
         if self.slot_kind != SlotKind::None {
-            return self.append_log(device, LogKind::Invalidate, hash, self.next_version());
+            self.append_log(device, LogKind::Invalidate, hash, self.next_version());
+            // Nor may the reclaim of the block take it for the last that was written.
+            return self.note_invalidated(hash);
         }
         let id = self.block_of(mapping.location);
         if let Some(block) = self.open.lock().iter().find(|block| block.id == id) {

@@ -349,7 +349,11 @@ impl<B: Buffer> FlashStore<B> {
         if !self.put_dead(mapping) {
             return false;
         }
-        ranked.queue.remove(seat, len);
+        if self.slot_kind.has_seats() {
+            ranked.queue.remove_about(seat, len);
+        } else {
+            ranked.queue.remove(seat, len);
+        }
         true
     }
 

@@ -6,8 +6,8 @@ use pumice_device::{AlignedBuf, Device, FaultyDevice, FaultyMedium, Payload};
 use pumice_flash::record::payload_checksum;
 use pumice_flash::recovery::{open_superblock, recover, settle};
 use pumice_flash::{
-    Durability, FlashStore, Gone, Layout, LayoutOptions, Mappings, OpenOptions, Record, RecordParts,
-    Recovered, SliceId, Source, Work,
+    CopyMove, Durability, FlashStore, Gone, Layout, LayoutOptions, Mappings, OpenOptions, Record,
+    RecordParts, Recovered, SliceId, Source, Work,
 };
 use pumice_index::{FullShard, IndexShape, IndexShard, KeyHash, Location, Mapping};
 use pumice_memory::{PagePool, SegmentPool};
@@ -143,10 +143,10 @@ impl Mappings for Index {
         hash: KeyHash,
         from: Mapping,
         append: impl FnOnce(Mapping) -> Option<Mapping>,
-    ) -> bool {
+    ) -> CopyMove {
         self.with(hash, |shard| {
             let Some(mapping) = shard.live(hash, from.location) else {
-                return true;
+                return CopyMove::Dead;
             };
             let moved =
                 append(mapping).is_some_and(|to| shard.compare_and_set(hash, from.location, to).is_some());
@@ -155,7 +155,7 @@ impl Mappings for Index {
                 let found = (0..self.keys).find(|n| self::hash(*n) == hash);
                 self.given_up.lock().extend(found);
             }
-            moved
+            if moved { CopyMove::Moved } else { CopyMove::NoRoom }
         })
     }
 

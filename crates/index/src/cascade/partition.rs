@@ -345,7 +345,8 @@ impl CascadeShard {
             };
             // The newest there is. Where it is void there is nothing: an older one was superseded.
             let life = entry.mapping.map(|mapping| self.space.life_at(mapping.location));
-            let is_own = life.is_some_and(|life| self.pages.life(life.sequence()) == entry.life);
+            let is_own =
+                entry.life != 0 && life.is_some_and(|life| self.pages.life(life.sequence()) == entry.life);
             if is_own && matches!(life, Some(Life::Ending(_))) {
                 // Whoever reclaims the block makes the filter forget it.
                 break;

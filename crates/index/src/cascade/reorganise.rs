@@ -75,6 +75,7 @@ impl Reorganisation {
             }
             let is_valid = entry
                 .mapping
+                .filter(|_| entry.life != 0)
                 .is_some_and(|mapping| self.shape.life(life_at(mapping.location).sequence()) == entry.life);
             if is_valid {
                 entries.push(entry);
