@@ -261,6 +261,27 @@ fn sipq_is_fifo_without_a_queue_and_hits_more_with_one() {
 }
 
 #[test]
+fn sipq_keeps_no_more_than_finds_room_where_blocks_are_few() {
+    // What is kept free, open, or a checkpoint's or mappings' is a large share of some twenty blocks.
+    let name = "latest:keys=60000,theta=0.9,requests=300000,seed=7";
+    for index in [pumice::IndexOptions::Full, pumice::IndexOptions::cascade(0.06)] {
+        for theta in [0.5, 0.9] {
+            let report = replay(
+                name,
+                &FlashOptions {
+                    layout: LayoutOptions::new(Layout::Sipq, Some("slru-1"), None, Some(theta)).unwrap(),
+                    index,
+                    ..options("25MiB", ReplayDevice::Sim)
+                },
+            );
+            let amplification = report.app_write_amplification.unwrap();
+            println!("{index:?}, theta {theta}: {amplification:.2}");
+            assert!(amplification < 3.0, "{index:?}, theta {theta}: {amplification}");
+        }
+    }
+}
+
+#[test]
 fn blocks_of_ripq_stay_aligned_to_the_erase_units_of_the_drive() {
     let with = |superblock_blocks| FlashOptions {
         layout: LayoutOptions::new(Layout::Ripq, Some("slru-3"), None, None).unwrap(),

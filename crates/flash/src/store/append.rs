@@ -139,14 +139,27 @@ impl<B: Buffer> FlashStore<B> {
     fn retire_open(&self, order: &mut Order<B>, id: u32) {
         let block = order.close(id).expect("it is open");
         if let Some(keys) = &mut order.virtual_cache {
-            let mapping_blocks = self.mapping_flash_bytes() / self.geometry.block_bytes;
-            keys.note_block(block.filled().0, mapping_blocks as usize);
+            keys.note_block(block.filled().0, self.blocks_full_at_once());
         }
         self.retire(block);
         if let Some(ranked) = &mut order.ranked {
             let section = ranked.queue.section_of(Seat::Device(id));
             ranked.queue.seal(section);
         }
+    }
+
+    /// How many blocks can be full of objects at once: all but those that are kept free, the open one, and those of checkpoints
+    /// and mappings. The next checkpoint needs as many as the last before the last one's are free.
+    fn blocks_full_at_once(&self) -> usize {
+        let mut others = self.blocks_kept_free() + 1;
+        for info in self.blocks.iter() {
+            others += match info.state() {
+                State::Checkpoint => 2,
+                State::Mappings | State::Bad => 1,
+                _ => 0,
+            };
+        }
+        self.blocks.len().saturating_sub(others)
     }
 
     /// Where every buffer is some section's that is seldom inserted at, the fullest goes, so that the next record finds one.

@@ -75,12 +75,13 @@ impl VirtualCache {
         }
     }
 
-    /// A block was filled with so many bytes of objects, and pages of mappings have so many blocks. Footers and what is left at a block's end are not for objects: θ is
-    /// a share of what flash can hold of them, or a θ near 1 would write everything again and again.
-    pub(crate) fn note_block(&mut self, bytes: usize, mapping_blocks: usize) {
+    /// A block was filled with so many bytes of objects, and so many blocks can be full of them at once. Footers, what is left at
+    /// a block's end, and blocks that are free or something else's are not for objects: θ is a share of what flash can hold of
+    /// them, or a θ near 1 would write everything again and again.
+    pub(crate) fn note_block(&mut self, bytes: usize, blocks: usize) {
         self.block_mean += (bytes as f64 - self.block_mean) / BLOCKS_AVERAGED;
-        let blocks = (self.blocks - mapping_blocks as f64).max(0.0);
-        self.bytes_max = (self.theta * blocks * self.block_mean) as u64;
+        self.blocks = blocks as f64;
+        self.bytes_max = (self.theta * self.blocks * self.block_mean) as u64;
         while self.queue.used() > self.bytes_max
             && let Some((number, _)) = self.queue.pop_min()
         {
@@ -288,7 +289,7 @@ mod tests {
         let mut cache = VirtualCache::new(policy("lru").unwrap(), 1.0, 10.0, 1_000.0, 1_000);
         (0..100).for_each(|hash| cache.hit(hash, 100, 100));
         assert_eq!(cache.queue.used(), 10_000);
-        (0..1_000).for_each(|_| cache.note_block(900, 0));
+        (0..1_000).for_each(|_| cache.note_block(900, 10));
         assert!((9_000..9_100).contains(&cache.bytes_max), "{}", cache.bytes_max);
         cache.check_invariants();
         assert!(!cache.contains(0) && cache.contains(99) && cache.queue.used() >= 9_000);

@@ -361,6 +361,11 @@ impl<B: Buffer> FlashStore<B> {
             .min(self.geometry.blocks as usize / BLOCKS_PER_RECLAIM_AHEAD)
     }
 
+    /// Below so many free blocks there are reclaims.
+    pub(crate) fn blocks_kept_free(&self) -> usize {
+        self.geometry.reserved as usize + self.reclaims_ahead()
+    }
+
     /// Whether too few blocks are free. One that is being reclaimed counts as free, and a moved victim where it soon will be,
     /// which it is not as long as a block that its objects went to is still being filled.
     pub(crate) fn wants_reclaim(&self, structure: &Structure<B>) -> bool {
@@ -371,7 +376,7 @@ impl<B: Buffer> FlashStore<B> {
             .iter()
             .filter(|moved| self.is_moved_soon_free(moved))
             .count();
-        let mut wanted = self.geometry.reserved as usize + self.reclaims_ahead();
+        let mut wanted = self.blocks_kept_free();
         if structure.mappings_want_block {
             wanted = wanted.max(BLOCKS_LEFT) + 1;
         }
