@@ -103,9 +103,9 @@ fn push_table(out: &mut Vec<u8>, pages: &[PageNumber], filter: &Filter) {
 impl CascadeShard {
     /// Appends the partition to `out`.
     pub fn dump(&self, out: &mut Vec<u8>) {
-        push_len(out, self.tier1().len());
-        let shape = self.tier1().shape();
-        self.tier1().for_each(|tag, payload| {
+        push_len(out, self.tier1.len());
+        let shape = self.tier1.shape();
+        self.tier1.for_each(|tag, payload| {
             let whole = u128::from(tag) << shape.payload_bits() | u128::from(payload);
             out.extend_from_slice(&whole.to_le_bytes()[..shape.entry_bytes()]);
         });
@@ -129,14 +129,14 @@ impl CascadeShard {
 
     fn try_load(&mut self, bytes: &[u8]) -> Option<()> {
         let mut fields = Fields(bytes);
-        let shape = self.tier1().shape();
+        let shape = self.tier1.shape();
         for _ in 0..fields.len()? {
             let mut wide = [0; 16];
             wide[..shape.entry_bytes()].copy_from_slice(fields.bytes(shape.entry_bytes())?);
             let whole = u128::from_le_bytes(wide);
             let payload = (whole & ((1 << shape.payload_bits()) - 1)) as u64;
             let tag = (whole >> shape.payload_bits()) as u64;
-            self.restore(tag, payload)?;
+            self.tier1.insert(tag, payload).ok()?;
         }
         for _ in 0..fields.len()? {
             let pages = fields.pages()?;

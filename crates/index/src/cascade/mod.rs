@@ -26,18 +26,23 @@
 //! What makes a key's older mapping on flash void is a newer one or a *tombstone*, which stays in the tiers as any mapping does.
 //! Such an entry is a *shield*: no filter forgets it before a reorganisation has merged it with what it hides.
 
+mod counts;
+mod demotion;
 mod filter;
+mod forget;
 mod image;
+mod lookup;
 mod page;
 mod partition;
 mod reorganise;
 #[cfg(test)]
 mod tests;
 
+pub use counts::CascadeCounts;
+pub use lookup::{Plan, Resolved};
 pub use page::{PAGE_ENTRIES, PAGE_PAYLOAD_BYTES};
 pub(crate) use partition::FLAG_BITS;
-pub use partition::SLOT_BITS;
-pub use partition::{CascadeCounts, CascadeOptions, CascadeShard, Plan, Resolved};
+pub use partition::{CascadeOptions, CascadeShard, SLOT_BITS};
 pub use reorganise::{Merged, Reorganisation};
 
 use crate::Location;

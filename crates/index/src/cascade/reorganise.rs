@@ -4,7 +4,7 @@
 //! merged pages are put into the [`MapSpace`](super::MapSpace). [`CascadeShard::finish_reorganisation`] makes them the wide
 //! table, under the lock again. Lookups go on meanwhile, in what was there before.
 
-use super::filter::{Filter, FilterEntry};
+use super::filter::{Filter, FilterEntry, FilterShape};
 use super::page::{PAGE_PAYLOAD_BYTES, PageEntry, PageShape};
 use super::partition::{CascadeShard, Merging, Wide};
 use super::{Life, PageNumber};
@@ -12,6 +12,11 @@ use crate::Location;
 
 /// Bits of a cell in tier 3's filter: a stranger is found there by one in 31 at most.
 pub(crate) const WIDE_CELL_BITS: u32 = 5;
+
+/// Tier 2 is merged into tier 3 when it has so many pages for each of tier 3's, in hundredths.
+const REORGANISE_PERCENT: usize = 50;
+/// And not before it has so many.
+const REORGANISE_PAGES_MIN: usize = 4;
 
 /// A reorganisation that was begun.
 pub struct Reorganisation {
@@ -99,6 +104,21 @@ impl Merged {
 }
 
 impl CascadeShard {
+    /// Whether tier 2 has grown enough to be merged into tier 3.
+    pub fn wants_reorganisation(&self) -> bool {
+        let tier2: usize = self
+            .generations
+            .iter()
+            .map(|generation| generation.pages.len())
+            .sum();
+        let share = self.wide.pages.len() * REORGANISE_PERCENT / 100;
+        self.merging.is_none() && tier2 >= share.max(REORGANISE_PAGES_MIN)
+    }
+
+    pub(super) fn wide_shape(&self, entries: usize) -> FilterShape {
+        FilterShape::new(self.shape.tag_bits(), entries, WIDE_CELL_BITS, 0)
+    }
+
     /// Begins a reorganisation, if one is due or `now`, and none is under way.
     pub fn begin_reorganisation(&mut self, now: bool) -> Option<Reorganisation> {
         if self.merging.is_some() || !(now || self.wants_reorganisation()) {

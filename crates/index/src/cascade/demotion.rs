@@ -1,0 +1,156 @@
+//! Demotion: what leaves tier 1, and the pages of tier 2 that it goes to.
+//!
+//! A CLOCK goes over tier 1, and what was not asked for since its hand passed leaves. Dirty entries go into a page of the newest
+//! generation; the others are dropped, since flash says the same.
+
+use super::filter::{Filter, FilterEntry, FilterShape};
+use super::page::PageEntry;
+use super::partition::{
+    CascadeShard, DIRTY, GENERATION_CELL_BITS, GENERATION_PAGES, Generation, PAGE_HINT_BITS, REFERENCED,
+    SHIELD, SHIELD_HINT,
+};
+use crate::table::Swept;
+
+impl CascadeShard {
+    /// Mappings that tier 1 may grow to while flash takes none.
+    pub(super) fn tier1_limit(&self) -> usize {
+        2 * self.tier1_max + 2 * self.options.page_entries
+    }
+
+    /// Takes the next entry out of tier 1 that flash has, too, if there is one.
+    pub(super) fn drop_clean(&mut self) {
+        let mut is_found = false;
+        let flags_at = self.flags_at();
+        for _ in 0..self.tier1.buckets() {
+            let bucket = self.hand % self.tier1.buckets();
+            let is_done = self.tier1.sweep(bucket, |_, payload| {
+                let flags = (payload >> flags_at) as u32;
+                if is_found {
+                    Swept::Stop
+                } else if flags & DIRTY != 0 {
+                    Swept::Keep(payload)
+                } else {
+                    is_found = true;
+                    Swept::Take
+                }
+            });
+            if is_found {
+                return;
+            }
+            if is_done {
+                self.hand = bucket + 1;
+            }
+        }
+    }
+
+    /// Where tier 1 has a page too much: writes out what was not asked for lately.
+    pub(super) fn demote(&mut self) {
+        if self.tier1.len() < self.tier1_max + self.options.page_entries || !self.space.has_room() {
+            return;
+        }
+        let flags_at = self.flags_at();
+        let mut out: Vec<(u64, u64)> = Vec::with_capacity(self.options.page_entries);
+        // Two rounds: after the first nothing is referenced.
+        for _ in 0..2 * self.tier1.buckets() {
+            if out.len() == self.options.page_entries || self.tier1.len() + out.len() <= self.tier1_max {
+                break;
+            }
+            let bucket = self.hand % self.tier1.buckets();
+            let mut spare = (self.tier1.len() + out.len()).saturating_sub(self.tier1_max);
+            let is_done = self.tier1.sweep(bucket, |tag, payload| {
+                let flags = (payload >> flags_at) as u32;
+                if flags & REFERENCED != 0 {
+                    return Swept::Keep(payload & !(u64::from(REFERENCED) << flags_at));
+                }
+                if flags & DIRTY != 0 {
+                    if out.len() == self.options.page_entries {
+                        return Swept::Stop;
+                    }
+                    out.push((tag, payload));
+                } else if spare == 0 {
+                    return Swept::Stop;
+                } else {
+                    spare -= 1;
+                }
+                Swept::Take
+            });
+            if is_done {
+                self.hand = bucket + 1;
+            }
+        }
+        let is_page = out.len() == self.options.page_entries && self.put_page(&mut out);
+        if !is_page {
+            // They were here a moment ago, so there is room.
+            for (tag, payload) in out {
+                let _ = self.tier1.insert(tag, payload);
+            }
+        }
+    }
+
+    /// Puts entries of tier 1 into a page of the newest generation.
+    fn put_page(&mut self, out: &mut [(u64, u64)]) -> bool {
+        out.sort_unstable_by_key(|(tag, _)| *tag);
+        let entries: Vec<PageEntry> = out
+            .iter()
+            .map(|(tag, payload)| {
+                let mapping = self.strip(*payload);
+                let sequence = mapping.map_or(0, |mapping| self.space.life_at(mapping.location).sequence());
+                PageEntry {
+                    tag: *tag,
+                    mapping,
+                    life: self.pages.life(sequence),
+                }
+            })
+            .collect();
+        let Some(page) = self.space.put(&self.pages.encode(self.partition, &entries)) else {
+            return false;
+        };
+        let merged = self.merging.as_ref().map_or(0, |merging| merging.generations);
+        let is_open = self.generations.len() > merged
+            && (self.generations.last()).is_some_and(|last| last.pages.len() < GENERATION_PAGES);
+        let shape = self.generation_shape();
+        let (mut pages, mut cells) = (Vec::with_capacity(GENERATION_PAGES), Vec::new());
+        if is_open && let Some(last) = self.generations.pop() {
+            pages = last.pages;
+            cells = last.filter.entries().collect();
+        }
+        let number = pages.len() as u32;
+        pages.push(page);
+        cells.extend(out.iter().map(|(tag, payload)| {
+            let shield = if self.flags(*payload) & SHIELD != 0 {
+                SHIELD_HINT
+            } else {
+                0
+            };
+            FilterEntry::new(shape.cell(*tag), number | shield)
+        }));
+        cells.sort_by_key(|entry: &FilterEntry| entry.cell);
+        let filter = Filter::build(shape, cells.into_iter());
+        self.generations.push(Generation { pages, filter });
+        self.resize_tier1();
+        if self.wants_reorganisation() {
+            self.space.wants_reorganisation(self.partition);
+        }
+        true
+    }
+
+    pub(super) fn generation_shape(&self) -> FilterShape {
+        FilterShape::new(
+            self.shape.tag_bits(),
+            GENERATION_PAGES * self.options.page_entries,
+            GENERATION_CELL_BITS,
+            PAGE_HINT_BITS + 1,
+        )
+    }
+
+    /// Follows what is on flash with the size of tier 1, and tells what it takes.
+    pub(super) fn resize_tier1(&mut self) {
+        let counts = self.counts();
+        let heap = (counts.filter_bytes + counts.directory_bytes) as usize;
+        self.space.charge(self.charged, heap);
+        self.charged = heap;
+        let on_flash: usize = self.filters().map(Filter::alive).sum();
+        let share = (on_flash as f64 * self.options.tier1_share) as usize;
+        self.tier1_max = share.max(self.options.tier1_min);
+    }
+}

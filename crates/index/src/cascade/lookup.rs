@@ -1,0 +1,164 @@
+//! Looking a key up: tier 1 first, then a plan of the pages that may have it, and what they say.
+
+use super::partition::{CascadeShard, PAGE_HINT, REFERENCED};
+use super::{Life, PageNumber};
+use crate::{Candidates, KeyHash, Lookup, Mapping};
+
+/// Pages that one lookup asks for, at most; of more the newest.
+const PLAN_PAGES_MAX: usize = 8;
+
+/// The pages that may have a mapping, the newest first: to be read together, and then brought to [`CascadeShard::resolve`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    epoch: u32,
+    len: u8,
+    /// Whether there were more.
+    is_cut: bool,
+    pages: [PageNumber; PLAN_PAGES_MAX],
+}
+
+impl Plan {
+    /// The pages to read, at most eight.
+    pub fn pages(&self) -> &[PageNumber] {
+        &self.pages[..usize::from(self.len)]
+    }
+
+    fn push(&mut self, page: PageNumber) {
+        if self.pages().contains(&page) {
+            return;
+        }
+        self.is_cut = usize::from(self.len) == PLAN_PAGES_MAX;
+        if !self.is_cut {
+            self.pages[usize::from(self.len)] = page;
+            self.len += 1;
+        }
+    }
+}
+
+/// What the pages of a plan say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resolved {
+    /// The key is mapped so, and tier 1 knows it now.
+    Hit(Mapping),
+    /// The key is not on flash.
+    Miss,
+    /// Pages have come or gone meanwhile: look it up again.
+    Again,
+}
+
+impl CascadeShard {
+    /// Asks for the memory that a question about `hash` will need.
+    pub fn prefetch(&self, hash: KeyHash) {
+        self.tier1.prefetch(self.shape.tag(hash));
+    }
+
+    /// What tier 1 knows: `Err` nothing, `Ok(None)` that the key is not on flash.
+    fn known(&mut self, tag: u64) -> Result<Option<Mapping>, Unknown> {
+        let mark = u64::from(REFERENCED) << self.flags_at();
+        match self.tier1.update(tag, |payload| Some(payload | mark)) {
+            Some((_, payload)) => Ok(self.strip(payload)),
+            None => Err(Unknown),
+        }
+    }
+
+    /// Looks `hash` up: the mapping, a miss, or the pages that tell more.
+    pub fn lookup(&mut self, hash: KeyHash) -> Lookup {
+        let tag = self.shape.tag(hash);
+        if let Ok(known) = self.known(tag) {
+            return known.map_or(Lookup::Miss, |mapping| Lookup::Hit(Candidates(mapping)));
+        }
+        let plan = self.plan(tag);
+        if plan.len == 0 {
+            Lookup::Miss
+        } else {
+            Lookup::Read(plan)
+        }
+    }
+
+    fn plan(&self, tag: u64) -> Plan {
+        let mut plan = Plan {
+            epoch: self.epoch,
+            len: 0,
+            is_cut: false,
+            pages: [0; PLAN_PAGES_MAX],
+        };
+        for generation in self.generations.iter().rev() {
+            let mut named = 0u32;
+            for found in generation.filter.matches(tag) {
+                named |= 1 << (found.hint & PAGE_HINT);
+            }
+            while named != 0 {
+                let newest = named.ilog2();
+                plan.push(generation.pages[newest as usize]);
+                named ^= 1 << newest;
+            }
+        }
+        for found in self.wide.filter.matches(tag) {
+            plan.push(self.wide.pages[found.rank / self.options.page_entries]);
+        }
+        plan
+    }
+
+    /// Says what the pages of `plan`, in its order, have for `hash`; `None` stands for a page that could not be read. A mapping
+    /// that is found is known to tier 1 from then on.
+    pub fn resolve<'a>(
+        &mut self,
+        hash: KeyHash,
+        plan: &Plan,
+        payloads: impl IntoIterator<Item = Option<&'a [u8]>>,
+    ) -> Resolved {
+        let tag = self.shape.tag(hash);
+        if let Ok(known) = self.known(tag) {
+            return known.map_or(Resolved::Miss, Resolved::Hit);
+        }
+        if self.plan(tag) != *plan {
+            return Resolved::Again;
+        }
+        let mut is_void = None;
+        for (number, payload) in plan.pages().iter().zip(payloads) {
+            let Some(page) = payload.and_then(|payload| self.pages.decode(self.partition, payload)) else {
+                // What it said is lost, and an older page must not speak in its place.
+                self.forget_all();
+                return Resolved::Miss;
+            };
+            let Some((slot, entry)) = page.find(tag) else {
+                continue;
+            };
+            // The newest there is. Where it is void there is nothing: an older one was superseded.
+            let life = entry.mapping.map(|mapping| self.space.life_at(mapping.location));
+            let is_own =
+                entry.life != 0 && life.is_some_and(|life| self.pages.life(life.sequence()) == entry.life);
+            if is_own && matches!(life, Some(Life::Ending(_))) {
+                // Whoever reclaims the block makes the filter forget it.
+                break;
+            }
+            let Some(mapping) = entry.mapping.filter(|_| is_own) else {
+                is_void = Some((*number, slot));
+                break;
+            };
+            self.counts.flash_hits += 1;
+            // Whoever changes the object looks for it there.
+            if self.tier1.len() >= self.tier1_limit() {
+                self.drop_clean();
+            }
+            let _ = self.tier1.insert(tag, self.payload(Some(mapping), REFERENCED));
+            self.demote();
+            return Resolved::Hit(mapping);
+        }
+        self.counts.false_plans += 1;
+        let all: usize = self.filters().map(|filter| filter.remembers(tag)).sum();
+        let found: usize = self.filters().map(|filter| filter.matches(tag).count()).sum();
+        if !plan.is_cut && !self.is_blank && all == found && self.tier1.len() < self.tier1_limit() {
+            // Often the key is set next. It is known by then that nothing has to be hidden: what is void stays so.
+            let _ = self.tier1.insert(tag, self.payload(None, 0));
+            self.demote();
+        }
+        if let Some((number, slot)) = is_void {
+            self.forget_in_page(tag, number, slot);
+        }
+        Resolved::Miss
+    }
+}
+
+/// Tier 1 has no entry.
+struct Unknown;
