@@ -15,9 +15,6 @@ Device reads are those for items and for pages of mappings. CPU time per get is 
 says whether the device or the core sets the pace. DRAM per item is that of the index, all in, after the gets.
 """
 
-import contextlib
-import os
-
 from lib import cascade, compare, machine
 from lib.compare import Comparison, thousands
 
@@ -49,7 +46,6 @@ def main():
     comparison = Comparison("cascade-gets", arguments, settings)
     comparison.sides = {"pumice": "cascade", "peer": "full"}
     flags = {"pumice": ["--index", "cascade", "--tier1", arguments.tier1], "peer": ["--index", "full"]}
-    paths = {name: os.path.join(comparison.directory, f"gets.{comparison.sides[name]}") for name in flags}
 
     def side(process, what, spec):
         def turn(_):
@@ -76,22 +72,12 @@ def main():
             f"{run[f'{what}: DRAM']:.2f} B an item, {run['report']['miss_ratio'] * 1e6:.0f} misses in a million"
         )
 
-    try:
-        with contextlib.ExitStack() as stack:
-            processes = {}
-            for name, more in flags.items():
-                if arguments.only in (None, name):
-                    process = cascade.Gets(program, paths[name], comparison.server_core, arguments.keys, flash, *more)
-                    processes[name] = stack.enter_context(process)
-            for what, (spec, *_) in WORKLOADS.items():
-                for process in processes.values():
-                    process.run(spec, arguments.depth, arguments.warm_up)
-                sides = [side(processes.get(name), what, spec) for name in flags]
-                comparison.turns(*sides, show(what))
-    finally:
-        for path in paths.values():
-            if os.path.exists(path):
-                os.remove(path)
+    with cascade.gets_of_sides(comparison, program, "gets", arguments.keys, flash, flags) as processes:
+        for what, (spec, *_) in WORKLOADS.items():
+            for process in processes.values():
+                process.run(spec, arguments.depth, arguments.warm_up)
+            sides = [side(processes.get(name), what, spec) for name in flags]
+            comparison.turns(*sides, show(what))
     for what, (_, must, aim) in WORKLOADS.items():
         row = f"gets/s of the cascade index against the full one, {what}, one core"
         comparison.row(row, what, must, aim, thousands, cpu=f"{what}: cpu")

@@ -19,9 +19,7 @@ exact LRU's by `pumice replay`: the same keys through two-phase reclaim on a sim
 lru` of as many bytes as it had of objects on average.
 """
 
-import contextlib
 import math
-import os
 
 from lib import cascade, compare, machine
 from lib.cascade import ITEM_BYTES
@@ -76,7 +74,7 @@ def main():
     }  # fmt: skip
     comparison = Comparison("cascade-two-phase", arguments, settings)
     comparison.sides = dict(RECLAIMS)
-    paths = {name: os.path.join(comparison.directory, f"origin.{RECLAIMS[name]}") for name in RECLAIMS}
+    flags = {name: ["--index", "cascade", "--reclaim", reclaim] for name, reclaim in RECLAIMS.items()}
 
     def side(process):
         def turn(_):
@@ -102,21 +100,10 @@ def main():
             f"{run['cached'] * 100:.1f} % of the keys cached"
         )
 
-    try:
-        with contextlib.ExitStack() as stack:
-            processes = {}
-            for name, reclaim in RECLAIMS.items():
-                if arguments.only in (None, name):
-                    more = ["--index", "cascade", "--reclaim", reclaim]
-                    process = cascade.Gets(program, paths[name], comparison.server_core, arguments.keys, flash, *more)
-                    processes[name] = stack.enter_context(process)
-            for process in processes.values():
-                process.run(WORKLOAD, WARM_UP_DEPTH, arguments.warm_up, 0)
-            comparison.turns(*[side(processes.get(name)) for name in RECLAIMS], show)
-    finally:
-        for path in paths.values():
-            if os.path.exists(path):
-                os.remove(path)
+    with cascade.gets_of_sides(comparison, program, "origin", arguments.keys, flash, flags) as processes:
+        for process in processes.values():
+            process.run(WORKLOAD, WARM_UP_DEPTH, arguments.warm_up, 0)
+        comparison.turns(*[side(processes.get(name)) for name in RECLAIMS], show)
     if arguments.only is None:
         reports = replayed_misses(comparison, items, arguments.keys, flash)
         for name, which in (("pumice", "two-phase"), ("peer", "lru")):

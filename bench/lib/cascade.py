@@ -1,9 +1,11 @@
 """Rows about the cascade index against the full one: replays, and a process that makes gets on a filled file."""
 
+import contextlib
 import json
 import math
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from . import machine
 from .machine import Trouble, confine
@@ -70,3 +72,18 @@ class Gets:
         if self.process.poll() is None:
             self.process.kill()
         self.process.communicate()
+
+
+@contextlib.contextmanager
+def gets_of_sides(comparison, program, stem, keys, flash, flags):
+    """`Gets` by side, for those that run: each with its own of `flags`, on a file `stem.SIDE` that is removed afterwards."""
+    with contextlib.ExitStack() as stack:
+        processes = {}
+        for name, own in flags.items():
+            if comparison.arguments.only in (None, name):
+                path = Path(comparison.directory, f"{stem}.{comparison.sides[name]}")
+                # Also where the file is not filled to the end.
+                stack.callback(path.unlink, missing_ok=True)
+                process = Gets(program, path, comparison.server_core, keys, flash, *own)
+                processes[name] = stack.enter_context(process)
+        yield processes

@@ -7,7 +7,7 @@ use crate::workload::Workload;
 use crate::{FillArgs, HitsArgs, ReadsArgs};
 use anyhow::{Context, anyhow, bail, ensure};
 use pumice::{
-    CacheOptions, Cx, Found, IndexKind, Layout, LayoutOptions, Lookup, MemoryPlan, Meta, Object, ObjectCache,
+    Budget, CacheOptions, Cx, Found, IndexKind, Layout, LayoutOptions, Lookup, Meta, Object, ObjectCache,
     RejectReason, Stats, Tier,
 };
 use pumice_device::{AlignedBuf, Device, FileDevice, FileOptions, FileShared, Payload};
@@ -152,14 +152,14 @@ pub fn options(
     block_kib: Option<u64>,
     layout: LayoutOptions,
 ) -> anyhow::Result<CacheOptions> {
-    let plan = MemoryPlan::divide(
-        dram_mib << 20,
-        flash_mib << 20,
-        block_kib.map(|kib| kib << 10),
-        0,
-        &layout,
-        IndexKind::Full,
-    )?;
+    let budget = Budget {
+        total: dram_mib << 20,
+        flash: flash_mib << 20,
+        block_bytes: block_kib.map(|kib| kib << 10),
+        connections: 0,
+        layout,
+    };
+    let plan = budget.divide(IndexKind::Full)?;
     Ok(CacheOptions {
         dram_bytes: usize::try_from(plan.pool)?,
         buffers_max: plan.buffers,

@@ -1,6 +1,7 @@
 //! The program's command line: exit status, and errors that say what was wrong, where, and what to do.
 
-use std::process::{Command, Output};
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Output, Stdio};
 
 fn pumice(directory: &std::path::Path, arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_pumice"))
@@ -178,6 +179,89 @@ fn a_budget_that_cannot_work_names_one_that_can() {
     );
     assert_eq!(output.status.code(), Some(2));
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+}
+
+/// What a server says on a new flash file until it is ready. It is stopped then.
+fn start_lines(flags: &str) -> Vec<String> {
+    let directory = tempfile::tempdir().unwrap();
+    let mut server = Command::new(env!("CARGO_BIN_EXE_pumice"))
+        .args("serve --memcached 127.0.0.1:0 --admin off --threads 1".split_whitespace())
+        .args(flags.split_whitespace())
+        .current_dir(directory.path())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the program was built with this test");
+    let mut said = BufReader::new(server.stdout.take().expect("it is piped")).lines();
+    let lines = (said.by_ref().map_while(Result::ok))
+        .take_while(|line| !line.starts_with("ready: "))
+        .collect();
+    let pid = rustix::process::Pid::from_child(&server);
+    let signalled = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+    let status = server.wait().unwrap();
+    assert!(
+        signalled.is_ok() && status.success(),
+        "{flags}: {status}, {lines:?}"
+    );
+    lines
+}
+
+/// The number behind these words.
+fn number_after(line: &str, words: &str) -> f64 {
+    line.split_once(words)
+        .and_then(|(_, rest)| rest.split_whitespace().next()?.parse().ok())
+        .unwrap_or_else(|| panic!("no number behind {words:?} in {line:?}"))
+}
+
+#[test]
+fn a_server_that_chooses_its_index_says_which_and_why() {
+    // Settings with small fixed costs: a cascade index has more of them, and must be possible where a full one does not fit.
+    let small = "--dram 64MiB --layout fifo --block-size 256KiB --max-item-size 64KiB --max-connections 16";
+    for (flash_mib, index, fits) in [
+        (512, "full", "which fit in the "),
+        (1536, "cascade", "which do not fit in the "),
+    ] {
+        let lines = start_lines(&format!("{small} --flash-size {flash_mib}MiB"));
+        let line = |start: &str| -> &str {
+            let mut found = lines.iter().filter(|line| line.starts_with(start));
+            match (found.next(), found.next()) {
+                (Some(line), None) => line,
+                _ => panic!("{flash_mib} MiB: not one line with {start:?} in {lines:#?}"),
+            }
+        };
+        assert!(
+            line("flash: ").contains(&format!(", index {index},")),
+            "{lines:#?}"
+        );
+        let choice = line(&format!("index: {index} by choice: "));
+        // With key and header an object of 300 bytes takes 380.
+        let millions = f64::from(flash_mib << 20) / 380.0 / 1e6;
+        assert!(
+            (number_after(choice, "by choice: ") - millions).abs() < 0.06,
+            "{choice}"
+        );
+        let (full, pool) = (number_after(choice, "takes "), number_after(choice, fits));
+        let entry_bytes = full * f64::from(1 << 20) / (millions * 1e6);
+        assert!((6.0..14.0).contains(&entry_bytes), "{choice}");
+        assert_eq!(full <= pool, index == "full", "{choice}");
+        let divided = number_after(line("dram: "), " = ");
+        if index == "full" {
+            assert_eq!(divided, pool, "{lines:#?}");
+        } else {
+            // What a cascade index takes besides is not for items.
+            assert!(divided < pool, "{lines:#?}");
+            line("index: cascade keeps ");
+        }
+    }
+}
+
+#[test]
+fn an_index_that_was_asked_for_is_no_choice() {
+    let lines = start_lines("--dram 64MiB --flash-size 64MiB --index full");
+    assert!(
+        lines.iter().any(|line| line.contains(", index full,")),
+        "{lines:#?}"
+    );
+    assert!(lines.iter().all(|line| !line.contains("by choice")), "{lines:#?}");
 }
 
 #[test]

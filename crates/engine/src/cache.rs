@@ -118,8 +118,8 @@ const STOP_ROUNDS_MAX: usize = 8;
 pub(crate) fn shard_bits(capacity: u64, index: IndexKind) -> u32 {
     let shards = match index {
         IndexKind::Full => (capacity / (16 << 20)).clamp(16, 4096),
-        // A partition has some ten thousand objects of 300 bytes, and never 64 thousand.
-        IndexKind::Cascade => (capacity / (8 << 20)).clamp(16, 1 << 16),
+        // A partition has 30 to 60 thousand objects of 300 bytes.
+        IndexKind::Cascade => (capacity / (22 << 20)).next_power_of_two().clamp(16, 1 << 16),
     };
     63 - shards.leading_zeros()
 }

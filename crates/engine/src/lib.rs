@@ -46,7 +46,7 @@ pub use config::{CacheOptions, FlashWrite, IndexOptions};
 pub use large::LargeLookup;
 pub use locate::{FlashCopy, KnownObject, Located};
 pub use object::{Meta, Object, Tier};
-pub use plan::{IndexChoice, MemoryPlan, PlanError};
+pub use plan::{Budget, IndexChoice, MemoryPlan, PlanError};
 pub use pumice_flash::{Durability, FlashCounts, Layout, LayoutError, LayoutOptions, Recovered};
 pub use pumice_index::IndexKind;
 pub use pumice_index::cascade::CascadeOptions;

@@ -8,8 +8,21 @@ use pumice_index::{IndexKind, IndexShape};
 
 /// Bytes of flash that an object of 300 bytes takes, with key, header and its part of the footer.
 const OBJECT_FLASH_BYTES: u64 = 380;
-/// What a cascade index has in DRAM of a mapping on flash, in hundredths of a byte: filters and what names pages.
-const FILTER_CENTIBYTES: u64 = 160;
+
+/// A budget, and what it is for.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    /// DRAM for the whole process, in bytes.
+    pub total: u64,
+    /// Size of the flash device, in bytes.
+    pub flash: u64,
+    /// Size of a block in bytes, or the size that follows from flash and budget.
+    pub block_bytes: Option<u64>,
+    /// What connections take of the budget, in bytes.
+    pub connections: u64,
+    /// How objects are laid out on flash: it says how many blocks are filled at a time, and what tables it takes.
+    pub layout: LayoutOptions,
+}
 
 /// Why a budget gets the index it gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,53 +80,41 @@ impl MemoryPlan {
     pub const BASE: u64 = 14 << 20;
     /// What reorganising a partition takes: its pages, and their entries twice.
     const REORGANISATION: u64 = 6 << 20;
+    /// What a cascade index may have in DRAM of a mapping on flash, in hundredths of a byte: filters and what names pages.
+    pub const FILTER_CENTIBYTES: u64 = 160;
     /// The smallest pool: the index needs a page for each shard and tier, the DRAM tier a few segments.
     pub const POOL_MIN: u64 = 8 << 20;
+}
 
-    /// Divides `total` bytes for `flash` bytes of flash and `connections` bytes of connection buffers. Blocks are of
-    /// `block_bytes`, or of the size that follows from flash and budget; the layout says how many are filled at a time.
+impl Budget {
+    /// Divides the budget of a process with this index.
     ///
     /// # Errors
     /// [`PlanError::TooSmall`], naming the smallest budget (in whole MiB) that works.
-    pub fn divide(
-        total: u64,
-        flash: u64,
-        block_bytes: Option<u64>,
-        connections: u64,
-        layout: &LayoutOptions,
-        index: IndexKind,
-    ) -> Result<Self, PlanError> {
-        let plan = |total| Self::try_divide(total, flash, block_bytes, connections, layout, index);
-        plan(total).ok_or_else(|| {
+    pub fn divide(&self, index: IndexKind) -> Result<MemoryPlan, PlanError> {
+        self.try_divide(index).ok_or_else(|| {
             let min = (1..1 << 20)
                 .map(|mib: u64| mib << 20)
-                .find(|min| *min > total && plan(*min).is_some());
+                .find(|&total| total > self.total && Self { total, ..*self }.try_divide(index).is_some());
             PlanError::TooSmall {
-                given: total,
+                given: self.total,
                 min: min.unwrap_or(u64::MAX),
             }
         })
     }
 
-    /// Which index goes with a budget: full where it finds room for as many objects of 300 bytes as the flash holds, or where the
-    /// budget does not work with the other, else cascade. The arguments are those of [`MemoryPlan::divide`].
-    pub fn choose_index(
-        total: u64,
-        flash: u64,
-        block_bytes: Option<u64>,
-        connections: u64,
-        layout: &LayoutOptions,
-    ) -> IndexChoice {
-        let objects = flash / OBJECT_FLASH_BYTES;
-        let shard_bits = crate::cache::shard_bits(flash, IndexKind::Full);
-        let entry = IndexShape::new(flash, shard_bits, layout.layout.note_bits()).entry_bytes() as u64;
+    /// Which index goes with the budget: full where it finds room for as many objects of 300 bytes as the flash holds, or
+    /// where the budget does not work with the other, else cascade.
+    pub fn choose_index(&self) -> IndexChoice {
+        let objects = self.flash / OBJECT_FLASH_BYTES;
+        let shard_bits = crate::cache::shard_bits(self.flash, IndexKind::Full);
+        let shape = IndexShape::new(self.flash, shard_bits, self.layout.layout.note_bits());
         // A tenth is what tables keep free.
-        let full_bytes = objects * entry * 11 / 10;
-        let plan = |index| Self::try_divide(total, flash, block_bytes, connections, layout, index);
-        let pool = plan(IndexKind::Full).map_or(0, |plan| plan.pool);
+        let full_bytes = objects * shape.entry_bytes() as u64 * 11 / 10;
+        let pool = self.try_divide(IndexKind::Full).map_or(0, |plan| plan.pool);
         IndexChoice {
             // Where the costs of a cascade index that do not depend on objects are too much, flash is not filled.
-            kind: if full_bytes <= pool || plan(IndexKind::Cascade).is_none() {
+            kind: if full_bytes <= pool || self.try_divide(IndexKind::Cascade).is_none() {
                 IndexKind::Full
             } else {
                 IndexKind::Cascade
@@ -124,14 +125,14 @@ impl MemoryPlan {
         }
     }
 
-    fn try_divide(
-        total: u64,
-        flash: u64,
-        block_bytes: Option<u64>,
-        connections: u64,
-        layout: &LayoutOptions,
-        index: IndexKind,
-    ) -> Option<Self> {
+    fn try_divide(&self, index: IndexKind) -> Option<MemoryPlan> {
+        let Self {
+            total,
+            flash,
+            block_bytes,
+            connections,
+            ref layout,
+        } = *self;
         let active = (2.0 / layout.alpha + 2.0).ceil() as u64;
         let serve_min = 1 << 20;
         let block_bytes =
@@ -145,7 +146,6 @@ impl MemoryPlan {
         };
         let buffers = (total / 4 / buffer_cost).clamp(3, buffers_max);
         let block_buffers = buffers * buffer_cost;
-        // A thirteenth of the rest covers what the allocator and the kernel's accounting round up.
         // The queue's tables, and the sample of keys whose priorities are kept.
         let order = match layout.layout {
             Layout::Fifo => 0,
@@ -167,22 +167,23 @@ impl MemoryPlan {
                     0 => 0,
                     bits => u64::from(bits) * 100 / 8 + 100 / 16,
                 };
-                let of_objects = flash / OBJECT_FLASH_BYTES * (FILTER_CENTIBYTES + slots) / 100;
+                let of_objects = flash / OBJECT_FLASH_BYTES * (MemoryPlan::FILTER_CENTIBYTES + slots) / 100;
                 // Reclaims begin at three quarters.
                 let heap = (of_objects * 4 / 3).min(total / 2);
-                let pages = mapping_log_bytes(block_bytes) + Self::REORGANISATION;
+                let pages = mapping_log_bytes(block_bytes) + MemoryPlan::REORGANISATION;
                 (heap, pages + flash / INVALIDATED_SHARE)
             }
         };
-        let base = Self::BASE + order + moving + index_heap + mapping_pages;
+        let base = MemoryPlan::BASE + order + moving + index_heap + mapping_pages;
+        // A thirteenth of the rest covers what the allocator and the kernel's accounting round up.
         let pool = total.checked_sub(base + connections + block_buffers)? / 13 * 12;
         // A page for each shard and tier, some to grow with, and a few segments of at most 1 MiB.
         let shards = 1u64 << crate::cache::shard_bits(flash, index);
-        let pool_min = Self::POOL_MIN.max(shards * 2 * 4096 + (12 << 20));
+        let pool_min = MemoryPlan::POOL_MIN.max(shards * 2 * 4096 + (12 << 20));
         if pool < pool_min {
             return None;
         }
-        Some(Self {
+        Some(MemoryPlan {
             total,
             base: total - connections - block_buffers - pool,
             connections,
@@ -200,12 +201,22 @@ impl MemoryPlan {
 mod tests {
     use super::*;
 
+    fn budget(dram_mib: u64, flash_gib: u64) -> Budget {
+        Budget {
+            total: dram_mib << 20,
+            flash: flash_gib << 30,
+            block_bytes: None,
+            connections: 8 << 20,
+            layout: LayoutOptions::default(),
+        }
+    }
+
     #[test]
     fn a_full_index_is_chosen_where_it_fits_or_nothing_else_works() {
-        let layout = LayoutOptions::default();
-        let choose = |dram: u64, flash: u64| {
-            let choice = MemoryPlan::choose_index(dram << 20, flash << 30, None, 8 << 20, &layout);
-            let plan = MemoryPlan::divide(dram << 20, flash << 30, None, 8 << 20, &layout, choice.kind);
+        let choose = |dram, flash| {
+            let budget = budget(dram, flash);
+            let choice = budget.choose_index();
+            let plan = budget.divide(choice.kind);
             assert!(plan.is_ok(), "{dram} MiB for {flash} GiB: {choice:?}");
             let fits = choice.full_bytes <= choice.pool;
             assert!(
@@ -222,26 +233,18 @@ mod tests {
 
     #[test]
     fn the_parts_add_up_and_the_smallest_budget_named_works() {
-        let divide = |total| {
-            MemoryPlan::divide(
-                total,
-                2 << 30,
-                None,
-                8 << 20,
-                &LayoutOptions::default(),
-                IndexKind::Full,
-            )
-        };
-        let plan = divide(128 << 20).unwrap();
+        let divide = |dram_mib| budget(dram_mib, 2).divide(IndexKind::Full);
+        let plan = divide(128).unwrap();
         assert_eq!(
             plan.base + plan.connections + plan.block_buffers + plan.pool,
             plan.total
         );
         assert_eq!(plan.block_bytes, 1 << 20);
-        let Err(PlanError::TooSmall { min, .. }) = divide(1 << 20) else {
+        let Err(PlanError::TooSmall { given, min }) = divide(1) else {
             panic!("1 MiB cannot work")
         };
-        assert!(divide(min).is_ok());
-        assert!(divide(min - (1 << 20)).is_err());
+        assert_eq!(given, 1 << 20);
+        assert!(divide(min >> 20).is_ok());
+        assert!(divide((min >> 20) - 1).is_err());
     }
 }

@@ -49,7 +49,7 @@ const EVICTIONS_MAX: usize = 16;
 pub(crate) const ENTRIES_PER_TURN: usize = 1024;
 
 /// With two-phase reclaim: so few free blocks are too few to wait for the copies of hot objects.
-const FREE_CRITICAL: usize = 2;
+pub(crate) const FREE_CRITICAL: usize = 2;
 /// With two-phase reclaim: so many victims in one piece of work were too hot to make room; the next goes whole.
 const HOT_ROUNDS_MAX: usize = 4;
 /// Under `sipq` it is after so many.

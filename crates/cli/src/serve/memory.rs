@@ -4,7 +4,7 @@ use super::config::ServeConfig;
 use super::flash::Target;
 use crate::size::Human;
 use crate::usage::usage;
-use pumice::{IndexChoice, IndexKind, MemoryPlan, PlanError};
+use pumice::{Budget, IndexChoice, IndexKind, MemoryPlan, PlanError};
 use pumice_door_memcached::BudgetSizes;
 use pumice_flash::Geometry;
 
@@ -68,38 +68,34 @@ pub struct Division {
 /// # Errors
 /// Usage, naming the smallest budget or the smallest flash that works.
 pub fn divide(config: &ServeConfig, target: &Target, connections: &Connections) -> anyhow::Result<Division> {
-    let block_bytes = target.block_bytes.or(config.block_size);
-    let choice = target.index.is_none().then(|| {
-        MemoryPlan::choose_index(
-            config.dram,
-            target.capacity,
-            block_bytes,
-            connections.total,
-            &target.layout,
-        )
-    });
-    let index = (target.index.or(choice.map(|choice| choice.kind))).unwrap_or_default();
-    let divide = |connections| {
-        MemoryPlan::divide(
-            config.dram,
-            target.capacity,
-            block_bytes,
-            connections,
-            &target.layout,
-            index,
-        )
+    let budget = |connections| Budget {
+        total: config.dram,
+        flash: target.capacity,
+        block_bytes: target.block_bytes.or(config.block_size),
+        connections,
+        layout: target.layout,
     };
     // Nobody is connected while a start reads the device, so that uses the memory of connections; it seldom needs more.
-    let plan = divide(connections.total).and_then(|plan| {
-        let recovery =
-            Geometry::plan(target.capacity, plan.block_bytes).map_or(0, |geometry| geometry.recovery_bytes());
-        if recovery > connections.total {
-            divide(recovery)
-        } else {
-            Ok(plan)
-        }
-    });
-    let plan = plan.map_err(|error| {
+    let divided = |index| {
+        budget(connections.total).divide(index).and_then(|plan| {
+            let recovery = Geometry::plan(target.capacity, plan.block_bytes)
+                .map_or(0, |geometry| geometry.recovery_bytes());
+            if recovery > connections.total {
+                budget(recovery).divide(index)
+            } else {
+                Ok(plan)
+            }
+        })
+    };
+    let mut choice = (target.index.is_none()).then(|| budget(connections.total).choose_index());
+    if let Some(choice) = &mut choice
+        && divided(choice.kind).is_err()
+        && divided(IndexKind::Full).is_ok()
+    {
+        choice.kind = IndexKind::Full;
+    }
+    let index = (target.index.or(choice.map(|choice| choice.kind))).unwrap_or_default();
+    let plan = divided(index).map_err(|error| {
         let PlanError::TooSmall { given, min } = error;
         usage(format!(
             "--dram {} is too little for {} of flash, values of {} and {} connections; the smallest that works is {}",

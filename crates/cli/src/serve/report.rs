@@ -4,7 +4,7 @@ use super::config::ServeConfig;
 use super::flash::Target;
 use super::memory::Division;
 use crate::size::Human;
-use pumice::{IndexKind, Recovered};
+use pumice::{IndexKind, MemoryPlan, Recovered};
 use pumice_device::FileShared;
 use pumice_door_memcached::Listen;
 use pumice_flash::{LayoutOptions, slot_bits};
@@ -53,14 +53,17 @@ pub fn start(config: &ServeConfig, flash: &FileShared, target: &Target, division
         },
     ));
     if let Some(choice) = &division.choice {
-        let fits = if choice.full_bytes <= choice.pool {
-            "fit in"
-        } else {
-            "do not fit in"
+        let (fits, why) = match (choice.full_bytes <= choice.pool, choice.kind) {
+            (true, _) => ("fit in", ""),
+            (false, IndexKind::Cascade) => ("do not fit in", ""),
+            (false, IndexKind::Full) => (
+                "do not fit in",
+                "; cascade, which would hold more, costs more DRAM than there is at any number of objects",
+            ),
         };
         line(format_args!(
             "index: {} by choice: {:.1} million objects of 300 bytes find room on flash; a full index of them takes {}, which {fits} \
-             the {} for items and index",
+             the {} for items and index{why}",
             choice.kind,
             choice.objects as f64 / 1e6,
             Human(choice.full_bytes),
@@ -83,7 +86,7 @@ const BESIDE_VALUES: u64 = 84;
 /// About the smallest value of which flash can be full before a cascade index gives up blocks early.
 fn smallest_value(flash: u64, index_heap: u64, layout: &LayoutOptions) -> u64 {
     let slots = u64::from(slot_bits(layout, IndexKind::Cascade)) * 100 / 8;
-    let centibytes = 160 + slots;
+    let centibytes = MemoryPlan::FILTER_CENTIBYTES + slots;
     // Blocks are given up from three quarters on.
     (flash / 100 * centibytes / (index_heap * 3 / 4).max(1)).saturating_sub(BESIDE_VALUES)
 }

@@ -12,6 +12,8 @@
 
 mod format;
 mod reader;
+#[cfg(test)]
+mod tests;
 mod writer;
 
 pub(crate) use format::{BlockRole, BlockRow, Head, KEYS_BATCH};

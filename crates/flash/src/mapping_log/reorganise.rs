@@ -109,7 +109,7 @@ impl<B: Buffer> FlashStore<B> {
                 give_turn().await;
             }
             let number = loop {
-                if let Some(number) = log.put(&page) {
+                if let Some(number) = log.put(page) {
                     break number;
                 }
                 // The chunks are full: write one, or wait for one that is being written.

@@ -1,3 +1,5 @@
+mod few_marks;
+
 use super::*;
 use std::collections::{HashMap, VecDeque};
 

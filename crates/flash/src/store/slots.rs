@@ -320,7 +320,14 @@ impl<B: Buffer> FlashStore<B> {
             slots.set(number, DEAD);
             was_dead
         });
-        was_dead != Some(true)
+        // Where its block has slots and it has none, it was never counted.
+        was_dead.map_or_else(
+            || {
+                let info = &self.blocks[self.block_of(mapping.location) as usize];
+                info.slots.lock().len() == 0
+            },
+            |was_dead| !was_dead,
+        )
     }
 
     /// An object was asked for.
@@ -443,3 +450,6 @@ impl<B: Buffer> FlashStore<B> {
         self.slot_bytes.load(Ordering::Relaxed)
     }
 }
+
+#[cfg(test)]
+mod tests;

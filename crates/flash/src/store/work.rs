@@ -1,9 +1,9 @@
 //! Background work: what is due, who has taken it, and who waits for its end.
 
-use super::{FlashStore, State, Structure};
+use super::{FlashStore, SlotKind, State, Structure};
 use crate::block::OpenBlock;
 use crate::mapping_log::{BLOCKS_LEFT, Due, PendingWrite};
-use crate::reclaim::How;
+use crate::reclaim::{FREE_CRITICAL, How};
 use parking_lot::Mutex;
 use pumice_memory::Buffer;
 use std::sync::Arc;
@@ -363,7 +363,12 @@ impl<B: Buffer> FlashStore<B> {
 
     /// Below so many free blocks there are reclaims.
     pub(crate) fn blocks_kept_free(&self) -> usize {
-        self.geometry.reserved as usize + self.reclaims_ahead()
+        let wanted = self.geometry.reserved as usize + self.reclaims_ahead();
+        // Victims that are to be moved must be chosen before too little is free for that.
+        match self.slot_kind {
+            SlotKind::Hit => wanted.max(FREE_CRITICAL + 1),
+            _ => wanted,
+        }
     }
 
     /// Whether too few blocks are free. One that is being reclaimed counts as free, and a moved victim where it soon will be,

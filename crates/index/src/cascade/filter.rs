@@ -1,26 +1,23 @@
 //! A compact filter over tags that can forget, and that says where it saw a tag.
 //!
 //! # Benefits
-//! - An entry costs `cell_bits + hint_bits` and about 3.3 bits, at any number of entries, without slack.
+//! - An entry costs `cell_bits + hint_bits` and about 2.2 bits, at any number of entries, without slack.
 //! - Entries keep the order of their tags: the rank of a match among all entries is its place in a sorted table.
-//! - An entry that is gone is marked so by one write.
+//! - An entry is taken out by one write.
 //!
 //! # Costs
 //! - It is built once, from sorted entries; adding some means building it again (about 10 ns an entry).
-//! - The room of a killed entry comes back with the next build.
+//! - The room of an erased entry comes back with the next build.
 //! - Tags that were never put in are found with a chance of (entries / buckets) / (2^cell_bits - 1).
 //!
 //! # Layout
 //! The space of tags is cut into equal *buckets*, a bucket into 2^cell_bits - 1 *cells*. How many entries each bucket has is told
 //! in unary (a 0 for each entry, a 1 behind each bucket), as in quotient filters; the entries' cells and hints stand in a
-//! packed array beside it. A sample of every 128th bucket's place bounds the walk through the unary bits to some words.
-//! One more bit of an entry says that it was killed: it is not found any more, but remembered. Cell 0 is not given out: it marks
-//! what was erased, of which nothing is left.
+//! packed array beside it. A sample of every 256th bucket's place bounds the walk through the unary bits to some words.
+//! Cell 0 is not given out: it marks what was erased.
 
-/// The bit of an entry that was not killed.
-const ALIVE: u64 = 1;
 /// Buckets between two samples.
-const SAMPLE: usize = 128;
+const SAMPLE: usize = 256;
 
 /// Where in a filter's space a tag belongs. Cells compare as tags do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,20 +51,20 @@ impl FilterShape {
 
     /// Bits of an entry.
     pub fn width(&self) -> usize {
-        (1 + self.cell_bits + self.hint_bits) as usize
+        (self.cell_bits + self.hint_bits) as usize
     }
 
     fn cells(&self) -> u64 {
         (1 << self.cell_bits) - 1
     }
 
-    /// An entry without its hint.
-    fn key(&self, entry: u64) -> u64 {
-        entry & ((2 << self.cell_bits) - 1)
+    /// An entry without its hint: the cell in its bucket, or 0.
+    fn rest(&self, entry: u64) -> u64 {
+        entry & self.cells()
     }
 
     fn hint(&self, entry: u64) -> u32 {
-        (entry >> (1 + self.cell_bits)) as u32
+        (entry >> self.cell_bits) as u32
     }
 
     /// The cell of a tag.
@@ -99,25 +96,12 @@ pub struct FilterEntry {
     pub cell: Cell,
     /// What it says beside that it is there.
     pub hint: u32,
-    /// Whether it was not forgotten.
-    pub is_alive: bool,
-}
-
-impl FilterEntry {
-    /// An entry that was not forgotten.
-    pub fn new(cell: Cell, hint: u32) -> Self {
-        Self {
-            cell,
-            hint,
-            is_alive: true,
-        }
-    }
 }
 
 /// An entry that matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Match {
-    /// The entry's number in the order of tags, killed ones counted.
+    /// The entry's number in the order of tags, erased ones counted.
     pub rank: usize,
     /// What the entry was given.
     pub hint: u32,
@@ -143,9 +127,7 @@ impl Filter {
             last = entry.cell;
             let (bucket, rest) = shape.split(entry.cell);
             filter.end_buckets(&mut next_bucket, bucket, rank);
-            let key = rest << 1 | u64::from(entry.is_alive);
-            filter.write(rank, key | u64::from(entry.hint) << (1 + shape.cell_bits));
-            filter.alive -= usize::from(!entry.is_alive);
+            filter.write(rank, rest | u64::from(entry.hint) << shape.cell_bits);
         }
         filter.end_buckets(&mut next_bucket, buckets, len);
         filter
@@ -189,7 +171,9 @@ impl Filter {
             samples: samples.into(),
             rests,
         };
-        filter.alive = (0..len).filter(|rank| filter.is_alive(*rank)).count();
+        filter.alive = (0..len)
+            .filter(|rank| shape.rest(filter.read(*rank)) != 0)
+            .count();
         Some(filter)
     }
 
@@ -215,12 +199,12 @@ impl Filter {
         u32::try_from(at).expect("fewer than 2^32 bits")
     }
 
-    /// Number of entries, killed ones counted.
+    /// Number of entries, erased ones counted.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Number of entries that were not killed.
+    /// Number of entries that were not erased.
     pub fn alive(&self) -> usize {
         self.alive
     }
@@ -240,42 +224,20 @@ impl Filter {
         let (bucket, rest) = self.shape.split(self.shape.cell(tag));
         self.bucket(bucket).filter_map(move |rank| {
             let entry = self.read(rank);
-            (self.shape.key(entry) == rest << 1 | ALIVE).then(|| Match {
+            (self.shape.rest(entry) == rest).then(|| Match {
                 rank,
                 hint: self.shape.hint(entry),
             })
         })
     }
 
-    /// Entries that may be of `tag`, killed ones counted.
-    pub fn remembers(&self, tag: u64) -> usize {
-        let (bucket, rest) = self.shape.split(self.shape.cell(tag));
-        self.bucket(bucket)
-            .filter(|rank| self.shape.key(self.read(*rank)) >> 1 == rest)
-            .count()
-    }
-
-    /// Takes an entry out for good.
-    pub fn erase(&mut self, rank: usize) {
+    /// Takes an entry out: it is not found any more. False where it was erased before.
+    pub fn erase(&mut self, rank: usize) -> bool {
         let entry = self.read(rank);
-        self.alive -= (entry & ALIVE) as usize;
-        self.write(rank, entry & !((2 << self.shape.cell_bits) - 1));
-    }
-
-    /// Whether an entry was not forgotten.
-    pub fn is_alive(&self, rank: usize) -> bool {
-        self.read(rank) & ALIVE != 0
-    }
-
-    /// Kills an entry: it is not found any more, but remembered. False where it was forgotten before.
-    pub fn kill(&mut self, rank: usize) -> bool {
-        let entry = self.read(rank);
-        let was_alive = entry & ALIVE != 0;
-        if was_alive {
-            self.write(rank, entry & !ALIVE);
-            self.alive -= 1;
-        }
-        was_alive
+        let was_there = self.shape.rest(entry) != 0;
+        self.alive -= usize::from(was_there);
+        self.write(rank, entry & !self.shape.cells());
+        was_there
     }
 
     /// All entries that were not erased, in order: to build another filter of the same shape.
@@ -289,12 +251,11 @@ impl Filter {
             }
             at += 1;
             let entry = self.read(rank);
-            let rest = self.shape.key(entry) >> 1;
+            let rest = self.shape.rest(entry);
             let cell = Cell(bucket * self.shape.cells() + rest.max(1) - 1);
             (rest != 0).then(|| FilterEntry {
                 cell,
                 hint: self.shape.hint(entry),
-                is_alive: entry & ALIVE != 0,
             })
         })
     }
@@ -371,13 +332,15 @@ mod tests {
         tags.sort_unstable();
         Filter::build(
             shape,
-            tags.iter()
-                .map(|(tag, hint)| FilterEntry::new(shape.cell(*tag), *hint)),
+            tags.iter().map(|(tag, hint)| FilterEntry {
+                cell: shape.cell(*tag),
+                hint: *hint,
+            }),
         )
     }
 
     #[test]
-    fn finds_all_that_was_put_in_in_order_and_forgets_what_was_killed() {
+    fn finds_all_that_was_put_in_in_order_and_forgets_what_was_erased() {
         let mut state = 7;
         for (entries, cell_bits, hint_bits, skew) in [
             (0, 5, 0, 0),
@@ -402,20 +365,14 @@ mod tests {
             let listed = filter.entries().map(|entry| entry.cell);
             assert!(listed.eq(tags.iter().map(|(tag, _)| shape.cell(*tag))));
             for rank in (0..entries).step_by(3) {
-                assert!(filter.kill(rank));
-                assert!(!filter.kill(rank), "killed twice");
+                assert!(filter.erase(rank));
+                assert!(!filter.erase(rank), "erased twice");
             }
             for (rank, (tag, _)) in tags.iter().enumerate() {
                 let found = filter.matches(*tag).any(|found| found.rank == rank);
                 assert_eq!(found, rank % 3 != 0);
-                assert!(filter.remembers(*tag) > 0);
             }
             assert_eq!(filter.alive(), entries - entries.div_ceil(3));
-            for (rank, (tag, _)) in tags.iter().enumerate().skip(1).step_by(5) {
-                let before = filter.remembers(*tag);
-                filter.erase(rank);
-                assert_eq!(filter.remembers(*tag), before - 1);
-            }
             let again = Filter::build(shape, filter.entries().collect::<Vec<_>>().into_iter());
             assert_eq!(again.alive(), filter.alive());
             assert!(again.entries().eq(filter.entries()));
@@ -432,7 +389,7 @@ mod tests {
             let mut tags: Vec<_> = known.keys().map(|tag| (*tag, 0)).collect();
             let filter = filled(shape, &mut tags);
             let bits = filter.dram_bytes() as f64 * 8.0 / tags.len() as f64;
-            assert!(bits < f64::from(cell_bits) + 3.35, "{bits} bits an entry");
+            assert!(bits < f64::from(cell_bits) + 2.2, "{bits} bits an entry");
             let asked = 100_000;
             let strangers = (0..asked).map(|_| random(&mut state) >> 34);
             let wrong = strangers

@@ -1,8 +1,8 @@
 //! Forgetting single mappings: those of reclaimed blocks, and those that a page was found to have void.
 
 use super::PageNumber;
-use super::filter::{Filter, Match};
-use super::partition::{CascadeShard, DIRTY, SHIELD_HINT};
+use super::filter::Match;
+use super::partition::{CascadeShard, DIRTY, PAGE_HINT, SHIELD_HINT};
 use crate::{KeyHash, Location, Mapping};
 
 impl CascadeShard {
@@ -39,56 +39,43 @@ impl CascadeShard {
             let Some(at) = generation.pages.iter().position(|page| *page == number) else {
                 continue;
             };
-            let alike = |found: &Match| found.hint as usize == at;
-            let mut found = generation.filter.matches(tag).filter(alike);
-            let first = found.next();
-            drop(found);
-            if let Some(one) = first {
-                generation.filter.kill(one.rank);
+            let alike = |found: &Match| (found.hint & PAGE_HINT) as usize == at;
+            let found = only(generation.filter.matches(tag).filter(alike));
+            if let Some(own) = found.filter(|found| found.hint & SHIELD_HINT == 0) {
+                generation.filter.erase(own.rank);
             }
             return;
         }
     }
 
-    /// Makes a filter forget one entry like `tag`, the oldest, but no shield. The key's own entry is there: where it is the only
-    /// one that is alike it is erased, else it may be another's that lives on in its page, and stays remembered.
+    /// Makes the filters forget `tag`, of which a page has the mapping to `location`. Where entries of other tags are alike, or it
+    /// is a shield, it stays: whoever looks it up finds it void, and a reorganisation drops it. False where no filter has it.
     fn forget(&mut self, tag: u64, location: Location) -> bool {
-        let alike: usize = self.filters().map(|filter| filter.remembers(tag)).sum();
-        let is_own = alike == 1 && !self.is_blank;
-        let forget = |filter: &mut Filter, rank| {
-            if is_own {
-                filter.erase(rank);
-            } else {
-                filter.kill(rank);
-            }
-        };
-        let merged = self.merging.as_ref().map_or(0, |merging| merging.generations);
-        let in_wide = self.wide.filter.matches(tag).next();
-        let mut is_merged = true;
-        if let Some(found) = in_wide {
-            forget(&mut self.wide.filter, found.rank);
-        } else {
-            let oldest = self
-                .generations
-                .iter_mut()
-                .enumerate()
-                .find_map(|(at, generation)| {
-                    let plain = generation
-                        .filter
-                        .matches(tag)
-                        .filter(|found| found.hint & SHIELD_HINT == 0);
-                    let found = plain.min_by_key(|found| found.hint)?;
-                    Some((at, generation, found.rank))
-                });
-            let Some((at, generation, rank)) = oldest else {
-                return false;
-            };
-            forget(&mut generation.filter, rank);
-            is_merged = at < merged;
+        if self.filters().all(|filter| filter.matches(tag).next().is_none()) {
+            return false;
         }
-        if is_merged && let Some(merging) = &mut self.merging {
+        if let Some(merging) = &mut self.merging {
             merging.forgotten.push((tag, location));
         }
+        let in_wide = self.wide.filter.matches(tag).map(|found| (None, found));
+        let in_tier2 =
+            self.generations.iter().enumerate().flat_map(|(at, generation)| {
+                generation.filter.matches(tag).map(move |found| (Some(at), found))
+            });
+        // After everything was forgotten, the one that is alike may be another's.
+        let own =
+            only(in_wide.chain(in_tier2)).filter(|(_, own)| own.hint & SHIELD_HINT == 0 && !self.is_blank);
+        match own {
+            Some((None, own)) => self.wide.filter.erase(own.rank),
+            Some((Some(at), own)) => self.generations[at].filter.erase(own.rank),
+            None => false,
+        };
         true
     }
+}
+
+/// What an iterator has, if that is one.
+fn only<T>(mut items: impl Iterator<Item = T>) -> Option<T> {
+    let first = items.next()?;
+    items.next().is_none().then_some(first)
 }

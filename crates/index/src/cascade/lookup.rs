@@ -1,6 +1,6 @@
 //! Looking a key up: tier 1 first, then a plan of the pages that may have it, and what they say.
 
-use super::partition::{CascadeShard, PAGE_HINT, REFERENCED};
+use super::partition::{ASKED, CascadeShard, PAGE_HINT};
 use super::{Life, PageNumber};
 use crate::{Candidates, KeyHash, Lookup, Mapping};
 
@@ -54,8 +54,15 @@ impl CascadeShard {
 
     /// What tier 1 knows: `Err` nothing, `Ok(None)` that the key is not on flash.
     fn known(&mut self, tag: u64) -> Result<Option<Mapping>, Unknown> {
-        let mark = u64::from(REFERENCED) << self.flags_at();
-        match self.tier1.update(tag, |payload| Some(payload | mark)) {
+        let (one, most) = (1 << self.flags_at(), u64::from(ASKED) << self.flags_at());
+        let asked = |payload| {
+            if payload & most == most {
+                payload
+            } else {
+                payload + one
+            }
+        };
+        match self.tier1.update(tag, |payload| Some(asked(payload))) {
             Some((_, payload)) => Ok(self.strip(payload)),
             None => Err(Unknown),
         }
@@ -141,14 +148,12 @@ impl CascadeShard {
             if self.tier1.len() >= self.tier1_limit() {
                 self.drop_clean();
             }
-            let _ = self.tier1.insert(tag, self.payload(Some(mapping), REFERENCED));
+            let _ = self.tier1.insert(tag, self.payload(Some(mapping), 0));
             self.demote();
             return Resolved::Hit(mapping);
         }
         self.counts.false_plans += 1;
-        let all: usize = self.filters().map(|filter| filter.remembers(tag)).sum();
-        let found: usize = self.filters().map(|filter| filter.matches(tag).count()).sum();
-        if !plan.is_cut && !self.is_blank && all == found && self.tier1.len() < self.tier1_limit() {
+        if !plan.is_cut && !self.is_blank && self.tier1.len() < self.tier1_limit() {
             // Often the key is set next. It is known by then that nothing has to be hidden: what is void stays so.
             let _ = self.tier1.insert(tag, self.payload(None, 0));
             self.demote();

@@ -3,7 +3,7 @@
 //! From Cascade Mapping (Wang and Chen, SoCC '18), with the differences that docs/papers.md lists. The hash space is cut into
 //! partitions; each has
 //!
-//! - **tier 1**, a packed table in DRAM with a CLOCK bit for each mapping;
+//! - **tier 1**, a packed table in DRAM with a CLOCK that counts how often each mapping was asked for;
 //! - **tier 2**, the pages that tier 1 wrote out, in order of time, in *generations* of eight. A filter for each generation says
 //!   which of its pages may have a tag;
 //! - **tier 3**, the *wide table*: pages in the order of tags, and one filter whose ranks name the page.
@@ -12,14 +12,13 @@
 //! partition is *reorganised*: all its pages are read and merged into a new wide table, without what is void or superseded.
 //!
 //! # Benefits
-//! - About 1.3 to 1.6 bytes of DRAM for a mapping on flash, at about 0.05 reads for a key that is not there and one for a key
+//! - About 1.0 to 1.4 bytes of DRAM for a mapping on flash, at about 0.08 reads for a key that is not there and one for a key
 //!   that is.
 //! - Flash is written in whole pages, and each mapping some three times.
 //!
 //! # Costs
 //! - A mapping that is not in tier 1 costs a read of flash before the read of its object.
 //! - What is known without I/O is less: [`CascadeShard::mapping`] knows tier 1 alone.
-//! - Some mappings in a thousand are lost to filters that took one entry for another's: a miss, never a wrong object.
 //!
 //! # Which copy counts
 //! A newer mapping of a key is never below an older one: tier 1, then pages from the newest to the oldest, then the wide table.

@@ -143,9 +143,14 @@ impl MappingPage<'_> {
         (entry.tag == tag).then_some((low, entry))
     }
 
+    /// One entry.
+    pub fn entry(&self, slot: usize) -> PageEntry {
+        self.shape.unpack(self.packed(slot))
+    }
+
     /// All entries, in order of tags.
     pub fn entries(&self) -> impl Iterator<Item = PageEntry> + '_ {
-        (0..self.len()).map(|slot| self.shape.unpack(self.packed(slot)))
+        (0..self.len()).map(|slot| self.entry(slot))
     }
 }
 

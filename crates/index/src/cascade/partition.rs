@@ -16,13 +16,13 @@ use std::sync::Arc;
 /// Bits of a mapping's note that go with it wherever it is: which object of its block it is, of those near its place.
 pub const SLOT_BITS: u32 = 6;
 /// Bits beside place and slot in tier 1.
-pub(crate) const FLAG_BITS: u32 = 3;
-/// Asked for since the hand of the CLOCK passed.
-pub(super) const REFERENCED: u32 = 1;
+pub(crate) const FLAG_BITS: u32 = 4;
+/// How often it was asked for, up to 3; the hand of the CLOCK takes some back.
+pub(super) const ASKED: u32 = 3;
 /// Not on flash as it is here.
-pub(super) const DIRTY: u32 = 2;
+pub(super) const DIRTY: u32 = 4;
 /// An older mapping of this key may be on flash.
-pub(super) const SHIELD: u32 = 4;
+pub(super) const SHIELD: u32 = 8;
 
 /// Pages of a generation.
 pub(super) const GENERATION_PAGES: usize = 8;
@@ -72,7 +72,9 @@ pub struct CascadeShard {
     pub(super) tier1: PackedTable,
     pub(super) options: CascadeOptions,
     pub(super) tier1_max: usize,
+    /// The bucket that the hand of the CLOCK points at, and how often it went round.
     pub(super) hand: usize,
+    pub(super) laps: u32,
     /// The oldest first.
     pub(super) generations: Vec<Generation>,
     pub(super) wide: Wide,
@@ -114,6 +116,7 @@ impl CascadeShard {
             options,
             tier1_max: options.tier1_min,
             hand: 0,
+            laps: 0,
             generations: Vec::new(),
             wide: Wide::nothing(shape),
             space,
@@ -173,10 +176,9 @@ impl CascadeShard {
         self.tier1.find(tag, |_| true).is_none() && (self.is_blank || self.may_hold(tag))
     }
 
-    /// Whether there may be a mapping in a page, also one that filters have forgotten: some of those are taken for others, and
-    /// live on.
+    /// Whether there may be a mapping in a page.
     fn may_hold(&self, tag: u64) -> bool {
-        self.filters().any(|filter| filter.remembers(tag) > 0)
+        self.filters().any(|filter| filter.matches(tag).next().is_some())
     }
 
     pub(super) fn filters(&self) -> impl Iterator<Item = &Filter> {
@@ -198,7 +200,7 @@ impl CascadeShard {
         let old = self.tier1.find(tag, |_| true);
         let hides = match old.map(|payload| self.flags(payload)) {
             // On flash there is no more than what is void already.
-            Some(0 | REFERENCED) if self.shape.place(old.unwrap_or_default()) == 0 => false,
+            Some(0..=ASKED) if self.shape.place(old.unwrap_or_default()) == 0 => false,
             Some(flags) => flags & DIRTY == 0 || flags & SHIELD != 0,
             None => self.may_hold(tag),
         };

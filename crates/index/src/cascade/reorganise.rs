@@ -5,13 +5,13 @@
 //! table, under the lock again. Lookups go on meanwhile, in what was there before.
 
 use super::filter::{Filter, FilterEntry, FilterShape};
-use super::page::{PAGE_PAYLOAD_BYTES, PageEntry, PageShape};
+use super::page::{MappingPage, PAGE_PAYLOAD_BYTES, PageEntry, PageShape};
 use super::partition::{CascadeShard, Merging, Wide};
 use super::{Life, PageNumber};
 use crate::Location;
 
-/// Bits of a cell in tier 3's filter: a stranger is found there by one in 31 at most.
-pub(crate) const WIDE_CELL_BITS: u32 = 5;
+/// Bits of a cell in tier 3's filter: a stranger is found there by one in 15 at most.
+pub(crate) const WIDE_CELL_BITS: u32 = 4;
 
 /// Tier 2 is merged into tier 3 when it has so many pages for each of tier 3's, in hundredths.
 const REORGANISE_PERCENT: usize = 50;
@@ -28,11 +28,12 @@ pub struct Reorganisation {
     epoch: u32,
 }
 
-/// A wide table that is to be.
+/// A wide table that is to be, as pages: some 12 bytes a mapping.
 pub struct Merged {
     partition: u32,
     shape: PageShape,
-    entries: Vec<PageEntry>,
+    pages: Vec<[u8; PAGE_PAYLOAD_BYTES]>,
+    len: usize,
     page_entries: usize,
     epoch: u32,
 }
@@ -49,32 +50,49 @@ impl Reorganisation {
         payloads: impl IntoIterator<Item = &'a [u8]>,
         life_at: impl Fn(Location) -> Life,
     ) -> Option<Merged> {
-        let (mut wide, mut tier2) = (Vec::new(), Vec::new());
-        for (at, payload) in payloads.into_iter().enumerate() {
-            let page = self.shape.decode(self.partition, payload)?;
-            let into = if at < self.wide.len() {
-                &mut wide
-            } else {
-                &mut tier2
-            };
-            into.extend(page.entries());
-        }
-        // Stable: of one tag the newest comes last.
-        tier2.sort_by_key(|entry| entry.tag);
-        let mut entries = Vec::with_capacity(wide.len() + tier2.len());
-        let (mut older, mut newer) = (wide.into_iter().peekable(), tier2.into_iter().peekable());
+        let pages: Vec<MappingPage<'a>> = (payloads.into_iter())
+            .map(|payload| self.shape.decode(self.partition, payload))
+            .collect::<Option<_>>()?;
+        let (wide, tier2) = pages.split_at_checked(self.wide.len())?;
+        // Tag, page, and place in it: of one tag the newest comes last.
+        let mut newer: Vec<(u64, u32, u32)> = (0..)
+            .zip(tier2)
+            .flat_map(|(at, page)| {
+                (0..)
+                    .zip(page.entries())
+                    .map(move |(slot, entry)| (entry.tag, at, slot))
+            })
+            .collect();
+        newer.sort_unstable();
+        let mut newer = newer.into_iter().peekable();
+        let mut older = wide.iter().flat_map(MappingPage::entries).peekable();
+        let mut merged = Merged {
+            partition: self.partition,
+            shape: self.shape,
+            pages: Vec::with_capacity(pages.len()),
+            len: 0,
+            page_entries: self.page_entries,
+            epoch: self.epoch,
+        };
+        let mut full = Vec::with_capacity(self.page_entries);
         loop {
             let take_older = match (older.peek(), newer.peek()) {
-                (Some(older), Some(newer)) => older.tag < newer.tag,
+                (Some(older), Some((tag, ..))) => older.tag < *tag,
                 (Some(_), None) => true,
                 (None, Some(_)) => false,
                 (None, None) => break,
             };
-            let next = if take_older { older.next() } else { newer.next() };
+            let next = if take_older {
+                older.next()
+            } else {
+                newer
+                    .next()
+                    .map(|(_, at, slot)| tier2[at as usize].entry(slot as usize))
+            };
             let Some(entry) = next else { break };
             if !take_older {
                 older.next_if(|superseded| superseded.tag == entry.tag);
-                if newer.peek().is_some_and(|newest| newest.tag == entry.tag) {
+                if newer.peek().is_some_and(|(newest, ..)| *newest == entry.tag) {
                     continue;
                 }
             }
@@ -83,23 +101,55 @@ impl Reorganisation {
                 .filter(|_| entry.life != 0)
                 .is_some_and(|mapping| self.shape.life(life_at(mapping.location).sequence()) == entry.life);
             if is_valid {
-                entries.push(entry);
+                full.push(entry);
+                if full.len() == self.page_entries {
+                    merged.push(&mut full);
+                }
             }
         }
-        Some(Merged {
-            partition: self.partition,
-            shape: self.shape,
-            entries,
-            page_entries: self.page_entries,
-            epoch: self.epoch,
-        })
+        if !full.is_empty() {
+            merged.push(&mut full);
+        }
+        Some(merged)
     }
 }
 
 impl Merged {
+    fn push(&mut self, entries: &mut Vec<PageEntry>) {
+        self.len += entries.len();
+        self.pages.push(self.shape.encode(self.partition, entries));
+        entries.clear();
+    }
+
     /// The pages of the new wide table, to be put in this order.
-    pub fn pages(&self) -> impl ExactSizeIterator<Item = [u8; PAGE_PAYLOAD_BYTES]> + '_ {
-        (self.entries.chunks(self.page_entries)).map(|entries| self.shape.encode(self.partition, entries))
+    pub fn pages(&self) -> impl ExactSizeIterator<Item = &[u8; PAGE_PAYLOAD_BYTES]> {
+        self.pages.iter()
+    }
+
+    fn page(&self, number: usize) -> MappingPage<'_> {
+        let page = self.shape.decode(self.partition, &self.pages[number]);
+        page.expect("it was encoded for this partition")
+    }
+
+    /// All tags, in order.
+    fn tags(&self) -> impl ExactSizeIterator<Item = u64> {
+        (0..self.len).map(|rank| {
+            self.page(rank / self.page_entries)
+                .entry(rank % self.page_entries)
+                .tag
+        })
+    }
+
+    /// The number of the mapping of `tag`, if that is to `location`.
+    fn rank_of(&self, tag: u64, location: Location) -> Option<usize> {
+        let begins_before = |payload: &[u8; PAGE_PAYLOAD_BYTES]| {
+            let page = self.shape.decode(self.partition, payload);
+            page.is_some_and(|page| page.entry(0).tag <= tag)
+        };
+        let number = self.pages.partition_point(begins_before).checked_sub(1)?;
+        let (slot, entry) = self.page(number).find(tag)?;
+        let is_there = entry.mapping.is_some_and(|mapping| mapping.location == location);
+        is_there.then_some(number * self.page_entries + slot)
     }
 }
 
@@ -149,17 +199,14 @@ impl CascadeShard {
             }
             return;
         };
-        let shape = self.wide_shape(merged.entries.len());
-        let cells = merged
-            .entries
-            .iter()
-            .map(|entry| FilterEntry::new(shape.cell(entry.tag), 0));
+        let shape = self.wide_shape(merged.len);
+        let cells = (merged.tags()).map(|tag| FilterEntry {
+            cell: shape.cell(tag),
+            hint: 0,
+        });
         let mut filter = Filter::build(shape, cells);
         for (tag, location) in merging.forgotten {
-            let at = merged.entries.binary_search_by_key(&tag, |entry| entry.tag);
-            if let Ok(rank) = at
-                && merged.entries[rank].mapping.map(|mapping| mapping.location) == Some(location)
-            {
+            if let Some(rank) = merged.rank_of(tag, location) {
                 filter.erase(rank);
             }
         }

@@ -230,10 +230,7 @@ impl Model {
                         |location| space.life_at(location),
                     )
                     .expect("its own pages");
-                let numbers = merged
-                    .pages()
-                    .map(|page| self.space.put(&page).unwrap())
-                    .collect();
+                let numbers = merged.pages().map(|page| self.space.put(page).unwrap()).collect();
                 self.shard.finish_reorganisation(&merged, numbers);
             }
         }
@@ -241,16 +238,15 @@ impl Model {
 }
 
 fn run(seed: u64, tier1_max: usize, keys: u64, ops: u64, deletes: u64) -> Model {
-    let (model, lost_share) = run_model(Model::new(seed, tier1_max), keys, ops, deletes);
-    assert!(lost_share < 0.005, "{lost_share} of live keys were missed");
+    let model = run_model(Model::new(seed, tier1_max), keys, ops, deletes);
     assert!(model.shard.counts().reorganisations > 3 && model.shard.counts().flash_hits > 0);
     assert_eq!(model.shard.counts().forgotten, 0);
     model
 }
 
-/// Random operations, with an answer checked each; which share of live keys was missed is returned.
-fn run_model(mut model: Model, keys: u64, ops: u64, deletes: u64) -> (Model, f64) {
-    let (mut lost, mut asked) = (0, 0);
+/// Random operations, with an answer checked each.
+fn run_model(mut model: Model, keys: u64, ops: u64, deletes: u64) -> Model {
+    let mut asked = 0;
     for op in 0..ops {
         let key = model.random() % keys * (model.random() % 8) / 8;
         match model.random() % 100 {
@@ -260,13 +256,8 @@ fn run_model(mut model: Model, keys: u64, ops: u64, deletes: u64) -> (Model, f64
                 let hash = model.hash_of(key);
                 let expected = model.live.get(&hash).copied();
                 let found = model.get(hash);
-                assert!(
-                    found.is_none() || found == expected,
-                    "op {op}, key {key}: {found:?}, not {expected:?}"
-                );
-                // A miss that should be a hit is legal, and may be a hit again after a reorganisation.
+                assert_eq!(found, expected, "op {op}, key {key}");
                 asked += u64::from(expected.is_some());
-                lost += u64::from(expected.is_some() && found.is_none());
             }
         }
         if op % 64 == 0 {
@@ -284,7 +275,7 @@ fn run_model(mut model: Model, keys: u64, ops: u64, deletes: u64) -> (Model, f64
         "{asked} questions about live keys; {:?}",
         model.shard.counts()
     );
-    (model, lost as f64 / asked as f64)
+    model
 }
 
 #[test]
@@ -297,18 +288,18 @@ fn says_what_is_right_and_finds_what_is_there() {
 }
 
 #[test]
-fn filters_that_take_keys_for_each_other_lose_some_and_confuse_none() {
+fn filters_that_take_keys_for_each_other_lose_none_and_confuse_none() {
     let mut model = Model::new(4, 300);
     model.is_clustered = true;
-    let (_, lost_share) = run_model(model, 6_000, 400_000, 3);
-    assert!(lost_share < 0.05, "{lost_share} lost");
+    run_model(model, 6_000, 400_000, 3);
 }
 
 #[test]
 fn forgetting_one_key_uncovers_no_older_mapping_of_another() {
     let mut model = Model::new(6, 0);
     let known: Vec<u64> = (0..5_000).collect();
-    let tag = |key: u64| Model::hash(key) >> 25 & ((1 << 35) - 1);
+    let shape = model.shard.shape;
+    let tag = |key: u64| shape.tag(Model::hash(key));
     for key in &known {
         model.set(*key);
     }
@@ -322,7 +313,12 @@ fn forgetting_one_key_uncovers_no_older_mapping_of_another() {
     assert!(model.shard.generations.is_empty() && model.shard.wide.filter.len() > 4_000);
     // A key in the wide table, and one that is nowhere: alike to a generation, but not to the wide table.
     let wide = model.shard.wide.filter.shape();
-    let generation = FilterShape::new(35, GENERATION_PAGES * PAGE_ENTRIES, GENERATION_CELL_BITS, 0);
+    let generation = FilterShape::new(
+        shape.tag_bits(),
+        GENERATION_PAGES * PAGE_ENTRIES,
+        GENERATION_CELL_BITS,
+        0,
+    );
     let in_wide = |key: &u64| model.shard.mapping(Model::hash(*key)).is_none();
     let by_cell: BTreeMap<Cell, u64> = known
         .iter()
@@ -482,7 +478,7 @@ fn costs_little_dram_and_few_reads_for_keys_that_are_not_there() {
     assert!(strangers <= 2, "{strangers} keys have another's tag");
     let reads = model.reads as f64 / 1e5;
     eprintln!("{reads} reads a miss");
-    assert!(reads < 0.12, "{reads} reads for each key that is not there");
+    assert!(reads < 0.15, "{reads} reads for each key that is not there");
     // What was evicted is forgotten, too.
     model.reads = 0;
     let evicted: Vec<_> = (0..60_000)
@@ -495,15 +491,15 @@ fn costs_little_dram_and_few_reads_for_keys_that_are_not_there() {
     }
     let reads = model.reads as f64 / evicted.len() as f64;
     eprintln!("{reads} reads a miss of what was evicted");
-    assert!(reads < 0.12, "{reads} reads for each key that was evicted");
+    assert!(reads < 0.15, "{reads} reads for each key that was evicted");
     model.reads = 0;
     let keys: Vec<_> = model.live.keys().copied().collect();
     let mut found = 0;
     for hash in &keys {
-        found += u64::from(model.get(*hash).is_some());
+        found += usize::from(model.get(*hash).is_some());
     }
     let reads = model.reads as f64 / keys.len() as f64;
     eprintln!("{reads} reads a hit, {found} of {}", keys.len());
     assert!(reads < 1.15, "{reads} reads of pages for each hit");
-    assert!(found as f64 > 0.995 * keys.len() as f64);
+    assert_eq!(found, keys.len());
 }

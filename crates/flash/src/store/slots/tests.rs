@@ -1,0 +1,251 @@
+use super::*;
+
+const BLOCK_BYTES: u64 = 1 << 20;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u32) -> u32 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        ((self.0 >> 11) % u64::from(n)) as u32
+    }
+}
+
+fn widths() -> [u32; 3] {
+    [SlotKind::Hit, SlotKind::Seat, SlotKind::SeatAndAccesses].map(SlotKind::bits)
+}
+
+/// Slots, and the offset and slot of each object, by number.
+fn filled(bits: u32, objects: u32, random: &mut Random) -> (Slots, Vec<(u32, u32)>) {
+    let (mut slots, mut model) = (Slots::new(bits), Vec::new());
+    let mut offset = random.below(3) * 16;
+    for number in 0..objects {
+        let slot = random.below(1 << bits);
+        assert_eq!(slots.push(offset, slot), number);
+        model.push((offset, slot));
+        offset += 16 * (1 + random.below(20));
+    }
+    (slots, model)
+}
+
+fn check(slots: &Slots, model: &[(u32, u32)]) {
+    assert_eq!(slots.len() as usize, model.len());
+    for (number, (offset, slot)) in (0..).zip(model) {
+        assert_eq!(slots.get(number), *slot, "object {number}");
+        // All that a mapping says of the number is its low bits.
+        assert_eq!(slots.number(*offset, number % STRIDE), Some(number));
+        assert_eq!(
+            slots.number(*offset, number),
+            Some(number),
+            "upper bits are no matter"
+        );
+    }
+}
+
+#[test]
+fn the_low_bits_and_the_offset_give_the_number_and_each_slot_is_its_own() {
+    assert_eq!(widths(), [1, 4, 6]);
+    let mut random = Random(7);
+    for bits in widths() {
+        for objects in [1, 2, 63, 64, 65, 128, 129, 700, 3_001] {
+            let (mut slots, mut model) = filled(bits, objects, &mut random);
+            check(&slots, &model);
+            for _ in 0..2 * objects {
+                let (number, slot) = (random.below(objects), random.below(1 << bits));
+                slots.set(number, slot);
+                model[number as usize].1 = slot;
+            }
+            // What is too wide changes no neighbour.
+            let number = random.below(objects);
+            slots.set(number, u32::MAX);
+            model[number as usize].1 = (1 << bits) - 1;
+            check(&slots, &model);
+        }
+    }
+}
+
+#[test]
+fn no_number_is_given_to_what_has_no_slot() {
+    let mut random = Random(9);
+    for bits in widths() {
+        assert_eq!(Slots::new(bits).number(0, 0), None);
+        let mut slots = Slots::new(bits);
+        for number in 0..130 {
+            slots.push(48 + number * 32, 0);
+        }
+        for low in 0..STRIDE {
+            assert_eq!(slots.number(47, low), None, "below the first");
+            // Above the last two objects there is nothing.
+            let wanted = (low < 2).then_some(128 + low);
+            assert_eq!(slots.number(48 + 130 * 32, low), wanted);
+            assert_eq!(slots.number(u32::MAX, low), wanted);
+        }
+        let (slots, model) = filled(bits, 500, &mut random);
+        for _ in 0..2_000 {
+            let (offset, low) = (random.below(200_000), random.below(STRIDE));
+            if let Some(number) = slots.number(offset, low) {
+                assert!(number < 500 && number % STRIDE == low);
+                let first = number / STRIDE * STRIDE;
+                assert!(model[first as usize].0 <= offset);
+                let next = model.get((first + STRIDE) as usize);
+                assert!(next.is_none_or(|(next, _)| offset < *next));
+            }
+        }
+    }
+}
+
+#[test]
+fn parts_make_the_same_slots_and_others_are_refused() {
+    let mut random = Random(11);
+    for bits in widths() {
+        for objects in [0, 1, 64, 65, 641, 1_000] {
+            let (slots, model) = filled(bits, objects, &mut random);
+            let (len, strides, words) = slots.parts();
+            let (strides, words) = (strides.to_vec(), words.to_vec());
+            let make = |len, strides: &[u32], words: &[u64], block_bytes| {
+                Slots::from_parts(bits, len, strides.to_vec(), words.to_vec(), block_bytes)
+            };
+            assert_eq!(
+                (strides.len(), words.len()),
+                (
+                    objects.div_ceil(64) as usize,
+                    objects.div_ceil(64 / bits) as usize
+                )
+            );
+            let mut again = make(len, &strides, &words, BLOCK_BYTES).expect("as they were");
+            assert_eq!(again, slots);
+            check(&again, &model);
+            let offset = model.last().map_or(0, |(offset, _)| offset + 16);
+            assert_eq!(again.push(offset, 1), objects, "they go on");
+
+            let longer_strides = [&strides[..], &[u32::from(u16::MAX) * 16]].concat();
+            let longer_words = [&words[..], &[0]].concat();
+            assert_eq!(make(len, &longer_strides, &words, BLOCK_BYTES), None);
+            assert_eq!(make(len, &strides, &longer_words, BLOCK_BYTES), None);
+            let Some(last) = strides.last() else { continue };
+            assert_eq!(make(len, &strides[1..], &words, BLOCK_BYTES), None);
+            assert_eq!(make(len, &strides, &words[1..], BLOCK_BYTES), None);
+            assert_eq!(make(len + 64, &strides, &words, BLOCK_BYTES), None);
+            assert_eq!(make(0, &strides, &words, BLOCK_BYTES), None);
+            assert_eq!(make(u32::MAX, &strides, &words, BLOCK_BYTES), None);
+            let end = u64::from(*last);
+            assert_eq!(make(len, &strides, &words, end), None, "outside the block");
+            assert!(make(len, &strides, &words, end + 1).is_some());
+            if strides.len() > 1 {
+                let mut swapped = strides.clone();
+                swapped.swap(0, 1);
+                assert_eq!(make(len, &swapped, &words, BLOCK_BYTES), None, "not in order");
+                let twice = vec![*last; strides.len()];
+                assert_eq!(make(len, &twice, &words, BLOCK_BYTES), None, "one offset twice");
+            }
+        }
+    }
+}
+
+#[test]
+fn dram_is_the_bits_and_half_a_bit_where_words_are_whole() {
+    for (bits, wanted) in [(1, 1.5), (4, 4.5), (6, 6.9)] {
+        let (mut slots, _) = filled(bits, 64_000, &mut Random(3));
+        slots.shrink();
+        let each = slots.dram_bytes() as f64 * 8.0 / 64_000.0;
+        assert!(
+            (each - wanted).abs() < 0.01,
+            "{each} bits an object of width {bits}"
+        );
+    }
+}
+
+#[test]
+fn a_slot_of_four_bits_says_new_hit_one_of_thirteen_groups_or_dead() {
+    let kind = SlotKind::Seat;
+    assert_eq!((kind.marks() - 1, kind.bits()), (13, 4));
+    assert_eq!(kind.encode(Note::NEW), 0, "what a start writes for new objects");
+    assert_eq!(kind.decode(0), Some(Note::NEW));
+    let hit = Note { mark: 0, accesses: 2 };
+    assert_eq!(kind.encode(hit), HIT);
+    assert_eq!(kind.decode(HIT), Some(hit));
+    for mark in 1..kind.marks() {
+        let note = Note { mark, accesses: 2 };
+        assert_eq!(kind.decode(kind.encode(note)), Some(note));
+        assert_eq!(kind.encode(Note { mark, accesses: 1 }), kind.encode(note));
+    }
+    assert_eq!(kind.decode(DEAD), None);
+    for slot in (0..1 << kind.bits()).filter(|slot| *slot != DEAD) {
+        assert_eq!(
+            kind.encode(kind.decode(slot).unwrap()),
+            slot,
+            "each says something else"
+        );
+    }
+}
+
+#[test]
+fn a_slot_of_six_bits_has_fourteen_groups_and_four_accesses() {
+    let kind = SlotKind::SeatAndAccesses;
+    assert_eq!((kind.marks() - 1, kind.bits()), (14, 6));
+    assert_eq!(kind.encode(Note::NEW), 0, "what a start writes for new objects");
+    let mut codes = Vec::new();
+    for mark in 0..kind.marks() {
+        for accesses in 1..=4 {
+            let note = Note { mark, accesses };
+            let slot = kind.encode(note);
+            assert_eq!(kind.decode(slot), Some(note));
+            codes.push(slot);
+        }
+    }
+    for accesses in 0..4 {
+        assert_eq!(kind.decode(accesses << SEAT_BITS | DEAD), None);
+        codes.push(accesses << SEAT_BITS | DEAD);
+    }
+    codes.sort_unstable();
+    let all: Vec<u32> = (0..1 << kind.bits()).collect();
+    assert_eq!(codes, all);
+}
+
+#[test]
+fn a_kind_follows_from_index_layout_and_policy() {
+    let layout = |layout, policy| LayoutOptions::new(layout, policy, None, None).unwrap();
+    let plain = LayoutOptions {
+        keeps_hot: false,
+        ..LayoutOptions::default()
+    };
+    for (options, kind) in [
+        (LayoutOptions::default(), SlotKind::Hit),
+        (plain, SlotKind::None),
+        (layout(Layout::Sipq, Some("lfu")), SlotKind::None),
+        (layout(Layout::Ripq, Some("slru-3")), SlotKind::Seat),
+        (layout(Layout::Ripq, Some("gdsf-2")), SlotKind::Seat),
+        (layout(Layout::Ripq, Some("gdsf-3")), SlotKind::SeatAndAccesses),
+        (layout(Layout::Ripq, Some("gdsf-4")), SlotKind::SeatAndAccesses),
+        (layout(Layout::Ripq, Some("lfu")), SlotKind::SeatAndAccesses),
+    ] {
+        assert_eq!(SlotKind::of(&options, IndexKind::Cascade), kind, "{options:?}");
+        assert_eq!(SlotKind::of(&options, IndexKind::Full), SlotKind::None);
+        assert_eq!(slot_bits(&options, IndexKind::Cascade), kind.bits());
+        let note = if kind == SlotKind::None { 0 } else { 130 % 64 };
+        assert_eq!(kind.note(130), note);
+        assert!(!kind.has_seats() || kind.marks() <= DEAD);
+    }
+}
+
+#[test]
+fn a_footer_of_a_start_makes_new_slots() {
+    let entries: Vec<FooterEntry> = (0..200)
+        .map(|number| FooterEntry {
+            hash: 1,
+            version: 1,
+            offset: number * 48,
+            len: 48,
+            expiry: 0,
+            number,
+        })
+        .collect();
+    for kind in [SlotKind::Hit, SlotKind::Seat, SlotKind::SeatAndAccesses] {
+        let slots = Slots::of_entries(kind, &entries);
+        let model: Vec<(u32, u32)> = entries.iter().map(|entry| (entry.offset, 0)).collect();
+        check(&slots, &model);
+    }
+    assert_eq!(Slots::of_entries(SlotKind::None, &entries).len(), 0);
+}
