@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Gets of small items from flash in process: the cascade index against the full one, which has all the DRAM it wants.
 
-    python3 bench/cascade_gets.py [--pairs 5] [--seconds 10] [--keys 20000000] [--depth 64] [--tier1 0.06]
+    python3 bench/cascade_gets.py [--pairs 5] [--seconds 10] [--keys 20000000] [--depth 128] [--tier1 0.1]
 
-Both sides are `bench/inprocess pumice-gets`: the engine under layout fifo, without a DRAM tier, so that every get reads the
+Both sides are `bench/inprocess pumice-gets`: the engine under plain layout fifo, without a DRAM tier, so that every get reads the
 device, on a file of its own with O_DIRECT, one thread, one io_uring, on the same one core. Each has set every key once, with
 values of 300 bytes, in an order that has nothing to do with how popular they are. Then come gets, `--depth` at once, of keys
 drawn by three distributions, one after the other: Zipf 0.99; hotspot, where 1 % of the keys take 90 % of the gets; normal, with
@@ -31,8 +31,8 @@ MISSES_MAX = 0.01
 def main():
     parser = compare.parser(__doc__, cgroup=False)
     parser.add_argument("--keys", type=int, default=20_000_000, help="items (%(default)s)")
-    parser.add_argument("--depth", type=int, default=64, help="gets at once (%(default)s)")
-    parser.add_argument("--tier1", type=float, default=0.06, help="mappings in DRAM for each on flash (%(default)s)")
+    parser.add_argument("--depth", type=int, default=128, help="gets at once (%(default)s): more do not make the full index faster")
+    parser.add_argument("--tier1", type=float, default=0.1, help="mappings in DRAM for each on flash (%(default)s)")
     parser.add_argument("--warm-up", type=float, default=60, help="seconds of each distribution before its turns (%(default)s)")
     arguments = parser.parse_args()
     if arguments.quick:
@@ -45,7 +45,7 @@ def main():
     }  # fmt: skip
     comparison = Comparison("cascade-gets", arguments, settings)
     comparison.sides = {"pumice": "cascade", "peer": "full"}
-    flags = {"pumice": ["--index", "cascade", "--tier1", arguments.tier1], "peer": ["--index", "full"]}
+    flags = {"pumice": ["--index", "cascade", "--tier1", arguments.tier1, "--reclaim", "evict"], "peer": ["--index", "full"]}
 
     def side(process, what, spec):
         def turn(_):

@@ -65,6 +65,11 @@ fn a_cascade_index_hits_as_the_full_one_does_and_counts_what_it_costs() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let small = |index, device| FlashOptions {
         index,
+        // What is moved is hit more often; the full index moves nothing.
+        layout: LayoutOptions {
+            keeps_hot: false,
+            ..LayoutOptions::default()
+        },
         rules: ReplayRules {
             missing_sizes: MissingSizes::Fixed(300),
             ..ReplayRules::default()
