@@ -20,8 +20,8 @@ use std::task::{Context, Poll, Waker};
 
 /// One thread's handle on a [`FileShared`]; clones are the same handle.
 ///
-/// Operations are queued when they are called and started together by [`turn`](Device::turn), or when so many wait
-/// that a ring is full. In an event loop:
+/// Operations are queued when they are called and started together by [`turn`](Device::turn), or sixteen at a time. In an event
+/// loop:
 ///
 /// - register [`event_fd`](FileDevice::event_fd) and call `turn(false)` when it is readable;
 /// - let the [submit hook](FileDevice::set_submit_hook) schedule a `turn(false)` for the end of the loop's turn.
@@ -172,8 +172,8 @@ impl Device for FileDevice {
 impl FileDevice {
     fn start(&self, work: Work, offset: u64, len: usize) -> FileOperation {
         let inner = &self.inner;
-        let (key, lane_is_full) = inner.table.borrow_mut().add(work, offset, len);
-        if lane_is_full {
+        let (key, is_batch) = inner.table.borrow_mut().add(work, offset, len);
+        if is_batch {
             // A failure here leaves everything queued; the next turn meets it again and reports it.
             let _ = inner.start_queued();
         }

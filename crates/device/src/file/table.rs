@@ -98,6 +98,10 @@ impl Lane {
     }
 }
 
+/// So many pieces are started at once. With fewer the calls cost more; with more the device has nothing to do while a thread works
+/// off what it has finished.
+const START_BATCH: usize = 16;
+
 /// See the module's text.
 pub(super) struct Table {
     operations: Slab<Operation>,
@@ -123,7 +127,7 @@ impl Table {
         }
     }
 
-    /// Queues an operation; returns its key, and whether a whole lane's worth of pieces now waits.
+    /// Queues an operation; returns its key, and whether so many pieces wait that they should start now.
     pub(super) fn add(&mut self, work: Work, offset: u64, len: usize) -> (usize, bool) {
         let lane = match work {
             Work::Read(_) => &mut self.reads,
@@ -150,7 +154,7 @@ impl Table {
         }
         (
             operation,
-            lane.waiting.len() >= lane.limit && lane.under_way < lane.limit,
+            lane.waiting.len() >= lane.limit.min(START_BATCH) && lane.under_way < lane.limit,
         )
     }
 

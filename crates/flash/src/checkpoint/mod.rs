@@ -76,6 +76,7 @@ impl<B: Buffer> FlashStore<B> {
             self.write_keys(&mut writer).await?;
         }
         if self.mapping_log.get().is_some() {
+            self.write_invalidated(&mut writer, clean).await?;
             self.write_slots(&mut writer).await?;
         }
         writer.finish().await?;
@@ -155,6 +156,37 @@ impl<B: Buffer> FlashStore<B> {
                 return Ok(());
             }
         }
+    }
+
+    /// What was invalidated lately. Only a clean stop leaves nothing to add: of other checkpoints nothing is known.
+    async fn write_invalidated<D: Device<Buf = B>, M: Mappings>(
+        &self,
+        writer: &mut StreamWriter<'_, B, D, M>,
+        clean: bool,
+    ) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        if !clean {
+            format::encode_invalidated(u64::MAX, 0, &mut bytes);
+            return writer.write(&bytes).await;
+        }
+        let count = {
+            let invalidated = self.invalidated.lock();
+            let (known_from, filters) = invalidated.parts();
+            let count = filters.count();
+            format::encode_invalidated(known_from, count, &mut bytes);
+            count
+        };
+        for number in 0..count {
+            {
+                let invalidated = self.invalidated.lock();
+                if let Some(filter) = invalidated.parts().1.nth(number) {
+                    format::encode_filter(filter, &mut bytes);
+                }
+            }
+            writer.write(&bytes).await?;
+            bytes.clear();
+        }
+        writer.write(&bytes).await
     }
 
     /// The slots of sealed blocks.
