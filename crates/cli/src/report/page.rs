@@ -110,8 +110,8 @@ fn method(evaluation: &Evaluation) -> String {
          <li>Write amplification: the application's is bytes written over bytes of objects inserted; the device's is from \
          a simulated drive (page-mapped, greedy, no TRIM, flash / 0.9 in size) whose superblock is so many blocks; combined \
          is the product.</li>\
-         <li>RIPQ has α = {} where nothing else is said. SIPQ-0.5 has a queue of keys as large as half of the \
-         flash.</li>\
+         <li>RIPQ has α = {} where nothing else is said. SIPQ-0.5 has a queue of keys as large as half of what \
+         the flash can hold of objects.</li>\
          <li>Speed is that of a replay on a simulated device, with reading the trace twice, while others run beside it. \
          No device limits it, so it says nothing on the paper's throughput.</li></ul>\n",
         plan.object_bytes,
