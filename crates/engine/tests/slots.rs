@@ -300,9 +300,14 @@ fn what_was_asked_for_before_a_clean_stop_outlives_its_block_and_the_rest_does_n
 #[test]
 fn after_a_clean_stop_it_is_known_what_was_invalidated() {
     // Nearly all mappings are on flash: their objects are kept only if it is known that nothing took their place.
+    let index = CascadeOptions {
+        tier1_min: 10,
+        tier1_share: 0.05,
+        page_entries: 50,
+    };
     for (layout, width) in layouts().into_iter().take(2) {
-        let before = shares_left(layout, narrow_tier1(), 192, false);
-        let after = shares_left(layout, narrow_tier1(), 192, true);
+        let before = shares_left(layout, index, 192, false);
+        let after = shares_left(layout, index, 192, true);
         println!("width {width}: {before:?} without a restart, {after:?} with one");
         assert!(before.0 > 0.8 && before.1 < 0.1, "width {width}: {before:?}");
         assert!(after.0 > 0.8 && after.1 < 0.1, "width {width}: {after:?}");
