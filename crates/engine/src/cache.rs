@@ -118,7 +118,7 @@ const STOP_ROUNDS_MAX: usize = 8;
 pub(crate) fn shard_bits(capacity: u64, index: IndexKind) -> u32 {
     let shards = match index {
         IndexKind::Full => (capacity / (16 << 20)).clamp(16, 4096),
-        // A partition has 30 to 60 thousand objects of 300 bytes.
+        // A partition has 30 to 60 thousand objects of 300 bytes, but on very small and very large devices.
         IndexKind::Cascade => (capacity / (22 << 20)).next_power_of_two().clamp(16, 1 << 16),
     };
     63 - shards.leading_zeros()

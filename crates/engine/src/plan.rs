@@ -78,7 +78,7 @@ pub struct MemoryPlan {
 impl MemoryPlan {
     /// Fixed cost of the program, measured: resident memory of an idle server with the smallest pool.
     pub const BASE: u64 = 14 << 20;
-    /// What reorganising a partition takes: its pages, and their entries twice.
+    /// What reorganising a partition takes: its pages, the new ones, and some bytes for each mapping of tier 2.
     const REORGANISATION: u64 = 6 << 20;
     /// What a cascade index may have in DRAM of a mapping on flash, in hundredths of a byte: filters and what names pages.
     pub const FILTER_CENTIBYTES: u64 = 160;

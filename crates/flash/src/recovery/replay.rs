@@ -114,6 +114,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
         found.usable = self.replay(&snapshot, &mut found).await;
         if !found.usable {
             self.out.clean = false;
+            found.invalidated = None;
         }
         found
     }

@@ -149,16 +149,12 @@ impl<B: Buffer> FlashStore<B> {
     }
 
     /// How many blocks can be full of objects at once: all but those that are kept free, the open one, and those of checkpoints
-    /// and mappings. The next checkpoint needs as many as the last before the last one's are free.
+    /// and mappings. Two checkpoints are kept, and while one is written there are three.
     fn blocks_full_at_once(&self) -> usize {
-        let mut others = self.blocks_kept_free() + 1;
-        for info in self.blocks.iter() {
-            others += match info.state() {
-                State::Checkpoint => 2,
-                State::Mappings | State::Bad => 1,
-                _ => 0,
-            };
-        }
+        let checkpoints = 3 * self.shared.structure.lock().checkpoint_blocks[0].len();
+        let states = self.blocks.iter().map(|info| info.state());
+        let taken = states.filter(|state| matches!(state, State::Mappings | State::Bad));
+        let others = self.blocks_kept_free() + 1 + checkpoints + taken.count();
         self.blocks.len().saturating_sub(others)
     }
 

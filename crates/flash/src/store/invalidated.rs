@@ -5,7 +5,7 @@
 //! other; one is dropped when every block is younger than it, or when there are too many: of blocks that are older than what was
 //! dropped nothing is known, and then every key counts as invalidated.
 //!
-//! Cost: 10 bits for each invalidation that is remembered, 2 hashes for each that is asked for in each filter that matters. One
+//! Cost: 10 bits for each invalidation that is remembered, 5 probes for each that is asked for in each filter that matters. One
 //! key in some eighty counts as invalidated that was not.
 
 use super::INVALIDATED_SHARE;

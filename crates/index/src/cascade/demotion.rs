@@ -26,6 +26,26 @@ impl CascadeShard {
         2 * self.tier1_max + 2 * self.options.page_entries
     }
 
+    /// Whether tier 1 may have another entry; what can go goes first.
+    pub(super) fn makes_room(&mut self) -> bool {
+        if self.tier1.len() >= self.tier1_limit() {
+            self.demote_all();
+        }
+        if self.tier1.len() >= self.tier1_limit() {
+            self.drop_clean();
+        }
+        self.tier1.len() < self.tier1_limit()
+    }
+
+    /// Demotes until tier 1 has its share, or flash takes no more.
+    pub(super) fn demote_all(&mut self) {
+        let mut before = usize::MAX;
+        while self.tier1.len() < before {
+            before = self.tier1.len();
+            self.demote();
+        }
+    }
+
     /// Takes the next entry out of tier 1 that flash has, too, if there is one.
     pub(super) fn drop_clean(&mut self) {
         let mut is_found = false;
@@ -48,7 +68,7 @@ impl CascadeShard {
                 return;
             }
             if is_done {
-                self.advance_hand();
+                self.hand += 1;
             }
         }
     }

@@ -145,9 +145,7 @@ impl CascadeShard {
             };
             self.counts.flash_hits += 1;
             // Whoever changes the object looks for it there.
-            if self.tier1.len() >= self.tier1_limit() {
-                self.drop_clean();
-            }
+            self.makes_room();
             let _ = self.tier1.insert(tag, self.payload(Some(mapping), 0));
             self.demote();
             return Resolved::Hit(mapping);

@@ -214,7 +214,7 @@ impl CascadeShard {
             self.tier1.remove(tag, |_| true);
         } else if old.is_some() {
             self.tier1.update(tag, |_| Some(new));
-        } else if self.tier1.len() >= self.tier1_limit() || self.tier1.insert(tag, new).is_err() {
+        } else if !self.makes_room() || self.tier1.insert(tag, new).is_err() {
             if hides {
                 // What is on flash must not speak in its place.
                 self.forget_all();
@@ -243,6 +243,11 @@ impl CascadeShard {
     pub fn remove_at(&mut self, hash: KeyHash, location: Location) -> Option<Mapping> {
         self.live(hash, location)?;
         self.remove(hash)
+    }
+
+    /// Whether it forgot what a start may find again.
+    pub fn is_blank(&self) -> bool {
+        self.is_blank
     }
 
     /// Forgets everything, when nothing better is safe.

@@ -219,6 +219,8 @@ impl CascadeShard {
         self.epoch = self.epoch.wrapping_add(1);
         self.counts.reorganisations += 1;
         self.resize_tier1();
+        // Its share may be far smaller now.
+        self.demote_all();
     }
 
     /// Ends a reorganisation that could not be finished. Where that is because a page could not be read, `is_lost` says so: the
