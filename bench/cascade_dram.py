@@ -78,7 +78,7 @@ def main():
     parser.add_argument("--requests", type=int, default=100_000_000, help="requests (%(default)s)")
     parser.add_argument("--flash", type=int, default=4096, help="MiB of the simulated device (%(default)s)")
     parser.add_argument("--warm-up", type=float, default=0.6, help="share of the requests (%(default)s)")
-    parser.add_argument("--tier1", type=float, default=0.06, help="mappings in DRAM for each on flash (%(default)s)")
+    parser.add_argument("--tier1", type=float, default=0.04, help="mappings in DRAM for each on flash (%(default)s)")
     parser.add_argument(
         "--shape-items", type=int, default=100_000_000, help="items of the largest shape (%(default)s); 0: without it"
     )

@@ -210,7 +210,7 @@ struct GetsArgs {
     #[arg(long)]
     index: String,
     /// Of a cascade index: mappings in DRAM for each on flash
-    #[arg(long, default_value_t = 0.06)]
+    #[arg(long, default_value_t = 0.04)]
     tier1: f64,
     /// With index cascade: two-phase, which writes hot items again, or evict
     #[arg(long, default_value = "two-phase")]

@@ -74,7 +74,7 @@ pub struct ReplayArgs {
     reclaim: String,
 
     /// With --index cascade: mappings in DRAM for each on flash, above 0 and at most 1
-    #[arg(long, value_name = "SHARE", default_value_t = 0.06)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.04)]
     tier1: f64,
 
     /// Bytes of every object, where the trace has no sizes [default: 4KiB; with --layout exact objects are counted]

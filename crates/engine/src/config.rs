@@ -24,6 +24,10 @@ pub enum IndexOptions {
     Cascade(CascadeOptions),
 }
 
+/// Mappings of a partition that stay in DRAM beside those that wait for a page of their own, however few it has in all: both fit
+/// a page of DRAM, and what was just read is not let go at once.
+const TIER1_MIN: usize = 32;
+
 impl IndexOptions {
     /// Which of the indexes this is.
     pub fn kind(&self) -> IndexKind {
@@ -36,7 +40,7 @@ impl IndexOptions {
     /// A cascade index with so many mappings in DRAM for each on flash.
     pub fn cascade(tier1_share: f64) -> Self {
         Self::Cascade(CascadeOptions {
-            tier1_min: 0,
+            tier1_min: TIER1_MIN,
             tier1_share,
             page_entries: PAGE_ENTRIES,
         })

@@ -372,7 +372,12 @@ fn use_it(medium: &Arc<MemMedium>, options: CacheOptions, mut model: Model, disc
             rig.check();
         }
     }
-    assert!(rig.cache.stats().flash.reclaimed_blocks > 3, "{what}");
+    let counts = rig.cache.stats().flash;
+    assert!(counts.reclaimed_blocks > 3, "{what}");
+    assert_eq!(
+        counts.corrupt_records, 0,
+        "{what}: nothing leads to another life of a block"
+    );
     close(rig);
     let rig = open(medium, options);
     assert!(rig.recovered.clean, "{what}");

@@ -280,8 +280,10 @@ impl<B: Buffer> FlashStore<B> {
         self.append_log(device, LogKind::Reclaim, u64::from(id), sequence);
         let begun = info.reclaims.load(Ordering::Relaxed);
         info.reclaims.store(begun.saturating_add(1), Ordering::Relaxed);
-        // Of one that was broken off it is not known what is done.
-        let is_empty = begun == 0 && (how == How::Empty || info.live.load(Ordering::Acquire) == 0);
+        // Of one that was broken off it is not known what is done; and where not all deaths are known, what lives is an estimate.
+        let is_exact = self.mapping_log.get().is_none();
+        let is_empty =
+            begun == 0 && is_exact && (how == How::Empty || info.live.load(Ordering::Acquire) == 0);
         let (mut reclaimed, mut all) = (None, None);
         if !is_empty && let Some(mut entries) = self.read_footer(device, id, sequence).await {
             let bytes: u64 = entries.iter().map(|entry| u64::from(entry.len)).sum();
@@ -310,12 +312,9 @@ impl<B: Buffer> FlashStore<B> {
         // what leads here from flash is void as soon as the block has another sequence.
         info.is_leaving.store(true, Ordering::Release);
         let rest = info.live.load(Ordering::Acquire);
-        if rest != 0
-            && self.mapping_log.get().is_some()
-            && let Some((count, bytes)) = reclaimed
-        {
+        if !is_exact && let Some((count, bytes)) = reclaimed {
             mappings.account_rest((rest * count / bytes.max(1)).min(count), rest);
-        } else if rest != 0 {
+        } else if rest != 0 || !is_exact {
             let offset = self.geometry.block_offset(id);
             mappings.sweep(offset, self.geometry.block_bytes, Gone::Corrupt);
         }

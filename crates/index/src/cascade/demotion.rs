@@ -42,7 +42,7 @@ impl CascadeShard {
         let mut before = usize::MAX;
         while self.tier1.len() < before {
             before = self.tier1.len();
-            self.demote();
+            self.demote(None);
         }
     }
 
@@ -81,8 +81,8 @@ impl CascadeShard {
         }
     }
 
-    /// Where tier 1 has a page too much: writes out what was not asked for lately.
-    pub(super) fn demote(&mut self) {
+    /// Where tier 1 has a page too much: writes out what was not asked for lately. The entry of `kept` stays.
+    pub(super) fn demote(&mut self, kept: Option<u64>) {
         if self.tier1.len() < self.tier1_max + self.options.page_entries || !self.space.has_room() {
             return;
         }
@@ -105,6 +105,9 @@ impl CascadeShard {
                 let flags = (payload >> flags_at) as u32;
                 if flags & ASKED != 0 {
                     return Swept::Keep(if ages { payload - one } else { payload });
+                }
+                if kept == Some(tag) {
+                    return Swept::Keep(payload);
                 }
                 if flags & DIRTY != 0 {
                     if out.len() == self.options.page_entries {

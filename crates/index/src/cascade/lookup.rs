@@ -144,22 +144,32 @@ impl CascadeShard {
                 break;
             };
             self.counts.flash_hits += 1;
-            // Whoever changes the object looks for it there.
-            self.makes_room();
-            let _ = self.tier1.insert(tag, self.payload(Some(mapping), 0));
-            self.demote();
+            self.learn(tag, mapping);
             return Resolved::Hit(mapping);
         }
         self.counts.false_plans += 1;
         if !plan.is_cut && !self.is_blank && self.tier1.len() < self.tier1_limit() {
             // Often the key is set next. It is known by then that nothing has to be hidden: what is void stays so.
             let _ = self.tier1.insert(tag, self.payload(None, 0));
-            self.demote();
+            self.demote(None);
         }
         if let Some((number, slot)) = is_void {
             self.forget_in_page(tag, number, slot);
         }
         Resolved::Miss
+    }
+
+    /// Makes tier 1 know what flash says. It stays there at first, whatever else has to leave: whoever changes the object looks
+    /// for it there, and would read it again and again.
+    fn learn(&mut self, tag: u64, mapping: Mapping) {
+        let payload = self.payload(Some(mapping), 0);
+        self.makes_room();
+        if self.tier1.insert(tag, payload).is_err() {
+            self.drop_clean();
+            // Where all are dirty and there is no page for one more, a change is refused.
+            let _ = self.tier1.insert(tag, payload);
+        }
+        self.demote(Some(tag));
     }
 }
 

@@ -221,7 +221,7 @@ impl CascadeShard {
             }
             return Err(TableFull);
         }
-        self.demote();
+        self.demote(None);
         Ok(old)
     }
 

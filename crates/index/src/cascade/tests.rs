@@ -201,7 +201,10 @@ impl Model {
                     let pages: Vec<_> = plan.pages().iter().map(|page| self.read(*page)).collect();
                     let payloads = pages.iter().map(|page| Some(page.as_slice()));
                     match self.shard.resolve(hash, &plan, payloads) {
-                        Resolved::Hit(mapping) => return Some(mapping.location),
+                        Resolved::Hit(mapping) => {
+                            assert_eq!(self.shard.mapping(hash), Some(mapping), "known from then on");
+                            return Some(mapping.location);
+                        }
                         Resolved::Miss => return None,
                         Resolved::Again => {}
                     }
@@ -284,6 +287,7 @@ fn says_what_is_right_and_finds_what_is_there() {
         run(seed, 500, 30_000, 200_000, 0);
         run(seed, 100, 20_000, 200_000, 8);
         run(seed, 4000, 60_000, 300_000, 2);
+        run(seed, 0, 5_000, 50_000, 2);
     }
 }
 
