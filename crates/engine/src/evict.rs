@@ -120,7 +120,7 @@ impl<D: Device + Clone> ObjectCache<D> {
                 let parts = record.parts();
                 // Under one tag flash has room for one key; the first stays.
                 if shard.flash.get(hash).is_none()
-                    && inner.append_locked(cx, &mut shard, hash, &parts, None) != 0
+                    && inner.append_from_dram(cx, &mut shard, hash, &parts) != 0
                 {
                     shard.dram.remove(hash, address);
                 }
@@ -188,7 +188,7 @@ impl<B: Buffer> Inner<B> {
             self.ghost.lock().insert(hash);
         }
         // Flash has no copy: this is the moment to write one. A stranger of the same tag that is there stays there.
-        if shard.flash.get(hash).is_some() || self.append_locked(cx, &mut shard, hash, &parts, None) == 0 {
+        if shard.flash.get(hash).is_some() || self.append_from_dram(cx, &mut shard, hash, &parts) == 0 {
             self.books.evicted.add(bytes);
         }
     }

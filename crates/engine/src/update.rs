@@ -212,10 +212,13 @@ impl<D: Device + Clone> ObjectCache<D> {
         if !self.is_still(&shard, hash, key, place) {
             return None;
         }
-        if shard.flash.is_unsure(hash) {
+        // What is mapped in its place may be another key's that has hidden this one's. It goes, too: nothing would hide it then.
+        let may_hide = !shard.flash.is_exact() && shard.flash.get(hash).is_some();
+        if may_hide || shard.flash.is_unsure(hash) {
             let version = inner.store().next_version();
-            inner.store().invalidate_unknown(&cx.device, hash, version);
-            shard.flash.remove(hash);
+            for bytes in inner.clear_part(cx, &mut shard, hash, &PartId::object(key), version) {
+                inner.books.evicted.add(bytes);
+            }
         }
         Some(Outcome::Kept)
     }

@@ -241,6 +241,21 @@ impl<B: Buffer> Inner<B> {
         }
     }
 
+    /// As [`Inner::append_locked`] for a new object that DRAM has held alone. Where flash may have a copy of another key of the same
+    /// tag, of which DRAM knows nothing, this takes its place.
+    pub(crate) fn append_from_dram<D: Device<Buf = B>>(
+        &self,
+        cx: &Cx<D>,
+        shard: &mut Shard,
+        hash: KeyHash,
+        parts: &RecordParts<'_>,
+    ) -> u64 {
+        if shard.flash.is_unsure(hash) {
+            self.store().note_invalidated(hash);
+        }
+        self.append_locked(cx, shard, hash, parts, None)
+    }
+
     /// A record's parts with another expiry and other flags.
     pub(crate) fn with_meta<'a>(record: &'a Record<B>, meta: Meta) -> RecordParts<'a> {
         RecordParts {

@@ -36,7 +36,7 @@ fn layouts() -> [(LayoutOptions, u32); 3] {
     [(LayoutOptions::default(), 1), (ripq(), 4), (gdsf, 6)]
 }
 
-/// Everything in tier 1: of mappings on flash a start does not know whether something took their place.
+/// Everything in tier 1.
 fn wide_tier1() -> CascadeOptions {
     CascadeOptions {
         tier1_min: 5_000,
@@ -209,6 +209,13 @@ fn slots_at(stream: &[u8]) -> usize {
         let len = fields.u64().unwrap() as usize;
         fields.bytes(len).unwrap();
     }
+    // What was invalidated.
+    fields.u64().unwrap();
+    for _ in 0..fields.u32().unwrap() {
+        fields.bytes(16).unwrap();
+        let words = fields.u64().unwrap() as usize;
+        fields.bytes(words * 8).unwrap();
+    }
     stream.len() - fields.0.len()
 }
 
@@ -235,9 +242,9 @@ fn decode(bytes: &[u8]) -> (u8, Vec<(u32, BlockSlots)>) {
 
 /// Objects of which every fourth is asked for, then a turn of the flash with new ones: the shares that are left of those asked for
 /// and of the others.
-fn shares_left(layout: LayoutOptions, blocks: u64, restart: bool) -> (f64, f64) {
+fn shares_left(layout: LayoutOptions, index: CascadeOptions, blocks: u64, restart: bool) -> (f64, f64) {
     let (old, turn) = (blocks * 1_000 / 192, blocks * 6_000 / 192);
-    let options = options(layout, wide_tier1());
+    let options = options(layout, index);
     let medium = Arc::new(MemMedium::new(blocks * BLOCK_BYTES));
     let mut rig = open(&medium, options);
     // Others first, so that under `ripq` too the flash is full, and what is new stands in the lower third.
@@ -280,13 +287,30 @@ fn what_was_asked_for_before_a_clean_stop_outlives_its_block_and_the_rest_does_n
     // Of few blocks none are kept free ahead of need.
     let few = layouts().into_iter().take(2).map(|layout| (64, layout));
     for (blocks, (layout, width)) in few.chain(layouts().map(|layout| (192, layout))) {
-        let before = shares_left(layout, blocks, false);
-        let after = shares_left(layout, blocks, true);
+        let before = shares_left(layout, wide_tier1(), blocks, false);
+        let after = shares_left(layout, wide_tier1(), blocks, true);
         println!("{blocks} blocks, width {width}: {before:?} without a restart, {after:?} with one");
         // A hit under gdsf counts for less the longer ago it was.
         let hot_min = if width == 6 { 0.5 } else { 0.8 };
         assert!(before.0 > hot_min && before.1 < 0.1, "width {width}: {before:?}");
         assert!(after.0 > hot_min && after.1 < 0.1, "width {width}: {after:?}");
+    }
+}
+
+#[test]
+fn after_a_clean_stop_it_is_known_what_was_invalidated() {
+    // Nearly all mappings are on flash: their objects are kept only if it is known that nothing took their place.
+    let index = CascadeOptions {
+        tier1_min: 10,
+        tier1_share: 0.05,
+        page_entries: 50,
+    };
+    for (layout, width) in layouts().into_iter().take(2) {
+        let before = shares_left(layout, index, 192, false);
+        let after = shares_left(layout, index, 192, true);
+        println!("width {width}: {before:?} without a restart, {after:?} with one");
+        assert!(before.0 > 0.8 && before.1 < 0.1, "width {width}: {before:?}");
+        assert!(after.0 > 0.8 && after.1 < 0.1, "width {width}: {after:?}");
     }
 }
 

@@ -360,10 +360,16 @@ pub fn check_get<D: Device + Clone>(rig: &Rig<D>, model: &mut Model, n: u64, mus
     let expected = model.at(n, rig.clock_secs());
     match (got, expected) {
         (Some(object), Some(entry)) => {
-            assert_eq!(
-                object.to_vec(),
-                entry.value,
-                "key {n} holds another value than was last set"
+            let (value, head) = (object.to_vec(), |value: &[u8]| {
+                String::from_utf8_lossy(&value[..value.len().min(40)]).into_owned()
+            });
+            assert!(
+                value == entry.value,
+                "key {n} holds {} of {} bytes, and {} of {} was last set",
+                head(&value),
+                value.len(),
+                head(&entry.value),
+                entry.value.len()
             );
             assert_eq!(
                 object.meta(),

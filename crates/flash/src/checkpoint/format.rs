@@ -3,7 +3,7 @@
 use crate::codec::{Fields, checksum};
 use crate::geometry::Geometry;
 use crate::queue::SavedPlace;
-use crate::store::{SavedKey, SavedRanks, Slots};
+use crate::store::{Filter, SavedKey, SavedRanks, Slots};
 use pumice_device::SECTOR_BYTES;
 use pumice_policy::Bin;
 
@@ -204,6 +204,23 @@ pub(super) fn decode_key(fields: &mut Fields<'_>) -> Option<SavedKey> {
         accesses: fields.array::<1>()?[0],
         value: f64::from_bits(fields.u64()?),
     })
+}
+
+/// Before the filters over what was invalidated: the sequence below which nothing is known, and how many filters.
+pub(super) fn encode_invalidated(known_from: u64, count: usize, out: &mut Vec<u8>) {
+    out.extend_from_slice(&known_from.to_le_bytes());
+    out.extend_from_slice(&(count as u32).to_le_bytes());
+}
+
+/// One of these filters: the sequence at which it was full, its hashes, how many words of 8 bytes, and those.
+pub(super) fn encode_filter(filter: &Filter, out: &mut Vec<u8>) {
+    out.extend_from_slice(&filter.closed_at.to_le_bytes());
+    out.extend_from_slice(&(filter.hashes as u64).to_le_bytes());
+    out.extend_from_slice(&(filter.bits.len() as u64).to_le_bytes());
+    filter
+        .bits
+        .iter()
+        .for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
 }
 
 /// The slots of a block: its number, how many, the offsets of every 64th, words of 8 bytes.

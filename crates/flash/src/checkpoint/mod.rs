@@ -60,11 +60,13 @@ impl<B: Buffer> FlashStore<B> {
         let mut bytes = Vec::new();
         head.encode(&mut bytes);
         writer.write(&bytes).await?;
+        let mut is_whole = true;
         for shard in 0..mappings.shards() {
             bytes.clear();
             bytes.extend_from_slice(&[0; 16]);
             let (position, count) = mappings.with_shard(shard, |shard| {
                 shard.dump(&mut bytes);
+                is_whole &= shard.cascade().is_none_or(|shard| !shard.is_blank());
                 let count = (bytes.len() - 16) / shard.entry_bytes();
                 (self.log.position(), count as u64)
             });
@@ -76,6 +78,9 @@ impl<B: Buffer> FlashStore<B> {
             self.write_keys(&mut writer).await?;
         }
         if self.mapping_log.get().is_some() {
+            bytes.clear();
+            self.encode_invalidated(clean && is_whole, &mut bytes);
+            writer.write(&bytes).await?;
             self.write_slots(&mut writer).await?;
         }
         writer.finish().await?;
@@ -155,6 +160,20 @@ impl<B: Buffer> FlashStore<B> {
                 return Ok(());
             }
         }
+    }
+
+    /// What was invalidated lately, where that `counts` at the next start: after a clean stop nothing is added, and no partition has
+    /// forgotten mappings of which these filters do not know. Else it says that nothing is known.
+    fn encode_invalidated(&self, counts: bool, bytes: &mut Vec<u8>) {
+        if !counts {
+            return format::encode_invalidated(u64::MAX, 0, bytes);
+        }
+        // All at once: a reclaim that makes room for the checkpoint drops filters.
+        let invalidated = self.invalidated.lock();
+        let (known_from, filters) = invalidated.parts();
+        format::encode_invalidated(known_from, filters.count(), bytes);
+        let (_, filters) = invalidated.parts();
+        filters.for_each(|filter| format::encode_filter(filter, bytes));
     }
 
     /// The slots of sealed blocks.

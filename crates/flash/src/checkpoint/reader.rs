@@ -8,7 +8,7 @@ use super::format::{
 use crate::OpenError;
 use crate::codec::{Fields, checksum};
 use crate::geometry::Geometry;
-use crate::store::{SavedKey, SavedRanks, Slots};
+use crate::store::{FILTERS_MAX, Filter, SavedInvalidated, SavedKey, SavedRanks, Slots};
 use crate::superblock::CheckpointRef;
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_memory::Buffer;
@@ -187,6 +187,35 @@ impl<'a, D: Device> StreamReader<'a, D> {
                 sample,
             },
         })
+    }
+
+    /// Reads what was invalidated before the checkpoint. Filters have up to `words_max` words each.
+    pub(crate) async fn invalidated(&mut self, words_max: usize) -> Result<SavedInvalidated, OpenError> {
+        const DAMAGED: OpenError = OpenError::Checkpoint("its filters over what was invalidated are damaged");
+        let bytes = self.take(12).await?;
+        let mut fields = Fields(&bytes);
+        let known_from = fields.u64().ok_or(DAMAGED)?;
+        let count = fields.u32().ok_or(DAMAGED)? as usize;
+        if count > FILTERS_MAX {
+            return Err(DAMAGED);
+        }
+        let mut filters = Vec::new();
+        for _ in 0..count {
+            let bytes = self.take(24).await?;
+            let mut fields = Fields(&bytes);
+            let closed_at = fields.u64().ok_or(DAMAGED)?;
+            let hashes = fields.u64().and_then(|hashes| usize::try_from(hashes).ok());
+            let words = fields.u64().and_then(|words| usize::try_from(words).ok());
+            let words = words.filter(|words| *words <= words_max).ok_or(DAMAGED)?;
+            let bytes = self.take(words * 8).await?;
+            let bits = bytes.as_chunks::<8>().0.iter();
+            filters.push(Filter {
+                bits: bits.map(|word| u64::from_le_bytes(*word)).collect(),
+                hashes: hashes.ok_or(DAMAGED)?,
+                closed_at,
+            });
+        }
+        Ok(SavedInvalidated { known_from, filters })
     }
 
     /// Reads the slots of blocks; `visit` gets none of another width than `bits`.

@@ -1,10 +1,13 @@
-//! The slots of a checkpoint, as they are written and as somebody else might write them. Their checksums are right.
+//! The slots of a checkpoint and what was invalidated, as they are written and as somebody else might write them. Their checksums
+//! are right.
 
-use super::format::{NO_BLOCK, PartHeader, chunk_bytes, encode_slots, mix};
+use super::format::{
+    NO_BLOCK, PartHeader, chunk_bytes, encode_filter, encode_invalidated, encode_slots, mix,
+};
 use super::reader::StreamReader;
 use crate::codec::checksum;
 use crate::geometry::Geometry;
-use crate::store::Slots;
+use crate::store::{Invalidated, SavedInvalidated, Slots};
 use crate::superblock::CheckpointRef;
 use pumice_device::{Device, MemDevice, MemMedium, SECTOR_BYTES};
 use pumice_world::Executor;
@@ -31,8 +34,8 @@ fn geometry() -> Geometry {
     Geometry::plan(4 << 20, BLOCK_BYTES).unwrap()
 }
 
-/// What a reader makes of the stream: the slots, by block, and whether it took all of it.
-fn read(stream: &[u8], bits: u32) -> (BTreeMap<u32, Slots>, Result<(), String>) {
+/// A device with this stream, and what a superblock would say of it.
+fn device_with(stream: &[u8]) -> (MemDevice, CheckpointRef) {
     let geometry = geometry();
     let device = MemDevice::new(Arc::new(MemMedium::new(geometry.capacity)));
     let room = BLOCK_BYTES as usize - SECTOR_BYTES;
@@ -60,6 +63,13 @@ fn read(stream: &[u8], bits: u32) -> (BTreeMap<u32, Slots>, Result<(), String>) 
         len: stream.len() as u64,
         log_start: 0,
     };
+    (device, checkpoint)
+}
+
+/// What a reader makes of the stream: the slots, by block, and whether it took all of it.
+fn read(stream: &[u8], bits: u32) -> (BTreeMap<u32, Slots>, Result<(), String>) {
+    let geometry = geometry();
+    let (device, checkpoint) = device_with(stream);
     let mut slots = BTreeMap::new();
     let reads = async {
         let mut reader = StreamReader::open(&device, &geometry, CACHE_ID, &checkpoint).await?;
@@ -239,4 +249,67 @@ fn any_bytes_end_in_an_error_or_in_slots_that_can_be_used() {
     }
     println!("{good} good, {refused} refused");
     assert!(good > 500 && refused > 200);
+}
+
+/// What a reader makes of the stream: what was invalidated.
+fn read_invalidated(stream: &[u8], words_max: usize) -> Result<SavedInvalidated, String> {
+    let geometry = geometry();
+    let (device, checkpoint) = device_with(stream);
+    let reads = async {
+        let mut reader = StreamReader::open(&device, &geometry, CACHE_ID, &checkpoint).await?;
+        let saved = reader.invalidated(words_max).await?;
+        reader.finish().await.map(|()| saved)
+    };
+    let done: Result<_, Infallible> = Executor::new().block_on(reads, || Ok(()));
+    done.unwrap().map_err(|error| error.to_string())
+}
+
+#[test]
+fn what_was_invalidated_reads_back_as_it_was_written_and_what_cannot_be_is_refused() {
+    let geometry = geometry();
+    let mut invalidated = Invalidated::of(&geometry);
+    let words = invalidated.words();
+    let mut random = Random(11);
+    let hashes: Vec<(u64, u64)> = (0..600).map(|n| (random.below(u64::MAX), n / 10 + 2)).collect();
+    for (hash, next_sequence) in &hashes {
+        invalidated.note(*hash, *next_sequence);
+    }
+    invalidated.retire(3);
+    let (known_from, filters) = invalidated.parts();
+    let mut stream = Vec::new();
+    encode_invalidated(known_from, filters.count(), &mut stream);
+    invalidated
+        .parts()
+        .1
+        .for_each(|filter| encode_filter(filter, &mut stream));
+    let saved = read_invalidated(&stream, words).unwrap();
+    assert!(saved.filters.len() > 2);
+    let mut other = Invalidated::of(&geometry);
+    assert!(other.restore(saved));
+    let mut known = 0;
+    for n in 0..5_000 {
+        let (hash, _) = hashes.get(n).copied().unwrap_or((random.below(u64::MAX), 0));
+        for sequence in [1, 20, 61] {
+            assert_eq!(other.since(hash, sequence), invalidated.since(hash, sequence));
+            known += u64::from(other.since(hash, sequence));
+        }
+    }
+    assert!((600..14_000).contains(&known), "{known}");
+    for (hash, next_sequence) in &hashes {
+        other.note(*hash, *next_sequence + 100);
+    }
+    assert!(
+        hashes.iter().all(|(hash, _)| other.since(*hash, 61)),
+        "it goes on"
+    );
+    // Of another size it is of no use.
+    let mut larger = Invalidated::of(&Geometry::plan(64 << 20, BLOCK_BYTES).unwrap());
+    assert!(!larger.restore(read_invalidated(&stream, words).unwrap()));
+    for (at, value) in [(8, 9u32), (8, u32::MAX), (28, u32::MAX), (32, 1)] {
+        let mut forged = stream.clone();
+        forged[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        let error = read_invalidated(&forged, words).err().unwrap();
+        assert!(error.contains("invalidated are damaged"), "{at}: {error}");
+    }
+    assert!(read_invalidated(&stream[..stream.len() - 8], words).is_err());
 }

@@ -4,7 +4,7 @@
 use super::MappingLog;
 use super::chunks::{Filled, PendingWrite};
 use super::pages::{MappingBytes, PageSource, Shape};
-use crate::store::{BlockInfo, Durability, FlashStore, Shared, State, add};
+use crate::store::{BlockInfo, Durability, FlashStore, SavedInvalidated, Shared, State, add};
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_index::cascade::PageNumber;
 use pumice_memory::Buffer;
@@ -43,7 +43,12 @@ impl<B: Buffer> Attached<B> {
 
 impl<B: Buffer> FlashStore<B> {
     /// Lends blocks to `log` from now on; those that it has from the start of this cache stay its own.
-    pub(crate) fn attach_mapping_log(&self, log: &Arc<MappingLog<B>>, identity_bits: u32) {
+    pub(crate) fn attach_mapping_log(
+        &self,
+        log: &Arc<MappingLog<B>>,
+        identity_bits: u32,
+        saved: Option<SavedInvalidated>,
+    ) {
         let mut state = log.state.lock();
         if self.durability() == Durability::Off {
             // A start after a crash reads no checkpoint.
@@ -51,10 +56,12 @@ impl<B: Buffer> FlashStore<B> {
         }
         {
             let mut structure = self.shared.structure.lock();
-            // Of what was invalidated before this start nothing is known.
             let mut invalidated = self.invalidated.lock();
             invalidated.ignore_bits(64 - identity_bits);
-            invalidated.forget_before(structure.next_sequence);
+            if !saved.is_some_and(|saved| invalidated.restore(saved)) {
+                // Of what was invalidated before this start nothing is known.
+                invalidated.forget_before(structure.next_sequence);
+            }
             drop(invalidated);
             let filled = state.block.map(|block| block.id);
             let empty = state.empty.iter().map(|(id, _)| *id);

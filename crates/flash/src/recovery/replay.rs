@@ -10,7 +10,7 @@ use crate::layout::LayoutOptions;
 use crate::log::{self, LogEnd, LogKind, LogRecord};
 use crate::mapping_log::{Borrowed, MappingLog};
 use crate::queue::SavedPlace;
-use crate::store::{SavedRanks, SealedBlock, SlotKind, Slots, VirtualCache};
+use crate::store::{Invalidated, SavedInvalidated, SavedRanks, SealedBlock, SlotKind, Slots, VirtualCache};
 use crate::superblock::{CheckpointRef, Superblock};
 use pumice_device::Device;
 use std::collections::BTreeMap;
@@ -32,6 +32,8 @@ pub(super) struct Found {
     pub(super) virtual_cache: Option<VirtualCache>,
     /// Slots of sealed blocks, where the index has them.
     pub(super) slots: BTreeMap<u32, Slots>,
+    /// After a clean stop, where the index asks for it.
+    pub(super) invalidated: Option<SavedInvalidated>,
 }
 
 /// What the log says, but for what it voids outside the table's range.
@@ -105,12 +107,14 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
         found.virtual_cache =
             (snapshot.virtual_cache.take()).or_else(|| VirtualCache::of(&self.layout, geometry));
         found.slots = std::mem::take(&mut snapshot.slots);
+        found.invalidated = snapshot.invalidated.take().filter(|_| self.out.clean);
         found.checkpoint_blocks = snapshot.blocks.clone();
         found.places = snapshot.head.places.clone();
         found.ranks = snapshot.head.ranks.clone();
         found.usable = self.replay(&snapshot, &mut found).await;
         if !found.usable {
             self.out.clean = false;
+            found.invalidated = None;
         }
         found
     }
@@ -175,8 +179,10 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                 .keys(self.layout.policy_checksum(), |key| keys.restore(key))
                 .await?;
         }
-        let mut slots = BTreeMap::new();
+        let (mut slots, mut invalidated) = (BTreeMap::new(), None);
         if self.mapping_log.is_some() {
+            let words_max = Invalidated::of(&geometry).words();
+            invalidated = Some(reader.invalidated(words_max).await?);
             let bits = self.slot_kind.bits();
             reader
                 .slots(bits, |block, saved| drop(slots.insert(block, saved)))
@@ -186,6 +192,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
         Ok(Snapshot {
             virtual_cache,
             slots,
+            invalidated,
             head,
             positions,
             blocks,
@@ -415,4 +422,5 @@ pub(super) struct Snapshot {
     pub(super) blocks: Vec<u32>,
     virtual_cache: Option<VirtualCache>,
     slots: BTreeMap<u32, Slots>,
+    invalidated: Option<SavedInvalidated>,
 }

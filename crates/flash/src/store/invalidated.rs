@@ -8,20 +8,28 @@
 //! Cost: 10 bits for each invalidation that is remembered, 5 probes for each that is asked for in each filter that matters. One
 //! key in some eighty counts as invalidated that was not.
 
+use super::INVALIDATED_SHARE;
+use crate::geometry::Geometry;
 use std::collections::VecDeque;
 
 /// Filters that are kept, the one being filled included.
-const FILTERS_MAX: usize = 8;
+pub(crate) const FILTERS_MAX: usize = 8;
 /// Bits for each hash.
 const BITS_PER_HASH: usize = 10;
 /// Bits that stand for one hash.
 const PROBES: u32 = 5;
 
-struct Filter {
-    bits: Box<[u64]>,
-    hashes: usize,
+pub(crate) struct Filter {
+    pub(crate) bits: Box<[u64]>,
+    pub(crate) hashes: usize,
     /// The sequence that the next block was to get when this filter was full.
-    closed_at: u64,
+    pub(crate) closed_at: u64,
+}
+
+/// What a checkpoint keeps of it.
+pub(crate) struct SavedInvalidated {
+    pub(crate) known_from: u64,
+    pub(crate) filters: Vec<Filter>,
 }
 
 /// The filters; see the module's text.
@@ -37,8 +45,13 @@ pub(crate) struct Invalidated {
 }
 
 impl Invalidated {
+    /// Those of a device of this size.
+    pub(crate) fn of(geometry: &Geometry) -> Self {
+        Self::new(usize::try_from(geometry.capacity / INVALIDATED_SHARE).unwrap_or(usize::MAX))
+    }
+
     /// Filters that take `bytes` of DRAM together, at most.
-    pub(crate) fn new(bytes: usize) -> Self {
+    fn new(bytes: usize) -> Self {
         Self {
             filters: VecDeque::new(),
             hashes_max: (bytes / FILTERS_MAX * 8 / BITS_PER_HASH).max(64),
@@ -50,7 +63,7 @@ impl Invalidated {
     /// Notes that something under `hash` is void; the next block is to have `next_sequence`.
     pub(crate) fn note(&mut self, hash: u64, next_sequence: u64) {
         let hash = hash >> self.ignored_bits;
-        let words = (self.hashes_max * BITS_PER_HASH).div_ceil(64);
+        let words = self.words();
         if (self.filters.back()).is_none_or(|filter| filter.hashes == self.hashes_max) {
             if let Some(full) = self.filters.back_mut() {
                 full.closed_at = next_sequence;
@@ -72,6 +85,29 @@ impl Invalidated {
                 filter.bits[bit / 64] |= 1 << (bit % 64);
             }
         }
+    }
+
+    /// Words of 64 bits in each filter.
+    pub(crate) fn words(&self) -> usize {
+        (self.hashes_max * BITS_PER_HASH).div_ceil(64)
+    }
+
+    /// The sequence below which nothing is known, and the filters from the oldest: what [`Invalidated::restore`] takes.
+    pub(crate) fn parts(&self) -> (u64, impl Iterator<Item = &Filter>) {
+        (self.known_from, self.filters.iter())
+    }
+
+    /// Makes it what another was when it was saved, if its filters were as large. Nothing was invalidated since then.
+    pub(crate) fn restore(&mut self, saved: SavedInvalidated) -> bool {
+        let words = self.words();
+        let is_alike = saved.filters.len() <= FILTERS_MAX
+            && (saved.filters.iter())
+                .all(|filter| filter.bits.len() == words && filter.hashes <= self.hashes_max);
+        if is_alike {
+            self.known_from = saved.known_from;
+            self.filters = saved.filters.into();
+        }
+        is_alike
     }
 
     /// Keys that agree in the other bits are one key.

@@ -39,7 +39,8 @@ impl<B: Buffer> FlashStore<B> {
         self.forget_key(hash);
     }
 
-    fn note_invalidated(&self, hash: u64) {
+    /// Remembers that what stands in blocks under `hash` may not be the latest any more.
+    pub fn note_invalidated(&self, hash: u64) {
         if self.mapping_log.get().is_some() {
             let structure = self.shared.structure.lock();
             self.invalidated.lock().note(hash, structure.next_sequence);

@@ -40,7 +40,7 @@ pub use virtual_cache::VIRTUAL_KEY_BYTES;
 pub use work::Work;
 
 pub(crate) use counts::{Counters, add};
-pub(crate) use invalidated::Invalidated;
+pub(crate) use invalidated::{FILTERS_MAX, Filter, Invalidated, SavedInvalidated};
 pub(crate) use order::Order;
 pub(crate) use ranks::{Ranks, SavedRanks};
 pub use slots::slot_bits;
@@ -416,9 +416,7 @@ impl<B: Buffer> FlashStore<B> {
                 start.log_next,
             ),
             mapping_log: OnceLock::new(),
-            invalidated: Mutex::new(Invalidated::new(
-                usize::try_from(geometry.capacity / INVALIDATED_SHARE).unwrap_or(usize::MAX),
-            )),
+            invalidated: Mutex::new(Invalidated::of(&geometry)),
             superblock: Mutex::new(start.superblock),
             counters: Counters::default(),
             synced_below: AtomicU64::new(start.log_next),

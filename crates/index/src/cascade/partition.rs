@@ -245,6 +245,11 @@ impl CascadeShard {
         self.remove(hash)
     }
 
+    /// Whether it forgot what a start may find again.
+    pub fn is_blank(&self) -> bool {
+        self.is_blank
+    }
+
     /// Forgets everything, when nothing better is safe.
     pub(super) fn forget_all(&mut self) {
         self.clear();
