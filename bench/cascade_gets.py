@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Gets of small items from flash in process: the cascade index against the full one, which has all the DRAM it wants.
 
-    python3 bench/cascade_gets.py [--pairs 5] [--seconds 10] [--keys 20000000] [--depth 128] [--tier1 0.1]
+    python3 bench/cascade_gets.py [--pairs 5] [--seconds 10] [--keys 20000000] [--depth 256] [--tier1 0.1]
 
 Both sides are `bench/inprocess pumice-gets`: the engine under plain layout fifo, without a DRAM tier, so that every get reads the
 device, on a file of its own with O_DIRECT, one thread, one io_uring, on the same one core. Each has set every key once, with
@@ -31,7 +31,7 @@ MISSES_MAX = 0.01
 def main():
     parser = compare.parser(__doc__, cgroup=False)
     parser.add_argument("--keys", type=int, default=20_000_000, help="items (%(default)s)")
-    parser.add_argument("--depth", type=int, default=128, help="gets at once (%(default)s): more do not make the full index faster")
+    parser.add_argument("--depth", type=int, default=256, help="gets at once (%(default)s): enough for the device to set the pace of both sides")
     parser.add_argument("--tier1", type=float, default=0.1, help="mappings in DRAM for each on flash (%(default)s)")
     parser.add_argument("--warm-up", type=float, default=60, help="seconds of each distribution before its turns (%(default)s)")
     arguments = parser.parse_args()
