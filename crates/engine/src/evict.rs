@@ -119,8 +119,9 @@ impl<D: Device + Clone> ObjectCache<D> {
                 let (record, _) = inner.tier.read(address);
                 let parts = record.parts();
                 // Under one tag flash has room for one key; the first stays.
+                let was_hit = shard.dram.frequency(hash, address).is_some_and(|hits| hits > 0);
                 if shard.flash.get(hash).is_none()
-                    && inner.append_from_dram(cx, &mut shard, hash, &parts) != 0
+                    && inner.append_from_dram(cx, &mut shard, hash, &parts, was_hit) != 0
                 {
                     shard.dram.remove(hash, address);
                 }
@@ -188,7 +189,10 @@ impl<B: Buffer> Inner<B> {
             self.ghost.lock().insert(hash);
         }
         // Flash has no copy: this is the moment to write one. A stranger of the same tag that is there stays there.
-        if shard.flash.get(hash).is_some() || self.append_from_dram(cx, &mut shard, hash, &parts) == 0 {
+        let was_hit = queue == Queue::Main || hits > 0;
+        if shard.flash.get(hash).is_some()
+            || self.append_from_dram(cx, &mut shard, hash, &parts, was_hit) == 0
+        {
             self.books.evicted.add(bytes);
         }
     }

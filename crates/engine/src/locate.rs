@@ -382,6 +382,35 @@ mod tests {
     }
 
     #[test]
+    fn what_was_asked_for_in_dram_goes_to_flash_above_what_was_not() {
+        let options = CacheOptions {
+            flash_write: crate::FlashWrite::Eviction,
+            ..options(Layout::Ripq, 2 << 20)
+        };
+        let rig = Rig::open(&Arc::new(MemMedium::new(64 << 20)), options);
+        let key = |number: u32| format!("key {number}").into_bytes();
+        for number in 0..40_000 {
+            rig.set(&key(number), &[7; 300], 0);
+            for _ in 0..2 * (number % 2) {
+                rig.get(&key(number));
+            }
+            if number % 64 == 0 {
+                rig.settle();
+            }
+        }
+        let mean = |parity: u32| {
+            let positions: Vec<f64> = (0..40_000)
+                .filter(|number| number % 2 == parity)
+                .filter_map(|number| rig.locate(&key(number))?.flash?.position)
+                .collect();
+            assert!(positions.len() > 500, "{}", positions.len());
+            positions.iter().sum::<f64>() / positions.len() as f64
+        };
+        let (cold, hot) = (mean(0), mean(1));
+        assert!(hot > cold + 0.1, "{hot} against {cold}");
+    }
+
+    #[test]
     fn nothing_counts_as_written_that_a_start_would_not_trust() {
         let rig = Rig::new(CacheOptions {
             durability: Durability::Off,

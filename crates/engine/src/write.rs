@@ -241,19 +241,21 @@ impl<B: Buffer> Inner<B> {
         }
     }
 
-    /// As [`Inner::append_locked`] for a new object that DRAM has held alone. Where flash may have a copy of another key of the same
-    /// tag, of which DRAM knows nothing, this takes its place.
+    /// As [`Inner::append_locked`] for a new object that DRAM has held alone, where it `was_hit` or was not. Where flash may have a
+    /// copy of another key of the same tag, of which DRAM knows nothing, this takes its place.
     pub(crate) fn append_from_dram<D: Device<Buf = B>>(
         &self,
         cx: &Cx<D>,
         shard: &mut Shard,
         hash: KeyHash,
         parts: &RecordParts<'_>,
+        was_hit: bool,
     ) -> u64 {
         if shard.flash.is_unsure(hash) {
             self.store().note_invalidated(hash);
         }
-        self.append_locked(cx, shard, hash, parts, None)
+        let rank = was_hit.then(|| self.store().rank_new_hit(self.object_bytes(parts)));
+        self.append_locked(cx, shard, hash, parts, rank)
     }
 
     /// A record's parts with another expiry and other flags.

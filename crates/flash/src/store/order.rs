@@ -222,6 +222,32 @@ impl<B: Buffer> FlashStore<B> {
         }
     }
 
+    /// Where a new object is to go that was asked for before it came to flash: inserted, and hit once.
+    pub fn rank_new_hit(&self, object_bytes: u64) -> Rank {
+        let inserted = self.rank_new(object_bytes);
+        if self.layout.layout == Layout::Fifo {
+            return inserted;
+        }
+        let order = self.order.lock();
+        let policy = self.layout.policy;
+        let position = match (&order.ranked, inserted.priority) {
+            (Some(ranked), priority) => ranked.position(priority),
+            (None, Priority::Relative(position)) => position,
+            // Those of absolute priorities do not look at it.
+            (None, Priority::Absolute(_)) => 0.0,
+        };
+        let hit = Hit {
+            position,
+            accesses: policy.accesses_max().min(ACCESSED),
+            size: object_bytes,
+            lowest: order.lowest(),
+        };
+        Rank {
+            priority: policy.on_hit(&hit).unwrap_or(inserted.priority),
+            accesses: ACCESSED,
+        }
+    }
+
     /// Where a new value is to go that replaces one, mapped to `old` as far as is known: a write is a hit, too. Called before the
     /// old one is invalidated, under its shard's lock.
     pub fn rank_again(&self, hash: u64, old: Option<Mapping>, object_bytes: u64) -> Rank {
