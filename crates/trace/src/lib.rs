@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod columns;
+mod convert;
 mod detect;
 mod error;
 mod fields;
@@ -20,19 +21,22 @@ mod random;
 mod records;
 mod request;
 mod sizes;
+mod summary;
 mod text;
 mod trace;
 mod window;
 mod zipf;
 
 pub use columns::{Column, Columns};
+pub use convert::{ConvertOptions, Converted, convert};
 pub use error::{Compression, TraceError};
 pub use format::Format;
 pub use generator::{GeneratedRequests, Generator};
 pub use random::{SplitMix64, mix64};
-pub use request::{BATCH_REQUESTS, Op, Progress, Request, RequestReader};
+pub use request::{BATCH_REQUESTS, DiskRequests, Op, Progress, Records, Request, RequestReader};
 pub use sizes::SizeDistribution;
-pub use trace::{Trace, TraceOptions};
+pub use summary::{ObjectSizes, Summary};
+pub use trace::{Trace, TraceKey, TraceOptions};
 pub use zipf::Zipf;
 
 #[cfg(test)]
