@@ -29,7 +29,7 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "NAME", default_value = "auto")]
     format: String,
 
-    /// Columns of format csv, such as time=1,id=2,size=3,header
+    /// Columns of format csv, such as time=1,id=2,size=3,header=true
     #[arg(long, value_name = "SPEC")]
     columns: Option<Columns>,
 

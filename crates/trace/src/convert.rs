@@ -123,7 +123,7 @@ pub fn convert(
             form.write(request, &mut bytes)
                 .map_err(|what| TraceError::DoesNotFit {
                     name: trace.name().to_owned(),
-                    request: converted.requests,
+                    request: converted.requests + converted.deletes_left_out,
                     what,
                     format: options.to,
                 })?;
@@ -327,6 +327,7 @@ fn set_next_accesses(file: &mut File) -> io::Result<()> {
 /// Compresses a whole file into another.
 fn compress(from: &mut File, to: &Part) -> io::Result<()> {
     from.seek(SeekFrom::Start(0))?;
-    let level = zstd::DEFAULT_COMPRESSION_LEVEL;
-    zstd::stream::copy_encode(BufReader::new(from), BufWriter::new(to.file.try_clone()?), level)
+    let mut packed = BufWriter::new(to.file.try_clone()?);
+    zstd::stream::copy_encode(BufReader::new(from), &mut packed, zstd::DEFAULT_COMPRESSION_LEVEL)?;
+    packed.flush()
 }

@@ -5,7 +5,8 @@
 //! with zstd, gzip or xz; the compression is found by magic bytes and the format by content ([`Format`]), never by
 //! the file's name. A damaged trace ends in an error that names file, record and byte offset.
 //!
-//! This crate applies no replay semantics: what a size of 0, a changed size or a delete means is for the replay.
+//! Readers apply no replay semantics: what a size of 0, a changed size or a delete means is for the replay. A [`Summary`] has the
+//! figures of a trace as replays count, and [`convert()`] writes it in another format.
 #![forbid(unsafe_code)]
 
 mod columns;

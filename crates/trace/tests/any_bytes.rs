@@ -135,7 +135,8 @@ fn nearly_a_disk_record() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
     ];
     let length = prop_oneof![any::<u32>(), 0u32..100_000];
     let command = prop_oneof![Just(0x28u16), Just(0x2a), any::<u16>()];
-    (sector, length, command, 0u8..4, 0usize..4).prop_map(|(sector, length, command, device, form)| {
+    let device = prop_oneof![0u64..4, Just((1 << 20) - 1), any::<u64>()];
+    (sector, length, command, device, 0usize..4).prop_map(|(sector, length, command, device, form)| {
         let mut record = [7, length, 1].map(u32::to_le_bytes).concat();
         record.extend(command.to_le_bytes());
         record.extend([0, 1]);
@@ -145,7 +146,11 @@ fn nearly_a_disk_record() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
         let text = match form {
             0 => format!("9 {device} {sector} {length} {}\n", command % 2),
             1 => format!("9.5 ; {sector} ; {length} ; {op} ; 0.0 ; 0.0\n"),
-            2 => format!("9 1 p {sector} {length} {op} 6 {device} 88b93b628d84082186026d9da044f173\n"),
+            2 => {
+                let (major, minor) = (device >> 8, device & 255);
+                let md5 = "88b93b628d84082186026d9da044f173";
+                format!("9 1 p {sector} {length} {op} {major} {minor} {md5}\n")
+            }
             _ => format!("9,k{sector},2,{length},{device},get,{sector}\n"),
         };
         (record, text.into_bytes())

@@ -72,7 +72,8 @@ impl Pages {
             None => 0,
             Some(device) if device >> (u64::BITS - PAGE_BITS) != 0 => return Err(Misfit::Device),
             Some(_) if first_page >> PAGE_BITS != 0 => return Err(Misfit::Sector),
-            Some(_) if first_page + pages > 1 << PAGE_BITS => return Err(Misfit::Length),
+            // The last page has no key, so that the key behind a request's last is one too.
+            Some(_) if first_page + pages >= 1 << PAGE_BITS => return Err(Misfit::Length),
             Some(device) => device << PAGE_BITS,
         };
         self.time = request.time;
@@ -203,11 +204,10 @@ mod tests {
         assert_eq!(split(Some((1 << 20) - 1), 0, 1), Ok(vec![((1 << 20) - 1) << 44]));
         assert_eq!(split(Some(1 << 20), 0, 1), Err(Misfit::Device));
         assert_eq!(split(Some(1), 1 << 47, 1), Err(Misfit::Sector));
-        assert_eq!(
-            split(Some(1), (1 << 47) - 1, 1),
-            Ok(vec![1 << 44 | (1 << 44) - 1])
-        );
-        assert_eq!(split(Some(1), (1 << 47) - 1, 513), Err(Misfit::Length));
+        let (device, page) = ((1 << 20) - 1, (1 << 44) - 2);
+        assert_eq!(split(Some(device), page * 8, 4096), Ok(vec![device << 44 | page]));
+        assert_eq!(split(Some(device), page * 8, 4097), Err(Misfit::Length));
+        assert_eq!(split(Some(device), page * 8 + 8, 1), Err(Misfit::Length));
     }
 
     #[test]
