@@ -6,7 +6,7 @@
 //! the file's name. A damaged trace ends in an error that names file, record and byte offset.
 //!
 //! Readers apply no replay semantics: what a size of 0, a changed size or a delete means is for the replay. A [`Summary`] has the
-//! figures of a trace as replays count, and [`convert()`] writes it in another format.
+//! figures of a trace, and [`convert()`] writes it in another format.
 #![forbid(unsafe_code)]
 
 mod columns;

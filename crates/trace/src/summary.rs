@@ -12,7 +12,8 @@ use crate::trace::Trace;
 
 /// The figures of a trace. Field names are a contract; a field that does not apply is null.
 ///
-/// An object has the size of its first access, and size 0 counts as 1, as in replays. Shares are from 0 to 1.
+/// An object has the size of its first access, as in replays; but a size of 0 is 0, which in replays counts as 1. Shares are
+/// from 0 to 1.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Summary {
     /// The trace's name as given.
@@ -113,7 +114,7 @@ impl Tally {
                 object.size
             }
         };
-        self.bytes_requested += u128::from(first.max(1));
+        self.bytes_requested += u128::from(first);
         self.bytes_recorded += u128::from(recorded);
     }
 }
@@ -153,10 +154,7 @@ impl Summary {
             .values()
             .filter(|object| object.accesses_resized & 1 == 1)
             .count() as u64;
-        let footprint: u128 = objects
-            .values()
-            .map(|object| u128::from(object.size.max(1)))
-            .sum();
+        let footprint: u128 = objects.values().map(|object| u128::from(object.size)).sum();
         let count = objects.len() as u64;
         let in_bytes = |bytes: u128| has_sizes.then(|| u64::try_from(bytes).unwrap_or(u64::MAX));
         let requests = if records.disk.is_some() {
@@ -210,7 +208,7 @@ fn most_accessed(objects: &HashMap<u64, Object>) -> u64 {
 }
 
 fn sizes(objects: &HashMap<u64, Object>, footprint: u128) -> Option<ObjectSizes> {
-    let mut sizes: Vec<u64> = objects.values().map(|object| object.size.max(1)).collect();
+    let mut sizes: Vec<u64> = objects.values().map(|object| object.size).collect();
     sizes.sort_unstable();
     let count = sizes.len();
     let largest = *sizes.last()?;
@@ -253,8 +251,8 @@ mod tests {
         let text = "1,a,10,get\n2,b,0,set\n3,a,30,get\n4,c,7,delete\n5,a,10,get\n6,d,8,get\n";
         let found = summary(Format::Csv, Some("time=1,id=2,size=3,op=4"), text);
         assert_eq!((found.requests, found.accesses, found.objects), (6, 6, 4));
-        assert_eq!(found.footprint_bytes, Some(10 + 1 + 7 + 8));
-        assert_eq!(found.bytes_requested, Some(3 * 10 + 1 + 7 + 8));
+        assert_eq!(found.footprint_bytes, Some(10 + 7 + 8));
+        assert_eq!(found.bytes_requested, Some(3 * 10 + 7 + 8));
         assert_eq!(found.bytes_recorded, Some(10 + 30 + 7 + 10 + 8));
         assert_eq!(found.one_hit_share, Some(0.75));
         assert_eq!(found.top_1_percent_share, Some(0.5));
@@ -262,8 +260,8 @@ mod tests {
         assert_eq!(found.write_share, Some(2.0 / 6.0));
         assert_eq!((found.page_bytes, found.unaligned_requests), (None, None));
         let sizes = found.object_size.unwrap();
-        assert_eq!((sizes.largest, sizes.mean, sizes.median), (10, 6.5, 7.5));
-        assert_eq!((sizes.p1, sizes.p25, sizes.p75, sizes.p99), (1, 1, 8, 10));
+        assert_eq!((sizes.largest, sizes.mean, sizes.median), (10, 6.25, 7.5));
+        assert_eq!((sizes.p1, sizes.p25, sizes.p75, sizes.p99), (0, 0, 8, 10));
     }
 
     #[test]
