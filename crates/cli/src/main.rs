@@ -9,6 +9,7 @@ mod report;
 mod serve;
 mod settings;
 mod size;
+mod trace;
 mod usage;
 
 use clap::{Parser, Subcommand};
@@ -36,6 +37,8 @@ enum Command {
     Replay(Box<replay::ReplayArgs>),
     /// Puts load on a server, verifies what it returns, and measures.
     Bench(bench::BenchArgs),
+    /// Tells what is in a trace, or writes it in another format.
+    Trace(trace::TraceArgs),
     /// Makes a published evaluation again on given traces, as a page and a table.
     Report(report::ReportArgs),
 }
@@ -61,6 +64,7 @@ fn run(cli: Cli, memcached: serve::Familiar) -> anyhow::Result<()> {
         Command::Serve(args) => serve::run(*args, memcached),
         Command::Replay(args) => replay::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Trace(args) => trace::run(&args),
         Command::Report(args) => report::run(&args),
     }
 }

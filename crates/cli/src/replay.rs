@@ -11,7 +11,7 @@ use pumice_sim::{
     CacheSize, ExactOptions, FlashOptions, MissingSizes, OpsMode, ReplayDevice, ReplayProgress, ReplayRules,
     Report, SimError, Warmup, replay_exact, replay_flash,
 };
-use pumice_trace::{Columns, Format, SizeDistribution, Trace, TraceError, TraceOptions};
+use pumice_trace::{Columns, Format, SizeDistribution, Trace, TraceError, TraceKey, TraceOptions};
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -29,9 +29,14 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "NAME", default_value = "auto")]
     format: String,
 
-    /// Columns of format csv, such as time=1,id=2,size=3,header
+    /// Columns of format csv, such as time=1,id=2,size=3,header=true
     #[arg(long, value_name = "SPEC")]
     columns: Option<Columns>,
+
+    /// What stands for the object: object (the key or address), or fingerprint (the content, in format fiu: a content-addressed
+    /// cache)
+    #[arg(long, value_name = "object|fingerprint", default_value = "object")]
+    key: String,
 
     /// exact: the policy on an exact queue, the yardstick; the others: the engine that serves
     #[arg(long, value_name = "exact|fifo|sipq|ripq", default_value = "ripq")]
@@ -118,13 +123,19 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
         format: Format::parse_or_auto(&args.format).map_err(|error| usage(error.to_string()))?,
         columns: args.columns.clone(),
     };
-    let trace = Trace::new(&args.trace, options).map_err(trace_error)?;
+    let key: TraceKey = args
+        .key
+        .parse()
+        .map_err(|error| usage(format!("--key {error}")))?;
+    let trace = Trace::new(&args.trace, options)
+        .map_err(trace_error)?
+        .with_key(key);
     let rules = ReplayRules {
         ops: args.ops,
         missing_sizes: missing_sizes(args, is_exact)?,
         warmup: args.warmup,
     };
-    let bar = Bar::new();
+    let bar = Bar::new("replaying");
     let mut progress = |done| bar.show(done);
     let result = if is_exact {
         let options = ExactOptions {
@@ -249,23 +260,29 @@ fn sim_error(error: SimError) -> anyhow::Error {
     }
 }
 
-fn trace_error(error: TraceError) -> anyhow::Error {
+/// The same for a trace.
+pub fn trace_error(error: TraceError) -> anyhow::Error {
     match error {
         TraceError::Undetected { .. }
         | TraceError::UnknownFormat { .. }
         | TraceError::NoColumns { .. }
         | TraceError::Columns { .. }
         | TraceError::Generator { .. }
-        | TraceError::ColumnsWithout { .. } => usage(error.to_string()),
+        | TraceError::ColumnsWithout { .. }
+        | TraceError::NoFingerprints { .. }
+        | TraceError::UnknownKey { .. }
+        | TraceError::NotWritable { .. }
+        | TraceError::Exists { .. } => usage(error.to_string()),
         error => error.into(),
     }
 }
 
 /// Progress on a terminal; silent elsewhere.
-struct Bar(ProgressBar);
+pub struct Bar(ProgressBar);
 
 impl Bar {
-    fn new() -> Self {
+    /// A bar for what is being done, such as "replaying".
+    pub fn new(doing: &'static str) -> Self {
         let target = if std::io::stderr().is_terminal() {
             ProgressDrawTarget::stderr()
         } else {
@@ -278,10 +295,12 @@ impl Bar {
                 .unwrap_or_else(|_| ProgressStyle::default_bar())
                 .progress_chars("=> "),
         );
+        bar.set_message(doing);
         Self(bar)
     }
 
-    fn show(&self, done: ReplayProgress) {
+    /// Shows how far it has come.
+    pub fn show(&self, done: ReplayProgress) {
         let bar = &self.0;
         if done.progress.total > 0 {
             bar.set_length(done.progress.total);
@@ -289,12 +308,11 @@ impl Bar {
         bar.set_position(done.progress.done);
         if done.passes > 1 {
             bar.set_message(format!("pass {} of {}", done.pass, done.passes));
-        } else {
-            bar.set_message("replaying");
         }
     }
 
-    fn clear(&self) {
+    /// Takes the bar away.
+    pub fn clear(&self) {
         self.0.finish_and_clear();
     }
 }

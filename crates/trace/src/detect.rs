@@ -2,15 +2,18 @@
 
 use crate::fields::{Fields, excerpt, parse_integer, parse_u64};
 use crate::format::Format;
-use crate::formats::{is_meta_kv_header, is_wiki_header};
+use crate::formats::{
+    is_meta_block_header, is_meta_kv_header, is_nasa_header, is_wiki_header, shows_blkreplay, shows_fiu,
+    shows_mqsim, shows_twitter,
+};
 
 /// Bytes that are looked at.
 pub(crate) const SAMPLE_BYTES: usize = 64 * 1024;
 
 /// Names the format of a file that starts with `sample`, or says why it does not show.
 ///
-/// Goes by the first line that is not blank, so that damage further on is reported with its place. Text only: records
-/// without a header look like any other bytes. Format csv is never found, because its columns have to be described;
+/// Goes by the first line that is not blank, so that damage further on is reported with its place; formats whose files start
+/// with something else go by any line of the sample. Text only: records without a header look like any other bytes. Format csv is never found, because its columns have to be described;
 /// comma-separated `time,id,size` without a header is taken for `jedi`.
 pub(crate) fn detect(sample: &[u8]) -> Result<Format, String> {
     if sample.is_empty() {
@@ -22,31 +25,63 @@ pub(crate) fn detect(sample: &[u8]) -> Result<Format, String> {
     let Some(first) = lines.find(|line| !line.iter().all(|byte| matches!(byte, b' ' | b'\t'))) else {
         return Err("the trace holds blank lines only".into());
     };
-    if let Some(byte) = first
+    let binary = first
         .iter()
-        .find(|&&byte| byte < b' ' && byte != b'\t' || byte >= 0x7f)
+        .find(|&&byte| byte < b' ' && byte != b'\t' || byte >= 0x7f);
+    if binary.is_none()
+        && let Some(format) = of_first_line(first)
     {
+        return Ok(format);
+    }
+    if let Some(format) = std::iter::once(first).chain(lines).find_map(of_any_line) {
+        return Ok(format);
+    }
+    if let Some(byte) = binary {
         return Err(format!(
             "binary content (byte 0x{byte:02x}) does not show its format"
         ));
     }
-    if is_wiki_header(first) {
-        Ok(Format::WikiTsv)
+    let shown = excerpt(first);
+    Err(format!(
+        "the first line, `{shown}`, fits no text format (delimited text: --format csv with --columns)"
+    ))
+}
+
+/// The format that the first line shows.
+fn of_first_line(first: &[u8]) -> Option<Format> {
+    Some(if is_wiki_header(first) {
+        Format::WikiTsv
     } else if is_meta_kv_header(first) {
-        Ok(Format::MetaKv)
+        Format::MetaKv
+    } else if is_meta_block_header(first) {
+        Format::MetaBlock
+    } else if is_nasa_header(first) {
+        Format::NasaTsv
     } else if first.starts_with(b"{") && memchr::memmem::find(first, b"\"hash_ids\"").is_some() {
-        Ok(Format::Mooncake)
+        Format::Mooncake
     } else if is_triple(Fields::blanks(first)) {
-        Ok(Format::TimeIdSize)
+        Format::TimeIdSize
     } else if is_triple(Fields::delimited(first, b',')) {
-        Ok(Format::Jedi)
+        Format::Jedi
     } else if is_arc(first) {
-        Ok(Format::Arc)
+        Format::Arc
+    } else if shows_mqsim(first) {
+        Format::Mqsim
+    } else if shows_twitter(first) {
+        Format::Twitter
     } else {
-        let shown = excerpt(first);
-        Err(format!(
-            "the first line, `{shown}`, fits no text format (delimited text: --format csv with --columns)"
-        ))
+        return None;
+    })
+}
+
+/// The format that a line shows wherever it stands.
+fn of_any_line(line: &[u8]) -> Option<Format> {
+    if shows_blkreplay(line) {
+        Some(Format::Blkreplay)
+    } else if shows_fiu(line) {
+        Some(Format::Fiu)
+    } else {
+        None
     }
 }
 
@@ -87,6 +122,22 @@ mod tests {
             ),
             ("{\"timestamp\": 0, \"hash_ids\": [1]}\n", Format::Mooncake),
             ("op_time,key,key_size,op,op_count,size\n", Format::MetaKv),
+            ("op_time,block_id,io_size,op_name\n", Format::MetaBlock),
+            (
+                "host\tlogname\ttime\tmethod\turl\tresponse\tbytes\n",
+                Format::NasaTsv,
+            ),
+            ("0,a,1,5,2,get,0\n", Format::Twitter),
+            ("7 0 8 16 1\n", Format::Mqsim),
+            (
+                "#\nstart ; sector; length ; op ;  replay_delay=0 ; replay_duration=0\n",
+                Format::Blkreplay,
+            ),
+            ("note\n0.5 ; 3 ; 4 ; W ; 0.0 ; 0.0\n", Format::Blkreplay),
+            (
+                "\0\0ustar\0\n7 1 nfsd 8 8 W 6 0 88b93b628d84082186026d9da044f173\n",
+                Format::Fiu,
+            ),
         ] {
             assert_eq!(detect(text.as_bytes()), Ok(format), "{text}");
         }
@@ -108,6 +159,8 @@ mod tests {
             (b"time,id,size\n1,2,3\n", "--columns"),
             (b"\xff\xfe\n", "binary"),
             (b"hello", "`hello`"),
+            (b"7 0 8 16 2\n", "fits no text format"),
+            (b"0,a,1,5,2,fetch,0\n", "fits no text format"),
         ] {
             let found = detect(sample).unwrap_err();
             assert!(found.contains(reason), "{}: {found}", sample.escape_ascii());

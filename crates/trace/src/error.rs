@@ -117,6 +117,52 @@ pub enum TraceError {
         /// The format that was chosen.
         format: Format,
     },
+    /// Requests were to be keyed by a fingerprint that the format does not have.
+    #[error("{name}: --key fingerprint is for format fiu, not for {format}")]
+    NoFingerprints {
+        /// The trace.
+        name: String,
+        /// Its format, or the kind of generator.
+        format: &'static str,
+    },
+    /// No key has this name.
+    #[error("`{name}`: no such key (object, fingerprint)")]
+    UnknownKey {
+        /// The name that was given.
+        name: String,
+    },
+    /// A trace cannot be written in this format.
+    #[error("format `{format}` cannot be written (formats that can: {list})", list = crate::convert::writable_list())]
+    NotWritable {
+        /// The format.
+        format: Format,
+    },
+    /// The file to be written is there already.
+    #[error("{name} is there already; remove it, or write to another name")]
+    Exists {
+        /// The file.
+        name: String,
+    },
+    /// The file could not be written.
+    #[error("cannot write {name}: {source}")]
+    Write {
+        /// The file.
+        name: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A request has no place in the format that is written.
+    #[error("{name}: request {request}: {what} does not fit format {format}; convert to csv instead")]
+    DoesNotFit {
+        /// The trace that is read.
+        name: String,
+        /// The request, counted from 1.
+        request: u64,
+        /// What does not fit.
+        what: String,
+        /// The format that is written.
+        format: Format,
+    },
     /// The name of a generator is wrong.
     #[error("bad generator `{spec}`: {what}")]
     Generator {

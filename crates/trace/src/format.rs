@@ -33,11 +33,26 @@ pub enum Format {
     /// `meta-kv`: Meta's kvcache CSV with a header naming at least `key`, `op` and `size`; one request for each record
     /// whatever its `op_count`.
     MetaKv,
+    /// `meta-block`: Meta's block storage CSV with a header naming at least `block_id`, `op_name` and `io_size`; one request for
+    /// each record.
+    MetaBlock,
+    /// `twitter`: CSV, `time,key,key size,value size,client,operation,ttl`.
+    Twitter,
+    /// `nasa-tsv`: tab-separated HTTP log, `host logname time method url response bytes`, with or without the header.
+    NasaTsv,
+    /// `vscsi`: binary disk requests of 32 bytes, version 1; one request for each page of 4 KiB, as in all that follow.
+    Vscsi,
+    /// `blkreplay`: text, `start ; sector ; length ; op ; replay_delay ; replay_duration` among comments.
+    Blkreplay,
+    /// `mqsim`: text, `time device sector sectors type`.
+    Mqsim,
+    /// `fiu`: text, `time pid process sector length op major minor MD5`, among remains of an archive.
+    Fiu,
 }
 
 impl Format {
     /// Every format, in the order in which messages list them.
-    pub const ALL: [Format; 11] = [
+    pub const ALL: [Format; 18] = [
         Format::OracleGeneral,
         Format::Csv,
         Format::TimeIdSize,
@@ -49,6 +64,13 @@ impl Format {
         Format::KeysLeU32,
         Format::Arc,
         Format::MetaKv,
+        Format::MetaBlock,
+        Format::Twitter,
+        Format::NasaTsv,
+        Format::Vscsi,
+        Format::Blkreplay,
+        Format::Mqsim,
+        Format::Fiu,
     ];
 
     /// The name on the command line.
@@ -65,6 +87,23 @@ impl Format {
             Format::KeysLeU32 => "keys-le-u32",
             Format::Arc => "arc",
             Format::MetaKv => "meta-kv",
+            Format::MetaBlock => "meta-block",
+            Format::Twitter => "twitter",
+            Format::NasaTsv => "nasa-tsv",
+            Format::Vscsi => "vscsi",
+            Format::Blkreplay => "blkreplay",
+            Format::Mqsim => "mqsim",
+            Format::Fiu => "fiu",
+        }
+    }
+
+    /// Units of time in a second, where times are not in seconds but in a known part of it.
+    pub(crate) fn ticks_per_second(self) -> u64 {
+        match self {
+            Format::Mooncake => 1_000,
+            Format::Vscsi => 1_000_000,
+            Format::Mqsim | Format::Fiu => 1_000_000_000,
+            _ => 1,
         }
     }
 

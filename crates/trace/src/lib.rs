@@ -5,10 +5,12 @@
 //! with zstd, gzip or xz; the compression is found by magic bytes and the format by content ([`Format`]), never by
 //! the file's name. A damaged trace ends in an error that names file, record and byte offset.
 //!
-//! This crate applies no replay semantics: what a size of 0, a changed size or a delete means is for the replay.
+//! Readers apply no replay semantics: what a size of 0, a changed size or a delete means is for the replay. A [`Summary`] has the
+//! figures of a trace, and [`convert()`] writes it in another format.
 #![forbid(unsafe_code)]
 
 mod columns;
+mod convert;
 mod detect;
 mod error;
 mod fields;
@@ -20,19 +22,22 @@ mod random;
 mod records;
 mod request;
 mod sizes;
+mod summary;
 mod text;
 mod trace;
 mod window;
 mod zipf;
 
 pub use columns::{Column, Columns};
+pub use convert::{ConvertOptions, Converted, convert};
 pub use error::{Compression, TraceError};
 pub use format::Format;
 pub use generator::{GeneratedRequests, Generator};
 pub use random::{SplitMix64, mix64};
-pub use request::{BATCH_REQUESTS, Op, Progress, Request, RequestReader};
+pub use request::{BATCH_REQUESTS, DiskRequests, Op, Progress, Records, Request, RequestReader};
 pub use sizes::SizeDistribution;
-pub use trace::{Trace, TraceOptions};
+pub use summary::{ObjectSizes, Summary};
+pub use trace::{Trace, TraceKey, TraceOptions};
 pub use zipf::Zipf;
 
 #[cfg(test)]

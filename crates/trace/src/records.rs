@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Compression, TraceError};
 use crate::format::Format;
-use crate::request::{BATCH_REQUESTS, Op, Progress, Request, RequestReader};
+use crate::request::{BATCH_REQUESTS, Op, Progress, Records, Request, RequestReader};
 use crate::window::Window;
 
 /// What a reader knows about where it is, for messages and progress.
@@ -119,7 +119,7 @@ impl Record for KeysBeI64 {
 }
 
 /// `N` bytes of `record` from `at`; zeros where the record is too short, which callers rule out.
-fn bytes_at<const N: usize>(record: &[u8], at: usize) -> [u8; N] {
+pub(crate) fn bytes_at<const N: usize>(record: &[u8], at: usize) -> [u8; N] {
     record
         .get(at..)
         .and_then(|rest| rest.first_chunk())
@@ -200,6 +200,13 @@ impl<R: Record> RequestReader for RecordReader<R> {
 
     fn format_name(&self) -> &'static str {
         self.place.format.name()
+    }
+
+    fn records(&self) -> Records {
+        Records {
+            count: self.place.records,
+            ..Records::default()
+        }
     }
 
     fn progress(&self) -> Progress {

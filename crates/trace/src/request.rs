@@ -50,6 +50,30 @@ impl Progress {
     }
 }
 
+/// What the records read so far say that their requests do not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Records {
+    /// How many there were: lines or binary records, headers left out; a generator's requests.
+    pub count: u64,
+    /// Whether records say what they do: read or write.
+    pub have_ops: bool,
+    /// The disk requests, in formats with addresses and lengths, whose records are split into pages.
+    pub disk: Option<DiskRequests>,
+}
+
+/// Disk requests before they are split into pages. There is one for each record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DiskRequests {
+    /// Requests that write.
+    pub writes: u64,
+    /// Bytes of all requests.
+    pub bytes: u64,
+    /// Bytes of those that write.
+    pub bytes_written: u64,
+    /// Requests that do not start and end at the edge of a page.
+    pub unaligned: u64,
+}
+
 /// A source of requests, read once from start to end.
 ///
 /// # Contract
@@ -70,6 +94,9 @@ pub trait RequestReader: Send {
 
     /// Name of the format or generator, after detection.
     fn format_name(&self) -> &'static str;
+
+    /// What the records say that were read so far; all of them after the end. Cheap.
+    fn records(&self) -> Records;
 
     /// How far the reader has come. Cheap.
     fn progress(&self) -> Progress;

@@ -6,13 +6,33 @@ use crate::error::TraceError;
 use crate::fields::Fault;
 use crate::input::Input;
 use crate::records::Place;
-use crate::request::{BATCH_REQUESTS, Progress, Request, RequestReader};
+use crate::request::{BATCH_REQUESTS, DiskRequests, Progress, Records, Request, RequestReader};
 use crate::window::{MAX_LINE_BYTES, Window, WindowError};
 
 /// Turns the lines of one format into requests.
 pub(crate) trait LineParser: Send {
     /// Whether requests carry sizes.
     fn has_sizes(&self) -> bool;
+
+    /// Whether records say what they do.
+    fn has_ops(&self) -> bool {
+        false
+    }
+
+    /// What a record looks like, in formats whose files hold other lines too, which are skipped; else `None`.
+    fn record_form(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Whether a line is a record, in formats that have a [`record_form`](LineParser::record_form).
+    fn is_record(&self, _line: &[u8]) -> bool {
+        true
+    }
+
+    /// The disk requests so far, in formats whose records are split into pages.
+    fn disk_requests(&self) -> Option<DiskRequests> {
+        None
+    }
 
     /// Looks at the first line that is not blank; returns whether it was a header, not a record.
     fn header(&mut self, _line: &[u8]) -> Result<bool, Fault> {
@@ -26,7 +46,7 @@ pub(crate) trait LineParser: Send {
     fn resume(&mut self, _out: &mut Vec<Request>) {}
 }
 
-/// Reads a format made of lines. Blank lines are skipped.
+/// Reads a format made of lines. Blank lines are skipped, and those that are no records where files hold such.
 pub(crate) struct TextReader<P> {
     window: Window,
     place: Place,
@@ -55,6 +75,12 @@ impl<P: LineParser> TextReader<P> {
             let (offset, line) = match self.window.next_line() {
                 Ok(Some(found)) => found,
                 Ok(None) => {
+                    if let Some(form) = self.parser.record_form()
+                        && self.place.records == 0
+                        && self.window.offset() > 0
+                    {
+                        return Err(self.place.damaged(0, format!("no line is a record ({form})")));
+                    }
                     self.ended = true;
                     return Ok(());
                 }
@@ -67,6 +93,9 @@ impl<P: LineParser> TextReader<P> {
                 }
             };
             if line.iter().all(|byte| matches!(byte, b' ' | b'\t')) {
+                continue;
+            }
+            if !self.parser.is_record(line) {
                 continue;
             }
             let fault_at = |fault: Fault, place: &Place| place.damaged(offset + fault.at as u64, fault.what);
@@ -107,6 +136,14 @@ impl<P: LineParser> RequestReader for TextReader<P> {
 
     fn format_name(&self) -> &'static str {
         self.place.format.name()
+    }
+
+    fn records(&self) -> Records {
+        Records {
+            count: self.place.records,
+            have_ops: self.parser.has_ops(),
+            disk: self.parser.disk_requests(),
+        }
     }
 
     fn progress(&self) -> Progress {

@@ -4,12 +4,16 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use crate::columns::Columns;
 use crate::detect::{SAMPLE_BYTES, detect};
 use crate::error::TraceError;
 use crate::format::Format;
-use crate::formats::{Arc, Csv, Jedi, MetaKv, Mooncake, TimeIdSize, WikiTsv};
+use crate::formats::{
+    Arc, Blkreplay, Csv, Fiu, Jedi, MetaBlock, MetaKv, Mooncake, Mqsim, NasaTsv, TimeIdSize, Twitter,
+    VscsiReader, WikiTsv,
+};
 use crate::generator::Generator;
 use crate::input::Input;
 use crate::records::{KeysBeI64, KeysBeU32, KeysLeU32, OracleGeneral, Place, RecordReader};
@@ -26,11 +30,36 @@ pub struct TraceOptions {
     pub columns: Option<Columns>,
 }
 
+/// What stands for the object of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TraceKey {
+    /// `object`: the key or the address that the trace records.
+    #[default]
+    Object,
+    /// `fingerprint`: the hash of the content, in format fiu.
+    Fingerprint,
+}
+
+impl FromStr for TraceKey {
+    type Err = TraceError;
+
+    fn from_str(name: &str) -> Result<Self, TraceError> {
+        match name {
+            "object" => Ok(TraceKey::Object),
+            "fingerprint" => Ok(TraceKey::Fingerprint),
+            _ => Err(TraceError::UnknownKey {
+                name: name.to_owned(),
+            }),
+        }
+    }
+}
+
 /// A trace that can be opened.
 #[derive(Debug, Clone)]
 pub struct Trace {
     name: String,
     source: Source,
+    key: TraceKey,
 }
 
 #[derive(Debug, Clone)]
@@ -53,13 +82,24 @@ impl Trace {
         );
         if Generator::is_generator_name(&name) {
             let source = Source::Generator(name.parse()?);
-            return Ok(Trace { name, source });
+            return Ok(Trace {
+                name,
+                source,
+                key: TraceKey::Object,
+            });
         }
         check_options(&name, &options)?;
         Ok(Trace {
             name,
             source: Source::File { path, options },
+            key: TraceKey::Object,
         })
+    }
+
+    /// The same trace with something else for the key of its requests. Whether it has that shows when it is opened.
+    #[must_use]
+    pub fn with_key(self, key: TraceKey) -> Self {
+        Trace { key, ..self }
     }
 
     /// The name it was given.
@@ -81,7 +121,11 @@ impl Trace {
     /// [`TraceError`] for a file that cannot be opened or whose format does not show.
     pub fn open(&self) -> Result<Box<dyn RequestReader>, TraceError> {
         match &self.source {
-            Source::Generator(generator) => Ok(generator.open()),
+            Source::Generator(generator) => {
+                let reader = generator.open();
+                self.check_key(reader.format_name())?;
+                Ok(reader)
+            }
             Source::File { path, options } => {
                 let open = |source| TraceError::Open {
                     name: self.name.clone(),
@@ -90,8 +134,15 @@ impl Trace {
                 let file = File::open(path).map_err(open)?;
                 let metadata = file.metadata().map_err(open)?;
                 let length = if metadata.is_file() { metadata.len() } else { 0 };
-                Self::read_from(&self.name, file, length, options)
+                Self::read_keyed(&self.name, file, length, options, self.key)
             }
+        }
+    }
+
+    fn check_key(&self, format: &'static str) -> Result<(), TraceError> {
+        match self.key {
+            TraceKey::Object => Ok(()),
+            TraceKey::Fingerprint => Err(no_fingerprints(&self.name, format)),
         }
     }
 
@@ -104,6 +155,20 @@ impl Trace {
         bytes: impl Read + Send + 'static,
         length: u64,
         options: &TraceOptions,
+    ) -> Result<Box<dyn RequestReader>, TraceError> {
+        Self::read_keyed(name, bytes, length, options, TraceKey::Object)
+    }
+
+    /// The same with a choice of what stands for the object.
+    ///
+    /// # Errors
+    /// As [`open`](Trace::open).
+    pub fn read_keyed(
+        name: &str,
+        bytes: impl Read + Send + 'static,
+        length: u64,
+        options: &TraceOptions,
+        key: TraceKey,
     ) -> Result<Box<dyn RequestReader>, TraceError> {
         check_options(name, options)?;
         let input = Input::new(bytes, length).map_err(|source| TraceError::Open {
@@ -128,6 +193,9 @@ impl Trace {
             }
         };
         place.format = format;
+        if key == TraceKey::Fingerprint && format != Format::Fiu {
+            return Err(no_fingerprints(name, format.name()));
+        }
         Ok(match format {
             Format::OracleGeneral => Box::new(RecordReader::<OracleGeneral>::new(window, place)),
             Format::KeysBeU32 => Box::new(RecordReader::<KeysBeU32>::new(window, place)),
@@ -139,6 +207,13 @@ impl Trace {
             Format::Mooncake => Box::new(TextReader::new(window, place, Mooncake::default())),
             Format::Arc => Box::new(TextReader::new(window, place, Arc::default())),
             Format::MetaKv => Box::new(TextReader::new(window, place, MetaKv::default())),
+            Format::MetaBlock => Box::new(TextReader::new(window, place, MetaBlock::default())),
+            Format::Twitter => Box::new(TextReader::new(window, place, Twitter)),
+            Format::NasaTsv => Box::new(TextReader::new(window, place, NasaTsv::new())),
+            Format::Vscsi => Box::new(VscsiReader::new(window, place)),
+            Format::Blkreplay => Box::new(TextReader::new(window, place, Blkreplay::default())),
+            Format::Mqsim => Box::new(TextReader::new(window, place, Mqsim::default())),
+            Format::Fiu => Box::new(TextReader::new(window, place, Fiu::new(key))),
             Format::Csv => match &options.columns {
                 Some(columns) => Box::new(TextReader::new(window, place, Csv::new(columns.clone()))),
                 None => {
@@ -148,6 +223,13 @@ impl Trace {
                 }
             },
         })
+    }
+}
+
+fn no_fingerprints(name: &str, format: &'static str) -> TraceError {
+    TraceError::NoFingerprints {
+        name: name.to_owned(),
+        format,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::io::Cursor;
 
 use proptest::prelude::*;
-use pumice_trace::{BATCH_REQUESTS, Format, Trace, TraceOptions};
+use pumice_trace::{BATCH_REQUESTS, Format, Trace, TraceKey, TraceOptions};
 
 /// Batches after which a trace counts as read: some records rightly stand for very many requests.
 const MAX_BATCHES: usize = 200;
@@ -29,14 +29,27 @@ fn read_as_everything(bytes: &[u8]) {
         });
     }
     ways.push(TraceOptions::default());
-    for options in ways {
-        let opened = Trace::read_from("any", Cursor::new(bytes.to_vec()), bytes.len() as u64, &options);
+    let by_content = TraceOptions {
+        format: Some(Format::Fiu),
+        columns: None,
+    };
+    let ways = ways.into_iter().map(|options| (options, TraceKey::Object));
+    for (options, key) in ways.chain([(by_content, TraceKey::Fingerprint)]) {
+        let opened = Trace::read_keyed(
+            "any",
+            Cursor::new(bytes.to_vec()),
+            bytes.len() as u64,
+            &options,
+            key,
+        );
         let Ok(mut reader) = opened else { continue };
         let mut batch = Vec::new();
+        let mut requests = 0;
         for _ in 0..MAX_BATCHES {
             match reader.next_batch(&mut batch) {
                 Ok(true) => {
                     assert!(!batch.is_empty() && batch.len() <= BATCH_REQUESTS);
+                    requests += batch.len();
                     assert!(
                         batch
                             .iter()
@@ -55,6 +68,11 @@ fn read_as_everything(bytes: &[u8]) {
             }
         }
         assert!(reader.progress().done <= bytes.len() as u64);
+        let records = reader.records();
+        assert!(requests == 0 || records.count > 0);
+        if let Some(disk) = records.disk {
+            assert!(disk.writes.max(disk.unaligned) <= records.count && disk.bytes_written <= disk.bytes);
+        }
     }
 }
 
@@ -67,16 +85,29 @@ fn nearly_a_trace() -> impl Strategy<Value = Vec<u8>> {
         Just("18446744073709551616".to_owned()),
         Just(String::new()),
         "[ -~]{0,6}",
+        prop::sample::select(vec![
+            "R",
+            "W",
+            "get",
+            "delete",
+            "putChunk",
+            "-",
+            "88b93b628d84082186026d9da044f173",
+        ])
+        .prop_map(str::to_owned),
     ];
     let head = prop_oneof![
         Just(""),
         Just("relative_unix\thashed_host_path_query\tresponse_size\ttime_firstbyte\n"),
         Just("op_time,key,key_size,op,op_count,size\n"),
         Just("key;op;size\n"),
+        Just("op_time,block_id,io_size,op_name\n"),
+        Just("host\tlogname\ttime\tmethod\turl\tresponse\tbytes\n"),
+        Just("start ; sector; length ; op ; replay_delay=0 ; replay_duration=0\n"),
         Just("{\"timestamp\": 1, \"hash_ids\": ["),
     ];
     let separator = prop_oneof![Just(" "), Just(","), Just("\t"), Just(";"), Just("\"")];
-    let row = prop::collection::vec((number, separator), 0..6);
+    let row = prop::collection::vec((number, separator), 0..10);
     (
         head,
         prop::collection::vec(row, 0..8),
@@ -95,12 +126,55 @@ fn nearly_a_trace() -> impl Strategy<Value = Vec<u8>> {
         })
 }
 
+/// A disk request near every limit, as a record of vscsi and as lines of text.
+fn nearly_a_disk_record() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
+    let sector = prop_oneof![
+        any::<u64>(),
+        0u64..1000,
+        (0u32..64, 0u64..4).prop_map(|(bit, less)| (1u64 << bit).wrapping_sub(less)),
+    ];
+    let length = prop_oneof![any::<u32>(), 0u32..100_000];
+    let command = prop_oneof![Just(0x28u16), Just(0x2a), any::<u16>()];
+    let device = prop_oneof![0u64..4, Just((1 << 20) - 1), any::<u64>()];
+    (sector, length, command, device, 0usize..4).prop_map(|(sector, length, command, device, form)| {
+        let mut record = [7, length, 1].map(u32::to_le_bytes).concat();
+        record.extend(command.to_le_bytes());
+        record.extend([0, 1]);
+        record.extend(sector.to_le_bytes());
+        record.extend(9u64.to_le_bytes());
+        let op = if command == 0x2a { 'W' } else { 'R' };
+        let text = match form {
+            0 => format!("9 {device} {sector} {length} {}\n", command % 2),
+            1 => format!("9.5 ; {sector} ; {length} ; {op} ; 0.0 ; 0.0\n"),
+            2 => {
+                let (major, minor) = (device >> 8, device & 255);
+                let md5 = "88b93b628d84082186026d9da044f173";
+                format!("9 1 p {sector} {length} {op} {major} {minor} {md5}\n")
+            }
+            _ => format!("9,k{sector},2,{length},{device},get,{sector}\n"),
+        };
+        (record, text.into_bytes())
+    })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
     fn any_bytes_end_in_requests_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
         read_as_everything(&bytes);
+    }
+
+    #[test]
+    fn nearly_right_disk_records_end_in_requests_or_an_error(
+        records in prop::collection::vec(nearly_a_disk_record(), 0..6),
+        cut in 0..32usize,
+    ) {
+        let (binary, text): (Vec<_>, Vec<_>) = records.into_iter().unzip();
+        let binary = binary.concat();
+        read_as_everything(&binary[..binary.len().saturating_sub(cut)]);
+        let text = text.concat();
+        read_as_everything(&text[..text.len().saturating_sub(cut)]);
     }
 
     #[test]

@@ -37,6 +37,10 @@ impl LineParser for Csv {
         self.columns.size.is_some()
     }
 
+    fn has_ops(&self) -> bool {
+        self.columns.op.is_some()
+    }
+
     fn header(&mut self, line: &[u8]) -> Result<bool, Fault> {
         if !self.columns.header {
             return Ok(false);

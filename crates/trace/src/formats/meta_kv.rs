@@ -29,6 +29,10 @@ impl LineParser for MetaKv {
         true
     }
 
+    fn has_ops(&self) -> bool {
+        true
+    }
+
     fn header(&mut self, line: &[u8]) -> Result<bool, Fault> {
         let names: Vec<&[u8]> = line.split(|&byte| byte == b',').collect();
         let column = |wanted: &str| names.iter().position(|name| *name == wanted.as_bytes());

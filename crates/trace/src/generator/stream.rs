@@ -10,7 +10,7 @@ use super::value_sizes::ValueSizes;
 use super::{Generator, Workload};
 use crate::error::TraceError;
 use crate::random::{SplitMix64, mix64};
-use crate::request::{BATCH_REQUESTS, Op, Progress, Request, RequestReader};
+use crate::request::{BATCH_REQUESTS, Op, Progress, Records, Request, RequestReader};
 use crate::zipf::Zipf;
 
 /// What a workload draws: the number that the key is made from, and what is done with it.
@@ -174,6 +174,14 @@ impl RequestReader for GeneratedRequests {
 
     fn format_name(&self) -> &'static str {
         self.kind
+    }
+
+    fn records(&self) -> Records {
+        Records {
+            count: self.maker.done,
+            have_ops: matches!(self.source, Source::Latest(_) | Source::CacheLib(_)),
+            disk: None,
+        }
     }
 
     fn progress(&self) -> Progress {

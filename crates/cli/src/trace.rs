@@ -1,0 +1,236 @@
+//! `pumice trace`: what is in a trace, and traces in other formats.
+
+use crate::replay::{Bar, trace_error};
+use crate::size::{Human, Size};
+use crate::usage::usage;
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use pumice_sim::ReplayProgress;
+use pumice_trace::{
+    Columns, ConvertOptions, Format, Progress, Summary, Trace, TraceKey, TraceOptions, convert,
+};
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::PathBuf;
+
+/// Flags of `trace`.
+#[derive(Args, Debug)]
+pub struct TraceArgs {
+    #[command(subcommand)]
+    command: TraceCommand,
+}
+
+#[derive(Subcommand, Debug)]
+enum TraceCommand {
+    /// Prints what a trace holds: requests, objects, footprint, sizes, how often objects are asked for, and writes.
+    Info(InfoArgs),
+    /// Writes a trace in another format.
+    Convert(ConvertArgs),
+}
+
+#[derive(Args, Debug)]
+struct Source {
+    /// A trace file (plain, zstd, gzip or xz), or a generator such as zipf:keys=1000,theta=0.9,requests=10000
+    #[arg(value_name = "TRACE")]
+    trace: OsString,
+
+    /// The trace's format; auto goes by content, and refuses binary formats that have no header
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    format: String,
+
+    /// Columns of format csv, such as time=1,id=2,size=3,header=true
+    #[arg(long, value_name = "SPEC")]
+    columns: Option<Columns>,
+
+    /// What stands for the object: object (the key or address), or fingerprint (the content, in format fiu)
+    #[arg(long, value_name = "object|fingerprint", default_value = "object")]
+    key: String,
+}
+
+#[derive(Args, Debug)]
+struct InfoArgs {
+    #[command(flatten)]
+    source: Source,
+
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args, Debug)]
+struct ConvertArgs {
+    #[command(flatten)]
+    source: Source,
+
+    /// The file to write, which must not be there; compressed with zstd if its name ends in .zst
+    #[arg(value_name = "OUT")]
+    out: PathBuf,
+
+    /// The format to write: oracle-general, csv, time-id-size or keys-be-i64
+    #[arg(long, value_name = "NAME")]
+    to: String,
+
+    /// The size written for every object, where the trace has no sizes and the format has
+    #[arg(long, value_name = "SIZE", default_value = "1")]
+    object_size: Size,
+}
+
+/// Does what `trace` is asked for.
+///
+/// # Errors
+/// Usage, or what failed.
+pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
+    let text = match &args.command {
+        TraceCommand::Info(args) => info(args)?,
+        TraceCommand::Convert(args) => converted(args)?,
+    };
+    // A reader that is gone does not want it.
+    let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
+    Ok(())
+}
+
+impl Source {
+    fn trace(&self) -> anyhow::Result<Trace> {
+        let options = TraceOptions {
+            format: Format::parse_or_auto(&self.format).map_err(trace_error)?,
+            columns: self.columns.clone(),
+        };
+        let key: TraceKey = self
+            .key
+            .parse()
+            .map_err(|error| usage(format!("--key {error}")))?;
+        Ok(Trace::new(&self.trace, options)
+            .map_err(trace_error)?
+            .with_key(key))
+    }
+}
+
+/// Shows progress on the only pass over a trace.
+fn show(bar: &Bar, progress: Progress) {
+    bar.show(ReplayProgress {
+        pass: 1,
+        passes: 1,
+        progress,
+    });
+}
+
+fn info(args: &InfoArgs) -> anyhow::Result<String> {
+    let trace = args.source.trace()?;
+    let bar = Bar::new("reading");
+    let summary = Summary::of(&trace, &mut |progress| show(&bar, progress));
+    bar.clear();
+    let summary = summary.map_err(trace_error)?;
+    if args.json {
+        serde_json::to_string_pretty(&summary).context("cannot write the figures")
+    } else {
+        Ok(lines(&summary))
+    }
+}
+
+/// The figures for people.
+fn lines(summary: &Summary) -> String {
+    let percent =
+        |share: Option<f64>| share.map_or("none".to_owned(), |share| format!("{:.2} %", share * 100.0));
+    let mut lines = vec![
+        ("trace", format!("{}, format {}", summary.trace, summary.format)),
+        ("requests", summary.requests.to_string()),
+    ];
+    match summary.page_bytes {
+        Some(page) => {
+            let pages = format!("{} accesses to pages of {}", summary.accesses, Human(page));
+            let unaligned = summary.unaligned_requests.unwrap_or(0);
+            lines.push((
+                "pages",
+                format!("{pages}; {unaligned} requests are not aligned to them"),
+            ));
+            lines.push(("distinct pages", summary.objects.to_string()));
+        }
+        None => lines.push(("objects", summary.objects.to_string())),
+    }
+    let bytes = |bytes: Option<u64>| {
+        bytes.map_or("none: the trace has no sizes".to_owned(), |bytes| {
+            format!("{bytes} bytes ({})", Human(bytes))
+        })
+    };
+    lines.push(("footprint", bytes(summary.footprint_bytes)));
+    if summary.bytes_requested.is_some() {
+        lines.push(("requested", bytes(summary.bytes_requested)));
+    }
+    if let (Some(sizes), None) = (&summary.object_size, summary.page_bytes) {
+        lines.push((
+            "object size",
+            format!(
+                "mean {:.0}, median {}, largest {} bytes",
+                sizes.mean, sizes.median, sizes.largest
+            ),
+        ));
+        lines.push((
+            "percentiles",
+            format!(
+                "1: {}, 10: {}, 25: {}, 75: {}, 90: {}, 99: {} bytes",
+                sizes.p1, sizes.p10, sizes.p25, sizes.p75, sizes.p90, sizes.p99
+            ),
+        ));
+        if let Some(resized @ 1..) = summary.objects_resized {
+            lines.push(("several sizes", format!("{resized} objects")));
+        }
+    }
+    lines.push((
+        "once",
+        format!("{} of the objects", percent(summary.one_hit_share)),
+    ));
+    lines.push((
+        "top 1 %",
+        format!("{} of the accesses", percent(summary.top_1_percent_share)),
+    ));
+    lines.push((
+        "writes",
+        match summary.write_share {
+            None => "unknown: the trace has no operations".to_owned(),
+            share => {
+                let bytes = summary.write_share_bytes.map_or(String::new(), |bytes| {
+                    format!(", {} of their bytes", percent(Some(bytes)))
+                });
+                format!("{} of the requests{bytes}", percent(share))
+            }
+        },
+    ));
+    lines
+        .iter()
+        .map(|(name, text)| format!("{name:<14} {text}\n"))
+        .collect()
+}
+
+fn converted(args: &ConvertArgs) -> anyhow::Result<String> {
+    let to: Format = args.to.parse().map_err(|_| {
+        usage(format!(
+            "--to `{}`: no such format (oracle-general, csv, time-id-size, keys-be-i64)",
+            args.to
+        ))
+    })?;
+    let object_size = args
+        .object_size
+        .bytes()
+        .ok_or_else(|| usage("--object-size: a percentage makes no sense here"))?;
+    let trace = args.source.trace()?;
+    let bar = Bar::new("converting");
+    let options = ConvertOptions { to, object_size };
+    let converted = convert(&trace, &args.out, options, &mut |progress| show(&bar, progress));
+    bar.clear();
+    let converted = converted.map_err(trace_error)?;
+    let mut text = format!(
+        "{}: {} requests as {to}\n",
+        args.out.display(),
+        converted.requests
+    );
+    if converted.sets_without_op > 0 {
+        text += &format!("{} sets are plain accesses there\n", converted.sets_without_op);
+    }
+    if converted.deletes_left_out > 0 {
+        text += &format!("{} deletes are left out\n", converted.deletes_left_out);
+    }
+    if let Some(columns) = converted.columns {
+        text += &format!("read it with --columns {columns}\n");
+    }
+    Ok(text)
+}

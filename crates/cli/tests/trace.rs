@@ -1,0 +1,165 @@
+//! `pumice trace`, and replays by fingerprint.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn pumice(directory: &Path, line: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_pumice"))
+        .args(line.split_whitespace())
+        .current_dir(directory)
+        .output()
+        .expect("the program was built with this test")
+}
+
+/// What a line that succeeds prints.
+fn said(directory: &Path, line: &str) -> String {
+    let output = pumice(directory, line);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{line}: {errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn json(directory: &Path, line: &str) -> Value {
+    serde_json::from_str(&said(directory, line)).unwrap()
+}
+
+/// Status and error of a line that fails and prints nothing.
+fn refused(directory: &Path, line: &str) -> (Option<i32>, String) {
+    let output = pumice(directory, line);
+    assert!(output.stdout.is_empty(), "{line}");
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+/// Disk requests at four addresses with two contents.
+const FIU: &str = "1 7 nfsd 0 8 W 6 0 0000000000000001000000000000000a\n\
+                   2 7 nfsd 8 8 W 6 0 0000000000000001000000000000000a\n\
+                   3 7 nfsd 16 8 R 6 0 0000000000000002000000000000000b\n\
+                   4 7 nfsd 24 8 R 6 0 0000000000000001000000000000000a\n";
+
+#[test]
+fn info_says_what_is_in_a_trace() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("t"), "1 5 100\n2 6 50\n3 5 100\n").unwrap();
+    let found = json(folder.path(), "trace info t --json");
+    assert_eq!(found["format"], "time-id-size");
+    assert_eq!((&found["requests"], &found["objects"]), (&3.into(), &2.into()));
+    assert_eq!(found["footprint_bytes"], 150);
+    assert_eq!(found["object_size"]["median"], 75.0);
+    assert!(found["write_share"].is_null() && found["page_bytes"].is_null());
+    let text = said(folder.path(), "trace info t");
+    assert!(text.contains("footprint      150 bytes (150 B)\n"), "{text}");
+    assert!(text.contains("writes         unknown"), "{text}");
+
+    std::fs::write(folder.path().join("disk"), FIU).unwrap();
+    let found = json(folder.path(), "trace info disk --json");
+    assert_eq!(
+        (&found["objects"], &found["page_bytes"]),
+        (&4.into(), &4096.into())
+    );
+    assert_eq!(
+        (&found["write_share"], &found["unaligned_requests"]),
+        (&0.5.into(), &0.into())
+    );
+    let found = json(folder.path(), "trace info disk --json --key fingerprint");
+    assert_eq!(
+        (&found["objects"], &found["footprint_bytes"]),
+        (&2.into(), &8192.into())
+    );
+    let text = said(folder.path(), "trace info disk");
+    assert!(
+        text.contains("distinct pages 4\n") && text.contains("50.00 % of the requests"),
+        "{text}"
+    );
+    let text = said(folder.path(), "trace info zipf:keys=10,theta=0.9,requests=100");
+    assert!(text.contains("requests       100\n"), "{text}");
+}
+
+#[test]
+fn a_replay_by_fingerprint_finds_content_under_any_address() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("disk"), FIU).unwrap();
+    let replay = "replay disk --layout exact --policy lru --flash-size 8192 --json";
+    let by_address = json(folder.path(), replay);
+    assert_eq!(by_address["object_hit_ratio"], 0.0);
+    let by_content = json(folder.path(), &format!("{replay} --key fingerprint"));
+    assert_eq!(
+        (&by_content["object_hit_ratio"], &by_content["requests"]),
+        (&0.5.into(), &4.into())
+    );
+}
+
+#[test]
+fn a_converted_trace_replays_as_the_original() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("disk"), FIU.repeat(3)).unwrap();
+    let replay = |rest: &str| {
+        let line = format!("replay {rest} --layout exact --policy fifo --flash-size 75% --json");
+        let mut report = json(folder.path(), &line);
+        let report = report.as_object_mut().unwrap();
+        report
+            .retain(|name, _| !matches!(name.as_str(), "trace" | "elapsed_seconds" | "requests_per_second"));
+        report.clone()
+    };
+    let original = replay("disk");
+    let text = said(folder.path(), "trace convert disk out.csv.zst --to csv");
+    assert!(text.starts_with("out.csv.zst: 12 requests as csv\n"), "{text}");
+    let columns = text.rsplit_once("--columns ").unwrap().1.trim();
+    assert_eq!(replay(&format!("out.csv.zst --columns {columns}")), original);
+    let text = said(folder.path(), "trace convert disk out.oracle --to oracle-general");
+    assert!(text.contains("6 sets are plain accesses"), "{text}");
+    assert_eq!(replay("out.oracle --format oracle-general"), original);
+}
+
+#[test]
+fn bad_usage_ends_with_2_and_damage_with_1() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("t"), "1 5 100\n2 6\n").unwrap();
+    std::fs::write(folder.path().join("bin"), b"\x00\x01\x02\x03").unwrap();
+    for (line, status, parts) in [
+        ("trace", 2, &["info"][..]),
+        ("trace info bin", 2, &["vscsi", "--format"]),
+        ("trace info t --format arcc", 2, &["`arcc`"]),
+        (
+            "trace info t --key fingerprint",
+            2,
+            &["format fiu", "time-id-size"],
+        ),
+        (
+            "trace info t --key content",
+            2,
+            &["--key `content`", "fingerprint"],
+        ),
+        (
+            "trace info zipf:keys=9,theta=1,requests=9 --key fingerprint",
+            2,
+            &["zipf"],
+        ),
+        ("trace info nowhere", 1, &["cannot open nowhere"]),
+        ("trace info t", 1, &["record 2", "before the size"]),
+        (
+            "trace convert t out --to jedy",
+            2,
+            &["--to `jedy`", "oracle-general"],
+        ),
+        ("trace convert t out --to jedi", 2, &["`jedi`", "oracle-general"]),
+        ("trace convert t bin --to csv", 2, &["bin is there already"]),
+        ("trace convert t out --to csv", 1, &["record 2"]),
+        ("trace convert t no/out --to csv", 1, &["no/out"]),
+        (
+            "trace convert t out --to csv --object-size 5%",
+            2,
+            &["--object-size"],
+        ),
+        ("replay t --layout exact --key content", 2, &["--key `content`"]),
+    ] {
+        let (code, text) = refused(folder.path(), line);
+        assert_eq!(code, Some(status), "{line}: {text}");
+        for part in parts {
+            assert!(text.contains(part), "{line}: {text}");
+        }
+    }
+    let left = std::fs::read_dir(folder.path()).unwrap().count();
+    assert_eq!(left, 2, "nothing is left behind");
+}

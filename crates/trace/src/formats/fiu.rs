@@ -1,0 +1,200 @@
+//! `fiu`: disk requests with a hash of their content, as in the I/O deduplication traces of FIU.
+
+use super::pages::{Extent, Pages};
+use crate::fields::{Fault, Field, Fields, parse_u64};
+use crate::request::{DiskRequests, Op, Request};
+use crate::text::LineParser;
+use crate::trace::TraceKey;
+
+/// `time pid process sector length op major minor hash`, blank separated: nanoseconds, sectors of 512 bytes, R or W, and the
+/// MD5 of the content. Lines that do not have nine fields with R or W as the sixth are no records: files begin and end with
+/// remains of an archive.
+///
+/// By address a record is split into pages, and the device makes addresses distinct. By fingerprint a record is one request,
+/// whose key is the first 64 bits of the hash.
+pub(crate) struct Fiu {
+    key: TraceKey,
+    pages: Pages,
+}
+
+impl Fiu {
+    pub(crate) fn new(key: TraceKey) -> Self {
+        Fiu {
+            key,
+            pages: Pages::default(),
+        }
+    }
+}
+
+/// Whether a line is a record that has everything in its place.
+pub(crate) fn shows(line: &[u8]) -> bool {
+    let Some(fields) = fields_of(line) else {
+        return false;
+    };
+    let [time, pid, _, sector, length, _, major, minor, hash] = fields;
+    [time, pid, sector, length, major, minor]
+        .iter()
+        .all(|field| parse_u64(field.bytes).is_some())
+        && fingerprint(hash).is_ok()
+}
+
+const NAMES: [&str; 9] = [
+    "time", "pid", "process", "sector", "length", "op", "major", "minor", "hash",
+];
+
+/// The fields of a line that is a record.
+fn fields_of(line: &[u8]) -> Option<[Field<'_>; 9]> {
+    let mut rest = Fields::blanks(line);
+    let mut found = [Field {
+        name: "",
+        bytes: b"",
+        at: 0,
+    }; 9];
+    for (field, name) in found.iter_mut().zip(NAMES) {
+        *field = rest.next(name)?;
+    }
+    (rest.next("rest").is_none() && op_of(found[5]).is_some()).then_some(found)
+}
+
+fn op_of(field: Field<'_>) -> Option<Op> {
+    match field.bytes {
+        b"R" => Some(Op::Get),
+        b"W" => Some(Op::Set),
+        _ => None,
+    }
+}
+
+/// A number that has room in the key of a page.
+fn below(field: Field<'_>, limit: u64, expected: &str) -> Result<u64, Fault> {
+    let number = field.unsigned()?;
+    if number < limit {
+        Ok(number)
+    } else {
+        Err(field.fault(expected))
+    }
+}
+
+/// The first 64 bits of an MD5 in hexadecimal digits.
+fn fingerprint(field: Field<'_>) -> Result<u64, Fault> {
+    let wrong = || field.fault("an MD5 (32 hexadecimal digits)");
+    if field.bytes.len() != 32 || !field.bytes.iter().all(u8::is_ascii_hexdigit) {
+        return Err(wrong());
+    }
+    let digits = std::str::from_utf8(&field.bytes[..16]).map_err(|_| wrong())?;
+    u64::from_str_radix(digits, 16).map_err(|_| wrong())
+}
+
+impl LineParser for Fiu {
+    fn has_sizes(&self) -> bool {
+        true
+    }
+
+    fn has_ops(&self) -> bool {
+        true
+    }
+
+    fn record_form(&self) -> Option<&'static str> {
+        Some("time pid process sector length R-or-W major minor MD5")
+    }
+
+    fn is_record(&self, line: &[u8]) -> bool {
+        fields_of(line).is_some()
+    }
+
+    fn disk_requests(&self) -> Option<DiskRequests> {
+        (self.key == TraceKey::Object).then(|| self.pages.counts())
+    }
+
+    fn line(&mut self, line: &[u8], out: &mut Vec<Request>) -> Result<(), Fault> {
+        let Some([time, _, _, sector, sectors, op, major, minor, hash]) = fields_of(line) else {
+            return Ok(());
+        };
+        let time = time.unsigned()?;
+        let op = op_of(op).unwrap_or(Op::Get);
+        let extent = Extent {
+            device: Some(major),
+            sector,
+            sectors,
+        };
+        let content = fingerprint(hash)?;
+        if self.key == TraceKey::Fingerprint {
+            out.push(Request {
+                key: content,
+                size: Some(extent.bytes()?),
+                time,
+                op,
+            });
+            return Ok(());
+        }
+        let device =
+            below(major, 1 << 12, "a number below 4096")? << 8 | below(minor, 1 << 8, "a number below 256")?;
+        extent.split(&mut self.pages, time, op, Some(device))
+    }
+
+    fn resume(&mut self, out: &mut Vec<Request>) {
+        self.pages.resume(out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use crate::testing::{damage, drain, request, requests};
+    use crate::{Format, Op, Trace, TraceKey, TraceOptions};
+
+    const ROWS: &str = "7 42 nfsd 8 8 W 6 0 00000000000000ff0000000000000000\n\
+                        9 42 imapd 8 16 R 6 1 88b93b628d84082186026d9da044f173\n";
+
+    #[test]
+    fn records_are_pages_of_their_device() {
+        let page = |key, time, op| request(key, Some(4096), time, op);
+        let (first, second) = ((6 << 8) << 44, (6 << 8 | 1) << 44);
+        let expected = [
+            page(first | 1, 7, Op::Set),
+            page(second | 1, 9, Op::Get),
+            page(second | 2, 9, Op::Get),
+        ];
+        assert_eq!(requests(Format::Fiu, ROWS.as_bytes()), expected);
+        let remains = format!("\0\0./Pax\0\n28 ctime=1\n{ROWS}1 2 x 3 4 W 6 0\n\0\0");
+        assert_eq!(requests(Format::Fiu, remains.as_bytes()), expected);
+    }
+
+    #[test]
+    fn by_fingerprint_a_record_is_one_request() {
+        let options = TraceOptions {
+            format: Some(Format::Fiu),
+            columns: None,
+        };
+        let bytes = Cursor::new(ROWS.as_bytes());
+        let mut reader = Trace::read_keyed("sample", bytes, 0, &options, TraceKey::Fingerprint).unwrap();
+        let expected = [
+            request(0xff, Some(4096), 7, Op::Set),
+            request(0x88b9_3b62_8d84_0821, Some(8192), 9, Op::Get),
+        ];
+        assert_eq!(drain(&mut *reader).unwrap(), expected);
+        assert_eq!((reader.records().count, reader.records().disk), (2, None));
+    }
+
+    #[test]
+    fn damaged_records_are_named_and_files_without_any_refused() {
+        let damaged = |text: &str| damage(Format::Fiu, format!("{ROWS}{text}").as_bytes());
+        let start = ROWS.len() as u64;
+        let md5 = "88b93b628d84082186026d9da044f173";
+        assert_eq!(damaged(&format!("x 1 p 1 8 R 6 0 {md5}\n")).1, start);
+        assert_eq!(damaged(&format!("1 1 p 1 8 R 4096 0 {md5}\n")).1, start + 12);
+        assert_eq!(damaged(&format!("1 1 p 1 8 R 6 256 {md5}\n")).1, start + 14);
+        assert_eq!(
+            damaged(&format!("1 1 p 140737488355328 8 R 6 0 {md5}\n")).1,
+            start + 6
+        );
+        let (record, offset, what) = damaged("1 1 p 1 8 R 6 0 88b9\n");
+        assert_eq!((record, offset), (3, start + 16));
+        assert!(what.contains("MD5") && what.contains("`88b9`"), "{what}");
+        assert!(
+            damage(Format::Fiu, b"1 2 3\n")
+                .2
+                .starts_with("no line is a record")
+        );
+    }
+}
