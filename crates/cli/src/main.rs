@@ -4,6 +4,7 @@
 
 mod allocator;
 mod bench;
+mod inspect;
 mod replay;
 mod report;
 mod serve;
@@ -41,6 +42,8 @@ enum Command {
     Trace(trace::TraceArgs),
     /// Makes a published evaluation again on given traces, as a page and a table.
     Report(report::ReportArgs),
+    /// Says what is on a cache device, and whether all of it is as it must be. Reads only; a running server must be stopped first.
+    Inspect(inspect::InspectArgs),
 }
 
 fn main() -> ExitCode {
@@ -50,7 +53,8 @@ fn main() -> ExitCode {
         Err(error) => Err(error),
     };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             // Nobody can be told where stderr is gone.
             let _ = writeln!(std::io::stderr(), "pumice: {}", usage::causes(&error));
@@ -59,12 +63,15 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(cli: Cli, memcached: serve::Familiar) -> anyhow::Result<()> {
+/// Runs a command; false where it was done, and what it found is bad.
+fn run(cli: Cli, memcached: serve::Familiar) -> anyhow::Result<bool> {
     match cli.command {
+        Command::Inspect(args) => return inspect::run(&args),
         Command::Serve(args) => serve::run(*args, memcached),
         Command::Replay(args) => replay::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Report(args) => report::run(&args),
-    }
+    }?;
+    Ok(true)
 }

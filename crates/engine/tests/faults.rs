@@ -1,12 +1,16 @@
-//! The engine on a device that fails: reads that rot or fail, writes that get lost or fail, logs that cannot be appended.
-//! What is damaged is a miss and is counted; a wrong value never.
+//! The engine on a device that fails: reads that rot or fail, writes that get lost, go astray or fail, logs that cannot be appended,
+//! operations that are late, no space, death, power cuts. What is damaged is a miss and is counted; a wrong value never.
+//! A test that fails prints the seed that it failed with.
 
 mod common;
 
-use common::{Model, Random, Rig, Weights, cascade, cascade_layouts, check_get, key, ripq, sipq, step};
-use pumice::CacheOptions;
-use pumice_device::{FaultPlan, FaultyDevice, FaultyMedium};
+use common::{
+    Entry, Model, Random, Rig, Weights, cascade, cascade_layouts, check_get, key, ripq, sipq, step,
+};
+use pumice::{CacheOptions, Durability};
+use pumice_device::{CrashPoint, FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_world::ManualClock;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 const KEYS: u64 = 300;
@@ -37,6 +41,7 @@ fn of_layout(seed: u64) -> CacheOptions {
 
 /// Random operations under `plan`, with kills between them. Returns hits and what was injected.
 fn survive(seed: u64, plan: FaultPlan) -> (u64, pumice_device::FaultCounts) {
+    println!("seed {seed}, {plan:?}");
     let mut random = Random(seed);
     let medium = Arc::new(FaultyMedium::new(4 << 20, seed, FaultPlan::default()));
     let clock = Arc::new(ManualClock::new(1_000));
@@ -176,4 +181,187 @@ fn everything_at_once() {
         let (hits, _) = survive(seed, plan);
         assert!(hits > 20, "{hits} hits");
     }
+}
+
+#[test]
+fn misdirected_writes_lose_objects_and_bring_none_back() {
+    for seed in 0..16 {
+        let (hits, counts) = survive(
+            seed,
+            FaultPlan {
+                misdirected_write: 0.2,
+                ..FaultPlan::default()
+            },
+        );
+        assert!(
+            hits > 50 && counts.misdirected_writes > 2,
+            "{hits} hits, {counts:?}"
+        );
+    }
+}
+
+#[test]
+fn a_device_without_space_loses_objects_and_brings_none_back() {
+    for seed in 0..16 {
+        let (hits, counts) = survive(
+            seed,
+            FaultPlan {
+                no_space: 0.2,
+                ..FaultPlan::default()
+            },
+        );
+        assert!(hits > 50 && counts.no_space_errors > 2, "{hits} hits, {counts:?}");
+    }
+}
+
+#[test]
+fn operations_that_are_late_change_nothing_but_time() {
+    for seed in 0..16 {
+        let (hits, counts) = survive(
+            seed,
+            FaultPlan {
+                slow: 0.3,
+                ..FaultPlan::default()
+            },
+        );
+        assert!(hits > 50 && counts.slow > 50, "{hits} hits, {counts:?}");
+    }
+}
+
+/// From its death on a device answers nothing but errors; the cache goes on with what DRAM has, and stops without waiting for ever.
+#[test]
+fn a_device_that_dies_leaves_a_cache_that_answers() {
+    for seed in 0..24 {
+        println!("seed {seed}");
+        let mut random = Random(seed);
+        let medium = Arc::new(FaultyMedium::new(4 << 20, seed, FaultPlan::default()));
+        let clock = Arc::new(ManualClock::new(1_000));
+        let mut model = Model::default();
+        let rig = Rig::open(FaultyDevice::new(Arc::clone(&medium)), clock, of_layout(seed));
+        medium.set_plan(FaultPlan {
+            delay: true,
+            dies_at: Some(1 + random.below(150)),
+            ..FaultPlan::default()
+        });
+        let weights = Weights::random(&mut random);
+        for n in 0..1_200 {
+            step(&rig, &mut model, &mut random, &weights, n, KEYS, false);
+        }
+        for n in 0..KEYS {
+            check_get(&rig, &mut model, n, false);
+        }
+        rig.check();
+        let counts = medium.counts();
+        assert!(counts.dead_operations > 0, "seed {seed}: {counts:?}");
+        let before = model.hits;
+        for n in 0..50 {
+            rig.set(&key(n), b"short");
+            model.live.remove(&n);
+            let got = rig.get(&key(n));
+            assert!(
+                got.is_none() || got.as_deref() == Some(b"short"),
+                "seed {seed}, key {n}: {got:?}"
+            );
+            model.hits += u64::from(got.is_some());
+        }
+        assert!(
+            model.hits > before + 40,
+            "seed {seed}: DRAM answers {}",
+            model.hits - before
+        );
+        assert!(
+            rig.run(rig.cache.close(&rig.cx)).is_err(),
+            "seed {seed}: nothing of this was stored"
+        );
+    }
+}
+
+/// What keys held since what was last made durable.
+type Since = HashMap<u64, Vec<Option<Entry>>>;
+
+/// After a power cut a key holds what it held last, or anything since what was made durable, or nothing. The model takes that over, and
+/// the number of objects that are there is returned.
+fn reconcile(rig: &Rig<FaultyDevice>, model: &mut Model, since: &mut Since, options: &CacheOptions) -> u64 {
+    let (now, mut served) = (rig.clock_secs(), 0);
+    for n in 0..KEYS {
+        let Some(object) = rig.run(rig.cache.get(&rig.cx, &key(n))) else {
+            model.lost(n, options.index);
+            continue;
+        };
+        let got = Entry {
+            value: object.to_vec(),
+            meta: object.meta(),
+        };
+        served += 1;
+        let before = since.remove(&n).unwrap_or_default();
+        let legal: Vec<Entry> = (model.live.get(&n).cloned().into_iter())
+            .chain(before.into_iter().flatten())
+            .filter(|entry| entry.meta.expiry == 0 || entry.meta.expiry > now)
+            .collect();
+        let Some(entry) = legal.iter().find(|entry| **entry == got) else {
+            let head = |value: &[u8]| String::from_utf8_lossy(&value[..value.len().min(30)]).into_owned();
+            let legal: Vec<_> = legal.iter().map(|entry| head(&entry.value)).collect();
+            panic!("key {n} is {}, and may be {legal:?} or missing", head(&got.value));
+        };
+        model.live.insert(n, entry.clone());
+    }
+    since.clear();
+    served
+}
+
+/// With durability `power`, what was answered before a power cut holds after it: no older value, and nothing that was deleted.
+#[test]
+fn power_cuts_bring_nothing_back_that_was_replaced_durably() {
+    let (mut served, mut lost) = (0, 0);
+    for seed in 0..40 {
+        println!("seed {seed}");
+        let options = CacheOptions {
+            durability: Durability::Power,
+            ..of_layout(seed)
+        };
+        let mut random = Random(seed);
+        let medium = Arc::new(FaultyMedium::new(4 << 20, seed, FaultPlan::default()));
+        let clock = Arc::new(ManualClock::new(1_000));
+        let (mut model, mut since) = (Model::default(), Since::new());
+        let calm = FaultPlan {
+            delay: true,
+            volatile: true,
+            ..FaultPlan::default()
+        };
+        for life in 0..8 {
+            medium.set_plan(calm.clone());
+            let device = FaultyDevice::new(Arc::clone(&medium));
+            let rig = Rig::open(device, Arc::clone(&clock), options);
+            served += reconcile(&rig, &mut model, &mut since, &options);
+            rig.check();
+            // Some cuts come while something is written, some between.
+            let crash = (life % 4 != 3).then(|| CrashPoint::WriteOrAppend(1 + random.below(400)));
+            medium.set_plan(FaultPlan {
+                crash,
+                ..calm.clone()
+            });
+            let weights = Weights::random(&mut random);
+            for n in 0..400 {
+                let number = life * 1_000 + n;
+                step(&rig, &mut model, &mut random, &weights, number, KEYS, false);
+                for (n, entry) in model.before.drain() {
+                    since.entry(n).or_default().push(entry);
+                }
+                // Replies are given together, after this.
+                let is_due = n % 10 == 9;
+                if is_due && rig.run(rig.cache.commit(&rig.cx)).is_ok() {
+                    since.clear();
+                }
+                if medium.is_crashed() {
+                    break;
+                }
+            }
+            drop(rig);
+            medium.cut_power();
+            medium.restart();
+        }
+        lost += medium.counts().lost_in_power_cuts;
+    }
+    println!("{served} objects served after power cuts that undid {lost} writes and appends");
+    assert!(served > 2_000 && lost > 100, "{served}, {lost}");
 }

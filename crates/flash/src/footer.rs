@@ -43,7 +43,7 @@ impl FooterEntry {
         out.extend_from_slice(&self.expiry.to_le_bytes());
     }
 
-    fn decode(fields: &mut Fields<'_>, number: u32) -> Option<Self> {
+    pub(crate) fn decode(fields: &mut Fields<'_>, number: u32) -> Option<Self> {
         Some(Self {
             hash: fields.u64()?,
             version: fields.u64()?,

@@ -13,6 +13,7 @@ pub mod checkpoint;
 pub mod codec;
 pub mod footer;
 pub mod geometry;
+pub mod inspect;
 mod layout;
 pub mod log;
 mod mapping_log;

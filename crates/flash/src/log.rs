@@ -185,7 +185,7 @@ pub struct LogEnd {
 }
 
 /// Slots that are read at a time; the log ends where so many in a row hold no record of this lap.
-const STRETCH_SLOTS: u64 = 8192;
+pub(crate) const STRETCH_SLOTS: u64 = 8192;
 
 /// DRAM that [`scan`] takes, in bytes.
 pub const SCAN_BYTES: u64 = STRETCH_SLOTS * LOG_RECORD_BYTES;

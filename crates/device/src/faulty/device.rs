@@ -1,6 +1,7 @@
 //! The handle on a faulty medium.
 
-use super::medium::{FaultyMedium, SharedOutcome, Work};
+use super::medium::FaultyMedium;
+use super::state::{SharedOutcome, Work};
 use crate::{AlignedBuf, Buffer, Device, check_log_range, check_range, check_write_range};
 use std::future::Future;
 use std::io;

@@ -13,11 +13,15 @@
 //! | bit rot at an offset | [`FaultyMedium::rot_at`] flips one stored bit, for good | the same |
 //! | read error | the read fails, by chance or always in a given range | a miss, or try elsewhere; go on |
 //! | write error | the write fails; each of its sectors is old or new | do not count on the range until it is written again |
+//! | misdirected write | reported done, and goes to another place where writes go; its own keeps the old content | recognise bytes that are not its own by number, sequence and checksum |
+//! | no space | a write or an append fails with [`StorageFull`](std::io::ErrorKind::StorageFull), and nothing is written | as for other errors |
 //! | append error | the append fails, and any first part of it may be there | do not acknowledge what the record stands for |
 //! | delay | operations stay under way until [`turn`](crate::Device::turn), which applies and completes some of them in a seeded order; a write whose future was dropped may not happen | assume no order between operations that overlap in time |
+//! | slow operation | with delay: it stays under way while later ones are completed | wait for it alone |
+//! | death | from some operation on all fail, the write of that moment torn | go on without, acknowledge nothing that is not so |
+//! | power cut | [`FaultyMedium::cut_power`]: a crash after which, of what was completed and not synced, only a choice of sectors, and of each page of appends only a first part is there: writes are lost, or seem reordered | believe nothing that was not synced |
 //!
-//! A crash is the death of the process: completed writes and appends survive it. The loss of completed but not
-//! synced writes in a power cut, and misdirected writes, are not in this model.
+//! A crash is the death of the process: completed writes and appends survive it. Misdirected reads are not in this model.
 //!
 //! The same seed, plan and sequence of calls give the same faults. With several threads the calls interleave as they
 //! will, and only the plan holds.
@@ -25,7 +29,11 @@
 mod device;
 mod medium;
 mod plan;
+mod power;
 mod rng;
+mod state;
+#[cfg(test)]
+mod tests;
 
 pub use device::FaultyDevice;
 pub use medium::FaultyMedium;

@@ -24,6 +24,11 @@ pub struct FaultPlan {
     pub write_error: f64,
     /// Probability that a log append fails, with some first part of it done.
     pub append_error: f64,
+    /// Probability that a write is reported done and goes elsewhere: over another block, or any sectors, in the range that writes have
+    /// used. Its own place keeps what it had.
+    pub misdirected_write: f64,
+    /// Probability that a write or a log append fails for want of space. Nothing is written.
+    pub no_space: f64,
     /// Probability that one bit of what a read returns is wrong.
     pub bit_rot: f64,
     /// The same for reads of the log.
@@ -34,6 +39,13 @@ pub struct FaultPlan {
     pub bad_ranges: Vec<Range<u64>>,
     /// Whether reads, writes and syncs stay under way until a turn completes them, in a seeded order.
     pub delay: bool,
+    /// With `delay`, the probability that an operation is late: overtaken by what is started in many turns after it.
+    pub slow: f64,
+    /// The device dies in its n-th read, write, append or read of the log since the plan was set, counted from 1: from then on every
+    /// operation fails. A new plan revives it.
+    pub dies_at: Option<u64>,
+    /// Whether what is completed and not synced is lost in a [power cut](super::FaultyMedium::cut_power).
+    pub volatile: bool,
 }
 
 /// What passed and what was injected, since the medium was made.
@@ -61,4 +73,14 @@ pub struct FaultCounts {
     pub write_errors: u64,
     /// Log appends that failed on purpose.
     pub append_errors: u64,
+    /// Writes that went elsewhere.
+    pub misdirected_writes: u64,
+    /// Writes and appends that failed for want of space.
+    pub no_space_errors: u64,
+    /// Operations that were late.
+    pub slow: u64,
+    /// Operations that failed because the device was dead.
+    pub dead_operations: u64,
+    /// Writes and appends that power cuts undid, in whole or in part.
+    pub lost_in_power_cuts: u64,
 }

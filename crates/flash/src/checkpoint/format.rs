@@ -11,7 +11,7 @@ const MAGIC: u32 = u32::from_le_bytes(*b"PMcp");
 /// About how many bytes are written or read at a time.
 const CHUNK_BYTES: u64 = 256 << 10;
 /// Marks the last block of a chain.
-pub(super) const NO_BLOCK: u32 = u32::MAX;
+pub(crate) const NO_BLOCK: u32 = u32::MAX;
 
 /// Header in the first sector of each checkpoint block, little-endian.
 ///
@@ -25,15 +25,15 @@ pub(super) const NO_BLOCK: u32 = u32::MAX;
 /// |     24 |    8 | `len`         | bytes of the stream in this block             |
 /// |     32 |    8 | `chunk_crcs`  | XOR of rotated CRC-32Cs of the chunks         |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct PartHeader {
-    pub(super) id: u64,
-    pub(super) part: u32,
-    pub(super) next: u32,
-    pub(super) len: u64,
-    pub(super) chunk_crcs: u64,
+pub(crate) struct PartHeader {
+    pub(crate) id: u64,
+    pub(crate) part: u32,
+    pub(crate) next: u32,
+    pub(crate) len: u64,
+    pub(crate) chunk_crcs: u64,
 }
 
-pub(super) const PART_HEADER_BYTES: usize = 40;
+pub(crate) const PART_HEADER_BYTES: usize = 40;
 
 impl PartHeader {
     pub(super) fn encode(&self, cache_id: u64) -> [u8; PART_HEADER_BYTES] {
@@ -49,7 +49,7 @@ impl PartHeader {
         out
     }
 
-    pub(super) fn decode(cache_id: u64, bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(cache_id: u64, bytes: &[u8]) -> Option<Self> {
         let mut fields = Fields(bytes.get(..PART_HEADER_BYTES)?);
         if fields.u32()? != checksum(cache_id, &[&bytes[4..PART_HEADER_BYTES]]) || fields.u32()? != MAGIC {
             return None;
@@ -65,13 +65,13 @@ impl PartHeader {
 }
 
 /// Bytes of a whole chunk: a whole number of them fills a block, so that writer and reader cut alike.
-pub(super) fn chunk_bytes(geometry: &Geometry) -> usize {
+pub(crate) fn chunk_bytes(geometry: &Geometry) -> usize {
     let room = geometry.block_bytes - SECTOR_BYTES as u64;
     let chunk = room / room.div_ceil(CHUNK_BYTES) / SECTOR_BYTES as u64 * SECTOR_BYTES as u64;
     usize::try_from(chunk).expect("at most 256 KiB")
 }
 
-pub(super) fn mix(crcs: u64, chunk: u64, crc: u32) -> u64 {
+pub(crate) fn mix(crcs: u64, chunk: u64, crc: u32) -> u64 {
     crcs ^ u64::from(crc).rotate_left((chunk % 64) as u32)
 }
 
@@ -92,7 +92,7 @@ pub(crate) struct BlockRow {
     pub(crate) expiry_max: u32,
 }
 
-pub(super) const ROW_BYTES: usize = 17;
+pub(crate) const ROW_BYTES: usize = 17;
 
 /// The head of the stream.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -109,7 +109,7 @@ pub(crate) struct Head {
     pub(crate) ranks: SavedRanks,
 }
 
-pub(super) const HEAD_BYTES: usize = 32;
+pub(crate) const HEAD_BYTES: usize = 32;
 
 impl Head {
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
@@ -162,11 +162,11 @@ fn encode_len(len: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(&len.to_le_bytes());
 }
 
-pub(super) const PLACE_BYTES: usize = 9;
+pub(crate) const PLACE_BYTES: usize = 9;
 /// A bin, or a key of the sample.
-pub(super) const RANK_BYTES: usize = 24;
+pub(crate) const RANK_BYTES: usize = 24;
 /// The policy, the lowest priority, and the sample's bound.
-pub(super) const RANKS_HEAD_BYTES: usize = 20;
+pub(crate) const RANKS_HEAD_BYTES: usize = 20;
 
 pub(super) fn decode_place(fields: &mut Fields<'_>) -> Option<SavedPlace> {
     let [starts_section] = fields.array()?;
@@ -186,7 +186,7 @@ pub(super) fn decode_bin(fields: &mut Fields<'_>) -> Option<Bin> {
     })
 }
 
-pub(super) const KEY_BYTES: usize = 21;
+pub(crate) const KEY_BYTES: usize = 21;
 /// Keys that are written at a time.
 pub(crate) const KEYS_BATCH: usize = 4096;
 

@@ -16,7 +16,10 @@ mod reader;
 mod tests;
 mod writer;
 
-pub(crate) use format::{BlockRole, BlockRow, Head, KEYS_BATCH};
+pub(crate) use format::{
+    BlockRole, BlockRow, HEAD_BYTES, Head, KEY_BYTES, KEYS_BATCH, NO_BLOCK, PART_HEADER_BYTES, PLACE_BYTES,
+    PartHeader, RANK_BYTES, RANKS_HEAD_BYTES, ROW_BYTES, chunk_bytes, mix,
+};
 pub(crate) use reader::StreamReader;
 
 use crate::Mappings;

@@ -32,7 +32,7 @@ use std::io;
 use std::sync::Arc;
 
 /// Bits of a version below the epoch: 2^44 sets per start, and 2^20 starts.
-const EPOCH_SHIFT: u32 = 44;
+pub(crate) const EPOCH_SHIFT: u32 = 44;
 
 /// Why a device could not be opened.
 #[derive(Debug, thiserror::Error)]

@@ -1,0 +1,335 @@
+//! `pumice inspect`: what is on a cache device. It is opened for reading only, and nothing is ever written to it.
+
+use crate::size::Human;
+use anyhow::{Context, bail};
+use clap::Args;
+use pumice_flash::inspect::{self, Finding, Severity, Sink, Source, Summary};
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+use serde_json::{Value, json};
+use std::fs::File;
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// A process that was killed a moment ago may still hold the lock.
+const LOCK_WAIT: Duration = Duration::from_secs(1);
+const LOCK_POLL: Duration = Duration::from_millis(10);
+
+/// Flags of `inspect`.
+#[derive(Args, Debug)]
+pub struct InspectArgs {
+    /// The cache: a file or a block device that `pumice serve --flash` has used
+    #[arg(value_name = "PATH")]
+    path: PathBuf,
+
+    /// Read every byte that counts, and name each inconsistency with its place
+    #[arg(long)]
+    verify: bool,
+
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Looks at a device and prints what is there. True where no inconsistency was found.
+///
+/// # Errors
+/// Where there is no cache at the path, or a server uses it.
+pub fn run(args: &InspectArgs) -> anyhow::Result<bool> {
+    let name = || args.path.display();
+    let device = ReadOnly::open(&args.path)?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    let mut findings = Findings {
+        json: args.json,
+        count: 0,
+        out: &mut out,
+    };
+    let summary =
+        inspect::inspect(&device, &mut findings, args.verify).with_context(|| name().to_string())?;
+    let count = findings.count;
+    if args.json {
+        let open = if count == 0 { "{\"findings\":[" } else { "" };
+        let fields =
+            serde_json::to_string(&fields(&args.path, &summary)).context("cannot write the report")?;
+        // The list was opened by the first finding.
+        let _ = writeln!(out, "{open}],{}", fields.trim_start_matches('{'));
+    } else {
+        let _ = write!(out, "{}", text(&args.path, &summary));
+    }
+    // A reader that is gone does not want the report.
+    let _ = out.flush();
+    Ok(summary.inconsistencies == 0)
+}
+
+/// Prints each finding as it comes, so that no number of them takes memory.
+struct Findings<'a, W> {
+    json: bool,
+    count: u64,
+    out: &'a mut W,
+}
+
+impl<W: Write> Sink for Findings<'_, W> {
+    fn found(&mut self, finding: Finding) {
+        let kind = match finding.severity {
+            Severity::Inconsistency => "inconsistency",
+            Severity::Leftover => "leftover",
+        };
+        let _ = if self.json {
+            let separator = if self.count == 0 { "{\"findings\":[" } else { "," };
+            let value = json!({
+                "kind": kind,
+                "offset": finding.offset,
+                "part": finding.part.to_string(),
+                "what": finding.what,
+            });
+            write!(self.out, "{separator}{value}")
+        } else {
+            writeln!(self.out, "{kind}: {finding}")
+        };
+        self.count += 1;
+    }
+}
+
+/// A file or block device, opened for reading and locked against servers.
+struct ReadOnly {
+    file: File,
+    len: u64,
+}
+
+impl ReadOnly {
+    fn open(path: &Path) -> anyhow::Result<Self> {
+        let name = path.display();
+        let kind = std::fs::metadata(path)
+            .with_context(|| format!("cannot open {name}"))?
+            .file_type();
+        if !kind.is_file() && !kind.is_block_device() {
+            bail!("{name} is neither a regular file nor a block device");
+        }
+        let mut file = File::open(path).with_context(|| format!("cannot open {name}"))?;
+        let deadline = Instant::now() + LOCK_WAIT;
+        // Shared with other readers; a server holds it alone.
+        loop {
+            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
+                Ok(()) => break,
+                Err(Errno::INTR) => {}
+                Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(LOCK_POLL),
+                Err(Errno::WOULDBLOCK) => {
+                    bail!(
+                        "{name} is in use by a running server; stop it first, what it holds changes while it is read"
+                    )
+                }
+                Err(error) => return Err(error).with_context(|| format!("cannot lock {name}")),
+            }
+        }
+        let len = file
+            .seek(SeekFrom::End(0))
+            .with_context(|| format!("cannot find the size of {name}"))?;
+        Ok(Self { file, len })
+    }
+}
+
+impl Source for ReadOnly {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(out, offset)
+    }
+}
+
+fn fields(path: &Path, summary: &Summary) -> Value {
+    let superblock = &summary.superblock;
+    let geometry = &superblock.geometry;
+    let blocks = &summary.blocks;
+    json!({
+        "path": path.display().to_string(),
+        "device_bytes": summary.device_bytes,
+        "verified": summary.verified,
+        "inconsistencies": summary.inconsistencies,
+        "leftovers": summary.leftovers,
+        "will_be_emptied": summary.will_be_emptied,
+        "bytes_used": summary.bytes_used,
+        "format": pumice_flash::superblock::FORMAT,
+        "cache_id": format!("{:016x}", superblock.cache_id),
+        "hash_seed": format!("{:016x}", superblock.hash_seed),
+        "layout": superblock.layout.name(),
+        "policy": summary.policy,
+        "index": superblock.index.to_string(),
+        "generation": superblock.generation,
+        "epoch": superblock.epoch,
+        "time": superblock.time,
+        "clean": superblock.clean,
+        "discard": superblock.discard,
+        "geometry": {
+            "capacity": geometry.capacity,
+            "block_bytes": geometry.block_bytes,
+            "blocks": geometry.blocks,
+            "reserved": geometry.reserved,
+            "log_offset": geometry.log_offset,
+            "log_slots": geometry.log_slots,
+            "data_offset": geometry.data_offset,
+        },
+        "blocks": {
+            "sealed": blocks.sealed,
+            "free": blocks.free,
+            "with_old_objects": blocks.with_old_objects,
+            "with_old_checkpoint": blocks.with_old_checkpoint,
+            "checkpoint": blocks.checkpoint,
+            "mappings": blocks.mappings,
+            "open": blocks.open,
+            "unknown": blocks.unknown,
+        },
+        "objects": summary.objects,
+        "object_bytes": summary.object_bytes,
+        "checkpoint": summary.checkpoint.map(|checkpoint| json!({
+            "id": checkpoint.id,
+            "first_block": checkpoint.first_block,
+            "bytes": checkpoint.bytes,
+            "blocks": checkpoint.blocks,
+            "mappings": checkpoint.mappings,
+            "is_newest": checkpoint.is_newest,
+        })),
+        "log": {
+            "start": summary.log.start,
+            "next": summary.log.next,
+            "records": summary.log.records,
+        },
+        "mapping_pages": summary.mapping_pages,
+        "page_mappings": summary.verified.then_some(summary.page_mappings),
+    })
+}
+
+fn text(path: &Path, summary: &Summary) -> String {
+    let superblock = &summary.superblock;
+    let geometry = &superblock.geometry;
+    let blocks = &summary.blocks;
+    let stop = match (superblock.clean, summary.will_be_emptied) {
+        (true, false) => "the last stop was clean",
+        (false, false) => "in use, or stopped by a crash",
+        (_, true) => "the next start empties it",
+    };
+    let policy = summary
+        .policy
+        .map_or_else(String::new, |policy| format!(", policy {policy}"));
+    let beyond = summary.device_bytes - geometry.capacity;
+    let lines = [
+        (
+            "cache",
+            format!(
+                "{}, format {}, id {:016x}",
+                path.display(),
+                pumice_flash::superblock::FORMAT,
+                superblock.cache_id
+            ),
+        ),
+        (
+            "superblock",
+            format!(
+                "generation {} in slot {}, start {}, highest Unix time {}; {stop}",
+                superblock.generation,
+                superblock.generation % 2,
+                superblock.epoch,
+                superblock.time
+            ),
+        ),
+        (
+            "arrangement",
+            format!("layout {}{policy}, index {}", superblock.layout, superblock.index),
+        ),
+        (
+            "size",
+            format!(
+                "{} ({} bytes): {} blocks of {}, {} of them reserved, from byte {}; log of {} records{}",
+                Human(geometry.capacity),
+                geometry.capacity,
+                geometry.blocks,
+                Human(geometry.block_bytes),
+                geometry.reserved,
+                geometry.data_offset,
+                geometry.log_slots,
+                if beyond > 0 {
+                    format!("; {beyond} bytes of the device lie beyond it")
+                } else {
+                    String::new()
+                }
+            ),
+        ),
+        (
+            "blocks",
+            format!(
+                "{} sealed, {} free ({} with old objects, {} with old checkpoints), {} of checkpoints, {} of mappings, {} left open, \
+                 {} that cannot be told",
+                blocks.sealed,
+                blocks.free,
+                blocks.with_old_objects,
+                blocks.with_old_checkpoint,
+                blocks.checkpoint,
+                blocks.mappings,
+                blocks.open,
+                blocks.unknown
+            ),
+        ),
+        (
+            "objects",
+            format!("{} in footers, {}", summary.objects, Human(summary.object_bytes)),
+        ),
+        (
+            "checkpoint",
+            summary.checkpoint.map_or("none".to_owned(), |checkpoint| {
+                format!(
+                    "number {}{}: {} in {} from block {}, {}",
+                    checkpoint.id,
+                    if checkpoint.is_newest {
+                        ""
+                    } else {
+                        ", not the newest"
+                    },
+                    Human(checkpoint.bytes),
+                    count(checkpoint.blocks.into(), "block"),
+                    checkpoint.first_block,
+                    count(checkpoint.mappings, "mapping")
+                )
+            }),
+        ),
+        (
+            "log",
+            format!(
+                "{}, positions {} to below {}",
+                count(summary.log.records, "record"),
+                summary.log.start,
+                summary.log.next
+            ),
+        ),
+        ("mapping pages", summary.mapping_pages.to_string()),
+        ("verdict", verdict(summary)),
+    ];
+    lines
+        .iter()
+        .map(|(name, text)| format!("{name:<14} {text}\n"))
+        .collect()
+}
+
+fn verdict(summary: &Summary) -> String {
+    let looked = if summary.verified {
+        format!(
+            "every one of the {} bytes that count was looked at",
+            summary.bytes_used
+        )
+    } else {
+        "objects were not looked at: --verify does that".to_owned()
+    };
+    let leftovers = count(summary.leftovers, "leftover");
+    match summary.inconsistencies {
+        0 => format!("clean, with {leftovers} of a crash; {looked}"),
+        1 => format!("1 inconsistency, and {leftovers} of a crash; {looked}"),
+        many => format!("{many} inconsistencies, and {leftovers} of a crash; {looked}"),
+    }
+}
+
+/// So many of something.
+fn count(number: u64, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}

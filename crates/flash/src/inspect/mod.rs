@@ -1,0 +1,222 @@
+//! What is on a device, read and never written: for people, and to find what is not as it must be.
+//!
+//! [`inspect`] walks superblocks, log, checkpoints, pages of mappings and blocks in the order in which a start would believe them,
+//! and tells a [`Sink`] of each thing that is wrong, with its place. It takes nothing for granted that it has not checked.
+//!
+//! What a crash may leave is told apart from what must not be (docs/formats.md, "What a crash leaves"): a [`Severity::Leftover`] is no
+//! damage. Where both would look alike, one thing decides: a checksum that a single bit explains is rot, since a torn write changes
+//! whole sectors.
+//!
+//! DRAM: a block, a stretch of the log, and about a hundred bytes for each block of the device.
+
+mod bit;
+mod blocks;
+mod chain;
+mod log;
+mod mappings;
+mod pages;
+mod records;
+mod stream;
+mod summary;
+mod superblocks;
+mod trailers;
+
+pub use summary::{BlockCounts, CheckpointSummary, Finding, LogSummary, Part, Severity, Summary};
+
+use crate::codec::value_checksum;
+use crate::superblock::{CheckpointRef, FORMAT, Superblock};
+use std::io;
+use std::ops::Range;
+use stream::Snapshot;
+
+/// Bytes that can be looked at: a device, or a copy of one.
+pub trait Source {
+    /// How many there are.
+    fn len(&self) -> u64;
+
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Fills `out` with the bytes from `offset` on.
+    ///
+    /// # Errors
+    /// What the device said; also where the range is not all there.
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()>;
+}
+
+impl Source for [u8] {
+    fn len(&self) -> u64 {
+        <[u8]>::len(self) as u64
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        let bytes = self.get(start..).and_then(|rest| rest.get(..out.len()));
+        out.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+}
+
+/// Who hears of what was found.
+pub trait Sink {
+    /// Something that is wrong, or was left by a crash.
+    fn found(&mut self, finding: Finding);
+
+    /// Bytes that count: a changed bit among them is an inconsistency. Everything else is unused space.
+    fn used(&mut self, _range: Range<u64>) {}
+}
+
+/// Why there is nothing to look at.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InspectError {
+    /// No bytes at all.
+    #[error("it is empty: 0 bytes; `pumice serve` would make a cache of it")]
+    Empty,
+    /// All zero where superblocks are.
+    #[error("there are no superblocks, only zeros: it was never formatted")]
+    Blank,
+    /// Too short for superblocks.
+    #[error("{len} bytes are too few to be a cache: it is no cache, or was truncated")]
+    TooShort {
+        /// Bytes that are there.
+        len: u64,
+    },
+    /// Not ours.
+    #[error("this is no Pumice cache: bytes 0 and 4096 begin with something else than `PUMICE`")]
+    NotACache,
+    /// A newer or older format.
+    #[error(
+        "it has format version {0}, and this program knows version {FORMAT}; use the program that made it"
+    )]
+    OtherFormat(u32),
+    /// Neither superblock is whole.
+    #[error("both superblocks are damaged, at byte 0 and at byte 4096: no start can use this cache")]
+    Damaged,
+    /// Shorter than its superblock says.
+    #[error(
+        "it was truncated: the superblock speaks of {capacity} bytes, and {len} are there; no start can use it"
+    )]
+    Truncated {
+        /// Bytes that are there.
+        len: u64,
+        /// Bytes that the cache was made with.
+        capacity: u64,
+    },
+    /// The superblocks cannot be read.
+    #[error("reading the superblocks: {0}")]
+    Read(#[from] io::Error),
+}
+
+/// Looks at a device; with `verify` at every byte that counts, otherwise at what says what is there. What is wrong goes to `sink`.
+///
+/// # Errors
+/// Where it is no cache that this program knows.
+pub fn inspect<S: Source + ?Sized>(
+    source: &S,
+    sink: &mut dyn Sink,
+    verify: bool,
+) -> Result<Summary, InspectError> {
+    let mut walk = superblocks::open(source, sink, verify)?;
+    if walk.summary.will_be_emptied {
+        walk.blocks_that_do_not_count();
+        return Ok(walk.summary);
+    }
+    let named = walk
+        .superblock
+        .checkpoints
+        .map(|named| (named.id != 0).then_some(named));
+    let oldest = named.iter().flatten().map(|named| named.log_start).min();
+    walk.log(oldest.unwrap_or(0));
+    let mut base = None;
+    for reference in named.iter().flatten() {
+        let snapshot = walk.checkpoint(reference, base.is_none());
+        if base.is_none()
+            && let Some(snapshot) = snapshot
+        {
+            walk.summary.checkpoint = Some(walk.checkpoint_summary(reference, &snapshot));
+            let is_its = |name: &&str| value_checksum(name.as_bytes()) == snapshot.policy;
+            walk.summary.policy = pumice_policy::POLICY_NAMES.into_iter().find(is_its);
+            base = Some(snapshot);
+        }
+    }
+    if base.is_none() && named.iter().flatten().count() > 0 {
+        walk.summary.will_be_emptied = true;
+        walk.note(
+            Part::Device,
+            0,
+            "no checkpoint is whole: the next start empties the cache".to_owned(),
+        );
+    }
+    walk.blocks(&base.unwrap_or_default());
+    Ok(walk.summary)
+}
+
+/// A walk that is under way.
+struct Walk<'a, S: Source + ?Sized> {
+    source: &'a S,
+    sink: &'a mut dyn Sink,
+    verify: bool,
+    superblock: Superblock,
+    summary: Summary,
+    /// The highest sequence of each block that the log says was reclaimed.
+    reclaimed: Vec<u64>,
+    /// Whether a checkpoint that the superblock names stands on the block.
+    in_chain: Vec<bool>,
+}
+
+impl<S: Source + ?Sized> Walk<'_, S> {
+    /// Something is wrong.
+    fn wrong(&mut self, part: Part, offset: u64, what: String) {
+        self.summary.inconsistencies += 1;
+        let severity = Severity::Inconsistency;
+        self.sink.found(Finding {
+            severity,
+            part,
+            offset,
+            what,
+        });
+    }
+
+    /// A crash left something.
+    fn note(&mut self, part: Part, offset: u64, what: String) {
+        self.summary.leftovers += 1;
+        let severity = Severity::Leftover;
+        self.sink.found(Finding {
+            severity,
+            part,
+            offset,
+            what,
+        });
+    }
+
+    fn used(&mut self, offset: u64, len: u64) {
+        self.summary.bytes_used += len;
+        self.sink.used(offset..offset + len);
+    }
+
+    /// Reads bytes; where that fails it is wrong, and there are none.
+    fn read(&mut self, part: Part, offset: u64, len: usize) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        match self.source.read(offset, &mut bytes) {
+            Ok(()) => Some(bytes),
+            Err(error) => {
+                self.wrong(part, offset, format!("{len} bytes cannot be read: {error}"));
+                None
+            }
+        }
+    }
+
+    fn checkpoint_summary(&self, reference: &CheckpointRef, snapshot: &Snapshot) -> CheckpointSummary {
+        CheckpointSummary {
+            id: reference.id,
+            first_block: reference.first_block,
+            bytes: reference.len,
+            blocks: snapshot.blocks,
+            mappings: snapshot.mappings,
+            is_newest: reference.id == self.superblock.checkpoints[0].id,
+        }
+    }
+}
