@@ -153,7 +153,7 @@ fn malformed_lines_get_memcacheds_answers() {
         (b"mx a\r\n", "ERROR\r\n"),
         (b"mg a v v\r\n", "CLIENT_ERROR duplicate flag\r\n"),
         (b"mg a !\r\n", "CLIENT_ERROR invalid flag\r\n"),
-        (b"mg a N30\r\n", "CLIENT_ERROR invalid flag\r\n"),
+        (b"mg a l\r\n", "CLIENT_ERROR invalid flag\r\n"),
         (
             b"mg a Tx\r\n",
             "CLIENT_ERROR bad token in command line format\r\n",
