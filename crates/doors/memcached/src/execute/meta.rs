@@ -85,6 +85,11 @@ impl<D: Device + Clone> Executor<D> {
                         sum = Sum::NotFound;
                         return Action::Keep;
                     }
+                    // As memcached has it, this comes before the comparison.
+                    Some(object) if object.value_len() == 0 => {
+                        sum = Sum::NotNumeric;
+                        return Action::Keep;
+                    }
                     Some(object) if delta.compare.is_some_and(|unique| unique != object.version()) => {
                         sum = Sum::OtherVersion;
                         return Action::Keep;
@@ -112,7 +117,8 @@ impl<D: Device + Clone> Executor<D> {
         let reply = match (outcome, sum) {
             (Outcome::Stored { version }, Sum::Is(number)) => {
                 counters.deltas(delta.up, !turn.vivified);
-                if !delta.quiet {
+                // memcached hides success, but not that of making the number.
+                if !delta.quiet || turn.vivified {
                     meta_sum(&delta, number, version, &turn, || now, output);
                 }
                 return;

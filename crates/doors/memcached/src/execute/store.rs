@@ -168,7 +168,11 @@ fn decide<B: pumice_device::Buffer>(
     expiry: u32,
     max_bytes: usize,
 ) -> Result<Action, Verdict> {
-    let mut stale = false;
+    let mut meta = Meta {
+        flags: store.flags,
+        expiry,
+        marks: 0,
+    };
     // What the mode asks for comes first: add with C fails as add does.
     match (store.mode, store.compare, object) {
         (Mode::Set | Mode::Replace, Some(_), None) => return Err(Verdict::NotFound),
@@ -176,19 +180,16 @@ fn decide<B: pumice_device::Buffer>(
         // As memcached has it, 0 compares nothing here.
         (Mode::Append | Mode::Prepend, Some(0), _) => {}
         (mode, Some(unique), Some(object)) if unique != object.version() => {
-            stale =
-                store.invalidate && matches!(mode, Mode::Set | Mode::Replace) && unique < object.version();
-            if !stale {
+            let older = matches!(mode, Mode::Set | Mode::Replace) && (1..object.version()).contains(&unique);
+            if !(older && store.invalidate) {
                 return Err(Verdict::Exists);
             }
+            // It takes the value, but does not count as fetched anew.
+            meta.expiry = object.expiry();
+            meta.marks = marks::STALE | object.marks() & marks::WON;
         }
         _ => {}
     }
-    let meta = Meta {
-        flags: store.flags,
-        expiry,
-        marks: if stale { marks::STALE } else { 0 },
-    };
     let replaced = Ok(Action::Store {
         value: store.value.to_vec(),
         meta,
