@@ -176,6 +176,11 @@ fn h_says_whether_an_object_was_hit_before() {
         &[
             ("set a 0 0 1\r\n5\r\n", "STORED\r\n"),
             ("mg a u h\r\nmg a u h\r\n", "HD h0\r\nHD h0\r\n"),
+            (
+                "md a I\r\nmg a h\r\nmg a h\r\n",
+                "HD\r\nHD h0 X W\r\nHD h1 Z X\r\n",
+            ),
+            ("set a 0 0 1\r\n5\r\n", "STORED\r\n"),
             ("mg a h\r\nmg a h\r\n", "HD h0\r\nHD h1\r\n"),
             ("set a 0 0 1\r\n5\r\n", "STORED\r\n"),
             ("touch a 100\r\n", "TOUCHED\r\n"),

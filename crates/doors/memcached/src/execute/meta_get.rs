@@ -10,9 +10,20 @@ use crate::parse::MetaGet;
 use pumice::{Action, Meta, Object, Outcome};
 use pumice_device::{Buffer, Device};
 
-/// An mg that has to change the cache, with what it asked.
+/// An mg that has to change the cache.
 #[derive(Clone, Copy)]
-pub(crate) struct MetaChange<'a>(pub(super) MetaGet<'a>);
+pub(crate) struct MetaChange<'a> {
+    get: MetaGet<'a>,
+    /// Whether the object was hit before, where it was looked up already: that counts as a hit itself.
+    was_used: Option<bool>,
+}
+
+impl<'a> MetaChange<'a> {
+    /// One that nothing was looked up for.
+    pub(super) fn new(get: MetaGet<'a>) -> Self {
+        Self { get, was_used: None }
+    }
+}
 
 /// What an mg does to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,13 +97,16 @@ impl<D: Device + Clone> Executor<D> {
             return None;
         }
         let turn = Turn::of(get, object.map(Object::meta), self.now_secs())?;
-        turn.changes().then_some(MetaChange(*get))
+        turn.changes().then_some(MetaChange {
+            get: *get,
+            was_used: object.map(|object| object.marks() & Meta::USED != 0),
+        })
     }
 
     /// Answers an mg that changes the cache, unless others have made that needless.
     pub(crate) async fn meta_get_changing(
         &self,
-        MetaChange(get): MetaChange<'_>,
+        MetaChange { get, was_used }: MetaChange<'_>,
         budget: Budget,
         output: &mut Output<D::Buf>,
     ) -> Operation {
@@ -146,7 +160,10 @@ impl<D: Device + Clone> Executor<D> {
             version,
             flags: turn.before.flags,
             expiry: turn.before.expiry,
-            marks: turn.before.marks,
+            marks: match was_used {
+                Some(false) => turn.before.marks & !Meta::USED,
+                _ => turn.before.marks,
+            },
             len: object.map_or(0, Object::value_len),
         };
         head(&get, &found, Some(&turn), || now, output);

@@ -224,7 +224,7 @@ impl<D: Device + Clone> Executor<D> {
                 Operation::Touch
             }
             Command::MetaGet(get) => {
-                self.meta_get_changing(MetaChange(get), Budget::Reads, output)
+                self.meta_get_changing(MetaChange::new(get), Budget::Reads, output)
                     .await
             }
             _ => Operation::Other,
