@@ -75,6 +75,16 @@ KNOWN = [
     (b"stats detail off\r\n", b"OK\r\n", b"ERROR\r\n"),
 ]
 
+# What must be the same, in memory that memcached has not used yet: see "known" at the numbers of the generator.
+MAX = b"18446744073709551615"
+FRESH = [
+    [b"set a 0 0 20\r\n%s\r\n" % MAX, b"incr a 1\r\n", b"get a\r\n", b"incr a %s\r\n" % MAX, b"incr a 2\r\n", b"get a\r\n"],
+    [b"set b 0 0 20\r\n%s\r\n" % MAX, b"decr b 1\r\n", b"decr b %s\r\n" % MAX, b"decr b 5\r\n", b"get b\r\n"],
+    [b"ma c N0 J%s v\r\n" % MAX, b"ma c v\r\n", b"ma c MD D3 v\r\n", b"ma c D%s v\r\n" % MAX, b"get c\r\n"],
+    [b"set d 0 0 20\r\n18446744073709551616\r\n", b"incr d 1\r\n", b"incr d 18446744073709551616\r\n", b"ma d\r\n"],
+    [b"get %s\r\n" % b" ".join([b"k"] * 3000), b"set e 0 0 1\r\nx\r\n", b"get%s\r\n" % (b" e" * 2000)],
+]
+
 # What time does: commands, and others after a pause.
 PAUSE_SECONDS = 3.2
 TIMED = [
@@ -123,7 +133,8 @@ class Side:
             text = command.text
             if command.cas_shift is not None:
                 known = None if command.key in renewed else self.cas.get(command.key)
-                unique = 1 if known is None else known + command.cas_shift
+                # 1 is older than all, and nobody's any more.
+                unique = 1 if known is None or command.cas_shift < 0 else known + (command.cas_shift << 40)
                 text = text.replace(b"@C@", b"%d" % unique)
             if command.may_renew(stale_keys):
                 renewed.add(command.key)
@@ -329,6 +340,13 @@ def known_differences(theirs, ours):
             expect_equal(seen, reply, f"what {side.name} answers to {text[:80]!r}")
 
 
+def fresh_memory(theirs, ours):
+    for script in FRESH:
+        answers = [ask(side, script) for side in (theirs, ours)]
+        for text, expected, answer in zip(script, *answers, strict=True):
+            expect_equal(answer, expected, f"the answer to {text[:80]!r} in {script!r}")
+
+
 def what_time_does(theirs, ours):
     for before, after in TIMED:
         seen = []
@@ -385,6 +403,7 @@ def test():
 
 
 def compare(theirs, ours, options):
+    fresh_memory(theirs, ours)
     comparison = Comparison(theirs, ours)
     started, done, found = time.monotonic(), 0, 0
     number = 0

@@ -121,7 +121,8 @@ impl<D: Device + Clone> Executor<D> {
             .change_within(budget, key, get.value, |object| {
                 let turn = Turn::of(&get, object.map(Object::meta), now);
                 seen = turn.map(|turn| (turn, object.cloned()));
-                let Some(turn) = turn.filter(Turn::changes) else {
+                // What is to leave no trace is written anew in any case: that undoes the hit that looking was.
+                let Some(turn) = turn.filter(|turn| turn.changes() || get.aside) else {
                     return Action::Keep;
                 };
                 let meta = match get.aside {
