@@ -208,8 +208,8 @@ class Side:
             return b"ME\r\n"
         if name == b"version":
             return re.sub(rb"^VERSION \S+", b"VERSION", reply)
-        if name == b"stats" and reply.startswith(b"STAT"):
-            return b"<stats>" if reply.endswith(b"\r\nEND\r\n") else reply
+        if name == b"stats":
+            return re.sub(rb"^(STAT [^\r]*\r\n)*END\r\n", b"<stats>", reply)
         return reply
 
     def guessed(self, key):
