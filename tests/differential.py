@@ -12,6 +12,8 @@ cut down to the shortest that still has one, and printed.
 
 import argparse
 import collections
+import getpass
+import os
 import random
 import re
 import socket
@@ -361,23 +363,21 @@ def what_time_does(theirs, ours):
 
 
 def start_memcached(directory):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = ["memcached", "-u", "nobody", "-l", "127.0.0.1", "-p", str(port), "-U", "0", "-m", "1024", "-t", "2"]
+    """memcached on a port that the system chooses; it writes it into a file."""
+    path = f"{directory}/memcached.port"
+    command = ["memcached", "-u", getpass.getuser(), "-l", "127.0.0.1", "-p", "-1", "-U", "0", "-m", "1024", "-t", "2"]
     # Its thread that sorts items by use holds one at times, and a number that is held is not changed in place.
     command += ["-o", "no_lru_maintainer,no_lru_crawler"]
-    log = open(f"{directory}/memcached.log", "wb")
-    process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+    environment = os.environ | {"MEMCACHED_PORT_FILENAME": path}
+    with open(f"{directory}/memcached.log", "wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment)
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port)).close()
-            return process, ("127.0.0.1", port)
-        except OSError:
-            expect(process.poll() is None, "memcached to run", f"status {process.returncode}")
-            expect(time.monotonic() < deadline, "memcached to listen", "nothing")
-            time.sleep(0.01)
+    while not os.path.exists(path):
+        expect(process.poll() is None, "memcached to run", f"status {process.returncode}, see memcached.log")
+        expect(time.monotonic() < deadline, "memcached to listen", "nothing")
+        time.sleep(0.01)
+    with open(path, encoding="ascii") as file:
+        return process, ("127.0.0.1", int(re.search(r"TCP INET: (\d+)", file.read())[1]))
 
 
 def test():
