@@ -372,7 +372,7 @@ def start_memcached(directory):
     with open(f"{directory}/memcached.log", "wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment)
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while not os.path.exists(path):
+    while not (os.path.exists(path) and os.path.getsize(path)):
         expect(process.poll() is None, "memcached to run", f"status {process.returncode}, see memcached.log")
         expect(time.monotonic() < deadline, "memcached to listen", "nothing")
         time.sleep(0.01)
@@ -411,6 +411,7 @@ def compare(theirs, ours, options):
         segment = Generator(f"{options.seed}-{number}").segment(SEGMENT_COMMANDS)
         difference = comparison.run(segment)
         if difference:
+            print(f"difference at {segment[difference[0]]!r}", flush=True)
             shortest, difference = comparison.shrink(segment, difference)
             print(f"difference in segment {number}, cut down to {len(shortest)} commands:")
             for at, command in enumerate(shortest):

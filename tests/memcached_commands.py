@@ -152,6 +152,9 @@ class Generator:
         flags = self.pick([b"0", b"5", b"4294967295"], [b"x", b"-1", b"+3", b"007", b"", b"1x"], 0.02)
         exptime = self.pick(EXPTIMES, ODD_EXPTIMES, 0.03)
         data, last = self.data(value)
+        if name == b"cas":
+            # One missing would make a length of the unique.
+            flags, exptime, length = flags or b"0", exptime or b"0", length or b"0"
         arguments = b"%s %s %s %s" % (key, flags, exptime, length)
         shift = None
         if alone:
