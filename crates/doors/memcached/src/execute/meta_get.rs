@@ -178,7 +178,7 @@ impl<D: Device + Clone> Executor<D> {
     }
 }
 
-/// The line of a hit. `turn` is what the command did to the object, if anything.
+/// The line of a hit that changes nothing.
 pub(super) fn hit<B: Buffer>(
     get: &MetaGet<'_>,
     found: &Found,
@@ -188,6 +188,7 @@ pub(super) fn hit<B: Buffer>(
     head(get, found, None, now, output);
 }
 
+/// The line of a hit. `turn` is what the command did to the object, if anything.
 fn head<B: Buffer>(
     get: &MetaGet<'_>,
     found: &Found,
