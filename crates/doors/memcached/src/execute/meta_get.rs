@@ -57,7 +57,8 @@ impl Turn {
                 }
                 b'R' if !vivified => {
                     let least = get.recache.map_or(0, expiry_of);
-                    won |= after.expiry != 0 && after.expiry < least;
+                    // Times that have passed are all alike.
+                    won |= least > now && after.expiry != 0 && after.expiry < least;
                 }
                 _ => {}
             }
