@@ -253,7 +253,7 @@ class Comparison:
             batch.append(command)
             if command.name in (b"get", b"gets", b"gat", b"gats", b"mg", b"me"):
                 read.add(command.key)
-                read.update(command.text.split())
+                read.update(command.text.strip().split(b" "))
             if command.alone or command.last or len(batch) == BATCH_COMMANDS:
                 yield batch
                 batch, read = [], set()
@@ -317,7 +317,7 @@ def note_refusal(refused, command, reply):
     if command.name in CHANGES and (command.name in (b"add", b"cas") or reply[:2] in (b"EX", b"NS", b"NO", b"CL", b"")):
         refused.add(command.key)
     if command.name in (b"get", b"gets") and reply.startswith(b"CL"):
-        refused.update(command.text.split())
+        refused.update(command.text.strip().split(b" "))
 
 
 def ask(side, commands):
