@@ -4,6 +4,7 @@
 //! the ghosts; an item of the main queue that was hit goes round again with one hit less.
 
 use crate::cache::{Cx, Inner, ObjectCache};
+use crate::object::Meta;
 use crate::part::PartId;
 use pumice_device::Device;
 use pumice_flash::{LogKind, Record};
@@ -150,12 +151,15 @@ impl<B: Buffer> Inner<B> {
         record: &Record<B>,
         home: u64,
     ) {
-        let parts = record.parts();
+        let mut parts = record.parts();
         let hash = self.hasher.hash(&PartId::of(&parts));
         let mut shard = self.lock(hash);
         let Some(hits) = shard.dram.frequency(hash, address) else {
             return;
         };
+        if hits > 0 {
+            parts.marks |= Meta::USED;
+        }
         let on_flash = self.is_home(&shard, hash, home);
         let expired = record.header().is_expired(now);
         let stays = match queue {

@@ -326,6 +326,7 @@ pub(crate) fn head_parts<'a>(key: &'a [u8], manifest: Payload<'a>, meta: Meta) -
         version: 0,
         expiry: meta.expiry,
         flags: meta.flags,
+        marks: meta.marks,
         slice: SliceId::Head,
         key,
         value: manifest,
@@ -370,6 +371,7 @@ impl<'a> Slices<'a> {
                 // The head's expiry and flags are the object's, and can be changed alone.
                 expiry: 0,
                 flags: length,
+                marks: 0,
                 slice: SliceId::Part(u16::try_from(number).expect("checked when the slices were counted")),
                 key,
                 value: part,

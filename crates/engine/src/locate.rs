@@ -170,7 +170,10 @@ mod tests {
         }
 
         fn set(&self, key: &[u8], value: &[u8], expiry: u32) -> u64 {
-            let meta = Meta { flags: 0, expiry };
+            let meta = Meta {
+                expiry,
+                ..Meta::default()
+            };
             let set = self.cache.set(&self.cx, key, Payload::Bytes(value), meta);
             set.expect("there is room")
         }

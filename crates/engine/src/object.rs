@@ -10,6 +10,14 @@ pub struct Meta {
     pub flags: u32,
     /// Unix seconds from which on the object is gone; 0 = never.
     pub expiry: u32,
+    /// Marks that the object carries until it is replaced, for the caller to give a meaning; [`Meta::USED`] alone is the cache's.
+    pub marks: u8,
+}
+
+impl Meta {
+    /// The object was hit before. The cache sets it where it knows: from hits in the DRAM tier that it has not forgotten, and
+    /// when flash is read. It never clears it, but an object that leaves the DRAM tier comes back as its copy on flash says.
+    pub const USED: u8 = 0x80;
 }
 
 /// Which tier answered.
@@ -71,12 +79,18 @@ impl<B: Buffer> Object<B> {
         self.header().expiry
     }
 
-    /// Flags and expiry.
+    /// Flags, expiry and marks.
     pub fn meta(&self) -> Meta {
         Meta {
             flags: self.flags(),
             expiry: self.expiry(),
+            marks: self.marks(),
         }
+    }
+
+    /// See [`Meta::marks`].
+    pub fn marks(&self) -> u8 {
+        self.header().marks
     }
 
     /// Length of the value in bytes.

@@ -2,7 +2,7 @@
 
 use crate::cache::{Cx, Inner, ObjectCache, ROUNDS};
 use crate::large::LargeLookup;
-use crate::object::{Object, Tier};
+use crate::object::{Meta, Object, Tier};
 use crate::part::PartId;
 use crate::shards::Shard;
 use crate::update::Reads;
@@ -123,8 +123,17 @@ pub(crate) enum Place {
 impl<D: Device + Clone> ObjectCache<D> {
     /// Looks a key up without I/O. A hit counts for eviction.
     pub fn lookup(&self, cx: &Cx<D>, key: &[u8]) -> Lookup<D::Buf> {
+        self.look_up(cx, key, true)
+    }
+
+    /// As [`ObjectCache::lookup`], but a hit in DRAM does not count. One on flash does all the same.
+    pub fn peek(&self, cx: &Cx<D>, key: &[u8]) -> Lookup<D::Buf> {
+        self.look_up(cx, key, false)
+    }
+
+    fn look_up(&self, cx: &Cx<D>, key: &[u8], count: bool) -> Lookup<D::Buf> {
         self.flush_if_due(cx);
-        match self.inner.part(cx, &PartId::object(key), true) {
+        match self.inner.part(cx, &PartId::object(key), count) {
             Part::Hit(seen) => match seen.found() {
                 Found::Hit(object) => Lookup::Hit(object),
                 Found::Large(large) => Lookup::Large(large),
@@ -356,7 +365,8 @@ impl<D: Device + Clone> ObjectCache<D> {
         if !has_dram {
             return place;
         }
-        let parts = record.parts();
+        let mut parts = record.parts();
+        parts.marks |= Meta::USED;
         let part = PartId::of(&parts);
         if shard
             .dram
@@ -397,8 +407,9 @@ impl<B: Buffer> Inner<B> {
                 shard.dram.hit(hash, found.address);
             }
             let version = found.record.header().version;
+            let used = if found.frequency > 0 { Meta::USED } else { 0 };
             return Part::Hit(Seen {
-                record: found.record,
+                record: found.record.marked(used),
                 tier: Tier::Dram,
                 place: Place::Dram(version),
             });

@@ -22,10 +22,10 @@ pub enum Action {
     Store {
         /// The value.
         value: Vec<u8>,
-        /// Flags and expiry.
+        /// Flags, expiry and marks.
         meta: Meta,
     },
-    /// Keep the value, with other flags and another expiry. Nothing where there was no object.
+    /// Keep the value, with other flags, marks and another expiry. Nothing where there was no object.
     SetMeta(Meta),
     /// Delete the object. Nothing where there was none.
     Delete,
@@ -147,6 +147,7 @@ impl<D: Device + Clone> ObjectCache<D> {
                 version: 0,
                 expiry: meta.expiry,
                 flags: meta.flags,
+                marks: meta.marks,
                 slice: SliceId::Whole,
                 key,
                 value: payload,

@@ -43,6 +43,7 @@ impl<D: Device + Clone> ObjectCache<D> {
             version: 0,
             expiry: meta.expiry,
             flags: meta.flags,
+            marks: meta.marks,
             slice: SliceId::Whole,
             key,
             value,
@@ -258,11 +259,12 @@ impl<B: Buffer> Inner<B> {
         self.append_locked(cx, shard, hash, parts, rank)
     }
 
-    /// A record's parts with another expiry and other flags.
+    /// A record's parts with another expiry, other flags and marks.
     pub(crate) fn with_meta<'a>(record: &'a Record<B>, meta: Meta) -> RecordParts<'a> {
         RecordParts {
             expiry: meta.expiry,
             flags: meta.flags,
+            marks: meta.marks,
             ..record.parts()
         }
     }

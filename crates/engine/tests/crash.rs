@@ -4,7 +4,8 @@
 mod common;
 
 use common::{
-    Entry, Model, Random, Rig, Weights, cascade, cascade_layouts, check_get, key, ripq, sipq, step,
+    Entry, Model, Random, Rig, Weights, cascade, cascade_layouts, check_get, given_meta, key, ripq, sipq,
+    step,
 };
 use pumice::{CacheOptions, FlashWrite, HashLimit, Layout, Tier};
 use pumice_device::{CrashPoint, FaultPlan, FaultyDevice, FaultyMedium};
@@ -163,7 +164,7 @@ fn reconcile(rig: &Rig<FaultyDevice>, model: &mut Model, what: &str) -> u64 {
                 served += 1;
                 let got = Entry {
                     value: object.to_vec(),
-                    meta: object.meta(),
+                    meta: given_meta(&object),
                 };
                 let known = Some(&got) == newest.as_ref() || Some(&got) == older.as_ref();
                 assert!(

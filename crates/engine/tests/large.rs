@@ -91,7 +91,11 @@ fn an_update_reads_no_more_than_it_is_allowed_to() {
         Outcome::NeedsMemory { bytes }
     );
     assert_eq!(update(true, bytes, Action::Keep), Outcome::Kept);
-    let meta = Meta { flags: 5, expiry: 0 };
+    let meta = Meta {
+        flags: 5,
+        expiry: 0,
+        marks: 3,
+    };
     assert!(matches!(
         update(false, 1000, Action::SetMeta(meta)),
         Outcome::Stored { .. }

@@ -43,6 +43,13 @@ impl<'a> Fields<'a> {
         Some(head)
     }
 
+    /// The next byte.
+    pub fn u8(&mut self) -> Option<u8> {
+        let (byte, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(*byte)
+    }
+
     /// The next field of 16 bits.
     pub fn u16(&mut self) -> Option<u16> {
         self.array().map(u16::from_le_bytes)

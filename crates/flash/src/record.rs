@@ -45,6 +45,8 @@ pub struct RecordParts<'a> {
     pub expiry: u32,
     /// The client's flags; of a slice, how long the whole value is, in KiB.
     pub flags: u32,
+    /// What else is said of the object; means nothing here.
+    pub marks: u8,
     /// Which part of the object.
     pub slice: SliceId,
     /// The full key.
@@ -70,7 +72,8 @@ impl<'a> RecordParts<'a> {
             expiry: self.expiry,
             flags: self.flags,
             value_len: u32::try_from(self.value.len()).expect("values are at most a slice long"),
-            key_len: u16::try_from(self.key.len()).expect("keys are short"),
+            key_len: u8::try_from(self.key.len()).expect("keys are short"),
+            marks: self.marks,
             slice: self.slice,
         }
     }
@@ -95,7 +98,8 @@ pub fn payload_checksum(value: Payload<'_>) -> u32 {
 /// |     20 |    4 | `expiry`    | Unix seconds, 0 = never                                                |
 /// |     24 |    4 | `flags`     | the client's; of a slice, KiB of the whole value, rounded up           |
 /// |     28 |    4 | `value_len` | bytes                                                                  |
-/// |     32 |    2 | `key_len`   | bytes                                                                  |
+/// |     32 |    1 | `key_len`   | bytes                                                                  |
+/// |     33 |    1 | `marks`     | what else is said of the object; means nothing here                    |
 /// |     34 |    2 | `slice`     | 0 whole, 65535 head, else slice number + 1                             |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordHeader {
@@ -112,7 +116,9 @@ pub struct RecordHeader {
     /// Bytes of the value.
     pub value_len: u32,
     /// Bytes of the key.
-    pub key_len: u16,
+    pub key_len: u8,
+    /// What else is said of the object.
+    pub marks: u8,
     /// Which part of the object.
     pub slice: SliceId,
 }
@@ -143,7 +149,8 @@ impl RecordHeader {
         out[20..24].copy_from_slice(&self.expiry.to_le_bytes());
         out[24..28].copy_from_slice(&self.flags.to_le_bytes());
         out[28..32].copy_from_slice(&self.value_len.to_le_bytes());
-        out[32..34].copy_from_slice(&self.key_len.to_le_bytes());
+        out[32] = self.key_len;
+        out[33] = self.marks;
         out[34..36].copy_from_slice(&self.slice.encode().to_le_bytes());
         out
     }
@@ -158,7 +165,8 @@ impl RecordHeader {
             expiry: fields.u32()?,
             flags: fields.u32()?,
             value_len: fields.u32()?,
-            key_len: fields.u16()?,
+            key_len: fields.u8()?,
+            marks: fields.u8()?,
             slice: SliceId::decode(fields.u16()?),
         })
     }
@@ -256,6 +264,12 @@ impl<B: Buffer> Record<B> {
         &self.header
     }
 
+    /// The same record with these marks too, as far as this value tells; what it was read from stays as it is.
+    pub fn marked(mut self, marks: u8) -> Self {
+        self.header.marks |= marks;
+        self
+    }
+
     /// The full key.
     pub fn key(&self) -> &[u8] {
         self.buffer
@@ -279,6 +293,7 @@ impl<B: Buffer> Record<B> {
             version: self.header.version,
             expiry: self.header.expiry,
             flags: self.header.flags,
+            marks: self.header.marks,
             slice: self.header.slice,
             key: self.key(),
             value: self.value(),

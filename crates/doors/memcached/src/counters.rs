@@ -89,6 +89,33 @@ counters! {
     slow_peers_closed,
 }
 
+impl Counters {
+    /// Counts a key that was asked for, and touched perhaps.
+    pub(crate) fn gets(&self, hit: bool, touched: bool) {
+        match hit {
+            true => self.get_hits.add(1),
+            false => self.get_misses.add(1),
+        }
+        if touched {
+            self.cmd_touch.add(1);
+            match hit {
+                true => self.touch_hits.add(1),
+                false => self.touch_misses.add(1),
+            }
+        }
+    }
+
+    /// Counts a number that was to be changed.
+    pub(crate) fn deltas(&self, up: bool, hit: bool) {
+        match (up, hit) {
+            (true, true) => self.incr_hits.add(1),
+            (true, false) => self.incr_misses.add(1),
+            (false, true) => self.decr_hits.add(1),
+            (false, false) => self.decr_misses.add(1),
+        }
+    }
+}
+
 /// What latency is measured for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {

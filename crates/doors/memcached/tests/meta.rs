@@ -73,6 +73,166 @@ fn ms_and_md_compare_versions() {
 }
 
 #[test]
+fn one_client_wins_what_is_stale_missing_or_about_to_expire() {
+    let server = Server::start(config());
+    script(
+        &server,
+        &[
+            // Missing.
+            ("mg a N30 v t k O1 f s h\r\n", "VA 0 t30 ka O1 f0 s0 h0 W\r\n\r\n"),
+            ("mg a N30 v\r\n", "VA 0 Z\r\n\r\n"),
+            ("get a\r\n", "VALUE a 0 0\r\n\r\nEND\r\n"),
+            ("add a 0 0 1\r\nx\r\n", "NOT_STORED\r\n"),
+            ("set a 0 100 1\r\nx\r\n", "STORED\r\n"),
+            ("mg a N30 v t\r\n", "VA 1 t100\r\nx\r\n"),
+            // About to expire; the flags count in their order.
+            ("mg a R30 t\r\n", "HD t100\r\n"),
+            ("mg a R200 t\r\n", "HD t100 W\r\n"),
+            ("mg a R200 t T50 q\r\n", "HD t100 Z\r\n"),
+            ("set a 0 100 1\r\nx\r\n", "STORED\r\n"),
+            ("mg a R60 T50 t\r\n", "HD t50\r\n"),
+            ("mg a T40 R45 t\r\n", "HD t40 W\r\n"),
+            ("set a 0 0 1\r\nx\r\n", "STORED\r\n"),
+            ("mg a R200\r\n", "HD\r\n"),
+            // Stale.
+            ("md a I T30\r\n", "HD\r\n"),
+            ("mg a v t\r\n", "VA 1 t30 X W\r\nx\r\n"),
+            ("mg a v\r\n", "VA 1 Z X\r\nx\r\n"),
+            ("md a I q\r\n", ""),
+            ("gat 60 a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n"),
+            ("mg a v\r\nmg a v\r\n", "VA 1 X W\r\nx\r\nVA 1 Z X\r\nx\r\n"),
+            ("append a 0 0 1\r\ny\r\n", "STORED\r\n"),
+            ("mg a v\r\n", "VA 2\r\nxy\r\n"),
+            ("md none I\r\n", "NF\r\n"),
+        ],
+    );
+    server.stop();
+}
+
+#[test]
+fn ms_with_an_older_unique_may_store_what_is_stale() {
+    let server = Server::start(config());
+    let mut client = server.client();
+    let old = client.ask("ms a 1 c T100\r\nx\r\n", "HD c#\r\n")[0];
+    let new = client.ask("ms a 1 c T100\r\ny\r\n", "HD c#\r\n")[0];
+    client.ask(format!("ms a 1 C{} I\r\nz\r\n", new + 1), "EX\r\n");
+    client.ask("ms a 1 C0 I\r\nz\r\n", "EX\r\n");
+    client.ask(format!("ms a 1 C{old} I MA\r\nz\r\n"), "EX\r\n");
+    client.ask("mg a v\r\n", "VA 1\r\ny\r\n");
+    client.ask(format!("ms a 1 C{old} I\r\nz\r\n"), "HD\r\n");
+    let unique = client.ask("mg a v t c\r\n", "VA 1 t100 c# X W\r\nz\r\n")[0];
+    client.ask(format!("ms a 1 C{unique} I\r\nw\r\n"), "HD\r\n");
+    client.ask("mg a v\r\n", "VA 1\r\nw\r\n");
+    client.ask("ms none 1 C1 I\r\nw\r\n", "NF\r\n");
+    client.ask("ms none 1 C1 MR\r\nw\r\n", "NF\r\n");
+    server.stop();
+}
+
+#[test]
+fn ma_adds_and_subtracts() {
+    let server = Server::start(config());
+    script(
+        &server,
+        &[
+            ("ma a\r\n", "NF\r\n"),
+            ("ma a q k O1\r\n", "NF ka O1\r\n"),
+            ("ma a N30 J13 t v q\r\n", "VA 2 t30\r\n13\r\n"),
+            ("ma a v D7\r\n", "VA 2\r\n20\r\n"),
+            ("ma a MD v D15 T60 t\r\n", "VA 1 t60\r\n5\r\n"),
+            ("get a\r\n", "VALUE a 0 2\r\n5 \r\nEND\r\n"),
+            ("ma a M- D99 v\r\n", "VA 1\r\n0\r\n"),
+            (
+                "ma a MI D18446744073709551615 v\r\n",
+                "VA 20\r\n18446744073709551615\r\n",
+            ),
+            ("ma a M+ v t\r\n", "VA 1 t60\r\n0\r\n"),
+            ("ma a q v\r\n", ""),
+            ("ma a C1 k O1\r\n", "EX ka O1\r\n"),
+            ("ma a C0\r\n", "HD\r\n"),
+            ("ma YQ== b k v\r\n", "VA 1 kYQ== b\r\n3\r\n"),
+            ("set a 0 0 1\r\nx\r\n", "STORED\r\n"),
+            (
+                "ma a q\r\n",
+                "CLIENT_ERROR cannot increment or decrement non-numeric value\r\n",
+            ),
+            ("ma a MX\r\n", "CLIENT_ERROR invalid mode for ma M token\r\n"),
+            ("ma a Dx\r\n", "CLIENT_ERROR invalid or duplicate flag\r\n"),
+            ("ma\r\n", "ERROR\r\n"),
+        ],
+    );
+    let mut client = server.client();
+    let unique = client.ask("ms n 1 c\r\n1\r\n", "HD c#\r\n")[0];
+    let next = client.ask(format!("ma n C{unique} c\r\n"), "HD c#\r\n")[0];
+    assert!(next > unique);
+    client.ask(format!("ma n C{unique}\r\n"), "EX\r\n");
+    server.stop();
+}
+
+#[test]
+fn h_says_whether_an_object_was_hit_before() {
+    let server = Server::start(config());
+    script(
+        &server,
+        &[
+            ("set a 0 0 1\r\n5\r\n", "STORED\r\n"),
+            ("mg a u h\r\nmg a u h\r\n", "HD h0\r\nHD h0\r\n"),
+            (
+                "md a I\r\nmg a h\r\nmg a h\r\n",
+                "HD\r\nHD h0 X W\r\nHD h1 Z X\r\n",
+            ),
+            ("set a 0 0 1\r\n5\r\n", "STORED\r\n"),
+            ("mg a h\r\nmg a h\r\n", "HD h0\r\nHD h1\r\n"),
+            ("set a 0 0 1\r\n5\r\n", "STORED\r\n"),
+            ("touch a 100\r\n", "TOUCHED\r\n"),
+            ("mg a u h\r\n", "HD h1\r\n"),
+            ("incr a 1\r\n", "6\r\n"),
+            ("mg a u h\r\n", "HD h1\r\n"),
+            ("incr a 5\r\n", "11\r\n"),
+            ("mg a u h\r\n", "HD h0\r\n"),
+        ],
+    );
+    server.stop();
+}
+
+#[test]
+fn marks_go_to_flash_and_runs_of_reads_from_there_keep_their_order() {
+    let small = CacheOptions {
+        flash_write: FlashWrite::Insertion,
+        dram_bytes: 0,
+        block_bytes: Some(64 << 10),
+        buffers_max: 16,
+        ..CacheOptions::default()
+    };
+    let server = Server::start_with(config(), small);
+    let mut client = server.client();
+    for key in ["a", "b"] {
+        client.ask(format!("set {key} 5 100 3\r\nabc\r\n"), "STORED\r\n");
+        client.ask(format!("md {key} I\r\n"), "HD\r\n");
+    }
+    client.ask("mg b\r\n", "HD X W\r\n");
+    let value = "x".repeat(10_000);
+    for number in 0..50 {
+        client.ask(format!("set f{number} 0 0 10000\r\n{value}\r\n"), "STORED\r\n");
+    }
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while !{
+        client.send("me a\r\nme b\r\n");
+        (0..2).all(|_| client.line().contains("written=yes"))
+    } {
+        client.send("mn\r\n");
+        while client.line() != "MN" {}
+        assert!(std::time::Instant::now() < deadline, "a and b stay in buffers");
+    }
+    // What the first N makes, the reads behind it find, though all of them were looked up before.
+    client.ask(
+        "mg b v\r\nmg new N60 v\r\nmg a v t\r\nget new\r\nmg new N60\r\nmg a v R1000 f\r\nmg b\r\n",
+        "VA 3 Z X\r\nabc\r\nVA 0 W\r\n\r\nVA 3 t100 X W\r\nabc\r\nVALUE new 0 0\r\n\r\nEND\r\nHD Z\r\n\
+         VA 3 f5 Z X\r\nabc\r\nHD Z X\r\n",
+    );
+    server.stop();
+}
+
+#[test]
 fn md_deletes() {
     let server = Server::start(config());
     script(

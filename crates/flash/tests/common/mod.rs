@@ -284,6 +284,7 @@ impl Rig {
             version,
             expiry: 0,
             flags: 0,
+            marks: 0,
             slice: SliceId::Whole,
             key: &name,
             value: payload,

@@ -1,6 +1,6 @@
 //! Reads: what a run of them asks for, and what hits and misses answer.
 
-use super::{Executor, Output};
+use super::{Executor, Output, marks, meta_get};
 use crate::counters::Operation;
 use crate::parse::{Command, Get, KeyScratch, Keys, Limits, MetaGet, Parsed, parse};
 use crate::server::Share;
@@ -19,6 +19,11 @@ pub(crate) enum Ask<'a> {
 }
 
 impl<'a> Ask<'a> {
+    /// Whether it is not to count as an access.
+    pub(crate) fn is_aside(&self) -> bool {
+        matches!(self, Ask::Meta(get) if get.aside)
+    }
+
     /// The key; `scratch` holds it where it has to be decoded.
     pub(crate) fn key<'s>(&self, scratch: &'s mut KeyScratch) -> Option<&'s [u8]>
     where
@@ -32,8 +37,8 @@ impl<'a> Ask<'a> {
     }
 }
 
-/// A run of reads: consecutive get, gets, mg and mn commands as steps, in order. Nothing between them changes the
-/// cache, so they may be looked up in any order.
+/// A run of reads: consecutive get, gets, mg and mn commands as steps, in order. They may be looked up in any order, but
+/// for what an mg changes.
 pub(crate) struct Asks<'a> {
     keys: Option<(Keys<'a>, bool)>,
     single: Option<Ask<'a>>,
@@ -111,6 +116,7 @@ pub(super) struct Found {
     pub(super) version: u64,
     pub(super) flags: u32,
     pub(super) expiry: u32,
+    pub(super) marks: u8,
     pub(super) len: usize,
 }
 
@@ -120,6 +126,7 @@ impl Found {
             version: object.version(),
             flags: object.flags(),
             expiry: object.expiry(),
+            marks: object.marks(),
             len: object.value_len(),
         }
     }
@@ -146,7 +153,7 @@ impl<D: Device + Clone> Executor<D> {
         let Some(object) = object else {
             counters.get_misses.add(1);
             if let Ask::Meta(get) = ask {
-                meta_miss(get, output);
+                meta_get::miss(get, output);
             }
             return Operation::GetMiss;
         };
@@ -169,7 +176,7 @@ impl<D: Device + Clone> Executor<D> {
                 output.text("\r\n");
             }
             Ask::Meta(get) => {
-                meta_head(get, &found, || self.now_secs(), output);
+                meta_get::hit(get, &found, || self.now_secs(), output);
                 if get.value {
                     output.value(object, share);
                     output.text("\r\n");
@@ -199,47 +206,25 @@ impl<D: Device + Clone> Executor<D> {
         true
     }
 
-    /// mg with T.
-    pub(super) async fn meta_get_and_touch(&self, get: MetaGet<'_>, output: &mut Output<D::Buf>) {
-        self.counters().cmd_meta.add(1);
-        let expiry = self.expiry(get.touch.unwrap_or(crate::parse::Exptime(0)));
-        let mut scratch = super::scratch();
-        let key = get.key.bytes(&mut scratch);
-        match self.touched(key, expiry, get.value).await {
-            Touched::Found(found, object, share) => {
-                meta_head(&get, &found, || self.now_secs(), output);
-                if get.value {
-                    output.value(object, Some(share));
-                    output.text("\r\n");
-                }
-            }
-            Touched::Missing => meta_miss(&get, output),
-            Touched::Refused(reply) => output.text(reply),
-        }
-    }
-
     /// Gives the object under `key` a new expiry, and returns it as it is then.
     async fn touched(&self, key: &[u8], expiry: u32, with_value: bool) -> Touched<D::Buf> {
-        let counters = self.counters();
-        counters.cmd_get.add(1);
-        counters.cmd_touch.add(1);
+        self.counters().cmd_get.add(1);
         let mut result = None;
         let (outcome, share) = self
             .change(key, with_value, |object| {
                 result = object.cloned();
                 match object {
-                    Some(object) => Action::SetMeta(Meta {
-                        flags: object.flags(),
+                    Some(object) => Action::SetMeta(marks::used(Meta {
                         expiry,
-                    }),
+                        ..object.meta()
+                    })),
                     None => Action::Keep,
                 }
             })
             .await;
         match (outcome, result) {
             (Outcome::Stored { version }, Some(object)) => {
-                counters.get_hits.add(1);
-                counters.touch_hits.add(1);
+                self.counters().gets(true, true);
                 let found = Found {
                     version,
                     expiry,
@@ -250,8 +235,7 @@ impl<D: Device + Clone> Executor<D> {
             (Outcome::Rejected(_), _) => Touched::Refused(super::NO_MEMORY),
             (Outcome::Busy, _) => Touched::Refused(super::BUSY),
             _ => {
-                counters.get_misses.add(1);
-                counters.touch_misses.add(1);
+                self.counters().gets(false, true);
                 Touched::Missing
             }
         }
@@ -276,54 +260,6 @@ fn classic_head<B: pumice_device::Buffer>(key: &[u8], found: &Found, with_cas: b
     if with_cas {
         output.text(" ");
         output.number(found.version);
-    }
-    output.text("\r\n");
-}
-
-fn meta_head<B: pumice_device::Buffer>(
-    get: &MetaGet<'_>,
-    found: &Found,
-    now: impl Fn() -> u32,
-    output: &mut Output<B>,
-) {
-    if get.value {
-        output.text("VA ");
-        output.number(found.len as u64);
-    } else {
-        output.text("HD");
-    }
-    for (letter, argument) in get.flags.iter() {
-        match letter {
-            b's' => {
-                output.text(" s");
-                output.number(found.len as u64);
-            }
-            b't' if found.expiry == 0 => output.text(" t-1"),
-            b't' => {
-                output.text(" t");
-                output.number(u64::from(found.expiry.saturating_sub(now())));
-            }
-            b'c' => {
-                output.text(" c");
-                output.number(found.version);
-            }
-            b'f' => {
-                output.text(" f");
-                output.number(u64::from(found.flags));
-            }
-            _ => super::echo(output, letter, argument, &get.key),
-        }
-    }
-    output.text("\r\n");
-}
-
-fn meta_miss<B: pumice_device::Buffer>(get: &MetaGet<'_>, output: &mut Output<B>) {
-    if get.quiet {
-        return;
-    }
-    output.text("EN");
-    for (letter, argument) in get.flags.iter() {
-        super::echo(output, letter, argument, &get.key);
     }
     output.text("\r\n");
 }

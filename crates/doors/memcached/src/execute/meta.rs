@@ -1,8 +1,9 @@
-//! md and me. (mg is with the reads, ms with the storage commands.)
+//! md, ma and me. (ms is with the storage commands.)
 
-use super::{Executor, Output};
-use crate::parse::{MetaDebug, MetaDelete};
-use pumice::{Action, Located, Outcome};
+use super::modify::{Added, Sum};
+use super::{Executor, Output, exptime, marks};
+use crate::parse::{MetaDebug, MetaDelete, MetaDelta};
+use pumice::{Action, Located, Meta, Outcome};
 use pumice_device::{Buffer, Device};
 
 impl<D: Device + Clone> Executor<D> {
@@ -17,10 +18,19 @@ impl<D: Device + Clone> Executor<D> {
                     return Action::Delete;
                 };
                 other_version = delete.compare.is_some_and(|unique| unique != object.version());
-                match other_version {
-                    true => Action::Keep,
-                    false => Action::Delete,
+                if other_version {
+                    return Action::Keep;
                 }
+                if !delete.invalidate {
+                    return Action::Delete;
+                }
+                let meta = object.meta();
+                Action::SetMeta(Meta {
+                    expiry: delete.touch.map_or(meta.expiry, |exptime| self.expiry(exptime)),
+                    // The next client wins.
+                    marks: meta.marks & !marks::WON | marks::STALE,
+                    ..meta
+                })
             })
             .await;
         let counters = self.counters();
@@ -30,8 +40,13 @@ impl<D: Device + Clone> Executor<D> {
                 counters.delete_hits.add(1);
                 "HD"
             }
+            Outcome::Stored { .. } => "HD",
             Outcome::Busy => {
                 output.text(super::BUSY);
+                return;
+            }
+            Outcome::Rejected(_) => {
+                output.text(super::NO_MEMORY);
                 return;
             }
             _ if other_version => "EX",
@@ -50,6 +65,89 @@ impl<D: Device + Clone> Executor<D> {
         }
         output.text("\r\n");
     }
+
+    pub(super) async fn meta_delta(&self, delta: MetaDelta<'_>, output: &mut Output<D::Buf>) {
+        let now = self.now_secs();
+        let mut scratch = super::scratch();
+        let key = delta.key.bytes(&mut scratch);
+        let mut sum = Sum::NotFound;
+        let mut turn = Expiries::default();
+        let (outcome, _share) = self
+            .change(key, true, |object| {
+                turn = Expiries::of(&delta, object.map(|object| object.expiry()), now);
+                let added = match object {
+                    None if delta.vivify.is_some() => Added {
+                        number: delta.initial,
+                        value: delta.initial.to_string().into_bytes(),
+                        meta: Meta::default(),
+                    },
+                    None => {
+                        sum = Sum::NotFound;
+                        return Action::Keep;
+                    }
+                    // As memcached has it, this comes before the comparison.
+                    Some(object) if object.value_len() == 0 => {
+                        sum = Sum::NotNumeric;
+                        return Action::Keep;
+                    }
+                    Some(object) if delta.compare.is_some_and(|unique| unique != object.version()) => {
+                        sum = Sum::OtherVersion;
+                        return Action::Keep;
+                    }
+                    Some(object) => match Added::to(object, delta.by, delta.up) {
+                        Some(added) => added,
+                        None => {
+                            sum = Sum::NotNumeric;
+                            return Action::Keep;
+                        }
+                    },
+                };
+                sum = Sum::Is(added.number);
+                Action::Store {
+                    value: added.value,
+                    meta: Meta {
+                        expiry: turn.after,
+                        ..added.meta
+                    },
+                }
+            })
+            .await;
+        let counters = self.counters();
+        counters.cmd_meta.add(1);
+        let reply = match (outcome, sum) {
+            (Outcome::Stored { version }, Sum::Is(number)) => {
+                counters.deltas(delta.up, !turn.vivified);
+                // memcached hides success, but not that of making the number.
+                if !delta.quiet || turn.vivified {
+                    meta_sum(&delta, number, version, &turn, || now, output);
+                }
+                return;
+            }
+            (Outcome::Busy, _) => {
+                output.text(super::BUSY);
+                return;
+            }
+            (_, Sum::NotNumeric) => {
+                output.text(super::modify::NOT_NUMERIC);
+                return;
+            }
+            (_, Sum::Is(_)) => {
+                output.text(super::modify::NO_MEMORY);
+                return;
+            }
+            (_, Sum::NotFound) => {
+                counters.deltas(delta.up, false);
+                "NF"
+            }
+            (_, Sum::OtherVersion) => "EX",
+        };
+        output.text(reply);
+        for (letter, argument) in delta.flags.iter() {
+            super::echo(output, letter, argument, &delta.key);
+        }
+        output.text("\r\n");
+    }
+
     /// Says where an object is. It reads nothing, and is no access to the object.
     pub(super) fn meta_debug(&self, debug: MetaDebug<'_>, output: &mut Output<D::Buf>) {
         self.counters().cmd_meta.add(1);
@@ -63,6 +161,76 @@ impl<D: Device + Clone> Executor<D> {
             }
             None => output.text("EN\r\n"),
         }
+    }
+}
+
+/// The expiry of a number before and after the flags of an ma are worked through.
+#[derive(Clone, Copy, Default)]
+struct Expiries {
+    before: u32,
+    after: u32,
+    vivified: bool,
+    now: u32,
+}
+
+impl Expiries {
+    /// `before` is none where there is no object.
+    fn of(delta: &MetaDelta<'_>, before: Option<u32>, now: u32) -> Self {
+        let mut expiries = Self {
+            before: before.unwrap_or(0),
+            after: 0,
+            vivified: before.is_none(),
+            now,
+        };
+        expiries.after = delta.flags.iter().fold(expiries.before, |expiry, (letter, _)| {
+            expiries.at(delta, letter, expiry)
+        });
+        expiries
+    }
+
+    /// What the expiry is after one flag.
+    fn at(&self, delta: &MetaDelta<'_>, letter: u8, expiry: u32) -> u32 {
+        let exptime = match letter {
+            b'T' => delta.touch,
+            b'N' if self.vivified => delta.vivify,
+            _ => None,
+        };
+        exptime.map_or(expiry, |exptime| exptime::absolute(exptime, self.now))
+    }
+}
+
+/// The reply to an ma that has changed or made a number.
+fn meta_sum<B: Buffer>(
+    delta: &MetaDelta<'_>,
+    number: u64,
+    version: u64,
+    expiries: &Expiries,
+    now: impl Fn() -> u32,
+    output: &mut Output<B>,
+) {
+    let digits = number.to_string();
+    if delta.value {
+        output.text("VA ");
+        output.number(digits.len() as u64);
+    } else {
+        output.text("HD");
+    }
+    let mut expiry = expiries.before;
+    for (letter, argument) in delta.flags.iter() {
+        expiry = expiries.at(delta, letter, expiry);
+        match letter {
+            b't' => super::ttl(expiry, &now, output),
+            b'c' => {
+                output.text(" c");
+                output.number(version);
+            }
+            _ => super::echo(output, letter, argument, &delta.key),
+        }
+    }
+    output.text("\r\n");
+    if delta.value {
+        output.text(digits);
+        output.text("\r\n");
     }
 }
 

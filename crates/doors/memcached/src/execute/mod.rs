@@ -2,13 +2,16 @@
 
 mod exptime;
 mod get;
+mod marks;
 mod meta;
+mod meta_get;
 mod modify;
 mod output;
 mod stats;
 mod store;
 
 pub(crate) use get::{Ask, Asks};
+pub(crate) use meta_get::MetaChange;
 pub(crate) use output::Output;
 
 use crate::counters::{Counters, Operation, WorkerStats};
@@ -30,6 +33,15 @@ const BUSY: &str = "SERVER_ERROR too many changes to this key at once, try again
 const SMALL_CHANGE_BYTES: u64 = 16 << 10;
 
 const NO_MEMORY: &str = "SERVER_ERROR out of memory storing object\r\n";
+
+/// Which budget a change is made within.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Budget {
+    /// That of reads, if the object is not large. The caller holds no share.
+    Reads,
+    /// That of large objects, whose holders never wait for shares of the other: the caller may hold those.
+    Large,
+}
 
 /// Whether the connection goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +92,21 @@ impl<D: Device + Clone> Executor<D> {
     /// A conditional change, within the budgets: as [`ObjectCache::update`]. `value` says whether `decide` looks at the value.
     ///
     /// Returns the share with it, for as long as the object that `decide` saw is kept. The caller holds no share.
-    async fn change<F>(&self, key: &[u8], value: bool, mut decide: F) -> (Outcome, Share)
+    async fn change<F>(&self, key: &[u8], value: bool, decide: F) -> (Outcome, Share)
+    where
+        F: FnMut(Option<&Object<D::Buf>>) -> Action,
+    {
+        self.change_within(Budget::Reads, key, value, decide).await
+    }
+
+    /// As [`Executor::change`], within this budget.
+    async fn change_within<F>(
+        &self,
+        budget: Budget,
+        key: &[u8],
+        value: bool,
+        mut decide: F,
+    ) -> (Outcome, Share)
     where
         F: FnMut(Option<&Object<D::Buf>>) -> Action,
     {
@@ -90,7 +116,11 @@ impl<D: Device + Clone> Executor<D> {
             bytes_max: SMALL_CHANGE_BYTES,
         };
         // The old value and the new one.
-        let mut share = budgets.reads.take(2 * SMALL_CHANGE_BYTES as usize).await;
+        let first = match budget {
+            Budget::Reads => &budgets.reads,
+            Budget::Large => &budgets.large,
+        };
+        let mut share = first.take(2 * SMALL_CHANGE_BYTES as usize).await;
         loop {
             let outcome = self.cache.update(&self.cx, key, reads, &mut decide).await;
             let Outcome::NeedsMemory { bytes } = outcome else {
@@ -173,6 +203,14 @@ impl<D: Device + Clone> Executor<D> {
                 self.meta_delete(delete, output).await;
                 Operation::Delete
             }
+            Command::MetaDelta(delta) => {
+                self.meta_delta(delta, output).await;
+                if delta.up {
+                    Operation::Incr
+                } else {
+                    Operation::Decr
+                }
+            }
             Command::Delta(delta) => {
                 self.delta(delta, output).await;
                 if delta.up {
@@ -186,8 +224,8 @@ impl<D: Device + Clone> Executor<D> {
                 Operation::Touch
             }
             Command::MetaGet(get) => {
-                self.meta_get_and_touch(get, output).await;
-                Operation::GetTouch
+                self.meta_get_changing(MetaChange::new(get), Budget::Reads, output)
+                    .await
             }
             _ => Operation::Other,
         }
@@ -197,6 +235,16 @@ impl<D: Device + Clone> Executor<D> {
 /// Room for a decoded key.
 fn scratch() -> [u8; MAX_KEY_BYTES] {
     [0; MAX_KEY_BYTES]
+}
+
+/// Writes how long an object has to live, as meta replies have it.
+fn ttl<B: pumice_device::Buffer>(expiry: u32, now: impl Fn() -> u32, output: &mut Output<B>) {
+    if expiry == 0 {
+        output.text(" t-1");
+    } else {
+        output.text(" t");
+        output.number(u64::from(expiry.saturating_sub(now())));
+    }
 }
 
 /// Writes the flags of a meta reply that only repeat the request: the key and the opaque.

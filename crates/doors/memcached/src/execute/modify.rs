@@ -1,16 +1,22 @@
 //! delete, incr, decr, touch.
 
-use super::{Executor, Output, output};
+use super::{Executor, Output, marks, output};
 use crate::parse::{Delete, Delta, Touch, number_in_value};
-use pumice::{Action, Meta, Outcome};
-use pumice_device::Device;
+use pumice::{Action, Meta, Object, Outcome};
+use pumice_device::{Buffer, Device};
+
+pub(super) const NOT_NUMERIC: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
+
+pub(super) const NO_MEMORY: &str = "SERVER_ERROR out of memory in incr\r\n";
 
 /// What became of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sum {
+pub(super) enum Sum {
     Is(u64),
     NotNumeric,
     NotFound,
+    /// Of ma alone: it holds another CAS unique than it was to.
+    OtherVersion,
 }
 
 impl<D: Device + Clone> Executor<D> {
@@ -42,52 +48,32 @@ impl<D: Device + Clone> Executor<D> {
                 let Some(object) = object else {
                     return Action::Keep;
                 };
-                let mut old = Vec::new();
-                // Nobody keeps a number in so many bytes: what is longer is none.
-                if object.value_len() <= super::SMALL_CHANGE_BYTES as usize {
-                    output::copy_value(object, &mut old);
-                }
-                let Some(number) = number_in_value(&old) else {
+                let Some(added) = Added::to(object, delta.by, delta.up) else {
                     sum = Sum::NotNumeric;
                     return Action::Keep;
                 };
-                let number = match delta.up {
-                    true => number.wrapping_add(delta.by),
-                    false => number.saturating_sub(delta.by),
-                };
-                sum = Sum::Is(number);
+                sum = Sum::Is(added.number);
                 Action::Store {
-                    value: padded(number, old.len()),
-                    meta: Meta {
-                        flags: object.flags(),
-                        expiry: object.expiry(),
-                    },
+                    value: added.value,
+                    meta: added.meta,
                 }
             })
             .await;
-        let counters = self.counters();
-        let (hits, misses) = match delta.up {
-            true => (&counters.incr_hits, &counters.incr_misses),
-            false => (&counters.decr_hits, &counters.decr_misses),
-        };
         match (outcome, sum) {
             (Outcome::Busy, _) => output.unless(delta.noreply, super::BUSY),
             (Outcome::Stored { .. }, Sum::Is(number)) => {
-                hits.add(1);
+                self.counters().deltas(delta.up, true);
                 if !delta.noreply {
                     output.number(number);
                     output.text("\r\n");
                 }
             }
-            (_, Sum::NotFound) => {
-                misses.add(1);
+            (_, Sum::NotFound | Sum::OtherVersion) => {
+                self.counters().deltas(delta.up, false);
                 output.unless(delta.noreply, "NOT_FOUND\r\n");
             }
-            (_, Sum::NotNumeric) => output.unless(
-                delta.noreply,
-                "CLIENT_ERROR cannot increment or decrement non-numeric value\r\n",
-            ),
-            (_, Sum::Is(_)) => output.unless(delta.noreply, "SERVER_ERROR out of memory in incr\r\n"),
+            (_, Sum::NotNumeric) => output.unless(delta.noreply, NOT_NUMERIC),
+            (_, Sum::Is(_)) => output.unless(delta.noreply, NO_MEMORY),
         }
     }
 
@@ -97,10 +83,10 @@ impl<D: Device + Clone> Executor<D> {
         let expiry = self.expiry(touch.exptime);
         let (outcome, _share) = self
             .change(key, false, |object| match object {
-                Some(object) => Action::SetMeta(Meta {
-                    flags: object.flags(),
+                Some(object) => Action::SetMeta(marks::used(Meta {
                     expiry,
-                }),
+                    ..object.meta()
+                })),
                 None => Action::Keep,
             })
             .await;
@@ -119,6 +105,37 @@ impl<D: Device + Clone> Executor<D> {
             Outcome::Rejected(_) => super::NO_MEMORY,
         };
         output.unless(touch.noreply, reply);
+    }
+}
+
+/// A number that was added to or subtracted from.
+pub(super) struct Added {
+    pub(super) number: u64,
+    /// What is stored.
+    pub(super) value: Vec<u8>,
+    pub(super) meta: Meta,
+}
+
+impl Added {
+    /// `None` where the object holds no number.
+    pub(super) fn to<B: Buffer>(object: &Object<B>, by: u64, up: bool) -> Option<Self> {
+        let mut old = Vec::new();
+        // Nobody keeps a number in so many bytes: what is longer is none.
+        if object.value_len() <= super::SMALL_CHANGE_BYTES as usize {
+            output::copy_value(object, &mut old);
+        }
+        let number = number_in_value(&old)?;
+        let number = match up {
+            true => number.wrapping_add(by),
+            false => number.saturating_sub(by),
+        };
+        let value = padded(number, old.len());
+        let mut meta = object.meta();
+        // memcached changes a number that does not grow in its place, and makes a new item of another.
+        if value.len() > old.len() {
+            meta.marks = 0;
+        }
+        Some(Self { number, value, meta })
     }
 }
 

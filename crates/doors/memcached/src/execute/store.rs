@@ -1,6 +1,6 @@
 //! set, add, replace, append, prepend, cas, ms.
 
-use super::{Executor, Output, output};
+use super::{Executor, Output, marks, output};
 use crate::parse::{Mode, Store, StoreReply, TooLarge};
 use pumice::{Action, Meta, Object, Outcome, RejectReason};
 use pumice_device::Device;
@@ -47,6 +47,7 @@ impl<D: Device + Clone> Executor<D> {
         let meta = Meta {
             flags: store.flags,
             expiry: self.expiry(store.exptime),
+            marks: 0,
         };
         let result = self.cache.set(&self.cx, key, Payload::Bytes(store.value), meta);
         self.reply(store, Verdict::of(result), output);
@@ -61,6 +62,7 @@ impl<D: Device + Clone> Executor<D> {
             let meta = Meta {
                 flags: store.flags,
                 expiry,
+                marks: 0,
             };
             let value = Payload::Bytes(store.value);
             let result = self.cache.store(&self.cx, key, value, meta).await;
@@ -166,17 +168,28 @@ fn decide<B: pumice_device::Buffer>(
     expiry: u32,
     max_bytes: usize,
 ) -> Result<Action, Verdict> {
-    // What the mode asks for comes first: add with C fails as add does.
-    match (store.mode, store.compare, object) {
-        (Mode::Set, Some(_), None) => return Err(Verdict::NotFound),
-        (Mode::Add, _, Some(_)) => return Err(Verdict::NotStored),
-        (_, Some(unique), Some(object)) if unique != object.version() => return Err(Verdict::Exists),
-        _ => {}
-    }
-    let meta = Meta {
+    let mut meta = Meta {
         flags: store.flags,
         expiry,
+        marks: 0,
     };
+    // What the mode asks for comes first: add with C fails as add does.
+    match (store.mode, store.compare, object) {
+        (Mode::Set | Mode::Replace, Some(_), None) => return Err(Verdict::NotFound),
+        (Mode::Add, _, Some(_)) => return Err(Verdict::NotStored),
+        // As memcached has it, 0 compares nothing here.
+        (Mode::Append | Mode::Prepend, Some(0), _) => {}
+        (mode, Some(unique), Some(object)) if unique != object.version() => {
+            let older = matches!(mode, Mode::Set | Mode::Replace) && (1..object.version()).contains(&unique);
+            if !(older && store.invalidate) {
+                return Err(Verdict::Exists);
+            }
+            // It takes the value, but does not count as fetched anew.
+            meta.expiry = object.expiry();
+            meta.marks = marks::STALE | object.marks() & marks::WON;
+        }
+        _ => {}
+    }
     let replaced = Ok(Action::Store {
         value: store.value.to_vec(),
         meta,
@@ -202,8 +215,8 @@ fn decide<B: pumice_device::Buffer>(
             Ok(Action::Store {
                 value,
                 meta: Meta {
-                    flags: object.flags(),
-                    expiry: object.expiry(),
+                    marks: 0,
+                    ..object.meta()
                 },
             })
         }

@@ -1,8 +1,7 @@
-//! The meta commands mg, ms, md and me (mn has no arguments).
+//! The meta commands mg, ms, md, ma and me (mn has no arguments).
 //!
-//! Flags that memcached knows and that would change what a command does, but that need state which Pumice does not keep
-//! per object (stale and win tokens, time of the last access), are refused as invalid rather than passed over: N, R, h and
-//! l of mg, I of ms and md. Flags that memcached knows but that mean nothing to the command are passed over, as it does.
+//! Flags that memcached knows but that mean nothing to the command are passed over, as it does. One flag is refused: l of
+//! mg, because no time of the last access is kept.
 
 use super::line::Tokens;
 use super::store::{request, value_len};
@@ -10,8 +9,11 @@ use super::{
     Command, Exptime, Key, Limits, LineResult, Mode, Refused, Request, Store, StoreReply, number, replies,
 };
 
-/// More flags than this are refused: there are fewer different ones.
-const MAX_FLAGS: usize = 21;
+/// The most flags that mg, md and ma take.
+const MAX_FLAGS: usize = 17;
+
+/// The most flags that ms takes.
+const MAX_SET_FLAGS: usize = 16;
 
 /// The longest opaque token, its letter included.
 const MAX_OPAQUE_BYTES: usize = 32;
@@ -41,8 +43,14 @@ pub struct MetaGet<'a> {
     pub value: bool,
     /// A miss is not answered.
     pub quiet: bool,
+    /// It is not to count as an access.
+    pub aside: bool,
     /// The new expiry.
     pub touch: Option<Exptime>,
+    /// On a miss, an empty object with this expiry is made, and the client wins.
+    pub vivify: Option<Exptime>,
+    /// Where less than this is left to live, the client wins.
+    pub recache: Option<Exptime>,
 }
 
 /// md: one key to delete.
@@ -56,6 +64,35 @@ pub struct MetaDelete<'a> {
     pub quiet: bool,
     /// The CAS unique that the key must hold.
     pub compare: Option<u64>,
+    /// The object is not deleted but marked as stale.
+    pub invalidate: bool,
+    /// The new expiry of what is marked as stale.
+    pub touch: Option<Exptime>,
+}
+
+/// ma: a number to add or subtract.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MetaDelta<'a> {
+    /// The key.
+    pub key: Key<'a>,
+    /// What to answer.
+    pub flags: MetaFlags<'a>,
+    /// The new number is wanted.
+    pub value: bool,
+    /// Success is not answered.
+    pub quiet: bool,
+    /// How much.
+    pub by: u64,
+    /// To add, not to subtract.
+    pub up: bool,
+    /// The CAS unique that the key must hold.
+    pub compare: Option<u64>,
+    /// The new expiry.
+    pub touch: Option<Exptime>,
+    /// On a miss, the number is made, with this expiry.
+    pub vivify: Option<Exptime>,
+    /// What the number is then.
+    pub initial: u64,
 }
 
 /// me: one key to say where its object is.
@@ -71,66 +108,127 @@ struct Scanned<'a> {
     flags: MetaFlags<'a>,
     quiet: bool,
     value: bool,
+    aside: bool,
+    invalidate: bool,
     exptime: Option<Exptime>,
+    vivify: Option<Exptime>,
+    recache: Option<Exptime>,
     client_flags: u32,
     compare: Option<u64>,
     mode: Option<u8>,
+    by: u64,
+    initial: u64,
+    long_opaque: bool,
 }
 
-/// Reads the flags. `refused` are those which the command would have to obey and cannot.
-fn scan<'a>(key: Key<'a>, tokens: Tokens<'a>, refused: &[u8]) -> Result<Scanned<'a>, &'static str> {
-    let mut scanned = Scanned {
-        key,
-        flags: MetaFlags { tokens },
-        quiet: false,
-        value: false,
-        exptime: None,
-        client_flags: 0,
-        compare: None,
-        mode: None,
-    };
-    if { tokens }.count() > MAX_FLAGS {
-        return Err(replies::FLAGS_TOO_LONG);
+impl<'a> Scanned<'a> {
+    fn new(key: Key<'a>, tokens: Tokens<'a>) -> Self {
+        Self {
+            key,
+            flags: MetaFlags { tokens },
+            quiet: false,
+            value: false,
+            aside: false,
+            invalidate: false,
+            exptime: None,
+            vivify: None,
+            recache: None,
+            client_flags: 0,
+            compare: None,
+            mode: None,
+            by: 1,
+            initial: 0,
+            long_opaque: false,
+        }
     }
+
+    /// Takes in one flag.
+    fn flag(&mut self, letter: u8, argument: &[u8]) -> Result<(), Wrong> {
+        match letter {
+            b'b' => {
+                self.key = self
+                    .key
+                    .into_base64()
+                    .ok_or(Wrong::Noted(replies::BAD_KEY_CODE))?
+            }
+            b'q' => self.quiet = true,
+            b'v' => self.value = true,
+            b'u' => self.aside = true,
+            b'I' => self.invalidate = true,
+            b'T' => self.exptime = Some(exptime(argument)?),
+            b'N' => self.vivify = Some(exptime(argument)?),
+            b'R' => self.recache = Some(exptime(argument)?),
+            b'F' => self.client_flags = number::flags(argument).ok_or(Wrong::Unnamed)?,
+            b'C' => {
+                let unique = number::unsigned(argument).ok_or(Wrong::Noted(replies::BAD_TOKEN))?;
+                self.compare = Some(unique);
+            }
+            b'M' => match argument {
+                [mode] => self.mode = Some(*mode),
+                _ => return Err(Wrong::Noted(replies::MODE_LENGTH)),
+            },
+            b'D' => {
+                self.by = number::unsigned(argument).ok_or(Wrong::Noted(replies::BAD_META_DELTA))?;
+            }
+            b'J' => {
+                self.initial = number::unsigned(argument).ok_or(Wrong::Noted(replies::BAD_INITIAL))?;
+            }
+            b'O' => self.long_opaque = argument.len() >= MAX_OPAQUE_BYTES,
+            // P and L are for proxies.
+            b'P' | b'L' | b'k' | b's' | b't' | b'c' | b'f' | b'h' | b'l' => {}
+            _ => return Err(Wrong::AtOnce(replies::INVALID_FLAG)),
+        }
+        Ok(())
+    }
+}
+
+/// What is wrong with a flag.
+enum Wrong {
+    /// Nothing after it is looked at.
+    AtOnce(&'static str),
+    /// Of more of these the last is answered.
+    Noted(&'static str),
+    /// As [`Wrong::Noted`], but says nothing of its own.
+    Unnamed,
+}
+
+fn exptime(argument: &[u8]) -> Result<Exptime, Wrong> {
+    let exptime = number::signed(argument).ok_or(Wrong::Noted(replies::BAD_TOKEN))?;
+    Ok(Exptime(exptime))
+}
+
+/// Reads the flags.
+fn scan<'a>(key: Key<'a>, tokens: Tokens<'a>) -> Result<Scanned<'a>, &'static str> {
+    let mut scanned = Scanned::new(key, tokens);
     let mut seen = 0u128;
+    let mut noted = None;
     for (letter, argument) in scanned.flags.iter() {
         let bit = 1u128
             .checked_shl(u32::from(letter))
-            .ok_or(replies::INVALID_FLAG)?;
-        if seen & bit != 0 {
-            return Err(replies::DUPLICATE_FLAG);
-        }
+            .filter(|bit| letter < 127 && seen & bit == 0)
+            .ok_or(replies::DUPLICATE_FLAG)?;
         seen |= bit;
-        if refused.contains(&letter) {
-            return Err(replies::INVALID_FLAG);
-        }
-        match letter {
-            b'b' => scanned.key = key.into_base64().ok_or(replies::BAD_KEY_CODE)?,
-            b'q' => scanned.quiet = true,
-            b'v' => scanned.value = true,
-            b'T' => {
-                let exptime = number::signed(argument).ok_or(replies::BAD_TOKEN)?;
-                scanned.exptime = Some(Exptime(exptime));
-            }
-            b'F' => scanned.client_flags = number::flags(argument).ok_or(replies::BAD_FORMAT)?,
-            b'C' => scanned.compare = Some(number::unsigned(argument).ok_or(replies::BAD_TOKEN)?),
-            b'M' => match argument {
-                [mode] => scanned.mode = Some(*mode),
-                _ => return Err(replies::MODE_LENGTH),
-            },
-            b'N' | b'R' => {
-                number::signed(argument).ok_or(replies::BAD_TOKEN)?;
-            }
-            b'D' | b'J' => {
-                number::unsigned(argument).ok_or(replies::BAD_TOKEN)?;
-            }
-            b'O' if argument.len() >= MAX_OPAQUE_BYTES => return Err(replies::OPAQUE_TOO_LONG),
-            // P and L are for proxies; u asks not to count as an access, which is a hint.
-            b'O' | b'P' | b'L' | b'u' | b'k' | b's' | b't' | b'c' | b'f' | b'h' | b'l' | b'I' => {}
-            _ => return Err(replies::INVALID_FLAG),
+        match scanned.flag(letter, argument) {
+            Ok(()) => {}
+            Err(Wrong::AtOnce(reply)) => return Err(reply),
+            Err(Wrong::Noted(reply)) => noted = Some(reply),
+            Err(Wrong::Unnamed) => noted = noted.or(Some(replies::BAD_FORMAT)),
         }
     }
-    Ok(scanned)
+    noted.map_or(Ok(scanned), Err)
+}
+
+/// As [`scan`], for md and ma: of what is wrong they say little.
+fn scan_briefly<'a>(key: Key<'a>, tokens: Tokens<'a>) -> Result<Scanned<'a>, Refused> {
+    check_count(tokens, MAX_FLAGS, replies::TOO_MANY_FLAGS)?;
+    scan(key, tokens).map_err(|_| Refused::new(replies::INVALID_OR_DUPLICATE))
+}
+
+fn check_count(tokens: Tokens<'_>, most: usize, reply: &'static str) -> Result<(), Refused> {
+    if { tokens }.count() > most {
+        return Err(Refused::new(reply));
+    }
+    Ok(())
 }
 
 fn first_key<'a>(tokens: &mut Tokens<'a>) -> Result<Key<'a>, Refused> {
@@ -140,25 +238,36 @@ fn first_key<'a>(tokens: &mut Tokens<'a>) -> Result<Key<'a>, Refused> {
 
 pub(super) fn get(mut tokens: Tokens<'_>) -> LineResult<'_> {
     let key = first_key(&mut tokens)?;
-    let scanned = scan(key, tokens, b"NRhl").map_err(Refused::new)?;
+    check_count(tokens, MAX_FLAGS, replies::FLAGS_TOO_LONG)?;
+    let scanned = scan(key, tokens).map_err(Refused::new)?;
+    if scanned.flags.iter().any(|(letter, _)| letter == b'l') {
+        return Err(Refused::new(replies::INVALID_FLAG));
+    }
+    if scanned.long_opaque {
+        return Err(Refused::new(replies::OPAQUE_TOO_LONG));
+    }
     Ok(Request::Whole(Command::MetaGet(MetaGet {
         key: scanned.key,
         flags: scanned.flags,
         value: scanned.value,
         quiet: scanned.quiet,
+        aside: scanned.aside,
         touch: scanned.exptime,
+        vivify: scanned.vivify,
+        recache: scanned.recache,
     })))
 }
 
 pub(super) fn set<'a>(mut tokens: Tokens<'a>, limits: &Limits) -> LineResult<'a> {
     let key = first_key(&mut tokens)?;
-    let len = tokens
-        .next()
+    let len = tokens.next();
+    check_count(tokens, MAX_SET_FLAGS, replies::TOO_MANY_FLAGS)?;
+    let len = len
         .and_then(value_len)
         .ok_or_else(|| Refused::new(replies::BAD_FORMAT))?;
     // From here on the length of the value is known: whatever else is wrong, the value is passed over.
     let refused = |reply| Refused { reply, skip: len + 2 };
-    let scanned = scan(key, tokens, b"I").map_err(refused)?;
+    let scanned = scan(key, tokens).map_err(refused)?;
     let mode = match scanned.mode {
         None | Some(b'S') => Mode::Set,
         Some(b'E') => Mode::Add,
@@ -167,12 +276,16 @@ pub(super) fn set<'a>(mut tokens: Tokens<'a>, limits: &Limits) -> LineResult<'a>
         Some(b'P') => Mode::Prepend,
         Some(_) => return Err(refused(replies::MODE_INVALID)),
     };
+    if scanned.long_opaque {
+        return Err(refused(replies::OPAQUE_TOO_LONG));
+    }
     let store = Store {
         key: scanned.key,
         mode,
         flags: scanned.client_flags,
         exptime: scanned.exptime.unwrap_or(Exptime(0)),
         compare: scanned.compare,
+        invalidate: scanned.invalidate,
         value: b"",
         reply: StoreReply::Meta {
             flags: scanned.flags,
@@ -184,17 +297,43 @@ pub(super) fn set<'a>(mut tokens: Tokens<'a>, limits: &Limits) -> LineResult<'a>
 
 pub(super) fn delete(mut tokens: Tokens<'_>) -> LineResult<'_> {
     let key = first_key(&mut tokens)?;
-    let scanned = scan(key, tokens, b"I").map_err(|reply| {
-        Refused::new(match reply {
-            replies::OPAQUE_TOO_LONG | replies::FLAGS_TOO_LONG => reply,
-            _ => replies::INVALID_OR_DUPLICATE,
-        })
-    })?;
+    let scanned = scan_briefly(key, tokens)?;
+    if scanned.long_opaque {
+        return Err(Refused::new(replies::OPAQUE_TOO_LONG));
+    }
     Ok(Request::Whole(Command::MetaDelete(MetaDelete {
         key: scanned.key,
         flags: scanned.flags,
         quiet: scanned.quiet,
         compare: scanned.compare,
+        invalidate: scanned.invalidate,
+        touch: scanned.exptime,
+    })))
+}
+
+pub(super) fn delta(mut tokens: Tokens<'_>) -> LineResult<'_> {
+    let key = first_key(&mut tokens)?;
+    let scanned = scan_briefly(key, tokens)?;
+    let up = match scanned.mode {
+        None | Some(b'I' | b'+') => true,
+        Some(b'D' | b'-') => false,
+        Some(_) => return Err(Refused::new(replies::DELTA_MODE_INVALID)),
+    };
+    if scanned.long_opaque {
+        return Err(Refused::new(replies::OPAQUE_TOO_LONG));
+    }
+    Ok(Request::Whole(Command::MetaDelta(MetaDelta {
+        key: scanned.key,
+        flags: scanned.flags,
+        value: scanned.value,
+        quiet: scanned.quiet,
+        by: scanned.by,
+        up,
+        // As memcached has it, 0 compares nothing here.
+        compare: scanned.compare.filter(|unique| *unique != 0),
+        touch: scanned.exptime,
+        vivify: scanned.vivify,
+        initial: scanned.initial,
     })))
 }
 

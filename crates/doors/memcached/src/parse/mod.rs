@@ -23,7 +23,7 @@ mod tests;
 pub use get::{Get, Keys};
 pub use key::{Key, KeyScratch, MAX_KEY_BYTES};
 pub use line::Tokens;
-pub use meta::{MetaDebug, MetaDelete, MetaFlags, MetaGet};
+pub use meta::{MetaDebug, MetaDelete, MetaDelta, MetaFlags, MetaGet};
 pub use modify::{Delete, Delta, Touch};
 pub(crate) use number::in_value as number_in_value;
 pub use store::{Mode, Store, StoreReply, TooLarge};
@@ -131,6 +131,8 @@ pub enum Command<'a> {
     MetaGet(MetaGet<'a>),
     /// md.
     MetaDelete(MetaDelete<'a>),
+    /// ma.
+    MetaDelta(MetaDelta<'a>),
     /// me.
     MetaDebug(MetaDebug<'a>),
 }
@@ -154,9 +156,13 @@ pub(crate) mod replies {
     pub(crate) const INVALID_FLAG: &str = "CLIENT_ERROR invalid flag\r\n";
     pub(crate) const INVALID_OR_DUPLICATE: &str = "CLIENT_ERROR invalid or duplicate flag\r\n";
     pub(crate) const FLAGS_TOO_LONG: &str = "CLIENT_ERROR options flags are too long\r\n";
+    pub(crate) const TOO_MANY_FLAGS: &str = "CLIENT_ERROR options flags too long\r\n";
     pub(crate) const OPAQUE_TOO_LONG: &str = "CLIENT_ERROR opaque token too long\r\n";
     pub(crate) const MODE_LENGTH: &str = "CLIENT_ERROR incorrect length for M token\r\n";
     pub(crate) const MODE_INVALID: &str = "CLIENT_ERROR invalid mode for ms M token\r\n";
+    pub(crate) const DELTA_MODE_INVALID: &str = "CLIENT_ERROR invalid mode for ma M token\r\n";
+    pub(crate) const BAD_META_DELTA: &str = "CLIENT_ERROR invalid numeric delta value\r\n";
+    pub(crate) const BAD_INITIAL: &str = "CLIENT_ERROR invalid numeric initial value\r\n";
 }
 
 /// A refused line: the answer, and the length of a value that follows and must be passed over.
@@ -247,6 +253,7 @@ fn parse_line<'a>(line: &'a [u8], limits: &Limits) -> LineResult<'a> {
         b"mg" => meta::get(tokens),
         b"ms" => meta::set(tokens, limits),
         b"md" => meta::delete(tokens),
+        b"ma" => meta::delta(tokens),
         b"me" => meta::debug(tokens),
         b"mn" => Ok(Request::Whole(Command::MetaNoop)),
         b"gat" => get::gat(tokens, false),

@@ -31,6 +31,8 @@ pub struct Store<'a> {
     pub exptime: Exptime,
     /// The CAS unique that the key must hold.
     pub compare: Option<u64>,
+    /// An older CAS unique than the key holds is taken, too; the object is then stale.
+    pub invalidate: bool,
     /// The value.
     pub value: &'a [u8],
     /// How to answer.
@@ -66,7 +68,7 @@ impl StoreReply<'_> {
 pub struct TooLarge<'a> {
     /// The key.
     pub key: Key<'a>,
-    /// Whether the command would have replaced whatever the key holds, so that this is stale now and must go.
+    /// Whether what the key holds must go, as memcached has it: after a set, which would have replaced it, and after ms.
     pub unlink: bool,
     /// Whether no answer is wanted.
     pub noreply: bool,
@@ -88,7 +90,10 @@ pub(super) fn request<'a>(store: Store<'a>, len: u64, limits: &Limits) -> Reques
         Ok(len) if len <= limits.max_value_bytes => Request::NeedsValue(store, len),
         _ => Request::Whole(Command::TooLarge(TooLarge {
             key: store.key,
-            unlink: store.mode == Mode::Set && store.compare.is_none(),
+            unlink: match store.reply {
+                StoreReply::Classic { .. } => store.mode == Mode::Set && store.compare.is_none(),
+                StoreReply::Meta { .. } => true,
+            },
             noreply: store.reply.is_noreply(),
             skip: len + 2,
         })),
@@ -135,6 +140,7 @@ fn classic<'a>(
                 Some(unique) => Some(number::unsigned(unique)?),
                 None => None,
             },
+            invalidate: false,
             value: b"",
             reply: StoreReply::Classic { noreply },
         };

@@ -3,7 +3,7 @@
 use super::budget::Share;
 use super::sender::Sender;
 use crate::counters::Operation;
-use crate::execute::{Ask, Asks, Executor};
+use crate::execute::{Ask, Asks, Budget, Executor, MetaChange};
 use crate::parse::MAX_KEY_BYTES;
 use futures_util::future::FutureExt;
 use futures_util::stream::{FuturesOrdered, StreamExt};
@@ -62,7 +62,14 @@ pub(super) async fn run<'a, D: Device + Clone>(
     let mut ahead = None;
     while let Some(ask) = ahead.take().or_else(|| asks.next()) {
         match look_up(executor, &ask) {
-            Step::Known(object) => tally.count(executor.answer(&ask, object, None, sender.output)),
+            Step::Known(object) => match executor.change_of(&ask, object.as_ref()) {
+                None => tally.count(executor.answer(&ask, object, None, sender.output)),
+                Some(change) => {
+                    drop(object);
+                    let operation = answer_changing(executor, change, Budget::Reads, sender).await?;
+                    tally.count(operation);
+                }
+            },
             Step::Read(read) => {
                 let asked_ns = tally.settle(executor);
                 // Whoever waits for a share holds none.
@@ -111,12 +118,28 @@ fn look_up<D: Device + Clone>(executor: &Executor<D>, ask: &Ask<'_>) -> Step<D::
     let Some(key) = ask.key(&mut scratch) else {
         return Step::Known(None);
     };
-    match executor.cache.lookup(&executor.cx, key) {
+    let looked_up = match ask.is_aside() {
+        true => executor.cache.peek(&executor.cx, key),
+        false => executor.cache.lookup(&executor.cx, key),
+    };
+    match looked_up {
         Lookup::Hit(object) => Step::Known(Some(object)),
         Lookup::Miss => Step::Known(None),
         Lookup::Flash(flash) => Step::Read(Read::Flash(flash)),
         Lookup::Large(large) => Step::Read(Read::Large(large)),
     }
+}
+
+/// Answers an mg that changes the cache.
+async fn answer_changing<D: Device + Clone>(
+    executor: &Executor<D>,
+    change: MetaChange<'_>,
+    budget: Budget,
+    sender: &mut Sender<'_, D>,
+) -> io::Result<Operation> {
+    sender.flush_before_waiting().await?;
+    *sender.changed = true;
+    Ok(executor.meta_get_changing(change, budget, sender.output).await)
 }
 
 /// A step that waits for flash.
@@ -185,16 +208,22 @@ async fn queued<'a, D: Device + Clone>(
 }
 
 /// Answers the step whose turn it is. A large object is read only now: if steps further on could take the memory first, this
-/// one would wait for them, and they for their turn.
+/// one would wait for them, and they for their turn. `changed` says whether a step before it changed the cache after this
+/// one was looked up; it may have made what was missing.
 async fn give<D: Device + Clone>(
     executor: &Executor<D>,
     answer: Answer<'_, D::Buf>,
+    changed: &mut bool,
     sender: &mut Sender<'_, D>,
     tally: &mut Tally,
 ) -> io::Result<()> {
     let mut share = answer.share;
     let object = match answer.found {
         Found::Hit(object) => Some(object),
+        Found::Miss if *changed => match look_up(executor, &answer.ask) {
+            Step::Known(object) => object,
+            Step::Read(_) => None,
+        },
         Found::Miss => None,
         Found::Large(large) => {
             sender.flush_before_waiting().await?;
@@ -205,7 +234,14 @@ async fn give<D: Device + Clone>(
             executor.cache.read_large(&executor.cx, key, large).await
         }
     };
-    let operation = executor.answer(&answer.ask, object, share, sender.output);
+    let operation = match executor.change_of(&answer.ask, object.as_ref()) {
+        None => executor.answer(&answer.ask, object, share, sender.output),
+        Some(change) => {
+            *changed = true;
+            drop((object, share));
+            answer_changing(executor, change, Budget::Large, sender).await?
+        }
+    };
     match answer.asked_ns {
         Some(asked_ns) => {
             let ns = executor.monotonic_ns().saturating_sub(asked_ns);
@@ -227,13 +263,14 @@ async fn behind_flash<'a, D: Device + Clone>(
 ) -> io::Result<Option<Ask<'a>>> {
     let Some(second) = asks.next() else {
         let answer = read(executor, first).await;
-        give(executor, answer, sender, tally).await?;
+        give(executor, answer, &mut false, sender, tally).await?;
         return Ok(None);
     };
     let budget = &executor.shared.budgets.reads;
     // So that a peer that does not take its replies cannot keep all of the budget behind them.
     let ahead_max = (budget.total_bytes() / PART_AHEAD).max(MIN_AHEAD_BYTES);
     let mut ahead_bytes = 0;
+    let mut changed = false;
     let mut ahead = Some(second);
     let mut waiting = FuturesOrdered::new();
     waiting.push_back(queued(executor, Queued::Waits(first)));
@@ -292,7 +329,7 @@ async fn behind_flash<'a, D: Device + Clone>(
         if answer.asked_ns.is_some() {
             flash_steps -= 1;
         }
-        give(executor, answer, sender, tally).await?;
+        give(executor, answer, &mut changed, sender, tally).await?;
         sender.flush_if_large().await?;
     }
     Ok(ahead)
