@@ -98,7 +98,7 @@ pub(super) fn check(block: &[u8], entry: &FooterEntry, expected: &Expected) -> R
         );
         return fault(20, what, false);
     }
-    if !(1..=KEY_BYTES_MAX).contains(&header.key_len) {
+    if !(1..=KEY_BYTES_MAX).contains(&u16::from(header.key_len)) {
         return fault(32, format!("its key has {} bytes", header.key_len), false);
     }
     if !is_padded || header.encoded_len() > record.len() {
