@@ -5,7 +5,8 @@
 mod common;
 
 use common::{
-    Entry, Model, Random, Rig, Weights, cascade, cascade_layouts, check_get, key, ripq, sipq, step,
+    Entry, Model, Random, Rig, Weights, cascade, cascade_layouts, check_get, given_meta, key, ripq, sipq,
+    step,
 };
 use pumice::{CacheOptions, Durability};
 use pumice_device::{CrashPoint, FaultPlan, FaultyDevice, FaultyMedium};
@@ -290,7 +291,7 @@ fn reconcile(rig: &Rig<FaultyDevice>, model: &mut Model, since: &mut Since, opti
         };
         let got = Entry {
             value: object.to_vec(),
-            meta: object.meta(),
+            meta: given_meta(&object),
         };
         served += 1;
         let before = since.remove(&n).unwrap_or_default();

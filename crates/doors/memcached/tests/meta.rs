@@ -229,6 +229,12 @@ fn marks_go_to_flash_and_runs_of_reads_from_there_keep_their_order() {
         "VA 3 Z X\r\nabc\r\nVA 0 W\r\n\r\nVA 3 t100 X W\r\nabc\r\nVALUE new 0 0\r\n\r\nEND\r\nHD Z\r\n\
          VA 3 f5 Z X\r\nabc\r\nHD Z X\r\n",
     );
+    // And what is in memory is answered as the mg before it has left it, though both wait behind flash.
+    client.ask("set c 0 100 1\r\n1\r\n", "STORED\r\n");
+    client.ask(
+        "mg b v\r\nmg c R200 t\r\nmg c t\r\n",
+        "VA 3 Z X\r\nabc\r\nHD t100 W\r\nHD t100 Z\r\n",
+    );
     server.stop();
 }
 

@@ -9,7 +9,9 @@ use pumice_index::padded_len;
 
 /// Bytes of the manifest of a large object.
 const MANIFEST_BYTES: u32 = 20;
-const KEY_BYTES_MAX: u16 = 250;
+const KEY_BYTES_MAX: u8 = 250;
+/// Where a header says how long the key is.
+const KEY_LEN_AT: usize = 32;
 
 /// What is wrong with a record.
 pub(super) struct Fault {
@@ -98,8 +100,8 @@ pub(super) fn check(block: &[u8], entry: &FooterEntry, expected: &Expected) -> R
         );
         return fault(20, what, false);
     }
-    if !(1..=KEY_BYTES_MAX).contains(&u16::from(header.key_len)) {
-        return fault(32, format!("its key has {} bytes", header.key_len), false);
+    if !(1..=KEY_BYTES_MAX).contains(&header.key_len) {
+        return fault(KEY_LEN_AT, format!("its key has {} bytes", header.key_len), false);
     }
     if !is_padded || header.encoded_len() > record.len() {
         let what = format!(
@@ -139,11 +141,10 @@ pub(super) fn check(block: &[u8], entry: &FooterEntry, expected: &Expected) -> R
 
 /// A flipped bit in the length of the key changes what the checksum covers: it is looked for by trying.
 fn key_len_flip(record: &[u8], stored: u32, cache_id: u64) -> Option<(usize, usize)> {
-    (0..16).find_map(|bit| {
+    (0..8).find_map(|bit| {
         let mut mended = record[..HEADER_BYTES].to_vec();
-        mended[32 + bit / 8] ^= 1 << (bit % 8);
-        let key_len = u16::from_le_bytes([mended[32], mended[33]]);
-        let key = record.get(HEADER_BYTES..HEADER_BYTES + usize::from(key_len))?;
-        (checksum(cache_id, &[&mended[4..], key]) == stored).then_some((32 + bit / 8, bit % 8))
+        mended[KEY_LEN_AT] ^= 1 << bit;
+        let key = record.get(HEADER_BYTES..HEADER_BYTES + usize::from(mended[KEY_LEN_AT]))?;
+        (checksum(cache_id, &[&mended[4..], key]) == stored).then_some((KEY_LEN_AT, bit))
     })
 }

@@ -209,7 +209,7 @@ async fn queued<'a, D: Device + Clone>(
 
 /// Answers the step whose turn it is. A large object is read only now: if steps further on could take the memory first, this
 /// one would wait for them, and they for their turn. `changed` says whether a step before it changed the cache after this
-/// one was looked up; it may have made what was missing.
+/// one was looked up.
 async fn give<D: Device + Clone>(
     executor: &Executor<D>,
     answer: Answer<'_, D::Buf>,
@@ -217,20 +217,30 @@ async fn give<D: Device + Clone>(
     sender: &mut Sender<'_, D>,
     tally: &mut Tally,
 ) -> io::Result<()> {
+    let mut scratch = [0; MAX_KEY_BYTES];
+    let key = answer.ask.key(&mut scratch).unwrap_or_default();
     let mut share = answer.share;
-    let object = match answer.found {
+    let mut found = answer.found;
+    if *changed {
+        // What was found, or was missing, was so before.
+        found = match look_up(executor, &answer.ask) {
+            Step::Known(object) => object.map_or(Found::Miss, Found::Hit),
+            Step::Read(Read::Large(large)) => Found::Large(large),
+            Step::Read(Read::Flash(flash)) => {
+                sender.flush_before_waiting().await?;
+                drop(share.take());
+                share = Some(executor.shared.budgets.large.take(flash.len() as usize).await);
+                executor.cache.finish(&executor.cx, key, flash).await
+            }
+        };
+    }
+    let object = match found {
         Found::Hit(object) => Some(object),
-        Found::Miss if *changed => match look_up(executor, &answer.ask) {
-            Step::Known(object) => object,
-            Step::Read(_) => None,
-        },
         Found::Miss => None,
         Found::Large(large) => {
             sender.flush_before_waiting().await?;
             let bytes = usize::try_from(large.value_len()).unwrap_or(usize::MAX);
             share = Some(executor.shared.budgets.large.take(bytes).await);
-            let mut scratch = [0; MAX_KEY_BYTES];
-            let key = answer.ask.key(&mut scratch).unwrap_or_default();
             executor.cache.read_large(&executor.cx, key, large).await
         }
     };
