@@ -124,7 +124,7 @@ class Side:
 
     def begin(self):
         """Forgets what was seen of CAS uniques."""
-        self.cas, self.ids = {}, {}
+        self.cas, self.ids, self.next_id = {}, {}, 0
 
     def send(self, batch, stale_keys):
         if self.socket is None:
@@ -166,7 +166,11 @@ class Side:
         if renewed and key in self.cas:
             self.ids.pop(self.cas[key], None)
         self.cas[key] = unique
-        return b"<cas %d>" % self.ids.setdefault(unique, len(self.ids) + 1)
+        if unique not in self.ids:
+            # Never one that another had, though that is forgotten.
+            self.next_id += 1
+            self.ids[unique] = self.next_id
+        return b"<cas %d>" % self.ids[unique]
 
     def normal(self, command, reply, stale_keys):
         """A reply with what no two servers have in common made alike."""
@@ -196,9 +200,9 @@ class Side:
                 elif letter == b"t":
                     word = b"t" + ttl(int(word[1:]))
                 elif letter == b"k":
-                    # Known: the key stands in the reply as it stood in the command, not as it stood when it was stored.
-                    word = b"k"
-                elif word == b"b":
+                    # Known for what mg finds: the key as it stood in the command, not as it stood when it was stored.
+                    word = b"k" if name == b"mg" and words[0] != b"EN" else word
+                elif word == b"b" and name == b"mg" and words[0] != b"EN":
                     continue
                 elif letter == b"h":
                     word = b"h?" if self.guessed(key) else word

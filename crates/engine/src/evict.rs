@@ -118,9 +118,12 @@ impl<D: Device + Clone> ObjectCache<D> {
             {
                 let mut shard = inner.lock(hash);
                 let (record, _) = inner.tier.read(address);
-                let parts = record.parts();
+                let mut parts = record.parts();
                 // Under one tag flash has room for one key; the first stays.
                 let was_hit = shard.dram.frequency(hash, address).is_some_and(|hits| hits > 0);
+                if was_hit {
+                    parts.marks |= Meta::USED;
+                }
                 if shard.flash.get(hash).is_none()
                     && inner.append_from_dram(cx, &mut shard, hash, &parts, was_hit) != 0
                 {

@@ -230,7 +230,9 @@ impl<B: Buffer> FlashStore<B> {
                 continue;
             }
             if live == 0 {
-                return Some((id, How::Empty));
+                // With a cascade index that is an estimate: what was raised and is there all the same moves.
+                let is_estimate = self.mapping_log.get().is_some() && self.layout().layout == Layout::Ripq;
+                return Some((id, if is_estimate { How::Rescue } else { How::Empty }));
             }
             if is_expired(info.expiry_max.load(Ordering::Relaxed), now) {
                 return Some((id, How::Evict));

@@ -81,9 +81,7 @@ impl<B: Buffer> FlashStore<B> {
             self.write_keys(&mut writer).await?;
         }
         if self.mapping_log.get().is_some() {
-            bytes.clear();
-            self.encode_invalidated(clean && is_whole, &mut bytes);
-            writer.write(&bytes).await?;
+            self.write_invalidated(clean && is_whole, &mut writer).await?;
             self.write_slots(&mut writer).await?;
         }
         writer.finish().await?;
@@ -167,16 +165,26 @@ impl<B: Buffer> FlashStore<B> {
 
     /// What was invalidated lately, where that `counts` at the next start: after a clean stop nothing is added, and no partition has
     /// forgotten mappings of which these filters do not know. Else it says that nothing is known.
-    fn encode_invalidated(&self, counts: bool, bytes: &mut Vec<u8>) {
+    async fn write_invalidated<D: Device<Buf = B>, M: Mappings>(
+        &self,
+        counts: bool,
+        writer: &mut StreamWriter<'_, B, D, M>,
+    ) -> io::Result<()> {
+        let mut bytes = Vec::new();
         if !counts {
-            return format::encode_invalidated(u64::MAX, 0, bytes);
+            format::encode_invalidated(u64::MAX, 0, &mut bytes);
+            return writer.write(&bytes).await;
         }
-        // All at once: a reclaim that makes room for the checkpoint drops filters.
-        let invalidated = self.invalidated.lock();
-        let (known_from, filters) = invalidated.parts();
-        format::encode_invalidated(known_from, filters.count(), bytes);
-        let (_, filters) = invalidated.parts();
-        filters.for_each(|filter| format::encode_filter(filter, bytes));
+        // A reclaim that makes room for the checkpoint would drop filters.
+        let saved = self.invalidated.lock().take();
+        format::encode_invalidated(saved.known_from, saved.filters.len(), &mut bytes);
+        writer.write(&bytes).await?;
+        for filter in saved.filters {
+            bytes.clear();
+            format::encode_filter(&filter, &mut bytes);
+            writer.write(&bytes).await?;
+        }
+        Ok(())
     }
 
     /// The slots of sealed blocks.

@@ -267,25 +267,33 @@ fn read_invalidated(stream: &[u8], words_max: usize) -> Result<SavedInvalidated,
 #[test]
 fn what_was_invalidated_reads_back_as_it_was_written_and_what_cannot_be_is_refused() {
     let geometry = geometry();
-    let mut invalidated = Invalidated::of(&geometry);
-    let words = invalidated.words();
     let mut random = Random(11);
     let hashes: Vec<(u64, u64)> = (0..600).map(|n| (random.below(u64::MAX), n / 10 + 2)).collect();
-    for (hash, next_sequence) in &hashes {
-        invalidated.note(*hash, *next_sequence);
-    }
-    invalidated.retire(3);
-    let (known_from, filters) = invalidated.parts();
+    let noted = || {
+        let mut invalidated = Invalidated::of(&geometry);
+        for (hash, next_sequence) in &hashes {
+            invalidated.note(*hash, *next_sequence);
+        }
+        invalidated.retire(3);
+        invalidated
+    };
+    let (invalidated, mut taken) = (noted(), noted());
+    let words = invalidated.words();
+    let saved = taken.take();
+    assert!(
+        taken.since(hashes[0].0, u64::MAX - 1),
+        "it knows nothing any more"
+    );
     let mut stream = Vec::new();
-    encode_invalidated(known_from, filters.count(), &mut stream);
-    invalidated
-        .parts()
-        .1
+    encode_invalidated(saved.known_from, saved.filters.len(), &mut stream);
+    saved
+        .filters
+        .iter()
         .for_each(|filter| encode_filter(filter, &mut stream));
     let saved = read_invalidated(&stream, words).unwrap();
     assert!(saved.filters.len() > 2);
     let mut other = Invalidated::of(&geometry);
-    assert!(other.restore(saved));
+    assert!(other.restore(saved, 62));
     let mut known = 0;
     for n in 0..5_000 {
         let (hash, _) = hashes.get(n).copied().unwrap_or((random.below(u64::MAX), 0));
@@ -304,7 +312,13 @@ fn what_was_invalidated_reads_back_as_it_was_written_and_what_cannot_be_is_refus
     );
     // Of another size it is of no use.
     let mut larger = Invalidated::of(&Geometry::plan(64 << 20, BLOCK_BYTES).unwrap());
-    assert!(!larger.restore(read_invalidated(&stream, words).unwrap()));
+    assert!(!larger.restore(read_invalidated(&stream, words).unwrap(), 62));
+    // Nor is what knew nothing: later blocks would never be known either.
+    let nothing = SavedInvalidated {
+        known_from: u64::MAX,
+        filters: Vec::new(),
+    };
+    assert!(!other.restore(nothing, 62));
     for (at, value) in [(8, 9u32), (8, u32::MAX), (28, u32::MAX), (32, 1)] {
         let mut forged = stream.clone();
         forged[at..at + 4].copy_from_slice(&value.to_le_bytes());

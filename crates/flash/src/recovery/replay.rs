@@ -301,8 +301,12 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                 });
             });
         }
-        if summary.end.records > 0 && !self.apply_log(snapshot, &summary) {
-            return false;
+        if summary.end.records > 0 {
+            // What it voids is not in those filters.
+            found.invalidated = None;
+            if !self.apply_log(snapshot, &summary) {
+                return false;
+            }
         }
         // Where the log has more than fits the table, in rounds: each for a range of hashes.
         let mut is_first = true;

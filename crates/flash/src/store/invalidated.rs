@@ -92,15 +92,20 @@ impl Invalidated {
         (self.hashes_max * BITS_PER_HASH).div_ceil(64)
     }
 
-    /// The sequence below which nothing is known, and the filters from the oldest: what [`Invalidated::restore`] takes.
-    pub(crate) fn parts(&self) -> (u64, impl Iterator<Item = &Filter>) {
-        (self.known_from, self.filters.iter())
+    /// Takes out what [`Invalidated::restore`] takes, at the end: nothing is known here any more.
+    pub(crate) fn take(&mut self) -> SavedInvalidated {
+        SavedInvalidated {
+            known_from: std::mem::replace(&mut self.known_from, u64::MAX),
+            filters: std::mem::take(&mut self.filters).into(),
+        }
     }
 
-    /// Makes it what another was when it was saved, if its filters were as large. Nothing was invalidated since then.
-    pub(crate) fn restore(&mut self, saved: SavedInvalidated) -> bool {
+    /// Makes it what another was when it was saved, if its filters were as large and it knew something. Nothing was invalidated since
+    /// then; the next block is to have `next_sequence`.
+    pub(crate) fn restore(&mut self, saved: SavedInvalidated, next_sequence: u64) -> bool {
         let words = self.words();
-        let is_alike = saved.filters.len() <= FILTERS_MAX
+        let is_alike = saved.known_from <= next_sequence
+            && saved.filters.len() <= FILTERS_MAX
             && (saved.filters.iter())
                 .all(|filter| filter.bits.len() == words && filter.hashes <= self.hashes_max);
         if is_alike {
