@@ -246,6 +246,8 @@ class Comparison:
         self.sides = [theirs, ours]
         # What memcached's answers begin with, so that one sees what was compared.
         self.beginnings = collections.Counter()
+        # Answers of memcached that say h1, and those where Pumice says h0.
+        self.hits_told, self.hits_untold = 0, 0
 
     def batches(self, segment):
         batch, read = [], set()
@@ -264,6 +266,15 @@ class Comparison:
                 batch, read = [], set()
         if batch:
             yield batch
+
+    def same(self, theirs, ours):
+        """Whether two answers are alike. Known: while only a block buffer has an object, its hits leave no mark."""
+        self.hits_told += b" h1" in theirs[:100]
+        if theirs == ours:
+            return True
+        is_untold = theirs.replace(b" h1", b" h0", 1) == ours
+        self.hits_untold += is_untold
+        return is_untold
 
     def run(self, segment):
         """Where the answers first differ: (number of the command, theirs, ours)."""
@@ -292,7 +303,7 @@ class Comparison:
                 normal = [
                     side.normal(command, reply, stale_keys) for side, reply in zip(self.sides, pair, strict=True)
                 ]
-                if normal[0] != normal[1]:
+                if not self.same(*normal):
                     return at + number, normal[0], normal[1]
                 note_refusal(refused, command, pair[0])
                 self.beginnings[BEGINNING.match(pair[0])[0]] += 1
@@ -430,6 +441,8 @@ def compare(theirs, ours, options):
     if found:
         raise Failure(f"expected no difference; seen {found} with seed {options.seed} in {done} commands")
     seconds = time.monotonic() - started
+    told, untold = comparison.hits_told, comparison.hits_untold
+    expect(untold * 20 <= told, "h1 in all but a few of the answers where memcached says so", f"h0 in {untold} of {told}")
     print_beginnings(comparison.beginnings)
     known_differences(theirs, ours)
     what_time_does(theirs, ours)
