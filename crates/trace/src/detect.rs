@@ -3,8 +3,8 @@
 use crate::fields::{Fields, excerpt, parse_integer, parse_u64};
 use crate::format::Format;
 use crate::formats::{
-    is_meta_block_header, is_meta_kv_header, is_nasa_header, is_wiki_header, shows_blkreplay, shows_fiu,
-    shows_mqsim, shows_twitter,
+    META_BLOCK, META_KV, is_nasa_header, is_wiki_header, shows_blkreplay, shows_fiu, shows_mqsim,
+    shows_twitter,
 };
 
 /// Bytes that are looked at.
@@ -51,9 +51,9 @@ pub(crate) fn detect(sample: &[u8]) -> Result<Format, String> {
 fn of_first_line(first: &[u8]) -> Option<Format> {
     Some(if is_wiki_header(first) {
         Format::WikiTsv
-    } else if is_meta_kv_header(first) {
+    } else if META_KV.is_header(first) {
         Format::MetaKv
-    } else if is_meta_block_header(first) {
+    } else if META_BLOCK.is_header(first) {
         Format::MetaBlock
     } else if is_nasa_header(first) {
         Format::NasaTsv

@@ -11,7 +11,7 @@ use crate::detect::{SAMPLE_BYTES, detect};
 use crate::error::TraceError;
 use crate::format::Format;
 use crate::formats::{
-    Arc, Blkreplay, Csv, Fiu, Jedi, MetaBlock, MetaKv, Mooncake, Mqsim, NasaTsv, TimeIdSize, Twitter,
+    Arc, Blkreplay, Csv, Fiu, Jedi, META_BLOCK, META_KV, Meta, Mooncake, Mqsim, NasaTsv, TimeIdSize, Twitter,
     VscsiReader, WikiTsv,
 };
 use crate::generator::Generator;
@@ -206,8 +206,8 @@ impl Trace {
             Format::Jedi => Box::new(TextReader::new(window, place, Jedi)),
             Format::Mooncake => Box::new(TextReader::new(window, place, Mooncake::default())),
             Format::Arc => Box::new(TextReader::new(window, place, Arc::default())),
-            Format::MetaKv => Box::new(TextReader::new(window, place, MetaKv::default())),
-            Format::MetaBlock => Box::new(TextReader::new(window, place, MetaBlock::default())),
+            Format::MetaKv => Box::new(TextReader::new(window, place, Meta::new(&META_KV))),
+            Format::MetaBlock => Box::new(TextReader::new(window, place, Meta::new(&META_BLOCK))),
             Format::Twitter => Box::new(TextReader::new(window, place, Twitter)),
             Format::NasaTsv => Box::new(TextReader::new(window, place, NasaTsv::new())),
             Format::Vscsi => Box::new(VscsiReader::new(window, place)),
