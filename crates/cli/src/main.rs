@@ -10,6 +10,7 @@ mod report;
 mod serve;
 mod settings;
 mod size;
+mod source;
 mod trace;
 mod usage;
 

@@ -1,6 +1,7 @@
 //! `pumice replay`: what a cache would have done with a recorded workload.
 
 use crate::size::{Human, Size};
+use crate::source::Source;
 use crate::usage::usage;
 use anyhow::Context;
 use clap::Args;
@@ -11,7 +12,7 @@ use pumice_sim::{
     CacheSize, ExactOptions, FlashOptions, MissingSizes, OpsMode, ReplayDevice, ReplayProgress, ReplayRules,
     Report, SimError, Warmup, replay_exact, replay_flash,
 };
-use pumice_trace::{Columns, Format, SizeDistribution, Trace, TraceError, TraceKey, TraceOptions};
+use pumice_trace::{SizeDistribution, TraceError};
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -20,23 +21,8 @@ use std::sync::Arc;
 /// Flags of `replay`.
 #[derive(Args, Debug)]
 pub struct ReplayArgs {
-    /// A trace file (plain, zstd, gzip or xz), or a generator such as
-    /// zipf:keys=1000000,theta=0.9,requests=10000000,seed=42 (zipf, uniform, hotspot, normal, latest, cachelib)
-    #[arg(value_name = "TRACE")]
-    trace: OsString,
-
-    /// The trace's format; auto goes by content, and refuses binary formats that have no header
-    #[arg(long, value_name = "NAME", default_value = "auto")]
-    format: String,
-
-    /// Columns of format csv, such as time=1,id=2,size=3,header=true
-    #[arg(long, value_name = "SPEC")]
-    columns: Option<Columns>,
-
-    /// What stands for the object: object (the key or address), or fingerprint (the content, in format fiu: a content-addressed
-    /// cache)
-    #[arg(long, value_name = "object|fingerprint", default_value = "object")]
-    key: String,
+    #[command(flatten)]
+    source: Source,
 
     /// exact: the policy on an exact queue, the yardstick; the others: the engine that serves
     #[arg(long, value_name = "exact|fifo|sipq|ripq", default_value = "ripq")]
@@ -119,17 +105,7 @@ pub struct ReplayArgs {
 pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
     check_built(args)?;
     let is_exact = args.layout == "exact";
-    let options = TraceOptions {
-        format: Format::parse_or_auto(&args.format).map_err(|error| usage(error.to_string()))?,
-        columns: args.columns.clone(),
-    };
-    let key: TraceKey = args
-        .key
-        .parse()
-        .map_err(|error| usage(format!("--key {error}")))?;
-    let trace = Trace::new(&args.trace, options)
-        .map_err(trace_error)?
-        .with_key(key);
+    let trace = args.source.trace()?;
     let rules = ReplayRules {
         ops: args.ops,
         missing_sizes: missing_sizes(args, is_exact)?,

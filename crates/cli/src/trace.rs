@@ -2,14 +2,12 @@
 
 use crate::replay::{Bar, trace_error};
 use crate::size::{Human, Size};
+use crate::source::Source;
 use crate::usage::usage;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use pumice_sim::ReplayProgress;
-use pumice_trace::{
-    Columns, ConvertOptions, Format, Progress, Summary, Trace, TraceKey, TraceOptions, convert,
-};
-use std::ffi::OsString;
+use pumice_trace::{ConvertOptions, Format, Progress, Summary, convert};
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -26,25 +24,6 @@ enum TraceCommand {
     Info(InfoArgs),
     /// Writes a trace in another format.
     Convert(ConvertArgs),
-}
-
-#[derive(Args, Debug)]
-struct Source {
-    /// A trace file (plain, zstd, gzip or xz), or a generator such as zipf:keys=1000,theta=0.9,requests=10000
-    #[arg(value_name = "TRACE")]
-    trace: OsString,
-
-    /// The trace's format; auto goes by content, and refuses binary formats that have no header
-    #[arg(long, value_name = "NAME", default_value = "auto")]
-    format: String,
-
-    /// Columns of format csv, such as time=1,id=2,size=3,header=true
-    #[arg(long, value_name = "SPEC")]
-    columns: Option<Columns>,
-
-    /// What stands for the object: object (the key or address), or fingerprint (the content, in format fiu)
-    #[arg(long, value_name = "object|fingerprint", default_value = "object")]
-    key: String,
 }
 
 #[derive(Args, Debug)]
@@ -87,22 +66,6 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
     // A reader that is gone does not want it.
     let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
     Ok(())
-}
-
-impl Source {
-    fn trace(&self) -> anyhow::Result<Trace> {
-        let options = TraceOptions {
-            format: Format::parse_or_auto(&self.format).map_err(trace_error)?,
-            columns: self.columns.clone(),
-        };
-        let key: TraceKey = self
-            .key
-            .parse()
-            .map_err(|error| usage(format!("--key {error}")))?;
-        Ok(Trace::new(&self.trace, options)
-            .map_err(trace_error)?
-            .with_key(key))
-    }
 }
 
 /// Shows progress on the only pass over a trace.

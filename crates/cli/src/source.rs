@@ -1,0 +1,49 @@
+//! The trace that a command reads.
+
+use crate::replay::trace_error;
+use crate::usage::usage;
+use clap::Args;
+use pumice_trace::{Columns, Format, Trace, TraceKey, TraceOptions};
+use std::ffi::OsString;
+
+/// Flags that say which trace to read, and how.
+#[derive(Args, Debug)]
+pub struct Source {
+    /// A trace file (plain, zstd, gzip or xz), or a generator such as
+    /// zipf:keys=1000000,theta=0.9,requests=10000000,seed=42 (zipf, uniform, hotspot, normal, latest, cachelib)
+    #[arg(value_name = "TRACE")]
+    trace: OsString,
+
+    /// The trace's format; auto goes by content, and refuses binary formats that have no header
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    format: String,
+
+    /// Columns of format csv, such as time=1,id=2,size=3,header=true
+    #[arg(long, value_name = "SPEC")]
+    columns: Option<Columns>,
+
+    /// What stands for the object: object (the key or address), or fingerprint (the content, in format fiu: a content-addressed
+    /// cache)
+    #[arg(long, value_name = "object|fingerprint", default_value = "object")]
+    key: String,
+}
+
+impl Source {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// Usage, or why it cannot be read.
+    pub fn trace(&self) -> anyhow::Result<Trace> {
+        let options = TraceOptions {
+            format: Format::parse_or_auto(&self.format).map_err(trace_error)?,
+            columns: self.columns.clone(),
+        };
+        let key: TraceKey = self
+            .key
+            .parse()
+            .map_err(|error| usage(format!("--key {error}")))?;
+        Ok(Trace::new(&self.trace, options)
+            .map_err(trace_error)?
+            .with_key(key))
+    }
+}
