@@ -49,6 +49,8 @@ pub struct Stats {
     pub blocks_free: u64,
     /// Blocks that are sealed.
     pub blocks_sealed: u64,
+    /// Blocks that are sealed and hold what two-phase reclaim has kept.
+    pub blocks_kept: u64,
     /// Blocks that are buffers.
     pub blocks_open: u64,
     /// Blocks that hold checkpoints.
@@ -114,6 +116,7 @@ impl<D: Device> ObjectCache<D> {
         let (free, sealed, open, checkpoint) = store.block_usage();
         stats.blocks_free = free as u64;
         stats.blocks_sealed = sealed as u64;
+        stats.blocks_kept = store.kept_blocks() as u64;
         stats.blocks_open = open as u64;
         stats.blocks_checkpoint = checkpoint as u64;
         (stats.log_used, stats.log_slots) = store.log_usage();

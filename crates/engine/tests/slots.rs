@@ -298,6 +298,43 @@ fn what_was_asked_for_before_a_clean_stop_outlives_its_block_and_the_rest_does_n
 }
 
 #[test]
+fn blocks_of_kept_objects_are_known_again_after_a_clean_stop_and_after_a_kill() {
+    let (two_phase, width) = layouts()[0];
+    assert_eq!(width, 1);
+    for kill in [false, true] {
+        let options = options(two_phase, wide_tier1());
+        let medium = Arc::new(MemMedium::new(64 * BLOCK_BYTES));
+        let mut rig = open(&medium, options);
+        for n in 0..4_000 {
+            assert!(rig.set(&key(n), &value(n, 0, 2_000)));
+            rig.settle();
+            // One of four is asked for while it is new, and some of what was kept.
+            for asked in [n.saturating_sub(40), n.saturating_sub(900)] {
+                if asked % 4 == 0 {
+                    rig.get(&key(asked));
+                }
+            }
+        }
+        let (kept, sealed) = (rig.cache.stats().blocks_kept, rig.cache.stats().blocks_sealed);
+        assert!(kept > 10 && kept < sealed, "{kept} of {sealed} blocks");
+        if kill {
+            drop(rig);
+        } else {
+            close(rig);
+        }
+        rig = open(&medium, options);
+        assert_eq!(rig.recovered.clean, !kill);
+        let again = rig.cache.stats().blocks_kept;
+        // A clean stop writes the open block of kept objects too; what a kill had open is gone.
+        assert!(
+            (kept..=kept + 1).contains(&again),
+            "{kept}, then {again}, kill {kill}"
+        );
+        rig.check();
+    }
+}
+
+#[test]
 fn after_a_clean_stop_it_is_known_what_was_invalidated() {
     // Nearly all mappings are on flash: their objects are kept only if it is known that nothing took their place.
     let index = CascadeOptions {

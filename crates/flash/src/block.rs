@@ -8,6 +8,15 @@ use pumice_memory::{Buffer, Payload};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+/// What a block is filled with, where new objects and those that reclaims keep do not share blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stream {
+    /// New objects; under most layouts all.
+    New,
+    /// With two-phase reclaim: what was asked for while it stood in another block.
+    Kept,
+}
+
 /// A block being filled, or filled and on its way to the device.
 ///
 /// Several threads append at once: each reserves its range under the lock and copies outside it. The block is
@@ -17,6 +26,8 @@ pub struct OpenBlock<B> {
     pub id: u32,
     /// Sequence of this life of it.
     pub sequence: u64,
+    /// Which of the layout's streams it is filled from.
+    pub(crate) stream: Stream,
     /// The bytes.
     pub buffer: Arc<B>,
     device_offset: u64,
@@ -84,10 +95,11 @@ impl<B> Drop for Appended<B> {
 
 impl<B: Buffer> OpenBlock<B> {
     /// An empty block over `buffer`, which has the block's length.
-    pub fn new(id: u32, sequence: u64, device_offset: u64, buffer: Arc<B>) -> Self {
+    pub(crate) fn new(id: u32, sequence: u64, stream: Stream, device_offset: u64, buffer: Arc<B>) -> Self {
         Self {
             id,
             sequence,
+            stream,
             device_offset,
             block_bytes: buffer.len(),
             buffer,

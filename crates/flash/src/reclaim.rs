@@ -137,19 +137,21 @@ impl<B: Buffer> FlashStore<B> {
 
     fn choose_lowest(&self, claim: Claim, round: usize) -> Option<(u32, How)> {
         self.choose(claim, |structure, order| {
-            let id = self.lowest_sealed(structure, order)?;
+            let (id, how) = self.lowest_sealed(structure, order, round)?;
             structure.queue.retain(|queued| *queued != id);
-            Some((id, self.how_lowest(structure, round)))
+            Some((id, how))
         })
     }
 
-    fn lowest_sealed(&self, structure: &Structure<B>, order: &Order<B>) -> Option<u32> {
+    fn lowest_sealed(&self, structure: &Structure<B>, order: &Order<B>, round: usize) -> Option<(u32, How)> {
+        let how = self.how_lowest(structure, round);
         let may_go =
             |id: &u32| self.blocks[*id as usize].state() == State::Sealed && !structure.is_receiver(*id);
-        match &order.ranked {
+        let id = match &order.ranked {
             Some(ranked) => ranked.queue.blocks().find(may_go),
-            None => structure.queue.iter().copied().find(may_go),
-        }
+            None => self.lowest_of_streams(structure, how == How::Evict, may_go),
+        };
+        Some((id?, how))
     }
 
     /// What becomes of the lowest block, when so many victims have gone before it in the same piece of work.
@@ -205,6 +207,7 @@ impl<B: Buffer> FlashStore<B> {
                 return Some(ready);
             }
             structure.note_victim(self.counters.appended_objects.load(Ordering::Relaxed));
+            self.follow_load(structure);
             let (id, how) = self.pick(structure, order, now, round)?;
             structure.queue.retain(|queued| *queued != id);
             Some((id, how))
@@ -212,11 +215,10 @@ impl<B: Buffer> FlashStore<B> {
     }
 
     fn pick(&self, structure: &Structure<B>, order: &Order<B>, now: u32, round: usize) -> Option<(u32, How)> {
-        let mut lowest = None;
+        let lowest = self.lowest_sealed(structure, order, round);
         let mut deadest: Option<(u32, u64)> = None;
         if !self.has_early_victims.swap(false, Ordering::Relaxed) {
-            let lowest = self.lowest_sealed(structure, order)?;
-            return Some((lowest, self.how_lowest(structure, round)));
+            return lowest;
         }
         for id in self.sealed_in_order(order, structure.queue.iter().copied()) {
             let info = &self.blocks[id as usize];
@@ -237,13 +239,12 @@ impl<B: Buffer> FlashStore<B> {
             if is_expired(info.expiry_max.load(Ordering::Relaxed), now) {
                 return Some((id, How::Evict));
             }
-            lowest = lowest.or(Some(id));
             if live * 2 < filled && deadest.is_none_or(|(_, least)| live < least) {
                 deadest = Some((id, live));
             }
         }
         // The lowest block goes anyway.
-        if let Some((id, _)) = deadest.filter(|(id, _)| Some(*id) != lowest) {
+        if let Some((id, _)) = deadest.filter(|(id, _)| lowest.is_none_or(|(lowest, _)| *id != lowest)) {
             match self.layout().layout {
                 Layout::Ripq => return Some((id, How::Rescue)),
                 Layout::Fifo | Layout::Sipq if self.may_compact(structure) => {
@@ -252,7 +253,7 @@ impl<B: Buffer> FlashStore<B> {
                 Layout::Fifo | Layout::Sipq => {}
             }
         }
-        lowest.map(|id| (id, self.how_lowest(structure, round)))
+        lowest
     }
 
     /// Whether a compaction would find room, and none of its results would be in the way of a checkpoint.

@@ -120,6 +120,34 @@ fn a_cascade_index_hits_as_the_full_one_does_and_counts_what_it_costs() {
 }
 
 #[test]
+fn two_phase_reclaim_misses_less_than_lru_and_does_not_push_out_what_is_hot_with_what_comes_once() {
+    let two_phase = FlashOptions {
+        index: pumice::IndexOptions::cascade(0.06),
+        rules: ReplayRules {
+            missing_sizes: MissingSizes::Fixed(300),
+            warmup: Warmup::new(0.5).unwrap(),
+            ..ReplayRules::default()
+        },
+        ..options("20%", ReplayDevice::Sim)
+    };
+    let name = "zipf:keys=200000,theta=0.9,requests=800000,seed=7";
+    let report = replay(name, &two_phase);
+    let lru = ExactOptions {
+        policy: "lru".to_owned(),
+        size: (report.object_bytes_resident_mean.unwrap() as u64)
+            .to_string()
+            .parse()
+            .unwrap(),
+        rules: two_phase.rules.clone(),
+    };
+    let lru = replay_exact(&trace(name), &lru, &mut |_| ()).unwrap();
+    let [misses, lru_misses] = [&report, &lru].map(|report| 1.0 - report.object_hit_ratio.unwrap());
+    assert!(misses < 0.95 * lru_misses, "{misses}, {lru_misses}");
+    let amplification = report.app_write_amplification.unwrap();
+    assert!((1.2..2.0).contains(&amplification), "{amplification}");
+}
+
+#[test]
 fn objects_of_many_slices_give_the_same_counts_on_a_real_file_too() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let with = |device| FlashOptions {

@@ -241,6 +241,11 @@ fn cache_groups(stats: &Stats) -> [Group; 3] {
                 Figure::gauge("block_bytes", "Bytes of a block", stats.block_bytes),
                 Figure::gauge("blocks_free", "Blocks that are free", stats.blocks_free),
                 Figure::gauge("blocks_sealed", "Blocks that are on flash", stats.blocks_sealed),
+                Figure::gauge(
+                    "blocks_kept",
+                    "Blocks that are on flash and hold what two-phase reclaim has kept",
+                    stats.blocks_kept,
+                ),
                 Figure::gauge("blocks_open", "Blocks that are buffers", stats.blocks_open),
                 Figure::gauge(
                     "blocks_checkpoint",

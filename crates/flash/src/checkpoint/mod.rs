@@ -24,7 +24,7 @@ pub(crate) use reader::StreamReader;
 
 use crate::Mappings;
 use crate::layout::Layout;
-use crate::store::{Durability, FlashStore, SavedKey, State, add};
+use crate::store::{Durability, FlashStore, SavedKey, SavedRanks, State, add};
 use crate::superblock::CheckpointRef;
 use pumice_device::Device;
 use pumice_memory::Buffer;
@@ -230,12 +230,15 @@ impl<B: Buffer> FlashStore<B> {
         // Before the locks below: shards come first in the lock order.
         let entry_bytes = mappings.with_shard(0, |shard| shard.entry_bytes());
         let order = self.order.lock();
-        let (places, ranks) = order.ranked.as_ref().map_or_else(Default::default, |ranked| {
-            (
-                ranked.queue.save().collect(),
-                ranked.ranks.save(self.layout().policy_checksum()),
-            )
-        });
+        let (places, ranks) = order.ranked.as_ref().map_or_else(
+            || (self.save_kept(), SavedRanks::default()),
+            |ranked| {
+                (
+                    ranked.queue.save().collect(),
+                    ranked.ranks.save(self.layout().policy_checksum()),
+                )
+            },
+        );
         let structure = self.shared.structure.lock();
         let open = self.open.lock();
         // A block that is sealing was composed, or will be, with what was live at its own moment: records since then count.

@@ -1,7 +1,7 @@
 //! Appending: the active blocks, and the buffers they come from.
 
 use super::{FlashStore, Order, Rank, Slots, State, Structure, add};
-use crate::block::{Appended, OpenBlock};
+use crate::block::{Appended, OpenBlock, Stream};
 use crate::layout::Note;
 use crate::queue::Seat;
 use crate::record::RecordParts;
@@ -93,9 +93,10 @@ impl<B: Buffer> FlashStore<B> {
             return None;
         }
         let len = usize::try_from(len).expect("at most 1 MiB");
+        let stream = self.stream(survivor);
         let reserved = loop {
-            let Some(block) = order.active(section) else {
-                if let Some(block) = self.open_block(survivor) {
+            let Some(block) = order.active(section, stream) else {
+                if let Some(block) = self.open_block(survivor, stream) {
                     if let Some(ranked) = &mut order.ranked {
                         ranked.queue.open(section, block.id);
                     }
@@ -205,7 +206,7 @@ impl<B: Buffer> FlashStore<B> {
         self.shared.has_work.store(true, Ordering::Release);
     }
 
-    fn open_block(&self, survivor: bool) -> Option<Arc<OpenBlock<B>>> {
+    fn open_block(&self, survivor: bool, stream: Stream) -> Option<Arc<OpenBlock<B>>> {
         let mut structure = self.shared.structure.lock();
         // The last free blocks are for survivors and checkpoints, whose work frees others.
         let kept_back = if survivor {
@@ -226,6 +227,7 @@ impl<B: Buffer> FlashStore<B> {
         info.live.store(0, Ordering::Relaxed);
         info.filled.store(0, Ordering::Relaxed);
         info.has_survivors.store(false, Ordering::Relaxed);
+        info.is_kept.store(stream == Stream::Kept, Ordering::Relaxed);
         info.is_leaving.store(false, Ordering::Release);
         info.mean_len.store(0, Ordering::Relaxed);
         *info.slots.lock() = Slots::new(self.slot_kind.bits());
@@ -234,6 +236,7 @@ impl<B: Buffer> FlashStore<B> {
         let block = Arc::new(OpenBlock::new(
             id,
             sequence,
+            stream,
             self.geometry.block_offset(id),
             buffer,
         ));

@@ -30,6 +30,7 @@ mod order;
 mod ranks;
 mod read;
 mod slots;
+mod streams;
 mod virtual_cache;
 mod work;
 
@@ -51,7 +52,7 @@ pub(crate) use work::{Claim, Shared, Task, give_turn};
 use crate::block::OpenBlock;
 use crate::footer::entries_of;
 use crate::geometry::Geometry;
-use crate::layout::LayoutOptions;
+use crate::layout::{Layout, LayoutOptions};
 use crate::log::Log;
 use crate::mapping_log::MappingLog;
 use crate::queue::{QueueShape, SavedPlace};
@@ -66,6 +67,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
+use streams::{Division, Tail};
 
 /// What a reply promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -133,6 +135,8 @@ pub(crate) struct BlockInfo {
     pub(crate) expiry_max: AtomicU32,
     /// Whether it is being reclaimed, and mappings to it count for nothing any more.
     pub(crate) is_leaving: AtomicBool,
+    /// Whether it is of the stream of kept objects.
+    pub(crate) is_kept: AtomicBool,
     /// Bytes that each of its objects counts with; 0 = its own.
     pub(crate) mean_len: AtomicU32,
     pub(crate) slots: Mutex<Slots>,
@@ -151,6 +155,7 @@ impl BlockInfo {
             footer_len: AtomicU32::new(0),
             expiry_max: AtomicU32::new(0),
             is_leaving: AtomicBool::new(false),
+            is_kept: AtomicBool::new(false),
             mean_len: AtomicU32::new(0),
             slots: Mutex::new(Slots::default()),
         }
@@ -234,6 +239,8 @@ pub(crate) struct Structure<B> {
     /// Blocks sealed when the last early reclaim was begun.
     pub(crate) early_at: Option<u64>,
     pub(crate) checkpointing: bool,
+    /// How the blocks are divided between new objects and kept ones.
+    division: Division,
     /// Whether pages of mappings found no block to stand on.
     pub(crate) mappings_want_block: bool,
     /// Whether a partition of mappings is being reorganised.
@@ -275,6 +282,8 @@ pub struct FlashStore<B> {
     pub(crate) blocks: Arc<[BlockInfo]>,
     layout: LayoutOptions,
     pub(crate) slot_kind: SlotKind,
+    /// Of the streams of new and of kept objects.
+    tails: [Tail; 2],
     /// DRAM of the slots of sealed blocks.
     slot_bytes: AtomicU64,
     pub(crate) erase_unit_bytes: u64,
@@ -348,6 +357,9 @@ impl<B: Buffer> FlashStore<B> {
                 Ordering::Relaxed,
             );
         }
+        if options.layout.layout == Layout::Fifo {
+            streams::restore_kept(&blocks, &sealed, &start.places);
+        }
         let slot_kind = SlotKind::of(&options.layout, options.index);
         let shape = QueueShape {
             marks: slot_kind.marks(),
@@ -385,6 +397,7 @@ impl<B: Buffer> FlashStore<B> {
             ready: VecDeque::new(),
             early_at: None,
             checkpointing: false,
+            division: Division::of(geometry.blocks),
             mappings_want_block: false,
             reorganising: false,
             in_flight: 0,
@@ -403,6 +416,7 @@ impl<B: Buffer> FlashStore<B> {
             blocks,
             layout: options.layout,
             slot_kind,
+            tails: Default::default(),
             slot_bytes: AtomicU64::new(0),
             erase_unit_bytes: options.erase_unit_bytes,
             has_early_victims: AtomicBool::new(true),

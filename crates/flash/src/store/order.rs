@@ -2,7 +2,7 @@
 
 use super::{FlashStore, Ranks, SavedKey, SavedRanks, SealedBlock, SlotKind, State, VirtualCache, give_turn};
 use crate::Mappings;
-use crate::block::OpenBlock;
+use crate::block::{OpenBlock, Stream};
 use crate::checkpoint::KEYS_BATCH;
 use crate::geometry::Geometry;
 use crate::layout::{Layout, LayoutOptions, MARKS, Note};
@@ -17,6 +17,9 @@ use std::sync::atomic::Ordering;
 
 /// Accesses that a note has at least after a hit, whatever the policy counts: one is an object that was never hit.
 const ACCESSED: u32 = 2;
+
+/// What trailers have as the position of a block of kept objects, under a layout without positions.
+pub(super) const POSITION_KEPT: u16 = 0;
 
 /// Where a new copy is to go.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -123,23 +126,29 @@ impl<B> Order<B> {
         self.open.iter().find(|block| block.id == id)
     }
 
-    /// The open block of a section.
-    pub(super) fn active(&self, section: usize) -> Option<&Arc<OpenBlock<B>>> {
+    /// The open block of a section, or of a stream under a layout without sections.
+    pub(super) fn active(&self, section: usize, stream: Stream) -> Option<&Arc<OpenBlock<B>>> {
         match &self.ranked {
             Some(ranked) => self.block(ranked.queue.active_block(section)?),
-            None => self.open.first(),
+            None => self.open.iter().find(|block| block.stream == stream),
         }
     }
 
-    /// An open block with room, of the section nearest to `section`.
+    /// An open block with room, of the section nearest to `section`; of any stream.
     pub(super) fn nearest_with_room(&self, section: usize, len: usize) -> Option<&Arc<OpenBlock<B>>>
     where
         B: Buffer,
     {
-        let queue = &self.ranked.as_ref()?.queue;
+        let Some(ranked) = &self.ranked else {
+            return self.open.iter().find(|block| block.fits(len));
+        };
+        let queue = &ranked.queue;
         let mut sections: Vec<usize> = (0..queue.sections()).collect();
         sections.sort_by_key(|other| other.abs_diff(section));
-        let mut blocks = sections.into_iter().filter_map(|section| self.active(section));
+        let blocks = sections
+            .into_iter()
+            .filter_map(|section| queue.active_block(section));
+        let mut blocks = blocks.filter_map(|id| self.block(id));
         blocks.find(|block| block.fits(len))
     }
 
@@ -500,11 +509,12 @@ impl<B: Buffer> FlashStore<B> {
         }
     }
 
-    /// Where a block stands in the queue, in 65,535ths, for its trailer.
+    /// Where a block stands in the queue, in 65,535ths, for its trailer; under a layout without one what tells its stream.
     pub(crate) fn position_of_block(&self, id: u32) -> u16 {
         let order = self.order.lock();
         let Some(ranked) = &order.ranked else {
-            return u16::MAX;
+            let is_kept = self.blocks[id as usize].is_kept.load(Ordering::Relaxed);
+            return if is_kept { POSITION_KEPT } else { u16::MAX };
         };
         let position = ranked.queue.position(Seat::Device(id));
         (position * f64::from(u16::MAX)) as u16

@@ -333,7 +333,14 @@ impl<B: Buffer> FlashStore<B> {
     /// An object was asked for.
     pub(super) fn put_hit(&self, mapping: Mapping) {
         if self.slot_kind == SlotKind::Hit {
-            self.with_slot(mapping, |slots, number| slots.set(number, 1));
+            let before = self.with_slot(mapping, |slots, number| {
+                let before = slots.get(number);
+                slots.set(number, 1);
+                before
+            });
+            if before == Some(0) {
+                self.note_first_hit(self.block_of(mapping.location));
+            }
         }
     }
 

@@ -364,9 +364,10 @@ impl<B: Buffer> FlashStore<B> {
     /// Below so many free blocks there are reclaims.
     pub(crate) fn blocks_kept_free(&self) -> usize {
         let wanted = self.geometry.reserved as usize + self.reclaims_ahead();
-        // Victims that are to be moved must be chosen before too little is free for that.
+        // Victims that are to be moved must be chosen before too little is free for that, and what is moved may open a block of its
+        // own.
         match self.slot_kind {
-            SlotKind::Hit => wanted.max(FREE_CRITICAL + 1),
+            SlotKind::Hit => wanted.max(FREE_CRITICAL + 2),
             _ => wanted,
         }
     }
