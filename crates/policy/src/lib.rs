@@ -10,10 +10,9 @@
 
 mod exact;
 mod exact_queue;
-mod fifo;
 mod greedy_dual;
 mod histogram;
-mod lru;
+mod one_queue;
 mod policies;
 mod priority;
 mod queue;
@@ -22,10 +21,9 @@ mod twin;
 
 pub use exact::{ExactPolicy, Insertion, MAX_OBJECTS, ObjectNumber};
 pub use exact_queue::{ExactQueue, MAX_QUEUE_BYTES};
-pub use fifo::Fifo;
 pub use greedy_dual::GreedyDual;
 pub use histogram::{Bin, QuantileHistogram};
-pub use lru::Lru;
+pub use one_queue::{Fifo, Lru, OneQueue};
 pub use policies::{POLICY_NAMES, policy_named};
 pub use priority::{Hit, Policy, Priority};
 pub use slru_lists::SlruLists;

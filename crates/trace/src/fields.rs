@@ -22,6 +22,39 @@ pub(crate) struct Field<'a> {
     pub(crate) at: usize,
 }
 
+/// The names of columns that a header has.
+pub(crate) struct Header<'a>(Vec<&'a [u8]>);
+
+impl<'a> Header<'a> {
+    /// Those of a line.
+    pub(crate) fn of(line: &'a [u8], delimiter: u8) -> Self {
+        Self(line.split(|&byte| byte == delimiter).collect())
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Where a column is, from 0.
+    pub(crate) fn column(&self, name: &str) -> Option<usize> {
+        self.0.iter().position(|found| *found == name.as_bytes())
+    }
+
+    /// Where a column is that must be there.
+    pub(crate) fn required(&self, name: &str) -> Result<usize, Fault> {
+        self.column(name).ok_or_else(|| Fault {
+            at: 0,
+            what: format!("the header has no column `{name}`"),
+        })
+    }
+
+    /// Whether all of these are columns.
+    pub(crate) fn has_all<'n>(&self, names: impl IntoIterator<Item = &'n &'n str>) -> bool {
+        names.into_iter().all(|name| self.column(name).is_some())
+    }
+}
+
 impl Field<'_> {
     /// The field as an unsigned number.
     pub(crate) fn unsigned(self) -> Result<u64, Fault> {

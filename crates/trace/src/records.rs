@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Compression, TraceError};
 use crate::format::Format;
-use crate::request::{BATCH_REQUESTS, Op, Progress, Records, Request, RequestReader};
+use crate::request::{BATCH_REQUESTS, Op, Progress, Records, Request, RequestReader, next_batch};
 use crate::window::Window;
 
 /// What a reader knows about where it is, for messages and progress.
@@ -183,15 +183,7 @@ impl<R: Record> RecordReader<R> {
 
 impl<R: Record> RequestReader for RecordReader<R> {
     fn next_batch(&mut self, out: &mut Vec<Request>) -> Result<bool, TraceError> {
-        out.clear();
-        if self.ended {
-            return Ok(false);
-        }
-        if let Err(error) = self.read(out) {
-            self.ended = true;
-            return Err(error);
-        }
-        Ok(!out.is_empty())
+        next_batch(self, out, |reader| &mut reader.ended, Self::read)
     }
 
     fn has_sizes(&self) -> bool {

@@ -30,6 +30,34 @@ pub struct Request {
     pub op: Op,
 }
 
+impl Request {
+    /// A get of nothing yet, for a parser to fill in.
+    pub(crate) const BLANK: Request = Request {
+        key: 0,
+        size: None,
+        time: 0,
+        op: Op::Get,
+    };
+}
+
+/// A reader's next batch, as [`RequestReader::next_batch`] has it: `read` fills it; after `ended` or an error there is none.
+pub(crate) fn next_batch<R>(
+    reader: &mut R,
+    out: &mut Vec<Request>,
+    ended: fn(&mut R) -> &mut bool,
+    read: fn(&mut R, &mut Vec<Request>) -> Result<(), TraceError>,
+) -> Result<bool, TraceError> {
+    out.clear();
+    if *ended(reader) {
+        return Ok(false);
+    }
+    if let Err(error) = read(reader, out) {
+        *ended(reader) = true;
+        return Err(error);
+    }
+    Ok(!out.is_empty())
+}
+
 /// How far a reader has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Progress {

@@ -6,7 +6,7 @@ use crate::error::TraceError;
 use crate::fields::Fault;
 use crate::input::Input;
 use crate::records::Place;
-use crate::request::{BATCH_REQUESTS, DiskRequests, Progress, Records, Request, RequestReader};
+use crate::request::{BATCH_REQUESTS, DiskRequests, Progress, Records, Request, RequestReader, next_batch};
 use crate::window::{MAX_LINE_BYTES, Window, WindowError};
 
 /// Turns the lines of one format into requests.
@@ -119,15 +119,7 @@ impl<P: LineParser> TextReader<P> {
 
 impl<P: LineParser> RequestReader for TextReader<P> {
     fn next_batch(&mut self, out: &mut Vec<Request>) -> Result<bool, TraceError> {
-        out.clear();
-        if self.ended {
-            return Ok(false);
-        }
-        if let Err(error) = self.read(out) {
-            self.ended = true;
-            return Err(error);
-        }
-        Ok(!out.is_empty())
+        next_batch(self, out, |reader| &mut reader.ended, Self::read)
     }
 
     fn has_sizes(&self) -> bool {

@@ -68,12 +68,7 @@ impl LineParser for Csv {
     }
 
     fn line(&mut self, line: &[u8], out: &mut Vec<Request>) -> Result<(), Fault> {
-        let mut request = Request {
-            key: 0,
-            size: None,
-            time: 0,
-            op: Op::Get,
-        };
+        let mut request = Request::BLANK;
         let mut last = 0;
         split(line, self.columns.delimiter, |number, field| {
             last = number;

@@ -3,7 +3,7 @@
 //! CSV with a header that names the columns, in any order; further ones are ignored. The key is text and is hashed. A record is one
 //! request whatever its `op_count`.
 
-use crate::fields::{Fault, Field, Fields};
+use crate::fields::{Fault, Field, Fields, Header};
 use crate::request::{Op, Request};
 use crate::text::LineParser;
 
@@ -51,11 +51,8 @@ pub(crate) static META_BLOCK: Names = Names {
 impl Names {
     /// Whether a line is the header of this format.
     pub(crate) fn is_header(&self, line: &[u8]) -> bool {
-        let names: Vec<&[u8]> = line.split(|&byte| byte == b',').collect();
-        [self.key, self.op, self.size]
-            .iter()
-            .chain(self.telling)
-            .all(|name| names.contains(&name.as_bytes()))
+        let header = Header::of(line, b',');
+        header.has_all(&[self.key, self.op, self.size]) && header.has_all(self.telling)
     }
 }
 
@@ -92,32 +89,20 @@ impl LineParser for Meta {
     }
 
     fn header(&mut self, line: &[u8]) -> Result<bool, Fault> {
-        let names: Vec<&[u8]> = line.split(|&byte| byte == b',').collect();
-        let column = |wanted: &str| names.iter().position(|name| *name == wanted.as_bytes());
-        let required = |wanted: &str| {
-            column(wanted).ok_or_else(|| Fault {
-                at: 0,
-                what: format!("the header has no column `{wanted}`"),
-            })
-        };
+        let header = Header::of(line, b',');
         *self = Meta {
             names: self.names,
-            key: required(self.names.key)?,
-            op: required(self.names.op)?,
-            size: required(self.names.size)?,
-            time: column("op_time"),
-            columns: names.len(),
+            key: header.required(self.names.key)?,
+            op: header.required(self.names.op)?,
+            size: header.required(self.names.size)?,
+            time: header.column("op_time"),
+            columns: header.len(),
         };
         Ok(true)
     }
 
     fn line(&mut self, line: &[u8], out: &mut Vec<Request>) -> Result<(), Fault> {
-        let mut request = Request {
-            key: 0,
-            size: None,
-            time: 0,
-            op: Op::Get,
-        };
+        let mut request = Request::BLANK;
         let mut fields = Fields::delimited(line, b',');
         for column in 0..self.columns {
             if column == self.key {

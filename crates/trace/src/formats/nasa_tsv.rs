@@ -1,7 +1,7 @@
 //! `nasa-tsv`: the HTTP logs of NASA's Kennedy Space Center (1995) as tab-separated text.
 
-use crate::fields::{Fault, Fields};
-use crate::request::{Op, Request};
+use crate::fields::{Fault, Fields, Header};
+use crate::request::Request;
 use crate::text::LineParser;
 
 /// Tab-separated text: `host logname time method url response bytes`. Columns go by their names in the header; without one
@@ -13,12 +13,12 @@ pub(crate) struct NasaTsv {
     bytes: usize,
 }
 
-const COLUMNS: [&[u8]; 3] = [b"time", b"url", b"bytes"];
+const COLUMNS: [&str; 3] = ["time", "url", "bytes"];
 
 /// Whether a line is the header of this format.
 pub(crate) fn is_header(line: &[u8]) -> bool {
-    let names: Vec<&[u8]> = line.split(|&byte| byte == b'\t').collect();
-    COLUMNS.iter().all(|name| names.contains(name)) && names.contains(&&b"host"[..])
+    let header = Header::of(line, b'\t');
+    header.has_all(&COLUMNS) && header.has_all(&["host"])
 }
 
 impl NasaTsv {
@@ -37,8 +37,8 @@ impl LineParser for NasaTsv {
     }
 
     fn header(&mut self, line: &[u8]) -> Result<bool, Fault> {
-        let names: Vec<&[u8]> = line.split(|&byte| byte == b'\t').collect();
-        let [time, url, bytes] = COLUMNS.map(|wanted| names.iter().position(|name| *name == wanted));
+        let header = Header::of(line, b'\t');
+        let [time, url, bytes] = COLUMNS.map(|name| header.column(name));
         if let (Some(time), Some(url), Some(bytes)) = (time, url, bytes) {
             *self = NasaTsv { time, url, bytes };
             return Ok(true);
@@ -47,12 +47,7 @@ impl LineParser for NasaTsv {
     }
 
     fn line(&mut self, line: &[u8], out: &mut Vec<Request>) -> Result<(), Fault> {
-        let mut request = Request {
-            key: 0,
-            size: None,
-            time: 0,
-            op: Op::Get,
-        };
+        let mut request = Request::BLANK;
         let mut fields = Fields::delimited(line, b'\t');
         let last = self.time.max(self.url).max(self.bytes);
         for column in 0..=last {

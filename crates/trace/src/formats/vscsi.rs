@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use super::pages::{DiskRequest, Pages};
 use crate::error::TraceError;
 use crate::records::{Place, bytes_at};
-use crate::request::{BATCH_REQUESTS, Op, Progress, Records, Request, RequestReader};
+use crate::request::{BATCH_REQUESTS, Op, Progress, Records, Request, RequestReader, next_batch};
 use crate::window::Window;
 
 /// Bytes of a record.
@@ -91,15 +91,7 @@ impl VscsiReader {
 
 impl RequestReader for VscsiReader {
     fn next_batch(&mut self, out: &mut Vec<Request>) -> Result<bool, TraceError> {
-        out.clear();
-        if self.ended {
-            return Ok(false);
-        }
-        if let Err(error) = self.read(out) {
-            self.ended = true;
-            return Err(error);
-        }
-        Ok(!out.is_empty())
+        next_batch(self, out, |reader| &mut reader.ended, Self::read)
     }
 
     fn has_sizes(&self) -> bool {

@@ -1,7 +1,7 @@
 //! `wiki-tsv`: the Wikimedia Foundation's caching data set.
 
-use crate::fields::{Fault, Fields};
-use crate::request::{Op, Request};
+use crate::fields::{Fault, Fields, Header};
+use crate::request::Request;
 use crate::text::LineParser;
 
 /// Tab-separated text. Columns go by their names in the header; without one they are taken to be time, key, size and
@@ -13,14 +13,13 @@ pub(crate) struct WikiTsv {
     columns: usize,
 }
 
-const TIME: &[u8] = b"relative_unix";
-const KEY: &[u8] = b"hashed_host_path_query";
-const SIZE: &[u8] = b"response_size";
+const TIME: &str = "relative_unix";
+const KEY: &str = "hashed_host_path_query";
+const SIZE: &str = "response_size";
 
 /// Whether a line is the header of this format.
 pub(crate) fn is_header(line: &[u8]) -> bool {
-    let names: Vec<&[u8]> = line.split(|&byte| byte == b'\t').collect();
-    [TIME, KEY, SIZE].iter().all(|name| names.contains(name))
+    Header::of(line, b'\t').has_all(&[TIME, KEY, SIZE])
 }
 
 impl WikiTsv {
@@ -43,32 +42,18 @@ impl LineParser for WikiTsv {
         if line.first().is_some_and(u8::is_ascii_digit) {
             return Ok(false);
         }
-        let names: Vec<&[u8]> = line.split(|&byte| byte == b'\t').collect();
-        let column = |wanted: &[u8]| {
-            names
-                .iter()
-                .position(|name| *name == wanted)
-                .ok_or_else(|| Fault {
-                    at: 0,
-                    what: format!("the header has no column `{}`", wanted.escape_ascii()),
-                })
-        };
+        let header = Header::of(line, b'\t');
         *self = WikiTsv {
-            time: column(TIME)?,
-            key: column(KEY)?,
-            size: column(SIZE)?,
-            columns: names.len(),
+            time: header.required(TIME)?,
+            key: header.required(KEY)?,
+            size: header.required(SIZE)?,
+            columns: header.len(),
         };
         Ok(true)
     }
 
     fn line(&mut self, line: &[u8], out: &mut Vec<Request>) -> Result<(), Fault> {
-        let mut request = Request {
-            key: 0,
-            size: None,
-            time: 0,
-            op: Op::Get,
-        };
+        let mut request = Request::BLANK;
         let mut fields = Fields::delimited(line, b'\t');
         for column in 0..self.columns {
             if column == self.time {

@@ -1,28 +1,33 @@
-//! LRU: evicts what was used least recently; a hit makes an object the newest.
+//! FIFO and LRU: one queue, which evicts its oldest object. A hit changes nothing, or makes the object the newest.
 //!
 //! Cost: O(1) per operation and evicted object. Memory: 16 bytes per object ever seen.
 
 use crate::exact::{ExactPolicy, Insertion, ObjectNumber};
 use crate::queue::Queue;
 
-/// An exact LRU cache.
+/// An exact FIFO cache: evicts what was inserted first.
+pub type Fifo = OneQueue<false>;
+/// An exact LRU cache: evicts what was used least recently.
+pub type Lru = OneQueue<true>;
+
+/// Either of them.
 #[derive(Debug)]
-pub struct Lru {
+pub struct OneQueue<const RENEWS: bool> {
     queue: Queue,
 }
 
-impl Lru {
+impl<const RENEWS: bool> OneQueue<RENEWS> {
     /// An empty cache; `capacity` is in the unit of sizes.
     pub fn new(capacity: u64) -> Self {
-        Lru {
+        Self {
             queue: Queue::new(capacity),
         }
     }
 }
 
-impl ExactPolicy for Lru {
+impl<const RENEWS: bool> ExactPolicy for OneQueue<RENEWS> {
     fn name(&self) -> String {
-        "lru".into()
+        if RENEWS { "lru" } else { "fifo" }.into()
     }
 
     fn capacity(&self) -> u64 {
@@ -45,7 +50,11 @@ impl ExactPolicy for Lru {
 
     #[inline]
     fn lookup(&mut self, object: ObjectNumber) -> bool {
-        self.queue.renew(object)
+        if RENEWS {
+            self.queue.renew(object)
+        } else {
+            self.queue.contains(object)
+        }
     }
 
     #[inline]
