@@ -19,6 +19,7 @@
 //! | delay | operations stay under way until [`turn`](crate::Device::turn), which applies and completes some of them in a seeded order; a write whose future was dropped may not happen | assume no order between operations that overlap in time |
 //! | slow operation | with delay: it stays under way while later ones are completed | wait for it alone |
 //! | death | from some operation on all fail, the write of that moment torn | go on without, acknowledge nothing that is not so |
+//! | no note | a note beside the device ([`note_failure`](crate::Device::note_failure)) fails; a dead device fails none | say so |
 //! | power cut | [`FaultyMedium::cut_power`]: a crash after which, of what was completed and not synced, only a choice of sectors, and of each page of appends only a first part is there: writes are lost, or seem reordered | believe nothing that was not synced |
 //!
 //! A crash is the death of the process: completed writes and appends survive it. Misdirected reads are not in this model.
@@ -28,6 +29,7 @@
 
 mod device;
 mod medium;
+mod operations;
 mod plan;
 mod power;
 mod rng;

@@ -159,6 +159,10 @@ impl Mappings for Index {
         })
     }
 
+    fn give_up_all(&self) {
+        self.sweep(0, u64::MAX, Gone::Lost);
+    }
+
     fn sweep(&self, offset: u64, len: u64, why: Gone) -> u64 {
         let range = offset..offset + len;
         let mut swept = 0;
