@@ -2,7 +2,8 @@
 
 use pumice_device::conformance::block_on;
 use pumice_device::{
-    AlignedBuf, Device, MemDevice, MemMedium, Profile, RealTime, Throttle, ThrottledDevice, Timeline, VirtualTime,
+    AlignedBuf, Buffer, Device, MemDevice, MemMedium, Profile, RealTime, Throttle, ThrottledDevice, Timeline,
+    VirtualTime,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -144,17 +144,15 @@ fn forth_and_back_again_expires_what_was_due_and_revives_nothing() {
             // An hour forth: what had half an hour is gone.
             let life = Life::begin(&medium, start + HOUR, options);
             assert_eq!(life.now(), start + HOUR);
-            let mut found = HashMap::new();
+            let mut found = 0;
             for n in 0..KEYS {
                 let got = life.get(n);
                 assert!(n % 3 != 0 || got.is_none(), "key {n} has expired");
                 assert!(!clean || n % 3 == 0 || got.is_some(), "key {n} has not expired");
-                if let Some(value) = got {
-                    assert_eq!(value, vec![n as u8; 2_000]);
-                    found.insert(n, value);
-                }
+                assert!(got.as_ref().is_none_or(|value| *value == vec![n as u8; 2_000]));
+                found += u64::from(got.is_some());
             }
-            assert!(found.len() > 50, "{} found", found.len());
+            assert!(found > 50, "{found} found");
             life.end(clean);
 
             // Back by a year: the cache's time stands where it was, and so does what has expired and what has not.
@@ -162,8 +160,9 @@ fn forth_and_back_again_expires_what_was_due_and_revives_nothing() {
             assert_eq!(life.now(), start + HOUR);
             for n in 0..KEYS {
                 let got = life.get(n);
-                assert!(got.is_none() || got.as_ref() == found.get(&n), "key {n} came back");
-                assert!(!clean || got.as_ref() == found.get(&n), "key {n} is gone too early");
+                assert!(got.is_none() || n % 3 != 0, "key {n} came back");
+                assert!(got.as_ref().is_none_or(|value| *value == vec![n as u8; 2_000]));
+                assert!(!clean || n % 3 == 0 || got.is_some(), "key {n} is gone too early");
             }
             // A minute before they are due, and when they are.
             life.pass(HOUR - 60);

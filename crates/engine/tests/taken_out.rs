@@ -4,9 +4,9 @@
 mod common;
 
 use common::{
-    Model, Random, Rig, Weights, cascade, cascade_layouts, check_get, key, ripq, sipq, step, value,
+    Entry, Model, Random, Rig, Weights, cascade, cascade_layouts, check_get, key, ripq, sipq, step, value,
 };
-use pumice::{CacheOptions, Durability};
+use pumice::{CacheOptions, Durability, Meta};
 use pumice_device::{FaultPlan, FaultyDevice, FaultyMedium, Payload};
 use pumice_world::ManualClock;
 use std::sync::Arc;
@@ -75,18 +75,43 @@ impl Run {
         }
     }
 
-    /// Steps until the device is out; fills it first, so that it has something to lose.
-    fn fill_and_die(&mut self, rig: &Rig<FaultyDevice>, plan: FaultPlan) {
-        self.steps(rig, 400);
+    /// Sets and gets that are certain to reach the device.
+    fn churn(&mut self, rig: &Rig<FaultyDevice>) {
+        for _ in 0..20 {
+            let n = self.random.below(KEYS);
+            self.steps += 1;
+            let value = value(n, self.steps, 2_000);
+            self.model.live.remove(&n);
+            if rig.set(&key(n), &value) {
+                let meta = Meta::default();
+                self.model.live.insert(n, Entry { value, meta });
+            }
+            check_get(rig, &mut self.model, self.random.below(KEYS), false);
+        }
+    }
+
+    /// A cache with objects on the device and none in DRAM.
+    fn filled(&mut self) -> Rig<FaultyDevice> {
+        let rig = self.open();
+        self.steps(&rig, 300);
+        (0..20).for_each(|_| self.churn(&rig));
         rig.check();
+        rig.run(rig.cache.close(&rig.cx)).unwrap();
+        drop(rig);
+        self.open()
+    }
+
+    /// Goes on until the device is out.
+    fn die(&mut self, rig: &Rig<FaultyDevice>, plan: FaultPlan) {
         self.medium.set_plan(plan);
-        for _ in 0..200 {
+        for _ in 0..400 {
             if rig.cache.flash_failure().is_some() {
                 return;
             }
-            self.steps(rig, 20);
+            self.churn(rig);
+            self.steps(rig, 10);
         }
-        panic!("the device is still in use");
+        panic!("the device is still in use: {:?}", self.medium.counts());
     }
 
     /// Kills the process, heals the device, and starts again.
@@ -135,11 +160,10 @@ fn serve_from_dram(run: &mut Run, rig: &Rig<FaultyDevice>) {
         run.model.live.remove(&n);
         assert!(rig.run(rig.cache.delete(&rig.cx, &key(n))));
     }
-    // Longer than a segment of DRAM: it is not kept, and nobody is told off.
     let large = value(1, 1, 150_000);
     let stored = rig.run(
         rig.cache
-            .store(&rig.cx, &key(1), Payload::Bytes(&large), Default::default()),
+            .store(&rig.cx, &key(1), Payload::Bytes(&large), Meta::default()),
     );
     assert!(stored.is_ok(), "{stored:?}");
     run.model.live.remove(&1);
@@ -168,8 +192,8 @@ fn whenever_it_dies_nothing_comes_back_that_it_missed() {
     for kind in 0..KINDS {
         for point in (1..120).step_by(7) {
             let mut run = Run::new(kind * 1_000 + point, of_kind(kind));
-            let rig = run.open();
-            run.fill_and_die(&rig, dying(point));
+            let rig = run.filled();
+            run.die(&rig, dying(point));
             serve_from_dram(&mut run, &rig);
             let failure = rig.cache.flash_failure().expect("it is out");
             assert!(failure.remembered, "{failure:?}");
@@ -203,7 +227,7 @@ fn a_device_that_can_be_marked_is_marked() {
     for kind in 0..KINDS {
         for reads in [true, false] {
             let mut run = Run::new(kind, of_kind(kind));
-            let rig = run.open();
+            let rig = run.filled();
             let bad = f64::from(u8::from(reads));
             let plan = FaultPlan {
                 read_error: bad,
@@ -211,7 +235,7 @@ fn a_device_that_can_be_marked_is_marked() {
                 note_error: 1.0,
                 ..calm()
             };
-            run.fill_and_die(&rig, plan);
+            run.die(&rig, plan);
             let reason = rig.cache.flash_failure().expect("it is out").reason;
             let what = if reads { "8 reads in a row" } else { "8 writes in a row" };
             assert!(reason.starts_with(what), "{reason}");
@@ -227,14 +251,13 @@ fn a_device_that_can_be_marked_is_marked() {
 #[test]
 fn a_device_that_fails_now_and_then_stays() {
     let mut run = Run::new(5, of_kind(1));
-    let rig = run.open();
-    run.steps(&rig, 400);
+    let rig = run.filled();
     run.medium.set_plan(FaultPlan {
         read_error: 0.3,
         write_error: 0.3,
         ..calm()
     });
-    run.steps(&rig, 2_000);
+    (0..100).for_each(|_| run.churn(&rig));
     assert_eq!(rig.cache.flash_failure(), None);
     assert!(run.compare(&rig) > 50);
     rig.check();
@@ -246,8 +269,8 @@ fn a_device_that_fails_now_and_then_stays() {
 #[test]
 fn what_cannot_be_remembered_is_tried_again_and_said() {
     let mut run = Run::new(3, of_kind(0));
-    let rig = run.open();
-    run.fill_and_die(
+    let rig = run.filled();
+    run.die(
         &rig,
         FaultPlan {
             note_error: 1.0,
@@ -329,5 +352,27 @@ fn with_durability_off_the_mark_is_there_before_it_is_needed() {
         run.medium.set_plan(calm());
         let rig = run.open();
         assert!(rig.recovered.discarded, "{:?}", rig.recovered);
+    }
+}
+
+/// Where there is no DRAM tier, or none for objects of such a length, what is set is gone at once, and nobody is told off.
+#[test]
+fn without_a_tier_for_them_sets_succeed_and_are_misses() {
+    for kind in 0..KINDS {
+        let options = CacheOptions {
+            dram_bytes: 0,
+            ..of_kind(kind)
+        };
+        let mut run = Run::new(kind, options);
+        let rig = run.filled();
+        run.die(&rig, dying(20));
+        rig.settle();
+        run.model = Model::default();
+        run.steps(&rig, 200);
+        for n in 0..KEYS {
+            assert_eq!(rig.get(&key(n)), None);
+        }
+        rig.check();
+        assert_eq!(rig.cache.stats().resident_entries, 0);
     }
 }

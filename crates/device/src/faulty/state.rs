@@ -4,7 +4,7 @@ use super::plan::{FaultCounts, FaultPlan};
 use super::power::Unflushed;
 use super::rng::Rng;
 use crate::chunks::ChunkMap;
-use crate::{AlignedBuf, Buffer};
+use crate::AlignedBuf;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::io;
@@ -53,7 +53,7 @@ pub(super) struct State {
 }
 
 #[derive(Debug)]
-struct Pending {
+pub(super) struct Pending {
     work: Work,
     outcome: SharedOutcome,
     /// The first turn that may complete it.

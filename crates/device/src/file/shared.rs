@@ -191,13 +191,13 @@ impl FileShared {
             let copied = window.as_mut().map(|window| window.write(offset, bytes));
             copied.unwrap_or(Copied::Elsewhere)
         };
-        let copied = write(&mut *window);
+        let copied = write(&mut window);
         if copied != Copied::Elsewhere {
             return copied;
         }
         *window = None;
         *window = Window::map(&self.log, self.capacity, offset);
-        write(&mut *window)
+        write(&mut window)
     }
 
     /// Reads through the page cache.
