@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const SECTOR: usize = 4_096;
+const OPERATIONS: usize = 2_000;
 
 fn throttled(profile: &Profile) -> (Arc<VirtualTime>, ThrottledDevice<MemDevice>) {
     let time = Arc::new(VirtualTime::new());
@@ -21,7 +22,7 @@ fn throttled(profile: &Profile) -> (Arc<VirtualTime>, ThrottledDevice<MemDevice>
 fn rate(profile: &Profile, depth: usize, bytes: usize, writes: bool) -> f64 {
     let (time, device) = throttled(profile);
     let buffer = Arc::new(AlignedBuf::with_len(bytes));
-    let rounds = 2_000 / depth;
+    let rounds = OPERATIONS / depth;
     for _ in 0..rounds {
         // All are started before the first is waited for.
         if writes {
@@ -50,14 +51,14 @@ fn assert_about(what: &str, found: f64, expected: f64) {
 #[test]
 fn presets_do_what_their_makers_say() {
     for (profile, read_alone, read_many, write_alone, write_many) in [
-        (Profile::OPTANE, 87_000.0, 575_000.0, 78_000.0, 520_000.0),
-        (Profile::NVME, 15_000.0, 480_000.0, 51_000.0, 480_000.0),
-        (Profile::SATA, 10_000.0, 98_000.0, 32_000.0, 75_000.0),
+        (Profile::OPTANE, 100_000.0, 575_000.0, 91_000.0, 550_000.0),
+        (Profile::NVME, 15_000.0, 500_000.0, 55_000.0, 500_000.0),
+        (Profile::SATA, 10_000.0, 98_000.0, 42_000.0, 90_000.0),
     ] {
         assert_about(profile.name, rate(&profile, 1, SECTOR, false), read_alone);
-        assert_about(profile.name, rate(&profile, 100, SECTOR, false), read_many);
+        assert_about(profile.name, rate(&profile, OPERATIONS, SECTOR, false), read_many);
         assert_about(profile.name, rate(&profile, 1, SECTOR, true), write_alone);
-        assert_about(profile.name, rate(&profile, 100, SECTOR, true), write_many);
+        assert_about(profile.name, rate(&profile, OPERATIONS, SECTOR, true), write_many);
     }
     assert_about("hdd", rate(&Profile::HDD, 10, SECTOR, false), 79.0);
     for profile in Profile::ALL {
@@ -65,7 +66,7 @@ fn presets_do_what_their_makers_say() {
         let gigabytes = rate(&profile, 20, mib, false) * mib as f64 / 1e9;
         let most = profile.read.bytes_per_second as f64 / 1e9;
         assert!(gigabytes <= most * 1.001, "{profile}: {gigabytes} of {most} GB/s");
-        assert!(gigabytes > most * 0.25, "{profile}: {gigabytes} of {most} GB/s");
+        assert!(gigabytes > most * 0.2, "{profile}: {gigabytes} of {most} GB/s");
     }
 }
 
@@ -111,7 +112,6 @@ fn in_real_time_it_takes_real_time() {
     let took = started.elapsed();
     // A busy machine may take longer.
     assert!(took >= Duration::from_nanos(3 * Profile::HDD.read.latency_ns), "{took:?}");
-    assert_eq!(RealTime::new().now_ns() >> 40, 0);
 }
 
 #[test]

@@ -12,7 +12,7 @@
 //! | bit rot on read | one bit of what a read returns is wrong; the next read may be right | checksum everything; corruption is a miss |
 //! | bit rot at an offset | [`FaultyMedium::rot_at`] flips one stored bit, for good | the same |
 //! | read error | the read fails, by chance or always in a given range | a miss, or try elsewhere; go on |
-//! | write error | the write fails; each of its sectors is old or new | do not count on the range until it is written again |
+//! | write error | the write fails, by chance or always in a given range; each of its sectors is old or new | do not count on the range until it is written again |
 //! | misdirected write | reported done, and goes to another place where writes go; its own keeps the old content | recognise bytes that are not its own by number, sequence and checksum |
 //! | no space | a write or an append fails with [`StorageFull`](std::io::ErrorKind::StorageFull), and nothing is written | as for other errors |
 //! | append error | the append fails, and any first part of it may be there | do not acknowledge what the record stands for |

@@ -112,7 +112,10 @@ impl State {
         if self.rng.chance(self.plan.no_space) {
             return Err(self.no_space(offset, bytes.len()));
         }
-        if self.rng.chance(self.plan.write_error) {
+        let end = offset + bytes.len() as u64;
+        let mut bad_writes = self.plan.bad_writes.iter();
+        let is_bad = bad_writes.any(|bad| bad.start < end && offset < bad.end);
+        if is_bad || self.rng.chance(self.plan.write_error) {
             self.counts.write_errors += 1;
             self.write_some_sectors(offset, bytes);
             let len = bytes.len();

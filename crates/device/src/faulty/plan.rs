@@ -37,6 +37,8 @@ pub struct FaultPlan {
     pub read_error: f64,
     /// Ranges of bytes in which every read, of the log as well, fails.
     pub bad_ranges: Vec<Range<u64>>,
+    /// Ranges of bytes in which every write fails, as by [`write_error`](FaultPlan::write_error).
+    pub bad_writes: Vec<Range<u64>>,
     /// Whether reads, writes and syncs stay under way until a turn completes them, in a seeded order.
     pub delay: bool,
     /// With `delay`, the probability that an operation is late: overtaken by what is started in many turns after it.

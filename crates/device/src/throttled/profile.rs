@@ -16,8 +16,9 @@ pub struct Direction {
 
 /// A kind of device.
 ///
-/// The presets are of one product each, after what its maker or a study says of it. Latency is that of single operations of 4 KiB (of a
-/// cache line where memory is meant), parallelism the most operations a second times the latency.
+/// The presets are of one product each, after what its maker or a study says of it. What the table has for SSDs is the time of one
+/// operation of 4 KiB alone, the passing of its bytes included, and the most such operations a second; parallelism is the product of
+/// the two. For memory it is the latency of a cache line.
 ///
 /// | name | product | read | write | source |
 /// | --- | --- | --- | --- | --- |
@@ -63,20 +64,20 @@ impl Profile {
     /// An SSD of persistent memory.
     pub const OPTANE: Self = Self {
         name: "optane",
-        read: direction(10_000, 2_600, 6),
-        write: direction(11_000, 2_200, 6),
+        read: direction(8_400, 2_600, 6),
+        write: direction(9_100, 2_200, 6),
     };
     /// A flash SSD on PCI Express.
     pub const NVME: Self = Self {
         name: "nvme",
-        read: direction(67_000, 3_500, 33),
-        write: direction(18_000, 2_700, 9),
+        read: direction(65_500, 3_500, 33),
+        write: direction(16_700, 2_700, 9),
     };
     /// A flash SSD on SATA.
     pub const SATA: Self = Self {
         name: "sata",
-        read: direction(100_000, 550, 10),
-        write: direction(24_000, 520, 2),
+        read: direction(92_500, 550, 10),
+        write: direction(16_000, 520, 2),
     };
     /// A hard disk.
     pub const HDD: Self = Self {
