@@ -237,7 +237,7 @@ fn a_device_that_can_be_marked_is_marked() {
             };
             run.die(&rig, plan);
             let reason = rig.cache.flash_failure().expect("it is out").reason;
-            let what = if reads { "8 reads in a row" } else { "8 writes in a row" };
+            let what = if reads { "reads of 8 blocks" } else { "writes of 8 blocks" };
             assert!(reason.starts_with(what), "{reason}");
             serve_from_dram(&mut run, &rig);
             let rig = run.kill_and_heal(rig);

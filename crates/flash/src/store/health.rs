@@ -3,7 +3,8 @@
 //! A device that fails now and then costs the objects that it fails. One that has failed altogether is *taken out*, for as long as
 //! the process runs: it is neither read nor written any more, nothing is mapped to it, and DRAM goes on alone. That is so when
 //!
-//! - [`IN_A_ROW_MAX`] reads, or as many writes, failed one after the other, without one between that did not;
+//! - reads, or writes, of [`IN_A_ROW_MAX`] blocks failed one after the other, without one between that did not. (Any number of
+//!   failures in one block is one: a block may be bad as a whole.)
 //! - a flush failed: what was written before may be lost, and the system does not say twice;
 //! - the file became shorter, or its file system can no longer be written to;
 //! - a log record could not be stored, nor the mark in the superblock that makes up for it.
@@ -15,6 +16,7 @@
 
 use super::{Durability, FlashStore, Shared, Task, Work};
 use crate::Mappings;
+use crate::geometry::Geometry;
 use parking_lot::Mutex;
 use pumice_device::Device;
 use pumice_memory::Buffer;
@@ -26,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::task::Poll;
 
-/// So many failures of one kind in a row, and the device is taken out.
+/// Failures of reads, or of writes, in so many blocks in a row, and the device is taken out.
 pub const IN_A_ROW_MAX: u32 = 8;
 
 /// Seconds between two tries to remember.
@@ -53,12 +55,31 @@ enum Stage {
     Remembered,
 }
 
+/// Reads, or writes.
+struct Way {
+    name: &'static str,
+    /// Blocks in which the last ones failed, one after the other.
+    failed: AtomicU32,
+    /// The last of them; `u32::MAX`: none.
+    block: AtomicU32,
+}
+
+impl Way {
+    fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            failed: AtomicU32::new(0),
+            block: AtomicU32::new(u32::MAX),
+        }
+    }
+}
+
 /// What is known of a device, of all its handles together.
-#[derive(Default)]
 pub(crate) struct Health {
+    geometry: Geometry,
     stage: AtomicU8,
-    reads_failed: AtomicU32,
-    writes_failed: AtomicU32,
+    reads: Way,
+    writes: Way,
     /// Whether somebody has to see to a device that was taken out.
     is_due: AtomicBool,
     /// Whether what was mapped to it is given up.
@@ -68,6 +89,19 @@ pub(crate) struct Health {
 }
 
 impl Health {
+    pub(super) fn new(geometry: Geometry) -> Self {
+        Self {
+            geometry,
+            stage: AtomicU8::new(Stage::Works as u8),
+            reads: Way::new("reads of"),
+            writes: Way::new("writes of"),
+            is_due: AtomicBool::new(false),
+            is_given_up: AtomicBool::new(false),
+            tried_at: AtomicU32::new(0),
+            reason: Mutex::default(),
+        }
+    }
+
     fn stage(&self) -> Stage {
         match self.stage.load(Ordering::Acquire) {
             0 => Stage::Works,
@@ -103,61 +137,61 @@ impl<B: Buffer> Shared<B> {
     }
 
     pub(crate) fn read<D: Device<Buf = B>>(
-        self: &Arc<Self>,
+        &self,
         device: &D,
         offset: u64,
         len: usize,
-    ) -> impl Future<Output = io::Result<B>> + 'static {
+    ) -> impl Future<Output = io::Result<B>> {
         let read = (!self.is_out()).then(|| device.read(offset, len));
-        let shared = Arc::clone(self);
         async move {
             let result = read.ok_or_else(is_out_error)?.await;
-            shared.saw(&shared.health.reads_failed, "read", &result);
+            self.saw(&self.health.reads, offset, &result);
             result
         }
     }
 
     pub(crate) fn write<D: Device<Buf = B>>(
-        self: &Arc<Self>,
+        &self,
         device: &D,
         offset: u64,
         data: Arc<B>,
         range: Range<usize>,
-    ) -> impl Future<Output = io::Result<()>> + 'static {
+    ) -> impl Future<Output = io::Result<()>> {
         let write = (!self.is_out()).then(|| device.write(offset, data, range));
-        let shared = Arc::clone(self);
         async move {
             let result = write.ok_or_else(is_out_error)?.await;
-            shared.saw(&shared.health.writes_failed, "write", &result);
+            self.saw(&self.health.writes, offset, &result);
             result
         }
     }
 
-    pub(crate) fn sync<D: Device<Buf = B>>(
-        self: &Arc<Self>,
-        device: &D,
-    ) -> impl Future<Output = io::Result<()>> + 'static {
+    pub(crate) fn sync<D: Device<Buf = B>>(&self, device: &D) -> impl Future<Output = io::Result<()>> {
         let sync = (!self.is_out()).then(|| device.sync());
-        let shared = Arc::clone(self);
         async move {
             let result = sync.ok_or_else(is_out_error)?.await;
             if let Err(error) = &result {
-                shared.take_out(format!("a flush failed: {error}"));
+                self.take_out(format!("a flush failed: {error}"));
             }
             result
         }
     }
 
-    fn saw<T>(&self, failures: &AtomicU32, what: &str, result: &io::Result<T>) {
+    fn saw<T>(&self, way: &Way, offset: u64, result: &io::Result<T>) {
         let Err(error) = result else {
-            if failures.load(Ordering::Relaxed) != 0 {
-                failures.store(0, Ordering::Relaxed);
+            if way.failed.load(Ordering::Relaxed) != 0 {
+                way.failed.store(0, Ordering::Relaxed);
+                way.block.store(u32::MAX, Ordering::Relaxed);
             }
             return;
         };
-        let in_a_row = failures.fetch_add(1, Ordering::Relaxed) + 1;
-        if in_a_row >= IN_A_ROW_MAX {
-            self.take_out(format!("{in_a_row} {what}s in a row failed, the last with: {error}"));
+        let block = self.health.geometry.block_of(offset).unwrap_or(u32::MAX - 1);
+        if way.block.swap(block, Ordering::Relaxed) == block {
+            return self.saw_error(error);
+        }
+        let failed = way.failed.fetch_add(1, Ordering::Relaxed) + 1;
+        if failed >= IN_A_ROW_MAX {
+            let name = way.name;
+            self.take_out(format!("{name} {failed} blocks in a row failed, the last with: {error}"));
         }
         self.saw_error(error);
     }

@@ -412,7 +412,7 @@ impl<B: Buffer> FlashStore<B> {
             erase_unit_bytes: options.erase_unit_bytes,
             has_early_victims: AtomicBool::new(true),
             order: Mutex::new(order),
-            shared: Arc::new(Shared::new(structure)),
+            shared: Arc::new(Shared::new(structure, geometry)),
             open: Mutex::new(Vec::new()),
             log: Log::new(
                 start.superblock.cache_id,

@@ -3,6 +3,7 @@
 use super::health::Health;
 use super::{FlashStore, SlotKind, State, Structure};
 use crate::block::OpenBlock;
+use crate::geometry::Geometry;
 use crate::mapping_log::{BLOCKS_LEFT, Due, PendingWrite};
 use crate::reclaim::{FREE_CRITICAL, How};
 use parking_lot::Mutex;
@@ -19,11 +20,11 @@ pub(crate) struct Shared<B> {
 }
 
 impl<B> Shared<B> {
-    pub(super) fn new(structure: Structure<B>) -> Self {
+    pub(super) fn new(structure: Structure<B>, geometry: Geometry) -> Self {
         Self {
             structure: Mutex::new(structure),
             has_work: AtomicBool::new(true),
-            health: Health::default(),
+            health: Health::new(geometry),
         }
     }
 
@@ -398,7 +399,7 @@ impl<B: Buffer> FlashStore<B> {
             wanted = wanted.max(BLOCKS_LEFT) + 1;
         }
         let is_short = free + soon < 2 || free + moved < wanted;
-        !structure.ready.is_empty() || (is_short && has_victim(structure))
+        !self.is_out() && (!structure.ready.is_empty() || (is_short && has_victim(structure)))
     }
 
     fn is_moved_soon_free(&self, moved: &super::Moved) -> bool {
