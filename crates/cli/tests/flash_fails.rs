@@ -44,8 +44,12 @@ fn served_from_flash(directory: &Path) -> Server {
 
 fn notes(directory: &Path) -> usize {
     let of = |path: &Path| {
-        let names = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name());
-        names.filter(|name| name.to_string_lossy().ends_with(".failed")).count()
+        let names = std::fs::read_dir(path)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name());
+        names
+            .filter(|name| name.to_string_lossy().ends_with(".failed"))
+            .count()
     };
     of(directory) + of(&directory.join("state"))
 }
@@ -64,8 +68,14 @@ fn serves_from_dram(server: &Server) {
     assert_eq!(client.stat("flash_out"), "1");
     let (status, ready) = server.admin("/readyz");
     assert_eq!(status, 200);
-    assert!(ready.starts_with("ready\nthe flash device was taken out"), "{ready}");
-    assert!(ready.contains("the next start makes an empty cache of it"), "{ready}");
+    assert!(
+        ready.starts_with("ready\nthe flash device was taken out"),
+        "{ready}"
+    );
+    assert!(
+        ready.contains("the next start makes an empty cache of it"),
+        "{ready}"
+    );
     assert_eq!(server.admin("/healthz").0, 200);
     let metrics = server.admin("/metrics").1;
     for line in ["pumice_flash_out 1", "pumice_flash_out_remembered 1"] {
@@ -79,7 +89,11 @@ fn serves_from_dram(server: &Server) {
 /// The next start trusts nothing that is there, and is a cache as any other.
 fn starts_empty(directory: &Path) {
     let server = Server::start(directory);
-    assert!(server.recovered("could not be trusted and is forgotten"), "{:?}", server.said);
+    assert!(
+        server.recovered("could not be trusted and is forgotten"),
+        "{:?}",
+        server.said
+    );
     assert_eq!(notes(directory), 0, "they mean nothing any more");
     let mut client = server.client();
     for key in 0..KEYS {

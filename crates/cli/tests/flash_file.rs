@@ -128,10 +128,16 @@ fn one_superblock_of_two_is_enough() {
                     server.kill();
                 }
                 let bytes = [if what == "zero" { 0 } else { 0x5A }; SECTOR];
-                flash(directory).write_all_at(&bytes, slot * SECTOR as u64).unwrap();
+                flash(directory)
+                    .write_all_at(&bytes, slot * SECTOR as u64)
+                    .unwrap();
                 let server = Server::start(directory);
                 let found = compare(&server);
-                assert!(found > KEYS / 4, "clean {clean}, slot {slot}, {what}: {found}, {:?}", server.said);
+                assert!(
+                    found > KEYS / 4,
+                    "clean {clean}, slot {slot}, {what}: {found}, {:?}",
+                    server.said
+                );
                 assert!(server.stderr().contains("superblock"), "{}", server.stderr());
                 assert!(server.stop().success());
                 assert!(superblock(directory).clean, "it is a cache as before");
@@ -155,7 +161,9 @@ fn without_superblocks_it_is_not_ours_or_damaged() {
     let directory = directory.path();
     assert!(fill(directory).stop().success());
     for slot in 0..2 {
-        flash(directory).write_all_at(&[0x5A], slot * SECTOR as u64 + 50).unwrap();
+        flash(directory)
+            .write_all_at(&[0x5A], slot * SECTOR as u64 + 50)
+            .unwrap();
     }
     refused(directory, &[], &["both superblocks", "--reformat"]);
 }
@@ -229,8 +237,16 @@ fn without_its_log_a_killed_cache_starts_empty() {
         }
         flash(directory).write_all_at(&log, geometry.log_offset).unwrap();
         let server = Server::start(directory);
-        assert!(server.recovered("could not be trusted and is forgotten"), "{what}: {:?}", server.said);
-        assert!(server.stderr().contains("invalidation log"), "{}", server.stderr());
+        assert!(
+            server.recovered("could not be trusted and is forgotten"),
+            "{what}: {:?}",
+            server.said
+        );
+        assert!(
+            server.stderr().contains("invalidation log"),
+            "{}",
+            server.stderr()
+        );
         assert_eq!(compare(&server), 0, "{what}");
     }
 }

@@ -3,8 +3,8 @@
 use pumice_device::conformance::{MIN_CAPACITY, check};
 use pumice_device::{
     CountingDevice, DeviceCounters, Engine, FaultPlan, FaultyDevice, FaultyMedium, FileDevice, FileOptions,
-    FileShared, MemDevice, MemMedium, Profile, RealTime, SparseDevice, SparseMedium, Throttle, ThrottledDevice,
-    Timeline, VirtualTime,
+    FileShared, MemDevice, MemMedium, Profile, RealTime, SparseDevice, SparseMedium, Throttle,
+    ThrottledDevice, Timeline, VirtualTime,
 };
 use std::sync::Arc;
 
@@ -51,7 +51,11 @@ fn throttled_conforms_in_virtual_time_as_any_kind_of_device() {
         let time = Arc::new(VirtualTime::new());
         let throttle = Arc::new(Throttle::new(&profile, Arc::clone(&time) as _));
         check(|| ThrottledDevice::new(MemDevice::new(Arc::clone(&medium)), Arc::clone(&throttle)));
-        assert!(time.now_ns() > profile.read.latency_ns * 100, "{profile}: {}", time.now_ns());
+        assert!(
+            time.now_ns() > profile.read.latency_ns * 100,
+            "{profile}: {}",
+            time.now_ns()
+        );
     }
 }
 

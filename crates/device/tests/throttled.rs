@@ -32,7 +32,9 @@ fn rate(profile: &Profile, depth: usize, bytes: usize, writes: bool) -> f64 {
             all.into_iter()
                 .for_each(|one| block_on(&device, one).expect("it is written"));
         } else {
-            let all: Vec<_> = (0..depth).map(|n| device.read((n * bytes) as u64, bytes)).collect();
+            let all: Vec<_> = (0..depth)
+                .map(|n| device.read((n * bytes) as u64, bytes))
+                .collect();
             all.into_iter()
                 .for_each(|one| drop(block_on(&device, one).expect("it is read")));
         }
@@ -81,7 +83,11 @@ fn a_sync_waits_for_writes_and_not_for_reads() {
     drop(device.write(1 << 20, buffer, 0..SECTOR));
     block_on(&device, device.sync()).unwrap();
     let two_writes = 2 * Profile::HDD.write.latency_ns;
-    assert!((two_writes..two_writes + 1_000_000).contains(&time.now_ns()), "{}", time.now_ns());
+    assert!(
+        (two_writes..two_writes + 1_000_000).contains(&time.now_ns()),
+        "{}",
+        time.now_ns()
+    );
 }
 
 #[test]
@@ -98,7 +104,11 @@ fn handles_share_the_device() {
     let other = one.clone();
     drop(one.read(0, SECTOR));
     block_on(&other, other.read(SECTOR as u64, SECTOR)).unwrap();
-    assert!(time.now_ns() >= 2 * Profile::HDD.read.latency_ns, "{}", time.now_ns());
+    assert!(
+        time.now_ns() >= 2 * Profile::HDD.read.latency_ns,
+        "{}",
+        time.now_ns()
+    );
 }
 
 #[test]
@@ -111,7 +121,10 @@ fn in_real_time_it_takes_real_time() {
     }
     let took = started.elapsed();
     // A busy machine may take longer.
-    assert!(took >= Duration::from_nanos(3 * Profile::HDD.read.latency_ns), "{took:?}");
+    assert!(
+        took >= Duration::from_nanos(3 * Profile::HDD.read.latency_ns),
+        "{took:?}"
+    );
 }
 
 #[test]

@@ -8,7 +8,8 @@ use pumice_device::Device;
 use pumice_flash::record::is_expired;
 use pumice_flash::recovery::{open_superblock, recover, settle};
 use pumice_flash::{
-    Durability, FlashFailure, FlashStore, Geometry, Gone, LayoutOptions, MappingLog, OpenError, OpenOptions, Recovered, Work,
+    Durability, FlashFailure, FlashStore, Geometry, Gone, LayoutOptions, MappingLog, OpenError, OpenOptions,
+    Recovered, Work,
 };
 use pumice_index::cascade::{CascadeShard, MapSpace};
 use pumice_index::{FullShard, IndexKind, IndexShape, IndexShard};
@@ -360,9 +361,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         if store.is_out() {
             return Ok(());
         }
-        store
-            .checkpoint(&cx.device, &*self.inner, cx.now(), true)
-            .await?;
+        store.checkpoint(&cx.device, &*self.inner, cx.now(), true).await?;
         // The checkpoint is the last thing that a device is asked for that is not out.
         cx.device.sync().await
     }

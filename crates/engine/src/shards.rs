@@ -213,10 +213,9 @@ impl<B: Buffer> Mappings for Inner<B> {
         if !is_exact {
             // What DRAM did not know to be on flash: whatever the books have beyond the DRAM tier.
             let (resident, resident_bytes) = self.books.snapshot().resident();
-            self.books.lost.add_many(
-                resident.wrapping_sub(entries),
-                resident_bytes.wrapping_sub(bytes),
-            );
+            self.books
+                .lost
+                .add_many(resident.wrapping_sub(entries), resident_bytes.wrapping_sub(bytes));
         }
     }
 

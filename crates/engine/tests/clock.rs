@@ -175,7 +175,10 @@ fn forth_and_back_again_expires_what_was_due_and_revives_nothing() {
 
             let life = Life::begin(&medium, 5, options);
             assert!(life.now() >= start + HOUR, "{}", life.now());
-            assert!((0..KEYS).all(|n| !is_due(n) || life.get(n).is_none()), "what was seen to expire stays so");
+            assert!(
+                (0..KEYS).all(|n| !is_due(n) || life.get(n).is_none()),
+                "what was seen to expire stays so"
+            );
             life.end(clean);
         }
     }
@@ -199,7 +202,8 @@ fn whatever_the_clock_does_between_starts_nothing_expired_is_served() {
                 let n = random.below(KEYS);
                 match random.below(8) {
                     0..4 => {
-                        let value = common::value(n, life_number * 1_000 + step, random.below(3_000) as usize);
+                        let value =
+                            common::value(n, life_number * 1_000 + step, random.below(3_000) as usize);
                         let expiry = match random.below(3) {
                             0 => 0,
                             _ => life.now() + 1 + random.below(2_000) as u32,

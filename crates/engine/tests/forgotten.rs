@@ -17,7 +17,8 @@ fn kinds() -> Vec<CacheOptions> {
         buffers_max: 10,
         ..CacheOptions::default()
     };
-    let full = [pumice::LayoutOptions::default(), ripq(), sipq()].map(|layout| CacheOptions { layout, ..plain });
+    let full =
+        [pumice::LayoutOptions::default(), ripq(), sipq()].map(|layout| CacheOptions { layout, ..plain });
     let over_cascade = cascade_layouts().map(|layout| CacheOptions {
         layout,
         index: cascade(),
@@ -78,7 +79,10 @@ fn forget_and_restart(options: CacheOptions, clean: [bool; 4], later: Option<u32
     let mut found = 0;
     for n in 0..KEYS {
         let got = rig.get(&key(n));
-        assert!(got.is_none() || got.as_deref() == Some(&b"new"[..]), "key {n}: {got:?}");
+        assert!(
+            got.is_none() || got.as_deref() == Some(&b"new"[..]),
+            "key {n}: {got:?}"
+        );
         found += u64::from(got.is_some());
     }
     assert!(!clean[3] || found >= KEYS * 9 / 10, "{found} of {KEYS}");

@@ -151,7 +151,12 @@ fn dying(at: u64) -> FaultPlan {
 fn serve_from_dram(run: &mut Run, rig: &Rig<FaultyDevice>) {
     rig.settle();
     let counts = run.medium.counts();
-    let operations = (counts.dead_operations, counts.reads, counts.writes, counts.appends);
+    let operations = (
+        counts.dead_operations,
+        counts.reads,
+        counts.writes,
+        counts.appends,
+    );
     run.steps(rig, 300);
     run.compare(rig);
     for n in 0..40 {
@@ -171,7 +176,12 @@ fn serve_from_dram(run: &mut Run, rig: &Rig<FaultyDevice>) {
     rig.check();
     let counts = run.medium.counts();
     assert_eq!(
-        (counts.dead_operations, counts.reads, counts.writes, counts.appends),
+        (
+            counts.dead_operations,
+            counts.reads,
+            counts.writes,
+            counts.appends
+        ),
         operations,
         "a device that is out is left alone"
     );
@@ -198,12 +208,17 @@ fn whenever_it_dies_nothing_comes_back_that_it_missed() {
             let failure = rig.cache.flash_failure().expect("it is out");
             assert!(failure.remembered, "{failure:?}");
             let rig = if point % 2 == 0 {
-                rig.run(rig.cache.close(&rig.cx)).expect("the next start will know");
+                rig.run(rig.cache.close(&rig.cx))
+                    .expect("the next start will know");
                 run.kill_and_heal(rig)
             } else {
                 run.kill_and_heal(rig)
             };
-            assert!(rig.recovered.discarded && rig.recovered.objects == 0, "{:?}", rig.recovered);
+            assert!(
+                rig.recovered.discarded && rig.recovered.objects == 0,
+                "{:?}",
+                rig.recovered
+            );
             for n in 0..KEYS {
                 assert_eq!(rig.get(&key(n)), None, "kind {kind}, point {point}, key {n}");
             }
@@ -237,7 +252,11 @@ fn a_device_that_can_be_marked_is_marked() {
             };
             run.die(&rig, plan);
             let reason = rig.cache.flash_failure().expect("it is out").reason;
-            let what = if reads { "reads of 8 blocks" } else { "writes of 8 blocks" };
+            let what = if reads {
+                "reads of 8 blocks"
+            } else {
+                "writes of 8 blocks"
+            };
             assert!(reason.starts_with(what), "{reason}");
             serve_from_dram(&mut run, &rig);
             let rig = run.kill_and_heal(rig);
@@ -335,7 +354,11 @@ fn with_durability_off_the_mark_is_there_before_it_is_needed() {
         rig.run(rig.cache.close(&rig.cx)).unwrap();
         drop(rig);
         let rig = run.open();
-        assert!(rig.recovered.clean && rig.recovered.objects > 0, "{:?}", rig.recovered);
+        assert!(
+            rig.recovered.clean && rig.recovered.objects > 0,
+            "{:?}",
+            rig.recovered
+        );
         run.medium.set_plan(FaultPlan {
             note_error: 1.0,
             volatile,
@@ -375,4 +398,25 @@ fn without_a_tier_for_them_sets_succeed_and_are_misses() {
         rig.check();
         assert_eq!(rig.cache.stats().resident_entries, 0);
     }
+}
+
+/// What the tests above look for is there to be found: where nothing can be remembered, what was deleted meanwhile comes back.
+#[test]
+fn without_mark_and_note_deleted_objects_would_come_back() {
+    let mut run = Run::new(7, of_kind(0));
+    let rig = run.filled();
+    run.die(
+        &rig,
+        FaultPlan {
+            note_error: 1.0,
+            ..dying(1)
+        },
+    );
+    for n in 0..KEYS {
+        rig.run(rig.cache.delete(&rig.cx, &key(n)));
+        assert_eq!(rig.get(&key(n)), None);
+    }
+    let rig = run.kill_and_heal(rig);
+    let back = (0..KEYS).filter(|n| rig.get(&key(*n)).is_some()).count();
+    assert!(back > 50, "{back} of {KEYS}");
 }

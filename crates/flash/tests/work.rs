@@ -199,7 +199,10 @@ fn a_device_on_which_nothing_can_be_written_is_taken_out() {
         rig.check_blocks();
     }
     let failure = rig.store().failure().expect("it is out");
-    assert!(failure.remembered && failure.reason.contains("writes of 8 blocks in a row"), "{failure:?}");
+    assert!(
+        failure.remembered && failure.reason.contains("writes of 8 blocks in a row"),
+        "{failure:?}"
+    );
     assert_eq!(medium.counts().writes - before, u64::from(IN_A_ROW_MAX));
     assert_eq!(compare(&rig, &HashMap::new()), 0);
     assert_eq!(rig.store().unsealed_backlog(), 0);

@@ -16,8 +16,8 @@ use pumice::{
     RejectReason, Stats,
 };
 use pumice_device::{
-    Device, FileDevice, FileOptions, FileShared, Payload, Profile, RealTime, SparseDevice, SparseMedium, Throttle,
-    ThrottledDevice, Timeline, VirtualTime,
+    Device, FileDevice, FileOptions, FileShared, Payload, Profile, RealTime, SparseDevice, SparseMedium,
+    Throttle, ThrottledDevice, Timeline, VirtualTime,
 };
 use pumice_flash::{Geometry, Layout, LayoutOptions, OpenError};
 use pumice_trace::{BATCH_REQUESTS, Op, Trace};
@@ -451,7 +451,9 @@ fn replay<D: Device + Clone>(
         });
     }
     let stats = replay.cache.stats();
-    let device_ns = device_ns().zip(device_ns_at_warmup).map(|(now, before)| now - before);
+    let device_ns = device_ns()
+        .zip(device_ns_at_warmup)
+        .map(|(now, before)| now - before);
     let objects_cached = if large {
         count_objects(&replay, &keys_seen)?
     } else {

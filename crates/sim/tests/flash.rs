@@ -85,8 +85,14 @@ fn a_throttled_device_changes_nothing_but_time() {
         // A hit is a read that is waited for; what is written in the background may be waited for, too.
         let hits = plain.object_hit_ratio.unwrap() * plain.requests as f64;
         let reads = hits * plain.flash_reads_per_hit.unwrap() * profile.read.latency_ns as f64 / 1e9;
-        assert!(seconds >= reads, "{profile}: {seconds} s, and {reads} s for reads alone");
-        assert!(seconds > slower, "{profile}: {seconds} s, the kind before {slower} s");
+        assert!(
+            seconds >= reads,
+            "{profile}: {seconds} s, and {reads} s for reads alone"
+        );
+        assert!(
+            seconds > slower,
+            "{profile}: {seconds} s, the kind before {slower} s"
+        );
         slower = seconds;
     }
 }

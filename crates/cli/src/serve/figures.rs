@@ -178,7 +178,9 @@ impl Source for ServerFigures {
             "this could be stored nowhere: start the next with --reformat"
         };
         let reason = failure.reason;
-        Some(format!("the flash device was taken out, DRAM serves alone; {next}; {reason}"))
+        Some(format!(
+            "the flash device was taken out, DRAM serves alone; {next}; {reason}"
+        ))
     }
 
     fn figures(&self) -> Figures {

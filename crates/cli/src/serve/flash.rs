@@ -172,7 +172,10 @@ fn note_directories(config: &ServeConfig) -> Vec<PathBuf> {
         Before::BlockDevice => None,
         Before::Missing | Before::File { .. } => Some(directory_of(&config.flash).to_owned()),
     };
-    [Some(config.state_dir.clone()), beside].into_iter().flatten().collect()
+    [Some(config.state_dir.clone()), beside]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 fn directory_of(path: &Path) -> &Path {

@@ -38,11 +38,18 @@ impl Server {
     /// Starts a server in `directory`, with the flags that all have less `without` and with `more`.
     pub fn start_with(directory: &Path, without: &[&str], more: &str) -> Result<Self, Refused> {
         let flags: Vec<&str> = FLAGS.split_whitespace().collect();
-        let flags = flags.chunks(2).filter(|pair| !without.contains(&pair[0])).flatten();
+        let flags = flags
+            .chunks(2)
+            .filter(|pair| !without.contains(&pair[0]))
+            .flatten();
         let stderr = directory.join("stderr");
         // Writes beyond a limit of the file's size are to be errors, and not the end.
         let mut child = Command::new("sh")
-            .args(["-c", "trap '' XFSZ; exec \"$0\" serve \"$@\"", env!("CARGO_BIN_EXE_pumice")])
+            .args([
+                "-c",
+                "trap '' XFSZ; exec \"$0\" serve \"$@\"",
+                env!("CARGO_BIN_EXE_pumice"),
+            ])
             .args(flags)
             .args(more.split_whitespace())
             .current_dir(directory)
@@ -101,7 +108,11 @@ impl Server {
     /// The answer of the admin door: status and body.
     pub fn admin(&self, path: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(&self.admin).unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        write!(
+            stream,
+            "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        )
+        .unwrap();
         let mut reply = String::new();
         stream.read_to_string(&mut reply).unwrap();
         let status = reply.split(' ').nth(1).unwrap().parse().unwrap();
@@ -145,7 +156,10 @@ impl Client {
     }
 
     pub fn ask(&mut self, command: &str) -> String {
-        self.0.get_mut().write_all(format!("{command}\r\n").as_bytes()).unwrap();
+        self.0
+            .get_mut()
+            .write_all(format!("{command}\r\n").as_bytes())
+            .unwrap();
         self.line()
     }
 

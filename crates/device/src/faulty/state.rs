@@ -3,8 +3,8 @@
 use super::plan::{FaultCounts, FaultPlan};
 use super::power::Unflushed;
 use super::rng::Rng;
-use crate::chunks::ChunkMap;
 use crate::AlignedBuf;
+use crate::chunks::ChunkMap;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::io;

@@ -72,7 +72,10 @@ impl Notes {
         for path in self.paths(id) {
             match std::fs::remove_file(&path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    tracing::warn!("cannot remove {}, which means nothing any more: {error}", path.display());
+                    tracing::warn!(
+                        "cannot remove {}, which means nothing any more: {error}",
+                        path.display()
+                    );
                 }
                 _ => {}
             }

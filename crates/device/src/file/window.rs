@@ -159,7 +159,11 @@ mod tests {
             assert_eq!(window.write(200, b"after"), Copied::Lost);
             assert_eq!(window.write(300, b"later"), Copied::Lost, "it stays so");
         }
-        assert_eq!(kept.write(0, b"another"), Copied::Whole, "others are as they were");
+        assert_eq!(
+            kept.write(0, b"another"),
+            Copied::Whole,
+            "others are as they were"
+        );
     }
 
     #[test]

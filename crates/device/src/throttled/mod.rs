@@ -29,6 +29,6 @@ mod lanes;
 mod profile;
 mod time;
 
-pub use device::{ThrottledDevice, Throttle};
+pub use device::{Throttle, ThrottledDevice};
 pub use profile::{Direction, Profile, ProfileError};
 pub use time::{RealTime, Timeline, VirtualTime};

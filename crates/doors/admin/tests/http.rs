@@ -71,7 +71,10 @@ async fn every_path_answers_what_it_promises() {
     source.balanced.store(true, Ordering::Relaxed);
     assert_eq!(ask(address, "/readyz").await, (200, "ready\n".to_owned()));
     source.limited.store(true, Ordering::Relaxed);
-    assert_eq!(ask(address, "/readyz").await, (200, "ready\nno flash\n".to_owned()));
+    assert_eq!(
+        ask(address, "/readyz").await,
+        (200, "ready\nno flash\n".to_owned())
+    );
     assert_eq!(ask(address, "/healthz").await.0, 200);
     assert_eq!(ask(address, "/books").await.0, 200);
     let (status, body) = ask(address, "/stats").await;

@@ -342,7 +342,10 @@ mod tests {
         // 40 blocks; the start after the crash began at 1055 + 40.
         let sequences: Vec<u64> = (1_020..1_056).chain(1_096..1_100).collect();
         assert!(is_before_leap(&sequences, 1_055, 40));
-        assert!(is_before_leap(&sequences, 1_030, 40), "written slowly beside others");
+        assert!(
+            is_before_leap(&sequences, 1_030, 40),
+            "written slowly beside others"
+        );
         assert!(!is_before_leap(&sequences, 1_099, 40), "after it");
         let busy: Vec<u64> = (0..1_000).chain(2_500..2_600).collect();
         assert!(!is_before_leap(&busy, 800, 1_400), "long before");

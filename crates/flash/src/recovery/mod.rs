@@ -277,12 +277,16 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
 fn has_failed<D: Device>(device: &D, cache_id: u64) -> bool {
     match device.has_failure_note(cache_id) {
         Ok(true) => {
-            tracing::warn!("the flash device failed when it was served last, and missed changes: starting empty");
+            tracing::warn!(
+                "the flash device failed when it was served last, and missed changes: starting empty"
+            );
             true
         }
         Ok(false) => false,
         Err(error) => {
-            tracing::warn!("it cannot be found out whether the flash device failed when it was served last: {error}");
+            tracing::warn!(
+                "it cannot be found out whether the flash device failed when it was served last: {error}"
+            );
             false
         }
     }

@@ -128,7 +128,9 @@ pub fn read_superblock<D: Device>(device: &D) -> Result<Option<Superblock>, Open
     });
     if let Some(newest) = valid.max_by_key(|superblock| superblock.generation) {
         if slots.iter().any(|slot| !matches!(slot, SlotContent::Valid(_))) && newest.generation > 1 {
-            tracing::warn!("one of the two superblocks is damaged: the other one counts, and both are written anew");
+            tracing::warn!(
+                "one of the two superblocks is damaged: the other one counts, and both are written anew"
+            );
         }
         return Ok(Some(newest));
     }

@@ -191,7 +191,9 @@ impl<B: Buffer> Shared<B> {
         let failed = way.failed.fetch_add(1, Ordering::Relaxed) + 1;
         if failed >= IN_A_ROW_MAX {
             let name = way.name;
-            self.take_out(format!("{name} {failed} blocks in a row failed, the last with: {error}"));
+            self.take_out(format!(
+                "{name} {failed} blocks in a row failed, the last with: {error}"
+            ));
         }
         self.saw_error(error);
     }
