@@ -58,7 +58,8 @@ impl Window {
         };
         let memory: NonNull<u8> = NonNull::new(memory.ok()?.cast())?;
         let Some(watched) = Watched::new(memory.as_ptr() as usize) else {
-            unmap(memory);
+            // SAFETY: it was just mapped, and nobody knows of it.
+            unsafe { unmap(memory) };
             return None;
         };
         let window = Self {
@@ -103,17 +104,22 @@ impl Window {
     }
 }
 
-fn unmap(memory: NonNull<u8>) {
-    // SAFETY: called with what `map` has mapped, of this length, once, when no reference into it is left.
+/// # Safety
+///
+/// `memory` is what [`Window::map`] has mapped, and nobody reaches into it any more.
+unsafe fn unmap(memory: NonNull<u8>) {
+    // SAFETY: the caller says so; the length is that of every window.
     let unmapped = unsafe { munmap(memory.as_ptr().cast(), WINDOW_BYTES) };
     debug_assert!(unmapped.is_ok(), "a mapping of ours can be given back");
 }
 
 impl Drop for Window {
     fn drop(&mut self) {
-        // SAFETY: dropped here only, and not used afterwards.
-        unsafe { ManuallyDrop::drop(&mut self.watched) };
-        unmap(self.memory);
+        // SAFETY: both are done here only, and nothing of the window is used afterwards; no reference into it is left.
+        unsafe {
+            ManuallyDrop::drop(&mut self.watched);
+            unmap(self.memory);
+        }
     }
 }
 
