@@ -24,6 +24,7 @@
 mod append;
 mod counts;
 mod hashes;
+mod health;
 mod invalidated;
 mod logging;
 mod order;
@@ -35,6 +36,7 @@ mod virtual_cache;
 mod work;
 
 pub use counts::FlashCounts;
+pub use health::{FlashFailure, IN_A_ROW_MAX};
 pub use order::Rank;
 pub use read::{ReadFault, Source};
 pub use virtual_cache::VIRTUAL_KEY_BYTES;
@@ -246,6 +248,8 @@ pub(crate) struct Structure<B> {
     /// Whether a partition of mappings is being reorganised.
     pub(crate) reorganising: bool,
     pub(crate) in_flight: usize,
+    /// Those of them that see to a device that was taken out.
+    pub(super) taking_out: usize,
     /// Pieces of work so far.
     claims: u64,
     pub(crate) checkpoint_blocks: [Vec<u32>; 2],
@@ -401,6 +405,7 @@ impl<B: Buffer> FlashStore<B> {
             mappings_want_block: false,
             reorganising: false,
             in_flight: 0,
+            taking_out: 0,
             claims: 0,
             checkpoint_blocks: start.checkpoint_blocks,
             checkpoint_dropped: Vec::new(),
@@ -421,7 +426,7 @@ impl<B: Buffer> FlashStore<B> {
             erase_unit_bytes: options.erase_unit_bytes,
             has_early_victims: AtomicBool::new(true),
             order: Mutex::new(order),
-            shared: Arc::new(Shared::new(structure)),
+            shared: Arc::new(Shared::new(structure, geometry)),
             open: Mutex::new(Vec::new()),
             log: Log::new(
                 start.superblock.cache_id,

@@ -98,7 +98,7 @@ impl<B: Buffer> FlashStore<B> {
         let end = (location.offset + u64::from(location.len)).next_multiple_of(sector);
         let len = usize::try_from(end - start).expect("at most 1 MiB and two sectors");
         add(&self.counters.record_reads, 1);
-        let read = device.read(start, len).await;
+        let read = self.shared.read(device, start, len).await;
         // The block may have begun another life while the read was under way: then the bytes mean nothing.
         let info = &self.blocks[self.block_of(location) as usize];
         if info.sequence.load(Ordering::Acquire) != sequence {
