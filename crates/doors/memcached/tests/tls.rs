@@ -190,7 +190,7 @@ fn errors_name_the_file_and_show_nothing_of_a_key() {
         key.lines().take(2).collect::<Vec<_>>().join("\n").as_bytes(),
     );
     let (certificate, good) = (data("server.crt"), data("server.key"));
-    for (certificate, key, parts) in [
+    let cases: [(&Path, &Path, [&str; 2]); 9] = [
         (Path::new("/no/such"), &good, ["/no/such", "No such file"]),
         (
             &file("empty", b""),
@@ -223,7 +223,8 @@ fn errors_name_the_file_and_show_nothing_of_a_key() {
             ["encrypted.key", "without a passphrase"],
         ),
         (&certificate, &data("other.key"), ["other.key", "KeyMismatch"]),
-    ] {
+    ];
+    for (certificate, key, parts) in cases {
         let error = TlsIdentity::load(certificate, key).unwrap_err().to_string();
         assert!(parts.iter().all(|part| error.contains(part)), "{error}");
         assert!(!error.contains(&secret[..20]), "{error}");

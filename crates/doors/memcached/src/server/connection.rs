@@ -75,16 +75,26 @@ impl<D: Device + Clone> Connection<D> {
     /// # Errors
     /// What the socket said; of interest to nobody but a log.
     pub(super) async fn serve(mut self) -> io::Result<()> {
+        let result = self.serve_commands().await;
+        self.stream.close();
+        result
+    }
+
+    async fn serve_commands(&mut self) -> io::Result<()> {
         let mut whole = 0;
         let mut batches = 0;
-        'all: loop {
+        loop {
             if !self.read(whole, &mut batches).await? {
-                break;
+                return Ok(());
             }
-            self.sender().wait_for_room().await?;
+            if !self.sender().has_room()? {
+                self.input.release(&self.worker.buffers);
+                self.sender().wait_for_room().await?;
+            }
             let received = self.input.bytes().len();
             loop {
-                match self.process().await? {
+                // Executing takes a few KiB of state, which an idle connection has no use for.
+                match Box::pin(self.process()).await? {
                     Next::Read { whole: bytes } => {
                         whole = bytes;
                         break;
@@ -93,14 +103,11 @@ impl<D: Device + Clone> Connection<D> {
                     Next::Large { line_len, value_len } => {
                         // Whoever waits for a share must hold none, or all could wait for each other.
                         self.share = None;
-                        if !self.receive_large(line_len, value_len).await? {
-                            break 'all;
+                        if !Box::pin(self.receive_large(line_len, value_len)).await? {
+                            return Ok(());
                         }
                     }
-                    Next::Close => {
-                        self.flush().await?;
-                        break 'all;
-                    }
+                    Next::Close => return self.flush().await,
                 }
             }
             self.flush().await?;
@@ -108,8 +115,6 @@ impl<D: Device + Clone> Connection<D> {
                 self.heard();
             }
         }
-        self.stream.close();
-        Ok(())
     }
 
     pub(super) async fn flush(&mut self) -> io::Result<()> {

@@ -149,13 +149,13 @@ impl<D: Device + Clone> Connection<D> {
         match self.stream.poll_read(cx, room, buffers) {
             Poll::Pending => {}
             Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::Interrupted => cx.waker().wake_by_ref(),
-            Poll::Ready(Err(error)) => {
+            Poll::Ready(read) => {
+                // Whatever comes of a handshake that is not done, its end or an error, is no success.
                 if self.stream.is_handshaking() {
                     self.executor().stats().counters.ssl_handshake_errors.add(1);
                 }
-                return Poll::Ready(Err(error));
+                return Poll::Ready(read.map(Read::Bytes));
             }
-            Poll::Ready(Ok(count)) => return Poll::Ready(Ok(Read::Bytes(count))),
         }
         if self.worker.stopping.get() {
             // What has arrived counts as sent before the stop.

@@ -49,18 +49,24 @@ impl<D: Device + Clone> Sender<'_, D> {
     /// for takes memory only when there is room for it in its socket. Nothing waits to be sent. Cost: a call of the system for
     /// each 64 KiB sent.
     pub(super) async fn wait_for_room(&mut self) -> io::Result<()> {
-        if *self.unproven >= FLUSH_BYTES {
-            let mut held = None;
-            while !self.stream.has_room()? {
-                let held = match &held {
-                    Some(held) => held,
-                    None => held.insert(self.hold(0).await),
-                };
-                self.wait_for_peer(held).await?;
-            }
-            *self.unproven = 0;
+        let mut held = None;
+        while !self.has_room()? {
+            let held = match &held {
+                Some(held) => held,
+                None => held.insert(self.hold(0).await),
+            };
+            self.wait_for_peer(held).await?;
         }
         Ok(())
+    }
+
+    /// Whether the peer may be sent more: it was sent little since its socket had room, or there is room now.
+    pub(super) fn has_room(&mut self) -> io::Result<bool> {
+        let has_room = *self.unproven < FLUSH_BYTES || self.stream.has_room()?;
+        if has_room && *self.unproven >= FLUSH_BYTES {
+            *self.unproven = 0;
+        }
+        Ok(has_room)
     }
 
     /// Sends all that waits. A peer that does not read is waited for, and is not read from meanwhile.

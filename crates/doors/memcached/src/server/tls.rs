@@ -43,6 +43,8 @@ pub(super) struct TlsStream {
     outgoing_start: usize,
     /// Whether the peer sends no more.
     is_over: bool,
+    /// Whether the session has failed; it must not be asked for anything then.
+    has_failed: bool,
 }
 
 fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
@@ -61,6 +63,7 @@ impl TlsStream {
             outgoing: Vec::new(),
             outgoing_start: 0,
             is_over: false,
+            has_failed: false,
         })
     }
 
@@ -219,6 +222,9 @@ impl TlsStream {
         to: &mut [u8],
         say: impl FnOnce(&mut Traffic<'_>, &mut Vec<u8>) -> io::Result<usize>,
     ) -> io::Result<usize> {
+        if self.has_failed {
+            return Err(invalid("the TLS session has failed"));
+        }
         let mut filled = 0;
         loop {
             let status = self.session.process_tls_records(self.incoming.bytes_mut());
@@ -262,7 +268,7 @@ impl TlsStream {
                 Ok(_) => return Err(invalid("an unexpected state of the TLS session")),
                 Err(error) => {
                     self.incoming.consume(discard);
-                    self.tell();
+                    self.fail();
                     return Err(invalid(error));
                 }
             };
@@ -273,16 +279,21 @@ impl TlsStream {
         }
     }
 
-    /// Tells the peer why the session ends, as far as it takes that at once.
-    fn tell(&mut self) {
-        let incoming = self.incoming.bytes_mut();
-        while let Ok(ConnectionState::EncodeTlsData(mut data)) =
-            self.session.process_tls_records(incoming).state
-        {
+    /// Ends a session that has failed, and tells the peer why, as far as it takes that at once.
+    fn fail(&mut self) {
+        self.has_failed = true;
+        // What it has to say it hands out before it looks at any input; more input would be a mistake now.
+        while self.session.wants_write() {
+            let Ok(ConnectionState::EncodeTlsData(mut data)) =
+                self.session.process_tls_records(&mut []).state
+            else {
+                return;
+            };
             if encode(&mut self.outgoing, |room| data.encode(room)).is_err() {
                 return;
             }
         }
+        // Whoever does not take it learns that it is over from the socket.
         let _ = self.flush();
     }
 }
