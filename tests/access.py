@@ -189,7 +189,7 @@ def errors(directory):
         ((*on_tls, "--tls-certificate", certificate), "there is no private key in it"),
         ((*on_tls, "--tls-certificate", key, "--tls-key", key), "there is no certificate in it"),
         ((*on_tls, "--tls-certificate", certificate, "--tls-key", other), "KeyMismatch"),
-        (("--idle-timeout", "-1"), "--idle-timeout"),
+        (("--idle-timeout=-1",), "--idle-timeout"),
         (("--idle-timeout", "31536001"), "0 to 31536000"),
         (("--memcached", "off"), "nothing is left to listen on"),
     ]:
