@@ -103,8 +103,16 @@ settings! {
     durability "durability" "LEVEL",
     /// The largest value [default: 1MiB]
     max_item_size "max-item-size" "SIZE",
-    /// Where the memcached protocol is served: ADDR:PORT or unix:PATH, several with commas [default: 127.0.0.1:11211]
+    /// Where the memcached protocol is served: ADDR:PORT or unix:PATH, several with commas, or off [default: 127.0.0.1:11211]
     memcached "memcached" "ADDR",
+    /// Where it is served with TLS: ADDR:PORT, several with commas [default: nowhere]
+    memcached_tls "memcached-tls" "ADDR",
+    /// The certificate of that, with its chain, PEM
+    tls_certificate "tls-certificate" "FILE",
+    /// Its private key, PEM, not encrypted [default: in the file of the certificate]
+    tls_key "tls-key" "FILE",
+    /// Who may use the memcached protocol: a file of lines user:password, as memcached's -Y [default: everybody]
+    auth_file "auth-file" "FILE",
     /// Where metrics, health and statistics are served, or off [default: 127.0.0.1:9150]
     admin "admin" "ADDR",
     /// A directory on another drive than the flash: should that fail for good while it is served, this is noted there (and beside a
@@ -114,6 +122,8 @@ settings! {
     threads "threads" "N",
     /// The most connections at once [default: 1024]
     max_connections "max-connections" "N",
+    /// Seconds without a command after which a connection is closed; 0 for never [default: 0]
+    idle_timeout "idle-timeout" "SECONDS",
 }
 
 fn variable(name: &str) -> String {

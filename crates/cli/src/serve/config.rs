@@ -1,15 +1,17 @@
 //! What `serve` is told, checked and complete.
 
 use super::familiar::Familiar;
+use super::listen;
 use crate::settings::{Given, Layers};
 use crate::size::Size;
-use crate::usage::usage;
 use pumice::IndexKind;
 use pumice::{Durability, FlashWrite};
 use pumice_door_memcached::Listen;
+use pumice_door_memcached::options::IDLE_TIMEOUT_SECS_MAX;
 use pumice_flash::{Layout, LayoutError, LayoutOptions};
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// The largest value that can be asked for; memcached has the same bound.
 const MAX_ITEM_BYTES: u64 = 1 << 30;
@@ -41,14 +43,20 @@ pub struct ServeConfig {
     pub durability: Durability,
     /// The largest value in bytes.
     pub max_item_size: u32,
-    /// Where memcached is served.
+    /// Where memcached is served, with TLS and without.
     pub memcached: Vec<Listen>,
+    /// The files with the certificate and the key of TLS.
+    pub tls: Option<(PathBuf, PathBuf)>,
+    /// The file that says who may use the memcached protocol.
+    pub auth_file: Option<PathBuf>,
     /// Where admin is served.
     pub admin: Option<SocketAddr>,
     /// Worker threads.
     pub threads: usize,
     /// The most connections.
     pub max_connections: usize,
+    /// How long a connection may be idle.
+    pub idle_timeout: Option<Duration>,
     /// Connections that may wait to be accepted.
     pub backlog: u32,
     /// The user to become when started as root.
@@ -79,20 +87,24 @@ impl ServeConfig {
         conflict(&layers.threads(), options.threads.is_some(), "-t")?;
         conflict(&layers.max_connections(), options.max_connections.is_some(), "-c")?;
         conflict(&layers.max_item_size(), options.max_item_bytes.is_some(), "-I")?;
+        conflict(&layers.auth_file(), options.auth_file.is_some(), "-Y")?;
+        conflict(
+            &layers.idle_timeout(),
+            options.idle_timeout_secs.is_some(),
+            "-o idle_timeout",
+        )?;
         let dram = match options.memory_bytes {
             Some(bytes) => bytes,
             None => size(&layers.dram())?
                 .unwrap_or(Size::Bytes(256 << 20))
                 .of(memory_bytes()),
         };
-        let flash = layers.flash().text()?.unwrap_or("pumice.flash");
-        if flash.is_empty() {
-            return Err(layers.flash().wrong("the path is empty"));
-        }
+        let flash = path(&layers.flash())?.unwrap_or_else(|| "pumice.flash".into());
+        let memcached = listen::addresses(layers, familiar)?;
         Ok(Self {
             state_dir: state_dir(&layers.state_dir())?,
             dram,
-            flash: flash.into(),
+            flash,
             flash_size: size(&layers.flash_size())?,
             block_size: block_size(&layers.block_size())?,
             reformat,
@@ -118,7 +130,12 @@ impl ServeConfig {
                 Some(bytes) => bytes,
                 None => max_item_size(&layers.max_item_size())?,
             },
-            memcached: listen(&layers.memcached(), familiar)?,
+            tls: listen::tls_files(layers, options, &memcached)?,
+            memcached,
+            auth_file: match &options.auth_file {
+                Some(path) => Some(path.clone()),
+                None => path(&layers.auth_file())?,
+            },
             admin: admin(&layers.admin())?,
             threads: match options.threads {
                 Some(threads) => threads,
@@ -128,6 +145,12 @@ impl ServeConfig {
                 Some(connections) => connections,
                 None => number(&layers.max_connections(), 1 << 20)?.unwrap_or(1024),
             },
+            idle_timeout: match options.idle_timeout_secs {
+                Some(secs) => Some(secs),
+                None => idle_timeout_secs(&layers.idle_timeout())?,
+            }
+            .filter(|secs| *secs > 0)
+            .map(|secs| Duration::from_secs(u64::from(secs))),
             backlog: options.backlog.unwrap_or(1024),
             user: options.user.clone(),
             pid_file: options.pid_file.clone(),
@@ -186,7 +209,7 @@ fn index(layers: &Layers) -> anyhow::Result<Option<IndexKind>> {
     }
 }
 
-fn conflict(given: &Given<'_>, is_given_too: bool, option: &str) -> anyhow::Result<()> {
+pub(super) fn conflict(given: &Given<'_>, is_given_too: bool, option: &str) -> anyhow::Result<()> {
     // The environment and the file give way to a flag; two flags for the same cannot both be meant.
     if is_given_too && given.is_flag() {
         return Err(given.wrong(format!("{option} says the same thing; give only one of them")));
@@ -235,134 +258,36 @@ fn number(given: &Given<'_>, most: usize) -> anyhow::Result<Option<usize>> {
     }
 }
 
+fn idle_timeout_secs(given: &Given<'_>) -> anyhow::Result<Option<u32>> {
+    match given.parse::<u32>()? {
+        Some(secs) if secs > IDLE_TIMEOUT_SECS_MAX => {
+            Err(given.wrong(format!("expected seconds from 0 to {IDLE_TIMEOUT_SECS_MAX}")))
+        }
+        secs => Ok(secs),
+    }
+}
+
+/// A path, if one is given.
+pub(super) fn path(given: &Given<'_>) -> anyhow::Result<Option<PathBuf>> {
+    match given.text()? {
+        Some("") => Err(given.wrong("the path is empty")),
+        path => Ok(path.map(PathBuf::from)),
+    }
+}
+
 fn admin(given: &Given<'_>) -> anyhow::Result<Option<SocketAddr>> {
     match given.text()? {
         Some("off") => Ok(None),
-        Some(text) => address(text, None).map(Some).map_err(|what| given.wrong(what)),
+        Some(text) => listen::address(text, None)
+            .map(Some)
+            .map_err(|what| given.wrong(what)),
         None => Ok(Some(SocketAddr::from(([127, 0, 0, 1], 9150)))),
     }
-}
-
-/// Where memcached is served: what our own setting says, or else memcached's options.
-fn listen(given: &Given<'_>, familiar: &Familiar) -> anyhow::Result<Vec<Listen>> {
-    let options = &familiar.options;
-    let theirs = options.port.is_some() || options.socket.is_some() || !options.listen.is_empty();
-    if theirs {
-        conflict(given, true, "one of -p, -s and -l")?;
-        return familiar_listen(familiar);
-    }
-    let Some(texts) = given.list() else {
-        return Ok(vec![Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 11211)))]);
-    };
-    if texts.is_empty() {
-        return Err(given.wrong("expected at least one address"));
-    }
-    texts
-        .into_iter()
-        .map(|text| match text.strip_prefix("unix:") {
-            Some("") => Err(given.wrong("expected a path after unix:")),
-            Some(path) => Ok(Listen::Unix {
-                path: path.into(),
-                mode: options.socket_mode,
-            }),
-            None => address(text, None)
-                .map(Listen::Tcp)
-                .map_err(|what| given.wrong(what)),
-        })
-        .collect()
-}
-
-fn familiar_listen(familiar: &Familiar) -> anyhow::Result<Vec<Listen>> {
-    let options = &familiar.options;
-    let mut listen = Vec::new();
-    if let Some(path) = &options.socket {
-        listen.push(Listen::Unix {
-            path: path.clone(),
-            // As memcached has it.
-            mode: Some(options.socket_mode.unwrap_or(0o700)),
-        });
-    }
-    let tcp = match options.port {
-        Some(0) => None,
-        Some(port) => Some(port),
-        None if options.socket.is_some() => None,
-        None => Some(11211),
-    };
-    if let Some(port) = tcp {
-        let hosts = if options.listen.is_empty() {
-            vec!["127.0.0.1".to_owned()]
-        } else {
-            options.listen.clone()
-        };
-        for host in hosts {
-            let address =
-                address(&host, Some(port)).map_err(|what| usage(format!("option `-l {host}`: {what}")))?;
-            listen.push(Listen::Tcp(address));
-        }
-    }
-    if listen.is_empty() {
-        return Err(usage(
-            "option `-p 0`: nothing is left to listen on; give -s PATH or another port",
-        ));
-    }
-    Ok(listen)
-}
-
-/// A socket address by number or name; the port may be left out where there is a default.
-fn address(text: &str, port: Option<u16>) -> Result<SocketAddr, String> {
-    if let Ok(address) = text.parse::<SocketAddr>() {
-        return Ok(address);
-    }
-    let expected = "expected an address with a port, such as 127.0.0.1:11211 or [::1]:11211";
-    let resolve = |host: &str, port: u16| {
-        let mut found = (host, port)
-            .to_socket_addrs()
-            .map_err(|error| format!("cannot resolve {host}: {error}"))?;
-        found.next().ok_or_else(|| format!("{host} has no address"))
-    };
-    if let Some(port) = port
-        && (text.parse::<std::net::IpAddr>().is_ok() || !text.contains(':'))
-    {
-        return resolve(if text == "*" { "0.0.0.0" } else { text }, port);
-    }
-    let (host, port) = text.rsplit_once(':').ok_or(expected)?;
-    let port = port.parse::<u16>().map_err(|_| expected)?;
-    if host.is_empty() || host.contains(':') {
-        return Err(expected.to_owned());
-    }
-    resolve(host, port)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::serve::split_memcached_options;
-
-    fn listens(options: &str) -> anyhow::Result<Vec<String>> {
-        let words = format!("pumice serve {options}");
-        let (_, familiar) = split_memcached_options(words.split_whitespace().map(Into::into).collect())?;
-        let config = ServeConfig::resolve(&Layers::default(), false, &familiar)?;
-        let text = |listen| match listen {
-            Listen::Tcp(address) => address.to_string(),
-            Listen::Unix { path, mode } => format!("{} {:o}", path.display(), mode.unwrap_or(0)),
-        };
-        Ok(config.memcached.into_iter().map(text).collect())
-    }
-
-    #[test]
-    fn memcached_listens_where_its_options_say() {
-        assert_eq!(listens("").unwrap(), ["127.0.0.1:11211"]);
-        assert_eq!(listens("-p 5").unwrap(), ["127.0.0.1:5"]);
-        assert_eq!(listens("-s /s").unwrap(), ["/s 700"]);
-        assert_eq!(listens("-s /s -a 666 -p 5").unwrap(), ["/s 666", "127.0.0.1:5"]);
-        assert_eq!(
-            listens("-l 127.0.0.2,::1 -l 127.0.0.3:7").unwrap(),
-            ["127.0.0.2:11211", "[::1]:11211", "127.0.0.3:7"]
-        );
-        assert_eq!(listens("-l *").unwrap(), ["0.0.0.0:11211"]);
-        assert!(listens("-p 0").is_err());
-        assert!(listens("-l no.such.host.invalid").is_err());
-    }
 
     #[test]
     fn the_defaults_are_those_of_the_contract() {
@@ -377,14 +302,5 @@ mod tests {
             (FlashWrite::Insertion, Durability::Process)
         );
         assert!(config.threads >= 1);
-    }
-
-    #[test]
-    fn addresses_need_a_port_unless_there_is_a_default() {
-        assert_eq!(address("[::1]:5", None).unwrap().to_string(), "[::1]:5");
-        assert_eq!(address("127.0.0.1", Some(9)).unwrap().to_string(), "127.0.0.1:9");
-        for text in ["127.0.0.1", "::1", ":5", "1.2.3.4:99999", ""] {
-            assert!(address(text, None).is_err(), "{text}");
-        }
     }
 }

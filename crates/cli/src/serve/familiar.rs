@@ -4,8 +4,8 @@ use crate::usage::usage;
 use pumice_door_memcached::options::{self, MemcachedOptions, OptionsError};
 use std::ffi::OsString;
 
-/// memcached's long names that `serve` has not. (`--threads` and `--max-item-size` are ours.)
-const LONG: [&str; 12] = [
+/// memcached's long names that `serve` has not. (`--threads`, `--max-item-size` and `--auth-file` are ours.)
+const LONG: [&str; 13] = [
     "port",
     "unix-socket",
     "unix-mask",
@@ -18,6 +18,7 @@ const LONG: [&str; 12] = [
     "pidfile",
     "listen-backlog",
     "daemon",
+    "enable-ssl",
 ];
 
 /// What was found of them.

@@ -18,9 +18,12 @@ pub struct Connections {
     pub inline_value: u32,
 }
 
-/// What a connection holds while it is idle, or waits with little in hand: its state in the door and the event loop, the
-/// beginning of a command, the end of a reply.
+/// What a connection holds while it is idle, or waits with little in hand: its state in the door and the event loop (1 KiB, or 8
+/// while a command of its is executed), the beginning of a command, the end of a reply.
 const IDLE_BYTES: u64 = 6 << 10;
+
+/// What TLS holds of a connection beside that: keys and the state of its session.
+const TLS_BYTES: u64 = 4 << 10;
 
 /// Input and output buffers of a connection that is being served; as many are counted as are served at once.
 const BUSY_BYTES: u64 = 96 << 10;
@@ -36,6 +39,7 @@ impl Connections {
         let large = share(128, 32 << 20, 2 * largest);
         let unsent = share(64, 32 << 20, largest);
         let connections = config.max_connections as u64;
+        let idle = IDLE_BYTES + config.tls.as_ref().map_or(0, |_| TLS_BYTES);
         let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         Self {
             budgets: BudgetSizes {
@@ -48,7 +52,7 @@ impl Connections {
                 + reads
                 + large
                 + unsent
-                + connections * IDLE_BYTES
+                + connections * idle
                 + connections.min(BUSY_CONNECTIONS) * BUSY_BYTES,
             inline_value: 32 << 10,
         }

@@ -3,11 +3,13 @@
 //! The main thread reads the settings, opens flash device and sockets, starts the workers and then runs a small event
 //! loop of its own for signals and the admin door, so that neither slows a worker.
 
+mod access;
 mod config;
 mod familiar;
 mod figures;
 mod flash;
 mod limits;
+mod listen;
 mod memory;
 mod report;
 mod user;
@@ -16,6 +18,7 @@ mod worker;
 pub use familiar::{Familiar, split_memcached_options};
 
 use crate::settings::{Layers, Settings};
+use access::Access;
 use anyhow::{Context, anyhow};
 use clap::Args;
 use config::ServeConfig;
@@ -66,6 +69,8 @@ pub fn run(args: ServeArgs, familiar: Familiar) -> anyhow::Result<()> {
     }
     let layers = Layers::collect(args.settings, args.config.as_deref())?;
     let config = ServeConfig::resolve(&layers, args.reformat, &familiar)?;
+    // Keys and passwords are often root's alone.
+    let access = Access::load(&config)?;
     if let Some(user) = &config.user {
         user::become_user(user)?;
     }
@@ -76,7 +81,7 @@ pub fn run(args: ServeArgs, familiar: Familiar) -> anyhow::Result<()> {
     let division = memory::divide(&config, &target, &connections)?;
     let plan = &division.plan;
     let flash = target.open(&config)?;
-    let door = bind(&config, &connections)?;
+    let door = bind(&config, &connections, &access)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -121,11 +126,11 @@ pub fn run(args: ServeArgs, familiar: Familiar) -> anyhow::Result<()> {
             None => None,
             Some(listener) => Some(start_admin(listener, &common, config.dram)?),
         };
-        supervise(&config, common, &stop, address).await
+        supervise(&config, &access, common, &stop, address).await
     })
 }
 
-fn bind(config: &ServeConfig, connections: &Connections) -> anyhow::Result<Door> {
+fn bind(config: &ServeConfig, connections: &Connections, access: &Access) -> anyhow::Result<Door> {
     Door::bind(DoorConfig {
         listen: config.memcached.clone(),
         workers: config.threads,
@@ -137,6 +142,9 @@ fn bind(config: &ServeConfig, connections: &Connections) -> anyhow::Result<Door>
         backlog: config.backlog,
         inline_value_bytes: connections.inline_value,
         budgets: connections.budgets,
+        idle_timeout: config.idle_timeout,
+        auth: access.auth.clone(),
+        tls: access.tls.clone(),
         limit_maxbytes: config.dram,
         ..DoorConfig::default()
     })
@@ -237,6 +245,7 @@ fn start_worker(
 /// Starts the workers, announces readiness, waits for a signal or a failure, and sees to an orderly end.
 async fn supervise(
     config: &ServeConfig,
+    access: &Access,
     common: Arc<Common>,
     stop: &watch::Sender<bool>,
     admin: Option<SocketAddr>,
@@ -260,10 +269,12 @@ async fn supervise(
                 if let Some(Opened { recovered, took, .. }) = &*now {
                     report::recovered(recovered, *took);
                 }
-                report::ready(config, common.door.local_addrs(), admin);
+                report::ready(config, &common.door, admin);
             }
-            () = signals.next() => {
-                if stop.send_replace(true) {
+            asked = signals.next() => {
+                if asked == Asked::Reload {
+                    access.reload();
+                } else if stop.send_replace(true) {
                     report::line(format_args!("second signal: ended without closing the cache"));
                     std::process::exit(1);
                 }
@@ -297,10 +308,11 @@ async fn supervise(
     }
 }
 
-/// SIGTERM and SIGINT.
+/// SIGTERM and SIGINT, which end the server, and SIGHUP.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    hang_up: Signal,
 }
 
 impl Signals {
@@ -309,13 +321,22 @@ impl Signals {
         Ok(Self {
             terminate: listen(SignalKind::terminate())?,
             interrupt: listen(SignalKind::interrupt())?,
+            hang_up: listen(SignalKind::hangup())?,
         })
     }
 
-    async fn next(&mut self) {
+    async fn next(&mut self) -> Asked {
         tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => Asked::Stop,
+            _ = self.interrupt.recv() => Asked::Stop,
+            _ = self.hang_up.recv() => Asked::Reload,
         }
     }
+}
+
+/// What a signal asks for.
+#[derive(PartialEq, Eq)]
+enum Asked {
+    Stop,
+    Reload,
 }

@@ -6,7 +6,7 @@ use super::memory::Division;
 use crate::size::Human;
 use pumice::{IndexKind, MemoryPlan, Recovered};
 use pumice_device::FileShared;
-use pumice_door_memcached::Listen;
+use pumice_door_memcached::{Door, Listen};
 use pumice_flash::{LayoutOptions, slot_bits};
 use std::fmt;
 use std::io::Write;
@@ -119,15 +119,16 @@ pub fn recovered(recovered: &Recovered, took: Duration) {
 }
 
 /// Where it serves.
-pub fn ready(config: &ServeConfig, memcached: &[SocketAddr], admin: Option<SocketAddr>) {
-    let mut places: Vec<String> = memcached
-        .iter()
-        .map(|address| format!("memcached on {address}"))
-        .collect();
+pub fn ready(config: &ServeConfig, door: &Door, admin: Option<SocketAddr>) {
+    let plain = door.local_addrs().iter();
+    let mut places: Vec<String> = plain.map(|address| format!("memcached on {address}")).collect();
     for listen in &config.memcached {
         if let Listen::Unix { path, .. } = listen {
             places.push(format!("memcached on unix:{}", path.display()));
         }
+    }
+    for address in door.tls_addrs() {
+        places.push(format!("memcached with TLS on {address}"));
     }
     if let Some(admin) = admin {
         places.push(format!("admin on {admin}"));

@@ -87,6 +87,14 @@ counters! {
     get_hits_flash,
     /// Connections closed since their peer was slow while others waited for memory.
     slow_peers_closed,
+    /// Attempts to authenticate.
+    auth_cmds,
+    /// Of those, with a wrong user or password.
+    auth_errors,
+    /// Connections closed since no command came for the idle timeout.
+    idle_kicks,
+    /// Connections whose TLS handshake failed or took too long.
+    ssl_handshake_errors,
 }
 
 impl Counters {

@@ -5,13 +5,18 @@
 //! [`options`] reads memcached's command line.
 #![forbid(unsafe_code)]
 
+mod auth;
 mod counters;
 mod execute;
+mod files;
 mod histogram;
 pub mod options;
 pub mod parse;
 mod server;
+mod tls;
 
+pub use auth::{AuthFile, AuthFileError};
 pub use counters::{Counters, Counts, DoorStats, Operation, WorkerStats};
 pub use histogram::{Counter, Histogram, HistogramSnapshot};
 pub use server::{BudgetSizes, ByteBudget, Door, DoorConfig, Listen, Share};
+pub use tls::{TlsError, TlsIdentity};

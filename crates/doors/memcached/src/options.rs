@@ -27,6 +27,16 @@ pub struct MemcachedOptions {
     pub pid_file: Option<PathBuf>,
     /// `-b`: connections that may wait to be accepted.
     pub backlog: Option<u32>,
+    /// `-Y`: the file with users and passwords.
+    pub auth_file: Option<PathBuf>,
+    /// `-Z`: TCP is served with TLS.
+    pub tls: bool,
+    /// `-o ssl_chain_cert`: the certificate, with its chain.
+    pub tls_certificate: Option<PathBuf>,
+    /// `-o ssl_key`: its private key.
+    pub tls_key: Option<PathBuf>,
+    /// `-o idle_timeout`: seconds after which an idle connection is closed; 0 is never.
+    pub idle_timeout_secs: Option<u32>,
     /// `-v`, as often as it was given.
     pub verbosity: u32,
     /// `-h`: help is wanted.
@@ -67,8 +77,11 @@ pub enum OptionsError {
     },
 }
 
+/// The longest idle timeout in seconds: a year.
+pub const IDLE_TIMEOUT_SECS_MAX: u32 = 365 * 24 * 3600;
+
 /// Long names that memcached has for the short options.
-const LONG: [(&str, char); 16] = [
+const LONG: [(&str, char); 18] = [
     ("port", 'p'),
     ("unix-socket", 's'),
     ("unix-mask", 'a'),
@@ -83,6 +96,8 @@ const LONG: [(&str, char); 16] = [
     ("pidfile", 'P'),
     ("listen-backlog", 'b'),
     ("daemon", 'd'),
+    ("auth-file", 'Y'),
+    ("enable-ssl", 'Z'),
     ("help", 'h'),
     ("version", 'V'),
 ];
@@ -101,9 +116,9 @@ enum Kind {
 
 fn kind(letter: char) -> Option<Kind> {
     match letter {
-        'v' | 'd' | 'h' | 'V' | 'r' | 'k' | 'M' | 'C' | 'F' | 'X' | 'W' | 'L' | 'A' => Some(Kind::Flag),
+        'v' | 'd' | 'h' | 'V' | 'r' | 'k' | 'M' | 'C' | 'F' | 'X' | 'W' | 'L' | 'A' | 'Z' => Some(Kind::Flag),
         'p' | 's' | 'a' | 'l' | 'm' | 'c' | 't' | 'I' | 'U' | 'u' | 'o' | 'P' | 'b' | 'R' | 'f' | 'n'
-        | 'B' | 'D' => Some(Kind::Argument),
+        | 'B' | 'D' | 'Y' => Some(Kind::Argument),
         _ => None,
     }
 }
@@ -251,13 +266,27 @@ fn apply(
         'u' => options.user = Some(value.to_owned()),
         'P' => options.pid_file = Some(PathBuf::from(value)),
         'b' => options.backlog = Some(number(letter, value, 1, "a number of connections, at least 1")?),
+        'Y' => options.auth_file = Some(PathBuf::from(value)),
+        'Z' => options.tls = true,
         'v' => options.verbosity += 1,
         'h' => options.help = true,
         'V' => options.version = true,
         'o' => {
             for part in value.split(',').filter(|part| !part.is_empty()) {
-                let key = part.split_once('=').map_or(part, |(key, _)| key);
-                warn(format!("option `-o {key}` is ignored"));
+                let (key, setting) = part.split_once('=').unwrap_or((part, ""));
+                match key {
+                    "idle_timeout" => {
+                        let secs = setting.parse().ok().filter(|secs| *secs <= IDLE_TIMEOUT_SECS_MAX);
+                        options.idle_timeout_secs =
+                            Some(secs.ok_or_else(|| bad("idle_timeout with seconds (0 to 31536000)"))?);
+                    }
+                    "ssl_chain_cert" | "ssl_key" if setting.is_empty() => {
+                        return Err(bad("ssl_chain_cert or ssl_key with a file"));
+                    }
+                    "ssl_chain_cert" => options.tls_certificate = Some(PathBuf::from(setting)),
+                    "ssl_key" => options.tls_key = Some(PathBuf::from(setting)),
+                    _ => warn(format!("option `-o {key}` is ignored")),
+                }
             }
         }
         'd' => warn("option `-d` is ignored: the server stays in the foreground".to_owned()),
@@ -327,6 +356,25 @@ mod tests {
         assert_eq!(options.max_item_bytes, Some(512 << 10));
         assert_eq!(options.socket_mode, Some(0o700));
         assert_eq!(options.verbosity, 1);
+    }
+
+    #[test]
+    fn authentication_tls_and_idle_timeout_are_understood() {
+        let (options, warnings) = ok("-Y /users -Z -o idle_timeout=30,ssl_chain_cert=/c,ssl_key=/k");
+        assert_eq!(options.auth_file, Some("/users".into()));
+        assert!(options.tls);
+        assert_eq!(options.tls_certificate, Some("/c".into()));
+        assert_eq!(options.tls_key, Some("/k".into()));
+        assert_eq!(options.idle_timeout_secs, Some(30));
+        assert!(warnings.is_empty());
+        for line in [
+            "-o idle_timeout=-1",
+            "-o idle_timeout",
+            "-o idle_timeout=31536001",
+            "-o ssl_key=",
+        ] {
+            assert!(parse(line.split_whitespace()).is_err(), "{line}");
+        }
     }
 
     #[test]

@@ -54,8 +54,6 @@ impl<D: Device + Clone> Executor<D> {
         for (name, count) in counts.iter() {
             lines.stat(name, count);
         }
-        lines.stat("auth_cmds", 0);
-        lines.stat("auth_errors", 0);
         lines.stat("limit_maxbytes", shared.config.limit_maxbytes);
         lines.stat("accepting_conns", 1);
         lines.stat("threads", door.workers());
@@ -70,10 +68,10 @@ impl<D: Device + Clone> Executor<D> {
         let config = &self.shared.config;
         let port = config.listen.iter().find_map(|listen| match listen {
             Listen::Tcp(address) => Some(*address),
-            Listen::Unix { .. } => None,
+            Listen::Tls(_) | Listen::Unix { .. } => None,
         });
         let socket = config.listen.iter().find_map(|listen| match listen {
-            Listen::Tcp(_) => None,
+            Listen::Tcp(_) | Listen::Tls(_) => None,
             Listen::Unix { path, .. } => Some(path),
         });
         lines.stat("maxbytes", config.limit_maxbytes);
@@ -97,12 +95,24 @@ impl<D: Device + Clone> Executor<D> {
         lines.stat("tcp_backlog", config.backlog);
         lines.stat("binding_protocol", "ascii");
         lines.stat("auth_enabled_sasl", "no");
-        lines.stat("auth_enabled_ascii", "no");
+        match &config.auth {
+            Some(auth) => lines.stat("auth_enabled_ascii", auth.path().display()),
+            None => lines.stat("auth_enabled_ascii", "no"),
+        }
         lines.stat("item_size_max", config.limits.max_value_bytes);
         lines.stat("maxconns_fast", "yes");
         lines.stat("flush_enabled", "yes");
         lines.stat("dump_enabled", "no");
-        lines.stat("idle_timeout", 0);
+        lines.stat(
+            "idle_timeout",
+            config.idle_timeout.map_or(0, |timeout| timeout.as_secs()),
+        );
+        lines.stat("ssl_enabled", if config.tls.is_some() { "yes" } else { "no" });
+        if let Some(tls) = &config.tls {
+            let (certificate, key) = tls.paths();
+            lines.stat("ssl_chain_cert", certificate.display());
+            lines.stat("ssl_key", key.display());
+        }
     }
 }
 

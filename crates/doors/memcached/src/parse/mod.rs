@@ -10,6 +10,7 @@
 //! pieces).
 
 mod admin;
+mod auth;
 mod get;
 mod key;
 mod line;
@@ -20,6 +21,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 
+pub use auth::{Attempt, parse_attempt};
 pub use get::{Get, Keys};
 pub use key::{Key, KeyScratch, MAX_KEY_BYTES};
 pub use line::Tokens;

@@ -1,9 +1,11 @@
 //! Listening sockets: binding them, and handing connections to the workers.
 
-use super::config::Listen;
+use super::config::{DoorConfig, Listen};
 use super::stream::Accepted;
 use super::{Guard, Handover, Shared};
+use crate::tls::TlsIdentity;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use std::convert::Infallible;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -13,6 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::watch;
 
 /// What a connection hears that is one too many.
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
@@ -23,6 +26,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 /// A bound socket that no event loop knows yet.
 pub(super) enum Listener {
     Tcp(std::net::TcpListener),
+    Tls(std::net::TcpListener, TlsIdentity),
     Unix(std::os::unix::net::UnixListener, SocketFile),
 }
 
@@ -42,23 +46,41 @@ fn named(error: &io::Error, what: impl std::fmt::Display) -> io::Error {
 
 impl Listener {
     /// Binds a socket; errors name the address.
-    pub(super) fn bind(listen: &Listen, backlog: u32) -> io::Result<Self> {
-        let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
+    pub(super) fn bind(listen: &Listen, config: &DoorConfig) -> io::Result<Self> {
+        let backlog = i32::try_from(config.backlog).unwrap_or(i32::MAX);
         match listen {
             Listen::Tcp(address) => bind_tcp(*address, backlog)
                 .map(Listener::Tcp)
                 .map_err(|error| named(&error, address)),
+            Listen::Tls(address) => {
+                let identity = config.tls.clone().ok_or_else(|| {
+                    let missing =
+                        io::Error::new(io::ErrorKind::InvalidInput, "TLS needs a certificate and a key");
+                    named(&missing, address)
+                })?;
+                bind_tcp(*address, backlog)
+                    .map(|listener| Listener::Tls(listener, identity))
+                    .map_err(|error| named(&error, address))
+            }
             Listen::Unix { path, mode } => bind_unix(path, *mode, backlog)
                 .map(|listener| Listener::Unix(listener, SocketFile(path.clone())))
                 .map_err(|error| named(&error, path.display())),
         }
     }
 
-    /// Where it listens, for TCP.
-    pub(super) fn local_addr(&self) -> Option<SocketAddr> {
+    /// Where it listens, for TCP without TLS.
+    pub(super) fn tcp_addr(&self) -> Option<SocketAddr> {
         match self {
             Listener::Tcp(listener) => listener.local_addr().ok(),
-            Listener::Unix(..) => None,
+            Listener::Tls(..) | Listener::Unix(..) => None,
+        }
+    }
+
+    /// Where it listens, for TLS.
+    pub(super) fn tls_addr(&self) -> Option<SocketAddr> {
+        match self {
+            Listener::Tls(listener, _) => listener.local_addr().ok(),
+            Listener::Tcp(_) | Listener::Unix(..) => None,
         }
     }
 }
@@ -96,12 +118,13 @@ fn bind_unix(path: &Path, mode: Option<u32>, backlog: i32) -> io::Result<std::os
     Ok(socket.into())
 }
 
-/// Accepts connections and hands them to the workers in turn. Never returns; it is dropped at shutdown.
+/// Accepts connections and hands them to the workers in turn. At shutdown it accepts what has connected by then, and ends.
 pub(super) async fn accept(
     listener: Listener,
     shared: Arc<Shared>,
     workers: Vec<UnboundedSender<Handover>>,
     next: Arc<AtomicUsize>,
+    mut shutdown: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let hand_over = |accepted: Accepted| {
         let Some(guard) = Guard::take(&shared) else {
@@ -112,24 +135,65 @@ pub(super) async fn accept(
         // Fails only where the worker has ended, at shutdown; the connection is closed then.
         drop(workers[worker].send(Handover { accepted, guard }));
     };
+    let stopped = shutdown.wait_for(|stop| *stop);
+    tokio::pin!(stopped);
     match listener {
         Listener::Tcp(listener) => {
             let listener = TcpListener::from_std(listener)?;
-            loop {
-                match listener.accept().await.and_then(|(stream, _)| stream.into_std()) {
-                    Ok(stream) => hand_over(Accepted::Tcp(stream)),
-                    Err(error) => pause(&error).await,
-                }
+            tokio::select! {
+                never = accept_tcp(&listener, |stream| hand_over(Accepted::Tcp(stream))) => match never {},
+                _ = stopped => accept_waiting(SockRef::from(&listener), |socket| hand_over(Accepted::Tcp(socket.into()))),
+            }
+        }
+        Listener::Tls(listener, identity) => {
+            let listener = TcpListener::from_std(listener)?;
+            let with_tls = |stream| hand_over(Accepted::Tls(stream, identity.clone()));
+            tokio::select! {
+                never = accept_tcp(&listener, with_tls) => match never {},
+                _ = stopped => accept_waiting(SockRef::from(&listener), |socket| with_tls(socket.into())),
             }
         }
         Listener::Unix(listener, _file) => {
             let listener = UnixListener::from_std(listener)?;
-            loop {
-                match listener.accept().await.and_then(|(stream, _)| stream.into_std()) {
-                    Ok(stream) => hand_over(Accepted::Unix(stream)),
-                    Err(error) => pause(&error).await,
-                }
+            tokio::select! {
+                never = accept_unix(&listener, |stream| hand_over(Accepted::Unix(stream))) => match never {},
+                _ = stopped => accept_waiting(SockRef::from(&listener), |socket| hand_over(Accepted::Unix(socket.into()))),
             }
+        }
+    }
+    Ok(())
+}
+
+async fn accept_tcp(listener: &TcpListener, take: impl Fn(std::net::TcpStream)) -> Infallible {
+    loop {
+        match listener.accept().await.and_then(|(stream, _)| stream.into_std()) {
+            Ok(stream) => take(stream),
+            Err(error) => pause(&error).await,
+        }
+    }
+}
+
+async fn accept_unix(listener: &UnixListener, take: impl Fn(std::os::unix::net::UnixStream)) -> Infallible {
+    loop {
+        match listener.accept().await.and_then(|(stream, _)| stream.into_std()) {
+            Ok(stream) => take(stream),
+            Err(error) => pause(&error).await,
+        }
+    }
+}
+
+/// Accepts connections that wait, whether the event loop knows of them or not: to their clients they are made, and what was
+/// sent on them is to be answered.
+fn accept_waiting(listener: SockRef<'_>, take: impl Fn(Socket)) {
+    loop {
+        match listener.accept() {
+            Ok((socket, _)) => match socket.set_nonblocking(true) {
+                Ok(()) => take(socket),
+                Err(error) => tracing::warn!(%error, "cannot serve a connection"),
+            },
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // None waits, or there are no descriptors for more.
+            Err(_) => return,
         }
     }
 }
@@ -156,6 +220,8 @@ fn turn_away(accepted: Accepted) {
             farewell(&stream);
             let _ = SockRef::from(&stream).shutdown(Shutdown::Write);
         }
+        // It expects a handshake, and no words.
+        Accepted::Tls(..) => {}
         Accepted::Unix(stream) => farewell(&stream),
     }
 }

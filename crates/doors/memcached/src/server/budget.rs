@@ -75,7 +75,7 @@ impl ByteBudget {
         }
     }
 
-    /// Takes `bytes` if they are free and nobody waits.
+    /// Takes `bytes` if they are free and nobody waits. A request above the whole budget takes all of it.
     pub fn try_take(self: &Arc<Self>, bytes: usize) -> Option<Share> {
         let bytes = self.capped(bytes);
         self.semaphore.try_acquire_many(bytes).ok()?.forget();
@@ -150,6 +150,9 @@ impl Default for BudgetSizes {
 pub(crate) struct Budgets {
     pub(crate) receive: Arc<ByteBudget>,
     pub(crate) reads: Arc<ByteBudget>,
+    /// The part of the budget of reads for looking ahead. Nobody waits for it, so that what stands behind slow peers leaves
+    /// the rest to others.
+    pub(crate) ahead: Arc<ByteBudget>,
     pub(crate) large: Arc<ByteBudget>,
     pub(crate) unsent: Arc<ByteBudget>,
 }
@@ -164,9 +167,11 @@ impl Budgets {
 
     pub(crate) fn new(sizes: BudgetSizes, largest_value: usize) -> Self {
         let budget = |bytes: usize, least: usize| ByteBudget::new(bytes.max(least));
+        let reads = (sizes.reads / 2).max(largest_value.min(2 << 20));
         Self {
             receive: budget(sizes.receive, largest_value),
-            reads: budget(sizes.reads, largest_value.min(2 << 20)),
+            reads: ByteBudget::new(reads),
+            ahead: ByteBudget::new(sizes.reads.saturating_sub(reads)),
             large: budget(sizes.large, largest_value.saturating_mul(2)),
             unsent: budget(sizes.unsent, largest_value),
         }

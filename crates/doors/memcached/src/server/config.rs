@@ -1,9 +1,12 @@
 //! What the door is told at start.
 
 use super::budget::BudgetSizes;
+use crate::auth::AuthFile;
 use crate::parse::Limits;
+use crate::tls::TlsIdentity;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Where the door listens.
@@ -11,6 +14,8 @@ use std::time::Duration;
 pub enum Listen {
     /// A TCP address; port 0 lets the system choose.
     Tcp(SocketAddr),
+    /// A TCP address on which clients speak TLS; needs [`DoorConfig::tls`].
+    Tls(SocketAddr),
     /// A unix socket. A socket file that nobody answers on is replaced.
     Unix {
         /// Its path.
@@ -40,6 +45,15 @@ pub struct DoorConfig {
     /// A value that is received apart must arrive within this time plus one second per 64 KiB; so must the rest of any
     /// command, and replies be taken, while others wait for the memory. Default: 30 s.
     pub peer_timeout: Duration,
+    /// A connection from which no command came for this long, and no part of a value, is closed, unless replies to it are under
+    /// way. Default: `None`, never.
+    pub idle_timeout: Option<Duration>,
+    /// How long a TLS handshake may take. Default: 10 s.
+    pub handshake_timeout: Duration,
+    /// Who may use the server; every connection, on a unix socket too, has to authenticate itself first. Default: everybody.
+    pub auth: Option<Arc<AuthFile>>,
+    /// What [`Listen::Tls`] shows to clients. Default: none.
+    pub tls: Option<TlsIdentity>,
     /// How long after shutdown replies may take to be sent. Default: 5 s.
     pub drain_timeout: Duration,
     /// What `stats` shows as `limit_maxbytes`. Default: 0.
@@ -57,6 +71,10 @@ impl Default for DoorConfig {
             inline_value_bytes: 32 << 10,
             budgets: BudgetSizes::default(),
             peer_timeout: Duration::from_secs(30),
+            idle_timeout: None,
+            handshake_timeout: Duration::from_secs(10),
+            auth: None,
+            tls: None,
             drain_timeout: Duration::from_secs(5),
             limit_maxbytes: 0,
         }

@@ -46,6 +46,11 @@ impl Input {
         &self.buffer[self.start..self.end]
     }
 
+    /// The same, to be changed in place.
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.buffer[self.start..self.end]
+    }
+
     /// Passes over `count` bytes.
     ///
     /// # Panics
@@ -64,8 +69,7 @@ impl Input {
     }
 
     /// Bytes of memory held.
-    #[cfg(test)]
-    fn held_bytes(&self) -> usize {
+    pub(super) fn held_bytes(&self) -> usize {
         self.buffer.len()
     }
 

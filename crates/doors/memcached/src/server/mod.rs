@@ -11,9 +11,12 @@ mod budget;
 mod config;
 mod connection;
 mod input;
+mod reading;
 mod reads;
+mod receive;
 mod sender;
 mod stream;
+mod tls;
 
 pub use budget::{BudgetSizes, ByteBudget, Share};
 pub use config::{DoorConfig, Listen};
@@ -94,10 +97,13 @@ struct Worker<D: Device + Clone> {
 /// The memcached door, bound and ready for its workers. Shared by their threads.
 pub struct Door {
     shared: Arc<Shared>,
-    local_addrs: Vec<SocketAddr>,
+    tcp_addrs: Vec<SocketAddr>,
+    tls_addrs: Vec<SocketAddr>,
     listeners: Mutex<Vec<Listener>>,
     senders: Vec<UnboundedSender<Handover>>,
     receivers: Mutex<Vec<Option<UnboundedReceiver<Handover>>>>,
+    /// Turns true when no more connections are handed out.
+    accepted_all: watch::Sender<bool>,
 }
 
 impl Door {
@@ -109,7 +115,7 @@ impl Door {
         let listeners = config
             .listen
             .iter()
-            .map(|listen| Listener::bind(listen, config.backlog))
+            .map(|listen| Listener::bind(listen, &config))
             .collect::<io::Result<Vec<_>>>()?;
         let workers = config.workers.max(1);
         let largest_value = config.limits.max_value_bytes as usize + 2;
@@ -120,7 +126,9 @@ impl Door {
             })
             .unzip();
         Ok(Self {
-            local_addrs: listeners.iter().filter_map(Listener::local_addr).collect(),
+            tcp_addrs: listeners.iter().filter_map(Listener::tcp_addr).collect(),
+            tls_addrs: listeners.iter().filter_map(Listener::tls_addr).collect(),
+            accepted_all: watch::Sender::new(false),
             listeners: Mutex::new(listeners),
             senders,
             receivers: Mutex::new(receivers),
@@ -133,9 +141,14 @@ impl Door {
         })
     }
 
-    /// The TCP addresses it listens on, with the ports that the system chose.
+    /// The TCP addresses it listens on, with the ports that the system chose; without those of TLS.
     pub fn local_addrs(&self) -> &[SocketAddr] {
-        &self.local_addrs
+        &self.tcp_addrs
+    }
+
+    /// The addresses on which it speaks TLS, with the ports that the system chose.
+    pub fn tls_addrs(&self) -> &[SocketAddr] {
+        &self.tls_addrs
     }
 
     /// What the door counts.
@@ -144,7 +157,7 @@ impl Door {
     }
 
     /// Serves one worker's share of the connections until `shutdown` turns true (or its sender is gone), then ends them:
-    /// what has arrived is executed and answered, within the drain timeout.
+    /// who has connected by then is served, and what has arrived is executed and answered, within the drain timeout.
     ///
     /// To be called once for each of `0..workers`, each on its own thread, inside a `LocalSet` of a current-thread runtime
     /// with I/O and time enabled. Worker 0 accepts for all.
@@ -176,7 +189,9 @@ impl Door {
             wakers: RefCell::default(),
         });
         let mut acceptors = JoinSet::new();
+        let mut accepting = None;
         if index == 0 {
+            accepting = Some(Accepting(&self.accepted_all));
             let next = Arc::new(AtomicUsize::new(0));
             let listeners =
                 std::mem::take(&mut *self.listeners.lock().unwrap_or_else(PoisonError::into_inner));
@@ -186,6 +201,7 @@ impl Door {
                     Arc::clone(&self.shared),
                     self.senders.clone(),
                     Arc::clone(&next),
+                    shutdown.clone(),
                 );
                 acceptors.spawn_local(accept);
             }
@@ -202,16 +218,21 @@ impl Door {
                 _ = shutdown.wait_for(|stop| *stop) => break,
             }
         }
-        // Closes the listening sockets.
-        acceptors.shutdown().await;
         worker.stopping.set(true);
         for waker in worker.wakers.borrow().iter() {
             waker.borrow().wake_by_ref();
         }
-        while let Ok(handover) = receiver.try_recv() {
-            connections.spawn_local(serve(Rc::clone(&worker), handover));
-        }
-        let drain = async { while connections.join_next().await.is_some() {} };
+        let drain = async {
+            // They take what waits in the backlogs, and close the listening sockets.
+            while acceptors.join_next().await.is_some() {}
+            drop(accepting);
+            // Fails only with the door.
+            let _ = self.accepted_all.subscribe().wait_for(|all| *all).await;
+            while let Ok(handover) = receiver.try_recv() {
+                connections.spawn_local(serve(Rc::clone(&worker), handover));
+            }
+            while connections.join_next().await.is_some() {}
+        };
         if tokio::time::timeout(self.shared.config.drain_timeout, drain)
             .await
             .is_err()
@@ -219,6 +240,15 @@ impl Door {
             connections.shutdown().await;
         }
         Ok(())
+    }
+}
+
+/// Says at its end that no more connections are handed out.
+struct Accepting<'d>(&'d watch::Sender<bool>);
+
+impl Drop for Accepting<'_> {
+    fn drop(&mut self) {
+        self.0.send_replace(true);
     }
 }
 

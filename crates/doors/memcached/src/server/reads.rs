@@ -14,9 +14,9 @@ use std::io;
 /// Steps of a run that may wait at once: flash reads, and the hits behind them, which pin their memory.
 const MAX_WAITING: usize = 64;
 
-/// What stands in the queue behind one connection's flash read may take this part of the budget of reads, and at least as
-/// many bytes.
-const PART_AHEAD: usize = 8;
+/// What stands in the queue behind one connection's flash read may take this part of the budget for looking ahead, and at least
+/// as many bytes.
+const PART_AHEAD: usize = 4;
 const MIN_AHEAD_BYTES: usize = 64 << 10;
 
 /// Operations since the last reading of the clock. All of them get the same latency: the time until the batch was done.
@@ -276,7 +276,7 @@ async fn behind_flash<'a, D: Device + Clone>(
         give(executor, answer, &mut false, sender, tally).await?;
         return Ok(None);
     };
-    let budget = &executor.shared.budgets.reads;
+    let budget = &executor.shared.budgets.ahead;
     // So that a peer that does not take its replies cannot keep all of the budget behind them.
     let ahead_max = (budget.total_bytes() / PART_AHEAD).max(MIN_AHEAD_BYTES);
     let mut ahead_bytes = 0;
@@ -298,7 +298,7 @@ async fn behind_flash<'a, D: Device + Clone>(
                 Step::Known(_) => 0,
                 Step::Read(read) => read.bytes(),
             };
-            let share = (bytes > 0 && ahead_bytes + bytes <= ahead_max)
+            let share = (bytes > 0 && ahead_bytes + bytes <= ahead_max && bytes <= budget.total_bytes())
                 .then(|| budget.try_take(bytes))
                 .flatten();
             if bytes > 0 && share.is_none() {

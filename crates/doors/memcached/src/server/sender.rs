@@ -1,11 +1,11 @@
 //! Sending replies.
 
 use super::budget::{Pace, Share};
+use super::connection::LOOK;
 use super::stream::Stream;
 use crate::execute::{Executor, Output};
 use pumice_device::Device;
 use std::io;
-use std::time::Duration;
 
 /// Replies are sent when this many bytes wait, or when no whole command is left.
 const FLUSH_BYTES: usize = 64 << 10;
@@ -13,16 +13,17 @@ const FLUSH_BYTES: usize = 64 << 10;
 /// A connection that waits for flash or for a share keeps no more unsent text than this.
 const KEEP_WAITING_BYTES: usize = 4 << 10;
 
-/// How often a peer that takes its time is looked at.
-const LOOK: Duration = Duration::from_secs(1);
-
 /// Sends replies.
 pub(super) struct Sender<'c, D: Device + Clone> {
     pub(super) executor: &'c Executor<D>,
-    pub(super) stream: &'c Stream,
+    pub(super) stream: &'c mut Stream,
     pub(super) output: &'c mut Output<D::Buf>,
     /// Whether a reply that waits is about a change.
     pub(super) changed: &'c mut bool,
+    /// Bytes sent since the socket was known to have room.
+    pub(super) unproven: &'c mut usize,
+    /// Memory of commands that wait to be executed and have no share of a budget.
+    pub(super) input_bytes: usize,
 }
 
 impl<D: Device + Clone> Sender<'_, D> {
@@ -31,7 +32,8 @@ impl<D: Device + Clone> Sender<'_, D> {
         if self.output.pending() < FLUSH_BYTES {
             return Ok(());
         }
-        self.flush().await
+        self.flush().await?;
+        self.wait_for_room().await
     }
 
     /// Before waiting for something else than the peer: sends what would hold memory meanwhile.
@@ -39,7 +41,32 @@ impl<D: Device + Clone> Sender<'_, D> {
         if self.output.pending() <= KEEP_WAITING_BYTES && !self.output.holds_objects() {
             return Ok(());
         }
-        self.flush().await
+        self.flush().await?;
+        self.wait_for_room().await
+    }
+
+    /// Waits for a peer that has not taken what it was sent lately, so that nothing is looked up for it meanwhile: what it asks
+    /// for takes memory only when there is room for it in its socket. Nothing waits to be sent. Cost: a call of the system for
+    /// each 64 KiB sent.
+    pub(super) async fn wait_for_room(&mut self) -> io::Result<()> {
+        let mut held = None;
+        while !self.has_room()? {
+            let held = match &held {
+                Some(held) => held,
+                None => held.insert(self.hold(0).await),
+            };
+            self.wait_for_peer(held).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether the peer may be sent more: it was sent little since its socket had room, or there is room now.
+    pub(super) fn has_room(&mut self) -> io::Result<bool> {
+        let has_room = *self.unproven < FLUSH_BYTES || self.stream.has_room()?;
+        if has_room && *self.unproven >= FLUSH_BYTES {
+            *self.unproven = 0;
+        }
+        Ok(has_room)
     }
 
     /// Sends all that waits. A peer that does not read is waited for, and is not read from meanwhile.
@@ -52,22 +79,28 @@ impl<D: Device + Clone> Sender<'_, D> {
         }
         let mut sent = 0;
         let mut held: Option<Held> = None;
-        while sent < pending {
-            match self
-                .output
-                .write_from(sent, |slices| self.stream.try_write(slices))
-            {
-                Ok(now) if now == sent => return Err(io::ErrorKind::WriteZero.into()),
+        loop {
+            let step = if sent < pending {
+                let stream = &mut *self.stream;
+                self.output.write_from(sent, |slices| stream.try_write(slices))
+            } else {
+                self.stream.flush().map(|()| pending)
+            };
+            match step {
+                Ok(now) if now == sent && sent < pending => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(now) => {
                     if let Some(held) = &mut held {
                         held.pace.moved(now - sent);
                     }
                     sent = now;
+                    if sent == pending && self.stream.unsent_bytes() == 0 {
+                        break;
+                    }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let held = match &held {
                         Some(held) => held,
-                        None => held.insert(self.hold(sent).await),
+                        None => held.insert(self.hold(pending - sent).await),
                     };
                     self.wait_for_peer(held).await?;
                 }
@@ -76,15 +109,17 @@ impl<D: Device + Clone> Sender<'_, D> {
             }
         }
         self.output.clear();
+        *self.unproven = self.unproven.saturating_add(sent);
         self.executor.stats().counters.bytes_written.add(sent as u64);
         Ok(())
     }
 
     /// What waits from now on belongs to the connection alone: it pins no memory of the cache and takes no share of what is
-    /// read.
-    async fn hold(&mut self, sent: usize) -> Held {
+    /// read. The commands behind it wait, too.
+    async fn hold(&mut self, unsent: usize) -> Held {
         let shared = &self.executor.shared;
-        let share = shared.budgets.unsent.take(self.output.pending() - sent).await;
+        let bytes = unsent + self.stream.unsent_bytes() + self.input_bytes;
+        let share = shared.budgets.unsent.take(bytes).await;
         self.output.detach();
         Held {
             _share: share,

@@ -6,7 +6,7 @@ mod late;
 use late::{LateDevice, ReadsUnderWay};
 use pumice::{CacheOptions, Cx, ObjectCache};
 use pumice_device::{MemDevice, MemMedium};
-use pumice_door_memcached::{Door, DoorConfig, DoorStats, Listen};
+use pumice_door_memcached::{BudgetSizes, Door, DoorConfig, DoorStats, Listen};
 use pumice_world::{Clock, Executor, ManualClock, Spawner, Task};
 use std::convert::Infallible;
 use std::io::{Read, Write};
@@ -22,6 +22,14 @@ pub const START_SECS: u32 = 1_800_000_000;
 
 /// How long a test waits for what must come.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// One largest value fits into each all the same.
+pub const SMALLEST: BudgetSizes = BudgetSizes {
+    receive: 1,
+    reads: 1,
+    large: 1,
+    unsent: 1,
+};
 
 /// The flash behind a server: memory.
 const FLASH_BYTES: u64 = 256 << 20;
@@ -68,6 +76,22 @@ impl Server {
     }
 
     pub fn start_with(config: DoorConfig, options: CacheOptions) -> Self {
+        Self::start_prepared(config, options, |_| false)
+    }
+
+    /// A server that is told to stop before its workers run; `prepare` may connect before that.
+    pub fn start_stopped(config: DoorConfig, prepare: impl FnOnce(&Door)) -> Self {
+        Self::start_prepared(config, CacheOptions::default(), |door| {
+            prepare(door);
+            true
+        })
+    }
+
+    fn start_prepared(
+        config: DoorConfig,
+        options: CacheOptions,
+        prepare: impl FnOnce(&Door) -> bool,
+    ) -> Self {
         let workers = config.workers;
         let door = Arc::new(Door::bind(config).expect("binds"));
         let clock = Arc::new(ManualClock::new(START_SECS));
@@ -77,7 +101,7 @@ impl Server {
             reads: Arc::clone(&reads),
         };
         let cache = open(device.clone(), &clock, options);
-        let (shutdown, stop) = watch::channel(false);
+        let (shutdown, stop) = watch::channel(prepare(&door));
         let workers = (0..workers)
             .map(|index| {
                 let (door, clock, cache, stop) = (
@@ -111,11 +135,7 @@ impl Server {
     }
 
     pub fn client(&self) -> Client<TcpStream> {
-        let stream = TcpStream::connect(self.door.local_addrs()[0]).expect("connects");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-        stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
-        stream.set_nodelay(true).expect("no delay");
-        Client { stream }
+        connect(self.door.local_addrs()[0])
     }
 
     pub fn stats(&self) -> Arc<DoorStats> {
@@ -157,6 +177,14 @@ impl Drop for Server {
             let _ = worker.join();
         }
     }
+}
+
+pub fn connect(address: SocketAddr) -> Client<TcpStream> {
+    let stream = TcpStream::connect(address).expect("connects");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+    stream.set_nodelay(true).expect("no delay");
+    Client { stream }
 }
 
 pub struct Client<S> {
@@ -224,6 +252,16 @@ impl<S: Read + Write> Client<S> {
         numbers
     }
 
+    /// Like `expect`, without a meaning for `#`.
+    pub fn expect_bytes(&mut self, expected: &[u8]) {
+        let got = self.receive(expected.len());
+        let differs = got
+            .iter()
+            .zip(expected)
+            .position(|(got, expected)| got != expected);
+        assert_eq!(differs, None, "first difference");
+    }
+
     pub fn ask(&mut self, send: impl AsRef<[u8]>, expected: impl AsRef<[u8]>) -> Vec<u64> {
         self.send(send);
         self.expect(expected)
@@ -239,6 +277,26 @@ impl<S: Read + Write> Client<S> {
         }
         assert!(rest.is_empty(), "{:?}", String::from_utf8_lossy(&rest));
     }
+}
+
+pub fn value(len: usize, seed: usize) -> Vec<u8> {
+    (0..len)
+        .map(|at| u8::try_from((at * 31 + seed) % 251).unwrap())
+        .collect()
+}
+
+pub fn set(key: &str, value: &[u8]) -> Vec<u8> {
+    let mut command = format!("set {key} 0 0 {}\r\n", value.len()).into_bytes();
+    command.extend_from_slice(value);
+    command.extend_from_slice(b"\r\n");
+    command
+}
+
+pub fn hit(key: &str, value: &[u8]) -> Vec<u8> {
+    let mut reply = format!("VALUE {key} 0 {}\r\n", value.len()).into_bytes();
+    reply.extend_from_slice(value);
+    reply.extend_from_slice(b"\r\nEND\r\n");
+    reply
 }
 
 /// Runs a table of (send, expect) on one connection, with a `mn` after each to prove that nothing else was answered.

@@ -1,0 +1,53 @@
+//! Who may use the server, and how it shows who it is: files that are read at the start and on SIGHUP.
+
+use super::config::ServeConfig;
+use super::report;
+use crate::usage::usage;
+use pumice_door_memcached::{AuthFile, TlsIdentity};
+use std::sync::Arc;
+
+/// What the files say.
+pub struct Access {
+    /// The users of the memcached door.
+    pub auth: Option<Arc<AuthFile>>,
+    /// The certificate and key of TLS.
+    pub tls: Option<TlsIdentity>,
+}
+
+impl Access {
+    /// Reads the files that the settings name.
+    ///
+    /// # Errors
+    /// Usage, naming the file and what is wrong with it.
+    pub fn load(config: &ServeConfig) -> anyhow::Result<Self> {
+        let auth = config.auth_file.as_deref().map(AuthFile::load).transpose();
+        let tls = config
+            .tls
+            .as_ref()
+            .map(|(certificate, key)| TlsIdentity::load(certificate, key));
+        Ok(Self {
+            auth: auth.map_err(|error| usage(error.to_string()))?.map(Arc::new),
+            tls: tls.transpose().map_err(|error| usage(error.to_string()))?,
+        })
+    }
+
+    /// Reads them again. What cannot be read stays as it was.
+    pub fn reload(&self) {
+        if let Some(auth) = &self.auth {
+            match auth.reload() {
+                Ok(()) => report::line(format_args!(
+                    "read again: {}, {} users",
+                    auth.path().display(),
+                    auth.users()
+                )),
+                Err(error) => tracing::error!("{error}; the users stay as they were"),
+            }
+        }
+        if let Some(tls) = &self.tls {
+            match tls.reload() {
+                Ok(()) => report::line(format_args!("read again: {}", tls.paths().0.display())),
+                Err(error) => tracing::error!("{error}; the certificate stays as it was"),
+            }
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Certificate and key of the TLS listener, from PEM files.
+
+use crate::files::read_bounded;
+use rustls::ServerConfig;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// The largest file of certificates or of a key, in bytes.
+const MAX_FILE_BYTES: usize = 1 << 20;
+
+/// The most certificates of a chain; it is sent in every handshake.
+const MAX_CERTIFICATES: usize = 16;
+
+/// What is wrong with the files of the TLS listener.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TlsError {
+    /// A file cannot be read.
+    #[error("TLS file {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file does not hold what it should.
+    #[error("TLS file {}: {what}", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// Certificate and key do not fit together, or cannot be used.
+    #[error("TLS certificate {} and key {}: {what}", certificate.display(), key.display())]
+    Pair {
+        /// The file with the certificates.
+        certificate: PathBuf,
+        /// The file with the key.
+        key: PathBuf,
+        /// What is wrong with them.
+        what: String,
+    },
+}
+
+/// Who the server is on its TLS listeners: a certificate with its chain, and the private key. TLS 1.2 and 1.3; no certificate is
+/// asked of clients. Shared by all workers.
+#[derive(Clone)]
+pub struct TlsIdentity {
+    certificate: PathBuf,
+    key: PathBuf,
+    current: Arc<Current>,
+    config: Arc<ServerConfig>,
+}
+
+impl fmt::Debug for TlsIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsIdentity")
+            .field("certificate", &self.certificate)
+            .field("key", &self.key)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What handshakes use from now on.
+struct Current(RwLock<Arc<CertifiedKey>>);
+
+impl fmt::Debug for Current {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Current")
+    }
+}
+
+impl ResolvesServerCert for Current {
+    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner)))
+    }
+}
+
+impl TlsIdentity {
+    /// Reads the certificate, its chain after it, and the private key (PKCS #8, PKCS #1 or SEC1, not encrypted), all PEM.
+    /// Both may be in one file.
+    ///
+    /// # Errors
+    /// [`TlsError`], which names the file.
+    pub fn load(certificate: &Path, key: &Path) -> Result<Self, TlsError> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let current = Arc::new(Current(RwLock::new(read(certificate, key, &provider)?)));
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| pair(certificate, key, error.to_string()))?
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::clone(&current) as _);
+        Ok(Self {
+            certificate: certificate.to_owned(),
+            key: key.to_owned(),
+            current,
+            config: Arc::new(config),
+        })
+    }
+
+    /// Reads the files again, for handshakes from now on; where that fails, nothing changes.
+    ///
+    /// # Errors
+    /// As [`TlsIdentity::load`].
+    pub fn reload(&self) -> Result<(), TlsError> {
+        let read = read(&self.certificate, &self.key, self.config.crypto_provider())?;
+        *self.current.0.write().unwrap_or_else(PoisonError::into_inner) = read;
+        Ok(())
+    }
+
+    /// The files: certificate and key.
+    pub fn paths(&self) -> (&Path, &Path) {
+        (&self.certificate, &self.key)
+    }
+
+    pub(crate) fn config(&self) -> &Arc<ServerConfig> {
+        &self.config
+    }
+}
+
+fn pair(certificate: &Path, key: &Path, what: String) -> TlsError {
+    TlsError::Pair {
+        certificate: certificate.to_owned(),
+        key: key.to_owned(),
+        what,
+    }
+}
+
+fn read(certificate: &Path, key: &Path, provider: &CryptoProvider) -> Result<Arc<CertifiedKey>, TlsError> {
+    let chain: Vec<_> = CertificateDer::pem_slice_iter(&text(certificate)?)
+        .collect::<Result<_, _>>()
+        .map_err(|error| content(certificate, what(&error, "certificate")))?;
+    match chain.len() {
+        0 => {
+            return Err(content(
+                certificate,
+                "there is no certificate in it (expected PEM)".to_owned(),
+            ));
+        }
+        1..=MAX_CERTIFICATES => {}
+        count => {
+            return Err(content(
+                certificate,
+                format!("{count} certificates; at most {MAX_CERTIFICATES}"),
+            ));
+        }
+    }
+    let key_text = text(key)?;
+    let private = PrivateKeyDer::from_pem_slice(&key_text).map_err(|error| {
+        let is_encrypted = memchr::memmem::find(&key_text, b"ENCRYPTED").is_some();
+        content(
+            key,
+            match is_encrypted {
+                true => "the private key is encrypted; it must be stored without a passphrase".to_owned(),
+                false => what(&error, "private key"),
+            },
+        )
+    })?;
+    CertifiedKey::from_der(chain, private, provider)
+        .map(Arc::new)
+        .map_err(|error| pair(certificate, key, error.to_string()))
+}
+
+fn content(path: &Path, what: String) -> TlsError {
+    TlsError::Content {
+        path: path.to_owned(),
+        what,
+    }
+}
+
+/// What is wrong with PEM, without a byte of it.
+fn what(error: &pem::Error, wanted: &str) -> String {
+    match error {
+        pem::Error::NoItemsFound => format!("there is no {wanted} in it (expected PEM)"),
+        pem::Error::MissingSectionEnd { .. } => "a PEM section has no end".to_owned(),
+        pem::Error::Base64Decode(_) => "a PEM section is not base64".to_owned(),
+        _ => "it is not PEM".to_owned(),
+    }
+}
+
+fn text(path: &Path) -> Result<Vec<u8>, TlsError> {
+    read_bounded(path, MAX_FILE_BYTES)
+        .map_err(|source| TlsError::Read {
+            path: path.to_owned(),
+            source,
+        })?
+        .ok_or_else(|| content(path, format!("larger than {MAX_FILE_BYTES} bytes")))
+}

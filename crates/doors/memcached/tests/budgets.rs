@@ -1,0 +1,280 @@
+//! What all connections may hold together, and peers that are slow while others wait for it.
+
+mod common;
+
+use common::{SMALLEST, Server, config, hit, set, value};
+use pumice::CacheOptions;
+use pumice_door_memcached::DoorConfig;
+use pumice_door_memcached::parse::Limits;
+use std::time::Duration;
+
+#[test]
+fn values_wait_for_the_receive_budget_and_all_arrive() {
+    let server = Server::start(DoorConfig {
+        budgets: SMALLEST,
+        limits: Limits {
+            max_value_bytes: 200_000,
+            ..Limits::default()
+        },
+        ..config()
+    });
+    let value = value(200_000, 3);
+    let command = set("a", &value);
+    // The first connection takes the whole budget and stalls half-way; the second must wait for it.
+    let mut first = server.client();
+    first.send(&command[..150_000]);
+    server.wait_until("the first value arrives", |stats| {
+        stats.counts().bytes_read >= 150_000
+    });
+    let mut second = server.client();
+    second.send(&set("b", &value)[..]);
+    let mut third = server.client();
+    third.ask("set small 0 0 1\r\n1\r\n", "STORED\r\n");
+    third.ask("get b\r\n", "END\r\n");
+    first.send(&command[150_000..]);
+    first.expect("STORED\r\n");
+    second.expect("STORED\r\n");
+    second.send("get b\r\n");
+    second.expect_bytes(&hit("b", &value));
+}
+
+#[test]
+fn a_stalled_value_gives_its_share_of_the_budget_back() {
+    let server = Server::start(DoorConfig {
+        budgets: SMALLEST,
+        peer_timeout: Duration::from_millis(500),
+        ..config()
+    });
+    let mut stalled = server.client();
+    stalled.send("set a 0 0 100000\r\nabc");
+    server.wait_until("the value begins", |stats| stats.counts().bytes_read >= 21);
+    let mut client = server.client();
+    let value = value(66_000, 1);
+    client.send(set("b", &value));
+    client.expect("STORED\r\n");
+    stalled.expect_end();
+}
+
+#[test]
+fn a_peer_that_does_not_read_is_not_read_from() {
+    let server = Server::start(config());
+    let mut client = server.client();
+    let value = value(1 << 20, 0);
+    client.send(set("a", &value));
+    client.expect("STORED\r\n");
+    // Far more replies than sockets buffer. The writer stops when the server does.
+    let mut writer = client.stream.try_clone().unwrap();
+    writer.set_nonblocking(true).unwrap();
+    let requests = b"get a\r\n".repeat(1000);
+    let (mut sent, mut stalls) = (0, 0);
+    while stalls < 200 && sent < 64 << 20 {
+        match std::io::Write::write(&mut writer, &requests[sent % 7..]) {
+            Ok(count) => {
+                sent += count;
+                stalls = 0;
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                stalls += 1;
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(sent < 64 << 20, "the server reads on without end");
+    let mut other = server.client();
+    other.ask("mg a s\r\n", "HD s1048576\r\n");
+    drop((client, writer));
+    server.wait_until("the connection ends", |stats| stats.curr_connections() == 1);
+}
+
+#[test]
+fn a_get_of_much_that_is_on_flash_reads_no_more_at_once_than_its_budget() {
+    let server = Server::start_with(
+        DoorConfig {
+            budgets: SMALLEST,
+            limits: Limits {
+                max_value_bytes: 100_000,
+                ..Limits::default()
+            },
+            ..config()
+        },
+        CacheOptions {
+            dram_bytes: 4 << 20,
+            ..CacheOptions::default()
+        },
+    );
+    let mut client = server.client();
+    let values: Vec<_> = (0..20).map(|number| value(60_000 + number, number)).collect();
+    for (number, value) in values.iter().enumerate() {
+        client.send(set(&format!("cold{number}"), value));
+        client.expect("STORED\r\n");
+    }
+    for number in 0..500 {
+        client.send(set(&format!("filler{number}"), &value(60_000, number)));
+        client.expect("STORED\r\n");
+    }
+    let most_before = server.reads.most();
+    let gets: String = (0..20).map(|number| format!(" cold{number}")).collect();
+    client.send(format!("get{gets}\r\n"));
+    for (number, value) in values.iter().enumerate() {
+        let reply = hit(&format!("cold{number}"), value);
+        client.expect_bytes(&reply[..reply.len() - b"END\r\n".len()]);
+    }
+    client.expect("END\r\n");
+    assert!(server.stats().counts().get_hits_flash >= 15);
+    // The budget holds one such value at a time.
+    assert!(
+        server.reads.most() <= most_before.max(1),
+        "{} at once",
+        server.reads.most()
+    );
+    // Changes of what is on flash need memory too, also while they read.
+    for (number, value) in values.iter().enumerate() {
+        client.send(format!(
+            "append cold{number} 0 0 1\r\n!\r\ngat 0 cold{number}\r\n"
+        ));
+        client.expect("STORED\r\n");
+        client.expect_bytes(&hit(&format!("cold{number}"), &[&value[..], b"!"].concat()));
+    }
+    server.stop();
+}
+
+#[test]
+fn large_objects_of_one_get_wait_for_their_memory_in_their_order() {
+    let server = Server::start_with(
+        DoorConfig {
+            budgets: SMALLEST,
+            ..config()
+        },
+        CacheOptions {
+            dram_bytes: 4 << 20,
+            block_bytes: Some(256 << 10),
+            ..CacheOptions::default()
+        },
+    );
+    // In slices, and too many to be in memory at once.
+    let values: Vec<_> = (0..40)
+        .map(|number| value(300_000 + 50_000 * (number % 5), number))
+        .collect();
+    let mut client = server.client();
+    for (number, value) in values.iter().enumerate() {
+        client.send(set(&format!("large{number}"), value));
+        client.expect("STORED\r\n");
+    }
+    for number in 0..500 {
+        client.send(set(&format!("filler{number}"), &value(20_000, number)));
+        client.expect("STORED\r\n");
+    }
+    let gets: String = (0..40).map(|number| format!(" large{number}")).collect();
+    for _ in 0..3 {
+        client.send(format!("get{gets}\r\n"));
+        for (number, value) in values.iter().enumerate() {
+            let reply = hit(&format!("large{number}"), value);
+            client.expect_bytes(&reply[..reply.len() - b"END\r\n".len()]);
+        }
+        client.expect("END\r\n");
+    }
+    server.stop();
+}
+
+#[test]
+fn a_peer_that_does_not_take_what_was_read_for_it_keeps_nobody_from_reading() {
+    let server = Server::start_with(
+        DoorConfig {
+            budgets: SMALLEST,
+            peer_timeout: Duration::from_millis(500),
+            limits: Limits {
+                max_value_bytes: 100_000,
+                ..Limits::default()
+            },
+            ..config()
+        },
+        CacheOptions {
+            dram_bytes: 4 << 20,
+            ..CacheOptions::default()
+        },
+    );
+    let mut client = server.client();
+    let values: Vec<_> = (0..300).map(|number| value(30_000, number)).collect();
+    for (number, value) in values.iter().enumerate() {
+        client.send(set(&format!("cold{number}"), value));
+        client.expect("STORED\r\n");
+    }
+    for number in 0..500 {
+        client.send(set(&format!("filler{number}"), &value(20_000, number)));
+        client.expect("STORED\r\n");
+    }
+    // Each asks for more than sockets buffer, of what is on flash, and takes nothing.
+    let gets: String = (0..300).map(|number| format!(" cold{number}")).collect();
+    let deaf: Vec<_> = (0..12)
+        .map(|_| {
+            let mut client = server.client();
+            client.send(format!("get{gets}\r\nget{gets}\r\n"));
+            client
+        })
+        .collect();
+    for number in (0..300).step_by(10) {
+        client.send(format!("get cold{number}\r\n"));
+        client.expect_bytes(&hit(&format!("cold{number}"), &values[number]));
+    }
+    drop(deaf);
+    server.stop();
+}
+
+#[test]
+fn a_value_that_drips_in_is_cut_off() {
+    let server = Server::start(DoorConfig {
+        peer_timeout: Duration::from_millis(500),
+        ..config()
+    });
+    let mut client = server.client();
+    client.send("set a 0 0 1000000\r\n");
+    // Never silent for long, and never done.
+    while server.stats().counts().slow_peers_closed == 0 {
+        if std::io::Write::write_all(&mut client.stream, b"x").is_err() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    server.wait_until("it is cut off", |stats| stats.counts().slow_peers_closed == 1);
+    client.expect_end();
+}
+
+#[test]
+fn a_peer_that_does_not_read_is_cut_off_when_others_need_the_memory() {
+    let server = Server::start(DoorConfig {
+        budgets: SMALLEST,
+        peer_timeout: Duration::from_millis(500),
+        limits: Limits {
+            max_value_bytes: 100_000,
+            ..Limits::default()
+        },
+        ..config()
+    });
+    let mut setter = server.client();
+    let value = value(60_000, 7);
+    setter.send(set("a", &value));
+    setter.expect("STORED\r\n");
+    // All ask for more than sockets buffer, so all need the memory of unsent replies, and none reads.
+    let deaf: Vec<_> = (0..6)
+        .map(|_| {
+            let mut client = server.client();
+            client.send(b"get a\r\n".repeat(400));
+            client
+        })
+        .collect();
+    server.wait_until("somebody is cut off", |stats| {
+        stats.counts().slow_peers_closed > 0
+    });
+    setter.send("get a\r\n");
+    setter.expect_bytes(&hit("a", &value));
+    drop(deaf);
+    server.wait_until("they are gone", |stats| stats.curr_connections() == 1);
+    // Everything was given back: a reply that does not fit sockets is sent whole again.
+    setter.send(b"get a\r\n".repeat(400));
+    std::thread::sleep(Duration::from_millis(50));
+    for _ in 0..400 {
+        setter.expect_bytes(&hit("a", &value));
+    }
+    server.stop();
+}
