@@ -47,6 +47,11 @@ impl Manifest {
         Self::of(head.value())
     }
 
+    /// The length of the value that the value of a head describes.
+    pub(crate) fn value_len_of(head: Payload<'_>) -> Option<u64> {
+        Some(Self::of(head)?.value_len)
+    }
+
     fn of(value: Payload<'_>) -> Option<Self> {
         let Payload::Bytes(bytes) = value else {
             return None;

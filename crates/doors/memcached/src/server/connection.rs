@@ -3,6 +3,7 @@
 use super::Worker;
 use super::budget::{ByteBudget, Pace, Share};
 use super::input::{Input, SMALL_REST_BYTES};
+use super::key_dump;
 use super::reads::{self, Tally};
 use super::sender::Sender;
 use super::stream::Stream;
@@ -290,6 +291,12 @@ impl<D: Device + Clone> Connection<D> {
                 if flow == Flow::Close {
                     break Next::Close;
                 }
+            } else if let Command::MetaDump { class_1 } = command {
+                input.consume(consumed);
+                // Its time says nothing of other commands.
+                tally.settle(executor);
+                key_dump::run(executor, class_1, &mut sender).await?;
+                tally = Tally::start(executor);
             } else {
                 let skip = match &command {
                     Command::TooLarge(large) => large.skip,

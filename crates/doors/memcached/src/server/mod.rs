@@ -11,6 +11,7 @@ mod budget;
 mod config;
 mod connection;
 mod input;
+mod key_dump;
 mod reads;
 mod sender;
 mod stream;
@@ -31,7 +32,7 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 use std::time::Instant;
@@ -46,6 +47,8 @@ pub(crate) struct Shared {
     pub(crate) stats: Arc<DoorStats>,
     pub(crate) budgets: Budgets,
     pub(crate) started: Instant,
+    /// Whether some connection lists keys.
+    pub(crate) is_dumping: AtomicBool,
 }
 
 /// A place among the open connections, given back when dropped.
@@ -128,6 +131,7 @@ impl Door {
                 stats: Arc::new(DoorStats::new(workers)),
                 budgets: Budgets::new(config.budgets, largest_value),
                 started: Instant::now(),
+                is_dumping: AtomicBool::new(false),
                 config,
             }),
         })

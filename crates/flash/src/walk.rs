@@ -1,0 +1,504 @@
+//! A walk over the records that count, block by block, in bounded memory: header and key of each, as they stand beside the
+//! values. The index knows neither; the DRAM tier is not walked here.
+//!
+//! What is mapped to a place is listed when the walk comes to that place. Objects move meanwhile, always to open blocks: so written
+//! blocks are walked first, then those that were written since, and last the open ones. Each block is walked once in each of
+//! its lives. An object that is moved may be found in both places; one that is moved twice may be missed. What was set after the
+//! walk began is left out, so that a walk ends however much is written meanwhile.
+//!
+//! With a cascade index DRAM may not know whether a copy is mapped. Where nothing was invalidated under its hash since its block
+//! was opened, it is; otherwise the pages of mappings are read that may say more, without teaching tier 1 anything.
+
+use crate::Mappings;
+use crate::block::OpenBlock;
+use crate::codec::Fields;
+use crate::footer::{ENTRY_BYTES, FooterEntry, TRAILER_BYTES, Trailer};
+use crate::record::{self, HEADER_BYTES, RecordHeader, SliceId, is_expired};
+use crate::store::{FlashStore, Source, State, add};
+use crate::survivors::Run;
+use pumice_device::{Device, SECTOR_BYTES};
+use pumice_index::cascade::{Plan, Resolved};
+use pumice_index::{Location, Lookup};
+use pumice_memory::Buffer;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Bytes of a footer that are read at a time: some 580 entries.
+const FOOTER_BYTES: usize = 16 << 10;
+/// Records that are read at a time stand in so many bytes of the device.
+const READ_BYTES_MAX: u64 = 64 << 10;
+/// What is wanted of a record: its header, the longest key, and what the head of a large object says.
+const HEAD_BYTES_MAX: u32 = HEADER_BYTES as u32 + 250 + MANIFEST_BYTES_MAX as u32;
+const MANIFEST_BYTES_MAX: usize = 20;
+/// Records of an open block that are looked at in one step.
+const OPEN_ENTRIES: usize = 512;
+/// Objects in one step whose mapping may have to be read first.
+const MAPPING_READS: usize = 8;
+/// Times that pages of mappings may move while one object's are read.
+const MOVES_MAX: usize = 4;
+
+/// What a step has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// There is more.
+    More,
+    /// Nothing is left.
+    End,
+}
+
+/// Header and key of a record that is mapped where it stands.
+#[derive(Clone, Debug)]
+pub struct Walked {
+    /// The hash that it is mapped under.
+    pub hash: u64,
+    /// Where it stands.
+    pub location: Location,
+    /// Its header.
+    pub header: RecordHeader,
+    /// Its key.
+    pub key: Vec<u8>,
+    /// Of the head of a large object its value, which says what the object is made of; of others nothing.
+    pub manifest: Vec<u8>,
+}
+
+/// Which blocks are taken up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Round {
+    Written,
+    WrittenSince,
+    Open,
+}
+
+/// How far a walk has come.
+pub struct BlockWalk {
+    blocks: Box<[Lives]>,
+    /// Versions from here on were given after the walk began.
+    versions_end: u64,
+    round: Round,
+    /// The next block to look at.
+    next: u32,
+    current: Option<Current>,
+}
+
+/// The lives of a block that matter to a walk, by sequence; 0 is none.
+#[derive(Clone, Copy, Default)]
+struct Lives {
+    at_start: u64,
+    walked: u64,
+}
+
+/// The block in work.
+struct Current {
+    id: u32,
+    sequence: u64,
+    place: Place,
+    /// Records below this offset are done.
+    from: u32,
+    entries: VecDeque<FooterEntry>,
+    runs: VecDeque<Run>,
+}
+
+#[derive(Clone, Copy)]
+enum Place {
+    /// A buffer, if the block still is one.
+    Memory,
+    /// The device; `None` before its trailer was read.
+    Device(Option<Footer>),
+}
+
+/// How far its footer was read.
+#[derive(Clone, Copy)]
+struct Footer {
+    read: u32,
+    count: u32,
+}
+
+impl BlockWalk {
+    /// Versions from here on were given after the walk began; objects that have them are left out.
+    pub fn versions_end(&self) -> u64 {
+        self.versions_end
+    }
+
+    /// The life of a block number at the start, and the one that was walked to its end; 0 stands for none.
+    fn lives(&self, block: u32) -> Lives {
+        self.blocks[block as usize]
+    }
+}
+
+impl<B: Buffer> FlashStore<B> {
+    /// Begins a walk. It takes 16 bytes for each block, and some 100 KiB beside.
+    pub fn begin_walk(&self) -> BlockWalk {
+        let at_start = |info: &crate::store::BlockInfo| match info.state() {
+            State::Free | State::Checkpoint | State::Mappings | State::Bad => 0,
+            _ => info.sequence.load(Ordering::Acquire),
+        };
+        let lives = self.blocks.iter().map(|info| Lives {
+            at_start: at_start(info),
+            walked: 0,
+        });
+        BlockWalk {
+            blocks: lives.collect(),
+            versions_end: self.next_version(),
+            round: Round::Written,
+            next: 0,
+            current: None,
+        }
+    }
+
+    /// The sequences of the block at `location` when the walk began, and when it was walked; 0 where it had no objects, and where
+    /// it was not walked.
+    pub fn walked_at(&self, walk: &BlockWalk, location: Location) -> (u64, u64) {
+        let lives = walk.lives(self.block_of(location));
+        (lives.at_start, lives.walked)
+    }
+
+    /// Does a small piece of a walk: at most one read of 64 KiB, or some of pages of mappings, or of one longer header. Adds what it
+    /// finds to `found`, some thousand records at most.
+    pub async fn walk<D: Device<Buf = B>, M: Mappings>(
+        &self,
+        device: &D,
+        mappings: &M,
+        now: u32,
+        walk: &mut BlockWalk,
+        found: &mut Vec<Walked>,
+    ) -> Step {
+        let Some(mut current) = walk.current.take().or_else(|| self.take_up(walk)) else {
+            return Step::End;
+        };
+        if self.sequence_of(current.id) != current.sequence {
+            // What was left of it has gone, or moved to where the walk comes later.
+            return Step::More;
+        }
+        let goes_on = self
+            .walk_block(device, mappings, now, walk.versions_end, &mut current, found)
+            .await;
+        if goes_on {
+            walk.current = Some(current);
+        } else {
+            walk.blocks[current.id as usize].walked = current.sequence;
+        }
+        Step::More
+    }
+
+    fn sequence_of(&self, block: u32) -> u64 {
+        self.blocks[block as usize].sequence.load(Ordering::Acquire)
+    }
+
+    /// The next block to walk.
+    fn take_up(&self, walk: &mut BlockWalk) -> Option<Current> {
+        loop {
+            while let Some(info) = self.blocks.get(walk.next as usize) {
+                let id = walk.next;
+                walk.next += 1;
+                let sequence = info.sequence.load(Ordering::Acquire);
+                let place = match (info.state(), walk.round) {
+                    (State::Sealed | State::Moved, _) => Place::Device(None),
+                    (State::Reclaiming, Round::WrittenSince | Round::Open) => Place::Device(None),
+                    (State::Active | State::Sealing, Round::Open) => Place::Memory,
+                    _ => continue,
+                };
+                if walk.lives(id).walked != sequence {
+                    return Some(Current {
+                        id,
+                        sequence,
+                        place,
+                        from: 0,
+                        entries: VecDeque::new(),
+                        runs: VecDeque::new(),
+                    });
+                }
+            }
+            walk.next = 0;
+            walk.round = match walk.round {
+                Round::Written => Round::WrittenSince,
+                Round::WrittenSince => Round::Open,
+                Round::Open => {
+                    walk.next = self.geometry.blocks;
+                    return None;
+                }
+            };
+        }
+    }
+
+    /// Goes on in a block; false at its end.
+    async fn walk_block<D: Device<Buf = B>, M: Mappings>(
+        &self,
+        device: &D,
+        mappings: &M,
+        now: u32,
+        versions_end: u64,
+        current: &mut Current,
+        found: &mut Vec<Walked>,
+    ) -> bool {
+        if let Some(run) = current.runs.pop_front() {
+            self.read_heads(device, current, run, found).await;
+            return true;
+        }
+        if !current.entries.is_empty() {
+            self.sort_out(device, mappings, current).await;
+            return true;
+        }
+        let is_wanted = |entry: &FooterEntry| entry.version < versions_end && !is_expired(entry.expiry, now);
+        if matches!(current.place, Place::Memory) {
+            let block = (self.open.lock().iter())
+                .find(|block| block.id == current.id)
+                .cloned();
+            let Some(block) = block.filter(|block| block.sequence == current.sequence) else {
+                // It was written meanwhile.
+                current.place = Place::Device(None);
+                return true;
+            };
+            return self.walk_open(mappings, &block, current, is_wanted, found);
+        }
+        let Some(entries) = self.next_entries(device, current).await else {
+            return false;
+        };
+        // A footer is in order of offset, and its entries are looked at one by one: each record says itself whether it is whole.
+        let from = current.from;
+        current.entries.extend(
+            entries
+                .into_iter()
+                .filter(|entry| entry.offset >= from && is_wanted(entry)),
+        );
+        true
+    }
+
+    /// Some records of an open block; false at its end.
+    fn walk_open<M: Mappings>(
+        &self,
+        mappings: &M,
+        block: &Arc<OpenBlock<B>>,
+        current: &mut Current,
+        is_wanted: impl Fn(&FooterEntry) -> bool,
+        found: &mut Vec<Walked>,
+    ) -> bool {
+        // While another thread composes its footer there is nothing to be seen of it.
+        let Some(entries) = block.entries_from(current.from, OPEN_ENTRIES) else {
+            return true;
+        };
+        let Some(last) = entries.last() else {
+            return false;
+        };
+        current.from = last.offset + last.len;
+        for entry in entries.iter().filter(|entry| is_wanted(entry)) {
+            let location = self.location(block.id, entry);
+            // Under the lock: whoever appends a record holds it until the record is whole.
+            let record = mappings.with(entry.hash, |shard| {
+                let own = self.mapping(block.id, entry);
+                let is_in_memory = matches!(self.source(location), Source::Memory(_));
+                self.live_or_last(shard, entry.hash, own)
+                    .filter(|_| is_in_memory)
+                    .and_then(|_| self.peek_memory(block, location))
+            });
+            let Some(record) = record else { continue };
+            let header = *record.header();
+            let manifest = match (header.slice, record.value()) {
+                (SliceId::Part(_), _) => continue,
+                (SliceId::Head, pumice_memory::Payload::Bytes(bytes)) => bytes.to_vec(),
+                _ => Vec::new(),
+            };
+            found.push(Walked {
+                hash: entry.hash,
+                location,
+                header,
+                key: record.key().to_vec(),
+                manifest,
+            });
+        }
+        true
+    }
+
+    /// Sorts out which of the entries are mapped, and prepares their reads.
+    async fn sort_out<D: Device<Buf = B>, M: Mappings>(
+        &self,
+        device: &D,
+        mappings: &M,
+        current: &mut Current,
+    ) {
+        let mut live = Vec::new();
+        let mut reads_left = MAPPING_READS;
+        while reads_left > 0
+            && let Some(entry) = current.entries.pop_front()
+        {
+            let location = self.location(current.id, &entry);
+            let own = self.mapping(current.id, &entry);
+            let known = mappings.with(entry.hash, |shard| {
+                match self.live_or_last(shard, entry.hash, own) {
+                    Some(_) => Ok(true),
+                    None => match shard.peek(entry.hash) {
+                        Lookup::Read(plan) => Err(plan),
+                        Lookup::Hit(_) | Lookup::Miss => Ok(false),
+                    },
+                }
+            });
+            let is_live = match known {
+                Ok(is_live) => is_live,
+                Err(plan) => {
+                    reads_left -= 1;
+                    self.is_mapped(device, mappings, entry.hash, location, plan).await
+                }
+            };
+            if is_live {
+                live.push(entry);
+            }
+        }
+        current
+            .runs
+            .extend(self.runs(current.id, live, READ_BYTES_MAX, HEAD_BYTES_MAX));
+    }
+
+    /// Asks pages of mappings whether a copy is mapped.
+    async fn is_mapped<D: Device<Buf = B>, M: Mappings>(
+        &self,
+        device: &D,
+        mappings: &M,
+        hash: u64,
+        location: Location,
+        mut plan: Plan,
+    ) -> bool {
+        for _ in 0..MOVES_MAX {
+            let pages = self.read_mappings(device, plan.pages()).await;
+            let payloads = pages.iter().map(|page| page.as_ref()?.payload());
+            let resolved = mappings.with(hash, |shard| {
+                let Some(shard) = shard.cascade() else {
+                    return Err(Resolved::Miss);
+                };
+                match shard.peek_pages(hash, &plan, payloads) {
+                    Resolved::Again => match shard.peek(hash) {
+                        Lookup::Read(plan) => Ok(plan),
+                        Lookup::Hit(candidates) => Err(Resolved::Hit(candidates.first())),
+                        Lookup::Miss => Err(Resolved::Miss),
+                    },
+                    resolved => Err(resolved),
+                }
+            });
+            match resolved {
+                Ok(again) => plan = again,
+                Err(Resolved::Hit(mapping)) => return mapping.location == location,
+                Err(_) => return false,
+            }
+        }
+        false
+    }
+
+    /// Reads the heads of some records.
+    async fn read_heads<D: Device<Buf = B>>(
+        &self,
+        device: &D,
+        current: &Current,
+        run: Run,
+        found: &mut Vec<Walked>,
+    ) {
+        let Ok(len) = usize::try_from(run.bytes()) else {
+            return;
+        };
+        let buffer = match device.read(run.sectors.start, len).await {
+            Ok(buffer) => buffer,
+            Err(error) => {
+                tracing::debug!("listing block {}: {error}", current.id);
+                add(&self.counters.read_errors, 1);
+                return;
+            }
+        };
+        if self.sequence_of(current.id) != current.sequence {
+            return;
+        }
+        for entry in run.entries {
+            let location = self.location(current.id, &entry);
+            let Ok(at) = usize::try_from(location.offset - run.sectors.start) else {
+                continue;
+            };
+            let head = record::read_head(&buffer, at, self.cache_id, current.sequence);
+            let Some((header, key)) = head.filter(|(header, _)| header.version == entry.version) else {
+                // A read of the object will find that out, too, and see to it.
+                continue;
+            };
+            let manifest_len = header.value_len as usize;
+            let manifest = match header.slice {
+                SliceId::Part(_) => continue,
+                SliceId::Whole => Some(&[][..]),
+                SliceId::Head if manifest_len > MANIFEST_BYTES_MAX => None,
+                SliceId::Head => buffer.bytes(at + HEADER_BYTES + key.len(), manifest_len),
+            };
+            let Some(manifest) = manifest else { continue };
+            found.push(Walked {
+                hash: entry.hash,
+                location,
+                header,
+                key: key.to_vec(),
+                manifest: manifest.to_vec(),
+            });
+        }
+    }
+
+    /// The next entries of the footer of a written block; `None` at its end, and where it cannot be read.
+    async fn next_entries<D: Device<Buf = B>>(
+        &self,
+        device: &D,
+        current: &mut Current,
+    ) -> Option<Vec<FooterEntry>> {
+        let block_end = self.geometry.block_offset(current.id) + self.geometry.block_bytes;
+        let Place::Device(footer) = current.place else {
+            return None;
+        };
+        let Some(footer) = footer else {
+            let trailer = self
+                .read_part(device, block_end - TRAILER_BYTES as u64, TRAILER_BYTES)
+                .await?;
+            let trailer = Trailer::decode(self.cache_id, &trailer)?;
+            let is_own = trailer.block == current.id && trailer.sequence == current.sequence;
+            let fits = trailer.footer_len() as u64 <= self.geometry.block_bytes;
+            if !is_own || !fits {
+                return None;
+            }
+            current.place = Place::Device(Some(Footer {
+                read: 0,
+                count: trailer.count,
+            }));
+            return Some(Vec::new());
+        };
+        let count = (footer.count - footer.read).min((FOOTER_BYTES / ENTRY_BYTES) as u32);
+        if count == 0 {
+            return None;
+        }
+        let left = u64::from(footer.count - footer.read) * ENTRY_BYTES as u64;
+        let footer_at = block_end - TRAILER_BYTES as u64 - left;
+        let bytes = self
+            .read_part(device, footer_at, count as usize * ENTRY_BYTES)
+            .await?;
+        current.place = Place::Device(Some(Footer {
+            read: footer.read + count,
+            ..footer
+        }));
+        let data_end =
+            self.geometry.block_bytes - TRAILER_BYTES as u64 - u64::from(footer.count) * ENTRY_BYTES as u64;
+        let mut fields = Fields(&bytes);
+        let mut entries = Vec::with_capacity(count as usize);
+        let mut former = 0;
+        while let Some(entry) = FooterEntry::decode(&mut fields, footer.read + entries.len() as u32) {
+            // It is checked as a whole only when it is reclaimed or recovered: nothing here may lead out of the block, or back.
+            let end = u64::from(entry.offset) + u64::from(entry.len);
+            if entry.len == 0 || end > data_end || entry.offset < former {
+                return None;
+            }
+            former = entry.offset;
+            entries.push(entry);
+        }
+        Some(entries)
+    }
+
+    /// Bytes of the device that need not begin or end with a sector; `None` where they cannot be read.
+    async fn read_part<D: Device<Buf = B>>(&self, device: &D, offset: u64, len: usize) -> Option<Vec<u8>> {
+        let sector = SECTOR_BYTES as u64;
+        let start = offset / sector * sector;
+        let end = (offset + len as u64).next_multiple_of(sector);
+        let read = device.read(start, usize::try_from(end - start).ok()?).await;
+        let buffer = read.inspect_err(|error| {
+            tracing::debug!("listing a block: {error}");
+            add(&self.counters.read_errors, 1);
+        });
+        let at = usize::try_from(offset - start).ok()?;
+        Some(buffer.ok()?.bytes(at, len)?.to_vec())
+    }
+}
