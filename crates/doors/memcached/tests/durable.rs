@@ -53,13 +53,20 @@ fn a_change_is_synced_before_its_reply() {
         ("set key:15 0 0 1\r\n8\r\n", "STORED\r\n"),
         ("delete key:16\r\n", "DELETED\r\n"),
         ("touch key:17 100\r\n", "TOUCHED\r\n"),
-        ("gat 100 none key:18 none\r\n", &format!("VALUE key:18 0 300\r\n{}\r\nEND\r\n", "7".repeat(300))),
+        (
+            "gat 100 none key:18 none\r\n",
+            &format!("VALUE key:18 0 300\r\n{}\r\nEND\r\n", "7".repeat(300)),
+        ),
         ("ms key:19 0 MA\r\n\r\n", "HD\r\n"),
         ("flush_all\r\n", "OK\r\n"),
     ] {
         assert!(syncs_for(command, reply) > 0, "{command:?}");
     }
-    for (command, reply) in [("mg key:0\r\n", "EN\r\n"), ("mg none N0\r\n", "HD W\r\n"), ("md nothing\r\n", "NF\r\n")] {
+    for (command, reply) in [
+        ("mg key:0\r\n", "EN\r\n"),
+        ("mg none N0\r\n", "HD W\r\n"),
+        ("md nothing\r\n", "NF\r\n"),
+    ] {
         assert_eq!(syncs_for(command, reply), 0, "{command:?}");
     }
     server.stop();
