@@ -234,6 +234,7 @@ def from_flash(comparison, options):
     ours = comparison.sides[1]
     if not options.flash_commands:
         return 0
+    scripts.what_is_on_flash(comparison.sides[0], ours)
     comparison.restarts = True
     ours.restart()
     ours.hits_flash = 0

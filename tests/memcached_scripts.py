@@ -130,6 +130,32 @@ def what_time_does(theirs, ours):
             expect_equal(alike[1], alike[0], f"the answer to {text!r} in {before!r} and then {after!r}")
 
 
+# What is done to objects that are on flash, and nowhere else, when they are first asked for.
+ON_FLASH = (
+    [b"set %c 7 0 2\r\n%c5\r\n" % (letter, letter) for letter in b"abcdefgh"]
+    + [b"set %c 7 0 2\r\n15\r\n" % letter for letter in b"ijklmnopqr"]
+    + [b"md b I\r\n", b"md c I\r\n", b"mg c\r\n", b"ms d 2 T500\r\nd5\r\n", b"set large 0 0 600000\r\n%s\r\n" % (b"v" * 600_000)],
+    [b"mg a u v\r\n", b"mg a u h\r\n", b"mg a h\r\n", b"mg a h\r\n", b"mg b v f\r\n", b"mg b v\r\n", b"mg c v\r\n",
+     b"mg d R600 v\r\n", b"mg d v\r\n", b"mg e T100 v t f\r\n", b"mg e t\r\n", b"touch f 100\r\n", b"mg f t f\r\n", b"gat 100 g none\r\n",
+     b"mg g t\r\n", b"md h I\r\n", b"mg h v\r\n", b"mg h v\r\n", b"incr i 1\r\n", b"decr j 1\r\n", b"ma k D5 v\r\n", b"append l 0 0 1\r\n1\r\n",
+     b"get l\r\n", b"ms m 1 MP\r\n1\r\n", b"get m\r\n", b"add n 0 0 1\r\n1\r\n", b"replace n 0 0 1\r\n1\r\n", b"get n\r\n",
+     b"cas o 0 0 1 1\r\n1\r\n", b"ms o 1 C1\r\n1\r\n", b"ms o 1 C1 I\r\n1\r\n", b"mg o v\r\n", b"delete p\r\n", b"get p q r\r\n",
+     b"mg large s f u\r\n", b"append large 0 0 1\r\nx\r\n", b"mg large s\r\n", b"delete large\r\n", b"get large\r\n"],
+)  # fmt: skip
+
+
+def what_is_on_flash(theirs, ours):
+    before, after = ON_FLASH
+    seen = [ask(side, [b"flush_all\r\n", ALL_KEYS, *before]) for side in (theirs, ours)]
+    ours.restart()
+    for side, replies in zip((theirs, ours), seen, strict=True):
+        # One by one: what is asked for next must not be read behind another's.
+        replies += [ask(side, [text])[0] for text in after]
+    for text, expected, answer in zip([b"flush_all", ALL_KEYS, *before, *after], *seen, strict=True):
+        alike = [re.sub(rb" t(\d+)", lambda match: b" t" + ttl(int(match[1])), reply) for reply in (expected, answer)]
+        expect_equal(alike[1], alike[0], f"the answer to {text[:80]!r} about what is on flash")
+
+
 def check_version(memcached):
     """The differences are those from one version; another may have others."""
     seen = ask(memcached, [b"version\r\n"])[0]

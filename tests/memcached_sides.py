@@ -56,8 +56,8 @@ class Side:
             text = command.text
             if command.cas_shift is not None:
                 known = None if command.key in renewed else self.cas.get(command.key)
-                # 1 is older than all, and nobody's any more.
-                unique = 1 if known is None or command.cas_shift < 0 else known + (command.cas_shift << 40)
+                # 1 is older than all, and nobody's any more. Pumice's grow by 2^44 with each start.
+                unique = 1 if known is None or command.cas_shift < 0 else known + (command.cas_shift << 62)
                 text = text.replace(b"@C@", b"%d" % unique)
             if command.may_renew(stale_keys):
                 renewed.update(command.keys)
