@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 /// Length of a record's header in bytes.
 pub const HEADER_BYTES: usize = 36;
+/// Length of the value of the head of a large object in bytes. What it says is not known here.
+pub const MANIFEST_BYTES: usize = 20;
 
 /// Which part of an object a record holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,28 +9,26 @@
 //! With a cascade index DRAM may not know whether a copy is mapped. Where nothing was invalidated under its hash since its block
 //! was opened, it is; otherwise the pages of mappings are read that may say more, without teaching tier 1 anything.
 
+mod read;
+
 use crate::Mappings;
 use crate::block::OpenBlock;
-use crate::codec::Fields;
-use crate::footer::{ENTRY_BYTES, FooterEntry, TRAILER_BYTES, Trailer};
-use crate::record::{self, HEADER_BYTES, RecordHeader, SliceId, is_expired};
-use crate::store::{FlashStore, Source, State, add};
+use crate::footer::FooterEntry;
+use crate::record::{HEADER_BYTES, MANIFEST_BYTES, RecordHeader, SliceId, is_expired};
+use crate::store::{BlockInfo, FlashStore, Source, State};
 use crate::survivors::Run;
-use pumice_device::{Device, SECTOR_BYTES};
+use pumice_device::Device;
 use pumice_index::cascade::{Plan, Resolved};
 use pumice_index::{Location, Lookup};
-use pumice_memory::Buffer;
+use pumice_memory::{Buffer, Payload};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Bytes of a footer that are read at a time: some 580 entries.
-const FOOTER_BYTES: usize = 16 << 10;
 /// Records that are read at a time stand in so many bytes of the device.
 const READ_BYTES_MAX: u64 = 64 << 10;
 /// What is wanted of a record: its header, the longest key, and what the head of a large object says.
-const HEAD_BYTES_MAX: u32 = HEADER_BYTES as u32 + 250 + MANIFEST_BYTES_MAX as u32;
-const MANIFEST_BYTES_MAX: usize = 20;
+const HEAD_BYTES_MAX: u32 = (HEADER_BYTES + 250 + MANIFEST_BYTES) as u32;
 /// Records of an open block that are looked at in one step.
 const OPEN_ENTRIES: usize = 512;
 /// Objects in one step whose mapping may have to be read first.
@@ -129,7 +127,7 @@ impl BlockWalk {
 impl<B: Buffer> FlashStore<B> {
     /// Begins a walk. It takes 16 bytes for each block, and some 100 KiB beside.
     pub fn begin_walk(&self) -> BlockWalk {
-        let at_start = |info: &crate::store::BlockInfo| match info.state() {
+        let at_start = |info: &BlockInfo| match info.state() {
             State::Free | State::Checkpoint | State::Mappings | State::Bad => 0,
             _ => info.sequence.load(Ordering::Acquire),
         };
@@ -295,7 +293,7 @@ impl<B: Buffer> FlashStore<B> {
             let header = *record.header();
             let manifest = match (header.slice, record.value()) {
                 (SliceId::Part(_), _) => continue,
-                (SliceId::Head, pumice_memory::Payload::Bytes(bytes)) => bytes.to_vec(),
+                (SliceId::Head, Payload::Bytes(bytes)) => bytes.to_vec(),
                 _ => Vec::new(),
             };
             found.push(Walked {
@@ -380,125 +378,5 @@ impl<B: Buffer> FlashStore<B> {
             }
         }
         false
-    }
-
-    /// Reads the heads of some records.
-    async fn read_heads<D: Device<Buf = B>>(
-        &self,
-        device: &D,
-        current: &Current,
-        run: Run,
-        found: &mut Vec<Walked>,
-    ) {
-        let Ok(len) = usize::try_from(run.bytes()) else {
-            return;
-        };
-        let buffer = match device.read(run.sectors.start, len).await {
-            Ok(buffer) => buffer,
-            Err(error) => {
-                tracing::debug!("listing block {}: {error}", current.id);
-                add(&self.counters.read_errors, 1);
-                return;
-            }
-        };
-        if self.sequence_of(current.id) != current.sequence {
-            return;
-        }
-        for entry in run.entries {
-            let location = self.location(current.id, &entry);
-            let Ok(at) = usize::try_from(location.offset - run.sectors.start) else {
-                continue;
-            };
-            let head = record::read_head(&buffer, at, self.cache_id, current.sequence);
-            let Some((header, key)) = head.filter(|(header, _)| header.version == entry.version) else {
-                // A read of the object will find that out, too, and see to it.
-                continue;
-            };
-            let manifest_len = header.value_len as usize;
-            let manifest = match header.slice {
-                SliceId::Part(_) => continue,
-                SliceId::Whole => Some(&[][..]),
-                SliceId::Head if manifest_len > MANIFEST_BYTES_MAX => None,
-                SliceId::Head => buffer.bytes(at + HEADER_BYTES + key.len(), manifest_len),
-            };
-            let Some(manifest) = manifest else { continue };
-            found.push(Walked {
-                hash: entry.hash,
-                location,
-                header,
-                key: key.to_vec(),
-                manifest: manifest.to_vec(),
-            });
-        }
-    }
-
-    /// The next entries of the footer of a written block; `None` at its end, and where it cannot be read.
-    async fn next_entries<D: Device<Buf = B>>(
-        &self,
-        device: &D,
-        current: &mut Current,
-    ) -> Option<Vec<FooterEntry>> {
-        let block_end = self.geometry.block_offset(current.id) + self.geometry.block_bytes;
-        let Place::Device(footer) = current.place else {
-            return None;
-        };
-        let Some(footer) = footer else {
-            let trailer = self
-                .read_part(device, block_end - TRAILER_BYTES as u64, TRAILER_BYTES)
-                .await?;
-            let trailer = Trailer::decode(self.cache_id, &trailer)?;
-            let is_own = trailer.block == current.id && trailer.sequence == current.sequence;
-            let fits = trailer.footer_len() as u64 <= self.geometry.block_bytes;
-            if !is_own || !fits {
-                return None;
-            }
-            current.place = Place::Device(Some(Footer {
-                read: 0,
-                count: trailer.count,
-            }));
-            return Some(Vec::new());
-        };
-        let count = (footer.count - footer.read).min((FOOTER_BYTES / ENTRY_BYTES) as u32);
-        if count == 0 {
-            return None;
-        }
-        let left = u64::from(footer.count - footer.read) * ENTRY_BYTES as u64;
-        let footer_at = block_end - TRAILER_BYTES as u64 - left;
-        let bytes = self
-            .read_part(device, footer_at, count as usize * ENTRY_BYTES)
-            .await?;
-        current.place = Place::Device(Some(Footer {
-            read: footer.read + count,
-            ..footer
-        }));
-        let data_end =
-            self.geometry.block_bytes - TRAILER_BYTES as u64 - u64::from(footer.count) * ENTRY_BYTES as u64;
-        let mut fields = Fields(&bytes);
-        let mut entries = Vec::with_capacity(count as usize);
-        let mut former = 0;
-        while let Some(entry) = FooterEntry::decode(&mut fields, footer.read + entries.len() as u32) {
-            // It is checked as a whole only when it is reclaimed or recovered: nothing here may lead out of the block, or back.
-            let end = u64::from(entry.offset) + u64::from(entry.len);
-            if entry.len == 0 || end > data_end || entry.offset < former {
-                return None;
-            }
-            former = entry.offset;
-            entries.push(entry);
-        }
-        Some(entries)
-    }
-
-    /// Bytes of the device that need not begin or end with a sector; `None` where they cannot be read.
-    async fn read_part<D: Device<Buf = B>>(&self, device: &D, offset: u64, len: usize) -> Option<Vec<u8>> {
-        let sector = SECTOR_BYTES as u64;
-        let start = offset / sector * sector;
-        let end = (offset + len as u64).next_multiple_of(sector);
-        let read = device.read(start, usize::try_from(end - start).ok()?).await;
-        let buffer = read.inspect_err(|error| {
-            tracing::debug!("listing a block: {error}");
-            add(&self.counters.read_errors, 1);
-        });
-        let at = usize::try_from(offset - start).ok()?;
-        Some(buffer.ok()?.bytes(at, len)?.to_vec())
     }
 }
