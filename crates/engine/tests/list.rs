@@ -79,7 +79,7 @@ fn options(layout: LayoutOptions, index: IndexOptions) -> CacheOptions {
     }
 }
 
-/// Random operations on several times the device, then a listing while nothing else runs.
+/// Random operations on about as much as the device, then a listing while nothing else runs.
 #[test]
 fn a_quiet_listing_has_each_object_once() {
     for (number, (layout, index)) in every_kind().into_iter().enumerate() {
@@ -95,7 +95,7 @@ fn a_quiet_listing_has_each_object_once() {
             };
             println!("{seed}: {options:?}");
             let keys = 6_000;
-            let rig = open(options, 8 << 20);
+            let rig = open(options, 4 << 20);
             let (mut model, mut random) = (Model::default(), Random(seed * 100 + number as u64));
             let weights = Weights {
                 get: 30,
@@ -107,14 +107,14 @@ fn a_quiet_listing_has_each_object_once() {
                 flush: 0,
                 tick: 1,
             };
-            for n in 0..12_000 {
+            for n in 0..8_000 {
                 step(&rig, &mut model, &mut random, &weights, n, keys, false);
             }
             rig.settle();
             let found = list(&rig, |_| {});
             // Looking brings things to DRAM and makes room there, so it comes after.
             let expected = expected(&rig, &model, keys);
-            assert!(expected.len() > 1_000, "{} objects", expected.len());
+            assert!(expected.len() > 800, "{} objects", expected.len());
             let mut seen = HashMap::new();
             for listed in found {
                 let listed = Listed {

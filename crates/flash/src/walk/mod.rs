@@ -331,7 +331,10 @@ impl<B: Buffer> FlashStore<B> {
                 }
             });
             let is_live = match known {
-                Ok(is_live) => is_live,
+                Ok(true) => true,
+                // Whatever supersedes it would have removed the item in DRAM, too.
+                _ if self.mapping_log.get().is_some() && mappings.is_hot(entry.hash, location) => true,
+                Ok(false) => false,
                 Err(plan) => {
                     reads_left -= 1;
                     self.is_mapped(device, mappings, entry.hash, location, plan).await
