@@ -15,7 +15,7 @@ use crate::Mappings;
 use crate::block::OpenBlock;
 use crate::footer::FooterEntry;
 use crate::record::{HEADER_BYTES, MANIFEST_BYTES, RecordHeader, SliceId, is_expired};
-use crate::store::{BlockInfo, FlashStore, Source, State};
+use crate::store::{BlockInfo, FlashStore, State};
 use crate::survivors::Run;
 use pumice_device::Device;
 use pumice_index::cascade::{Plan, Resolved};
@@ -234,86 +234,78 @@ impl<B: Buffer> FlashStore<B> {
             return true;
         }
         if !current.entries.is_empty() {
-            self.sort_out(device, mappings, current).await;
+            let live = self.sort_out(device, mappings, current).await;
+            match self.open_block_of(current) {
+                Some(block) => found.extend(live.iter().filter_map(|entry| self.look_at(&block, entry))),
+                None => current
+                    .runs
+                    .extend(self.runs(current.id, live, READ_BYTES_MAX, HEAD_BYTES_MAX)),
+            }
             return true;
         }
-        let is_wanted = |entry: &FooterEntry| entry.version < versions_end && !is_expired(entry.expiry, now);
-        if matches!(current.place, Place::Memory) {
-            let block = (self.open.lock().iter())
-                .find(|block| block.id == current.id)
-                .cloned();
-            let Some(block) = block.filter(|block| block.sequence == current.sequence) else {
-                // It was written meanwhile.
-                current.place = Place::Device(None);
-                return true;
-            };
-            return self.walk_open(mappings, &block, current, is_wanted, found);
-        }
-        let Some(entries) = self.next_entries(device, current).await else {
+        let entries = match current.place {
+            Place::Device(_) => self.next_entries(device, current).await,
+            Place::Memory => match self.open_block_of(current) {
+                // While another thread composes its footer there is nothing to be seen of it.
+                Some(block) => match block.entries_from(current.from, OPEN_ENTRIES) {
+                    Some(entries) => Some(entries).filter(|entries| !entries.is_empty()),
+                    None => return true,
+                },
+                None => {
+                    // It was written meanwhile.
+                    current.place = Place::Device(None);
+                    return true;
+                }
+            },
+        };
+        let Some(entries) = entries else {
             return false;
         };
-        // A footer is in order of offset, and its entries are looked at one by one: each record says itself whether it is whole.
+        // What was done before the block was written is not done again.
         let from = current.from;
-        current.entries.extend(
-            entries
-                .into_iter()
-                .filter(|entry| entry.offset >= from && is_wanted(entry)),
-        );
-        true
-    }
-
-    /// Some records of an open block; false at its end.
-    fn walk_open<M: Mappings>(
-        &self,
-        mappings: &M,
-        block: &Arc<OpenBlock<B>>,
-        current: &mut Current,
-        is_wanted: impl Fn(&FooterEntry) -> bool,
-        found: &mut Vec<Walked>,
-    ) -> bool {
-        // While another thread composes its footer there is nothing to be seen of it.
-        let Some(entries) = block.entries_from(current.from, OPEN_ENTRIES) else {
-            return true;
-        };
-        let Some(last) = entries.last() else {
-            return false;
-        };
-        current.from = last.offset + last.len;
-        for entry in entries.iter().filter(|entry| is_wanted(entry)) {
-            let location = self.location(block.id, entry);
-            // Under the lock: whoever appends a record holds it until the record is whole.
-            let record = mappings.with(entry.hash, |shard| {
-                let own = self.mapping(block.id, entry);
-                let is_in_memory = matches!(self.source(location), Source::Memory(_));
-                self.live_or_last(shard, entry.hash, own)
-                    .filter(|_| is_in_memory)
-                    .and_then(|_| self.peek_memory(block, location))
-            });
-            let Some(record) = record else { continue };
-            let header = *record.header();
-            let manifest = match (header.slice, record.value()) {
-                (SliceId::Part(_), _) => continue,
-                (SliceId::Head, Payload::Bytes(bytes)) => bytes.to_vec(),
-                _ => Vec::new(),
-            };
-            found.push(Walked {
-                hash: entry.hash,
-                location,
-                header,
-                key: record.key().to_vec(),
-                manifest,
-            });
+        if let (Place::Memory, Some(last)) = (current.place, entries.last()) {
+            current.from = last.offset + last.len;
         }
+        let is_wanted = |entry: &FooterEntry| {
+            entry.offset >= from && entry.version < versions_end && !is_expired(entry.expiry, now)
+        };
+        current.entries.extend(entries.into_iter().filter(is_wanted));
         true
     }
 
-    /// Sorts out which of the entries are mapped, and prepares their reads.
+    /// The buffer of the block in work, if it is one.
+    fn open_block_of(&self, current: &Current) -> Option<Arc<OpenBlock<B>>> {
+        let open = self.open.lock();
+        let block = open.iter().find(|block| block.id == current.id)?;
+        (block.sequence == current.sequence).then(|| Arc::clone(block))
+    }
+
+    /// A record in a buffer that was found to be mapped: whoever appended it held the lock of its shard until it was whole.
+    fn look_at(&self, block: &OpenBlock<B>, entry: &FooterEntry) -> Option<Walked> {
+        let location = self.location(block.id, entry);
+        let record = self.peek_memory(block, location)?;
+        let header = *record.header();
+        let manifest = match (header.slice, record.value()) {
+            (SliceId::Part(_), _) => return None,
+            (SliceId::Head, Payload::Bytes(bytes)) => bytes.to_vec(),
+            _ => Vec::new(),
+        };
+        Some(Walked {
+            hash: entry.hash,
+            location,
+            header,
+            key: record.key().to_vec(),
+            manifest,
+        })
+    }
+
+    /// The next of the entries that are mapped.
     async fn sort_out<D: Device<Buf = B>, M: Mappings>(
         &self,
         device: &D,
         mappings: &M,
         current: &mut Current,
-    ) {
+    ) -> Vec<FooterEntry> {
         let mut live = Vec::new();
         let mut reads_left = MAPPING_READS;
         while reads_left > 0
@@ -344,9 +336,7 @@ impl<B: Buffer> FlashStore<B> {
                 live.push(entry);
             }
         }
-        current
-            .runs
-            .extend(self.runs(current.id, live, READ_BYTES_MAX, HEAD_BYTES_MAX));
+        live
     }
 
     /// Asks pages of mappings whether a copy is mapped.
