@@ -133,11 +133,14 @@ impl<B: Buffer> Inner<B> {
         if self.hasher.hash(&PartId::object(&key)) != hash {
             return None;
         }
-        let hits = {
-            let shard = self.lock(hash);
-            let item = shard.dram.at_home(&self.tier, hash, self.home(location));
-            item.map_or(0, |(_, hits)| hits)
-        };
+        let mut hits = 0;
+        let shard = self.lock(hash);
+        if let Some((address, in_dram)) = shard.dram.at_home(&self.tier, hash, self.home(location)) {
+            // What was read from flash was hit then, and only the item says so.
+            let (item, _) = self.tier.read(address);
+            hits = in_dram + u64::from(item.header().marks & Meta::USED);
+        }
+        drop(shard);
         Listed::of(key, &header, Payload::Bytes(&manifest), hits)
     }
 

@@ -318,6 +318,34 @@ fn marks_sizes_and_expiry_are_told() {
     assert_eq!(list(&rig, |_| {}), []);
 }
 
+/// What is on flash does not know of its hits; its item in DRAM does.
+#[test]
+fn a_hit_on_flash_is_told() {
+    let medium = Arc::new(MemMedium::new(16 << 20));
+    let clock = Arc::new(ManualClock::new(1_000));
+    let options = options(LayoutOptions::default(), IndexOptions::Full);
+    let reopen = || Rig::open(MemDevice::new(Arc::clone(&medium)), Arc::clone(&clock), options);
+    let rig = reopen();
+    for n in 0..100 {
+        assert!(rig.set(&key(n), &value(n, 0, 300)));
+    }
+    rig.run(rig.cache.close(&rig.cx)).unwrap();
+    drop(rig);
+    let rig = reopen();
+    for n in 0..50 {
+        assert!(rig.get(&key(n)).is_some());
+    }
+    let found = list(&rig, |_| {});
+    assert_eq!(found.len(), 100);
+    for n in 0..100 {
+        let listed = found
+            .iter()
+            .find(|listed| listed.key == key(n))
+            .expect("it is there");
+        assert_eq!(listed.is_used, n < 50, "{n}");
+    }
+}
+
 /// Keys that share all hash bits: each is listed if a get finds it.
 #[test]
 fn keys_with_the_same_hash_are_told_apart() {
