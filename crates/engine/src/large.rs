@@ -13,7 +13,7 @@ use crate::read::{Part, Place, Seen};
 use crate::write::RejectReason;
 use pumice_device::Device;
 use pumice_flash::codec::Fields;
-use pumice_flash::record::payload_checksum;
+use pumice_flash::record::{MANIFEST_BYTES, payload_checksum};
 use pumice_flash::{Record, RecordParts, SliceId};
 use pumice_memory::{Buffer, Payload};
 
@@ -26,7 +26,6 @@ pub(crate) struct Manifest {
     slices: u32,
 }
 
-const MANIFEST_BYTES: usize = 20;
 /// Slices say in this unit how long the value is that they are part of, where other records have the client's flags.
 const LENGTH_UNIT: u64 = 1 << 10;
 
@@ -45,6 +44,11 @@ impl Manifest {
             return None;
         }
         Self::of(head.value())
+    }
+
+    /// The length of the value that the value of a head describes.
+    pub(crate) fn value_len_of(head: Payload<'_>) -> Option<u64> {
+        Some(Self::of(head)?.value_len)
     }
 
     fn of(value: Payload<'_>) -> Option<Self> {

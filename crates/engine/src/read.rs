@@ -50,6 +50,8 @@ pub enum Found<B> {
 pub struct FlashLookup {
     hash: KeyHash,
     at: At,
+    /// Whether a hit is to leave a trace.
+    counts: bool,
 }
 
 /// What is known of a read that is to be made.
@@ -126,7 +128,8 @@ impl<D: Device + Clone> ObjectCache<D> {
         self.look_up(cx, key, true)
     }
 
-    /// As [`ObjectCache::lookup`], but a hit in DRAM does not count. One on flash does all the same.
+    /// As [`ObjectCache::lookup`], but a hit does not count, and what is read from flash stays there. What a large object is made of
+    /// counts all the same.
     pub fn peek(&self, cx: &Cx<D>, key: &[u8]) -> Lookup<D::Buf> {
         self.look_up(cx, key, false)
     }
@@ -140,12 +143,15 @@ impl<D: Device + Clone> ObjectCache<D> {
                 Found::Miss => Lookup::Miss,
             },
             Part::Miss => Lookup::Miss,
-            Part::Flash(flash) => Lookup::Flash(flash),
+            Part::Flash(flash) => Lookup::Flash(FlashLookup {
+                counts: count,
+                ..flash
+            }),
         }
     }
 
     /// Reads what [`ObjectCache::lookup`] found may be on flash: one device read, unless its block was reclaimed meanwhile.
-    /// The object goes to the DRAM tier.
+    /// The object goes to the DRAM tier, unless [`ObjectCache::peek`] asked.
     pub async fn finish(&self, cx: &Cx<D>, key: &[u8], flash: FlashLookup) -> Found<D::Buf> {
         let seen = self.fetch_from(cx, &PartId::object(key), flash).await;
         seen.map_or(Found::Miss, Seen::found)
@@ -240,6 +246,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         rounds: &mut usize,
     ) -> Option<Seen<D::Buf>> {
         let inner = &*self.inner;
+        let counts = flash.counts;
         // The mapping may change while the read is under way: look again, a few times, then call it a miss.
         let mut moves_left = MOVES_MAX;
         let mut attempt = 0;
@@ -277,7 +284,10 @@ impl<D: Device + Clone> ObjectCache<D> {
                         inner.drop_logged(cx, place.hash, place.location, Gone::Expired);
                         return None;
                     }
-                    let place = self.promote(cx, place, &record);
+                    let place = match counts {
+                        true => self.promote(cx, place, &record),
+                        false => Place::Flash(place.location, place.sequence),
+                    };
                     return Some(Seen {
                         record,
                         tier: Tier::Flash,
@@ -421,6 +431,7 @@ impl<B: Buffer> Inner<B> {
                 return Part::Flash(FlashLookup {
                     hash,
                     at: At::Mapping(plan),
+                    counts: true,
                 });
             }
         };
@@ -445,6 +456,7 @@ impl<B: Buffer> Inner<B> {
                     location,
                     sequence,
                 }),
+                counts: true,
             }),
             Source::Memory(block) => {
                 let Some(record) = self.store().read_memory(&block, location) else {

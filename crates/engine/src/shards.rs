@@ -77,19 +77,30 @@ impl<B: Buffer> Inner<B> {
     /// Where a copy on flash is, in a form that fits an item's header in DRAM: address in units, and the low bits of its
     /// block's sequence, so that another life of the block is not taken for the same place.
     pub(crate) fn home(&self, location: Location) -> u64 {
+        let sequence = self.store.get().map_or(0, |store| store.sequence_at(location));
+        self.home_in(location, sequence)
+    }
+
+    /// The same for another life of the block.
+    pub(crate) fn home_in(&self, location: Location, sequence: u64) -> u64 {
         let units = location.offset / self.shape.unit_bytes() + 1;
-        self.store.get().map_or(0, |store| store.sequence_at(location)) << HOME_UNITS.count_ones() | units
+        sequence << HOME_UNITS.count_ones() | units
+    }
+
+    /// Where a home is; its length is not known. `None` where there is none.
+    pub(crate) fn location_of(&self, home: u64) -> Option<Location> {
+        let units = (home & HOME_UNITS).checked_sub(1)?;
+        let offset = units * self.shape.unit_bytes();
+        Some(Location { offset, len: 0 })
     }
 
     /// Whether flash holds the copy that an item's header names.
     pub(crate) fn is_home(&self, shard: &Shard, hash: KeyHash, home: u64) -> bool {
-        if home == 0 {
+        let Some(location) = self.location_of(home) else {
             return false;
-        }
+        };
         if shard.flash.is_unsure(hash) {
             // DRAM does not know the mapping, but whatever supersedes it would have removed the item, too.
-            let offset = ((home & HOME_UNITS) - 1) * self.shape.unit_bytes();
-            let location = Location { offset, len: 0 };
             return self.home(location) == home && self.store().holds_objects(location);
         }
         shard

@@ -43,7 +43,7 @@ pub enum Outcome {
     },
     /// Deleted.
     Deleted,
-    /// Not stored; the older object is gone.
+    /// Not stored. The older object is gone, but after [`Action::SetMeta`], which then leaves it as it was.
     Rejected(RejectReason),
     /// Nothing changed: 64 times another change came in between. Try again.
     Busy,
@@ -82,6 +82,13 @@ impl Reads {
 /// Rounds before a conditional change gives way to others: each lost round means that another writer won.
 const ROUNDS_MAX: usize = 64;
 
+/// What becomes of the object that stands under a key where neither tier has room for the new one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Old {
+    Stays,
+    Goes,
+}
+
 impl<D: Device + Clone> ObjectCache<D> {
     /// Reads the live object under `key` (full key verified), lets `decide` choose, and applies that as one step: if another
     /// client changed the object meanwhile, it is read again and `decide` asked again. After 64 lost rounds nothing is
@@ -107,7 +114,7 @@ impl<D: Device + Clone> ObjectCache<D> {
                 }
                 (Action::SetMeta(meta), Some(object)) => {
                     let parts = crate::cache::Inner::with_meta(&object.head, meta);
-                    self.publish_if(cx, place, parts)
+                    self.publish_if(cx, place, parts, Old::Stays)
                 }
                 (Action::Delete, Some(object)) => self.delete_if(cx, key, place, object),
             };
@@ -153,7 +160,7 @@ impl<D: Device + Clone> ObjectCache<D> {
                 value: payload,
                 value_crc: payload_checksum(payload),
             };
-            self.publish_if(cx, place, parts)
+            self.publish_if(cx, place, parts, Old::Goes)
         };
         if let Some(old) = old.filter(|_| outcome.is_some()) {
             self.drop_slices(cx, key, old, |books| &books.overwritten);
@@ -178,7 +185,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         };
         let encoded = manifest.encode();
         let head = head_parts(key, Payload::Bytes(&encoded), meta);
-        let outcome = self.publish_if(cx, place, head);
+        let outcome = self.publish_if(cx, place, head, Old::Goes);
         if !matches!(outcome, Some(Outcome::Stored { .. })) {
             self.drop_slices(cx, key, manifest, |books| &books.rejected);
         }
@@ -186,7 +193,7 @@ impl<D: Device + Clone> ObjectCache<D> {
     }
 
     /// Stores a record if the key still is as it was seen; `None` if not.
-    fn publish_if(&self, cx: &Cx<D>, place: Place, parts: RecordParts<'_>) -> Option<Outcome> {
+    fn publish_if(&self, cx: &Cx<D>, place: Place, parts: RecordParts<'_>, old: Old) -> Option<Outcome> {
         self.make_room(cx);
         let inner = &*self.inner;
         let hash = inner.hasher.hash(&PartId::of(&parts));
@@ -194,6 +201,9 @@ impl<D: Device + Clone> ObjectCache<D> {
             let mut shard = inner.lock(hash);
             if !self.is_still(&shard, hash, parts.key, place) {
                 return None;
+            }
+            if old == Old::Stays && !inner.has_room(&parts) {
+                return Some(Outcome::Rejected(RejectReason::NoRoom));
             }
             inner.publish_locked(cx, &mut shard, hash, parts)
         };

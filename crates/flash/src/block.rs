@@ -46,6 +46,8 @@ struct Fill {
     entries: Vec<FooterEntry>,
     /// Offsets of the records that came from another block, rising.
     survivors: Vec<u32>,
+    /// Whether the entries were taken to compose the footer.
+    is_taken: bool,
 }
 
 /// What a block is written with.
@@ -175,13 +177,29 @@ impl<B: Buffer> OpenBlock<B> {
         self.fill.lock().entries.retain(|entry| entry.offset != offset);
     }
 
+    /// Up to `max` of its records from this offset on, in their order, struck ones left out; `None` while it is being composed.
+    pub(crate) fn entries_from(&self, offset: u32, max: usize) -> Option<Vec<FooterEntry>> {
+        let from = |entries: &[FooterEntry]| {
+            let first = entries.partition_point(|entry| entry.offset < offset);
+            entries[first..].iter().take(max).copied().collect()
+        };
+        let fill = self.fill.lock();
+        match self.composed.get() {
+            Some(composed) => Some(from(&composed.entries)),
+            None if fill.is_taken => None,
+            None => Some(from(&fill.entries)),
+        }
+    }
+
     /// Waits for threads that are between reserving and publishing, then takes the footer entries. The wait is for
     /// copies of at most a record's length, on other threads: short.
     pub(crate) fn finish(&self) -> Vec<FooterEntry> {
         while self.writers.load(Ordering::Acquire) != 0 {
             std::thread::yield_now();
         }
-        std::mem::take(&mut self.fill.lock().entries)
+        let mut fill = self.fill.lock();
+        fill.is_taken = true;
+        std::mem::take(&mut fill.entries)
     }
 
     /// Writes the footer to the block's end.

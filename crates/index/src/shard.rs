@@ -48,6 +48,14 @@ impl IndexShard {
         }
     }
 
+    /// As [`IndexShard::lookup`], but it leaves no trace.
+    pub fn peek(&self, hash: KeyHash) -> Lookup {
+        match self {
+            IndexShard::Full(shard) => shard.lookup(hash),
+            IndexShard::Cascade(shard) => shard.peek(hash),
+        }
+    }
+
     /// Where `hash` is mapped to, as far as DRAM knows.
     pub fn get(&self, hash: KeyHash) -> Option<Location> {
         self.mapping(hash).map(|mapping| mapping.location)

@@ -26,6 +26,8 @@
 //!
 //! N = 252 / (2 + r): 31, 28 or 25 for r = 6, 7, 8.
 
+mod walk;
+
 use pumice_memory::{PAGE_BYTES, Page, PagePool, prefetch};
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -168,6 +168,16 @@ impl DramShard {
             .for_each(|_, payload| visit(self.shape.address(payload)));
     }
 
+    /// Calls `visit` with address and hits of the items of about `buckets` buckets of the table, from where `from` says: 0 to begin
+    /// with, then what the call before returned, which is `None` at the end. The shard may change
+    /// between two calls: an item that is there all the time is visited once.
+    pub fn visit_from(&self, from: u64, buckets: usize, mut visit: impl FnMut(u64, u64)) -> Option<u64> {
+        let shape = &self.shape;
+        self.table.visit_from(from, buckets, |_, payload| {
+            visit(shape.address(payload), shape.frequency(payload));
+        })
+    }
+
     /// Number of items.
     pub fn len(&self) -> usize {
         self.table.len()

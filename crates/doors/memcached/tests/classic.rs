@@ -325,8 +325,30 @@ fn stats_count_what_happened() {
     }
     assert!(stats(&mut client, "stats settings\r\n").contains("STAT item_size_max 1048576\r\n"));
     client.ask("set a 0 0 1\r\n1\r\n", "STORED\r\n");
-    assert!(stats(&mut client, "stats items\r\n").contains("STAT items:1:number 1\r\n"));
-    stats(&mut client, "stats slabs\r\n");
+    let items = "STAT items:1:number 1\r\nSTAT items:1:mem_requested #\r\nSTAT items:1:evicted 0\r\n\
+                 STAT items:1:outofmemory 0\r\nEND\r\n";
+    let bytes = client.ask("stats items\r\n", items)[0];
+    assert!(
+        (38..=80).contains(&bytes),
+        "header, key, value and padding: {bytes}"
+    );
+    let slabs = stats(&mut client, "stats slabs\r\n");
+    for line in [
+        "STAT 1:get_hits 1\r\n",
+        "STAT 1:cmd_set 2\r\n",
+        "STAT 1:delete_hits 1\r\n",
+        "STAT active_slabs 1\r\n",
+    ] {
+        assert!(slabs.contains(line), "{line} not in {slabs}");
+    }
+    client.ask("stats sizes\r\n", "STAT sizes_status disabled\r\nEND\r\n");
+    client.ask("delete a\r\n", "DELETED\r\n");
+    client.ask("stats items\r\n", "END\r\n");
+    let slabs = stats(&mut client, "stats slabs\r\n");
+    assert!(
+        slabs.starts_with("STAT active_slabs 0\r\nSTAT total_malloced "),
+        "{slabs}"
+    );
     client.ask("stats reset\r\n", "RESET\r\n");
     assert!(stats(&mut client, "stats\r\n").contains("STAT cmd_get 0\r\n"));
     client.ask("stats bogus\r\n", "ERROR\r\n");

@@ -70,6 +70,16 @@ impl<D: Device + Clone> Rig<D> {
             .expect("parking never fails")
     }
 
+    /// Runs what has no need to wait, before any background work does.
+    pub fn run_without_turn<T>(&self, future: impl Future<Output = T>) -> T {
+        let mut future = std::pin::pin!(future);
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        match future.as_mut().poll(&mut context) {
+            std::task::Poll::Ready(value) => value,
+            std::task::Poll::Pending => panic!("it waits"),
+        }
+    }
+
     /// Runs background work to its end.
     pub fn settle(&self) {
         self.run(self.cache.quiesce(&self.cx));
@@ -316,9 +326,7 @@ pub fn step<D: Device + Clone>(
                 Outcome::Stored { .. } => {
                     model.live.get_mut(&n).expect("it was there to be touched").meta = meta
                 }
-                Outcome::Rejected(_) => {
-                    model.live.remove(&n);
-                }
+                // Where there is no room it stays as it was.
                 _ => {}
             }
         }

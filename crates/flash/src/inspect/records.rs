@@ -3,12 +3,10 @@
 use super::bit::{flipped_bit, say};
 use crate::codec::{checksum, value_checksum};
 use crate::footer::FooterEntry;
-use crate::record::{HEADER_BYTES, RecordHeader, SliceId};
+use crate::record::{HEADER_BYTES, MANIFEST_BYTES, RecordHeader, SliceId};
 use pumice_device::SECTOR_BYTES;
 use pumice_index::padded_len;
 
-/// Bytes of the manifest of a large object.
-const MANIFEST_BYTES: u32 = 20;
 const KEY_BYTES_MAX: u8 = 250;
 /// Where a header says how long the key is.
 const KEY_LEN_AT: usize = 32;
@@ -111,7 +109,7 @@ pub(super) fn check(block: &[u8], entry: &FooterEntry, expected: &Expected) -> R
         );
         return fault(28, what, false);
     }
-    if header.slice == SliceId::Head && header.value_len != MANIFEST_BYTES {
+    if header.slice == SliceId::Head && header.value_len as usize != MANIFEST_BYTES {
         return fault(
             28,
             format!(

@@ -122,30 +122,20 @@ impl CascadeShard {
             return Resolved::Again;
         }
         let mut is_void = None;
-        for (number, payload) in plan.pages().iter().zip(payloads) {
-            let Some(page) = payload.and_then(|payload| self.pages.decode(self.partition, payload)) else {
+        match self.read_plan(tag, plan, payloads) {
+            Said::Unreadable => {
                 // What it said is lost, and an older page must not speak in its place.
                 self.forget_all();
                 return Resolved::Miss;
-            };
-            let Some((slot, entry)) = page.find(tag) else {
-                continue;
-            };
-            // The newest there is. Where it is void there is nothing: an older one was superseded.
-            let life = entry.mapping.map(|mapping| self.space.life_at(mapping.location));
-            let is_own =
-                entry.life != 0 && life.is_some_and(|life| self.pages.life(life.sequence()) == entry.life);
-            if is_own && matches!(life, Some(Life::Ending(_))) {
-                // Whoever reclaims the block makes the filter forget it.
-                break;
             }
-            let Some(mapping) = entry.mapping.filter(|_| is_own) else {
-                is_void = Some((*number, slot));
-                break;
-            };
-            self.counts.flash_hits += 1;
-            self.learn(tag, mapping);
-            return Resolved::Hit(mapping);
+            Said::Mapped(mapping) => {
+                self.counts.flash_hits += 1;
+                self.learn(tag, mapping);
+                return Resolved::Hit(mapping);
+            }
+            Said::Void(number, slot) => is_void = Some((number, slot)),
+            // Whoever reclaims the block makes the filter forget it.
+            Said::Ending | Said::Nothing => {}
         }
         self.counts.false_plans += 1;
         if !plan.is_cut && !self.is_blank && self.tier1.len() < self.tier1_limit() {
@@ -157,6 +147,67 @@ impl CascadeShard {
             self.forget_in_page(tag, number, slot);
         }
         Resolved::Miss
+    }
+
+    /// What the pages of `plan` say of `tag`. The newest that has it decides: where it is void there is nothing, since an older one
+    /// was superseded.
+    fn read_plan<'a>(
+        &self,
+        tag: u64,
+        plan: &Plan,
+        payloads: impl IntoIterator<Item = Option<&'a [u8]>>,
+    ) -> Said {
+        for (number, payload) in plan.pages().iter().zip(payloads) {
+            let Some(page) = payload.and_then(|payload| self.pages.decode(self.partition, payload)) else {
+                return Said::Unreadable;
+            };
+            let Some((slot, entry)) = page.find(tag) else {
+                continue;
+            };
+            let life = entry.mapping.map(|mapping| self.space.life_at(mapping.location));
+            let is_own =
+                entry.life != 0 && life.is_some_and(|life| self.pages.life(life.sequence()) == entry.life);
+            return match entry.mapping.filter(|_| is_own) {
+                Some(_) if matches!(life, Some(Life::Ending(_))) => Said::Ending,
+                Some(mapping) => Said::Mapped(mapping),
+                None => Said::Void(*number, slot),
+            };
+        }
+        Said::Nothing
+    }
+
+    /// As [`CascadeShard::lookup`], but it leaves no trace.
+    pub fn peek(&self, hash: KeyHash) -> Lookup {
+        let tag = self.shape.tag(hash);
+        if let Some(payload) = self.tier1.find(tag, |_| true) {
+            return self
+                .strip(payload)
+                .map_or(Lookup::Miss, |mapping| Lookup::Hit(Candidates(mapping)));
+        }
+        let plan = self.plan(tag);
+        match plan.len {
+            0 => Lookup::Miss,
+            _ => Lookup::Read(plan),
+        }
+    }
+
+    /// As [`CascadeShard::resolve`], but it leaves no trace: tier 1 learns nothing, and nothing is forgotten.
+    pub fn peek_pages<'a>(
+        &self,
+        hash: KeyHash,
+        plan: &Plan,
+        payloads: impl IntoIterator<Item = Option<&'a [u8]>>,
+    ) -> Resolved {
+        match self.peek(hash) {
+            Lookup::Hit(candidates) => return Resolved::Hit(candidates.first()),
+            Lookup::Miss => return Resolved::Miss,
+            Lookup::Read(now) if now != *plan => return Resolved::Again,
+            Lookup::Read(_) => {}
+        }
+        match self.read_plan(self.shape.tag(hash), plan, payloads) {
+            Said::Mapped(mapping) => Resolved::Hit(mapping),
+            Said::Unreadable | Said::Ending | Said::Void(..) | Said::Nothing => Resolved::Miss,
+        }
     }
 
     /// Makes tier 1 know what flash says. It stays there at first, whatever else has to leave: whoever changes the object looks
@@ -175,3 +226,15 @@ impl CascadeShard {
 
 /// Tier 1 has no entry.
 struct Unknown;
+
+/// What pages say of a tag.
+enum Said {
+    /// One of them cannot be read.
+    Unreadable,
+    /// It is mapped to a block that is being reclaimed.
+    Ending,
+    Mapped(Mapping),
+    /// Its mapping, in this slot of this page, is void.
+    Void(PageNumber, usize),
+    Nothing,
+}

@@ -161,3 +161,59 @@ fn retain_keeps_what_it_should() {
     assert_eq!(table.len(), 1_667);
     table.check_invariants();
 }
+
+/// Pieces of a table that changes between them: what is there all the time is visited once.
+#[test]
+fn a_walk_in_pieces_visits_once_what_stays() {
+    for (entries, changes) in [(0, 0), (1, 0), (5_000, 0), (5_000, 30), (200, 90)] {
+        let pool = PagePool::standalone(4 << 20).unwrap();
+        let shape = TableShape::new(7, 33);
+        let mut table = PackedTable::new(shape, pool);
+        let mut state = entries;
+        let mut tag = |spread: u64| splitmix(&mut state) & ((1 << shape.tag_bits()) - 1) & spread;
+        // Half of them share few tags, so that buckets run over.
+        let stays: Vec<u64> = (0..entries)
+            .map(|at| {
+                tag(if at % 2 == 0 {
+                    u64::MAX
+                } else {
+                    !0 << (shape.tag_bits() - 6)
+                })
+            })
+            .collect();
+        for (payload, tag) in stays.iter().enumerate() {
+            table.insert(*tag, payload as u64).unwrap();
+        }
+        let mut seen = vec![0; stays.len()];
+        let (mut from, mut pieces, mut others) = (0, 0, Vec::new());
+        loop {
+            let next = table.visit_from(from, 3, |tag, payload| {
+                if let Some(count) = seen.get_mut(payload as usize) {
+                    assert_eq!(stays[payload as usize], tag);
+                    *count += 1;
+                }
+            });
+            pieces += 1;
+            let Some(next) = next else { break };
+            assert!(next > from, "it does not go on");
+            from = next;
+            // It grows in the first pieces, and shrinks again.
+            for number in 0..changes {
+                if pieces % 20 < 10 {
+                    let tag = tag(u64::MAX);
+                    table.insert(tag, 1 << 32 | number).unwrap();
+                    others.push(tag);
+                } else if let Some(tag) = others.pop() {
+                    table
+                        .remove(tag, |payload| payload >= 1 << 32)
+                        .expect("it was put in");
+                }
+            }
+        }
+        assert!(
+            seen.iter().all(|count| *count == 1),
+            "{entries} entries, {changes} changes"
+        );
+        assert!(entries < 1_000 || pieces > 20, "{pieces} pieces");
+    }
+}

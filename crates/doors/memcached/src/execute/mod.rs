@@ -2,6 +2,7 @@
 
 mod exptime;
 mod get;
+mod key_dump;
 mod marks;
 mod meta;
 mod meta_get;
@@ -11,6 +12,7 @@ mod stats;
 mod store;
 
 pub(crate) use get::{Ask, Asks};
+pub(crate) use key_dump::{KeyDump, end as end_key_dump};
 pub(crate) use meta_get::MetaChange;
 pub(crate) use output::Output;
 

@@ -11,16 +11,9 @@ impl<D: Device + Clone> Executor<D> {
         match what {
             None => self.general(&mut lines),
             Some(b"settings") => self.settings(&mut lines),
-            Some(b"items") => {
-                let stats = self.cache.stats();
-                lines.stat("items:1:number", stats.resident_entries);
-                lines.stat("items:1:mem_requested", stats.resident_bytes);
-                lines.stat("items:1:evicted", stats.books.evicted.0);
-            }
-            Some(b"slabs") => {
-                lines.stat("active_slabs", 0);
-                lines.stat("total_malloced", self.shared.config.limit_maxbytes);
-            }
+            Some(b"items") => self.items(&mut lines),
+            Some(b"slabs") => self.slabs(&mut lines),
+            // Nobody counts them; memcached does not either, unless it is told to.
             Some(b"sizes") => lines.stat("sizes_status", "disabled"),
             // memcached's debugging commands, answered so that tools that ask for them go on.
             Some(b"cachedump" | b"conns") => {}
@@ -64,6 +57,45 @@ impl<D: Device + Clone> Executor<D> {
         lines.stat("flash_out", u8::from(cache.flash_out));
     }
 
+    /// All objects are in class 1. As memcached has it, a class without objects has no lines.
+    fn items(&self, lines: &mut Lines<'_, D::Buf>) {
+        let cache = self.cache.stats();
+        if cache.resident_entries == 0 {
+            return;
+        }
+        let counts = self.shared.stats.counts_since_reset();
+        lines.stat("items:1:number", cache.resident_entries);
+        lines.stat("items:1:mem_requested", cache.resident_bytes);
+        lines.stat("items:1:evicted", cache.books.evicted.0);
+        lines.stat("items:1:outofmemory", counts.store_no_memory);
+    }
+
+    fn slabs(&self, lines: &mut Lines<'_, D::Buf>) {
+        let cache = self.cache.stats();
+        let is_used = cache.resident_entries > 0;
+        if is_used {
+            let counts = self.shared.stats.counts_since_reset();
+            let of_class = [
+                ("get_hits", counts.get_hits),
+                ("cmd_set", counts.cmd_set),
+                ("delete_hits", counts.delete_hits),
+                ("incr_hits", counts.incr_hits),
+                ("decr_hits", counts.decr_hits),
+                ("cas_hits", counts.cas_hits),
+                ("cas_badval", counts.cas_badval),
+                ("touch_hits", counts.touch_hits),
+            ];
+            for (name, count) in of_class {
+                lines.stat(&format!("1:{name}"), count);
+            }
+        }
+        lines.stat("active_slabs", u8::from(is_used));
+        lines.stat(
+            "total_malloced",
+            cache.dram_segment_bytes + cache.block_buffer_bytes,
+        );
+    }
+
     fn settings(&self, lines: &mut Lines<'_, D::Buf>) {
         let config = &self.shared.config;
         let port = config.listen.iter().find_map(|listen| match listen {
@@ -102,7 +134,7 @@ impl<D: Device + Clone> Executor<D> {
         lines.stat("item_size_max", config.limits.max_value_bytes);
         lines.stat("maxconns_fast", "yes");
         lines.stat("flush_enabled", "yes");
-        lines.stat("dump_enabled", "no");
+        lines.stat("dump_enabled", "yes");
         lines.stat(
             "idle_timeout",
             config.idle_timeout.map_or(0, |timeout| timeout.as_secs()),

@@ -1,4 +1,4 @@
-//! flush_all, verbosity.
+//! flush_all, verbosity, lru_crawler metadump.
 
 use super::line::Arguments;
 use super::{Command, Exptime, LineResult, Refused, Request, number, replies};
@@ -28,4 +28,29 @@ pub(super) fn verbosity<'a>(arguments: &Arguments<'a>) -> LineResult<'a> {
         return Err(Refused::unless(noreply, replies::BAD_FORMAT));
     }
     Ok(Request::Whole(Command::Verbosity { noreply }))
+}
+
+/// Numbers of memcached's slab classes.
+const CLASSES: std::ops::RangeInclusive<u64> = 1..=63;
+
+/// lru_crawler: of its subcommands there is metadump; the others steer what is not here.
+pub(super) fn lru_crawler<'a>(arguments: &Arguments<'a>) -> LineResult<'a> {
+    let [b"metadump", what] = arguments.as_slice() else {
+        return Err(Refused::new(replies::ERROR));
+    };
+    let class_1 = match *what {
+        b"all" | b"hash" => true,
+        classes => {
+            let mut found = false;
+            for class in classes
+                .split(|byte| *byte == b',')
+                .filter(|class| !class.is_empty())
+            {
+                let class = number::unsigned(class).filter(|class| CLASSES.contains(class));
+                found |= class.ok_or_else(|| Refused::new(replies::BAD_CLASS))? == 1;
+            }
+            found
+        }
+    };
+    Ok(Request::Whole(Command::MetaDump { class_1 }))
 }

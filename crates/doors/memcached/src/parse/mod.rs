@@ -123,6 +123,11 @@ pub enum Command<'a> {
     Version,
     /// stats, with its argument.
     Stats(Option<&'a [u8]>),
+    /// lru_crawler metadump.
+    MetaDump {
+        /// Whether the classes that are asked for include class 1, the only one that has objects.
+        class_1: bool,
+    },
     /// quit.
     Quit,
     /// shutdown, which is always refused.
@@ -148,6 +153,7 @@ pub(crate) mod replies {
     pub(crate) const ERROR: &str = "ERROR\r\n";
     pub(crate) const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format\r\n";
     pub(crate) const BAD_EXPTIME: &str = "CLIENT_ERROR invalid exptime argument\r\n";
+    pub(crate) const BAD_CLASS: &str = "BADCLASS invalid class id\r\n";
     pub(crate) const BAD_CHUNK: &str = "CLIENT_ERROR bad data chunk\r\n";
     pub(crate) const BAD_DELTA: &str = "CLIENT_ERROR invalid numeric delta argument\r\n";
     pub(crate) const BAD_DELETE: &str =
@@ -273,6 +279,7 @@ fn parse_line<'a>(line: &'a [u8], limits: &Limits) -> LineResult<'a> {
         b"flush_all" => admin::flush_all(&Arguments::collect(tokens)),
         b"verbosity" => admin::verbosity(&Arguments::collect(tokens)),
         b"version" => Ok(Request::Whole(Command::Version)),
+        b"lru_crawler" => admin::lru_crawler(&Arguments::collect(tokens)),
         b"stats" => Ok(Request::Whole(Command::Stats(tokens.next()))),
         b"quit" => Ok(Request::Whole(Command::Quit)),
         b"shutdown" => Ok(Request::Whole(Command::Shutdown)),

@@ -379,3 +379,32 @@ proptest! {
         prop_assert_eq!(seen, whole);
     }
 }
+
+#[test]
+fn metadump_names_classes_of_which_one_has_objects() {
+    let asks = |what: &str| script(format!("lru_crawler metadump {what}\r\n").as_bytes());
+    for what in ["all", "hash", "1", "01", "5,1", "1,", ",1", "63,1,2"] {
+        assert_eq!(asks(what), ["MetaDump { class_1: true }"], "{what}");
+    }
+    for what in ["2", "63", "2,3", ","] {
+        assert_eq!(asks(what), ["MetaDump { class_1: false }"], "{what}");
+    }
+    for what in ["0", "64", "-1", "x", "1,x", "ALL", "allx", "18446744073709551617"] {
+        assert_eq!(asks(what), [replies::BAD_CLASS], "{what}");
+    }
+    for what in ["", "all 1", "1 2", "all noreply"] {
+        assert_eq!(asks(what), [replies::ERROR], "{what}");
+    }
+    for line in [
+        "lru_crawler",
+        "lru_crawler enable",
+        "lru_crawler sleep 100",
+        "lru_crawler mgdump all",
+    ] {
+        assert_eq!(
+            script(format!("{line}\r\n").as_bytes()),
+            [replies::ERROR],
+            "{line}"
+        );
+    }
+}

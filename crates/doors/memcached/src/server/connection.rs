@@ -1,8 +1,9 @@
 //! One connection: reads, executes every whole command, sends the replies together.
 
 use super::Worker;
-use super::budget::{Pace, Share};
-use super::input::Input;
+use super::budget::{ByteBudget, Pace, Share};
+use super::input::{Input, SMALL_REST_BYTES};
+use super::key_dump;
 use super::reading::Silence;
 use super::reads::{self, Tally};
 use super::sender::Sender;
@@ -223,6 +224,12 @@ impl<D: Device + Clone> Connection<D> {
                 if flow == Flow::Close {
                     break Next::Close;
                 }
+            } else if let Command::MetaDump { class_1 } = command {
+                input.consume(consumed);
+                // Its time says nothing of other commands.
+                tally.settle(executor);
+                key_dump::run(executor, class_1, &mut sender).await?;
+                tally = Tally::start(executor);
             } else {
                 let skip = match &command {
                     Command::TooLarge(large) => large.skip,

@@ -11,6 +11,7 @@ mod budget;
 mod config;
 mod connection;
 mod input;
+mod key_dump;
 mod reading;
 mod reads;
 mod receive;
@@ -34,7 +35,7 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 use std::time::Instant;
@@ -49,6 +50,8 @@ pub(crate) struct Shared {
     pub(crate) stats: Arc<DoorStats>,
     pub(crate) budgets: Budgets,
     pub(crate) started: Instant,
+    /// Whether some connection lists keys.
+    pub(crate) is_dumping: AtomicBool,
 }
 
 /// A place among the open connections, given back when dropped.
@@ -136,6 +139,7 @@ impl Door {
                 stats: Arc::new(DoorStats::new(workers)),
                 budgets: Budgets::new(config.budgets, largest_value),
                 started: Instant::now(),
+                is_dumping: AtomicBool::new(false),
                 config,
             }),
         })

@@ -6,16 +6,22 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Reads under way now, and the most there ever were.
+/// Reads under way now, the most there ever were, and syncs.
 #[derive(Debug, Default)]
 pub struct ReadsUnderWay {
     now: AtomicUsize,
     most: AtomicUsize,
+    syncs: AtomicUsize,
 }
 
 impl ReadsUnderWay {
     pub fn most(&self) -> usize {
         self.most.load(Ordering::Relaxed)
+    }
+
+    /// Syncs that were asked for.
+    pub fn syncs(&self) -> usize {
+        self.syncs.load(Ordering::SeqCst)
     }
 }
 
@@ -66,6 +72,7 @@ impl Device for LateDevice {
     }
 
     fn sync(&self) -> impl Future<Output = io::Result<()>> + 'static {
+        self.reads.syncs.fetch_add(1, Ordering::SeqCst);
         self.inner.sync()
     }
 

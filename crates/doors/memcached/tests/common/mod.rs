@@ -155,6 +155,15 @@ impl Server {
         }
     }
 
+    /// Waits until every full block is written. For a layout with one open block.
+    pub fn wait_written(&self) {
+        let deadline = std::time::Instant::now() + PATIENCE;
+        while self.cache.stats().blocks_open > 1 {
+            assert!(std::time::Instant::now() < deadline, "blocks are not written");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     pub fn begin_stop(&self) {
         self.shutdown.send_replace(true);
     }

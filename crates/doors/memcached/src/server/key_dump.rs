@@ -1,0 +1,49 @@
+//! Lists keys to one client, at a pace that leaves readers the device and the event loop.
+
+use super::sender::Sender;
+use crate::execute::{Executor, KeyDump};
+use pumice_device::Device;
+use std::io;
+use std::time::{Duration, Instant};
+
+/// What a step holds: a read of 64 KiB, what was found in it, and its lines.
+const STEP_BYTES: usize = 256 << 10;
+
+/// Work is followed by as long a rest, as soon as there is so much to rest for: timers are no finer.
+const REST_MIN: Duration = Duration::from_millis(1);
+/// A rest is not longer than this: where a step takes that long, others have had the device meanwhile.
+const REST_MAX: Duration = Duration::from_millis(100);
+
+/// Answers `lru_crawler metadump`. A client that does not take the lines is waited for, and nothing is read ahead of it.
+pub(super) async fn run<D: Device + Clone>(
+    executor: &Executor<D>,
+    class_1: bool,
+    sender: &mut Sender<'_, D>,
+) -> io::Result<()> {
+    if !class_1 {
+        crate::execute::end_key_dump(sender.output);
+        return Ok(());
+    }
+    let Some(mut dump) = KeyDump::begin(executor, sender.output) else {
+        return Ok(());
+    };
+    let mut rest = Duration::ZERO;
+    loop {
+        // Whoever waits for a share holds none.
+        sender.flush_before_waiting().await?;
+        let share = executor.shared.budgets.reads.take(STEP_BYTES).await;
+        let started = Instant::now();
+        let goes_on = dump.step(sender.output).await;
+        drop(share);
+        if !goes_on {
+            return Ok(());
+        }
+        rest += started.elapsed();
+        if rest >= REST_MIN {
+            tokio::time::sleep(rest.min(REST_MAX)).await;
+            rest = Duration::ZERO;
+        } else {
+            tokio::task::yield_now().await;
+        }
+    }
+}
