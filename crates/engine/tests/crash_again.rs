@@ -3,10 +3,7 @@
 
 mod common;
 
-use common::{
-    Entry, Model, Random, Rig, Weights, cascade, cascade_layouts, check_get, given_meta, key, ripq, sipq,
-    step,
-};
+use common::{Model, Random, Rig, Weights, cascade, cascade_layouts, check_get, ripq, sipq, step};
 use pumice::{CacheOptions, IndexOptions, LayoutOptions};
 use pumice_device::{CrashPoint, FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_world::ManualClock;
@@ -31,30 +28,9 @@ fn crash_at(point: u64) -> FaultPlan {
     }
 }
 
-/// The newest value is legal, or what the step that was hit replaced. The model takes over what is there.
+/// What comes back is the newest value or that of before the step that was hit. What is missing is gone.
 fn reconcile(rig: &Rig<FaultyDevice>, model: &mut Model, what: &str) -> u64 {
-    let now = rig.clock_secs();
-    let mut served = 0;
-    for n in 0..KEYS {
-        let Some(object) = rig.run(rig.cache.get(&rig.cx, &key(n))) else {
-            model.live.remove(&n);
-            continue;
-        };
-        let got = Entry {
-            value: object.to_vec(),
-            meta: given_meta(&object),
-        };
-        let is_live = |entry: &&Entry| entry.meta.expiry == 0 || entry.meta.expiry > now;
-        let newest = model.live.get(&n).filter(is_live);
-        let before = model.before.get(&n).and_then(Option::as_ref).filter(is_live);
-        assert!(
-            Some(&got) == newest || Some(&got) == before,
-            "{what}: key {n} came back as {:?}",
-            String::from_utf8_lossy(&got.value[..got.value.len().min(40)]),
-        );
-        model.live.insert(n, got);
-        served += 1;
-    }
+    let served = common::reconcile(rig, model, KEYS, what, |model, n| drop(model.live.remove(&n)));
     model.before.clear();
     served
 }

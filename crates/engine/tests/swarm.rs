@@ -5,10 +5,7 @@
 
 mod common;
 
-use common::{
-    Entry, Model, Random, Rig, Weights, cascade, cascade_layouts, check_get, given_meta, key, ripq, sipq,
-    step,
-};
+use common::{Model, Random, Rig, Weights, cascade, cascade_layouts, check_get, ripq, sipq, step};
 use pumice::{CacheOptions, FlashWrite, HashLimit, LayoutOptions};
 use pumice_device::{CrashPoint, FaultCounts, FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_world::ManualClock;
@@ -73,31 +70,13 @@ fn options(random: &mut Random) -> CacheOptions {
     options
 }
 
-/// The newest value is legal, or what the step replaced that a crash hit.
-fn look(rig: &Rig<FaultyDevice>, model: &mut Model, options: &CacheOptions) {
-    let now = rig.clock_secs();
-    for n in 0..KEYS {
-        let Some(object) = rig.run(rig.cache.get(&rig.cx, &key(n))) else {
-            // Not at a failing device: there it may be found again.
-            if options.hash_limit == HashLimit::default() {
-                model.lost(n, options.index);
-            }
-            continue;
-        };
-        let got = Entry {
-            value: object.to_vec(),
-            meta: given_meta(&object),
-        };
-        let is_live = |entry: &&Entry| entry.meta.expiry == 0 || entry.meta.expiry > now;
-        let newest = model.live.get(&n).filter(is_live);
-        let before = model.before.get(&n).and_then(Option::as_ref).filter(is_live);
-        assert!(
-            Some(&got) == newest || Some(&got) == before,
-            "key {n} came back as {:?}",
-            String::from_utf8_lossy(&got.value[..got.value.len().min(40)]),
-        );
-        model.live.insert(n, got);
-    }
+fn look(rig: &Rig<FaultyDevice>, model: &mut Model, options: &CacheOptions, what: &str) {
+    common::reconcile(rig, model, KEYS, what, |model, n| {
+        // Of keys that share a mapping one hides the other, and does not for ever.
+        if options.hash_limit == HashLimit::default() {
+            model.lost(n, options.index);
+        }
+    });
     model.before.clear();
 }
 
@@ -132,7 +111,7 @@ fn survive(seed: u64) -> (u64, FaultCounts) {
         };
         medium.set_plan(calm);
         let rig = rig.unwrap_or_else(|| Rig::open(device(), Arc::clone(&clock), options));
-        look(&rig, &mut model, &options);
+        look(&rig, &mut model, &options, &format!("seed {seed}, life {life}"));
         rig.check();
         medium.set_plan(plan.clone());
         let weights = Weights::random(&mut random);
