@@ -4,8 +4,7 @@
 mod common;
 
 use common::{
-    Entry, Model, Random, Rig, Weights, cascade, cascade_layouts, check_get, key, ripq, sipq,
-    step,
+    Entry, Model, Random, Rig, Weights, cascade, cascade_layouts, check_get, key, ripq, sipq, step,
 };
 use pumice::{CacheOptions, FlashWrite, HashLimit, Layout, Tier};
 use pumice_device::{CrashPoint, FaultPlan, FaultyDevice, FaultyMedium};

@@ -73,7 +73,15 @@ fn crash_again_and_again(seed: u64, options: CacheOptions) -> (u64, u64) {
             ..Weights::random(&mut random)
         };
         for n in 0..400 {
-            step(&rig, &mut model, &mut random, &weights, life * 1_000 + n, KEYS, false);
+            step(
+                &rig,
+                &mut model,
+                &mut random,
+                &weights,
+                life * 1_000 + n,
+                KEYS,
+                false,
+            );
             if medium.is_crashed() {
                 break;
             }
@@ -112,7 +120,10 @@ fn under(layouts: &[LayoutOptions], index: IndexOptions) {
             crashes += crashed;
             served += found;
         }
-        println!("{:?}: {crashes} crashes of starts, {served} objects after them", layout.layout);
+        println!(
+            "{:?}: {crashes} crashes of starts, {served} objects after them",
+            layout.layout
+        );
         assert!(
             crashes > 100 && served > 300,
             "{:?}: {crashes} crashes, {served} served: the test proves nothing",

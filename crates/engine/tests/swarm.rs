@@ -116,7 +116,15 @@ fn survive(seed: u64) -> (u64, FaultCounts) {
         medium.set_plan(plan.clone());
         let weights = Weights::random(&mut random);
         for n in 0..STEPS {
-            step(&rig, &mut model, &mut random, &weights, life * 1_000 + n, KEYS, false);
+            step(
+                &rig,
+                &mut model,
+                &mut random,
+                &weights,
+                life * 1_000 + n,
+                KEYS,
+                false,
+            );
             if medium.is_crashed() {
                 break;
             }
@@ -166,12 +174,18 @@ fn survive_all(seeds: impl Iterator<Item = u64>) {
         all.dead_operations,
         all.torn_writes,
     ];
-    assert!(hits > 1_000 && least.iter().all(|count| *count > 5), "{hits} hits, {all:?}");
+    assert!(
+        hits > 1_000 && least.iter().all(|count| *count > 5),
+        "{hits} hits, {all:?}"
+    );
 }
 
 #[test]
 fn any_faults_together_bring_nothing_wrong() {
-    match std::env::var("PUMICE_SEED").ok().and_then(|seed| seed.parse().ok()) {
+    match std::env::var("PUMICE_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+    {
         Some(seed) => println!("{:?}", survive(seed)),
         None => survive_all(0..80),
     }

@@ -156,7 +156,12 @@ fn value<'a>(bytes: &'a [u8], words: &'a [u8], from: usize) -> Parsed<'a> {
     if key.is_empty() {
         return Parsed::Broken;
     }
-    data(bytes, length, from, |data| Reply::Value { key, flags, data, cas })
+    data(bytes, length, from, |data| Reply::Value {
+        key,
+        flags,
+        data,
+        cas,
+    })
 }
 
 /// A value of `length`, in digits, that begins at `from`.

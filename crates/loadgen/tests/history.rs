@@ -82,7 +82,11 @@ fn start(broken: Rule) -> (Arc<Server>, SocketAddr) {
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let server = Arc::clone(&shared);
-            server.connections.lock().unwrap().push(stream.try_clone().unwrap());
+            server
+                .connections
+                .lock()
+                .unwrap()
+                .push(stream.try_clone().unwrap());
             // A client that goes away ends its connection.
             thread::spawn(move || server.serve(stream));
         }
@@ -200,8 +204,17 @@ impl Store {
         };
         let text = |word: &[u8]| String::from_utf8(word.to_vec()).unwrap();
         let value = |reply: &mut Vec<u8>, key: &[u8], item: &Item, unique: bool| {
-            let unique = if unique { format!(" {}", item.unique) } else { String::new() };
-            let head = format!("VALUE {} {} {}{unique}\r\n", text(key), item.flags, item.value.len());
+            let unique = if unique {
+                format!(" {}", item.unique)
+            } else {
+                String::new()
+            };
+            let head = format!(
+                "VALUE {} {} {}{unique}\r\n",
+                text(key),
+                item.flags,
+                item.value.len()
+            );
             reply.extend_from_slice(head.as_bytes());
             reply.extend_from_slice(&item.value);
             reply.extend_from_slice(b"\r\n");
@@ -365,11 +378,29 @@ fn a_server_that_is_right_is_explained_through_restarts() {
     assert!(report.servers > 5 && report.connections_lost > 20, "{report:?}");
     assert!(report.hits > 1_000 && report.unanswered > 0, "{report:?}");
     let commands = [
-        "get", "gets", "gat", "mg", "set", "add", "replace", "ms", "cas", "append/prepend", "incr", "touch",
-        "touch -1", "delete", "md", "md I", "flush_all",
+        "get",
+        "gets",
+        "gat",
+        "mg",
+        "set",
+        "add",
+        "replace",
+        "ms",
+        "cas",
+        "append/prepend",
+        "incr",
+        "touch",
+        "touch -1",
+        "delete",
+        "md",
+        "md I",
+        "flush_all",
     ];
     for name in commands {
-        assert!(report.commands.get(name).is_some_and(|count| *count > 0), "{name}: {report:?}");
+        assert!(
+            report.commands.get(name).is_some_and(|count| *count > 0),
+            "{name}: {report:?}"
+        );
     }
 }
 
@@ -400,7 +431,12 @@ fn a_server_that_breaks_a_rule_is_found_out() {
 fn what_cannot_be_is_refused() {
     let mut options = HistoryOptions::new(Target::Tcp("127.0.0.1:1".into()));
     options.keys = 0;
-    assert!(history(&options).unwrap_err().to_string().contains("--keys 0: expected 1 to"));
+    assert!(
+        history(&options)
+            .unwrap_err()
+            .to_string()
+            .contains("--keys 0: expected 1 to")
+    );
     options.keys = 10;
     options.duration = Duration::from_millis(20);
     assert!(!history(&options).unwrap().is_good(), "nobody is there");

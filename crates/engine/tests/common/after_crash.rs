@@ -27,9 +27,8 @@ pub fn reconcile<D: Device + Clone>(
         let is_live = |entry: &&Entry| entry.meta.expiry == 0 || entry.meta.expiry > now;
         let newest = model.live.get(&n).filter(is_live);
         let older = model.before.get(&n).and_then(Option::as_ref).filter(is_live);
-        let head = |entry: &Entry| {
-            String::from_utf8_lossy(&entry.value[..entry.value.len().min(40)]).into_owned()
-        };
+        let head =
+            |entry: &Entry| String::from_utf8_lossy(&entry.value[..entry.value.len().min(40)]).into_owned();
         assert!(
             Some(&got) == newest || Some(&got) == older,
             "{what}: key {n} came back as {:?}; newest {:?}, before {:?}",

@@ -157,7 +157,9 @@ impl<'a> Client<'a> {
         while !is_over {
             self.next_reply(socket, |_, reply| match reply {
                 Reply::Stat(b"pid", value) => {
-                    server = std::str::from_utf8(value).ok().and_then(|value| value.parse().ok());
+                    server = std::str::from_utf8(value)
+                        .ok()
+                        .and_then(|value| value.parse().ok());
                 }
                 Reply::End => is_over = true,
                 _ => {}
@@ -210,9 +212,9 @@ impl<'a> Client<'a> {
             handles.extend(handle.map(|handle| (key as u32, handle)));
         }
         let mut is_done = false;
-        let result = socket.write_all(b"flush_all\r\n").and_then(|()| {
-            self.next_reply(socket, |_, reply| is_done = reply == Reply::Ok)
-        });
+        let result = socket
+            .write_all(b"flush_all\r\n")
+            .and_then(|()| self.next_reply(socket, |_, reply| is_done = reply == Reply::Ok));
         let outcome = if is_done {
             Outcome::certain("flush_all", Guard::None, Effect::Clear)
         } else {
@@ -289,7 +291,14 @@ impl<'a> Client<'a> {
             let at = self.random.below(self.uniques.len() as u64) as usize;
             let (key, from, unique) = self.uniques.swap_remove(at);
             let version = self.version(key);
-            return self.send(key, Ask::Swap { from, unique, version });
+            return self.send(
+                key,
+                Ask::Swap {
+                    from,
+                    unique,
+                    version,
+                },
+            );
         }
         let key = self.draw();
         let ask = match (Population::class(key), self.random.below(20)) {
@@ -372,7 +381,8 @@ impl<'a> Client<'a> {
         if let Err(Violation(what)) = ended {
             let shown = self.shared.all.text.show(key.into());
             let class = Population::class(key);
-            self.shared.wrong(format!("{shown} (key {key}, {class:?}): {what}"));
+            self.shared
+                .wrong(format!("{shown} (key {key}, {class:?}): {what}"));
         }
     }
 
@@ -454,8 +464,10 @@ impl<'a> Client<'a> {
             Err(Wrong::Reply) => return Err(self.misfit(&sent, reply)),
             Err(Wrong::Value(what)) => {
                 let (key, name) = (self.shared.all.text.show(sent.key.into()), sent.ask.name());
-                self.shared
-                    .wrong(format!("{key} (key {}): the value that {name} returned {what}", sent.key));
+                self.shared.wrong(format!(
+                    "{key} (key {}): the value that {name} returned {what}",
+                    sent.key
+                ));
                 return Ok(Outcome::nothing(name));
             }
         };
@@ -486,8 +498,10 @@ impl<'a> Client<'a> {
                 Parsed::Partial(_) => None,
                 Parsed::Broken => {
                     let said = input[self.read..].iter().take(80).copied().collect::<Vec<_>>();
-                    self.shared
-                        .wrong(format!("a reply that nobody understands: {}", said.escape_ascii()));
+                    self.shared.wrong(format!(
+                        "a reply that nobody understands: {}",
+                        said.escape_ascii()
+                    ));
                     return Err(io::ErrorKind::InvalidData.into());
                 }
             };

@@ -99,13 +99,20 @@ impl HistoryOptions {
 
     fn check(&self) -> Result<(), LoadError> {
         let ranges = [
-            ("--connections", self.connections as u64, 1, CONNECTIONS_MAX as u64),
+            (
+                "--connections",
+                self.connections as u64,
+                1,
+                CONNECTIONS_MAX as u64,
+            ),
             ("--keys", self.keys.into(), 1, KEYS_MAX.into()),
             ("--value-size-max", self.value_bytes_max.into(), 24, 1 << 20),
         ];
         for (flag, value, least, most) in ranges {
             if !(least..=most).contains(&value) {
-                return Err(LoadError::Settings(format!("{flag} {value}: expected {least} to {most}")));
+                return Err(LoadError::Settings(format!(
+                    "{flag} {value}: expected {least} to {most}"
+                )));
             }
         }
         Ok(())
@@ -264,7 +271,11 @@ pub fn history(options: &HistoryOptions) -> Result<HistoryReport, LoadError> {
     });
     report.seconds = shared.clock.elapsed().as_secs_f64();
     report.servers = shared.servers.lock().len();
-    let widest = shared.all.registers.iter().map(|register| register.lock().widest());
+    let widest = shared
+        .all
+        .registers
+        .iter()
+        .map(|register| register.lock().widest());
     report.explanations_max = widest.max().unwrap_or(0);
     (report.wrong_answers, report.examples) = shared.wrong.into_inner();
     Ok(report)

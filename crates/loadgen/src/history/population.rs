@@ -166,7 +166,9 @@ impl Population {
         if flags == u64::from(expected) {
             Ok(content)
         } else {
-            Err(format!("has flags {flags}, and not {expected} as it was set with"))
+            Err(format!(
+                "has flags {flags}, and not {expected} as it was set with"
+            ))
         }
     }
 
@@ -180,14 +182,20 @@ impl Population {
                 value.len(),
                 value[..value.len().min(40)].escape_ascii()
             )),
-            Err(BadValue::Filler(at)) => Err(format!("of {} bytes is DAMAGED from byte {at} on", value.len())),
+            Err(BadValue::Filler(at)) => {
+                Err(format!("of {} bytes is DAMAGED from byte {at} on", value.len()))
+            }
         }
     }
 }
 
 /// A counter's number, with the spaces that may stand behind it.
 fn number(value: &[u8]) -> Option<u64> {
-    std::str::from_utf8(value).ok()?.trim_end_matches(' ').parse().ok()
+    std::str::from_utf8(value)
+        .ok()?
+        .trim_end_matches(' ')
+        .parse()
+        .ok()
 }
 
 #[cfg(test)]
@@ -213,7 +221,13 @@ mod tests {
             drawn[all.draw(&mut random, now) as usize] = true;
         }
         assert!(drawn.iter().all(|drawn| *drawn));
-        for class in [Class::Plain, Class::Large, Class::Appended, Class::Prepended, Class::Counter] {
+        for class in [
+            Class::Plain,
+            Class::Large,
+            Class::Appended,
+            Class::Prepended,
+            Class::Counter,
+        ] {
             assert!((0..2000).any(|key| Population::class(key) == class), "{class:?}");
         }
     }
@@ -223,11 +237,27 @@ mod tests {
         let all = population();
         let flags = |version| u64::from(Population::flags(8, version));
         assert_eq!(all.read(8, flags(3), &value(&all, 8, 3, 100)), Ok(3));
-        assert!(all.read(8, flags(4), &value(&all, 8, 3, 100)).unwrap_err().contains("flags"));
-        assert!(all.read(9, flags(3), &value(&all, 8, 3, 100)).unwrap_err().contains("FOREIGN"));
-        assert!(all.read(8, flags(3), &value(&all, 8, 3, 100)[..99]).unwrap_err().contains("DAMAGED"));
+        assert!(
+            all.read(8, flags(4), &value(&all, 8, 3, 100))
+                .unwrap_err()
+                .contains("flags")
+        );
+        assert!(
+            all.read(9, flags(3), &value(&all, 8, 3, 100))
+                .unwrap_err()
+                .contains("FOREIGN")
+        );
+        assert!(
+            all.read(8, flags(3), &value(&all, 8, 3, 100)[..99])
+                .unwrap_err()
+                .contains("DAMAGED")
+        );
         let earlier = Population::new(2000, KeyText::new("h", None).unwrap(), 4, 500, 1);
-        assert!(all.read(8, flags(3), &value(&earlier, 8, 3, 100)).unwrap_err().contains("another run"));
+        assert!(
+            all.read(8, flags(3), &value(&earlier, 8, 3, 100))
+                .unwrap_err()
+                .contains("another run")
+        );
         assert_eq!(all.read(1, COUNTER_FLAGS.into(), b"123 "), Ok(123));
         assert!(all.read(1, COUNTER_FLAGS.into(), b"12x").is_err());
     }

@@ -124,19 +124,9 @@ impl Register {
         self.version
     }
 
-    /// The last version that was given.
-    pub fn version(&self) -> u32 {
-        self.version
-    }
-
     /// Most configurations at once so far.
     pub fn widest(&self) -> u32 {
         self.widest
-    }
-
-    /// Changes that are under way.
-    pub fn changes(&self) -> u8 {
-        self.changes
     }
 
     /// An answer came, or it is known that none will come and that the operation will not take effect any more.
@@ -301,11 +291,18 @@ impl Register {
                 let _ = write!(text, " with marks {}", state.marks);
             }
         }
-        let _ = write!(text, "; of the last versions {} was given last. Ended before it:", self.version);
+        let _ = write!(
+            text,
+            "; of the last versions {} was given last. Ended before it:",
+            self.version
+        );
         for operation in self.recent.iter().rev().skip(1) {
             let _ = write!(text, "\n    {}", told(operation));
         }
-        let others = self.active.iter().filter(|active| active.operation.began < wrong.ended);
+        let others = self
+            .active
+            .iter()
+            .filter(|active| active.operation.began < wrong.ended);
         for active in others.filter(|active| active.operation.ended > wrong.ended) {
             let _ = write!(text, "\n    under way: {}", told(&active.operation));
         }
@@ -360,7 +357,11 @@ fn told(operation: &Operation) -> String {
         effect,
         is_certain,
     } = operation.outcome;
-    let mut text = format!("{} to {}: {name}", seconds(operation.began), seconds(operation.ended));
+    let mut text = format!(
+        "{} to {}: {name}",
+        seconds(operation.began),
+        seconds(operation.ended)
+    );
     let _ = match guard {
         Guard::None => Ok(()),
         Guard::Exists => write!(text, " found something"),

@@ -196,7 +196,11 @@ impl Ask {
             }
             (Ask::Store(verb, version, ttl), Reply::Stored) => {
                 let put = Effect::Put(Population::content(key, version), ttl);
-                if verb == Verb::Replace { found(put) } else { always(put) }
+                if verb == Verb::Replace {
+                    found(put)
+                } else {
+                    always(put)
+                }
             }
             (Ask::Store(Verb::Add, ..), Reply::NotStored) => found(Effect::None),
             (Ask::Store(Verb::Replace, ..) | Ask::Join(_), Reply::NotStored) => nothing,
@@ -268,7 +272,11 @@ impl Ask {
             Ask::GetAndTouch(ttl) | Ask::Touch(ttl) => (Guard::Exists, Effect::Touch(ttl)),
             Ask::MetaGet => (Guard::Exists, Effect::Win),
             Ask::Store(verb, version, ttl) => {
-                let guard = if verb == Verb::Replace { Guard::Exists } else { Guard::None };
+                let guard = if verb == Verb::Replace {
+                    Guard::Exists
+                } else {
+                    Guard::None
+                };
                 (guard, Effect::Put(Population::content(key, version), ttl))
             }
             Ask::Swap { from, version, .. } => {

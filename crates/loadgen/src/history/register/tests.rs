@@ -71,7 +71,14 @@ fn wrong(operations: &[(u32, u32, Outcome)], named: &str) {
 
 #[test]
 fn one_after_the_other() {
-    right(&[(0, 1, SET(1)), (2, 3, get(1)), (4, 5, SET(2)), (6, 7, get(2)), (8, 9, miss()), (10, 11, get(2))]);
+    right(&[
+        (0, 1, SET(1)),
+        (2, 3, get(1)),
+        (4, 5, SET(2)),
+        (6, 7, get(2)),
+        (8, 9, miss()),
+        (10, 11, get(2)),
+    ]);
     wrong(&[(0, 1, SET(1)), (2, 3, SET(2)), (4, 5, get(1))], "found 0x1");
     wrong(&[(0, 1, SET(1)), (2, 3, CLEAR), (4, 5, get(1))], "held nothing");
     wrong(&[(0, 1, get(9))], "found 0x9");
@@ -79,33 +86,103 @@ fn one_after_the_other() {
 
 #[test]
 fn what_overlaps_takes_effect_in_either_order() {
-    right(&[(0, 1, SET(1)), (2, 9, SET(2)), (3, 4, get(1)), (5, 6, get(2)), (7, 8, get(2))]);
+    right(&[
+        (0, 1, SET(1)),
+        (2, 9, SET(2)),
+        (3, 4, get(1)),
+        (5, 6, get(2)),
+        (7, 8, get(2)),
+    ]);
     right(&[(0, 5, SET(1)), (0, 5, SET(2)), (6, 7, get(1))]);
     right(&[(0, 5, SET(1)), (0, 5, SET(2)), (6, 7, get(2))]);
     // A read may be from before a set that was answered while it was under way.
     right(&[(0, 1, SET(1)), (2, 9, get(1)), (3, 4, SET(2)), (5, 6, get(2))]);
     right(&[(0, 9, get(1)), (1, 2, SET(1)), (3, 4, CLEAR)]);
     // Everything takes effect once: what was seen replaced does not come back.
-    wrong(&[(0, 9, SET(1)), (0, 9, SET(2)), (1, 2, get(1)), (3, 4, get(2)), (5, 6, get(1))], "found 0x1");
+    wrong(
+        &[
+            (0, 9, SET(1)),
+            (0, 9, SET(2)),
+            (1, 2, get(1)),
+            (3, 4, get(2)),
+            (5, 6, get(1)),
+        ],
+        "found 0x1",
+    );
     // Two readers do not see two orders.
-    wrong(&[(0, 9, SET(1)), (0, 9, SET(2)), (1, 2, get(1)), (3, 4, get(2)), (10, 11, get(1))], "found 0x1");
+    wrong(
+        &[
+            (0, 9, SET(1)),
+            (0, 9, SET(2)),
+            (1, 2, get(1)),
+            (3, 4, get(2)),
+            (10, 11, get(1)),
+        ],
+        "found 0x1",
+    );
 }
 
 #[test]
 fn reads_of_a_key_never_go_back() {
-    wrong(&[(0, 1, SET(1)), (2, 9, SET(2)), (3, 4, get(2)), (5, 6, get(1))], "found 0x1");
+    wrong(
+        &[(0, 1, SET(1)), (2, 9, SET(2)), (3, 4, get(2)), (5, 6, get(1))],
+        "found 0x1",
+    );
 }
 
 #[test]
 fn a_change_without_an_answer_happens_until_its_server_is_gone_or_never() {
-    right(&[(0, 1, SET(1)), (2, 9, maybe(2)), (10, 11, get(1)), (12, 13, get(1))]);
-    right(&[(0, 1, SET(1)), (2, 9, maybe(2)), (10, 11, get(2)), (12, 13, get(2))]);
+    right(&[
+        (0, 1, SET(1)),
+        (2, 9, maybe(2)),
+        (10, 11, get(1)),
+        (12, 13, get(1)),
+    ]);
+    right(&[
+        (0, 1, SET(1)),
+        (2, 9, maybe(2)),
+        (10, 11, get(2)),
+        (12, 13, get(2)),
+    ]);
     right(&[(0, 1, SET(1)), (2, 9, maybe(2)), (3, 4, SET(3)), (10, 11, get(2))]);
-    wrong(&[(0, 1, SET(1)), (2, 9, maybe(2)), (10, 11, get(1)), (12, 13, get(2))], "found 0x2");
-    wrong(&[(0, 1, SET(1)), (2, 9, maybe(2)), (10, 11, get(2)), (12, 13, get(1))], "found 0x1");
-    wrong(&[(0, 1, SET(1)), (2, 9, maybe(2)), (10, 11, SET(3)), (12, 13, get(2))], "found 0x2");
+    wrong(
+        &[
+            (0, 1, SET(1)),
+            (2, 9, maybe(2)),
+            (10, 11, get(1)),
+            (12, 13, get(2)),
+        ],
+        "found 0x2",
+    );
+    wrong(
+        &[
+            (0, 1, SET(1)),
+            (2, 9, maybe(2)),
+            (10, 11, get(2)),
+            (12, 13, get(1)),
+        ],
+        "found 0x1",
+    );
+    wrong(
+        &[
+            (0, 1, SET(1)),
+            (2, 9, maybe(2)),
+            (10, 11, SET(3)),
+            (12, 13, get(2)),
+        ],
+        "found 0x2",
+    );
     // It was done before the server went, so the next one cannot show what was before it and then it.
-    wrong(&[(0, 9, maybe(1)), (1, 2, CLEAR), (3, 4, get(1)), (5, 6, CLEAR), (10, 11, get(1))], "held nothing");
+    wrong(
+        &[
+            (0, 9, maybe(1)),
+            (1, 2, CLEAR),
+            (3, 4, get(1)),
+            (5, 6, CLEAR),
+            (10, 11, get(1)),
+        ],
+        "held nothing",
+    );
     // An optional change of something that is not there is none.
     let touch = Outcome::possible("touch", Guard::Exists, Effect::Touch(None));
     right(&[(0, 9, touch), (10, 11, SET(1)), (12, 13, get(1))]);
@@ -114,17 +191,47 @@ fn a_change_without_an_answer_happens_until_its_server_is_gone_or_never() {
 #[test]
 fn a_cas_that_was_stored_replaced_what_it_named() {
     right(&[(0, 1, SET(1)), (2, 3, cas(1, 2)), (4, 5, get(2))]);
-    wrong(&[(0, 1, SET(1)), (2, 3, SET(2)), (4, 5, cas(1, 3))], "cas found 0x1");
-    wrong(&[(0, 1, SET(1)), (2, 9, cas(1, 2)), (2, 9, cas(1, 3)), (10, 11, get(2))], "cas found 0x1");
-    right(&[(0, 1, SET(1)), (2, 9, cas(1, 2)), (2, 9, cas(2, 3)), (10, 11, get(3))]);
+    wrong(
+        &[(0, 1, SET(1)), (2, 3, SET(2)), (4, 5, cas(1, 3))],
+        "cas found 0x1",
+    );
+    wrong(
+        &[
+            (0, 1, SET(1)),
+            (2, 9, cas(1, 2)),
+            (2, 9, cas(1, 3)),
+            (10, 11, get(2)),
+        ],
+        "cas found 0x1",
+    );
+    right(&[
+        (0, 1, SET(1)),
+        (2, 9, cas(1, 2)),
+        (2, 9, cas(2, 3)),
+        (10, 11, get(3)),
+    ]);
 }
 
 #[test]
 fn what_needs_an_object_found_one() {
     let found = |effect| Outcome::certain("replace", Guard::Exists, effect);
-    right(&[(0, 1, SET(1)), (2, 3, found(Effect::Put(2, None))), (4, 5, get(2))]);
-    wrong(&[(0, 1, SET(1)), (2, 3, CLEAR), (4, 5, found(Effect::Put(2, None)))], "found something");
-    wrong(&[(0, 1, SET(1)), (2, 9, found(Effect::Clear)), (2, 9, found(Effect::Clear))], "found something");
+    right(&[
+        (0, 1, SET(1)),
+        (2, 3, found(Effect::Put(2, None))),
+        (4, 5, get(2)),
+    ]);
+    wrong(
+        &[(0, 1, SET(1)), (2, 3, CLEAR), (4, 5, found(Effect::Put(2, None)))],
+        "found something",
+    );
+    wrong(
+        &[
+            (0, 1, SET(1)),
+            (2, 9, found(Effect::Clear)),
+            (2, 9, found(Effect::Clear)),
+        ],
+        "found something",
+    );
     // NOT_STORED of an add, too.
     wrong(&[(0, 1, CLEAR), (2, 3, found(Effect::None))], "found something");
 }
@@ -133,23 +240,62 @@ fn what_needs_an_object_found_one() {
 fn pieces_are_joined_once_and_in_their_order() {
     let join = |piece| Outcome::certain("append", Guard::Exists, Effect::Join(piece));
     let both = joined(joined(1, 7), 8);
-    right(&[(0, 1, SET(1)), (2, 3, join(7)), (4, 5, join(8)), (6, 7, get(both))]);
-    wrong(&[(0, 1, SET(1)), (2, 3, join(8)), (4, 5, join(7)), (6, 7, get(both))], "get found");
-    wrong(&[(0, 1, SET(1)), (2, 3, join(7)), (4, 5, get(joined(joined(1, 7), 7)))], "get found");
+    right(&[
+        (0, 1, SET(1)),
+        (2, 3, join(7)),
+        (4, 5, join(8)),
+        (6, 7, get(both)),
+    ]);
+    wrong(
+        &[
+            (0, 1, SET(1)),
+            (2, 3, join(8)),
+            (4, 5, join(7)),
+            (6, 7, get(both)),
+        ],
+        "get found",
+    );
+    wrong(
+        &[
+            (0, 1, SET(1)),
+            (2, 3, join(7)),
+            (4, 5, get(joined(joined(1, 7), 7))),
+        ],
+        "get found",
+    );
     wrong(&[(0, 1, SET(1)), (2, 3, join(7)), (4, 5, get(1))], "found 0x1");
     // Without an answer it may be there or not, but not come later.
     let maybe = Outcome::possible("append", Guard::Exists, Effect::Join(7));
     right(&[(0, 1, SET(1)), (2, 3, maybe), (4, 5, get(joined(1, 7)))]);
-    wrong(&[(0, 1, SET(1)), (2, 3, maybe), (4, 5, get(1)), (6, 7, get(joined(1, 7)))], "get found");
+    wrong(
+        &[
+            (0, 1, SET(1)),
+            (2, 3, maybe),
+            (4, 5, get(1)),
+            (6, 7, get(joined(1, 7))),
+        ],
+        "get found",
+    );
 }
 
 #[test]
 fn numbers_grow_by_what_was_added() {
     let incr = |to: u64, delta| Outcome::certain("incr", Guard::Is(to - delta), Effect::Add(delta));
-    right(&[(0, 1, SET(10)), (2, 9, incr(13, 1)), (2, 9, incr(12, 2)), (10, 11, get(13))]);
+    right(&[
+        (0, 1, SET(10)),
+        (2, 9, incr(13, 1)),
+        (2, 9, incr(12, 2)),
+        (10, 11, get(13)),
+    ]);
     // A lost update, a doubled one.
-    wrong(&[(0, 1, SET(10)), (2, 9, incr(11, 1)), (2, 9, incr(11, 1))], "incr found");
-    wrong(&[(0, 1, SET(10)), (2, 3, incr(11, 1)), (4, 5, get(12))], "found 0xc");
+    wrong(
+        &[(0, 1, SET(10)), (2, 9, incr(11, 1)), (2, 9, incr(11, 1))],
+        "incr found",
+    );
+    wrong(
+        &[(0, 1, SET(10)), (2, 3, incr(11, 1)), (4, 5, get(12))],
+        "found 0xc",
+    );
 }
 
 #[test]
@@ -159,11 +305,22 @@ fn what_expired_is_not_served_a_second_later() {
     let touch = |ttl| Outcome::certain("touch", Guard::Exists, Effect::Touch(ttl));
     right(&[(0, 1, put(1, Some(5))), (2, 3, touch(Some(10))), (14, 15, get(1))]);
     right(&[(0, 1, put(1, Some(5))), (2, 3, touch(None)), (30, 31, get(1))]);
-    wrong(&[(0, 1, SET(1)), (2, 3, touch(Some(1))), (6, 7, get(1))], "until 5.000 s");
-    wrong(&[(0, 1, put(1, Some(2))), (9, 10, touch(None))], "found something");
+    wrong(
+        &[(0, 1, SET(1)), (2, 3, touch(Some(1))), (6, 7, get(1))],
+        "until 5.000 s",
+    );
+    wrong(
+        &[(0, 1, put(1, Some(2))), (9, 10, touch(None))],
+        "found something",
+    );
     // A touch without an answer may have made it live longer.
     let maybe = Outcome::possible("touch", Guard::Exists, Effect::Touch(None));
-    right(&[(0, 1, put(1, Some(2))), (2, 3, maybe), (9, 10, get(1)), (11, 12, get(1))]);
+    right(&[
+        (0, 1, put(1, Some(2))),
+        (2, 3, maybe),
+        (9, 10, get(1)),
+        (11, 12, get(1)),
+    ]);
 }
 
 #[test]
@@ -171,13 +328,39 @@ fn one_client_wins_what_is_stale() {
     let invalidate = Outcome::certain("md I", Guard::Exists, Effect::Invalidate(None));
     let win = Outcome::certain("mg", Guard::Marked(1, STALE), Effect::Win);
     let seen = |marks| Outcome::certain("mg", Guard::Marked(1, marks), Effect::None);
-    right(&[(0, 1, SET(1)), (2, 3, seen(0)), (4, 5, invalidate), (6, 7, win), (8, 9, seen(STALE | WON))]);
+    right(&[
+        (0, 1, SET(1)),
+        (2, 3, seen(0)),
+        (4, 5, invalidate),
+        (6, 7, win),
+        (8, 9, seen(STALE | WON)),
+    ]);
     wrong(&[(0, 1, SET(1)), (2, 3, win)], "with marks 1");
-    wrong(&[(0, 1, SET(1)), (2, 3, invalidate), (4, 9, win), (4, 9, win)], "with marks 1");
-    wrong(&[(0, 1, SET(1)), (2, 3, invalidate), (4, 5, seen(0))], "with marks 0");
-    right(&[(0, 1, SET(1)), (2, 3, invalidate), (4, 9, win), (5, 8, seen(STALE)), (5, 8, get(1))]);
+    wrong(
+        &[(0, 1, SET(1)), (2, 3, invalidate), (4, 9, win), (4, 9, win)],
+        "with marks 1",
+    );
+    wrong(
+        &[(0, 1, SET(1)), (2, 3, invalidate), (4, 5, seen(0))],
+        "with marks 0",
+    );
+    right(&[
+        (0, 1, SET(1)),
+        (2, 3, invalidate),
+        (4, 9, win),
+        (5, 8, seen(STALE)),
+        (5, 8, get(1)),
+    ]);
     // A new value is not stale.
-    wrong(&[(0, 1, SET(2)), (2, 3, invalidate), (4, 5, SET(1)), (6, 7, seen(STALE))], "with marks 1");
+    wrong(
+        &[
+            (0, 1, SET(2)),
+            (2, 3, invalidate),
+            (4, 5, SET(1)),
+            (6, 7, seen(STALE)),
+        ],
+        "with marks 1",
+    );
 }
 
 #[test]
@@ -188,12 +371,18 @@ fn too_many_at_once_are_refused_and_the_search_is_bounded() {
     let reads: Vec<Handle> = std::iter::from_fn(|| register.begin(0, false)).collect();
     assert_eq!(reads.len() + changes.len(), PENDING_MAX);
     for (at, read) in reads.into_iter().enumerate() {
-        register.end(read, 1, get(1 + at as u64 % 6)).unwrap_or_else(|_| panic!("{at}"));
+        register
+            .end(read, 1, get(1 + at as u64 % 6))
+            .unwrap_or_else(|_| panic!("{at}"));
         if at == 5 {
             break;
         }
     }
-    assert_eq!(register.recent.len(), 0, "nothing is judged before what it overlaps has ended");
+    assert_eq!(
+        register.recent.len(),
+        0,
+        "nothing is judged before what it overlaps has ended"
+    );
     for (at, change) in changes.into_iter().enumerate() {
         let _ = register.end(change, 2, maybe(1 + at as u64));
     }
@@ -307,7 +496,9 @@ fn a_cache_that_is_right_raises_no_alarm_and_one_that_is_not_does() {
     }
     // 0: shows what was there before the last change; 1: forgets a quarter of all changes.
     for rule in [0, 1] {
-        let found = (0..100).filter(|seed| run(*seed, 4000, Some(rule)).is_err()).count();
+        let found = (0..100)
+            .filter(|seed| run(*seed, 4000, Some(rule)).is_err())
+            .count();
         assert!(found > 95, "rule {rule}: {found} of 100");
     }
 }
