@@ -1,9 +1,12 @@
-//! One client: a connection, its batches of requests, and what the answers mean.
+//! One client: a connection, lost and made anew, and what is under way on it.
 
-use super::population::{Class, Population};
+mod answers;
+mod compose;
+
+use super::population::Population;
 use super::register::{Handle, Violation};
-use super::request::{Ask, Verb, Wrong};
-use super::state::{Effect, Guard, Outcome, Ttl};
+use super::request::Ask;
+use super::state::{Effect, Guard, Outcome};
 use super::{Counts, HistoryOptions, Shared};
 use crate::wire::{Parsed, Reply, parse};
 use pumice_trace::SplitMix64;
@@ -13,11 +16,6 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// Commands sent together at most, and the keys of one `get`.
-const BATCH_MAX: u64 = 12;
-const KEYS_OF_GET_MAX: u64 = 8;
-/// Uniques kept for a `cas` to come.
-const UNIQUES_MAX: usize = 32;
 const RECEIVE_BYTES: usize = 64 << 10;
 const RECONNECT_EVERY: Duration = Duration::from_millis(5);
 
@@ -227,148 +225,6 @@ impl<'a> Client<'a> {
         result
     }
 
-    /// Chooses the next batch, and writes it down.
-    fn compose(&mut self) {
-        self.out.clear();
-        for _ in 0..=self.random.below(BATCH_MAX) {
-            let keys = match self.random.below(10) {
-                0..4 => self.get(),
-                _ => self.change(),
-            };
-            // Large values alone, or both sides may wait for each other to read.
-            if keys.is_none() || self.out.len() > 30_000 {
-                break;
-            }
-        }
-    }
-
-    /// A get of some keys; `None` where nothing should follow it.
-    fn get(&mut self) -> Option<()> {
-        let unique = self.random.below(3) == 0;
-        let from = self.batch.len();
-        let mut result = Some(());
-        for _ in 0..=self.random.below(KEYS_OF_GET_MAX) {
-            let key = match self.sweep.next() {
-                Some(key) if self.random.below(4) != 0 => key,
-                _ => self.draw(),
-            };
-            let is_large = Population::class(key) == Class::Large;
-            if is_large && !self.batch.is_empty() {
-                continue;
-            }
-            let ask = Ask::Get {
-                unique,
-                is_last: false,
-            };
-            self.begin(key, ask);
-            if is_large {
-                result = None;
-                break;
-            }
-        }
-        if let Some(Sent { ask, .. }) = self.batch[from..].last_mut() {
-            *ask = Ask::Get {
-                unique,
-                is_last: true,
-            };
-        }
-        let mut out = std::mem::take(&mut self.out);
-        for at in from..self.batch.len() {
-            let Sent { key, ask, .. } = self.batch[at];
-            ask.append(&mut out, &self.shared.all, key, 0, at == from);
-        }
-        self.out = out;
-        result
-    }
-
-    fn draw(&mut self) -> u32 {
-        self.shared.all.draw(&mut self.random, self.shared.now())
-    }
-
-    /// A change of one key; `None` where nothing should follow it.
-    fn change(&mut self) -> Option<()> {
-        if !self.uniques.is_empty() && self.random.below(6) == 0 {
-            let at = self.random.below(self.uniques.len() as u64) as usize;
-            let (key, from, unique) = self.uniques.swap_remove(at);
-            let version = self.version(key);
-            return self.send(
-                key,
-                Ask::Swap {
-                    from,
-                    unique,
-                    version,
-                },
-            );
-        }
-        let key = self.draw();
-        let ask = match (Population::class(key), self.random.below(20)) {
-            (_, 0) => Ask::Delete { meta: false },
-            (Class::Counter, 1..14) => Ask::Increment(1 + self.random.below(5)),
-            (Class::Appended | Class::Prepended, 1..10) => Ask::Join(self.version(key)),
-            (_, 1) => Ask::Delete { meta: true },
-            (_, 2) => Ask::Touch(self.ttl()),
-            (_, 3) => Ask::GetAndTouch(self.ttl()),
-            (_, 4) if self.random.below(2) == 0 => Ask::Expire,
-            // A counter's marks would go with its next number.
-            (Class::Plain | Class::Large, 4 | 5) => Ask::MetaGet,
-            (Class::Plain | Class::Large, 6) => Ask::Invalidate(self.ttl()),
-            (_, number) => {
-                let verb = match number {
-                    7 => Verb::Add,
-                    8 => Verb::Replace,
-                    9 | 10 => Verb::MetaSet,
-                    _ => Verb::Set,
-                };
-                Ask::Store(verb, self.version(key), self.ttl())
-            }
-        };
-        self.send(key, ask)
-    }
-
-    fn version(&self, key: u32) -> u32 {
-        self.shared.all.registers[key as usize].lock().next_version()
-    }
-
-    /// Mostly for ever; some so short that they expire while the run goes on.
-    fn ttl(&mut self) -> Ttl {
-        match self.random.below(16) {
-            0 => Some(1 + self.random.below(4) as u32),
-            1 => Some(100_000),
-            _ => None,
-        }
-    }
-
-    fn send(&mut self, key: u32, ask: Ask) -> Option<()> {
-        let is_large = Population::class(key) == Class::Large;
-        if is_large && !self.batch.is_empty() {
-            return Some(());
-        }
-        if self.begin(key, ask) {
-            let length = self.shared.all.length(&mut self.random, key);
-            ask.append(&mut self.out, &self.shared.all, key, length, true);
-        }
-        (!is_large).then_some(())
-    }
-
-    /// Writes down that a request is about to be sent; whether it may be.
-    fn begin(&mut self, key: u32, ask: Ask) -> bool {
-        // Two requests of one batch are answered in their order; as one history knows no clients, it would be lost.
-        if self.batch.iter().any(|sent| sent.key == key) {
-            return false;
-        }
-        let register = &self.shared.all.registers[key as usize];
-        let handle = register.lock().begin(self.shared.now(), ask.is_change());
-        if let Some(handle) = handle {
-            self.batch.push(Sent {
-                key,
-                handle,
-                ask,
-                found: None,
-            });
-        }
-        handle.is_some()
-    }
-
     fn end(&mut self, sent: Sent, outcome: Outcome) {
         self.counts.count(sent.ask.name());
         self.end_at(sent.key, sent.handle, outcome);
@@ -402,84 +258,6 @@ impl<'a> Client<'a> {
         }
         self.batch.drain(..at.min(self.batch.len()));
         result
-    }
-
-    /// Takes one reply; `at` is the request whose turn it is.
-    fn answer(&mut self, at: &mut usize, reply: Reply<'_>) -> Result<(), String> {
-        let from = *at;
-        let last = (self.batch.iter().skip(from))
-            .position(|sent| !matches!(sent.ask, Ask::Get { is_last: false, .. }))
-            .map_or(from, |keys| from + keys);
-        let sent = self.batch[from];
-        let is_read = matches!(sent.ask, Ask::Get { .. } | Ask::GetAndTouch(_));
-        match reply {
-            Reply::Value { key: name, .. } if is_read => {
-                let asked = (from..=last).find(|at| {
-                    let sent = &self.batch[*at];
-                    sent.found.is_none() && self.shared.all.text.is(name, sent.key.into())
-                });
-                let at = asked.ok_or_else(|| self.misfit(&sent, reply))?;
-                let outcome = self.value(self.batch[at], reply)?;
-                self.batch[at].found = Some(outcome);
-            }
-            Reply::Meta { data: Some(_), .. } => {
-                let outcome = self.value(sent, reply)?;
-                self.end(sent, outcome);
-                *at += 1;
-            }
-            Reply::End | Reply::ServerError(_) if is_read => {
-                if let Reply::ServerError(line) = reply {
-                    self.counts.server_error(line);
-                }
-                for at in from..=last {
-                    let sent = self.batch[at];
-                    self.counts.misses += u64::from(sent.found.is_none());
-                    self.end(sent, sent.found.unwrap_or(Outcome::nothing(sent.ask.name())));
-                }
-                *at = last + 1;
-            }
-            _ => {
-                if let Reply::ServerError(line) = reply {
-                    self.counts.server_error(line);
-                }
-                let outcome = sent.ask.answered(sent.key, reply);
-                let outcome = outcome.ok_or_else(|| self.misfit(&sent, reply))?;
-                *at += 1;
-                self.end(sent, outcome);
-            }
-        }
-        Ok(())
-    }
-
-    fn misfit(&self, sent: &Sent, reply: Reply<'_>) -> String {
-        let key = self.shared.all.text.show(sent.key.into());
-        let said: String = format!("{reply:?}").chars().take(200).collect();
-        format!("a reply that fits no {} of {key}: {said}", sent.ask.name())
-    }
-
-    /// What a value means.
-    fn value(&mut self, sent: Sent, reply: Reply<'_>) -> Result<Outcome, String> {
-        let (outcome, unique) = match sent.ask.returned(&self.shared.all, sent.key, reply) {
-            Ok(found) => found,
-            Err(Wrong::Reply) => return Err(self.misfit(&sent, reply)),
-            Err(Wrong::Value(what)) => {
-                let (key, name) = (self.shared.all.text.show(sent.key.into()), sent.ask.name());
-                self.shared.wrong(format!(
-                    "{key} (key {}): the value that {name} returned {what}",
-                    sent.key
-                ));
-                return Ok(Outcome::nothing(name));
-            }
-        };
-        self.counts.hits += 1;
-        if let Guard::Is(content) | Guard::Marked(content, _) = outcome.guard
-            && unique != 0
-            && self.uniques.len() < UNIQUES_MAX
-            && Population::class(sent.key).is_replaced_by_cas()
-        {
-            self.uniques.push((sent.key, content, unique));
-        }
-        Ok(outcome)
     }
 
     /// Reads one reply, and shows it to `take`.
