@@ -280,7 +280,7 @@ def write_tree(tree, files):
 def switch(rule):
     """An expression that is true if the rule is broken."""
     rule_of = f'std::env::var("{SWITCH}").is_ok_and(|rule| rule == "{rule}")'
-    return f"(*{{ static RULE: std::sync::LazyLock<bool> = std::sync::LazyLock::new(|| {rule_of}); &RULE }})"
+    return f"(**{{ static RULE: std::sync::LazyLock<bool> = std::sync::LazyLock::new(|| {rule_of}); &RULE }})"
 
 
 def put_switches(files):
@@ -294,9 +294,9 @@ def put_switches(files):
             files[name] = text.replace(old, new.replace("BROKEN", switch(rule))).encode()
 
 
-def build(tree, target, checks):
-    """Builds what the checks need; returns paths of test programs by package and name."""
-    programs = [command for _, command in checks if not is_script(command)]
+def build(tree, target):
+    """Builds what the checks need; returns paths of test programs by folder and name."""
+    programs = [command for _, command in CHECKS if not is_script(command)]
     # The program itself is built for the tests of its package.
     programs.append(["pumice-cli", "command_line"])
     command = ["cargo", "test", "--no-run", "--locked", "--message-format", "json"]
@@ -314,7 +314,7 @@ def build(tree, target, checks):
     for artifact in artifacts:
         if artifact.get("executable") and "test" in artifact["target"]["kind"]:
             package = os.path.basename(os.path.dirname(artifact["manifest_path"]))
-            paths[package, artifact["target"]["name"]] = artifact["executable"]
+            paths[f"{package}/{artifact['target']['name']}"] = artifact["executable"]
     return paths
 
 
@@ -331,7 +331,7 @@ class Check:
         if self.is_script:
             self.command = [sys.executable, *command]
         else:
-            self.command = [programs[FOLDERS[command[0]], command[1]]]
+            self.command = [programs[f"{FOLDERS[command[0]]}/{command[1]}"]]
         self.passed, self.failed_under = set(), {}
 
     def run(self, rule):
@@ -379,15 +379,24 @@ def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--rules", default=None, help="names, with commas")
     arguments.add_argument("--checks", default=None, help="names, with commas")
+    arguments.add_argument("--build", action="store_true", help="build, and run nothing")
+    arguments.add_argument("--built", action="store_true", help="run what was built before")
     arguments = arguments.parse_args()
     rules = [rule for rule in RULES if arguments.rules is None or rule[0] in arguments.rules.split(",")]
     chosen = [check for check in CHECKS if arguments.checks is None or check[0] in arguments.checks.split(",")]
     place = os.path.join(TARGET, "broken-rules")
     tree, target = os.path.join(place, "source"), os.path.join(place, "target")
-    files = source()
-    put_switches(files)
-    write_tree(tree, files)
-    programs = build(tree, target, chosen)
+    known = os.path.join(place, "programs.json")
+    if not arguments.built:
+        files = source()
+        put_switches(files)
+        write_tree(tree, files)
+        with open(known, "w", encoding="utf-8") as file:
+            json.dump(build(tree, target), file)
+    if arguments.build:
+        return
+    with open(known, encoding="utf-8") as file:
+        programs = json.load(file)
     failures = judge(rules, [Check(name, command, tree, target, programs) for name, command in chosen])
     sys.exit("broken_rules: " + "; ".join(failures) if failures else 0)
 
