@@ -159,7 +159,7 @@ impl Store {
     /// Every so many chances to break the rule it is broken.
     fn breaks(&mut self, broken: Rule, rule: Rule) -> bool {
         self.occasions += u64::from(broken == rule);
-        broken == rule && self.occasions.is_multiple_of(40)
+        broken == rule && self.occasions.is_multiple_of(10)
     }
 
     fn put(&mut self, key: &[u8], mut item: Item) {
