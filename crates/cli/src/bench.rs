@@ -1,5 +1,7 @@
 //! `pumice bench`: load for a server, ours or another's, and what it makes of it.
 
+mod history;
+
 use crate::usage::usage;
 use anyhow::Context;
 use clap::{Args, Subcommand};
@@ -29,6 +31,15 @@ enum Protocol {
     /// Without --rate, each connection starts the next operation when one has ended (closed loop). With it, operations
     /// arrive by a schedule whatever the server does, and their latency counts from then (open loop).
     Memcached(Box<MemcachedArgs>),
+
+    /// Checks that everything that a memcached server answers can be explained: a history check.
+    ///
+    /// Many clients get, set, add, replace, delete, cas, touch, incr, append and invalidate the same keys, also while the server
+    /// is stopped, killed and started again at its address. Missing is legal at any time. Exit status 1 where an answer
+    /// cannot be explained by any order of the operations: a value that was replaced, deleted, expired, another key's or
+    /// damaged, a change that was lost or made twice, reads that go back; where the server stopped answering; or where
+    /// nothing was answered.
+    History(Box<history::HistoryArgs>),
 }
 
 /// Flags of `bench memcached`.
@@ -153,7 +164,13 @@ struct MemcachedArgs {
 /// # Errors
 /// Usage; a server that is not there; answers that were wrong.
 pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
-    let Protocol::Memcached(args) = &args.protocol;
+    match &args.protocol {
+        Protocol::Memcached(args) => memcached(args),
+        Protocol::History(args) => history::run(args),
+    }
+}
+
+fn memcached(args: &MemcachedArgs) -> anyhow::Result<()> {
     let options = options(args)?;
     let bar = Bar::new();
     let result = pumice_loadgen::run(&options, &mut |status| bar.show(status));

@@ -4,8 +4,7 @@
 mod common;
 
 use common::{
-    Entry, Model, Random, Rig, Weights, cascade, cascade_layouts, check_get, given_meta, key, ripq, sipq,
-    step,
+    Entry, Model, Random, Rig, Weights, cascade, cascade_layouts, check_get, key, ripq, sipq, step,
 };
 use pumice::{CacheOptions, FlashWrite, HashLimit, Layout, Tier};
 use pumice_device::{CrashPoint, FaultPlan, FaultyDevice, FaultyMedium};
@@ -140,45 +139,9 @@ fn run_until_crash(
     on_flash
 }
 
-/// Reads every key: the newest or (if the last step was hit) the one before is legal, and nothing else. What is missing, or
-/// turned out to be the older one, is what the model holds from then on.
+/// What comes back is the newest value or that of before the step that was hit. What is missing is gone.
 fn reconcile(rig: &Rig<FaultyDevice>, model: &mut Model, what: &str) -> u64 {
-    let now = rig.clock_secs();
-    let mut served = 0;
-    for n in 0..KEYS {
-        let got = rig.run(rig.cache.get(&rig.cx, &key(n)));
-        let legal = |entry: Option<&Entry>| {
-            entry
-                .filter(|e| e.meta.expiry == 0 || e.meta.expiry > now)
-                .cloned()
-        };
-        let (newest, older) = (
-            legal(model.live.get(&n)),
-            legal(model.before.get(&n).and_then(Option::as_ref)),
-        );
-        match got {
-            None => {
-                model.live.remove(&n);
-            }
-            Some(object) => {
-                served += 1;
-                let got = Entry {
-                    value: object.to_vec(),
-                    meta: given_meta(&object),
-                };
-                let known = Some(&got) == newest.as_ref() || Some(&got) == older.as_ref();
-                assert!(
-                    known,
-                    "{what}: key {n} came back as {:?}; newest {:?}, before {:?}",
-                    String::from_utf8_lossy(&got.value[..got.value.len().min(40)]),
-                    newest.map(|e| String::from_utf8_lossy(&e.value[..e.value.len().min(40)]).into_owned()),
-                    older.map(|e| String::from_utf8_lossy(&e.value[..e.value.len().min(40)]).into_owned()),
-                );
-                model.live.insert(n, got);
-            }
-        }
-    }
-    served
+    common::reconcile(rig, model, KEYS, what, |model, n| drop(model.live.remove(&n)))
 }
 
 fn crash_everywhere(seed: u64, dram_bytes: usize, flash_write: FlashWrite, flash_bytes: u64, steps: u64) {

@@ -42,6 +42,7 @@ mod cpu;
 mod engine;
 mod error;
 mod gate;
+mod history;
 mod keys;
 mod keytext;
 mod mix;
@@ -61,6 +62,7 @@ mod workload;
 
 pub use engine::Backend;
 pub use error::LoadError;
+pub use history::{HistoryOptions, HistoryReport, history};
 pub use mix::{Action, Mix};
 pub use options::Options;
 pub use plot::svg;

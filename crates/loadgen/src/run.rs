@@ -188,7 +188,7 @@ fn connect(options: &Options) -> Result<Vec<OwnedFd>, LoadError> {
 }
 
 /// A number that is higher in later runs.
-fn stamp() -> u64 {
+pub(crate) fn stamp() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     engine::nanoseconds(since)
 }

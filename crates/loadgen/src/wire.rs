@@ -14,6 +14,8 @@ pub enum Reply<'a> {
     Value {
         /// Its key.
         key: &'a [u8],
+        /// Its client flags.
+        flags: u64,
         /// Its bytes.
         data: &'a [u8],
         /// Its unique number, in the reply to `gets`.
@@ -37,6 +39,23 @@ pub enum Reply<'a> {
     ClientError(&'a [u8]),
     /// `SERVER_ERROR`, with the whole line.
     ServerError(&'a [u8]),
+    /// `TOUCHED`.
+    Touched,
+    /// `OK`.
+    Ok,
+    /// A number alone, in reply to `incr` and `decr`.
+    Number(u64),
+    /// `STAT`: one line of statistics, its name and what follows it.
+    Stat(&'a [u8], &'a [u8]),
+    /// The reply to a meta command.
+    Meta {
+        /// Its two letters.
+        code: [u8; 2],
+        /// The flags behind it.
+        flags: &'a [u8],
+        /// The value, of `VA`.
+        data: Option<&'a [u8]>,
+    },
 }
 
 /// What is at the start of the bytes received.
@@ -67,6 +86,14 @@ pub fn parse(bytes: &[u8]) -> Parsed<'_> {
     if let Some(words) = line.strip_prefix(b"VALUE ") {
         return value(bytes, words, after);
     }
+    if let Some(words) = line.strip_prefix(b"VA ") {
+        let (length, flags) = split_word(words);
+        return data(bytes, length, after, |data| Reply::Meta {
+            code: *b"VA",
+            flags,
+            data: Some(data),
+        });
+    }
     let reply = match line {
         b"END" => Reply::End,
         b"STORED" => Reply::Stored,
@@ -77,9 +104,39 @@ pub fn parse(bytes: &[u8]) -> Parsed<'_> {
         b"ERROR" => Reply::Error,
         line if line.starts_with(b"SERVER_ERROR") => Reply::ServerError(line),
         line if line.starts_with(b"CLIENT_ERROR") => Reply::ClientError(line),
-        _ => return Parsed::Broken,
+        b"TOUCHED" => Reply::Touched,
+        b"OK" => Reply::Ok,
+        line => match other(line) {
+            Some(reply) => reply,
+            None => return Parsed::Broken,
+        },
     };
     Parsed::Whole(reply, after)
+}
+
+/// What is told from the rest of its line.
+fn other(line: &[u8]) -> Option<Reply<'_>> {
+    let (word, rest) = split_word(line);
+    match word {
+        b"HD" | b"EN" | b"NF" | b"NS" | b"EX" => Some(Reply::Meta {
+            code: [word[0], word[1]],
+            flags: rest,
+            data: None,
+        }),
+        b"STAT" => {
+            let (name, value) = split_word(rest);
+            Some(Reply::Stat(name, value))
+        }
+        _ => number(line).map(Reply::Number),
+    }
+}
+
+/// A line up to its first space, and what follows that.
+fn split_word(line: &[u8]) -> (&[u8], &[u8]) {
+    match memchr(b' ', line) {
+        Some(end) => (&line[..end], &line[end + 1..]),
+        None => (line, &[]),
+    }
 }
 
 /// `words` is `KEY FLAGS LENGTH` or `KEY FLAGS LENGTH CAS`; the value begins at `from`.
@@ -93,13 +150,31 @@ fn value<'a>(bytes: &'a [u8], words: &'a [u8], from: usize) -> Parsed<'a> {
         Some(Some(cas)) => Some(cas),
         Some(None) => return Parsed::Broken,
     };
-    let (Some(_), Some(length)) = (number(flags), number(length)) else {
+    let Some(flags) = number(flags) else {
         return Parsed::Broken;
     };
-    let Ok(length) = usize::try_from(length) else {
+    if key.is_empty() {
+        return Parsed::Broken;
+    }
+    data(bytes, length, from, |data| Reply::Value {
+        key,
+        flags,
+        data,
+        cas,
+    })
+}
+
+/// A value of `length`, in digits, that begins at `from`.
+fn data<'a>(
+    bytes: &'a [u8],
+    length: &[u8],
+    from: usize,
+    reply: impl FnOnce(&'a [u8]) -> Reply<'a>,
+) -> Parsed<'a> {
+    let Some(length) = number(length).and_then(|length| usize::try_from(length).ok()) else {
         return Parsed::Broken;
     };
-    if key.is_empty() || length > VALUE_BYTES_MAX {
+    if length > VALUE_BYTES_MAX {
         return Parsed::Broken;
     }
     let total = from + length + 2;
@@ -109,8 +184,7 @@ fn value<'a>(bytes: &'a [u8], words: &'a [u8], from: usize) -> Parsed<'a> {
     if bytes[total - 2..total] != *b"\r\n" {
         return Parsed::Broken;
     }
-    let data = &bytes[from..from + length];
-    Parsed::Whole(Reply::Value { key, data, cas }, total)
+    Parsed::Whole(reply(&bytes[from..from + length]), total)
 }
 
 fn number(digits: &[u8]) -> Option<u64> {
@@ -147,12 +221,14 @@ mod tests {
     use proptest::prelude::*;
 
     const STREAM: &[u8] = b"VALUE k1 0 5\r\na\r\nb!\r\nEND\r\nSTORED\r\nVALUE key2 4294967295 0 18446744073709551615\r\n\r\n\
-        END\r\nDELETED\r\nNOT_FOUND\r\nNOT_STORED\r\nEXISTS\r\nERROR\r\nCLIENT_ERROR bad\r\nSERVER_ERROR out of memory\r\n";
+        END\r\nDELETED\r\nNOT_FOUND\r\nNOT_STORED\r\nEXISTS\r\nERROR\r\nCLIENT_ERROR bad\r\nSERVER_ERROR out of memory\r\n\
+        TOUCHED\r\nOK\r\n18446744073709551615\r\nSTAT pid 12\r\nVA 3 f5 W X\r\na\r\n\r\nHD\r\nEX c7\r\n";
 
     fn replies() -> Vec<Reply<'static>> {
         vec![
             Reply::Value {
                 key: b"k1",
+                flags: 0,
                 data: b"a\r\nb!",
                 cas: None,
             },
@@ -160,6 +236,7 @@ mod tests {
             Reply::Stored,
             Reply::Value {
                 key: b"key2",
+                flags: u64::from(u32::MAX),
                 data: b"",
                 cas: Some(u64::MAX),
             },
@@ -171,6 +248,25 @@ mod tests {
             Reply::Error,
             Reply::ClientError(b"CLIENT_ERROR bad"),
             Reply::ServerError(b"SERVER_ERROR out of memory"),
+            Reply::Touched,
+            Reply::Ok,
+            Reply::Number(u64::MAX),
+            Reply::Stat(b"pid", b"12"),
+            Reply::Meta {
+                code: *b"VA",
+                flags: b"f5 W X",
+                data: Some(b"a\r\n"),
+            },
+            Reply::Meta {
+                code: *b"HD",
+                flags: b"",
+                data: None,
+            },
+            Reply::Meta {
+                code: *b"EX",
+                flags: b"c7",
+                data: None,
+            },
         ]
     }
 
@@ -222,6 +318,9 @@ mod tests {
             b"VALUE k 0 99999999999999999999\r\n",
             b"VALUE  0 1\r\nx\r\n",
             b"VALUE k 0 1\r\nxyz",
+            b"VA 1\r\nxyz",
+            b"VA x\r\n",
+            b"18446744073709551616\r\n",
             &long,
         ] {
             assert_eq!(parse(bad), Parsed::Broken, "{}", bad.escape_ascii());

@@ -170,7 +170,7 @@ impl Client {
             return self.misfit(None, reply);
         };
         match (request.command, reply) {
-            (Command::Get | Command::GetOrFill | Command::Gets, Reply::Value { key, data, cas }) => {
+            (Command::Get | Command::GetOrFill | Command::Gets, Reply::Value { key, data, cas, .. }) => {
                 let first = !std::mem::replace(&mut request.is_hit, true);
                 let (asked, floor) = (request.key, request.ticket.base);
                 conn.cas = cas.unwrap_or(0);
