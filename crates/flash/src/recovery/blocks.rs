@@ -64,7 +64,8 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                 let trailer = sector
                     .bytes(SECTOR_BYTES - TRAILER_BYTES, TRAILER_BYTES)
                     .and_then(|bytes| Trailer::decode(self.superblock.cache_id, bytes))
-                    .filter(|trailer| trailer.block == *block);
+                    .filter(|trailer| trailer.block == *block)
+                    .filter(|trailer| trailer.footer_len() as u64 <= geometry.block_bytes);
                 let Some(trailer) = trailer else { continue };
                 found.next_sequence = found.next_sequence.max(trailer.sequence + 1);
                 found.time = found.time.max(trailer.time);
