@@ -52,11 +52,7 @@ pub(crate) fn run(data: &[u8]) {
     let bytes = from.0;
     let whole = read(Trickle::new(bytes, usize::MAX), bytes.len(), &options, key);
     let trickled = read(Trickle::new(bytes, step + 1), bytes.len(), &options, key);
-    assert!(
-        whole == trickled,
-        "{whole:?}, and by {} bytes {trickled:?}",
-        step + 1
-    );
+    check_same(whole.as_ref(), trickled.as_ref(), bytes);
     if let Some(read) = whole {
         check(&read, bytes);
         if read.end == End::Whole && read.requests.len() <= CONVERTED_MAX {
@@ -171,6 +167,23 @@ fn drain(reader: &mut dyn RequestReader) -> (Vec<Request>, End) {
         assert!(matches!(reader.next_batch(&mut batch), Ok(false)) && batch.is_empty());
         return (requests, end);
     }
+}
+
+/// However the bytes trickle in, what is read is the same. Of compressed data that are damaged more or less may come out before
+/// the damage shows.
+fn check_same(whole: Option<&ReadBack>, trickled: Option<&ReadBack>, bytes: &[u8]) {
+    if let (Some(whole), Some(trickled)) = (whole, trickled)
+        && is_compressed(bytes)
+        && let (End::Damaged(_), End::Damaged(_)) = (&whole.end, &trickled.end)
+    {
+        let common = whole.requests.len().min(trickled.requests.len());
+        assert!(
+            whole.requests[..common] == trickled.requests[..common],
+            "{whole:?}, {trickled:?}"
+        );
+        return;
+    }
+    assert!(whole == trickled, "{whole:?}, and trickling in {trickled:?}");
 }
 
 fn check(read: &ReadBack, bytes: &[u8]) {
