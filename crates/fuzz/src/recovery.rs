@@ -200,6 +200,13 @@ impl<'a> Edited<'a> {
                 to.start..self.bytes.len()
             }
         };
+        if std::env::var_os("FZ_DEBUG").is_some() {
+            let block = self.superblock.geometry.block_of(to.start as u64);
+            eprintln!(
+                "edit {what:#x} of {to:?} in block {block:?}, {:?}",
+                self.kind_of(to.start)
+            );
+        }
         let inside = |part: &&Range<usize>| part.start < to.end && to.start < part.end;
         let parts: Vec<_> = self.image.parts.iter().filter(inside).cloned().collect();
         for part in parts {
@@ -319,6 +326,9 @@ impl<'a> Edited<'a> {
             let recovered = recovered.expect("a start finds what inspect does not");
             assert!(self.is_forged || !recovered.discarded, "{:?}", self.touched);
         }
+        if std::env::var_os("FZ_DEBUG").is_some() {
+            eprintln!("{looked_at:?} {:?}", opened.as_ref().map(|o| &o.1));
+        }
         let Ok((rig, _)) = opened else { return };
         let mut seen = Vec::new();
         for key in 0..KEYS {
@@ -367,7 +377,10 @@ impl<'a> Edited<'a> {
         }
         drop(rig);
         let again = Rig::open(medium, self.image.options);
-        let (rig, _) = again.unwrap_or_else(|error| panic!("the second start: {error}"));
+        let (rig, _recovered) = again.unwrap_or_else(|error| panic!("the second start: {error}"));
+        if std::env::var_os("FZ_DEBUG").is_some() {
+            eprintln!("{_recovered:?}");
+        }
         for key in 0..KEYS {
             let got = rig.get(key);
             if self.is_forged || got.is_none() {
@@ -381,9 +394,10 @@ impl<'a> Edited<'a> {
                 got == *before || !is_new && before.is_none() && legal.contains(&got.as_ref().expect("some"));
             assert!(
                 is_legal,
-                "key {key}: {:?} after {:?}",
+                "key {key}: {:?} after {:?}; {:?} touched",
                 got.map(|e| e.head()),
-                before.as_ref().map(Entry::head)
+                before.as_ref().map(Entry::head),
+                self.touched
             );
         }
     }
