@@ -156,6 +156,7 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
         layout: options.layout,
         mapping_log,
         slot_kind: SlotKind::of(&options.layout, options.index),
+        unit_bytes: options.unit_bytes,
         out: Recovered::default(),
         now: options.now,
     };
