@@ -25,10 +25,17 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
+    /// Opens a cache; `start` counts the starts on this medium. A cache that has to be made anew is another then, as it is where
+    /// numbers are really random.
     pub(crate) fn open(
         medium: &Arc<MemMedium>,
         options: CacheOptions,
+        start: u64,
     ) -> Result<(Self, Recovered), OpenError> {
+        let options = CacheOptions {
+            random: [0x5eed + (start << 20), 0xcafe],
+            ..options
+        };
         let executor = Executor::new();
         let clock: Arc<dyn Clock> = Arc::new(ManualClock::new(START_SECS));
         let device = MemDevice::new(Arc::clone(medium));
@@ -148,7 +155,7 @@ impl Image {
         let mut history: HashMap<u64, Vec<Option<Entry>>> = HashMap::new();
         let mut random = Random(seed);
         for life in 0..2 {
-            let (rig, _) = Rig::open(&medium, options).expect("the device opens");
+            let (rig, _) = Rig::open(&medium, options, life).expect("the device opens");
             for step in life * STEPS..(life + 1) * STEPS {
                 let key = random.below(KEYS);
                 let entry = match random.below(16) {

@@ -200,13 +200,6 @@ impl<'a> Edited<'a> {
                 to.start..self.bytes.len()
             }
         };
-        if std::env::var_os("FZ_DEBUG").is_some() {
-            let block = self.superblock.geometry.block_of(to.start as u64);
-            eprintln!(
-                "edit {what:#x} of {to:?} in block {block:?}, {:?}",
-                self.kind_of(to.start)
-            );
-        }
         let inside = |part: &&Range<usize>| part.start < to.end && to.start < part.end;
         let parts: Vec<_> = self.image.parts.iter().filter(inside).cloned().collect();
         for part in parts {
@@ -319,15 +312,12 @@ impl<'a> Edited<'a> {
                 device.append_log(sector * SECTOR as u64, bytes).expect("it fits");
             }
         }
-        let opened = Rig::open(&medium, self.image.options);
+        let opened = Rig::open(&medium, self.image.options, 2);
         if looked_at == Some(0) {
             // `inspect` has found nothing: then there is nothing.
             let recovered = opened.as_ref().map(|(_, recovered)| recovered);
             let recovered = recovered.expect("a start finds what inspect does not");
             assert!(self.is_forged || !recovered.discarded, "{:?}", self.touched);
-        }
-        if std::env::var_os("FZ_DEBUG").is_some() {
-            eprintln!("{looked_at:?} {:?}", opened.as_ref().map(|o| &o.1));
         }
         let Ok((rig, _)) = opened else { return };
         let mut seen = Vec::new();
@@ -376,11 +366,8 @@ impl<'a> Edited<'a> {
             rig.settle();
         }
         drop(rig);
-        let again = Rig::open(medium, self.image.options);
-        let (rig, _recovered) = again.unwrap_or_else(|error| panic!("the second start: {error}"));
-        if std::env::var_os("FZ_DEBUG").is_some() {
-            eprintln!("{_recovered:?}");
-        }
+        let again = Rig::open(medium, self.image.options, 3);
+        let (rig, _) = again.unwrap_or_else(|error| panic!("the second start: {error}"));
         for key in 0..KEYS {
             let got = rig.get(key);
             if self.is_forged || got.is_none() {
