@@ -2,7 +2,7 @@
 
 use crate::usage::usage;
 use clap::Args;
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
@@ -29,7 +29,7 @@ fn texts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String
 macro_rules! settings {
     ($($(#[$doc:meta])* $field:ident $name:literal $value:literal,)*) => {
         /// The settings that can be given in every place.
-        #[derive(Args, Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+        #[derive(Args, Clone, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
         #[serde(deny_unknown_fields, default)]
         pub struct Settings {
             $(

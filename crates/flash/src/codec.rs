@@ -60,6 +60,11 @@ impl<'a> Fields<'a> {
         self.array().map(u32::from_le_bytes)
     }
 
+    /// The next field of 64 bits that counts something. No device lives to see 2^62; with less, sums of a few do not overflow.
+    pub fn count(&mut self) -> Option<u64> {
+        self.u64().filter(|count| *count < 1 << 62)
+    }
+
     /// The next field of 64 bits.
     pub fn u64(&mut self) -> Option<u64> {
         self.array().map(u64::from_le_bytes)

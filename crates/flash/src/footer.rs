@@ -128,7 +128,7 @@ impl Trailer {
             return None;
         }
         let block = fields.u32()?;
-        let sequence = fields.u64()?;
+        let sequence = fields.count()?;
         if fields.u64()? != cache_id {
             return None;
         }

@@ -84,7 +84,7 @@ impl LogRecord {
         }
         Some(Self {
             kind,
-            position: fields.u64()?,
+            position: fields.count()?,
             a: fields.u64()?,
             b: fields.u64()?,
         })

@@ -138,18 +138,18 @@ impl Superblock {
         let blocks = u32::try_from(fields.u64()?).ok()?;
         let reserved = u32::try_from(fields.u64()?).ok()?;
         let (log_offset, log_slots, data_offset) = (fields.u64()?, fields.u64()?, fields.u64()?);
-        let generation = fields.u64()?;
+        let generation = fields.count()?;
         let epoch = fields.u32()?;
         let time = fields.u32()?;
         let layout = Layout::from_number(fields.u16()?)?;
         let [clean, discard] = fields.array()?;
         let mut checkpoints = [CheckpointRef::default(); 2];
         for checkpoint in &mut checkpoints {
-            checkpoint.id = fields.u64()?;
+            checkpoint.id = fields.count()?;
             checkpoint.first_block = fields.u32()?;
             fields.u32()?;
-            checkpoint.len = fields.u64()?;
-            checkpoint.log_start = fields.u64()?;
+            checkpoint.len = fields.count()?;
+            checkpoint.log_start = fields.count()?;
         }
         let index = match fields.array()? {
             [0] => IndexKind::Full,

@@ -185,6 +185,14 @@ impl Executor {
     }
 }
 
+impl Drop for Executor {
+    /// Drops the tasks that have not started: each may hold a spawner, and that would hold the tasks.
+    fn drop(&mut self) {
+        let spawned = self.spawner.shared.spawned.take();
+        drop(spawned);
+    }
+}
+
 struct MainWaker(AtomicBool);
 
 impl Wake for MainWaker {
@@ -197,6 +205,18 @@ impl Wake for MainWaker {
 mod tests {
     use super::*;
     use std::cell::Cell;
+
+    #[test]
+    fn a_task_that_never_started_is_dropped_with_the_executor() {
+        let held = Rc::new(());
+        let executor = Executor::new();
+        let (spawner, kept) = (executor.spawner(), Rc::clone(&held));
+        executor
+            .spawner()
+            .spawn(Box::pin(async move { drop((spawner, kept)) }));
+        drop(executor);
+        assert_eq!(Rc::strong_count(&held), 1);
+    }
 
     #[test]
     fn runs_background_tasks_while_the_main_future_waits() {

@@ -55,10 +55,10 @@ impl PartHeader {
             return None;
         }
         Some(Self {
-            id: fields.u64()?,
+            id: fields.count()?,
             part: fields.u32()?,
             next: fields.u32()?,
-            len: fields.u64()?,
+            len: fields.count()?,
             chunk_crcs: fields.u64()?,
         })
     }
@@ -182,7 +182,7 @@ pub(super) fn decode_bin(fields: &mut Fields<'_>) -> Option<Bin> {
     Some(Bin {
         lower: f64::from_bits(fields.u64()?),
         upper: f64::from_bits(fields.u64()?),
-        weight: fields.u64()?,
+        weight: fields.count()?,
     })
 }
 
@@ -237,5 +237,5 @@ pub(super) fn encode_slots(block: u32, slots: &Slots, out: &mut Vec<u8>) {
 }
 
 pub(super) fn decode_sample(fields: &mut Fields<'_>) -> Option<(u64, f64, u64)> {
-    Some((fields.u64()?, f64::from_bits(fields.u64()?), fields.u64()?))
+    Some((fields.u64()?, f64::from_bits(fields.u64()?), fields.count()?))
 }

@@ -134,8 +134,8 @@ impl<'a, D: Device> StreamReader<'a, D> {
         const DAMAGED: OpenError = OpenError::Checkpoint("its head is damaged");
         let bytes = self.take(HEAD_BYTES).await?;
         let mut fields = Fields(&bytes);
-        let next_sequence = fields.u64().ok_or(DAMAGED)?;
-        let log_start = fields.u64().ok_or(DAMAGED)?;
+        let next_sequence = fields.count().ok_or(DAMAGED)?;
+        let log_start = fields.count().ok_or(DAMAGED)?;
         let flush_at = fields.u32().ok_or(DAMAGED)?;
         let shards = fields.u32().ok_or(DAMAGED)?;
         let entry_bytes = fields.u32().ok_or(DAMAGED)?;
@@ -147,7 +147,7 @@ impl<'a, D: Device> StreamReader<'a, D> {
         let mut fields = Fields(&bytes);
         let mut rows = Vec::with_capacity(count as usize);
         for _ in 0..count {
-            let sequence = fields.u64().ok_or(DAMAGED)?;
+            let sequence = fields.count().ok_or(DAMAGED)?;
             let role = match fields.array::<1>().ok_or(DAMAGED)? {
                 [0] => BlockRole::Other,
                 [1] => BlockRole::Sealed,
@@ -155,6 +155,9 @@ impl<'a, D: Device> StreamReader<'a, D> {
                 _ => return Err(DAMAGED),
             };
             let footer_len = fields.u32().ok_or(DAMAGED)?;
+            if u64::from(footer_len) > self.geometry.block_bytes {
+                return Err(DAMAGED);
+            }
             let expiry_max = fields.u32().ok_or(DAMAGED)?;
             rows.push(BlockRow {
                 sequence,

@@ -5,7 +5,7 @@ use super::{Due, MappingBytes};
 use crate::Mappings;
 use crate::store::{FlashStore, add, give_turn};
 use pumice_device::{Device, SECTOR_BYTES};
-use pumice_index::cascade::{MapSpace, Merged, PageNumber, Reorganisation};
+use pumice_index::cascade::{Life, MapSpace, Merged, PageNumber, Reorganisation};
 use pumice_memory::Buffer;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -70,7 +70,9 @@ impl<B: Buffer> FlashStore<B> {
         let payloads: Option<Vec<&[u8]>> = pages.iter().map(MappingBytes::payload).collect();
         let merged = payloads.and_then(|payloads| {
             begun.merge(payloads, |location| {
-                self.blocks[self.block_of(location) as usize].life()
+                // A page may name any place.
+                let block = self.geometry.block_of(location.offset);
+                block.map_or(Life::Sequence(0), |block| self.blocks[block as usize].life())
             })
         });
         let Some(merged) = merged else {

@@ -64,7 +64,8 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                 let trailer = sector
                     .bytes(SECTOR_BYTES - TRAILER_BYTES, TRAILER_BYTES)
                     .and_then(|bytes| Trailer::decode(self.superblock.cache_id, bytes))
-                    .filter(|trailer| trailer.block == *block);
+                    .filter(|trailer| trailer.block == *block)
+                    .filter(|trailer| trailer.footer_len() as u64 <= geometry.block_bytes);
                 let Some(trailer) = trailer else { continue };
                 found.next_sequence = found.next_sequence.max(trailer.sequence + 1);
                 found.time = found.time.max(trailer.time);
@@ -106,11 +107,23 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
         let buffer = self.device.read(offset, len).await.ok()?;
         let entries = buffer
             .bytes(len - footer_len, footer_len)
-            .and_then(|bytes| decode_entries(self.superblock.cache_id, trailer, bytes, block_bytes));
+            .and_then(|bytes| decode_entries(self.superblock.cache_id, trailer, bytes, block_bytes))
+            .filter(|entries| {
+                let start = geometry.block_offset(block);
+                entries.iter().all(|entry| self.can_be_mapped(start, entry))
+            });
         if entries.is_none() {
             tracing::warn!("the footer of block {block} is damaged: its objects are lost");
         }
         entries
+    }
+
+    /// Whether an object of a block that starts at `start` is where objects can be, and as long.
+    fn can_be_mapped(&self, start: u64, entry: &FooterEntry) -> bool {
+        let len = u64::from(entry.len);
+        (start + u64::from(entry.offset)).is_multiple_of(self.unit_bytes)
+            && len <= self.unit_bytes << 16
+            && pumice_index::padded_len(len, self.unit_bytes) == len
     }
 
     /// Adds what a new block's footer lists in the range of the table, and the log does not void.

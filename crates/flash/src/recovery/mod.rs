@@ -157,6 +157,7 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
         layout: options.layout,
         mapping_log,
         slot_kind: SlotKind::of(&options.layout, options.index),
+        unit_bytes: options.unit_bytes,
         out: Recovered::default(),
         now: options.now,
     };
@@ -203,7 +204,7 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
     let slots = found.slots;
     let mut superblock = recovery.superblock;
     let was_clean = recovery.out.clean;
-    superblock.epoch = superblock.epoch.max(found.epoch) + 1;
+    superblock.epoch = superblock.epoch.max(found.epoch).saturating_add(1);
     superblock.time = superblock.time.max(found.time).max(options.now);
     recovery.out.time = superblock.time;
     superblock.clean = false;

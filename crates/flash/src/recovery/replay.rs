@@ -61,6 +61,8 @@ pub(super) struct Recovery<'a, D: Device, M> {
     pub(super) layout: LayoutOptions,
     pub(super) mapping_log: Option<&'a Arc<MappingLog<D::Buf>>>,
     pub(super) slot_kind: SlotKind,
+    /// Objects start and end at multiples of this many bytes.
+    pub(super) unit_bytes: u64,
     pub(super) out: Recovered,
     pub(super) now: u32,
 }

@@ -61,6 +61,11 @@ impl PageShape {
             .map_or(0, |number| (number % lives) as u32 + 1)
     }
 
+    /// Bits of a tag.
+    pub(super) fn tag_bits(&self) -> u32 {
+        self.index.tag_bits()
+    }
+
     fn payload_bits(&self) -> u32 {
         self.index.place_bits() + SLOT_BITS
     }

@@ -75,6 +75,7 @@ impl Reorganisation {
             epoch: self.epoch,
         };
         let mut full = Vec::with_capacity(self.page_entries);
+        let mut last = 0;
         loop {
             let take_older = match (older.peek(), newer.peek()) {
                 (Some(older), Some((tag, ..))) => older.tag < *tag,
@@ -90,6 +91,11 @@ impl Reorganisation {
                     .map(|(_, at, slot)| tier2[at as usize].entry(slot as usize))
             };
             let Some(entry) = next else { break };
+            // Pages are sorted, and tags have so many bits. One that is otherwise is none of ours.
+            if entry.tag < last || entry.tag >> self.shape.tag_bits() != 0 {
+                return None;
+            }
+            last = entry.tag;
             if !take_older {
                 older.next_if(|superseded| superseded.tag == entry.tag);
                 if newer.peek().is_some_and(|(newest, ..)| *newest == entry.tag) {

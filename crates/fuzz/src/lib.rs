@@ -1,0 +1,75 @@
+//! What the fuzzer hands bytes to, as ordinary functions.
+//!
+//! A [`Target`] takes any bytes and panics where something is wrong: not only where the code under test panics, but where what it
+//! accepted does not mean what it should. libFuzzer calls the targets from `fuzz/`; the tests of this crate call them with every
+//! file of `corpus/`, which holds what the fuzzer found worth keeping. docs/fuzzing.md says how to run it.
+//!
+//! All of it is deterministic: the same bytes do the same.
+#![forbid(unsafe_code)]
+
+mod bytes;
+mod commands;
+mod config;
+mod connection;
+mod image;
+mod records;
+mod recovery;
+mod replies;
+mod traces;
+
+/// Something to hand bytes to.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// Its name: that of its corpus, its dictionary and its libFuzzer program.
+    pub name: &'static str,
+    /// Does its work with some bytes.
+    ///
+    /// # Panics
+    /// Where something is wrong.
+    pub run: fn(&[u8]),
+}
+
+/// Every target.
+pub const TARGETS: &[Target] = &[
+    Target {
+        name: "classic",
+        run: commands::classic,
+    },
+    Target {
+        name: "meta",
+        run: commands::meta,
+    },
+    Target {
+        name: "connection",
+        run: connection::run,
+    },
+    Target {
+        name: "records",
+        run: records::run,
+    },
+    Target {
+        name: "recovery_full",
+        run: recovery::full,
+    },
+    Target {
+        name: "recovery_cascade",
+        run: recovery::cascade,
+    },
+    Target {
+        name: "traces",
+        run: traces::run,
+    },
+    Target {
+        name: "config",
+        run: config::run,
+    },
+];
+
+/// Hands bytes to the target of this name.
+///
+/// # Panics
+/// Where there is none, and where something is wrong.
+pub fn run(name: &str, data: &[u8]) {
+    let target = TARGETS.iter().find(|target| target.name == name);
+    (target.unwrap_or_else(|| panic!("no target `{name}`")).run)(data);
+}

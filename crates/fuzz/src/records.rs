@@ -1,0 +1,253 @@
+//! The formats of a block and of the log, one by one: what is accepted is what would be written.
+
+use crate::bytes::Bytes;
+use pumice_device::{AlignedBuf, Payload, SECTOR_BYTES};
+use pumice_flash::codec::{checksum, value_checksum};
+use pumice_flash::footer::{
+    ENTRY_BYTES, FooterEntry, TRAILER_BYTES, Trailer, decode_entries, encode_footer, footer_len,
+};
+use pumice_flash::geometry::LOG_RECORD_BYTES;
+use pumice_flash::record::{HEADER_BYTES, Record, RecordHeader, RecordParts};
+use pumice_flash::superblock::{SlotContent, Superblock};
+use pumice_flash::{LogRecord, SliceId};
+use std::sync::Arc;
+
+const CACHE_ID: u64 = 0x0123_4567_89ab_cdef;
+const BLOCK_BYTES: usize = 64 << 10;
+
+/// The first byte chooses the format, and whether the checksums are made to fit.
+pub(crate) fn run(data: &[u8]) {
+    let mut from = Bytes(data);
+    let what = from.u8();
+    let is_signed = what & 0x80 != 0;
+    match what % 5 {
+        0 => footer(from.0.to_vec(), is_signed),
+        1 => record(from, is_signed),
+        2 => log(from.0.to_vec(), is_signed),
+        3 => superblock(from.0, is_signed),
+        _ => written(from),
+    }
+}
+
+fn put_u32(bytes: &mut [u8], at: usize, number: u32) {
+    bytes[at..at + 4].copy_from_slice(&number.to_le_bytes());
+}
+
+/// A footer with its trailer.
+fn footer(mut bytes: Vec<u8>, is_signed: bool) {
+    if is_signed && let Some(at) = bytes.len().checked_sub(TRAILER_BYTES) {
+        // As many entries as there is room for, unless the bytes insist on their own number.
+        let room = at / ENTRY_BYTES;
+        if bytes[at + 32] != 0xff {
+            put_u32(&mut bytes, at + 32, room as u32);
+        }
+        bytes[at + 4..at + 8].copy_from_slice(b"PMbk");
+        bytes[at + 8..at + 12].copy_from_slice(&[1, 0, 0, 0]);
+        bytes[at + 24..at + 32].copy_from_slice(&CACHE_ID.to_le_bytes());
+        let entries = at - room * ENTRY_BYTES;
+        let crc = checksum(CACHE_ID, &[&bytes[entries..at]]);
+        put_u32(&mut bytes, at + 36, crc);
+        let crc = checksum(CACHE_ID, &[&bytes[at + 4..]]);
+        put_u32(&mut bytes, at, crc);
+    }
+    let Some(trailer) = Trailer::decode(CACHE_ID, &bytes) else {
+        return;
+    };
+    assert!(Trailer::decode(CACHE_ID + 1, &bytes).is_none(), "another cache's");
+    assert_eq!(trailer.footer_len(), footer_len(trailer.count as usize));
+    let Some(entries) = decode_entries(CACHE_ID, &trailer, &bytes, BLOCK_BYTES) else {
+        return;
+    };
+    assert_eq!(entries.len(), trailer.count as usize);
+    let room = BLOCK_BYTES - trailer.footer_len();
+    for (number, entry) in (0..).zip(&entries) {
+        assert_eq!(entry.number, number);
+        assert!(entry.len > 0 && (entry.offset as usize) + (entry.len as usize) <= room);
+    }
+    let Trailer {
+        block,
+        sequence,
+        time,
+        position,
+        ..
+    } = trailer;
+    let (again, encoded) = encode_footer(CACHE_ID, block, sequence, time, position, &entries);
+    let entries_len = again.len() - TRAILER_BYTES;
+    let start = bytes.len() - again.len();
+    assert!(again[..entries_len] == bytes[start..start + entries_len]);
+    // A trailer says again what the latest expiry is; whoever made these may have it otherwise.
+    if encoded.expiry_max == trailer.expiry_max {
+        assert!(again == bytes[start..], "{trailer:?}");
+    }
+    assert!(decode_entries(CACHE_ID, &trailer, &bytes[1..], BLOCK_BYTES).is_none() || start > 0);
+}
+
+/// Copies bytes to the start of a buffer of whole sectors.
+fn buffer(bytes: &[u8]) -> Arc<AlignedBuf> {
+    use pumice_device::Buffer;
+    let mut buffer = AlignedBuf::with_len(bytes.len().next_multiple_of(SECTOR_BYTES).max(SECTOR_BYTES));
+    buffer.as_mut_slice()[..bytes.len()].copy_from_slice(bytes);
+    Arc::new(buffer)
+}
+
+/// An object as it would be read from a block.
+fn record(mut from: Bytes<'_>, is_signed: bool) {
+    let sequence = u64::from(from.u32());
+    let at = usize::from(from.u8());
+    let len = usize::from(from.u16());
+    let mut bytes = vec![0; at];
+    bytes.extend_from_slice(from.0);
+    if is_signed && let Some(header) = RecordHeader::decode_unchecked(&bytes[at..]) {
+        put_u32(&mut bytes, at + 16, sequence as u32);
+        let key_end = at + HEADER_BYTES + usize::from(header.key_len);
+        let value_end = key_end.saturating_add(header.value_len as usize);
+        bytes.resize(bytes.len().max(key_end), 0);
+        if value_end <= bytes.len() {
+            let crc = value_checksum(&bytes[key_end..value_end]);
+            put_u32(&mut bytes, at + 4, crc);
+        }
+        let crc = checksum(CACHE_ID, &[&bytes[at + 4..key_end]]);
+        put_u32(&mut bytes, at, crc);
+    }
+    if let Some(header) = RecordHeader::decode_unchecked(bytes.get(at..).unwrap_or_default()) {
+        let key_end = at + HEADER_BYTES + usize::from(header.key_len);
+        if let Some(key) = bytes.get(at + HEADER_BYTES..key_end) {
+            let again = header.encode(CACHE_ID, key);
+            assert!(again[4..] == bytes[at + 4..at + HEADER_BYTES], "{header:?}");
+        }
+    }
+    let buffer = buffer(&bytes);
+    let decode = |verify| Record::decode(Arc::clone(&buffer), at, len, CACHE_ID, sequence, verify);
+    let Some(record) = decode(true) else { return };
+    let (header, key) = (*record.header(), record.key());
+    assert!(header.encoded_len() <= len);
+    assert_eq!(header.sequence, sequence as u32);
+    let Payload::Bytes(value) = record.value() else {
+        panic!("real bytes")
+    };
+    assert_eq!(header.value_crc, value_checksum(value));
+    let again = [&header.encode(CACHE_ID, key)[..], key, value].concat();
+    assert!(
+        again == buffer.as_slice()[at..at + header.encoded_len()],
+        "{header:?}"
+    );
+    let parts = record.parts();
+    assert_eq!(parts.header(sequence), header);
+    assert_eq!(parts.encoded_len(), header.encoded_len());
+    let apart = record.detached();
+    assert_eq!((apart.key(), apart.value()), (key, record.value()));
+    assert!(decode(false).is_some() && record.header().is_expired(u32::MAX) == (header.expiry != 0));
+}
+
+fn log(mut bytes: Vec<u8>, is_signed: bool) {
+    let len = LOG_RECORD_BYTES as usize;
+    if is_signed && bytes.len() >= len {
+        let crc = checksum(CACHE_ID, &[&bytes[4..len]]);
+        put_u32(&mut bytes, 0, crc);
+    }
+    if let Some(record) = LogRecord::decode(CACHE_ID, &bytes) {
+        assert!(record.encode(CACHE_ID) == bytes[..len], "{record:?}");
+        assert!(
+            LogRecord::decode(CACHE_ID + 1, &bytes).is_none(),
+            "another cache's"
+        );
+    }
+}
+
+fn superblock(bytes: &[u8], is_signed: bool) {
+    let mut sector = bytes[..bytes.len().min(SECTOR_BYTES)].to_vec();
+    if is_signed {
+        // What a real one has, with these bytes over it.
+        let geometry = pumice_flash::Geometry::plan(1 << 20, 64 << 10).expect("it is large enough");
+        let real = Superblock {
+            cache_id: CACHE_ID,
+            hash_seed: 1,
+            geometry,
+            layout: pumice_flash::Layout::Fifo,
+            index: pumice_index::IndexKind::Full,
+            generation: 2,
+            epoch: 3,
+            clean: true,
+            discard: false,
+            time: 4,
+            checkpoints: Default::default(),
+        };
+        let mut edits = Bytes(bytes);
+        sector = real.encode();
+        while !edits.is_empty() {
+            let at = usize::from(edits.u8());
+            sector[at] = edits.u8();
+        }
+        let crc = checksum(0, &[&sector[..12], &sector[16..]]);
+        put_u32(&mut sector, 12, crc);
+    }
+    match Superblock::decode(&sector) {
+        SlotContent::Valid(superblock) => {
+            let again = superblock.encode();
+            assert_eq!(again.len(), SECTOR_BYTES);
+            assert_eq!(Superblock::decode(&again), SlotContent::Valid(superblock));
+            let geometry = superblock.geometry;
+            let end = geometry.block_offset(geometry.blocks - 1) + geometry.block_bytes;
+            assert!(end <= geometry.capacity && geometry.reserved < geometry.blocks);
+            assert!(superblock.slot_offset() <= SECTOR_BYTES as u64);
+        }
+        SlotContent::Empty => assert!(sector.iter().all(|byte| *byte == 0)),
+        SlotContent::OtherFormat(_) | SlotContent::Damaged | SlotContent::Foreign => {}
+    }
+}
+
+/// Anything that can be written is read back, and nothing else after a change of one bit.
+fn written(mut from: Bytes<'_>) {
+    let (sequence, flip) = (from.u64(), from.u16());
+    let (version, expiry, flags, marks) = (from.u64(), from.u32(), from.u32(), from.u8());
+    let slice = match from.u16() {
+        0 => SliceId::Whole,
+        u16::MAX => SliceId::Head,
+        number => SliceId::Part(number - 1),
+    };
+    let key_len = usize::from(from.u8());
+    let key = from.take(key_len);
+    let value = from.0;
+    let parts = RecordParts {
+        version,
+        expiry,
+        flags,
+        marks,
+        slice,
+        key,
+        value: Payload::Bytes(value),
+        value_crc: value_checksum(value),
+    };
+    let mut bytes = [&parts.header(sequence).encode(CACHE_ID, key)[..], key, value].concat();
+    let len = bytes.len();
+    assert_eq!(len, parts.encoded_len());
+    let record = Record::decode(buffer(&bytes), 0, len, CACHE_ID, sequence, true).expect("just written");
+    assert_eq!(record.parts().header(sequence), parts.header(sequence));
+    assert_eq!((record.key(), record.value()), (key, parts.value));
+    let bit = usize::from(flip) % (8 * len);
+    bytes[bit / 8] ^= 1 << (bit % 8);
+    assert!(
+        Record::decode(buffer(&bytes), 0, len, CACHE_ID, sequence, true).is_none(),
+        "bit {bit}"
+    );
+    bytes[bit / 8] ^= 1 << (bit % 8);
+    let other_life = sequence.wrapping_add(1);
+    assert!(Record::decode(buffer(&bytes), 0, len, CACHE_ID, other_life, true).is_none());
+    let entry = FooterEntry {
+        hash: version.rotate_left(7),
+        version,
+        offset: u32::from(flip),
+        len: 160,
+        expiry,
+        number: 0,
+    };
+    let (mut footer, trailer) = encode_footer(CACHE_ID, 3, sequence, flags, flip, &[entry]);
+    assert_eq!(Trailer::decode(CACHE_ID, &footer), Some(trailer));
+    let is_inside = usize::from(flip) + 160 <= BLOCK_BYTES - footer.len();
+    let entries = decode_entries(CACHE_ID, &trailer, &footer, BLOCK_BYTES);
+    assert_eq!(entries, is_inside.then(|| vec![entry]));
+    let bit = usize::from(flip) % (8 * footer.len());
+    footer[bit / 8] ^= 1 << (bit % 8);
+    let trailer = Trailer::decode(CACHE_ID, &footer);
+    assert!(trailer.is_none_or(|trailer| decode_entries(CACHE_ID, &trailer, &footer, BLOCK_BYTES).is_none()));
+}
