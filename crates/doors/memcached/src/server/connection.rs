@@ -1,8 +1,8 @@
 //! One connection: reads, executes every whole command, sends the replies together.
 
 use super::Worker;
-use super::budget::{ByteBudget, Pace, Share};
-use super::input::{Input, SMALL_REST_BYTES};
+use super::budget::{Pace, Share};
+use super::input::Input;
 use super::key_dump;
 use super::reading::Silence;
 use super::reads::{self, Tally};
