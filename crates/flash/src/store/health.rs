@@ -80,11 +80,6 @@ pub(crate) struct Health {
     stage: AtomicU8,
     reads: Way,
     writes: Way,
-    /// Whether nothing is mapped to a device that was taken out any more.
-    pub(super) fn is_given_up(&self) -> bool {
-        self.is_given_up.load(Ordering::Acquire)
-    }
-
     /// Whether somebody has to see to a device that was taken out.
     is_due: AtomicBool,
     /// Whether what was mapped to it is given up.
@@ -118,6 +113,11 @@ impl Health {
 
     pub(crate) fn is_out(&self) -> bool {
         self.stage() != Stage::Works
+    }
+
+    /// Whether nothing is mapped to a device that was taken out any more.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.is_given_up.load(Ordering::Acquire)
     }
 
     /// Whether somebody has to see to a device that was taken out.
