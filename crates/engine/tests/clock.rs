@@ -132,7 +132,7 @@ fn forth_and_back_again_expires_what_was_due_and_revives_nothing() {
         for clean in [true, false] {
             println!("kind {kind}, clean {clean}");
             let (medium, options) = (medium(kind), of_kind(kind));
-            let start = 1_000_000;
+            let start = 1_000_000_000;
             let life = Life::begin(&medium, start, options);
             for n in 0..KEYS {
                 // Half an hour, two hours, for ever.

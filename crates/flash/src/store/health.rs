@@ -115,6 +115,11 @@ impl Health {
         self.stage() != Stage::Works
     }
 
+    /// Whether nothing is mapped to a device that was taken out any more.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.is_given_up.load(Ordering::Acquire)
+    }
+
     /// Whether somebody has to see to a device that was taken out.
     pub(super) fn is_due(&self) -> bool {
         self.is_due.load(Ordering::Acquire)
@@ -267,7 +272,7 @@ impl<B: Buffer> FlashStore<B> {
             return Some(self.claim(&mut structure, Task::TakeOut));
         }
         // Their blocks are not written: nothing in them is mapped any more.
-        if self.shared.health.is_given_up.load(Ordering::Acquire)
+        if self.shared.health.is_given_up()
             && let Some(seal) = self.take_seal()
         {
             return Some(seal);
@@ -287,12 +292,12 @@ impl<B: Buffer> FlashStore<B> {
         // What is under way ends by itself, and accounts for what it gives up.
         self.wait_for(|structure| structure.in_flight == structure.taking_out)
             .await;
-        if !self.shared.health.is_given_up.load(Ordering::Acquire) {
+        if !self.shared.health.is_given_up() {
             mappings.give_up_all();
+            self.shared.health.is_given_up.store(true, Ordering::Release);
             self.note_flush();
             self.forget_order();
             self.retire_active();
-            self.shared.health.is_given_up.store(true, Ordering::Release);
             self.shared.has_work.store(true, Ordering::Release);
         }
     }

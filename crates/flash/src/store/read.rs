@@ -56,13 +56,14 @@ impl<B: Buffer> FlashStore<B> {
         matches!(info.state(), State::Sealed | State::Moved) && !self.superblock.lock().discard
     }
 
-    /// Whether a block of objects stands at `location`, in a buffer or written.
+    /// Whether a block of objects stands at `location`, in a buffer or written, on a device that was not given up.
     pub fn holds_objects(&self, location: Location) -> bool {
         let info = &self.blocks[self.block_of(location) as usize];
-        !matches!(
-            info.state(),
-            State::Free | State::Checkpoint | State::Mappings | State::Bad
-        )
+        !self.shared.health.is_given_up()
+            && !matches!(
+                info.state(),
+                State::Free | State::Checkpoint | State::Mappings | State::Bad
+            )
     }
 
     /// Reads a record from an open block.
