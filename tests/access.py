@@ -180,6 +180,7 @@ def tls(directory):
                     said = b""
                 expect(len(said) < 16, "an alert or nothing", said)
         expect_equal(client(ssl.TLSVersion.TLSv1_3).command(b"mn"), b"MN", "the answer to mn after all that")
+        expect("panicked" not in server.log(), "no panic", server.log()[-2000:])
         server.terminate()
     print("TLS: 1.2 and 1.3, values up to 1 MiB both ways")
 
