@@ -144,11 +144,11 @@ def tls(directory):
             expect_equal(plain.socket.version(), version.name.replace("_", "."), "the version of TLS")
             return plain
 
-        noise = os.urandom(1 << 20)
+        value_bytes = os.urandom(1 << 20)
         for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
             one = client(version)
-            items = [(b"key-%d" % n, noise[n : n + size]) for n, size in enumerate([1, 100, 16_000, 16_384, 70_000, 1 << 20])]
-            items[-1] = (items[-1][0], noise)
+            items = [(b"key-%d" % n, value_bytes[n : n + size]) for n, size in enumerate([1, 100, 16_000, 16_384, 70_000, 1 << 20])]
+            items[-1] = (items[-1][0], value_bytes)
             expect_equal(one.set_many(items), [key for key, _ in items], "the keys that are stored")
             for key, value in items:
                 found = dict(one.get_many([key]))
@@ -157,7 +157,7 @@ def tls(directory):
             one.send(b"get key-5\r\n" * 20)
             time.sleep(0.2)
             for _ in range(20):
-                expect(one.values()[b"key-5"][1] == noise, "the value again and again", "another")
+                expect(one.values()[b"key-5"][1] == value_bytes, "the value again and again", "another")
             # The ordinary door has the same objects.
             expect(dict(Client(server.address).get_many([b"key-4"]))[b"key-4"] == items[4][1], "the value without TLS", "another")
             expect_equal(one.command(b"mn"), b"MN", "the answer to mn")
@@ -169,6 +169,18 @@ def tls(directory):
             raise Failure("expected a client that does not know the certificate to refuse it; it did not")
         except ssl.SSLCertVerificationError:
             pass
+        # What is no TLS ends its connection, perhaps with an alert, and nothing else.
+        for noise in (b"get a\r\n" * 10, b"\x16\x03\x01\x00\x05hello" * 3, b"\x17\x03\x03\x00\x01x", os.urandom(1000)):
+            with socket.create_connection((host, int(port)), timeout=20) as raw:
+                raw.sendall(noise)
+                raw.shutdown(socket.SHUT_WR)
+                try:
+                    said = raw.makefile("rb").read()
+                except ConnectionResetError:
+                    said = b""
+                expect(len(said) < 16, "an alert or nothing", said)
+        expect_equal(client(ssl.TLSVersion.TLSv1_3).command(b"mn"), b"MN", "the answer to mn after all that")
+        expect("panicked" not in server.log(), "no panic", server.log()[-2000:])
         server.terminate()
     print("TLS: 1.2 and 1.3, values up to 1 MiB both ways")
 
