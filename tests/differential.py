@@ -120,6 +120,8 @@ class Comparison:
 
     def note_refusal(self, command, reply):
         """Known: Pumice counts what a refused change looked at as hit before (h), and not what a refused get names."""
+        # Behind the last of a batch comes what was asked behind it.
+        reply = reply.partition(SAID)[0]
         refused = command.name in (b"add", b"cas") or reply[:2] in (b"EX", b"NS", b"NO", b"CL", b"")
         if command.name in CHANGES and refused and not reply.startswith(b"STORED"):
             self.looked_at.add(command.key)

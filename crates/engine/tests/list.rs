@@ -285,9 +285,8 @@ fn marks_sizes_and_expiry_are_told() {
             expiry,
             ..Meta::default()
         };
-        let stored = rig
-            .cache
-            .store(&rig.cx, name, Payload::Bytes(&vec![7; len]), meta);
+        let value = vec![7; len];
+        let stored = rig.cache.store(&rig.cx, name, Payload::Bytes(&value), meta);
         rig.run(stored).expect("there is room")
     };
     let small = set(b"small", 5, 0);

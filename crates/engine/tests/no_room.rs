@@ -30,7 +30,8 @@ fn an_object_whose_mark_cannot_be_written_stays() {
     };
     let mut seen = Vec::new();
     for n in 0..count {
-        let update = rig.cache.update(&rig.cx, &key(n), Reads::ALL, |object| {
+        let name = key(n);
+        let update = rig.cache.update(&rig.cx, &name, Reads::ALL, |object| {
             seen.push(object.map(|object| object.version()));
             Action::SetMeta(marked)
         });
@@ -46,11 +47,12 @@ fn an_object_whose_mark_cannot_be_written_stays() {
         assert_eq!(Some(object.version()), seen[n as usize], "{n}");
         assert_eq!((object.meta().marks & 1, object.expiry()), (0, 0));
     }
-    let marked = rig
+    let name = key(0);
+    let update = rig
         .cache
-        .update(&rig.cx, &key(0), Reads::ALL, |_| Action::SetMeta(marked));
+        .update(&rig.cx, &name, Reads::ALL, |_| Action::SetMeta(marked));
     assert!(
-        matches!(rig.run(marked), Outcome::Stored { .. }),
+        matches!(rig.run(update), Outcome::Stored { .. }),
         "there is room now"
     );
     rig.check();

@@ -325,12 +325,9 @@ pub fn step<D: Device + Clone>(
                 rig.cache
                     .update(&rig.cx, &name, Reads::ALL, |_| Action::SetMeta(meta)),
             );
-            match outcome {
-                Outcome::Stored { .. } => {
-                    model.live.get_mut(&n).expect("it was there to be touched").meta = meta
-                }
-                // Where there is no room it stays as it was.
-                _ => {}
+            // Where there is no room it stays as it was.
+            if let Outcome::Stored { .. } = outcome {
+                model.live.get_mut(&n).expect("it was there to be touched").meta = meta;
             }
         }
         6 => {
