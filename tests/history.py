@@ -26,6 +26,8 @@ CASES = [
     ("fifo", "full", "64MiB"),
     ("sipq", "cascade", "96MiB"),
 ]
+# So that all values together are more than flash has.
+VALUE_BYTES_MAX = 8192
 # What has to happen in every case, or it proves nothing. Counted in each process and summed.
 PROOFS = ("record_reads", "reclaimed_blocks", "sealed_blocks", "log_records", "checkpoints", "appended_objects")
 NEVER = ("log_failures", "read_errors", "write_errors")
@@ -75,7 +77,7 @@ class Case:
     def run(self, seconds, kills, seed):
         self.kills_max, self.stops_max = kills, max(1, kills // 3)
         command = [BINARY, "bench", "history", "--json", "--target", self.target, "--duration", str(seconds)]
-        command += ["--seed", str(seed), "--keys", str(self.arguments.keys), "--flush-every", str(self.arguments.flush)]
+        command += ["--value-size-max", str(VALUE_BYTES_MAX), "--seed", str(seed), "--keys", str(self.arguments.keys), "--flush-every", str(self.arguments.flush)]
         self.server = Server(self.directory, *self.flags)
         with open(os.path.join(self.directory, "history.log"), "wb") as said:
             check = subprocess.Popen(command, cwd=self.directory, stdout=subprocess.PIPE, stderr=said)
@@ -130,8 +132,8 @@ def test():
     parser.add_argument("--kills", type=int, default=30, help="for all cases together; a third as many clean stops")
     parser.add_argument("--cases", type=int, default=len(CASES), help="how many layouts and indexes, by the seed")
     parser.add_argument("--seed", type=int, default=None)
-    parser.add_argument("--flash", default="128MiB")
-    parser.add_argument("--keys", type=int, default=80_000)
+    parser.add_argument("--flash", default="64MiB")
+    parser.add_argument("--keys", type=int, default=40_000)
     parser.add_argument("--flush", type=float, default=45, help="seconds between flush_all, on average")
     parser.add_argument("extra", nargs="*", help="more flags for the server, after --")
     arguments = parser.parse_args()
