@@ -128,7 +128,7 @@ fn check(settings: &Settings, familiar: &Familiar) {
 
 /// Whether a host would be looked up, which is nothing for a test.
 fn asks_for_names(settings: &Settings, familiar: &Familiar) -> bool {
-    let lists = [&settings.memcached, &settings.admin]
+    let lists = [&settings.memcached, &settings.memcached_tls, &settings.admin]
         .into_iter()
         .flatten()
         .flatten();
@@ -159,10 +159,17 @@ fn check_bounds(config: &ServeConfig) {
 /// The plainest settings that say the same.
 fn plain(settings: &Settings, config: &ServeConfig) -> Settings {
     let one = |text: String| Some(vec![text]);
-    let listen = |listen: &Listen| match listen {
-        Listen::Tcp(address) => address.to_string(),
-        Listen::Unix { path, .. } => format!("unix:{}", path.display()),
-    };
+    let (mut memcached, mut memcached_tls) = (Vec::new(), Vec::new());
+    for listen in &config.memcached {
+        match listen {
+            Listen::Tcp(address) => memcached.push(address.to_string()),
+            Listen::Unix { path, .. } => memcached.push(format!("unix:{}", path.display())),
+            Listen::Tls(address) => memcached_tls.push(address.to_string()),
+        }
+    }
+    if memcached.is_empty() {
+        memcached.push("off".to_owned());
+    }
     Settings {
         dram: one(config.dram.to_string()),
         flash: one(config.flash.display().to_string()),
@@ -173,7 +180,8 @@ fn plain(settings: &Settings, config: &ServeConfig) -> Settings {
         block_size: config.block_size.and_then(|bytes| one(bytes.to_string())),
         layout: one(config.layout.layout.to_string()),
         max_item_size: one(config.max_item_size.to_string()),
-        memcached: Some(config.memcached.iter().map(listen).collect()),
+        memcached: Some(memcached),
+        memcached_tls: (!memcached_tls.is_empty()).then_some(memcached_tls),
         admin: one(config
             .admin
             .map_or("off".to_owned(), |address| address.to_string())),

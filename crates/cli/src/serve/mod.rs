@@ -4,7 +4,7 @@
 //! loop of its own for signals and the admin door, so that neither slows a worker.
 
 mod access;
-mod config;
+pub(crate) mod config;
 mod familiar;
 mod figures;
 mod flash;

@@ -1,10 +1,8 @@
 //! A cache under test on one thread, and a plain map that says what it must hold.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
-mod after_crash;
+pub mod after_crash;
 pub mod dying;
-
-pub use after_crash::reconcile;
 
 use pumice::{
     Action, CacheOptions, CascadeOptions, Cx, IndexOptions, Layout, LayoutOptions, Meta, ObjectCache,

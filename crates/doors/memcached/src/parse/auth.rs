@@ -186,7 +186,9 @@ mod tests {
 
     #[test]
     fn what_is_not_whole_is_waited_for_up_to_a_bound() {
-        let waits = |input: &str| parse_attempt(input.as_bytes(), LINE_MAX);
+        fn waits(input: &str) -> Attempt<'_> {
+            parse_attempt(input.as_bytes(), LINE_MAX)
+        }
         assert_eq!(waits(""), Attempt::Incomplete { whole: 0 });
         assert_eq!(waits("set k 0 0 7\r"), Attempt::Incomplete { whole: 0 });
         assert_eq!(
