@@ -144,7 +144,10 @@ impl Budget {
             Layout::Fifo | Layout::Sipq => 16,
             Layout::Ripq => ((1.25 / layout.alpha).ceil() as u64 + 4).max(16),
         };
-        let buffers = (total / 4 / buffer_cost).clamp(3, buffers_max);
+        // With two-phase reclaim two are open.
+        let slots = slot_bits(layout, index);
+        let has_streams = layout.layout == Layout::Fifo && slots != 0;
+        let buffers = (total / 4 / buffer_cost).clamp(3 + u64::from(has_streams), buffers_max);
         let block_buffers = buffers * buffer_cost;
         // The queue's tables, and the sample of keys whose priorities are kept.
         let order = match layout.layout {
@@ -156,14 +159,14 @@ impl Budget {
         };
         // What reclaims have read and not yet moved.
         let moving = match layout.layout {
-            Layout::Fifo => 0,
-            Layout::Sipq | Layout::Ripq => RECLAIM_READ_BYTES,
+            Layout::Fifo if !has_streams => 0,
+            _ => RECLAIM_READ_BYTES,
         };
         // What a cascade index has of objects on flash: enough for a device full of objects of 300 bytes, or half.
         let (index_heap, mapping_pages) = match index {
             IndexKind::Full => (0, 0),
             IndexKind::Cascade => {
-                let slots = match slot_bits(layout, index) {
+                let slots = match slots {
                     0 => 0,
                     bits => u64::from(bits) * 100 / 8 + 100 / 16,
                 };

@@ -2,7 +2,7 @@
 //!
 //! The victim is a block without a live object, or whose objects have all expired, wherever it stands; else one that
 //! is more than half dead, whose live objects are moved; else the lowest. Under `fifo` that is the oldest, and its objects are
-//! evicted; under `ripq` those that were raised since move to where they belong (RIPQ, section 4.2: materialisation). Under
+//! evicted, or with two-phase reclaim those that were used move to blocks of their own; under `ripq` those that were raised since move to where they belong (RIPQ, section 4.2: materialisation). Under
 //! `sipq` it is the oldest too, and those whose keys are in the queue of keys move to the active block.
 //!
 //! Several blocks may be reclaimed at once, each by a piece of work of its own, because most of a reclaim is waiting for the
@@ -50,7 +50,8 @@ pub(crate) const ENTRIES_PER_TURN: usize = 1024;
 
 /// With two-phase reclaim: so few free blocks are too few to wait for the copies of hot objects.
 pub(crate) const FREE_CRITICAL: usize = 2;
-/// With two-phase reclaim: so many victims in one piece of work were too hot to make room; the next goes whole.
+/// With two-phase reclaim: after so many victims in one piece of work the next ones are of new objects, of which fewer stay; after twice
+/// as many they go whole.
 const HOT_ROUNDS_MAX: usize = 4;
 /// Under `sipq` it is after so many.
 const KEPT_ROUNDS_MAX: usize = 32;
@@ -137,7 +138,8 @@ impl<B: Buffer> FlashStore<B> {
 
     fn choose_lowest(&self, claim: Claim, round: usize) -> Option<(u32, How)> {
         self.choose(claim, |structure, order| {
-            let (id, how) = self.lowest_sealed(structure, order, round)?;
+            // Of new objects fewer stay, so that more room and more of the index become free.
+            let (id, how) = self.lowest_sealed(structure, order, round.max(HOT_ROUNDS_MAX))?;
             structure.queue.retain(|queued| *queued != id);
             Some((id, how))
         })
@@ -149,14 +151,14 @@ impl<B: Buffer> FlashStore<B> {
             |id: &u32| self.blocks[*id as usize].state() == State::Sealed && !structure.is_receiver(*id);
         let id = match &order.ranked {
             Some(ranked) => ranked.queue.blocks().find(may_go),
-            None => self.lowest_of_streams(structure, how == How::Evict, may_go),
+            None => self.lowest_of_streams(structure, how == How::Evict || round >= HOT_ROUNDS_MAX, may_go),
         };
         Some((id?, how))
     }
 
     /// What becomes of the lowest block, when so many victims have gone before it in the same piece of work.
     fn how_lowest(&self, structure: &Structure<B>, round: usize) -> How {
-        let is_hot_kept = || self.slot_kind != SlotKind::None && round < HOT_ROUNDS_MAX;
+        let is_hot_kept = || self.slot_kind != SlotKind::None && round < 2 * HOT_ROUNDS_MAX;
         match self.layout().layout {
             Layout::Fifo if is_hot_kept() && structure.free.len() >= FREE_CRITICAL => How::Lowest,
             Layout::Fifo => How::Evict,
@@ -332,8 +334,11 @@ impl<B: Buffer> FlashStore<B> {
         let oldest = self.shared.change(|structure| {
             structure.victims.retain(|victim| victim.id != id);
             self.give_back(structure, id);
-            let oldest = structure.queue.front().map(|id| &self.blocks[*id as usize]);
-            oldest.map_or(0, |oldest| oldest.sequence.load(Ordering::Relaxed))
+            let sealed = structure.queue.front();
+            let sealed = sealed.map(|id| self.blocks[*id as usize].sequence.load(Ordering::Relaxed));
+            // One of kept objects may be open for long.
+            let open = self.open.lock().iter().map(|block| block.sequence).min();
+            sealed.into_iter().chain(open).min().unwrap_or(0)
         });
         self.invalidated.lock().retire(oldest);
     }

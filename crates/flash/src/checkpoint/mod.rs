@@ -230,6 +230,7 @@ impl<B: Buffer> FlashStore<B> {
         // Before the locks below: shards come first in the lock order.
         let entry_bytes = mappings.with_shard(0, |shard| shard.entry_bytes());
         let order = self.order.lock();
+        let structure = self.shared.structure.lock();
         let (places, ranks) = order.ranked.as_ref().map_or_else(
             || (self.save_kept(), SavedRanks::default()),
             |ranked| {
@@ -239,7 +240,6 @@ impl<B: Buffer> FlashStore<B> {
                 )
             },
         );
-        let structure = self.shared.structure.lock();
         let open = self.open.lock();
         // A block that is sealing was composed, or will be, with what was live at its own moment: records since then count.
         let log_start = open

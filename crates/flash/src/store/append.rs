@@ -300,7 +300,10 @@ impl<B: Buffer> FlashStore<B> {
             return true;
         }
         let len = usize::try_from(padded_len(len, self.unit_bytes)).unwrap_or(usize::MAX);
-        let is_open = self.order.lock().open.iter().any(|block| block.fits(len));
+        let order = self.order.lock();
+        let mut open = order.open.iter();
+        let is_open = open.any(|block| block.stream == Stream::New && block.fits(len));
+        drop(order);
         let structure = self.shared.structure.lock();
         (is_open && structure.stalled == 0)
             || (self.has_buffer(&structure) && structure.free.len() > self.kept_for_survivors(&structure))

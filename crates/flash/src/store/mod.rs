@@ -361,9 +361,10 @@ impl<B: Buffer> FlashStore<B> {
                 Ordering::Relaxed,
             );
         }
-        if options.layout.layout == Layout::Fifo {
-            streams::restore_kept(&blocks, &sealed, &start.places);
-        }
+        let kept = match options.layout.layout {
+            Layout::Fifo => streams::restore_kept(&blocks, &sealed, &start.places),
+            Layout::Sipq | Layout::Ripq => 0,
+        };
         let slot_kind = SlotKind::of(&options.layout, options.index);
         let shape = QueueShape {
             marks: slot_kind.marks(),
@@ -401,7 +402,7 @@ impl<B: Buffer> FlashStore<B> {
             ready: VecDeque::new(),
             early_at: None,
             checkpointing: false,
-            division: Division::of(geometry.blocks),
+            division: Division::of(geometry.blocks, sealed.len() - kept, kept),
             mappings_want_block: false,
             reorganising: false,
             in_flight: 0,

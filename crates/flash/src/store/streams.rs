@@ -15,6 +15,7 @@ use super::{BlockInfo, FlashStore, SealedBlock, SlotKind, State, Structure, orde
 use crate::block::Stream;
 use crate::queue::SavedPlace;
 use pumice_memory::Buffer;
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Share of the blocks that is for new objects: at first, and the bounds.
@@ -48,9 +49,16 @@ pub(crate) struct Tail {
 }
 
 impl Division {
-    pub(super) fn of(blocks: u32) -> Self {
+    /// That of a device with so many blocks, of which so many were found to be of new and of kept objects.
+    pub(super) fn of(blocks: u32, new: usize, kept: usize) -> Self {
+        let blocks = f64::from(blocks);
+        let wanted = match kept {
+            0 => blocks * SHARE_FIRST,
+            // As it was divided before the restart.
+            _ => (new as f64).clamp(blocks * SHARE_MIN, blocks * SHARE_MAX),
+        };
         Self {
-            wanted: f64::from(blocks) * SHARE_FIRST,
+            wanted,
             hits: [0.0; 2],
         }
     }
@@ -71,18 +79,22 @@ impl Division {
     }
 }
 
-/// Tells the stream of each sealed block: that of its trailer, or of the checkpoint that knows it.
-pub(super) fn restore_kept(blocks: &[BlockInfo], sealed: &[SealedBlock], places: &[SavedPlace]) {
-    let is_saved = |id| places.iter().any(|place| place.block == Some(id));
+/// Tells the stream of each sealed block, that of its trailer or of the checkpoint that knows it, and returns how many are of kept
+/// objects.
+pub(super) fn restore_kept(blocks: &[BlockInfo], sealed: &[SealedBlock], places: &[SavedPlace]) -> usize {
+    let saved: HashSet<u32> = places.iter().filter_map(|place| place.block).collect();
+    let mut count = 0;
     for block in sealed {
         let is_kept = match block.position {
             Some(position) => position == POSITION_KEPT,
-            None => is_saved(block.id),
+            None => saved.contains(&block.id),
         };
         blocks[block.id as usize]
             .is_kept
             .store(is_kept, Ordering::Relaxed);
+        count += usize::from(is_kept);
     }
+    count
 }
 
 impl<B: Buffer> FlashStore<B> {
@@ -132,18 +144,23 @@ impl<B: Buffer> FlashStore<B> {
         is_kept_spared: bool,
         may_go: impl Fn(&u32) -> bool,
     ) -> Option<u32> {
-        let mut may_go_now = structure.queue.iter().copied().filter(may_go);
+        let queue = &structure.queue;
         if self.slot_kind != SlotKind::Hit {
-            return may_go_now.next();
+            return queue.iter().copied().find(may_go);
         }
         let is_kept = |id: &u32| self.blocks[*id as usize].is_kept.load(Ordering::Relaxed);
-        let (kept, new): (Vec<u32>, Vec<u32>) = may_go_now.partition(is_kept);
-        let is_new_above = new.len() as f64 > structure.division.wanted;
-        let [new, kept] = [new, kept].map(|stream| stream.first().copied());
-        if is_kept_spared || is_new_above {
-            new.or(kept)
+        let first = |stream: bool| {
+            queue
+                .iter()
+                .copied()
+                .find(|id| is_kept(id) == stream && may_go(id))
+        };
+        let enough = structure.division.wanted as usize + 1;
+        let is_new_above = || queue.iter().filter(|id| !is_kept(id)).take(enough).count() >= enough;
+        if is_kept_spared || is_new_above() {
+            first(false).or_else(|| first(true))
         } else {
-            kept.or(new)
+            first(true).or_else(|| first(false))
         }
     }
 
@@ -176,8 +193,15 @@ mod tests {
     #[test]
     fn the_share_of_new_objects_follows_where_first_hits_are() {
         let blocks = 1000;
-        let mut division = Division::of(blocks);
+        let mut division = Division::of(blocks, 0, 0);
         assert_eq!(division.wanted, 250.0);
+        assert_eq!(Division::of(blocks, 500, 400).wanted, 500.0, "as it was");
+        assert_eq!(
+            Division::of(blocks, 990, 5).wanted,
+            750.0,
+            "as it was, within the bounds"
+        );
+        assert_eq!(Division::of(blocks, 990, 0).wanted, 250.0, "nothing was divided");
         let mut follow = |hits: [f64; 2], victims: usize| {
             for _ in 0..victims {
                 division.follow(hits, blocks as usize);
