@@ -110,7 +110,7 @@ fn a_quiet_listing_has_each_object_once() {
             rig.settle();
             let found = list(&rig, |_| {});
             let mut expected = expected(&rig, &model, keys);
-            assert!(expected.len() > 800, "{} objects", expected.len());
+            assert!(expected.len() > 300, "{} objects", expected.len());
             for listed in found {
                 let name = String::from_utf8_lossy(&listed.key).into_owned();
                 let (version, value_len) = expected
@@ -202,7 +202,7 @@ fn a_listing_ends_while_everything_is_reclaimed() {
         }
         let before = rig.cache.stats().flash.reclaimed_blocks;
         let found = list(&rig, |_| {
-            for _ in 0..15 {
+            for _ in 0..25 {
                 let n = random.below(keys);
                 set(n);
                 rig.get(&key(random.below(keys)));
@@ -210,7 +210,7 @@ fn a_listing_ends_while_everything_is_reclaimed() {
             rig.settle();
         });
         let reclaimed = rig.cache.stats().flash.reclaimed_blocks - before;
-        assert!(reclaimed > 20, "{reclaimed} blocks were reclaimed");
+        assert!(reclaimed > 10, "{reclaimed} blocks were reclaimed");
         assert!(found.len() > 300, "{} listed", found.len());
         for listed in found {
             let known = versions
