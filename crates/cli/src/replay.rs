@@ -6,6 +6,7 @@ use anyhow::Context;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use pumice::IndexOptions;
+use pumice_device::Profile;
 use pumice_flash::{Layout, LayoutOptions, OpenError};
 use pumice_sim::{
     CacheSize, ExactOptions, FlashOptions, MissingSizes, OpsMode, ReplayDevice, ReplayProgress, ReplayRules,
@@ -103,6 +104,11 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "BLOCKS", default_value_t = 1)]
     superblock: u32,
 
+    /// As slow as another kind of device: dram, nvm, optane, nvme, sata, hdd. With --device sim that takes no time, and `device_seconds`
+    /// says how much it would have been, one request at a time
+    #[arg(long, value_name = "KIND")]
+    throttle: Option<Profile>,
+
     /// The part of the requests that fills the cache before figures are counted, from 0 to below 1
     #[arg(long, value_name = "FRACTION", default_value = "0")]
     warmup: Warmup,
@@ -152,6 +158,7 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
                 _ => IndexOptions::Full,
             },
             superblock_blocks: args.superblock,
+            throttle: args.throttle,
             size: args.flash_size.clone(),
             dram_bytes: bytes(args.dram, "--dram")?,
             block_bytes: args
@@ -198,6 +205,9 @@ fn check_built(args: &ReplayArgs) -> anyhow::Result<()> {
                 "--index `{other}`: no such index (auto, full, cascade)"
             )));
         }
+    }
+    if args.throttle.is_some() && args.layout == "exact" {
+        return Err(usage("--throttle with --layout exact: that has no device"));
     }
     Ok(())
 }
@@ -384,6 +394,10 @@ fn summary(report: &Report) -> String {
                 cascade.reorganisations
             ),
         ));
+    }
+    if let Some(seconds) = report.device_seconds {
+        let what = format!("{seconds:.3} s by the model, one request at a time");
+        lines.push(("device time", what));
     }
     if let (Some(hit), Some(miss)) = (report.flash_reads_per_hit, report.flash_reads_per_miss) {
         lines.push(("flash reads", format!("{hit:.4} per hit, {miss:.4} per miss")));

@@ -107,6 +107,9 @@ settings! {
     memcached "memcached" "ADDR",
     /// Where metrics, health and statistics are served, or off [default: 127.0.0.1:9150]
     admin "admin" "ADDR",
+    /// A directory on another drive than the flash: should that fail for good while it is served, this is noted there (and beside a
+    /// flash file), so that the next start trusts nothing on it [default: /var/tmp]
+    state_dir "state-dir" "PATH",
     /// Worker threads [default: one per CPU]
     threads "threads" "N",
     /// The most connections at once [default: 1024]

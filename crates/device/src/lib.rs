@@ -2,7 +2,8 @@
 //!
 //! Implementations: [`FileDevice`] (a file or raw block device through O_DIRECT and io_uring, or ordinary positioned
 //! I/O on a few threads where either is refused), [`MemDevice`] (memory), [`SparseDevice`] (keeps headers, forgets
-//! values: for simulation), [`FaultyDevice`] (seeded faults over memory), [`CountingDevice`] (counts what passes to another).
+//! values: for simulation), [`FaultyDevice`] (seeded faults over memory), [`CountingDevice`] (counts what passes to another),
+//! [`ThrottledDevice`] (as slow as another kind of device).
 //! All of them run the conformance suite in [`conformance`].
 
 mod chunks;
@@ -11,6 +12,7 @@ mod faulty;
 mod file;
 mod mem;
 mod sparse;
+mod throttled;
 
 pub mod conformance;
 
@@ -20,6 +22,9 @@ pub use file::{Engine, FileDevice, FileError, FileOptions, FileShared};
 pub use mem::{MemDevice, MemMedium};
 pub use pumice_memory::{AlignedBuf, Buffer, Payload, SECTOR_BYTES, SparseBuf};
 pub use sparse::{SparseDevice, SparseMedium};
+pub use throttled::{
+    Direction, Profile, ProfileError, RealTime, Throttle, ThrottledDevice, Timeline, VirtualTime,
+};
 
 use std::future::Future;
 use std::io;
@@ -88,6 +93,30 @@ pub trait Device: 'static {
 
     /// Makes everything that was completed or appended before durable against power cuts.
     fn sync(&self) -> impl Future<Output = io::Result<()>> + 'static;
+
+    /// Notes beside the device, in a place that works without it, that what `id` stands for on it must not be trusted any
+    /// more. What is noted outlives the process, and power cuts as far as the place does.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::Unsupported`] where there is no such place, which is the default; else what the place said.
+    fn note_failure(&self, id: u64) -> impl Future<Output = io::Result<()>> + 'static {
+        let _ = id;
+        std::future::ready(Err(io::ErrorKind::Unsupported.into()))
+    }
+
+    /// Whether [`note_failure`](Device::note_failure) has noted `id`. Blocking; only used while a cache opens.
+    ///
+    /// # Errors
+    /// Where that cannot be found out.
+    fn has_failure_note(&self, id: u64) -> io::Result<bool> {
+        let _ = id;
+        Ok(false)
+    }
+
+    /// Removes the note of `id`, which nobody will ask for any more. Blocking; only used while a cache opens.
+    fn forget_failure(&self, id: u64) {
+        let _ = id;
+    }
 
     /// Starts what was queued, and completes what is finished, waking its futures. With `block`, waits for at least
     /// one completion unless nothing is under way. Returns the number of completions. For executors that have

@@ -3,7 +3,8 @@
 use pumice_device::conformance::{MIN_CAPACITY, check};
 use pumice_device::{
     CountingDevice, DeviceCounters, Engine, FaultPlan, FaultyDevice, FaultyMedium, FileDevice, FileOptions,
-    FileShared, MemDevice, MemMedium, SparseDevice, SparseMedium,
+    FileShared, MemDevice, MemMedium, Profile, RealTime, SparseDevice, SparseMedium, Throttle,
+    ThrottledDevice, Timeline, VirtualTime,
 };
 use std::sync::Arc;
 
@@ -41,6 +42,41 @@ fn counting_conforms() {
     let counters = Arc::new(DeviceCounters::new());
     check(|| CountingDevice::new(MemDevice::new(Arc::clone(&medium)), Arc::clone(&counters)));
     assert!(counters.snapshot().reads > 1000);
+}
+
+#[test]
+fn throttled_conforms_in_virtual_time_as_any_kind_of_device() {
+    for profile in Profile::ALL {
+        let medium = Arc::new(MemMedium::new(MIN_CAPACITY));
+        let time = Arc::new(VirtualTime::new());
+        let throttle = Arc::new(Throttle::new(&profile, Arc::clone(&time) as _));
+        check(|| ThrottledDevice::new(MemDevice::new(Arc::clone(&medium)), Arc::clone(&throttle)));
+        assert!(
+            time.now_ns() > profile.read.latency_ns * 100,
+            "{profile}: {}",
+            time.now_ns()
+        );
+    }
+}
+
+#[test]
+fn throttled_conforms_over_a_device_that_completes_in_any_order() {
+    for seed in 0..5 {
+        let plan = FaultPlan {
+            delay: true,
+            ..FaultPlan::default()
+        };
+        let medium = Arc::new(FaultyMedium::new(MIN_CAPACITY, seed, plan));
+        let throttle = Arc::new(Throttle::new(&Profile::OPTANE, Arc::new(VirtualTime::new())));
+        check(|| ThrottledDevice::new(FaultyDevice::new(Arc::clone(&medium)), Arc::clone(&throttle)));
+    }
+}
+
+#[test]
+fn throttled_conforms_in_real_time() {
+    let medium = Arc::new(MemMedium::new(MIN_CAPACITY));
+    let throttle = Arc::new(Throttle::new(&Profile::NVM, Arc::new(RealTime::new())));
+    check(|| ThrottledDevice::new(MemDevice::new(Arc::clone(&medium)), Arc::clone(&throttle)));
 }
 
 #[test]

@@ -8,7 +8,8 @@ use pumice_device::Device;
 use pumice_flash::record::is_expired;
 use pumice_flash::recovery::{open_superblock, recover, settle};
 use pumice_flash::{
-    FlashStore, Geometry, Gone, LayoutOptions, MappingLog, OpenError, OpenOptions, Recovered, Work,
+    Durability, FlashFailure, FlashStore, Geometry, Gone, LayoutOptions, MappingLog, OpenError, OpenOptions,
+    Recovered, Work,
 };
 use pumice_index::cascade::{CascadeShard, MapSpace};
 use pumice_index::{FullShard, IndexKind, IndexShape, IndexShard};
@@ -112,6 +113,13 @@ impl<D: Device> Clone for ObjectCache<D> {
 
 /// Rounds in which a clean stop seals blocks.
 const STOP_ROUNDS_MAX: usize = 8;
+
+fn unremembered() -> std::io::Error {
+    std::io::Error::other(
+        "the flash device was taken out, and that could be stored nowhere: start with --reformat, or what was deleted meanwhile may \
+         be served again",
+    )
+}
 
 /// 2^this shards for a device of `capacity` bytes. It follows from the device and the kind of index alone, since checkpoints are
 /// cut by it.
@@ -281,13 +289,30 @@ impl<D: Device + Clone> ObjectCache<D> {
         self.kick(&cx);
     }
 
-    /// Waits until what was invalidated is as durable as the cache promises; at once unless that is `power`. Call it
-    /// before replying to writes.
+    /// Waits until what was invalidated is as durable as the cache promises; at once unless that is `power`, or the flash device
+    /// has just been taken out and that is not remembered yet. Call it before replying to writes.
     ///
     /// # Errors
-    /// What the device said; the writes may then not survive a power cut.
+    /// With durability `power`, where that the device was taken out can be stored nowhere: what was deleted since may come
+    /// back at the next start.
     pub async fn commit(&self, cx: &Cx<D>) -> std::io::Result<()> {
-        self.inner.store().commit(&cx.device).await
+        let store = self.inner.store();
+        let committed = store.commit(&cx.device).await;
+        if !store.is_out() {
+            return committed;
+        }
+        store.remember_again(cx.now());
+        self.kick(cx);
+        if store.wait_until_remembered().await || store.durability() != Durability::Power {
+            return Ok(());
+        }
+        Err(unremembered())
+    }
+
+    /// Why the flash device was taken out, if it was. DRAM then serves alone until the next start, which begins with an empty
+    /// flash tier.
+    pub fn flash_failure(&self) -> Option<FlashFailure> {
+        self.inner.store().failure()
     }
 
     /// Waits until no background work is under way.
@@ -302,11 +327,25 @@ impl<D: Device + Clone> ObjectCache<D> {
     }
 
     /// A clean stop: objects that only DRAM holds go to flash, blocks are sealed, a checkpoint is written. No request may run
-    /// while this does, nor come after it.
+    /// while this does, nor come after it. Where the device was taken out there is nothing to store but that.
     ///
     /// # Errors
-    /// What the device said; the next start then recovers as after a crash.
+    /// What the device said; the next start then recovers as after a crash. Where the device was taken out, that this could be
+    /// stored nowhere.
     pub async fn close(&self, cx: &Cx<D>) -> std::io::Result<()> {
+        let closed = self.store_all(cx).await;
+        let store = self.inner.store();
+        if !store.is_out() {
+            return closed;
+        }
+        self.quiesce(cx).await;
+        if store.remember(&cx.device, cx.now()).await {
+            return Ok(());
+        }
+        Err(unremembered())
+    }
+
+    async fn store_all(&self, cx: &Cx<D>) -> std::io::Result<()> {
         self.quiesce(cx).await;
         self.flush_dram(cx).await;
         // A reclaim that is under way moves objects to blocks that it opens: until there is none of either.
@@ -318,10 +357,12 @@ impl<D: Device + Clone> ObjectCache<D> {
                 break;
             }
         }
-        self.inner
-            .store()
-            .checkpoint(&cx.device, &*self.inner, cx.now(), true)
-            .await?;
+        let store = self.inner.store();
+        if store.is_out() {
+            return Ok(());
+        }
+        store.checkpoint(&cx.device, &*self.inner, cx.now(), true).await?;
+        // The checkpoint is the last thing that a device is asked for that is not out.
         cx.device.sync().await
     }
 }

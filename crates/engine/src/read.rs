@@ -484,10 +484,15 @@ impl<B: Buffer> Inner<B> {
         address: u64,
     ) {
         shard.dram.remove(hash, address);
-        if self.is_home(shard, hash, home)
-            && let Some(location) = shard.flash.get(hash)
-        {
-            self.invalidate_locked(cx, shard, hash, location);
+        if self.is_home(shard, hash, home) {
+            if let Some(location) = shard.flash.get(hash) {
+                self.invalidate_locked(cx, shard, hash, location);
+            } else {
+                // Its mapping is on flash, too.
+                let version = self.store().next_version();
+                self.store().invalidate_unknown(&cx.device, hash, version);
+                shard.flash.remove(hash);
+            }
         }
         self.books.expired.add(self.store().padded_len(&record.parts()));
     }

@@ -7,6 +7,7 @@ use pumice_flash::{CopyMove, Gone, Mappings, SliceId};
 use pumice_index::{IndexShard, KeyHash, Location, Mapping};
 use pumice_memory::Buffer;
 use pumice_tier::{DramShard, Queue};
+use std::collections::HashSet;
 use twox_hash::XxHash3_64;
 
 /// Hashes keys: XXH3-64 with the cache's seed.
@@ -185,6 +186,37 @@ impl<B: Buffer> Mappings for Inner<B> {
 
     fn account_rest(&self, objects: u64, bytes: u64) {
         self.books.overwritten.add_many(objects, bytes);
+    }
+
+    fn give_up_all(&self) {
+        let mut is_exact = true;
+        let (mut entries, mut bytes) = (0, 0);
+        for shard in &self.shards {
+            let mut shard = shard.0.lock();
+            let Shard { flash, dram } = &mut *shard;
+            is_exact &= flash.is_exact();
+            let mut homes = HashSet::new();
+            dram.for_each(|address| {
+                let (record, home) = self.tier.read(address);
+                homes.insert(home);
+                entries += 1;
+                bytes += self.store().padded_len(&record.parts());
+            });
+            flash.for_each(|mapping| {
+                self.store().forget(None, mapping);
+                if !homes.contains(&self.home(mapping.location)) {
+                    self.gone(Gone::Lost, u64::from(mapping.location.len));
+                }
+            });
+            flash.clear();
+        }
+        if !is_exact {
+            // What DRAM did not know to be on flash: whatever the books have beyond the DRAM tier.
+            let (resident, resident_bytes) = self.books.snapshot().resident();
+            self.books
+                .lost
+                .add_many(resident.wrapping_sub(entries), resident_bytes.wrapping_sub(bytes));
+        }
     }
 
     fn sweep(&self, offset: u64, len: u64, why: Gone) -> u64 {

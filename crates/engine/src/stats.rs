@@ -53,6 +53,10 @@ pub struct Stats {
     pub blocks_open: u64,
     /// Blocks that hold checkpoints.
     pub blocks_checkpoint: u64,
+    /// Whether the flash device was taken out.
+    pub flash_out: bool,
+    /// Whether the next start will know of that.
+    pub flash_out_remembered: bool,
     /// Log records in use.
     pub log_used: u64,
     /// Log records that fit.
@@ -116,6 +120,8 @@ impl<D: Device> ObjectCache<D> {
         stats.blocks_sealed = sealed as u64;
         stats.blocks_open = open as u64;
         stats.blocks_checkpoint = checkpoint as u64;
+        stats.flash_out = store.is_out();
+        stats.flash_out_remembered = store.is_remembered();
         (stats.log_used, stats.log_slots) = store.log_usage();
         stats.rounds = std::array::from_fn(|at| inner.rounds[at].load(Ordering::Relaxed));
         stats

@@ -206,6 +206,10 @@ impl<B: Buffer> Inner<B> {
         }
         if in_dram || home != 0 {
             Ok(parts.version)
+        } else if self.store().is_out() {
+            // Flash would have taken it. Now it is gone as soon as it came, which is no error for the client.
+            self.books.evicted.add(bytes);
+            Ok(parts.version)
         } else {
             self.books.rejected.add(bytes);
             Err(RejectReason::NoRoom)

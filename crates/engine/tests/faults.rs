@@ -270,10 +270,8 @@ fn a_device_that_dies_leaves_a_cache_that_answers() {
             "seed {seed}: DRAM answers {}",
             model.hits - before
         );
-        assert!(
-            rig.run(rig.cache.close(&rig.cx)).is_err(),
-            "seed {seed}: nothing of this was stored"
-        );
+        rig.run(rig.cache.close(&rig.cx))
+            .expect("that it is out is noted beside it");
     }
 }
 

@@ -56,7 +56,7 @@ impl<B: Buffer> FlashStore<B> {
             let buffer = B::with_len(len);
             // SAFETY: the buffer was just made; nobody else knows it.
             unsafe { buffer.put(0, Payload::Bytes(&[0; 8])) };
-            if let Err(error) = device.write(offset, Arc::new(buffer), 0..len).await {
+            if let Err(error) = self.shared.write(device, offset, Arc::new(buffer), 0..len).await {
                 tracing::debug!("aligning to the erase unit: {error}");
                 break;
             }

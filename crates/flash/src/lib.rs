@@ -34,8 +34,8 @@ pub use mapping_log::{MappingBytes, MappingLog, mapping_log_bytes};
 pub use record::{Record, RecordHeader, RecordParts, SliceId};
 pub use recovery::{OpenError, OpenOptions, Recovered};
 pub use store::{
-    Durability, FlashCounts, FlashStore, INVALIDATED_SHARE, Rank, ReadFault, Source, VIRTUAL_KEY_BYTES, Work,
-    slot_bits,
+    Durability, FlashCounts, FlashFailure, FlashStore, IN_A_ROW_MAX, INVALIDATED_SHARE, Rank, ReadFault,
+    Source, VIRTUAL_KEY_BYTES, Work, slot_bits,
 };
 pub use survivors::RECLAIM_READ_BYTES;
 
@@ -112,6 +112,9 @@ pub trait Mappings {
     fn is_hot(&self, _hash: KeyHash, _location: Location) -> bool {
         false
     }
+
+    /// Removes every mapping and accounts for it as lost: the device was taken out, and nothing is mapped to it any more.
+    fn give_up_all(&self);
 
     /// Removes every mapping into `offset..offset + len`, when nothing better than a sweep is possible; returns how many.
     fn sweep(&self, offset: u64, len: u64, why: Gone) -> u64;

@@ -171,6 +171,20 @@ impl Log {
     }
 }
 
+/// Whether the log is the one that a checkpoint was written beside, from `start` on: the record before that one is there, or where it
+/// was another of this cache. A log that was erased, or is another cache's, would else pass as one that nothing was added to.
+///
+/// # Errors
+/// What the device said.
+pub fn reaches<D: Device>(device: &D, cache_id: u64, geometry: &Geometry, start: u64) -> io::Result<bool> {
+    let before = start.saturating_sub(1);
+    let slot = before % geometry.log_slots;
+    let mut bytes = [0; LOG_RECORD_BYTES as usize];
+    device.read_log(geometry.log_offset + slot * LOG_RECORD_BYTES, &mut bytes)?;
+    let found = LogRecord::decode(cache_id, &bytes);
+    Ok(found.is_some_and(|record| record.position >= before && record.position % geometry.log_slots == slot))
+}
+
 /// How a log ended at a start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogEnd {

@@ -358,7 +358,7 @@ impl<B: Buffer> FlashStore<B> {
         let len = footer_len.next_multiple_of(SECTOR_BYTES);
         let block_bytes = usize::try_from(self.geometry.block_bytes).ok()?;
         let offset = self.geometry.block_offset(id) + (block_bytes.checked_sub(len)?) as u64;
-        let buffer = match device.read(offset, len).await {
+        let buffer = match self.shared.read(device, offset, len).await {
             Ok(buffer) => buffer,
             Err(error) => {
                 tracing::warn!("reading the footer of block {id}: {error}");

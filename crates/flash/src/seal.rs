@@ -47,6 +47,10 @@ impl<B: Buffer> FlashStore<B> {
                 work.finish(|_| {});
                 self.take_back_blocks();
             }
+            Task::TakeOut => {
+                self.perform_take_out(device, mappings, now).await;
+                work.finish(|_| {});
+            }
             Task::Reorganise(due) => {
                 self.reorganise(device, mappings, due).await;
                 work.finish(|_| {});
@@ -155,11 +159,11 @@ impl<B: Buffer> FlashStore<B> {
         self.align(device).await;
         add(&self.counters.written_bytes, self.geometry.block_bytes);
         add(&self.counters.block_bytes, self.geometry.block_bytes);
-        device
-            .write(offset, Arc::clone(&block.buffer), 0..block_bytes)
+        self.shared
+            .write(device, offset, Arc::clone(&block.buffer), 0..block_bytes)
             .await?;
         if self.durability() == Durability::Power {
-            device.sync().await?;
+            self.shared.sync(device).await?;
         }
         Ok(())
     }

@@ -100,7 +100,7 @@ impl<B: Buffer> FlashStore<B> {
                 bytes += run.bytes();
                 let len = usize::try_from(run.bytes()).expect("at most 1 MiB and two sectors");
                 // It starts with this call; awaited are results in the order of runs.
-                reads.push_back((device.read(run.sectors.start, len), run));
+                reads.push_back((self.shared.read(device, run.sectors.start, len), run));
                 next = runs.next();
             }
             let Some((read, run)) = reads.pop_front() else {

@@ -5,7 +5,7 @@ mod common;
 use common::{Random, Rig, options};
 use pumice_device::{AlignedBuf, FaultPlan, FaultyMedium};
 use pumice_flash::log::LogRecord;
-use pumice_flash::{Durability, Geometry, Layout, LayoutOptions, LogKind, Work};
+use pumice_flash::{Durability, Geometry, IN_A_ROW_MAX, Layout, LayoutOptions, LogKind, Work};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -153,8 +153,11 @@ fn a_block_that_cannot_be_written_is_given_up_until_the_next_start() {
     let medium = medium(2 << 20, false);
     let rig = Rig::open(&medium, KEYS, &options(Durability::Process));
     let (mut random, mut live) = (Random(6), HashMap::new());
+    let geometry = *rig.store().geometry();
     medium.set_plan(FaultPlan {
-        write_error: 1.0,
+        bad_writes: [3, 7, 8, 20]
+            .map(|block| geometry.block_offset(block)..geometry.block_offset(block) + 1)
+            .into(),
         ..FaultPlan::default()
     });
     for _ in 0..200 {
@@ -163,19 +166,12 @@ fn a_block_that_cannot_be_written_is_given_up_until_the_next_start() {
         rig.check_blocks();
     }
     let counts = rig.store().counts();
-    let blocks = u64::from(rig.store().geometry().blocks);
-    // One stays for survivors and checkpoints, which are refused too.
-    assert!(counts.bad_blocks >= blocks - 2, "{counts:?} of {blocks}");
-    assert!(
-        counts.write_errors <= blocks * 2,
-        "{counts:?}: tried again and again"
-    );
-    assert!(counts.dropped_no_block > 1_000, "{counts:?}");
-    compare(&rig, &live);
+    assert_eq!(counts.bad_blocks, 4, "{counts:?} of {}", geometry.blocks);
+    assert!(counts.write_errors <= 8, "{counts:?}: tried again and again");
+    assert!(compare(&rig, &live) > 200, "the others are used");
     drop(rig);
     medium.set_plan(FaultPlan::default());
     let rig = Rig::open(&medium, KEYS, &options(Durability::Process));
-    live.clear();
     for _ in 0..60 {
         change(&rig, &mut random, &mut live, 50);
         rig.settle();
@@ -183,6 +179,37 @@ fn a_block_that_cannot_be_written_is_given_up_until_the_next_start() {
     assert_eq!(rig.store().counts().bad_blocks, 0);
     assert!(compare(&rig, &live) > 200);
     rig.check_blocks();
+}
+
+/// Eight in a row, whichever blocks they are for, and the device is out: it is asked no more.
+#[test]
+fn a_device_on_which_nothing_can_be_written_is_taken_out() {
+    let medium = medium(2 << 20, false);
+    let rig = Rig::open(&medium, KEYS, &options(Durability::Process));
+    let (mut random, mut live) = (Random(6), HashMap::new());
+    let before = medium.counts().writes;
+    medium.set_plan(FaultPlan {
+        write_error: 1.0,
+        ..FaultPlan::default()
+    });
+    for _ in 0..50 {
+        change(&rig, &mut random, &mut live, 30);
+        rig.settle();
+        rig.check_blocks();
+    }
+    let failure = rig.store().failure().expect("it is out");
+    assert!(
+        failure.remembered && failure.reason.contains("writes of 8 blocks in a row"),
+        "{failure:?}"
+    );
+    assert_eq!(medium.counts().writes - before, u64::from(IN_A_ROW_MAX));
+    assert_eq!(compare(&rig, &HashMap::new()), 0);
+    assert_eq!(rig.store().unsealed_backlog(), 0);
+    drop(rig);
+    medium.set_plan(FaultPlan::default());
+    let rig = Rig::open(&medium, KEYS, &options(Durability::Process));
+    assert!(rig.recovered.discarded);
+    assert_eq!(compare(&rig, &HashMap::new()), 0);
 }
 
 #[test]

@@ -165,6 +165,7 @@ fn replay<P: ExactPolicy>(
         flash_reads_per_miss: None,
         flash_rounds_per_hit: None,
         cascade: None,
+        device_seconds: None,
         elapsed_seconds: elapsed,
         requests_per_second: if elapsed > 0.0 {
             counts.requests_replayed as f64 / elapsed

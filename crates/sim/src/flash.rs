@@ -15,7 +15,10 @@ use pumice::{
     BooksSnapshot, CacheOptions, Cx, Found, IndexOptions, LargeLookup, Lookup, Meta, ObjectCache,
     RejectReason, Stats,
 };
-use pumice_device::{Device, FileDevice, FileOptions, FileShared, Payload, SparseDevice, SparseMedium};
+use pumice_device::{
+    Device, FileDevice, FileOptions, FileShared, Payload, Profile, RealTime, SparseDevice, SparseMedium,
+    Throttle, ThrottledDevice, Timeline, VirtualTime,
+};
 use pumice_flash::{Geometry, Layout, LayoutOptions, OpenError};
 use pumice_trace::{BATCH_REQUESTS, Op, Trace};
 use pumice_world::{Executor, ManualClock};
@@ -65,6 +68,9 @@ pub struct FlashOptions {
     /// Under the simulated device a drive whose erase unit is so many blocks, with a tenth of its flash for itself; 0: none, and
     /// no device write amplification.
     pub superblock_blocks: u32,
+    /// The kind of device that it is to be as slow as. A simulated one takes no real time for it, and the report has what it would
+    /// have taken.
+    pub throttle: Option<Profile>,
     /// What requests mean. Objects without sizes must have been given one: flash is measured in bytes.
     pub rules: ReplayRules,
 }
@@ -89,7 +95,7 @@ pub fn replay_flash(
             let medium = SparseMedium::with_grid(whole_sectors(capacity), blocks_start);
             let device = SparseDevice::new(Arc::new(medium));
             if options.superblock_blocks == 0 {
-                return replay(trace, options, prepared, Stage::of(device), start, progress);
+                return throttled(trace, options, prepared, Stage::of(device), start, progress);
             }
             let drive = drive(options, capacity)?;
             let device = FtlDevice::new(device, Arc::clone(&drive)).map_err(SimError::Ftl)?;
@@ -97,7 +103,7 @@ pub fn replay_flash(
                 drive: Some(drive),
                 ..Stage::of(device)
             };
-            replay(trace, options, prepared, stage, start, progress)
+            throttled(trace, options, prepared, stage, start, progress)
         }
         ReplayDevice::Path(path) => {
             let open = FileOptions {
@@ -118,9 +124,36 @@ pub fn replay_flash(
                 filler: &filler,
                 ..Stage::of(device)
             };
-            replay(trace, options, prepared, stage, start, progress)
+            throttled(trace, options, prepared, stage, start, progress)
         }
     }
+}
+
+/// Replays on a device that is as slow as was asked for.
+fn throttled<D: Device + Clone>(
+    trace: &Trace,
+    options: &FlashOptions,
+    prepared: Prepared<'_>,
+    stage: Stage<'_, D>,
+    start: Instant,
+    progress: &mut dyn FnMut(ReplayProgress),
+) -> Result<Report, SimError> {
+    let Some(profile) = &options.throttle else {
+        return replay(trace, options, prepared, stage, start, progress);
+    };
+    let time: Option<Arc<dyn Timeline>> = match options.device {
+        ReplayDevice::Sim => Some(Arc::new(VirtualTime::new())),
+        ReplayDevice::Path(_) => None,
+    };
+    let timeline = time.clone().unwrap_or_else(|| Arc::new(RealTime::new()));
+    let throttle = Arc::new(Throttle::new(profile, timeline));
+    let stage = Stage {
+        device: ThrottledDevice::new(stage.device, throttle),
+        drive: stage.drive,
+        filler: stage.filler,
+        time,
+    };
+    replay(trace, options, prepared, stage, start, progress)
 }
 
 fn whole_sectors(bytes: u64) -> u64 {
@@ -287,6 +320,8 @@ struct Stage<'a, D> {
     drive: Option<Arc<Mutex<Ftl>>>,
     /// What values are made of; empty: they only have a length.
     filler: &'a [u8],
+    /// The time that the device takes, where that is not the time that passes.
+    time: Option<Arc<dyn Timeline>>,
 }
 
 impl<D> Stage<'_, D> {
@@ -295,6 +330,7 @@ impl<D> Stage<'_, D> {
             device,
             drive: None,
             filler: &[],
+            time: None,
         }
     }
 }
@@ -311,7 +347,9 @@ fn replay<D: Device + Clone>(
         device,
         drive,
         filler,
+        time,
     } = stage;
+    let device_ns = || time.as_ref().map(|time| time.now_ns());
     let drive_counts = || {
         drive
             .as_ref()
@@ -330,6 +368,7 @@ fn replay<D: Device + Clone>(
     let mut reads = Reads::default();
     let mut at_warmup = replay.cache.stats();
     let mut drive_at_warmup = drive_counts();
+    let mut device_ns_at_warmup = device_ns();
     let mut object_bytes = 0;
     let mut entries_resident: u128 = 0;
     let mut large = false;
@@ -345,6 +384,7 @@ fn replay<D: Device + Clone>(
             if counts.requests_replayed == warmup {
                 at_warmup = replay.cache.stats();
                 drive_at_warmup = drive_counts();
+                device_ns_at_warmup = device_ns();
                 reads = Reads::default();
             }
             counts.next_request();
@@ -411,6 +451,9 @@ fn replay<D: Device + Clone>(
         });
     }
     let stats = replay.cache.stats();
+    let device_ns = device_ns()
+        .zip(device_ns_at_warmup)
+        .map(|(now, before)| now - before);
     let objects_cached = if large {
         count_objects(&replay, &keys_seen)?
     } else {
@@ -430,6 +473,7 @@ fn replay<D: Device + Clone>(
             bytes_beside_values: bytes_beside_values(&replay.cache.books(), object_bytes),
             entries_resident,
             objects_cached,
+            device_ns,
             capacity,
             start,
         },
@@ -462,6 +506,7 @@ struct Measured {
     stats: Stats,
     at_warmup: Stats,
     objects_cached: u64,
+    device_ns: Option<u64>,
     capacity: u64,
     start: Instant,
 }
@@ -476,6 +521,7 @@ fn report(trace: &Trace, options: &FlashOptions, measured: &Measured) -> Report 
         bytes_beside_values,
         entries_resident,
         objects_cached,
+        device_ns,
         capacity,
         start,
     } = measured;
@@ -522,6 +568,7 @@ fn report(trace: &Trace, options: &FlashOptions, measured: &Measured) -> Report 
         flash_reads_per_miss: ratio(reads.miss_reads, counts.lookups - counts.hits),
         flash_rounds_per_hit: ratio(reads.hit_rounds, counts.hits),
         cascade: (options.index != IndexOptions::Full).then(|| CascadeReport::of(stats, at_warmup)),
+        device_seconds: device_ns.map(|nanoseconds| nanoseconds as f64 / 1e9),
         elapsed_seconds: elapsed,
         requests_per_second: if elapsed > 0.0 {
             counts.requests_replayed as f64 / elapsed

@@ -60,6 +60,9 @@ pub struct Report {
     pub flash_rounds_per_hit: Option<f64>,
     /// What a cascade index takes and does; null for another.
     pub cascade: Option<CascadeReport>,
+    /// Time that a simulated device of the kind that was asked for takes, one request at a time; null for others.
+    #[serde(default)]
+    pub device_seconds: Option<f64>,
 }
 
 /// A cascade index: what it has at the end, and what it did after the warm-up.
@@ -146,6 +149,7 @@ mod tests {
             flash_reads_per_miss: None,
             flash_rounds_per_hit: None,
             cascade: None,
+            device_seconds: None,
             elapsed_seconds: 0.0,
             requests_per_second: 0.0,
         };
@@ -158,7 +162,7 @@ mod tests {
             objects_cached object_bytes_resident_mean objects_rejected bytes_inserted bytes_written_host \
             app_write_amplification device_write_amplification combined_write_amplification index_dram_bytes \
             index_bytes_written flash_reads_per_hit flash_reads_per_miss elapsed_seconds requests_per_second \
-            flash_rounds_per_hit cascade";
+            flash_rounds_per_hit cascade device_seconds";
         let expected: Vec<&str> = contract.split_whitespace().collect();
         let found: Vec<&str> = expected
             .iter()

@@ -1,5 +1,6 @@
 //! Replays under flash layouts: repeatable, the same on a simulated and a real device, and clear about what cannot be.
 
+use pumice_device::Profile;
 use pumice_flash::{Layout, LayoutOptions};
 use pumice_sim::{
     ExactOptions, FlashOptions, MissingSizes, ReplayDevice, ReplayRules, Report, SimError, Warmup,
@@ -11,6 +12,7 @@ fn options(size: &str, device: ReplayDevice) -> FlashOptions {
     FlashOptions {
         layout: LayoutOptions::default(),
         superblock_blocks: 0,
+        throttle: None,
         size: size.parse().unwrap(),
         dram_bytes: 0,
         index: pumice::IndexOptions::Full,
@@ -57,6 +59,41 @@ fn the_same_counts_twice_and_on_a_real_file() {
         assert!((0.4..0.95).contains(&hits), "{hits}");
         let amplification = simulated.app_write_amplification.unwrap();
         assert!((1.0..1.2).contains(&amplification), "{amplification}");
+    }
+}
+
+/// The same replay, and what it would have taken on devices of other kinds.
+#[test]
+fn a_throttled_device_changes_nothing_but_time() {
+    let plain = replay(ZIPF, &options("30%", ReplayDevice::Sim));
+    assert_eq!(plain.device_seconds, None);
+    let mut slower = 0.0;
+    for profile in Profile::ALL {
+        let with = FlashOptions {
+            throttle: Some(profile),
+            ..options("30%", ReplayDevice::Sim)
+        };
+        let report = replay(ZIPF, &with);
+        let seconds = report.device_seconds.expect("it is modelled");
+        assert_eq!(
+            plain,
+            Report {
+                device_seconds: None,
+                ..report
+            }
+        );
+        // A hit is a read that is waited for; what is written in the background may be waited for, too.
+        let hits = plain.object_hit_ratio.unwrap() * plain.requests as f64;
+        let reads = hits * plain.flash_reads_per_hit.unwrap() * profile.read.latency_ns as f64 / 1e9;
+        assert!(
+            seconds >= reads,
+            "{profile}: {seconds} s, and {reads} s for reads alone"
+        );
+        assert!(
+            seconds > slower,
+            "{profile}: {seconds} s, the kind before {slower} s"
+        );
+        slower = seconds;
     }
 }
 

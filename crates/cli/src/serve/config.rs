@@ -21,6 +21,8 @@ pub struct ServeConfig {
     pub dram: u64,
     /// The flash file or device.
     pub flash: PathBuf,
+    /// Where it is noted that the flash device has failed.
+    pub state_dir: PathBuf,
     /// How much of it to use, if that was said.
     pub flash_size: Option<Size>,
     /// Block size in bytes, if that was said.
@@ -55,6 +57,17 @@ pub struct ServeConfig {
     pub pid_file: Option<PathBuf>,
 }
 
+/// Where failures are noted if nothing else is said: it is mostly there, and outlives a restart of the machine.
+const STATE_DIR: &str = "/var/tmp";
+
+fn state_dir(given: &Given<'_>) -> anyhow::Result<PathBuf> {
+    match given.text()? {
+        None => Ok(STATE_DIR.into()),
+        Some(path) if std::path::Path::new(path).is_dir() => Ok(path.into()),
+        Some(_) => Err(given.wrong("there is no such directory")),
+    }
+}
+
 impl ServeConfig {
     /// Checks every setting.
     ///
@@ -77,6 +90,7 @@ impl ServeConfig {
             return Err(layers.flash().wrong("the path is empty"));
         }
         Ok(Self {
+            state_dir: state_dir(&layers.state_dir())?,
             dram,
             flash: flash.into(),
             flash_size: size(&layers.flash_size())?,

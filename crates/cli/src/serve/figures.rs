@@ -170,6 +170,19 @@ impl Source for ServerFigures {
         self.common.opened.borrow().is_some() && !*self.common.stop.borrow()
     }
 
+    fn limitation(&self) -> Option<String> {
+        let failure = self.cache()?.flash_failure()?;
+        let next = if failure.remembered {
+            "the next start makes an empty cache of it"
+        } else {
+            "this could be stored nowhere: start the next with --reformat"
+        };
+        let reason = failure.reason;
+        Some(format!(
+            "the flash device was taken out, DRAM serves alone; {next}; {reason}"
+        ))
+    }
+
     fn figures(&self) -> Figures {
         let mut groups = vec![self.server(), self.memcached(), device_group(&self.device())];
         let mut books = Vec::new();
@@ -237,6 +250,16 @@ fn cache_groups(stats: &Stats) -> [Group; 3] {
                     "capacity_bytes",
                     "Bytes of the device",
                     stats.flash_capacity_bytes,
+                ),
+                Figure::gauge(
+                    "out",
+                    "1 if the device failed for good and was taken out: DRAM serves alone",
+                    u64::from(stats.flash_out),
+                ),
+                Figure::gauge(
+                    "out_remembered",
+                    "1 if it was taken out and the next start will know",
+                    u64::from(stats.flash_out_remembered),
                 ),
                 Figure::gauge("block_bytes", "Bytes of a block", stats.block_bytes),
                 Figure::gauge("blocks_free", "Blocks that are free", stats.blocks_free),

@@ -3,16 +3,14 @@
 use super::config::ServeConfig;
 use crate::size::{Human, Size};
 use crate::usage::usage;
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use pumice::IndexKind;
-use pumice_device::{Device, FileDevice, FileOptions, FileShared, SECTOR_BYTES};
-use pumice_flash::geometry::{BLOCK_BYTES_MIN, SUPERBLOCKS_BYTES};
-use pumice_flash::recovery::open_superblock;
-use pumice_flash::superblock::{SlotContent, Superblock};
-use pumice_flash::{Layout, LayoutOptions, OpenError, OpenOptions};
-use pumice_world::Executor;
+use pumice_device::{FileDevice, FileOptions, FileShared, SECTOR_BYTES};
+use pumice_flash::geometry::SUPERBLOCKS_BYTES;
+use pumice_flash::recovery::read_superblock;
+use pumice_flash::{Layout, LayoutOptions, OpenError};
 use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The size of a new file, in bytes.
@@ -138,10 +136,7 @@ fn wanted_bytes(config: &ServeConfig, before: &Before) -> anyhow::Result<u64> {
         if let Before::BlockDevice = before {
             return Ok(open_file(config, None, false)?.capacity());
         }
-        let directory = match config.flash.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
+        let directory = directory_of(&config.flash);
         let stat = rustix::fs::statvfs(directory).with_context(|| {
             format!(
                 "cannot find the size of the file system of {}",
@@ -164,9 +159,30 @@ fn open_file(config: &ServeConfig, size: Option<u64>, preallocate: bool) -> anyh
     let options = FileOptions {
         size,
         preallocate,
+        note_directories: note_directories(config),
         ..FileOptions::default()
     };
     FileShared::open(&config.flash, &options).context("flash device")
+}
+
+/// Where it is noted that the device has failed: on another drive, if that is where the settings point to, and beside a file, which
+/// whoever takes it elsewhere may take along.
+fn note_directories(config: &ServeConfig) -> Vec<PathBuf> {
+    let beside = match before(&config.flash) {
+        Before::BlockDevice => None,
+        Before::Missing | Before::File { .. } => Some(directory_of(&config.flash).to_owned()),
+    };
+    [Some(config.state_dir.clone()), beside]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+fn directory_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
 }
 
 /// A cache that is on the device.
@@ -188,44 +204,24 @@ fn peek(config: &ServeConfig, before: &Before) -> anyhow::Result<Option<Found>> 
     }
     let shared = Arc::new(open_file(config, None, false)?);
     let device = FileDevice::new(shared, 2).with_context(|| format!("flash device {path}"))?;
-    let mut newest: Option<Superblock> = None;
-    for slot in 0..2 {
-        let mut sector = vec![0; SECTOR_BYTES];
-        let read = device.read_log(slot * SECTOR_BYTES as u64, &mut sector);
-        read.with_context(|| format!("reading the superblock of {path}"))?;
-        if let SlotContent::Valid(superblock) = Superblock::decode(&sector)
-            && newest.is_none_or(|newest| newest.generation < superblock.generation)
-        {
-            newest = Some(superblock);
-        }
-    }
-    if let Some(superblock) = newest {
-        return Ok(Some(Found {
-            capacity: superblock.geometry.capacity,
-            block_bytes: superblock.geometry.block_bytes,
-            layout: superblock.layout,
-            index: superblock.index,
-            time: superblock.time,
-        }));
-    }
-    // Empty, or an error that says what it is; the size does not matter for either.
-    let options = OpenOptions {
-        block_bytes: config.block_size.unwrap_or(BLOCK_BYTES_MIN),
-        check_block_bytes: false,
-        reformat: false,
-        durability: config.durability,
-        buffers_max: 2,
-        unit_bytes: 1,
-        layout: config.layout,
-        index: IndexKind::Full,
-        erase_unit_bytes: 0,
-        now: 0,
-        lockstep: false,
-        random: [0; 2],
+    let superblock = read_superblock(&device).with_context(|| format!("flash device {path}"))?;
+    let Some(superblock) = superblock else {
+        return Ok(None);
     };
-    match Executor::new().block_on(open_superblock(&device, &options), || device.turn(true).map(drop)) {
-        Ok(Ok(_) | Err(OpenError::Geometry(_))) => Ok(None),
-        Ok(Err(error)) => Err(anyhow::Error::new(error).context(format!("flash device {path}"))),
-        Err(error) => Err(anyhow::Error::new(error).context(format!("flash device {path}"))),
+    let capacity = superblock.geometry.capacity;
+    if let Before::File { len } = before
+        && *len < capacity
+    {
+        return Err(anyhow!(
+            "flash device {path}: it has {len} bytes, and the cache on it {capacity}: it was cut short or is an incomplete copy; \
+             --reformat makes an empty cache of it"
+        ));
     }
+    Ok(Some(Found {
+        capacity,
+        block_bytes: superblock.geometry.block_bytes,
+        layout: superblock.layout,
+        index: superblock.index,
+        time: superblock.time,
+    }))
 }

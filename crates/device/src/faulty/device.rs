@@ -86,6 +86,18 @@ impl Device for FaultyDevice {
         async move { started.await.map(drop) }
     }
 
+    fn note_failure(&self, id: u64) -> impl Future<Output = io::Result<()>> + 'static {
+        std::future::ready(self.medium.lock().note_failure(id))
+    }
+
+    fn has_failure_note(&self, id: u64) -> io::Result<bool> {
+        Ok(self.medium.lock().has_failure_note(id))
+    }
+
+    fn forget_failure(&self, id: u64) {
+        self.medium.lock().forget_failure(id);
+    }
+
     fn turn(&self, _block: bool) -> io::Result<usize> {
         let (completed, wakers) = self.medium.lock().turn();
         wakers.into_iter().for_each(Waker::wake);

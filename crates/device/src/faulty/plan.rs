@@ -37,6 +37,8 @@ pub struct FaultPlan {
     pub read_error: f64,
     /// Ranges of bytes in which every read, of the log as well, fails.
     pub bad_ranges: Vec<Range<u64>>,
+    /// Ranges of bytes in which every write fails, as by [`write_error`](FaultPlan::write_error).
+    pub bad_writes: Vec<Range<u64>>,
     /// Whether reads, writes and syncs stay under way until a turn completes them, in a seeded order.
     pub delay: bool,
     /// With `delay`, the probability that an operation is late: overtaken by what is started in many turns after it.
@@ -44,6 +46,8 @@ pub struct FaultPlan {
     /// The device dies in its n-th read, write, append or read of the log since the plan was set, counted from 1: from then on every
     /// operation fails. A new plan revives it.
     pub dies_at: Option<u64>,
+    /// Probability that [`note_failure`](crate::Device::note_failure) fails. A dead device fails none.
+    pub note_error: f64,
     /// Whether what is completed and not synced is lost in a [power cut](super::FaultyMedium::cut_power).
     pub volatile: bool,
 }
@@ -81,6 +85,8 @@ pub struct FaultCounts {
     pub slow: u64,
     /// Operations that failed because the device was dead.
     pub dead_operations: u64,
+    /// Notes that were made.
+    pub notes: u64,
     /// Writes and appends that power cuts undid, in whole or in part.
     pub lost_in_power_cuts: u64,
 }

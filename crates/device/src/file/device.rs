@@ -164,6 +164,18 @@ impl Device for FileDevice {
         async move { started.await.map(drop) }
     }
 
+    fn note_failure(&self, id: u64) -> impl Future<Output = io::Result<()>> + 'static {
+        self.inner.shared.notes().write(id)
+    }
+
+    fn has_failure_note(&self, id: u64) -> io::Result<bool> {
+        self.inner.shared.notes().has(id)
+    }
+
+    fn forget_failure(&self, id: u64) {
+        self.inner.shared.notes().remove(id);
+    }
+
     fn turn(&self, block: bool) -> io::Result<usize> {
         self.inner.turn(block)
     }

@@ -7,6 +7,8 @@
 //! report their results.
 
 mod device;
+mod fault;
+mod notes;
 mod options;
 mod pool;
 mod ring;

@@ -1,9 +1,10 @@
 //! Opening, locking and reserving a file or block device.
 
+use super::notes::Notes;
 use super::options::{Engine, FileError, FileOptions};
 use super::pool::{Pool, PoolClient};
 use super::ring;
-use super::window::Window;
+use super::window::{Copied, Window};
 use crate::{AlignedBuf, Buffer, SECTOR_BYTES};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom};
@@ -38,6 +39,7 @@ pub struct FileShared {
     log: File,
     /// Where the log was appended to last; `None` where nothing may be mapped.
     window: Option<Mutex<Option<Window>>>,
+    notes: Notes,
 }
 
 impl FileShared {
@@ -116,6 +118,7 @@ impl FileShared {
             io,
             log,
             window: maps.then(|| Mutex::new(None)),
+            notes: Notes::new(path, options.note_directories.clone()),
         })
     }
 
@@ -156,23 +159,45 @@ impl FileShared {
 
     /// Writes to the page cache: small pieces by a copy into a mapped window of it, where that can be had.
     pub(super) fn append_log(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        if bytes.len() <= SMALL_APPEND_BYTES && self.append_mapped(offset, bytes) {
-            return Ok(());
+        if bytes.len() <= SMALL_APPEND_BYTES {
+            match self.append_mapped(offset, bytes) {
+                Copied::Whole => return Ok(()),
+                Copied::Elsewhere => {}
+                Copied::Lost => {
+                    let error = io::Error::new(
+                        io::ErrorKind::UnexpectedEof,
+                        "the file was cut short, or its pages cannot be had any more",
+                    );
+                    return Err(self.log_failed("append", offset, bytes.len(), &error));
+                }
+            }
         }
         self.log
             .write_all_at(bytes, offset)
             .map_err(|error| self.log_failed("append", offset, bytes.len(), &error))
     }
 
-    fn append_mapped(&self, offset: u64, bytes: &[u8]) -> bool {
-        let Some(window) = &self.window else { return false };
+    /// Where failures of the device are noted.
+    pub(super) fn notes(&self) -> &Notes {
+        &self.notes
+    }
+
+    fn append_mapped(&self, offset: u64, bytes: &[u8]) -> Copied {
+        let Some(window) = &self.window else {
+            return Copied::Elsewhere;
+        };
         let mut window = window.lock().unwrap_or_else(PoisonError::into_inner);
-        if window.as_mut().is_some_and(|window| window.write(offset, bytes)) {
-            return true;
+        let write = |window: &mut Option<Window>| {
+            let copied = window.as_mut().map(|window| window.write(offset, bytes));
+            copied.unwrap_or(Copied::Elsewhere)
+        };
+        let copied = write(&mut window);
+        if copied != Copied::Elsewhere {
+            return copied;
         }
         *window = None;
         *window = Window::map(&self.log, self.capacity, offset);
-        window.as_mut().is_some_and(|window| window.write(offset, bytes))
+        write(&mut window)
     }
 
     /// Reads through the page cache.

@@ -8,6 +8,11 @@ pub trait Source: Send + Sync + 'static {
     /// Whether requests are served.
     fn is_ready(&self) -> bool;
 
+    /// What is missing although requests are served, on one line; `None` where all is as it should be.
+    fn limitation(&self) -> Option<String> {
+        None
+    }
+
     /// All figures at this moment. Called for each scrape; may take some milliseconds.
     fn figures(&self) -> Figures;
 

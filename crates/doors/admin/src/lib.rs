@@ -5,7 +5,7 @@
 //! | `/metrics` | every figure in Prometheus' text format |
 //! | `/stats` | the same figures as JSON |
 //! | `/healthz` | 200 while the process runs |
-//! | `/readyz` | 200 while requests are served, 503 before and after |
+//! | `/readyz` | 200 while requests are served, 503 before and after; on a second line what is missing, as the flash device |
 //! | `/books` | counts what is resident, entry by entry, and compares it with the books: 200 if they balance, else 500. Costly, and exact only while no request runs |
 //!
 //! The door knows neither the cache nor other doors: whoever runs it gives a [`Source`] of plain [`Figures`]. It should

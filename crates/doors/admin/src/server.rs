@@ -49,7 +49,8 @@ async fn stats(State(source): State<Arc<dyn Source>>) -> Response {
 
 async fn readyz(State(source): State<Arc<dyn Source>>) -> Response {
     if source.is_ready() {
-        "ready\n".into_response()
+        let limitation = source.limitation().map(|what| format!("{what}\n"));
+        format!("ready\n{}", limitation.unwrap_or_default()).into_response()
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, "not ready\n").into_response()
     }

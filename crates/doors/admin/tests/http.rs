@@ -10,11 +10,16 @@ use tokio::net::{TcpListener, TcpStream};
 struct Fixed {
     ready: AtomicBool,
     balanced: AtomicBool,
+    limited: AtomicBool,
 }
 
 impl Source for Fixed {
     fn is_ready(&self) -> bool {
         self.ready.load(Ordering::Relaxed)
+    }
+    fn limitation(&self) -> Option<String> {
+        let limited = self.limited.load(Ordering::Relaxed);
+        limited.then(|| "no flash".to_owned())
     }
     fn figures(&self) -> Figures {
         Figures {
@@ -64,7 +69,13 @@ async fn every_path_answers_what_it_promises() {
     assert_eq!(ask(address, "/books").await, (500, "one is missing\n".to_owned()));
     source.ready.store(true, Ordering::Relaxed);
     source.balanced.store(true, Ordering::Relaxed);
-    assert_eq!(ask(address, "/readyz").await.0, 200);
+    assert_eq!(ask(address, "/readyz").await, (200, "ready\n".to_owned()));
+    source.limited.store(true, Ordering::Relaxed);
+    assert_eq!(
+        ask(address, "/readyz").await,
+        (200, "ready\nno flash\n".to_owned())
+    );
+    assert_eq!(ask(address, "/healthz").await.0, 200);
     assert_eq!(ask(address, "/books").await.0, 200);
     let (status, body) = ask(address, "/stats").await;
     assert_eq!(status, 200);

@@ -1,6 +1,8 @@
 //! A cache under test on one thread, and a plain map that says what it must hold.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub mod dying;
+
 use pumice::{
     Action, CacheOptions, CascadeOptions, Cx, IndexOptions, Layout, LayoutOptions, Meta, ObjectCache,
     Outcome, Reads, Recovered,

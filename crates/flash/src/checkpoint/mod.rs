@@ -87,7 +87,7 @@ impl<B: Buffer> FlashStore<B> {
         writer.finish().await?;
         self.flush_mappings(device).await?;
         if self.durability() == Durability::Power {
-            device.sync().await?;
+            self.shared.sync(device).await?;
         }
         // From here to where the blocks are noted nothing is waited for: what the superblock names is never given back.
         let (blocks, total) = writer.into_parts();
@@ -123,7 +123,7 @@ impl<B: Buffer> FlashStore<B> {
             structure.checkpoint_dropped.extend(dropped);
         }
         if self.durability() == Durability::Power {
-            device.sync().await?;
+            self.shared.sync(device).await?;
         }
         let needed = if previous.id == 0 {
             head.log_start

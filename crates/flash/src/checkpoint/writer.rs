@@ -142,7 +142,10 @@ impl<'a, B: Buffer, D: Device<Buf = B>, M: Mappings> StreamWriter<'a, B, D, M> {
         unsafe { buffer.put(0, Payload::Bytes(bytes)) };
         add(&store.counters.written_bytes, len as u64);
         add(&store.counters.checkpoint_bytes, len as u64);
-        let written = self.device.write(offset, Arc::new(buffer), 0..len).await;
+        let written = store
+            .shared
+            .write(self.device, offset, Arc::new(buffer), 0..len)
+            .await;
         store.blocks[block as usize].note_write(written.is_ok());
         written
     }

@@ -14,10 +14,27 @@ use pumice_device::SECTOR_BYTES;
 
 /// Bytes of a block that are read at a time: what cannot be read costs no more than that.
 const PIECE_BYTES: usize = 256 << 10;
+/// Blocks that are open or being written at the same time, at most.
+const UNWRITTEN_MAX: usize = 128;
+
+/// Whether a crash may have come while the block of this sequence was being written: few were opened after it, and then the
+/// sequences leap, as they do at a start that follows a crash. `sequences` are those that are known, in order.
+fn is_before_leap(sequences: &[u64], sequence: u64, blocks: u32) -> bool {
+    let later = &sequences[sequences.partition_point(|known| *known <= sequence)..];
+    let mut former = sequence;
+    later.iter().take(UNWRITTEN_MAX).any(|known| {
+        let leaps = known - former > u64::from(blocks);
+        former = *known;
+        leaps
+    })
+}
 
 impl<S: Source + ?Sized> Walk<'_, S> {
     /// Looks at every block. `snapshot` is what a start would begin with.
     pub(super) fn blocks(&mut self, snapshot: &Snapshot) {
+        let mut sequences: Vec<u64> = snapshot.rows.iter().map(|row| row.sequence).collect();
+        sequences.push(snapshot.next_sequence);
+        sequences.sort_unstable();
         for block in 0..self.superblock.geometry.blocks {
             if self.in_chain[block as usize] {
                 self.summary.blocks.checkpoint += 1;
@@ -31,7 +48,11 @@ impl<S: Source + ?Sized> Walk<'_, S> {
             let row = snapshot.row(block).copied();
             let row = row.filter(|row| row.sequence > reclaimed);
             match row {
-                Some(row) if row.role == BlockRole::Sealed => self.covered_block(block, &row, tail),
+                Some(row) if row.role == BlockRole::Sealed => {
+                    let may_be_torn =
+                        is_before_leap(&sequences, row.sequence, self.superblock.geometry.blocks);
+                    self.covered_block(block, &row, tail, may_be_torn);
+                }
                 _ if snapshot.has_pages.get(block as usize) == Some(&true) => {
                     self.summary.blocks.mappings += 1
                 }
@@ -70,8 +91,9 @@ impl<S: Source + ?Sized> Walk<'_, S> {
         Some(examine(self.superblock.cache_id, block, bytes, offset))
     }
 
-    /// A block that the checkpoint has as sealed.
-    fn covered_block(&mut self, block: u32, row: &BlockRow, tail: Tail) {
+    /// A block that the checkpoint has as sealed. `may_be_torn`: by a crash before the start that wrote the checkpoint, or one
+    /// before.
+    fn covered_block(&mut self, block: u32, row: &BlockRow, tail: Tail, may_be_torn: bool) {
         let (part, offset) = (Part::Block(block), self.tail_offset(block));
         let says = format!("the checkpoint has it sealed with sequence {}", row.sequence);
         let what = match tail {
@@ -92,7 +114,7 @@ impl<S: Source + ?Sized> Walk<'_, S> {
                     );
                     self.wrong(part, offset, what);
                 }
-                return self.sealed_block(block, &trailer, false);
+                return self.sealed_block(block, &trailer, may_be_torn);
             }
             Tail::Damaged(_, what) => format!("{says}, and its trailer is damaged: {what}"),
             Tail::OtherCache(id) => {
@@ -166,8 +188,9 @@ impl<S: Source + ?Sized> Walk<'_, S> {
         }
     }
 
-    /// A block whose objects count. `is_new`: it was sealed after the checkpoint was begun, so a crash may have torn it.
-    fn sealed_block(&mut self, block: u32, trailer: &Trailer, is_new: bool) {
+    /// A block whose objects count. `may_be_torn`: by a crash, because it was sealed after the checkpoint was begun, or since such a
+    /// start found it.
+    fn sealed_block(&mut self, block: u32, trailer: &Trailer, may_be_torn: bool) {
         self.summary.blocks.sealed += 1;
         let (part, tail_offset) = (Part::Block(block), self.tail_offset(block));
         let geometry = self.superblock.geometry;
@@ -191,7 +214,7 @@ impl<S: Source + ?Sized> Walk<'_, S> {
                 return self.wrong(part, offset, format!("{what}: {flip}"));
             }
             // What is in the trailer's sector was written with it.
-            return if is_new && footer_len(trailer.count as usize) > SECTOR_BYTES {
+            return if may_be_torn && footer_len(trailer.count as usize) > SECTOR_BYTES {
                 self.note(part, offset, format!("{what}: a crash tore the block"));
             } else {
                 self.wrong(part, offset, what.to_owned());
@@ -256,7 +279,7 @@ impl<S: Source + ?Sized> Walk<'_, S> {
             }
             match records::check(data, &entry, &expected) {
                 Ok(()) => {}
-                Err(fault) if is_new && fault.may_be_torn => {
+                Err(fault) if may_be_torn && fault.may_be_torn => {
                     let (count, _) = torn.unwrap_or((0, fault.at));
                     torn = Some((count + 1, fault.at));
                 }
@@ -307,5 +330,25 @@ impl<S: Source + ?Sized> Walk<'_, S> {
             }
         }
         Some((data, unread))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_before_leap;
+
+    #[test]
+    fn a_leap_of_sequences_tells_of_a_crash_shortly_after() {
+        // 40 blocks; the start after the crash began at 1055 + 40.
+        let sequences: Vec<u64> = (1_020..1_056).chain(1_096..1_100).collect();
+        assert!(is_before_leap(&sequences, 1_055, 40));
+        assert!(
+            is_before_leap(&sequences, 1_030, 40),
+            "written slowly beside others"
+        );
+        assert!(!is_before_leap(&sequences, 1_099, 40), "after it");
+        let busy: Vec<u64> = (0..1_000).chain(2_500..2_600).collect();
+        assert!(!is_before_leap(&busy, 800, 1_400), "long before");
+        assert!(is_before_leap(&busy, 999, 1_400));
     }
 }

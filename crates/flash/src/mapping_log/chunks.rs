@@ -190,7 +190,11 @@ impl<B: Buffer> MappingLog<B> {
         let start = shape.geometry.block_offset(chunk.block) + u64::from(chunk.at) * SECTOR_BYTES as u64;
         let mut written = Ok(());
         if len > 0 {
-            written = device.write(start, Arc::clone(&chunk.buffer), 0..len).await;
+            let buffer = Arc::clone(&chunk.buffer);
+            written = match self.store.get() {
+                Some(store) => store.shared.write(device, start, buffer, 0..len).await,
+                None => device.write(start, buffer, 0..len).await,
+            };
         }
         // Where this is dropped before, the chunk is written again.
         write.is_done.store(true, Ordering::Relaxed);

@@ -159,7 +159,7 @@ impl<B: Buffer> FlashStore<B> {
                     &self.counters.reorganisation_read_bytes,
                     (len * SECTOR_BYTES) as u64,
                 );
-                reads.push_back((at, len, device.read(offset, len * SECTOR_BYTES)));
+                reads.push_back((at, len, self.shared.read(device, offset, len * SECTOR_BYTES)));
                 found.resize_with(at + len, || None);
                 at += len;
             }

@@ -210,7 +210,7 @@ impl<B: Buffer> FlashStore<B> {
                 PageSource::Memory(bytes) => Some(Ok(bytes)),
                 PageSource::Device(offset) => {
                     add(&self.counters.mapping_reads, 1);
-                    Some(Err(device.read(offset, SECTOR_BYTES)))
+                    Some(Err(self.shared.read(device, offset, SECTOR_BYTES)))
                 }
             })
             .collect();

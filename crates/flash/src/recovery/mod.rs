@@ -15,12 +15,13 @@ mod open;
 mod replay;
 mod void;
 
-pub use open::{Opened, open_superblock};
+pub use open::{Opened, open_superblock, read_superblock};
 pub(crate) use void::{VOID_RECORD_BYTES, VOID_RECORDS_MAX};
 
 use crate::Mappings;
-use crate::geometry::GeometryError;
+use crate::geometry::{GeometryError, LOG_RECORD_BYTES};
 use crate::layout::LayoutOptions;
+use crate::log::LogKind;
 use crate::mapping_log::MappingLog;
 use crate::store::{Durability, FlashStore, SlotKind, Start, VirtualCache, add};
 use crate::superblock::CheckpointRef;
@@ -160,8 +161,13 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
         now: options.now,
     };
     recovery.out.formatted = opened.formatted;
-    let found = if opened.formatted {
-        Found::default()
+    let former_id = opened.superblock.cache_id;
+    let found = if opened.formatted || has_failed(device, former_id) {
+        Found {
+            epoch: opened.superblock.epoch,
+            time: opened.superblock.time,
+            ..Found::default()
+        }
     } else {
         recovery.find().await
     };
@@ -244,21 +250,46 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
             .map_err(device_error("writing the superblock"))?;
         add(&store.counters.written_bytes, SECTOR_BYTES as u64);
     }
-    if options.durability == Durability::Power || opened.formatted {
-        device
-            .sync()
-            .await
-            .map_err(device_error("flushing the superblock"))?;
+    let is_new = recovery.out.formatted || recovery.out.discarded;
+    if is_new && options.durability != Durability::Off {
+        // It says nothing. Where it is missing at a later start, so is what came after it.
+        let stored = store.log.append(device, LogKind::FlushAt, 0, 0);
+        stored.map_err(device_error("writing the log"))?;
+        add(&store.counters.written_bytes, LOG_RECORD_BYTES);
     }
+    // With any durability: a power cut must not bring the superblock of a clean stop back, nor one that forbids to discard.
+    device
+        .sync()
+        .await
+        .map_err(device_error("flushing the superblock"))?;
+    device.forget_failure(former_id);
     if recovery.out.no_memory > 0 {
         tracing::warn!(
             "{} mappings found no room in DRAM: their objects are lost",
             recovery.out.no_memory
         );
     }
-    let is_new = recovery.out.formatted || recovery.out.discarded;
     recovery.out.needs_checkpoint = !is_new && (!was_clean || recovery.out.no_memory > 0);
     Ok((store, recovery.out))
+}
+
+/// Whether the device was taken out when it was served last, and that was noted beside it.
+fn has_failed<D: Device>(device: &D, cache_id: u64) -> bool {
+    match device.has_failure_note(cache_id) {
+        Ok(true) => {
+            tracing::warn!(
+                "the flash device failed when it was served last, and missed changes: starting empty"
+            );
+            true
+        }
+        Ok(false) => false,
+        Err(error) => {
+            tracing::warn!(
+                "it cannot be found out whether the flash device failed when it was served last: {error}"
+            );
+            false
+        }
+    }
 }
 
 /// The last step of a start, before the first request. What this start could not read or hold must not come back at a

@@ -59,39 +59,8 @@ pub async fn open_superblock<D: Device>(device: &D, options: &OpenOptions) -> Re
     if device.capacity() < SUPERBLOCKS_BYTES {
         return fresh();
     }
-    let mut slots = Vec::new();
-    for slot in 0..2u64 {
-        let mut sector = vec![0; SECTOR_BYTES];
-        device
-            .read_log(slot * SECTOR_BYTES as u64, &mut sector)
-            .map_err(device_error("reading the superblock"))?;
-        slots.push(Superblock::decode(&sector));
-    }
-    let newest = slots
-        .iter()
-        .filter_map(|slot| match slot {
-            SlotContent::Valid(superblock) => Some(*superblock),
-            _ => None,
-        })
-        .max_by_key(|superblock| superblock.generation);
-    let Some(superblock) = newest else {
-        if slots.contains(&SlotContent::Foreign) {
-            return Err(OpenError::Foreign);
-        }
-        if let Some(format) = slots.iter().find_map(|s| match s {
-            SlotContent::OtherFormat(format) => Some(*format),
-            _ => None,
-        }) {
-            return Err(OpenError::OtherFormat(format));
-        }
-        if slots.contains(&SlotContent::Damaged) && !slots.contains(&SlotContent::Empty) {
-            return Err(OpenError::Damaged);
-        }
-        // Empty, or a format that never got past its first superblock.
-        if slots.contains(&SlotContent::Damaged) || is_blank(device).await? {
-            return fresh();
-        }
-        return Err(OpenError::Foreign);
+    let Some(superblock) = read_superblock(device)? else {
+        return fresh();
     };
     let found = superblock.geometry;
     let usable = device.capacity() / SECTOR_BYTES as u64 * SECTOR_BYTES as u64;
@@ -129,9 +98,58 @@ pub async fn open_superblock<D: Device>(device: &D, options: &OpenOptions) -> Re
     })
 }
 
+/// Reads the superblock that counts, writing nothing; `None` where the device is empty.
+///
+/// # Errors
+/// [`OpenError`], where there is something else, or another format.
+pub fn read_superblock<D: Device>(device: &D) -> Result<Option<Superblock>, OpenError> {
+    if device.capacity() < SUPERBLOCKS_BYTES {
+        return Err(OpenError::Foreign);
+    }
+    let mut slots = [SlotContent::Empty; 2];
+    for (at, slot) in (0u64..).zip(&mut slots) {
+        let mut sector = vec![0; SECTOR_BYTES];
+        device
+            .read_log(at * SECTOR_BYTES as u64, &mut sector)
+            .map_err(device_error("reading the superblock"))?;
+        *slot = Superblock::decode(&sector);
+    }
+    // Also where the other copy is of this format: a program of another version has begun to write here, and only it knows
+    // what it did.
+    if let Some(format) = slots.iter().find_map(|slot| match slot {
+        SlotContent::OtherFormat(format) => Some(*format),
+        _ => None,
+    }) {
+        return Err(OpenError::OtherFormat(format));
+    }
+    let valid = slots.iter().filter_map(|slot| match slot {
+        SlotContent::Valid(superblock) => Some(*superblock),
+        _ => None,
+    });
+    if let Some(newest) = valid.max_by_key(|superblock| superblock.generation) {
+        if slots.iter().any(|slot| !matches!(slot, SlotContent::Valid(_))) && newest.generation > 1 {
+            tracing::warn!(
+                "one of the two superblocks is damaged: the other one counts, and both are written anew"
+            );
+        }
+        return Ok(Some(newest));
+    }
+    if slots.contains(&SlotContent::Foreign) {
+        return Err(OpenError::Foreign);
+    }
+    if slots.contains(&SlotContent::Damaged) && !slots.contains(&SlotContent::Empty) {
+        return Err(OpenError::Damaged);
+    }
+    // Empty, or a format that never got past its first superblock.
+    if slots.contains(&SlotContent::Damaged) || is_blank(device)? {
+        return Ok(None);
+    }
+    Err(OpenError::Foreign)
+}
+
 /// Whether the device's first MiB is zero, as in a new file: a device without our superblock that holds anything else
 /// is somebody's.
-async fn is_blank<D: Device>(device: &D) -> Result<bool, OpenError> {
+fn is_blank<D: Device>(device: &D) -> Result<bool, OpenError> {
     let len = device.capacity().min(1 << 20) as usize / SECTOR_BYTES * SECTOR_BYTES;
     let mut bytes = vec![0; len];
     device

@@ -224,6 +224,26 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
         }
     }
 
+    /// Whether the log is still the one that belongs to the snapshot. A cache that was formatted begins with a record, but not
+    /// with durability `off`, which has none.
+    fn log_reaches(&self, snapshot: &Snapshot) -> bool {
+        let (superblock, start) = (&self.superblock, snapshot.head.log_start);
+        if start == 0 && !snapshot.blocks.is_empty() {
+            return true;
+        }
+        match log::reaches(self.device, superblock.cache_id, &superblock.geometry, start) {
+            Ok(true) => true,
+            Ok(false) => {
+                tracing::warn!("the invalidation log is not the one that was written: starting empty");
+                false
+            }
+            Err(error) => {
+                tracing::warn!("reading the invalidation log: {error}: starting empty");
+                false
+            }
+        }
+    }
+
     fn summarise_log(&mut self, head: &Head) -> Option<Summary> {
         let geometry = self.superblock.geometry;
         let ignored_bits = self.ignored_bits();
@@ -281,6 +301,9 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
     async fn replay(&mut self, snapshot: &Snapshot, found: &mut Found) -> bool {
         let geometry = self.superblock.geometry;
         let head = &snapshot.head;
+        if !self.out.clean && !self.log_reaches(snapshot) {
+            return false;
+        }
         let Some(mut summary) = self.summarise_log(head) else {
             return false;
         };

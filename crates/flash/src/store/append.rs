@@ -27,6 +27,9 @@ impl<B: Buffer> FlashStore<B> {
     /// and then drops what this returns. `None` where no buffer or block is free, or the record is longer than
     /// [`FlashStore::record_max`]; that is counted.
     pub fn append(&self, hash: u64, parts: &RecordParts<'_>, rank: Rank) -> Option<Appended<B>> {
+        if self.is_out() {
+            return None;
+        }
         let mut order = self.order.lock();
         let section = order.ranked.as_mut().map_or(0, |ranked| {
             if let Priority::Absolute(value) = rank.priority() {
@@ -60,6 +63,9 @@ impl<B: Buffer> FlashStore<B> {
         parts: &RecordParts<'_>,
         from: Mapping,
     ) -> Option<Appended<B>> {
+        if self.is_out() {
+            return None;
+        }
         let order = self.order.lock();
         let section = order
             .ranked
@@ -284,8 +290,12 @@ impl<B: Buffer> FlashStore<B> {
             || structure.buffers.iter().any(|b| Arc::strong_count(b) == 1)
     }
 
-    /// Whether an append of `len` bytes would find a buffer and a block now, so that a caller that may wait knows when to.
+    /// Whether an append of `len` bytes would find a buffer and a block now, so that a caller that may wait knows when to. Where the device
+    /// was taken out there is nothing to wait for.
     pub fn has_room(&self, len: u64) -> bool {
+        if self.is_out() {
+            return true;
+        }
         let len = usize::try_from(padded_len(len, self.unit_bytes)).unwrap_or(usize::MAX);
         let is_open = self.order.lock().open.iter().any(|block| block.fits(len));
         let structure = self.shared.structure.lock();

@@ -11,6 +11,9 @@ use pumice_memory::Buffer;
 use std::io;
 use std::sync::atomic::Ordering;
 
+/// How often it is tried to mark a device whose log has failed.
+const DISTRUST_TRIES: u32 = 8;
+
 impl<B: Buffer> FlashStore<B> {
     /// Called under the shard's lock for a copy whose mapping is about to be removed or replaced: records it in the log
     /// if it counts as flash. `version` is above that of every copy that is to be void.
@@ -129,13 +132,15 @@ impl<B: Buffer> FlashStore<B> {
     /// Appends a record; where that fails, marks the cache so that it starts empty after a crash: nothing void is ever
     /// served.
     pub fn append_log<D: Device>(&self, device: &D, kind: LogKind, a: u64, b: u64) {
-        if self.durability == Durability::Off {
+        // What is on a device that was taken out is void as it is.
+        if self.durability == Durability::Off || self.is_out() {
             return;
         }
         let stored = match self.log.append(device, kind, a, b) {
             Ok(stored) => stored,
             Err(error) => {
                 tracing::error!("invalidation log: {error}");
+                self.shared.saw_error(&error);
                 false
             }
         };
@@ -176,19 +181,31 @@ impl<B: Buffer> FlashStore<B> {
     }
 
     /// From now until the next checkpoint a crash empties the cache. A failing device gets a few tries; if none succeeds,
-    /// the next invalidation tries again.
+    /// it is taken out.
     pub(crate) fn distrust<D: Device>(&self, device: &D) {
         let mut superblock = self.superblock.lock();
-        if superblock.discard {
+        if superblock.discard || self.is_out() {
             return;
         }
         superblock.discard = true;
-        let written = (0..8).any(|_| self.write_superblock(device, &mut superblock));
-        superblock.discard = written;
+        // Both, so that the one that is left when the other cannot be read says the same.
+        let mut written = [false; 2];
+        for written in &mut written {
+            *written = (0..DISTRUST_TRIES).any(|_| self.write_superblock(device, &mut superblock));
+        }
+        drop(superblock);
+        if written == [false; 2] {
+            self.shared
+                .take_out("neither its log nor its superblocks can be written".to_owned());
+        }
     }
 
     /// Writes the superblock to the slot whose turn it is; whether that succeeded.
     pub(crate) fn write_superblock<D: Device>(&self, device: &D, superblock: &mut Superblock) -> bool {
+        // The mark that it was taken out is the last thing that is written there.
+        if self.is_out() {
+            return false;
+        }
         superblock.generation += 1;
         let bytes = superblock.encode();
         add(&self.counters.written_bytes, bytes.len() as u64);
@@ -203,15 +220,18 @@ impl<B: Buffer> FlashStore<B> {
         }
     }
 
-    /// Waits until what was logged is as durable as was asked for; at once unless that is [`Durability::Power`].
+    /// Waits until what was logged is as durable as was asked for; at once unless that is [`Durability::Power`], and where the
+    /// device was taken out.
     ///
     /// # Errors
-    /// What the device said.
-    pub async fn commit<D: Device>(&self, device: &D) -> io::Result<()> {
+    /// What the device said, which is then taken out.
+    pub async fn commit<D: Device<Buf = B>>(&self, device: &D) -> io::Result<()> {
         let appended_below = self.log.position();
-        if self.durability == Durability::Power && self.synced_below.load(Ordering::Acquire) < appended_below
+        if self.durability == Durability::Power
+            && !self.is_out()
+            && self.synced_below.load(Ordering::Acquire) < appended_below
         {
-            device.sync().await?;
+            self.shared.sync(device).await?;
             self.synced_below.fetch_max(appended_below, Ordering::AcqRel);
         }
         Ok(())
@@ -229,6 +249,12 @@ impl<B: Buffer> FlashStore<B> {
 
     /// A flush was logged; a delayed one, if any, is seen to with it.
     pub fn flush_done(&self) {
+        self.forget_order();
+        self.flush_at.store(0, Ordering::Release);
+    }
+
+    /// Forgets what is remembered of objects to put them in order.
+    pub(super) fn forget_order(&self) {
         let mut order = self.order.lock();
         if let Some(ranked) = &mut order.ranked {
             ranked.ranks.clear();
@@ -236,7 +262,6 @@ impl<B: Buffer> FlashStore<B> {
         if let Some(keys) = &mut order.virtual_cache {
             keys.clear();
         }
-        self.flush_at.store(0, Ordering::Release);
     }
 
     /// Schedules (or with 0 takes back) a delayed flush, and records that.

@@ -24,6 +24,7 @@
 mod append;
 mod counts;
 mod hashes;
+mod health;
 mod invalidated;
 mod logging;
 mod order;
@@ -34,6 +35,7 @@ mod virtual_cache;
 mod work;
 
 pub use counts::FlashCounts;
+pub use health::{FlashFailure, IN_A_ROW_MAX};
 pub use order::Rank;
 pub use read::{ReadFault, Source};
 pub use virtual_cache::VIRTUAL_KEY_BYTES;
@@ -239,6 +241,8 @@ pub(crate) struct Structure<B> {
     /// Whether a partition of mappings is being reorganised.
     pub(crate) reorganising: bool,
     pub(crate) in_flight: usize,
+    /// Those of them that see to a device that was taken out.
+    pub(super) taking_out: usize,
     /// Pieces of work so far.
     claims: u64,
     pub(crate) checkpoint_blocks: [Vec<u32>; 2],
@@ -281,6 +285,8 @@ pub struct FlashStore<B> {
     /// Whether there may be a block that goes before the lowest: one more than half dead, or one whose objects expire.
     pub(crate) has_early_victims: AtomicBool,
     pub(crate) order: Mutex<Order<B>>,
+    /// Whether objects of virtual places went whose lengths nobody knew: the queue's bytes are then about those of the blocks.
+    pub(crate) is_order_estimate: AtomicBool,
     pub(crate) shared: Arc<Shared<B>>,
     pub(crate) open: Mutex<Vec<Arc<OpenBlock<B>>>>,
     pub(crate) log: Log,
@@ -388,6 +394,7 @@ impl<B: Buffer> FlashStore<B> {
             mappings_want_block: false,
             reorganising: false,
             in_flight: 0,
+            taking_out: 0,
             claims: 0,
             checkpoint_blocks: start.checkpoint_blocks,
             checkpoint_dropped: Vec::new(),
@@ -407,7 +414,8 @@ impl<B: Buffer> FlashStore<B> {
             erase_unit_bytes: options.erase_unit_bytes,
             has_early_victims: AtomicBool::new(true),
             order: Mutex::new(order),
-            shared: Arc::new(Shared::new(structure)),
+            is_order_estimate: AtomicBool::new(false),
+            shared: Arc::new(Shared::new(structure, geometry)),
             open: Mutex::new(Vec::new()),
             log: Log::new(
                 start.superblock.cache_id,

@@ -56,13 +56,14 @@ impl<B: Buffer> FlashStore<B> {
         matches!(info.state(), State::Sealed | State::Moved) && !self.superblock.lock().discard
     }
 
-    /// Whether a block of objects stands at `location`, in a buffer or written.
+    /// Whether a block of objects stands at `location`, in a buffer or written, on a device that was not given up.
     pub fn holds_objects(&self, location: Location) -> bool {
         let info = &self.blocks[self.block_of(location) as usize];
-        !matches!(
-            info.state(),
-            State::Free | State::Checkpoint | State::Mappings | State::Bad
-        )
+        !self.shared.health.is_given_up()
+            && !matches!(
+                info.state(),
+                State::Free | State::Checkpoint | State::Mappings | State::Bad
+            )
     }
 
     /// Reads a record from an open block.
@@ -98,7 +99,7 @@ impl<B: Buffer> FlashStore<B> {
         let end = (location.offset + u64::from(location.len)).next_multiple_of(sector);
         let len = usize::try_from(end - start).expect("at most 1 MiB and two sectors");
         add(&self.counters.record_reads, 1);
-        let read = device.read(start, len).await;
+        let read = self.shared.read(device, start, len).await;
         // The block may have begun another life while the read was under way: then the bytes mean nothing.
         let info = &self.blocks[self.block_of(location) as usize];
         if info.sequence.load(Ordering::Acquire) != sequence {

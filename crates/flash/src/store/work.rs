@@ -1,7 +1,9 @@
 //! Background work: what is due, who has taken it, and who waits for its end.
 
+use super::health::Health;
 use super::{FlashStore, SlotKind, State, Structure};
 use crate::block::OpenBlock;
+use crate::geometry::Geometry;
 use crate::mapping_log::{BLOCKS_LEFT, Due, PendingWrite};
 use crate::reclaim::{FREE_CRITICAL, How};
 use parking_lot::Mutex;
@@ -14,13 +16,15 @@ use std::task::{Poll, Waker};
 pub(crate) struct Shared<B> {
     pub(crate) structure: Mutex<Structure<B>>,
     pub(crate) has_work: AtomicBool,
+    pub(super) health: Health,
 }
 
 impl<B> Shared<B> {
-    pub(super) fn new(structure: Structure<B>) -> Self {
+    pub(super) fn new(structure: Structure<B>, geometry: Geometry) -> Self {
         Self {
             structure: Mutex::new(structure),
             has_work: AtomicBool::new(true),
+            health: Health::new(geometry),
         }
     }
 
@@ -83,6 +87,8 @@ pub(crate) enum Task<B: Buffer> {
     WriteMappings(PendingWrite<B>),
     /// Merge the pages of a partition.
     Reorganise(Due<B>),
+    /// Remember that the device was taken out, and give up what is on it.
+    TakeOut,
 }
 
 impl<B: Buffer> Work<B> {
@@ -116,6 +122,7 @@ impl<B: Buffer> Drop for Work<B> {
             match task {
                 Task::Seal(block) => structure.to_seal.push_front(block),
                 Task::Reclaim | Task::EarlyReclaim => structure.give_up_victims(self.claim),
+                Task::TakeOut => self.shared.health.set_due(),
                 // What they hold knows what to do when it is dropped, outside this lock.
                 other => return Some(other),
             }
@@ -134,6 +141,7 @@ impl<B: Buffer> Structure<B> {
             Task::Checkpoint => self.checkpointing = false,
             Task::WriteMappings(_) => {}
             Task::Reorganise(_) => self.reorganising = false,
+            Task::TakeOut => self.taking_out -= 1,
         }
     }
 
@@ -198,13 +206,18 @@ impl<B: Buffer> FlashStore<B> {
 
     /// The next piece of background work, for [`FlashStore::perform`].
     pub fn take_work(&self) -> Option<Work<B>> {
+        if self.is_out() {
+            return self.take_failure_work();
+        }
         self.take_back_blocks();
         let work = self
             .take_mapping_write()
             .or_else(|| self.take_block_work())
             .or_else(|| self.take_reorganisation());
         // What came while this looked elsewhere.
-        if work.is_none() && self.mapping_log.get().is_some_and(|log| log.is_pending()) {
+        let is_pending =
+            || self.shared.health.is_due() || self.mapping_log.get().is_some_and(|log| log.is_pending());
+        if work.is_none() && is_pending() {
             self.shared.has_work.store(true, Ordering::Release);
         }
         work
@@ -293,7 +306,7 @@ impl<B: Buffer> FlashStore<B> {
         Some(self.claim(&mut structure, Task::Seal(block)))
     }
 
-    fn claim(&self, structure: &mut Structure<B>, task: Task<B>) -> Work<B> {
+    pub(super) fn claim(&self, structure: &mut Structure<B>, task: Task<B>) -> Work<B> {
         structure.in_flight += 1;
         structure.claims += 1;
         Work {
@@ -331,7 +344,7 @@ impl<B: Buffer> FlashStore<B> {
 
     pub(crate) fn claim_early_reclaim(&self, seldom: bool) -> Option<Work<B>> {
         let mut structure = self.shared.structure.lock();
-        if structure.reclaiming > 0 || !has_victim(&structure) {
+        if self.is_out() || structure.reclaiming > 0 || !has_victim(&structure) {
             return None;
         }
         if seldom {
@@ -386,7 +399,7 @@ impl<B: Buffer> FlashStore<B> {
             wanted = wanted.max(BLOCKS_LEFT) + 1;
         }
         let is_short = free + soon < 2 || free + moved < wanted;
-        !structure.ready.is_empty() || (is_short && has_victim(structure))
+        !self.is_out() && (!structure.ready.is_empty() || (is_short && has_victim(structure)))
     }
 
     fn is_moved_soon_free(&self, moved: &super::Moved) -> bool {

@@ -159,6 +159,16 @@ impl Mappings for Index {
         })
     }
 
+    fn give_up_all(&self) {
+        for n in 0..self.keys {
+            let removed = self.with(hash(n), |shard| shard.remove(hash(n)));
+            if let Some(mapping) = removed {
+                self.store().forget(Some(hash(n)), mapping);
+                self.count(Gone::Lost);
+            }
+        }
+    }
+
     fn sweep(&self, offset: u64, len: u64, why: Gone) -> u64 {
         let range = offset..offset + len;
         let mut swept = 0;

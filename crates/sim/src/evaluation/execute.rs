@@ -240,6 +240,7 @@ fn flash(workload: &Workload, plan: &Plan, setup: &Setup, rules: &ReplayRules) -
         block_bytes: None,
         device: ReplayDevice::Sim,
         superblock_blocks: *superblock_blocks,
+        throttle: None,
         rules: rules.clone(),
     };
     replay_flash(&workload.trace, &options, &mut |_| ())

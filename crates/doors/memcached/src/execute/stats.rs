@@ -62,6 +62,8 @@ impl<D: Device + Clone> Executor<D> {
         lines.stat("curr_items", cache.resident_entries);
         lines.stat("bytes", cache.resident_bytes);
         lines.stat("evictions", cache.books.evicted.0);
+        // Ours alone: the flash device failed, and DRAM serves alone.
+        lines.stat("flash_out", u8::from(cache.flash_out));
     }
 
     fn settings(&self, lines: &mut Lines<'_, D::Buf>) {

@@ -1,0 +1,210 @@
+//! A server of the real program on a real file, and a client of it.
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+
+/// Settings that are the same for all: small blocks, so that little is much.
+const FLAGS: &str = "--memcached 127.0.0.1:0 --admin 127.0.0.1:0 --threads 1 --dram 96MiB --flash-size 16MiB --block-size 64KiB \
+                     --layout fifo --index full --state-dir state --flash c.flash";
+
+/// A directory for a cache, its notes, and what it says.
+pub fn place() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::create_dir(directory.path().join("state")).unwrap();
+    directory
+}
+
+/// A server that is ready. It is killed where a test ends before it is stopped.
+pub struct Server {
+    child: Child,
+    _stdin: Option<ChildStdin>,
+    stderr: std::path::PathBuf,
+    pub said: Vec<String>,
+    memcached: String,
+    admin: String,
+}
+
+/// Why a server did not become ready.
+#[derive(Debug)]
+pub struct Refused {
+    pub status: ExitStatus,
+    pub stderr: String,
+}
+
+impl Server {
+    /// Starts a server in `directory`, with the flags that all have less `without` and with `more`.
+    pub fn start_with(directory: &Path, without: &[&str], more: &str) -> Result<Self, Refused> {
+        let flags: Vec<&str> = FLAGS.split_whitespace().collect();
+        let flags = flags
+            .chunks(2)
+            .filter(|pair| !without.contains(&pair[0]))
+            .flatten();
+        let stderr = directory.join("stderr");
+        // Writes beyond a limit of the file's size are to be errors, and not the end.
+        let mut child = Command::new("sh")
+            .args([
+                "-c",
+                "trap '' XFSZ; exec \"$0\" serve \"$@\"",
+                env!("CARGO_BIN_EXE_pumice"),
+            ])
+            .args(flags)
+            .args(more.split_whitespace())
+            .current_dir(directory)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(std::fs::File::create(&stderr).unwrap())
+            .spawn()
+            .expect("there is a shell");
+        let mut said = Vec::new();
+        for line in BufReader::new(child.stdout.take().expect("it is piped")).lines() {
+            let line = line.unwrap();
+            let is_ready = line.starts_with("ready: ");
+            said.push(line);
+            if is_ready {
+                break;
+            }
+        }
+        let Some(ready) = said.last().and_then(|line| line.strip_prefix("ready: ")) else {
+            let status = child.wait().unwrap();
+            let stderr = std::fs::read_to_string(&stderr).unwrap();
+            return Err(Refused { status, stderr });
+        };
+        let address = |door: &str| {
+            let after = ready.split(", ").find_map(|place| place.strip_prefix(door));
+            after.expect("it is served").to_owned()
+        };
+        Ok(Self {
+            memcached: address("memcached on "),
+            admin: address("admin on "),
+            _stdin: child.stdin.take(),
+            stderr,
+            child,
+            said,
+        })
+    }
+
+    pub fn start(directory: &Path) -> Self {
+        Self::start_with(directory, &[], "").unwrap_or_else(|refused| panic!("{refused:?}"))
+    }
+
+    pub fn client(&self) -> Client {
+        let stream = TcpStream::connect(&self.memcached).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Client(BufReader::new(stream))
+    }
+
+    pub fn pid(&self) -> rustix::process::Pid {
+        rustix::process::Pid::from_child(&self.child)
+    }
+
+    /// What it has said on stderr so far.
+    pub fn stderr(&self) -> String {
+        std::fs::read_to_string(&self.stderr).unwrap()
+    }
+
+    /// The answer of the admin door: status and body.
+    pub fn admin(&self, path: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(&self.admin).unwrap();
+        write!(
+            stream,
+            "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        )
+        .unwrap();
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).unwrap();
+        let status = reply.split(' ').nth(1).unwrap().parse().unwrap();
+        (status, reply.split_once("\r\n\r\n").unwrap().1.to_owned())
+    }
+
+    /// A clean stop; its status.
+    pub fn stop(mut self) -> ExitStatus {
+        rustix::process::kill_process(self.pid(), rustix::process::Signal::TERM).unwrap();
+        self.child.wait().unwrap()
+    }
+
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Whether the line on what was found at the start has these words.
+    pub fn recovered(&self, words: &str) -> bool {
+        let mut lines = self.said.iter();
+        lines.any(|line| line.starts_with("recovered: ") && line.contains(words))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A connection to memcached's port.
+pub struct Client(BufReader<TcpStream>);
+
+impl Client {
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.0.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    pub fn ask(&mut self, command: &str) -> String {
+        self.0
+            .get_mut()
+            .write_all(format!("{command}\r\n").as_bytes())
+            .unwrap();
+        self.line()
+    }
+
+    pub fn set(&mut self, key: &str, value: &[u8]) {
+        let mut command = format!("set {key} 0 0 {}\r\n", value.len()).into_bytes();
+        command.extend_from_slice(value);
+        command.extend_from_slice(b"\r\n");
+        self.0.get_mut().write_all(&command).unwrap();
+        assert_eq!(self.line(), "STORED", "{key}");
+    }
+
+    pub fn delete(&mut self, key: &str) -> bool {
+        self.ask(&format!("delete {key}")) == "DELETED"
+    }
+
+    pub fn get(&mut self, key: &str) -> Option<Vec<u8>> {
+        let head = self.ask(&format!("get {key}"));
+        if head == "END" {
+            return None;
+        }
+        let len: usize = head.rsplit(' ').next().unwrap().parse().unwrap();
+        let mut value = vec![0; len + 2];
+        self.0.read_exact(&mut value).unwrap();
+        value.truncate(len);
+        assert_eq!(self.line(), "END");
+        Some(value)
+    }
+
+    /// One of memcached's statistics.
+    pub fn stat(&mut self, name: &str) -> String {
+        let mut found = None;
+        let mut line = self.ask("stats");
+        while line != "END" {
+            found = found.or_else(|| Some(line.strip_prefix("STAT ")?.strip_prefix(name)?.trim().to_owned()));
+            line = self.line();
+        }
+        found.unwrap_or_else(|| panic!("there is no {name}"))
+    }
+}
+
+/// A value that no other key has.
+pub fn value(key: u32, generation: u32) -> Vec<u8> {
+    format!("<{key}:{generation}>").repeat(400).into_bytes()
+}
+
+pub fn name(key: u32) -> String {
+    format!("key-{key}")
+}

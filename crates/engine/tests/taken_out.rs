@@ -1,0 +1,90 @@
+//! A device that fails for good is taken out: DRAM serves alone, nobody sees an error, the books balance, and whatever becomes of the
+//! process, no later start serves what was deleted or replaced meanwhile.
+
+mod common;
+
+use common::dying::{KEYS, KINDS, Run, calm, dying, of_kind, serve_from_dram};
+use common::{Model, key};
+use pumice::CacheOptions;
+use pumice_device::FaultPlan;
+
+/// It dies in any of its operations: reading, sealing, reclaiming, moving, checkpointing, appending to the log.
+#[test]
+fn whenever_it_dies_nothing_comes_back_that_it_missed() {
+    let (mut points, mut notes) = (0, 0);
+    for kind in 0..KINDS {
+        for point in (1..120).step_by(7) {
+            let mut run = Run::new(kind * 1_000 + point, of_kind(kind));
+            let rig = run.filled();
+            run.die(&rig, dying(point));
+            serve_from_dram(&mut run, &rig);
+            let failure = rig.cache.flash_failure().expect("it is out");
+            assert!(failure.remembered, "{failure:?}");
+            let rig = if point % 2 == 0 {
+                rig.run(rig.cache.close(&rig.cx))
+                    .expect("the next start will know");
+                run.kill_and_heal(rig)
+            } else {
+                run.kill_and_heal(rig)
+            };
+            assert!(
+                rig.recovered.discarded && rig.recovered.objects == 0,
+                "{:?}",
+                rig.recovered
+            );
+            for n in 0..KEYS {
+                assert_eq!(rig.get(&key(n)), None, "kind {kind}, point {point}, key {n}");
+            }
+            run.model = Model::default();
+            // It is a cache as any other from here on.
+            run.steps(&rig, 200);
+            rig.check();
+            let rig = run.kill_and_heal(rig);
+            assert!(!rig.recovered.discarded, "the note is of the cache before");
+            run.compare(&rig);
+            (points, notes) = (points + 1, notes + run.medium.counts().notes);
+        }
+    }
+    println!("{points} points, {notes} notes");
+    assert_eq!(notes, points, "a dead device cannot be marked");
+}
+
+/// A device that fails many operations, but not so many in a row, stays.
+#[test]
+fn a_device_that_fails_now_and_then_stays() {
+    let mut run = Run::new(5, of_kind(1));
+    let rig = run.filled();
+    run.medium.set_plan(FaultPlan {
+        read_error: 0.3,
+        write_error: 0.3,
+        ..calm()
+    });
+    (0..100).for_each(|_| run.churn(&rig));
+    assert_eq!(rig.cache.flash_failure(), None);
+    assert!(run.compare(&rig) > 50);
+    rig.check();
+    let counts = run.medium.counts();
+    assert!(counts.read_errors + counts.write_errors > 20, "{counts:?}");
+}
+
+/// Where there is no DRAM tier, or none for objects of such a length, what is set is gone at once, and nobody is told off.
+#[test]
+fn without_a_tier_for_them_sets_succeed_and_are_misses() {
+    for kind in 0..KINDS {
+        let options = CacheOptions {
+            dram_bytes: 0,
+            ..of_kind(kind)
+        };
+        let mut run = Run::new(kind, options);
+        let rig = run.filled();
+        run.die(&rig, dying(20));
+        rig.settle();
+        run.model = Model::default();
+        run.steps(&rig, 200);
+        for n in 0..KEYS {
+            assert_eq!(rig.get(&key(n)), None);
+        }
+        rig.check();
+        assert_eq!(rig.cache.stats().resident_entries, 0);
+    }
+}
