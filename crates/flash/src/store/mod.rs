@@ -294,6 +294,8 @@ pub struct FlashStore<B> {
     /// Whether there may be a block that goes before the lowest: one more than half dead, or one whose objects expire.
     pub(crate) has_early_victims: AtomicBool,
     pub(crate) order: Mutex<Order<B>>,
+    /// Whether objects of virtual places went whose lengths nobody knew: the queue's bytes are then about those of the blocks.
+    pub(crate) is_order_estimate: AtomicBool,
     pub(crate) shared: Arc<Shared<B>>,
     pub(crate) open: Mutex<Vec<Arc<OpenBlock<B>>>>,
     pub(crate) log: Log,
@@ -427,6 +429,7 @@ impl<B: Buffer> FlashStore<B> {
             erase_unit_bytes: options.erase_unit_bytes,
             has_early_victims: AtomicBool::new(true),
             order: Mutex::new(order),
+            is_order_estimate: AtomicBool::new(false),
             shared: Arc::new(Shared::new(structure, geometry)),
             open: Mutex::new(Vec::new()),
             log: Log::new(

@@ -387,6 +387,10 @@ impl<B: Buffer> FlashStore<B> {
             let entry = entries.and_then(|entries| entries.get(number as usize));
             // What counts in the block itself leaves the order with it.
             if note.mark != 0 {
+                if entry.is_none() && !has_means {
+                    // The footer cannot be read.
+                    self.is_order_estimate.store(true, Ordering::Relaxed);
+                }
                 let len = entry
                     .filter(|_| !has_means)
                     .map_or(mean, |entry| entry.len.into());
