@@ -141,7 +141,7 @@ fn run_until_crash(
 
 /// What comes back is the newest value or that of before the step that was hit. What is missing is gone.
 fn reconcile(rig: &Rig<FaultyDevice>, model: &mut Model, what: &str) -> u64 {
-    common::reconcile(rig, model, KEYS, what, |model, n| drop(model.live.remove(&n)))
+    common::after_crash::reconcile(rig, model, KEYS, what, |model, n| drop(model.live.remove(&n)))
 }
 
 fn crash_everywhere(seed: u64, dram_bytes: usize, flash_write: FlashWrite, flash_bytes: u64, steps: u64) {

@@ -30,7 +30,8 @@ fn crash_at(point: u64) -> FaultPlan {
 
 /// What comes back is the newest value or that of before the step that was hit. What is missing is gone.
 fn reconcile(rig: &Rig<FaultyDevice>, model: &mut Model, what: &str) -> u64 {
-    let served = common::reconcile(rig, model, KEYS, what, |model, n| drop(model.live.remove(&n)));
+    let served =
+        common::after_crash::reconcile(rig, model, KEYS, what, |model, n| drop(model.live.remove(&n)));
     model.before.clear();
     served
 }

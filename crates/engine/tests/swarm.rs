@@ -71,7 +71,7 @@ fn options(random: &mut Random) -> CacheOptions {
 }
 
 fn look(rig: &Rig<FaultyDevice>, model: &mut Model, options: &CacheOptions, what: &str) {
-    common::reconcile(rig, model, KEYS, what, |model, n| {
+    common::after_crash::reconcile(rig, model, KEYS, what, |model, n| {
         // Of keys that share a mapping one hides the other, and does not for ever.
         if options.hash_limit == HashLimit::default() {
             model.lost(n, options.index);

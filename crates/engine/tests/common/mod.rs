@@ -1,9 +1,7 @@
 //! A cache under test on one thread, and a plain map that says what it must hold.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
-mod after_crash;
-
-pub use after_crash::reconcile;
+pub mod after_crash;
 
 use pumice::{
     Action, CacheOptions, CascadeOptions, Cx, IndexOptions, Layout, LayoutOptions, Meta, ObjectCache,
