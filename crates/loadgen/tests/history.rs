@@ -13,10 +13,12 @@ fn check(broken: Rule, seconds: u64) -> HistoryReport {
     let (server, address) = start(broken);
     let mut options = HistoryOptions::new(Target::Tcp(address.to_string()));
     options.connections = 6;
-    options.keys = 600;
+    // Few, so that clients meet; of what is to expire so many that most are left alone until then.
+    let expires = broken == Rule::Expired;
+    options.keys = if expires { 60_000 } else { 600 };
     options.value_bytes_max = 300;
     options.duration = Duration::from_secs(seconds);
-    options.flush_every = Some(Duration::from_millis(400));
+    options.flush_every = (!expires).then_some(Duration::from_millis(400));
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
