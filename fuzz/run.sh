@@ -37,7 +37,7 @@ fuzz() { # SECONDS TARGET
     local log=$LOGS/$2.log
     mkdir -p "corpus/$2" "artifacts/$2"
     nice -n 19 "$(program "$2")" "corpus/$2" "$KEPT/$2" -dict="dictionaries/$2.dict" -artifact_prefix="artifacts/$2/" \
-        -max_total_time="$1" -rss_limit_mb=2048 -malloc_limit_mb="${MALLOC_MIB[$2]:-256}" -timeout=30 \
+        -max_total_time="$1" -rss_limit_mb=2048 -malloc_limit_mb="${MALLOC_MIB[$2]:-256}" -timeout=300 \
         -max_len="${MAX_LEN[$2]:-4096}" -print_final_stats=1 >"$log" 2>&1 || echo failed >>"$log"
 }
 
