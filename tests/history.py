@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -66,9 +67,20 @@ class Case:
                 time.sleep(self.rng.random() * 0.05)
             server.kill9()
             self.kills += 1
+            self.replace_by_older()
         else:
             server.terminate()
             self.stops += 1
+
+    def replace_by_older(self):
+        """To see the check fail: the flash file becomes what it was after the kill before, which no cache can notice."""
+        if not self.arguments.older_copy:
+            return
+        flash, copy = (os.path.join(self.directory, name) for name in ("pumice.flash", "older.copy"))
+        if os.path.exists(copy):
+            os.replace(copy, flash)
+        else:
+            shutil.copy(flash, copy)
 
     def count(self):
         flash = self.server.stats()["flash"]
@@ -138,6 +150,7 @@ def test():
     parser.add_argument("--flash", default="64MiB")
     parser.add_argument("--keys", type=int, default=40_000)
     parser.add_argument("--flush", type=float, default=45, help="seconds between flush_all, on average")
+    parser.add_argument("--older-copy", action="store_true", help="put an older copy of the flash file back: has to FAIL")
     parser.add_argument("extra", nargs="*", help="more flags for the server, after --")
     arguments = parser.parse_args()
     seed = int.from_bytes(os.urandom(4), "little") if arguments.seed is None else arguments.seed

@@ -3,10 +3,14 @@
 //! What is copied here is in the page cache at once, as after a write: it survives the end of the process, however that
 //! comes, and `fsync` makes it survive a power cut. It costs a copy where `pwrite` costs 1 to 2 µs, and a remapping each
 //! 64 KiB.
+//!
+//! Only pages that something is copied to are touched, and none is read ahead: the window may reach beyond the log, to what is written
+//! past the page cache, and a page of that which is dirty here would be written over it later.
 
 use super::fault::Watched;
 use rustix::fd::AsFd;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::param::page_size;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::atomic::{Ordering, fence};
@@ -18,6 +22,8 @@ pub(super) const WINDOW_BYTES: usize = 64 << 10;
 pub(super) struct Window {
     offset: u64,
     memory: NonNull<u8>,
+    /// One bit for each page that was read and made writable.
+    pages: u64,
     /// Before the mapping is given back.
     watched: ManuallyDrop<Watched>,
 }
@@ -27,7 +33,7 @@ pub(super) struct Window {
 pub(super) enum Copied {
     /// It is in the file's page cache.
     Whole,
-    /// The window does not hold all of that place, and nothing was done.
+    /// The window does not hold all of that place, or its pages are not to be had, and nothing was done.
     Elsewhere,
     /// The file's pages are not to be had any more: it was cut short, or cannot be read or written.
     Lost,
@@ -40,7 +46,8 @@ impl Window {
     /// Maps the window that holds `offset` of a file or device of `capacity` bytes; `None` where that ends before the window
     /// does, where its pages cannot be read, or where the system refuses.
     pub(super) fn map(file: impl AsFd, capacity: u64, offset: u64) -> Option<Self> {
-        let offset = offset - offset % WINDOW_BYTES as u64;
+        let at = (offset % WINDOW_BYTES as u64) as usize;
+        let offset = offset - at as u64;
         // Nothing is mapped beyond the end. A file that somebody cuts short later is found out by the fault.
         if capacity < offset + WINDOW_BYTES as u64 {
             return None;
@@ -62,22 +69,37 @@ impl Window {
             unsafe { unmap(memory) };
             return None;
         };
-        let window = Self {
+        let mut window = Self {
             offset,
             memory,
+            pages: 0,
             watched: ManuallyDrop::new(watched),
         };
-        // SAFETY: the range is the mapping that was just made. Every page is read and made writable now, so that a bad
-        // sector is an error here and not the end of the process later.
-        unsafe {
-            madvise(
-                window.memory.as_ptr().cast(),
-                WINDOW_BYTES,
-                Advice::LinuxPopulateWrite,
-            )
+        // SAFETY: the range is the mapping that was just made.
+        unsafe { madvise(window.memory.as_ptr().cast(), WINDOW_BYTES, Advice::Random) }.ok()?;
+        window.populate(at, 1).then_some(window)
+    }
+
+    /// Reads the pages of a range of the window and makes them writable, so that a bad sector is found here and not by a
+    /// signal; whether that succeeded.
+    fn populate(&mut self, at: usize, len: usize) -> bool {
+        let page = page_size();
+        for number in at / page..(at + len).div_ceil(page) {
+            let bit = 1 << number;
+            if self.pages & bit != 0 {
+                continue;
+            }
+            // SAFETY: the page is inside the mapping, which is of whole pages.
+            let populated = unsafe {
+                let start = self.memory.as_ptr().add(number * page);
+                madvise(start.cast(), page, Advice::LinuxPopulateWrite)
+            };
+            if populated.is_err() {
+                return false;
+            }
+            self.pages |= bit;
         }
-        .ok()?;
-        Some(window)
+        true
     }
 
     /// Copies `bytes` to `offset` in the file, if the window holds all of that.
@@ -88,7 +110,7 @@ impl Window {
         else {
             return Copied::Elsewhere;
         };
-        if at > WINDOW_BYTES || bytes.len() > WINDOW_BYTES - at {
+        if at > WINDOW_BYTES || bytes.len() > WINDOW_BYTES - at || !self.populate(at, bytes.len()) {
             return Copied::Elsewhere;
         }
         // SAFETY: the range is inside the mapping, which lives as long as `self`; nobody holds a reference into it.
@@ -146,6 +168,33 @@ mod tests {
         expected[WINDOW_BYTES..][..5].copy_from_slice(b"first");
         expected[2 * WINDOW_BYTES - 4..][..4].copy_from_slice(b"last");
         assert!(found == expected);
+    }
+
+    /// What stands in other pages of a window may be written past the page cache.
+    #[test]
+    fn pages_that_nothing_is_copied_to_are_not_written_back() {
+        let file = tempfile::tempfile().expect("a file");
+        file.set_len(WINDOW_BYTES as u64).expect("it grows");
+        let resident = |window: &Window| -> Vec<bool> {
+            let mut pages = vec![0u8; WINDOW_BYTES / page_size()];
+            // SAFETY: the mapping is whole, and there is a byte for each of its pages.
+            let result =
+                unsafe { libc::mincore(window.memory.as_ptr().cast(), WINDOW_BYTES, pages.as_mut_ptr()) };
+            assert_eq!(result, 0);
+            pages.into_iter().map(|page| page & 1 == 1).collect()
+        };
+        let at = 2 * page_size() as u64;
+        let mut window = Window::map(&file, WINDOW_BYTES as u64, at + 5).expect("it maps");
+        assert_eq!(window.write(at + 5, b"here"), Copied::Whole);
+        assert_eq!(
+            window.write(at + page_size() as u64 - 2, b"and there"),
+            Copied::Whole
+        );
+        let touched: Vec<usize> = (0..)
+            .zip(resident(&window))
+            .filter_map(|(n, is)| is.then_some(n))
+            .collect();
+        assert_eq!(touched, [2, 3]);
     }
 
     /// By default the process would end here.
