@@ -312,15 +312,11 @@ impl<B: Buffer> FlashStore<B> {
             && let Some(entry) = current.entries.pop_front()
         {
             let location = self.location(current.id, &entry);
-            let own = self.mapping(current.id, &entry);
-            let known = mappings.with(entry.hash, |shard| {
-                match self.live_or_last(shard, entry.hash, own) {
-                    Some(_) => Ok(true),
-                    None => match shard.peek(entry.hash) {
-                        Lookup::Read(plan) => Err(plan),
-                        Lookup::Hit(_) | Lookup::Miss => Ok(false),
-                    },
-                }
+            let known = mappings.with(entry.hash, |shard| match shard.peek(entry.hash) {
+                Lookup::Hit(candidates) => Ok(candidates.first().location == location),
+                Lookup::Miss => Ok(false),
+                Lookup::Read(_) if self.is_last_written(entry.hash, location) => Ok(true),
+                Lookup::Read(plan) => Err(plan),
             });
             let is_live = match known {
                 Ok(true) => true,
