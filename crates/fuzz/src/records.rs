@@ -198,7 +198,8 @@ fn superblock(bytes: &[u8], is_signed: bool) {
 
 /// Anything that can be written is read back, and nothing else after a change of one bit.
 fn written(mut from: Bytes<'_>) {
-    let (sequence, flip) = (from.u64(), from.u16());
+    // Sequences are counted, and below 2^62.
+    let (sequence, flip) = (from.u64() >> 2, from.u16());
     let (version, expiry, flags, marks) = (from.u64(), from.u32(), from.u32(), from.u8());
     let slice = match from.u16() {
         0 => SliceId::Whole,
