@@ -76,7 +76,7 @@ books! {
 }
 
 impl BooksSnapshot {
-    /// What must be resident: (entries, bytes).
+    /// What must be resident: (entries, bytes). An estimate with index `cascade`, which does not know of every death; never below 0.
     pub fn resident(&self) -> (u64, u64) {
         let gone = [
             self.evicted,
@@ -88,7 +88,7 @@ impl BooksSnapshot {
             self.lost,
         ];
         let sum = |side: fn((u64, u64)) -> u64| {
-            (side(self.recovered) + side(self.offered)).wrapping_sub(gone.into_iter().map(side).sum::<u64>())
+            (side(self.recovered) + side(self.offered)).saturating_sub(gone.into_iter().map(side).sum::<u64>())
         };
         (sum(|line| line.0), sum(|line| line.1))
     }
