@@ -257,6 +257,7 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
         let stored = store.log.append(device, LogKind::FlushAt, 0, 0);
         stored.map_err(device_error("writing the log"))?;
         add(&store.counters.written_bytes, LOG_RECORD_BYTES);
+        add(&store.counters.log_records, 1);
     }
     // With any durability: a power cut must not bring the superblock of a clean stop back, nor one that forbids to discard.
     device
