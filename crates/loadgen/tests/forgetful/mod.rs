@@ -105,14 +105,15 @@ impl Server {
             let _ = connection.shutdown(Shutdown::Both);
         }
         if self.broken == Rule::Restart {
-            store.items = std::mem::take(&mut store.snapshot);
+            // What was there at the restart before.
+            let items = std::mem::take(&mut store.items);
+            store.items = std::mem::replace(&mut store.snapshot, items);
         }
         let mut kept = 0u32;
         store.items.retain(|_, _| {
             kept += 1;
             !kept.is_multiple_of(5)
         });
-        store.snapshot = store.items.clone();
     }
 
     fn serve(&self, mut stream: TcpStream) -> std::io::Result<()> {
