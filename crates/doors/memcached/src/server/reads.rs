@@ -60,8 +60,8 @@ pub(super) async fn run<'a, D: Device + Clone>(
     tally: &mut Tally,
 ) -> io::Result<()> {
     let mut ahead = None;
-    while let Some(ask) = ahead.take().or_else(|| asks.next()) {
-        match look_up(executor, &ask) {
+    while let Some(Next { ask, was_unused }) = ahead.take().or_else(|| asks.next().map(Next::new)) {
+        match look_up(executor, &ask, was_unused) {
             Step::Known(object) => match executor.change_of(&ask, object.as_ref()) {
                 None => tally.count(executor.answer(&ask, object, None, sender.output)),
                 Some(change) => {
@@ -89,6 +89,22 @@ pub(super) async fn run<'a, D: Device + Clone>(
     Ok(())
 }
 
+/// A step that is to be looked up.
+struct Next<'a> {
+    ask: Ask<'a>,
+    /// It was looked up before, and nobody had asked for the object until then.
+    was_unused: bool,
+}
+
+impl<'a> Next<'a> {
+    fn new(ask: Ask<'a>) -> Self {
+        Self {
+            ask,
+            was_unused: false,
+        }
+    }
+}
+
 /// What a step of the run comes to without I/O.
 enum Step<B> {
     /// Its answer is known: a DRAM hit, a miss, or text.
@@ -113,7 +129,7 @@ impl<B> Read<B> {
     }
 }
 
-fn look_up<D: Device + Clone>(executor: &Executor<D>, ask: &Ask<'_>) -> Step<D::Buf> {
+fn look_up<D: Device + Clone>(executor: &Executor<D>, ask: &Ask<'_>, was_unused: bool) -> Step<D::Buf> {
     let mut scratch = [0; MAX_KEY_BYTES];
     let Some(key) = ask.key(&mut scratch) else {
         return Step::Known(None);
@@ -123,6 +139,7 @@ fn look_up<D: Device + Clone>(executor: &Executor<D>, ask: &Ask<'_>) -> Step<D::
         false => executor.cache.lookup(&executor.cx, key),
     };
     match looked_up {
+        Lookup::Hit(object) if was_unused => Step::Known(Some(object.seen_unused())),
         Lookup::Hit(object) => Step::Known(Some(object)),
         Lookup::Miss => Step::Known(None),
         Lookup::Flash(flash) => Step::Read(Read::Flash(flash)),
@@ -223,7 +240,8 @@ async fn give<D: Device + Clone>(
     let mut found = answer.found;
     if *changed {
         // What was found, or was missing, was so before.
-        found = match look_up(executor, &answer.ask) {
+        let was_unused = matches!(&found, Found::Hit(object) if !object.is_used());
+        found = match look_up(executor, &answer.ask, was_unused) {
             Step::Known(object) => object.map_or(Found::Miss, Found::Hit),
             Step::Read(Read::Large(large)) => Found::Large(large),
             Step::Read(Read::Flash(flash)) => {
@@ -270,7 +288,7 @@ async fn behind_flash<'a, D: Device + Clone>(
     first: Waiting<'a, D::Buf>,
     sender: &mut Sender<'_, D>,
     tally: &mut Tally,
-) -> io::Result<Option<Ask<'a>>> {
+) -> io::Result<Option<Next<'a>>> {
     let Some(second) = asks.next() else {
         let answer = read(executor, first).await;
         give(executor, answer, &mut false, sender, tally).await?;
@@ -281,17 +299,17 @@ async fn behind_flash<'a, D: Device + Clone>(
     let ahead_max = (budget.total_bytes() / PART_AHEAD).max(MIN_AHEAD_BYTES);
     let mut ahead_bytes = 0;
     let mut changed = false;
-    let mut ahead = Some(second);
+    let mut ahead = Some(Next::new(second));
     let mut waiting = FuturesOrdered::new();
     waiting.push_back(queued(executor, Queued::Waits(first)));
     // Steps that wait for flash. Once none does, the run goes on without a queue.
     let mut flash_steps = 1;
     loop {
         while flash_steps > 0 && waiting.len() < MAX_WAITING {
-            let Some(ask) = ahead.take().or_else(|| asks.next()) else {
+            let Some(Next { ask, was_unused }) = ahead.take().or_else(|| asks.next().map(Next::new)) else {
                 break;
             };
-            let step = look_up(executor, &ask);
+            let step = look_up(executor, &ask, was_unused);
             // What waits holds no block buffer, of which there are few.
             let bytes = match &step {
                 Step::Known(Some(object)) if object.pins_block() => object.value_len(),
@@ -303,7 +321,8 @@ async fn behind_flash<'a, D: Device + Clone>(
                 .flatten();
             if bytes > 0 && share.is_none() {
                 // No memory to look further ahead: later, when what waits now is sent.
-                ahead = Some(ask);
+                let was_unused = matches!(&step, Step::Known(Some(object)) if !object.is_used());
+                ahead = Some(Next { ask, was_unused });
                 break;
             }
             ahead_bytes += bytes;
