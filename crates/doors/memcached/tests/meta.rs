@@ -239,6 +239,38 @@ fn marks_go_to_flash_and_runs_of_reads_from_there_keep_their_order() {
 }
 
 #[test]
+fn what_is_looked_up_again_behind_flash_was_not_hit_by_that() {
+    let server = Server::start_with(
+        config(),
+        CacheOptions {
+            dram_bytes: 4 << 20,
+            block_bytes: Some(64 << 10),
+            buffers_max: 16,
+            ..CacheOptions::default()
+        },
+    );
+    let mut client = server.client();
+    for number in 0..20 {
+        client.ask(format!("set cold{number} 0 0 1\r\n1\r\n"), "STORED\r\n");
+    }
+    let value = "x".repeat(10_000);
+    for number in 0..1_000 {
+        client.ask(format!("set f{number} 0 0 10000\r\n{value}\r\n"), "STORED\r\n");
+    }
+    let mut reads = 0;
+    for number in 0..20 {
+        client.ask(format!("set k{number} 0 0 1\r\n1\r\n"), "STORED\r\n");
+        client.ask(
+            format!("mg cold{number} v\r\nmg new{number} N0\r\nmg k{number} h\r\nmg k{number} h\r\n"),
+            "VA 1\r\n1\r\nHD W\r\nHD h0\r\nHD h1\r\n",
+        );
+        reads = server.stats().counts().get_hits_flash;
+    }
+    assert!(reads > 10, "{reads} of 20 were on flash");
+    server.stop();
+}
+
+#[test]
 fn md_deletes() {
     let server = Server::start(config());
     script(
