@@ -3,7 +3,8 @@
 
 mod common;
 
-use common::{Model, Random, Rig, Weights, cascade, cascade_layouts, check_get, ripq, sipq, step};
+use common::after_crash::live;
+use common::{Model, Random, Rig, Weights, cascade, cascade_layouts, check_get, ripq, sipq};
 use pumice::{CacheOptions, IndexOptions, LayoutOptions};
 use pumice_device::{CrashPoint, FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_world::ManualClock;
@@ -73,20 +74,15 @@ fn crash_again_and_again(seed: u64, options: CacheOptions) -> (u64, u64) {
             delete: 8,
             ..Weights::random(&mut random)
         };
-        for n in 0..400 {
-            step(
-                &rig,
-                &mut model,
-                &mut random,
-                &weights,
-                life * 1_000 + n,
-                KEYS,
-                false,
-            );
-            if medium.is_crashed() {
-                break;
-            }
-        }
+        live(
+            &rig,
+            &mut model,
+            &mut random,
+            &weights,
+            life * 1_000..life * 1_000 + 400,
+            KEYS,
+            || medium.is_crashed(),
+        );
         if !medium.is_crashed() {
             model.before.clear();
             medium.crash();

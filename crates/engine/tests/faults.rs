@@ -4,6 +4,7 @@
 
 mod common;
 
+use common::after_crash::live;
 use common::{
     Entry, Model, Random, Rig, Weights, cascade, cascade_layouts, check_get, given_meta, key, ripq, sipq,
     step,
@@ -76,17 +77,15 @@ fn survive(seed: u64, plan: FaultPlan) -> (u64, pumice_device::FaultCounts) {
             ..plan.clone()
         });
         let weights = Weights::random(&mut random);
-        for n in 0..400 {
-            step(
-                &rig,
-                &mut model,
-                &mut random,
-                &weights,
-                life * 1_000 + n,
-                KEYS,
-                false,
-            );
-        }
+        live(
+            &rig,
+            &mut model,
+            &mut random,
+            &weights,
+            life * 1_000..life * 1_000 + 400,
+            KEYS,
+            || false,
+        );
         for n in 0..KEYS {
             check_get(&rig, &mut model, n, false);
         }

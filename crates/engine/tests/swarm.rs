@@ -5,7 +5,8 @@
 
 mod common;
 
-use common::{Model, Random, Rig, Weights, cascade, cascade_layouts, check_get, ripq, sipq, step};
+use common::after_crash::live;
+use common::{Model, Random, Rig, Weights, cascade, cascade_layouts, check_get, ripq, sipq};
 use pumice::{CacheOptions, FlashWrite, HashLimit, LayoutOptions};
 use pumice_device::{CrashPoint, FaultCounts, FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_world::ManualClock;
@@ -115,20 +116,15 @@ fn survive(seed: u64) -> (u64, FaultCounts) {
         rig.check();
         medium.set_plan(plan.clone());
         let weights = Weights::random(&mut random);
-        for n in 0..STEPS {
-            step(
-                &rig,
-                &mut model,
-                &mut random,
-                &weights,
-                life * 1_000 + n,
-                KEYS,
-                false,
-            );
-            if medium.is_crashed() {
-                break;
-            }
-        }
+        live(
+            &rig,
+            &mut model,
+            &mut random,
+            &weights,
+            life * 1_000..life * 1_000 + STEPS,
+            KEYS,
+            || medium.is_crashed(),
+        );
         if !medium.is_crashed() {
             model.before.clear();
             for n in 0..KEYS {

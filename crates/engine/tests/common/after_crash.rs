@@ -1,7 +1,26 @@
-//! What a cache that was opened after a crash may hold.
+//! What a cache that was opened after a crash may hold, and how its life goes on.
 
-use super::{Entry, Model, Rig, given_meta, key};
+use super::{Entry, Model, Random, Rig, Weights, given_meta, key, step};
 use pumice_device::Device;
+use std::ops::Range;
+
+/// Takes numbered steps with keys below `keys`, until `is_over`.
+pub fn live<D: Device + Clone>(
+    rig: &Rig<D>,
+    model: &mut Model,
+    random: &mut Random,
+    weights: &Weights,
+    steps: Range<u64>,
+    keys: u64,
+    is_over: impl Fn() -> bool,
+) {
+    for n in steps {
+        step(rig, model, random, weights, n, keys, false);
+        if is_over() {
+            return;
+        }
+    }
+}
 
 /// Reads every key below `keys`: the newest value or, of what the last step was to replace, the one before is legal, and nothing else.
 /// What is there is what the model holds from then on; of what is missing `missing` tells it. Returns how many were there.
