@@ -334,11 +334,20 @@ impl<B: Buffer> FlashStore<B> {
         let oldest = self.shared.change(|structure| {
             structure.victims.retain(|victim| victim.id != id);
             self.give_back(structure, id);
-            let sealed = structure.queue.front();
-            let sealed = sealed.map(|id| self.blocks[*id as usize].sequence.load(Ordering::Relaxed));
-            // One of kept objects may be open for long.
+            // Others that are being reclaimed, too, and one of kept objects may be open for long.
+            let victims = structure.victims.iter().map(|victim| victim.id);
+            let ready = structure.ready.iter().map(|(id, _)| *id);
+            let sealed = structure
+                .queue
+                .front()
+                .copied()
+                .into_iter()
+                .chain(victims)
+                .chain(ready);
+            let sealed = sealed.map(|id| self.blocks[id as usize].sequence.load(Ordering::Relaxed));
+            let to_seal = structure.to_seal.iter().map(|block| block.sequence);
             let open = self.open.lock().iter().map(|block| block.sequence).min();
-            sealed.into_iter().chain(open).min().unwrap_or(0)
+            sealed.chain(to_seal).chain(open).min().unwrap_or(0)
         });
         self.invalidated.lock().retire(oldest);
     }

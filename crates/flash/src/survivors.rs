@@ -215,7 +215,7 @@ impl<B: Buffer> FlashStore<B> {
     }
 
     /// Writes a block that is full, or waits for one that is being written; whether it is worth trying again.
-    async fn makes_buffer_free<D: Device<Buf = B>, M: Mappings>(
+    pub(crate) async fn makes_buffer_free<D: Device<Buf = B>, M: Mappings>(
         &self,
         device: &D,
         mappings: &M,

@@ -175,16 +175,12 @@ impl<B: Buffer> FlashStore<B> {
                 self.reclaim_early(device, mappings, now, work.claim(), round as usize)
                     .await;
                 work.finish(|_| {});
-            } else {
-                let busy = {
-                    let structure = self.shared.structure.lock();
-                    structure.reclaiming > 0 || !structure.to_seal.is_empty()
-                };
-                if !busy {
-                    break;
-                }
+            } else if self.shared.structure.lock().reclaiming > 0 {
                 self.wait_for(|structure| structure.reclaiming == 0 || structure.free.len() >= 2)
                     .await;
+            } else if !self.makes_buffer_free(device, mappings, now).await {
+                // Nothing is on its way to becoming a victim either.
+                break;
             }
         }
         Err(io::Error::other("no block is free for a checkpoint"))

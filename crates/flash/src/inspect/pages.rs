@@ -90,18 +90,10 @@ impl<S: Source + ?Sized> Walk<'_, S> {
         }
         let life = packed(&sector[12..20]) as u64;
         let wanted = snapshot.row(block).map_or(0, |row| row.sequence);
-        if life != wanted {
+        // Or the block was lent while the checkpoint was being written.
+        if life != wanted && life < snapshot.next_sequence {
             let what = format!("it is of life {life} of block {block}, and the checkpoint has life {wanted}");
-            // A block that was lent while the checkpoint was being written: a start forgets the partition.
-            return if life >= snapshot.next_sequence {
-                self.note(
-                    part,
-                    offset,
-                    format!("{what}: it was put after the checkpoint had begun"),
-                );
-            } else {
-                self.wrong(part, offset, what);
-            };
+            return self.wrong(part, offset, what);
         }
         if short(36) != partition {
             let what = format!(

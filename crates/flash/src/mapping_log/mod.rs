@@ -28,7 +28,7 @@ mod tests;
 
 use crate::geometry::Geometry;
 use chunks::{Filled, Pages};
-use pages::{HEADER_BYTES, Shape};
+use pages::HEADER_BYTES;
 use parking_lot::Mutex;
 use pumice_device::SECTOR_BYTES;
 use pumice_index::Location;
@@ -42,6 +42,7 @@ use store::Attached;
 pub(crate) use chunks::PendingWrite;
 pub use chunks::mapping_log_bytes;
 pub use pages::MappingBytes;
+pub(crate) use pages::Shape;
 pub(crate) use store::BLOCKS_LEFT;
 
 /// So many blocks may wait for a checkpoint without asking for one.
@@ -196,7 +197,7 @@ impl<B: Buffer> MappingLog<B> {
         named: impl Iterator<Item = PageNumber>,
         mut lent: Borrowed,
     ) {
-        let shape = Shape { geometry, cache_id };
+        let shape = Shape::new(geometry, cache_id);
         let mut state = self.state.lock();
         for page in named {
             let (block, _) = shape.place(page);

@@ -13,17 +13,22 @@ const MAGIC: [u8; 4] = *b"PMAP";
 
 /// How pages are numbered and signed.
 #[derive(Clone, Copy)]
-pub(super) struct Shape {
+pub(crate) struct Shape {
     pub(super) geometry: Geometry,
     pub(super) cache_id: u64,
 }
 
 impl Shape {
+    pub(crate) fn new(geometry: Geometry, cache_id: u64) -> Self {
+        Self { geometry, cache_id }
+    }
+
     pub(super) fn pages_per_block(&self) -> u32 {
         u32::try_from(self.geometry.block_bytes / SECTOR_BYTES as u64).expect("blocks of at most 256 MiB")
     }
 
-    pub(super) fn place(&self, page: PageNumber) -> (u32, u32) {
+    /// The block of a page, and its number there.
+    pub(crate) fn place(&self, page: PageNumber) -> (u32, u32) {
         (page / self.pages_per_block(), page % self.pages_per_block())
     }
 
@@ -44,8 +49,15 @@ impl Shape {
             .is_some_and(|(header, payload)| *header == self.header(page, life, payload))
     }
 
+    /// In which life of its block the page was put that the sector is; `None` if it is not that page.
+    pub(crate) fn life_of(&self, page: PageNumber, sector: &[u8]) -> Option<u64> {
+        let life = sector.get(12..20)?.try_into().map(u64::from_le_bytes).ok()?;
+        // As with all that counts: no device lives to see it.
+        (life < 1 << 62 && self.is_page(page, life, sector)).then_some(life)
+    }
+
     /// Where a page stands on the device; `None` where no page can.
-    fn offset(&self, page: PageNumber) -> Option<u64> {
+    pub(crate) fn offset(&self, page: PageNumber) -> Option<u64> {
         let (block, at) = self.place(page);
         let start = (block < self.geometry.blocks).then(|| self.geometry.block_offset(block))?;
         Some(start + u64::from(at) * SECTOR_BYTES as u64)

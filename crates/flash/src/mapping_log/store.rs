@@ -90,10 +90,7 @@ impl<B: Buffer> FlashStore<B> {
         }
         drop(state);
         let attached = Attached {
-            shape: Shape {
-                geometry: self.geometry,
-                cache_id: self.cache_id,
-            },
+            shape: Shape::new(self.geometry, self.cache_id),
             shared: Arc::clone(&self.shared),
             blocks: Arc::clone(&self.blocks),
         };

@@ -4,12 +4,14 @@ use super::replay::{Found, Recovery, Snapshot, Summary};
 use crate::Mappings;
 use crate::checkpoint::BlockRole;
 use crate::footer::{FooterEntry, TRAILER_BYTES, Trailer, decode_entries};
+use crate::mapping_log::Shape;
 use crate::record::{Record, is_expired};
 use crate::store::SealedBlock;
 use pumice_device::{Device, SECTOR_BYTES};
+use pumice_index::cascade::PageNumber;
 use pumice_index::{Location, Mapping};
 use pumice_memory::Buffer;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 /// Mappings added between two looks for pages of mappings to write.
@@ -94,6 +96,45 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
         found.next_sequence += u64::from(geometry.blocks);
         new.sort_unstable_by_key(|(_, trailer)| trailer.sequence);
         (covered, new)
+    }
+
+    /// Blocks may have been lent for pages of mappings while the checkpoint was being written, after it took the `lives` of blocks:
+    /// those that it names pages on are asked for theirs, which was `next_sequence` then or came later. No block that a checkpoint
+    /// names is lent again, so each page that is named there is of that life. `sequences`: those of blocks of objects, else 0.
+    pub(super) async fn find_later_lives(
+        &mut self,
+        next_sequence: u64,
+        pages: &[PageNumber],
+        sequences: &[u64],
+        lives: &mut [u64],
+    ) {
+        let geometry = self.superblock.geometry;
+        let shape = Shape::new(geometry, self.superblock.cache_id);
+        let mut by_block: BTreeMap<u32, Vec<PageNumber>> = BTreeMap::new();
+        for page in pages {
+            let (block, _) = shape.place(*page);
+            if sequences.get(block as usize) == Some(&0) {
+                by_block.entry(block).or_default().push(*page);
+            }
+        }
+        for (block, pages) in by_block {
+            for page in pages {
+                let Some(offset) = shape.offset(page) else { break };
+                self.out.bytes_read += SECTOR_BYTES as u64;
+                let Ok(sector) = self.device.read(offset, SECTOR_BYTES).await else {
+                    continue;
+                };
+                let life = sector
+                    .bytes(0, SECTOR_BYTES)
+                    .and_then(|sector| shape.life_of(page, sector));
+                if let Some(life) = life {
+                    if life >= next_sequence {
+                        lives[block as usize] = life;
+                    }
+                    break;
+                }
+            }
+        }
     }
 
     /// Reads and checks the footer of a new block. One is held at a time: it is shorter than a block.

@@ -316,7 +316,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
 
         let (covered, mut new) = self.classify(snapshot, &summary, found).await;
         found.slots.retain(|block, _| covered[*block as usize]);
-        self.prepare_mapping_log(snapshot, found, &new);
+        self.prepare_mapping_log(snapshot, found, &new).await;
         for shard in 0..self.mappings.shards() {
             self.mappings.with_shard(shard, |shard| {
                 shard.retain(|mapping| {
@@ -370,7 +370,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
     }
 
     /// Lets a cascade index put pages on blocks that nothing else stands on.
-    fn prepare_mapping_log(&self, snapshot: &Snapshot, found: &Found, new: &[(u32, Trailer)]) {
+    async fn prepare_mapping_log(&mut self, snapshot: &Snapshot, found: &mut Found, new: &[(u32, Trailer)]) {
         let Some(log) = self.mapping_log else { return };
         let geometry = self.superblock.geometry;
         let mut sequences = vec![0; geometry.blocks as usize];
@@ -389,11 +389,19 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
             });
         }
         let rows = &snapshot.head.rows;
+        let mut lives: Vec<u64> = (0..geometry.blocks as usize)
+            .map(|id| rows.get(id).map_or(0, |row| row.sequence))
+            .collect();
+        // Nothing was lent while the checkpoint of a clean stop was written.
+        if !self.out.clean {
+            self.find_later_lives(snapshot.head.next_sequence, &pages, &sequences, &mut lives)
+                .await;
+            let latest = lives.iter().copied().max().unwrap_or(0);
+            found.next_sequence = found.next_sequence.max(latest + 1);
+        }
         let lent = Borrowed {
             free,
-            lives: (0..geometry.blocks as usize)
-                .map(|id| rows.get(id).map_or(0, |row| row.sequence))
-                .collect(),
+            lives,
             next: found.next_sequence.max(1),
         };
         log.recover(

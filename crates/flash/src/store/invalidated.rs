@@ -26,6 +26,12 @@ pub(crate) struct Filter {
     pub(crate) closed_at: u64,
 }
 
+impl Filter {
+    fn has(&self, hash: u64) -> bool {
+        probes(hash, self.bits.len()).all(|bit| self.bits[bit / 64] >> (bit % 64) & 1 == 1)
+    }
+}
+
 /// What a checkpoint keeps of it.
 pub(crate) struct SavedInvalidated {
     pub(crate) known_from: u64,
@@ -64,6 +70,10 @@ impl Invalidated {
     pub(crate) fn note(&mut self, hash: u64, next_sequence: u64) {
         let hash = hash >> self.ignored_bits;
         let words = self.words();
+        // What is filled now is asked for every block. One key that is changed all the time takes no room of others.
+        if self.filters.back().is_some_and(|filter| filter.has(hash)) {
+            return;
+        }
         if (self.filters.back()).is_none_or(|filter| filter.hashes == self.hashes_max) {
             if let Some(full) = self.filters.back_mut() {
                 full.closed_at = next_sequence;
@@ -133,10 +143,7 @@ impl Invalidated {
             .iter()
             .rev()
             .take_while(|filter| filter.closed_at > sequence);
-        sequence < self.known_from
-            || younger.any(|filter| {
-                probes(hash, filter.bits.len()).all(|bit| filter.bits[bit / 64] >> (bit % 64) & 1 == 1)
-            })
+        sequence < self.known_from || younger.any(|filter| filter.has(hash))
     }
 
     /// Drops what matters to no block: the oldest has this sequence.
@@ -180,6 +187,17 @@ mod tests {
             .wrapping_mul(0x9E37_79B9_7F4A_7C15)
             .rotate_left(17)
             .wrapping_mul(0xBF58_476D_1CE4_E5B9)
+    }
+
+    #[test]
+    fn a_key_that_is_changed_all_the_time_leaves_room_for_others() {
+        let mut filters = Invalidated::new(64 << 10);
+        filters.note(hash(1), 2);
+        for change in 0..1_000_000 {
+            filters.note(hash(2), 3 + change / 1000);
+        }
+        assert!(filters.since(hash(1), 1) && filters.since(hash(2), 1_000));
+        assert!(!filters.since(hash(3), 0), "of all blocks it is still known");
     }
 
     #[test]

@@ -404,7 +404,7 @@ impl<B: Buffer> FlashStore<B> {
             ready: VecDeque::new(),
             early_at: None,
             checkpointing: false,
-            division: Division::of(geometry.blocks, sealed.len() - kept, kept),
+            division: Division::of(sealed.len() - kept, kept),
             mappings_want_block: false,
             reorganising: false,
             in_flight: 0,

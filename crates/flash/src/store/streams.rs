@@ -33,8 +33,8 @@ const BLOCKS_PER_STEP: f64 = 0.5;
 /// How flash is divided between the streams; see the module's text.
 #[derive(Debug)]
 pub(crate) struct Division {
-    /// Blocks for new objects.
-    wanted: f64,
+    /// The part of the sealed blocks that is for new objects.
+    share: f64,
     /// First hits in the last blocks of new and of kept objects, of late.
     hits: [f64; 2],
 }
@@ -49,18 +49,22 @@ pub(crate) struct Tail {
 }
 
 impl Division {
-    /// That of a device with so many blocks, of which so many were found to be of new and of kept objects.
-    pub(super) fn of(blocks: u32, new: usize, kept: usize) -> Self {
-        let blocks = f64::from(blocks);
-        let wanted = match kept {
-            0 => blocks * SHARE_FIRST,
+    /// That of a device on which so many blocks were found to be of new and of kept objects.
+    pub(super) fn of(new: usize, kept: usize) -> Self {
+        let share = match kept {
+            0 => SHARE_FIRST,
             // As it was divided before the restart.
-            _ => (new as f64).clamp(blocks * SHARE_MIN, blocks * SHARE_MAX),
+            _ => (new as f64 / (new + kept) as f64).clamp(SHARE_MIN, SHARE_MAX),
         };
         Self {
-            wanted,
+            share,
             hits: [0.0; 2],
         }
+    }
+
+    /// How many of so many sealed blocks are for new objects.
+    fn wanted(&self, sealed: usize) -> usize {
+        (self.share * sealed as f64) as usize
     }
 
     /// Takes in first hits per block since the last victim.
@@ -73,8 +77,8 @@ impl Division {
         let [new, old] = self.hits;
         let old = old * HITS_PER_KEPT_HIT;
         if new + old > 0.0 {
-            let step = BLOCKS_PER_STEP * (new - old) / (new + old);
-            self.wanted = (self.wanted + step).clamp(blocks * SHARE_MIN, blocks * SHARE_MAX);
+            let step = BLOCKS_PER_STEP / blocks * (new - old) / (new + old);
+            self.share = (self.share + step).clamp(SHARE_MIN, SHARE_MAX);
         }
     }
 }
@@ -155,7 +159,7 @@ impl<B: Buffer> FlashStore<B> {
                 .copied()
                 .find(|id| is_kept(id) == stream && may_go(id))
         };
-        let enough = structure.division.wanted as usize + 1;
+        let enough = structure.division.wanted(queue.len()) + 1;
         let is_new_above = || queue.iter().filter(|id| !is_kept(id)).take(enough).count() >= enough;
         if is_kept_spared || is_new_above() {
             first(false).or_else(|| first(true))
@@ -193,28 +197,40 @@ mod tests {
     #[test]
     fn the_share_of_new_objects_follows_where_first_hits_are() {
         let blocks = 1000;
-        let mut division = Division::of(blocks, 0, 0);
-        assert_eq!(division.wanted, 250.0);
-        assert_eq!(Division::of(blocks, 500, 400).wanted, 500.0, "as it was");
+        let mut division = Division::of(0, 0);
+        assert_eq!(division.wanted(blocks), 250);
+        assert_eq!(division.wanted(7), 1, "of few");
+        assert_eq!(Division::of(500, 500).wanted(blocks), 500, "as it was");
         assert_eq!(
-            Division::of(blocks, 990, 5).wanted,
-            750.0,
+            Division::of(50, 50).wanted(blocks),
+            500,
+            "as it was when half was filled"
+        );
+        assert_eq!(
+            Division::of(990, 5).wanted(blocks),
+            750,
             "as it was, within the bounds"
         );
-        assert_eq!(Division::of(blocks, 990, 0).wanted, 250.0, "nothing was divided");
+        assert_eq!(Division::of(990, 0).wanted(blocks), 250, "nothing was divided");
         let mut follow = |hits: [f64; 2], victims: usize| {
             for _ in 0..victims {
-                division.follow(hits, blocks as usize);
+                division.follow(hits, blocks);
             }
-            division.wanted
+            division.share * blocks as f64
         };
         assert_eq!(follow([0.0, 0.0], 100), 250.0, "nothing is known");
         assert!(
             (follow([4.0, 1.0], 100) - 250.0).abs() < 1e-6,
             "both are worth the same"
         );
-        assert_eq!(follow([1.0, 0.0], 5000), 750.0, "at most three quarters");
-        assert_eq!(follow([0.0, 1.0], 5000), 62.5, "at least a sixteenth");
+        assert!(
+            (follow([1.0, 0.0], 5000) - 750.0).abs() < 1e-6,
+            "at most three quarters"
+        );
+        assert!(
+            (follow([0.0, 1.0], 5000) - 62.5).abs() < 1e-6,
+            "at least a sixteenth"
+        );
         let before = follow([0.0, 1.0], 1);
         let after = follow([8.0, 1.0], 200);
         assert!(

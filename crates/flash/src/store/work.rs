@@ -49,6 +49,8 @@ const RECLAIM_BLOCKS_BYTES_MAX: u64 = 8 << 20;
 
 /// A device has so many blocks for each that is made free ahead of need.
 const BLOCKS_PER_RECLAIM_AHEAD: usize = 100;
+/// With two-phase reclaim a device of fewer blocks has one free block less ahead of need: it needs them for objects.
+const SMALL_BLOCKS: u32 = 32;
 
 /// The number of a piece of work.
 pub(crate) type Claim = u64;
@@ -380,6 +382,7 @@ impl<B: Buffer> FlashStore<B> {
         // Victims that are to be moved must be chosen before too little is free for that, and what is moved may open a block of its
         // own.
         match self.slot_kind {
+            SlotKind::Hit if self.geometry.blocks < SMALL_BLOCKS => wanted.max(FREE_CRITICAL + 1),
             SlotKind::Hit => wanted.max(FREE_CRITICAL + 2),
             _ => wanted,
         }
