@@ -34,6 +34,7 @@ ROWS = {
     "cascade_two_phase": ("seconds",),
     "cascade_p99": ("seconds",),
     "cascade_traces": (),
+    "cascade_ripq": (),
 }
 
 

@@ -362,9 +362,10 @@ fn summary(report: &Report) -> String {
         lines.push((
             "mappings",
             format!(
-                "{} in DRAM, {} on flash; {} written, {} read to reorganise {} partitions",
+                "{} in DRAM, {} in tier 2, {} in tier 3; {} written, {} read to reorganise {} partitions",
                 cascade.tier1_mappings,
-                cascade.flash_mappings,
+                cascade.tier2_mappings,
+                cascade.tier3_mappings,
                 Human(cascade.mapping_bytes_written),
                 Human(cascade.reorganisation_bytes_read),
                 cascade.reorganisations

@@ -3,7 +3,7 @@
 use crate::books::BooksSnapshot;
 use crate::cache::{ObjectCache, ROUNDS};
 use pumice_device::Device;
-use pumice_flash::FlashCounts;
+use pumice_flash::{FlashCounts, MappingDram};
 use pumice_index::Mapping;
 use pumice_index::cascade::CascadeCounts;
 use std::sync::atomic::Ordering;
@@ -28,7 +28,7 @@ pub struct Stats {
     /// Of a cascade index, summed over its partitions.
     pub cascade: CascadeCounts,
     /// DRAM of a cascade index beside its partitions.
-    pub mapping_dram_bytes: u64,
+    pub mapping_dram: MappingDram,
     /// Lookups that went to flash, by the reads of each that had to wait for each other; the last are of that many and more.
     pub rounds: [u64; ROUNDS],
     /// Flash of the blocks that hold mappings.
@@ -108,8 +108,8 @@ impl<D: Device> ObjectCache<D> {
         }
         let store = inner.store();
         stats.mapping_flash_bytes = store.mapping_flash_bytes();
-        stats.mapping_dram_bytes = store.mapping_dram_bytes();
-        stats.index_dram_bytes += store.order_bytes() + stats.mapping_dram_bytes;
+        stats.mapping_dram = store.mapping_dram_bytes();
+        stats.index_dram_bytes += store.order_bytes() + stats.mapping_dram.all();
         (stats.resident_entries, stats.resident_bytes) = stats.books.resident();
         stats.flash = store.counts();
         stats.dram_segment_bytes = inner.tier.budget_bytes();

@@ -130,7 +130,7 @@ fn under_a_cascade_index_every_hit_is_the_last_value_and_with_room_nothing_is_mi
             let (model, stats) = run_cascade(seed, roomy);
             assert!(model.hits > 100, "{} hits", model.hits);
             assert!(
-                stats.flash.mapping_bytes > 0 && stats.cascade.flash_mappings > 0,
+                stats.flash.mapping_bytes > 0 && stats.cascade.flash_mappings() > 0,
                 "{stats:?}"
             );
             let small = Run {

@@ -71,20 +71,32 @@ pub struct Report {
 pub struct CascadeReport {
     /// Mappings in DRAM.
     pub tier1_mappings: u64,
-    /// Mappings on flash, with those that are void or superseded and were not dropped yet.
-    pub flash_mappings: u64,
-    /// DRAM of the former, in bytes.
+    /// Mappings on flash, with those that are void or superseded and were not dropped yet: those of tier 2.
+    pub tier2_mappings: u64,
+    /// Those of tier 3.
+    pub tier3_mappings: u64,
+    /// DRAM of the mappings in DRAM, in bytes.
     pub tier1_bytes: u64,
-    /// DRAM of filters over the latter.
-    pub filter_bytes: u64,
+    /// DRAM of the filters over tier 2.
+    pub tier2_bytes: u64,
+    /// DRAM of the filters over tier 3.
+    pub tier3_bytes: u64,
     /// DRAM of what names their pages.
     pub directory_bytes: u64,
-    /// DRAM of pages until they are written, and of what was invalidated lately.
+    /// DRAM of pages until they are written.
     pub buffer_bytes: u64,
+    /// DRAM of slots: what is kept of each object on flash.
+    pub slot_bytes: u64,
+    /// DRAM of filters of what was invalidated lately.
+    pub invalidated_bytes: u64,
     /// Flash of the blocks that hold mappings, in bytes.
     pub flash_bytes: u64,
-    /// Lookups that a page of mappings resolved.
-    pub flash_hits: u64,
+    /// Lookups that tier 1 resolved: the key is mapped.
+    pub tier1_hits: u64,
+    /// Lookups that a page of tier 2 resolved.
+    pub tier2_hits: u64,
+    /// Lookups that a page of tier 3 resolved.
+    pub tier3_hits: u64,
     /// Lookups that read pages of mappings in vain.
     pub false_plans: u64,
     /// Bytes of pages of mappings written.
@@ -102,13 +114,19 @@ impl CascadeReport {
         let (cascade, flash) = (&now.cascade, &now.flash);
         Self {
             tier1_mappings: cascade.tier1_mappings,
-            flash_mappings: cascade.flash_mappings,
+            tier2_mappings: cascade.tier2_mappings,
+            tier3_mappings: cascade.tier3_mappings,
             tier1_bytes: cascade.tier1_bytes,
-            filter_bytes: cascade.filter_bytes,
+            tier2_bytes: cascade.tier2_bytes,
+            tier3_bytes: cascade.tier3_bytes,
             directory_bytes: cascade.directory_bytes,
             flash_bytes: now.mapping_flash_bytes,
-            buffer_bytes: now.mapping_dram_bytes,
-            flash_hits: cascade.flash_hits - before.cascade.flash_hits,
+            buffer_bytes: now.mapping_dram.buffers,
+            slot_bytes: now.mapping_dram.slots,
+            invalidated_bytes: now.mapping_dram.invalidated,
+            tier1_hits: cascade.tier1_hits - before.cascade.tier1_hits,
+            tier2_hits: cascade.tier2_hits - before.cascade.tier2_hits,
+            tier3_hits: cascade.tier3_hits - before.cascade.tier3_hits,
             false_plans: cascade.false_plans - before.cascade.false_plans,
             mapping_bytes_written: flash.mapping_bytes - before.flash.mapping_bytes,
             reorganisation_bytes_read: flash.reorganisation_read_bytes

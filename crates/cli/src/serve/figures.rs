@@ -384,9 +384,14 @@ fn cache_groups(stats: &Stats) -> [Group; 3] {
                     stats.cascade.tier1_mappings,
                 ),
                 Figure::gauge(
-                    "cascade_flash_mappings",
-                    "Mappings on flash of a cascade index, those not dropped yet included",
-                    stats.cascade.flash_mappings,
+                    "cascade_tier2_mappings",
+                    "Mappings in tier 2 of a cascade index, those not dropped yet included",
+                    stats.cascade.tier2_mappings,
+                ),
+                Figure::gauge(
+                    "cascade_tier3_mappings",
+                    "Mappings in tier 3 of a cascade index, those not dropped yet included",
+                    stats.cascade.tier3_mappings,
                 ),
                 Figure::gauge(
                     "cascade_tier1_bytes",
@@ -394,9 +399,14 @@ fn cache_groups(stats: &Stats) -> [Group; 3] {
                     stats.cascade.tier1_bytes,
                 ),
                 Figure::gauge(
-                    "cascade_filter_bytes",
-                    "DRAM of filters over mappings on flash",
-                    stats.cascade.filter_bytes,
+                    "cascade_tier2_bytes",
+                    "DRAM of filters over mappings in tier 2",
+                    stats.cascade.tier2_bytes,
+                ),
+                Figure::gauge(
+                    "cascade_tier3_bytes",
+                    "DRAM of filters over mappings in tier 3",
+                    stats.cascade.tier3_bytes,
                 ),
                 Figure::gauge(
                     "cascade_directory_bytes",
@@ -405,8 +415,18 @@ fn cache_groups(stats: &Stats) -> [Group; 3] {
                 ),
                 Figure::gauge(
                     "cascade_buffer_bytes",
-                    "DRAM of pages until they are written, of slots, and of what was invalidated lately",
-                    stats.mapping_dram_bytes,
+                    "DRAM of pages of mappings until they are written",
+                    stats.mapping_dram.buffers,
+                ),
+                Figure::gauge(
+                    "cascade_slot_bytes",
+                    "DRAM of what is kept of each object on flash",
+                    stats.mapping_dram.slots,
+                ),
+                Figure::gauge(
+                    "cascade_invalidated_bytes",
+                    "DRAM of filters of what was invalidated lately",
+                    stats.mapping_dram.invalidated,
                 ),
                 Figure::gauge(
                     "cascade_flash_bytes",
@@ -414,9 +434,19 @@ fn cache_groups(stats: &Stats) -> [Group; 3] {
                     stats.mapping_flash_bytes,
                 ),
                 Figure::counter(
-                    "cascade_flash_hits",
-                    "Lookups that a page of mappings resolved",
-                    stats.cascade.flash_hits,
+                    "cascade_tier1_hits",
+                    "Lookups of mapped keys that tier 1 resolved",
+                    stats.cascade.tier1_hits,
+                ),
+                Figure::counter(
+                    "cascade_tier2_hits",
+                    "Lookups that a page of tier 2 resolved",
+                    stats.cascade.tier2_hits,
+                ),
+                Figure::counter(
+                    "cascade_tier3_hits",
+                    "Lookups that a page of tier 3 resolved",
+                    stats.cascade.tier3_hits,
                 ),
                 Figure::counter(
                     "cascade_false_plans",

@@ -2,6 +2,24 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// DRAM of a cascade index beside its partitions, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MappingDram {
+    /// Pages of mappings until they are written.
+    pub buffers: u64,
+    /// What is kept of each object of a sealed block.
+    pub slots: u64,
+    /// Filters of what was invalidated lately.
+    pub invalidated: u64,
+}
+
+impl MappingDram {
+    /// All of it.
+    pub fn all(&self) -> u64 {
+        self.buffers + self.slots + self.invalidated
+    }
+}
+
 macro_rules! counts {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
         /// Running totals since the store was opened.

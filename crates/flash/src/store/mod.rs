@@ -35,7 +35,7 @@ mod streams;
 mod virtual_cache;
 mod work;
 
-pub use counts::FlashCounts;
+pub use counts::{FlashCounts, MappingDram};
 pub use health::{FlashFailure, IN_A_ROW_MAX};
 pub use order::Rank;
 pub use read::{ReadFault, Source};
@@ -500,9 +500,13 @@ impl<B: Buffer> FlashStore<B> {
         add(&self.counters.mapping_rounds, 1);
     }
 
-    /// DRAM of a cascade index beside its partitions, in bytes: pages until they are written, what was invalidated lately, slots.
-    pub fn mapping_dram_bytes(&self) -> u64 {
-        self.mapping_buffer_bytes() + self.invalidated.lock().dram_bytes() as u64 + self.slot_bytes()
+    /// DRAM of a cascade index beside its partitions; cheap.
+    pub fn mapping_dram_bytes(&self) -> MappingDram {
+        MappingDram {
+            buffers: self.mapping_buffer_bytes(),
+            slots: self.slot_bytes(),
+            invalidated: self.invalidated.lock().dram_bytes() as u64,
+        }
     }
 
     /// The next version; versions are given in the order of calls.

@@ -196,7 +196,7 @@ impl CascadeShard {
     /// Follows what is on flash with the size of tier 1, and tells what it takes.
     pub(super) fn resize_tier1(&mut self) {
         let counts = self.counts();
-        let heap = (counts.filter_bytes + counts.directory_bytes) as usize;
+        let heap = counts.heap_bytes();
         self.space.charge(self.charged, heap);
         self.charged = heap;
         let on_flash: usize = self.filters().map(Filter::alive).sum();

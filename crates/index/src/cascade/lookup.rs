@@ -12,6 +12,8 @@ const PLAN_PAGES_MAX: usize = 8;
 pub struct Plan {
     epoch: u32,
     len: u8,
+    /// How many of them are of tier 2; the others are of tier 3.
+    tier2: u8,
     /// Whether there were more.
     is_cut: bool,
     pages: [PageNumber; PLAN_PAGES_MAX],
@@ -63,7 +65,11 @@ impl CascadeShard {
             }
         };
         match self.tier1.update(tag, |payload| Some(asked(payload))) {
-            Some((_, payload)) => Ok(self.strip(payload)),
+            Some((_, payload)) => {
+                let known = self.strip(payload);
+                self.counts.tier1_hits += u64::from(known.is_some());
+                Ok(known)
+            }
             None => Err(Unknown),
         }
     }
@@ -86,6 +92,7 @@ impl CascadeShard {
         let mut plan = Plan {
             epoch: self.epoch,
             len: 0,
+            tier2: 0,
             is_cut: false,
             pages: [0; PLAN_PAGES_MAX],
         };
@@ -100,6 +107,7 @@ impl CascadeShard {
                 named ^= 1 << newest;
             }
         }
+        plan.tier2 = plan.len;
         for found in self.wide.filter.matches(tag) {
             plan.push(self.wide.pages[found.rank / self.options.page_entries]);
         }
@@ -128,8 +136,10 @@ impl CascadeShard {
                 self.forget_all();
                 return Resolved::Miss;
             }
-            Said::Mapped(mapping) => {
-                self.counts.flash_hits += 1;
+            Said::Mapped(mapping, at) => {
+                let is_tier2 = at < usize::from(plan.tier2);
+                self.counts.tier2_hits += u64::from(is_tier2);
+                self.counts.tier3_hits += u64::from(!is_tier2);
                 self.learn(tag, mapping);
                 return Resolved::Hit(mapping);
             }
@@ -157,7 +167,7 @@ impl CascadeShard {
         plan: &Plan,
         payloads: impl IntoIterator<Item = Option<&'a [u8]>>,
     ) -> Said {
-        for (number, payload) in plan.pages().iter().zip(payloads) {
+        for (at, (number, payload)) in plan.pages().iter().zip(payloads).enumerate() {
             let Some(page) = payload.and_then(|payload| self.pages.decode(self.partition, payload)) else {
                 return Said::Unreadable;
             };
@@ -169,7 +179,7 @@ impl CascadeShard {
                 entry.life != 0 && life.is_some_and(|life| self.pages.life(life.sequence()) == entry.life);
             return match entry.mapping.filter(|_| is_own) {
                 Some(_) if matches!(life, Some(Life::Ending(_))) => Said::Ending,
-                Some(mapping) => Said::Mapped(mapping),
+                Some(mapping) => Said::Mapped(mapping, at),
                 None => Said::Void(*number, slot),
             };
         }
@@ -205,7 +215,7 @@ impl CascadeShard {
             Lookup::Read(_) => {}
         }
         match self.read_plan(self.shape.tag(hash), plan, payloads) {
-            Said::Mapped(mapping) => Resolved::Hit(mapping),
+            Said::Mapped(mapping, _) => Resolved::Hit(mapping),
             Said::Unreadable | Said::Ending | Said::Void(..) | Said::Nothing => Resolved::Miss,
         }
     }
@@ -233,7 +243,8 @@ enum Said {
     Unreadable,
     /// It is mapped to a block that is being reclaimed.
     Ending,
-    Mapped(Mapping),
+    /// It is mapped so, by the page at this place in the plan.
+    Mapped(Mapping, usize),
     /// Its mapping, in this slot of this page, is void.
     Void(PageNumber, usize),
     Nothing,
