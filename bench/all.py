@@ -28,6 +28,7 @@ ROWS = {
     "flash_reads": ("seconds",),
     "flash_fill": (),
     "dram_per_item": (),
+    "dram_items": (),
     "ripq_throughput": (),
     "cascade_dram": (),
     "cascade_gets": ("seconds",),

@@ -40,13 +40,13 @@ SETTLED_MAX = 0.01
 SETTLE_SECONDS = 120
 
 
-def fill(server, first, last, pause):
+def fill(server, first, last, pause, size=VALUE_BYTES):
     """Sets items by number; `pause` is called after each batch."""
-    value = b"v" * VALUE_BYTES
+    value = b"v" * size
     with socket.create_connection(server.address, timeout=120) as sock:
         for start in range(first, last, BATCH):
             numbers = range(start, min(start + BATCH, last))
-            batch = b"".join(b"set k%09d 0 0 %d noreply\r\n%s\r\n" % (n, VALUE_BYTES, value) for n in numbers)
+            batch = b"".join(b"set k%09d 0 0 %d noreply\r\n%s\r\n" % (n, size, value) for n in numbers)
             sock.sendall(batch + b"mn\r\n")
             reply = b""
             while not reply.endswith(b"\n"):

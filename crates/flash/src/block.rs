@@ -218,17 +218,17 @@ impl<B: Buffer> OpenBlock<B> {
 
 /// Writes header and key in one piece, as buffers that keep only pieces want it. The caller owns the range (see
 /// [`Buffer::put`]) and nobody reads it yet.
-pub fn put_head<B: Buffer>(buffer: &B, at: usize, header: &[u8; HEADER_BYTES], key: &[u8]) {
+pub(crate) fn put_head<B: Buffer>(buffer: &B, at: usize, header: &[u8], key: &[u8]) {
     const INLINE: usize = 320;
-    let len = HEADER_BYTES + key.len();
+    let len = header.len() + key.len();
     let mut inline = [0; INLINE];
     let heap;
     let head: &[u8] = if len <= INLINE {
-        inline[..HEADER_BYTES].copy_from_slice(header);
-        inline[HEADER_BYTES..len].copy_from_slice(key);
+        inline[..header.len()].copy_from_slice(header);
+        inline[header.len()..len].copy_from_slice(key);
         &inline[..len]
     } else {
-        heap = [&header[..], key].concat();
+        heap = [header, key].concat();
         &heap
     };
     // SAFETY: the caller reserved the range.

@@ -1,6 +1,8 @@
-//! An object as it stands on flash, and in the DRAM tier: header, key, value, padding.
+//! An object as it stands on flash: header, key, value, padding; and read from there, or from the DRAM tier, where its header is shorter.
 
+use crate::block::put_head;
 use crate::codec::{Fields, checksum, value_checksum};
+use crate::dram_header;
 use pumice_memory::{Buffer, Payload, SECTOR_BYTES};
 use std::sync::Arc;
 
@@ -21,7 +23,7 @@ pub enum SliceId {
 }
 
 impl SliceId {
-    fn encode(self) -> u16 {
+    pub(crate) fn encode(self) -> u16 {
         match self {
             SliceId::Whole => 0,
             SliceId::Head => u16::MAX,
@@ -29,7 +31,7 @@ impl SliceId {
         }
     }
 
-    fn decode(code: u16) -> Self {
+    pub(crate) fn decode(code: u16) -> Self {
         match code {
             0 => SliceId::Whole,
             u16::MAX => SliceId::Head,
@@ -63,6 +65,20 @@ impl<'a> RecordParts<'a> {
     /// Length in bytes without padding.
     pub fn encoded_len(&self) -> usize {
         HEADER_BYTES + self.key.len() + self.value.len()
+    }
+
+    /// Length in bytes of the item in the DRAM tier that these parts make, without padding: at most `encoded_len` and one.
+    pub fn dram_len(&self) -> usize {
+        dram_header::len(self) + self.key.len() + self.value.len()
+    }
+
+    /// Writes the item of these parts for the DRAM tier, with 64 bits that say where the object's copy on flash is. The caller owns
+    /// the range of [`RecordParts::dram_len`] bytes from `at` on (see [`Buffer::put`]), and nobody reads it yet.
+    pub fn put_dram<B: Buffer>(&self, buffer: &B, at: usize, home: u64) {
+        let (header, len) = dram_header::encode(&self.header(0), home);
+        put_head(buffer, at, &header[..len], self.key);
+        // SAFETY: the caller owns the range.
+        unsafe { buffer.put(at + len + self.key.len(), self.value) };
     }
 
     /// The header to store with these parts in a block with `sequence`.
@@ -134,15 +150,6 @@ impl RecordHeader {
         out
     }
 
-    /// Header bytes for the DRAM tier: in place of checksum and sequence, 64 bits that say where the object's copy on
-    /// flash is.
-    pub fn encode_dram(&self, home: u64) -> [u8; HEADER_BYTES] {
-        let mut out = self.encode_unchecked();
-        out[0..4].copy_from_slice(&(home as u32).to_le_bytes());
-        out[16..20].copy_from_slice(&((home >> 32) as u32).to_le_bytes());
-        out
-    }
-
     fn encode_unchecked(&self) -> [u8; HEADER_BYTES] {
         let mut out = [0; HEADER_BYTES];
         out[4..8].copy_from_slice(&self.value_crc.to_le_bytes());
@@ -208,7 +215,8 @@ pub fn is_expired(expiry: u32, now: u32) -> bool {
 #[derive(Debug)]
 pub struct Record<B> {
     buffer: Arc<B>,
-    at: usize,
+    /// Where its key begins.
+    key_at: usize,
     header: RecordHeader,
 }
 
@@ -216,7 +224,7 @@ impl<B> Clone for Record<B> {
     fn clone(&self) -> Self {
         Self {
             buffer: Arc::clone(&self.buffer),
-            at: self.at,
+            key_at: self.key_at,
             header: self.header,
         }
     }
@@ -240,8 +248,9 @@ impl<B: Buffer> Record<B> {
         if header.encoded_len() > len || header.sequence != sequence as u32 {
             return None;
         }
-        let key = buffer.bytes(at + HEADER_BYTES, usize::from(header.key_len))?;
-        let value_at = at + HEADER_BYTES + usize::from(header.key_len);
+        let key_at = at + HEADER_BYTES;
+        let key = buffer.bytes(key_at, usize::from(header.key_len))?;
+        let value_at = key_at + usize::from(header.key_len);
         let value = buffer.payload(value_at, header.value_len as usize)?;
         if verify {
             let crc = u32::from_le_bytes(*bytes.first_chunk()?);
@@ -249,29 +258,34 @@ impl<B: Buffer> Record<B> {
                 return None;
             }
         }
-        Some(Self { buffer, at, header })
+        Some(Self {
+            buffer,
+            key_at,
+            header,
+        })
     }
 
-    /// Reads the record at `at` of a DRAM segment; nothing rots there. Returns its home too, see
-    /// [`RecordHeader::encode_dram`].
+    /// Reads the item at `at` of a DRAM segment; nothing rots there. Returns its home too, see [`RecordParts::put_dram`].
     pub fn decode_dram(buffer: Arc<B>, at: usize) -> Option<(Self, u64)> {
-        let bytes = buffer.bytes(at, HEADER_BYTES)?;
-        let header = RecordHeader::decode_unchecked(bytes)?;
-        let low = u32::from_le_bytes(*bytes.first_chunk()?);
-        let home = u64::from(header.sequence) << 32 | u64::from(low);
-        Some((Self { buffer, at, header }, home))
+        let len = dram_header::len_of(*buffer.bytes(at, 1)?.first()?);
+        let (header, home) = dram_header::decode(buffer.bytes(at, len)?)?;
+        let record = Self {
+            buffer,
+            key_at: at + len,
+            header,
+        };
+        Some((record, home))
     }
 
     /// A copy in memory of its own, so that the record no longer pins what it stood in.
     pub fn detached(&self) -> Self {
-        let copy = B::with_len(self.header.encoded_len().next_multiple_of(SECTOR_BYTES));
-        let key = self.key();
-        crate::block::put_head(&copy, 0, &self.header.encode_dram(0), key);
-        // SAFETY: the buffer was just made; nobody else knows it.
-        unsafe { copy.put(HEADER_BYTES + key.len(), self.value()) };
+        let parts = self.parts();
+        let copy = B::with_len(parts.dram_len().next_multiple_of(SECTOR_BYTES));
+        // The buffer was just made; nobody else knows it.
+        parts.put_dram(&copy, 0, 0);
         Self {
             buffer: Arc::new(copy),
-            at: 0,
+            key_at: parts.dram_len() - parts.key.len() - parts.value.len(),
             header: self.header,
         }
     }
@@ -296,7 +310,7 @@ impl<B: Buffer> Record<B> {
     /// The full key.
     pub fn key(&self) -> &[u8] {
         self.buffer
-            .bytes(self.at + HEADER_BYTES, usize::from(self.header.key_len))
+            .bytes(self.key_at, usize::from(self.header.key_len))
             .expect("checked when the record was read")
     }
 
@@ -304,7 +318,7 @@ impl<B: Buffer> Record<B> {
     pub fn value(&self) -> Payload<'_> {
         self.buffer
             .payload(
-                self.at + HEADER_BYTES + usize::from(self.header.key_len),
+                self.key_at + usize::from(self.header.key_len),
                 self.header.value_len as usize,
             )
             .expect("checked when the record was read")

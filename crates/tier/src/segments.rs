@@ -10,8 +10,6 @@
 //! until no mapping and no reader is left.
 
 use parking_lot::Mutex;
-use pumice_flash::block::put_head;
-use pumice_flash::record::HEADER_BYTES;
 use pumice_flash::{Record, RecordParts};
 use pumice_memory::Buffer;
 use std::collections::VecDeque;
@@ -19,7 +17,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 
 /// Items start at multiples of this many bytes.
-pub const UNIT_BYTES: u64 = 16;
+pub const UNIT_BYTES: u64 = 8;
 /// Share of the tier that the small queue may hold before it is evicted from: one tenth.
 const SMALL_SHARE: usize = 10;
 /// Free segments to keep, so that survivors of an eviction always have a place.
@@ -177,7 +175,7 @@ impl<B: Buffer> DramTier<B> {
                 debug_assert!(false, "an item of a DRAM segment cannot be read");
                 return;
             };
-            let len = padded(record.header().encoded_len());
+            let len = padded(record.parts().dram_len());
             visit(self.address(slot, at), &record, home);
             at += len;
         }
@@ -264,7 +262,7 @@ impl<B: Buffer> DramTier<B> {
     /// Copies an item into the active segment of `queue`. The caller holds the lock of the item's shard and makes the
     /// mapping before it drops what this returns. `home` says where its copy on flash is. `None` where there is no room.
     pub fn write(&self, queue: Queue, parts: &RecordParts<'_>, home: u64) -> Option<Reserved<'_, B>> {
-        let len = padded(parts.encoded_len());
+        let len = padded(parts.dram_len());
         if len > self.segment_bytes {
             return None;
         }
@@ -277,9 +275,8 @@ impl<B: Buffer> DramTier<B> {
             .slot
             .buffer
             .get_or_init(|| Arc::new(B::with_len(self.segment_bytes)));
-        put_head(&**buffer, at, &parts.header(0).encode_dram(home), parts.key);
-        // SAFETY: the range was reserved for this call alone, and nobody reads it before the mapping is made.
-        unsafe { buffer.put(at + HEADER_BYTES + parts.key.len(), parts.value) };
+        // The range was reserved for this call alone, and nobody reads it before the mapping is made.
+        parts.put_dram(&**buffer, at, home);
         Some(reserved)
     }
 

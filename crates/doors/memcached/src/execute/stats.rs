@@ -62,14 +62,20 @@ impl<D: Device + Clone> Executor<D> {
                 ("cascade_tier1_bytes", cascade.tier1_bytes),
                 ("cascade_tier2_bytes", cascade.tier2_bytes),
                 ("cascade_tier3_bytes", cascade.tier3_bytes),
-                ("cascade_beside_bytes", cascade.directory_bytes + cache.mapping_dram.all()),
+                (
+                    "cascade_beside_bytes",
+                    cascade.directory_bytes + cache.mapping_dram.all(),
+                ),
                 ("cascade_tier1_hits", cascade.tier1_hits),
                 ("cascade_tier2_hits", cascade.tier2_hits),
                 ("cascade_tier3_hits", cascade.tier3_hits),
                 ("cascade_false_plans", cascade.false_plans),
                 ("cascade_page_reads", cache.flash.mapping_reads),
                 ("cascade_written_bytes", cache.flash.mapping_bytes),
-                ("cascade_reorganisation_read_bytes", cache.flash.reorganisation_read_bytes),
+                (
+                    "cascade_reorganisation_read_bytes",
+                    cache.flash.reorganisation_read_bytes,
+                ),
             ] {
                 lines.stat(name, count);
             }
