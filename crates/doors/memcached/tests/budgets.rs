@@ -278,3 +278,51 @@ fn peers_that_do_not_read_take_no_memory_that_others_need() {
     }
     server.stop();
 }
+
+#[test]
+fn peers_that_do_not_read_from_flash_do_not_keep_others_from_it() {
+    // However patient the server is: those for whom it has no more memory are not among those it waits for.
+    let server = Server::start_with(
+        DoorConfig {
+            budgets: SMALLEST,
+            peer_timeout: Duration::from_secs(3600),
+            limits: Limits {
+                max_value_bytes: 100_000,
+                ..Limits::default()
+            },
+            ..config()
+        },
+        CacheOptions {
+            dram_bytes: 4 << 20,
+            ..CacheOptions::default()
+        },
+    );
+    let mut client = server.client();
+    let cold: Vec<_> = (0..20).map(|number| value(60_000 + number, number)).collect();
+    for (number, value) in cold.iter().enumerate() {
+        client.send(set(&format!("cold{number}"), value));
+        client.expect("STORED\r\n");
+    }
+    for number in 0..500 {
+        client.send(set(&format!("filler{number}"), &value(60_000, number)));
+        client.expect("STORED\r\n");
+    }
+    let deaf: Vec<_> = (0..12)
+        .map(|_| {
+            let mut deaf = server.client();
+            let gets: String = (0..20).map(|number| format!("get cold{number}\r\n")).collect();
+            deaf.send(gets.repeat(20));
+            deaf
+        })
+        .collect();
+    server.wait_until("no memory is left for replies", |stats| {
+        stats.counts().slow_peers_closed >= 1
+    });
+    for (number, value) in cold.iter().enumerate() {
+        client.send(format!("get cold{number}\r\n"));
+        client.expect_bytes(&hit(&format!("cold{number}"), value));
+    }
+    drop(deaf);
+    server.wait_until("they are gone", |stats| stats.curr_connections() == 1);
+    server.stop();
+}

@@ -3,7 +3,8 @@
 //! Four kinds of memory are under way at a time, each with a budget of its own ([`Budgets`]). They are taken in the order
 //! `receive`, `reads`, `large`, `unsent`: whoever waits for one holds none that comes after it, nor of its own kind, so
 //! nobody waits in a circle. Whoever waits for its peer is cut off if that is slow while others wait for any of them: what
-//! stands behind a reply that is not taken may hold shares of every kind.
+//! stands behind a reply that is not taken may hold shares of every kind. Whoever waits for `unsent` has a peer that takes
+//! nothing, and is cut off after a second of that if others wait for what it keeps.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -160,7 +161,12 @@ pub(crate) struct Budgets {
 impl Budgets {
     /// Whether somebody waits for a share of any of them.
     pub(super) fn is_any_wanted(&self) -> bool {
-        [&self.receive, &self.reads, &self.large, &self.unsent]
+        self.unsent.is_wanted() || self.is_wanted_beside_unsent()
+    }
+
+    /// Whether somebody waits for a share of any that is taken before `unsent`.
+    pub(super) fn is_wanted_beside_unsent(&self) -> bool {
+        [&self.receive, &self.reads, &self.large]
             .into_iter()
             .any(|budget| budget.is_wanted())
     }
