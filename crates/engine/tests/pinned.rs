@@ -25,13 +25,13 @@ fn set(rig: &Rig<MemDevice>, n: u64) {
 #[test]
 fn what_stands_beside_an_object_that_is_kept_stays() {
     let options = CacheOptions {
-        dram_bytes: 4 << 20,
+        dram_bytes: 16 << 20,
         ..CacheOptions::default()
     };
     let device = MemDevice::new(Arc::new(MemMedium::new(256 << 20)));
     let rig = Rig::open(device, Arc::new(ManualClock::new(1_000)), options);
-    (0..1_000).for_each(|n| set(&rig, n));
-    let there: Vec<u64> = (0..1_000).filter(|n| in_dram(&rig, *n).is_some()).collect();
+    (0..2_000).for_each(|n| set(&rig, n));
+    let there: Vec<u64> = (0..2_000).filter(|n| in_dram(&rig, *n).is_some()).collect();
     assert!(there.len() > 100, "{}", there.len());
     // One object of every segment is among them.
     let mut kept: Vec<_> = there
@@ -39,14 +39,14 @@ fn what_stands_beside_an_object_that_is_kept_stays() {
         .step_by(2)
         .map(|n| in_dram(&rig, *n).expect("is there"))
         .collect();
-    (1_000..2_000).for_each(|n| set(&rig, n));
+    (2_000..4_000).for_each(|n| set(&rig, n));
     let stayed = there.iter().filter(|n| in_dram(&rig, **n).is_some()).count();
     assert_eq!(stayed, there.len());
     for object in &mut kept {
         object.detach();
     }
     // Copies pin nothing.
-    (2_000..4_000).for_each(|n| set(&rig, n));
+    (4_000..8_000).for_each(|n| set(&rig, n));
     let stayed = there.iter().filter(|n| in_dram(&rig, **n).is_some()).count();
     assert_eq!(stayed, 0);
     for (n, object) in there.iter().step_by(2).zip(&kept) {

@@ -256,13 +256,15 @@ impl<B: Buffer> Record<B> {
     /// [`RecordHeader::encode_dram`].
     pub fn decode_dram(buffer: Arc<B>, at: usize) -> Option<(Self, u64)> {
         let bytes = buffer.bytes(at, HEADER_BYTES)?;
-        let header = RecordHeader::decode_unchecked(bytes)?;
+        let mut header = RecordHeader::decode_unchecked(bytes)?;
         let low = u32::from_le_bytes(*bytes.first_chunk()?);
-        let home = u64::from(header.sequence) << 32 | u64::from(low);
+        // An item stands in no block.
+        let high = std::mem::take(&mut header.sequence);
+        let home = u64::from(high) << 32 | u64::from(low);
         Some((Self { buffer, at, header }, home))
     }
 
-    /// A copy in memory of its own, so that the record no longer pins what it stood in.
+    /// A copy in memory of its own, so that the record no longer pins what it stood in. Like an item of DRAM it has no sequence.
     pub fn detached(&self) -> Self {
         let copy = B::with_len(self.header.encoded_len().next_multiple_of(SECTOR_BYTES));
         let key = self.key();
@@ -272,7 +274,10 @@ impl<B: Buffer> Record<B> {
         Self {
             buffer: Arc::new(copy),
             at: 0,
-            header: self.header,
+            header: RecordHeader {
+                sequence: 0,
+                ..self.header
+            },
         }
     }
 
