@@ -242,6 +242,84 @@ fn a_value_that_drips_in_is_cut_off() {
     client.expect_end();
 }
 
+/// A command that announces a value, and as much of it as stands there.
+fn announce(key: &str, len: usize, sent: usize) -> Vec<u8> {
+    let mut command = set(key, &value(len, 1));
+    command.truncate(command.len() - len - 2 + sent);
+    command
+}
+
+#[test]
+fn values_that_are_announced_and_do_not_come_keep_no_other_out() {
+    // However patient the server is.
+    let server = Server::start(DoorConfig {
+        budgets: SMALLEST,
+        peer_timeout: Duration::from_secs(3600),
+        ..config()
+    });
+    // Of these nothing comes, or little, or so much that the server has memory for few: large ones and small ones.
+    let lengths = [
+        (1_000_000, 0),
+        (1_000_000, 3_000),
+        (60_000, 40_000),
+        (30_000, 20_000),
+        (1_000_000, 90_000),
+    ];
+    let droppers: Vec<_> = (0..60)
+        .map(|number| {
+            let (len, sent) = lengths[number % lengths.len()];
+            let mut dropper = server.client();
+            dropper.send(announce(
+                &format!("dropper{number}"),
+                len,
+                if number < 20 { sent } else { sent.min(3_000) },
+            ));
+            dropper
+        })
+        .collect();
+    let mut client = server.client();
+    for len in [40_000, 3_000, 20_000, 40_000, 700_000] {
+        let value = value(len, len);
+        client.send(set("a", &value));
+        client.expect("STORED\r\n");
+        client.send("get a\r\n");
+        client.expect_bytes(&hit("a", &value));
+    }
+    drop(droppers);
+    server.wait_until("they are gone", |stats| stats.curr_connections() == 1);
+    server.stop();
+}
+
+#[test]
+fn more_large_values_at_once_than_there_is_memory_for_all_arrive() {
+    let server = Server::start(DoorConfig {
+        budgets: SMALLEST,
+        ..config()
+    });
+    let addr = server.door.local_addrs()[0];
+    let clients: Vec<_> = (0..16)
+        .map(|seed| {
+            std::thread::spawn(move || {
+                let mut client = common::connect(addr);
+                for round in 0..10 {
+                    let value = value(1_048_000 - seed * 60_000, seed + round);
+                    // In pieces, so that none is whole before the others begin.
+                    for piece in set(&format!("key{seed}"), &value).chunks(100_000) {
+                        client.send(piece);
+                        std::thread::yield_now();
+                    }
+                    client.expect("STORED\r\n");
+                }
+            })
+        })
+        .collect();
+    for client in clients {
+        client.join().expect("every value is stored");
+    }
+    assert_eq!(server.stats().counts().slow_peers_closed, 0);
+    server.stop();
+}
+
 #[test]
 fn peers_that_do_not_read_take_no_memory_that_others_need() {
     let server = Server::start(DoorConfig {
