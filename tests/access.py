@@ -124,6 +124,8 @@ def authentication(directory):
         expect_equal(answers(server.address, [b"set k 0 0 7\r\nfoo new\r\n"]), [b"STORED\r\n"], "the last good file's answer")
         client.close()
         server.terminate()
+        # Of three signals one asked for that.
+        expect_equal(server.log().splitlines().count("stopping"), 1, "how often the server says that it stops")
     print(f"auth file: {len(SAME)} conversations as with memcached; read again on SIGHUP")
 
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Idle and slow connections: what they do to the latency of a normal client, and to the memory of the server.
 
-A normal client (`pumice bench`, gets of what is in DRAM and on flash at a fixed rate) is measured alone and beside a crowd, in
-turns: idle connections, and slow ones that send a byte a second and read a byte a second of answers larger than sockets buffer.
+A normal client (`pumice bench`: gets of what is in DRAM and on flash, and a tenth sets of up to 40 KB, at a fixed rate) is measured
+alone and beside a crowd, in turns: idle connections, and slow ones that send a byte a second and read a byte a second. Half of these have
+asked for more than sockets buffer, of flash and DRAM mixed; a quarter has announced values of 1 MB; a quarter sends small commands.
 Must be: the median p99 beside the crowd is at most twice that without it, and resident memory stays within --dram plus 10 %."""
 
 import argparse
@@ -24,6 +25,9 @@ from harness import BINARY, Client, Directory, Failure, MemorySampler, Server, e
 # set after them.
 VALUES = [(b"small", 2_000, 400), (b"middle", 20_000, 200), (b"large", 200_000, 20), (b"slices", 1_000_000, 4)]
 
+# What they ask for between: (name, bytes, how many). In DRAM, since it is set last.
+HOT = (b"hot", 15_000, 60)
+
 # What a connection may take by itself: its part of the budget (docs/operations.md, "DRAM").
 IDLE_BYTES_MAX = 6 << 10
 
@@ -38,8 +42,11 @@ def allow_descriptors(needed):
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
+DRIP = b"x" * 1_000_000 + b"\r\n"
+
+
 class Slow:
-    """A client that has asked for more than sockets buffer, sends a byte a second of more commands, and reads as fast."""
+    """A client that sends a byte a second and reads as fast."""
 
     def __init__(self, address, number):
         self.address, self.number = address, number
@@ -52,20 +59,27 @@ class Slow:
         # The smallest that the system gives: it is the server that is to have what is not read.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         self.socket.connect(self.address)
-        get = b"get " + b" ".join(b"%s-%d" % (self.name, n) for n in range(self.count)) + b"\r\n"
-        # Half of them ask for all at once. The others send a command whose end is far.
-        self.drip = b""
-        if self.number % 8 < 4:
-            self.socket.sendall(get * 4)
+        self.drip, self.dripped = b"", 0
+        kind = self.number % 8
+        if kind < 4:
+            # Asks for all at once, and goes on with small commands.
+            hot, _, count = HOT
+            keys = [b"%s-%d %s-%d" % (self.name, n % self.count, hot, n % count) for n in range(max(self.count, count))]
+            self.socket.sendall((b"get " + b" ".join(keys) + b"\r\n") * 4)
+        elif kind < 6:
+            # A value that does not come.
+            self.socket.sendall(b"set slow-%d 0 0 1000000\r\n" % self.number)
+            self.drip = DRIP
         self.socket.setblocking(False)
 
     def tick(self):
         try:
             with contextlib.suppress(BlockingIOError):
-                if not self.drip:
+                if self.dripped == len(self.drip):
+                    self.dripped = 0
                     self.drip = b"set slow-%d 0 0 10\r\n0123456789\r\nget slow-%d\r\n" % (self.number, self.number)
-                self.socket.send(self.drip[:1])
-                self.drip = self.drip[1:]
+                self.socket.send(self.drip[self.dripped : self.dripped + 1])
+                self.dripped += 1
             with contextlib.suppress(BlockingIOError):
                 if not self.socket.recv(1):
                     raise ConnectionError
@@ -156,9 +170,9 @@ class Normal:
     def __init__(self, server, arguments):
         self.server, self.rate = server, arguments.rate
         self.common = [
-            *(BINARY, "bench", "memcached", "--target", "%s:%d" % server.address, "--mix", "get", "--json"),
-            *("--keys", f"zipf:keys={arguments.keys},theta=0.8", "--value-size", "2000-30000"),
-            *("--connections", "4"),
+            *(BINARY, "bench", "memcached", "--target", "%s:%d" % server.address, "--json"),
+            *("--keys", f"zipf:keys={arguments.keys},theta=0.8", "--value-size", "2000-40000"),
+            *("--mix", "get:90,set:10", "--connections", "4"),
         ]
 
     def run(self, *flags):
@@ -195,8 +209,8 @@ def test():
     parser.add_argument("--slow", type=int, default=200, help="slow connections")
     parser.add_argument("--rounds", type=int, default=5, help="turns: alone, beside the crowd")
     parser.add_argument("--seconds", type=float, default=40, help="of measurement in each half of a turn")
-    parser.add_argument("--rate", type=int, default=2000, help="gets a second of the normal client")
-    parser.add_argument("--keys", type=int, default=40_000, help="of the normal client, 16 KB each")
+    parser.add_argument("--rate", type=int, default=2000, help="requests a second of the normal client")
+    parser.add_argument("--keys", type=int, default=30_000, help="of the normal client, 21 KB each")
     parser.add_argument("--dram", type=int, default=128, help="MiB")
     parser.add_argument("--flash", type=int, default=1024, help="MiB")
     parser.add_argument("--ratio", type=float, default=2.0, help="the most that p99 may become")
@@ -223,6 +237,8 @@ def test():
                     before = server.memory()[0]
                     people.tell("idle")
                     each = (server.memory()[0] - before) / arguments.idle
+                    hot, length, number = HOT
+                    client.set_many((b"%s-%d" % (hot, n), noise[n : n + length]) for n in range(number))
                     people.tell("slow")
                     open_now = counts(server)["curr_connections"]
                     expect(open_now >= connections, f"{connections} open connections", open_now)

@@ -93,11 +93,10 @@ impl<B: Buffer> LargeLookup<B> {
     pub(crate) fn of(seen: Seen<B>) -> Option<Self> {
         Some(Self {
             manifest: Manifest::decode(&seen.record)?,
-            // Reading the slices takes a while, and block buffers are few.
-            head: if seen.pins_block() {
-                seen.record.detached()
-            } else {
-                seen.record
+            // Reading the slices takes a while, and so may waiting for the memory to do that: nothing of DRAM is pinned meanwhile.
+            head: match seen.tier {
+                Tier::Dram => seen.record.detached(),
+                Tier::Flash => seen.record,
             },
             place: seen.place,
             tier: seen.tier,

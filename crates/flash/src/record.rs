@@ -277,7 +277,7 @@ impl<B: Buffer> Record<B> {
         Some((record, home))
     }
 
-    /// A copy in memory of its own, so that the record no longer pins what it stood in.
+    /// A copy in memory of its own, so that the record no longer pins what it stood in. Like an item of DRAM it has no sequence.
     pub fn detached(&self) -> Self {
         let parts = self.parts();
         let copy = B::with_len(parts.dram_len().next_multiple_of(SECTOR_BYTES));
@@ -286,7 +286,10 @@ impl<B: Buffer> Record<B> {
         Self {
             buffer: Arc::new(copy),
             key_at: parts.dram_len() - parts.key.len() - parts.value.len(),
-            header: self.header,
+            header: RecordHeader {
+                sequence: 0,
+                ..self.header
+            },
         }
     }
 

@@ -138,19 +138,24 @@ impl<B: Buffer> DramTier<B> {
     }
 
     /// Takes the segment that is to go: the small queue's oldest while that queue holds more than its share, else the
-    /// main queue's. `None` where nothing is queued.
+    /// main queue's. What a reader pins stays: to empty it would free nothing, and all would be emptied in vain as long as
+    /// readers keep them. `None` where nothing else is queued.
     pub fn take_victim(&self) -> Option<SealedSegment> {
         let mut queues = self.queues.lock();
         let used = queues.small.len() + queues.main.len();
         let small_first = queues.small.len() * SMALL_SHARE > used || queues.main.is_empty();
-        let (queue, slot) = if small_first {
-            match queues.small.pop_front() {
-                Some(slot) => (Queue::Small, slot),
-                None => (Queue::Main, queues.main.pop_front()?),
-            }
-        } else {
-            (Queue::Main, queues.main.pop_front()?)
+        let order = match small_first {
+            true => [Queue::Small, Queue::Main],
+            false => [Queue::Main, Queue::Small],
         };
+        let (queue, slot) = order.into_iter().find_map(|queue| {
+            let slots = match queue {
+                Queue::Small => &mut queues.small,
+                Queue::Main => &mut queues.main,
+            };
+            let at = slots.iter().position(|slot| self.is_unpinned(*slot))?;
+            Some((queue, slots.remove(at)?))
+        })?;
         drop(queues);
         // Writers hold no lock that we wait for and copy at most one item: short.
         while self.slots[slot as usize].writers.load(Ordering::Acquire) != 0 {

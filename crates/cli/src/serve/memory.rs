@@ -34,7 +34,7 @@ impl Connections {
     pub fn plan(config: &ServeConfig) -> Self {
         let largest = u64::from(config.max_item_size) + 2;
         let share = |part: u64, max: u64, least: u64| (config.dram / part).clamp(1 << 20, max).max(least);
-        let receive = share(32, 64 << 20, largest);
+        let receive = share(32, 64 << 20, largest + BudgetSizes::BESIDE_LARGEST as u64);
         let reads = share(64, 32 << 20, largest.min(2 << 20));
         let large = share(128, 32 << 20, 2 * largest);
         let unsent = share(64, 32 << 20, largest);

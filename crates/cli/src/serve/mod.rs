@@ -277,8 +277,9 @@ async fn supervise(
                 } else if stop.send_replace(true) {
                     report::line(format_args!("second signal: ended without closing the cache"));
                     std::process::exit(1);
+                } else {
+                    report::line(format_args!("stopping"));
                 }
-                report::line(format_args!("stopping"));
             }
             Some(Ended { index, result }) = ended.recv() => {
                 running -= 1;

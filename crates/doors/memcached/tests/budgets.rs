@@ -4,8 +4,10 @@ mod common;
 
 use common::{SMALLEST, Server, config, hit, set, value};
 use pumice::CacheOptions;
-use pumice_door_memcached::DoorConfig;
 use pumice_door_memcached::parse::Limits;
+use pumice_door_memcached::{DoorConfig, Listen};
+use std::io::Write;
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 #[test]
@@ -240,6 +242,84 @@ fn a_value_that_drips_in_is_cut_off() {
     client.expect_end();
 }
 
+/// A command that announces a value, and as much of it as stands there.
+fn announce(key: &str, len: usize, sent: usize) -> Vec<u8> {
+    let mut command = set(key, &value(len, 1));
+    command.truncate(command.len() - len - 2 + sent);
+    command
+}
+
+#[test]
+fn values_that_are_announced_and_do_not_come_keep_no_other_out() {
+    // However patient the server is.
+    let server = Server::start(DoorConfig {
+        budgets: SMALLEST,
+        peer_timeout: Duration::from_secs(3600),
+        ..config()
+    });
+    // Of these nothing comes, or little, or so much that the server has memory for few: large ones and small ones.
+    let lengths = [
+        (1_000_000, 0),
+        (1_000_000, 3_000),
+        (60_000, 40_000),
+        (30_000, 20_000),
+        (1_000_000, 90_000),
+    ];
+    let droppers: Vec<_> = (0..60)
+        .map(|number| {
+            let (len, sent) = lengths[number % lengths.len()];
+            let mut dropper = server.client();
+            dropper.send(announce(
+                &format!("dropper{number}"),
+                len,
+                if number < 20 { sent } else { sent.min(3_000) },
+            ));
+            dropper
+        })
+        .collect();
+    let mut client = server.client();
+    for len in [40_000, 3_000, 20_000, 40_000, 700_000] {
+        let value = value(len, len);
+        client.send(set("a", &value));
+        client.expect("STORED\r\n");
+        client.send("get a\r\n");
+        client.expect_bytes(&hit("a", &value));
+    }
+    drop(droppers);
+    server.wait_until("they are gone", |stats| stats.curr_connections() == 1);
+    server.stop();
+}
+
+#[test]
+fn more_large_values_at_once_than_there_is_memory_for_all_arrive() {
+    let server = Server::start(DoorConfig {
+        budgets: SMALLEST,
+        ..config()
+    });
+    let addr = server.door.local_addrs()[0];
+    let clients: Vec<_> = (0..16)
+        .map(|seed| {
+            std::thread::spawn(move || {
+                let mut client = common::connect(addr);
+                for round in 0..10 {
+                    let value = value(1_048_000 - seed * 60_000, seed + round);
+                    // In pieces, so that none is whole before the others begin.
+                    for piece in set(&format!("key{seed}"), &value).chunks(100_000) {
+                        client.send(piece);
+                        std::thread::yield_now();
+                    }
+                    client.expect("STORED\r\n");
+                }
+            })
+        })
+        .collect();
+    for client in clients {
+        client.join().expect("every value is stored");
+    }
+    assert_eq!(server.stats().counts().slow_peers_closed, 0);
+    server.stop();
+}
+
 #[test]
 fn peers_that_do_not_read_take_no_memory_that_others_need() {
     let server = Server::start(DoorConfig {
@@ -276,5 +356,59 @@ fn peers_that_do_not_read_take_no_memory_that_others_need() {
     for _ in 0..400 {
         setter.expect_bytes(&hit("a", &value));
     }
+    server.stop();
+}
+
+#[test]
+fn peers_that_do_not_read_from_flash_do_not_keep_others_from_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    // However patient the server is: those for whom it has no more memory are not among those it waits for.
+    let mut config = DoorConfig {
+        budgets: SMALLEST,
+        peer_timeout: Duration::from_secs(3600),
+        limits: Limits {
+            max_value_bytes: 251_000,
+            ..Limits::default()
+        },
+        ..config()
+    };
+    config.listen.push(Listen::Unix {
+        path: path.clone(),
+        mode: None,
+    });
+    let options = CacheOptions {
+        dram_bytes: 4 << 20,
+        ..CacheOptions::default()
+    };
+    let server = Server::start_with(config, options);
+    let mut client = server.client();
+    let cold: Vec<_> = (0..10).map(|number| value(250_000 + number, number)).collect();
+    for (number, value) in cold.iter().enumerate() {
+        client.send(set(&format!("cold{number}"), value));
+        client.expect("STORED\r\n");
+    }
+    for number in 0..500 {
+        client.send(set(&format!("filler{number}"), &value(60_000, number)));
+        client.expect("STORED\r\n");
+    }
+    // Sockets of this kind buffer the most part of one such value: the rests of some are as much as may be unsent.
+    let deaf: Vec<_> = (0..16)
+        .map(|_| {
+            let stream = UnixStream::connect(&path).unwrap();
+            let gets: String = (0..10).map(|number| format!("get cold{number}\r\n")).collect();
+            (&stream).write_all(gets.as_bytes()).unwrap();
+            stream
+        })
+        .collect();
+    server.wait_until("no memory is left for replies", |stats| {
+        stats.counts().slow_peers_closed >= 1
+    });
+    for (number, value) in cold.iter().enumerate() {
+        client.send(format!("get cold{number}\r\n"));
+        client.expect_bytes(&hit(&format!("cold{number}"), value));
+    }
+    drop(deaf);
+    server.wait_until("they are gone", |stats| stats.curr_connections() == 1);
     server.stop();
 }

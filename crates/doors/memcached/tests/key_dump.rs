@@ -8,7 +8,7 @@ use pumice_door_memcached::DoorConfig;
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The lines of a list, up to its END, by key. Nothing was asked behind it.
 fn read_list(client: &mut Client<TcpStream>) -> BTreeMap<String, String> {
@@ -188,4 +188,29 @@ fn a_client_that_does_not_read_holds_up_its_own_list_alone() {
     slow.send("lru_crawler metadump all\r\n");
     slow.expect("key=");
     server.stop();
+}
+
+/// One that nobody reads ends when its time is over and another is asked for.
+#[test]
+fn a_client_that_does_not_read_keeps_nobody_from_a_list_for_good() {
+    let server = Server::start(DoorConfig {
+        peer_timeout: Duration::from_millis(500),
+        ..config()
+    });
+    let mut client = server.client();
+    fill(&mut client, 0..200_000, 10);
+    let mut deaf = server.client();
+    deaf.send("lru_crawler metadump all\r\n");
+    deaf.expect("key=");
+    let started = Instant::now();
+    loop {
+        client.send("lru_crawler metadump all\r\n");
+        if client.receive(4) == b"key=" {
+            break;
+        }
+        client.line();
+        assert!(started.elapsed() < Duration::from_secs(20), "still busy");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(server.stats().counts().slow_peers_closed, 1);
 }

@@ -161,6 +161,10 @@ impl<B: Buffer> FlashStore<B> {
         walk: &mut BlockWalk,
         found: &mut Vec<Walked>,
     ) -> Step {
+        if self.is_out() {
+            // Nothing is mapped to it any more.
+            return Step::End;
+        }
         let Some(mut current) = walk.current.take().or_else(|| self.take_up(walk)) else {
             return Step::End;
         };

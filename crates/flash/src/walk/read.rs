@@ -24,7 +24,7 @@ impl<B: Buffer> FlashStore<B> {
         let Ok(len) = usize::try_from(run.bytes()) else {
             return;
         };
-        let buffer = match device.read(run.sectors.start, len).await {
+        let buffer = match self.shared.read(device, run.sectors.start, len).await {
             Ok(buffer) => buffer,
             Err(error) => {
                 tracing::debug!("listing block {}: {error}", current.id);
@@ -124,7 +124,8 @@ impl<B: Buffer> FlashStore<B> {
         let sector = SECTOR_BYTES as u64;
         let start = offset / sector * sector;
         let end = (offset + len as u64).next_multiple_of(sector);
-        let read = device.read(start, usize::try_from(end - start).ok()?).await;
+        let sectors = usize::try_from(end - start).ok()?;
+        let read = self.shared.read(device, start, sectors).await;
         let buffer = read.inspect_err(|error| {
             tracing::debug!("listing a block: {error}");
             add(&self.counters.read_errors, 1);

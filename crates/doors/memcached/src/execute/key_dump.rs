@@ -19,6 +19,7 @@ impl<'e, D: Device + Clone> KeyDump<'e, D> {
     /// Begins a dump, or answers that there is one already.
     pub(crate) fn begin(executor: &'e Executor<D>, output: &mut Output<D::Buf>) -> Option<Self> {
         if executor.shared.is_dumping.swap(true, Ordering::AcqRel) {
+            executor.shared.is_dump_wanted.store(true, Ordering::Release);
             output.text(BUSY);
             return None;
         }
@@ -29,9 +30,15 @@ impl<'e, D: Device + Clone> KeyDump<'e, D> {
         })
     }
 
+    /// Whether another client has asked for a list since the last step.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.executor.shared.is_dump_wanted.load(Ordering::Acquire)
+    }
+
     /// Does a small piece, at most one read of flash, and writes what it found; false at the end, which is written, too.
     pub(crate) async fn step(&mut self, output: &mut Output<D::Buf>) -> bool {
-        let cache = &self.executor.cache;
+        let Executor { cache, shared, .. } = self.executor;
+        shared.is_dump_wanted.store(false, Ordering::Release);
         let goes_on = cache
             .list(&self.executor.cx, &mut self.listing, &mut self.found)
             .await;

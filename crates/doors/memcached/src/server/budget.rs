@@ -2,8 +2,10 @@
 //!
 //! Four kinds of memory are under way at a time, each with a budget of its own ([`Budgets`]). They are taken in the order
 //! `receive`, `reads`, `large`, `unsent`: whoever waits for one holds none that comes after it, nor of its own kind, so
-//! nobody waits in a circle. Whoever waits for its peer is cut off if that is slow while others wait for any of them: what
-//! stands behind a reply that is not taken may hold shares of every kind.
+//! nobody waits in a circle. Of `receive` alone, which has three parts ([`ReceiveBudgets`]), more is taken as more arrives: whoever
+//! waits for that holds some, but waits for room for the whole as well, whose holders wait for nobody but their peers. Whoever waits for its peer is cut off if that is slow while others wait for any of them: what
+//! stands behind a reply that is not taken may hold shares of every kind. Whoever waits for `unsent` has a peer that takes
+//! nothing, and is cut off after a second of that if others wait for what it keeps.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,6 +34,17 @@ impl Share {
     /// Bytes that it stands for; less than was asked for where that was more than the whole budget.
     pub fn bytes(&self) -> usize {
         self.bytes as usize
+    }
+
+    /// Whether somebody waits for a share of the same budget.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.budget.is_wanted()
+    }
+
+    /// Takes another share of the same budget into this one.
+    pub(super) fn add(&mut self, mut other: Share) {
+        debug_assert!(Arc::ptr_eq(&self.budget, &other.budget), "shares of two budgets");
+        self.bytes += std::mem::take(&mut other.bytes);
     }
 }
 
@@ -123,7 +136,8 @@ impl ByteBudget {
 /// Sizes of the budgets, in bytes. One largest value fits into each whatever is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BudgetSizes {
-    /// Commands on their way in that are not small.
+    /// Commands on their way in that are not small; beside one largest value [`BudgetSizes::BESIDE_LARGEST`] fit whatever is
+    /// given.
     pub receive: usize,
     /// Objects being read, until their replies are handed to the socket.
     pub reads: usize,
@@ -131,6 +145,11 @@ pub struct BudgetSizes {
     pub large: usize,
     /// Replies that the socket does not take at once.
     pub unsent: usize,
+}
+
+impl BudgetSizes {
+    /// Bytes that the budget of what is received has at least beside one largest value.
+    pub const BESIDE_LARGEST: usize = 256 << 10;
 }
 
 impl Default for BudgetSizes {
@@ -145,10 +164,52 @@ impl Default for BudgetSizes {
     }
 }
 
+/// Values up to this length are received beside the larger ones, so that they need not wait for them.
+const SMALL_VALUE_BYTES: usize = 64 << 10;
+
+/// The parts of the budget of what is received.
+#[derive(Debug)]
+pub(crate) struct ReceiveBudgets {
+    /// For commands in the connections' buffers, and values of at most [`SMALL_VALUE_BYTES`].
+    pub(super) small: Arc<ByteBudget>,
+    /// For larger values, as they arrive.
+    pub(super) values: Arc<ByteBudget>,
+    /// For whole values: one largest. Whoever waits for more of the others waits for this, too, and then needs no more.
+    pub(super) whole: Arc<ByteBudget>,
+}
+
+impl ReceiveBudgets {
+    fn new(bytes: usize, largest_value: usize) -> Self {
+        let beside = bytes
+            .saturating_sub(largest_value)
+            .max(BudgetSizes::BESIDE_LARGEST);
+        let small = beside / 3;
+        Self {
+            small: ByteBudget::new(small),
+            values: ByteBudget::new(beside - small),
+            whole: ByteBudget::new(largest_value),
+        }
+    }
+
+    /// The part for a value of this length as it arrives.
+    pub(super) fn of_value(&self, len: usize) -> &Arc<ByteBudget> {
+        match len <= SMALL_VALUE_BYTES {
+            true => &self.small,
+            false => &self.values,
+        }
+    }
+
+    fn is_wanted(&self) -> bool {
+        [&self.small, &self.values, &self.whole]
+            .into_iter()
+            .any(|budget| budget.is_wanted())
+    }
+}
+
 /// The budgets of all connections.
 #[derive(Debug)]
 pub(crate) struct Budgets {
-    pub(crate) receive: Arc<ByteBudget>,
+    pub(crate) receive: ReceiveBudgets,
     pub(crate) reads: Arc<ByteBudget>,
     /// The part of the budget of reads for looking ahead. Nobody waits for it, so that what stands behind slow peers leaves
     /// the rest to others.
@@ -160,16 +221,19 @@ pub(crate) struct Budgets {
 impl Budgets {
     /// Whether somebody waits for a share of any of them.
     pub(super) fn is_any_wanted(&self) -> bool {
-        [&self.receive, &self.reads, &self.large, &self.unsent]
-            .into_iter()
-            .any(|budget| budget.is_wanted())
+        self.unsent.is_wanted() || self.is_wanted_beside_unsent()
+    }
+
+    /// Whether somebody waits for a share of any that is taken before `unsent`.
+    pub(super) fn is_wanted_beside_unsent(&self) -> bool {
+        self.receive.is_wanted() || self.reads.is_wanted() || self.large.is_wanted()
     }
 
     pub(crate) fn new(sizes: BudgetSizes, largest_value: usize) -> Self {
         let budget = |bytes: usize, least: usize| ByteBudget::new(bytes.max(least));
         let reads = (sizes.reads / 2).max(largest_value.min(2 << 20));
         Self {
-            receive: budget(sizes.receive, largest_value),
+            receive: ReceiveBudgets::new(sizes.receive, largest_value),
             reads: ByteBudget::new(reads),
             ahead: ByteBudget::new(sizes.reads.saturating_sub(reads)),
             large: budget(sizes.large, largest_value.saturating_mul(2)),
@@ -178,11 +242,17 @@ impl Budgets {
     }
 }
 
+/// Whoever moves fewer bytes than this in [`STALL`] moves next to nothing.
+const STALLED_BYTES: u64 = 16 << 10;
+const STALL: Duration = Duration::from_secs(1);
+
 /// How long a peer has kept memory, and how many bytes it moved in that time.
 pub(super) struct Pace {
     since: Instant,
     allowance: Duration,
     moved: u64,
+    /// Since when others have waited for what it keeps, and what it had moved by then.
+    wanted: Option<(Instant, u64)>,
 }
 
 impl Pace {
@@ -191,6 +261,7 @@ impl Pace {
             since: Instant::now(),
             allowance,
             moved: 0,
+            wanted: None,
         }
     }
 
@@ -199,9 +270,30 @@ impl Pace {
         self.moved += bytes as u64;
     }
 
+    /// The peer was kept waiting for as long.
+    pub(super) fn kept_waiting(&mut self, time: Duration) {
+        self.since += time;
+        self.wanted = None;
+    }
+
     /// Whether the peer is slower than one that others may be kept waiting for.
     pub(super) fn is_slow(&self) -> bool {
         self.since.elapsed() > self.allowance + Duration::from_secs(self.moved / SLOWEST_BYTES_PER_SEC)
+    }
+
+    /// Whether the peer has moved next to nothing for a while in which others waited for what it keeps. To be asked whenever it moves
+    /// something, and now and then.
+    pub(super) fn is_stalled(&mut self, is_wanted: bool) -> bool {
+        if !is_wanted {
+            self.wanted = None;
+            return false;
+        }
+        let (since, before) = *self.wanted.get_or_insert_with(|| (Instant::now(), self.moved));
+        if since.elapsed() < STALL {
+            return false;
+        }
+        self.wanted = None;
+        self.moved - before < STALLED_BYTES
     }
 }
 

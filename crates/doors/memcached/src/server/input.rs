@@ -8,6 +8,9 @@ const BUFFER_BYTES: usize = 16 << 10;
 /// The beginning of a command that waits for its rest in memory of its own, so that no buffer waits with it.
 pub(super) const SMALL_REST_BYTES: usize = 1 << 10;
 
+/// Likewise, but with a share of the budget.
+const PARKED_BYTES: usize = 4 << 10;
+
 /// Spare buffers a worker keeps: 64 × 16 KiB = 1 MiB.
 const MAX_SPARE: usize = 64;
 
@@ -84,6 +87,14 @@ impl Input {
         }
     }
 
+    /// The memory that is held while the connection waits for the rest of a command: see [`Input::release`].
+    pub(super) fn size_while_waiting(&self, whole: usize) -> usize {
+        match self.end - self.start <= PARKED_BYTES {
+            true => PARKED_BYTES,
+            false => self.size_with_room(whole),
+        }
+    }
+
     /// Free space to read into, enough for what is there to become `whole` bytes, and never empty.
     pub(super) fn room(&mut self, whole: usize, pool: &BufferPool) -> &mut [u8] {
         if self.buffer.len() < BUFFER_BYTES {
@@ -111,7 +122,7 @@ impl Input {
     /// Gives the buffer back, if little is in it that can wait elsewhere; whether it did.
     pub(super) fn release(&mut self, pool: &BufferPool) -> bool {
         let unread = self.end - self.start;
-        if unread > SMALL_REST_BYTES {
+        if unread > PARKED_BYTES {
             return false;
         }
         if self.buffer.len() >= BUFFER_BYTES {

@@ -1,9 +1,11 @@
 //! Lists keys to one client, at a pace that leaves readers the device and the event loop.
 
+use super::connection::LOOK;
 use super::sender::Sender;
 use crate::execute::{Executor, KeyDump};
 use pumice_device::Device;
 use std::io;
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
 /// What a step holds: a read of 64 KiB, what was found in it, and its lines.
@@ -14,7 +16,8 @@ const REST_MIN: Duration = Duration::from_millis(1);
 /// A rest is not longer than this: where a step takes that long, others have had the device meanwhile.
 const REST_MAX: Duration = Duration::from_millis(100);
 
-/// Answers `lru_crawler metadump`. A client that does not take the lines is waited for, and nothing is read ahead of it.
+/// Answers `lru_crawler metadump`. A client that does not take the lines is waited for, and nothing is read ahead of it: for as long
+/// as a peer may take, and beyond that until another client asks for a list.
 pub(super) async fn run<D: Device + Clone>(
     executor: &Executor<D>,
     class_1: bool,
@@ -30,7 +33,7 @@ pub(super) async fn run<D: Device + Clone>(
     let mut rest = Duration::ZERO;
     loop {
         // Whoever waits for a share holds none.
-        sender.flush_before_waiting().await?;
+        send(executor, &dump, sender).await?;
         let share = executor.shared.budgets.reads.take(STEP_BYTES).await;
         let started = Instant::now();
         let goes_on = dump.step(sender.output).await;
@@ -44,6 +47,25 @@ pub(super) async fn run<D: Device + Clone>(
             rest = Duration::ZERO;
         } else {
             tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// Sends what a step has found: less than a peer takes in that time that is not too slow.
+async fn send<D: Device + Clone>(
+    executor: &Executor<D>,
+    dump: &KeyDump<'_, D>,
+    sender: &mut Sender<'_, D>,
+) -> io::Result<()> {
+    let started = Instant::now();
+    let mut flush = pin!(sender.flush_before_waiting());
+    loop {
+        if let Ok(sent) = tokio::time::timeout(LOOK, flush.as_mut()).await {
+            return sent;
+        }
+        if started.elapsed() >= executor.shared.config.peer_timeout && dump.is_wanted() {
+            executor.stats().counters.slow_peers_closed.add(1);
+            return Err(io::ErrorKind::TimedOut.into());
         }
     }
 }

@@ -52,6 +52,8 @@ pub(crate) struct Shared {
     pub(crate) started: Instant,
     /// Whether some connection lists keys.
     pub(crate) is_dumping: AtomicBool,
+    /// Whether another has asked for a list since that one was last sent a part of it.
+    pub(crate) is_dump_wanted: AtomicBool,
 }
 
 /// A place among the open connections, given back when dropped.
@@ -140,6 +142,7 @@ impl Door {
                 budgets: Budgets::new(config.budgets, largest_value),
                 started: Instant::now(),
                 is_dumping: AtomicBool::new(false),
+                is_dump_wanted: AtomicBool::new(false),
                 config,
             }),
         })

@@ -113,15 +113,17 @@ impl<D: Device + Clone> Connection<D> {
         }
         let worker = Rc::clone(&self.worker);
         let shared = &worker.executor.shared;
-        let budget = &shared.budgets.receive;
-        let bytes = self.input.size_with_room(whole) + self.stream.received_memory();
+        let budget = &shared.budgets.receive.small;
+        let bytes = self.input.size_while_waiting(whole) + self.stream.received_memory();
         let bytes = bytes.min(budget.total_bytes());
         match &mut self.share {
             Some((share, _)) if share.bytes() >= bytes => {}
             // Whoever waits for a share holds none.
-            Some((share, _)) => {
+            Some((share, pace)) => {
+                let asked = Instant::now();
                 *share = ByteBudget::none(budget);
                 *share = budget.take(bytes).await;
+                pace.kept_waiting(asked.elapsed());
             }
             None => {
                 let share = budget.take(bytes).await;
@@ -207,8 +209,11 @@ impl<D: Device + Clone> Connection<D> {
         loop {
             let read = poll_fn(|cx| self.poll_read(cx, whole));
             let read = tokio::time::timeout(LOOK, read).await;
-            let is_slow = self.share.as_ref().is_some_and(|(_, pace)| pace.is_slow());
-            if is_slow && self.executor().shared.budgets.is_any_wanted() {
+            let budgets = &self.worker.executor.shared.budgets;
+            let is_slow = self.share.as_mut().is_some_and(|(share, pace)| {
+                pace.is_stalled(share.is_wanted()) || (pace.is_slow() && budgets.is_any_wanted())
+            });
+            if is_slow {
                 self.executor().stats().counters.slow_peers_closed.add(1);
                 return Err(io::ErrorKind::TimedOut.into());
             }

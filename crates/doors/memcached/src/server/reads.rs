@@ -1,6 +1,7 @@
 //! Runs of reads: DRAM hits at once, flash reads together, replies in order.
 
 use super::budget::Share;
+use super::connection::LOOK;
 use super::sender::Sender;
 use crate::counters::Operation;
 use crate::execute::{Ask, Asks, Budget, Executor, MetaChange};
@@ -8,8 +9,10 @@ use crate::parse::MAX_KEY_BYTES;
 use futures_util::future::FutureExt;
 use futures_util::stream::{FuturesOrdered, StreamExt};
 use pumice::{FlashLookup, Found, LargeLookup, Lookup};
-use pumice_device::{Device, SECTOR_BYTES};
+use pumice_device::{Buffer, Device, SECTOR_BYTES};
+use std::collections::VecDeque;
 use std::io;
+use std::pin::pin;
 
 /// Steps of a run that may wait at once: flash reads, and the hits behind them, which pin their memory.
 const MAX_WAITING: usize = 64;
@@ -171,10 +174,30 @@ struct Waiting<'a, B> {
 /// A step with its answer.
 struct Answer<'a, B> {
     ask: Ask<'a>,
-    found: Found<B>,
+    known: Known<B>,
     share: Option<Share>,
     /// When it was asked for, if it waited for flash.
     asked_ns: Option<u64>,
+}
+
+/// What is known of a step whose turn it is.
+enum Known<B> {
+    Found(Found<B>),
+    /// It was known, and is to be looked up once more.
+    Forgotten {
+        was_unused: bool,
+    },
+}
+
+impl<B: Buffer> Known<B> {
+    /// Whether nobody had asked for the object before.
+    fn was_unused(&self) -> bool {
+        match self {
+            Known::Found(Found::Hit(object)) => !object.is_used(),
+            Known::Found(_) => false,
+            Known::Forgotten { was_unused } => *was_unused,
+        }
+    }
 }
 
 async fn read<'a, D: Device + Clone>(
@@ -196,7 +219,7 @@ async fn read<'a, D: Device + Clone>(
     };
     Answer {
         ask,
-        found,
+        known: Known::Found(found),
         share,
         asked_ns: Some(asked_ns),
     }
@@ -204,23 +227,67 @@ async fn read<'a, D: Device + Clone>(
 
 /// A step of the queue behind a flash read.
 enum Queued<'a, B> {
-    Waits(Waiting<'a, B>),
-    /// Its answer waits for those before it; with the share of a copy, where it had to be copied to wait.
-    Known(Ask<'a>, Option<pumice::Object<B>>, Option<Share>),
+    /// It is the next of the reads.
+    Reads,
+    /// Its answer waits for those before it.
+    Known {
+        ask: Ask<'a>,
+        object: Option<pumice::Object<B>>,
+        /// Of a copy, where it had to be copied to wait.
+        share: Option<Share>,
+    },
+    /// Likewise, and what it found was let go.
+    Forgotten(Next<'a>),
 }
 
-async fn queued<'a, D: Device + Clone>(
-    executor: &'a Executor<D>,
-    step: Queued<'a, D::Buf>,
-) -> Answer<'a, D::Buf> {
-    match step {
-        Queued::Waits(waiting) => read(executor, waiting).await,
-        Queued::Known(ask, object, share) => Answer {
-            ask,
-            found: object.map_or(Found::Miss, Found::Hit),
-            share,
-            asked_ns: None,
-        },
+/// The steps behind a flash read, in order.
+struct Queue<'a, B>(VecDeque<Queued<'a, B>>);
+
+impl<B: Buffer> Queue<'_, B> {
+    fn holds_objects(&self) -> bool {
+        let holds = |step: &Queued<'_, B>| matches!(step, Queued::Known { object: Some(_), .. });
+        self.0.iter().any(holds)
+    }
+
+    /// Lets go of what was found; it is looked up again when its turn comes.
+    fn forget(&mut self) {
+        for step in &mut self.0 {
+            if let Queued::Known {
+                ask,
+                object: Some(object),
+                ..
+            } = step
+            {
+                *step = Queued::Forgotten(Next {
+                    ask: *ask,
+                    was_unused: !object.is_used(),
+                });
+            }
+        }
+    }
+
+    /// Waits for something that may be up to a peer. Hits pin the segments that they stand in, and no peer may keep those: if
+    /// it takes time at all, they are let go.
+    async fn forget_unless_ready<T>(&mut self, what: impl Future<Output = T>) -> T {
+        let mut what = pin!(what);
+        if let Some(done) = what.as_mut().now_or_never() {
+            return done;
+        }
+        self.forget();
+        what.await
+    }
+
+    /// Waits for flash, and keeps hits only as long as that takes no longer than flash does.
+    async fn forget_if_late<T>(&mut self, read: impl Future<Output = T>) -> T {
+        if !self.holds_objects() {
+            return read.await;
+        }
+        let mut read = pin!(read);
+        if let Ok(done) = tokio::time::timeout(LOOK, read.as_mut()).await {
+            return done;
+        }
+        self.forget();
+        read.await
     }
 }
 
@@ -237,21 +304,21 @@ async fn give<D: Device + Clone>(
     let mut scratch = [0; MAX_KEY_BYTES];
     let key = answer.ask.key(&mut scratch).unwrap_or_default();
     let mut share = answer.share;
-    let mut found = answer.found;
-    if *changed {
+    let found = match answer.known {
+        Known::Found(found) if !*changed => found,
         // What was found, or was missing, was so before.
-        let was_unused = matches!(&found, Found::Hit(object) if !object.is_used());
-        found = match look_up(executor, &answer.ask, was_unused) {
+        known => match look_up(executor, &answer.ask, known.was_unused()) {
             Step::Known(object) => object.map_or(Found::Miss, Found::Hit),
             Step::Read(Read::Large(large)) => Found::Large(large),
             Step::Read(Read::Flash(flash)) => {
+                drop(known);
                 sender.flush_before_waiting().await?;
                 drop(share.take());
                 share = Some(executor.shared.budgets.large.take(flash.len() as usize).await);
                 executor.cache.finish(&executor.cx, key, flash).await
             }
-        };
-    }
+        },
+    };
     let object = match found {
         Found::Hit(object) => Some(object),
         Found::Miss => None,
@@ -300,12 +367,12 @@ async fn behind_flash<'a, D: Device + Clone>(
     let mut ahead_bytes = 0;
     let mut changed = false;
     let mut ahead = Some(Next::new(second));
-    let mut waiting = FuturesOrdered::new();
-    waiting.push_back(queued(executor, Queued::Waits(first)));
-    // Steps that wait for flash. Once none does, the run goes on without a queue.
-    let mut flash_steps = 1;
+    let mut reads = FuturesOrdered::new();
+    reads.push_back(read(executor, first));
+    let mut queue = Queue(VecDeque::from([Queued::Reads]));
+    // Once nothing waits for flash any more, the run goes on without a queue.
     loop {
-        while flash_steps > 0 && waiting.len() < MAX_WAITING {
+        while !reads.is_empty() && queue.0.len() < MAX_WAITING {
             let Some(Next { ask, was_unused }) = ahead.take().or_else(|| asks.next().map(Next::new)) else {
                 break;
             };
@@ -326,40 +393,55 @@ async fn behind_flash<'a, D: Device + Clone>(
                 break;
             }
             ahead_bytes += bytes;
-            match step {
+            queue.0.push_back(match step {
                 Step::Known(mut object) => {
                     if let (Some(object), Some(_)) = (&mut object, &share) {
                         object.detach();
                     }
-                    waiting.push_back(queued(executor, Queued::Known(ask, object, share)));
+                    Queued::Known { ask, object, share }
                 }
-                Step::Read(read) => {
-                    flash_steps += 1;
-                    let step = Waiting {
-                        ask,
-                        read,
-                        share,
-                        asked_ns: executor.monotonic_ns(),
-                    };
-                    waiting.push_back(queued(executor, Queued::Waits(step)));
+                Step::Read(step) => {
+                    reads.push_back(read(
+                        executor,
+                        Waiting {
+                            ask,
+                            read: step,
+                            share,
+                            asked_ns: executor.monotonic_ns(),
+                        },
+                    ));
+                    Queued::Reads
                 }
-            }
+            });
         }
-        let answer = match waiting.next().now_or_never() {
-            Some(answer) => answer,
-            None => {
-                sender.flush_before_waiting().await?;
-                waiting.next().await
+        let answer = match queue.0.pop_front() {
+            None => break,
+            Some(Queued::Known { ask, object, share }) => Answer {
+                ask,
+                known: Known::Found(object.map_or(Found::Miss, Found::Hit)),
+                share,
+                asked_ns: None,
+            },
+            Some(Queued::Forgotten(Next { ask, was_unused })) => Answer {
+                ask,
+                known: Known::Forgotten { was_unused },
+                share: None,
+                asked_ns: None,
+            },
+            Some(Queued::Reads) => {
+                let answer = match reads.next().now_or_never() {
+                    Some(answer) => answer,
+                    None => {
+                        queue.forget_unless_ready(sender.flush_before_waiting()).await?;
+                        queue.forget_if_late(reads.next()).await
+                    }
+                };
+                answer.expect("each of these steps has a read")
             }
         };
-        let Some(answer) = answer else {
-            break;
-        };
-        if answer.asked_ns.is_some() {
-            flash_steps -= 1;
-        }
-        give(executor, answer, &mut changed, sender, tally).await?;
-        sender.flush_if_large().await?;
+        let giving = give(executor, answer, &mut changed, sender, tally);
+        queue.forget_unless_ready(giving).await?;
+        queue.forget_unless_ready(sender.flush_if_large()).await?;
     }
     Ok(ahead)
 }

@@ -1,7 +1,10 @@
 //! Values that are received apart from the connection's buffer.
+//!
+//! A value takes memory as it arrives, never twice as much as has arrived: whoever announces much and sends little keeps little.
 
-use super::budget::Pace;
+use super::budget::{Pace, ReceiveBudgets, Share};
 use super::connection::{Connection, LOOK};
+use super::input::SMALL_REST_BYTES;
 use super::reads::Tally;
 use crate::parse::{Parsed, parse_apart};
 use pumice_device::Device;
@@ -9,6 +12,67 @@ use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Instant;
+
+/// A value as it arrives.
+struct Arriving {
+    /// As long as there is memory for it so far; in the end `total`.
+    bytes: Vec<u8>,
+    filled: usize,
+    total: usize,
+    /// What it has of the budgets, beyond the first KiB.
+    share: Option<Share>,
+}
+
+impl Arriving {
+    fn new(total: usize) -> Self {
+        Self {
+            bytes: Vec::new(),
+            filled: 0,
+            total,
+            share: None,
+        }
+    }
+
+    fn room(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.filled..]
+    }
+
+    fn fill(&mut self, bytes: &[u8]) {
+        self.room()[..bytes.len()].copy_from_slice(bytes);
+        self.filled += bytes.len();
+    }
+
+    /// Whether others wait for what it keeps.
+    fn is_wanted(&self) -> bool {
+        self.share.as_ref().is_some_and(Share::is_wanted)
+    }
+
+    /// Makes room for `least` bytes in all, which have arrived or are the next; waits for the memory. Where the part of the budget
+    /// that is taken piece by piece has none, the first to get memory for a whole value gives back its pieces.
+    async fn make_room(&mut self, least: usize, budgets: &ReceiveBudgets) {
+        let size = match least <= SMALL_REST_BYTES {
+            true => SMALL_REST_BYTES,
+            false => least.next_power_of_two(),
+        };
+        let size = size.min(self.total);
+        let budget = budgets.of_value(self.total);
+        let held = self.share.as_ref().map_or(0, Share::bytes);
+        if size > SMALL_REST_BYTES && size > held {
+            let fits = size <= budget.total_bytes();
+            tokio::select! {
+                biased;
+                more = budget.take(size - held), if fits => match &mut self.share {
+                    Some(share) => share.add(more),
+                    None => self.share = Some(more),
+                },
+                whole = budgets.whole.take(self.total) => self.share = Some(whole),
+            }
+        }
+        self.bytes.reserve_exact(size - self.bytes.len());
+        self.bytes.resize(size, 0);
+    }
+}
 
 impl<D: Device + Clone> Connection<D> {
     /// Receives a value apart from the buffer, within the budget of all connections, and executes its command. False where
@@ -17,37 +81,42 @@ impl<D: Device + Clone> Connection<D> {
         // Whoever waits for earlier replies gets them now; receiving may take a while.
         self.flush().await?;
         let worker = Rc::clone(&self.worker);
-        let total = value_len + 2;
-        let config = &worker.executor.shared.config;
-        let _share = worker.executor.shared.budgets.receive.take(total).await;
+        let shared = &worker.executor.shared;
+        let config = &shared.config;
         let line = self.input.bytes()[..line_len].to_vec();
         self.input.consume(line_len);
-        let mut value = vec![0; total];
-        let mut filled = self.input.bytes().len().min(total);
-        value[..filled].copy_from_slice(&self.input.bytes()[..filled]);
-        self.input.consume(filled);
+        let mut value = Arriving::new(value_len + 2);
+        let here = self.input.bytes().len().min(value.total);
+        value.make_room(here, &shared.budgets.receive).await;
+        value.fill(&self.input.bytes()[..here]);
+        self.input.consume(here);
+        self.input.release(&worker.buffers);
         let mut pace = Pace::start(config.peer_timeout);
-        while filled < total {
-            let room = &mut value[filled..];
-            let read = poll_fn(|cx| self.poll_read_apart(cx, room));
+        while value.filled < value.total {
+            if value.room().is_empty() {
+                let asked = Instant::now();
+                value.make_room(value.filled + 1, &shared.budgets.receive).await;
+                pace.kept_waiting(asked.elapsed());
+            }
+            let read = poll_fn(|cx| self.poll_read_apart(cx, value.room()));
             match tokio::time::timeout(LOOK, read).await {
                 Ok(Ok(0)) => return Ok(false),
                 Ok(Ok(count)) => {
-                    filled += count;
+                    value.filled += count;
                     pace.moved(count);
                     worker.executor.stats().counters.bytes_read.add(count as u64);
                 }
                 Ok(Err(error)) => return Err(error),
                 Err(_) => {}
             }
-            if pace.is_slow() {
+            if value.filled < value.total && (pace.is_slow() || pace.is_stalled(value.is_wanted())) {
                 worker.executor.stats().counters.slow_peers_closed.add(1);
                 return Err(io::ErrorKind::TimedOut.into());
             }
         }
         let executor = &worker.executor;
         let mut tally = Tally::start(executor);
-        match parse_apart(&line, &value, &config.limits) {
+        match parse_apart(&line, &value.bytes, &config.limits) {
             Parsed::Command { command, .. } => {
                 let operation = match executor.execute_now(&command, &mut self.output) {
                     Some((_, operation)) => operation,

@@ -6,6 +6,7 @@ use super::stream::Stream;
 use crate::execute::{Executor, Output};
 use pumice_device::Device;
 use std::io;
+use std::pin::pin;
 
 /// Replies are sent when this many bytes wait, or when no whole command is left.
 const FLUSH_BYTES: usize = 64 << 10;
@@ -53,7 +54,10 @@ impl<D: Device + Clone> Sender<'_, D> {
         while !self.has_room()? {
             let held = match &held {
                 Some(held) => held,
-                None => held.insert(self.hold(0).await),
+                None => match self.hold(0).await? {
+                    Some(now) => held.insert(now),
+                    None => continue,
+                },
             };
             self.wait_for_peer(held).await?;
         }
@@ -100,7 +104,10 @@ impl<D: Device + Clone> Sender<'_, D> {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let held = match &held {
                         Some(held) => held,
-                        None => held.insert(self.hold(pending - sent).await),
+                        None => match self.hold(pending - sent).await? {
+                            Some(now) => held.insert(now),
+                            None => continue,
+                        },
                     };
                     self.wait_for_peer(held).await?;
                 }
@@ -115,16 +122,32 @@ impl<D: Device + Clone> Sender<'_, D> {
     }
 
     /// What waits from now on belongs to the connection alone: it pins no memory of the cache and takes no share of what is
-    /// read. The commands behind it wait, too.
-    async fn hold(&mut self, unsent: usize) -> Held {
+    /// read. The commands behind it wait, too. `None` if the peer took something before there was memory for that: until then
+    /// the connection keeps what others read with, so that it is cut off if it takes nothing while they wait.
+    async fn hold(&mut self, unsent: usize) -> io::Result<Option<Held>> {
         let shared = &self.executor.shared;
         let bytes = unsent + self.stream.unsent_bytes() + self.input_bytes;
-        let share = shared.budgets.unsent.take(bytes).await;
+        let mut share = pin!(shared.budgets.unsent.take(bytes));
+        let share = loop {
+            tokio::select! {
+                biased;
+                share = &mut share => break share,
+                ready = self.stream.writable() => return ready.map(|()| None),
+                () = tokio::time::sleep(LOOK) => if shared.budgets.is_wanted_beside_unsent() {
+                    return Err(self.cut_off());
+                }
+            }
+        };
         self.output.detach();
-        Held {
+        Ok(Some(Held {
             _share: share,
             pace: Pace::start(shared.config.peer_timeout),
-        }
+        }))
+    }
+
+    fn cut_off(&self) -> io::Error {
+        self.executor.stats().counters.slow_peers_closed.add(1);
+        io::ErrorKind::TimedOut.into()
     }
 
     async fn wait_for_peer(&self, held: &Held) -> io::Result<()> {
@@ -132,8 +155,7 @@ impl<D: Device + Clone> Sender<'_, D> {
         loop {
             let ready = tokio::time::timeout(LOOK, self.stream.writable()).await;
             if held.pace.is_slow() && shared.budgets.is_any_wanted() {
-                self.executor.stats().counters.slow_peers_closed.add(1);
-                return Err(io::ErrorKind::TimedOut.into());
+                return Err(self.cut_off());
             }
             if let Ok(ready) = ready {
                 return ready;
