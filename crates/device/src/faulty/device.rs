@@ -91,7 +91,7 @@ impl Device for FaultyDevice {
     }
 
     fn has_failure_note(&self, id: u64) -> io::Result<bool> {
-        Ok(self.medium.lock().has_failure_note(id))
+        self.medium.lock().has_failure_note(id)
     }
 
     fn forget_failure(&self, id: u64) {

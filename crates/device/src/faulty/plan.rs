@@ -39,6 +39,8 @@ pub struct FaultPlan {
     pub bad_ranges: Vec<Range<u64>>,
     /// Ranges of bytes in which every write fails, as by [`write_error`](FaultPlan::write_error).
     pub bad_writes: Vec<Range<u64>>,
+    /// Ranges of bytes in which every log append fails, as by [`append_error`](FaultPlan::append_error).
+    pub bad_appends: Vec<Range<u64>>,
     /// Whether reads, writes and syncs stay under way until a turn completes them, in a seeded order.
     pub delay: bool,
     /// With `delay`, the probability that an operation is late: overtaken by what is started in many turns after it.
@@ -48,6 +50,8 @@ pub struct FaultPlan {
     pub dies_at: Option<u64>,
     /// Probability that [`note_failure`](crate::Device::note_failure) fails. A dead device fails none.
     pub note_error: f64,
+    /// Whether the place where notes are cannot be looked at.
+    pub notes_unreadable: bool,
     /// Whether what is completed and not synced is lost in a [power cut](super::FaultyMedium::cut_power).
     pub volatile: bool,
 }

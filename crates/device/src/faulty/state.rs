@@ -125,8 +125,11 @@ impl State {
         Ok(())
     }
 
-    pub(super) fn has_failure_note(&self, id: u64) -> bool {
-        self.notes.contains(&id)
+    pub(super) fn has_failure_note(&self, id: u64) -> io::Result<bool> {
+        if self.plan.notes_unreadable {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        Ok(self.notes.contains(&id))
     }
 
     pub(super) fn forget_failure(&mut self, id: u64) {

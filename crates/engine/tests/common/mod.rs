@@ -84,6 +84,11 @@ impl<D: Device + Clone> Rig<D> {
     /// Runs background work to its end.
     pub fn settle(&self) {
         self.run(self.cache.quiesce(&self.cx));
+        self.run_background();
+    }
+
+    /// Runs the background work that was begun, and begins none.
+    pub fn run_background(&self) {
         self.executor
             .run_until_idle(park(&self.cx.device))
             .expect("parking never fails");

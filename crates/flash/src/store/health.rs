@@ -58,19 +58,39 @@ enum Stage {
 /// Reads, or writes.
 struct Way {
     name: &'static str,
-    /// Blocks in which the last ones failed, one after the other.
-    failed: AtomicU32,
-    /// The last of them; `u32::MAX`: none.
-    block: AtomicU32,
+    /// Whether the last one failed.
+    has_failed: AtomicBool,
+    /// Blocks in which one failed since the last one that did not, each once.
+    blocks: Mutex<Vec<u32>>,
 }
 
 impl Way {
     fn new(name: &'static str) -> Self {
         Self {
             name,
-            failed: AtomicU32::new(0),
-            block: AtomicU32::new(u32::MAX),
+            has_failed: AtomicBool::new(false),
+            blocks: Mutex::default(),
         }
+    }
+
+    /// One did not fail.
+    fn succeeded(&self) {
+        // Nearly always there is nothing to forget.
+        if self.has_failed.load(Ordering::Relaxed) {
+            let mut blocks = self.blocks.lock();
+            blocks.clear();
+            self.has_failed.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// One failed in `block`; whether that makes too many blocks.
+    fn failed(&self, block: u32) -> bool {
+        let mut blocks = self.blocks.lock();
+        self.has_failed.store(true, Ordering::Relaxed);
+        if blocks.len() < IN_A_ROW_MAX as usize && !blocks.contains(&block) {
+            blocks.push(block);
+        }
+        blocks.len() >= IN_A_ROW_MAX as usize
     }
 }
 
@@ -115,7 +135,7 @@ impl Health {
         self.stage() != Stage::Works
     }
 
-    /// Whether nothing is mapped to a device that was taken out any more.
+    /// Whether nothing is mapped any more to a device that was taken out.
     pub(super) fn is_given_up(&self) -> bool {
         self.is_given_up.load(Ordering::Acquire)
     }
@@ -183,21 +203,13 @@ impl<B: Buffer> Shared<B> {
 
     fn saw<T>(&self, way: &Way, offset: u64, result: &io::Result<T>) {
         let Err(error) = result else {
-            if way.failed.load(Ordering::Relaxed) != 0 {
-                way.failed.store(0, Ordering::Relaxed);
-                way.block.store(u32::MAX, Ordering::Relaxed);
-            }
-            return;
+            return way.succeeded();
         };
-        let block = self.health.geometry.block_of(offset).unwrap_or(u32::MAX - 1);
-        if way.block.swap(block, Ordering::Relaxed) == block {
-            return self.saw_error(error);
-        }
-        let failed = way.failed.fetch_add(1, Ordering::Relaxed) + 1;
-        if failed >= IN_A_ROW_MAX {
+        let block = self.health.geometry.block_of(offset).unwrap_or(u32::MAX);
+        if way.failed(block) {
             let name = way.name;
             self.take_out(format!(
-                "{name} {failed} blocks in a row failed, the last with: {error}"
+                "{name} {IN_A_ROW_MAX} blocks in a row failed, the last with: {error}"
             ));
         }
         self.saw_error(error);
@@ -260,25 +272,36 @@ impl<B: Buffer> FlashStore<B> {
         if health.stage() == Stage::Unremembered && now >= tried_at.saturating_add(RETRY_SECS) {
             health.tried_at.store(now, Ordering::Relaxed);
             health.set_due();
-            self.shared.has_work.store(true, Ordering::Release);
+            self.shared.change(|_| ());
         }
     }
 
     /// What there is to do for a device that was taken out.
     pub(super) fn take_failure_work(&self) -> Option<Work<B>> {
-        if self.shared.health.is_due.swap(false, Ordering::AcqRel) {
+        let work = self.find_failure_work();
+        if work.is_some() {
+            self.shared.has_work.store(true, Ordering::Release);
+        }
+        work
+    }
+
+    fn find_failure_work(&self) -> Option<Work<B>> {
+        {
             let mut structure = self.shared.structure.lock();
-            structure.taking_out += 1;
-            return Some(self.claim(&mut structure, Task::TakeOut));
+            // First, and under the lock. Whoever makes something due says so under the lock afterwards: either it is found here, or
+            // there is work again when this is through.
+            self.shared.has_work.store(false, Ordering::Release);
+            if self.shared.health.is_due.swap(false, Ordering::AcqRel) {
+                structure.taking_out += 1;
+                return Some(self.claim(&mut structure, Task::TakeOut));
+            }
         }
         // Their blocks are not written: nothing in them is mapped any more.
-        if self.shared.health.is_given_up()
-            && let Some(seal) = self.take_seal()
-        {
-            return Some(seal);
-        }
-        self.shared.has_work.store(false, Ordering::Release);
-        None
+        self.shared
+            .health
+            .is_given_up()
+            .then(|| self.take_seal())
+            .flatten()
     }
 
     /// Remembers that the device was taken out, and gives up what is mapped to it.
@@ -298,7 +321,7 @@ impl<B: Buffer> FlashStore<B> {
             self.note_flush();
             self.forget_order();
             self.retire_active();
-            self.shared.has_work.store(true, Ordering::Release);
+            self.shared.change(|_| ());
         }
     }
 
@@ -354,16 +377,20 @@ impl<B: Buffer> FlashStore<B> {
         .await
     }
 
+    /// Writes the mark to both superblocks and flushes it. It counts only where all of that succeeded; but what can be done is done.
     async fn mark_out<D: Device<Buf = B>>(&self, device: &D) -> io::Result<()> {
-        {
+        let marks = {
             let mut superblock = self.superblock.lock();
             (superblock.clean, superblock.discard) = (false, true);
             // Both, so that the one that is left when the other cannot be read says the same.
-            for _ in 0..2 {
+            [(); 2].map(|()| {
                 superblock.generation += 1;
-                device.append_log(superblock.slot_offset(), &superblock.encode())?;
-            }
-        }
-        device.sync().await
+                (superblock.slot_offset(), superblock.encode())
+            })
+        };
+        let write = |(offset, bytes): (u64, Vec<u8>)| device.append_log(offset, &bytes);
+        let [first, second] = marks.map(write);
+        let flushed = device.sync().await;
+        first.and(second).and(flushed)
     }
 }
