@@ -85,8 +85,9 @@ fn a_delete_for_whose_record_there_is_no_room_holds() {
     for seed in 0..12 {
         let (run, rig) = flushed(seed, 0);
         // Checkpoints, which would make room, cannot be written.
+        let everywhere = 0..run.medium.capacity();
         run.medium.set_plan(FaultPlan {
-            bad_writes: vec![0..run.medium.capacity()],
+            bad_writes: [everywhere].into(),
             ..volatile()
         });
         let usage = || {

@@ -219,3 +219,30 @@ fn what_can_be_marked_of_a_device_is_marked() {
         assert!(rig.recovered.discarded, "{bad:?}: {:?}", rig.recovered);
     }
 }
+
+/// A kill right after the first answer that the device does not know of.
+#[test]
+fn the_first_answer_comes_when_it_is_remembered() {
+    for kind in 0..KINDS {
+        let mut run = Run::new(kind, of_kind(kind));
+        let rig = run.filled();
+        rig.settle();
+        run.medium.set_plan(FaultPlan {
+            read_error: 1.0,
+            ..calm()
+        });
+        let mut names = (0..KEYS).map(key);
+        while rig.cache.flash_failure().is_none() {
+            let name = names.next().expect("it is out before the last");
+            assert_eq!(rig.get(&name), None);
+        }
+        assert!(
+            !rig.cache.flash_failure().expect("it is out").remembered,
+            "that is still to come"
+        );
+        assert!(rig.set(&key(KEYS - 1), b"new"));
+        rig.run(rig.cache.commit(&rig.cx)).expect("it is answered");
+        let rig = run.kill_and_heal(rig);
+        assert!(rig.recovered.discarded, "kind {kind}: {:?}", rig.recovered);
+    }
+}

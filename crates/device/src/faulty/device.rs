@@ -98,6 +98,12 @@ impl Device for FaultyDevice {
         self.medium.lock().forget_failure(id);
     }
 
+    fn tick(&self, patience: u32) -> usize {
+        let (ended, wakers) = self.medium.lock().tick(patience);
+        wakers.into_iter().for_each(Waker::wake);
+        ended
+    }
+
     fn turn(&self, _block: bool) -> io::Result<usize> {
         let (completed, wakers) = self.medium.lock().turn();
         wakers.into_iter().for_each(Waker::wake);

@@ -48,6 +48,11 @@ pub struct FaultPlan {
     /// The device dies in its n-th read, write, append or read of the log since the plan was set, counted from 1: from then on every
     /// operation fails. A new plan revives it.
     pub dies_at: Option<u64>,
+    /// Probability that an operation hangs: it stays under way until a crash, or until a new plan lets it go on. Not for appends and reads
+    /// of the log, which have nobody wait.
+    pub hang: f64,
+    /// From the n-th read, write or sync on that is begun since the plan was set, counted from 1, all of them hang.
+    pub hangs_at: Option<u64>,
     /// Probability that [`note_failure`](crate::Device::note_failure) fails. A dead device fails none.
     pub note_error: f64,
     /// Whether the place where notes are cannot be looked at.
@@ -87,6 +92,8 @@ pub struct FaultCounts {
     pub no_space_errors: u64,
     /// Operations that were late.
     pub slow: u64,
+    /// Operations that hung.
+    pub hung: u64,
     /// Operations that failed because the device was dead.
     pub dead_operations: u64,
     /// Notes that were made.

@@ -7,6 +7,7 @@
 //!   failures in one block is one: a block may be bad as a whole.)
 //! - a flush failed: what was written before may be lost, and the system does not say twice;
 //! - the file became shorter, or its file system can no longer be written to;
+//! - an operation got no answer in the time that the caller of [`Device::tick`] gives it;
 //! - a log record could not be stored, nor the mark in the superblock that makes up for it.
 //!
 //! From then on deletes are not logged, so what is on the device must never count again, whatever becomes of the process. *Remembering*
@@ -18,7 +19,7 @@ use super::{Durability, FlashStore, Shared, Task, Work};
 use crate::Mappings;
 use crate::geometry::Geometry;
 use parking_lot::Mutex;
-use pumice_device::Device;
+use pumice_device::{Device, Overdue};
 use pumice_memory::Buffer;
 use std::future::Future;
 use std::io;
@@ -33,6 +34,9 @@ pub const IN_A_ROW_MAX: u32 = 8;
 
 /// Seconds between two tries to remember.
 const RETRY_SECS: u32 = 1;
+
+/// Seconds after which a try that has not ended counts as failed: the device may hang, and the place of the note with it.
+const REMEMBER_SECS: u32 = 10;
 
 /// A device that was taken out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,6 +109,8 @@ pub(crate) struct Health {
     /// Whether what was mapped to it is given up.
     is_given_up: AtomicBool,
     tried_at: AtomicU32,
+    /// The last second that [`FlashStore::tick`] was told.
+    now: AtomicU32,
     reason: Mutex<String>,
 }
 
@@ -118,6 +124,7 @@ impl Health {
             is_due: AtomicBool::new(false),
             is_given_up: AtomicBool::new(false),
             tried_at: AtomicU32::new(0),
+            now: AtomicU32::new(0),
             reason: Mutex::default(),
         }
     }
@@ -217,6 +224,9 @@ impl<B: Buffer> Shared<B> {
 
     /// Some errors say by themselves that nothing is to be expected of the device any more.
     pub(super) fn saw_error(&self, error: &io::Error) {
+        if Overdue::is(error) {
+            return self.take_out(format!("it does not answer: {error}"));
+        }
         match error.kind() {
             io::ErrorKind::UnexpectedEof => self.take_out(format!("it became shorter: {error}")),
             io::ErrorKind::ReadOnlyFilesystem => self.take_out(error.to_string()),
@@ -263,6 +273,17 @@ impl<B: Buffer> FlashStore<B> {
     pub async fn wait_until_remembered(&self) -> bool {
         self.wait_for(|_| self.shared.health.stage() != Stage::Out).await;
         self.is_remembered()
+    }
+
+    /// A second has passed, or about that. Needed only where the device was taken out.
+    pub fn tick(&self, now: u32) {
+        let health = &self.shared.health;
+        health.now.fetch_max(now, Ordering::AcqRel);
+        self.remember_again(now);
+        if health.stage() == Stage::Out {
+            // Whoever waits for the end of a try looks at the time.
+            self.shared.change(|_| ());
+        }
     }
 
     /// Where remembering has failed, it is due again when a second has passed.
@@ -332,7 +353,8 @@ impl<B: Buffer> FlashStore<B> {
             return true;
         }
         health.tried_at.store(now, Ordering::Relaxed);
-        let remembered = self.durability() == Durability::Off || self.mark_or_note(device).await;
+        let until = now.saturating_add(REMEMBER_SECS);
+        let remembered = self.durability() == Durability::Off || self.mark_or_note(device, until).await;
         if !remembered {
             tracing::error!(
                 "that the flash device was taken out can be stored nowhere: it is tried again, but should this process end before, \
@@ -349,10 +371,11 @@ impl<B: Buffer> FlashStore<B> {
         remembered
     }
 
-    /// Marks the device and leaves a note beside it, both at once; done when one has succeeded, or both have failed.
-    async fn mark_or_note<D: Device<Buf = B>>(&self, device: &D) -> bool {
+    /// Marks the device and leaves a note beside it, both at once; done when one has succeeded, or both have failed, or at a time.
+    async fn mark_or_note<D: Device<Buf = B>>(&self, device: &D, until: u32) -> bool {
         let mut note = pin!(device.note_failure(self.cache_id));
         let mut mark = pin!(self.mark_out(device));
+        let mut over = pin!(self.wait_for(|_| self.shared.health.now.load(Ordering::Acquire) >= until));
         let (mut noted, mut marked) = (None, None);
         std::future::poll_fn(|cx| {
             if noted.is_none()
@@ -371,7 +394,12 @@ impl<B: Buffer> FlashStore<B> {
                     tracing::error!("marking the flash device: {mark}; noting its failure beside it: {note}");
                     Poll::Ready(false)
                 }
-                _ => Poll::Pending,
+                _ => over.as_mut().poll(cx).map(|()| {
+                    tracing::error!(
+                        "neither marking the flash device nor noting its failure beside it has ended within {REMEMBER_SECS} s"
+                    );
+                    false
+                }),
             }
         })
         .await
@@ -380,7 +408,13 @@ impl<B: Buffer> FlashStore<B> {
     /// Writes the mark to both superblocks and flushes it. It counts only where all of that succeeded; but what can be done is done.
     async fn mark_out<D: Device<Buf = B>>(&self, device: &D) -> io::Result<()> {
         let marks = {
-            let mut superblock = self.superblock.lock();
+            // Whoever has it may write to a device that hangs.
+            let Some(mut superblock) = self.superblock.try_lock() else {
+                return Err(io::Error::new(
+                    io::ErrorKind::WouldBlock,
+                    "a superblock is being written",
+                ));
+            };
             (superblock.clean, superblock.discard) = (false, true);
             // Both, so that the one that is left when the other cannot be read says the same.
             [(); 2].map(|()| {
@@ -388,9 +422,6 @@ impl<B: Buffer> FlashStore<B> {
                 (superblock.slot_offset(), superblock.encode())
             })
         };
-        let write = |(offset, bytes): (u64, Vec<u8>)| device.append_log(offset, &bytes);
-        let [first, second] = marks.map(write);
-        let flushed = device.sync().await;
-        first.and(second).and(flushed)
+        device.mark(marks.into()).await
     }
 }
