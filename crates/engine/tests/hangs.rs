@@ -7,6 +7,7 @@ use common::dying::{KEYS, KINDS, Run, calm, of_kind, serve_from_dram};
 use common::{Model, PATIENCE_SECS, Rig, key, value};
 use pumice::{CacheOptions, Durability};
 use pumice_device::{Device, FaultPlan, FaultyDevice};
+use std::convert::Infallible;
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -175,6 +176,37 @@ fn a_mark_that_hangs_is_not_waited_for() {
         rig.run_background();
         check_out(&rig, true);
     }
+}
+
+/// Neither mark nor note ends. Changes wait for a while and go on; when the place beside the device answers again, it is noted.
+#[test]
+fn where_all_places_hang_that_is_not_waited_for_either() {
+    let mut run = Run::new(5, of_kind(0));
+    let rig = run.filled();
+    let hanging_notes = FaultPlan {
+        note_hangs: true,
+        ..hanging(1)
+    };
+    run.medium.set_plan(hanging_notes);
+    let on_flash = (0..KEYS).find(|n| poll(Box::pin(rig.cache.get(&rig.cx, &key(*n))).as_mut()).is_pending());
+    assert_eq!(rig.get(&key(on_flash.expect("one that waits"))), None);
+    check_out(&rig, false);
+    let mut seconds = 0;
+    let second = || -> Result<(), Infallible> {
+        seconds += 1;
+        run.clock.advance_secs(1);
+        rig.cache.tick(&rig.cx);
+        Ok(())
+    };
+    let Ok(committed) = rig.executor.block_on(rig.cache.commit(&rig.cx), second);
+    committed.expect("with durability process it goes on");
+    assert!((9..12).contains(&seconds), "{seconds} s");
+    check_out(&rig, false);
+    run.medium.set_plan(hanging(1));
+    run.clock.advance_secs(1);
+    rig.cache.tick(&rig.cx);
+    rig.run_background();
+    check_out(&rig, true);
 }
 
 /// With durability `power` an answer waits for the flush; where that hangs, for the note.

@@ -87,7 +87,13 @@ impl Device for FaultyDevice {
     }
 
     fn note_failure(&self, id: u64) -> impl Future<Output = io::Result<()>> + 'static {
-        std::future::ready(self.medium.lock().note_failure(id))
+        let noted = self.medium.lock().note_failure(id);
+        async move {
+            match noted {
+                Some(noted) => noted,
+                None => std::future::pending().await,
+            }
+        }
     }
 
     fn has_failure_note(&self, id: u64) -> io::Result<bool> {

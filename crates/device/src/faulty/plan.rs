@@ -55,6 +55,8 @@ pub struct FaultPlan {
     pub hangs_at: Option<u64>,
     /// Probability that [`note_failure`](crate::Device::note_failure) fails. A dead device fails none.
     pub note_error: f64,
+    /// Whether [`note_failure`](crate::Device::note_failure) hangs, until its future is dropped.
+    pub note_hangs: bool,
     /// Whether the place where notes are cannot be looked at.
     pub notes_unreadable: bool,
     /// Whether what is completed and not synced is lost in a [power cut](super::FaultyMedium::cut_power).

@@ -143,16 +143,20 @@ impl State {
         self.counts.rotten_bits += 1;
     }
 
-    pub(super) fn note_failure(&mut self, id: u64) -> io::Result<()> {
+    /// `None` where it hangs.
+    pub(super) fn note_failure(&mut self, id: u64) -> Option<io::Result<()>> {
         if self.crashed {
-            return Err(crashed());
+            return Some(Err(crashed()));
+        }
+        if self.plan.note_hangs {
+            return None;
         }
         if self.rng.chance(self.plan.note_error) {
-            return Err(io::Error::other("simulated error of a note"));
+            return Some(Err(io::Error::other("simulated error of a note")));
         }
         self.counts.notes += 1;
         self.notes.insert(id);
-        Ok(())
+        Some(Ok(()))
     }
 
     pub(super) fn has_failure_note(&self, id: u64) -> io::Result<bool> {

@@ -343,15 +343,43 @@ impl Table {
             let pieces = self.pieces.iter().filter(|(_, piece)| is_late(piece));
             pieces.map(|(_, piece)| piece.operation).collect()
         };
+        if overdue.is_empty() {
+            return 0;
+        }
         let wanted = overdue.into_iter().map(|key| self.give_up(key, patience));
-        wanted.filter(|wanted| *wanted).count()
+        let ended = wanted.filter(|wanted| *wanted).count();
+        self.retire_waiting();
+        ended
+    }
+
+    /// Lets go of pieces that wait in vain: their turn, in which that would be noticed, may never come.
+    fn retire_waiting(&mut self) {
+        for is_read in [true, false] {
+            let lane = if is_read {
+                &mut self.reads
+            } else {
+                &mut self.writes
+            };
+            let waiting = std::mem::take(&mut lane.waiting);
+            for key in waiting {
+                if self.operations[self.pieces[key].operation].error.is_some() {
+                    self.retire(key);
+                } else {
+                    let lane = if is_read {
+                        &mut self.reads
+                    } else {
+                        &mut self.writes
+                    };
+                    lane.waiting.push_back(key);
+                }
+            }
+        }
     }
 
     /// Gives up an operation that is not over; whether anyone waits for it.
     fn give_up(&mut self, key: usize, secs: u32) -> bool {
         self.has_given_up = true;
         let operation = &mut self.operations[key];
-        // Pieces that wait are not started.
         if operation.error.is_none() {
             operation.error = Some(operation.overdue(secs));
         }

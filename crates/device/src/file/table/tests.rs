@@ -231,6 +231,7 @@ fn an_operation_that_gets_on_is_never_late_and_what_waits_ends_only_with_everyth
     (0..5).for_each(|_| assert!(table.tick(9) == 0));
     assert_eq!(table.tick(5), 1, "what was started");
     assert_eq!(table.tick(0), 1, "the other");
+    assert_eq!(table.pieces.len(), 1, "what was not started holds nothing");
     assert!(is_overdue(outcome(&mut table, waits)) && is_overdue(outcome(&mut table, stuck)));
     table.report(key, SECTOR as i32, path());
     assert!(table.start_next().is_none(), "nobody wants it any more");
