@@ -54,8 +54,8 @@ RULES = [
         [
             (
                 FLASH + "store/logging.rs",
-                "            self.distrust(device);\n        }\n        if self.wants_checkpoint()",
-                "            if !BROKEN { self.distrust(device); }\n        }\n        if self.wants_checkpoint()",
+                "            self.distrust(device);\n        }\n        self.logged",
+                "            if !BROKEN { self.distrust(device); }\n        }\n        self.logged",
             )
         ],
     ),
@@ -198,8 +198,8 @@ RULES = [
         [
             (
                 INDEX + "cascade/lookup.rs",
-                "                is_void = Some((*number, slot));\n                break;",
-                "                if BROKEN { continue; }\n                is_void = Some((*number, slot));\n                break;",
+                "                None => Said::Void(*number, slot),",
+                "                None if BROKEN => continue,\n                None => Said::Void(*number, slot),",
             )
         ],
     ),
@@ -225,6 +225,49 @@ RULES = [
             )
         ],
     ),
+    (
+        "remember",
+        "that the flash device was taken out is neither marked nor noted",
+        [
+            (
+                FLASH + "store/health.rs",
+                "let remembered = self.durability() == Durability::Off ||",
+                "let remembered = BROKEN || self.durability() == Durability::Off ||",
+            )
+        ],
+    ),
+    (
+        "remember-first",
+        "a change is answered before it is remembered that the flash device was taken out",
+        [
+            (
+                FLASH + "store/health.rs",
+                "        self.wait_for(|_| self.shared.health.stage() != Stage::Out).await;\n        self.is_remembered()",
+                "        if !BROKEN { self.wait_for(|_| self.shared.health.stage() != Stage::Out).await; }\n        self.is_remembered()",
+            )
+        ],
+    ),
+    (
+        "overdue",
+        "a flash device that does not answer stays in use",
+        [(FLASH + "store/health.rs", "if Overdue::is(error) {", "if !BROKEN && Overdue::is(error) {")],
+    ),
+    (
+        "power-mark",
+        "durability power: the mark that makes up for a log record is not flushed before the answer",
+        [
+            (
+                FLASH + "store/logging.rs",
+                "        self.logged.fetch_add(1, Ordering::AcqRel);\n        if self.wants_checkpoint()",
+                "        if !BROKEN || stored { self.logged.fetch_add(1, Ordering::AcqRel); }\n        if self.wants_checkpoint()",
+            ),
+            (
+                FLASH + "store/logging.rs",
+                "        self.logged.fetch_add(1, Ordering::AcqRel);\n        if written ==",
+                "        if !BROKEN { self.logged.fetch_add(1, Ordering::AcqRel); }\n        if written ==",
+            ),
+        ],
+    ),
 ]
 
 # Name, and the test program or script with its arguments. Of test programs every test counts for itself.
@@ -234,6 +277,10 @@ CHECKS = [
     ("crash-twice", ["pumice", "crash_again"]),
     ("faults", ["pumice", "faults"]),
     ("swarm", ["pumice", "swarm"]),
+    ("power", ["pumice", "power"]),
+    ("taken-out", ["pumice", "taken_out"]),
+    ("remembered", ["pumice", "remembered"]),
+    ("hangs", ["pumice", "hangs"]),
     ("threads", ["pumice", "threads"]),
     ("kill9-ripq", ["tests/kill9.py", "--rounds", "4", "--", "--layout", "ripq"]),
     ("kill9-cascade", ["tests/kill9.py", "--rounds", "4", "--dram", "72MiB", "--", "--layout", "fifo", "--index", "cascade"]),

@@ -2,7 +2,7 @@
 //!
 //! The suite is ordinary code, so that a device in another crate can run it in its tests too.
 
-use crate::{Buffer, Device, Payload, SECTOR_BYTES};
+use crate::{Buffer, Device, Overdue, Payload, SECTOR_BYTES};
 use pumice_world::{Executor, Spawner};
 use std::cell::Cell;
 use std::future::Future;
@@ -37,6 +37,7 @@ pub fn check<D: Device>(handle: impl Fn() -> D) {
     an_operation_starts_without_being_polled(&handle(), &handle());
     many_operations_at_once_keep_apart(handle());
     dropped_futures_do_no_harm(&handle);
+    operations_that_are_ended_do_no_harm(&handle());
     the_log_takes_any_offset_and_length(&handle(), &handle());
     sync_succeeds(&handle());
     large_transfers_are_complete(&handle());
@@ -320,6 +321,39 @@ fn dropped_futures_do_no_harm<D: Device>(handle: &impl Fn() -> D) {
     let device = handle();
     block_on(&device, expect(&device, base + 256 * SECTOR, &bytes));
     block_on(&device, expect(&device, base, &known));
+}
+
+/// What a tick finds under way ends with that, or had ended before; the device goes on.
+fn operations_that_are_ended_do_no_harm<D: Device>(device: &D) {
+    let (base, place) = (12 << 20, (12 << 20) + 256 * SECTOR);
+    let known = pattern(900, 16 * SECTOR_BYTES);
+    block_on(device, write(device, base, &known));
+    let is_overdue = |error: &io::Error| assert!(Overdue::is(error), "{error}");
+    for round in 0..32_u64 {
+        let data: Arc<D::Buf> = buffer(&pattern(901 + round, 64 * SECTOR_BYTES));
+        let written = device.write(place, data, 0..64 * SECTOR_BYTES);
+        let reads = [(); 8].map(|()| device.read(base, 16 * SECTOR_BYTES));
+        let synced = device.sync();
+        if round % 2 == 0 {
+            device.turn(false).expect("turn");
+        }
+        device.tick(0);
+        block_on(device, async {
+            for read in reads {
+                match read.await {
+                    Ok(found) => same(found.bytes(0, known.len()).expect("real bytes"), &known, base),
+                    Err(error) => is_overdue(&error),
+                }
+            }
+            written.await.unwrap_or_else(|error| is_overdue(&error));
+            synced.await.unwrap_or_else(|error| is_overdue(&error));
+        });
+        block_on(device, expect(device, base, &known));
+    }
+    drain(device);
+    let bytes = pattern(990, 64 * SECTOR_BYTES);
+    block_on(device, write(device, place, &bytes));
+    block_on(device, expect(device, place, &bytes));
 }
 
 fn the_log_takes_any_offset_and_length<D: Device>(device: &D, other: &D) {

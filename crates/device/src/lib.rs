@@ -11,6 +11,7 @@ mod counting;
 mod faulty;
 mod file;
 mod mem;
+mod overdue;
 mod sparse;
 mod throttled;
 
@@ -20,6 +21,7 @@ pub use counting::{CountingDevice, DeviceCounters, DeviceCounts};
 pub use faulty::{CrashPoint, FaultCounts, FaultPlan, FaultyDevice, FaultyMedium};
 pub use file::{Engine, FileDevice, FileError, FileOptions, FileShared};
 pub use mem::{MemDevice, MemMedium};
+pub use overdue::Overdue;
 pub use pumice_memory::{AlignedBuf, Buffer, Payload, SECTOR_BYTES, SparseBuf};
 pub use sparse::{SparseDevice, SparseMedium};
 pub use throttled::{
@@ -93,6 +95,36 @@ pub trait Device: 'static {
 
     /// Makes everything that was completed or appended before durable against power cuts.
     fn sync(&self) -> impl Future<Output = io::Result<()>> + 'static;
+
+    /// Writes `pieces`, each an offset and its bytes, as [`append_log`](Device::append_log) does, as many of them as it can, and makes
+    /// them durable. A device that may not answer does that on a thread of its own, so that the caller's goes on.
+    ///
+    /// # Errors
+    /// Where not all of them are durable.
+    fn mark(&self, pieces: Vec<(u64, Vec<u8>)>) -> impl Future<Output = io::Result<()>> + 'static {
+        let each = pieces
+            .iter()
+            .map(|(offset, bytes)| self.append_log(*offset, bytes));
+        let written = each.fold(Ok(()), io::Result::and);
+        let synced = self.sync();
+        async move {
+            let synced = synced.await;
+            written.and(synced)
+        }
+    }
+
+    /// Passes a second of the caller's time, and ends with [`Overdue`] what is under way on this handle and was not answered for more
+    /// than `patience` of them; with 0 everything that is under way or waits. Returns how many operations it has ended.
+    ///
+    /// That is as if their futures had been dropped: the device keeps their buffers until it is done with them, and a write may still
+    /// happen. What is late because it waits for others is ended with `patience` 0 only. The default, for devices that always
+    /// answer, does nothing.
+    ///
+    /// Time is counted in calls, by one caller for each handle, so that a process that was stopped or suspended loses nothing by it.
+    fn tick(&self, patience: u32) -> usize {
+        let _ = patience;
+        0
+    }
 
     /// Notes beside the device, in a place that works without it, that what `id` stands for on it must not be trusted any
     /// more. What is noted outlives the process, and power cuts as far as the place does.

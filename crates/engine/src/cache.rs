@@ -315,6 +315,18 @@ impl<D: Device + Clone> ObjectCache<D> {
         self.inner.store().failure()
     }
 
+    /// A second has passed, or about that: to be called by every thread that has a handle on the device, with it. Where the device was
+    /// taken out, what still waits for it on this handle is ended, and that it is out is remembered if it is not yet. Else it costs
+    /// nothing. How long a device may take to answer is for the caller to say, with [`Device::tick`].
+    pub fn tick(&self, cx: &Cx<D>) {
+        let store = self.inner.store();
+        if store.is_out() {
+            store.tick(cx.now());
+            cx.device.tick(0);
+            self.kick(cx);
+        }
+    }
+
     /// Waits until no background work is under way.
     pub async fn quiesce(&self, cx: &Cx<D>) {
         loop {

@@ -270,11 +270,15 @@ impl<D: Device + Clone> ObjectCache<D> {
                 },
             };
             *rounds += 1;
-            match inner
+            let read = inner
                 .store()
                 .read_device(&cx.device, place.location, place.sequence)
-                .await
-            {
+                .await;
+            if read.is_err() {
+                // The device may be out by this: that is to be remembered even if nothing else comes.
+                self.kick(cx);
+            }
+            match read {
                 Ok(record) => {
                     if !part.is(&record) {
                         inner.store().count_key_mismatch();

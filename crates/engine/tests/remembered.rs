@@ -3,9 +3,10 @@
 mod common;
 
 use common::dying::{KEYS, KINDS, Run, calm, dying, of_kind, serve_from_dram};
-use common::key;
+use common::{Rig, key};
 use pumice::{CacheOptions, Durability};
-use pumice_device::FaultPlan;
+use pumice_device::{FaultPlan, FaultyDevice};
+use std::sync::Arc;
 
 /// Only its blocks cannot be read, or written, any more: then the device itself carries the mark, and no note is needed.
 #[test]
@@ -150,4 +151,98 @@ fn without_mark_and_note_deleted_objects_would_come_back() {
     let rig = run.kill_and_heal(rig);
     let back = (0..KEYS).filter(|n| rig.get(&key(*n)).is_some()).count();
     assert!(back > 50, "{back} of {KEYS}");
+}
+
+/// A place that cannot be looked at may hold a note: the start is refused, and changes nothing.
+#[test]
+fn a_start_that_cannot_look_for_the_note_is_refused() {
+    let mut run = Run::new(8, of_kind(0));
+    let rig = run.filled();
+    run.die(&rig, dying(1));
+    for n in 0..KEYS {
+        rig.run(rig.cache.delete(&rig.cx, &key(n)));
+    }
+    assert!(rig.cache.flash_failure().expect("it is out").remembered);
+    drop(rig);
+    run.medium.crash();
+    run.medium.restart();
+    let unreadable = FaultPlan {
+        notes_unreadable: true,
+        ..calm()
+    };
+    run.medium.set_plan(unreadable.clone());
+    let open = |options| {
+        let device = FaultyDevice::new(Arc::clone(&run.medium));
+        Rig::try_open(device, Arc::clone(&run.clock), options)
+    };
+    let Err(refused) = open(run.options) else {
+        panic!("it trusts the device");
+    };
+    let said = refused.to_string();
+    assert!(
+        said.contains("permission denied") && said.contains("--reformat"),
+        "{said}"
+    );
+    run.medium.set_plan(calm());
+    let rig = open(run.options).expect("the note can be read");
+    assert!(rig.recovered.discarded, "{:?}", rig.recovered);
+    drop(rig);
+    run.medium.set_plan(unreadable);
+    let reformat = CacheOptions {
+        reformat: true,
+        ..run.options
+    };
+    assert!(open(reformat).expect("nothing is trusted").recovered.formatted);
+}
+
+/// Of the two places for the mark one is bad: the other has it, flushed, although that alone does not count.
+#[test]
+fn what_can_be_marked_of_a_device_is_marked() {
+    for bad in [0..1, 4_096..4_097] {
+        let mut run = Run::new(9, of_kind(0));
+        let rig = run.filled();
+        let plan = FaultPlan {
+            read_error: 1.0,
+            note_error: 1.0,
+            bad_appends: vec![bad.clone()],
+            volatile: true,
+            ..calm()
+        };
+        run.die(&rig, plan);
+        run.steps(&rig, 20);
+        assert!(!rig.cache.flash_failure().expect("it is out").remembered);
+        drop(rig);
+        run.medium.cut_power();
+        run.medium.restart();
+        run.medium.set_plan(calm());
+        let rig = run.open();
+        assert!(rig.recovered.discarded, "{bad:?}: {:?}", rig.recovered);
+    }
+}
+
+/// A kill right after the first answer that the device does not know of.
+#[test]
+fn the_first_answer_comes_when_it_is_remembered() {
+    for kind in 0..KINDS {
+        let mut run = Run::new(kind, of_kind(kind));
+        let rig = run.filled();
+        rig.settle();
+        run.medium.set_plan(FaultPlan {
+            read_error: 1.0,
+            ..calm()
+        });
+        let mut names = (0..KEYS).map(key);
+        while rig.cache.flash_failure().is_none() {
+            let name = names.next().expect("it is out before the last");
+            assert_eq!(rig.get(&name), None);
+        }
+        assert!(
+            !rig.cache.flash_failure().expect("it is out").remembered,
+            "that is still to come"
+        );
+        assert!(rig.set(&key(KEYS - 1), b"new"));
+        rig.run(rig.cache.commit(&rig.cx)).expect("it is answered");
+        let rig = run.kill_and_heal(rig);
+        assert!(rig.recovered.discarded, "kind {kind}: {:?}", rig.recovered);
+    }
 }

@@ -42,6 +42,7 @@ fn plan(random: &mut Random, is_last: bool) -> FaultPlan {
         delay: random.below(8) != 0,
         slow: chance(random, 0.3),
         dies_at: (is_last && random.below(3) == 0).then(|| 1 + random.below(400)),
+        hangs_at: (is_last && random.below(3) == 0).then(|| 1 + random.below(400)),
         ..FaultPlan::default()
     }
 }
@@ -98,6 +99,7 @@ fn survive(seed: u64) -> (u64, FaultCounts) {
             medium.set_plan(FaultPlan {
                 crash: None,
                 dies_at: None,
+                hangs_at: None,
                 ..plan.clone()
             });
             rig = Rig::try_open(device(), Arc::clone(&clock), options).ok();

@@ -4,7 +4,7 @@
 mod common;
 
 use common::dying::{KEYS, KINDS, Run, calm, dying, of_kind, serve_from_dram};
-use common::{Model, key};
+use common::{Model, key, value};
 use pumice::CacheOptions;
 use pumice_device::FaultPlan;
 
@@ -112,5 +112,49 @@ fn a_list_of_keys_reads_it_no_more() {
             (counts.dead_operations, counts.reads, counts.read_errors),
             "kind {kind}"
         );
+    }
+}
+
+/// Two blocks that cannot be read are two blocks, however often they are asked for in turn.
+#[test]
+fn two_bad_blocks_are_not_a_bad_device() {
+    let run = Run::new(9, of_kind(0));
+    let rig = run.open();
+    (0..50).for_each(|n| assert!(rig.set(&key(n), &value(n, 0, 2_000))));
+    rig.run(rig.cache.close(&rig.cx)).unwrap();
+    drop(rig);
+    let rig = run.open();
+    let blocks = rig.cache.stats().blocks_sealed;
+    assert!((2..4).contains(&blocks), "{blocks}");
+    run.medium.set_plan(FaultPlan {
+        read_error: 1.0,
+        ..calm()
+    });
+    // By turns of one and another.
+    for n in 0..20 {
+        assert_eq!(rig.get(&key(n)), None);
+        assert_eq!(rig.get(&key(49 - n)), None);
+    }
+    let counts = run.medium.counts();
+    assert!(counts.read_errors >= 30, "{counts:?}");
+    assert_eq!(rig.cache.flash_failure(), None);
+    rig.check();
+}
+
+/// Nobody changes anything, and nobody stops the server: it is remembered all the same.
+#[test]
+fn what_only_gets_find_out_is_remembered_at_once() {
+    for kind in 0..KINDS {
+        let mut run = Run::new(kind, of_kind(kind));
+        let rig = run.filled();
+        rig.settle();
+        run.medium.set_plan(FaultPlan {
+            read_error: 1.0,
+            ..calm()
+        });
+        (0..KEYS).for_each(|n| drop(rig.get(&key(n))));
+        rig.run_background();
+        let failure = rig.cache.flash_failure().expect("it is out");
+        assert!(failure.remembered, "kind {kind}: {failure:?}");
     }
 }

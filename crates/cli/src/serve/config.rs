@@ -16,6 +16,10 @@ use std::time::Duration;
 /// The largest value that can be asked for; memcached has the same bound.
 const MAX_ITEM_BYTES: u64 = 1 << 30;
 
+/// The longest time to wait for an answer of the flash device, in seconds, and the usual one.
+const FLASH_TIMEOUT_SECS_MAX: u32 = 86_400;
+const FLASH_TIMEOUT_SECS: u32 = 30;
+
 /// The settings of a server.
 #[derive(Debug)]
 pub struct ServeConfig {
@@ -25,6 +29,8 @@ pub struct ServeConfig {
     pub flash: PathBuf,
     /// Where it is noted that the flash device has failed.
     pub state_dir: PathBuf,
+    /// Seconds after which a flash device that does not answer has failed; 0 = never.
+    pub flash_timeout_secs: u32,
     /// How much of it to use, if that was said.
     pub flash_size: Option<Size>,
     /// Block size in bytes, if that was said.
@@ -103,6 +109,8 @@ impl ServeConfig {
         let memcached = listen::addresses(layers, familiar)?;
         Ok(Self {
             state_dir: state_dir(&layers.state_dir())?,
+            flash_timeout_secs: secs(&layers.flash_timeout(), FLASH_TIMEOUT_SECS_MAX)?
+                .unwrap_or(FLASH_TIMEOUT_SECS),
             dram,
             flash,
             flash_size: size(&layers.flash_size())?,
@@ -147,7 +155,7 @@ impl ServeConfig {
             },
             idle_timeout: match options.idle_timeout_secs {
                 Some(secs) => Some(secs),
-                None => idle_timeout_secs(&layers.idle_timeout())?,
+                None => secs(&layers.idle_timeout(), IDLE_TIMEOUT_SECS_MAX)?,
             }
             .filter(|secs| *secs > 0)
             .map(|secs| Duration::from_secs(u64::from(secs))),
@@ -258,11 +266,9 @@ fn number(given: &Given<'_>, most: usize) -> anyhow::Result<Option<usize>> {
     }
 }
 
-fn idle_timeout_secs(given: &Given<'_>) -> anyhow::Result<Option<u32>> {
+fn secs(given: &Given<'_>, most: u32) -> anyhow::Result<Option<u32>> {
     match given.parse::<u32>()? {
-        Some(secs) if secs > IDLE_TIMEOUT_SECS_MAX => {
-            Err(given.wrong(format!("expected seconds from 0 to {IDLE_TIMEOUT_SECS_MAX}")))
-        }
+        Some(secs) if secs > most => Err(given.wrong(format!("expected seconds from 0 to {most}"))),
         secs => Ok(secs),
     }
 }
@@ -302,5 +308,6 @@ mod tests {
             (FlashWrite::Insertion, Durability::Process)
         );
         assert!(config.threads >= 1);
+        assert_eq!(config.flash_timeout_secs, 30);
     }
 }

@@ -112,6 +112,7 @@ pub fn run(args: ServeArgs, familiar: Familiar) -> anyhow::Result<()> {
             random: random()?,
             ..CacheOptions::default()
         },
+        flash_timeout_secs: config.flash_timeout_secs,
         counters: (0..config.threads).map(|_| Arc::default()).collect(),
         door,
         workers: config.threads,

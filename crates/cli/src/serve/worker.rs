@@ -30,6 +30,8 @@ pub struct Common {
     pub clock: Arc<dyn Clock>,
     /// How worker 0 opens the cache.
     pub options: CacheOptions,
+    /// Seconds after which a flash device that does not answer has failed; 0 = never.
+    pub flash_timeout_secs: u32,
     /// What each worker's handle on the device counts.
     pub counters: Vec<Arc<DeviceCounters>>,
     /// The memcached door.
@@ -81,6 +83,12 @@ pub fn run(index: usize, common: &Common) -> anyhow::Result<Option<Duration>> {
         let device = FileDevice::new(Arc::clone(&common.flash), RING_ENTRIES)
             .context("cannot make a handle on the flash device")?;
         let driver = tokio::task::spawn_local(drive(device.clone())?);
+        if common.flash_timeout_secs > 0 {
+            let (device, secs) = (device.clone(), common.flash_timeout_secs);
+            each_second(move || {
+                device.tick(secs);
+            });
+        }
         let counters = Arc::clone(&common.counters[index]);
         let work = serve(index, common, CountingDevice::new(device, counters));
         tokio::pin!(work);
@@ -123,6 +131,17 @@ fn drive(
     })
 }
 
+/// Does something each second, as long as the event loop runs. After a second in which it did not run the next is a whole one: a process
+/// that was stopped does not take that for the device's delay.
+fn each_second(mut act: impl FnMut() + 'static) {
+    tokio::task::spawn_local(async move {
+        loop {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            act();
+        }
+    });
+}
+
 async fn serve(index: usize, common: &Common, device: ServedDevice) -> anyhow::Result<Option<Duration>> {
     let cx = Cx::new(device, Arc::clone(&common.clock), Rc::new(LocalTasks));
     let cache = if index == 0 {
@@ -131,6 +150,8 @@ async fn serve(index: usize, common: &Common, device: ServedDevice) -> anyhow::R
         opened(common).await?
     };
     let Some(cache) = cache else { return Ok(None) };
+    let (watched, watcher) = (Arc::clone(&cache), cx.clone());
+    each_second(move || watched.tick(&watcher));
     let served = common
         .door
         .run_worker(

@@ -87,15 +87,27 @@ impl Device for FaultyDevice {
     }
 
     fn note_failure(&self, id: u64) -> impl Future<Output = io::Result<()>> + 'static {
-        std::future::ready(self.medium.lock().note_failure(id))
+        let noted = self.medium.lock().note_failure(id);
+        async move {
+            match noted {
+                Some(noted) => noted,
+                None => std::future::pending().await,
+            }
+        }
     }
 
     fn has_failure_note(&self, id: u64) -> io::Result<bool> {
-        Ok(self.medium.lock().has_failure_note(id))
+        self.medium.lock().has_failure_note(id)
     }
 
     fn forget_failure(&self, id: u64) {
         self.medium.lock().forget_failure(id);
+    }
+
+    fn tick(&self, patience: u32) -> usize {
+        let (ended, wakers) = self.medium.lock().tick(patience);
+        wakers.into_iter().for_each(Waker::wake);
+        ended
     }
 
     fn turn(&self, _block: bool) -> io::Result<usize> {

@@ -4,6 +4,7 @@ use super::plan::CrashPoint;
 use super::state::{State, Work, crashed};
 use crate::{AlignedBuf, Buffer, SECTOR_BYTES};
 use std::io;
+use std::ops::Range;
 
 impl State {
     pub(super) fn append(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
@@ -24,7 +25,8 @@ impl State {
         if !crash && self.rng.chance(self.plan.no_space) {
             return Err(self.no_space(offset, bytes.len()));
         }
-        if !crash && !self.rng.chance(self.plan.append_error) {
+        let is_bad = is_in(&self.plan.bad_appends, offset, bytes.len());
+        if !crash && !is_bad && !self.rng.chance(self.plan.append_error) {
             self.put(offset, bytes, true);
             return Ok(());
         }
@@ -112,9 +114,7 @@ impl State {
         if self.rng.chance(self.plan.no_space) {
             return Err(self.no_space(offset, bytes.len()));
         }
-        let end = offset + bytes.len() as u64;
-        let mut bad_writes = self.plan.bad_writes.iter();
-        let is_bad = bad_writes.any(|bad| bad.start < end && offset < bad.end);
+        let is_bad = is_in(&self.plan.bad_writes, offset, bytes.len());
         if is_bad || self.rng.chance(self.plan.write_error) {
             self.counts.write_errors += 1;
             self.write_some_sectors(offset, bytes);
@@ -184,13 +184,7 @@ impl State {
     }
 
     fn check_bad_ranges(&mut self, offset: u64, len: usize) -> io::Result<()> {
-        let end = offset + len as u64;
-        let bad = self
-            .plan
-            .bad_ranges
-            .iter()
-            .any(|bad| bad.start < end && offset < bad.end);
-        if bad {
+        if is_in(&self.plan.bad_ranges, offset, len) {
             Err(self.read_error(offset, len))
         } else {
             Ok(())
@@ -229,4 +223,10 @@ impl State {
             }
         }
     }
+}
+
+/// Whether `len` bytes at `offset` touch one of the ranges.
+fn is_in(ranges: &[Range<u64>], offset: u64, len: usize) -> bool {
+    let end = offset + len as u64;
+    ranges.iter().any(|range| range.start < end && offset < range.end)
 }

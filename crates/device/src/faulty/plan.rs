@@ -39,6 +39,8 @@ pub struct FaultPlan {
     pub bad_ranges: Vec<Range<u64>>,
     /// Ranges of bytes in which every write fails, as by [`write_error`](FaultPlan::write_error).
     pub bad_writes: Vec<Range<u64>>,
+    /// Ranges of bytes in which every log append fails, as by [`append_error`](FaultPlan::append_error).
+    pub bad_appends: Vec<Range<u64>>,
     /// Whether reads, writes and syncs stay under way until a turn completes them, in a seeded order.
     pub delay: bool,
     /// With `delay`, the probability that an operation is late: overtaken by what is started in many turns after it.
@@ -46,8 +48,17 @@ pub struct FaultPlan {
     /// The device dies in its n-th read, write, append or read of the log since the plan was set, counted from 1: from then on every
     /// operation fails. A new plan revives it.
     pub dies_at: Option<u64>,
+    /// Probability that an operation hangs: it stays under way until a crash, or until a new plan lets it go on. Not for appends and reads
+    /// of the log, which have nobody wait.
+    pub hang: f64,
+    /// From the n-th read, write or sync on that is begun since the plan was set, counted from 1, all of them hang.
+    pub hangs_at: Option<u64>,
     /// Probability that [`note_failure`](crate::Device::note_failure) fails. A dead device fails none.
     pub note_error: f64,
+    /// Whether [`note_failure`](crate::Device::note_failure) hangs, until its future is dropped.
+    pub note_hangs: bool,
+    /// Whether the place where notes are cannot be looked at.
+    pub notes_unreadable: bool,
     /// Whether what is completed and not synced is lost in a [power cut](super::FaultyMedium::cut_power).
     pub volatile: bool,
 }
@@ -83,6 +94,8 @@ pub struct FaultCounts {
     pub no_space_errors: u64,
     /// Operations that were late.
     pub slow: u64,
+    /// Operations that hung.
+    pub hung: u64,
     /// Operations that failed because the device was dead.
     pub dead_operations: u64,
     /// Notes that were made.

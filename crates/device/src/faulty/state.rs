@@ -3,8 +3,8 @@
 use super::plan::{FaultCounts, FaultPlan};
 use super::power::Unflushed;
 use super::rng::Rng;
-use crate::AlignedBuf;
 use crate::chunks::ChunkMap;
+use crate::{AlignedBuf, Overdue};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::io;
@@ -18,6 +18,23 @@ pub(super) enum Work {
     Read(u64, usize),
     Write(u64, Arc<AlignedBuf>, Range<usize>),
     Sync,
+}
+
+impl Work {
+    fn overdue(&self, secs: u32) -> io::Error {
+        let (name, offset, len) = match self {
+            Work::Read(offset, len) => ("read", *offset, *len),
+            Work::Write(offset, _, range) => ("write", *offset, range.len()),
+            Work::Sync => ("sync", 0, 0),
+        };
+        let overdue = Overdue {
+            name,
+            offset,
+            len,
+            secs,
+        };
+        overdue.into()
+    }
 }
 
 /// The place where an operation's outcome meets its future.
@@ -40,13 +57,19 @@ pub(super) struct State {
     pub(super) since_plan: (u64, u64),
     /// Operations of all kinds but syncs since the plan was set.
     pub(super) operations: u64,
+    /// Reads, writes and syncs begun since the plan was set.
+    begun: u64,
     pub(super) turns: u64,
+    /// Seconds passed, as far as [`State::tick`] was told.
+    ticks: u64,
     /// The lowest offset that was ever written, not appended.
     pub(super) lowest_write: Option<u64>,
     pub(super) unflushed: Unflushed,
     pub(super) capacity: u64,
     pub(super) crashed: bool,
     pub(super) pending: Vec<Pending>,
+    /// Operations that no turn completes.
+    hung: Vec<Pending>,
     /// What was noted beside the device.
     pub(super) notes: BTreeSet<u64>,
     pub(super) counts: FaultCounts,
@@ -58,6 +81,8 @@ pub(super) struct Pending {
     outcome: SharedOutcome,
     /// The first turn that may complete it.
     due: u64,
+    /// Ticks before it was begun.
+    begun: u64,
 }
 
 /// A slow operation is late by up to so many turns.
@@ -75,12 +100,15 @@ impl State {
             plan,
             since_plan: (0, 0),
             operations: 0,
+            begun: 0,
             turns: 0,
+            ticks: 0,
             lowest_write: None,
             unflushed: Unflushed::default(),
             capacity,
             crashed: false,
             pending: Vec::new(),
+            hung: Vec::new(),
             notes: BTreeSet::new(),
             counts: FaultCounts::default(),
         }
@@ -90,6 +118,8 @@ impl State {
         self.plan = plan;
         self.since_plan = (0, 0);
         self.operations = 0;
+        self.begun = 0;
+        self.pending.append(&mut self.hung);
     }
 
     pub(super) fn restart(&mut self) {
@@ -113,20 +143,27 @@ impl State {
         self.counts.rotten_bits += 1;
     }
 
-    pub(super) fn note_failure(&mut self, id: u64) -> io::Result<()> {
+    /// `None` where it hangs.
+    pub(super) fn note_failure(&mut self, id: u64) -> Option<io::Result<()>> {
         if self.crashed {
-            return Err(crashed());
+            return Some(Err(crashed()));
+        }
+        if self.plan.note_hangs {
+            return None;
         }
         if self.rng.chance(self.plan.note_error) {
-            return Err(io::Error::other("simulated error of a note"));
+            return Some(Err(io::Error::other("simulated error of a note")));
         }
         self.counts.notes += 1;
         self.notes.insert(id);
-        Ok(())
+        Some(Ok(()))
     }
 
-    pub(super) fn has_failure_note(&self, id: u64) -> bool {
-        self.notes.contains(&id)
+    pub(super) fn has_failure_note(&self, id: u64) -> io::Result<bool> {
+        if self.plan.notes_unreadable {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        Ok(self.notes.contains(&id))
     }
 
     pub(super) fn forget_failure(&mut self, id: u64) {
@@ -135,6 +172,18 @@ impl State {
 
     /// Carries `work` out, now or in a later turn.
     pub(super) fn begin(&mut self, work: Work, outcome: &SharedOutcome) -> Vec<Waker> {
+        self.begun += 1;
+        let hangs = self.plan.hangs_at.is_some_and(|at| self.begun >= at);
+        if !self.crashed && (hangs || self.rng.chance(self.plan.hang)) {
+            self.counts.hung += 1;
+            self.hung.push(Pending {
+                work,
+                outcome: Arc::clone(outcome),
+                due: 0,
+                begun: self.ticks,
+            });
+            return Vec::new();
+        }
         if self.plan.delay && !self.crashed {
             let is_late = self.rng.chance(self.plan.slow);
             let late = if is_late {
@@ -147,6 +196,7 @@ impl State {
                 work,
                 outcome: Arc::clone(outcome),
                 due: self.turns + late,
+                begun: self.ticks,
             });
             return Vec::new();
         }
@@ -203,6 +253,27 @@ impl State {
         (completed, wakers)
     }
 
+    /// Passes a second, and ends what is under way for more than `patience` of them, with 0 all: it goes on as if its future had been
+    /// dropped. Returns how many that were, and whom to wake.
+    pub(super) fn tick(&mut self, patience: u32) -> (usize, Vec<Waker>) {
+        self.ticks += 1;
+        let (mut ended, mut wakers) = (0, Vec::new());
+        for pending in self.pending.iter_mut().chain(&mut self.hung) {
+            let is_late = patience == 0 || self.ticks - pending.begun > u64::from(patience);
+            if !is_late || pending.outcome.lock().dropped {
+                continue;
+            }
+            let dropped = Outcome {
+                dropped: true,
+                ..Outcome::default()
+            };
+            let outcome = std::mem::replace(&mut pending.outcome, Arc::new(Mutex::new(dropped)));
+            wakers.extend(finish(&outcome, Err(pending.work.overdue(patience))));
+            ended += 1;
+        }
+        (ended, wakers)
+    }
+
     pub(super) fn crash(&mut self) {
         if !self.crashed {
             self.crashed = true;
@@ -213,6 +284,7 @@ impl State {
     /// Tears the writes that are under way at a crash, and fails everything.
     pub(super) fn end_pending(&mut self) -> Vec<Waker> {
         let mut wakers = Vec::new();
+        self.pending.append(&mut self.hung);
         for Pending { work, outcome, .. } in std::mem::take(&mut self.pending) {
             if let Work::Write(offset, data, range) = work {
                 self.counts.writes += 1;

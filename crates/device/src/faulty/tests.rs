@@ -1,8 +1,10 @@
 use super::{FaultPlan, FaultyDevice, FaultyMedium};
 use crate::conformance::block_on;
-use crate::{AlignedBuf, Buffer, Device, Payload, SECTOR_BYTES};
+use crate::{AlignedBuf, Buffer, Device, Overdue, Payload, SECTOR_BYTES};
+use std::future::Future;
 use std::io;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 const SECTOR: u64 = SECTOR_BYTES as u64;
 
@@ -101,6 +103,33 @@ fn a_late_operation_is_overtaken_and_comes_to_its_end() {
         overtaken += u64::from(medium.counts().writes > before);
     }
     assert!((5..45).contains(&overtaken), "{overtaken} of 50");
+}
+
+#[test]
+fn what_hangs_is_ended_by_time_and_may_be_done_by_a_device_that_goes_on() {
+    let mut done = 0;
+    for seed in 0..50 {
+        let plan = FaultPlan {
+            hangs_at: Some(2),
+            ..FaultPlan::default()
+        };
+        let (medium, device) = faulty(seed, plan);
+        write(&device, 0, 1, 1).unwrap();
+        let buf = AlignedBuf::with_len(SECTOR_BYTES);
+        // SAFETY: nobody else knows the buffer.
+        unsafe { buf.put(0, Payload::Bytes(&[2])) };
+        let mut hanging = Box::pin(device.write(0, Arc::new(buf), 0..SECTOR_BYTES));
+        let mut poll = || hanging.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert_eq!((device.turn(true).unwrap(), device.tick(1)), (0, 0));
+        assert!(poll().is_pending());
+        assert_eq!(device.tick(1), 1);
+        assert!(matches!(poll(), Poll::Ready(Err(error)) if Overdue::is(&error)));
+        assert_eq!((device.tick(0), medium.counts().hung), (0, 1));
+        medium.set_plan(FaultPlan::default());
+        device.turn(true).unwrap();
+        done += u64::from(sectors(&device)[0] == 2);
+    }
+    assert!((10..40).contains(&done), "{done} of 50");
 }
 
 #[test]

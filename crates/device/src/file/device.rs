@@ -17,6 +17,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 /// One thread's handle on a [`FileShared`]; clones are the same handle.
 ///
@@ -26,12 +27,18 @@ use std::task::{Context, Poll, Waker};
 /// - register [`event_fd`](FileDevice::event_fd) and call `turn(false)` when it is readable;
 /// - let the [submit hook](FileDevice::set_submit_hook) schedule a `turn(false)` for the end of the loop's turn.
 ///
-/// An idle handle costs nothing: no thread of it runs and nothing polls. Dropping the last clone waits for what the
-/// medium still works on, because that is the memory of buffers; what was queued and not started does not happen.
+/// An idle handle costs nothing: no thread of it runs and nothing polls. Dropping the last clone waits up to 10 s for what the
+/// medium still works on, because that is the memory of buffers; what was queued and not started does not happen. Where the medium does
+/// not answer in that time, of which little is left where something was given up before ([`tick`](Device::tick)), these buffers are leaked.
 #[derive(Clone)]
 pub struct FileDevice {
     inner: Rc<Inner>,
 }
+
+/// How long the last clone of a handle waits for what is under way, and how often it looks.
+const DROP_WAIT: Duration = Duration::from_secs(10);
+const DROP_WAIT_GIVEN_UP: Duration = Duration::from_millis(100);
+const DROP_LOOK: Duration = Duration::from_millis(1);
 
 enum Carrier {
     Ring(Box<Ring>),
@@ -164,6 +171,19 @@ impl Device for FileDevice {
         async move { started.await.map(drop) }
     }
 
+    fn mark(&self, pieces: Vec<(u64, Vec<u8>)>) -> impl Future<Output = io::Result<()>> + 'static {
+        self.inner.shared.mark(pieces)
+    }
+
+    fn tick(&self, patience: u32) -> usize {
+        // What is answered by now is not late. A failure here is met by the next turn again, and reported there.
+        let _ = self.inner.turn(false);
+        let ended = self.inner.table.borrow_mut().tick(patience);
+        let (_, wakers) = self.inner.table.borrow_mut().take_finished();
+        wakers.into_iter().for_each(Waker::wake);
+        ended
+    }
+
     fn note_failure(&self, id: u64) -> impl Future<Output = io::Result<()>> + 'static {
         self.inner.shared.notes().write(id)
     }
@@ -259,16 +279,35 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.table.borrow_mut().cancel_waiting();
-        while self.table.borrow().under_way() > 0 {
-            let result = self.round(true);
+        let wait = match self.table.borrow().has_given_up() {
+            true => DROP_WAIT_GIVEN_UP,
+            false => DROP_WAIT,
+        };
+        let mut looks = wait.as_millis() / DROP_LOOK.as_millis();
+        loop {
+            let result = self.round(false);
             // A piece that was cut short waits again: it has nobody to wait for it.
             self.table.borrow_mut().cancel_waiting();
-            if let Err(error) = result {
-                tracing::error!(%error, "cannot wait for I/O under way: its buffers are leaked");
-                return;
+            if self.table.borrow().under_way() == 0 {
+                break;
             }
+            let why = match result {
+                Err(error) => error.to_string(),
+                Ok(_) if looks == 0 => "it does not end".to_owned(),
+                Ok(_) => {
+                    looks -= 1;
+                    std::thread::sleep(DROP_LOOK);
+                    continue;
+                }
+            };
+            if let Carrier::Pool(client) = &*self.carrier.borrow() {
+                client.leave();
+            }
+            tracing::error!("I/O is still under way, its buffers are leaked: {why}");
+            return;
         }
-        // SAFETY: dropped here only, and not used afterwards: this is the end of `self`.
+        // SAFETY: dropped here only, and not used afterwards: this is the end of `self`. Nothing is under way, so nobody reaches into
+        // its buffers any more.
         unsafe { ManuallyDrop::drop(&mut self.table) }
     }
 }
@@ -306,5 +345,47 @@ impl Drop for FileOperation {
             let old_waker = self.inner.table.borrow_mut().abandon(key);
             drop(old_waker);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::FileOptions;
+    use super::*;
+    use crate::Overdue;
+    use std::pin::pin;
+    use std::time::Instant;
+
+    #[test]
+    fn a_medium_that_does_not_answer_holds_nobody_up_and_keeps_its_buffers() {
+        let place = tempfile::tempdir().unwrap();
+        let options = FileOptions {
+            size: Some(1 << 20),
+            io_uring: false,
+            ..FileOptions::default()
+        };
+        let mut shared = FileShared::open(&place.path().join("flash"), &options).unwrap();
+        shared.hang();
+        let device = FileDevice::new(Arc::new(shared), 4).unwrap();
+        let data = Arc::new(AlignedBuf::with_len(8192));
+        let buffer = Arc::downgrade(&data);
+        let mut context = Context::from_waker(Waker::noop());
+        {
+            let mut write = pin!(device.write(4096, data, 0..8192));
+            let mut read = pin!(device.read(4096, 4096));
+            device.turn(false).unwrap();
+            assert!(write.as_mut().poll(&mut context).is_pending());
+            assert!(read.as_mut().poll(&mut context).is_pending());
+            assert_eq!((device.tick(1), device.tick(1)), (0, 2));
+            let Poll::Ready(Err(error)) = write.as_mut().poll(&mut context) else {
+                panic!("it still waits");
+            };
+            assert!(Overdue::is(&error), "{error}");
+            assert!(matches!(read.as_mut().poll(&mut context), Poll::Ready(Err(_))));
+        }
+        let start = Instant::now();
+        drop(device);
+        assert!(start.elapsed() < DROP_WAIT / 2, "{:?}", start.elapsed());
+        assert!(buffer.upgrade().is_some(), "the medium may still read it");
     }
 }

@@ -3,55 +3,46 @@
 //! A note of `id` is a file `pumice-<id in 16 hexadecimal digits>.failed` in some directory. Each is written by a thread of its
 //! own, which ends with it: a file system that fails may not answer for minutes, and nobody is to wait for it if another does.
 
-use parking_lot::Mutex;
+use super::aside::{Job, Place, any_of};
 use rustix::fs::OFlags;
 use std::fs::{File, OpenOptions};
 use std::future::Future;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 
 /// See the module's text.
 pub(super) struct Notes {
     device: PathBuf,
-    directories: Vec<PathBuf>,
+    directories: Vec<(PathBuf, Place)>,
 }
 
 impl Notes {
     /// Notes about `device`.
     pub(super) fn new(device: &Path, directories: Vec<PathBuf>) -> Self {
+        let with_place = |directory| (directory, Place::default());
         Self {
             device: device.into(),
-            directories,
+            directories: directories.into_iter().map(with_place).collect(),
         }
     }
 
     fn paths(&self, id: u64) -> impl Iterator<Item = PathBuf> {
         let name = format!("pumice-{id:016x}.failed");
-        self.directories
-            .iter()
-            .map(move |directory| directory.join(&name))
+        let directories = self.directories.iter();
+        directories.map(move |(directory, _)| directory.join(&name))
     }
 
     /// Writes the note everywhere; done as soon as it stands in one place.
     pub(super) fn write(&self, id: u64) -> impl Future<Output = io::Result<()>> + 'static + use<> {
-        let noting = Arc::new(Mutex::new(Noting {
-            left: self.directories.len(),
-            result: Err(io::ErrorKind::Unsupported.into()),
-            waker: None,
-        }));
-        for path in self.paths(id) {
-            let (device, mine) = (self.device.clone(), Arc::clone(&noting));
-            let thread = std::thread::Builder::new().name("pumice-note".to_owned());
-            let started = thread.spawn(move || finish(&mine, write(&path, &device)));
-            if let Err(error) = started {
-                finish(&noting, Err(error));
-            }
-        }
-        Noted(noting)
+        let paths: Vec<PathBuf> = self.paths(id).collect();
+        let places = self.directories.iter().map(|(_, place)| place.clone());
+        let jobs = paths.into_iter().zip(places).map(|(path, place)| {
+            let device = self.device.clone();
+            let job: Job = Box::new(move || write(&path, &device));
+            (place, job)
+        });
+        any_of("pumice-note", jobs)
     }
 
     /// Whether the note stands in any place.
@@ -109,47 +100,6 @@ fn write(path: &Path, device: &Path) -> io::Result<()> {
 
 fn failed(what: &str, path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("cannot {what} {}: {error}", path.display()))
-}
-
-/// How far the threads of one note are.
-struct Noting {
-    left: usize,
-    result: io::Result<()>,
-    waker: Option<Waker>,
-}
-
-fn finish(noting: &Mutex<Noting>, result: io::Result<()>) {
-    let waker = {
-        let mut noting = noting.lock();
-        noting.left -= 1;
-        if noting.result.is_err() {
-            noting.result = result;
-        }
-        noting.waker.take()
-    };
-    if let Some(waker) = waker {
-        waker.wake();
-    }
-}
-
-struct Noted(Arc<Mutex<Noting>>);
-
-impl Future for Noted {
-    type Output = io::Result<()>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut noting = self.0.lock();
-        if noting.result.is_ok() {
-            return Poll::Ready(Ok(()));
-        }
-        if noting.left == 0 {
-            return Poll::Ready(std::mem::replace(&mut noting.result, Ok(())));
-        }
-        let old_waker = noting.waker.replace(context.waker().clone());
-        drop(noting);
-        drop(old_waker);
-        Poll::Pending
-    }
 }
 
 #[cfg(test)]

@@ -15,14 +15,16 @@ struct Job {
     completions: Arc<Completions>,
 }
 
-// SAFETY: the pointers of a request stay valid until its result is reported (`Table::start_next`), and until then
-// only the thread that runs the job touches what a read fills.
+// SAFETY: the pointers of a request stay valid until its result is reported (`Table::start_next`), or for ever where nobody waits for
+// that (`FileDevice` leaks its table then), and until then only the thread that runs the job touches what a read fills.
 unsafe impl Send for Job {}
 
 #[derive(Default)]
 struct Queue {
     jobs: VecDeque<Job>,
     closing: bool,
+    /// Whether a job may never end.
+    hangs: bool,
 }
 
 #[derive(Default)]
@@ -31,7 +33,7 @@ struct Shared {
     filled: Condvar,
 }
 
-/// The threads of one file; they end when it is dropped.
+/// The threads of one file; they end when it is dropped, which waits for them unless a handle has [left](PoolClient::leave) its jobs.
 pub(super) struct Pool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -55,6 +57,15 @@ impl Pool {
         Ok(pool)
     }
 
+    /// A pool that starts nothing that it is given.
+    #[cfg(test)]
+    pub(super) fn without_threads() -> Self {
+        Self {
+            shared: Arc::default(),
+            threads: Vec::new(),
+        }
+    }
+
     /// A handle's connection to the threads.
     pub(super) fn connect(&self) -> PoolClient {
         PoolClient {
@@ -66,8 +77,15 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.shared.queue.lock().closing = true;
+        let hangs = {
+            let mut queue = self.shared.queue.lock();
+            queue.closing = true;
+            queue.hangs
+        };
         self.shared.filled.notify_all();
+        if hangs {
+            return;
+        }
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
@@ -184,6 +202,11 @@ impl PoolClient {
         for (key, result) in results {
             table.report(key, result, path);
         }
+    }
+
+    /// Nobody waits for the results of this handle's jobs any more, of which some may never end. What they work on stays valid.
+    pub(super) fn leave(&self) {
+        self.shared.queue.lock().hangs = true;
     }
 
     /// Signals `event` when results arrive, from now on.

@@ -5,7 +5,7 @@
 //! the kernel still uses. Two lanes keep readers and writers from starving each other: large writes may never fill
 //! all places of a ring.
 
-use crate::{AlignedBuf, SECTOR_BYTES};
+use crate::{AlignedBuf, Overdue, SECTOR_BYTES};
 use slab::Slab;
 use std::collections::VecDeque;
 use std::io;
@@ -60,7 +60,9 @@ pub(super) enum Request {
 enum Future {
     /// Somebody waits or will.
     Wanted(Option<Waker>),
-    /// The future was dropped.
+    /// It was not answered in so many seconds, and the future is to end with that.
+    GivenUp(u32),
+    /// The future was dropped, or has ended.
     Dropped,
 }
 
@@ -73,6 +75,18 @@ struct Operation {
     future: Future,
 }
 
+impl Operation {
+    fn overdue(&self, secs: u32) -> io::Error {
+        let overdue = Overdue {
+            name: self.work.name(),
+            offset: self.offset,
+            len: self.len,
+            secs,
+        };
+        overdue.into()
+    }
+}
+
 struct Piece {
     operation: usize,
     /// From the operation's start, in bytes.
@@ -80,6 +94,8 @@ struct Piece {
     len: usize,
     done: usize,
     stalls: u32,
+    /// The tick in which the engine got it; `None` while it waits.
+    started: Option<u32>,
 }
 
 struct Lane {
@@ -111,6 +127,10 @@ pub(super) struct Table {
     /// Operations finished since the last [`Table::take_finished`], and who waits for them.
     finished: usize,
     wakers: Vec<Waker>,
+    /// Seconds that have passed, as far as anyone counts them.
+    ticks: u32,
+    /// Whether something under way was given up: it may never be over.
+    has_given_up: bool,
 }
 
 impl Table {
@@ -124,6 +144,8 @@ impl Table {
             writes: Lane::new(writes),
             finished: 0,
             wakers: Vec::new(),
+            ticks: 0,
+            has_given_up: false,
         }
     }
 
@@ -150,6 +172,7 @@ impl Table {
                 len: (len - at).min(PIECE_BYTES),
                 done: 0,
                 stalls: 0,
+                started: None,
             }));
         }
         (
@@ -171,7 +194,8 @@ impl Table {
                 return None;
             };
             let key = lane.waiting.pop_front()?;
-            let piece = &self.pieces[key];
+            let piece = &mut self.pieces[key];
+            piece.started = Some(self.ticks);
             let operation = &self.operations[piece.operation];
             let unwanted_read = matches!(
                 (&operation.future, &operation.work),
@@ -206,6 +230,7 @@ impl Table {
     /// again, before the others.
     pub(super) fn report(&mut self, key: usize, result: i32, path: &Path) {
         let piece = &mut self.pieces[key];
+        piece.started = None;
         let operation = &mut self.operations[piece.operation];
         let lane = match operation.work {
             Work::Read(_) => &mut self.reads,
@@ -267,6 +292,7 @@ impl Table {
         self.finished += 1;
         match &mut operation.future {
             Future::Wanted(waker) => self.wakers.extend(waker.take()),
+            Future::GivenUp(_) => {}
             Future::Dropped => drop(self.operations.remove(piece.operation)),
         }
     }
@@ -291,8 +317,83 @@ impl Table {
         match &mut operation.future {
             Future::Wanted(Some(known)) if known.will_wake(waker) => Err(None),
             Future::Wanted(known) => Err(known.replace(waker.clone())),
+            Future::GivenUp(secs) => {
+                let secs = *secs;
+                operation.future = Future::Dropped;
+                Ok(Err(operation.overdue(secs)))
+            }
             Future::Dropped => Err(None),
         }
+    }
+
+    /// Passes a second, and ends operations as [`Device::tick`](crate::Device::tick) says; returns how many. What they hold stays
+    /// here until the engine has reported on their pieces.
+    pub(super) fn tick(&mut self, patience: u32) -> usize {
+        self.ticks = self.ticks.wrapping_add(1);
+        let overdue: Vec<usize> = if patience == 0 {
+            let all = self.operations.iter();
+            all.filter(|(_, operation)| operation.pieces_left > 0)
+                .map(|(key, _)| key)
+                .collect()
+        } else {
+            let is_late = |piece: &Piece| {
+                let started = piece.started;
+                started.is_some_and(|started| self.ticks.wrapping_sub(started) > patience)
+            };
+            let pieces = self.pieces.iter().filter(|(_, piece)| is_late(piece));
+            pieces.map(|(_, piece)| piece.operation).collect()
+        };
+        if overdue.is_empty() {
+            return 0;
+        }
+        let wanted = overdue.into_iter().map(|key| self.give_up(key, patience));
+        let ended = wanted.filter(|wanted| *wanted).count();
+        self.retire_waiting();
+        ended
+    }
+
+    /// Lets go of pieces that wait in vain: their turn, in which that would be noticed, may never come.
+    fn retire_waiting(&mut self) {
+        for is_read in [true, false] {
+            let lane = if is_read {
+                &mut self.reads
+            } else {
+                &mut self.writes
+            };
+            let waiting = std::mem::take(&mut lane.waiting);
+            for key in waiting {
+                if self.operations[self.pieces[key].operation].error.is_some() {
+                    self.retire(key);
+                } else {
+                    let lane = if is_read {
+                        &mut self.reads
+                    } else {
+                        &mut self.writes
+                    };
+                    lane.waiting.push_back(key);
+                }
+            }
+        }
+    }
+
+    /// Gives up an operation that is not over; whether anyone waits for it.
+    fn give_up(&mut self, key: usize, secs: u32) -> bool {
+        self.has_given_up = true;
+        let operation = &mut self.operations[key];
+        if operation.error.is_none() {
+            operation.error = Some(operation.overdue(secs));
+        }
+        let Future::Wanted(waker) = &mut operation.future else {
+            return false;
+        };
+        self.wakers.extend(waker.take());
+        operation.future = Future::GivenUp(secs);
+        true
+    }
+
+    /// Whether anything was given up.
+    pub(super) fn has_given_up(&self) -> bool {
+        self.has_given_up
     }
 
     /// Notes that nobody waits for an operation any more. What is returned is to be dropped after letting go of the
@@ -305,7 +406,7 @@ impl Table {
         }
         match std::mem::replace(&mut operation.future, Future::Dropped) {
             Future::Wanted(waker) => waker,
-            Future::Dropped => None,
+            Future::GivenUp(_) | Future::Dropped => None,
         }
     }
 

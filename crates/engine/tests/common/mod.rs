@@ -54,7 +54,7 @@ impl<D: Device + Clone> Rig<D> {
     ) -> Result<Self, pumice_flash::OpenError> {
         let executor = Executor::new();
         let cx = Cx::new(device, clock.clone(), Rc::new(executor.spawner()));
-        let opened = executor.block_on(ObjectCache::open(&cx, options), park(&cx.device));
+        let opened = executor.block_on(ObjectCache::open(&cx, options), park(&cx.device, || {}));
         let (cache, recovered) = opened.expect("parking never fails")?;
         Ok(Self {
             executor,
@@ -67,8 +67,14 @@ impl<D: Device + Clone> Rig<D> {
 
     pub fn run<T>(&self, future: impl Future<Output = T>) -> T {
         self.executor
-            .block_on(future, park(&self.cx.device))
+            .block_on(future, self.park())
             .expect("parking never fails")
+    }
+
+    /// Where nothing else can happen, a second passes.
+    fn park(&self) -> impl FnMut() -> Result<(), Infallible> + use<D> {
+        let (cache, cx) = (self.cache.clone(), self.cx.clone());
+        park(&self.cx.device, move || cache.tick(&cx))
     }
 
     /// Runs what has no need to wait, before any background work does.
@@ -84,8 +90,13 @@ impl<D: Device + Clone> Rig<D> {
     /// Runs background work to its end.
     pub fn settle(&self) {
         self.run(self.cache.quiesce(&self.cx));
+        self.run_background();
+    }
+
+    /// Runs the background work that was begun, and begins none.
+    pub fn run_background(&self) {
         self.executor
-            .run_until_idle(park(&self.cx.device))
+            .run_until_idle(self.park())
             .expect("parking never fails");
     }
 
@@ -107,12 +118,22 @@ impl<D: Device + Clone> Rig<D> {
     }
 }
 
-fn park<D: Device + Clone>(device: &D) -> impl FnMut() -> Result<(), Infallible> + use<D> {
+/// How long a device may take to answer.
+pub const PATIENCE_SECS: u32 = 30;
+
+fn park<D: Device + Clone, T: FnMut()>(
+    device: &D,
+    mut tick: T,
+) -> impl FnMut() -> Result<(), Infallible> + use<D, T> {
     let mut idle = 0;
     let device = device.clone();
     move || {
         let done = device.turn(true).expect("the device turns");
         idle = if done == 0 { idle + 1 } else { 0 };
+        if done == 0 {
+            device.tick(PATIENCE_SECS);
+            tick();
+        }
         assert!(
             idle < 1_000,
             "stuck: tasks wait, and the device has nothing to complete"

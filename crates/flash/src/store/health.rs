@@ -7,6 +7,7 @@
 //!   failures in one block is one: a block may be bad as a whole.)
 //! - a flush failed: what was written before may be lost, and the system does not say twice;
 //! - the file became shorter, or its file system can no longer be written to;
+//! - an operation got no answer in the time that the caller of [`Device::tick`] gives it;
 //! - a log record could not be stored, nor the mark in the superblock that makes up for it.
 //!
 //! From then on deletes are not logged, so what is on the device must never count again, whatever becomes of the process. *Remembering*
@@ -18,7 +19,7 @@ use super::{Durability, FlashStore, Shared, Task, Work};
 use crate::Mappings;
 use crate::geometry::Geometry;
 use parking_lot::Mutex;
-use pumice_device::Device;
+use pumice_device::{Device, Overdue};
 use pumice_memory::Buffer;
 use std::future::Future;
 use std::io;
@@ -33,6 +34,9 @@ pub const IN_A_ROW_MAX: u32 = 8;
 
 /// Seconds between two tries to remember.
 const RETRY_SECS: u32 = 1;
+
+/// Seconds after which a try that has not ended counts as failed: the device may hang, and the place of the note with it.
+const REMEMBER_SECS: u32 = 10;
 
 /// A device that was taken out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,19 +62,39 @@ enum Stage {
 /// Reads, or writes.
 struct Way {
     name: &'static str,
-    /// Blocks in which the last ones failed, one after the other.
-    failed: AtomicU32,
-    /// The last of them; `u32::MAX`: none.
-    block: AtomicU32,
+    /// Whether the last one failed.
+    has_failed: AtomicBool,
+    /// Blocks in which one failed since the last one that did not, each once.
+    blocks: Mutex<Vec<u32>>,
 }
 
 impl Way {
     fn new(name: &'static str) -> Self {
         Self {
             name,
-            failed: AtomicU32::new(0),
-            block: AtomicU32::new(u32::MAX),
+            has_failed: AtomicBool::new(false),
+            blocks: Mutex::default(),
         }
+    }
+
+    /// One did not fail.
+    fn succeeded(&self) {
+        // Nearly always there is nothing to forget.
+        if self.has_failed.load(Ordering::Relaxed) {
+            let mut blocks = self.blocks.lock();
+            blocks.clear();
+            self.has_failed.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// One failed in `block`; whether that makes too many blocks.
+    fn failed(&self, block: u32) -> bool {
+        let mut blocks = self.blocks.lock();
+        self.has_failed.store(true, Ordering::Relaxed);
+        if blocks.len() < IN_A_ROW_MAX as usize && !blocks.contains(&block) {
+            blocks.push(block);
+        }
+        blocks.len() >= IN_A_ROW_MAX as usize
     }
 }
 
@@ -85,6 +109,8 @@ pub(crate) struct Health {
     /// Whether what was mapped to it is given up.
     is_given_up: AtomicBool,
     tried_at: AtomicU32,
+    /// The last second that [`FlashStore::tick`] was told.
+    now: AtomicU32,
     reason: Mutex<String>,
 }
 
@@ -98,6 +124,7 @@ impl Health {
             is_due: AtomicBool::new(false),
             is_given_up: AtomicBool::new(false),
             tried_at: AtomicU32::new(0),
+            now: AtomicU32::new(0),
             reason: Mutex::default(),
         }
     }
@@ -115,7 +142,7 @@ impl Health {
         self.stage() != Stage::Works
     }
 
-    /// Whether nothing is mapped to a device that was taken out any more.
+    /// Whether nothing is mapped any more to a device that was taken out.
     pub(super) fn is_given_up(&self) -> bool {
         self.is_given_up.load(Ordering::Acquire)
     }
@@ -183,21 +210,13 @@ impl<B: Buffer> Shared<B> {
 
     fn saw<T>(&self, way: &Way, offset: u64, result: &io::Result<T>) {
         let Err(error) = result else {
-            if way.failed.load(Ordering::Relaxed) != 0 {
-                way.failed.store(0, Ordering::Relaxed);
-                way.block.store(u32::MAX, Ordering::Relaxed);
-            }
-            return;
+            return way.succeeded();
         };
-        let block = self.health.geometry.block_of(offset).unwrap_or(u32::MAX - 1);
-        if way.block.swap(block, Ordering::Relaxed) == block {
-            return self.saw_error(error);
-        }
-        let failed = way.failed.fetch_add(1, Ordering::Relaxed) + 1;
-        if failed >= IN_A_ROW_MAX {
+        let block = self.health.geometry.block_of(offset).unwrap_or(u32::MAX);
+        if way.failed(block) {
             let name = way.name;
             self.take_out(format!(
-                "{name} {failed} blocks in a row failed, the last with: {error}"
+                "{name} {IN_A_ROW_MAX} blocks in a row failed, the last with: {error}"
             ));
         }
         self.saw_error(error);
@@ -205,6 +224,9 @@ impl<B: Buffer> Shared<B> {
 
     /// Some errors say by themselves that nothing is to be expected of the device any more.
     pub(super) fn saw_error(&self, error: &io::Error) {
+        if Overdue::is(error) {
+            return self.take_out(format!("it does not answer: {error}"));
+        }
         match error.kind() {
             io::ErrorKind::UnexpectedEof => self.take_out(format!("it became shorter: {error}")),
             io::ErrorKind::ReadOnlyFilesystem => self.take_out(error.to_string()),
@@ -253,6 +275,17 @@ impl<B: Buffer> FlashStore<B> {
         self.is_remembered()
     }
 
+    /// A second has passed, or about that. Needed only where the device was taken out.
+    pub fn tick(&self, now: u32) {
+        let health = &self.shared.health;
+        health.now.fetch_max(now, Ordering::AcqRel);
+        self.remember_again(now);
+        if health.stage() == Stage::Out {
+            // Whoever waits for the end of a try looks at the time.
+            self.shared.change(|_| ());
+        }
+    }
+
     /// Where remembering has failed, it is due again when a second has passed.
     pub fn remember_again(&self, now: u32) {
         let health = &self.shared.health;
@@ -260,25 +293,36 @@ impl<B: Buffer> FlashStore<B> {
         if health.stage() == Stage::Unremembered && now >= tried_at.saturating_add(RETRY_SECS) {
             health.tried_at.store(now, Ordering::Relaxed);
             health.set_due();
-            self.shared.has_work.store(true, Ordering::Release);
+            self.shared.change(|_| ());
         }
     }
 
     /// What there is to do for a device that was taken out.
     pub(super) fn take_failure_work(&self) -> Option<Work<B>> {
-        if self.shared.health.is_due.swap(false, Ordering::AcqRel) {
+        let work = self.find_failure_work();
+        if work.is_some() {
+            self.shared.has_work.store(true, Ordering::Release);
+        }
+        work
+    }
+
+    fn find_failure_work(&self) -> Option<Work<B>> {
+        {
             let mut structure = self.shared.structure.lock();
-            structure.taking_out += 1;
-            return Some(self.claim(&mut structure, Task::TakeOut));
+            // First, and under the lock. Whoever makes something due says so under the lock afterwards: either it is found here, or
+            // there is work again when this is through.
+            self.shared.has_work.store(false, Ordering::Release);
+            if self.shared.health.is_due.swap(false, Ordering::AcqRel) {
+                structure.taking_out += 1;
+                return Some(self.claim(&mut structure, Task::TakeOut));
+            }
         }
         // Their blocks are not written: nothing in them is mapped any more.
-        if self.shared.health.is_given_up()
-            && let Some(seal) = self.take_seal()
-        {
-            return Some(seal);
-        }
-        self.shared.has_work.store(false, Ordering::Release);
-        None
+        self.shared
+            .health
+            .is_given_up()
+            .then(|| self.take_seal())
+            .flatten()
     }
 
     /// Remembers that the device was taken out, and gives up what is mapped to it.
@@ -298,7 +342,7 @@ impl<B: Buffer> FlashStore<B> {
             self.note_flush();
             self.forget_order();
             self.retire_active();
-            self.shared.has_work.store(true, Ordering::Release);
+            self.shared.change(|_| ());
         }
     }
 
@@ -309,7 +353,8 @@ impl<B: Buffer> FlashStore<B> {
             return true;
         }
         health.tried_at.store(now, Ordering::Relaxed);
-        let remembered = self.durability() == Durability::Off || self.mark_or_note(device).await;
+        let until = now.saturating_add(REMEMBER_SECS);
+        let remembered = self.durability() == Durability::Off || self.mark_or_note(device, until).await;
         if !remembered {
             tracing::error!(
                 "that the flash device was taken out can be stored nowhere: it is tried again, but should this process end before, \
@@ -326,10 +371,11 @@ impl<B: Buffer> FlashStore<B> {
         remembered
     }
 
-    /// Marks the device and leaves a note beside it, both at once; done when one has succeeded, or both have failed.
-    async fn mark_or_note<D: Device<Buf = B>>(&self, device: &D) -> bool {
+    /// Marks the device and leaves a note beside it, both at once; done when one has succeeded, or both have failed, or at a time.
+    async fn mark_or_note<D: Device<Buf = B>>(&self, device: &D, until: u32) -> bool {
         let mut note = pin!(device.note_failure(self.cache_id));
         let mut mark = pin!(self.mark_out(device));
+        let mut over = pin!(self.wait_for(|_| self.shared.health.now.load(Ordering::Acquire) >= until));
         let (mut noted, mut marked) = (None, None);
         std::future::poll_fn(|cx| {
             if noted.is_none()
@@ -348,22 +394,34 @@ impl<B: Buffer> FlashStore<B> {
                     tracing::error!("marking the flash device: {mark}; noting its failure beside it: {note}");
                     Poll::Ready(false)
                 }
-                _ => Poll::Pending,
+                _ => over.as_mut().poll(cx).map(|()| {
+                    tracing::error!(
+                        "neither marking the flash device nor noting its failure beside it has ended within {REMEMBER_SECS} s"
+                    );
+                    false
+                }),
             }
         })
         .await
     }
 
+    /// Writes the mark to both superblocks and flushes it. It counts only where all of that succeeded; but what can be done is done.
     async fn mark_out<D: Device<Buf = B>>(&self, device: &D) -> io::Result<()> {
-        {
-            let mut superblock = self.superblock.lock();
+        let marks = {
+            // Whoever has it may write to a device that hangs.
+            let Some(mut superblock) = self.superblock.try_lock() else {
+                return Err(io::Error::new(
+                    io::ErrorKind::WouldBlock,
+                    "a superblock is being written",
+                ));
+            };
             (superblock.clean, superblock.discard) = (false, true);
             // Both, so that the one that is left when the other cannot be read says the same.
-            for _ in 0..2 {
+            [(); 2].map(|()| {
                 superblock.generation += 1;
-                device.append_log(superblock.slot_offset(), &superblock.encode())?;
-            }
-        }
-        device.sync().await
+                (superblock.slot_offset(), superblock.encode())
+            })
+        };
+        device.mark(marks.into()).await
     }
 }

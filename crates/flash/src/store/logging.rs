@@ -152,6 +152,7 @@ impl<B: Buffer> FlashStore<B> {
             self.counters.log_failures.fetch_add(1, Ordering::AcqRel);
             self.distrust(device);
         }
+        self.logged.fetch_add(1, Ordering::AcqRel);
         if self.wants_checkpoint() {
             self.shared.has_work.store(true, Ordering::Release);
         }
@@ -193,7 +194,9 @@ impl<B: Buffer> FlashStore<B> {
         for written in &mut written {
             *written = (0..DISTRUST_TRIES).any(|_| self.write_superblock(device, &mut superblock));
         }
-        drop(superblock);
+        // Both of what follows before the lock is let go of: whoever finds the mark made then finds that it is to be flushed, or that
+        // the device is out, and does not answer before that is seen to.
+        self.logged.fetch_add(1, Ordering::AcqRel);
         if written == [false; 2] {
             self.shared
                 .take_out("neither its log nor its superblocks can be written".to_owned());
@@ -226,13 +229,14 @@ impl<B: Buffer> FlashStore<B> {
     /// # Errors
     /// What the device said, which is then taken out.
     pub async fn commit<D: Device<Buf = B>>(&self, device: &D) -> io::Result<()> {
-        let appended_below = self.log.position();
+        // Not the position of the log: a record that could not be stored does not move it, and its answer stands on a mark.
+        let logged = self.logged.load(Ordering::Acquire);
         if self.durability == Durability::Power
             && !self.is_out()
-            && self.synced_below.load(Ordering::Acquire) < appended_below
+            && self.synced.load(Ordering::Acquire) < logged
         {
             self.shared.sync(device).await?;
-            self.synced_below.fetch_max(appended_below, Ordering::AcqRel);
+            self.synced.fetch_max(logged, Ordering::AcqRel);
         }
         Ok(())
     }

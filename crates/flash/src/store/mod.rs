@@ -19,7 +19,8 @@
 //! kept as it is, so that a crash finds the objects in it; and what dies among the copies is logged, although they are in
 //! a buffer only. See [`crate::reclaim`].
 //!
-//! Lock order: index shard, then `order`, then `structure`, then `open`, then a block's fill. None is held across I/O.
+//! Lock order: index shard, then `order`, then `superblock`, then `structure`, then `open`, then a block's fill. None is held across
+//! I/O that is waited for.
 
 mod append;
 mod counts;
@@ -305,8 +306,9 @@ pub struct FlashStore<B> {
     pub(crate) invalidated: Mutex<Invalidated>,
     pub(crate) superblock: Mutex<Superblock>,
     pub(crate) counters: Counters,
-    /// Log records below this position survive a power cut.
-    synced_below: AtomicU64,
+    /// Log records, and marks that make up for such, so far; and how many of them survive a power cut.
+    logged: AtomicU64,
+    synced: AtomicU64,
     version: AtomicU64,
     pub(crate) flush_at: AtomicU32,
     /// Blocks sealed when the last checkpoint was begun.
@@ -442,7 +444,8 @@ impl<B: Buffer> FlashStore<B> {
             invalidated: Mutex::new(Invalidated::of(&geometry)),
             superblock: Mutex::new(start.superblock),
             counters: Counters::default(),
-            synced_below: AtomicU64::new(start.log_next),
+            logged: AtomicU64::new(0),
+            synced: AtomicU64::new(0),
             version: AtomicU64::new(start.first_version),
             flush_at: AtomicU32::new(start.flush_at),
             sealed_at_checkpoint: AtomicU64::new(0),

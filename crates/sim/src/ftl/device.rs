@@ -89,6 +89,10 @@ impl<D: Device> Device for FtlDevice<D> {
         self.inner.sync()
     }
 
+    fn tick(&self, patience: u32) -> usize {
+        self.inner.tick(patience)
+    }
+
     fn note_failure(&self, id: u64) -> impl Future<Output = io::Result<()>> + 'static {
         self.inner.note_failure(id)
     }

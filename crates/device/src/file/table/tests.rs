@@ -184,3 +184,73 @@ fn writes_leave_room_for_reads_and_reads_for_writes() {
     assert_eq!(table.under_way(), 16);
     assert!(!table.can_start());
 }
+
+fn is_overdue(outcome: Option<io::Result<Work>>) -> bool {
+    matches!(outcome, Some(Err(error)) if Overdue::is(&error))
+}
+
+#[test]
+fn what_is_not_answered_in_time_ends_and_its_buffer_stays_until_it_is() {
+    let mut table = Table::new(8);
+    let data = Arc::new(AlignedBuf::with_len(2 * SECTOR));
+    let buffer = Arc::downgrade(&data);
+    let (operation, _) = table.add(Work::Write(data, 0), 0, 2 * SECTOR);
+    let (key, _) = table.start_next().unwrap();
+    for _ in 0..3 {
+        assert_eq!(table.tick(3), 0);
+        assert!(outcome(&mut table, operation).is_none());
+    }
+    assert_eq!(table.tick(3), 1);
+    let ended = outcome(&mut table, operation);
+    let said = match &ended {
+        Some(Err(error)) => error.to_string(),
+        _ => panic!("it still waits"),
+    };
+    assert_eq!(said, "write of 8192 bytes at 0: no answer for 3 s");
+    assert!(is_overdue(ended) && table.has_given_up());
+    assert_eq!((table.tick(3), table.under_way()), (0, 1), "it ends once");
+    assert!(buffer.upgrade().is_some(), "the medium may still read it");
+    table.report(key, 2 * SECTOR as i32, path());
+    assert!(buffer.upgrade().is_none() && table.operations.is_empty());
+}
+
+#[test]
+fn an_operation_that_gets_on_is_never_late_and_what_waits_ends_only_with_everything() {
+    let mut table = Table::new(2);
+    let long = read(&mut table, 0, 8 * PIECE_BYTES);
+    let waits = read(&mut table, 0, SECTOR);
+    for _ in 0..8 {
+        let (key, ..) = started(&mut table);
+        assert!(table.start_next().is_none(), "one at a time");
+        assert_eq!(table.tick(1), 0);
+        table.report(key, PIECE_BYTES as i32, path());
+    }
+    assert!(matches!(outcome(&mut table, long), Some(Ok(Work::Read(_)))));
+    let stuck = read(&mut table, 0, SECTOR);
+    let (key, ..) = started(&mut table);
+    (0..5).for_each(|_| assert!(table.tick(9) == 0));
+    assert_eq!(table.tick(5), 1, "what was started");
+    assert_eq!(table.tick(0), 1, "the other");
+    assert_eq!(table.pieces.len(), 1, "what was not started holds nothing");
+    assert!(is_overdue(outcome(&mut table, waits)) && is_overdue(outcome(&mut table, stuck)));
+    table.report(key, SECTOR as i32, path());
+    assert!(table.start_next().is_none(), "nobody wants it any more");
+    assert!(table.operations.is_empty() && table.pieces.is_empty());
+}
+
+/// The answer may come between the end of the patience and the poll that would see it.
+#[test]
+fn an_answer_that_comes_too_late_is_not_an_answer() {
+    let mut table = Table::new(2);
+    let operation = read(&mut table, 0, SECTOR);
+    let (key, ..) = started(&mut table);
+    assert_eq!(table.tick(0), 1);
+    table.report(key, SECTOR as i32, path());
+    assert!(is_overdue(outcome(&mut table, operation)));
+    let dropped = read(&mut table, 0, SECTOR);
+    let (key, ..) = started(&mut table);
+    assert_eq!(table.tick(0), 1);
+    assert!(table.abandon(dropped).is_none());
+    table.report(key, SECTOR as i32, path());
+    assert!(table.operations.is_empty() && table.pieces.is_empty());
+}
