@@ -44,6 +44,10 @@ pub(crate) struct Invalidated {
     filters: VecDeque<Filter>,
     /// Hashes in each.
     hashes_max: usize,
+    /// One is filled for as long as so many blocks are opened, at most: what changed once does not count for ever.
+    blocks_max: u64,
+    /// The sequence that the next block was to get when the one being filled was begun.
+    begun_at: u64,
     /// Of blocks with lower sequences nothing is known.
     known_from: u64,
     /// Low bits of a hash that the index does not tell apart.
@@ -53,14 +57,17 @@ pub(crate) struct Invalidated {
 impl Invalidated {
     /// Those of a device of this size.
     pub(crate) fn of(geometry: &Geometry) -> Self {
-        Self::new(usize::try_from(geometry.capacity / INVALIDATED_SHARE).unwrap_or(usize::MAX))
+        let bytes = usize::try_from(geometry.capacity / INVALIDATED_SHARE).unwrap_or(usize::MAX);
+        Self::new(bytes, geometry.blocks.into())
     }
 
-    /// Filters that take `bytes` of DRAM together, at most.
-    fn new(bytes: usize) -> Self {
+    /// Filters that take `bytes` of DRAM together, at most, each of what changed while `blocks_max` blocks were opened.
+    fn new(bytes: usize, blocks_max: u64) -> Self {
         Self {
             filters: VecDeque::new(),
             hashes_max: (bytes / FILTERS_MAX * 8 / BITS_PER_HASH).max(64),
+            blocks_max,
+            begun_at: 0,
             known_from: 0,
             ignored_bits: 0,
         }
@@ -71,10 +78,12 @@ impl Invalidated {
         let hash = hash >> self.ignored_bits;
         let words = self.words();
         // What is filled now is asked for every block. One key that is changed all the time takes no room of others.
-        if self.filters.back().is_some_and(|filter| filter.has(hash)) {
+        let is_old = next_sequence.saturating_sub(self.begun_at) > self.blocks_max;
+        if !is_old && self.filters.back().is_some_and(|filter| filter.has(hash)) {
             return;
         }
-        if (self.filters.back()).is_none_or(|filter| filter.hashes == self.hashes_max) {
+        if (self.filters.back()).is_none_or(|filter| is_old || filter.hashes == self.hashes_max) {
+            self.begun_at = next_sequence;
             if let Some(full) = self.filters.back_mut() {
                 full.closed_at = next_sequence;
             }
@@ -121,6 +130,7 @@ impl Invalidated {
         if is_alike {
             self.known_from = saved.known_from;
             self.filters = saved.filters.into();
+            self.begun_at = next_sequence;
         }
         is_alike
     }
@@ -191,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_key_that_is_changed_all_the_time_leaves_room_for_others() {
-        let mut filters = Invalidated::new(64 << 10);
+        let mut filters = Invalidated::new(64 << 10, 2_000);
         filters.note(hash(1), 2);
         for change in 0..1_000_000 {
             filters.note(hash(2), 3 + change / 1000);
@@ -201,9 +211,21 @@ mod tests {
     }
 
     #[test]
+    fn what_changed_once_does_not_count_for_ever() {
+        let mut filters = Invalidated::new(64 << 10, 100);
+        filters.note(hash(1), 2);
+        for sequence in 3..500 {
+            filters.note(hash(2), sequence);
+            filters.retire(sequence.saturating_sub(100));
+        }
+        assert!(filters.since(hash(2), 400), "it changes all the time");
+        assert!(!filters.since(hash(1), 400), "no block is left from before");
+    }
+
+    #[test]
     fn what_was_invalidated_is_known_and_little_else() {
         for (bytes, blocks) in [(64 << 10, 400), (8 << 10, 400)] {
-            let mut filters = Invalidated::new(bytes);
+            let mut filters = Invalidated::new(bytes, 1_000);
             let mut noted = BTreeMap::new();
             let (mut wrong, mut asked) = (0, 0);
             for sequence in 1..=blocks {
