@@ -348,7 +348,7 @@ class Generator:
                 b"\r\n", b"\n", b" \r\n", b"\r\r\n", word + b"\r\n", word + b" " + key + b"\r\n", b"GET " + key + b"\r\n",
                 b" get " + key + b"\r\n", b"get\r\n", b"gets\r\n", b"gat\r\n", b"gat 0\r\n", b"incr\r\n", b"touch\r\n",
                 b"delete\r\n", b"mg\r\n", b"md\r\n", b"ma\r\n", b"ms\r\n", b"me\r\n", b"set\r\n", b"cas\r\n", b"misbehave\r\n",
-                b"get " + key + b"\r\r\n", b"mx " + key + b"\r\n", b"m\r\n", b"q\r\n", b"getx " + key + b"\r\n", b"\x80\xff\r\n",
+                b"get " + key + b"\r\r\n", b"mx " + key + b"\r\n", b"m\r\n", b"q\r\n", b"getx " + key + b"\r\n", b"\x81\xff\r\n",
                 b"gets\t" + key + b"\r\n", b"verbosity\r\n", word * 30 + b"\r\n",
             ]
         )  # fmt: skip
