@@ -321,6 +321,61 @@ fn more_large_values_at_once_than_there_is_memory_for_all_arrive() {
 }
 
 #[test]
+fn whoever_sends_steadily_is_not_cut_off_because_the_server_stood_still() {
+    let server = Server::start_with(
+        DoorConfig {
+            budgets: SMALLEST,
+            workers: 1,
+            ..config()
+        },
+        CacheOptions {
+            dram_bytes: 4 << 20,
+            ..CacheOptions::default()
+        },
+    );
+    let mut client = server.client();
+    for number in 0..500 {
+        client.send(set(&format!("filler{number}"), &value(20_000, number)));
+        client.expect("STORED\r\n");
+    }
+    server.wait_written();
+    let before = server.stats().counts().bytes_read;
+    // More than there is memory for, of both kinds: 40 KB/s and more of each that is read from.
+    let addr = server.door.local_addrs()[0];
+    let writers: Vec<_> = (0..12)
+        .map(|seed| {
+            std::thread::spawn(move || {
+                let mut client = common::connect(addr);
+                let value = value(if seed % 2 == 0 { 200_000 } else { 30_000 }, seed);
+                for round in 0..if seed % 2 == 0 { 1 } else { 5 } {
+                    for piece in set(&format!("key{seed}-{round}"), &value).chunks(1_000) {
+                        client.send(piece);
+                        std::thread::sleep(Duration::from_millis(15));
+                    }
+                    client.expect("STORED\r\n");
+                }
+            })
+        })
+        .collect();
+    server.wait_until("some have sent a part", |stats| {
+        stats.counts().bytes_read >= before + 300_000
+    });
+    let gate = server.reads.block_threads();
+    client.send("get filler0\r\n");
+    while server.reads.now() == 0 {
+        std::thread::yield_now();
+    }
+    std::thread::sleep(Duration::from_millis(1_300));
+    drop(gate);
+    for writer in writers {
+        writer.join().expect("every value is stored");
+    }
+    assert_eq!(server.stats().counts().slow_peers_closed, 0);
+    drop(client);
+    server.stop();
+}
+
+#[test]
 fn peers_that_do_not_read_take_no_memory_that_others_need() {
     let server = Server::start(DoorConfig {
         budgets: SMALLEST,

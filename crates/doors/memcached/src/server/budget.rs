@@ -242,17 +242,11 @@ impl Budgets {
     }
 }
 
-/// Whoever moves fewer bytes than this in [`STALL`] moves next to nothing.
-const STALLED_BYTES: u64 = 16 << 10;
-const STALL: Duration = Duration::from_secs(1);
-
 /// How long a peer has kept memory, and how many bytes it moved in that time.
 pub(super) struct Pace {
     since: Instant,
     allowance: Duration,
     moved: u64,
-    /// Since when others have waited for what it keeps, and what it had moved by then.
-    wanted: Option<(Instant, u64)>,
 }
 
 impl Pace {
@@ -261,7 +255,6 @@ impl Pace {
             since: Instant::now(),
             allowance,
             moved: 0,
-            wanted: None,
         }
     }
 
@@ -273,27 +266,16 @@ impl Pace {
     /// The peer was kept waiting for as long.
     pub(super) fn kept_waiting(&mut self, time: Duration) {
         self.since += time;
-        self.wanted = None;
+    }
+
+    /// Bytes that it moved so far.
+    pub(super) fn moved_bytes(&self) -> u64 {
+        self.moved
     }
 
     /// Whether the peer is slower than one that others may be kept waiting for.
     pub(super) fn is_slow(&self) -> bool {
         self.since.elapsed() > self.allowance + Duration::from_secs(self.moved / SLOWEST_BYTES_PER_SEC)
-    }
-
-    /// Whether the peer has moved next to nothing for a while in which others waited for what it keeps. To be asked whenever it moves
-    /// something, and now and then.
-    pub(super) fn is_stalled(&mut self, is_wanted: bool) -> bool {
-        if !is_wanted {
-            self.wanted = None;
-            return false;
-        }
-        let (since, before) = *self.wanted.get_or_insert_with(|| (Instant::now(), self.moved));
-        if since.elapsed() < STALL {
-            return false;
-        }
-        self.wanted = None;
-        self.moved - before < STALLED_BYTES
     }
 }
 
