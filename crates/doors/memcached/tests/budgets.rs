@@ -321,6 +321,74 @@ fn more_large_values_at_once_than_there_is_memory_for_all_arrive() {
 }
 
 #[test]
+fn nobody_is_cut_off_for_what_arrived_while_the_server_stood_still() {
+    let server = Server::start_with(
+        DoorConfig {
+            budgets: SMALLEST,
+            workers: 1,
+            limits: Limits {
+                max_value_bytes: 400_000,
+                ..Limits::default()
+            },
+            ..config()
+        },
+        CacheOptions {
+            dram_bytes: 4 << 20,
+            ..CacheOptions::default()
+        },
+    );
+    let mut client = server.client();
+    for number in 0..500 {
+        client.send(set(&format!("filler{number}"), &value(20_000, number)));
+        client.expect("STORED\r\n");
+    }
+    // Of each kind of value two have memory, and a third waits for what they keep: bytes in all, bytes sent, bytes that are read.
+    let parts = [
+        (30_000, 20_000, 20_000),
+        (30_000, 20_000, 20_000),
+        (30_000, 20_000, 10_000),
+        (300_000, 120_000, 120_000),
+        (300_000, 150_000, 150_000),
+        (300_000, 150_000, 32 << 10),
+    ];
+    let mut writers = Vec::new();
+    for (number, (len, sent, read)) in parts.into_iter().enumerate() {
+        let before = server.stats().counts().bytes_read;
+        let mut writer = server.client();
+        writer.send(announce(&format!("key{number}"), len, sent));
+        server.wait_until("its part is read", |stats| {
+            stats.counts().bytes_read >= before + read
+        });
+        let mut rest = set(&format!("key{number}"), &value(len, 1));
+        rest.drain(..rest.len() - len - 2 + sent);
+        writers.push((writer, rest));
+    }
+    // They go on.
+    let before = server.stats().counts().bytes_read;
+    for (writer, rest) in &mut writers {
+        writer.send(rest.drain(..100).as_slice());
+    }
+    server.wait_until("they are read from", |stats| {
+        stats.counts().bytes_read >= before + 400
+    });
+    let gate = server.reads.block_threads();
+    client.send("get filler0\r\n");
+    server.wait_until("the server stands still", |_| server.reads.now() > 0);
+    for (writer, rest) in &mut writers {
+        writer.send(rest);
+    }
+    // Longer than whoever sends nothing is given.
+    std::thread::sleep(Duration::from_millis(1_200));
+    drop(gate);
+    for (writer, _) in &mut writers {
+        writer.expect("STORED\r\n");
+    }
+    assert_eq!(server.stats().counts().slow_peers_closed, 0);
+    drop((client, writers));
+    server.stop();
+}
+
+#[test]
 fn peers_that_do_not_read_take_no_memory_that_others_need() {
     let server = Server::start(DoorConfig {
         budgets: SMALLEST,

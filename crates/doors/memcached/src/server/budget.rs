@@ -174,7 +174,8 @@ pub(crate) struct ReceiveBudgets {
     pub(super) small: Arc<ByteBudget>,
     /// For larger values, as they arrive.
     pub(super) values: Arc<ByteBudget>,
-    /// For whole values: one largest. Whoever waits for more of the others waits for this, too, and then needs no more.
+    /// For whole values: one largest at least, and two thirds of what there is for values. Whoever waits for more of the others
+    /// waits for this, too, and then needs no more: as many as it holds go on at once, however many wait with pieces.
     pub(super) whole: Arc<ByteBudget>,
 }
 
@@ -184,10 +185,12 @@ impl ReceiveBudgets {
             .saturating_sub(largest_value)
             .max(BudgetSizes::BESIDE_LARGEST);
         let small = beside / 3;
+        let values = largest_value.saturating_add(beside - small);
+        let whole = (values / 3 * 2).max(largest_value);
         Self {
             small: ByteBudget::new(small),
-            values: ByteBudget::new(beside - small),
-            whole: ByteBudget::new(largest_value),
+            values: ByteBudget::new(values - whole),
+            whole: ByteBudget::new(whole),
         }
     }
 
@@ -242,17 +245,11 @@ impl Budgets {
     }
 }
 
-/// Whoever moves fewer bytes than this in [`STALL`] moves next to nothing.
-const STALLED_BYTES: u64 = 16 << 10;
-const STALL: Duration = Duration::from_secs(1);
-
 /// How long a peer has kept memory, and how many bytes it moved in that time.
 pub(super) struct Pace {
     since: Instant,
     allowance: Duration,
     moved: u64,
-    /// Since when others have waited for what it keeps, and what it had moved by then.
-    wanted: Option<(Instant, u64)>,
 }
 
 impl Pace {
@@ -261,7 +258,6 @@ impl Pace {
             since: Instant::now(),
             allowance,
             moved: 0,
-            wanted: None,
         }
     }
 
@@ -273,27 +269,16 @@ impl Pace {
     /// The peer was kept waiting for as long.
     pub(super) fn kept_waiting(&mut self, time: Duration) {
         self.since += time;
-        self.wanted = None;
+    }
+
+    /// Bytes that it moved so far.
+    pub(super) fn moved_bytes(&self) -> u64 {
+        self.moved
     }
 
     /// Whether the peer is slower than one that others may be kept waiting for.
     pub(super) fn is_slow(&self) -> bool {
         self.since.elapsed() > self.allowance + Duration::from_secs(self.moved / SLOWEST_BYTES_PER_SEC)
-    }
-
-    /// Whether the peer has moved next to nothing for a while in which others waited for what it keeps. To be asked whenever it moves
-    /// something, and now and then.
-    pub(super) fn is_stalled(&mut self, is_wanted: bool) -> bool {
-        if !is_wanted {
-            self.wanted = None;
-            return false;
-        }
-        let (since, before) = *self.wanted.get_or_insert_with(|| (Instant::now(), self.moved));
-        if since.elapsed() < STALL {
-            return false;
-        }
-        self.wanted = None;
-        self.moved - before < STALLED_BYTES
     }
 }
 
@@ -330,5 +315,22 @@ mod tests {
         assert!(budget.take(1).now_or_never().is_none());
         drop(all);
         assert_eq!(budget.free_bytes(), 100);
+    }
+    #[test]
+    fn what_is_received_has_room_for_several_whole_values_and_stays_within_its_budget() {
+        const LARGEST: usize = 1 << 20;
+        for (bytes, whole_values) in [(0, 1), (2 << 20, 1), (4 << 20, 2), (32 << 20, 15), (64 << 20, 30)] {
+            let budgets = ReceiveBudgets::new(bytes, LARGEST);
+            let parts = [&budgets.small, &budgets.values, &budgets.whole].map(|part| part.total_bytes());
+            let sum: usize = parts.iter().sum();
+            assert_eq!(sum, bytes.max(LARGEST + BudgetSizes::BESIDE_LARGEST));
+            assert!(
+                parts[0] >= BudgetSizes::BESIDE_LARGEST / 3 && parts[1] >= BudgetSizes::BESIDE_LARGEST / 2
+            );
+            // However many wait with pieces.
+            let _pieces = budgets.values.try_take(parts[1]).expect("nobody has any");
+            let shares: Vec<_> = std::iter::from_fn(|| budgets.whole.try_take(1_000_000)).collect();
+            assert_eq!(shares.len(), whole_values, "{bytes}");
+        }
     }
 }

@@ -1,9 +1,10 @@
 //! One connection: reads, executes every whole command, sends the replies together.
 
 use super::Worker;
-use super::budget::{Pace, Share};
+use super::budget::Share;
 use super::input::Input;
 use super::key_dump;
+use super::look::Watch;
 use super::reading::Silence;
 use super::reads::{self, Tally};
 use super::sender::Sender;
@@ -41,7 +42,7 @@ pub(super) struct Connection<D: Device + Clone> {
     pub(super) worker: Rc<Worker<D>>,
     pub(super) input: Input,
     /// Held while the connection waits with more than the beginning of a small command, and how fast the rest comes.
-    pub(super) share: Option<(Share, Pace)>,
+    pub(super) share: Option<(Share, Watch)>,
     pub(super) output: Output<D::Buf>,
     /// Whether a reply that waits is about a change.
     pub(super) changed: bool,

@@ -12,6 +12,7 @@ mod config;
 mod connection;
 mod input;
 mod key_dump;
+mod look;
 mod reading;
 mod reads;
 mod receive;

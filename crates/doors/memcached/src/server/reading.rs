@@ -1,14 +1,15 @@
 //! Reading commands: without a buffer while there is nothing to read, and not from a peer that says nothing for too long.
 
-use super::budget::{ByteBudget, Pace};
-use super::connection::{Connection, LOOK};
+use super::budget::ByteBudget;
+use super::connection::Connection;
 use super::input::SMALL_REST_BYTES;
+use super::look::Watch;
 use pumice_device::Device;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 use tokio::time::Sleep;
 
@@ -71,11 +72,7 @@ impl<D: Device + Clone> Connection<D> {
                 // Nothing of a refused value is kept.
                 self.pass_over(0);
             }
-            let read = if self.share.is_none() {
-                poll_fn(|cx| self.poll_read(cx, whole)).await?
-            } else {
-                self.read_in_time(whole).await?
-            };
+            let read = poll_fn(|cx| self.poll_read_in_time(cx, whole)).await?;
             let count = match read {
                 Read::Bytes(0) => return Ok(false),
                 Read::Bytes(count) => count,
@@ -84,8 +81,8 @@ impl<D: Device + Clone> Connection<D> {
                     continue;
                 }
             };
-            if let Some((_, pace)) = &mut self.share {
-                pace.moved(count);
+            if let Some((_, watch)) = &mut self.share {
+                watch.moved(count);
             }
             if whole > 0 || self.skip > 0 {
                 // A value is not a command yet, but it is not silence either.
@@ -119,15 +116,15 @@ impl<D: Device + Clone> Connection<D> {
         match &mut self.share {
             Some((share, _)) if share.bytes() >= bytes => {}
             // Whoever waits for a share holds none.
-            Some((share, pace)) => {
+            Some((share, watch)) => {
                 let asked = Instant::now();
                 *share = ByteBudget::none(budget);
                 *share = budget.take(bytes).await;
-                pace.kept_waiting(asked.elapsed());
+                watch.kept_waiting(asked.elapsed());
             }
             None => {
                 let share = budget.take(bytes).await;
-                self.share = Some((share, Pace::start(shared.config.peer_timeout)));
+                self.share = Some((share, Watch::start(shared.config.peer_timeout)));
             }
         }
     }
@@ -204,23 +201,19 @@ impl<D: Device + Clone> Connection<D> {
         Err(io::ErrorKind::TimedOut.into())
     }
 
-    /// Reads into the buffer, from a peer that others may be waiting for.
-    async fn read_in_time(&mut self, whole: usize) -> io::Result<Read> {
-        loop {
-            let read = poll_fn(|cx| self.poll_read(cx, whole));
-            let read = tokio::time::timeout(LOOK, read).await;
-            let budgets = &self.worker.executor.shared.budgets;
-            let is_slow = self.share.as_mut().is_some_and(|(share, pace)| {
-                pace.is_stalled(share.is_wanted()) || (pace.is_slow() && budgets.is_any_wanted())
-            });
-            if is_slow {
-                self.executor().stats().counters.slow_peers_closed.add(1);
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            if let Ok(read) = read {
-                return read;
-            }
+    /// Reads into the buffer; fails where a peer that others may be waiting for is too slow.
+    fn poll_read_in_time(&mut self, cx: &mut Context<'_>, whole: usize) -> Poll<io::Result<Read>> {
+        let read = self.poll_read(cx, whole);
+        if read.is_ready() {
+            return read;
         }
+        let Some((share, watch)) = &mut self.share else {
+            return Poll::Pending;
+        };
+        let must_hurry = self.worker.executor.shared.budgets.is_any_wanted();
+        ready!(watch.poll_too_slow(cx, share.is_wanted(), must_hurry));
+        self.executor().stats().counters.slow_peers_closed.add(1);
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
     /// Passes over `bytes` more than are already to be passed over, as far as they are there.

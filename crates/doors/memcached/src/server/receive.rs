@@ -2,16 +2,17 @@
 //!
 //! A value takes memory as it arrives, never twice as much as has arrived: whoever announces much and sends little keeps little.
 
-use super::budget::{Pace, ReceiveBudgets, Share};
-use super::connection::{Connection, LOOK};
+use super::budget::{ReceiveBudgets, Share};
+use super::connection::Connection;
 use super::input::SMALL_REST_BYTES;
+use super::look::Watch;
 use super::reads::Tally;
 use crate::parse::{Parsed, parse_apart};
 use pumice_device::Device;
 use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 /// A value as it arrives.
@@ -91,28 +92,20 @@ impl<D: Device + Clone> Connection<D> {
         value.fill(&self.input.bytes()[..here]);
         self.input.consume(here);
         self.input.release(&worker.buffers);
-        let mut pace = Pace::start(config.peer_timeout);
+        let mut watch = Watch::start(config.peer_timeout);
         while value.filled < value.total {
             if value.room().is_empty() {
                 let asked = Instant::now();
                 value.make_room(value.filled + 1, &shared.budgets.receive).await;
-                pace.kept_waiting(asked.elapsed());
+                watch.kept_waiting(asked.elapsed());
             }
-            let read = poll_fn(|cx| self.poll_read_apart(cx, value.room()));
-            match tokio::time::timeout(LOOK, read).await {
-                Ok(Ok(0)) => return Ok(false),
-                Ok(Ok(count)) => {
-                    value.filled += count;
-                    pace.moved(count);
-                    worker.executor.stats().counters.bytes_read.add(count as u64);
-                }
-                Ok(Err(error)) => return Err(error),
-                Err(_) => {}
+            let count = poll_fn(|cx| self.poll_read_apart(cx, &mut value, &mut watch)).await?;
+            if count == 0 {
+                return Ok(false);
             }
-            if value.filled < value.total && (pace.is_slow() || pace.is_stalled(value.is_wanted())) {
-                worker.executor.stats().counters.slow_peers_closed.add(1);
-                return Err(io::ErrorKind::TimedOut.into());
-            }
+            value.filled += count;
+            watch.moved(count);
+            worker.executor.stats().counters.bytes_read.add(count as u64);
         }
         let executor = &worker.executor;
         let mut tally = Tally::start(executor);
@@ -133,24 +126,29 @@ impl<D: Device + Clone> Connection<D> {
         Ok(true)
     }
 
-    /// Reads the next bytes of a value that is received apart; 0 at the end.
-    fn poll_read_apart(&mut self, cx: &mut Context<'_>, room: &mut [u8]) -> Poll<io::Result<usize>> {
+    /// Reads the next bytes of a value that is received apart; 0 at the end. Fails where the peer is too slow.
+    fn poll_read_apart(
+        &mut self,
+        cx: &mut Context<'_>,
+        value: &mut Arriving,
+        watch: &mut Watch,
+    ) -> Poll<io::Result<usize>> {
         let buffers = &self.worker.buffers;
-        match self.stream.poll_read(cx, room, buffers) {
-            // What has arrived counts as sent before the stop.
-            Poll::Pending if self.worker.stopping.get() => match self.stream.read_arrived(room, buffers) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => Poll::Ready(Ok(0)),
-                read => Poll::Ready(read),
-            },
-            Poll::Pending => {
-                self.waker.borrow_mut().clone_from(cx.waker());
-                Poll::Pending
-            }
-            Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {
-                cx.waker().wake_by_ref();
-                Poll::Pending
-            }
-            ready @ Poll::Ready(_) => ready,
+        match self.stream.poll_read(cx, value.room(), buffers) {
+            Poll::Pending => {}
+            Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::Interrupted => cx.waker().wake_by_ref(),
+            ready @ Poll::Ready(_) => return ready,
         }
+        if self.worker.stopping.get() {
+            // What has arrived counts as sent before the stop.
+            return Poll::Ready(match self.stream.read_arrived(value.room(), buffers) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+                read => read,
+            });
+        }
+        self.waker.borrow_mut().clone_from(cx.waker());
+        ready!(watch.poll_too_slow(cx, value.is_wanted(), true));
+        self.executor().stats().counters.slow_peers_closed.add(1);
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }

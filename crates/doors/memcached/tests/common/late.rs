@@ -3,18 +3,28 @@
 use pumice_device::{AlignedBuf, Device, MemDevice};
 use std::io;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Reads under way now, the most there ever were, and syncs.
+/// Reads under way now, the most there ever were, and syncs; and what stops a thread that reads.
 #[derive(Debug, Default)]
 pub struct ReadsUnderWay {
     now: AtomicUsize,
     most: AtomicUsize,
     syncs: AtomicUsize,
+    gate: Mutex<()>,
 }
 
 impl ReadsUnderWay {
+    pub fn now(&self) -> usize {
+        self.now.load(Ordering::Relaxed)
+    }
+
+    /// Until this is dropped whatever thread reads stands still, as if the system did not let it run.
+    pub fn block_threads(&self) -> MutexGuard<'_, ()> {
+        self.gate.lock().expect("no test fails with it")
+    }
+
     pub fn most(&self) -> usize {
         self.most.load(Ordering::Relaxed)
     }
@@ -43,6 +53,7 @@ impl Device for LateDevice {
         let reads = Arc::clone(&self.reads);
         let now = reads.now.fetch_add(1, Ordering::Relaxed) + 1;
         reads.most.fetch_max(now, Ordering::Relaxed);
+        drop(self.reads.gate.lock());
         async move {
             // So that later reads are often done before earlier ones.
             for _ in 0..(offset / 4096) % 7 {
