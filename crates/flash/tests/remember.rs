@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Rig, options};
-use pumice_device::{AlignedBuf, Device, FaultPlan, FaultyMedium};
+use pumice_device::{AlignedBuf, Device, FaultPlan, FaultyMedium, SECTOR_BYTES};
 use pumice_flash::Durability;
 use std::cell::RefCell;
 use std::future::Future;
@@ -14,11 +14,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+const SUPERBLOCKS_BYTES: u64 = 2 * SECTOR_BYTES as u64;
+
 fn poll(future: &mut Pin<Box<dyn Future<Output = bool>>>) -> Poll<bool> {
     future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Refuses all appends, and polls `tried` at each until it is ready: as a worker would that runs at the same time.
+/// Refuses all appends, and polls `tried` at each of a superblock until it is ready: as a worker would that runs at the same time.
 struct Refusing {
     capacity: u64,
     tried: RefCell<Pin<Box<dyn Future<Output = bool>>>>,
@@ -49,9 +51,9 @@ impl Device for Refusing {
         std::future::ready(refused())
     }
 
-    fn append_log(&self, _: u64, _: &[u8]) -> io::Result<()> {
+    fn append_log(&self, offset: u64, _: &[u8]) -> io::Result<()> {
         let mut outcome = self.outcome.borrow_mut();
-        if outcome.is_pending() {
+        if offset < SUPERBLOCKS_BYTES && outcome.is_pending() {
             *outcome = poll(&mut self.tried.borrow_mut());
         }
         refused()
