@@ -118,7 +118,7 @@ settings! {
     /// A directory on another drive than the flash: should that fail for good while it is served, this is noted there (and beside a
     /// flash file), so that the next start trusts nothing on it [default: /var/tmp]
     state_dir "state-dir" "PATH",
-    /// Seconds that the flash device may take to answer a read, write or flush, after which it counts as failed for good; 0 for any time
+    /// Seconds for which the flash device may answer nothing while it is asked, after which it counts as failed for good; 0 for any time
     /// [default: 30]
     flash_timeout "flash-timeout" "SECONDS",
     /// Worker threads [default: one per CPU]

@@ -1,6 +1,6 @@
 //! Counts what passes to another device.
 
-use crate::Device;
+use crate::{Device, Overdue};
 use std::future::Future;
 use std::io;
 use std::ops::Range;
@@ -158,7 +158,7 @@ impl<D: Device> Device for CountingDevice<D> {
         async move { counters.seen(operation.await) }
     }
 
-    fn tick(&self, patience: u32) -> usize {
+    fn tick(&self, patience: u32) -> Vec<Overdue> {
         self.inner.tick(patience)
     }
 

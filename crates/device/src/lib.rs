@@ -113,17 +113,21 @@ pub trait Device: 'static {
         }
     }
 
-    /// Passes a second of the caller's time, and ends with [`Overdue`] what is under way on this handle and was not answered for more
-    /// than `patience` of them; with 0 everything that is under way or waits. Returns how many operations it has ended.
+    /// Passes a second of the caller's time, and ends with [`Overdue`] what is under way on this handle and gets no answer; with 0
+    /// everything that is under way or waits. Returns what it has ended, also where the future was dropped before and so nobody else
+    /// learns of it.
     ///
-    /// That is as if their futures had been dropped: the device keeps their buffers until it is done with them, and a write may still
-    /// happen. What is late because it waits for others is ended with `patience` 0 only. The default, for devices that always
-    /// answer, does nothing.
+    /// With more than 0, that is what is under way while the device has answered nothing at all, on any handle, for more than `patience`
+    /// seconds, and what has no answer after 8 times as long although others have. So a device that is only slow ends
+    /// nothing, however much waits for it.
+    ///
+    /// It is as if the futures had been dropped: the device keeps their buffers until it is done with them, and a write may still
+    /// happen. The default, for devices that always answer, does nothing.
     ///
     /// Time is counted in calls, by one caller for each handle, so that a process that was stopped or suspended loses nothing by it.
-    fn tick(&self, patience: u32) -> usize {
+    fn tick(&self, patience: u32) -> Vec<Overdue> {
         let _ = patience;
-        0
+        Vec::new()
     }
 
     /// Notes beside the device, in a place that works without it, that what `id` stands for on it must not be trusted any

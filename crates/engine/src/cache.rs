@@ -4,7 +4,7 @@ use crate::books::Books;
 use crate::config::{CacheOptions, FlashWrite, IndexOptions};
 use crate::shards::{KeyHasher, LockedShard, Shard};
 use parking_lot::Mutex;
-use pumice_device::Device;
+use pumice_device::{Device, Overdue};
 use pumice_flash::record::is_expired;
 use pumice_flash::recovery::{open_superblock, recover, settle};
 use pumice_flash::{
@@ -327,6 +327,13 @@ impl<D: Device + Clone> ObjectCache<D> {
         }
     }
 
+    /// The device owes an answer: one of what [`Device::tick`] has ended. That takes it out, also where nobody waited for the answer any
+    /// more and so nobody else learns of it.
+    pub fn flash_is_overdue(&self, cx: &Cx<D>, overdue: Overdue) {
+        self.inner.store().saw_overdue(overdue);
+        self.kick(cx);
+    }
+
     /// Waits until no background work is under way.
     pub async fn quiesce(&self, cx: &Cx<D>) {
         loop {
@@ -375,6 +382,6 @@ impl<D: Device + Clone> ObjectCache<D> {
         }
         store.checkpoint(&cx.device, &*self.inner, cx.now(), true).await?;
         // The checkpoint is the last thing that a device is asked for that is not out.
-        cx.device.sync().await
+        store.sync(&cx.device).await
     }
 }

@@ -159,7 +159,7 @@ impl<B: Buffer> Inner<B> {
 
     /// Whether one of the tiers has room for a record, as long as others do not take it.
     pub(crate) fn has_room(&self, parts: &RecordParts<'_>) -> bool {
-        self.tier.has_room(parts.encoded_len()) || self.store().has_room(parts.encoded_len() as u64)
+        self.tier.has_room(parts.dram_len()) || self.store().has_room(parts.encoded_len() as u64)
     }
 
     /// Stores one record under the shard's lock, with a new version.

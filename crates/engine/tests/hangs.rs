@@ -178,6 +178,26 @@ fn a_mark_that_hangs_is_not_waited_for() {
     }
 }
 
+/// The client is gone that waited for the only request that the device owes an answer.
+#[test]
+fn what_nobody_waits_for_any_more_is_found_out_too() {
+    let mut run = Run::new(6, of_kind(0));
+    let rig = run.filled();
+    rig.settle();
+    run.medium.set_plan(hanging(1));
+    let waits = |n: &u64| poll(Box::pin(rig.cache.get(&rig.cx, &key(*n))).as_mut()).is_pending();
+    assert!((0..KEYS).any(|n| waits(&n)), "one that is dropped at once");
+    assert_eq!(run.medium.counts().hung, 1);
+    for _ in 0..PATIENCE_SECS {
+        assert!(rig.cx.device.tick(PATIENCE_SECS).is_empty());
+    }
+    let ended = rig.cx.device.tick(PATIENCE_SECS);
+    assert_eq!(ended.len(), 1);
+    rig.cache.flash_is_overdue(&rig.cx, ended[0]);
+    rig.run_background();
+    check_out(&rig, true);
+}
+
 /// Neither mark nor note ends. Changes wait for a while and go on; when the place beside the device answers again, it is noted.
 #[test]
 fn where_all_places_hang_that_is_not_waited_for_either() {
@@ -233,19 +253,31 @@ fn a_flush_that_hangs_is_answered_by_the_note() {
 fn a_stop_ends_although_the_device_hangs() {
     let mut outs = 0;
     for kind in 0..KINDS {
-        for at in [1, 3, 6] {
+        // In each of its operations, the last flush too, and then in none.
+        for at in 1.. {
             let mut run = Run::new(kind, of_kind(kind));
             let rig = run.filled();
             run.steps(&rig, 100);
             run.medium.set_plan(hanging(at));
-            let closed = rig.run(rig.cache.close(&rig.cx));
-            // Either it is taken out and remembered, or only the last flush was left, which the stop says.
+            // Nobody but whoever waits hears of what is overdue.
+            let wait = || -> Result<(), Infallible> {
+                if rig.cx.device.turn(true).expect("the device turns") == 0 {
+                    rig.cx.device.tick(PATIENCE_SECS);
+                    rig.cache.tick(&rig.cx);
+                }
+                Ok(())
+            };
+            let Ok(closed) = rig.executor.block_on(rig.cache.close(&rig.cx), wait);
             let is_out = rig.cache.flash_failure().is_some();
             let hung = run.medium.counts().hung;
-            assert_eq!(closed.is_ok(), is_out || hung == 0, "{hung} hung, {closed:?}");
+            assert_eq!(is_out, hung > 0, "{hung} hung");
+            closed.expect("that it is out is remembered");
             outs += u64::from(is_out);
             let rig = run.kill_and_heal(rig);
             run.compare(&rig);
+            if hung == 0 {
+                break;
+            }
         }
     }
     assert!(outs > KINDS, "{outs}");

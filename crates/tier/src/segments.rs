@@ -132,9 +132,9 @@ impl<B: Buffer> DramTier<B> {
         !self.slots.is_empty() && self.free_count.load(Ordering::Relaxed) < SPARE_SEGMENTS
     }
 
-    /// Whether there is a free segment for an item of this length, without evicting one.
-    pub fn has_room(&self, encoded_len: usize) -> bool {
-        self.segments() > 0 && !self.wants_eviction() && padded(encoded_len) <= self.segment_bytes
+    /// Whether there is a free segment for an item of this length (`RecordParts::dram_len`), without evicting one.
+    pub fn has_room(&self, dram_len: usize) -> bool {
+        self.segments() > 0 && !self.wants_eviction() && padded(dram_len) <= self.segment_bytes
     }
 
     /// Takes the segment that is to go: the small queue's oldest while that queue holds more than its share, else the

@@ -2,9 +2,10 @@
 
 use anyhow::{Context, anyhow};
 use pumice::{CacheOptions, Cx, ObjectCache, Recovered};
-use pumice_device::{CountingDevice, Device, DeviceCounters, FileDevice, FileShared};
+use pumice_device::{CountingDevice, Device, DeviceCounters, FileDevice, FileShared, Overdue};
 use pumice_door_memcached::Door;
 use pumice_world::{Clock, Spawner, Task};
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -83,14 +84,18 @@ pub fn run(index: usize, common: &Common) -> anyhow::Result<Option<Duration>> {
         let device = FileDevice::new(Arc::clone(&common.flash), RING_ENTRIES)
             .context("cannot make a handle on the flash device")?;
         let driver = tokio::task::spawn_local(drive(device.clone())?);
+        let overdue = Rc::new(Cell::new(None));
         if common.flash_timeout_secs > 0 {
             let (device, secs) = (device.clone(), common.flash_timeout_secs);
+            let found = Rc::clone(&overdue);
             each_second(move || {
-                device.tick(secs);
+                if let Some(ended) = device.tick(secs).pop() {
+                    found.set(Some(ended));
+                }
             });
         }
         let counters = Arc::clone(&common.counters[index]);
-        let work = serve(index, common, CountingDevice::new(device, counters));
+        let work = serve(index, common, CountingDevice::new(device, counters), overdue);
         tokio::pin!(work);
         // Without its driver nothing would ever complete.
         tokio::select! {
@@ -142,7 +147,13 @@ fn each_second(mut act: impl FnMut() + 'static) {
     });
 }
 
-async fn serve(index: usize, common: &Common, device: ServedDevice) -> anyhow::Result<Option<Duration>> {
+/// Serves until the server stops. What is found in `overdue` takes the device out, also what was there before the cache was open.
+async fn serve(
+    index: usize,
+    common: &Common,
+    device: ServedDevice,
+    overdue: Rc<Cell<Option<Overdue>>>,
+) -> anyhow::Result<Option<Duration>> {
     let cx = Cx::new(device, Arc::clone(&common.clock), Rc::new(LocalTasks));
     let cache = if index == 0 {
         open(common, &cx).await?
@@ -151,7 +162,12 @@ async fn serve(index: usize, common: &Common, device: ServedDevice) -> anyhow::R
     };
     let Some(cache) = cache else { return Ok(None) };
     let (watched, watcher) = (Arc::clone(&cache), cx.clone());
-    each_second(move || watched.tick(&watcher));
+    each_second(move || {
+        if let Some(overdue) = overdue.take() {
+            watched.flash_is_overdue(&watcher, overdue);
+        }
+        watched.tick(&watcher);
+    });
     let served = common
         .door
         .run_worker(

@@ -2,7 +2,7 @@
 
 use super::medium::FaultyMedium;
 use super::state::{SharedOutcome, Work};
-use crate::{AlignedBuf, Buffer, Device, check_log_range, check_range, check_write_range};
+use crate::{AlignedBuf, Buffer, Device, Overdue, check_log_range, check_range, check_write_range};
 use std::future::Future;
 use std::io;
 use std::ops::Range;
@@ -104,7 +104,7 @@ impl Device for FaultyDevice {
         self.medium.lock().forget_failure(id);
     }
 
-    fn tick(&self, patience: u32) -> usize {
+    fn tick(&self, patience: u32) -> Vec<Overdue> {
         let (ended, wakers) = self.medium.lock().tick(patience);
         wakers.into_iter().for_each(Waker::wake);
         ended

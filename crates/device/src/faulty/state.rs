@@ -4,6 +4,7 @@ use super::plan::{FaultCounts, FaultPlan};
 use super::power::Unflushed;
 use super::rng::Rng;
 use crate::chunks::ChunkMap;
+use crate::overdue::Silence;
 use crate::{AlignedBuf, Overdue};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -21,19 +22,18 @@ pub(super) enum Work {
 }
 
 impl Work {
-    fn overdue(&self, secs: u32) -> io::Error {
+    fn overdue(&self, secs: u32) -> Overdue {
         let (name, offset, len) = match self {
             Work::Read(offset, len) => ("read", *offset, *len),
             Work::Write(offset, _, range) => ("write", *offset, range.len()),
             Work::Sync => ("sync", 0, 0),
         };
-        let overdue = Overdue {
+        Overdue {
             name,
             offset,
             len,
             secs,
-        };
-        overdue.into()
+        }
     }
 }
 
@@ -60,8 +60,9 @@ pub(super) struct State {
     /// Reads, writes and syncs begun since the plan was set.
     begun: u64,
     pub(super) turns: u64,
-    /// Seconds passed, as far as [`State::tick`] was told.
-    ticks: u64,
+    silence: Silence,
+    /// Reads, writes and syncs that were carried out.
+    answers: u64,
     /// The lowest offset that was ever written, not appended.
     pub(super) lowest_write: Option<u64>,
     pub(super) unflushed: Unflushed,
@@ -81,8 +82,9 @@ pub(super) struct Pending {
     outcome: SharedOutcome,
     /// The first turn that may complete it.
     due: u64,
-    /// Ticks before it was begun.
-    begun: u64,
+    /// The second in which it was begun.
+    begun: u32,
+    is_given_up: bool,
 }
 
 /// A slow operation is late by up to so many turns.
@@ -102,7 +104,8 @@ impl State {
             operations: 0,
             begun: 0,
             turns: 0,
-            ticks: 0,
+            silence: Silence::default(),
+            answers: 0,
             lowest_write: None,
             unflushed: Unflushed::default(),
             capacity,
@@ -180,7 +183,8 @@ impl State {
                 work,
                 outcome: Arc::clone(outcome),
                 due: 0,
-                begun: self.ticks,
+                begun: self.silence.now(),
+                is_given_up: false,
             });
             return Vec::new();
         }
@@ -196,10 +200,12 @@ impl State {
                 work,
                 outcome: Arc::clone(outcome),
                 due: self.turns + late,
-                begun: self.ticks,
+                begun: self.silence.now(),
+                is_given_up: false,
             });
             return Vec::new();
         }
+        self.answers += 1;
         let result = self.carry_out(work);
         outcome.lock().result = Some(result);
         if self.crashed {
@@ -243,6 +249,7 @@ impl State {
             if dropped && self.rng.below(2) == 0 {
                 continue;
             }
+            self.answers += 1;
             let result = self.carry_out(work);
             wakers.extend(finish(&outcome, result));
             if self.crashed {
@@ -253,23 +260,27 @@ impl State {
         (completed, wakers)
     }
 
-    /// Passes a second, and ends what is under way for more than `patience` of them, with 0 all: it goes on as if its future had been
-    /// dropped. Returns how many that were, and whom to wake.
-    pub(super) fn tick(&mut self, patience: u32) -> (usize, Vec<Waker>) {
-        self.ticks += 1;
-        let (mut ended, mut wakers) = (0, Vec::new());
+    /// Passes a second, and ends what [`Device::tick`](crate::Device::tick) says: it goes on as if its future had been
+    /// dropped. Returns what that was, and whom to wake.
+    pub(super) fn tick(&mut self, patience: u32) -> (Vec<Overdue>, Vec<Waker>) {
+        self.silence.tick(self.answers);
+        let (mut ended, mut wakers) = (Vec::new(), Vec::new());
         for pending in self.pending.iter_mut().chain(&mut self.hung) {
-            let is_late = patience == 0 || self.ticks - pending.begun > u64::from(patience);
-            if !is_late || pending.outcome.lock().dropped {
+            let begun = pending.begun;
+            let Some(secs) = self.silence.overdue(begun, Some(begun), patience) else {
+                continue;
+            };
+            if std::mem::replace(&mut pending.is_given_up, true) {
                 continue;
             }
+            let overdue = pending.work.overdue(secs);
+            ended.push(overdue);
             let dropped = Outcome {
                 dropped: true,
                 ..Outcome::default()
             };
             let outcome = std::mem::replace(&mut pending.outcome, Arc::new(Mutex::new(dropped)));
-            wakers.extend(finish(&outcome, Err(pending.work.overdue(patience))));
-            ended += 1;
+            wakers.extend(finish(&outcome, Err(overdue.into())));
         }
         (ended, wakers)
     }

@@ -5,7 +5,7 @@ use super::pool::{PoolClient, signal};
 use super::ring::Ring;
 use super::shared::FileShared;
 use super::table::{Table, Work};
-use crate::{AlignedBuf, Buffer, Device, check_log_range, check_range, check_write_range};
+use crate::{AlignedBuf, Buffer, Device, Overdue, check_log_range, check_range, check_write_range};
 use rustix::event::EventfdFlags;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::cell::{Cell, OnceCell, RefCell};
@@ -69,16 +69,20 @@ impl FileDevice {
             Some(client) => Carrier::Pool(client),
             None => Carrier::Ring(Box::new(Ring::new(Arc::clone(shared.io()), entries)?)),
         };
-        Ok(Self {
+        Ok(Self::with_carrier(shared, carrier, entries as usize))
+    }
+
+    fn with_carrier(shared: Arc<FileShared>, carrier: Carrier, entries: usize) -> Self {
+        Self {
             inner: Rc::new(Inner {
-                table: ManuallyDrop::new(RefCell::new(Table::new(entries as usize))),
+                table: ManuallyDrop::new(RefCell::new(Table::new(entries))),
                 carrier: RefCell::new(carrier),
                 hook: RefCell::default(),
                 hooked: Cell::new(false),
                 event: OnceCell::new(),
                 shared,
             }),
-        })
+        }
     }
 
     /// The file behind.
@@ -175,10 +179,11 @@ impl Device for FileDevice {
         self.inner.shared.mark(pieces)
     }
 
-    fn tick(&self, patience: u32) -> usize {
+    fn tick(&self, patience: u32) -> Vec<Overdue> {
         // What is answered by now is not late. A failure here is met by the next turn again, and reported there.
         let _ = self.inner.turn(false);
-        let ended = self.inner.table.borrow_mut().tick(patience);
+        let answers = self.inner.shared.answers();
+        let ended = self.inner.table.borrow_mut().tick(patience, answers);
         let (_, wakers) = self.inner.table.borrow_mut().take_finished();
         wakers.into_iter().for_each(Waker::wake);
         ended
@@ -242,20 +247,24 @@ impl Inner {
     /// start more.
     fn round(&self, wait: bool) -> io::Result<bool> {
         let mut table = self.table.borrow_mut();
-        match &mut *self.carrier.borrow_mut() {
+        let is_unsubmitted = match &mut *self.carrier.borrow_mut() {
             Carrier::Ring(ring) => {
                 ring.queue(&mut table);
                 let wait = wait && table.under_way() > 0;
                 ring.collect(&mut table, wait, self.shared.path())?;
-                Ok(table.can_start() || ring.has_unsubmitted())
+                ring.has_unsubmitted()
             }
             Carrier::Pool(client) => {
                 client.start(&mut table);
                 let wait = wait && table.under_way() > 0;
                 client.collect(&mut table, wait, self.shared.path());
-                Ok(table.can_start())
+                false
             }
+        };
+        if table.take_answered() {
+            self.shared.note_answer();
         }
+        Ok(table.can_start() || is_unsubmitted)
     }
 
     fn turn(&self, block: bool) -> io::Result<usize> {
@@ -352,7 +361,6 @@ impl Drop for FileOperation {
 mod tests {
     use super::super::FileOptions;
     use super::*;
-    use crate::Overdue;
     use std::pin::pin;
     use std::time::Instant;
 
@@ -376,7 +384,7 @@ mod tests {
             device.turn(false).unwrap();
             assert!(write.as_mut().poll(&mut context).is_pending());
             assert!(read.as_mut().poll(&mut context).is_pending());
-            assert_eq!((device.tick(1), device.tick(1)), (0, 2));
+            assert_eq!((device.tick(1).len(), device.tick(1).len()), (0, 2));
             let Poll::Ready(Err(error)) = write.as_mut().poll(&mut context) else {
                 panic!("it still waits");
             };
@@ -387,5 +395,36 @@ mod tests {
         drop(device);
         assert!(start.elapsed() < DROP_WAIT / 2, "{:?}", start.elapsed());
         assert!(buffer.upgrade().is_some(), "the medium may still read it");
+    }
+
+    /// Two handles on one medium: what one is answered counts for what the other waits for.
+    #[test]
+    fn an_answer_on_another_handle_is_an_answer() {
+        for io_uring in [false, true] {
+            let place = tempfile::tempdir().unwrap();
+            let options = FileOptions {
+                size: Some(1 << 20),
+                io_uring,
+                ..FileOptions::default()
+            };
+            let shared = FileShared::open(&place.path().join("flash"), &options).unwrap();
+            let answered = FileDevice::new(Arc::new(shared), 4).unwrap();
+            // A handle whose own requests wait for ever, on the same medium.
+            let carrier = Carrier::Pool(super::super::pool::Pool::without_threads().connect());
+            let waiting = FileDevice::with_carrier(Arc::clone(answered.shared()), carrier, 4);
+            let mut context = Context::from_waker(Waker::noop());
+            let mut read = pin!(waiting.read(0, 4096));
+            waiting.turn(false).unwrap();
+            for _ in 0..6 {
+                let mut other = pin!(answered.read(0, 4096));
+                while other.as_mut().poll(&mut context).is_pending() {
+                    answered.turn(true).unwrap();
+                }
+                assert!(waiting.tick(2).is_empty());
+            }
+            assert!(read.as_mut().poll(&mut context).is_pending());
+            let ended = [(); 3].map(|()| waiting.tick(2).len());
+            assert_eq!(ended, [0, 1, 0]);
+        }
     }
 }

@@ -93,22 +93,27 @@ impl Drop for Pool {
 }
 
 fn run(shared: &Shared, file: &OwnedFd) {
-    loop {
-        let job = {
-            let mut queue = shared.queue.lock();
-            loop {
-                if let Some(job) = queue.jobs.pop_front() {
-                    break job;
-                }
-                if queue.closing {
-                    return;
-                }
-                shared.filled.wait(&mut queue);
-            }
-        };
+    while let Some(job) = next(shared) {
         let result = perform(file, job.request);
         job.completions.push(job.key, result);
     }
+}
+
+/// Waits for a job, and tells its handle that it is begun with; `None` where there will be no more.
+fn next(shared: &Shared) -> Option<Job> {
+    let mut queue = shared.queue.lock();
+    let job = loop {
+        if let Some(job) = queue.jobs.pop_front() {
+            break job;
+        }
+        if queue.closing {
+            return None;
+        }
+        shared.filled.wait(&mut queue);
+    };
+    drop(queue);
+    job.completions.begin(job.key);
+    Some(job)
 }
 
 /// Bytes moved, or a negated error number, as io_uring reports it.
@@ -134,20 +139,32 @@ fn perform(file: &OwnedFd, request: Request) -> i32 {
     }
 }
 
-/// Results on their way back to one handle.
+/// What the threads have to say to one handle.
+#[derive(Default)]
+struct News {
+    /// Jobs that a thread has begun with.
+    begun: Vec<usize>,
+    results: Vec<(usize, i32)>,
+}
+
+/// News on their way back to one handle.
 #[derive(Default)]
 struct Completions {
-    results: Mutex<Vec<(usize, i32)>>,
+    news: Mutex<News>,
     arrived: Condvar,
     event: OnceLock<Arc<OwnedFd>>,
 }
 
 impl Completions {
+    fn begin(&self, key: usize) {
+        self.news.lock().begun.push(key);
+    }
+
     fn push(&self, key: usize, result: i32) {
         let first = {
-            let mut results = self.results.lock();
-            results.push((key, result));
-            results.len() == 1
+            let mut news = self.news.lock();
+            news.results.push((key, result));
+            news.results.len() == 1
         };
         self.arrived.notify_one();
         // A turn takes all results, so only the first of them needs a signal.
@@ -194,11 +211,14 @@ impl PoolClient {
 
     /// Reports what is done; with `wait`, waits for at least one result.
     pub(super) fn collect(&self, table: &mut Table, wait: bool, path: &Path) {
-        let mut results = self.completions.results.lock();
-        while wait && results.is_empty() {
-            self.completions.arrived.wait(&mut results);
-        }
-        let results = std::mem::take(&mut *results);
+        let News { begun, results } = {
+            let mut news = self.completions.news.lock();
+            while wait && news.results.is_empty() {
+                self.completions.arrived.wait(&mut news);
+            }
+            std::mem::take(&mut *news)
+        };
+        begun.into_iter().for_each(|key| table.begin(key));
         for (key, result) in results {
             table.report(key, result, path);
         }
@@ -212,5 +232,41 @@ impl PoolClient {
     /// Signals `event` when results arrive, from now on.
     pub(super) fn set_event(&self, event: &Arc<OwnedFd>) {
         let _ = self.completions.event.set(Arc::clone(event));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::table::Work;
+    use super::*;
+    use crate::{AlignedBuf, Buffer};
+
+    /// What waits for a thread is not lost, however long others keep the threads busy.
+    #[test]
+    fn a_job_is_with_the_device_when_a_thread_begins_with_it() {
+        let pool = Pool::without_threads();
+        let client = pool.connect();
+        let mut table = Table::new(8);
+        for offset in [0, 4096] {
+            table.add(Work::Read(AlignedBuf::with_len(4096)), offset, 4096);
+        }
+        client.start(&mut table);
+        let job = next(&pool.shared).expect("two wait");
+        let mut answers = 0;
+        let mut seconds = |count: u32| {
+            (0..count).find_map(|_| {
+                answers += 1;
+                client.collect(&mut table, false, Path::new("flash"));
+                table.tick(1, answers).pop()
+            })
+        };
+        assert_eq!(seconds(8), None);
+        let lost = seconds(1).expect("no answer for 8 s");
+        assert_eq!((lost.offset, lost.secs), (0, 8));
+        assert_eq!(seconds(20), None, "the other was not begun");
+        job.completions.push(job.key, 4096);
+        next(&pool.shared).expect("the other");
+        assert_eq!(seconds(8), None);
+        assert_eq!(seconds(1).expect("no answer for 8 s").offset, 4096);
     }
 }

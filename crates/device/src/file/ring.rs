@@ -77,6 +77,8 @@ impl Ring {
             // never lets go of the table before. The file is open as long as `self`, and the kernel takes its own
             // reference when the entry is submitted.
             unsafe { queue.push(&entry.user_data(key as u64)) }.expect("just seen that it is not full");
+            // The kernel does not say when it hands a request to the device.
+            table.begin(key);
         }
     }
 

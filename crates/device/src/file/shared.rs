@@ -15,6 +15,7 @@ use std::future::Future;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -44,7 +45,13 @@ pub struct FileShared {
     notes: Notes,
     /// Where [`FileShared::mark`] works.
     marks: Place,
+    answers: Box<Answers>,
 }
+
+/// How often turns of any handle found answers of the medium. On a cache line of its own: all threads write to it.
+#[derive(Default)]
+#[repr(align(64))]
+struct Answers(AtomicU64);
 
 impl FileShared {
     /// Opens `path` and makes it ready: locked, of the wanted size, its space reserved. Blocks, for as long as
@@ -124,6 +131,7 @@ impl FileShared {
             window: maps.then(|| Mutex::new(None)),
             notes: Notes::new(path, options.note_directories.clone()),
             marks: Place::default(),
+            answers: Box::default(),
         })
     }
 
@@ -155,6 +163,16 @@ impl FileShared {
     /// The descriptor for reads and writes.
     pub(super) fn io(&self) -> &Arc<OwnedFd> {
         &self.io
+    }
+
+    /// The medium has answered something.
+    pub(super) fn note_answer(&self) {
+        self.answers.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Grows where the medium has answered anyone.
+    pub(super) fn answers(&self) -> u64 {
+        self.answers.0.load(Ordering::Relaxed)
     }
 
     /// From now on the medium of new handles answers nothing.

@@ -5,6 +5,7 @@
 //! the kernel still uses. Two lanes keep readers and writers from starving each other: large writes may never fill
 //! all places of a ring.
 
+use crate::overdue::Silence;
 use crate::{AlignedBuf, Overdue, SECTOR_BYTES};
 use slab::Slab;
 use std::collections::VecDeque;
@@ -73,17 +74,18 @@ struct Operation {
     pieces_left: usize,
     error: Option<io::Error>,
     future: Future,
+    /// Whether it ended before the engine has reported on all of it.
+    is_given_up: bool,
 }
 
 impl Operation {
-    fn overdue(&self, secs: u32) -> io::Error {
-        let overdue = Overdue {
+    fn overdue(&self, secs: u32) -> Overdue {
+        Overdue {
             name: self.work.name(),
             offset: self.offset,
             len: self.len,
             secs,
-        };
-        overdue.into()
+        }
     }
 }
 
@@ -94,8 +96,10 @@ struct Piece {
     len: usize,
     done: usize,
     stalls: u32,
-    /// The tick in which the engine got it; `None` while it waits.
-    started: Option<u32>,
+    /// The second in which the engine got it; `None` while it waits.
+    given: Option<u32>,
+    /// The second in which the engine handed it on to the system, as far as is known.
+    begun: Option<u32>,
 }
 
 struct Lane {
@@ -127,10 +131,9 @@ pub(super) struct Table {
     /// Operations finished since the last [`Table::take_finished`], and who waits for them.
     finished: usize,
     wakers: Vec<Waker>,
-    /// Seconds that have passed, as far as anyone counts them.
-    ticks: u32,
-    /// Whether something under way was given up: it may never be over.
-    has_given_up: bool,
+    silence: Silence,
+    /// Whether the engine has reported anything since the last [`Table::take_answered`].
+    is_answered: bool,
 }
 
 impl Table {
@@ -144,8 +147,8 @@ impl Table {
             writes: Lane::new(writes),
             finished: 0,
             wakers: Vec::new(),
-            ticks: 0,
-            has_given_up: false,
+            silence: Silence::default(),
+            is_answered: false,
         }
     }
 
@@ -163,6 +166,7 @@ impl Table {
             pieces_left: pieces,
             error: None,
             future: Future::Wanted(None),
+            is_given_up: false,
         });
         for index in 0..pieces {
             let at = index * PIECE_BYTES;
@@ -172,7 +176,8 @@ impl Table {
                 len: (len - at).min(PIECE_BYTES),
                 done: 0,
                 stalls: 0,
-                started: None,
+                given: None,
+                begun: None,
             }));
         }
         (
@@ -195,7 +200,7 @@ impl Table {
             };
             let key = lane.waiting.pop_front()?;
             let piece = &mut self.pieces[key];
-            piece.started = Some(self.ticks);
+            piece.given = Some(self.silence.now());
             let operation = &self.operations[piece.operation];
             let unwanted_read = matches!(
                 (&operation.future, &operation.work),
@@ -226,11 +231,17 @@ impl Table {
         }
     }
 
+    /// A piece that was started has not to wait for others in the engine any more.
+    pub(super) fn begin(&mut self, key: usize) {
+        self.pieces[key].begun = Some(self.silence.now());
+    }
+
     /// Takes the result of a started piece: bytes, or a negated error number. A piece that is not complete waits
     /// again, before the others.
     pub(super) fn report(&mut self, key: usize, result: i32, path: &Path) {
         let piece = &mut self.pieces[key];
-        piece.started = None;
+        (piece.given, piece.begun) = (None, None);
+        self.is_answered = true;
         let operation = &mut self.operations[piece.operation];
         let lane = match operation.work {
             Work::Read(_) => &mut self.reads,
@@ -297,6 +308,11 @@ impl Table {
         }
     }
 
+    /// Whether the device has answered anything since the last call.
+    pub(super) fn take_answered(&mut self) -> bool {
+        std::mem::take(&mut self.is_answered)
+    }
+
     /// How many operations finished since the last call, and whom to wake. Wake them after letting go of the
     /// table: a waker may run anything.
     pub(super) fn take_finished(&mut self) -> (usize, Vec<Waker>) {
@@ -320,34 +336,33 @@ impl Table {
             Future::GivenUp(secs) => {
                 let secs = *secs;
                 operation.future = Future::Dropped;
-                Ok(Err(operation.overdue(secs)))
+                Ok(Err(operation.overdue(secs).into()))
             }
             Future::Dropped => Err(None),
         }
     }
 
-    /// Passes a second, and ends operations as [`Device::tick`](crate::Device::tick) says; returns how many. What they hold stays
-    /// here until the engine has reported on their pieces.
-    pub(super) fn tick(&mut self, patience: u32) -> usize {
-        self.ticks = self.ticks.wrapping_add(1);
-        let overdue: Vec<usize> = if patience == 0 {
+    /// Passes a second, and ends operations as [`Device::tick`](crate::Device::tick) says; returns which. What they hold stays
+    /// here until the engine has reported on their pieces. `answers` grows where the device has answered anyone.
+    pub(super) fn tick(&mut self, patience: u32, answers: u64) -> Vec<Overdue> {
+        self.silence.tick(answers);
+        let overdue: Vec<(usize, u32)> = if patience == 0 {
             let all = self.operations.iter();
             all.filter(|(_, operation)| operation.pieces_left > 0)
-                .map(|(key, _)| key)
+                .map(|(key, _)| (key, 0))
                 .collect()
         } else {
-            let is_late = |piece: &Piece| {
-                let started = piece.started;
-                started.is_some_and(|started| self.ticks.wrapping_sub(started) > patience)
-            };
-            let pieces = self.pieces.iter().filter(|(_, piece)| is_late(piece));
-            pieces.map(|(_, piece)| piece.operation).collect()
+            let late = |piece: &Piece| self.silence.overdue(piece.given?, piece.begun, patience);
+            let pieces = self.pieces.iter();
+            pieces
+                .filter_map(|(_, piece)| late(piece).map(|secs| (piece.operation, secs)))
+                .collect()
         };
         if overdue.is_empty() {
-            return 0;
+            return Vec::new();
         }
-        let wanted = overdue.into_iter().map(|key| self.give_up(key, patience));
-        let ended = wanted.filter(|wanted| *wanted).count();
+        let ended = overdue.into_iter();
+        let ended = ended.filter_map(|(key, secs)| self.give_up(key, secs)).collect();
         self.retire_waiting();
         ended
     }
@@ -376,24 +391,25 @@ impl Table {
         }
     }
 
-    /// Gives up an operation that is not over; whether anyone waits for it.
-    fn give_up(&mut self, key: usize, secs: u32) -> bool {
-        self.has_given_up = true;
+    /// Gives up an operation that is not over, once.
+    fn give_up(&mut self, key: usize, secs: u32) -> Option<Overdue> {
         let operation = &mut self.operations[key];
-        if operation.error.is_none() {
-            operation.error = Some(operation.overdue(secs));
+        if std::mem::replace(&mut operation.is_given_up, true) {
+            return None;
         }
-        let Future::Wanted(waker) = &mut operation.future else {
-            return false;
-        };
-        self.wakers.extend(waker.take());
-        operation.future = Future::GivenUp(secs);
-        true
+        let overdue = operation.overdue(secs);
+        operation.error.get_or_insert_with(|| overdue.into());
+        if let Future::Wanted(waker) = &mut operation.future {
+            self.wakers.extend(waker.take());
+            operation.future = Future::GivenUp(secs);
+        }
+        Some(overdue)
     }
 
-    /// Whether anything was given up.
+    /// Whether something is under way that was given up: it may never be over.
     pub(super) fn has_given_up(&self) -> bool {
-        self.has_given_up
+        let mut all = self.operations.iter();
+        all.any(|(_, operation)| operation.is_given_up && operation.pieces_left > 0)
     }
 
     /// Notes that nobody waits for an operation any more. What is returned is to be dropped after letting go of the

@@ -3,7 +3,7 @@
 use super::lanes::Lanes;
 use super::profile::Profile;
 use super::time::Timeline;
-use crate::{Buffer, Device, check_range, check_write_range};
+use crate::{Buffer, Device, Overdue, check_range, check_write_range};
 use parking_lot::Mutex;
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -156,7 +156,7 @@ impl<D: Device> Device for ThrottledDevice<D> {
         async move { both(operation, Some(delay)).await }
     }
 
-    fn tick(&self, patience: u32) -> usize {
+    fn tick(&self, patience: u32) -> Vec<Overdue> {
         self.inner.tick(patience)
     }
 

@@ -8,7 +8,7 @@ use pumice::{
     Action, CacheOptions, CascadeOptions, Cx, IndexOptions, Layout, LayoutOptions, Meta, ObjectCache,
     Outcome, Reads, Recovered,
 };
-use pumice_device::{Device, Payload};
+use pumice_device::{Device, Overdue, Payload};
 use pumice_world::{Executor, ManualClock};
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -54,7 +54,7 @@ impl<D: Device + Clone> Rig<D> {
     ) -> Result<Self, pumice_flash::OpenError> {
         let executor = Executor::new();
         let cx = Cx::new(device, clock.clone(), Rc::new(executor.spawner()));
-        let opened = executor.block_on(ObjectCache::open(&cx, options), park(&cx.device, || {}));
+        let opened = executor.block_on(ObjectCache::open(&cx, options), park(&cx.device, |_| {}));
         let (cache, recovered) = opened.expect("parking never fails")?;
         Ok(Self {
             executor,
@@ -74,7 +74,12 @@ impl<D: Device + Clone> Rig<D> {
     /// Where nothing else can happen, a second passes.
     fn park(&self) -> impl FnMut() -> Result<(), Infallible> + use<D> {
         let (cache, cx) = (self.cache.clone(), self.cx.clone());
-        park(&self.cx.device, move || cache.tick(&cx))
+        park(&self.cx.device, move |overdue| {
+            if let Some(overdue) = overdue {
+                cache.flash_is_overdue(&cx, overdue);
+            }
+            cache.tick(&cx);
+        })
     }
 
     /// Runs what has no need to wait, before any background work does.
@@ -121,7 +126,7 @@ impl<D: Device + Clone> Rig<D> {
 /// How long a device may take to answer.
 pub const PATIENCE_SECS: u32 = 30;
 
-fn park<D: Device + Clone, T: FnMut()>(
+fn park<D: Device + Clone, T: FnMut(Option<Overdue>)>(
     device: &D,
     mut tick: T,
 ) -> impl FnMut() -> Result<(), Infallible> + use<D, T> {
@@ -131,8 +136,7 @@ fn park<D: Device + Clone, T: FnMut()>(
         let done = device.turn(true).expect("the device turns");
         idle = if done == 0 { idle + 1 } else { 0 };
         if done == 0 {
-            device.tick(PATIENCE_SECS);
-            tick();
+            tick(device.tick(PATIENCE_SECS).pop());
         }
         assert!(
             idle < 1_000,

@@ -21,6 +21,7 @@ use crate::geometry::Geometry;
 use parking_lot::Mutex;
 use pumice_device::{Device, Overdue};
 use pumice_memory::Buffer;
+use std::cell::Cell;
 use std::future::Future;
 use std::io;
 use std::ops::Range;
@@ -112,6 +113,8 @@ pub(crate) struct Health {
     /// The last second that [`FlashStore::tick`] was told.
     now: AtomicU32,
     reason: Mutex<String>,
+    /// Why it could not be remembered the last time, as far as that was logged.
+    unremembered: Mutex<String>,
 }
 
 impl Health {
@@ -126,6 +129,7 @@ impl Health {
             tried_at: AtomicU32::new(0),
             now: AtomicU32::new(0),
             reason: Mutex::default(),
+            unremembered: Mutex::default(),
         }
     }
 
@@ -150,6 +154,20 @@ impl Health {
     /// Whether somebody has to see to a device that was taken out.
     pub(super) fn is_due(&self) -> bool {
         self.is_due.load(Ordering::Acquire)
+    }
+
+    /// Logs why it could not be remembered; not again each second while that stays the same. Returns whether it was news.
+    fn log_unremembered(&self, why: &str) -> bool {
+        let mut known = self.unremembered.lock();
+        let is_news = *known != why;
+        if is_news {
+            why.clone_into(&mut known);
+            tracing::error!(
+                "that the flash device was taken out can be stored nowhere: {why}; it is tried again, but should this process end \
+                 before, start the next with --reformat, or what was deleted meanwhile may be served again"
+            );
+        }
+        is_news
     }
 
     /// Somebody has to see to it, maybe once more.
@@ -286,6 +304,19 @@ impl<B: Buffer> FlashStore<B> {
         }
     }
 
+    /// The device owes an answer, which [`Device::tick`] has found out, maybe for an operation that nobody waits for: it is taken out.
+    pub fn saw_overdue(&self, overdue: Overdue) {
+        self.shared.saw_error(&overdue.into());
+    }
+
+    /// Flushes the device, and takes it out where that fails.
+    ///
+    /// # Errors
+    /// What the device said, or that it was taken out.
+    pub fn sync<D: Device<Buf = B>>(&self, device: &D) -> impl Future<Output = io::Result<()>> {
+        self.shared.sync(device)
+    }
+
     /// Where remembering has failed, it is due again when a second has passed.
     pub fn remember_again(&self, now: u32) {
         let health = &self.shared.health;
@@ -354,12 +385,13 @@ impl<B: Buffer> FlashStore<B> {
         }
         health.tried_at.store(now, Ordering::Relaxed);
         let until = now.saturating_add(REMEMBER_SECS);
-        let remembered = self.durability() == Durability::Off || self.mark_or_note(device, until).await;
-        if !remembered {
-            tracing::error!(
-                "that the flash device was taken out can be stored nowhere: it is tried again, but should this process end before, \
-                 start the next with --reformat, or what was deleted meanwhile may be served again"
-            );
+        let tried = match self.durability() {
+            Durability::Off => Ok(()),
+            _ => self.mark_or_note(device, until).await,
+        };
+        let remembered = tried.is_ok();
+        if let Err(why) = tried {
+            health.log_unremembered(&why);
         }
         let stage = if remembered {
             Stage::Remembered
@@ -372,7 +404,7 @@ impl<B: Buffer> FlashStore<B> {
     }
 
     /// Marks the device and leaves a note beside it, both at once; done when one has succeeded, or both have failed, or at a time.
-    async fn mark_or_note<D: Device<Buf = B>>(&self, device: &D, until: u32) -> bool {
+    async fn mark_or_note<D: Device<Buf = B>>(&self, device: &D, until: u32) -> Result<(), String> {
         let mut note = pin!(device.note_failure(self.cache_id));
         let mut mark = pin!(self.mark_out(device));
         let mut over = pin!(self.wait_for(|_| self.shared.health.now.load(Ordering::Acquire) >= until));
@@ -389,16 +421,14 @@ impl<B: Buffer> FlashStore<B> {
                 marked = Some(end);
             }
             match (&noted, &marked) {
-                (Some(Ok(())), _) | (_, Some(Ok(()))) => Poll::Ready(true),
-                (Some(Err(note)), Some(Err(mark))) => {
-                    tracing::error!("marking the flash device: {mark}; noting its failure beside it: {note}");
-                    Poll::Ready(false)
-                }
+                (Some(Ok(())), _) | (_, Some(Ok(()))) => Poll::Ready(Ok(())),
+                (Some(Err(note)), Some(Err(mark))) => Poll::Ready(Err(format!(
+                    "marking it: {mark}; noting its failure beside it: {note}"
+                ))),
                 _ => over.as_mut().poll(cx).map(|()| {
-                    tracing::error!(
-                        "neither marking the flash device nor noting its failure beside it has ended within {REMEMBER_SECS} s"
-                    );
-                    false
+                    Err(format!(
+                        "neither marking it nor noting its failure beside it has ended within {REMEMBER_SECS} s"
+                    ))
                 }),
             }
         })
@@ -407,21 +437,40 @@ impl<B: Buffer> FlashStore<B> {
 
     /// Writes the mark to both superblocks and flushes it. It counts only where all of that succeeded; but what can be done is done.
     async fn mark_out<D: Device<Buf = B>>(&self, device: &D) -> io::Result<()> {
-        let marks = {
-            // Whoever has it may write to a device that hangs.
-            let Some(mut superblock) = self.superblock.try_lock() else {
-                return Err(io::Error::new(
-                    io::ErrorKind::WouldBlock,
-                    "a superblock is being written",
-                ));
-            };
-            (superblock.clean, superblock.discard) = (false, true);
-            // Both, so that the one that is left when the other cannot be read says the same.
-            [(); 2].map(|()| {
-                superblock.generation += 1;
-                (superblock.slot_offset(), superblock.encode())
-            })
-        };
-        device.mark(marks.into()).await
+        let marks = Cell::new(None);
+        // Whoever has the superblock may be writing it to a device that hangs, so nobody blocks here: it is looked for at each change,
+        // and there is one each second.
+        self.wait_for(|_| {
+            let made = self.try_encode_marks();
+            let is_made = made.is_some();
+            marks.set(made);
+            is_made
+        })
+        .await;
+        device.mark(marks.take().unwrap_or_default()).await
+    }
+
+    /// Both superblocks with the mark, each with its offset, unless another one has the superblock just now.
+    fn try_encode_marks(&self) -> Option<Vec<(u64, Vec<u8>)>> {
+        let mut superblock = self.superblock.try_lock()?;
+        (superblock.clean, superblock.discard) = (false, true);
+        // Both, so that the one that is left when the other cannot be read says the same.
+        let marks = [(); 2].map(|()| {
+            superblock.generation += 1;
+            (superblock.slot_offset(), superblock.encode())
+        });
+        Some(marks.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_tried_each_second_is_logged_when_its_reason_changes() {
+        let health = Health::new(Geometry::plan(64 << 20, 64 << 10).unwrap());
+        let news = ["a", "a", "b", "b", "a"].map(|why| health.log_unremembered(why));
+        assert_eq!(news, [true, false, true, false, true]);
     }
 }

@@ -200,6 +200,9 @@ impl<B: Buffer> FlashStore<B> {
         if written == [false; 2] {
             self.shared
                 .take_out("neither its log nor its superblocks can be written".to_owned());
+            // Who is to mark the device may have looked for the superblock by now.
+            drop(superblock);
+            self.shared.change(|_| ());
         }
     }
 

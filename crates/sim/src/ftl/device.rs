@@ -2,7 +2,7 @@
 
 use super::model::Ftl;
 use super::options::FtlError;
-use pumice_device::{Buffer, Device, check_range};
+use pumice_device::{Buffer, Device, Overdue, check_range};
 use std::future::Future;
 use std::io;
 use std::ops::Range;
@@ -89,7 +89,7 @@ impl<D: Device> Device for FtlDevice<D> {
         self.inner.sync()
     }
 
-    fn tick(&self, patience: u32) -> usize {
+    fn tick(&self, patience: u32) -> Vec<Overdue> {
         self.inner.tick(patience)
     }
 

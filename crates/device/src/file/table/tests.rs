@@ -197,10 +197,10 @@ fn what_is_not_answered_in_time_ends_and_its_buffer_stays_until_it_is() {
     let (operation, _) = table.add(Work::Write(data, 0), 0, 2 * SECTOR);
     let (key, _) = table.start_next().unwrap();
     for _ in 0..3 {
-        assert_eq!(table.tick(3), 0);
+        assert!(table.tick(3, 0).is_empty());
         assert!(outcome(&mut table, operation).is_none());
     }
-    assert_eq!(table.tick(3), 1);
+    assert_eq!(table.tick(3, 0).len(), 1);
     let ended = outcome(&mut table, operation);
     let said = match &ended {
         Some(Err(error)) => error.to_string(),
@@ -208,7 +208,11 @@ fn what_is_not_answered_in_time_ends_and_its_buffer_stays_until_it_is() {
     };
     assert_eq!(said, "write of 8192 bytes at 0: no answer for 3 s");
     assert!(is_overdue(ended) && table.has_given_up());
-    assert_eq!((table.tick(3), table.under_way()), (0, 1), "it ends once");
+    assert_eq!(
+        (table.tick(3, 0).len(), table.under_way()),
+        (0, 1),
+        "it ends once"
+    );
     assert!(buffer.upgrade().is_some(), "the medium may still read it");
     table.report(key, 2 * SECTOR as i32, path());
     assert!(buffer.upgrade().is_none() && table.operations.is_empty());
@@ -222,15 +226,15 @@ fn an_operation_that_gets_on_is_never_late_and_what_waits_ends_only_with_everyth
     for _ in 0..8 {
         let (key, ..) = started(&mut table);
         assert!(table.start_next().is_none(), "one at a time");
-        assert_eq!(table.tick(1), 0);
+        assert!(table.tick(1, 0).is_empty());
         table.report(key, PIECE_BYTES as i32, path());
     }
     assert!(matches!(outcome(&mut table, long), Some(Ok(Work::Read(_)))));
     let stuck = read(&mut table, 0, SECTOR);
     let (key, ..) = started(&mut table);
-    (0..5).for_each(|_| assert!(table.tick(9) == 0));
-    assert_eq!(table.tick(5), 1, "what was started");
-    assert_eq!(table.tick(0), 1, "the other");
+    (0..5).for_each(|_| assert!(table.tick(9, 0).is_empty()));
+    assert_eq!(table.tick(5, 0).len(), 1, "what was started");
+    assert_eq!(table.tick(0, 0).len(), 1, "the other");
     assert_eq!(table.pieces.len(), 1, "what was not started holds nothing");
     assert!(is_overdue(outcome(&mut table, waits)) && is_overdue(outcome(&mut table, stuck)));
     table.report(key, SECTOR as i32, path());
@@ -244,13 +248,85 @@ fn an_answer_that_comes_too_late_is_not_an_answer() {
     let mut table = Table::new(2);
     let operation = read(&mut table, 0, SECTOR);
     let (key, ..) = started(&mut table);
-    assert_eq!(table.tick(0), 1);
+    assert_eq!(table.tick(0, 0).len(), 1);
     table.report(key, SECTOR as i32, path());
     assert!(is_overdue(outcome(&mut table, operation)));
     let dropped = read(&mut table, 0, SECTOR);
     let (key, ..) = started(&mut table);
-    assert_eq!(table.tick(0), 1);
+    assert_eq!(table.tick(0, 0).len(), 1);
     assert!(table.abandon(dropped).is_none());
     table.report(key, SECTOR as i32, path());
+    assert!(table.operations.is_empty() && table.pieces.is_empty());
+}
+
+/// A queue that is longer than the patience, on a device that answers one a second.
+#[test]
+fn a_device_that_answers_slowly_ends_nothing() {
+    let mut table = Table::new(64);
+    let operations: Vec<usize> = (0..20).map(|_| read(&mut table, 0, SECTOR)).collect();
+    let mut keys = Vec::new();
+    while let Some((key, _)) = table.start_next() {
+        table.begin(key);
+        keys.push(key);
+    }
+    assert_eq!(keys.len(), 20);
+    for (answers, key) in (1..).zip(keys) {
+        assert!(table.tick(3, answers).is_empty(), "{answers}");
+        table.report(key, SECTOR as i32, path());
+        assert!(table.take_answered() && !table.take_answered());
+    }
+    for operation in operations {
+        assert!(matches!(outcome(&mut table, operation), Some(Ok(_))));
+    }
+}
+
+#[test]
+fn silence_counts_from_the_last_answer() {
+    let mut table = Table::new(8);
+    let operation = read(&mut table, 0, SECTOR);
+    let (key, ..) = started(&mut table);
+    table.begin(key);
+    (1..6).for_each(|answers| assert!(table.tick(3, answers).is_empty()));
+    // The last answer came in the fifth second.
+    (0..2).for_each(|_| assert!(table.tick(3, 5).is_empty()));
+    let ended = table.tick(3, 5);
+    assert_eq!((ended.len(), ended[0].secs), (1, 3));
+    assert!(is_overdue(outcome(&mut table, operation)));
+}
+
+#[test]
+fn an_operation_that_is_lost_among_others_ends_after_longer() {
+    let mut table = Table::new(8);
+    let lost = read(&mut table, 4096, SECTOR);
+    let queued = read(&mut table, 0, SECTOR);
+    let (key, ..) = started(&mut table);
+    table.begin(key);
+    // The engine has not come to this one.
+    started(&mut table);
+    (1..17).for_each(|answers| assert!(table.tick(2, answers).is_empty()));
+    let ended = table.tick(2, 17);
+    assert_eq!(ended.len(), 1, "{ended:?}");
+    assert_eq!(
+        ended[0].to_string(),
+        "read of 4096 bytes at 4096: no answer for 16 s"
+    );
+    assert!(is_overdue(outcome(&mut table, lost)));
+    (18..40).for_each(|answers| assert!(table.tick(2, answers).is_empty()));
+    assert!(outcome(&mut table, queued).is_none());
+}
+
+/// Nobody waits for it: the caller of `tick` is the only one who can learn that the device owes an answer.
+#[test]
+fn what_nobody_waits_for_is_overdue_too() {
+    let mut table = Table::new(8);
+    let operation = read(&mut table, 8192, SECTOR);
+    let (key, ..) = started(&mut table);
+    assert!(table.abandon(operation).is_none());
+    (0..3).for_each(|_| assert!(table.tick(3, 0).is_empty()));
+    assert_eq!(table.tick(3, 0).len(), 1);
+    assert!(table.tick(3, 0).is_empty(), "once");
+    assert!(table.has_given_up());
+    table.report(key, SECTOR as i32, path());
+    assert!(!table.has_given_up(), "it was answered after all");
     assert!(table.operations.is_empty() && table.pieces.is_empty());
 }
