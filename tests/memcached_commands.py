@@ -238,7 +238,9 @@ class Generator:
             if letter in b"TN":
                 letter += self.pick(EXPTIMES, ODD_EXPTIMES, 0.03)
             elif letter == b"R":
-                letter += self.pick([b"0", b"30", b"500", b"200000", b"-1"], ODD_EXPTIMES, 0.03)
+                # None of TTLS: where both are the same, a second more or less decides.
+                odd = [exptime.replace(b"100", b"150") for exptime in ODD_EXPTIMES]
+                letter += self.pick([b"0", b"30", b"500", b"200000", b"-1"], odd, 0.03)
             elif letter == b"O":
                 letter += self.pick([b"1", b"abc", b"", b"o" * 31], [b"o" * 32], 0.02)
             elif letter == b"C":
