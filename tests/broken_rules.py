@@ -35,6 +35,7 @@ CHECKS = [
     ("taken-out", ["pumice", "taken_out"]),
     ("remembered", ["pumice", "remembered"]),
     ("hangs", ["pumice", "hangs"]),
+    ("log-hole", ["pumice", "log_hole"]),
     ("threads", ["pumice", "threads"]),
     ("kill9-ripq", ["tests/kill9.py", "--rounds", "4", "--", "--layout", "ripq"]),
     ("kill9-cascade", ["tests/kill9.py", "--rounds", "4", "--dram", "72MiB", "--", "--layout", "fifo", "--index", "cascade"]),
