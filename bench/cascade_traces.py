@@ -84,7 +84,9 @@ def main():
 
     def run(trace, index, more):
         report = cascade.replay(trace, *more, "--layout", "fifo", "--index", index, *common)
-        return {"trace": trace, **figures(report)}
+        # Where the folder is says nothing of the run.
+        report["trace"] = trace.replace(os.path.realpath(arguments.shared) + os.sep, "")
+        return {"trace": report["trace"], **figures(report)}
 
     for name, (trace, *more) in found.items():
         both = cascade.at_once([lambda index=index: run(trace, index, more) for index in INDEXES.values()])
