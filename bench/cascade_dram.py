@@ -27,7 +27,7 @@ from lib import cascade, compare, machine
 from lib.cascade import ITEM_BYTES
 from lib.compare import Comparison
 
-CURVE = (0.02, 0.04, 0.06, 0.1)
+CURVE = (0.02, 0.04, 0.1)
 # What else is filled, and where.
 SHAPES = {"shape": "in the largest shape", "file": "on a file"}
 
@@ -78,7 +78,7 @@ def main():
     parser.add_argument("--requests", type=int, default=100_000_000, help="requests (%(default)s)")
     parser.add_argument("--flash", type=int, default=4096, help="MiB of the simulated device (%(default)s)")
     parser.add_argument("--warm-up", type=float, default=0.6, help="share of the requests (%(default)s)")
-    parser.add_argument("--tier1", type=float, default=0.04, help="mappings in DRAM for each on flash (%(default)s)")
+    parser.add_argument("--tier1", type=float, default=0.03, help="mappings in DRAM for each on flash (%(default)s)")
     parser.add_argument(
         "--shape-items", type=int, default=100_000_000, help="items of the largest shape (%(default)s); 0: without it"
     )

@@ -66,7 +66,7 @@ pub struct ReplayArgs {
     reclaim: String,
 
     /// With --index cascade: mappings in DRAM for each on flash, above 0 and at most 1
-    #[arg(long, value_name = "SHARE", default_value_t = 0.04)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.03)]
     tier1: f64,
 
     /// Bytes of every object, where the trace has no sizes [default: 4KiB; with --layout exact objects are counted]

@@ -110,11 +110,11 @@ impl<D: Device + Clone> ObjectCache<D> {
             let shard = inner.lock(hash);
             let is_live = shard.dram.frequency(hash, address).is_some() && !record.header().is_expired(now);
             if is_live && !inner.is_home(&shard, hash, home) {
-                only_dram.push((hash, address));
+                only_dram.push((hash, address, record.parts().encoded_len() as u64));
             }
         });
-        for (hash, address) in only_dram {
-            self.wait_for_room(cx, inner.store().record_max()).await;
+        for (hash, address, len) in only_dram {
+            self.wait_for_room(cx, len).await;
             {
                 let mut shard = inner.lock(hash);
                 let (record, _) = inner.tier.read(address);

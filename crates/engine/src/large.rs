@@ -13,7 +13,7 @@ use crate::read::{Part, Place, Seen};
 use crate::write::RejectReason;
 use pumice_device::Device;
 use pumice_flash::codec::Fields;
-use pumice_flash::record::{MANIFEST_BYTES, payload_checksum};
+use pumice_flash::record::{HEADER_BYTES, MANIFEST_BYTES, payload_checksum};
 use pumice_flash::{Record, RecordParts, SliceId};
 use pumice_memory::{Buffer, Payload};
 
@@ -129,17 +129,17 @@ impl<D: Device + Clone> ObjectCache<D> {
         value: Payload<'_>,
         meta: Meta,
     ) -> Result<u64, RejectReason> {
-        let slices = Slices::new(&self.inner, key, value).inspect_err(|_| self.remove(cx, key))?;
+        let mut slices = Slices::new(&self.inner, key, value).inspect_err(|_| self.remove(cx, key))?;
         let old = match self.inner.part(cx, &PartId::object(key), false) {
             Part::Hit(seen) => Manifest::decode(&seen.record),
             Part::Miss | Part::Flash(_) => None,
         };
-        for slice in slices.parts(key) {
+        while let Some(slice) = slices.next(&self.inner) {
             // Without one slice there is no object, and the older one is gone all the same.
             self.publish_slice(cx, slice)
-                .inspect_err(|_| self.give_up(cx, key, slices.manifest))?;
+                .inspect_err(|_| self.give_up(cx, key, slices.manifest()))?;
         }
-        self.replace_head(cx, key, slices.manifest, meta, old)
+        self.replace_head(cx, key, slices.manifest(), meta, old)
     }
 
     /// Stores a large object, waiting for block buffers between slices.
@@ -207,17 +207,17 @@ impl<D: Device + Clone> ObjectCache<D> {
         key: &[u8],
         value: Payload<'_>,
     ) -> Result<Manifest, RejectReason> {
-        let slices = Slices::new(&self.inner, key, value)?;
-        for slice in slices.parts(key) {
+        let mut slices = Slices::new(&self.inner, key, value)?;
+        while let Some(slice) = slices.next(&self.inner) {
             self.wait_for_room(cx, slice.encoded_len() as u64).await;
             self.publish_slice(cx, slice)
-                .inspect_err(|_| self.drop_slices(cx, key, slices.manifest, |books| &books.rejected))?;
+                .inspect_err(|_| self.drop_slices(cx, key, slices.manifest(), |books| &books.rejected))?;
             if self.inner.lockstep {
                 self.quiesce(cx).await;
             }
         }
         self.wait_for_room(cx, HEAD_BYTES_MAX.into()).await;
-        Ok(slices.manifest)
+        Ok(slices.manifest())
     }
 
     /// Waits until flash has room for a record of `len` bytes, or until nothing is under way that could make room.
@@ -226,7 +226,12 @@ impl<D: Device + Clone> ObjectCache<D> {
         while !store.has_room(len) {
             self.kick(cx);
             if store.is_idle() {
-                return;
+                let makes_way = store.make_way();
+                self.kick(cx);
+                // Others may have begun something since.
+                if !makes_way && store.is_idle() {
+                    return;
+                }
             }
             store.wait_for_progress().await;
         }
@@ -337,49 +342,95 @@ pub(crate) fn head_parts<'a>(key: &'a [u8], manifest: Payload<'a>, meta: Meta) -
     }
 }
 
+/// Slice numbers have 16 bits, two of whose values are taken.
+const SLICES_MAX: usize = u16::MAX as usize - 2;
+/// What is left at the end of a block is filled with a shorter slice where it is at least this share of the block: less is not worth
+/// another read of each hit.
+const FILLED_SHARE: u64 = 64;
+
+/// A value that is being cut.
+///
+/// All slices but the last are as long as records may be, or fill the block that new objects go to: at the end of each block a quarter
+/// of it could stay empty otherwise (an eighth of all that is written, on average).
 struct Slices<'a> {
-    manifest: Manifest,
+    key: &'a [u8],
     value: Payload<'a>,
+    version: u64,
     slice_bytes: usize,
+    /// What was cut so far, in bytes and slices.
+    at: usize,
+    number: u16,
 }
 
 impl<'a> Slices<'a> {
-    fn new<B: Buffer>(inner: &Inner<B>, key: &[u8], value: Payload<'a>) -> Result<Self, RejectReason> {
+    fn new<B: Buffer>(inner: &Inner<B>, key: &'a [u8], value: Payload<'a>) -> Result<Self, RejectReason> {
         let slice_bytes = inner.slice_bytes(key);
-        let slices = value.len().div_ceil(slice_bytes);
-        // Slice numbers have 16 bits, two of whose values are taken.
-        if slices > usize::from(u16::MAX) - 2 {
+        if value.len().div_ceil(slice_bytes) > SLICES_MAX {
             return Err(RejectReason::TooLarge);
         }
-        let manifest = Manifest {
-            version: inner.store().next_version(),
-            value_len: value.len() as u64,
-            slices: u32::try_from(slices).expect("checked above"),
-        };
         Ok(Self {
-            manifest,
+            key,
             value,
+            version: inner.store().next_version(),
             slice_bytes,
+            at: 0,
+            number: 0,
         })
     }
 
-    fn parts(&self, key: &'a [u8]) -> impl Iterator<Item = RecordParts<'a>> {
-        let (value, slice_bytes, version) = (self.value, self.slice_bytes, self.manifest.version);
-        let length = u32::try_from(self.manifest.value_len.div_ceil(LENGTH_UNIT)).unwrap_or(u32::MAX);
-        (0..self.manifest.slices).map(move |number| {
-            let at = number as usize * slice_bytes;
-            let part = value.slice(at, slice_bytes.min(value.len() - at));
-            RecordParts {
-                version,
-                // The head's expiry and flags are the object's, and can be changed alone.
-                expiry: 0,
-                flags: length,
-                marks: 0,
-                slice: SliceId::Part(u16::try_from(number).expect("checked when the slices were counted")),
-                key,
-                value: part,
-                value_crc: payload_checksum(part),
-            }
+    /// What a head says of the slices so far.
+    fn manifest(&self) -> Manifest {
+        Manifest {
+            version: self.version,
+            value_len: self.value.len() as u64,
+            slices: self.number.into(),
+        }
+    }
+
+    /// The next slice, made to fit where it will go.
+    fn next<B: Buffer>(&mut self, inner: &Inner<B>) -> Option<RecordParts<'a>> {
+        let room = inner.is_flash_first().then(|| {
+            let rank = inner.store().rank_new(self.value.len() as u64);
+            inner
+                .store()
+                .room_left(rank, SliceId::Part(self.number), self.version, self.key)
+        });
+        self.cut(
+            room.flatten(),
+            inner.store().geometry().block_bytes / FILLED_SHARE,
+        )
+    }
+
+    /// The next slice, for a block with room for a record of so many bytes; `None` at the end of the value.
+    fn cut(&mut self, room: Option<u64>, room_min: u64) -> Option<RecordParts<'a>> {
+        let left = self.value.len() - self.at;
+        if left == 0 {
+            return None;
+        }
+        let whole = self.slice_bytes.min(left);
+        let overhead = HEADER_BYTES + self.key.len();
+        // The slices that a shorter one costs must find numbers, too.
+        let has_numbers = usize::from(self.number) + left.div_ceil(self.slice_bytes) < SLICES_MAX;
+        let fitting = room
+            .filter(|room| has_numbers && *room >= room_min)
+            .and_then(|room| usize::try_from(room).ok()?.checked_sub(overhead))
+            .filter(|fitting| (1..whole).contains(fitting))
+            // What would be left over is worth no read either.
+            .filter(|fitting| (left - fitting) as u64 >= room_min);
+        let part = self.value.slice(self.at, fitting.unwrap_or(whole));
+        let number = self.number;
+        self.at += part.len();
+        self.number += 1;
+        Some(RecordParts {
+            version: self.version,
+            // The head's expiry and flags are the object's, and can be changed alone.
+            expiry: 0,
+            flags: u32::try_from((self.value.len() as u64).div_ceil(LENGTH_UNIT)).unwrap_or(u32::MAX),
+            marks: 0,
+            slice: SliceId::Part(number),
+            key: self.key,
+            value: part,
+            value_crc: payload_checksum(part),
         })
     }
 }
@@ -388,26 +439,80 @@ impl<'a> Slices<'a> {
 mod tests {
     use super::*;
 
+    fn of(value: &[u8], slice_bytes: usize) -> Slices<'_> {
+        Slices {
+            key: b"key",
+            value: Payload::Bytes(value),
+            version: 5,
+            slice_bytes,
+            at: 0,
+            number: 0,
+        }
+    }
+
+    #[test]
+    fn slices_fill_what_room_there_is_and_are_the_value() {
+        let value: Vec<u8> = (0..10_000u32).map(|at| at as u8).collect();
+        let mut slices = of(&value, 4_000);
+        let overhead = (HEADER_BYTES + 3) as u64;
+        // Room for all of it, for less, for too little, for just the least, for the header alone, and no block.
+        let rooms = [
+            Some(9_000),
+            Some(1_500),
+            Some(99),
+            Some(100),
+            Some(overhead),
+            None,
+        ];
+        let mut rooms = rooms.into_iter();
+        let parts: Vec<_> = std::iter::from_fn(|| slices.cut(rooms.next().flatten(), 100)).collect();
+        let lens: Vec<usize> = parts.iter().map(|parts| parts.value.len()).collect();
+        assert_eq!(
+            lens,
+            [
+                4_000,
+                1_500 - overhead as usize,
+                4_000,
+                100 - overhead as usize,
+                478
+            ]
+        );
+        let numbers = parts.iter().map(|parts| parts.slice);
+        assert!(numbers.eq((0..5).map(SliceId::Part)));
+        let whole: Vec<u8> = parts.iter().flat_map(|parts| bytes(parts)).copied().collect();
+        assert_eq!(whole, value);
+        assert_eq!(slices.manifest().slices, 5);
+    }
+
+    fn bytes<'a>(parts: &RecordParts<'a>) -> &'a [u8] {
+        match parts.value {
+            Payload::Bytes(bytes) => bytes,
+            Payload::Void(_) => panic!("real bytes"),
+        }
+    }
+
+    #[test]
+    fn a_value_never_has_more_slices_than_there_are_numbers() {
+        let value = vec![7; SLICES_MAX * 10 - 5];
+        let mut slices = of(&value, 10);
+        let room = (HEADER_BYTES + 3 + 1) as u64;
+        while slices.cut(Some(room), 1).is_some() {}
+        assert_eq!(slices.manifest().slices as usize, SLICES_MAX);
+        assert_eq!(slices.at, value.len());
+    }
+
     #[test]
     fn head_and_slices_know_how_long_the_whole_value_is() {
         let value = vec![7; 2_500_000];
-        let slices = Slices {
-            manifest: Manifest {
-                version: 5,
-                value_len: value.len() as u64,
-                slices: 3,
-            },
-            value: Payload::Bytes(&value),
-            slice_bytes: 1_000_000,
-        };
-        let parts: Vec<_> = slices.parts(b"key").collect();
+        let mut slices = of(&value, 1_000_000);
+        let parts: Vec<_> = std::iter::from_fn(|| slices.cut(None, 1)).collect();
         let lens: Vec<usize> = parts.iter().map(|parts| parts.value.len()).collect();
         assert_eq!(lens, [1_000_000, 1_000_000, 500_000]);
         for parts in &parts {
             let len = large_value_len(parts);
             assert!((2_500_000..2_500_000 + LENGTH_UNIT).contains(&len), "{len}");
         }
-        let manifest = slices.manifest.encode();
+        let manifest = slices.manifest().encode();
         let head = head_parts(b"key", Payload::Bytes(&manifest), Meta::default());
         assert_eq!(large_value_len(&head), 2_500_000);
         let whole = RecordParts {

@@ -168,7 +168,7 @@ impl Budget {
             IndexKind::Cascade => {
                 let slots = match slots {
                     0 => 0,
-                    bits => u64::from(bits) * 100 / 8 + 100 / 16,
+                    bits => u64::from(bits) * 100 / 8 + 100 * 3 / 64,
                 };
                 let of_objects = flash / OBJECT_FLASH_BYTES * (MemoryPlan::FILTER_CENTIBYTES + slots) / 100;
                 // Reclaims begin at three quarters.

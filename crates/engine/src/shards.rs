@@ -171,9 +171,12 @@ impl<B: Buffer> Mappings for Inner<B> {
             return CopyMove::NoRoom;
         };
         let old_home = self.home(from.location);
+        let leaves_mapping = shard.flash.is_on_flash(hash, from.location);
         if shard.flash.set(hash, to).is_err() {
             // A cascade that has no room for it, and no mapping of the key any more.
             self.store().forget(Some(hash), to);
+            // Nothing leads to the copy, which its block's footer names.
+            self.store().note_invalidated(hash);
             return CopyMove::Dead;
         }
         // An item in DRAM names its copy's place in a header that readers may look at: it is written anew.
@@ -187,7 +190,7 @@ impl<B: Buffer> Mappings for Inner<B> {
                 None => shard.dram.remove(hash, address),
             };
         }
-        CopyMove::Moved
+        CopyMove::Moved { leaves_mapping }
     }
 
     fn is_hot(&self, hash: KeyHash, location: Location) -> bool {
@@ -223,10 +226,12 @@ impl<B: Buffer> Mappings for Inner<B> {
         }
         if !is_exact {
             // What DRAM did not know to be on flash: whatever the books have beyond the DRAM tier.
+            // They are an estimate, and may have less.
             let (resident, resident_bytes) = self.books.snapshot().resident();
-            self.books
-                .lost
-                .add_many(resident.wrapping_sub(entries), resident_bytes.wrapping_sub(bytes));
+            self.books.lost.add_many(
+                resident.saturating_sub(entries),
+                resident_bytes.saturating_sub(bytes),
+            );
         }
     }
 

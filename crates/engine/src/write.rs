@@ -116,6 +116,11 @@ impl<B: Buffer> Inner<B> {
         record_max - pumice_flash::record::HEADER_BYTES - key.len()
     }
 
+    /// Whether records go to flash as they are set.
+    pub(crate) fn is_flash_first(&self) -> bool {
+        self.flash_write == FlashWrite::Insertion || self.tier.segments() == 0
+    }
+
     pub(crate) fn is_large(&self, key: &[u8], value_len: usize) -> bool {
         value_len > self.slice_bytes(key)
     }
@@ -197,7 +202,7 @@ impl<B: Buffer> Inner<B> {
             self.books.overwritten.add(gone);
         }
         let mut home = 0;
-        if self.flash_write == FlashWrite::Insertion || self.tier.segments() == 0 {
+        if self.is_flash_first() {
             home = self.append_locked(cx, shard, hash, &parts, Some(rank));
         }
         let in_dram = self.tier.segments() > 0

@@ -4,7 +4,7 @@ mod common;
 
 use common::Rig;
 use futures_util::future::join;
-use pumice::{Action, CacheOptions, Meta, Outcome, Reads};
+use pumice::{Action, CacheOptions, LayoutOptions, Meta, Outcome, Reads};
 use pumice_device::{MemDevice, MemMedium, Payload};
 use pumice_world::ManualClock;
 use std::sync::Arc;
@@ -44,7 +44,6 @@ fn a_change_that_loses_leaves_the_winner_whole_and_no_slices() {
     let rig = rig();
     assert!(rig.set(b"key", &value(0)));
     rig.settle();
-    let before = rig.cache.books().resident();
     let mut asked = 0;
     let outcome = rig.run(rig.cache.update(&rig.cx, b"key", Reads::ALL, |object| {
         asked += 1;
@@ -64,12 +63,49 @@ fn a_change_that_loses_leaves_the_winner_whole_and_no_slices() {
     }));
     assert_eq!((outcome, asked), (Outcome::Kept, 2));
     assert_eq!(rig.get(b"key"), Some(value(7)));
+    assert!(rig.run(rig.cache.delete(&rig.cx, b"key")));
     rig.check();
     assert_eq!(
         rig.cache.books().resident(),
-        before,
+        (0, 0),
         "slices of a loser or of the replaced object stayed"
     );
+}
+
+#[test]
+fn large_objects_fill_blocks_to_the_end_and_stay_whole() {
+    for layout in [LayoutOptions::default(), common::ripq()] {
+        let device = MemDevice::new(Arc::new(MemMedium::new(32 << 20)));
+        let options = CacheOptions {
+            dram_bytes: 8 << 20,
+            block_bytes: Some(256 << 10),
+            layout,
+            ..CacheOptions::default()
+        };
+        let rig = Rig::open(device, Arc::new(ManualClock::new(1_000)), options);
+        let lens: Vec<usize> = (0..160).map(|n| 70_000 + n * 7_919 % 90_000).collect();
+        let name = |n: usize| format!("key{n}").into_bytes();
+        for (n, len) in lens.iter().enumerate() {
+            let value: Vec<u8> = (0..*len).map(|at| (at / 100 + n) as u8).collect();
+            let payload = Payload::Bytes(&value);
+            let stored = rig.run(rig.cache.store(&rig.cx, &name(n), payload, Meta::default()));
+            assert!(stored.is_ok());
+        }
+        rig.settle();
+        let flash = rig.cache.stats().flash;
+        let written = flash.sealed_blocks * (256 << 10);
+        let share = flash.appended_bytes as f64 / written as f64;
+        // Slices of a quarter of a block would leave an eighth of each block empty.
+        assert!(
+            flash.sealed_blocks > 40 && share > 0.97,
+            "{share} of {written} bytes"
+        );
+        for (n, len) in lens.iter().enumerate() {
+            let found = rig.get(&name(n)).expect("flash has room for all");
+            assert!(found.len() == *len && (0..*len).all(|at| found[at] == (at / 100 + n) as u8));
+        }
+        rig.check();
+    }
 }
 
 #[test]

@@ -50,6 +50,13 @@ struct Fill {
     is_taken: bool,
 }
 
+impl Fill {
+    /// The longest record that still fits a block of so many bytes, beside the footer that it needs then.
+    fn room(&self, block_bytes: usize) -> usize {
+        block_bytes.saturating_sub(self.at + footer_len(self.entries.len() + 1))
+    }
+}
+
 /// What a block is written with.
 pub(crate) struct Composed {
     /// The objects that the footer lists: those that were live, and with slots all.
@@ -125,7 +132,7 @@ impl<B: Buffer> OpenBlock<B> {
         let mut fill = self.fill.lock();
         let number = u32::try_from(fill.entries.len()).expect("a block has fewer than 2^32 bytes");
         let at = fill.at;
-        if at + len + footer_len(fill.entries.len() + 1) > self.block_bytes {
+        if len > fill.room(self.block_bytes) {
             return None;
         }
         fill.at += len;
@@ -156,8 +163,12 @@ impl<B: Buffer> OpenBlock<B> {
 
     /// Whether a record of padded length `len` still fits.
     pub fn fits(&self, len: usize) -> bool {
-        let fill = self.fill.lock();
-        fill.at + len + footer_len(fill.entries.len() + 1) <= self.block_bytes
+        len <= self.room()
+    }
+
+    /// The longest record that still fits, padded, in bytes.
+    pub fn room(&self) -> usize {
+        self.fill.lock().room(self.block_bytes)
     }
 
     /// Whether the record at `location` was moved here from another block.

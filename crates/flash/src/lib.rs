@@ -61,7 +61,11 @@ pub enum Gone {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyMove {
     /// It is mapped where it is now.
-    Moved,
+    Moved {
+        /// Whether an index that is partly on flash still maps it there to where it was, and is to forget that when its block goes
+        /// ([`IndexShard::is_on_flash`]).
+        leaves_mapping: bool,
+    },
     /// It was dead, or is now: there is nothing to move.
     Dead,
     /// There was no room.

@@ -33,7 +33,7 @@ use crate::layout::Layout;
 use crate::log::LogKind;
 use crate::record::{Record, is_expired};
 use crate::store::{Claim, FlashStore, Moved, Order, SlotKind, State, Structure, Victim, add, give_turn};
-use crate::survivors::Origin;
+use crate::survivors::{MovedCopy, Origin};
 use crate::{CopyMove, Gone, Mappings};
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_index::{Location, Mapping};
@@ -290,6 +290,7 @@ impl<B: Buffer> FlashStore<B> {
         let is_empty =
             begun == 0 && is_exact && (how == How::Empty || info.live.load(Ordering::Acquire) == 0);
         let (mut reclaimed, mut all) = (None, None);
+        let mut moved = Vec::new();
         if !is_empty && let Some(mut entries) = self.read_footer(device, id, sequence).await {
             let bytes: u64 = entries.iter().map(|entry| u64::from(entry.len)).sum();
             reclaimed = Some((entries.len() as u64, bytes));
@@ -300,7 +301,7 @@ impl<B: Buffer> FlashStore<B> {
                     sequence,
                     is_tail: how == How::Lowest,
                 };
-                entries = self.move_survivors(device, mappings, now, &origin, entries).await;
+                (entries, moved) = self.move_survivors(device, mappings, now, &origin, entries).await;
             }
             // No lookup finds a mapping to it on flash from here on, and brings it back to DRAM.
             info.is_leaving.store(true, Ordering::Release);
@@ -310,6 +311,16 @@ impl<B: Buffer> FlashStore<B> {
                 }
                 prefetch_ahead(mappings, &entries, at);
                 self.drop_entry(mappings, now, id, entry);
+            }
+            for (at, copy) in moved.iter().enumerate() {
+                if at % ENTRIES_PER_TURN == ENTRIES_PER_TURN - 1 {
+                    give_turn().await;
+                }
+                if let Some(later) = moved.get(at + PREFETCH_DISTANCE) {
+                    mappings.prefetch(later.hash);
+                }
+                let [from, to] = copy.places();
+                mappings.with(copy.hash, |shard| shard.forget_moved(copy.hash, from, to));
             }
         }
         // Where the footer cannot be read the index alone knows what pointed here. A copy whose footer entry was wrong
@@ -430,7 +441,8 @@ impl<B: Buffer> FlashStore<B> {
                 evictions_left = evictions_left.saturating_sub(1);
             }
             let from = self.mapping(id, &entry);
-            has_room = self.move_record(mappings, id, entry.hash, from, &record) != CopyMove::NoRoom;
+            let (moved, _) = self.move_record(mappings, id, entry.hash, from, &record);
+            has_room = moved != CopyMove::NoRoom;
             if !has_room {
                 add(&self.counters.survivors_dropped, 1);
             }
@@ -488,8 +500,8 @@ impl<B: Buffer> FlashStore<B> {
         }
     }
 
-    /// Copies a live record to the active block; its copy becomes live by compare-and-set of the mapping. False where
-    /// there is no room; true also where the record died meanwhile.
+    /// Copies a live record to the active block; its copy becomes live by compare-and-set of the mapping. Returns how that ended, and
+    /// what the index is to forget when the victim is gone.
     pub(crate) fn move_record<M: Mappings>(
         &self,
         mappings: &M,
@@ -497,7 +509,7 @@ impl<B: Buffer> FlashStore<B> {
         hash: u64,
         from: Mapping,
         record: &Record<B>,
-    ) -> CopyMove {
+    ) -> (CopyMove, Option<MovedCopy>) {
         // The block must not be sealed before the mapping is made: the guard outlives the call.
         let mut guard = None;
         let mut former = None;
@@ -511,7 +523,11 @@ impl<B: Buffer> FlashStore<B> {
             // The object lives on, and with it its rank.
             self.forget(None, former);
         }
-        moved
+        let leaves_mapping = moved == CopyMove::Moved { leaves_mapping: true };
+        let copy = guard
+            .filter(|_| leaves_mapping)
+            .map(|appended| MovedCopy::new(hash, from.location, appended.mapping.location));
+        (moved, copy)
     }
 
     /// Notes, before the mapping is made, that the victim must wait for `receiver`.

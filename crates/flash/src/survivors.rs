@@ -16,7 +16,7 @@ use crate::record::{Record, is_expired};
 use crate::store::{FlashStore, Shared, SlotKind, Structure, add, give_turn};
 use crate::{CopyMove, Mappings};
 use pumice_device::{Device, SECTOR_BYTES};
-use pumice_index::{IndexShard, Mapping};
+use pumice_index::{IndexShard, Location, Mapping};
 use pumice_memory::Buffer;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -55,9 +55,38 @@ pub(crate) struct Origin {
     pub(crate) is_tail: bool,
 }
 
+/// An object that was moved, and whose mapping on flash is to go with the victim.
+pub(crate) struct MovedCopy {
+    pub(crate) hash: u64,
+    /// Offsets on the device, of copies that take the same length.
+    from: u64,
+    to: u64,
+    len: u32,
+}
+
+impl MovedCopy {
+    pub(crate) fn new(hash: u64, from: Location, to: Location) -> Self {
+        debug_assert_eq!(from.len, to.len);
+        Self {
+            hash,
+            from: from.offset,
+            to: to.offset,
+            len: from.len,
+        }
+    }
+
+    /// Where it was, and where it is.
+    pub(crate) fn places(&self) -> [Location; 2] {
+        [self.from, self.to].map(|offset| Location {
+            offset,
+            len: self.len,
+        })
+    }
+}
+
 impl<B: Buffer> FlashStore<B> {
     /// Moves the objects of a victim that stay, lets go of those that do not, and returns the entries of those that could
-    /// not be moved.
+    /// not be moved, and those whose mappings on flash are left.
     pub(crate) async fn move_survivors<D: Device<Buf = B>, M: Mappings>(
         &self,
         device: &D,
@@ -65,8 +94,8 @@ impl<B: Buffer> FlashStore<B> {
         now: u32,
         origin: &Origin,
         entries: Vec<FooterEntry>,
-    ) -> Vec<FooterEntry> {
-        let (mut stay, mut go) = (Vec::new(), Vec::new());
+    ) -> (Vec<FooterEntry>, Vec<MovedCopy>) {
+        let (mut stay, mut go, mut left) = (Vec::new(), Vec::new(), Vec::new());
         for (at, entry) in entries.iter().enumerate() {
             if at % ENTRIES_PER_TURN == ENTRIES_PER_TURN - 1 {
                 give_turn().await;
@@ -104,7 +133,7 @@ impl<B: Buffer> FlashStore<B> {
                 next = runs.next();
             }
             let Some((read, run)) = reads.pop_front() else {
-                return go;
+                return (go, left);
             };
             match read.await {
                 Ok(buffer) => {
@@ -121,16 +150,17 @@ impl<B: Buffer> FlashStore<B> {
                         };
                         let from = self.mapping(origin.id, entry);
                         let move_it = || self.move_record(mappings, origin.id, entry.hash, from, &record);
-                        let mut moved = move_it();
+                        let (mut moved, mut copy) = move_it();
                         while moved == CopyMove::NoRoom
                             && waits_left > 0
                             && self.makes_room(device, mappings, now).await
                         {
                             waits_left -= 1;
-                            moved = move_it();
+                            (moved, copy) = move_it();
                         }
+                        left.extend(copy);
                         match moved {
-                            CopyMove::Moved => {}
+                            CopyMove::Moved { .. } => {}
                             CopyMove::Dead => go.push(*entry),
                             CopyMove::NoRoom => {
                                 add(&self.counters.survivors_dropped, 1);

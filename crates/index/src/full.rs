@@ -56,6 +56,14 @@ pub fn padded_len(len: u64, unit_bytes: u64) -> u64 {
     len_of_code(code_of_len(units)) * unit_bytes
 }
 
+/// The longest record that takes no more than `room` bytes on a device with this unit, as [`padded_len`] has it.
+pub fn unpadded_len(room: u64, unit_bytes: u64) -> u64 {
+    let units = (room / unit_bytes).min(UNITS_MAX);
+    // No code is between two multiples of this.
+    let step = 1 << units.max(1).ilog2().saturating_sub(8);
+    units / step * step * unit_bytes
+}
+
 impl IndexShape {
     /// The shape for a device of `capacity` bytes and 2^`shard_bits` shards, with `note_bits` (at most 16) beside each location.
     pub fn new(capacity: u64, shard_bits: u32, note_bits: u32) -> Self {
@@ -372,6 +380,12 @@ mod tests {
             assert!(units > 512 || padded == units);
             assert_eq!(len_of_code(code_of_len(padded)), padded);
             assert_eq!(padded_len(units * 16 - 15, 16), padded * 16);
+            let unpadded = unpadded_len(units * 16 + 15, 16);
+            assert_eq!(padded_len(unpadded, 16), unpadded);
+            assert!(
+                unpadded <= units * 16 && unpadded * 257 >= units * 16 * 256,
+                "{unpadded} of {units}"
+            );
         }
         assert!(code_of_len(UNITS_MAX) < 1 << LEN_BITS);
     }

@@ -9,7 +9,7 @@ pub mod full;
 mod shard;
 mod table;
 
-pub use full::{FullShard, IndexShape, padded_len};
+pub use full::{FullShard, IndexShape, padded_len, unpadded_len};
 pub use shard::IndexShard;
 pub use table::{PackedTable, TableFull, TableShape};
 

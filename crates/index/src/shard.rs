@@ -131,6 +131,22 @@ impl IndexShard {
         }
     }
 
+    /// Whether an index that is partly on flash maps `hash` to `location` there, where a copy is known to stand that nothing has superseded.
+    pub fn is_on_flash(&self, hash: KeyHash, location: Location) -> bool {
+        match self {
+            IndexShard::Full(_) => false,
+            IndexShard::Cascade(shard) => shard.is_on_flash(hash, location),
+        }
+    }
+
+    /// Lets flash forget that `hash` was mapped to `from` ([`IndexShard::is_on_flash`]), whose block goes, now that it was moved to `to`.
+    pub fn forget_moved(&mut self, hash: KeyHash, from: Location, to: Location) {
+        match self {
+            IndexShard::Full(_) => {}
+            IndexShard::Cascade(shard) => shard.forget_moved(hash, from, to),
+        }
+    }
+
     /// Bytes of which a dump is a multiple: of one mapping, and of a cascade one.
     pub fn entry_bytes(&self) -> usize {
         match self {

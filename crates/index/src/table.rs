@@ -35,6 +35,8 @@ use std::sync::Arc;
 const BUCKET_BYTES: usize = 256;
 const BUCKETS_PER_PAGE: usize = PAGE_BYTES / BUCKET_BYTES;
 const HEADER_BYTES: usize = 4;
+/// Above this load the table grows.
+const LOAD_MAX_PERCENT: usize = 94;
 const PASSED_UNKNOWN: u16 = u16::MAX;
 
 type Bucket = [u8; BUCKET_BYTES];
@@ -148,7 +150,7 @@ impl PackedTable {
     pub fn insert(&mut self, tag: u64, payload: u64) -> Result<(), TableFull> {
         debug_assert!(tag >> self.shape.tag_bits == 0 && payload >> self.shape.payload_bits == 0);
         let slots = self.buckets() * self.shape.per_bucket;
-        if (self.len + 1) * 100 > slots * 94 {
+        if (self.len + 1) * 100 > slots * LOAD_MAX_PERCENT {
             let grown = self.pages.len() + (self.pages.len() / 12).max(1);
             if !self.rebuild(grown) && (self.len + 1) * 100 > slots * 98 {
                 return Err(TableFull);
@@ -188,6 +190,20 @@ impl PackedTable {
             self.rebuild(wanted);
         }
         Some(at.payload)
+    }
+
+    /// How many entries so many pages hold before the table grows.
+    pub(crate) fn entries_of_pages(shape: TableShape, pages: usize) -> usize {
+        pages * BUCKETS_PER_PAGE * shape.per_bucket * LOAD_MAX_PERCENT / 100
+    }
+
+    /// Gives back the pages that a table with room for so many entries, at least those that it has, does not need.
+    pub(crate) fn shrink_to(&mut self, entries: usize) {
+        let slots = (entries.max(self.len) * 100).div_ceil(LOAD_MAX_PERCENT);
+        let wanted = slots.div_ceil(self.shape.per_bucket * BUCKETS_PER_PAGE);
+        if wanted < self.pages.len() {
+            self.rebuild(wanted);
+        }
     }
 
     /// Calls `visit` with every (tag, payload), in no useful order.

@@ -40,7 +40,7 @@ use tokio::sync::{mpsc, watch};
 use worker::{Common, Opened};
 
 /// Of a cascade index, mappings in DRAM for each on flash.
-const TIER1_SHARE: f64 = 0.04;
+const TIER1_SHARE: f64 = 0.03;
 
 /// Flags of `serve`.
 #[derive(Args, Debug)]

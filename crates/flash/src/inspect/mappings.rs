@@ -162,10 +162,13 @@ impl<S: Source + ?Sized> Walk<'_, S> {
             self.pages(&numbers, partition, shape, snapshot, is_base);
             let entries = filter(stream, if is_wide { WIDE_WIDTH } else { GENERATION_WIDTH })?;
             let entries_max = u64::from(pages) * PAGE_ENTRIES as u64;
-            if entries > entries_max || (is_wide && u64::from(pages) > entries) {
+            if entries > entries_max {
                 let what =
                     format!("partition {partition} has a filter of {entries} entries over {pages} pages");
                 return Err(stream.broken(what));
+            }
+            if is_wide {
+                starts(stream, partition, pages, entries)?;
             }
         }
         let taken = stream.taken - start;
@@ -176,6 +179,33 @@ impl<S: Source + ?Sized> Walk<'_, S> {
                 "partition {partition} has {taken} bytes, and {len} were announced"
             )))
         }
+    }
+}
+
+/// Reads how many entries stand before those of each page of the wide table.
+fn starts<S: Source + ?Sized>(
+    stream: &mut Stream<'_, S>,
+    partition: u32,
+    pages: u32,
+    entries: u64,
+) -> Result<(), Broken> {
+    let mut is_whole = pages != 0 || entries == 0;
+    let mut before = None;
+    stream.items(pages.into(), 4, |start, _| {
+        let start = packed(start) as u64;
+        let of_page = start.checked_sub(before.unwrap_or(0));
+        // The first page begins where the filter does.
+        let most = before.map_or(0, |_| PAGE_ENTRIES as u64);
+        is_whole &= of_page.is_some_and(|entries| entries <= most);
+        before = Some(start);
+    })?;
+    let of_last = entries.checked_sub(before.unwrap_or(0));
+    if is_whole && of_last.is_some_and(|entries| entries <= PAGE_ENTRIES as u64) {
+        Ok(())
+    } else {
+        Err(stream.broken(format!(
+            "partition {partition} has pages that do not share {entries} entries"
+        )))
     }
 }
 

@@ -31,14 +31,17 @@ impl<B: Buffer> FlashStore<B> {
             return None;
         }
         let mut order = self.order.lock();
+        let beside = self.section_beside(&order, parts.slice, parts.version, parts.key);
         let section = order.ranked.as_mut().map_or(0, |ranked| {
             if let Priority::Absolute(value) = rank.priority() {
                 ranked.ranks.put(hash, value, self.padded_len(parts));
             }
             let position = ranked.position(rank.priority());
-            let section = ranked.queue.insertion_section(position);
-            ranked.queue.note_insertion(section, position);
-            section
+            beside.unwrap_or_else(|| {
+                let section = ranked.queue.insertion_section(position);
+                ranked.queue.note_insertion(section, position);
+                section
+            })
         });
         // Only one layout keeps notes, and it has a queue of blocks.
         let note = (order.ranked.is_some()).then(|| rank.note());
@@ -130,6 +133,9 @@ impl<B: Buffer> FlashStore<B> {
         let mut reserved = reserved?;
         let location = reserved.mapping.location;
         reserved.mapping.note = self.add_slot(location, note);
+        if !survivor {
+            self.note_slice(&mut order, section, parts, reserved.block());
+        }
         if let Some(ranked) = &mut order.ranked {
             ranked.queue.add(Seat::Device(reserved.block().id), len as u64);
             order.rebalance(|block| self.retire(block));
@@ -175,6 +181,15 @@ impl<B: Buffer> FlashStore<B> {
         if let Some(id) = fullest.map(|block| block.id).filter(|_| !is_waiting) {
             self.retire_open(order, id);
         }
+    }
+
+    /// Where every buffer is an open block's that has no room, and nothing is under way that would free one, starts sealing the fullest;
+    /// false where there is no such block. For callers that wait for room.
+    pub fn make_way(&self) -> bool {
+        let mut order = self.order.lock();
+        let before = order.open.len();
+        self.give_buffer_up(&mut order);
+        order.open.len() < before
     }
 
     /// Starts sealing all open blocks, however full they are. For a clean stop, and for tests.

@@ -31,6 +31,7 @@ mod logging;
 mod order;
 mod ranks;
 mod read;
+mod slices;
 mod slots;
 mod streams;
 mod virtual_cache;

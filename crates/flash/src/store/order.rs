@@ -1,5 +1,6 @@
 //! The order of blocks by priority, and the blocks that are being filled.
 
+use super::slices::LastSlice;
 use super::{FlashStore, Ranks, SavedKey, SavedRanks, SealedBlock, SlotKind, State, VirtualCache, give_turn};
 use crate::Mappings;
 use crate::block::{OpenBlock, Stream};
@@ -56,6 +57,8 @@ pub(crate) struct Order<B> {
     pub(crate) open: Vec<Arc<OpenBlock<B>>>,
     pub(crate) ranked: Option<Ranked>,
     pub(crate) virtual_cache: Option<VirtualCache>,
+    /// Where the last slice of a large object went.
+    pub(crate) last_slice: Option<LastSlice>,
 }
 
 /// The queue, and what turns absolute priorities into positions in it.
@@ -88,6 +91,7 @@ impl<B> Order<B> {
                 open: Vec::new(),
                 ranked: None,
                 virtual_cache: None,
+                last_slice: None,
             };
         }
         let known = sealed.iter().filter(|block| block.position.is_none());
@@ -110,6 +114,7 @@ impl<B> Order<B> {
                 ranks: Ranks::restore(ranks, options.policy_checksum()),
             }),
             virtual_cache: None,
+            last_slice: None,
         }
     }
 

@@ -5,8 +5,8 @@
 //! `ripq` four bits, or six with a policy that counts accesses: where it counts ([`Note`]), or that it is dead.
 //!
 //! The slot of an object is its number in its block, in order of offset. A mapping says its low [`SLOT_BITS`] bits in its note;
-//! the rest follow from its offset and the offsets of every 64th object, which are kept here. Cost: the bits, and half a bit for
-//! that; O(log n) for a look.
+//! the rest follow from its offset and the offsets of every 64th object, which are kept here. Cost: the bits, and three eighths of a
+//! bit for that; O(log n) for a look.
 
 use super::FlashStore;
 use crate::footer::FooterEntry;
@@ -107,7 +107,7 @@ impl SlotKind {
     }
 }
 
-/// Bits of DRAM that such a cache keeps for each object on flash beside its index, and half a bit more where that is not 0.
+/// Bits of DRAM that such a cache keeps for each object on flash beside its index, and three eighths of a bit more where that is not 0.
 pub fn slot_bits(layout: &LayoutOptions, index: IndexKind) -> u32 {
     SlotKind::of(layout, index).bits()
 }
@@ -117,9 +117,32 @@ pub fn slot_bits(layout: &LayoutOptions, index: IndexKind) -> u32 {
 pub(crate) struct Slots {
     bits: u32,
     len: u32,
-    /// Offsets in the block of every 64th object, in bytes.
-    strides: Vec<u32>,
+    /// Where every 64th object stands in the block.
+    strides: Vec<Place>,
     words: Vec<u64>,
+}
+
+/// An offset in a block, in units of 16 bytes: objects start at multiples of that, and blocks have at most 2^24 of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place([u8; 3]);
+
+impl Place {
+    const UNIT: u32 = 16;
+
+    /// `None` where no object can start.
+    fn new(offset: u32) -> Option<Self> {
+        let [low, middle, high, 0] = (offset / Self::UNIT).to_le_bytes() else {
+            return None;
+        };
+        offset
+            .is_multiple_of(Self::UNIT)
+            .then_some(Self([low, middle, high]))
+    }
+
+    fn offset(self) -> u32 {
+        let [low, middle, high] = self.0;
+        u32::from_le_bytes([low, middle, high, 0]) * Self::UNIT
+    }
 }
 
 impl Slots {
@@ -147,19 +170,16 @@ impl Slots {
         words: Vec<u64>,
         block_bytes: u64,
     ) -> Option<Self> {
-        let slots = Self {
+        let is_whole = (strides.len(), words.len()) == Self::parts_len(bits, len)
+            && strides.is_sorted_by(|a, b| a < b)
+            && strides.last().is_none_or(|last| u64::from(*last) < block_bytes);
+        let places: Option<Vec<Place>> = strides.into_iter().map(Place::new).collect();
+        Some(Self {
             bits,
             len,
-            strides,
+            strides: places.filter(|_| is_whole)?,
             words,
-        };
-        let is_whole = (slots.strides.len(), slots.words.len()) == Self::parts_len(bits, len)
-            && slots.strides.is_sorted_by(|a, b| a < b)
-            && slots
-                .strides
-                .last()
-                .is_none_or(|last| u64::from(*last) < block_bytes);
-        is_whole.then_some(slots)
+        })
     }
 
     /// How many strides and words so many slots have.
@@ -168,8 +188,10 @@ impl Slots {
         (len.div_ceil(STRIDE) as usize, words as usize)
     }
 
-    pub(crate) fn parts(&self) -> (u32, &[u32], &[u64]) {
-        (self.len, &self.strides, &self.words)
+    /// Objects, offsets of every 64th, and bits.
+    pub(crate) fn parts(&self) -> (u32, Vec<u32>, &[u64]) {
+        let strides = self.strides.iter().map(|place| place.offset()).collect();
+        (self.len, strides, &self.words)
     }
 
     pub(crate) fn len(&self) -> u32 {
@@ -180,7 +202,9 @@ impl Slots {
     pub(crate) fn push(&mut self, offset: u32, slot: u32) -> u32 {
         let number = self.len;
         if number & LOW == 0 {
-            self.strides.push(offset);
+            let place =
+                Place::new(offset).expect("objects start at multiples of 16, in blocks of at most 256 MiB");
+            self.strides.push(place);
         }
         self.len += 1;
         if Self::parts_len(self.bits, self.len).1 > self.words.len() {
@@ -200,7 +224,7 @@ impl Slots {
     pub(crate) fn number(&self, offset: u32, low: u32) -> Option<u32> {
         let stride = self
             .strides
-            .partition_point(|first| *first <= offset)
+            .partition_point(|first| first.offset() <= offset)
             .checked_sub(1)?;
         let number = stride as u32 * STRIDE + (low & LOW);
         (number < self.len).then_some(number)
@@ -223,7 +247,7 @@ impl Slots {
     }
 
     pub(crate) fn dram_bytes(&self) -> usize {
-        self.strides.capacity() * size_of::<u32>() + self.words.capacity() * size_of::<u64>()
+        self.strides.capacity() * size_of::<Place>() + self.words.capacity() * size_of::<u64>()
     }
 }
 

@@ -155,7 +155,13 @@ impl Mappings for Index {
                 let found = (0..self.keys).find(|n| self::hash(*n) == hash);
                 self.given_up.lock().extend(found);
             }
-            if moved { CopyMove::Moved } else { CopyMove::NoRoom }
+            if moved {
+                CopyMove::Moved {
+                    leaves_mapping: false,
+                }
+            } else {
+                CopyMove::NoRoom
+            }
         })
     }
 

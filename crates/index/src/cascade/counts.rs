@@ -77,16 +77,17 @@ impl CascadeShard {
             .iter()
             .map(|generation| generation.pages.capacity())
             .sum();
-        let directory = (pages + self.wide.pages.capacity()) * size_of::<PageNumber>()
+        let directory = pages * size_of::<PageNumber>()
+            + self.wide.directory_bytes()
             + self.generations.capacity() * size_of::<Generation>();
         let narrow = || self.generations.iter().map(|generation| &generation.filter);
         CascadeCounts {
             tier1_mappings: self.tier1.len() as u64,
             tier2_mappings: narrow().map(|filter| filter.alive() as u64).sum(),
-            tier3_mappings: self.wide.filter.alive() as u64,
+            tier3_mappings: self.wide.filter().alive() as u64,
             tier1_bytes: self.tier1.dram_bytes() as u64,
             tier2_bytes: narrow().map(|filter| filter.dram_bytes() as u64).sum(),
-            tier3_bytes: self.wide.filter.dram_bytes() as u64,
+            tier3_bytes: self.wide.filter().dram_bytes() as u64,
             directory_bytes: (directory + size_of::<Self>()) as u64,
             ..self.counts
         }
@@ -125,9 +126,9 @@ impl CascadeShard {
                 .all(|entry| ((entry.hint & PAGE_HINT) as usize) < generation.pages.len());
             assert!(named, "an entry is in no page");
         }
-        assert_eq!(
-            self.wide.pages.len(),
-            self.wide.filter.len().div_ceil(self.options.page_entries)
+        assert!(
+            self.wide.is_whole(self.options.page_entries),
+            "an entry of tier 3 is in no page"
         );
     }
 }

@@ -13,6 +13,7 @@ use super::partition::{
     ASKED, CascadeShard, DIRTY, GENERATION_CELL_BITS, GENERATION_PAGES, Generation, PAGE_HINT_BITS, SHIELD,
     SHIELD_HINT,
 };
+use crate::PackedTable;
 use crate::table::Swept;
 
 /// Laps of the hand of which one makes entries count as less often asked for.
@@ -176,6 +177,8 @@ impl CascadeShard {
         }));
         cells.sort_by_key(|entry: &FilterEntry| entry.cell);
         let filter = Filter::build(shape, cells.into_iter());
+        // There are few, and each says much: no room for twice as many.
+        self.generations.reserve_exact(1);
         self.generations.push(Generation { pages, filter });
         self.resize_tier1();
         if self.wants_reorganisation() {
@@ -200,9 +203,20 @@ impl CascadeShard {
         self.space.charge(self.charged, heap);
         self.charged = heap;
         let on_flash: usize = self.filters().map(Filter::alive).sum();
-        let share = (on_flash as f64 * self.options.tier1_share) as usize;
+        let mut share = (on_flash as f64 * self.options.tier1_share) as usize;
+        // As many as whole pages of DRAM hold: of the last one a part would lie idle.
+        let per_page = PackedTable::entries_of_pages(self.shape.table(), 1);
+        if share >= per_page {
+            share = PackedTable::entries_of_pages(self.shape.table(), (share + per_page / 2) / per_page);
+        }
         // It grows by a page before it demotes one.
         let share = share.saturating_sub(self.options.page_entries);
         self.tier1_max = share.max(self.options.tier1_min);
+    }
+
+    /// Gives back what tier 1 does not need for its share and a page more.
+    pub(super) fn shrink_tier1(&mut self) {
+        let most = self.tier1_max + self.options.page_entries;
+        self.tier1.shrink_to(most);
     }
 }

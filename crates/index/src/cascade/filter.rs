@@ -110,7 +110,15 @@ pub struct Match {
 impl Filter {
     /// A filter of `entries`, which come in the order of their cells.
     pub fn build(shape: FilterShape, entries: impl ExactSizeIterator<Item = FilterEntry>) -> Self {
-        let len = entries.len();
+        Self::build_of(shape, entries.len(), entries)
+    }
+
+    /// The filter without what was erased: ranks are lower by the erased entries before them.
+    pub fn compacted(&self) -> Self {
+        Self::build_of(self.shape, self.alive, self.entries())
+    }
+
+    fn build_of(shape: FilterShape, len: usize, entries: impl Iterator<Item = FilterEntry>) -> Self {
         let buckets = shape.buckets as usize;
         let width = shape.width();
         let mut filter = Self {
@@ -229,6 +237,11 @@ impl Filter {
                 hint: self.shape.hint(entry),
             })
         })
+    }
+
+    /// Whether an entry was not erased.
+    pub fn is_alive(&self, rank: usize) -> bool {
+        self.shape.rest(self.read(rank)) != 0
     }
 
     /// Takes an entry out: it is not found any more. False where it was erased before.
@@ -373,8 +386,8 @@ mod tests {
                 assert_eq!(found, rank % 3 != 0);
             }
             assert_eq!(filter.alive(), entries - entries.div_ceil(3));
-            let again = Filter::build(shape, filter.entries().collect::<Vec<_>>().into_iter());
-            assert_eq!(again.alive(), filter.alive());
+            let again = filter.compacted();
+            assert_eq!((again.len(), again.alive()), (filter.alive(), filter.alive()));
             assert!(again.entries().eq(filter.entries()));
         }
     }

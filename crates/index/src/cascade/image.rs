@@ -8,7 +8,8 @@
 //! |  e·n |              | each: tag over place and flags, in as many bytes as the table has   |
 //! |    4 | `generations`| generations of tier 2, the oldest first                             |
 //! |      |              | each: a table                                                       |
-//! |      |              | the wide table: a table                                             |
+//! |      |              | the wide table: a table, and how many entries of its filter stand   |
+//! |  4·p |              | before those of each page                                           |
 //!
 //! A table is
 //!
@@ -23,7 +24,8 @@
 
 use super::PageNumber;
 use super::filter::{Filter, FilterShape};
-use super::partition::{CascadeShard, GENERATION_PAGES, Generation, PAGE_HINT, Wide};
+use super::partition::{CascadeShard, GENERATION_PAGES, Generation, PAGE_HINT};
+use super::wide::Wide;
 
 /// A reader of fields that never reads past the end.
 struct Fields<'a>(&'a [u8]);
@@ -53,15 +55,13 @@ impl Fields<'_> {
 
     fn pages(&mut self) -> Option<Vec<PageNumber>> {
         let count = self.len()?;
+        self.numbers(count)
+    }
+
+    fn numbers(&mut self, count: usize) -> Option<Vec<u32>> {
         let bytes = self.bytes(count.checked_mul(4)?)?;
-        Some(
-            bytes
-                .as_chunks::<4>()
-                .0
-                .iter()
-                .map(|page| u32::from_le_bytes(*page))
-                .collect(),
-        )
+        let numbers = bytes.as_chunks::<4>().0.iter();
+        Some(numbers.map(|number| u32::from_le_bytes(*number)).collect())
     }
 
     fn filter(&mut self, shape: impl FnOnce(usize) -> FilterShape) -> Option<Filter> {
@@ -86,11 +86,14 @@ fn push_len(out: &mut Vec<u8>, len: usize) {
     );
 }
 
+fn push_numbers(out: &mut Vec<u8>, numbers: &[u32]) {
+    let bytes = numbers.iter().flat_map(|number| number.to_le_bytes());
+    out.extend(bytes);
+}
+
 fn push_table(out: &mut Vec<u8>, pages: &[PageNumber], filter: &Filter) {
     push_len(out, pages.len());
-    pages
-        .iter()
-        .for_each(|page| out.extend_from_slice(&page.to_le_bytes()));
+    push_numbers(out, pages);
     push_len(out, filter.shape().buckets());
     push_len(out, filter.len());
     let (unary, rests) = filter.parts();
@@ -113,7 +116,8 @@ impl CascadeShard {
         for generation in &self.generations {
             push_table(out, &generation.pages, &generation.filter);
         }
-        push_table(out, &self.wide.pages, &self.wide.filter);
+        push_table(out, self.wide.pages(), self.wide.filter());
+        push_numbers(out, self.wide.starts());
     }
 
     /// Makes an empty partition what [`CascadeShard::dump`] wrote. False where that is no partition, or where there is no memory for
@@ -151,10 +155,12 @@ impl CascadeShard {
         }
         let pages = fields.pages()?;
         let filter = fields.filter(|buckets| self.wide_shape(buckets))?;
-        if pages.len() != filter.len().div_ceil(self.options.page_entries) || !fields.0.is_empty() {
+        let starts = fields.numbers(pages.len())?;
+        let wide = Wide::from_parts(pages, starts, self.options.page_entries, filter)?;
+        if !fields.0.is_empty() {
             return None;
         }
-        self.wide = Wide { pages, filter };
+        self.wide = wide;
         self.resize_tier1();
         Some(())
     }
@@ -162,6 +168,6 @@ impl CascadeShard {
     /// All pages that the partition has.
     pub fn pages(&self) -> impl Iterator<Item = PageNumber> + '_ {
         let tier2 = self.generations.iter().flat_map(|generation| &generation.pages);
-        tier2.chain(&self.wide.pages).copied()
+        tier2.chain(self.wide.pages()).copied()
     }
 }

@@ -108,8 +108,8 @@ impl CascadeShard {
             }
         }
         plan.tier2 = plan.len;
-        for found in self.wide.filter.matches(tag) {
-            plan.push(self.wide.pages[found.rank / self.options.page_entries]);
+        for found in self.wide.filter().matches(tag) {
+            plan.push(self.wide.page_of(found.rank));
         }
         plan
     }
@@ -143,7 +143,7 @@ impl CascadeShard {
                 self.learn(tag, mapping);
                 return Resolved::Hit(mapping);
             }
-            Said::Void(number, slot) => is_void = Some((number, slot)),
+            Said::Void(void) => is_void = Some(void),
             // Whoever reclaims the block makes the filter forget it.
             Said::Ending | Said::Nothing => {}
         }
@@ -153,8 +153,8 @@ impl CascadeShard {
             let _ = self.tier1.insert(tag, self.payload(None, 0));
             self.demote(None);
         }
-        if let Some((number, slot)) = is_void {
-            self.forget_in_page(tag, number, slot);
+        if let Some(void) = is_void {
+            self.forget_in_page(tag, void);
         }
         Resolved::Miss
     }
@@ -180,7 +180,10 @@ impl CascadeShard {
             return match entry.mapping.filter(|_| is_own) {
                 Some(_) if matches!(life, Some(Life::Ending(_))) => Said::Ending,
                 Some(mapping) => Said::Mapped(mapping, at),
-                None => Said::Void(*number, slot),
+                None => Said::Void(Void {
+                    page: *number,
+                    beside: page.beside(slot),
+                }),
             };
         }
         Said::Nothing
@@ -216,7 +219,7 @@ impl CascadeShard {
         }
         match self.read_plan(self.shape.tag(hash), plan, payloads) {
             Said::Mapped(mapping, _) => Resolved::Hit(mapping),
-            Said::Unreadable | Said::Ending | Said::Void(..) | Said::Nothing => Resolved::Miss,
+            Said::Unreadable | Said::Ending | Said::Void(_) | Said::Nothing => Resolved::Miss,
         }
     }
 
@@ -237,6 +240,14 @@ impl CascadeShard {
 /// Tier 1 has no entry.
 struct Unknown;
 
+/// Where a void mapping stands.
+#[derive(Clone, Copy)]
+pub(super) struct Void {
+    pub(super) page: PageNumber,
+    /// The tags before and after it in its page.
+    pub(super) beside: [Option<u64>; 2],
+}
+
 /// What pages say of a tag.
 enum Said {
     /// One of them cannot be read.
@@ -245,7 +256,7 @@ enum Said {
     Ending,
     /// It is mapped so, by the page at this place in the plan.
     Mapped(Mapping, usize),
-    /// Its mapping, in this slot of this page, is void.
-    Void(PageNumber, usize),
+    /// Its mapping is void.
+    Void(Void),
     Nothing,
 }

@@ -23,7 +23,8 @@
 //! # Which copy counts
 //! A newer mapping of a key is never below an older one: tier 1, then pages from the newest to the oldest, then the wide table.
 //! What makes a key's older mapping on flash void is a newer one or a *tombstone*, which stays in the tiers as any mapping does.
-//! Such an entry is a *shield*: no filter forgets it before a reorganisation has merged it with what it hides.
+//! Such an entry is a *shield*: no filter forgets it before a reorganisation has merged it with what it hides. In tier 1 it is none
+//! any more when what it hid was forgotten with its block ([`CascadeShard::forget_moved`]).
 
 mod counts;
 mod demotion;
@@ -36,6 +37,7 @@ mod partition;
 mod reorganise;
 #[cfg(test)]
 mod tests;
+mod wide;
 
 pub use counts::CascadeCounts;
 pub use lookup::{Plan, Resolved};

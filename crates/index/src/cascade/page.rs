@@ -132,6 +132,12 @@ impl MappingPage<'_> {
         u128::from_le_bytes(wide)
     }
 
+    /// The tags before and after an entry.
+    pub fn beside(&self, number: usize) -> [Option<u64>; 2] {
+        let tag = |number: usize| (number < self.len()).then(|| self.entry(number).tag);
+        [number.checked_sub(1).and_then(tag), tag(number + 1)]
+    }
+
     /// The entry of a tag, and its number. A tag is at most once in a page.
     pub fn find(&self, tag: u64) -> Option<(usize, PageEntry)> {
         let shift = self.shape.payload_bits() + self.shape.life_bits;

@@ -4,9 +4,9 @@
 //! is neither and has no place says that the key is not on flash: a lookup has read that there.
 
 use super::counts::CascadeCounts;
-use super::filter::{Filter, FilterShape};
+use super::filter::Filter;
 use super::page::PageShape;
-use super::reorganise::WIDE_CELL_BITS;
+use super::wide::Wide;
 use super::{MapSpace, PageNumber};
 use crate::full::IndexShape;
 use crate::{KeyHash, Location, Mapping, PackedTable, TableFull};
@@ -46,22 +46,6 @@ pub struct CascadeOptions {
 pub(super) struct Generation {
     pub(super) pages: Vec<PageNumber>,
     pub(super) filter: Filter,
-}
-
-/// Tier 3.
-pub(super) struct Wide {
-    pub(super) pages: Vec<PageNumber>,
-    pub(super) filter: Filter,
-}
-
-impl Wide {
-    fn nothing(shape: IndexShape) -> Self {
-        let filter = FilterShape::new(shape.tag_bits(), 0, WIDE_CELL_BITS, 0);
-        Self {
-            pages: Vec::new(),
-            filter: Filter::build(filter, std::iter::empty()),
-        }
-    }
 }
 
 /// A partition; every method is called under its shard's lock.
@@ -118,7 +102,7 @@ impl CascadeShard {
             hand: 0,
             laps: 0,
             generations: Vec::new(),
-            wide: Wide::nothing(shape),
+            wide: Wide::nothing(shape.tag_bits()),
             space,
             epoch: 0,
             merging: None,
@@ -177,13 +161,13 @@ impl CascadeShard {
     }
 
     /// Whether there may be a mapping in a page.
-    fn may_hold(&self, tag: u64) -> bool {
+    pub(super) fn may_hold(&self, tag: u64) -> bool {
         self.filters().any(|filter| filter.matches(tag).next().is_some())
     }
 
     pub(super) fn filters(&self) -> impl Iterator<Item = &Filter> {
         let tier2 = self.generations.iter().map(|generation| &generation.filter);
-        tier2.chain([&self.wide.filter])
+        tier2.chain([self.wide.filter()])
     }
 
     /// Maps `hash`, in place of whatever it was mapped to, of which is returned what DRAM knows.
@@ -260,9 +244,9 @@ impl CascadeShard {
     /// Removes everything and gives all pages back.
     pub fn clear(&mut self) {
         self.tier1.clear();
-        let wide = std::mem::replace(&mut self.wide, Wide::nothing(self.shape));
+        let wide = std::mem::replace(&mut self.wide, Wide::nothing(self.shape.tag_bits()));
         let pages = self.generations.drain(..).flat_map(|generation| generation.pages);
-        for page in pages.chain(wide.pages) {
+        for page in pages.chain(wide.into_pages()) {
             self.space.release(page);
         }
         self.merging = None;
@@ -274,7 +258,7 @@ impl CascadeShard {
     pub(super) fn drop_tables(&mut self) {
         self.tier1.clear();
         self.generations.clear();
-        self.wide = Wide::nothing(self.shape);
+        self.wide = Wide::nothing(self.shape.tag_bits());
     }
 
     /// Calls `visit` with every mapping that DRAM knows.

@@ -6,12 +6,10 @@
 
 use super::filter::{Filter, FilterEntry, FilterShape};
 use super::page::{MappingPage, PAGE_PAYLOAD_BYTES, PageEntry, PageShape};
-use super::partition::{CascadeShard, Merging, Wide};
+use super::partition::{CascadeShard, Merging};
+use super::wide::{WIDE_CELL_BITS, Wide};
 use super::{Life, PageNumber};
 use crate::Location;
-
-/// Bits of a cell in tier 3's filter: a stranger is found there by one in 15 at most.
-pub(crate) const WIDE_CELL_BITS: u32 = 4;
 
 /// Tier 2 is merged into tier 3 when it has so many pages for each of tier 3's, in hundredths.
 const REORGANISE_PERCENT: usize = 50;
@@ -167,7 +165,7 @@ impl CascadeShard {
             .iter()
             .map(|generation| generation.pages.len())
             .sum();
-        let share = self.wide.pages.len() * REORGANISE_PERCENT / 100;
+        let share = self.wide.pages().len() * REORGANISE_PERCENT / 100;
         self.merging.is_none() && tier2 >= share.max(REORGANISE_PAGES_MIN)
     }
 
@@ -188,7 +186,7 @@ impl CascadeShard {
         Some(Reorganisation {
             partition: self.partition,
             shape: self.pages,
-            wide: self.wide.pages.clone(),
+            wide: self.wide.pages().to_vec(),
             tier2: pages.copied().collect(),
             page_entries: self.options.page_entries,
             epoch: self.epoch,
@@ -216,9 +214,12 @@ impl CascadeShard {
                 filter.erase(rank);
             }
         }
-        let old = std::mem::replace(&mut self.wide, Wide { pages, filter });
+        let wide = Wide::new(pages, self.options.page_entries, filter);
+        let old = std::mem::replace(&mut self.wide, wide);
         let merged = self.generations.drain(..merging.generations);
-        let released = merged.flat_map(|generation| generation.pages).chain(old.pages);
+        let released = merged
+            .flat_map(|generation| generation.pages)
+            .chain(old.into_pages());
         for page in released {
             self.space.release(page);
         }
@@ -227,6 +228,7 @@ impl CascadeShard {
         self.resize_tier1();
         // Its share may be far smaller now.
         self.demote_all();
+        self.shrink_tier1();
     }
 
     /// Ends a reorganisation that could not be finished. Where that is because a page could not be read, `is_lost` says so: the

@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 const BLOCK_BYTES: u64 = 1 << 20;
 const BLOCKS: u64 = 64;
 const UNIT: u64 = 16;
+/// Blocks that new objects go round in, and those that moved ones do.
+const RINGS: [std::ops::Range<u64>; 2] = [1..BLOCKS - 16, BLOCKS - 16..BLOCKS];
 
 /// Pages in memory, and blocks whose sequences go up.
 #[derive(Default)]
@@ -25,6 +27,8 @@ struct Space {
     due: AtomicU64,
     charged: AtomicU64,
     sequences: Mutex<Vec<u64>>,
+    /// The block that is being reclaimed.
+    leaving: Mutex<Option<u64>>,
 }
 
 impl MapSpace for Space {
@@ -55,7 +59,13 @@ impl MapSpace for Space {
     }
 
     fn life_at(&self, location: Location) -> Life {
-        Life::Sequence(self.sequences.lock()[(location.offset / BLOCK_BYTES) as usize])
+        let block = location.offset / BLOCK_BYTES;
+        let sequence = self.sequences.lock()[block as usize];
+        if *self.leaving.lock() == Some(block) {
+            Life::Ending(sequence)
+        } else {
+            Life::Sequence(sequence)
+        }
     }
 }
 
@@ -69,7 +79,12 @@ struct Model {
     /// Keys that were overwritten or deleted, and when.
     invalidated: BTreeMap<KeyHash, u64>,
     sequence: u64,
-    at: u64,
+    /// The block that each ring fills, and where the next object goes.
+    open: [u64; 2],
+    at: [u64; 2],
+    /// Of how many live objects of a victim one is moved; 0: none.
+    moves: u64,
+    moved: u64,
     state: u64,
     begun: Option<Reorganisation>,
     reads: u64,
@@ -83,7 +98,9 @@ impl Model {
         assert_eq!(shape.unit_bytes(), UNIT);
         let space = Arc::new(Space::default());
         *space.sequences.lock() = vec![0; BLOCKS as usize];
-        space.sequences.lock()[1] = 1;
+        for ring in RINGS {
+            space.sequences.lock()[ring.start as usize] = 1;
+        }
         let pool = PagePool::standalone(8 << 20).unwrap();
         let options = CascadeOptions {
             tier1_min: tier1_max,
@@ -98,7 +115,10 @@ impl Model {
             blocks: vec![Vec::new(); BLOCKS as usize],
             invalidated: BTreeMap::new(),
             sequence: 1,
-            at: BLOCK_BYTES,
+            open: RINGS.map(|ring| ring.start),
+            at: RINGS.map(|ring| ring.start * BLOCK_BYTES),
+            moves: 0,
+            moved: 0,
             state: seed,
             begun: None,
             reads: 0,
@@ -130,61 +150,116 @@ impl Model {
         }
     }
 
-    /// Gives the next place, reclaiming the oldest block where the current one is full.
-    fn place(&mut self, units: u64) -> Location {
+    /// Gives the next place in a ring, reclaiming the oldest block where the current one is full.
+    fn place(&mut self, ring: usize, units: u64) -> Location {
         let len = units * UNIT;
-        if self.at % BLOCK_BYTES + len > BLOCK_BYTES
-            || self.at.is_multiple_of(BLOCK_BYTES) && self.sequence > 1
-        {
-            let block = (self.at / BLOCK_BYTES + u64::from(!self.at.is_multiple_of(BLOCK_BYTES))) % BLOCKS;
-            // Block 0 is not used: nothing stands at the start of a device.
-            let block = block.max(1);
-            let written_at = self.space.sequences.lock()[block as usize];
-            for (hash, location) in std::mem::take(&mut self.blocks[block as usize]) {
-                let is_last = self.invalidated.get(&hash).is_none_or(|at| *at < written_at);
-                let is_live = self.live.get(&hash) == Some(&location);
-                let known = self.shard.mapping(hash);
-                let gone = self.shard.reclaim(hash, location, is_last);
-                assert!(gone.is_some() || known.is_none_or(|known| known.location != location));
-                if is_live {
-                    self.live.remove(&hash);
-                }
-            }
+        if self.at[ring] + len > (self.open[ring] + 1) * BLOCK_BYTES {
+            let next = self.open[ring] + 1;
+            let block = if next == RINGS[ring].end {
+                RINGS[ring].start
+            } else {
+                next
+            };
+            self.reclaim(block, ring == 0);
             self.sequence += 1;
             self.space.sequences.lock()[block as usize] = self.sequence;
-            self.at = block * BLOCK_BYTES;
+            self.at[ring] = block * BLOCK_BYTES;
+            self.open[ring] = block;
         }
         let location = Location {
-            offset: self.at,
+            offset: self.at[ring],
             len: len as u32,
         };
-        self.at += len;
+        self.at[ring] += len;
         location
+    }
+
+    /// Empties a block, and first moves some of what lives in it. While that is under way other things happen.
+    fn reclaim(&mut self, block: u64, moves: bool) {
+        let written_at = self.space.sequences.lock()[block as usize];
+        let is_last = |model: &Self, hash| model.invalidated.get(&hash).is_none_or(|at| *at < written_at);
+        let (mut left, mut rest) = (Vec::new(), Vec::new());
+        for (hash, from) in std::mem::take(&mut self.blocks[block as usize]) {
+            let is_live = self.live.get(&hash) == Some(&from);
+            if !(moves && self.moves > 0 && is_live && self.random().is_multiple_of(self.moves)) {
+                rest.push((hash, from));
+                continue;
+            }
+            let leaves_mapping = self.shard.is_on_flash(hash, from);
+            let to = self.place(1, u64::from(from.len) / UNIT);
+            if !self.map(hash, to) {
+                continue;
+            }
+            self.moved += 1;
+            if leaves_mapping {
+                left.push((hash, from, to));
+            }
+            if self.random().is_multiple_of(16) {
+                self.reorganise();
+            }
+        }
+        // Moved objects are deleted, overwritten, asked for, and go to flash, before the victim is gone.
+        for &(hash, ..) in &left {
+            match self.random() % 32 {
+                0..4 => self.remove(hash),
+                4..8 => {
+                    let to = self.place(1, 64);
+                    self.invalidated.insert(hash, self.sequence);
+                    self.map(hash, to);
+                }
+                8..12 => assert_eq!(self.get(hash), self.live.get(&hash).copied()),
+                12 => self.shard.demote_all(),
+                13 => self.reorganise(),
+                _ => {}
+            }
+        }
+        *self.space.leaving.lock() = Some(block);
+        for (hash, location) in rest {
+            let known = self.shard.mapping(hash);
+            let gone = self.shard.reclaim(hash, location, is_last(self, hash));
+            assert!(gone.is_some() || known.is_none_or(|known| known.location != location));
+            if self.live.get(&hash) == Some(&location) {
+                self.live.remove(&hash);
+            }
+        }
+        for (hash, from, to) in left {
+            self.shard.forget_moved(hash, from, to);
+            if self.random().is_multiple_of(64) {
+                self.reorganise();
+            }
+        }
+        *self.space.leaving.lock() = None;
+    }
+
+    /// Maps a key; whether there was room.
+    fn map(&mut self, hash: KeyHash, location: Location) -> bool {
+        let is_mapped = self.shard.set(hash, Mapping { location, note: 0 }).is_ok();
+        if is_mapped {
+            self.blocks[(location.offset / BLOCK_BYTES) as usize].push((hash, location));
+            self.live.insert(hash, location);
+        } else {
+            self.live.remove(&hash);
+        }
+        is_mapped
+    }
+
+    fn remove(&mut self, hash: KeyHash) {
+        self.shard.remove(hash);
+        self.live.remove(&hash);
+        self.invalidated.insert(hash, self.sequence);
     }
 
     fn set(&mut self, key: u64) {
         let hash = self.hash_of(key);
-        let units = 64 + key % 128;
-        let location = self.place(units);
+        let location = self.place(0, 64 + key % 128);
         if self.live.contains_key(&hash) {
             self.invalidated.insert(hash, self.sequence);
         }
-        match self.shard.set(hash, Mapping { location, note: 0 }) {
-            Ok(_) => {
-                self.blocks[(location.offset / BLOCK_BYTES) as usize].push((hash, location));
-                self.live.insert(hash, location);
-            }
-            Err(_) => {
-                self.live.remove(&hash);
-            }
-        }
+        self.map(hash, location);
     }
 
     fn delete(&mut self, key: u64) {
-        let hash = self.hash_of(key);
-        self.shard.remove(hash);
-        self.live.remove(&hash);
-        self.invalidated.insert(hash, self.sequence);
+        self.remove(self.hash_of(key));
     }
 
     fn read(&mut self, page: PageNumber) -> [u8; PAGE_PAYLOAD_BYTES] {
@@ -299,6 +374,23 @@ fn filters_that_take_keys_for_each_other_lose_none_and_confuse_none() {
 }
 
 #[test]
+fn moving_objects_loses_none_uncovers_nothing_older_and_leaves_little_behind() {
+    for (seed, is_clustered, keys, moved) in [
+        (1, false, 60_000, 5_000),
+        (2, false, 20_000, 1_000),
+        (3, true, 6_000, 500),
+    ] {
+        let mut model = Model::new(seed, 300);
+        model.moves = 3;
+        model.is_clustered = is_clustered;
+        let model = run_model(model, keys, 300_000, 2);
+        assert!(model.moved > moved, "{}", model.moved);
+        let counts = model.shard.counts();
+        eprintln!("{} moved, {} live, {counts:?}", model.moved, model.live.len());
+    }
+}
+
+#[test]
 fn forgetting_one_key_uncovers_no_older_mapping_of_another() {
     let mut model = Model::new(6, 0);
     let known: Vec<u64> = (0..5_000).collect();
@@ -314,9 +406,9 @@ fn forgetting_one_key_uncovers_no_older_mapping_of_another() {
             .or_else(|| model.shard.begin_reorganisation(true));
         model.reorganise();
     }
-    assert!(model.shard.generations.is_empty() && model.shard.wide.filter.len() > 4_000);
+    assert!(model.shard.generations.is_empty() && model.shard.wide.filter().len() > 4_000);
     // A key in the wide table, and one that is nowhere: alike to a generation, but not to the wide table.
-    let wide = model.shard.wide.filter.shape();
+    let wide = model.shard.wide.filter().shape();
     let generation = FilterShape::new(
         shape.tag_bits(),
         GENERATION_PAGES * PAGE_ENTRIES,
@@ -336,7 +428,7 @@ fn forgetting_one_key_uncovers_no_older_mapping_of_another() {
         })
         .unwrap();
     assert_eq!(
-        model.shard.wide.filter.matches(tag(new)).count(),
+        model.shard.wide.filter().matches(tag(new)).count(),
         0,
         "choose another seed"
     );
@@ -461,7 +553,7 @@ fn costs_little_dram_and_few_reads_for_keys_that_are_not_there() {
     let mut model = Model::new(2, 2500);
     for key in 0..60_000 {
         let hash = Model::hash(key);
-        let location = model.place(80);
+        let location = model.place(0, 80);
         model.shard.set(hash, Mapping { location, note: 0 }).unwrap();
         model.blocks[(location.offset / BLOCK_BYTES) as usize].push((hash, location));
         model.live.insert(hash, location);

@@ -125,6 +125,13 @@ fn parts_make_the_same_slots_and_others_are_refused() {
             assert_eq!(make(len, &longer_strides, &words, BLOCK_BYTES), None);
             assert_eq!(make(len, &strides, &longer_words, BLOCK_BYTES), None);
             let Some(last) = strides.last() else { continue };
+            let mut between = strides.clone();
+            between[0] += 1;
+            assert_eq!(
+                make(len, &between, &words, BLOCK_BYTES),
+                None,
+                "no object starts there"
+            );
             assert_eq!(make(len, &strides[1..], &words, BLOCK_BYTES), None);
             assert_eq!(make(len, &strides, &words[1..], BLOCK_BYTES), None);
             assert_eq!(make(len + 64, &strides, &words, BLOCK_BYTES), None);
@@ -145,8 +152,8 @@ fn parts_make_the_same_slots_and_others_are_refused() {
 }
 
 #[test]
-fn dram_is_the_bits_and_half_a_bit_where_words_are_whole() {
-    for (bits, wanted) in [(1, 1.5), (4, 4.5), (6, 6.9)] {
+fn dram_is_the_bits_and_three_eighths_of_one_where_words_are_whole() {
+    for (bits, wanted) in [(1, 1.375), (4, 4.375), (6, 6.775)] {
         let (mut slots, _) = filled(bits, 64_000, &mut Random(3));
         slots.shrink();
         let each = slots.dram_bytes() as f64 * 8.0 / 64_000.0;
