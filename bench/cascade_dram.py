@@ -27,7 +27,7 @@ from lib import cascade, compare, machine
 from lib.cascade import ITEM_BYTES
 from lib.compare import Comparison
 
-CURVE = (0.02, 0.04, 0.1)
+CURVE = (0.02, 0.04)
 # What else is filled, and where.
 SHAPES = {"shape": "in the largest shape", "file": "on a file"}
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """A small budget filled with 300-byte items under the cascade index: resident memory, and dependent rounds of gets.
 
-    python3 bench/cascade_p99.py [--dram 256] [--flash 16384] [--seconds 30]
+    python3 bench/cascade_p99.py [--dram 256] [--flash 16384] [--seconds 30] [--layout ripq]
 
-`pumice serve --threads 1 --dram 256MiB --flash-size 16GiB --layout fifo --index cascade` gets as many items with values of 300
+`pumice serve --threads 1 --dram 256MiB --flash-size 16GiB --index cascade` (which index it would take by itself, too) gets as many items with values of 300
 bytes and keys of 16 as its flash takes, each set once by `pumice bench`, and then gets of keys drawn alike from all of them for
 `--seconds`, 32 connections, closed loop. There is no peer: these are bounds of their own.
 
@@ -65,6 +65,7 @@ def quantile(before, after):
 def main():
     parser = compare.parser(__doc__, pairs=1, seconds=30, dram=256, cgroup=False)
     parser.add_argument("--flash", type=int, default=16384, help="MiB of flash (%(default)s)")
+    parser.add_argument("--layout", default="ripq", help="%(default)s, as serve has it, or fifo or sipq")
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.dram, arguments.flash, arguments.seconds, arguments.pairs = 72, 512, 2, 1
@@ -72,13 +73,13 @@ def main():
     items = int(arguments.flash * 2**20 * USABLE / RECORD_BYTES)
     settings = {
         "DRAM MiB": arguments.dram, "flash MiB": arguments.flash, "items": items, "value bytes": VALUE_BYTES,
-        "connections": CONNECTIONS, "seconds": arguments.seconds,
+        "connections": CONNECTIONS, "seconds": arguments.seconds, "layout": arguments.layout,
     }  # fmt: skip
     comparison = Comparison("cascade-p99", arguments, settings)
     comparison.sides = {"pumice": "cascade"}
 
     def turn(_):
-        more = ["--layout", "fifo", "--index", "cascade"]
+        more = ["--layout", arguments.layout, "--index", "cascade"]
         with servers.pumice(
             comparison.directory, comparison.server_core, NoGroup(), arguments.dram, arguments.flash, *more
         ) as server:

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Poll, Waker};
 
 /// A chunk is at most so long, in bytes.
-const CHUNK_BYTES_MAX: u64 = 256 << 10;
+const CHUNK_BYTES_MAX: u64 = 128 << 10;
 /// Chunks in DRAM: one that is filled, and others that are being written.
 const CHUNKS_MAX: usize = 4;
 
