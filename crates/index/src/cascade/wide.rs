@@ -213,6 +213,25 @@ mod tests {
     }
 
     #[test]
+    fn a_filter_that_is_not_in_order_makes_no_table() {
+        // One bucket of 15 cells.
+        let shape = FilterShape::new(TAG_BITS, 1, WIDE_CELL_BITS, 0);
+        let cells = [1u64, 9].map(|cell| FilterEntry {
+            cell: shape.cell((cell << TAG_BITS) / 15 + 1),
+            hint: 0,
+        });
+        let filter = Filter::build(shape, cells.into_iter());
+        let (unary, rests) = filter.parts();
+        let table = |rest: u64| {
+            let filter =
+                Filter::from_parts(shape, 2, unary.into(), [rest].into()).expect("a filter all the same");
+            Wide::from_parts(vec![5], vec![0], PAGE_ENTRIES, filter)
+        };
+        assert!(table(rests[0]).is_some());
+        assert!(table(rests[0] >> 4 | (rests[0] & 15) << 4).is_none());
+    }
+
+    #[test]
     fn parts_that_do_not_belong_together_make_no_table() {
         let of = |pages: u32, starts: &[u32], tags: usize| {
             let tags: Vec<u64> = (0..tags as u64).collect();
