@@ -38,10 +38,15 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "FRACTION", default_value_t = 0.125)]
     alpha: f64,
 
-    /// Logical occupancy. Ripq: objects in the last 1 - theta of the queue are not kept when their block goes [default: 1]; sipq: the
-    /// share of the flash that the queue of keys may have [default: 0.5]
+    /// Logical occupancy. Ripq: objects in the last 1 - theta of the queue are not kept when their block goes [default: 1; lru and
+    /// slru-1 0.75, gdsf-1 0.6, gdsf-2 0.5]; sipq: the share of the flash that the queue of keys may have [default: 0.5]
     #[arg(long, value_name = "FRACTION")]
     theta: Option<f64>,
+
+    /// Ripq: a hit that would raise an object by less than this share of the queue leaves it where it is, unless it has been raised
+    /// since it was last written: it would be written again to stay little longer [default: 0]
+    #[arg(long, value_name = "FRACTION")]
+    min_raise: Option<f64>,
 
     /// Size of the flash tier: 4GiB, 10% of the trace's footprint, or a plain number (of objects where `exact` has a
     /// trace without sizes)
@@ -205,6 +210,7 @@ fn layout(args: &ReplayArgs) -> anyhow::Result<LayoutOptions> {
         }
     };
     let options = LayoutOptions::new(name, args.policy.as_deref(), Some(args.alpha), args.theta)
+        .and_then(|options| options.with_min_raise(args.min_raise))
         .map_err(|error| usage(error.to_string()))?;
     Ok(LayoutOptions { keeps_hot, ..options })
 }

@@ -87,9 +87,13 @@ settings! {
     /// Ripq: about 1/alpha blocks are filled at a time; more follow the policy closer and take more DRAM; 0.015625 to 0.5
     /// [default: 0.125]
     alpha "alpha" "FRACTION",
-    /// Logical occupancy. Ripq: objects in the last 1 - theta of the queue are not kept when their block goes [default: 1]; sipq: the
-    /// share of the flash that the queue of keys may have [default: 0.5]. Less means fewer writes and fewer hits
+    /// Logical occupancy. Ripq: objects in the last 1 - theta of the queue are not kept when their block goes [default: 1; lru and
+    /// slru-1 0.75, gdsf-1 0.6, gdsf-2 0.5]; sipq: the share of the flash that the queue of keys may have [default: 0.5]. Less means fewer writes
+    /// and fewer hits
     theta "theta" "FRACTION",
+    /// Ripq: a hit that would raise an object by less than this share of the queue leaves it where it is, unless it has been raised
+    /// since it was last written. More means fewer writes; from about 0.4 on fewer hits, too [default: 0]
+    min_raise "min-raise" "FRACTION",
     /// With layout fifo and index cascade, what a reclaim does: two-phase (writes again what was asked for since it was written)
     /// or evict [default: two-phase]
     reclaim "reclaim" "HOW",

@@ -108,13 +108,21 @@ fn a_quick_report_has_all_sections_and_figures_that_can_be() {
     let page = fs::read_to_string(out.join("ripq.html")).unwrap();
     check_elements(&page);
     for id in [
-        "summary", "method", "traces", "figure-7", "figure-8", "theta", "figure-9", "figure-2",
+        "summary",
+        "method",
+        "traces",
+        "figure-7",
+        "figure-8",
+        "theta",
+        "min-raise",
+        "figure-9",
+        "figure-2",
     ] {
         assert!(page.contains(&format!("<h2 id=\"{id}\">")), "{id}");
     }
     assert!(page.contains("skewed &lt;1&gt;.txt") && page.contains("noise.vscsi"));
-    // Figure 7: 2 for each trace. Figure 8: 4, θ: 2, figure 9: 1 for the trace that fits. Figure 2: 1.
-    assert_eq!(page.matches("<svg").count(), 2 * 2 + 7 + 1);
+    // Figure 7: 2 for each trace. Figure 8: 4, θ: 2, min-raise: 2, figure 9: 1 for the trace that fits. Figure 2: 1.
+    assert_eq!(page.matches("<svg").count(), 2 * 2 + 9 + 1);
     for number in ["NaN", "inf"] {
         assert!(!page.contains(&format!(">{number}<")), "{number}");
     }
@@ -137,7 +145,13 @@ fn check_rows(rows: &[BTreeMap<String, String>]) {
     let mut twins = 0;
     for (at, row) in rows.iter().enumerate() {
         assert_eq!(number(row, "run"), Some((at + 1) as f64));
-        for name in ["object_hit_ratio", "byte_hit_ratio", "theta", "alpha"] {
+        for name in [
+            "object_hit_ratio",
+            "byte_hit_ratio",
+            "theta",
+            "min_raise",
+            "alpha",
+        ] {
             let is_ratio = number(row, name).is_none_or(|ratio| (0.0..=1.0).contains(&ratio));
             assert!(is_ratio, "{name}: {row:?}");
         }
@@ -168,13 +182,14 @@ fn check_rows(rows: &[BTreeMap<String, String>]) {
             .count()
     };
     // The quick plan on one trace that fits flash and one that does not: 7 policies at 2 sizes each; 7 layouts on 2 drives, 12 of SIPQ, and
-    // the replay that showed that the other is too small; 2 θ on 2 drives; 2 α for 2 policies.
+    // the replay that showed that the other is too small; 2 θ and min-raises on 2 drives; 2 α for 2 policies.
     assert_eq!(count("figure 7"), 2 * 14);
     assert_eq!(count("figure 8"), 14 + 12 + 1);
     assert_eq!(count("theta"), 4 + 1);
+    assert_eq!(count("min-raise"), 4 + 1);
     assert_eq!(count("figure 9"), 4 + 1);
     assert_eq!(count("figure 2"), 4);
-    assert_eq!(twins, 14 + 12 + 2 + 2);
+    assert_eq!(twins, 14 + 12 + 2 + 2 + 2);
     let too_small: Vec<_> = rows.iter().filter(|row| !row["error"].is_empty()).collect();
     assert_eq!(too_small.len(), 1);
     assert_eq!(too_small[0]["workload"], "tiny.txt");

@@ -222,7 +222,7 @@ fn a_listing_ends_while_everything_is_reclaimed() {
         });
         let reclaimed = rig.cache.stats().flash.reclaimed_blocks - before;
         assert!(reclaimed > 10, "{reclaimed} blocks were reclaimed");
-        assert!(found.len() > 300, "{} listed", found.len());
+        assert!(found.len() > 200, "{} listed", found.len());
         for listed in found {
             let known = versions
                 .get(&listed.key)

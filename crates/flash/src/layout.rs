@@ -77,6 +77,9 @@ pub enum LayoutError {
     /// θ is out of range.
     #[error("theta {0} is not a number from 0 to 1")]
     Theta(f64),
+    /// What min-raise asks for is out of range.
+    #[error("min-raise {0} is not a number from 0 to 1")]
+    MinRaise(f64),
 }
 
 impl FromStr for Layout {
@@ -101,6 +104,10 @@ pub struct LayoutOptions {
     /// Logical occupancy θ: what stands in the last 1 - θ of the queue is not kept at a reclaim. In [0, 1].
     /// Under `sipq` the queue of keys may have this share of what the blocks can hold of objects.
     pub theta: f64,
+    /// RIPQ: a hit that would raise an object by less than this share of the queue leaves it where it is, unless it has been raised
+    /// since it was last written: it would be written again to stay little longer. In [0, 1]; see
+    /// [`LayoutOptions::with_min_raise`].
+    pub min_raise: f64,
     /// Under `fifo` with a cascade index: whether a reclaim writes the objects again that were asked for since they were written.
     pub keeps_hot: bool,
     /// Under `sipq` the most keys in DRAM, [`VIRTUAL_KEY_BYTES`](crate::VIRTUAL_KEY_BYTES) each.
@@ -122,10 +129,6 @@ impl LayoutOptions {
             Layout::Fifo => "fifo",
             Layout::Sipq | Layout::Ripq => "slru-3",
         };
-        let theta_by_default = match layout {
-            Layout::Sipq => 0.5,
-            _ => 1.0,
-        };
         let name = policy_name.unwrap_or(by_default);
         let wrong = |known: &str| LayoutError::Policy {
             name: name.to_owned(),
@@ -135,11 +138,18 @@ impl LayoutOptions {
         if layout == Layout::Fifo && name != "fifo" {
             return Err(wrong("fifo"));
         }
+        let policy = policy(name).ok_or_else(|| wrong(&pumice_policy::POLICY_NAMES.join(", ")))?;
+        let theta_by_default = match layout {
+            Layout::Fifo => 1.0,
+            Layout::Sipq => 0.5,
+            Layout::Ripq => policy.theta(),
+        };
         let options = Self {
             layout,
-            policy: policy(name).ok_or_else(|| wrong(&pumice_policy::POLICY_NAMES.join(", ")))?,
+            policy,
             alpha: alpha.unwrap_or(0.125),
             theta: theta.unwrap_or(theta_by_default),
+            min_raise: 0.0,
             keeps_hot: true,
             virtual_keys_max: usize::MAX,
         };
@@ -151,9 +161,19 @@ impl LayoutOptions {
         }
         Ok(options)
     }
-}
 
-impl LayoutOptions {
+    /// The same with another min-raise; `None` leaves it.
+    ///
+    /// # Errors
+    /// [`LayoutError::MinRaise`].
+    pub fn with_min_raise(self, min_raise: Option<f64>) -> Result<Self, LayoutError> {
+        match min_raise {
+            None => Ok(self),
+            Some(min_raise) if (0.0..=1.0).contains(&min_raise) => Ok(Self { min_raise, ..self }),
+            Some(wrong) => Err(LayoutError::MinRaise(wrong)),
+        }
+    }
+
     /// Tells policies apart on flash.
     pub(crate) fn policy_checksum(&self) -> u32 {
         value_checksum(self.policy.name().as_bytes())

@@ -254,7 +254,9 @@ fn images(layouts: &[LayoutOptions], index: IndexOptions) -> Vec<Image> {
 }
 
 fn ripq() -> LayoutOptions {
-    LayoutOptions::new(Layout::Ripq, Some("slru-3"), Some(0.25), Some(0.9)).expect("in range")
+    LayoutOptions::new(Layout::Ripq, Some("slru-3"), Some(0.25), Some(0.9))
+        .and_then(|options| options.with_min_raise(Some(0.3)))
+        .expect("in range")
 }
 
 fn sipq() -> LayoutOptions {

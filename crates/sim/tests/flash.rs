@@ -309,6 +309,48 @@ fn ripq_hits_as_its_exact_twin_does() {
 }
 
 #[test]
+fn min_raise_saves_writes_and_loses_few_hits() {
+    let with = |min_raise| FlashOptions {
+        layout: LayoutOptions::new(Layout::Ripq, Some("slru-3"), None, None)
+            .and_then(|options| options.with_min_raise(min_raise))
+            .unwrap(),
+        ..options("30MiB", ReplayDevice::Sim)
+    };
+    let trace = "zipf:keys=40000,theta=0.9,requests=300000,seed=7";
+    let of = |min_raise| {
+        let report = replay(trace, &with(min_raise));
+        (
+            report.object_hit_ratio.unwrap(),
+            report.app_write_amplification.unwrap(),
+        )
+    };
+    let (all, some, none) = (of(None), of(Some(0.4)), of(Some(1.0)));
+    println!("{all:?} {some:?} {none:?}");
+    assert_eq!(of(Some(0.0)), all, "it is off by default");
+    assert!(some.1 < 0.93 * all.1 && some.0 > all.0 - 0.01, "{all:?} {some:?}");
+    // No raise is as long as the whole queue: nothing is written again.
+    assert!(none.1 < 1.1 && none.0 < some.0 - 0.02, "{none:?}");
+}
+
+#[test]
+fn policies_bring_their_own_occupancy_for_ripq_alone() {
+    let theta = |layout, policy| {
+        LayoutOptions::new(layout, Some(policy), None, None)
+            .unwrap()
+            .theta
+    };
+    let ripq = [
+        "lru", "slru-1", "slru-2", "slru-3", "gdsf-1", "gdsf-2", "gdsf-3", "lfu",
+    ];
+    let ripq = ripq.map(|policy| theta(Layout::Ripq, policy));
+    assert_eq!(ripq, [0.75, 0.75, 1.0, 1.0, 0.6, 0.5, 1.0, 1.0]);
+    assert_eq!(theta(Layout::Sipq, "lru"), 0.5);
+    let given = LayoutOptions::new(Layout::Ripq, Some("lru"), None, Some(1.0)).unwrap();
+    assert_eq!(given.theta, 1.0, "what is given counts");
+    assert_eq!(theta(Layout::Fifo, "fifo"), 1.0);
+}
+
+#[test]
 fn sipq_is_fifo_without_a_queue_and_hits_more_with_one() {
     let with = |theta| FlashOptions {
         layout: LayoutOptions::new(Layout::Sipq, Some("slru-3"), None, Some(theta)).unwrap(),

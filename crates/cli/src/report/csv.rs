@@ -7,7 +7,7 @@ use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use std::fmt;
 
 /// What stands before the fields of a replay's report.
-const BEFORE: [&str; 17] = [
+const BEFORE: [&str; 18] = [
     "run",
     "part",
     "workload",
@@ -17,6 +17,7 @@ const BEFORE: [&str; 17] = [
     "warmup",
     "alpha",
     "theta",
+    "min_raise",
     "superblock_blocks",
     "block_bytes",
     "blocks",
@@ -116,6 +117,7 @@ fn replay(
                 layout,
                 alpha,
                 theta,
+                min_raise,
                 superblock_blocks,
                 ..
             },
@@ -128,7 +130,10 @@ fn replay(
                 ("byte_loss_points", optional(run.byte_loss())),
             ]));
             if *layout == Layout::Ripq {
-                line.extend(named(&[("alpha", alpha.to_string())]));
+                line.extend(named(&[
+                    ("alpha", alpha.to_string()),
+                    ("min_raise", min_raise.to_string()),
+                ]));
             }
             if *layout != Layout::Fifo {
                 line.extend(named(&[("theta", theta.to_string())]));

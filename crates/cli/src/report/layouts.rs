@@ -1,4 +1,4 @@
-//! The sections on layouts against their twins: figure 8, and the curve over θ.
+//! The sections on layouts against their twins: figure 8, and the curves over θ and min-raise.
 
 use super::page::escape;
 use super::sections::{by_trace, byte_ratio, charts, object_ratio};
@@ -214,81 +214,116 @@ fn failures(evaluation: &Evaluation, at: usize) -> String {
     format!("<p>Replays without figures:</p><ul>{lines}</ul>")
 }
 
+/// What trades hits for writes.
+struct Lever<'a> {
+    id: &'a str,
+    name: &'a str,
+    title: &'a str,
+    words: &'a str,
+    values: &'a [f64],
+    at: &'a dyn Fn(f64, u32) -> Setup,
+}
+
 /// The curve over θ.
 pub fn theta(evaluation: &Evaluation) -> String {
     let plan = &evaluation.plan;
-    let words = "SLRU-3 under RIPQ. With a smaller θ less is written again, and more hits are lost: objects in the last \
-                 1 - θ of the queue are not kept when their block goes.";
-    by_trace(
+    lever(
         evaluation,
-        "theta",
-        "θ: write amplification against loss",
-        words,
-        |at| {
-            evaluation.run(at, &plan.probe())?.report()?;
-            let point = |theta: f64, superblock| evaluation.run(at, &plan.at_theta(theta, superblock));
-            let curves = |title, y, figures: &[(&str, Figure)]| {
-                let mut series = Vec::new();
-                for (name, figure) in figures {
-                    for superblock in &plan.superblocks {
-                        let thetas = plan.thetas.iter();
-                        series.push(Series {
-                            name: format!("{name}, superblock {superblock}"),
-                            values: thetas.map(|theta| figure(point(*theta, *superblock)?)).collect(),
-                        });
-                    }
-                }
-                Chart {
-                    title,
-                    x: "θ (a share of the queue)",
-                    labels: plan.thetas.iter().map(ToString::to_string).collect(),
-                    y,
-                    series,
-                }
-                .curves()
-            };
-            let combined = |run: &Run| run.report()?.combined_write_amplification;
-            let drawn = charts(&[
-                curves(
-                    "Combined write amplification",
-                    "bytes written / bytes inserted, times",
-                    &[("combined", combined)],
-                ),
-                curves(
-                    "Loss against the twin",
-                    "loss, points of hit ratio",
-                    &[("objects", Run::object_loss), ("bytes", Run::byte_loss)],
-                ),
-            ]);
-            let mut table = Table::new(&[
-                "superblock",
-                "θ",
-                "object hits, %",
-                "loss, points",
-                "byte hits, %",
-                "loss, points",
-                "amplification: application",
-                "combined",
-            ]);
-            for superblock in &plan.superblocks {
-                for theta in &plan.thetas {
-                    let Some(run) = point(*theta, *superblock) else {
-                        continue;
-                    };
-                    let report = run.report();
-                    table.row(&[
-                        superblock.to_string(),
-                        theta.to_string(),
-                        percent(report.and_then(object_ratio)),
-                        number(run.object_loss(), 3),
-                        percent(report.and_then(byte_ratio)),
-                        number(run.byte_loss(), 3),
-                        number(report.and_then(|report| report.app_write_amplification), 4),
-                        number(combined(run), 4),
-                    ]);
-                }
-            }
-            Some(drawn + &table.html())
+        &Lever {
+            id: "theta",
+            name: "θ (a share of the queue)",
+            title: "θ: write amplification against loss",
+            words: "SLRU-3 under RIPQ. With a smaller θ less is written again, and more hits are lost: objects in the last \
+                    1 - θ of the queue are not kept when their block goes.",
+            values: &plan.thetas,
+            at: &|theta, superblock| plan.at_theta(theta, superblock),
         },
     )
+}
+
+/// The curve over min-raise.
+pub fn min_raise(evaluation: &Evaluation) -> String {
+    let plan = &evaluation.plan;
+    lever(
+        evaluation,
+        &Lever {
+            id: "min-raise",
+            name: "min-raise (a share of the queue)",
+            title: "min-raise: write amplification against loss",
+            words: "SLRU-3 under RIPQ. A hit that would raise an object by less than this leaves it where it is, unless it has \
+                    been raised since it was last written: fewer objects are written again, each for a longer stay.",
+            values: &plan.min_raises,
+            at: &|least, superblock| plan.at_min_raise(least, superblock),
+        },
+    )
+}
+
+fn lever(evaluation: &Evaluation, lever: &Lever<'_>) -> String {
+    let plan = &evaluation.plan;
+    by_trace(evaluation, lever.id, lever.title, lever.words, |at| {
+        evaluation.run(at, &plan.probe())?.report()?;
+        let point = |value: f64, superblock| evaluation.run(at, &(lever.at)(value, superblock));
+        let curves = |title, y, figures: &[(&str, Figure)]| {
+            let mut series = Vec::new();
+            for (name, figure) in figures {
+                for superblock in &plan.superblocks {
+                    let values = lever.values.iter();
+                    series.push(Series {
+                        name: format!("{name}, superblock {superblock}"),
+                        values: values.map(|value| figure(point(*value, *superblock)?)).collect(),
+                    });
+                }
+            }
+            Chart {
+                title,
+                x: lever.name,
+                labels: lever.values.iter().map(ToString::to_string).collect(),
+                y,
+                series,
+            }
+            .curves()
+        };
+        let combined = |run: &Run| run.report()?.combined_write_amplification;
+        let drawn = charts(&[
+            curves(
+                "Combined write amplification",
+                "bytes written / bytes inserted, times",
+                &[("combined", combined)],
+            ),
+            curves(
+                "Loss against the twin",
+                "loss, points of hit ratio",
+                &[("objects", Run::object_loss), ("bytes", Run::byte_loss)],
+            ),
+        ]);
+        let mut table = Table::new(&[
+            "superblock",
+            lever.name,
+            "object hits, %",
+            "loss, points",
+            "byte hits, %",
+            "loss, points",
+            "amplification: application",
+            "combined",
+        ]);
+        for superblock in &plan.superblocks {
+            for value in lever.values {
+                let Some(run) = point(*value, *superblock) else {
+                    continue;
+                };
+                let report = run.report();
+                table.row(&[
+                    superblock.to_string(),
+                    value.to_string(),
+                    percent(report.and_then(object_ratio)),
+                    number(run.object_loss(), 3),
+                    percent(report.and_then(byte_ratio)),
+                    number(run.byte_loss(), 3),
+                    number(report.and_then(|report| report.app_write_amplification), 4),
+                    number(combined(run), 4),
+                ]);
+            }
+        }
+        Some(drawn + &table.html())
+    })
 }

@@ -37,6 +37,7 @@ pub fn page(
     text += &sections::figure_7(evaluation);
     text += &layouts::figure_8(evaluation);
     text += &layouts::theta(evaluation);
+    text += &layouts::min_raise(evaluation);
     text += &sections::figure_9(evaluation);
     text += &sections::figure_2(evaluation);
     text += "</body></html>\n";
@@ -110,7 +111,7 @@ fn method(evaluation: &Evaluation) -> String {
          <li>Write amplification: the application's is bytes written over bytes of objects inserted; the device's is from \
          a simulated drive (page-mapped, greedy, no TRIM, flash / 0.9 in size) whose superblock is so many blocks; combined \
          is the product.</li>\
-         <li>RIPQ has α = {} where nothing else is said. SIPQ-0.5 has a queue of keys as large as half of what \
+         <li>RIPQ has α = {} where nothing else is said, and the θ of its policy: 1, with slru-1 {}, gdsf-1 {}, gdsf-2 {}. SIPQ-0.5 has a queue of keys as large as half of what \
          the flash can hold of objects.</li>\
          <li>Speed is that of a replay on a simulated device, with reading the trace twice, while others run beside it. \
          No device limits it, so it says nothing on the paper's throughput.</li></ul>\n",
@@ -118,6 +119,9 @@ fn method(evaluation: &Evaluation) -> String {
         plan.percent,
         plan.warmup * 100.0,
         plan.alpha(),
+        plan.theta("slru-1"),
+        plan.theta("gdsf-1"),
+        plan.theta("gdsf-2"),
     )
 }
 

@@ -181,13 +181,16 @@ fn layout(layers: &Layers) -> anyhow::Result<LayoutOptions> {
         Some("evict") => false,
         Some(_) => return Err(reclaim.wrong("no such reclaim (two-phase, evict)")),
     };
-    let options = LayoutOptions::new(layout, layers.policy().text()?, alpha, theta);
+    let min_raise = layers.min_raise().parse::<f64>()?;
+    let options = LayoutOptions::new(layout, layers.policy().text()?, alpha, theta)
+        .and_then(|options| options.with_min_raise(min_raise));
     let options = options.map(|options| LayoutOptions { keeps_hot, ..options });
     options.map_err(|error| {
         let what = error.to_string();
         match error {
             LayoutError::Alpha(_) => layers.alpha().wrong(&what),
             LayoutError::Theta(_) => layers.theta().wrong(&what),
+            LayoutError::MinRaise(_) => layers.min_raise().wrong(&what),
             _ => layers.policy().wrong(&what),
         }
     })

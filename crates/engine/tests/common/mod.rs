@@ -186,8 +186,9 @@ pub fn cascade_layouts() -> [LayoutOptions; 5] {
         keeps_hot: false,
         ..LayoutOptions::default()
     };
+    let ripq = ripq().with_min_raise(Some(0.3)).unwrap();
     let gdsf = LayoutOptions::new(Layout::Ripq, Some("gdsf-3"), Some(0.15), None).unwrap();
-    [LayoutOptions::default(), plain, ripq(), gdsf, sipq()]
+    [LayoutOptions::default(), plain, ripq, gdsf, sipq()]
 }
 
 /// RIPQ with many sections, and something that is not worth moving.

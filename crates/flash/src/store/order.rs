@@ -299,16 +299,8 @@ impl<B: Buffer> FlashStore<B> {
     fn hit_of(&self, ranked: &Ranked, mapping: Mapping, object_bytes: u64) -> Option<Hit> {
         let policy = self.layout.policy;
         let before = self.note(mapping)?.accesses;
-        let mut position = ranked.queue.position(self.seat(mapping));
-        // What was never hit since it was inserted can only have sunk. The insertion point may stand above where it was to
-        // go, and slru-3 would take the object for one of the segment above.
-        if before == 1
-            && let Priority::Relative(inserted) = policy.on_insert(object_bytes, 0.0)
-        {
-            position = position.min(inserted);
-        }
         Some(Hit {
-            position,
+            position: ranked.queue.position(self.seat(mapping)),
             accesses: (before + 1).min(policy.accesses_max()),
             size: object_bytes,
             lowest: ranked.ranks.lowest(),
@@ -339,15 +331,25 @@ impl<B: Buffer> FlashStore<B> {
             return mapping.note;
         }
         if let Some(priority) = self.layout.policy.on_hit(&hit) {
+            let position = ranked.position(priority);
+            if !self.is_worth_a_copy(note, position - hit.position) {
+                return self.put_note(mapping, note);
+            }
             if let Priority::Absolute(value) = priority {
                 ranked.ranks.put(hash, value, len);
             }
-            let position = ranked.position(priority);
             if let Some(mark) = ranked.queue.increase(self.seat(mapping), len, position) {
                 note.mark = mark;
             }
         }
         self.put_note(mapping, note)
+    }
+
+    /// Whether an object is to be raised by so much of the queue. What was raised since it was written is to be written again when its
+    /// block goes, if it has not sunk by then; to raise it further costs nothing.
+    fn is_worth_a_copy(&self, note: Note, raise: f64) -> bool {
+        let least = self.layout.min_raise;
+        note.mark != 0 || least <= 0.0 || raise >= least
     }
 
     /// Whether the layout wants to know of hits.

@@ -2,7 +2,7 @@
 //!
 //! A cascade index keeps most mappings on flash, where no bit can be changed. What a layout wants to know of an object that
 //! changes is kept here instead: under `fifo` with two-phase reclaim one bit, whether it was asked for since it was written; under
-//! `ripq` four bits, or six with a policy that counts accesses: where it counts ([`Note`]), or that it is dead.
+//! `ripq` four bits, or six with an absolute policy that counts more than two accesses: where it counts ([`Note`]), or that it is dead.
 //!
 //! The slot of an object is its number in its block, in order of offset. A mapping says its low [`SLOT_BITS`] bits in its note;
 //! the rest follow from its offset and the offsets of every 64th object, which are kept here. Cost: the bits, and three eighths of a
@@ -47,8 +47,12 @@ impl SlotKind {
             (IndexKind::Full, _) | (_, Layout::Sipq) => SlotKind::None,
             (IndexKind::Cascade, Layout::Fifo) if layout.keeps_hot => SlotKind::Hit,
             (IndexKind::Cascade, Layout::Fifo) => SlotKind::None,
-            // Two accesses are told by a seat that was changed.
-            (IndexKind::Cascade, Layout::Ripq) if layout.policy.accesses_max() <= 2 => SlotKind::Seat,
+            // Two accesses are told by a seat that was changed; of relative policies none tells three from more.
+            (IndexKind::Cascade, Layout::Ripq)
+                if layout.policy.accesses_max() <= 2 || !layout.policy.is_absolute() =>
+            {
+                SlotKind::Seat
+            }
             (IndexKind::Cascade, Layout::Ripq) => SlotKind::SeatAndAccesses,
         }
     }

@@ -87,6 +87,7 @@ impl VirtualCache {
         {
             self.forget(number);
         }
+        self.queue.shrink_to(self.bytes_max);
     }
 
     pub(crate) fn contains(&self, hash: u64) -> bool {
@@ -110,10 +111,15 @@ impl VirtualCache {
             return;
         }
         while self.numbers.len() >= self.keys_max || self.queue.used() + bytes > self.bytes_max {
+            let is_for_room = self.numbers.len() < self.keys_max;
             let Some((number, _)) = self.queue.pop_min() else {
                 return;
             };
             self.forget(number);
+            if !is_for_room {
+                // Of short objects so many keys have fewer bytes. Shares of those before would put new keys where the next one to go is.
+                self.queue.shrink_to(self.queue.used() + bytes);
+            }
         }
         let key = (hash, u8::try_from(accesses).unwrap_or(u8::MAX));
         let number = match self.free.pop() {
@@ -293,6 +299,36 @@ mod tests {
         assert!((9_000..9_100).contains(&cache.bytes_max), "{}", cache.bytes_max);
         cache.check_invariants();
         assert!(!cache.contains(0) && cache.contains(99) && cache.queue.used() >= 9_000);
+    }
+
+    #[test]
+    fn new_keys_stay_for_a_while_whatever_bounds_the_queue() {
+        let slru = policy("slru-3").unwrap();
+        // By keys, after objects that were ten times as long; and by bytes that have become a third.
+        let mut by_keys = VirtualCache::new(slru, 1.0, 1.0, 1_000_000.0, 300);
+        (0..1_000).for_each(|hash| by_keys.hit(hash, 1_000, 1_000));
+        let mut by_bytes = VirtualCache::new(slru, 1.0, 10.0, 9_000.0, usize::MAX);
+        (0..1_000).for_each(|hash| by_bytes.hit(hash, 300, 300));
+        (0..1_000).for_each(|_| by_bytes.note_block(3_000, 10));
+        for (cache, name) in [(&mut by_keys, "keys"), (&mut by_bytes, "bytes")] {
+            let first = 10_000;
+            for hash in first..first + 2_000 {
+                cache.hit(hash, 100, 100);
+                if hash % 2 == 0 {
+                    cache.hit(hash, 100, 100);
+                }
+                // A third of the queue is for new keys, and for those that sink.
+                let least = hash.saturating_sub(40).max(first);
+                let new = (least..=hash).filter(|hash| cache.contains(*hash)).count() as u64;
+                let settled = hash > first + 1_000;
+                assert!(
+                    !settled || new == hash - least + 1,
+                    "{name}: {new} of {}",
+                    hash - least + 1
+                );
+            }
+            cache.check_invariants();
+        }
     }
 
     #[test]

@@ -25,10 +25,15 @@ pub const MAX_QUEUE_BYTES: u64 = 1 << 62;
 ///
 /// A queue is relative or absolute, for good.
 ///
-/// *Relative*: an object put in at p stands just above all those whose middle is at or below the share p of the bytes that
-/// are in the queue without it; so the bytes below it are as near to that share as borders between objects allow, 1 is the
-/// top, and of objects put at one point the newest is on top. [`position`](ExactQueue::position) is that middle, with the
-/// object in the queue. A queue whose objects all enter at 1 is FIFO, and LRU if hits raise to 1.
+/// *Relative*: an object put in at p stands with its upper end at the share p of the bytes, as near as borders between objects
+/// allow: just above all those whose middle is at or below where its lower end is to be. 1 is the top, and of objects put at
+/// one point into a full queue the newest is on top. [`position`](ExactQueue::position) is an object's middle. A queue
+/// whose objects all enter at 1 is FIFO, and LRU if hits raise to 1.
+///
+/// What [`pop_min`](ExactQueue::pop_min) has made free counts as if it stood at the tail, until objects take it or
+/// [`shrink_to`](ExactQueue::shrink_to) gives it up. So what stands above p has the same bytes whatever the sizes of objects: if the
+/// lower end went to p, or shares were of what is left when a large object has gone, each object of another size would push some
+/// of the segment above into the one below. What [`remove`](ExactQueue::remove) takes out leaves nothing behind.
 ///
 /// *Absolute*: objects stand by value, and of equal values the one that got it last is on top, as in textbook GDSF.
 ///
@@ -42,7 +47,11 @@ pub struct ExactQueue {
 
 #[derive(Debug)]
 enum Order {
-    Relative(Tree<()>),
+    Relative {
+        tree: Tree<()>,
+        /// Its bytes, and those that are free.
+        filled: u64,
+    },
     Absolute {
         tree: Tree<f64>,
         /// The lowest priority that was in the queue when it last changed, or a higher one before.
@@ -54,7 +63,7 @@ enum Order {
 macro_rules! on_tree {
     ($queue:expr, $tree:ident => $code:expr) => {
         match $queue {
-            Order::Relative($tree) => $code,
+            Order::Relative { tree: $tree, .. } => $code,
             Order::Absolute { tree: $tree, .. } => $code,
         }
     };
@@ -64,7 +73,10 @@ impl ExactQueue {
     /// An empty queue for relative priorities.
     pub fn relative() -> Self {
         ExactQueue {
-            order: Order::Relative(Tree::new()),
+            order: Order::Relative {
+                tree: Tree::new(),
+                filled: 0,
+            },
         }
     }
 
@@ -117,17 +129,30 @@ impl ExactQueue {
     /// The value of an object that is there, in an absolute queue.
     pub fn value_of(&self, object: ObjectNumber) -> Option<f64> {
         match &self.order {
-            Order::Relative(_) => None,
+            Order::Relative { .. } => None,
             Order::Absolute { tree, .. } => tree.place_of(object).map(|place| tree.value_at(place)),
         }
     }
 
-    /// Where an object stands, in [0, 1]: the bytes below it and half its own, over all bytes.
+    /// Where an object stands, in [0, 1]: the bytes below it and half its own, over all bytes; in a relative queue with those
+    /// that are free.
     pub fn position(&self, object: ObjectNumber) -> Option<f64> {
+        let bytes = match &self.order {
+            Order::Relative { filled, .. } => *filled,
+            Order::Absolute { tree, .. } => tree.bytes(),
+        };
         on_tree!(&self.order, tree => {
             let place = tree.place_of(object)?;
-            Some(position(tree.bytes_below(place), tree.size_at(place), tree.bytes()))
+            Some(position(tree, place, bytes))
         })
+    }
+
+    /// Shares are of at most so many bytes from now on, or of what the queue holds if that is more: for who has less room than before, or
+    /// lets objects go for another reason than room.
+    pub fn shrink_to(&mut self, bytes: u64) {
+        if let Order::Relative { tree, filled } = &mut self.order {
+            *filled = (*filled).min(bytes.max(tree.bytes()));
+        }
     }
 
     /// The lowest absolute priority in the queue, or the highest that it has had where that was higher; never falls. 0 in
@@ -135,7 +160,7 @@ impl ExactQueue {
     #[inline]
     pub fn lowest(&self) -> f64 {
         match &self.order {
-            Order::Relative(_) => 0.0,
+            Order::Relative { .. } => 0.0,
             Order::Absolute { tree, lowest } => lowest_now(tree, *lowest),
         }
     }
@@ -152,8 +177,9 @@ impl ExactQueue {
             "the queue has {MAX_QUEUE_BYTES} bytes"
         );
         match (&mut self.order, priority) {
-            (Order::Relative(tree), Priority::Relative(share)) => {
-                insert_relative(tree, object, size, share);
+            (Order::Relative { tree, filled }, Priority::Relative(share)) => {
+                *filled = (tree.bytes() + size).max(*filled);
+                insert_relative(tree, *filled, object, size, share);
             }
             (Order::Absolute { tree, lowest }, Priority::Absolute(value)) => {
                 assert!(value.is_finite(), "an absolute priority is {value}");
@@ -166,16 +192,15 @@ impl ExactQueue {
 
     /// Raises an object that is there to a priority; does nothing if that is not above where it stands.
     ///
-    /// In a relative queue the place is found without the object. In an absolute one, the value it has already puts it above
-    /// its equals.
+    /// In a relative queue the place is found as if the object were new. In an absolute one, the value it has already puts it
+    /// above its equals.
     pub fn increase(&mut self, object: ObjectNumber, priority: Priority) {
         match &mut self.order {
-            Order::Relative(tree) => {
+            Order::Relative { tree, filled } => {
                 let Some(place) = tree.place_of(object) else {
                     return;
                 };
-                let below = tree.bytes_below(place);
-                raise_relative(tree, object, place, below, priority);
+                raise_relative(tree, *filled, object, place, priority);
             }
             Order::Absolute { tree, lowest } => {
                 let Some(place) = tree.place_of(object) else {
@@ -196,30 +221,28 @@ impl ExactQueue {
         policy: &dyn Policy,
     ) -> bool {
         match &mut self.order {
-            Order::Relative(tree) => {
+            Order::Relative { tree, filled } => {
                 let Some(place) = tree.place_of(object) else {
                     return false;
                 };
-                let (below, size) = (tree.bytes_below(place), tree.size_at(place));
                 let hit = Hit {
-                    position: position(below, size, tree.bytes()),
+                    position: position(tree, place, *filled),
                     accesses,
-                    size: part_of.unwrap_or(size).max(1),
+                    size: part_of.unwrap_or(tree.size_at(place)).max(1),
                     lowest: 0.0,
                 };
                 if let Some(priority) = policy.on_hit(&hit) {
-                    raise_relative(tree, object, place, below, priority);
+                    raise_relative(tree, *filled, object, place, priority);
                 }
             }
             Order::Absolute { tree, lowest } => {
                 let Some(place) = tree.place_of(object) else {
                     return false;
                 };
-                let (below, size) = (tree.bytes_below(place), tree.size_at(place));
                 let hit = Hit {
-                    position: position(below, size, tree.bytes()),
+                    position: position(tree, place, tree.bytes()),
                     accesses,
-                    size: part_of.unwrap_or(size).max(1),
+                    size: part_of.unwrap_or(tree.size_at(place)).max(1),
                     lowest: lowest_now(tree, *lowest),
                 };
                 if let Some(priority) = policy.on_hit(&hit) {
@@ -233,12 +256,16 @@ impl ExactQueue {
     /// Takes an object out; returns its size if it was there.
     pub fn remove(&mut self, object: ObjectNumber) -> Option<u64> {
         self.note_lowest();
-        on_tree!(&mut self.order, tree => {
+        let size = on_tree!(&mut self.order, tree => {
             let place = tree.place_of(object)?;
             let size = tree.size_at(place);
             tree.remove(place);
-            Some(size)
-        })
+            size
+        });
+        if let Order::Relative { filled, .. } = &mut self.order {
+            *filled -= size;
+        }
+        Some(size)
     }
 
     /// The lowest object.
@@ -246,7 +273,7 @@ impl ExactQueue {
         on_tree!(&self.order, tree => tree.lowest().map(|place| tree.object_at(place)))
     }
 
-    /// Takes the lowest object out.
+    /// Takes the lowest object out, to make room.
     pub fn pop_min(&mut self) -> Option<(ObjectNumber, u64)> {
         self.note_lowest();
         on_tree!(&mut self.order, tree => {
@@ -291,16 +318,19 @@ fn lowest_now(tree: &Tree<f64>, before: f64) -> f64 {
         .map_or(before, |place| tree.value_at(place).max(before))
 }
 
+/// Of an object among so many bytes, of which those that nothing has are below all.
 #[inline]
-fn position(below: u64, size: u64, bytes: u64) -> f64 {
+fn position<V: node::Rank>(tree: &Tree<V>, place: tree::Place, bytes: u64) -> f64 {
+    let below = bytes - tree.bytes() + tree.bytes_below(place);
     match bytes {
         0 => 0.0,
-        bytes => (2 * below + size) as f64 / (2 * bytes) as f64,
+        bytes => (2 * below + tree.size_at(place)) as f64 / (2 * bytes) as f64,
     }
 }
 
-fn insert_relative(tree: &mut Tree<()>, object: ObjectNumber, size: u64, share: f64) {
-    let place = match doubled_point(share, tree.bytes()) {
+/// Puts in an object that is not there; it fits into `filled`.
+fn insert_relative(tree: &mut Tree<()>, filled: u64, object: ObjectNumber, size: u64, share: f64) {
+    let place = match doubled_point(share, filled, tree.bytes() + size, size) {
         None => tree.top(),
         Some(point) => tree.place_at_bytes(point),
     };
@@ -309,20 +339,20 @@ fn insert_relative(tree: &mut Tree<()>, object: ObjectNumber, size: u64, share: 
 
 fn raise_relative(
     tree: &mut Tree<()>,
+    filled: u64,
     object: ObjectNumber,
     place: tree::Place,
-    below: u64,
     priority: Priority,
 ) {
     let Priority::Relative(share) = priority else {
         wrong_kind(priority)
     };
-    let size = tree.size_at(place);
-    // From a point at or above its lower end the object cannot fall: all below it have their middles below the point.
-    let is_above = doubled_point(share, tree.bytes() - size).is_none_or(|point| point >= 2 * below);
-    if is_above && !tree.is_top(place) {
+    let (below, size) = (tree.bytes_below(place), tree.size_at(place));
+    // From a point at or above its lower end the object cannot fall: all below it have their middles at or below the point.
+    let point = doubled_point(share, filled, tree.bytes(), size);
+    if point.is_none_or(|point| point >= 2 * below) && !tree.is_top(place) {
         tree.remove(place);
-        insert_relative(tree, object, size, share);
+        insert_relative(tree, filled, object, size, share);
     }
 }
 
@@ -346,10 +376,11 @@ fn raise_absolute(
     tree.insert(tree.place_of_value(value), object, size, value);
 }
 
-/// The share of so many bytes in half bytes, rounded down; `None` for all of them.
+/// Where the lower end of an object of `size` is to be, in half bytes above the tail's end: its upper end is at the share of
+/// `filled`, of which all but `bytes` is below the tail's end. `None`: at the top.
 #[inline]
-fn doubled_point(share: f64, bytes: u64) -> Option<u64> {
-    (share < 1.0).then(|| (share * (2 * bytes) as f64) as u64)
+fn doubled_point(share: f64, filled: u64, bytes: u64, size: u64) -> Option<u64> {
+    (share < 1.0).then(|| ((share * (2 * filled) as f64) as u64).saturating_sub(2 * (filled - bytes + size)))
 }
 
 #[cold]

@@ -7,6 +7,7 @@ use super::*;
 struct Naive {
     order: Vec<(u32, u64, f64)>,
     lowest: f64,
+    filled: u64,
 }
 
 impl Naive {
@@ -18,7 +19,10 @@ impl Naive {
         self.order.iter().position(|(found, ..)| *found == object)
     }
 
-    fn place(&self, priority: Priority) -> usize {
+    /// Where an object that is not there is to be put in.
+    fn place(&mut self, priority: Priority, size: u64) -> usize {
+        let bytes = self.total() + size;
+        self.filled = self.filled.max(bytes);
         match priority {
             Priority::Absolute(value) => self
                 .order
@@ -27,13 +31,15 @@ impl Naive {
                 .count(),
             Priority::Relative(share) if share >= 1.0 => self.order.len(),
             Priority::Relative(share) => {
-                let point = (share * (2 * self.total()) as f64).floor() as u64;
-                let mut below = 0;
+                let upper_end = (share * (2 * self.filled) as f64).floor() as u64;
+                let mut below = self.filled - bytes;
                 let middles = self.order.iter().map(|(_, size, _)| {
                     below += size;
                     2 * below - size
                 });
-                middles.take_while(|middle| *middle <= point).count()
+                middles
+                    .take_while(|middle| *middle + 2 * size <= upper_end)
+                    .count()
             }
         }
     }
@@ -56,7 +62,7 @@ impl Naive {
             return;
         }
         let entry = self.order.remove(index);
-        let place = self.place(priority);
+        let place = self.place(priority, size);
         if place > index || matches!(priority, Priority::Absolute(_)) {
             self.insert_at(place, object, size, priority);
         } else {
@@ -68,14 +74,31 @@ impl Naive {
     fn remove(&mut self, object: u32) -> Option<u64> {
         let index = self.index_of(object)?;
         let size = self.order.remove(index).1;
+        self.filled -= size;
         self.note_lowest();
         Some(size)
     }
 
-    fn position(&self, object: u32) -> Option<f64> {
+    fn pop_min(&mut self) -> Option<(u32, u64)> {
+        let lowest = self.order.first().copied();
+        let popped = lowest.map(|(object, size, _)| (object, size));
+        self.order.drain(..usize::from(popped.is_some()));
+        self.note_lowest();
+        popped
+    }
+
+    fn shrink_to(&mut self, bytes: u64) {
+        self.filled = self.filled.min(bytes.max(self.total()));
+    }
+
+    fn position(&self, object: u32, is_absolute: bool) -> Option<f64> {
         let index = self.index_of(object)?;
         let below: u64 = self.order[..index].iter().map(|(_, size, _)| size).sum();
-        Some((below as f64 + self.order[index].1 as f64 / 2.0) / self.total() as f64)
+        let (free, bytes) = match is_absolute {
+            true => (0, self.total()),
+            false => (self.filled - self.total(), self.filled),
+        };
+        Some(((free + below) as f64 + self.order[index].1 as f64 / 2.0) / bytes as f64)
     }
 
     fn note_lowest(&mut self) {
@@ -144,10 +167,12 @@ fn agrees(shape: Shape, seed: u64, objects: u64, target: usize, size_max: u64) {
             1 if random.below(4) == 0 => {
                 let lowest = naive.order.first().copied();
                 assert_eq!(queue.min(), lowest.map(|(object, ..)| object));
-                assert_eq!(queue.pop_min(), lowest.map(|(object, size, _)| (object, size)));
-                if let Some((object, ..)) = lowest {
-                    naive.remove(object);
-                }
+                assert_eq!(queue.pop_min(), naive.pop_min());
+            }
+            2 if random.below(16) == 0 => {
+                let bytes = random.below(naive.filled + 1);
+                queue.shrink_to(bytes);
+                naive.shrink_to(bytes);
             }
             _ if naive.index_of(object).is_some() => {
                 queue.increase(object, priority);
@@ -155,15 +180,13 @@ fn agrees(shape: Shape, seed: u64, objects: u64, target: usize, size_max: u64) {
             }
             _ => {
                 let size = 1 + random.below(size_max);
-                let place = naive.place(priority);
+                let place = naive.place(priority, size);
                 naive.insert_at(place, object, size, priority);
                 queue.insert(object, size, priority);
             }
         }
         while naive.order.len() > target {
-            let (object, size, _) = naive.order[0];
-            naive.remove(object);
-            assert_eq!(queue.pop_min(), Some((object, size)));
+            assert_eq!(queue.pop_min(), naive.pop_min());
         }
         if step % 16 == 0 || naive.order.is_empty() {
             queue.check_invariants();
@@ -180,7 +203,10 @@ fn agrees(shape: Shape, seed: u64, objects: u64, target: usize, size_max: u64) {
             queue.size_of(object),
             naive.index_of(object).map(|at| naive.order[at].1)
         );
-        match (queue.position(object), naive.position(object)) {
+        match (
+            queue.position(object),
+            naive.position(object, shape.is_absolute()),
+        ) {
             (Some(seen), Some(expected)) => assert!((seen - expected).abs() < 1e-12, "{seen} {expected}"),
             (seen, expected) => assert_eq!(seen, expected),
         }
@@ -203,26 +229,57 @@ fn the_queue_agrees_with_a_vector() {
 }
 
 #[test]
-fn an_object_goes_above_those_whose_middle_is_at_or_below_the_point() {
+fn an_object_stands_with_its_upper_end_at_the_point() {
     let mut queue = ExactQueue::relative();
     queue.insert(0, 10, Priority::Relative(0.5));
     queue.insert(1, 10, Priority::Relative(1.0));
-    // Middles at 0.25 and 0.75 of what is there.
-    queue.insert(2, 20, Priority::Relative(0.74));
+    // Of 40 bytes 30 end at 0.75, so 10 are below.
+    queue.insert(2, 20, Priority::Relative(0.75));
     let order = |queue: &ExactQueue| queue.iter().map(|(object, _)| object).collect::<Vec<_>>();
     assert_eq!(order(&queue), [0, 2, 1]);
     queue.insert(3, 40, Priority::Relative(0.5));
-    assert_eq!(
-        order(&queue),
-        [0, 2, 3, 1],
-        "the middle is at the point, and the newest is on top"
-    );
-    assert_eq!(queue.position(3), Some(50.0 / 80.0));
-    // Without itself there are 40 bytes, and 30 of them below.
-    queue.increase(3, Priority::Relative(0.74));
+    assert_eq!(order(&queue), [3, 0, 2, 1]);
+    assert_eq!(queue.position(3), Some(20.0 / 80.0));
+    // Its lower end would be at 20, and the middle of 2, without it, is at 20.
+    queue.increase(3, Priority::Relative(0.75));
+    assert_eq!(order(&queue), [0, 2, 3, 1]);
+    queue.increase(3, Priority::Relative(0.7));
     assert_eq!(order(&queue), [0, 2, 3, 1], "not above where it stands");
-    queue.increase(0, Priority::Relative(0.74));
-    assert_eq!(order(&queue), [2, 3, 0, 1]);
+}
+
+#[test]
+fn what_stands_above_a_point_keeps_its_bytes_whatever_is_put_in_there() {
+    let mut queue = ExactQueue::relative();
+    let mut random = Random(3);
+    let capacity = 100_000;
+    for object in 0..100 {
+        queue.insert(object, 1000, Priority::Relative(1.0));
+    }
+    for object in 100..20_000 {
+        // Small ones after large ones leave free what a large one had.
+        let size = if random.below(10) == 0 {
+            4000
+        } else {
+            1 + random.below(100)
+        };
+        while queue.used() + size > capacity {
+            queue.pop_min();
+        }
+        queue.insert(object, size, Priority::Relative(0.5));
+        assert!(queue.position(object).unwrap() < 0.505, "{object}");
+    }
+    // Half of the bytes were above the point, and nothing was hit.
+    let old = queue.iter().filter(|(object, _)| *object < 100).count();
+    assert!((49..=50).contains(&old), "{old} of the first objects are left");
+    while queue.used() > 40_000 {
+        queue.pop_min();
+    }
+    queue.shrink_to(90_000);
+    queue.insert(20_000, 1, Priority::Relative(0.0));
+    assert!(
+        (queue.position(20_000).unwrap() - 5.0 / 9.0).abs() < 0.01,
+        "what is free is at the tail"
+    );
 }
 
 #[test]
@@ -249,7 +306,7 @@ fn nodes_are_used_again() {
     let mut queue = ExactQueue::relative();
     let mut random = Random(1);
     let leaves = |queue: &ExactQueue| match &queue.order {
-        Order::Relative(tree) => tree.leaves.len(),
+        Order::Relative { tree, .. } => tree.leaves.len(),
         Order::Absolute { .. } => unreachable!("a relative queue"),
     };
     let mut after_first = 0;
@@ -284,7 +341,7 @@ fn side_by_side_insertions_fill_leaves() {
             Priority::Relative([1.0 / 3.0, 2.0 / 3.0, 1.0][object as usize % 3]),
         );
     }
-    let Order::Relative(tree) = &queue.order else {
+    let Order::Relative { tree, .. } = &queue.order else {
         unreachable!("a relative queue")
     };
     let used = tree.leaves.len() - tree.free_leaves.len();

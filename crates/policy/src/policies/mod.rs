@@ -65,6 +65,9 @@ mod tests {
         for name in POLICY_NAMES {
             let policy = policy_named(name).unwrap();
             assert!((1..=4).contains(&policy.accesses_max()), "{name}");
+            assert!((0.0..=1.0).contains(&policy.theta()), "{name}");
+            // Slots of relative policies tell a first hit from later ones, and no more.
+            assert!(policy.is_absolute() || policy.accesses_max() <= 3, "{name}");
             let is_absolute = |priority| match priority {
                 Priority::Relative(position) => {
                     assert!((0.0..=1.0).contains(&position), "{name}: {position}");
@@ -80,10 +83,15 @@ mod tests {
                 policy.is_absolute(),
                 "{name}"
             );
-            for position in [0.001, 0.25, 0.5, 0.75, 1.0] {
+            let accesses = policy.accesses_max().min(2)..=policy.accesses_max();
+            let positions = [0.001, 0.25, 0.5, 0.75, 1.0];
+            for (position, accesses) in positions
+                .into_iter()
+                .flat_map(|position| accesses.clone().map(move |accesses| (position, accesses)))
+            {
                 let hit = Hit {
                     position,
-                    accesses: policy.accesses_max(),
+                    accesses,
                     size: 5,
                     lowest: 7.0,
                 };

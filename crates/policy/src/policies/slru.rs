@@ -2,9 +2,13 @@
 //! next segment up. With one segment it is LRU.
 //!
 //! The segments have no borders of their own: what stands in a segment is what has a position in it, so objects sink from
-//! one into the next as others are put above them.
+//! one into the next as others are put above them. What was never hit can only have sunk from where it was put in: it is
+//! of the lowest segment, wherever it stands. (The insertion point of a layout may be above that, and the object with it.)
 
 use crate::priority::{Hit, Policy, Priority};
+
+/// Accesses when an object is hit for the first time: its insertion is one.
+const FIRST_HIT: u32 = 2;
 
 #[derive(Debug)]
 pub(super) struct Slru {
@@ -43,8 +47,9 @@ impl Policy for Slru {
         false
     }
 
+    /// The first hit must look different from those after it.
     fn accesses_max(&self) -> u32 {
-        1
+        if self.segments > 1 { FIRST_HIT + 1 } else { 1 }
     }
 
     fn on_insert(&self, _size: u64, _lowest: f64) -> Priority {
@@ -53,8 +58,16 @@ impl Policy for Slru {
 
     fn on_hit(&self, hit: &Hit) -> Option<Priority> {
         let segments = f64::from(self.segments);
-        let segment = (hit.position * segments).ceil();
+        let segment = match hit.accesses {
+            FIRST_HIT => 1.0,
+            _ => (hit.position * segments).ceil(),
+        };
         Some(Priority::Relative(((segment + 1.0) / segments).min(1.0)))
+    }
+
+    /// Of LRU much has sunk nearly as far as what was not raised, and is written again to go soon.
+    fn theta(&self) -> f64 {
+        if self.segments > 1 { 1.0 } else { 0.75 }
     }
 }
 
@@ -69,7 +82,7 @@ mod tests {
         for (position, segments) in [(0.01, 2.0), (0.33, 2.0), (0.34, 3.0), (0.67, 3.0), (0.99, 3.0)] {
             let hit = Hit {
                 position,
-                accesses: 1,
+                accesses: 3,
                 size: 10,
                 lowest: 0.0,
             };
@@ -79,5 +92,22 @@ mod tests {
                 "from {position}"
             );
         }
+    }
+
+    #[test]
+    fn what_is_hit_for_the_first_time_is_of_the_lowest_segment() {
+        let first = |policy: &Slru, accesses| {
+            policy.on_hit(&Hit {
+                position: 0.34,
+                accesses,
+                size: 10,
+                lowest: 0.0,
+            })
+        };
+        let slru = Slru::new(3);
+        assert_eq!(slru.accesses_max(), 3, "a second hit must look different");
+        assert_eq!(first(&slru, 2), Some(Priority::Relative(2.0 / 3.0)));
+        assert_eq!(first(&slru, 3), Some(Priority::Relative(1.0)));
+        assert_eq!(Slru::lru().accesses_max(), 1, "there is no segment above");
     }
 }

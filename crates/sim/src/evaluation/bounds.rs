@@ -191,8 +191,8 @@ pub(super) fn amplification(evaluation: &Evaluation) -> Seen {
     (seen.join("; "), Verdict::of(holds))
 }
 
-/// The point of the curve over θ that is nearest to its bounds, where the twin hits more often.
-pub(super) fn theta_curve(evaluation: &Evaluation) -> Seen {
+/// The point of the curves over θ and min-raise that is nearest to its bounds, where the twin hits more often.
+pub(super) fn writes_against_hits(evaluation: &Evaluation) -> Seen {
     let plan = &evaluation.plan;
     let mut seen = Vec::new();
     let mut holds = true;
@@ -202,21 +202,30 @@ pub(super) fn theta_curve(evaluation: &Evaluation) -> Seen {
             if probe.and_then(twin_ratio).is_none_or(|ratio| ratio <= 0.5) {
                 continue;
             }
-            let points = plan.thetas.iter().filter_map(|theta| {
-                let run = evaluation.run(workload, &plan.at_theta(*theta, *superblock))?;
-                Some((*theta, combined(run)?, run.worse_loss()?))
+            let thetas = plan.thetas.iter();
+            let thetas = thetas.map(|theta| (format!("θ {theta}"), plan.at_theta(*theta, *superblock)));
+            let raises = plan.min_raises.iter();
+            let raises = raises.map(|least| {
+                (
+                    format!("min-raise {least}"),
+                    plan.at_min_raise(*least, *superblock),
+                )
+            });
+            let points = thetas.chain(raises).filter_map(|(name, setup)| {
+                let run = evaluation.run(workload, &setup)?;
+                Some((name, combined(run)?, run.worse_loss()?))
             });
             // How far a point is from what it must be; the closest speaks for the curve.
             let distance =
-                |(_, amplification, loss): &(f64, f64, f64)| (amplification / 1.40).max(loss / 0.6);
+                |(_, amplification, loss): &(String, f64, f64)| (amplification / 1.40).max(loss / 0.6);
             let Some(best) = points.min_by(|a, b| distance(a).total_cmp(&distance(b))) else {
                 holds = false;
                 continue;
             };
-            let (theta, amplification, loss) = best;
             holds &= distance(&best) <= 1.0 + EPSILON;
+            let (point, amplification, loss) = best;
             seen.push(format!(
-                "{}, superblock {superblock}: θ {theta} gives {amplification:.3} and {loss:.3} points",
+                "{}, superblock {superblock}: {point} gives {amplification:.3} and {loss:.3} points",
                 evaluation.workloads[workload].name
             ));
         }

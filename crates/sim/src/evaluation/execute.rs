@@ -225,6 +225,7 @@ fn flash(workload: &Workload, plan: &Plan, setup: &Setup, rules: &ReplayRules) -
         policy,
         alpha,
         theta,
+        min_raise,
         superblock_blocks,
     } = setup
     else {
@@ -233,6 +234,7 @@ fn flash(workload: &Workload, plan: &Plan, setup: &Setup, rules: &ReplayRules) -
     let size: CacheSize = format!("{}%", plan.percent).parse()?;
     let options = FlashOptions {
         layout: LayoutOptions::new(*layout, Some(policy), Some(*alpha), Some(*theta))
+            .and_then(|options| options.with_min_raise(Some(*min_raise)))
             .expect("plans have what there is"),
         size,
         dram_bytes: 0,

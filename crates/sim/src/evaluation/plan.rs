@@ -32,6 +32,8 @@ pub enum Setup {
         alpha: f64,
         /// The logical occupancy θ.
         theta: f64,
+        /// RIPQ's min-raise.
+        min_raise: f64,
         /// Blocks in one superblock of the simulated drive.
         superblock_blocks: u32,
     },
@@ -58,10 +60,11 @@ impl fmt::Display for Setup {
                 policy,
                 alpha,
                 theta,
+                min_raise,
                 superblock_blocks,
             } => write!(
                 f,
-                "{layout} {policy}, alpha {alpha}, theta {theta}, superblock {superblock_blocks}"
+                "{layout} {policy}, alpha {alpha}, theta {theta}, min-raise {min_raise}, superblock {superblock_blocks}"
             ),
         }
     }
@@ -80,6 +83,8 @@ pub struct Plan {
     pub superblocks: Vec<u32>,
     /// Values of θ, from the largest, for SLRU-3.
     pub thetas: Vec<f64>,
+    /// Values of RIPQ's min-raise, from the smallest, for SLRU-3.
+    pub min_raises: Vec<f64>,
     /// Logical occupancies of SIPQ, from the smallest.
     pub sipq_thetas: Vec<f64>,
     /// Values of α, from the largest.
@@ -99,6 +104,7 @@ impl Plan {
             warmup: 0.5,
             superblocks: vec![1, 4],
             thetas: vec![1.0, 0.65, 0.6, 0.55, 0.5, 0.4],
+            min_raises: vec![0.0, 0.35, 0.4, 0.5],
             sipq_thetas: vec![0.5, 0.9],
             alphas: vec![1.0 / 2.0, 1.0 / 4.0, 1.0 / 8.0, 1.0 / 16.0, 1.0 / 32.0],
             object_bytes: 4 << 10,
@@ -112,6 +118,7 @@ impl Plan {
         Self {
             exact_percents: vec![10, 20],
             thetas: vec![1.0, 0.5],
+            min_raises: vec![0.0, 0.4],
             alphas: vec![1.0 / 2.0, 1.0 / 16.0],
             write_sizes: WriteSizeOptions {
                 superblocks: 64,
@@ -142,6 +149,7 @@ impl Plan {
             policy,
             alpha: self.alpha(),
             theta: self.theta(policy),
+            min_raise: 0.0,
             superblock_blocks,
         }
     }
@@ -153,6 +161,7 @@ impl Plan {
             policy: "fifo",
             alpha: self.alpha(),
             theta: 1.0,
+            min_raise: 0.0,
             superblock_blocks,
         }
     }
@@ -164,6 +173,7 @@ impl Plan {
             policy,
             alpha: self.alpha(),
             theta,
+            min_raise: 0.0,
             superblock_blocks: self.superblocks[0],
         }
     }
@@ -175,6 +185,19 @@ impl Plan {
             policy: "slru-3",
             alpha: self.alpha(),
             theta,
+            min_raise: 0.0,
+            superblock_blocks,
+        }
+    }
+
+    /// A point of the curve over min-raise.
+    pub fn at_min_raise(&self, min_raise: f64, superblock_blocks: u32) -> Setup {
+        Setup::Flash {
+            layout: Layout::Ripq,
+            policy: "slru-3",
+            alpha: self.alpha(),
+            theta: self.theta("slru-3"),
+            min_raise,
             superblock_blocks,
         }
     }
@@ -186,6 +209,7 @@ impl Plan {
             policy,
             alpha,
             theta: self.theta(policy),
+            min_raise: 0.0,
             superblock_blocks: self.superblocks[0],
         }
     }
@@ -208,13 +232,15 @@ impl Plan {
             .collect()
     }
 
-    /// The layouts of figure 8, the curve over θ, and figure 9.
+    /// The layouts of figure 8, the curves over θ and min-raise, and figure 9.
     pub fn flash(&self) -> Vec<Setup> {
         let mut setups = vec![self.probe()];
         for superblock in &self.superblocks {
             setups.extend(RIPQ_POLICIES.map(|policy| self.ripq(policy, *superblock)));
             setups.push(self.fifo(*superblock));
             setups.extend(self.thetas.iter().map(|theta| self.at_theta(*theta, *superblock)));
+            let raises = self.min_raises.iter();
+            setups.extend(raises.map(|least| self.at_min_raise(*least, *superblock)));
         }
         for theta in &self.sipq_thetas {
             setups.extend(RIPQ_POLICIES.map(|policy| self.sipq(policy, *theta)));
@@ -238,8 +264,8 @@ impl Plan {
             policy,
             alpha,
             theta,
+            min_raise,
             superblock_blocks,
-            ..
         } = setup
         else {
             return vec!["figure 7"];
@@ -250,6 +276,10 @@ impl Plan {
         }
         if *setup == self.at_theta(*theta, *superblock_blocks) && self.thetas.contains(theta) {
             parts.push("theta");
+        }
+        if *setup == self.at_min_raise(*min_raise, *superblock_blocks) && self.min_raises.contains(min_raise)
+        {
+            parts.push("min-raise");
         }
         if ALPHA_POLICIES.contains(policy)
             && self.alphas.contains(alpha)
@@ -278,7 +308,7 @@ mod tests {
                 assert!(!plan.parts(setup).is_empty(), "{setup} for nothing");
             }
             assert!(plan.exact_percents.contains(&plan.percent));
-            for part in ["figure 8", "theta", "figure 9"] {
+            for part in ["figure 8", "theta", "min-raise", "figure 9"] {
                 assert!(
                     flash.iter().any(|setup| plan.parts(setup).contains(&part)),
                     "{part}"
@@ -286,7 +316,8 @@ mod tests {
             }
         }
         let full = Plan::full().flash();
-        // Figure 8: RIPQ and FIFO on 2 drives, SIPQ with 2 occupancies; 5 values of θ that are not the usual one on 2; 4 of α for 2 policies.
-        assert_eq!(full.len(), 14 + 12 + 10 + 8);
+        // Figure 8: RIPQ and FIFO on 2 drives, SIPQ with 2 occupancies; 5 values of θ that are not the usual one on 2; 3 of
+        // min-raise; 4 of α for 2 policies.
+        assert_eq!(full.len(), 14 + 12 + 10 + 6 + 8);
     }
 }
