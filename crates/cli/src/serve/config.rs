@@ -312,5 +312,26 @@ mod tests {
         );
         assert!(config.threads >= 1);
         assert_eq!(config.flash_timeout_secs, 30);
+        assert_eq!((config.layout.theta, config.layout.min_raise), (1.0, 0.0));
+    }
+
+    #[test]
+    fn what_steers_the_layout_arrives() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "policy = \"lru\"\nalpha = 0.25\nmin-raise = 0.4\n").unwrap();
+        let resolved = |flags| {
+            let layers = Layers::collect(flags, Some(file.path())).unwrap();
+            let layout = ServeConfig::resolve(&layers, false, &Familiar::default())
+                .unwrap()
+                .layout;
+            (layout.alpha, layout.theta, layout.min_raise)
+        };
+        assert_eq!(resolved(crate::settings::Settings::default()), (0.25, 0.75, 0.4));
+        let flags = crate::settings::Settings {
+            theta: Some(vec!["0.9".into()]),
+            min_raise: Some(vec!["0.3".into()]),
+            ..Default::default()
+        };
+        assert_eq!(resolved(flags), (0.25, 0.9, 0.3));
     }
 }
