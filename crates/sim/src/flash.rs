@@ -238,15 +238,18 @@ impl<D: Device + Clone> Replay<D> {
                     source,
                 })
         };
-        // A device that holds something else is not ours to erase.
-        let as_found = run(CacheOptions {
-            reformat: false,
-            ..cache_options
-        })?;
-        if let Err(error @ (OpenError::Foreign | OpenError::Device { .. } | OpenError::Geometry(_))) =
-            as_found
-        {
-            return Err(SimError::Open(error));
+        // A device that holds something else is not ours to erase. A simulated one is empty; and opened twice, a drive would have been
+        // written to by more than this cache knows of, and nothing that it aligns to erase units would be.
+        if matches!(options.device, ReplayDevice::Path(_)) {
+            let as_found = run(CacheOptions {
+                reformat: false,
+                ..cache_options
+            })?;
+            if let Err(error @ (OpenError::Foreign | OpenError::Device { .. } | OpenError::Geometry(_))) =
+                as_found
+            {
+                return Err(SimError::Open(error));
+            }
         }
         let (cache, _) = run(cache_options)?.map_err(SimError::Open)?;
         Ok(Self { executor, cx, cache })
