@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Random, cascade, cascade_layouts, key, ripq, sipq};
+use common::{KINDS, Random, key, of_kind};
 use pumice::{CacheOptions, Cx, Meta, ObjectCache};
 use pumice_device::{Device, FaultPlan, FaultyDevice, FaultyMedium, Payload};
 use pumice_world::{Clock, Executor};
@@ -107,28 +107,9 @@ fn medium(seed: u64) -> Arc<FaultyMedium> {
     Arc::new(FaultyMedium::new(4 << 20, seed, plan))
 }
 
-fn of_kind(kind: u64) -> CacheOptions {
-    let mut options = CacheOptions {
-        dram_bytes: 1 << 20,
-        block_bytes: Some(64 << 10),
-        ..CacheOptions::default()
-    };
-    match kind {
-        layout @ 3..8 => {
-            options.index = cascade();
-            options.layout = cascade_layouts()[layout as usize - 3];
-            options.buffers_max = 10;
-        }
-        1 => (options.layout, options.buffers_max) = (ripq(), 10),
-        2 => options.layout = sipq(),
-        _ => {}
-    }
-    options
-}
-
 #[test]
 fn forth_and_back_again_expires_what_was_due_and_revives_nothing() {
-    for kind in 0..8 {
+    for kind in 0..KINDS {
         for clean in [true, false] {
             println!("kind {kind}, clean {clean}");
             let (medium, options) = (medium(kind), of_kind(kind));
@@ -190,7 +171,7 @@ fn whatever_the_clock_does_between_starts_nothing_expired_is_served() {
     let (mut hits, mut expired) = (0, 0);
     for seed in 0..24 {
         println!("seed {seed}");
-        let (medium, options) = (medium(seed), of_kind(seed % 8));
+        let (medium, options) = (medium(seed), of_kind(seed));
         let mut random = Random(seed);
         let mut wall = 1_000_000_000;
         let mut live: HashMap<u64, (Vec<u8>, u32)> = HashMap::new();

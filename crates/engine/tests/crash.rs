@@ -4,7 +4,8 @@
 mod common;
 
 use common::{
-    Entry, Model, Random, Rig, Weights, cascade, cascade_layouts, check_get, key, ripq, sipq, step,
+    Entry, Model, Random, Rig, Weights, cascade, cascade_layouts, check_get, gdsf, key, lazy_ripq, ripq,
+    sipq, step,
 };
 use pumice::{CacheOptions, FlashWrite, HashLimit, Layout, Tier};
 use pumice_device::{CrashPoint, FaultPlan, FaultyDevice, FaultyMedium};
@@ -372,6 +373,8 @@ fn a_crash_at_every_write_under_ripq_and_sipq() {
         (22, 640 << 10, FlashWrite::Eviction, ripq()),
         (23, 2 << 20, FlashWrite::Insertion, sipq()),
         (24, 0, FlashWrite::Insertion, sipq()),
+        (25, 0, FlashWrite::Insertion, lazy_ripq()),
+        (26, 2 << 20, FlashWrite::Insertion, gdsf()),
     ] {
         let options = CacheOptions {
             layout,

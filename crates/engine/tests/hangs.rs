@@ -3,8 +3,8 @@
 
 mod common;
 
-use common::dying::{KEYS, KINDS, Run, calm, of_kind, serve_from_dram};
-use common::{Model, PATIENCE_SECS, Rig, key, value};
+use common::dying::{KEYS, Run, calm, serve_from_dram};
+use common::{KINDS, Model, PATIENCE_SECS, Rig, key, of_kind, value};
 use pumice::{CacheOptions, Durability};
 use pumice_device::{Device, FaultPlan, FaultyDevice};
 use std::convert::Infallible;

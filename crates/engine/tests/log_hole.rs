@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::dying::{KEYS, KINDS, Run, of_kind};
-use common::key;
+use common::dying::{KEYS, Run};
+use common::{KINDS, key, of_kind};
 use pumice_device::{Device, FaultyDevice};
 use pumice_flash::geometry::{Geometry, LOG_RECORD_BYTES};
 use std::sync::Arc;

@@ -3,8 +3,8 @@
 
 mod common;
 
-use common::dying::{KEYS, Run, calm, of_kind};
-use common::{Rig, key};
+use common::dying::{KEYS, Run, calm};
+use common::{Rig, key, of_kind};
 use pumice::{CacheOptions, Durability};
 use pumice_device::{FaultPlan, FaultyDevice};
 use pumice_flash::geometry::{Geometry, LOG_RECORD_BYTES};

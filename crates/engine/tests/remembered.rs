@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::dying::{KEYS, KINDS, Run, calm, dying, of_kind, serve_from_dram};
-use common::{Rig, key};
+use common::dying::{KEYS, Run, calm, dying, serve_from_dram};
+use common::{KINDS, Rig, key, of_kind};
 use pumice::{CacheOptions, Durability};
 use pumice_device::{FaultPlan, FaultyDevice};
 use std::sync::Arc;

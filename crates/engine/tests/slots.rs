@@ -3,8 +3,8 @@
 
 mod common;
 
-use common::{Model, Random, Rig, Weights, check_get, key, ripq, step, value};
-use pumice::{CacheOptions, CascadeOptions, IndexOptions, Layout, LayoutOptions};
+use common::{Model, Random, Rig, Weights, check_get, gdsf, key, ripq, step, value};
+use pumice::{CacheOptions, CascadeOptions, IndexOptions, LayoutOptions};
 use pumice_device::{Device, MemDevice, MemMedium, SECTOR_BYTES};
 use pumice_flash::codec::{Fields, checksum};
 use pumice_flash::superblock::{CheckpointRef, SlotContent, Superblock};
@@ -32,8 +32,7 @@ fn options(layout: LayoutOptions, index: CascadeOptions) -> CacheOptions {
 
 /// Two-phase reclaim, `ripq`, and `ripq` with accesses: slots of 1, 4 and 6 bits.
 fn layouts() -> [(LayoutOptions, u32); 3] {
-    let gdsf = LayoutOptions::new(Layout::Ripq, Some("gdsf-3"), Some(0.15), None).unwrap();
-    [(LayoutOptions::default(), 1), (ripq(), 4), (gdsf, 6)]
+    [(LayoutOptions::default(), 1), (ripq(), 4), (gdsf(), 6)]
 }
 
 /// Everything in tier 1.

@@ -6,8 +6,8 @@
 mod common;
 
 use common::after_crash::live;
-use common::{Model, Random, Rig, Weights, cascade, cascade_layouts, check_get, ripq, sipq};
-use pumice::{CacheOptions, FlashWrite, HashLimit, LayoutOptions};
+use common::{KINDS, Model, Random, Rig, Weights, check_get, of_kind};
+use pumice::{CacheOptions, FlashWrite, HashLimit};
 use pumice_device::{CrashPoint, FaultCounts, FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_world::ManualClock;
 use std::sync::Arc;
@@ -48,20 +48,10 @@ fn plan(random: &mut Random, is_last: bool) -> FaultPlan {
 }
 
 fn options(random: &mut Random) -> CacheOptions {
-    let full = [LayoutOptions::default(), ripq(), sipq()];
-    let layouts = cascade_layouts();
-    let at = random.below(8) as usize;
     let mut options = CacheOptions {
         dram_bytes: [0, 640 << 10, 2 << 20][random.below(3) as usize],
-        block_bytes: Some(64 << 10),
-        item_bytes_max: 200 << 10,
-        buffers_max: 10,
-        layout: full.get(at).copied().unwrap_or_else(|| layouts[at - full.len()]),
-        ..CacheOptions::default()
+        ..of_kind(random.below(KINDS))
     };
-    if at >= full.len() {
-        options.index = cascade();
-    }
     if random.below(4) == 0 {
         options.flash_write = FlashWrite::Eviction;
     }

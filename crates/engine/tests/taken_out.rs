@@ -3,8 +3,8 @@
 
 mod common;
 
-use common::dying::{KEYS, KINDS, Run, calm, dying, of_kind, serve_from_dram};
-use common::{Model, key, value};
+use common::dying::{KEYS, Run, calm, dying, serve_from_dram};
+use common::{KINDS, Model, key, of_kind, value};
 use pumice::CacheOptions;
 use pumice_device::FaultPlan;
 

@@ -1,35 +1,12 @@
 //! A cache whose device dies, and what it held.
 
-use super::{
-    Entry, Model, Random, Rig, Weights, cascade, cascade_layouts, check_get, key, ripq, sipq, step, value,
-};
+use super::{Entry, Model, Random, Rig, Weights, check_get, key, step, value};
 use pumice::{CacheOptions, Meta};
 use pumice_device::{FaultPlan, FaultyDevice, FaultyMedium, Payload};
 use pumice_world::ManualClock;
 use std::sync::Arc;
 
 pub const KEYS: u64 = 300;
-pub const KINDS: u64 = 8;
-
-pub fn of_kind(kind: u64) -> CacheOptions {
-    let mut options = CacheOptions {
-        dram_bytes: 1 << 20,
-        block_bytes: Some(64 << 10),
-        item_bytes_max: 200 << 10,
-        ..CacheOptions::default()
-    };
-    match kind % KINDS {
-        layout @ 3..KINDS => {
-            options.index = cascade();
-            options.layout = cascade_layouts()[layout as usize - 3];
-            options.buffers_max = 10;
-        }
-        1 => (options.layout, options.buffers_max) = (ripq(), 10),
-        2 => options.layout = sipq(),
-        _ => {}
-    }
-    options
-}
 
 pub struct Run {
     pub medium: Arc<FaultyMedium>,

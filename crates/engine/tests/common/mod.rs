@@ -186,14 +186,49 @@ pub fn cascade_layouts() -> [LayoutOptions; 5] {
         keeps_hot: false,
         ..LayoutOptions::default()
     };
-    let ripq = ripq().with_min_raise(Some(0.3)).unwrap();
-    let gdsf = LayoutOptions::new(Layout::Ripq, Some("gdsf-3"), Some(0.15), None).unwrap();
-    [LayoutOptions::default(), plain, ripq, gdsf, sipq()]
+    [LayoutOptions::default(), plain, lazy_ripq(), gdsf(), sipq()]
+}
+
+/// What stands over an index that is in DRAM as a whole.
+pub fn full_layouts() -> [LayoutOptions; 5] {
+    [LayoutOptions::default(), ripq(), sipq(), lazy_ripq(), gdsf()]
+}
+
+/// How many kinds of caches there are.
+pub const KINDS: u64 = 10;
+
+/// Options of one of [`KINDS`]: each layout over each index.
+pub fn of_kind(kind: u64) -> CacheOptions {
+    let (full, over_cascade) = (full_layouts(), cascade_layouts());
+    let at = usize::try_from(kind % KINDS).unwrap();
+    let (layout, index) = match full.get(at) {
+        Some(layout) => (*layout, IndexOptions::Full),
+        None => (over_cascade[at - full.len()], cascade()),
+    };
+    CacheOptions {
+        dram_bytes: 1 << 20,
+        block_bytes: Some(64 << 10),
+        item_bytes_max: 200 << 10,
+        buffers_max: 10,
+        layout,
+        index,
+        ..CacheOptions::default()
+    }
 }
 
 /// RIPQ with many sections, and something that is not worth moving.
 pub fn ripq() -> LayoutOptions {
     LayoutOptions::new(Layout::Ripq, Some("slru-3"), Some(0.15), Some(0.9)).unwrap()
+}
+
+/// RIPQ that leaves an object where it is if a hit would raise it little.
+pub fn lazy_ripq() -> LayoutOptions {
+    ripq().with_min_raise(Some(0.3)).unwrap()
+}
+
+/// RIPQ with priorities that are not relative.
+pub fn gdsf() -> LayoutOptions {
+    LayoutOptions::new(Layout::Ripq, Some("gdsf-3"), Some(0.15), None).unwrap()
 }
 
 pub fn key(n: u64) -> Vec<u8> {
