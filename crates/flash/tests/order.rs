@@ -4,7 +4,7 @@ mod common;
 
 use common::{Random, Rig, hash, options, ripq};
 use pumice_device::{FaultPlan, FaultyMedium};
-use pumice_flash::{Durability, Layout, LayoutOptions, OpenOptions};
+use pumice_flash::{Durability, Layout, LayoutOptions, OpenOptions, SliceId};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -12,9 +12,13 @@ const KEYS: u64 = 3_000;
 const NOW: u32 = 1_000;
 
 fn open(medium: &Arc<FaultyMedium>, layout: LayoutOptions) -> Rig {
+    open_with(medium, layout, 12)
+}
+
+fn open_with(medium: &Arc<FaultyMedium>, layout: LayoutOptions, buffers_max: usize) -> Rig {
     let options = OpenOptions {
         layout,
-        buffers_max: 12,
+        buffers_max,
         ..options(Durability::Process)
     };
     Rig::open(medium, KEYS, &options)
@@ -195,6 +199,44 @@ fn a_crash_keeps_the_order_roughly() {
 fn a_crash_soon_after_a_checkpoint_keeps_the_order() {
     let mean = off_after_a_crash(true);
     assert!(mean < 0.12, "{mean}");
+}
+
+/// How far apart the slices of one object stand that are written while others come and are hit, as a share of the queue.
+fn spread_of_slices(seed: u64) -> f64 {
+    const SLICES: u64 = 30;
+    let medium = medium();
+    // Many sections, so that which one is nearest to the priority changes often, and a buffer for each: where none is free, what room
+    // there is counts, wherever that is.
+    let layout = LayoutOptions::new(Layout::Ripq, Some("slru-3"), Some(0.05), None).unwrap();
+    let rig = open_with(&medium, layout, 32);
+    let mut random = Random(seed);
+    fill(&rig, &mut random);
+    let first = KEYS - SLICES;
+    // What these keys had before is of no interest.
+    (first..KEYS).for_each(|n| rig.delete(n));
+    let set = rig.store().next_version();
+    for at in 0..SLICES {
+        let stored = rig.append(first + at, 1_000, set, SliceId::Part(u16::try_from(at).unwrap()));
+        assert!(stored.is_some(), "slice {at}");
+        rig.settle();
+        // Others move the borders of sections.
+        rig.set(random.below(first), 5_000);
+        rig.settle();
+    }
+    let positions = positions(&rig);
+    let slices = (first..KEYS).map(|n| positions[&n]);
+    let (low, high) = slices.fold((1.0f64, 0.0f64), |(low, high), position| {
+        (low.min(position), high.max(position))
+    });
+    rig.check_blocks();
+    high - low
+}
+
+#[test]
+fn slices_of_an_object_stand_beside_each_other() {
+    let spreads: Vec<f64> = (0..40).map(spread_of_slices).collect();
+    println!("{spreads:?}");
+    assert!(spreads.iter().all(|spread| *spread < 0.08), "{spreads:?}");
 }
 
 #[test]

@@ -292,8 +292,13 @@ impl Rig {
 
     /// Stores a value of `len` bytes; its version, or `None` where there was no room. The older one is gone either way.
     pub fn set(&self, n: u64, len: usize) -> Option<u64> {
-        let name = key(n);
         let version = self.remove(n);
+        self.append(n, len, version, SliceId::Whole)
+    }
+
+    /// Appends a value, of an object or of one of its slices; as [`Rig::set`].
+    pub fn append(&self, n: u64, len: usize, version: u64, slice: SliceId) -> Option<u64> {
+        let name = key(n);
         let value = value(n, version, len);
         let payload = Payload::Bytes(&value);
         let parts = RecordParts {
@@ -301,7 +306,7 @@ impl Rig {
             expiry: 0,
             flags: 0,
             marks: 0,
-            slice: SliceId::Whole,
+            slice,
             key: &name,
             value: payload,
             value_crc: payload_checksum(payload),
