@@ -7,8 +7,8 @@ use crate::part::PartId;
 use crate::shards::Shard;
 use pumice_device::Device;
 use pumice_flash::record::payload_checksum;
-use pumice_flash::{Mappings, Rank, Record, RecordParts, SliceId};
-use pumice_index::KeyHash;
+use pumice_flash::{Rank, Record, RecordParts, SliceId};
+use pumice_index::{KeyHash, Mapping};
 use pumice_memory::{Buffer, Payload};
 
 /// Why an object was not stored. The older object under the key is gone all the same.
@@ -38,7 +38,7 @@ impl<D: Device + Clone> ObjectCache<D> {
             return self.set_large_now(cx, key, value, meta);
         }
         // The checksum below takes as long as memory does.
-        Mappings::prefetch(&*self.inner, self.inner.hasher.hash(&PartId::object(key)));
+        self.inner.prefetch_both(self.inner.hasher.hash(&PartId::object(key)));
         let parts = RecordParts {
             version: 0,
             expiry: meta.expiry,
@@ -109,7 +109,27 @@ impl<D: Device + Clone> ObjectCache<D> {
     }
 }
 
+/// What a part's copies were, after they have become void: the tables still lead to them.
+#[derive(Default)]
+struct Voided {
+    /// Address of the item in the DRAM tier.
+    dram: Option<u64>,
+    /// What the index has under the key, be it another key's.
+    flash: Option<Mapping>,
+    /// Whether flash may have another copy, of which the index in DRAM knows nothing.
+    is_unsure: bool,
+    /// Bytes of the entries that are gone.
+    gone: [Option<u64>; 2],
+}
+
 impl<B: Buffer> Inner<B> {
+    /// Asks for the memory that a question about `hash` will need.
+    fn prefetch_both(&self, hash: KeyHash) {
+        let shard = self.lock(hash);
+        shard.flash.prefetch(hash);
+        shard.dram.prefetch(hash);
+    }
+
     /// The longest value that is one record, for a key of this length.
     pub(crate) fn slice_bytes(&self, key: &[u8]) -> usize {
         let record_max = usize::try_from(self.store().record_max()).expect("at most 1 MiB");
@@ -135,31 +155,61 @@ impl<B: Buffer> Inner<B> {
         part: &PartId<'_>,
         version: u64,
     ) -> impl Iterator<Item = u64> + use<D, B> {
+        let flash = shard.flash.mapping(hash);
+        let voided = self.void_part(cx, shard, hash, part, flash, version);
+        Self::take_out(shard, hash, &voided);
+        voided.gone.into_iter().flatten()
+    }
+
+    /// Accounts for the copies of a part in both tiers, of which that on flash is `flash`, and logs what flash held. The tables lead to
+    /// them until the caller has put others in their places, or has taken them out.
+    fn void_part<D: Device<Buf = B>>(
+        &self,
+        cx: &Cx<D>,
+        shard: &Shard,
+        hash: KeyHash,
+        part: &PartId<'_>,
+        flash: Option<Mapping>,
+        version: u64,
+    ) -> Voided {
         let dram = shard.dram.find(&self.tier, hash, |record| part.is(record));
-        let flash = shard
-            .flash
-            .mapping(hash)
-            .map(|mapping| (mapping, self.home(mapping.location)));
         let mut gone = [None; 2];
         let mut same = false;
-        if let Some(found) = dram {
-            same = flash.is_some_and(|(_, home)| home == found.home);
-            shard.dram.remove(hash, found.address);
+        if let Some(found) = &dram {
+            same = flash.is_some_and(|mapping| self.home(mapping.location) == found.home);
             gone[0] = Some(self.store().padded_len(&found.record.parts()));
         }
-        if shard.flash.is_unsure(hash) {
+        let is_unsure = shard.flash.is_unsure(hash);
+        if is_unsure {
             self.store().invalidate_unknown(&cx.device, hash, version);
-            shard.flash.remove(hash);
         }
-        if let Some((mapping, home)) = flash {
+        if let Some(mapping) = flash {
             self.store().invalidate(&cx.device, hash, mapping, version);
-            shard.flash.remove_at(hash, mapping.location);
             // A stranger's copy in DRAM outlives its copy on flash, and still counts.
+            let home = self.home(mapping.location);
             if !same && !shard.dram.has_home(&self.tier, hash, home) {
                 gone[1] = Some(u64::from(mapping.location.len));
             }
         }
-        gone.into_iter().flatten()
+        Voided {
+            dram: dram.map(|found| found.address),
+            flash,
+            is_unsure,
+            gone,
+        }
+    }
+
+    /// Takes copies that are void out of the tables.
+    fn take_out(shard: &mut Shard, hash: KeyHash, voided: &Voided) {
+        if let Some(address) = voided.dram {
+            shard.dram.remove(hash, address);
+        }
+        if voided.is_unsure {
+            shard.flash.remove(hash);
+        }
+        if let Some(mapping) = voided.flash {
+            shard.flash.remove_at(hash, mapping.location);
+        }
     }
 
     /// Whether one of the tiers has room for a record, as long as others do not take it.
@@ -196,24 +246,37 @@ impl<B: Buffer> Inner<B> {
         };
         // A write is a hit on what it replaces, as far as flash knows of that.
         let store = self.store();
+        shard.dram.prefetch_item(&self.tier, hash);
         let old = shard.flash.mapping(hash);
         let rank = store.rank_again(hash, old, self.object_bytes(&parts));
-        for gone in self.clear_part(cx, shard, hash, &PartId::of(&parts), void_below) {
+        let part = PartId::of(&parts);
+        let mut voided = self.void_part(cx, shard, hash, &part, old, void_below);
+        for gone in voided.gone.into_iter().flatten() {
             self.books.overwritten.add(gone);
+        }
+        if !shard.flash.is_exact() {
+            // There a mapping that goes leaves something behind.
+            Self::take_out(shard, hash, &voided);
+            voided = Voided::default();
         }
         let mut home = 0;
         if self.is_flash_first() {
-            home = self.append_locked(cx, shard, hash, &parts, Some(rank));
+            home = self.append_over(cx, shard, hash, &parts, rank, &mut voided.flash);
         }
         let in_dram = self.tier.segments() > 0
             && match self.tier.write(self.queue_for(hash), &parts, home) {
-                Some(reserved) => shard.dram.insert(hash, reserved.address).is_ok(),
+                Some(reserved) => match voided.dram.take() {
+                    Some(former) => shard.dram.relocate(hash, former, reserved.address, 0),
+                    None => shard.dram.insert(hash, reserved.address).is_ok(),
+                },
                 None => false,
             };
         // An item that DRAM cannot hold goes to flash whatever the setting.
         if !in_dram && home == 0 {
-            home = self.append_locked(cx, shard, hash, &parts, Some(rank));
+            home = self.append_over(cx, shard, hash, &parts, rank, &mut voided.flash);
         }
+        // What nothing has taken the place of.
+        Self::take_out(shard, hash, &voided);
         if in_dram || home != 0 {
             Ok(parts.version)
         } else if self.store().is_out() {
@@ -236,11 +299,28 @@ impl<B: Buffer> Inner<B> {
         parts: &RecordParts<'_>,
         rank: Option<Rank>,
     ) -> u64 {
-        let store = self.store();
-        let rank = rank.unwrap_or_else(|| store.rank_new(self.object_bytes(parts)));
-        let Some(appended) = store.append(hash, parts, rank) else {
+        let rank = rank.unwrap_or_else(|| self.store().rank_new(self.object_bytes(parts)));
+        self.append_over(cx, shard, hash, parts, rank, &mut None)
+    }
+
+    /// As [`Inner::append_locked`], in the place of a mapping whose copy is void, which is `None` after that.
+    fn append_over<D: Device<Buf = B>>(
+        &self,
+        cx: &Cx<D>,
+        shard: &mut Shard,
+        hash: KeyHash,
+        parts: &RecordParts<'_>,
+        rank: Rank,
+        void: &mut Option<Mapping>,
+    ) -> u64 {
+        let Some(appended) = self.store().append(hash, parts, rank) else {
             return 0;
         };
+        if let Some(former) = void.take() {
+            let replaced = (shard.flash).compare_and_set(hash, former.location, appended.mapping);
+            debug_assert!(replaced.is_some(), "{former:?} went under the lock");
+            return self.home(appended.mapping.location);
+        }
         match shard.flash.set(hash, appended.mapping) {
             Ok(None) => self.home(appended.mapping.location),
             Ok(Some(stranger)) => {

@@ -11,7 +11,7 @@
 
 use parking_lot::Mutex;
 use pumice_flash::{Record, RecordParts};
-use pumice_memory::Buffer;
+use pumice_memory::{Buffer, prefetch};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock};
@@ -20,6 +20,8 @@ use std::sync::{Arc, OnceLock};
 pub const UNIT_BYTES: u64 = 8;
 /// Share of the tier that the small queue may hold before it is evicted from: one tenth.
 const SMALL_SHARE: usize = 10;
+/// How much of an item is asked for ahead of its use: header and key of most.
+const HEADER_PREFETCH_BYTES: usize = 64;
 /// Free segments to keep, so that survivors of an eviction always have a place.
 const SPARE_SEGMENTS: usize = 2;
 
@@ -328,11 +330,25 @@ impl<B: Buffer> DramTier<B> {
         (u64::from(slot) * self.segment_bytes as u64 + at as u64) / UNIT_BYTES
     }
 
+    /// Asks for the header of the item at `address`, which is mapped.
+    pub fn prefetch(&self, address: u64) {
+        let (slot, at) = self.place(address);
+        let len = HEADER_PREFETCH_BYTES.min(self.segment_bytes - at);
+        let buffer = self.slots[slot].buffer.get();
+        if let Some(bytes) = buffer.and_then(|buffer| buffer.bytes(at, len)) {
+            prefetch(bytes);
+        }
+    }
+
+    fn place(&self, address: u64) -> (usize, usize) {
+        let offset = address * UNIT_BYTES;
+        let segment_bytes = self.segment_bytes as u64;
+        ((offset / segment_bytes) as usize, (offset % segment_bytes) as usize)
+    }
+
     /// Reads the item at `address`, pinning its segment, and its home. The caller holds the lock of the shard that maps it.
     pub fn read(&self, address: u64) -> (Record<B>, u64) {
-        let offset = address * UNIT_BYTES;
-        let slot = (offset / self.segment_bytes as u64) as usize;
-        let at = (offset % self.segment_bytes as u64) as usize;
+        let (slot, at) = self.place(address);
         let buffer = self.slots[slot].buffer.get().expect("a mapped item has memory");
         Record::decode_dram(Arc::clone(buffer), at).expect("a mapped item was written whole")
     }

@@ -105,6 +105,19 @@ impl DramShard {
         found
     }
 
+    /// Asks for the memory that a question about `hash` will need.
+    pub fn prefetch(&self, hash: KeyHash) {
+        self.table.prefetch(self.shape.tag(hash));
+    }
+
+    /// Asks for the header of the item under `hash` that is found first.
+    pub fn prefetch_item<B: Buffer>(&self, tier: &DramTier<B>, hash: KeyHash) {
+        self.table.find(self.shape.tag(hash), |payload| {
+            tier.prefetch(self.shape.address(payload));
+            true
+        });
+    }
+
     /// Finds the item under `hash` whose home is `home`: its address and hits.
     pub fn at_home<B: Buffer>(&self, tier: &DramTier<B>, hash: KeyHash, home: u64) -> Option<(u64, u64)> {
         let found = self.table.find(self.shape.tag(hash), |payload| {
