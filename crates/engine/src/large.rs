@@ -11,11 +11,14 @@ use crate::object::{Meta, Object, Tier};
 use crate::part::PartId;
 use crate::read::{Part, Place, Seen};
 use crate::write::RejectReason;
+use futures_util::StreamExt as _;
+use futures_util::stream;
 use pumice_device::Device;
 use pumice_flash::codec::Fields;
 use pumice_flash::record::{HEADER_BYTES, MANIFEST_BYTES, payload_checksum};
 use pumice_flash::{Record, RecordParts, SliceId};
 use pumice_memory::{Buffer, Payload};
+use std::pin::pin;
 
 /// The value of a head record: what the object is made of. 20 bytes, little-endian: slices' version (8), length of the
 /// value (8), number of slices (4).
@@ -268,12 +271,23 @@ impl<D: Device + Clone> ObjectCache<D> {
     ) -> Option<(Object<D::Buf>, Place)> {
         let manifest = large.manifest;
         let (mut object, place) = large.without_value()?;
+        let slices = u16::try_from(manifest.slices).ok()?;
+        let part = |number| PartId::slice(key, number, manifest.version);
+        let lost = || {
+            self.drop_head(cx, key, place);
+            self.drop_slices(cx, key, manifest, |books| &books.evicted);
+        };
+        // Asked of all before the first is read: what has lost a slice is not worth a read.
+        if (0..slices).any(|number| matches!(self.inner.part(cx, &part(number), false), Part::Miss)) {
+            lost();
+            return None;
+        }
+        let reads = (0..slices).map(|number| async move { self.fetch(cx, &part(number)).await });
+        let mut read = pin!(stream::iter(reads).buffered(SLICE_READS_MAX));
         let mut len = 0;
-        for number in 0..u16::try_from(manifest.slices).ok()? {
-            let part = PartId::slice(key, number, manifest.version);
-            let Some(slice) = self.fetch(cx, &part).await else {
-                self.drop_head(cx, key, place);
-                self.drop_slices(cx, key, manifest, |books| &books.evicted);
+        while let Some(slice) = read.next().await {
+            let Some(slice) = slice else {
+                lost();
                 return None;
             };
             if slice.tier == Tier::Flash {
@@ -324,6 +338,9 @@ impl<D: Device + Clone> ObjectCache<D> {
         }
     }
 }
+
+/// Slices of one object that are read at once: enough to keep a device busy, and not so many that others wait long behind them.
+const SLICE_READS_MAX: usize = 4;
 
 /// The longest head record: header, key and manifest, rounded up as blocks do.
 const HEAD_BYTES_MAX: u32 = 512;

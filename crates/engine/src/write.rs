@@ -38,7 +38,8 @@ impl<D: Device + Clone> ObjectCache<D> {
             return self.set_large_now(cx, key, value, meta);
         }
         // The checksum below takes as long as memory does.
-        self.inner.prefetch_both(self.inner.hasher.hash(&PartId::object(key)));
+        self.inner
+            .prefetch_both(self.inner.hasher.hash(&PartId::object(key)));
         let parts = RecordParts {
             version: 0,
             expiry: meta.expiry,

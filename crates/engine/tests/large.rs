@@ -5,9 +5,15 @@ mod common;
 use common::Rig;
 use futures_util::future::join;
 use pumice::{Action, CacheOptions, LayoutOptions, Meta, Outcome, Reads};
-use pumice_device::{MemDevice, MemMedium, Payload};
+use pumice_device::{
+    CountingDevice, Device as _, DeviceCounters, FaultPlan, FaultyDevice, FaultyMedium, MemDevice, MemMedium,
+    Payload,
+};
 use pumice_world::ManualClock;
+use std::future::Future as _;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 const LEN: usize = 150_000;
 
@@ -106,6 +112,52 @@ fn large_objects_fill_blocks_to_the_end_and_stay_whole() {
         }
         rig.check();
     }
+}
+
+#[test]
+fn slices_are_read_several_at_once() {
+    let medium = FaultyMedium::new(8 << 20, 1, FaultPlan::default());
+    let medium = Arc::new(medium);
+    let counters = Arc::new(DeviceCounters::new());
+    let device = CountingDevice::new(FaultyDevice::new(Arc::clone(&medium)), Arc::clone(&counters));
+    let options = CacheOptions {
+        dram_bytes: 0,
+        block_bytes: Some(64 << 10),
+        ..CacheOptions::default()
+    };
+    let rig = Rig::open(device, Arc::new(ManualClock::new(1_000)), options);
+    let name = b"key";
+    let value: Vec<u8> = (0..400_000u32).flat_map(u32::to_le_bytes).take(600_000).collect();
+    let stored = rig.run(
+        rig.cache
+            .store(&rig.cx, name, Payload::Bytes(&value), Meta::default()),
+    );
+    assert!(stored.is_ok());
+    // The end of it stands in a buffer until more has come.
+    for n in 0..40 {
+        assert!(rig.set(&common::key(n), &[7; 10_000]));
+        rig.settle();
+    }
+    // From here on an operation is under way until a turn of the device.
+    medium.set_plan(FaultPlan {
+        delay: true,
+        ..FaultPlan::default()
+    });
+    let mut get = pin!(rig.cache.get(&rig.cx, name));
+    let mut context = Context::from_waker(Waker::noop());
+    let (mut before, mut most) = (counters.snapshot().reads, 0);
+    let object = loop {
+        if let Poll::Ready(object) = get.as_mut().poll(&mut context) {
+            break object;
+        }
+        let now = counters.snapshot().reads;
+        (before, most) = (now, most.max(now - before));
+        rig.cx.device.turn(true).unwrap();
+    };
+    assert!(object.expect("flash has room for it").to_vec() == value);
+    assert_eq!(most, 4, "reads that were begun between two turns");
+    medium.set_plan(FaultPlan::default());
+    rig.check();
 }
 
 #[test]

@@ -343,7 +343,10 @@ impl<B: Buffer> DramTier<B> {
     fn place(&self, address: u64) -> (usize, usize) {
         let offset = address * UNIT_BYTES;
         let segment_bytes = self.segment_bytes as u64;
-        ((offset / segment_bytes) as usize, (offset % segment_bytes) as usize)
+        (
+            (offset / segment_bytes) as usize,
+            (offset % segment_bytes) as usize,
+        )
     }
 
     /// Reads the item at `address`, pinning its segment, and its home. The caller holds the lock of the shard that maps it.
