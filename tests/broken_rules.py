@@ -183,6 +183,7 @@ def main():
     arguments.add_argument("--checks", default=None, help="names, with commas")
     arguments.add_argument("--brief", action="store_true", help="leave a rule when a check has noticed it")
     arguments.add_argument("--build", action="store_true", help="build, and run nothing")
+    arguments.add_argument("--fit", action="store_true", help="only see that every rule is still found in the code")
     arguments.add_argument("--built", action="store_true", help="run what was built before")
     arguments = arguments.parse_args()
     rules = [rule for rule in RULES if arguments.rules is None or rule[0] in arguments.rules.split(",")]
@@ -193,6 +194,8 @@ def main():
     if not arguments.built:
         files = source()
         put_switches(files)
+        if arguments.fit:
+            return
         write_tree(tree, files)
         with open(known, "w", encoding="utf-8") as file:
             json.dump(build(tree, target), file)

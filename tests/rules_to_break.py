@@ -176,8 +176,8 @@ RULES = [
         [
             (
                 INDEX + "cascade/lookup.rs",
-                "                None => Said::Void(*number, slot),",
-                "                None if BROKEN => continue,\n                None => Said::Void(*number, slot),",
+                "                None => Said::Void(Void {",
+                "                None if BROKEN => continue,\n                None => Said::Void(Void {",
             )
         ],
     ),
@@ -198,8 +198,8 @@ RULES = [
         [
             (
                 ENGINE + "write.rs",
-                "            shard.dram.remove(hash, found.address);\n            gone[0]",
-                "            if !BROKEN { shard.dram.remove(hash, found.address); }\n            gone[0]",
+                "            dram: dram.map(|found| found.address),",
+                "            dram: dram.map(|found| found.address).filter(|_| !BROKEN),",
             )
         ],
     ),
@@ -209,8 +209,8 @@ RULES = [
         [
             (
                 FLASH + "store/health.rs",
-                "let remembered = self.durability() == Durability::Off ||",
-                "let remembered = BROKEN || self.durability() == Durability::Off ||",
+                "            Durability::Off => Ok(()),",
+                "            _ if BROKEN => Ok(()),\n            Durability::Off => Ok(()),",
             )
         ],
     ),

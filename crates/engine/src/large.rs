@@ -277,28 +277,39 @@ impl<D: Device + Clone> ObjectCache<D> {
             self.drop_head(cx, key, place);
             self.drop_slices(cx, key, manifest, |books| &books.evicted);
         };
-        // Asked of all before the first is read: what has lost a slice is not worth a read.
-        if (0..slices).any(|number| matches!(self.inner.part(cx, &part(number), false), Part::Miss)) {
+        // Asked before the first is read: what has lost a slice is not worth a read.
+        if (0..slices.min(SLICES_CHECKED_MAX)).any(|number| self.inner.is_missing(&part(number))) {
             lost();
             return None;
         }
-        let reads = (0..slices).map(|number| async move { self.fetch(cx, &part(number)).await });
-        let mut read = pin!(stream::iter(reads).buffered(SLICE_READS_MAX));
+        let reads = (0..slices).map(|number| async move {
+            let slice = self.fetch(cx, &part(number)).await?;
+            let tier = slice.tier;
+            // It may wait for those before it, and must not hold a block buffer meanwhile.
+            let record = match slice.pins_block() {
+                true => slice.record.detached(),
+                false => slice.record,
+            };
+            Some((record, tier))
+        });
+        // In lockstep what a read brings with it must not depend on which is done first.
+        let at_once = if self.inner.store().is_lockstep() {
+            1
+        } else {
+            SLICE_READS_MAX
+        };
+        let mut read = pin!(stream::iter(reads).buffered(at_once));
         let mut len = 0;
         while let Some(slice) = read.next().await {
-            let Some(slice) = slice else {
+            let Some((record, tier)) = slice else {
                 lost();
                 return None;
             };
-            if slice.tier == Tier::Flash {
+            if tier == Tier::Flash {
                 object.tier = Tier::Flash;
             }
-            len += slice.record.header().value_len as usize;
-            object.parts.push(if slice.pins_block() {
-                slice.record.detached()
-            } else {
-                slice.record
-            });
+            len += record.header().value_len as usize;
+            object.parts.push(record);
         }
         (len == object.value_len).then_some((object, place))
     }
@@ -341,6 +352,8 @@ impl<D: Device + Clone> ObjectCache<D> {
 
 /// Slices of one object that are read at once: enough to keep a device busy, and not so many that others wait long behind them.
 const SLICE_READS_MAX: usize = 4;
+/// Slices of an object that are looked for before it is read, so that the event loop does not stand still for one of very many.
+const SLICES_CHECKED_MAX: u16 = 1024;
 
 /// The longest head record: header, key and manifest, rounded up as blocks do.
 const HEAD_BYTES_MAX: u32 = 512;
@@ -455,6 +468,57 @@ impl<'a> Slices<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::CacheOptions;
+    use pumice_device::{MemDevice, MemMedium};
+    use pumice_world::{Executor, ManualClock};
+    use std::convert::Infallible;
+    use std::rc::Rc;
+    use std::sync::Arc;
+
+    #[test]
+    fn of_an_object_without_its_last_slice_no_other_is_read() {
+        let executor = Executor::new();
+        fn run<T>(executor: &Executor, future: impl Future<Output = T>) -> T {
+            let result: Result<T, Infallible> = executor.block_on(future, || Ok(()));
+            let Ok(value) = result;
+            value
+        }
+        let device = MemDevice::new(Arc::new(MemMedium::new(4 << 20)));
+        let clock = Arc::new(ManualClock::new(1_000));
+        let cx = Cx::new(device, clock as _, Rc::new(executor.spawner()));
+        let options = CacheOptions {
+            dram_bytes: 0,
+            block_bytes: Some(64 << 10),
+            ..CacheOptions::default()
+        };
+        let (cache, _) = run(&executor, ObjectCache::open(&cx, options)).expect("an empty device opens");
+        let value = vec![7; 300_000];
+        let stored = run(
+            &executor,
+            cache.store(&cx, b"key", Payload::Bytes(&value), Meta::default()),
+        );
+        assert!(stored.is_ok());
+        cache.inner.store().retire_active();
+        run(&executor, cache.quiesce(&cx));
+        let reads = || cache.stats().flash.record_reads;
+        let part = PartId::object(b"key");
+        let head = run(&executor, cache.fetch(&cx, &part)).expect("it stands on flash");
+        let manifest = LargeLookup::of(head).expect("it is a head").manifest;
+        assert!(manifest.slices > 10);
+        let last = PartId::slice(b"key", (manifest.slices - 1) as u16, manifest.version);
+        let hash = cache.inner.hasher.hash(&last);
+        let mut shard = cache.inner.lock(hash);
+        let version = cache.inner.store().next_version();
+        cache
+            .inner
+            .clear_part(&cx, &mut shard, hash, &last, version)
+            .for_each(|bytes| cache.inner.books.evicted.add(bytes));
+        drop(shard);
+        let before = reads();
+        assert!(run(&executor, cache.get(&cx, b"key")).is_none());
+        assert_eq!(reads() - before, 1, "the head");
+        assert_eq!(cache.books().resident(), (0, 0));
+    }
 
     fn of(value: &[u8], slice_bytes: usize) -> Slices<'_> {
         Slices {

@@ -442,6 +442,14 @@ impl<B: Buffer> Inner<B> {
         self.part_at(cx, &mut shard, part, hash, location, count)
     }
 
+    /// Whether it is certain, without I/O, that a part is in neither tier. Leaves no trace.
+    pub(crate) fn is_missing(&self, part: &PartId<'_>) -> bool {
+        let hash = self.hasher.hash(part);
+        let shard = self.lock(hash);
+        let dram = shard.dram.find(&self.tier, hash, |record| part.is(record));
+        dram.is_none() && matches!(shard.flash.peek(hash), IndexLookup::Miss)
+    }
+
     /// Finds one part where flash is said to have it, under the shard's lock.
     fn part_at<D: Device<Buf = B>>(
         &self,

@@ -82,7 +82,7 @@ impl DeviceReads {
         self.records + self.mappings
     }
 
-    /// Reads that had to wait for each other.
+    /// Reads that had to wait for each other. Each slice of a large object counts, although four are read at once.
     pub fn rounds(&self) -> u64 {
         self.records + self.mapping_rounds
     }

@@ -184,10 +184,11 @@ impl<B: Buffer> Inner<B> {
         if is_unsure {
             self.store().invalidate_unknown(&cx.device, hash, version);
         }
-        if let Some(mapping) = flash {
+        // Before the last object of a block is void, and the block another's.
+        let flash_home = flash.map(|mapping| (mapping, self.home(mapping.location)));
+        if let Some((mapping, home)) = flash_home {
             self.store().invalidate(&cx.device, hash, mapping, version);
             // A stranger's copy in DRAM outlives its copy on flash, and still counts.
-            let home = self.home(mapping.location);
             if !same && !shard.dram.has_home(&self.tier, hash, home) {
                 gone[1] = Some(u64::from(mapping.location.len));
             }
@@ -304,7 +305,7 @@ impl<B: Buffer> Inner<B> {
         self.append_over(cx, shard, hash, parts, rank, &mut None)
     }
 
-    /// As [`Inner::append_locked`], in the place of a mapping whose copy is void, which is `None` after that.
+    /// As [`Inner::append_locked`], in the place of a mapping whose copy is void. That is `None` after this if there was room.
     fn append_over<D: Device<Buf = B>>(
         &self,
         cx: &Cx<D>,
@@ -320,7 +321,9 @@ impl<B: Buffer> Inner<B> {
         if let Some(former) = void.take() {
             let replaced = (shard.flash).compare_and_set(hash, former.location, appended.mapping);
             debug_assert!(replaced.is_some(), "{former:?} went under the lock");
-            return self.home(appended.mapping.location);
+            if replaced.is_some() {
+                return self.home(appended.mapping.location);
+            }
         }
         match shard.flash.set(hash, appended.mapping) {
             Ok(None) => self.home(appended.mapping.location),

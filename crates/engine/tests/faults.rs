@@ -70,6 +70,15 @@ fn survive(seed: u64, plan: FaultPlan) -> (u64, pumice_device::FaultCounts) {
     (model.hits, medium.counts())
 }
 
+/// Some seeds write little; of two seeds of a kind one writes enough, and all together much.
+fn check_injected(injected: &[u64; KINDS as usize]) {
+    let all: u64 = injected.iter().sum();
+    assert!(
+        injected.iter().all(|count| *count > 1) && all > 5 * KINDS,
+        "{injected:?}"
+    );
+}
+
 #[test]
 fn rotten_reads_are_misses() {
     for seed in 0..KINDS {
@@ -100,9 +109,8 @@ fn failing_reads_are_misses() {
 
 #[test]
 fn lost_writes_lose_objects_and_bring_none_back() {
-    // Some seeds write little.
-    let mut injected = 0;
-    for seed in 0..KINDS + 2 {
+    let mut injected = [0; KINDS as usize];
+    for seed in 0..2 * KINDS {
         let (hits, counts) = survive(
             seed,
             FaultPlan {
@@ -111,16 +119,15 @@ fn lost_writes_lose_objects_and_bring_none_back() {
             },
         );
         assert!(hits > 50, "{hits} hits, {counts:?}");
-        injected += counts.lost_writes;
+        injected[(seed % KINDS) as usize] += counts.lost_writes;
     }
-    assert!(injected > 4 * KINDS, "{injected}");
+    check_injected(&injected);
 }
 
 #[test]
 fn failing_writes_lose_objects_and_bring_none_back() {
-    // Some seeds write little.
-    let mut injected = 0;
-    for seed in 0..KINDS + 2 {
+    let mut injected = [0; KINDS as usize];
+    for seed in 0..2 * KINDS {
         let (hits, counts) = survive(
             seed,
             FaultPlan {
@@ -129,14 +136,14 @@ fn failing_writes_lose_objects_and_bring_none_back() {
             },
         );
         assert!(hits > 50, "{hits} hits, {counts:?}");
-        injected += counts.write_errors;
+        injected[(seed % KINDS) as usize] += counts.write_errors;
     }
-    assert!(injected > 4 * KINDS, "{injected}");
+    check_injected(&injected);
 }
 
 #[test]
 fn a_log_that_cannot_be_appended_empties_the_cache_rather_than_lie() {
-    for seed in 0..KINDS + 2 {
+    for seed in 0..2 * KINDS {
         let (hits, counts) = survive(
             seed,
             FaultPlan {
@@ -150,7 +157,7 @@ fn a_log_that_cannot_be_appended_empties_the_cache_rather_than_lie() {
 
 #[test]
 fn everything_at_once() {
-    for seed in 0..KINDS + 2 {
+    for seed in 0..2 * KINDS {
         let plan = FaultPlan {
             bit_rot: 0.05,
             read_error: 0.05,
@@ -166,6 +173,7 @@ fn everything_at_once() {
 
 #[test]
 fn misdirected_writes_lose_objects_and_bring_none_back() {
+    let mut injected = [0; KINDS as usize];
     for seed in 0..2 * KINDS {
         let (hits, counts) = survive(
             seed,
@@ -174,15 +182,15 @@ fn misdirected_writes_lose_objects_and_bring_none_back() {
                 ..FaultPlan::default()
             },
         );
-        assert!(
-            hits > 50 && counts.misdirected_writes > 2,
-            "{hits} hits, {counts:?}"
-        );
+        assert!(hits > 50, "{hits} hits, {counts:?}");
+        injected[(seed % KINDS) as usize] += counts.misdirected_writes;
     }
+    check_injected(&injected);
 }
 
 #[test]
 fn a_device_without_space_loses_objects_and_brings_none_back() {
+    let mut injected = [0; KINDS as usize];
     for seed in 0..2 * KINDS {
         let (hits, counts) = survive(
             seed,
@@ -191,8 +199,10 @@ fn a_device_without_space_loses_objects_and_brings_none_back() {
                 ..FaultPlan::default()
             },
         );
-        assert!(hits > 50 && counts.no_space_errors > 2, "{hits} hits, {counts:?}");
+        assert!(hits > 50, "{hits} hits, {counts:?}");
+        injected[(seed % KINDS) as usize] += counts.no_space_errors;
     }
+    check_injected(&injected);
 }
 
 #[test]
@@ -212,7 +222,7 @@ fn operations_that_are_late_change_nothing_but_time() {
 /// From its death on a device answers nothing but errors; the cache goes on with what DRAM has, and stops without waiting for ever.
 #[test]
 fn a_device_that_dies_leaves_a_cache_that_answers() {
-    for seed in 0..2 * KINDS {
+    for seed in 0..3 * KINDS {
         println!("seed {seed}");
         let mut random = Random(seed);
         let medium = Arc::new(FaultyMedium::new(4 << 20, seed, FaultPlan::default()));

@@ -4,7 +4,7 @@
 mod common;
 
 use common::dying::{KEYS, Run, calm};
-use common::{Rig, key, of_kind};
+use common::{KINDS, Rig, key, of_kind};
 use pumice::{CacheOptions, Durability};
 use pumice_device::{FaultPlan, FaultyDevice};
 use pumice_flash::geometry::{Geometry, LOG_RECORD_BYTES};
@@ -59,7 +59,7 @@ fn delete_some(rig: &Rig<FaultyDevice>) -> Vec<u64> {
 
 #[test]
 fn a_delete_whose_record_cannot_be_stored_holds() {
-    for kind in 0..4 {
+    for kind in 0..KINDS {
         for seed in 0..6 {
             let (run, rig) = flushed(seed, kind);
             let geometry = geometry(&run);

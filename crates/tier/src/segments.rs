@@ -20,8 +20,6 @@ use std::sync::{Arc, OnceLock};
 pub const UNIT_BYTES: u64 = 8;
 /// Share of the tier that the small queue may hold before it is evicted from: one tenth.
 const SMALL_SHARE: usize = 10;
-/// How much of an item is asked for ahead of its use: header and key of most.
-const HEADER_PREFETCH_BYTES: usize = 64;
 /// Free segments to keep, so that survivors of an eviction always have a place.
 const SPARE_SEGMENTS: usize = 2;
 
@@ -330,13 +328,13 @@ impl<B: Buffer> DramTier<B> {
         (u64::from(slot) * self.segment_bytes as u64 + at as u64) / UNIT_BYTES
     }
 
-    /// Asks for the header of the item at `address`, which is mapped.
+    /// Asks for the beginning of the item at `address`, which is mapped.
     pub fn prefetch(&self, address: u64) {
         let (slot, at) = self.place(address);
-        let len = HEADER_PREFETCH_BYTES.min(self.segment_bytes - at);
         let buffer = self.slots[slot].buffer.get();
-        if let Some(bytes) = buffer.and_then(|buffer| buffer.bytes(at, len)) {
-            prefetch(bytes);
+        // The line that its first byte is in. Others may be writing what stands behind it.
+        if let Some(first) = buffer.and_then(|buffer| buffer.bytes(at, 1)) {
+            prefetch(first);
         }
     }
 

@@ -110,7 +110,7 @@ impl DramShard {
         self.table.prefetch(self.shape.tag(hash));
     }
 
-    /// Asks for the header of the item under `hash` that is found first.
+    /// Asks for the beginning of the item under `hash` that is found first.
     pub fn prefetch_item<B: Buffer>(&self, tier: &DramTier<B>, hash: KeyHash) {
         self.table.find(self.shape.tag(hash), |payload| {
             tier.prefetch(self.shape.address(payload));

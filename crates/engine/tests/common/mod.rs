@@ -205,15 +205,19 @@ pub fn of_kind(kind: u64) -> CacheOptions {
         Some(layout) => (*layout, IndexOptions::Full),
         None => (over_cascade[at - full.len()], cascade()),
     };
-    CacheOptions {
+    let mut options = CacheOptions {
         dram_bytes: 1 << 20,
         block_bytes: Some(64 << 10),
         item_bytes_max: 200 << 10,
-        buffers_max: 10,
         layout,
         index,
         ..CacheOptions::default()
+    };
+    // Where there are many streams. Elsewhere few, so that there is none now and then.
+    if layout.layout == Layout::Ripq || index != IndexOptions::Full {
+        options.buffers_max = 10;
     }
+    options
 }
 
 /// RIPQ with many sections, and something that is not worth moving.
