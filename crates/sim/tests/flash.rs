@@ -399,6 +399,24 @@ fn sipq_keeps_no_more_than_finds_room_where_blocks_are_few() {
 }
 
 #[test]
+fn objects_in_slices_count_the_same_on_a_real_file() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let with = |device| FlashOptions {
+        layout: LayoutOptions::new(Layout::Ripq, Some("gdsf-3"), None, None).unwrap(),
+        // What is read of slices goes to the DRAM tier, in the order in which it was asked for.
+        dram_bytes: 2 << 20,
+        block_bytes: Some(64 << 10),
+        ..options("8MiB", device)
+    };
+    let trace = "zipf:keys=1000,theta=0.9,requests=6000,size=1000-150000,seed=7";
+    let simulated = replay(trace, &with(ReplayDevice::Sim));
+    let reads = simulated.flash_reads_per_hit.unwrap();
+    assert!(reads > 1.5, "{reads}: most are in slices");
+    let path = dir.path().join("device");
+    assert_eq!(simulated, replay(trace, &with(ReplayDevice::Path(path))));
+}
+
+#[test]
 fn blocks_of_ripq_stay_aligned_to_the_erase_units_of_the_drive() {
     let with = |policy, superblock_blocks| FlashOptions {
         layout: LayoutOptions::new(Layout::Ripq, Some(policy), None, None).unwrap(),
