@@ -181,7 +181,7 @@ impl<B: Buffer> Inner<B> {
             gone[0] = Some(self.store().padded_len(&found.record.parts()));
         }
         let is_unsure = shard.flash.is_unsure(hash);
-        if is_unsure {
+        if is_unsure || (flash.is_none() && self.store().may_have_unmapped(hash)) {
             self.store().invalidate_unknown(&cx.device, hash, version);
         }
         // Before the last object of a block is void, and the block another's.

@@ -383,7 +383,7 @@ fn a_restart_saves_the_slots_that_it_found() {
     for (layout, width) in layouts() {
         for index in [narrow_tier1(), wide_tier1()] {
             let options = options(layout, index);
-            let (medium, _) = history(options, 5);
+            let (medium, _) = history(options, 6);
             let before = Checkpoint::load(&medium);
             assert_eq!(u32::from(before.width), width);
             let mut kinds = BTreeMap::new();

@@ -211,6 +211,9 @@ impl<B: Buffer> FlashStore<B> {
             structure.note_victim(self.counters.appended_objects.load(Ordering::Relaxed));
             self.follow_load(structure);
             let (id, how) = self.pick(structure, order, now, round)?;
+            if how != How::Empty {
+                self.has_been_full.store(true, Ordering::Relaxed);
+            }
             structure.queue.retain(|queued| *queued != id);
             Some((id, how))
         })

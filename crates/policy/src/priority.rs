@@ -15,6 +15,27 @@ pub enum Priority {
     Absolute(f64),
 }
 
+impl Priority {
+    /// That of a new object as long as nothing has had to go for room: a relative one is the top. Until then there is no order that
+    /// would decide anything, and shares are of what has come so far: with each object that is put in at a share some others, which
+    /// nobody asked for again, rise above it, and whether those are large or small ones depends on the borders between objects.
+    /// Textbook SLRU fills its upper lists with new objects, too.
+    pub fn while_filling(self) -> Self {
+        match self {
+            Priority::Relative(_) => Priority::Relative(1.0),
+            Priority::Absolute(_) => self,
+        }
+    }
+
+    /// The same, but where it is relative not below a position.
+    pub fn at_least(self, position: f64) -> Self {
+        match self {
+            Priority::Relative(share) => Priority::Relative(share.max(position)),
+            Priority::Absolute(_) => self,
+        }
+    }
+}
+
 /// What is known of an object that was hit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Hit {

@@ -1,6 +1,7 @@
 //! The exact twin: a policy on an exact queue with a capacity.
 //!
-//! Room is made before a new object gets its priority. Cost: O(log n) per operation and evicted object. Memory: that of
+//! Room is made before a new object gets its priority. While none has to be made, new objects go to the top
+//! ([`Priority::while_filling`](crate::Priority::while_filling)). Cost: O(log n) per operation and evicted object. Memory: that of
 //! the queue, and a byte for every number up to the largest one seen where the policy counts accesses.
 
 use crate::exact::{ExactPolicy, Insertion, ObjectNumber};
@@ -103,7 +104,7 @@ impl ExactPolicy for Twin {
             self.queue.pop_min();
         }
         let priority = self.policy.on_insert(size.max(1), self.queue.lowest());
-        self.queue.insert(object, size, priority);
+        self.queue.insert_new(object, size, priority);
         self.start_counting(object);
         Insertion::Inserted
     }

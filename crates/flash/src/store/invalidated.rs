@@ -50,6 +50,8 @@ pub(crate) struct Invalidated {
     begun_at: u64,
     /// Of blocks with lower sequences nothing is known.
     known_from: u64,
+    /// The lowest sequence that a block has had when that was told last.
+    oldest: u64,
     /// Low bits of a hash that the index does not tell apart.
     ignored_bits: u32,
 }
@@ -69,6 +71,7 @@ impl Invalidated {
             blocks_max,
             begun_at: 0,
             known_from: 0,
+            oldest: 0,
             ignored_bits: 0,
         }
     }
@@ -156,8 +159,14 @@ impl Invalidated {
         sequence < self.known_from || younger.any(|filter| filter.has(hash))
     }
 
+    /// Whether something under `hash` may have become void since the oldest block was opened.
+    pub(crate) fn since_the_oldest(&self, hash: u64) -> bool {
+        self.since(hash, self.oldest)
+    }
+
     /// Drops what matters to no block: the oldest has this sequence.
     pub(crate) fn retire(&mut self, oldest: u64) {
+        self.oldest = oldest;
         while self
             .filters
             .front()

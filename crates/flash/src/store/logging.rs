@@ -50,6 +50,13 @@ impl<B: Buffer> FlashStore<B> {
         }
     }
 
+    /// Whether blocks may have a copy under `hash` of which no mapping tells, and which the log does not void either: with a cascade
+    /// index a copy that comes from DRAM may have taken the place of another key's unseen, and has been reclaimed since. A start would
+    /// find it.
+    pub fn may_have_unmapped(&self, hash: u64) -> bool {
+        self.mapping_log.get().is_some() && self.invalidated.lock().since_the_oldest(hash)
+    }
+
     /// Everything was flushed: called with all shards locked.
     pub fn note_flush(&self) {
         let structure = self.shared.structure.lock();
@@ -263,6 +270,7 @@ impl<B: Buffer> FlashStore<B> {
     /// Forgets what is remembered of objects to put them in order.
     pub(super) fn forget_order(&self) {
         let mut order = self.order.lock();
+        self.has_been_full.store(false, Ordering::Relaxed);
         if let Some(ranked) = &mut order.ranked {
             ranked.ranks.clear();
         }

@@ -231,8 +231,18 @@ impl<B: Buffer> FlashStore<B> {
         }
         let lowest = self.order.lock().lowest();
         Rank {
-            priority: self.layout.policy.on_insert(object_bytes, lowest),
+            priority: self.priority_new(object_bytes, lowest),
             accesses: 1,
+        }
+    }
+
+    fn priority_new(&self, object_bytes: u64, lowest: f64) -> Priority {
+        let priority = self.layout.policy.on_insert(object_bytes, lowest);
+        // Of `sipq` it is the queue of keys that fills, and it knows.
+        if self.layout.layout == Layout::Sipq || self.has_been_full.load(Ordering::Relaxed) {
+            priority
+        } else {
+            priority.while_filling()
         }
     }
 
@@ -256,8 +266,9 @@ impl<B: Buffer> FlashStore<B> {
             size: object_bytes,
             lowest: order.lowest(),
         };
+        let raised = policy.on_hit(&hit).unwrap_or(inserted.priority);
         Rank {
-            priority: policy.on_hit(&hit).unwrap_or(inserted.priority),
+            priority: raised.at_least(position),
             accesses: ACCESSED,
         }
     }
@@ -282,7 +293,7 @@ impl<B: Buffer> FlashStore<B> {
         };
         let Some(hit) = hit else {
             return Rank {
-                priority: policy.on_insert(object_bytes, order.lowest()),
+                priority: self.priority_new(object_bytes, order.lowest()),
                 accesses: 1,
             };
         };
@@ -290,7 +301,8 @@ impl<B: Buffer> FlashStore<B> {
             .on_hit(&hit)
             .unwrap_or_else(|| policy.on_insert(object_bytes, hit.lowest));
         Rank {
-            priority,
+            // A write never makes an object fall.
+            priority: priority.at_least(hit.position),
             accesses: hit.accesses.max(ACCESSED),
         }
     }

@@ -51,6 +51,8 @@ enum Order {
         tree: Tree<()>,
         /// Its bytes, and those that are free.
         filled: u64,
+        /// Whether something has gone to make room.
+        has_been_full: bool,
     },
     Absolute {
         tree: Tree<f64>,
@@ -76,6 +78,7 @@ impl ExactQueue {
             order: Order::Relative {
                 tree: Tree::new(),
                 filled: 0,
+                has_been_full: false,
             },
         }
     }
@@ -150,7 +153,7 @@ impl ExactQueue {
     /// Shares are of at most so many bytes from now on, or of what the queue holds if that is more: for who has less room than before, or
     /// lets objects go for another reason than room.
     pub fn shrink_to(&mut self, bytes: u64) {
-        if let Order::Relative { tree, filled } = &mut self.order {
+        if let Order::Relative { tree, filled, .. } = &mut self.order {
             *filled = (*filled).min(bytes.max(tree.bytes()));
         }
     }
@@ -177,7 +180,7 @@ impl ExactQueue {
             "the queue has {MAX_QUEUE_BYTES} bytes"
         );
         match (&mut self.order, priority) {
-            (Order::Relative { tree, filled }, Priority::Relative(share)) => {
+            (Order::Relative { tree, filled, .. }, Priority::Relative(share)) => {
                 *filled = (tree.bytes() + size).max(*filled);
                 insert_relative(tree, *filled, object, size, share);
             }
@@ -190,13 +193,30 @@ impl ExactQueue {
         }
     }
 
+    /// Puts in a new object: as [`insert`](ExactQueue::insert), but with a relative priority at the top until the queue has been full.
+    ///
+    /// # Panics
+    /// As [`insert`](ExactQueue::insert).
+    pub fn insert_new(&mut self, object: ObjectNumber, size: u64, priority: Priority) {
+        let has_been_full = match &self.order {
+            Order::Relative { has_been_full, .. } => *has_been_full,
+            Order::Absolute { .. } => true,
+        };
+        let priority = if has_been_full {
+            priority
+        } else {
+            priority.while_filling()
+        };
+        self.insert(object, size, priority);
+    }
+
     /// Raises an object that is there to a priority; does nothing if that is not above where it stands.
     ///
     /// In a relative queue the place is found as if the object were new. In an absolute one, the value it has already puts it
     /// above its equals.
     pub fn increase(&mut self, object: ObjectNumber, priority: Priority) {
         match &mut self.order {
-            Order::Relative { tree, filled } => {
+            Order::Relative { tree, filled, .. } => {
                 let Some(place) = tree.place_of(object) else {
                     return;
                 };
@@ -221,7 +241,7 @@ impl ExactQueue {
         policy: &dyn Policy,
     ) -> bool {
         match &mut self.order {
-            Order::Relative { tree, filled } => {
+            Order::Relative { tree, filled, .. } => {
                 let Some(place) = tree.place_of(object) else {
                     return false;
                 };
@@ -276,6 +296,9 @@ impl ExactQueue {
     /// Takes the lowest object out, to make room.
     pub fn pop_min(&mut self) -> Option<(ObjectNumber, u64)> {
         self.note_lowest();
+        if let Order::Relative { has_been_full, .. } = &mut self.order {
+            *has_been_full = true;
+        }
         on_tree!(&mut self.order, tree => {
             let place = tree.lowest()?;
             let popped = (tree.object_at(place), tree.size_at(place));
