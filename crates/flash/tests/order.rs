@@ -48,6 +48,72 @@ fn medium() -> Arc<FaultyMedium> {
     Arc::new(FaultyMedium::new(4 << 20, 3, FaultPlan::default()))
 }
 
+fn stop(rig: Rig) {
+    rig.store().retire_active();
+    rig.settle();
+    let checkpoint = rig.store().checkpoint(&rig.device, &*rig.index, NOW, true);
+    rig.run(checkpoint).unwrap();
+}
+
+/// Sets keys that are not there, and checks where each stands right after: at the top, or at the insertion point of slru-3.
+fn set_new(rig: &Rig, keys: std::ops::Range<u64>, is_filling: bool) {
+    for n in keys {
+        rig.set(n, 200 + (n * 7919 % 4_000) as usize).unwrap();
+        rig.settle();
+        let position = positions(rig)[&n];
+        let is_right = if is_filling {
+            position > 0.9
+        } else {
+            position < 0.5
+        };
+        assert!(is_right, "key {n} stands at {position}, filling {is_filling}");
+    }
+}
+
+#[test]
+fn while_a_cache_fills_new_objects_go_to_the_top() {
+    let layout = LayoutOptions::new(Layout::Ripq, Some("slru-3"), Some(0.15), None).unwrap();
+    let medium = medium();
+    let rig = open(&medium, layout);
+    // The first blocks are most of the queue.
+    (0..400).for_each(|n| {
+        assert!(rig.set(n, 2_000).is_some());
+        rig.settle();
+    });
+    set_new(&rig, 400..900, true);
+    // Whatever their sizes, those that came first are the next to go.
+    let filled = positions(&rig);
+    for n in 0..800 {
+        assert!(filled[&n] < filled[&(n + 100)], "key {n}");
+    }
+    // A hit of what stands above its new place, be it a write, leaves it there.
+    rig.hit(890);
+    assert!(rig.set_again(891, 2_000).is_some());
+    assert!(positions(&rig)[&890] > 0.9 && positions(&rig)[&891] > 0.9);
+    stop(rig);
+    let rig = open(&medium, layout);
+    set_new(&rig, 900..1_000, true);
+    assert_eq!(rig.store().counts().reclaimed_blocks, 0);
+    (1_000..2_000).for_each(|n| {
+        assert!(rig.set(n, 2_000).is_some());
+        rig.settle();
+    });
+    assert!(rig.store().counts().reclaimed_blocks > 0);
+    set_new(&rig, 2_000..2_100, false);
+    stop(rig);
+    let rig = open(&medium, layout);
+    set_new(&rig, 2_100..2_200, false);
+    // After a flush it fills again.
+    (0..2_200).for_each(|n| rig.delete(n));
+    rig.store().flush_done();
+    (0..400).for_each(|n| {
+        assert!(rig.set(n, 2_000).is_some());
+        rig.settle();
+    });
+    set_new(&rig, 400..600, true);
+    rig.check_blocks();
+}
+
 #[test]
 fn a_clean_stop_keeps_the_order_exactly() {
     for policy in ["slru-3", "gdsf-2"] {

@@ -232,6 +232,25 @@ mod tests {
     }
 
     #[test]
+    fn what_changed_since_the_oldest_block_is_known_as_long_as_that_stands() {
+        let mut filters = Invalidated::new(64 << 10, 10);
+        filters.note(hash(1), 2);
+        assert!(filters.since_the_oldest(hash(1)) && !filters.since_the_oldest(hash(2)));
+        for sequence in 3..50 {
+            filters.note(hash(3), sequence);
+            // The first block stays.
+            filters.retire(1);
+            assert!(filters.since_the_oldest(hash(1)), "{sequence}");
+        }
+        for sequence in 50..90 {
+            filters.note(hash(3), sequence);
+            filters.retire(sequence - 10);
+        }
+        assert!(!filters.since_the_oldest(hash(1)), "no block is left from then");
+        assert!(filters.since_the_oldest(hash(3)));
+    }
+
+    #[test]
     fn what_was_invalidated_is_known_and_little_else() {
         for (bytes, blocks) in [(64 << 10, 400), (8 << 10, 400)] {
             let mut filters = Invalidated::new(bytes, 1_000);

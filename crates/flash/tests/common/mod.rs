@@ -6,7 +6,7 @@ use pumice_device::{AlignedBuf, Device, FaultyDevice, FaultyMedium, Payload};
 use pumice_flash::record::payload_checksum;
 use pumice_flash::recovery::{open_superblock, recover, settle};
 use pumice_flash::{
-    CopyMove, Durability, FlashStore, Gone, Layout, LayoutOptions, Mappings, OpenOptions, Record,
+    CopyMove, Durability, FlashStore, Gone, Layout, LayoutOptions, Mappings, OpenOptions, Rank, Record,
     RecordParts, Recovered, SliceId, Source, Work,
 };
 use pumice_index::{FullShard, IndexShape, IndexShard, KeyHash, Location, Mapping};
@@ -296,8 +296,28 @@ impl Rig {
         self.append(n, len, version, SliceId::Whole)
     }
 
+    /// As [`Rig::set`], but where something is there, which counts as a hit on it.
+    pub fn set_again(&self, n: u64, len: usize) -> Option<u64> {
+        let old = self.index.with(hash(n), |shard| shard.mapping(hash(n)));
+        let rank = self.store().rank_again(hash(n), old, len as u64);
+        let version = self.remove(n);
+        self.append_with(n, len, version, SliceId::Whole, Some(rank))
+    }
+
     /// Appends a value, of an object or of one of its slices; as [`Rig::set`].
     pub fn append(&self, n: u64, len: usize, version: u64, slice: SliceId) -> Option<u64> {
+        self.append_with(n, len, version, slice, None)
+    }
+
+    /// As [`Rig::append`]; without a rank it is a new object's.
+    fn append_with(
+        &self,
+        n: u64,
+        len: usize,
+        version: u64,
+        slice: SliceId,
+        rank: Option<Rank>,
+    ) -> Option<u64> {
         let name = key(n);
         let value = value(n, version, len);
         let payload = Payload::Bytes(&value);
@@ -312,7 +332,8 @@ impl Rig {
             value_crc: payload_checksum(payload),
         };
         let stored = self.index.with(hash(n), |shard| {
-            let rank = self.store().rank_new(self.store().padded_len(&parts));
+            let new = || self.store().rank_new(self.store().padded_len(&parts));
+            let rank = rank.unwrap_or_else(new);
             let appended = self.store().append(hash(n), &parts, rank)?;
             shard.set(hash(n), appended.mapping).unwrap();
             Some(version)

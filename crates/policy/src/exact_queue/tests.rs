@@ -283,6 +283,26 @@ fn what_stands_above_a_point_keeps_its_bytes_whatever_is_put_in_there() {
 }
 
 #[test]
+fn new_objects_go_to_the_top_until_the_queue_has_been_full() {
+    let mut queue = ExactQueue::relative();
+    let order = |queue: &ExactQueue| queue.iter().map(|(object, _)| object).collect::<Vec<_>>();
+    for (object, size) in [(0, 100), (1, 1), (2, 50), (3, 10)] {
+        queue.insert_new(object, size, Priority::Relative(0.5));
+    }
+    assert_eq!(order(&queue), [0, 1, 2, 3], "whatever their sizes");
+    queue.remove(3);
+    queue.insert_new(3, 10, Priority::Relative(0.5));
+    assert_eq!(order(&queue), [0, 1, 2, 3], "what is removed makes no room");
+    queue.pop_min();
+    queue.insert_new(4, 10, Priority::Relative(0.5));
+    assert_eq!(order(&queue), [4, 1, 2, 3]);
+    let mut absolute = ExactQueue::absolute();
+    absolute.insert_new(0, 10, Priority::Absolute(7.0));
+    absolute.insert_new(1, 10, Priority::Absolute(2.0));
+    assert_eq!(order(&absolute), [1, 0]);
+}
+
+#[test]
 fn equal_values_stand_in_order_of_use_and_the_lowest_never_falls() {
     let mut queue = ExactQueue::absolute();
     for object in 0..3 {
