@@ -38,6 +38,8 @@ mod plan;
 mod read;
 mod shards;
 mod stats;
+#[cfg(test)]
+mod testing;
 mod update;
 mod write;
 

@@ -127,74 +127,10 @@ impl<B: Buffer> Inner<B> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{CacheOptions, Durability, HashLimit, Layout, LayoutOptions, Meta};
-    use pumice_device::{MemDevice, MemMedium, Payload};
-    use pumice_world::{Executor, ManualClock};
-    use std::convert::Infallible;
-    use std::future::Future;
-    use std::rc::Rc;
+    use crate::testing::{Rig, START_SECS};
+    use crate::{CacheOptions, Durability, HashLimit, Layout, LayoutOptions};
+    use pumice_device::MemMedium;
     use std::sync::Arc;
-
-    const START_SECS: u32 = 1_000;
-
-    struct Rig {
-        executor: Executor,
-        clock: Arc<ManualClock>,
-        cx: Cx<MemDevice>,
-        cache: ObjectCache<MemDevice>,
-    }
-
-    fn run<T>(executor: &Executor, future: impl Future<Output = T>) -> T {
-        let result: Result<T, Infallible> = executor.block_on(future, || Ok(()));
-        let Ok(value) = result;
-        value
-    }
-
-    impl Rig {
-        fn open(medium: &Arc<MemMedium>, options: CacheOptions) -> Self {
-            let executor = Executor::new();
-            let clock = Arc::new(ManualClock::new(START_SECS));
-            let device = MemDevice::new(Arc::clone(medium));
-            let cx = Cx::new(device, Arc::clone(&clock) as _, Rc::new(executor.spawner()));
-            let (cache, _) = run(&executor, ObjectCache::open(&cx, options)).expect("it opens");
-            Self {
-                executor,
-                clock,
-                cx,
-                cache,
-            }
-        }
-
-        fn new(options: CacheOptions) -> Self {
-            Self::open(&Arc::new(MemMedium::new(16 << 20)), options)
-        }
-
-        fn set(&self, key: &[u8], value: &[u8], expiry: u32) -> u64 {
-            let meta = Meta {
-                expiry,
-                ..Meta::default()
-            };
-            let set = self.cache.set(&self.cx, key, Payload::Bytes(value), meta);
-            set.expect("there is room")
-        }
-
-        fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
-            run(&self.executor, self.cache.get(&self.cx, key)).map(|object| object.to_vec())
-        }
-
-        fn locate(&self, key: &[u8]) -> Option<Located> {
-            self.cache.locate(&self.cx, key)
-        }
-
-        fn settle(&self) {
-            run(&self.executor, self.cache.quiesce(&self.cx));
-        }
-
-        fn write_open_blocks(&self) {
-            self.cache.inner.store().retire_active();
-            self.settle();
-        }
-    }
 
     fn options(layout: Layout, dram_bytes: usize) -> CacheOptions {
         CacheOptions {

@@ -367,3 +367,89 @@ impl<B: Buffer> Inner<B> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Rig;
+    use crate::{CacheOptions, CascadeOptions, HashLimit, IndexOptions};
+    use pumice_device::{MemDevice, MemMedium};
+    use pumice_flash::{Gone, Mappings};
+    use std::sync::Arc;
+
+    const VALUE: &[u8] = &[1; 100];
+
+    fn hash(rig: &Rig, key: &[u8]) -> KeyHash {
+        rig.cache.inner.hasher.hash(&PartId::object(key))
+    }
+
+    /// Writes an object to flash as if DRAM evicted it: not over one of which the index in DRAM knows.
+    fn evict(rig: &Rig, key: &[u8], version: u64) {
+        let (inner, hash) = (&rig.cache.inner, hash(rig, key));
+        let value = Payload::Bytes(VALUE);
+        let parts = RecordParts {
+            version,
+            expiry: 0,
+            flags: 0,
+            marks: 0,
+            slice: SliceId::Whole,
+            key,
+            value,
+            value_crc: payload_checksum(value),
+        };
+        let mut shard = inner.lock(hash);
+        if shard.flash.get(hash).is_none() {
+            let home = inner.append_from_dram::<MemDevice>(&rig.cx, &mut shard, hash, &parts, false);
+            assert!(home != 0, "there was room");
+        }
+    }
+
+    #[test]
+    fn a_copy_that_an_evicted_stranger_hid_is_void_once_its_key_is_set_again() {
+        let options = CacheOptions {
+            dram_bytes: 4 << 20,
+            flash_write: FlashWrite::Eviction,
+            hash_limit: HashLimit(8),
+            index: IndexOptions::Cascade(CascadeOptions {
+                tier1_min: 3,
+                tier1_share: 0.05,
+                page_entries: 4,
+            }),
+            ..CacheOptions::default()
+        };
+        for is_deleted in [false, true] {
+            let medium = Arc::new(MemMedium::new(16 << 20));
+            let rig = Rig::open(&medium, options);
+            let keys = |n: u32| format!("key-{n}").into_bytes();
+            let key = keys(0);
+            // Of these tests' hashes the upper eight bits count, and the lower ones, which the index does not know.
+            let tag = |key: &[u8]| hash(&rig, key) >> 56;
+            let stranger = (1..).map(keys).find(|other| tag(other) == tag(&key)).unwrap();
+            let others = |range| (1..range).map(keys).filter(|other| tag(other) != tag(&key));
+            let inner = &rig.cache.inner;
+            let own = hash(&rig, &key);
+
+            // The stranger was set first.
+            let version = || inner.store().next_version();
+            let former = version();
+            evict(&rig, &key, version());
+            rig.write_open_blocks();
+            others(400).for_each(|other| evict(&rig, &other, version()));
+            rig.settle();
+            assert!(inner.lock(own).flash.is_unsure(own), "its mapping is on flash");
+            evict(&rig, &stranger, former);
+            let place = hash(&rig, &stranger);
+            let location = inner.lock(place).flash.get(place).expect("just mapped");
+            assert!(inner.drop_copy(place, location, Gone::Evicted));
+            assert!(!inner.lock(own).flash.is_unsure(own), "nothing leads to it");
+            // DRAM alone has this, or nothing.
+            rig.set(&key, b"newer", 0);
+            if is_deleted {
+                rig.cache.remove(&rig.cx, &key);
+            }
+            drop(rig);
+            let rig = Rig::open(&medium, options);
+            assert_eq!(rig.get(&key), None, "deleted {is_deleted}");
+        }
+    }
+}

@@ -7,7 +7,7 @@
 //! list. The lowest list may so hold more than its share, until something is moved down into it.
 //!
 //! Defined as in libCacheSim's `SLRU` with `n-seg` = L. A twin of slru-L differs: its segments have no borders of their own, new
-//! objects never go above the lowest of them, and an object may be as large as the cache.
+//! objects never go above the lowest of them once the cache has been full, and an object may be as large as the cache.
 //!
 //! Cost: O(1) per operation and moved object. Memory: 24 bytes per object ever seen.
 
