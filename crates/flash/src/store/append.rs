@@ -108,6 +108,7 @@ impl<B: Buffer> FlashStore<B> {
                 if let Some(block) = self.open_block(survivor, stream) {
                     if let Some(ranked) = &mut order.ranked {
                         ranked.queue.open(section, block.id);
+                        self.note_fill(&ranked.queue);
                     }
                     order.open.push(block);
                     continue;

@@ -118,10 +118,6 @@ impl State {
 /// Bytes of a device for each byte of DRAM that remembers what was invalidated, with a cascade index.
 pub const INVALIDATED_SHARE: u64 = 6000;
 
-/// A store of which less than one block in so many is free, beside those that are always kept free, counts as one that was full before
-/// the restart.
-const FULL_SHARE: usize = 8;
-
 /// Writes of a block that fail one after the other before it is given up.
 const FAILURES_MAX: u8 = 2;
 
@@ -299,7 +295,7 @@ pub struct FlashStore<B> {
     pub(crate) erase_unit_bytes: u64,
     /// Whether there may be a block that goes before the lowest: one more than half dead, or one whose objects expire.
     pub(crate) has_early_victims: AtomicBool,
-    /// Whether objects have had to go for room since the store was last empty.
+    /// Whether nearly all blocks have been in use since the store was last empty; see [`FlashStore::note_fill`].
     pub(crate) has_been_full: AtomicBool,
     pub(crate) order: Mutex<Order<B>>,
     /// Whether objects of virtual places went whose lengths nobody knew: the queue's bytes are then about those of the blocks.
@@ -396,8 +392,6 @@ impl<B: Buffer> FlashStore<B> {
         let free: VecDeque<u32> = (0..geometry.blocks)
             .filter(|b| blocks[*b as usize].state() == State::Free)
             .collect();
-        // Those that were open when it stopped are free now.
-        let has_been_full = free.len() <= geometry.blocks as usize / FULL_SHARE + geometry.reserved as usize;
         let structure = Structure {
             free,
             queue: sealed.iter().map(|block| block.id).collect(),
@@ -439,7 +433,7 @@ impl<B: Buffer> FlashStore<B> {
             slot_bytes: AtomicU64::new(0),
             erase_unit_bytes: options.erase_unit_bytes,
             has_early_victims: AtomicBool::new(true),
-            has_been_full: AtomicBool::new(has_been_full),
+            has_been_full: AtomicBool::new(false),
             order: Mutex::new(order),
             is_order_estimate: AtomicBool::new(false),
             shared: Arc::new(Shared::new(structure, geometry)),

@@ -19,6 +19,10 @@ use std::sync::atomic::Ordering;
 /// Accesses that a note has at least after a hit, whatever the policy counts: one is an object that was never hit.
 const ACCESSED: u32 = 2;
 
+/// A store of which no more than one block in so many is free counts as full: when objects are raised and overwritten, some 6 % of what
+/// blocks hold is dead, and the queue will not be longer than it is then.
+const FULL_SHARE: usize = 16;
+
 /// What trailers have as the position of a block of kept objects, under a layout without positions.
 pub(super) const POSITION_KEPT: u16 = 0;
 
@@ -233,6 +237,19 @@ impl<B: Buffer> FlashStore<B> {
         Rank {
             priority: self.priority_new(object_bytes, lowest),
             accesses: 1,
+        }
+    }
+
+    /// Takes note of a store that is full, but for what is left of objects that a flush has removed. Called with `order` locked.
+    pub(super) fn note_fill(&self, queue: &Queue) {
+        if self.has_been_full.load(Ordering::Relaxed) {
+            return;
+        }
+        let free = self.shared.structure.lock().free.len();
+        let is_used = free <= (self.blocks.len() / FULL_SHARE).max(self.blocks_kept_free() + 1);
+        let bytes = self.geometry.block_bytes * self.blocks.len() as u64;
+        if is_used && queue.bytes() * 2 > bytes {
+            self.has_been_full.store(true, Ordering::Relaxed);
         }
     }
 
@@ -523,6 +540,7 @@ impl<B: Buffer> FlashStore<B> {
     /// After the last mapping that recovery found: what nothing counts in is gone.
     pub(crate) fn settle_order(&self) {
         if let Some(ranked) = &mut self.order.lock().ranked {
+            self.note_fill(&ranked.queue);
             ranked.queue.drop_bare_places();
             ranked.queue.rebalance(|_| unreachable!("no block is open"));
         }
