@@ -517,6 +517,9 @@ impl<B: Buffer> Inner<B> {
                 self.store().invalidate_unknown(&cx.device, hash, version);
                 shard.flash.remove(hash);
             }
+        } else if shard.flash.get(hash).is_none() && self.store().may_have_unmapped(hash) {
+            let version = self.store().next_version();
+            self.store().void_unmapped(&cx.device, hash, version);
         }
         self.books.expired.add(self.store().padded_len(&record.parts()));
     }

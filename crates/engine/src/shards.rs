@@ -176,7 +176,7 @@ impl<B: Buffer> Mappings for Inner<B> {
             // A cascade that has no room for it, and no mapping of the key any more.
             self.store().forget(Some(hash), to);
             // Nothing leads to the copy, which its block's footer names.
-            self.store().note_invalidated(hash);
+            self.store().note_hidden(hash);
             return CopyMove::Dead;
         }
         // An item in DRAM names its copy's place in a header that readers may look at: it is written anew.

@@ -225,7 +225,8 @@ impl<D: Device + Clone> ObjectCache<D> {
         }
         // What is mapped in its place may be another key's that has hidden this one's. It goes, too: nothing would hide it then.
         let may_hide = !shard.flash.is_exact() && shard.flash.get(hash).is_some();
-        if may_hide || shard.flash.is_unsure(hash) {
+        let is_unmapped = || shard.flash.get(hash).is_none() && inner.store().may_have_unmapped(hash);
+        if may_hide || shard.flash.is_unsure(hash) || is_unmapped() {
             let version = inner.store().next_version();
             for bytes in inner.clear_part(cx, &mut shard, hash, &PartId::object(key), version) {
                 inner.books.evicted.add(bytes);

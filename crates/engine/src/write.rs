@@ -181,8 +181,10 @@ impl<B: Buffer> Inner<B> {
             gone[0] = Some(self.store().padded_len(&found.record.parts()));
         }
         let is_unsure = shard.flash.is_unsure(hash);
-        if is_unsure || (flash.is_none() && self.store().may_have_unmapped(hash)) {
+        if is_unsure {
             self.store().invalidate_unknown(&cx.device, hash, version);
+        } else if flash.is_none() && self.store().may_have_unmapped(hash) {
+            self.store().void_unmapped(&cx.device, hash, version);
         }
         // Before the last object of a block is void, and the block another's.
         let flash_home = flash.map(|mapping| (mapping, self.home(mapping.location)));
@@ -351,7 +353,7 @@ impl<B: Buffer> Inner<B> {
         was_hit: bool,
     ) -> u64 {
         if shard.flash.is_unsure(hash) {
-            self.store().note_invalidated(hash);
+            self.store().note_hidden(hash);
         }
         let rank = was_hit.then(|| self.store().rank_new_hit(self.object_bytes(parts)));
         self.append_locked(cx, shard, hash, parts, rank)
@@ -371,7 +373,7 @@ impl<B: Buffer> Inner<B> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Rig;
+    use crate::testing::{Rig, run};
     use crate::{CacheOptions, CascadeOptions, HashLimit, IndexOptions};
     use pumice_device::{MemDevice, MemMedium};
     use pumice_flash::{Gone, Mappings};
@@ -425,7 +427,12 @@ mod tests {
             // Of these tests' hashes the upper eight bits count, and the lower ones, which the index does not know.
             let tag = |key: &[u8]| hash(&rig, key) >> 56;
             let stranger = (1..).map(keys).find(|other| tag(other) == tag(&key)).unwrap();
-            let others = |range| (1..range).map(keys).filter(|other| tag(other) != tag(&key));
+            // One of each other tag.
+            let mut tags = std::collections::HashSet::from([tag(&key)]);
+            let others: Vec<_> = (1..400)
+                .map(keys)
+                .filter(|other| tags.insert(tag(other)))
+                .collect();
             let inner = &rig.cache.inner;
             let own = hash(&rig, &key);
 
@@ -434,7 +441,7 @@ mod tests {
             let former = version();
             evict(&rig, &key, version());
             rig.write_open_blocks();
-            others(400).for_each(|other| evict(&rig, &other, version()));
+            others.iter().for_each(|other| evict(&rig, other, version()));
             rig.settle();
             assert!(inner.lock(own).flash.is_unsure(own), "its mapping is on flash");
             evict(&rig, &stranger, former);
@@ -442,10 +449,13 @@ mod tests {
             let location = inner.lock(place).flash.get(place).expect("just mapped");
             assert!(inner.drop_copy(place, location, Gone::Evicted));
             assert!(!inner.lock(own).flash.is_unsure(own), "nothing leads to it");
+            let may_have = |key: &[u8]| inner.store().may_have_unmapped(hash(&rig, key));
+            assert!(may_have(&key) && others.iter().filter(|other| may_have(other)).count() < 40);
             // DRAM alone has this, or nothing.
-            rig.set(&key, b"newer", 0);
             if is_deleted {
-                rig.cache.remove(&rig.cx, &key);
+                run(&rig.executor, rig.cache.delete(&rig.cx, &key));
+            } else {
+                rig.set(&key, b"newer", 0);
             }
             drop(rig);
             let rig = Rig::open(&medium, options);

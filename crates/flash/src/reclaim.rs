@@ -179,6 +179,9 @@ impl<B: Buffer> FlashStore<B> {
         let order = self.order.lock();
         let mut structure = self.shared.structure.lock();
         let (id, how) = take(&mut structure, &order)?;
+        if how != How::Empty {
+            self.has_been_full.store(true, Ordering::Relaxed);
+        }
         let info = &self.blocks[id as usize];
         if how == How::Compact {
             info.set_state(State::Moved);
@@ -211,9 +214,6 @@ impl<B: Buffer> FlashStore<B> {
             structure.note_victim(self.counters.appended_objects.load(Ordering::Relaxed));
             self.follow_load(structure);
             let (id, how) = self.pick(structure, order, now, round)?;
-            if how != How::Empty {
-                self.has_been_full.store(true, Ordering::Relaxed);
-            }
             structure.queue.retain(|queued| *queued != id);
             Some((id, how))
         })
@@ -364,6 +364,7 @@ impl<B: Buffer> FlashStore<B> {
             sealed.chain(to_seal).chain(open).min().unwrap_or(0)
         });
         self.invalidated.lock().retire(oldest);
+        self.hidden.lock().retire(oldest);
     }
 
     /// Lets go of an object of a victim, if it is live.

@@ -58,6 +58,7 @@ impl<B: Buffer> FlashStore<B> {
             let mut structure = self.shared.structure.lock();
             let mut invalidated = self.invalidated.lock();
             invalidated.ignore_bits(64 - identity_bits);
+            self.hidden.lock().ignore_bits(64 - identity_bits);
             if !saved.is_some_and(|saved| invalidated.restore(saved, structure.next_sequence)) {
                 // Of what was invalidated before this start nothing is known.
                 invalidated.forget_before(structure.next_sequence);

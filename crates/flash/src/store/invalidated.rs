@@ -63,6 +63,12 @@ impl Invalidated {
         Self::new(bytes, geometry.blocks.into())
     }
 
+    /// Those of what few things do, which one in sixteen is enough for. What happened before the start does not matter to them.
+    pub(crate) fn rare(geometry: &Geometry) -> Self {
+        let bytes = usize::try_from(geometry.capacity / INVALIDATED_SHARE / 16).unwrap_or(usize::MAX);
+        Self::new(bytes, geometry.blocks.into())
+    }
+
     /// Filters that take `bytes` of DRAM together, at most, each of what changed while `blocks_max` blocks were opened.
     fn new(bytes: usize, blocks_max: u64) -> Self {
         Self {
@@ -166,7 +172,7 @@ impl Invalidated {
 
     /// Drops what matters to no block: the oldest has this sequence.
     pub(crate) fn retire(&mut self, oldest: u64) {
-        self.oldest = oldest;
+        self.oldest = self.oldest.max(oldest);
         while self
             .filters
             .front()

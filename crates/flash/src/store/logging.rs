@@ -50,11 +50,25 @@ impl<B: Buffer> FlashStore<B> {
         }
     }
 
+    /// What stands in blocks under `hash` has lost its mapping, and no record voids it.
+    pub fn note_hidden(&self, hash: u64) {
+        if self.mapping_log.get().is_some() {
+            self.note_invalidated(hash);
+            let structure = self.shared.structure.lock();
+            self.hidden.lock().note(hash, structure.next_sequence);
+        }
+    }
+
     /// Whether blocks may have a copy under `hash` of which no mapping tells, and which the log does not void either: with a cascade
     /// index a copy that comes from DRAM may have taken the place of another key's unseen, and has been reclaimed since. A start would
-    /// find it.
+    /// find it in a footer. (Not one from before this start: its checkpoint has all blocks, whose footers are not read again.)
     pub fn may_have_unmapped(&self, hash: u64) -> bool {
-        self.mapping_log.get().is_some() && self.invalidated.lock().since_the_oldest(hash)
+        self.mapping_log.get().is_some() && self.hidden.lock().since_the_oldest(hash)
+    }
+
+    /// Records that such a copy is void.
+    pub fn void_unmapped<D: Device>(&self, device: &D, hash: u64, version: u64) {
+        self.append_log(device, LogKind::Invalidate, hash, version);
     }
 
     /// Everything was flushed: called with all shards locked.

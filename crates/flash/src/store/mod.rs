@@ -307,6 +307,8 @@ pub struct FlashStore<B> {
     pub(crate) mapping_log: OnceLock<Arc<MappingLog<B>>>,
     /// What was invalidated lately, where an index asks for it.
     pub(crate) invalidated: Mutex<Invalidated>,
+    /// Under which hashes a block may have a copy of which neither a mapping tells nor the log.
+    pub(crate) hidden: Mutex<Invalidated>,
     pub(crate) superblock: Mutex<Superblock>,
     pub(crate) counters: Counters,
     /// Log records, and marks that make up for such, so far; and how many of them survive a power cut.
@@ -446,6 +448,7 @@ impl<B: Buffer> FlashStore<B> {
             ),
             mapping_log: OnceLock::new(),
             invalidated: Mutex::new(Invalidated::of(&geometry)),
+            hidden: Mutex::new(Invalidated::rare(&geometry)),
             superblock: Mutex::new(start.superblock),
             counters: Counters::default(),
             logged: AtomicU64::new(0),
@@ -517,7 +520,7 @@ impl<B: Buffer> FlashStore<B> {
         MappingDram {
             buffers: self.mapping_buffer_bytes(),
             slots: self.slot_bytes(),
-            invalidated: self.invalidated.lock().dram_bytes() as u64,
+            invalidated: (self.invalidated.lock().dram_bytes() + self.hidden.lock().dram_bytes()) as u64,
         }
     }
 

@@ -133,11 +133,7 @@ impl VirtualCache {
             }
         };
         self.numbers.insert(hash, number);
-        if accesses > 1 {
-            self.queue.insert(number, bytes, priority);
-        } else {
-            self.queue.insert_new(number, bytes, priority);
-        }
+        self.queue.insert_new(number, bytes, priority);
     }
 
     /// What takes so many bytes of flash, and is all or part of an object of `object_bytes`, was used.

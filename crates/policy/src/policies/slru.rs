@@ -3,7 +3,8 @@
 //!
 //! The segments have no borders of their own: what stands in a segment is what has a position in it, so objects sink from
 //! one into the next as others are put above them. What was never hit can only have sunk from where it was put in: it is
-//! of the lowest segment, wherever it stands. (The insertion point of a layout may be above that, and the object with it.)
+//! of the lowest segment, wherever it stands. (The insertion point of a layout may be above that, and the object with it; and what came
+//! while the cache filled was put in at the top, and is raised by a first hit only from below the next segment's top.)
 
 use crate::priority::{Hit, Policy, Priority};
 
