@@ -1,7 +1,7 @@
 //! How the DRAM budget is divided, and which index it can hold.
 
 use pumice_flash::{
-    Geometry, INVALIDATED_SHARE, Layout, LayoutOptions, RECLAIM_READ_BYTES, VIRTUAL_KEY_BYTES,
+    Geometry, HIDDEN_SHARE, INVALIDATED_SHARE, Layout, LayoutOptions, RECLAIM_READ_BYTES, VIRTUAL_KEY_BYTES,
     mapping_log_bytes, slot_bits,
 };
 use pumice_index::{IndexKind, IndexShape};
@@ -174,7 +174,7 @@ impl Budget {
                 // Reclaims begin at three quarters.
                 let heap = (of_objects * 4 / 3).min(total / 2);
                 let pages = mapping_log_bytes(block_bytes) + MemoryPlan::REORGANISATION;
-                (heap, pages + flash / INVALIDATED_SHARE)
+                (heap, pages + flash / INVALIDATED_SHARE + flash / HIDDEN_SHARE)
             }
         };
         let base = MemoryPlan::BASE + order + moving + index_heap + mapping_pages;

@@ -5,10 +5,13 @@
 //! other; one is dropped when every block is younger than it, or when there are too many: of blocks that are older than what was
 //! dropped nothing is known, and then every key counts as invalidated.
 //!
+//! The same filters, smaller, remember which copies have lost their mapping without a record in the log
+//! (`FlashStore::may_have_unmapped`).
+//!
 //! Cost: 10 bits for each invalidation that is remembered, 5 probes for each that is asked for in each filter that matters. One
 //! key in some eighty counts as invalidated that was not.
 
-use super::INVALIDATED_SHARE;
+use super::{HIDDEN_SHARE, INVALIDATED_SHARE};
 use crate::geometry::Geometry;
 use std::collections::VecDeque;
 
@@ -63,9 +66,9 @@ impl Invalidated {
         Self::new(bytes, geometry.blocks.into())
     }
 
-    /// Those of what few things do, which one in sixteen is enough for. What happened before the start does not matter to them.
-    pub(crate) fn rare(geometry: &Geometry) -> Self {
-        let bytes = usize::try_from(geometry.capacity / INVALIDATED_SHARE / 16).unwrap_or(usize::MAX);
+    /// Those of what has lost its mapping without a record, which is rare. What happened before the start does not matter to them.
+    pub(crate) fn hidden(geometry: &Geometry) -> Self {
+        let bytes = usize::try_from(geometry.capacity / HIDDEN_SHARE).unwrap_or(usize::MAX);
         Self::new(bytes, geometry.blocks.into())
     }
 

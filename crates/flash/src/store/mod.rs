@@ -117,6 +117,8 @@ impl State {
 
 /// Bytes of a device for each byte of DRAM that remembers what was invalidated, with a cascade index.
 pub const INVALIDATED_SHARE: u64 = 6000;
+/// The same for each byte that remembers what has lost its mapping without a record.
+pub const HIDDEN_SHARE: u64 = 16 * INVALIDATED_SHARE;
 
 /// Writes of a block that fail one after the other before it is given up.
 const FAILURES_MAX: u8 = 2;
@@ -391,7 +393,7 @@ impl<B: Buffer> FlashStore<B> {
         for block in start.checkpoint_blocks.iter().flatten() {
             blocks[*block as usize].set_state(State::Checkpoint);
         }
-        let free: VecDeque<u32> = (0..geometry.blocks)
+        let free = (0..geometry.blocks)
             .filter(|b| blocks[*b as usize].state() == State::Free)
             .collect();
         let structure = Structure {
@@ -448,7 +450,7 @@ impl<B: Buffer> FlashStore<B> {
             ),
             mapping_log: OnceLock::new(),
             invalidated: Mutex::new(Invalidated::of(&geometry)),
-            hidden: Mutex::new(Invalidated::rare(&geometry)),
+            hidden: Mutex::new(Invalidated::hidden(&geometry)),
             superblock: Mutex::new(start.superblock),
             counters: Counters::default(),
             logged: AtomicU64::new(0),
