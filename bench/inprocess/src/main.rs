@@ -163,7 +163,7 @@ struct ReplayArgs {
     /// The file of the flash tier; removed first
     #[arg(long)]
     path: PathBuf,
-    /// A generator or a trace file whose requests carry sizes; all requests are taken as gets
+    /// A generator or a trace file; all requests are taken as gets, and an object has the size of its first, or 4 KiB
     #[arg(long)]
     trace: String,
     /// fifo, sipq or ripq

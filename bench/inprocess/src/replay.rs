@@ -3,7 +3,7 @@
 use crate::ReplayArgs;
 use crate::measure::{Start, Took, resident_bytes_max};
 use crate::pumice_side::{Side, no_dram_tier, options, stats_json, yield_now};
-use anyhow::{Context, anyhow, bail, ensure};
+use anyhow::{anyhow, bail, ensure};
 use pumice::{Found, LayoutOptions, Lookup, Meta, Object, RejectReason, Stats};
 use pumice_device::{AlignedBuf, Device, Payload};
 use pumice_trace::{Request, RequestReader, Trace, TraceOptions, mix64};
@@ -62,6 +62,9 @@ impl Values {
     }
 }
 
+/// Bytes of each object of a trace without sizes, as of `pumice replay`.
+const OBJECT_BYTES: u64 = 4096;
+
 /// The requests of a trace, one by one.
 struct Requests {
     reader: Box<dyn RequestReader>,
@@ -71,15 +74,14 @@ struct Requests {
 
 impl Requests {
     fn open(trace: &Trace) -> anyhow::Result<Self> {
-        let reader = trace.open()?;
-        ensure!(reader.has_sizes(), "{}: its objects have no sizes", trace.name());
         Ok(Self {
-            reader,
+            reader: trace.open()?,
             batch: Vec::new(),
             at: 0,
         })
     }
 
+    /// A key, and the size that this request gives it.
     fn next(&mut self) -> anyhow::Result<Option<(u64, usize)>> {
         if self.at == self.batch.len() {
             self.at = 0;
@@ -90,7 +92,7 @@ impl Requests {
         }
         let request = self.batch[self.at];
         self.at += 1;
-        let size = request.size.context("a request without a size")?;
+        let size = request.size.unwrap_or(OBJECT_BYTES).max(1);
         Ok(Some((request.key, usize::try_from(size)?)))
     }
 }
@@ -98,7 +100,8 @@ impl Requests {
 /// What one pass over the trace says.
 struct Survey {
     requests: u64,
-    /// Bytes of all objects, each at its last size.
+    /// What each object weighs for good: the size of its first request.
+    sizes: HashMap<u64, usize>,
     footprint: u64,
     size_max: usize,
 }
@@ -106,16 +109,17 @@ struct Survey {
 fn survey(trace: &Trace) -> anyhow::Result<Survey> {
     let mut requests = Requests::open(trace)?;
     let mut sizes = HashMap::new();
-    let (mut count, mut size_max) = (0, 0);
+    let mut count = 0;
     while let Some((key, size)) = requests.next()? {
         count += 1;
-        size_max = size_max.max(size);
-        sizes.insert(key, size as u64);
+        sizes.entry(key).or_insert(size);
     }
+    ensure!(count > 0, "{}: no requests", trace.name());
     Ok(Survey {
         requests: count,
-        footprint: sizes.values().sum(),
-        size_max,
+        footprint: sizes.values().map(|size| *size as u64).sum(),
+        size_max: sizes.values().copied().max().unwrap_or(0),
+        sizes,
     })
 }
 
@@ -153,6 +157,7 @@ struct Run {
     side: Side,
     values: Values,
     requests: RefCell<Requests>,
+    sizes: HashMap<u64, usize>,
     left: Cell<u64>,
     counts: Counts,
     /// Whether a task stores, and who waits to be the next.
@@ -279,9 +284,10 @@ impl Run {
     async fn look_aside(&self) -> anyhow::Result<()> {
         while let Some(left) = self.left.get().checked_sub(1) {
             self.left.set(left);
-            let Some((key, size)) = self.requests.borrow_mut().next()? else {
+            let Some((key, _)) = self.requests.borrow_mut().next()? else {
                 return Ok(());
             };
+            let size = self.sizes[&key];
             add(&self.counts.requests, 1);
             add(&self.counts.bytes, size as u64);
             if self.lookup(key, size).await? {
@@ -363,6 +369,7 @@ pub fn replay(args: &ReplayArgs) -> anyhow::Result<Value> {
         side,
         values: Values::new(survey.size_max),
         requests: RefCell::new(Requests::open(&trace)?),
+        sizes: survey.sizes,
         left: Cell::default(),
         counts: Counts::default(),
         storing: Cell::default(),
