@@ -95,6 +95,10 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "BLOCKS", default_value_t = 1)]
     superblock: u32,
 
+    /// That drive is told which blocks are free (TRIM), as `serve` tells none
+    #[arg(long)]
+    trim: bool,
+
     /// As slow as another kind of device: dram, nvm, optane, nvme, sata, hdd. With --device sim that takes no time, and `device_seconds`
     /// says how much it would have been, one request at a time
     #[arg(long, value_name = "KIND")]
@@ -139,6 +143,7 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
                 _ => IndexOptions::Full,
             },
             superblock_blocks: args.superblock,
+            trim: args.trim,
             throttle: args.throttle,
             size: args.flash_size.clone(),
             dram_bytes: bytes(args.dram, "--dram")?,
@@ -377,6 +382,9 @@ fn summary(report: &Report) -> String {
                 cascade.reorganisations
             ),
         ));
+    }
+    if let (Some(min), Some(mean), Some(max)) = (report.erases_min, report.erases_mean, report.erases_max) {
+        lines.push(("erases", format!("{mean:.1} of each superblock, {min} to {max}")));
     }
     if let Some(seconds) = report.device_seconds {
         let what = format!("{seconds:.3} s by the model, one request at a time");

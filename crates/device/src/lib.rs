@@ -93,6 +93,12 @@ pub trait Device: 'static {
     /// Reads what [`append_log`](Device::append_log) wrote, blocking; only used while a cache opens.
     fn read_log(&self, offset: u64, out: &mut [u8]) -> io::Result<()>;
 
+    /// Says that the range is of no use until it is written again. A hint, for drives that collect garbage: what is read there from then
+    /// on is the old content or anything else. The default does nothing.
+    fn discard(&self, offset: u64, len: u64) {
+        let _ = (offset, len);
+    }
+
     /// Makes everything that was completed or appended before durable against power cuts.
     fn sync(&self) -> impl Future<Output = io::Result<()>> + 'static;
 

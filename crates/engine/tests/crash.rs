@@ -340,6 +340,11 @@ fn blocks_that_are_reclaimed_again_and_again_bring_nothing_back_and_lose_nothing
         let longer = Load { steps: 900, ..churn };
         crash_everywhere_with(seed, options, 2 << 20, &longer);
     }
+    for (seed, layout) in [(14, sipq()), (15, gdsf()), (16, lazy_ripq())] {
+        let options = CacheOptions { layout, ..options(0) };
+        let longer = Load { steps: 900, ..churn };
+        crash_everywhere_with(seed, options, 2 << 20, &longer);
+    }
 }
 
 #[test]

@@ -344,6 +344,7 @@ impl<B: Buffer> FlashStore<B> {
             info.sequence.store(0, Ordering::Release);
         }
         self.leave_order(id);
+        device.discard(self.geometry.block_offset(id), self.geometry.block_bytes);
         add(&self.counters.reclaimed_blocks, 1);
         let oldest = self.shared.change(|structure| {
             structure.victims.retain(|victim| victim.id != id);

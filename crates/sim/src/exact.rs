@@ -166,6 +166,9 @@ fn replay<P: ExactPolicy>(
         flash_rounds_per_hit: None,
         cascade: None,
         device_seconds: None,
+        erases_min: None,
+        erases_mean: None,
+        erases_max: None,
         elapsed_seconds: elapsed,
         requests_per_second: if elapsed > 0.0 {
             counts.requests_replayed as f64 / elapsed

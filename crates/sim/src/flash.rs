@@ -4,6 +4,7 @@
 //! So nothing depends on how long a device takes: a simulated device and a real file give the same counts.
 
 use std::future::Future;
+use std::iter::zip;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::rc::Rc;
@@ -26,7 +27,7 @@ use pumice_world::{Executor, ManualClock};
 use crate::accesses::Access;
 use crate::counts::Counts;
 use crate::error::SimError;
-use crate::ftl::{Ftl, FtlCounts, FtlDevice, FtlOptions};
+use crate::ftl::{EraseSpread, Ftl, FtlCounts, FtlDevice, FtlOptions};
 use crate::prepare::{Prepared, ReplayProgress, prepare};
 use crate::report::{CascadeReport, Report};
 use crate::rules::{MissingSizes, OpsMode, ReplayRules};
@@ -68,6 +69,8 @@ pub struct FlashOptions {
     /// Under the simulated device a drive whose erase unit is so many blocks, with a tenth of its flash for itself; 0: none, and
     /// no device write amplification.
     pub superblock_blocks: u32,
+    /// That drive is told of blocks that are free (TRIM).
+    pub trim: bool,
     /// The kind of device that it is to be as slow as. A simulated one takes no real time for it, and the report has what it would
     /// have taken.
     pub throttle: Option<Profile>,
@@ -178,6 +181,7 @@ fn drive(options: &FlashOptions, capacity: u64) -> Result<Arc<Mutex<Ftl>>, SimEr
         // As drives do: what is copied has lived for long, what the host writes has not. It also keeps what the drive does by
         // itself from shifting what the host has aligned.
         separate_copies: true,
+        trim: options.trim,
         ..FtlOptions::at_utilisation(
             whole_sectors(capacity),
             UTILISATION,
@@ -354,9 +358,10 @@ fn replay<D: Device + Clone>(
     } = stage;
     let device_ns = || time.as_ref().map(|time| time.now_ns());
     let drive_counts = || {
-        drive
-            .as_ref()
-            .map(|drive| drive.lock().expect("nothing panics with it").snapshot())
+        drive.as_ref().map(|drive| {
+            let drive = drive.lock().expect("nothing panics with it");
+            (drive.snapshot(), drive.erases().to_vec())
+        })
     };
     let Prepared {
         mut accesses,
@@ -472,7 +477,12 @@ fn replay<D: Device + Clone>(
             at_warmup,
             drive: drive_counts()
                 .zip(drive_at_warmup)
-                .map(|(now, before)| now - before),
+                .map(|((now, erases), (before, erases_before))| {
+                    let erases: Vec<u32> = zip(erases, erases_before)
+                        .map(|(now, before)| now - before)
+                        .collect();
+                    (now - before, EraseSpread::of(&erases))
+                }),
             bytes_beside_values: bytes_beside_values(&replay.cache.books(), object_bytes),
             entries_resident,
             objects_cached,
@@ -500,7 +510,7 @@ fn bytes_beside_values(books: &BooksSnapshot, object_bytes: u64) -> f64 {
 }
 
 struct Measured {
-    drive: Option<FtlCounts>,
+    drive: Option<(FtlCounts, EraseSpread)>,
     bytes_beside_values: f64,
     /// Sum over the requests counted.
     entries_resident: u128,
@@ -535,7 +545,9 @@ fn report(trace: &Trace, options: &FlashOptions, measured: &Measured) -> Report 
     let index_written = index_bytes(stats) - index_bytes(at_warmup);
     let ratio = |a: u64, b: u64| (b > 0).then(|| a as f64 / b as f64);
     let application_amplification = ratio(written, inserted);
-    let device_amplification = drive.as_ref().and_then(FtlCounts::device_write_amplification);
+    let device_amplification = drive
+        .as_ref()
+        .and_then(|(counts, _)| counts.device_write_amplification());
     Report {
         trace: trace.name().to_owned(),
         requests: counts.requests(),
@@ -572,6 +584,9 @@ fn report(trace: &Trace, options: &FlashOptions, measured: &Measured) -> Report 
         flash_rounds_per_hit: ratio(reads.hit_rounds, counts.hits),
         cascade: (options.index != IndexOptions::Full).then(|| CascadeReport::of(stats, at_warmup)),
         device_seconds: device_ns.map(|nanoseconds| nanoseconds as f64 / 1e9),
+        erases_min: drive.as_ref().map(|(_, spread)| spread.min),
+        erases_mean: drive.as_ref().map(|(_, spread)| spread.mean),
+        erases_max: drive.as_ref().map(|(_, spread)| spread.max),
         elapsed_seconds: elapsed,
         requests_per_second: if elapsed > 0.0 {
             counts.requests_replayed as f64 / elapsed

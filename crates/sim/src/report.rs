@@ -63,6 +63,15 @@ pub struct Report {
     /// Time that a simulated device of the kind that was asked for takes, one request at a time; null for others.
     #[serde(default)]
     pub device_seconds: Option<f64>,
+    /// The fewest erases of a superblock of the simulated drive after the warm-up; null where there is no drive.
+    #[serde(default)]
+    pub erases_min: Option<u32>,
+    /// Their mean.
+    #[serde(default)]
+    pub erases_mean: Option<f64>,
+    /// The most.
+    #[serde(default)]
+    pub erases_max: Option<u32>,
 }
 
 /// A cascade index: what it has at the end, and what it did after the warm-up.
@@ -168,6 +177,9 @@ mod tests {
             flash_rounds_per_hit: None,
             cascade: None,
             device_seconds: None,
+            erases_min: None,
+            erases_mean: None,
+            erases_max: None,
             elapsed_seconds: 0.0,
             requests_per_second: 0.0,
         };
@@ -180,7 +192,7 @@ mod tests {
             objects_cached object_bytes_resident_mean objects_rejected bytes_inserted bytes_written_host \
             app_write_amplification device_write_amplification combined_write_amplification index_dram_bytes \
             index_bytes_written flash_reads_per_hit flash_reads_per_miss elapsed_seconds requests_per_second \
-            flash_rounds_per_hit cascade device_seconds";
+            flash_rounds_per_hit cascade device_seconds erases_min erases_mean erases_max";
         let expected: Vec<&str> = contract.split_whitespace().collect();
         let found: Vec<&str> = expected
             .iter()

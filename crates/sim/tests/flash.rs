@@ -12,6 +12,7 @@ fn options(size: &str, device: ReplayDevice) -> FlashOptions {
     FlashOptions {
         layout: LayoutOptions::default(),
         superblock_blocks: 0,
+        trim: false,
         throttle: None,
         size: size.parse().unwrap(),
         dram_bytes: 0,
@@ -274,17 +275,17 @@ fn ripq_and_sipq_give_the_same_counts_twice_and_on_a_real_file() {
     }
 }
 
-/// The measure of fidelity: hits of the layout, and of its exact twin with as many object bytes.
-fn fidelity(policy: &str, alpha: f64) -> (f64, f64) {
+/// The measure of fidelity: hits of the layout, and of its exact twin with as many object bytes; by objects and by bytes.
+fn fidelity(policy: &str) -> [[f64; 2]; 2] {
     // Hits move to other keys as time goes by, and sizes differ.
-    let name = "latest:keys=60000,theta=0.9,requests=600000,seed=7";
+    let name = "latest:keys=60000,theta=0.9,requests=600000,size=500-3500,seed=7";
     let rules = ReplayRules {
-        missing_sizes: MissingSizes::Fixed(2_000),
+        missing_sizes: MissingSizes::Fixed(1),
         warmup: Warmup::new(0.4).unwrap(),
         ..ReplayRules::default()
     };
     let with = FlashOptions {
-        layout: LayoutOptions::new(Layout::Ripq, Some(policy), Some(alpha), None).unwrap(),
+        layout: LayoutOptions::new(Layout::Ripq, Some(policy), None, None).unwrap(),
         rules: rules.clone(),
         ..options("40MiB", ReplayDevice::Sim)
     };
@@ -296,15 +297,28 @@ fn fidelity(policy: &str, alpha: f64) -> (f64, f64) {
         rules,
     };
     let twin = replay_exact(&trace(name), &twin, &mut |_| ()).unwrap();
-    (layout.object_hit_ratio.unwrap(), twin.object_hit_ratio.unwrap())
+    [&layout, &twin].map(|report| [report.object_hit_ratio.unwrap(), report.byte_hit_ratio.unwrap()])
 }
 
 #[test]
 fn ripq_hits_as_its_exact_twin_does() {
-    for policy in ["slru-1", "slru-2", "slru-3"] {
-        let (layout, twin) = fidelity(policy, 0.125);
-        println!("{policy}: {layout:.4} and {twin:.4}");
-        assert!(layout > twin - 0.006, "{policy}: {layout} against {twin}");
+    // The bounds of docs/ripq.md; on bytes of gdsf there is none.
+    for (policy, objects, bytes) in [
+        ("slru-1", 0.003, 0.003),
+        ("slru-2", 0.003, 0.003),
+        ("slru-3", 0.003, 0.003),
+        ("gdsf-1", 0.01, 1.0),
+        ("gdsf-2", 0.01, 1.0),
+        ("gdsf-3", 0.01, 1.0),
+    ] {
+        let [layout, twin] = fidelity(policy);
+        println!("{policy}: {layout:.4?} and {twin:.4?}");
+        for (at, most) in [objects, bytes].into_iter().enumerate() {
+            assert!(
+                layout[at] > twin[at] - most,
+                "{policy}: {layout:?} against {twin:?}"
+            );
+        }
     }
 }
 
@@ -439,6 +453,27 @@ fn blocks_of_ripq_stay_aligned_to_the_erase_units_of_the_drive() {
 }
 
 #[test]
+fn a_drive_that_is_told_of_free_blocks_copies_less() {
+    let with = |trim| FlashOptions {
+        layout: LayoutOptions::new(Layout::Ripq, Some("slru-3"), None, None).unwrap(),
+        superblock_blocks: 4,
+        trim,
+        ..options("30MiB", ReplayDevice::Sim)
+    };
+    let trace = "zipf:keys=40000,theta=0.9,requests=200000,size=600-8192,seed=7";
+    let (deaf, told) = (replay(trace, &with(false)), replay(trace, &with(true)));
+    let [deaf_writes, told_writes] = [&deaf, &told].map(|report| report.device_write_amplification.unwrap());
+    println!("{deaf_writes:.4} without, {told_writes:.4} with TRIM");
+    assert!(told_writes < deaf_writes * 0.99);
+    let of_the_cache = |report: &Report| (report.object_hit_ratio, report.bytes_written_host);
+    assert_eq!(
+        of_the_cache(&deaf),
+        of_the_cache(&told),
+        "the cache does the same"
+    );
+}
+
+#[test]
 fn a_drive_reports_what_it_writes() {
     let drive = FlashOptions {
         superblock_blocks: 1,
@@ -452,10 +487,30 @@ fn a_drive_reports_what_it_writes() {
     );
     let combined = fifo.combined_write_amplification.unwrap();
     assert!((combined - device * fifo.app_write_amplification.unwrap()).abs() < 1e-9);
+    let erases = [
+        fifo.erases_min.map(f64::from),
+        fifo.erases_mean,
+        fifo.erases_max.map(f64::from),
+    ];
+    let [min, mean, max] = erases.map(|erases| erases.expect("there is a drive"));
+    assert!(
+        min < mean && mean < max,
+        "{min}, {mean}, {max}: the log has its own superblocks"
+    );
+    // What is erased is what was written, but for the first time, when the drive was new.
+    let written = device * fifo.bytes_written_host.unwrap() as f64;
+    let rounds = written / (fifo.flash_bytes as f64 / 0.9);
+    assert!(
+        (rounds - mean - 1.0).abs() < 0.2,
+        "{mean} erases in {rounds} rounds"
+    );
     assert_eq!(
         Report {
             device_write_amplification: None,
             combined_write_amplification: None,
+            erases_min: None,
+            erases_mean: None,
+            erases_max: None,
             ..fifo
         },
         replay(ZIPF, &options("30%", ReplayDevice::Sim)),

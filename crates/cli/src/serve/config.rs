@@ -312,7 +312,15 @@ mod tests {
         );
         assert!(config.threads >= 1);
         assert_eq!(config.flash_timeout_secs, 30);
-        assert_eq!((config.layout.theta, config.layout.min_raise), (1.0, 0.0));
+        let layout = &config.layout;
+        assert_eq!(
+            (layout.layout, layout.policy.name().as_str()),
+            (Layout::Ripq, "slru-3")
+        );
+        assert_eq!(
+            (layout.alpha, layout.theta, layout.min_raise),
+            (1.0 / 16.0, 1.0, 0.0)
+        );
     }
 
     #[test]

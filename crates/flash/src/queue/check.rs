@@ -55,7 +55,8 @@ impl Queue {
         );
     }
 
-    /// Checks the sizes of sections, which hold right after [`Queue::rebalance`].
+    /// Checks the sizes of sections, which hold right after [`Queue::rebalance`]: after each insertion. Raising objects and taking them
+    /// out moves bytes from one section to another until then.
     ///
     /// # Panics
     /// Where a section is above 2α and its largest place, or two neighbours are below α.

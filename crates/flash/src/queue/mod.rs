@@ -141,6 +141,12 @@ impl Queue {
         self.bytes
     }
 
+    /// Objects that count virtually.
+    pub fn all_virtual_objects(&self) -> u64 {
+        let places = self.places.iter();
+        places.map(|place| u64::from(place.virtual_objects)).sum()
+    }
+
     /// Number of sections, which is that of insertion points.
     pub fn sections(&self) -> usize {
         self.sections.len()

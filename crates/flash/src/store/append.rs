@@ -70,10 +70,11 @@ impl<B: Buffer> FlashStore<B> {
             return None;
         }
         let order = self.order.lock();
+        let seat = self.seat(from);
         let section = order
             .ranked
             .as_ref()
-            .map_or(0, |ranked| ranked.queue.section_of(self.seat(from)));
+            .map_or(0, |ranked| ranked.queue.section_of(seat));
         let note = Note {
             mark: 0,
             ..self.note(from).unwrap_or(Note::NEW)
@@ -81,6 +82,8 @@ impl<B: Buffer> FlashStore<B> {
         let note = (order.ranked.is_some()).then_some(note);
         let appended = self.append_at(order, section, hash, parts, note, true)?;
         add(&self.counters.survivors, 1);
+        let is_unraised = matches!(seat, Seat::Device(_)) && note.is_some();
+        add(&self.counters.survivors_unraised, u64::from(is_unraised));
         add(&self.counters.survivor_bytes, parts.encoded_len() as u64);
         // Read under the lock of this key's shard, which the caller holds now.
         let info = &self.blocks[appended.block().id as usize];

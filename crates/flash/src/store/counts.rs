@@ -46,6 +46,10 @@ counts! {
     survivors,
     /// Encoded bytes of those, without padding.
     survivor_bytes,
+    /// Objects of those that were not raised since they were written: of blocks that go before their turn, because most of them is dead.
+    survivors_unraised,
+    /// Increases that took effect: the object counts virtually in another place than before, and is to be written again.
+    raises,
     /// Objects that were to be moved out of a victim and found no room: they were lost with it.
     survivors_dropped,
     /// Bytes read to move survivors, of which footers are no part.

@@ -299,6 +299,8 @@ pub struct FlashStore<B> {
     pub(crate) has_early_victims: AtomicBool,
     /// Whether nearly all blocks have been in use since the store was last empty; see [`FlashStore::note_fill`].
     pub(crate) has_been_full: AtomicBool,
+    /// Objects that counted virtually when the store was opened.
+    pub(crate) raised_at_start: AtomicU64,
     pub(crate) order: Mutex<Order<B>>,
     /// Whether objects of virtual places went whose lengths nobody knew: the queue's bytes are then about those of the blocks.
     pub(crate) is_order_estimate: AtomicBool,
@@ -438,6 +440,7 @@ impl<B: Buffer> FlashStore<B> {
             erase_unit_bytes: options.erase_unit_bytes,
             has_early_victims: AtomicBool::new(true),
             has_been_full: AtomicBool::new(false),
+            raised_at_start: AtomicU64::new(0),
             order: Mutex::new(order),
             is_order_estimate: AtomicBool::new(false),
             shared: Arc::new(Shared::new(structure, geometry)),

@@ -242,6 +242,7 @@ fn flash(workload: &Workload, plan: &Plan, setup: &Setup, rules: &ReplayRules) -
         block_bytes: None,
         device: ReplayDevice::Sim,
         superblock_blocks: *superblock_blocks,
+        trim: false,
         throttle: None,
         rules: rules.clone(),
     };

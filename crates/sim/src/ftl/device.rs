@@ -85,6 +85,11 @@ impl<D: Device> Device for FtlDevice<D> {
         self.inner.read_log(offset, out)
     }
 
+    fn discard(&self, offset: u64, len: u64) {
+        locked(&self.ftl).trim(offset, len);
+        self.inner.discard(offset, len);
+    }
+
     fn sync(&self) -> impl Future<Output = io::Result<()>> + 'static {
         self.inner.sync()
     }
