@@ -319,7 +319,7 @@ mod tests {
         );
         assert_eq!(
             (layout.alpha, layout.theta, layout.min_raise),
-            (1.0 / 16.0, 1.0, 0.0)
+            (1.0 / 8.0, 1.0, 0.0)
         );
     }
 
