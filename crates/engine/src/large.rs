@@ -240,8 +240,8 @@ impl<D: Device + Clone> ObjectCache<D> {
         }
     }
 
-    /// Stores a slice. It keeps the version of its set, which orders it as well as a new one would: log records void what is
-    /// *below* a version.
+    /// Stores a slice. It keeps the version of its set, which is older than what other keys have logged since. So storing it logs nothing
+    /// that would void it after a crash, but where its hash is another key's, too, of whose copy the index knows.
     fn publish_slice(&self, cx: &Cx<D>, parts: RecordParts<'_>) -> Result<(), RejectReason> {
         self.make_room(cx);
         let hash = self.inner.hasher.hash(&PartId::of(&parts));
