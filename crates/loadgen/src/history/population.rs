@@ -132,12 +132,24 @@ impl Population {
     /// What is wrong with the bytes, in words.
     pub fn read(&self, key: u32, flags: u64, value: &[u8]) -> Result<u64, String> {
         let (content, expected) = match Self::class(key) {
-            Class::Counter => (number(value).ok_or("is no number")?, COUNTER_FLAGS),
+            Class::Counter => match number(value) {
+                Some(number) => (number, COUNTER_FLAGS),
+                None => {
+                    self.version(key, value)?;
+                    return Err("is DAMAGED: it is no number".into());
+                }
+            },
             class @ (Class::Appended | Class::Prepended) => {
                 let base = self.base_length(key);
                 let pieces = value.len().checked_sub(base);
                 let pieces = pieces.filter(|pieces| pieces.is_multiple_of(HEADER_BYTES));
-                let pieces = pieces.ok_or_else(|| format!("has {} bytes", value.len()))?;
+                let Some(pieces) = pieces else {
+                    self.version(key, value)?;
+                    return Err(format!(
+                        "of {} bytes is DAMAGED: no value and pieces of this key have that length",
+                        value.len()
+                    ));
+                };
                 let (base, pieces) = if class == Class::Appended {
                     value.split_at(base)
                 } else {
@@ -259,7 +271,19 @@ mod tests {
                 .contains("another run")
         );
         assert_eq!(all.read(1, COUNTER_FLAGS.into(), b"123 "), Ok(123));
-        assert!(all.read(1, COUNTER_FLAGS.into(), b"12x").is_err());
+        assert!(
+            all.read(1, COUNTER_FLAGS.into(), b"12x")
+                .unwrap_err()
+                .contains("DAMAGED")
+        );
+        // Whatever this key's own values look like, another key's is told by name.
+        for key in [1, 3, 4] {
+            let foreign = value(&all, 8, 3, 100);
+            assert!(
+                all.read(key, 0, &foreign).unwrap_err().contains("FOREIGN"),
+                "{key}"
+            );
+        }
     }
 
     #[test]
