@@ -5,7 +5,7 @@ use crate::record::{HEADER_BYTES, RecordParts};
 use parking_lot::Mutex;
 use pumice_index::{Location, Mapping};
 use pumice_memory::{Buffer, Payload};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// What a block is filled with, where new objects and those that reclaims keep do not share blocks.
@@ -34,6 +34,8 @@ pub struct OpenBlock<B> {
     block_bytes: usize,
     fill: Mutex<Fill>,
     writers: AtomicU32,
+    /// Whether it is no insertion point any more because two sections have merged.
+    pub(crate) is_merged: AtomicBool,
     /// Log position when the block stopped being a mere buffer; `u64::MAX` before.
     pub(crate) sealing_position: AtomicU64,
     /// Set when the block is composed, once: a write that did not come to its end is made again with the same bytes.
@@ -114,6 +116,7 @@ impl<B: Buffer> OpenBlock<B> {
             buffer,
             fill: Mutex::new(Fill::default()),
             writers: AtomicU32::new(0),
+            is_merged: AtomicBool::new(false),
             sealing_position: AtomicU64::new(u64::MAX),
             composed: OnceLock::new(),
         }
@@ -202,12 +205,17 @@ impl<B: Buffer> OpenBlock<B> {
         }
     }
 
-    /// Waits for threads that are between reserving and publishing, then takes the footer entries. The wait is for
-    /// copies of at most a record's length, on other threads: short.
-    pub(crate) fn finish(&self) -> Vec<FooterEntry> {
+    /// Waits for threads that are between reserving and publishing: for copies of at most a record's length, on other threads,
+    /// which is short. For blocks that nobody appends to any more.
+    pub(crate) fn wait_for_writers(&self) {
         while self.writers.load(Ordering::Acquire) != 0 {
             std::thread::yield_now();
         }
+    }
+
+    /// Takes the footer entries, after the last writer.
+    pub(crate) fn finish(&self) -> Vec<FooterEntry> {
+        self.wait_for_writers();
         let mut fill = self.fill.lock();
         fill.is_taken = true;
         std::mem::take(&mut fill.entries)

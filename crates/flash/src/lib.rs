@@ -11,6 +11,7 @@ pub mod align;
 pub mod block;
 pub mod checkpoint;
 pub mod codec;
+mod combine;
 mod dram_header;
 pub mod footer;
 pub mod geometry;

@@ -28,6 +28,7 @@
 //! 3. until then no block that its objects went to is reclaimed, and no checkpoint begins: either would lead away from the
 //!    victim's copies.
 
+use crate::block::Appended;
 use crate::footer::{FooterEntry, Trailer, decode_entries};
 use crate::layout::Layout;
 use crate::log::LogKind;
@@ -515,12 +516,31 @@ impl<B: Buffer> FlashStore<B> {
         from: Mapping,
         record: &Record<B>,
     ) -> (CopyMove, Option<MovedCopy>) {
+        let (moved, to) = self.replace(mappings, hash, from, |mapping| {
+            let appended = self.append_survivor(hash, &record.parts(), mapping)?;
+            self.note_receiver(victim, appended.block().id);
+            Some(appended)
+        });
+        let leaves_mapping = moved == CopyMove::Moved { leaves_mapping: true };
+        let copy = to
+            .filter(|_| leaves_mapping)
+            .map(|to| MovedCopy::new(hash, from.location, to.location));
+        (moved, copy)
+    }
+
+    /// Gives a live object another place, where `append` copies it to. Returns how that ended, and its mapping now.
+    pub(crate) fn replace<M: Mappings>(
+        &self,
+        mappings: &M,
+        hash: u64,
+        from: Mapping,
+        append: impl FnOnce(Mapping) -> Option<Appended<B>>,
+    ) -> (CopyMove, Option<Mapping>) {
         // The block must not be sealed before the mapping is made: the guard outlives the call.
         let mut guard = None;
         let mut former = None;
         let moved = mappings.move_copy(hash, from, |mapping| {
-            let appended = self.append_survivor(hash, &record.parts(), mapping)?;
-            self.note_receiver(victim, appended.block().id);
+            let appended = append(mapping)?;
             former = Some(mapping);
             Some(guard.insert(appended).mapping)
         });
@@ -528,11 +548,7 @@ impl<B: Buffer> FlashStore<B> {
             // The object lives on, and with it its rank.
             self.forget(None, former);
         }
-        let leaves_mapping = moved == CopyMove::Moved { leaves_mapping: true };
-        let copy = guard
-            .filter(|_| leaves_mapping)
-            .map(|appended| MovedCopy::new(hash, from.location, appended.mapping.location));
-        (moved, copy)
+        (moved, guard.map(|appended| appended.mapping))
     }
 
     /// Notes, before the mapping is made, that the victim must wait for `receiver`.

@@ -320,6 +320,16 @@ fn cache_groups(stats: &Stats) -> [Group; 3] {
                     flash.log_failures,
                 ),
                 Figure::counter("sealed_blocks", "Blocks written", flash.sealed_blocks),
+                Figure::counter(
+                    "merged_blocks",
+                    "Blocks closed before they were full because sections of the queue merged",
+                    flash.merged_blocks,
+                ),
+                Figure::counter(
+                    "combined_blocks",
+                    "Blocks of those whose objects found room in another buffer",
+                    flash.combined_blocks,
+                ),
                 Figure::counter("reclaimed_blocks", "Blocks made free", flash.reclaimed_blocks),
                 Figure::counter(
                     "write_errors",

@@ -167,7 +167,7 @@ impl<B> Order<B> {
         Some(self.open.swap_remove(at))
     }
 
-    /// Splits and merges; calls `retire` with the blocks that are no insertion points any more.
+    /// Splits and merges; calls `retire` with the blocks that are no insertion points any more because of that.
     pub(super) fn rebalance(&mut self, mut retire: impl FnMut(Arc<OpenBlock<B>>)) {
         let Some(ranked) = &mut self.ranked else { return };
         let open = &mut self.open;
