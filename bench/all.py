@@ -30,6 +30,8 @@ ROWS = {
     "dram_per_item": (),
     "dram_items": (),
     "ripq_throughput": (),
+    "ripq_replay": (),
+    "ripq_scale": (),
     "cascade_dram": (),
     "cascade_gets": ("seconds",),
     "cascade_two_phase": ("seconds",),

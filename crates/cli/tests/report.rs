@@ -181,15 +181,15 @@ fn check_rows(rows: &[BTreeMap<String, String>]) {
         rows.filter(|row| row["part"].split(';').any(|of| of == part) && row["twin_of"].is_empty())
             .count()
     };
-    // The quick plan on one trace that fits flash and one that does not: 7 policies at 2 sizes each; 7 layouts on 2 drives, 12 of SIPQ, and
-    // the replay that showed that the other is too small; 2 θ and min-raises on 2 drives; 2 α for 2 policies.
+    // The quick plan on one trace that fits flash and one that does not: 7 policies at 2 sizes each; 7 layouts and 12 of SIPQ on 2 drives,
+    // and the replay that showed that the other is too small; 2 θ, 2 min-raises, and 2 α for 2 policies on 2 drives.
     assert_eq!(count("figure 7"), 2 * 14);
-    assert_eq!(count("figure 8"), 14 + 12 + 1);
+    assert_eq!(count("figure 8"), 14 + 24 + 1);
     assert_eq!(count("theta"), 4 + 1);
     assert_eq!(count("min-raise"), 4 + 1);
-    assert_eq!(count("figure 9"), 4 + 1);
+    assert_eq!(count("figure 9"), 8 + 1);
     assert_eq!(count("figure 2"), 4);
-    assert_eq!(twins, 14 + 12 + 2 + 2 + 2);
+    assert_eq!(twins, 14 + 24 + 2 + 2 + 4);
     let too_small: Vec<_> = rows.iter().filter(|row| !row["error"].is_empty()).collect();
     assert_eq!(too_small.len(), 1);
     assert_eq!(too_small[0]["workload"], "tiny.txt");

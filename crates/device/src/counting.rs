@@ -174,6 +174,10 @@ impl<D: Device> Device for CountingDevice<D> {
         self.inner.forget_failure(id);
     }
 
+    fn discard(&self, offset: u64, len: u64) {
+        self.inner.discard(offset, len);
+    }
+
     fn turn(&self, block: bool) -> io::Result<usize> {
         self.inner.turn(block)
     }

@@ -94,7 +94,7 @@ pub trait Device: 'static {
     fn read_log(&self, offset: u64, out: &mut [u8]) -> io::Result<()>;
 
     /// Says that the range is of no use until it is written again. A hint, for drives that collect garbage: what is read there from then
-    /// on is the old content or anything else. The default does nothing.
+    /// on is the old content or anything else. The default does nothing; a device over another passes it on.
     fn discard(&self, offset: u64, len: u64) {
         let _ = (offset, len);
     }

@@ -17,8 +17,8 @@ use pumice::{
     RejectReason, Stats,
 };
 use pumice_device::{
-    Device, FileDevice, FileOptions, FileShared, Payload, Profile, RealTime, SparseDevice, SparseMedium,
-    Throttle, ThrottledDevice, Timeline, VirtualTime,
+    CountingDevice, Device, DeviceCounters, DeviceCounts, FileDevice, FileOptions, FileShared, Payload,
+    Profile, RealTime, SparseDevice, SparseMedium, Throttle, ThrottledDevice, Timeline, VirtualTime,
 };
 use pumice_flash::{Geometry, Layout, LayoutOptions, OpenError};
 use pumice_trace::{BATCH_REQUESTS, Op, Trace};
@@ -356,6 +356,8 @@ fn replay<D: Device + Clone>(
         filler,
         time,
     } = stage;
+    let counters = Arc::new(DeviceCounters::new());
+    let device = CountingDevice::new(device, Arc::clone(&counters));
     let device_ns = || time.as_ref().map(|time| time.now_ns());
     let drive_counts = || {
         drive.as_ref().map(|drive| {
@@ -377,6 +379,7 @@ fn replay<D: Device + Clone>(
     let mut at_warmup = replay.cache.stats();
     let mut drive_at_warmup = drive_counts();
     let mut device_ns_at_warmup = device_ns();
+    let mut device_at_warmup = counters.snapshot();
     let mut object_bytes = 0;
     let mut entries_resident: u128 = 0;
     let mut large = false;
@@ -393,6 +396,7 @@ fn replay<D: Device + Clone>(
                 at_warmup = replay.cache.stats();
                 drive_at_warmup = drive_counts();
                 device_ns_at_warmup = device_ns();
+                device_at_warmup = counters.snapshot();
                 reads = Reads::default();
             }
             counts.next_request();
@@ -462,6 +466,7 @@ fn replay<D: Device + Clone>(
     let device_ns = device_ns()
         .zip(device_ns_at_warmup)
         .map(|(now, before)| now - before);
+    let device = (device_at_warmup, counters.snapshot());
     let objects_cached = if large {
         count_objects(&replay, &keys_seen)?
     } else {
@@ -487,6 +492,7 @@ fn replay<D: Device + Clone>(
             entries_resident,
             objects_cached,
             device_ns,
+            device,
             capacity,
             start,
         },
@@ -520,6 +526,8 @@ struct Measured {
     at_warmup: Stats,
     objects_cached: u64,
     device_ns: Option<u64>,
+    /// What passed to the device, at the end of the warm-up and of all.
+    device: (DeviceCounts, DeviceCounts),
     capacity: u64,
     start: Instant,
 }
@@ -535,6 +543,7 @@ fn report(trace: &Trace, options: &FlashOptions, measured: &Measured) -> Report 
         entries_resident,
         objects_cached,
         device_ns,
+        device: (before, after),
         capacity,
         start,
     } = measured;
@@ -587,6 +596,10 @@ fn report(trace: &Trace, options: &FlashOptions, measured: &Measured) -> Report 
         erases_min: drive.as_ref().map(|(_, spread)| spread.min),
         erases_mean: drive.as_ref().map(|(_, spread)| spread.mean),
         erases_max: drive.as_ref().map(|(_, spread)| spread.max),
+        device_reads: Some(after.reads - before.reads),
+        device_read_bytes: Some(after.read_bytes - before.read_bytes),
+        device_writes: Some(after.writes - before.writes),
+        device_written_bytes: Some(after.written_bytes - before.written_bytes),
         elapsed_seconds: elapsed,
         requests_per_second: if elapsed > 0.0 {
             counts.requests_replayed as f64 / elapsed

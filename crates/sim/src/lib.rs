@@ -24,8 +24,8 @@ pub use accesses::{Access, Accesses, Survey};
 pub use counts::Counts;
 pub use error::SimError;
 pub use evaluation::{
-    BlockPlan, Evaluation, Plan, Qualification, RIPQ_POLICIES, Run, Setup, Step, SummaryRow, Verdict,
-    Workload, evaluate, summary,
+    BlockPlan, Evaluation, Plan, Qualification, RIPQ_POLICIES, Run, SATURATED, Setup, Step, SummaryRow,
+    Verdict, Workload, evaluate, saturated_requests_per_second, summary,
 };
 pub use exact::{EXACT_POLICIES, ExactOptions, replay_exact};
 pub use flash::{FlashOptions, ReplayDevice, replay_flash};

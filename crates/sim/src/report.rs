@@ -72,6 +72,18 @@ pub struct Report {
     /// The most.
     #[serde(default)]
     pub erases_max: Option<u32>,
+    /// What was read from the device; null for `exact`.
+    #[serde(default)]
+    pub device_reads: Option<u64>,
+    /// Their bytes.
+    #[serde(default)]
+    pub device_read_bytes: Option<u64>,
+    /// What was written to it, log records left out; null for `exact`.
+    #[serde(default)]
+    pub device_writes: Option<u64>,
+    /// Their bytes.
+    #[serde(default)]
+    pub device_written_bytes: Option<u64>,
 }
 
 /// A cascade index: what it has at the end, and what it did after the warm-up.
@@ -180,6 +192,10 @@ mod tests {
             erases_min: None,
             erases_mean: None,
             erases_max: None,
+            device_reads: None,
+            device_read_bytes: None,
+            device_writes: None,
+            device_written_bytes: None,
             elapsed_seconds: 0.0,
             requests_per_second: 0.0,
         };
@@ -192,7 +208,8 @@ mod tests {
             objects_cached object_bytes_resident_mean objects_rejected bytes_inserted bytes_written_host \
             app_write_amplification device_write_amplification combined_write_amplification index_dram_bytes \
             index_bytes_written flash_reads_per_hit flash_reads_per_miss elapsed_seconds requests_per_second \
-            flash_rounds_per_hit cascade device_seconds erases_min erases_mean erases_max";
+            flash_rounds_per_hit cascade device_seconds erases_min erases_mean erases_max device_reads device_read_bytes \
+            device_writes device_written_bytes";
         let expected: Vec<&str> = contract.split_whitespace().collect();
         let found: Vec<&str> = expected
             .iter()

@@ -116,7 +116,11 @@ pub fn figure_9(evaluation: &Evaluation) -> String {
         |at| {
             evaluation.run(at, &plan.probe())?.report()?;
             let policies = ["slru-3", "gdsf-3"];
-            let point = |policy, alpha: f64| evaluation.run(at, &plan.at_alpha(policy, alpha));
+            let first = plan.superblocks[0];
+            let on = |policy, alpha: f64, superblock| {
+                evaluation.run(at, &plan.at_alpha(policy, alpha, superblock))
+            };
+            let point = |policy, alpha: f64| on(policy, alpha, first);
             let fifo = evaluation.run(at, &plan.fifo(plan.superblocks[0]))?;
             let hits = |run: &Run| Some(run.report()?.object_hit_ratio? * 100.0);
             let mut series: Vec<Series> = policies
@@ -146,32 +150,39 @@ pub fn figure_9(evaluation: &Evaluation) -> String {
                 series,
             }
             .curves()]);
-            let mut table = Table::new(&[
+            let mut columns: Vec<String> = [
                 "policy",
                 "1 / α",
                 "object hits, %",
                 "above fifo, points",
                 "loss against the twin, points",
-                "combined write amplification",
-            ]);
+            ]
+            .map(str::to_owned)
+            .to_vec();
+            let superblocks = plan.superblocks.iter();
+            columns.extend(
+                superblocks.map(|blocks| format!("combined write amplification, superblock {blocks}")),
+            );
+            let mut table = Table::new(&columns);
             for policy in policies {
                 for alpha in &plan.alphas {
                     let Some(run) = point(policy, *alpha) else {
                         continue;
                     };
                     let above = hits(run).zip(hits(fifo)).map(|(ripq, fifo)| ripq - fifo);
-                    table.row(&[
+                    let mut cells = vec![
                         policy.to_owned(),
                         format!("{:.0}", 1.0 / alpha),
                         number(hits(run), 3),
                         number(above, 3),
                         number(run.object_loss(), 3),
-                        number(
-                            run.report()
-                                .and_then(|report| report.combined_write_amplification),
-                            4,
-                        ),
-                    ]);
+                    ];
+                    cells.extend(plan.superblocks.iter().map(|superblock| {
+                        let run = on(policy, *alpha, *superblock);
+                        let combined = |run: &Run| run.report()?.combined_write_amplification;
+                        number(run.and_then(combined), 4)
+                    }));
+                    table.row(&cells);
                 }
             }
             Some(drawn + &table.html())

@@ -172,6 +172,10 @@ impl<D: Device> Device for ThrottledDevice<D> {
         self.inner.forget_failure(id);
     }
 
+    fn discard(&self, offset: u64, len: u64) {
+        self.inner.discard(offset, len);
+    }
+
     fn turn(&self, block: bool) -> io::Result<usize> {
         loop {
             let completed = self.inner.turn(false)? + self.end_due();

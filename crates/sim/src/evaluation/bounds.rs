@@ -1,5 +1,6 @@
 //! Each figure that is asked for, from the replays: what was seen, and whether it is as it must be.
 
+use pumice_device::{Direction, Profile};
 use pumice_flash::Layout;
 
 use super::plan::{RIPQ_POLICIES, Setup};
@@ -9,6 +10,10 @@ use crate::report::Report;
 
 /// Points below the best of a curve over α at which it counts as arrived.
 const KNEE_POINTS: f64 = 0.3;
+/// Fewest objects of which it is told what DRAM each takes.
+const OBJECTS_MIN: u64 = 50_000;
+/// The drive whose throughput is modelled.
+pub const SATURATED: Profile = Profile::NVME;
 /// Slack for comparing numbers that were computed in floating point.
 const EPSILON: f64 = 1e-9;
 
@@ -245,7 +250,9 @@ pub(super) fn sipq_amplification(evaluation: &Evaluation) -> Seen {
     let mut seen = Vec::new();
     let mut holds = true;
     for workload in evaluation.qualifying() {
-        let at = |policy, theta: &f64| combined(evaluation.run(workload, &plan.sipq(policy, *theta))?);
+        let at = |policy, theta: &f64| {
+            combined(evaluation.run(workload, &plan.sipq(policy, *theta, plan.superblocks[0]))?)
+        };
         let rows = [
             ("slru-1", small),
             ("slru-2", small),
@@ -296,7 +303,8 @@ pub(super) fn insertion_points(evaluation: &Evaluation) -> Seen {
                 .alphas
                 .iter()
                 .filter_map(|alpha| {
-                    let run = evaluation.run(workload, &plan.at_alpha(policy, *alpha))?;
+                    let run =
+                        evaluation.run(workload, &plan.at_alpha(policy, *alpha, plan.superblocks[0]))?;
                     Some((1.0 / alpha, run.report()?.object_hit_ratio? * 100.0))
                 })
                 .collect();
@@ -364,9 +372,61 @@ pub(super) fn replay_speed(evaluation: &Evaluation) -> Seen {
     )
 }
 
-/// Bytes of the index for each object.
+/// Requests per second of a saturated device of this kind, which reads and writes in turns: an operation costs its share of the
+/// latency or of the bandwidth, whichever is more, and what the drive copies for itself is read and written too.
+pub fn saturated_requests_per_second(report: &Report, profile: &Profile) -> Option<f64> {
+    let seconds = |direction: Direction, operations: f64, bytes: f64| {
+        let latency = direction.latency_ns as f64 / 1e9 / f64::from(direction.parallelism);
+        (operations * latency).max(bytes / direction.bytes_per_second as f64)
+    };
+    let written = report.device_written_bytes? as f64;
+    let copied = (report.device_write_amplification.unwrap_or(1.0) - 1.0).max(0.0) * written;
+    let reads = seconds(
+        profile.read,
+        report.device_reads? as f64,
+        report.device_read_bytes? as f64 + copied,
+    );
+    let writes = seconds(profile.write, report.device_writes? as f64, written + copied);
+    let seconds = reads + writes;
+    (seconds > 0.0).then(|| report.requests as f64 / seconds)
+}
+
+/// RIPQ SLRU-3 against FIFO where the device is the limit.
+pub(super) fn throughput(evaluation: &Evaluation) -> Seen {
+    let plan = &evaluation.plan;
+    let superblock = plan.superblocks[0];
+    let profile = SATURATED;
+    let mut seen = Vec::new();
+    for workload in evaluation.qualifying() {
+        let speed = |setup: &Setup| {
+            saturated_requests_per_second(evaluation.run(workload, setup)?.report()?, &profile)
+        };
+        let (Some(ripq), Some(fifo)) = (
+            speed(&plan.ripq("slru-3", superblock)),
+            speed(&plan.fifo(superblock)),
+        ) else {
+            continue;
+        };
+        seen.push((ripq / fifo, &evaluation.workloads[workload].name));
+    }
+    seen.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let seen: Vec<String> = seen
+        .iter()
+        .map(|(ratio, name)| format!("{name} {ratio:.2}"))
+        .collect();
+    unmeasured(&format!(
+        "a real device is not part of this command (bench/ripq_throughput.py); a modelled, saturated {profile} drive: {}",
+        seen.join(", ")
+    ))
+}
+
+/// Bytes of DRAM for each object: the index, the queue, the histogram. Where there are few objects, tables of the smallest size weigh most.
 pub(super) fn index_memory(evaluation: &Evaluation) -> Seen {
-    let runs = standard_runs(evaluation, &["slru-3"]);
+    let mut runs = standard_runs(evaluation, &["slru-3", "gdsf-3"]);
+    runs.retain(|run| {
+        run.report()
+            .is_some_and(|report| report.objects_cached >= OBJECTS_MIN)
+    });
     let bytes = |run: &Run| {
         let report = run.report()?;
         Some(report.index_dram_bytes? as f64 / report.objects_cached.max(1) as f64)
@@ -377,15 +437,50 @@ pub(super) fn index_memory(evaluation: &Evaluation) -> Seen {
     ) else {
         return none();
     };
-    unmeasured(&format!(
-        "of the index alone {:.1} to {high:.1} B; its smallest size weighs on few objects",
-        -low
-    ))
+    (
+        format!(
+            "{:.1} to {high:.1} B, of caches of {OBJECTS_MIN} objects and more",
+            -low
+        ),
+        Verdict::of(high <= 16.0),
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_saturated_drive_is_bound_by_operations_or_by_bytes_and_by_what_it_copies() {
+        let direction = |latency_ns, bytes_per_second, parallelism| Direction {
+            latency_ns,
+            bytes_per_second,
+            parallelism,
+        };
+        let profile = Profile {
+            name: "test",
+            read: direction(100_000, 1_000_000_000, 10),
+            write: direction(50_000, 500_000_000, 5),
+        };
+        let mut report: Report = serde_json::from_str(
+            r#"{"trace":"t","requests":1000,"layout":"fifo","policy":"fifo","index":"full","flash_bytes":1,"dram_bytes":0,
+            "object_hit_ratio":null,"byte_hit_ratio":null,"objects_cached":2,"object_bytes_resident_mean":null,
+            "objects_rejected":0,"bytes_inserted":4,"bytes_written_host":null,"app_write_amplification":null,
+            "device_write_amplification":null,"combined_write_amplification":null,"index_dram_bytes":null,
+            "index_bytes_written":null,"flash_reads_per_hit":null,"flash_reads_per_miss":null,"elapsed_seconds":1.0,
+            "requests_per_second":5.0,"flash_rounds_per_hit":null,"cascade":null,
+            "device_reads":100000,"device_read_bytes":400000000,"device_writes":100,"device_written_bytes":1000000000}"#,
+        )
+        .unwrap();
+        let seconds = |report: &Report| 1000.0 / saturated_requests_per_second(report, &profile).unwrap();
+        // 100,000 reads at 10 us, 10^9 bytes at half a gigabyte a second.
+        assert!((seconds(&report) - 3.0).abs() < 1e-9);
+        report.device_write_amplification = Some(2.0);
+        // The copies are 10^9 bytes more to read and to write, in one piece.
+        assert!((seconds(&report) - (1.4 + 4.0)).abs() < 1e-9);
+        report.device_reads = None;
+        assert_eq!(saturated_requests_per_second(&report, &profile), None);
+    }
 
     #[test]
     fn a_knee_is_where_the_curve_arrives() {

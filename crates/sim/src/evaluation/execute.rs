@@ -1,7 +1,8 @@
 //! Running a plan, so many replays at a time.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
+use std::sync::{Mutex, mpsc};
 use std::thread;
 
 use pumice_flash::{Geometry, LayoutOptions};
@@ -64,7 +65,10 @@ pub fn evaluate(
         total: guess,
         what: String::new(),
     };
-    let probed = run_all(&workloads, &plan, &probes, jobs, &mut step, progress);
+    let twins = Twins::default();
+    let mut run =
+        |work: &[Job], step: &mut Step| run_all(&workloads, &plan, &twins, work, jobs, step, progress);
+    let probed = run(&probes, &mut step);
     let mut rest = Vec::new();
     for outcome in &probed {
         let Outcome::Replay(probe) = outcome else { continue };
@@ -90,7 +94,7 @@ pub fn evaluate(
         }));
     }
     step.total = probes.len() + rest.len();
-    let done = run_all(&workloads, &plan, &rest, jobs, &mut step, progress);
+    let done = run(&rest, &mut step);
     let mut runs = Vec::new();
     let mut write_sizes = Vec::new();
     for outcome in probed.into_iter().chain(done) {
@@ -113,6 +117,7 @@ pub fn evaluate(
 fn run_all(
     workloads: &[Workload],
     plan: &Plan,
+    twins: &Twins,
     jobs: &[Job],
     at_once: usize,
     step: &mut Step,
@@ -128,7 +133,7 @@ fn run_all(
                 loop {
                     let at = next.fetch_add(1, Ordering::Relaxed);
                     let Some(job) = jobs.get(at) else { return };
-                    if send.send((at, run_job(workloads, plan, job))).is_err() {
+                    if send.send((at, run_job(workloads, plan, twins, job))).is_err() {
                         return;
                     }
                 }
@@ -168,10 +173,11 @@ fn describe(workloads: &[Workload], job: &Job, outcome: &Outcome) -> String {
     }
 }
 
-fn run_job(workloads: &[Workload], plan: &Plan, job: &Job) -> Outcome {
+fn run_job(workloads: &[Workload], plan: &Plan, twins: &Twins, job: &Job) -> Outcome {
     match job {
         Job::Replay { workload, setup } => {
-            Outcome::Replay(Box::new(replay(&workloads[*workload], *workload, plan, setup)))
+            let run = replay(&workloads[*workload], *workload, plan, twins, setup);
+            Outcome::Replay(Box::new(run))
         }
         Job::WriteSize {
             write_bytes,
@@ -183,7 +189,26 @@ fn run_job(workloads: &[Workload], plan: &Plan, job: &Job) -> Outcome {
     }
 }
 
-fn replay(workload: &Workload, position: usize, plan: &Plan, setup: &Setup) -> Run {
+/// Twins that were replayed: several layouts hold the same bytes, on drives that differ in nothing but their superblocks.
+#[derive(Default)]
+struct Twins(Mutex<HashMap<(usize, String, String), Result<Report, String>>>);
+
+impl Twins {
+    fn get(
+        &self,
+        of: (usize, String, String),
+        replay: impl FnOnce() -> Result<Report, SimError>,
+    ) -> Result<Report, String> {
+        let known = self.0.lock().expect("nothing panics with it").get(&of).cloned();
+        known.unwrap_or_else(|| {
+            let twin = replay().map_err(|error| error.to_string());
+            let mut all = self.0.lock().expect("nothing panics with it");
+            all.entry(of).or_insert(twin).clone()
+        })
+    }
+}
+
+fn replay(workload: &Workload, position: usize, plan: &Plan, twins: &Twins, setup: &Setup) -> Run {
     let rules = ReplayRules {
         ops: OpsMode::Lookup,
         missing_sizes: MissingSizes::Fixed(plan.object_bytes),
@@ -202,9 +227,11 @@ fn replay(workload: &Workload, position: usize, plan: &Plan, setup: &Setup) -> R
         Setup::Flash { policy, .. } => (flash(workload, plan, setup, &rules), Some(*policy)),
     };
     let twin = match (&result, policy) {
-        (Ok(report), Some(policy)) => report
-            .object_bytes_resident_mean
-            .map(|bytes| exact(policy, &format!("{bytes:.0}B")).map_err(|error| error.to_string())),
+        (Ok(report), Some(policy)) => report.object_bytes_resident_mean.map(|bytes| {
+            let size = format!("{bytes:.0}B");
+            let of = (position, policy.to_owned(), size.clone());
+            twins.get(of, || exact(policy, &size))
+        }),
         _ => None,
     };
     Run {

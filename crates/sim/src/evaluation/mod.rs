@@ -13,6 +13,7 @@ mod plan;
 mod results;
 mod summary;
 
+pub use bounds::{SATURATED, saturated_requests_per_second};
 pub use execute::{Step, evaluate};
 pub use plan::{Plan, RIPQ_POLICIES, Setup};
 pub use results::{BlockPlan, Evaluation, Qualification, Run, Workload};

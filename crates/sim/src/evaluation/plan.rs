@@ -166,15 +166,15 @@ impl Plan {
         }
     }
 
-    /// SIPQ, which has no use for α, with the first of the superblocks.
-    pub fn sipq(&self, policy: &'static str, theta: f64) -> Setup {
+    /// SIPQ, which has no use for α.
+    pub fn sipq(&self, policy: &'static str, theta: f64, superblock_blocks: u32) -> Setup {
         Setup::Flash {
             layout: Layout::Sipq,
             policy,
             alpha: self.alpha(),
             theta,
             min_raise: 0.0,
-            superblock_blocks: self.superblocks[0],
+            superblock_blocks,
         }
     }
 
@@ -202,15 +202,15 @@ impl Plan {
         }
     }
 
-    /// A point of the curve over α, with the first of the superblocks.
-    pub fn at_alpha(&self, policy: &'static str, alpha: f64) -> Setup {
+    /// A point of the curve over α.
+    pub fn at_alpha(&self, policy: &'static str, alpha: f64, superblock_blocks: u32) -> Setup {
         Setup::Flash {
             layout: Layout::Ripq,
             policy,
             alpha,
             theta: self.theta(policy),
             min_raise: 0.0,
-            superblock_blocks: self.superblocks[0],
+            superblock_blocks,
         }
     }
 
@@ -241,12 +241,13 @@ impl Plan {
             setups.extend(self.thetas.iter().map(|theta| self.at_theta(*theta, *superblock)));
             let raises = self.min_raises.iter();
             setups.extend(raises.map(|least| self.at_min_raise(*least, *superblock)));
-        }
-        for theta in &self.sipq_thetas {
-            setups.extend(RIPQ_POLICIES.map(|policy| self.sipq(policy, *theta)));
-        }
-        for policy in ALPHA_POLICIES {
-            setups.extend(self.alphas.iter().map(|alpha| self.at_alpha(policy, *alpha)));
+            for theta in &self.sipq_thetas {
+                setups.extend(RIPQ_POLICIES.map(|policy| self.sipq(policy, *theta, *superblock)));
+            }
+            for policy in ALPHA_POLICIES {
+                let alphas = self.alphas.iter();
+                setups.extend(alphas.map(|alpha| self.at_alpha(policy, *alpha, *superblock)));
+            }
         }
         let mut once: Vec<Setup> = Vec::new();
         for setup in setups {
@@ -283,7 +284,7 @@ impl Plan {
         }
         if ALPHA_POLICIES.contains(policy)
             && self.alphas.contains(alpha)
-            && *setup == self.at_alpha(policy, *alpha)
+            && *setup == self.at_alpha(policy, *alpha, *superblock_blocks)
         {
             parts.push("figure 9");
         }
@@ -316,8 +317,8 @@ mod tests {
             }
         }
         let full = Plan::full().flash();
-        // Figure 8: RIPQ and FIFO on 2 drives, SIPQ with 2 occupancies; 5 values of θ that are not the usual one on 2; 3 of
+        // On 2 drives each: figure 8, RIPQ, FIFO, and SIPQ with 2 occupancies; 5 values of θ that are not the usual one; 3 of
         // min-raise; 4 of α for 2 policies.
-        assert_eq!(full.len(), 14 + 12 + 10 + 6 + 8);
+        assert_eq!(full.len(), 2 * (7 + 12 + 5 + 3 + 8));
     }
 }

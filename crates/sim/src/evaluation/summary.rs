@@ -2,7 +2,7 @@
 
 use super::bounds::{
     amplification, gain_over_fifo, gdsf_fidelity, index_memory, insertion_points, replay_speed,
-    sipq_amplification, slru_fidelity, unmeasured, writes_against_hits,
+    sipq_amplification, slru_fidelity, throughput, unmeasured, writes_against_hits,
 };
 use super::results::Evaluation;
 
@@ -58,12 +58,10 @@ pub fn summary(evaluation: &Evaluation) -> Vec<SummaryRow> {
         writes_against_hits(evaluation),
         sipq_amplification(evaluation),
         insertion_points(evaluation),
-        unmeasured("needs a device of its own: `pumice replay --device FILE` under each layout"),
+        throughput(evaluation),
         replay_speed(evaluation),
         index_memory(evaluation),
-        unmeasured(
-            "takes gigabytes of DRAM and is not part of this command: `pumice replay` with a generator",
-        ),
+        unmeasured("takes gigabytes of DRAM and is not part of this command: bench/ripq_scale.py"),
     ];
     let texts = [
         (
