@@ -121,8 +121,8 @@ fn a_quick_report_has_all_sections_and_figures_that_can_be() {
         assert!(page.contains(&format!("<h2 id=\"{id}\">")), "{id}");
     }
     assert!(page.contains("skewed &lt;1&gt;.txt") && page.contains("noise.vscsi"));
-    // Figure 7: 2 for each trace. Figure 8: 4, θ: 2, min-raise: 2, figure 9: 1 for the trace that fits. Figure 2: 1.
-    assert_eq!(page.matches("<svg").count(), 2 * 2 + 9 + 1);
+    // Figure 7: 2 for each trace. Figure 8: 5, θ: 2, min-raise: 2, figure 9: 1 for the trace that fits. Figure 2: 1.
+    assert_eq!(page.matches("<svg").count(), 2 * 2 + 10 + 1);
     for number in ["NaN", "inf"] {
         assert!(!page.contains(&format!(">{number}<")), "{number}");
     }

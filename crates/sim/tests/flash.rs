@@ -501,7 +501,10 @@ fn a_drive_reports_what_it_writes() {
     assert!((0.98..=1.0).contains(&written), "{written}: all but log records");
     let hits = fifo.object_hit_ratio.unwrap() * fifo.requests as f64;
     let reads = fifo.device_reads.unwrap() as f64 / (hits * fifo.flash_reads_per_hit.unwrap());
-    assert!((1.0..1.05).contains(&reads), "{reads}: hits, and footers of blocks that go");
+    assert!(
+        (1.0..1.05).contains(&reads),
+        "{reads}: hits, and footers of blocks that go"
+    );
     // What is erased is what was written, but for the first time, when the drive was new.
     let written = device * fifo.bytes_written_host.unwrap() as f64;
     let rounds = written / (fifo.flash_bytes as f64 / 0.9);

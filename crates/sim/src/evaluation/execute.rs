@@ -191,14 +191,13 @@ fn run_job(workloads: &[Workload], plan: &Plan, twins: &Twins, job: &Job) -> Out
 
 /// Twins that were replayed: several layouts hold the same bytes, on drives that differ in nothing but their superblocks.
 #[derive(Default)]
-struct Twins(Mutex<HashMap<(usize, String, String), Result<Report, String>>>);
+struct Twins(Mutex<HashMap<TwinOf, Result<Report, String>>>);
+
+/// The trace by position, the policy, and the size.
+type TwinOf = (usize, String, String);
 
 impl Twins {
-    fn get(
-        &self,
-        of: (usize, String, String),
-        replay: impl FnOnce() -> Result<Report, SimError>,
-    ) -> Result<Report, String> {
+    fn get(&self, of: TwinOf, replay: impl FnOnce() -> Result<Report, SimError>) -> Result<Report, String> {
         let known = self.0.lock().expect("nothing panics with it").get(&of).cloned();
         known.unwrap_or_else(|| {
             let twin = replay().map_err(|error| error.to_string());
