@@ -2,7 +2,7 @@
 //!
 //! The slices of one set share a version, which the head names and which is part of their place in the index: a hit is
 //! the head and every slice of that set. Sets of one key at once write slices side by side; the head that stands decides,
-//! and the loser's slices are removed. A small value that replaces a large object does not look for its slices: they
+//! and the loser's slices are removed where its head was seen in time; else they leave when their blocks do. A small value that replaces a large object does not look for its slices: they
 //! leave when their block does.
 
 use crate::books::{Books, Line};
@@ -28,6 +28,9 @@ pub(crate) struct Manifest {
     value_len: u64,
     slices: u32,
 }
+
+/// How often a part of a large object is tried to be stored, each time after there was room for it.
+const ROOM_TRIES_MAX: usize = 64;
 
 /// Slices say in this unit how long the value is that they are part of, where other records have the client's flags.
 const LENGTH_UNIT: u64 = 1 << 10;
@@ -142,7 +145,9 @@ impl<D: Device + Clone> ObjectCache<D> {
             self.publish_slice(cx, slice)
                 .inspect_err(|_| self.give_up(cx, key, slices.manifest()))?;
         }
-        self.replace_head(cx, key, slices.manifest(), meta, old)
+        let manifest = slices.manifest();
+        let stored = self.publish(cx, head_parts(key, Payload::Bytes(&manifest.encode()), meta));
+        self.replace_slices(cx, key, manifest, stored, old)
     }
 
     /// Stores a large object, waiting for block buffers between slices.
@@ -153,12 +158,18 @@ impl<D: Device + Clone> ObjectCache<D> {
         value: Payload<'_>,
         meta: Meta,
     ) -> Result<u64, RejectReason> {
-        let old = self.standing_manifest(cx, key).await;
         let manifest = self
             .write_slices(cx, key, value)
             .await
             .inspect_err(|_| self.remove(cx, key))?;
-        self.replace_head(cx, key, manifest, meta, old)
+        // As late as can be: of a set that came to its end meanwhile this one replaces the slices.
+        let old = self.standing_manifest(cx, key).await;
+        let encoded = manifest.encode();
+        let head = head_parts(key, Payload::Bytes(&encoded), meta);
+        let stored = self
+            .when_there_is_room(cx, head.encoded_len(), || self.publish(cx, head))
+            .await;
+        self.replace_slices(cx, key, manifest, stored, old)
     }
 
     /// What the key's head describes now, if it is a large object's and can be had with little reading.
@@ -175,16 +186,15 @@ impl<D: Device + Clone> ObjectCache<D> {
         }
     }
 
-    /// Stores the head, which makes the object visible, and removes the slices that it replaces.
-    fn replace_head(
+    /// The head was `stored`, which makes the object visible, or could not be: removes the slices that it has replaced, or its own.
+    fn replace_slices(
         &self,
         cx: &Cx<D>,
         key: &[u8],
         manifest: Manifest,
-        meta: Meta,
+        stored: Result<u64, RejectReason>,
         old: Option<Manifest>,
     ) -> Result<u64, RejectReason> {
-        let stored = self.publish(cx, head_parts(key, Payload::Bytes(&manifest.encode()), meta));
         if stored.is_err() {
             self.drop_slices(cx, key, manifest, |books| &books.rejected);
         }
@@ -212,8 +222,8 @@ impl<D: Device + Clone> ObjectCache<D> {
     ) -> Result<Manifest, RejectReason> {
         let mut slices = Slices::new(&self.inner, key, value)?;
         while let Some(slice) = slices.next(&self.inner) {
-            self.wait_for_room(cx, slice.encoded_len() as u64).await;
-            self.publish_slice(cx, slice)
+            self.when_there_is_room(cx, slice.encoded_len(), || self.publish_slice(cx, slice))
+                .await
                 .inspect_err(|_| self.drop_slices(cx, key, slices.manifest(), |books| &books.rejected))?;
             if self.inner.lockstep {
                 self.quiesce(cx).await;
@@ -221,6 +231,28 @@ impl<D: Device + Clone> ObjectCache<D> {
         }
         self.wait_for_room(cx, HEAD_BYTES_MAX.into()).await;
         Ok(slices.manifest())
+    }
+
+    /// Stores a record of `len` bytes when there is room. Others may take that between the look and the append; then it waits again.
+    async fn when_there_is_room<T>(
+        &self,
+        cx: &Cx<D>,
+        len: usize,
+        mut store: impl FnMut() -> Result<T, RejectReason>,
+    ) -> Result<T, RejectReason> {
+        let mut tries = 0;
+        loop {
+            self.wait_for_room(cx, len as u64).await;
+            tries += 1;
+            let dropped = self.inner.store().dropped_no_block();
+            let stored = store();
+            // Without room in the index it would be appended in vain each time.
+            let was_dropped = self.inner.store().dropped_no_block() > dropped;
+            if stored.as_ref().err() != Some(&RejectReason::NoRoom) || !was_dropped || tries == ROOM_TRIES_MAX
+            {
+                return stored;
+            }
+        }
     }
 
     /// Waits until flash has room for a record of `len` bytes, or until nothing is under way that could make room.
@@ -274,7 +306,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         let slices = u16::try_from(manifest.slices).ok()?;
         let part = |number| PartId::slice(key, number, manifest.version);
         let lost = || {
-            self.drop_head(cx, key, place);
+            self.remove_if(cx, key, place, |books| &books.evicted);
             self.drop_slices(cx, key, manifest, |books| &books.evicted);
         };
         // Asked before the first is read: what has lost a slice is not worth a read.
@@ -312,21 +344,6 @@ impl<D: Device + Clone> ObjectCache<D> {
             object.parts.push(record);
         }
         (len == object.value_len).then_some((object, place))
-    }
-
-    /// Removes the head of an object that has lost a slice, if it still is where it was seen.
-    fn drop_head(&self, cx: &Cx<D>, key: &[u8], place: Place) {
-        let inner = &*self.inner;
-        let part = PartId::object(key);
-        let hash = inner.hasher.hash(&part);
-        let mut shard = inner.lock(hash);
-        if !self.is_still(&shard, hash, key, place) {
-            return;
-        }
-        let version = inner.store().next_version();
-        for bytes in inner.clear_part(cx, &mut shard, hash, &part, version) {
-            inner.books.evicted.add(bytes);
-        }
     }
 
     /// Removes the slices of a set, those that are there.

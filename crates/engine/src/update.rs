@@ -1,5 +1,6 @@
 //! Conditional changes: read the live object, decide, and apply the decision only if nothing changed meanwhile.
 
+use crate::books::{Books, Line};
 use crate::cache::{Cx, ObjectCache};
 use crate::large::{Manifest, head_parts};
 use crate::object::{Meta, Object};
@@ -179,7 +180,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         let manifest = match self.write_slices(cx, key, value).await {
             Ok(manifest) => manifest,
             Err(reason) => {
-                self.remove(cx, key);
+                self.remove_if(cx, key, place, |books| &books.overwritten);
                 return Some(Outcome::Rejected(reason));
             }
         };
@@ -190,6 +191,21 @@ impl<D: Device + Clone> ObjectCache<D> {
             self.drop_slices(cx, key, manifest, |books| &books.rejected);
         }
         outcome
+    }
+
+    /// Removes what stands under a key, if that still is what was seen: not what another client has stored meanwhile.
+    pub(crate) fn remove_if(&self, cx: &Cx<D>, key: &[u8], place: Place, line: impl Fn(&Books) -> &Line) {
+        let inner = &*self.inner;
+        let part = PartId::object(key);
+        let hash = inner.hasher.hash(&part);
+        let mut shard = inner.lock(hash);
+        if !self.is_still(&shard, hash, key, place) {
+            return;
+        }
+        let version = inner.store().next_version();
+        for bytes in inner.clear_part(cx, &mut shard, hash, &part, version) {
+            line(&inner.books).add(bytes);
+        }
     }
 
     /// Stores a record if the key still is as it was seen; `None` if not.

@@ -172,3 +172,57 @@ fn work_at_once(layout: LayoutOptions, index: IndexOptions) {
     );
     cache.check_books().unwrap();
 }
+
+/// Stores large objects as others do on other threads; how many found no room.
+fn store_large(
+    worker: u64,
+    medium: Arc<MemMedium>,
+    clock: Arc<ManualClock>,
+    cache: ObjectCache<MemDevice>,
+) -> u64 {
+    let executor = Executor::new();
+    let device = MemDevice::new(medium);
+    let cx = Cx::new(device.clone(), clock, Rc::new(executor.spawner()));
+    let mut refused = 0;
+    for step in 0..150 {
+        let n = worker * 1_000_000 + step % 5;
+        let value = value(n, step, 100_000);
+        let name = key(n);
+        let store = cache.store(&cx, &name, Payload::Bytes(&value), Meta::default());
+        refused += u64::from(run(&executor, &device, store).is_err());
+        run(&executor, &device, turn_once());
+    }
+    executor
+        .run_until_idle(|| -> Result<(), std::convert::Infallible> {
+            device.turn(true).expect("memory does not fail");
+            std::thread::yield_now();
+            Ok(())
+        })
+        .expect("parking never fails");
+    refused
+}
+
+#[test]
+fn large_objects_that_workers_set_at_once_all_find_room() {
+    let medium = Arc::new(MemMedium::new(16 << 20));
+    let clock = Arc::new(ManualClock::new(1_000));
+    let options = CacheOptions {
+        dram_bytes: 0,
+        block_bytes: Some(64 << 10),
+        buffers_max: 3,
+        ..CacheOptions::default()
+    };
+    let executor = Executor::new();
+    let device = MemDevice::new(Arc::clone(&medium));
+    let cx = Cx::new(device.clone(), clock.clone(), Rc::new(executor.spawner()));
+    let (cache, _) = run(&executor, &device, ObjectCache::open(&cx, options)).unwrap();
+    let workers = (0..WORKERS).map(|worker| {
+        let (medium, clock, cache) = (Arc::clone(&medium), clock.clone(), cache.clone());
+        std::thread::spawn(move || store_large(worker, medium, clock, cache))
+    });
+    let workers: Vec<_> = workers.collect();
+    let refused: Vec<u64> = workers.into_iter().map(|worker| worker.join().unwrap()).collect();
+    run(&executor, &device, cache.quiesce(&cx));
+    assert_eq!(refused, [0; WORKERS as usize], "{:?}", cache.stats().flash);
+    cache.check_books().unwrap();
+}

@@ -1,6 +1,6 @@
 //! The order as it is kept on flash, and made again from that.
 
-use super::{Mark, PlaceId, Queue, QueueShape, Section};
+use super::{Mark, Queue, QueueShape, Section};
 
 /// A place as it is kept on flash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,33 +78,46 @@ impl Queue {
         queue
     }
 
-    /// Puts a sealed block that no saved order knows so many places below the head; for recovery, which puts the block that was
-    /// written first in first: what is put at the same depth later stands above.
-    pub fn insert_block(&mut self, block: u32, depth: usize) {
-        let mut left = depth;
-        let mut at = self.sections.len() - 1;
-        while at > 0 && left >= self.sections[at].order.len() {
-            left -= self.sections[at].order.len();
-            at -= 1;
+    /// Puts sealed blocks that no saved order knows so many places below the head each; for recovery, which has the block that was
+    /// written first first: what is put at the same depth later stands above. Cost: for each a shift of the places above it.
+    pub fn insert_blocks(&mut self, blocks: impl Iterator<Item = (u32, usize)>) {
+        for (block, depth) in blocks {
+            let mut left = depth;
+            let mut at = self.sections.len() - 1;
+            while at > 0 && left >= self.sections[at].order.len() {
+                left -= self.sections[at].order.len();
+                at -= 1;
+            }
+            let id = self.new_place();
+            self.place_block(id, block);
+            let order = &mut self.sections[at].order;
+            // Below the active place, which is the last.
+            let within = (order.len() - 1).saturating_sub(left);
+            order.insert(within, id);
         }
-        let id = self.new_place();
-        self.place_block(id, block);
-        let order = &mut self.sections[at].order;
-        // Below the active place, which is the last.
-        let within = (order.len() - 1).saturating_sub(left);
-        order.insert(within, id);
-        self.renumber(at);
+        self.renumber_from(0);
     }
 
     /// Removes virtual places that recovery found nothing for.
     pub fn drop_bare_places(&mut self) {
-        let places: Vec<PlaceId> = self
-            .sections
-            .iter()
-            .flat_map(|section| section.order.clone())
-            .collect();
-        for place in places {
-            self.tidy(place);
+        for place in &mut self.places {
+            if place.virtual_objects == 0 && place.mark != 0 {
+                self.marked[place.mark as usize] = 0;
+                self.free_marks.push(std::mem::take(&mut place.mark));
+            }
         }
+        for number in 0..self.sections.len() {
+            let active = self.active(number);
+            let (places, free) = (&self.places, &mut self.free_places);
+            self.sections[number].order.retain(|id| {
+                let place = &places[*id as usize];
+                let stays = *id == active || !place.is_bare() || place.device_bytes != 0;
+                if !stays {
+                    free.push(*id);
+                }
+                stays
+            });
+        }
+        self.renumber_from(0);
     }
 }

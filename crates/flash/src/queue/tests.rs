@@ -388,10 +388,10 @@ fn a_saved_order_comes_back() {
             .collect();
         let mut queue = Queue::restore(shape, 80, damaged.into_iter());
         queue.drop_bare_places();
-        for block in 0..80 {
-            if !queue.has_block(block) && seed % 2 == 0 {
-                queue.insert_block(block, random.below(100) as usize);
-            }
+        let unknown: Vec<u32> = (0..80).filter(|block| !queue.has_block(*block)).collect();
+        if seed % 2 == 0 {
+            queue.insert_blocks(unknown.iter().map(|block| (*block, random.below(100) as usize)));
+            assert!(unknown.iter().all(|block| queue.has_block(*block)));
         }
         queue.check_invariants();
     }

@@ -6,7 +6,7 @@ use crate::checkpoint::BlockRole;
 use crate::footer::{FooterEntry, TRAILER_BYTES, Trailer, decode_entries};
 use crate::mapping_log::Shape;
 use crate::record::{Record, is_expired};
-use crate::store::SealedBlock;
+use crate::store::{SealedBlock, VirtualCache};
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_index::cascade::PageNumber;
 use pumice_index::{Location, Mapping};
@@ -174,6 +174,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
         trailer: &Trailer,
         entries: &[FooterEntry],
         summary: &Summary,
+        mut keys: Option<&mut VirtualCache>,
     ) {
         let ignored_bits = self.ignored_bits();
         for (at, entry) in entries.iter().enumerate() {
@@ -210,6 +211,8 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
             });
             if added.is_err() {
                 self.out.no_memory += 1;
+            } else if let Some(keys) = &mut keys {
+                keys.found(entry.hash, entry.len.into());
             }
         }
     }

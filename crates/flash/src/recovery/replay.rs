@@ -349,12 +349,10 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                     }
                     for entry in &entries {
                         note_version(found, entry.version);
-                        if let Some(keys) = &mut found.virtual_cache {
-                            keys.found(entry.hash, entry.len.into());
-                        }
                     }
                 }
-                self.add_entries(block, &trailer, &entries, &summary).await;
+                let keys = found.virtual_cache.as_mut();
+                self.add_entries(block, &trailer, &entries, &summary, keys).await;
                 readable.push((block, trailer));
             }
             new = readable;

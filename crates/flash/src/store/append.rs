@@ -370,6 +370,11 @@ impl<B: Buffer> FlashStore<B> {
             || (self.has_buffer(&structure) && structure.free.len() > self.kept_for_survivors(&structure))
     }
 
+    /// Appends that were refused so far because no block was free, or no buffer for one.
+    pub fn dropped_no_block(&self) -> u64 {
+        self.counters.dropped_no_block.load(Ordering::Relaxed)
+    }
+
     /// Number of blocks that are full but not yet written.
     pub fn unsealed_backlog(&self) -> usize {
         self.open.lock().len()

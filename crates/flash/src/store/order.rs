@@ -105,12 +105,14 @@ impl<B> Order<B> {
             ..*place
         });
         let mut queue = Queue::restore(shape, geometry.blocks, saved);
-        for block in sealed {
-            if !queue.has_block(block.id) {
+        let unknown = sealed.iter().filter(|block| !queue.has_block(block.id));
+        let unknown: Vec<(u32, usize)> = unknown
+            .map(|block| {
                 let position = f64::from(block.position.unwrap_or(u16::MAX)) / f64::from(u16::MAX);
-                queue.insert_block(block.id, ((1.0 - position) * sealed.len() as f64) as usize);
-            }
-        }
+                (block.id, ((1.0 - position) * sealed.len() as f64) as usize)
+            })
+            .collect();
+        queue.insert_blocks(unknown.into_iter());
         Self {
             open: Vec::new(),
             ranked: Some(Ranked {

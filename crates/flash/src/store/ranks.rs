@@ -137,7 +137,7 @@ impl Ranks {
 
     pub(crate) fn dram_bytes(&self) -> u64 {
         let entry = size_of::<(u64, (f64, u64))>() + 1;
-        (self.sample.capacity() * entry + BINS * 24) as u64
+        (self.sample.capacity() * entry + self.histogram.bins().count() * size_of::<Bin>()) as u64
     }
 
     fn halve(&mut self) {
