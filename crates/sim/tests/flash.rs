@@ -3,7 +3,7 @@
 use pumice_device::Profile;
 use pumice_flash::{Layout, LayoutOptions};
 use pumice_sim::{
-    ExactOptions, FlashOptions, MissingSizes, ReplayDevice, ReplayRules, Report, SimError, Warmup,
+    ExactOptions, FlashOptions, MissingSizes, OpsMode, ReplayDevice, ReplayRules, Report, SimError, Warmup,
     replay_exact, replay_flash,
 };
 use pumice_trace::{Trace, TraceOptions};
@@ -378,6 +378,52 @@ fn sipq_is_fifo_without_a_queue_and_hits_more_with_one() {
         ..report
     };
     assert_eq!(named(replay(ZIPF, &with(0.0))), fifo);
+    // Whatever the policy, and with deletes and overwrites.
+    let mut random = 9u64;
+    let mut below = |n: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (random >> 33) % n
+    };
+    let mut changes = String::from("time,id,size,op\n");
+    for at in 0..20_000 {
+        let op = ["get", "get", "get", "set", "set", "delete"][below(6) as usize];
+        let keys = 1 + below(3_000);
+        let key = below(keys);
+        changes += &format!("{at},{key},{},{op}\n", 500 + key % 7 * 300);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("changes.csv");
+    std::fs::write(&path, changes).unwrap();
+    let columns = Some("time=1,id=2,size=3,op=4,header=true".parse().unwrap());
+    let changes = Trace::new(
+        &path,
+        TraceOptions {
+            format: None,
+            columns,
+        },
+    )
+    .unwrap();
+    for policy in ["slru-1", "slru-3", "gdsf-1", "gdsf-3", "lfu"] {
+        let options = |layout| FlashOptions {
+            layout,
+            rules: ReplayRules {
+                ops: OpsMode::AsRecorded,
+                ..options("30%", ReplayDevice::Sim).rules
+            },
+            ..options("30%", ReplayDevice::Sim)
+        };
+        let sipq = LayoutOptions::new(Layout::Sipq, Some(policy), None, Some(0.0)).unwrap();
+        let replay = |layout| {
+            let report = replay_flash(&changes, &options(layout), &mut |_| ()).unwrap();
+            let counts = (
+                report.objects_cached,
+                report.bytes_inserted,
+                report.bytes_written_host,
+            );
+            (report.object_hit_ratio, report.byte_hit_ratio, counts)
+        };
+        assert_eq!(replay(sipq), replay(LayoutOptions::default()), "{policy}");
+    }
     let (half, most) = (replay(ZIPF, &with(0.5)), replay(ZIPF, &with(0.9)));
     let hits = |report: &Report| report.object_hit_ratio.unwrap();
     let writes = |report: &Report| report.app_write_amplification.unwrap();

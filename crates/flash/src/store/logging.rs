@@ -69,6 +69,8 @@ impl<B: Buffer> FlashStore<B> {
     /// Records that such a copy is void.
     pub fn void_unmapped<D: Device>(&self, device: &D, hash: u64, version: u64) {
         self.append_log(device, LogKind::Invalidate, hash, version);
+        // Nor may a reclaim take it for the last that was written.
+        self.note_invalidated(hash);
     }
 
     /// Everything was flushed: called with all shards locked.
