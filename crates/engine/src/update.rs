@@ -180,8 +180,9 @@ impl<D: Device + Clone> ObjectCache<D> {
         let manifest = match self.write_slices(cx, key, value).await {
             Ok(manifest) => manifest,
             Err(reason) => {
-                self.remove_if(cx, key, place, |books| &books.overwritten);
-                return Some(Outcome::Rejected(reason));
+                // Where it is not what was seen any more, be it only elsewhere, it is looked at again.
+                let is_gone = self.remove_if(cx, key, place, |books| &books.overwritten);
+                return is_gone.then_some(Outcome::Rejected(reason));
             }
         };
         let encoded = manifest.encode();
@@ -194,18 +195,26 @@ impl<D: Device + Clone> ObjectCache<D> {
     }
 
     /// Removes what stands under a key, if that still is what was seen: not what another client has stored meanwhile.
-    pub(crate) fn remove_if(&self, cx: &Cx<D>, key: &[u8], place: Place, line: impl Fn(&Books) -> &Line) {
+    /// Whether it was.
+    pub(crate) fn remove_if(
+        &self,
+        cx: &Cx<D>,
+        key: &[u8],
+        place: Place,
+        line: impl Fn(&Books) -> &Line,
+    ) -> bool {
         let inner = &*self.inner;
         let part = PartId::object(key);
         let hash = inner.hasher.hash(&part);
         let mut shard = inner.lock(hash);
         if !self.is_still(&shard, hash, key, place) {
-            return;
+            return false;
         }
         let version = inner.store().next_version();
         for bytes in inner.clear_part(cx, &mut shard, hash, &part, version) {
             line(&inner.books).add(bytes);
         }
+        true
     }
 
     /// Stores a record if the key still is as it was seen; `None` if not.

@@ -25,6 +25,16 @@ fn run<T>(executor: &Executor, device: &MemDevice, future: impl Future<Output = 
     executor.block_on(future, park).expect("parking never fails")
 }
 
+/// Ends the background work that this thread has begun.
+fn end_work(executor: &Executor, device: &MemDevice) {
+    let park = || -> Result<(), std::convert::Infallible> {
+        device.turn(true).expect("memory does not fail");
+        std::thread::yield_now();
+        Ok(())
+    };
+    executor.run_until_idle(park).expect("parking never fails");
+}
+
 /// Waits for one turn of the executor.
 async fn turn_once() {
     let mut waited = false;
@@ -116,13 +126,7 @@ fn work(worker: u64, medium: Arc<MemMedium>, clock: Arc<ManualClock>, cache: Obj
         }
     }
     // Background work that this thread began is its own to end.
-    executor
-        .run_until_idle(|| -> Result<(), std::convert::Infallible> {
-            device.turn(true).expect("memory does not fail");
-            std::thread::yield_now();
-            Ok(())
-        })
-        .expect("parking never fails");
+    end_work(&executor, &device);
     hits
 }
 
@@ -192,13 +196,7 @@ fn store_large(
         refused += u64::from(run(&executor, &device, store).is_err());
         run(&executor, &device, turn_once());
     }
-    executor
-        .run_until_idle(|| -> Result<(), std::convert::Infallible> {
-            device.turn(true).expect("memory does not fail");
-            std::thread::yield_now();
-            Ok(())
-        })
-        .expect("parking never fails");
+    end_work(&executor, &device);
     refused
 }
 

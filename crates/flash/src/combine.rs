@@ -10,6 +10,7 @@ use crate::block::OpenBlock;
 use crate::footer::footer_len;
 use crate::reclaim::ENTRIES_PER_TURN;
 use crate::store::{FlashStore, add, give_turn};
+use crate::survivors::READ_BYTES_MAX;
 use crate::{CopyMove, Mappings};
 use pumice_memory::Buffer;
 use std::sync::Arc;
@@ -40,8 +41,12 @@ impl<B: Buffer> FlashStore<B> {
         if bytes + footer_len(live.len()) > self.room_beside(block.id) {
             return;
         }
-        for (at, entry) in live.iter().enumerate() {
-            if at % ENTRIES_PER_TURN == ENTRIES_PER_TURN - 1 {
+        let mut copied = 0;
+        for entry in &live {
+            // Others get their turn as they do while survivors are moved.
+            copied += u64::from(entry.len);
+            if copied > READ_BYTES_MAX {
+                copied = 0;
                 give_turn().await;
             }
             let from = self.mapping(block.id, entry);

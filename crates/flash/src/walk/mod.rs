@@ -3,7 +3,8 @@
 //!
 //! What is mapped to a place is listed when the walk comes to that place. Objects move meanwhile, always to open blocks: so written
 //! blocks are walked first, then those that were written since, and last the open ones. Each block is walked once in each of
-//! its lives. An object that is moved may be found in both places; one that is moved twice may be missed. What was set after the
+//! its lives. An object that is moved may be found in both places; one that is moved twice, or
+//! from one buffer to another because sections merge, may be missed. What was set after the
 //! walk began is left out, so that a walk ends however much is written meanwhile.
 //!
 //! With a cascade index DRAM may not know whether a copy is mapped. Where nothing was invalidated under its hash since its block
