@@ -93,7 +93,7 @@ impl<B: Buffer> Appended<B> {
         unsafe {
             self.block
                 .buffer
-                .put(at + HEADER_BYTES + parts.key.len(), parts.value)
+                .put_for_device(at + HEADER_BYTES + parts.key.len(), parts.value)
         };
     }
 }

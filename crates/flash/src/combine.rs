@@ -41,11 +41,12 @@ impl<B: Buffer> FlashStore<B> {
         if bytes + footer_len(live.len()) > self.room_beside(block.id) {
             return;
         }
+        let turn_bytes = READ_BYTES_MAX.min(self.geometry.block_bytes / 8);
         let mut copied = 0;
         for entry in &live {
             // Others get their turn as they do while survivors are moved.
             copied += u64::from(entry.len);
-            if copied > READ_BYTES_MAX {
+            if copied > turn_bytes {
                 copied = 0;
                 give_turn().await;
             }

@@ -1,6 +1,6 @@
 //! Heap memory aligned for O_DIRECT.
 
-use crate::{Buffer, Payload, SECTOR_BYTES};
+use crate::{Buffer, Payload, SECTOR_BYTES, stream};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
@@ -56,6 +56,14 @@ impl AlignedBuf {
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 
+    /// Where `at..at + len` begins.
+    fn range_start(&self, at: usize, len: usize) -> *mut u8 {
+        let end = at.checked_add(len).expect("range fits usize");
+        assert!(end <= self.len, "put past the end of a buffer");
+        // SAFETY: inside the allocation, or at its end.
+        unsafe { self.start.as_ptr().add(at) }
+    }
+
     fn layout(len: usize) -> Layout {
         let align = if len < HUGE_PAGE_BYTES {
             SECTOR_BYTES
@@ -109,15 +117,22 @@ impl Buffer for AlignedBuf {
     }
 
     unsafe fn put(&self, at: usize, payload: Payload<'_>) {
-        let end = at.checked_add(payload.len()).expect("range fits usize");
-        assert!(end <= self.len, "put past the end of a buffer");
+        let to = self.range_start(at, payload.len());
         // SAFETY: the range is inside the allocation (checked); nobody else touches it (the caller's promise).
         unsafe {
-            let to = self.start.as_ptr().add(at);
             match payload {
                 Payload::Bytes(bytes) => std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()),
                 Payload::Void(len) => std::ptr::write_bytes(to, 0, len),
             }
+        }
+    }
+
+    unsafe fn put_for_device(&self, at: usize, payload: Payload<'_>) {
+        match payload {
+            // SAFETY: as for `put`.
+            Payload::Bytes(bytes) => unsafe { stream::copy(bytes, self.range_start(at, bytes.len())) },
+            // SAFETY: the caller's promise.
+            Payload::Void(_) => unsafe { self.put(at, payload) },
         }
     }
 

@@ -77,6 +77,19 @@ pub trait Buffer: Send + Sync + Sized + 'static {
     /// Where the range reaches past the end.
     unsafe fn put(&self, at: usize, payload: Payload<'_>);
 
+    /// As [`Buffer::put`], for what the processor will hardly read again before a device has: long payloads need not go through its
+    /// caches.
+    ///
+    /// # Safety
+    /// As for [`Buffer::put`].
+    ///
+    /// # Panics
+    /// As [`Buffer::put`].
+    unsafe fn put_for_device(&self, at: usize, payload: Payload<'_>) {
+        // SAFETY: the caller's promise.
+        unsafe { self.put(at, payload) }
+    }
+
     /// The bytes of `at..at + len`, all of them put before in one piece (a header, a footer) or real anyway.
     /// `None` where the range reaches past the end or holds bytes that only have a length.
     fn bytes(&self, at: usize, len: usize) -> Option<&[u8]>;
