@@ -37,6 +37,7 @@ fn step(rig: &Rig, random: &mut Random, n: u64) {
 
 #[test]
 fn what_stands_in_a_buffer_whose_section_merges_is_there_and_is_not_written_twice() {
+    let (mut seen, mut moved, mut raised_moved) = (0, 0, 0);
     for policy in ["slru-3", "gdsf-3"] {
         let medium = Arc::new(FaultyMedium::new(6 << 20, 5, FaultPlan::default()));
         let rig = open(&medium, policy);
@@ -44,7 +45,6 @@ fn what_stands_in_a_buffer_whose_section_merges_is_there_and_is_not_written_twic
         let mapping = |n| rig.index.with(hash(n), |shard| shard.mapping(hash(n)));
         let mappings = || (0..KEYS).map(mapping).collect::<Vec<_>>();
         let (mut before, mut places) = (rig.store().counts(), mappings());
-        let (mut seen, mut moved, mut raised_moved) = (0, 0, 0);
         for n in 0..30_000 {
             step(&rig, &mut random, n);
             rig.settle();
@@ -82,13 +82,14 @@ fn what_stands_in_a_buffer_whose_section_merges_is_there_and_is_not_written_twic
         }
         let counts = rig.store().counts();
         println!(
-            "{policy}: {} merged, {} combined of {} sealed; {moved} objects moved, {raised_moved} raised",
+            "{policy}: {} merged, {} combined of {} sealed; so far {moved} objects moved, {raised_moved} raised",
             counts.merged_blocks, counts.combined_blocks, counts.sealed_blocks
         );
-        assert!(
-            seen >= 3 && moved > 3 * seen && raised_moved > 0,
-            "{seen} seen, {moved} moved"
-        );
+        assert!(counts.combined_blocks > 0, "{policy}: some fit");
         assert!(counts.merged_blocks > counts.combined_blocks, "not all fit");
     }
+    assert!(
+        seen >= 10 && moved > 3 * seen && raised_moved > 0,
+        "{seen} seen, {moved} moved"
+    );
 }
