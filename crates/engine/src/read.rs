@@ -336,6 +336,10 @@ impl<D: Device + Clone> ObjectCache<D> {
         inner.store().count_mapping_round();
         *rounds += 1;
         let pages = inner.store().read_mappings(&cx.device, plan.pages()).await;
+        // Tier 1 learns what was read, and may grow. Sets see to that else, and there may be none.
+        if inner.pages.free_pages() < inner.pages_low {
+            inner.feed_from_free();
+        }
         let found = {
             let mut shard = inner.lock(hash);
             let payloads = pages.iter().map(|page| page.as_ref()?.payload());

@@ -1,7 +1,7 @@
 //! What a partition counts, what it takes, and whether it agrees with itself.
 
 use super::PageNumber;
-use super::partition::{CascadeShard, GENERATION_PAGES, Generation, PAGE_HINT};
+use super::partition::{CascadeShard, DIRTY, GENERATION_PAGES, Generation, PAGE_HINT};
 
 /// What a partition has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -116,6 +116,9 @@ impl CascadeShard {
     /// Where it does not agree.
     pub fn check_invariants(&self) {
         self.tier1.check_invariants();
+        let mut dirty = 0;
+        (self.tier1).for_each(|_, payload| dirty += usize::from(self.flags(payload) & DIRTY != 0));
+        assert_eq!(dirty, self.dirty, "dirty entries are counted otherwise");
         let merged = self.merging.as_ref().map_or(0, |merging| merging.generations);
         assert!(merged <= self.generations.len());
         for generation in &self.generations {

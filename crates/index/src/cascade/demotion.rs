@@ -1,7 +1,8 @@
 //! Demotion: what leaves tier 1, and the pages of tier 2 that it goes to.
 //!
 //! A CLOCK goes over tier 1, and what was not asked for leaves. Dirty entries go into a page of the newest generation; the others
-//! are dropped, since flash says the same.
+//! are dropped, since flash says the same: some at a time, where fewer are dirty than fill a page. Those wait for more, and must not
+//! cost the others their place meanwhile: where gets come and no sets, a page is written that is not full.
 //!
 //! An entry counts how often it was asked for, up to 3, and the hand takes one back in every eighth of its laps: what comes and is
 //! not asked for again leaves within a lap, and what is asked for often stays. With Zipf 0.99 and room for 6 % of the keys that
@@ -18,8 +19,12 @@ use crate::table::Swept;
 
 /// Laps of the hand of which one makes entries count as less often asked for.
 const LAPS_PER_AGING: u32 = 8;
-/// Clean entries that leave at a time, where there is no dirty one.
+/// Clean entries that leave at a time, where no page of dirty ones does.
 const CLEAN_BATCH: usize = 32;
+/// Pages' worth of clean entries that leave, each of which cost a read to learn, before dirty ones leave in a page that is not full.
+const PATIENCE_PAGES: usize = 4;
+/// The part of a page that those must fill.
+const PART_MIN: usize = 4;
 
 impl CascadeShard {
     /// Mappings that tier 1 may grow to while flash takes none.
@@ -84,19 +89,29 @@ impl CascadeShard {
 
     /// Where tier 1 has a page too much: writes out what was not asked for lately. The entry of `kept` stays.
     pub(super) fn demote(&mut self, kept: Option<u64>) {
-        if self.tier1.len() < self.tier1_max + self.options.page_entries || !self.space.has_room() {
+        let page_entries = self.options.page_entries;
+        if self.tier1.len() < self.tier1_max + page_entries || !self.space.has_room() {
             return;
         }
         let flags_at = self.flags_at();
         let one = 1 << flags_at;
-        let mut out: Vec<(u64, u64)> = Vec::with_capacity(self.options.page_entries);
+        let mut out: Vec<(u64, u64)> = Vec::with_capacity(page_entries);
         // Once round, and then as often as it takes until nothing counts as asked for.
         let buckets = self.tier1.buckets();
         let most = self.tier1.len();
+        // The least that a page is written for.
+        let mut page_min = page_entries;
+        if self.dropped >= PATIENCE_PAGES * page_entries {
+            self.dropped = 0;
+            page_min = (page_entries / PART_MIN).max(1);
+        }
+        let fills_page = self.dirty >= page_min;
         for step in 0..(2 + ASKED as usize) * buckets {
             let left = self.tier1.len() + out.len();
-            let is_enough = out.is_empty() && left + CLEAN_BATCH <= most;
-            if out.len() == self.options.page_entries || is_enough || left <= self.tier1_max {
+            // Dirty ones that are asked for often stay while others can go.
+            let seeks_page = fills_page && step < buckets;
+            let is_enough = !seeks_page && left + CLEAN_BATCH <= most;
+            if out.len() == page_entries || is_enough || left <= self.tier1_max {
                 break;
             }
             self.hand %= buckets;
@@ -111,7 +126,10 @@ impl CascadeShard {
                     return Swept::Keep(payload);
                 }
                 if flags & DIRTY != 0 {
-                    if out.len() == self.options.page_entries {
+                    if !fills_page {
+                        return Swept::Keep(payload);
+                    }
+                    if out.len() == page_entries {
                         return Swept::Stop;
                     }
                     out.push((tag, payload));
@@ -126,11 +144,13 @@ impl CascadeShard {
                 self.advance_hand();
             }
         }
-        let is_page = out.len() == self.options.page_entries && self.put_page(&mut out);
+        self.dropped += most - self.tier1.len() - out.len();
+        self.dirty -= out.len();
+        let is_page = out.len() >= page_min && self.put_page(&mut out);
         if !is_page {
             // They were here a moment ago, so there is room.
             for (tag, payload) in out {
-                let _ = self.tier1.insert(tag, payload);
+                self.dirty += usize::from(self.tier1.insert(tag, payload).is_ok());
             }
         }
     }
@@ -162,6 +182,7 @@ impl CascadeShard {
             pages = last.pages;
             cells = last.filter.entries().collect();
         }
+        self.dropped = 0;
         let number = pages.len() as u32;
         pages.push(page);
         cells.extend(out.iter().map(|(tag, payload)| {

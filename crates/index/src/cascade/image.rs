@@ -24,7 +24,7 @@
 
 use super::PageNumber;
 use super::filter::{Filter, FilterShape};
-use super::partition::{CascadeShard, GENERATION_PAGES, Generation, PAGE_HINT};
+use super::partition::{CascadeShard, DIRTY, GENERATION_PAGES, Generation, PAGE_HINT};
 use super::wide::Wide;
 
 /// A reader of fields that never reads past the end.
@@ -141,6 +141,7 @@ impl CascadeShard {
             let payload = (whole & ((1 << shape.payload_bits()) - 1)) as u64;
             let tag = (whole >> shape.payload_bits()) as u64;
             self.tier1.insert(tag, payload).ok()?;
+            self.dirty += usize::from(self.flags(payload) & DIRTY != 0);
         }
         for _ in 0..fields.len()? {
             let pages = fields.pages()?;

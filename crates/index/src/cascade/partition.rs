@@ -56,6 +56,10 @@ pub struct CascadeShard {
     pub(super) tier1: PackedTable,
     pub(super) options: CascadeOptions,
     pub(super) tier1_max: usize,
+    /// Entries of tier 1 that are dirty.
+    pub(super) dirty: usize,
+    /// Entries that were dropped since a page was written, or none was found worth it.
+    pub(super) dropped: usize,
     /// The bucket that the hand of the CLOCK points at, and how often it went round.
     pub(super) hand: usize,
     pub(super) laps: u32,
@@ -99,6 +103,8 @@ impl CascadeShard {
             tier1: PackedTable::new(shape.table(), pool),
             options,
             tier1_max: options.tier1_min,
+            dirty: 0,
+            dropped: 0,
             hand: 0,
             laps: 0,
             generations: Vec::new(),
@@ -193,17 +199,22 @@ impl CascadeShard {
             flags |= SHIELD;
         }
         let new = self.payload(mapping, flags);
+        let was_dirty = old.is_some_and(|payload| self.flags(payload) & DIRTY != 0);
         if mapping.is_none() && !hides {
             // Nothing is left to hide.
             self.tier1.remove(tag, |_| true);
+            self.dirty -= usize::from(was_dirty);
         } else if old.is_some() {
             self.tier1.update(tag, |_| Some(new));
+            self.dirty += usize::from(!was_dirty);
         } else if !self.makes_room() || self.tier1.insert(tag, new).is_err() {
             if hides {
                 // What is on flash must not speak in its place.
                 self.forget_all();
             }
             return Err(TableFull);
+        } else {
+            self.dirty += 1;
         }
         self.demote(None);
         Ok(old)
@@ -244,6 +255,7 @@ impl CascadeShard {
     /// Removes everything and gives all pages back.
     pub fn clear(&mut self) {
         self.tier1.clear();
+        self.dirty = 0;
         let wide = std::mem::replace(&mut self.wide, Wide::nothing(self.shape.tag_bits()));
         let pages = self.generations.drain(..).flat_map(|generation| generation.pages);
         for page in pages.chain(wide.into_pages()) {
@@ -257,6 +269,7 @@ impl CascadeShard {
     /// Makes the partition empty without giving a page back.
     pub(super) fn drop_tables(&mut self) {
         self.tier1.clear();
+        self.dirty = 0;
         self.generations.clear();
         self.wide = Wide::nothing(self.shape.tag_bits());
     }

@@ -602,3 +602,62 @@ fn costs_little_dram_and_few_reads_for_keys_that_are_not_there() {
     assert!(reads < 1.15, "{reads} reads of pages for each hit");
     assert_eq!(found, keys.len());
 }
+
+#[test]
+fn what_is_asked_for_often_stays_in_tier_1_beside_less_than_a_page_of_what_is_dirty() {
+    let mut model = Model::new(4, 100);
+    let mut key = 0;
+    while key < 20_000 || model.shard.dirty != PAGE_ENTRIES - 100 {
+        model.set(key);
+        model.reorganise();
+        key += 1;
+    }
+    let alive: Vec<_> = (0..key)
+        .filter(|key| model.live.contains_key(&Model::hash(*key)))
+        .collect();
+    let (hot, cold) = alive.split_at(80);
+    let mut read_for_hot = 0;
+    for (round, cold) in cold.chunks_exact(40).enumerate() {
+        let before = model.reads;
+        for key in hot {
+            assert!(model.get(Model::hash(*key)).is_some());
+        }
+        if round > 10 {
+            read_for_hot += model.reads - before;
+        }
+        for key in cold {
+            assert!(model.get(Model::hash(*key)).is_some());
+        }
+    }
+    model.shard.check_invariants();
+    assert!(cold.len() > 10_000);
+    assert_eq!(
+        read_for_hot, 0,
+        "pages were read for keys that are asked for in every round"
+    );
+}
+
+#[test]
+fn dirty_entries_that_no_more_come_to_leave_their_room_to_what_is_asked_for() {
+    let mut model = Model::new(5, 32);
+    let mut key = 0;
+    while key < 20_000 || model.shard.dirty != PAGE_ENTRIES - 10 {
+        model.set(key);
+        model.reorganise();
+        key += 1;
+    }
+    let written = model.space.written.load(Ordering::Relaxed);
+    // More than there is room for beside those, less than tier 1 has room for.
+    let alive = (0..key).filter(|key| model.live.contains_key(&Model::hash(*key)));
+    let hot: Vec<_> = alive.take(200).collect();
+    for round in 0..100 {
+        model.reads *= u64::from(round < 90);
+        for key in &hot {
+            assert!(model.get(Model::hash(*key)).is_some());
+        }
+    }
+    model.shard.check_invariants();
+    assert_eq!(model.shard.dirty, 0);
+    assert_eq!(model.space.written.load(Ordering::Relaxed), written + 1);
+    assert_eq!(model.reads, 0, "pages were read for what tier 1 has room for");
+}
