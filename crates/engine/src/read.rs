@@ -7,7 +7,7 @@ use crate::part::PartId;
 use crate::shards::Shard;
 use crate::update::Reads;
 use pumice_device::Device;
-use pumice_flash::{Gone, ReadFault, Record, SliceId, Source};
+use pumice_flash::{Gone, Mappings, ReadFault, Record, SliceId, Source};
 use pumice_index::cascade::{Plan, Resolved};
 use pumice_index::{KeyHash, Location, Lookup as IndexLookup};
 use pumice_memory::{Buffer, SECTOR_BYTES};
@@ -337,9 +337,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         *rounds += 1;
         let pages = inner.store().read_mappings(&cx.device, plan.pages()).await;
         // Tier 1 learns what was read, and may grow. Sets see to that else, and there may be none.
-        if inner.pages.free_pages() < inner.pages_low {
-            inner.feed_from_free();
-        }
+        inner.make_room();
         let found = {
             let mut shard = inner.lock(hash);
             let payloads = pages.iter().map(|page| page.as_ref()?.payload());
@@ -586,5 +584,44 @@ impl<B: Buffer> Inner<B> {
         } else {
             Queue::Small
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Rig;
+    use crate::{CacheOptions, IndexOptions};
+    use pumice_index::cascade::CascadeOptions;
+
+    #[test]
+    fn gets_alone_see_that_the_index_has_pages_to_grow_with() {
+        let rig = Rig::new(CacheOptions {
+            dram_bytes: 0,
+            index: IndexOptions::Cascade(CascadeOptions {
+                tier1_min: 3,
+                tier1_share: 0.05,
+                page_entries: 4,
+            }),
+            ..CacheOptions::default()
+        });
+        let key = |n: u32| format!("key-{n}").into_bytes();
+        for n in 0..2_000 {
+            rig.set(&key(n), b"value", 0);
+            rig.settle();
+        }
+        rig.write_open_blocks();
+        let pages = &rig.cache.inner.pages;
+        let taken: Vec<_> = std::iter::from_fn(|| pages.take()).collect();
+        assert!(!taken.is_empty());
+        assert_eq!(pages.free_pages(), 0);
+        let read_before = rig.cache.device_reads().all();
+        for n in 0..2_000 {
+            assert!(rig.get(&key(n)).is_some(), "key {n}");
+        }
+        assert!(
+            rig.cache.device_reads().all() > read_before + 2_000,
+            "mappings were read"
+        );
+        assert!(pages.free_pages() >= rig.cache.inner.pages_low);
     }
 }

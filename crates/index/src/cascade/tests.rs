@@ -603,19 +603,24 @@ fn costs_little_dram_and_few_reads_for_keys_that_are_not_there() {
     assert_eq!(found, keys.len());
 }
 
+/// A partition after some 20,000 sets, the last of which are dirty and so many, and the keys that it has.
+fn filled(seed: u64, tier1_max: usize, dirty: usize) -> (Model, Vec<u64>) {
+    let mut model = Model::new(seed, tier1_max);
+    let mut end = 0;
+    while end < 20_000 || model.shard.dirty != dirty {
+        model.set(end);
+        model.reorganise();
+        end += 1;
+    }
+    let keys = (0..end).filter(|key| model.live.contains_key(&Model::hash(*key)));
+    let keys = keys.collect();
+    (model, keys)
+}
+
 #[test]
 fn what_is_asked_for_often_stays_in_tier_1_beside_less_than_a_page_of_what_is_dirty() {
-    let mut model = Model::new(4, 100);
-    let mut key = 0;
-    while key < 20_000 || model.shard.dirty != PAGE_ENTRIES - 100 {
-        model.set(key);
-        model.reorganise();
-        key += 1;
-    }
-    let alive: Vec<_> = (0..key)
-        .filter(|key| model.live.contains_key(&Model::hash(*key)))
-        .collect();
-    let (hot, cold) = alive.split_at(80);
+    let (mut model, keys) = filled(4, 100, PAGE_ENTRIES - 100);
+    let (hot, cold) = keys.split_at(80);
     let mut read_for_hot = 0;
     for (round, cold) in cold.chunks_exact(40).enumerate() {
         let before = model.reads;
@@ -639,20 +644,13 @@ fn what_is_asked_for_often_stays_in_tier_1_beside_less_than_a_page_of_what_is_di
 
 #[test]
 fn dirty_entries_that_no_more_come_to_leave_their_room_to_what_is_asked_for() {
-    let mut model = Model::new(5, 32);
-    let mut key = 0;
-    while key < 20_000 || model.shard.dirty != PAGE_ENTRIES - 10 {
-        model.set(key);
-        model.reorganise();
-        key += 1;
-    }
+    let (mut model, keys) = filled(5, 32, PAGE_ENTRIES - 10);
     let written = model.space.written.load(Ordering::Relaxed);
     // More than there is room for beside those, less than tier 1 has room for.
-    let alive = (0..key).filter(|key| model.live.contains_key(&Model::hash(*key)));
-    let hot: Vec<_> = alive.take(200).collect();
+    let hot = &keys[..200];
     for round in 0..100 {
         model.reads *= u64::from(round < 90);
-        for key in &hot {
+        for key in hot {
             assert!(model.get(Model::hash(*key)).is_some());
         }
     }
