@@ -44,6 +44,8 @@ fn run_with_stats(seed: u64, run: Run) -> (Model, Stats) {
     println!("seed {seed}: {run:?}");
     let mut random = Random(seed);
     let weights = Weights::random(&mut random);
+    // Checks wait for what is under way, so that runs with many have little of it.
+    let check_every = 1 << random.below(9);
     let medium = Arc::new(MemMedium::new(run.flash_bytes));
     let clock = Arc::new(ManualClock::new(1_000));
     let mut model = Model::default();
@@ -54,7 +56,7 @@ fn run_with_stats(seed: u64, run: Run) -> (Model, Stats) {
     );
     for n in 0..run.steps {
         step(&rig, &mut model, &mut random, &weights, n, run.keys, run.must_hit);
-        if n % 200 == 199 {
+        if (n + 1) % check_every == 0 {
             rig.check();
         }
         if n % 1_000 == 999 {

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Random, Rig, options, ripq};
+use common::{Random, Rig, options, ripq, sipq};
 use pumice_device::{CrashPoint, FaultPlan, FaultyMedium};
 use pumice_flash::{Durability, FlashCounts, Layout, LayoutOptions, OpenOptions};
 use std::collections::HashMap;
@@ -246,15 +246,14 @@ fn what_stood_on_flash_is_there_after_a_crash() {
 
 #[test]
 fn what_stood_on_flash_is_there_after_a_crash_under_ripq_and_sipq() {
-    let sipq = LayoutOptions::new(Layout::Sipq, None, None, None).unwrap();
-    for (layout, flash_bytes) in [(ripq(), 3 << 20), (sipq, 2 << 20)] {
+    for (layout, flash_bytes) in [(ripq(), 3 << 20), (sipq(), 2 << 20)] {
         crash_everywhere(&Case {
             seed: 2,
             flash_bytes,
             keys: 900,
             len_max: 3_000,
             steps: 3_400,
-            stride: 12,
+            stride: 5,
             durability: Durability::Process,
             layout,
             buffers_max: 8,
@@ -319,10 +318,10 @@ fn what_stood_on_flash_is_there_after_any_crash() {
             } else {
                 Durability::Process
             },
-            layout: if seed % 3 == 0 {
-                ripq()
-            } else {
-                LayoutOptions::default()
+            layout: match seed % 3 {
+                0 => ripq(),
+                1 => sipq(),
+                _ => LayoutOptions::default(),
             },
             buffers_max: 8,
             shrinks: false,

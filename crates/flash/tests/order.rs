@@ -173,6 +173,69 @@ fn a_clean_stop_keeps_the_keys_of_sipq() {
     }
 }
 
+/// Sets a key that is new, and tells at which share of the virtual cache's keys it stands.
+fn share_of_new_key(rig: &Rig, n: u64) -> f64 {
+    let before = rig.store().virtual_keys();
+    assert!(rig.set(n, 200).is_some());
+    rig.settle();
+    let after = rig.store().virtual_keys();
+    let known: std::collections::HashSet<_> = before.iter().collect();
+    let at = after.iter().position(|hash| !known.contains(hash));
+    at.expect("the new key") as f64 / (after.len() - 1) as f64
+}
+
+/// Stops where nothing of a block has to be closed, and starts again.
+fn stop_and_open(rig: Rig, medium: &Arc<FaultyMedium>, layout: LayoutOptions) -> Rig {
+    rig.store().retire_active();
+    rig.settle();
+    rig.run(rig.store().checkpoint(&rig.device, &*rig.index, NOW, true))
+        .unwrap();
+    drop(rig);
+    let rig = open(medium, layout);
+    assert!(rig.recovered.clean);
+    rig
+}
+
+#[test]
+fn a_clean_stop_keeps_what_the_queue_of_sipq_has_learned() {
+    let layout = LayoutOptions::new(Layout::Sipq, Some("slru-3"), None, Some(0.5)).unwrap();
+    let medium = medium();
+    let mut rig = open(&medium, layout);
+    (0..1_000).for_each(|n| {
+        assert!(rig.set(n, 200).is_some());
+        rig.settle();
+    });
+    rig = stop_and_open(rig, &medium, layout);
+    let share = share_of_new_key(&rig, 1_001);
+    assert!(share > 0.9, "at {share} of a queue that fills");
+    // Of objects so small, footers are a tenth of each block.
+    for n in 10_000..60_000 {
+        assert!(rig.set(n, 200).is_some());
+        if n % 100 == 0 {
+            rig.settle();
+        }
+    }
+    rig.settle();
+    let before = rig.store().virtual_keys().len();
+    // What was deleted leaves room; it is no queue that fills for that.
+    (59_900..60_000).for_each(|n| rig.delete(n));
+    assert!(rig.store().virtual_keys().len() + 50 < before);
+    rig = stop_and_open(rig, &medium, layout);
+    let share = share_of_new_key(&rig, 1_002);
+    assert!((0.25..0.4).contains(&share), "at {share} of a full queue");
+    for n in 60_000..63_000 {
+        assert!(rig.set(n, 200).is_some());
+        if n % 100 == 0 {
+            rig.settle();
+        }
+    }
+    let after = rig.store().virtual_keys().len();
+    assert!(
+        after.abs_diff(before) * 100 < before,
+        "{after} keys fit, and {before} did"
+    );
+}
+
 /// Crashes, and compares the keys of `sipq` before and after; at least `share` of them are back.
 fn crash_under_sipq(rig: Rig, medium: &Arc<FaultyMedium>, layout: LayoutOptions, share: f64) {
     let before = rig.store().virtual_keys();

@@ -2,10 +2,10 @@
 
 mod common;
 
-use common::{Random, Rig, options, ripq};
+use common::{Random, Rig, options, ripq, sipq};
 use pumice_device::{Device, FaultPlan, FaultyMedium};
 use pumice_flash::record::HEADER_BYTES;
-use pumice_flash::{Durability, Layout, LayoutOptions, OpenOptions};
+use pumice_flash::{Durability, LayoutOptions, OpenOptions};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::task::{Context, Waker};
@@ -26,10 +26,7 @@ fn open(bytes: u64, keys: u64, layout: LayoutOptions, buffers_max: usize) -> Rig
 }
 
 fn layouts() -> [LayoutOptions; 2] {
-    [
-        ripq(),
-        LayoutOptions::new(Layout::Sipq, None, None, None).unwrap(),
-    ]
+    [ripq(), sipq()]
 }
 
 /// More sets than the device can take, so that blocks are short and several victims move objects at once.

@@ -3,7 +3,7 @@
 use crate::codec::{Fields, checksum};
 use crate::geometry::Geometry;
 use crate::queue::SavedPlace;
-use crate::store::{Filter, SavedKey, SavedRanks, Slots};
+use crate::store::{Filter, SavedFill, SavedKey, SavedRanks, Slots};
 use pumice_device::SECTOR_BYTES;
 use pumice_policy::Bin;
 
@@ -189,6 +189,29 @@ pub(super) fn decode_bin(fields: &mut Fields<'_>) -> Option<Bin> {
 pub(crate) const KEY_BYTES: usize = 21;
 /// Keys that are written at a time.
 pub(crate) const KEYS_BATCH: usize = 4096;
+
+/// Bytes of what a virtual cache has learned.
+pub(super) const FILL_BYTES: usize = 13;
+
+pub(super) fn encode_fill(fill: SavedFill, out: &mut Vec<u8>) {
+    out.push(fill.has_been_full.into());
+    out.extend_from_slice(&fill.blocks.to_le_bytes());
+    out.extend_from_slice(&fill.block_mean.to_le_bytes());
+}
+
+/// `None` where it is not what a cache of this geometry can have learned.
+pub(super) fn decode_fill(fields: &mut Fields<'_>, geometry: &Geometry) -> Option<SavedFill> {
+    let [flag] = fields.array::<1>()?;
+    let fill = SavedFill {
+        has_been_full: flag == 1,
+        blocks: fields.u32()?,
+        block_mean: f64::from_bits(fields.u64()?),
+    };
+    let is_possible = flag <= 1
+        && fill.blocks <= geometry.blocks
+        && (0.0..=geometry.block_bytes as f64).contains(&fill.block_mean);
+    is_possible.then_some(fill)
+}
 
 pub(super) fn encode_key(key: &SavedKey, out: &mut Vec<u8>) {
     out.extend_from_slice(&key.hash.to_le_bytes());

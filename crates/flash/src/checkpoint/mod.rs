@@ -146,6 +146,9 @@ impl<B: Buffer> FlashStore<B> {
     ) -> io::Result<()> {
         let mut bytes = Vec::new();
         bytes.extend_from_slice(&self.layout().policy_checksum().to_le_bytes());
+        if let Some(keys) = &self.order.lock().virtual_cache {
+            format::encode_fill(keys.fill(), &mut bytes);
+        }
         let mut below = 0;
         loop {
             let batch: Vec<SavedKey> = match &self.order.lock().virtual_cache {

@@ -1,14 +1,14 @@
 //! Reading a checkpoint's stream back.
 
 use super::format::{
-    BlockRole, BlockRow, HEAD_BYTES, Head, KEY_BYTES, KEYS_BATCH, NO_BLOCK, PART_HEADER_BYTES, PLACE_BYTES,
-    PartHeader, RANK_BYTES, RANKS_HEAD_BYTES, ROW_BYTES, chunk_bytes, decode_bin, decode_key, decode_place,
-    decode_sample, mix,
+    BlockRole, BlockRow, FILL_BYTES, HEAD_BYTES, Head, KEY_BYTES, KEYS_BATCH, NO_BLOCK, PART_HEADER_BYTES,
+    PLACE_BYTES, PartHeader, RANK_BYTES, RANKS_HEAD_BYTES, ROW_BYTES, chunk_bytes, decode_bin, decode_fill,
+    decode_key, decode_place, decode_sample, mix,
 };
 use crate::OpenError;
 use crate::codec::{Fields, checksum};
 use crate::geometry::Geometry;
-use crate::store::{FILTERS_MAX, Filter, SavedInvalidated, SavedKey, SavedRanks, Slots};
+use crate::store::{FILTERS_MAX, Filter, SavedInvalidated, SavedKey, SavedRanks, Slots, VirtualCache};
 use crate::superblock::CheckpointRef;
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_memory::Buffer;
@@ -256,15 +256,14 @@ impl<'a, D: Device> StreamReader<'a, D> {
         }
     }
 
-    /// Reads the keys of a virtual cache, from the lowest. The absolute priorities of another policy count for nothing.
-    pub(crate) async fn keys(
-        &mut self,
-        policy: u32,
-        mut visit: impl FnMut(SavedKey),
-    ) -> Result<(), OpenError> {
+    /// Reads what a virtual cache has learned and its keys, from the lowest. The absolute priorities of another policy count for
+    /// nothing.
+    pub(crate) async fn keys(&mut self, policy: u32, cache: &mut VirtualCache) -> Result<(), OpenError> {
         const DAMAGED: OpenError = OpenError::Checkpoint("its keys are damaged");
-        let bytes = self.take(4).await?;
-        let is_same = Fields(&bytes).u32().ok_or(DAMAGED)? == policy;
+        let bytes = self.take(4 + FILL_BYTES).await?;
+        let mut fields = Fields(&bytes);
+        let is_same = fields.u32().ok_or(DAMAGED)? == policy;
+        cache.restore_fill(decode_fill(&mut fields, self.geometry).ok_or(DAMAGED)?);
         loop {
             let bytes = self.take(4).await?;
             let batch = Fields(&bytes).u32().ok_or(DAMAGED)? as usize;
@@ -278,7 +277,7 @@ impl<'a, D: Device> StreamReader<'a, D> {
             let mut fields = Fields(&bytes);
             for _ in 0..batch {
                 let key = decode_key(&mut fields).ok_or(DAMAGED)?;
-                visit(SavedKey {
+                cache.restore(SavedKey {
                     value: if is_same { key.value } else { 0.0 },
                     ..key
                 });

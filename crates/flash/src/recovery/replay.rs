@@ -177,9 +177,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
         }
         let mut virtual_cache = VirtualCache::of(&self.layout, &geometry);
         if let Some(keys) = &mut virtual_cache {
-            reader
-                .keys(self.layout.policy_checksum(), |key| keys.restore(key))
-                .await?;
+            reader.keys(self.layout.policy_checksum(), keys).await?;
         }
         let (mut slots, mut invalidated) = (BTreeMap::new(), None);
         if self.mapping_log.is_some() {

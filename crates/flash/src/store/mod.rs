@@ -50,7 +50,7 @@ pub(crate) use order::Order;
 pub(crate) use ranks::{Ranks, SavedRanks};
 pub use slots::slot_bits;
 pub(crate) use slots::{SlotKind, Slots};
-pub(crate) use virtual_cache::{SavedKey, VirtualCache};
+pub(crate) use virtual_cache::{SavedFill, SavedKey, VirtualCache};
 pub(crate) use work::{Claim, Shared, Task, give_turn};
 
 use crate::block::OpenBlock;

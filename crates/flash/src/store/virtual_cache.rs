@@ -34,6 +34,16 @@ pub(crate) struct VirtualCache {
     free: Vec<ObjectNumber>,
 }
 
+/// What a virtual cache has learned, as it is kept on flash before its keys.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct SavedFill {
+    /// Whether it let keys go to make room, so that new ones do not enter at the top.
+    pub(crate) has_been_full: bool,
+    /// Blocks that can be full of objects at once, and the mean of the bytes of objects in one.
+    pub(crate) blocks: u32,
+    pub(crate) block_mean: f64,
+}
+
 /// A key as it is kept on flash, from the lowest.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct SavedKey {
@@ -73,6 +83,24 @@ impl VirtualCache {
             keys: Vec::new(),
             free: Vec::new(),
         }
+    }
+
+    pub(crate) fn fill(&self) -> SavedFill {
+        SavedFill {
+            has_been_full: self.queue.has_been_full(),
+            blocks: self.blocks as u32,
+            block_mean: self.block_mean,
+        }
+    }
+
+    /// Takes up what was learned, before the keys.
+    pub(crate) fn restore_fill(&mut self, saved: SavedFill) {
+        if saved.has_been_full {
+            self.queue.note_full();
+        }
+        self.blocks = f64::from(saved.blocks);
+        self.block_mean = saved.block_mean;
+        self.bytes_max = (self.theta * self.blocks * self.block_mean) as u64;
     }
 
     /// A block was filled with so many bytes of objects, and so many blocks can be full of them at once. Footers, what is left at

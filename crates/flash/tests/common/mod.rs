@@ -205,6 +205,10 @@ pub fn ripq() -> LayoutOptions {
     LayoutOptions::new(Layout::Ripq, Some("slru-3"), Some(0.2), Some(0.9)).unwrap()
 }
 
+pub fn sipq() -> LayoutOptions {
+    LayoutOptions::new(Layout::Sipq, None, None, None).unwrap()
+}
+
 pub fn options(durability: Durability) -> OpenOptions {
     OpenOptions {
         block_bytes: BLOCK_BYTES,

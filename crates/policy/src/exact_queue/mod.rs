@@ -158,6 +158,21 @@ impl ExactQueue {
         }
     }
 
+    /// Whether something has gone to make room; always in an absolute queue, where it makes no difference.
+    pub fn has_been_full(&self) -> bool {
+        match &self.order {
+            Order::Relative { has_been_full, .. } => *has_been_full,
+            Order::Absolute { .. } => true,
+        }
+    }
+
+    /// Takes up a queue that had been full, before its objects are put in again.
+    pub fn note_full(&mut self) {
+        if let Order::Relative { has_been_full, .. } = &mut self.order {
+            *has_been_full = true;
+        }
+    }
+
     /// The lowest absolute priority in the queue, or the highest that it has had where that was higher; never falls. 0 in
     /// a relative queue, and in one that has had nothing.
     #[inline]
@@ -198,11 +213,7 @@ impl ExactQueue {
     /// # Panics
     /// As [`insert`](ExactQueue::insert).
     pub fn insert_new(&mut self, object: ObjectNumber, size: u64, priority: Priority) {
-        let has_been_full = match &self.order {
-            Order::Relative { has_been_full, .. } => *has_been_full,
-            Order::Absolute { .. } => true,
-        };
-        let priority = if has_been_full {
+        let priority = if self.has_been_full() {
             priority
         } else {
             priority.while_filling()
@@ -296,9 +307,7 @@ impl ExactQueue {
     /// Takes the lowest object out, to make room.
     pub fn pop_min(&mut self) -> Option<(ObjectNumber, u64)> {
         self.note_lowest();
-        if let Order::Relative { has_been_full, .. } = &mut self.order {
-            *has_been_full = true;
-        }
+        self.note_full();
         on_tree!(&mut self.order, tree => {
             let place = tree.lowest()?;
             let popped = (tree.object_at(place), tree.size_at(place));
