@@ -242,7 +242,7 @@ struct Lever<'a> {
     title: &'a str,
     words: &'a str,
     values: &'a [f64],
-    at: &'a dyn Fn(f64, u32) -> Setup,
+    at: &'a dyn Fn(&'static str, f64, u32) -> Setup,
 }
 
 /// The curve over θ.
@@ -255,9 +255,10 @@ pub fn theta(evaluation: &Evaluation) -> String {
             name: "θ (a share of the queue)",
             title: "θ: write amplification against loss",
             words: "SLRU-3 under RIPQ. With a smaller θ less is written again, and more hits are lost: objects in the last \
-                    1 - θ of the queue are not kept when their block goes.",
+                    1 - θ of the queue are not kept when their block goes. In the tables also policies that by default \
+                    write more than 1.40 times where more than half is hit.",
             values: &plan.thetas,
-            at: &|theta, superblock| plan.at_theta(theta, superblock),
+            at: &|policy, theta, superblock| plan.at_theta(policy, theta, superblock),
         },
     )
 }
@@ -274,7 +275,7 @@ pub fn min_raise(evaluation: &Evaluation) -> String {
             words: "SLRU-3 under RIPQ. A hit that would raise an object by less than this leaves it where it is, unless it has \
                     been raised since it was last written: fewer objects are written again, each for a longer stay.",
             values: &plan.min_raises,
-            at: &|least, superblock| plan.at_min_raise(least, superblock),
+            at: &|policy, least, superblock| plan.at_min_raise(policy, least, superblock),
         },
     )
 }
@@ -283,7 +284,9 @@ fn lever(evaluation: &Evaluation, lever: &Lever<'_>) -> String {
     let plan = &evaluation.plan;
     by_trace(evaluation, lever.id, lever.title, lever.words, |at| {
         evaluation.run(at, &plan.probe())?.report()?;
-        let point = |value: f64, superblock| evaluation.run(at, &(lever.at)(value, superblock));
+        let point_of =
+            |policy, value: f64, superblock| evaluation.run(at, &(lever.at)(policy, value, superblock));
+        let point = |value, superblock| point_of("slru-3", value, superblock);
         let curves = |title, y, figures: &[(&str, Figure)]| {
             let mut series = Vec::new();
             for (name, figure) in figures {
@@ -318,6 +321,7 @@ fn lever(evaluation: &Evaluation, lever: &Lever<'_>) -> String {
             ),
         ]);
         let mut table = Table::new(&[
+            "policy",
             "superblock",
             lever.name,
             "object hits, %",
@@ -327,13 +331,19 @@ fn lever(evaluation: &Evaluation, lever: &Lever<'_>) -> String {
             "amplification: application",
             "combined",
         ]);
-        for superblock in &plan.superblocks {
-            for value in lever.values {
-                let Some(run) = point(*value, *superblock) else {
-                    continue;
-                };
+        for (policy, superblock) in RIPQ_POLICIES.into_iter().flat_map(|policy| {
+            plan.superblocks
+                .iter()
+                .map(move |superblock| (policy, superblock))
+        }) {
+            let runs = lever.values.iter();
+            let runs = runs.filter_map(|value| Some((value, point_of(policy, *value, *superblock)?)));
+            let runs: Vec<_> = runs.collect();
+            // The default alone is no curve.
+            for (value, run) in runs.iter().filter(|_| runs.len() > 1) {
                 let report = run.report();
                 table.row(&[
+                    policy.to_owned(),
                     superblock.to_string(),
                     value.to_string(),
                     percent(report.and_then(object_ratio)),

@@ -7,6 +7,7 @@ use std::thread;
 
 use pumice_flash::{Geometry, LayoutOptions};
 
+use super::bounds::curves_needed;
 use super::plan::{Plan, Setup};
 use super::results::{BlockPlan, Evaluation, Run, Workload};
 use crate::error::SimError;
@@ -25,7 +26,7 @@ const BLOCK_BYTES_MIN: u64 = 64 << 10;
 pub struct Step {
     /// Replays done so far.
     pub done: usize,
-    /// Replays that there will be; known in full once every trace was tried.
+    /// Replays that there will be; known in full once every trace was tried, and the curves that its figures ask for.
     pub total: usize,
     /// What has just been done.
     pub what: String,
@@ -105,12 +106,27 @@ pub fn evaluate(
     }
     // Stable: a trace's probe comes first, as it does in the plan.
     runs.sort_by_key(|run| run.workload);
-    Evaluation {
+    let mut evaluation = Evaluation {
         plan,
         workloads,
         runs,
         write_sizes,
-    }
+    };
+    let curves: Vec<Job> = curves_needed(&evaluation)
+        .into_iter()
+        .map(|(workload, setup)| Job::Replay { workload, setup })
+        .collect();
+    step.total += curves.len();
+    let (workloads, plan) = (&evaluation.workloads, &evaluation.plan);
+    let done = run_all(workloads, plan, &twins, &curves, jobs, &mut step, progress);
+    evaluation
+        .runs
+        .extend(done.into_iter().filter_map(|outcome| match outcome {
+            Outcome::Replay(run) => Some(*run),
+            Outcome::WriteSize(_) => None,
+        }));
+    evaluation.runs.sort_by_key(|run| run.workload);
+    evaluation
 }
 
 /// Runs jobs and returns their outcomes in the order of the jobs.

@@ -9,6 +9,9 @@ use crate::ftl::WriteSizeOptions;
 /// The policies that the paper evaluates under RIPQ.
 pub const RIPQ_POLICIES: [&str; 6] = ["slru-1", "slru-2", "slru-3", "gdsf-1", "gdsf-2", "gdsf-3"];
 
+/// The policy whose curves over θ and min-raise are always run.
+pub(super) const CURVE_POLICY: &str = "slru-3";
+
 /// The policies whose curves over α are drawn.
 const ALPHA_POLICIES: [&str; 2] = ["slru-3", "gdsf-3"];
 
@@ -81,9 +84,9 @@ pub struct Plan {
     pub warmup: f64,
     /// Blocks in one superblock of the simulated drive: all that are tried, the first of them where one is enough.
     pub superblocks: Vec<u32>,
-    /// Values of θ, from the largest, for SLRU-3.
+    /// Values of θ, from the largest.
     pub thetas: Vec<f64>,
-    /// Values of RIPQ's min-raise, from the smallest, for SLRU-3.
+    /// Values of RIPQ's min-raise, from the smallest.
     pub min_raises: Vec<f64>,
     /// Logical occupancies of SIPQ, from the smallest.
     pub sipq_thetas: Vec<f64>,
@@ -179,10 +182,10 @@ impl Plan {
     }
 
     /// A point of the curve over θ.
-    pub fn at_theta(&self, theta: f64, superblock_blocks: u32) -> Setup {
+    pub fn at_theta(&self, policy: &'static str, theta: f64, superblock_blocks: u32) -> Setup {
         Setup::Flash {
             layout: Layout::Ripq,
-            policy: "slru-3",
+            policy,
             alpha: self.alpha(),
             theta,
             min_raise: 0.0,
@@ -191,15 +194,32 @@ impl Plan {
     }
 
     /// A point of the curve over min-raise.
-    pub fn at_min_raise(&self, min_raise: f64, superblock_blocks: u32) -> Setup {
+    pub fn at_min_raise(&self, policy: &'static str, min_raise: f64, superblock_blocks: u32) -> Setup {
         Setup::Flash {
             layout: Layout::Ripq,
-            policy: "slru-3",
+            policy,
             alpha: self.alpha(),
-            theta: self.theta("slru-3"),
+            theta: self.theta(policy),
             min_raise,
             superblock_blocks,
         }
+    }
+
+    /// The curves over θ and min-raise: the name of each point, and the replay. What is on both is there twice.
+    pub fn curves(
+        &self,
+        policy: &'static str,
+        superblock_blocks: u32,
+    ) -> impl Iterator<Item = (String, Setup)> + '_ {
+        let thetas = self.thetas.iter().map(move |theta| {
+            let setup = self.at_theta(policy, *theta, superblock_blocks);
+            (format!("θ {theta}"), setup)
+        });
+        let raises = self.min_raises.iter().map(move |least| {
+            let setup = self.at_min_raise(policy, *least, superblock_blocks);
+            (format!("min-raise {least}"), setup)
+        });
+        thetas.chain(raises)
     }
 
     /// A point of the curve over α.
@@ -232,15 +252,13 @@ impl Plan {
             .collect()
     }
 
-    /// The layouts of figure 8, the curves over θ and min-raise, and figure 9.
+    /// The layouts of figure 8, the curves over θ and min-raise for SLRU-3, and figure 9.
     pub fn flash(&self) -> Vec<Setup> {
         let mut setups = vec![self.probe()];
         for superblock in &self.superblocks {
             setups.extend(RIPQ_POLICIES.map(|policy| self.ripq(policy, *superblock)));
             setups.push(self.fifo(*superblock));
-            setups.extend(self.thetas.iter().map(|theta| self.at_theta(*theta, *superblock)));
-            let raises = self.min_raises.iter();
-            setups.extend(raises.map(|least| self.at_min_raise(*least, *superblock)));
+            setups.extend(self.curves(CURVE_POLICY, *superblock).map(|(_, setup)| setup));
             for theta in &self.sipq_thetas {
                 setups.extend(RIPQ_POLICIES.map(|policy| self.sipq(policy, *theta, *superblock)));
             }
@@ -249,13 +267,7 @@ impl Plan {
                 setups.extend(alphas.map(|alpha| self.at_alpha(policy, *alpha, *superblock)));
             }
         }
-        let mut once: Vec<Setup> = Vec::new();
-        for setup in setups {
-            if !once.contains(&setup) {
-                once.push(setup);
-            }
-        }
-        once
+        once(setups)
     }
 
     /// The parts that a replay belongs to, for people.
@@ -275,10 +287,17 @@ impl Plan {
         if *setup == self.ripq(policy, *superblock_blocks) || *layout != Layout::Ripq {
             parts.push("figure 8");
         }
-        if *setup == self.at_theta(*theta, *superblock_blocks) && self.thetas.contains(theta) {
+        // What others have by default is a point of no curve, unless the curve is run.
+        let is_curve = *policy == CURVE_POLICY || *setup != self.ripq(policy, *superblock_blocks);
+        if is_curve
+            && *setup == self.at_theta(policy, *theta, *superblock_blocks)
+            && self.thetas.contains(theta)
+        {
             parts.push("theta");
         }
-        if *setup == self.at_min_raise(*min_raise, *superblock_blocks) && self.min_raises.contains(min_raise)
+        if is_curve
+            && *setup == self.at_min_raise(policy, *min_raise, *superblock_blocks)
+            && self.min_raises.contains(min_raise)
         {
             parts.push("min-raise");
         }
@@ -290,6 +309,17 @@ impl Plan {
         }
         parts
     }
+}
+
+/// Each setup where it stands first.
+pub(super) fn once(setups: impl IntoIterator<Item = Setup>) -> Vec<Setup> {
+    let mut seen: Vec<Setup> = Vec::new();
+    for setup in setups {
+        if !seen.contains(&setup) {
+            seen.push(setup);
+        }
+    }
+    seen
 }
 
 fn standard(layout: Layout, policy: &'static str) -> LayoutOptions {
