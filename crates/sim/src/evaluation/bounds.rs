@@ -576,10 +576,10 @@ mod tests {
                 .filter(|(_, setup)| matches!(setup, Setup::Flash { policy, .. } if *policy == name))
                 .count()
         };
-        // 5 values of θ and 3 of min-raise that are not the default; of gdsf-2, 0.5 is.
+        // 6 values of θ and 4 of min-raise that are not the default; of gdsf-2 it is 0.5.
         assert_eq!(
             (of("slru-3"), of("gdsf-2"), needed.len()),
-            (8, 8, 16),
+            (10, 10, 20),
             "{needed:?}"
         );
         assert!(needed.iter().all(|(_, setup)| matches!(

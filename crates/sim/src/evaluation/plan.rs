@@ -106,8 +106,8 @@ impl Plan {
             exact_percents: vec![5, 10, 20],
             warmup: 0.5,
             superblocks: vec![1, 4],
-            thetas: vec![1.0, 0.65, 0.6, 0.55, 0.5, 0.4],
-            min_raises: vec![0.0, 0.35, 0.4, 0.5],
+            thetas: vec![1.0, 0.65, 0.6, 0.55, 0.5, 0.4, 0.35],
+            min_raises: vec![0.0, 0.35, 0.4, 0.5, 0.6],
             sipq_thetas: vec![0.5, 0.9],
             alphas: vec![1.0 / 2.0, 1.0 / 4.0, 1.0 / 8.0, 1.0 / 16.0, 1.0 / 32.0],
             object_bytes: 4 << 10,
@@ -347,8 +347,8 @@ mod tests {
             }
         }
         let full = Plan::full().flash();
-        // On 2 drives each: figure 8, RIPQ, FIFO, and SIPQ with 2 occupancies; 5 values of θ that are not the usual one; 3 of
+        // On 2 drives each: figure 8, RIPQ, FIFO, and SIPQ with 2 occupancies; 6 values of θ that are not the usual one; 4 of
         // min-raise; 4 of α for 2 policies.
-        assert_eq!(full.len(), 2 * (7 + 12 + 5 + 3 + 8));
+        assert_eq!(full.len(), 2 * (7 + 12 + 6 + 4 + 8));
     }
 }
