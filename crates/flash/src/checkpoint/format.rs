@@ -191,7 +191,7 @@ pub(crate) const KEY_BYTES: usize = 21;
 pub(crate) const KEYS_BATCH: usize = 4096;
 
 /// Bytes of what a virtual cache has learned.
-pub(super) const FILL_BYTES: usize = 13;
+pub(crate) const FILL_BYTES: usize = 13;
 
 pub(super) fn encode_fill(fill: SavedFill, out: &mut Vec<u8>) {
     out.push(fill.has_been_full.into());
@@ -200,7 +200,7 @@ pub(super) fn encode_fill(fill: SavedFill, out: &mut Vec<u8>) {
 }
 
 /// `None` where it is not what a cache of this geometry can have learned.
-pub(super) fn decode_fill(fields: &mut Fields<'_>, geometry: &Geometry) -> Option<SavedFill> {
+pub(crate) fn decode_fill(fields: &mut Fields<'_>, geometry: &Geometry) -> Option<SavedFill> {
     let [flag] = fields.array::<1>()?;
     let fill = SavedFill {
         has_been_full: flag == 1,

@@ -1,13 +1,14 @@
-//! The slots of a checkpoint and what was invalidated, as they are written and as somebody else might write them. Their checksums
-//! are right.
+//! The slots of a checkpoint, what was invalidated, and what a queue of keys has learned, as they are written and as somebody else might
+//! write them. Their checksums are right.
 
 use super::format::{
-    NO_BLOCK, PartHeader, chunk_bytes, encode_filter, encode_invalidated, encode_slots, mix,
+    NO_BLOCK, PartHeader, chunk_bytes, encode_fill, encode_filter, encode_invalidated, encode_slots, mix,
 };
 use super::reader::StreamReader;
 use crate::codec::checksum;
 use crate::geometry::Geometry;
-use crate::store::{Invalidated, SavedInvalidated, Slots};
+use crate::layout::{Layout, LayoutOptions};
+use crate::store::{Invalidated, SavedFill, SavedInvalidated, Slots, VirtualCache};
 use crate::superblock::CheckpointRef;
 use pumice_device::{Device, MemDevice, MemMedium, SECTOR_BYTES};
 use pumice_world::Executor;
@@ -124,6 +125,60 @@ fn slots_read_back_as_they_were_written_and_others_widths_are_left_out() {
                 assert!(found.is_empty(), "slots of {bits} bits for {wanted}");
             }
         }
+    }
+}
+
+#[test]
+fn what_a_virtual_cache_cannot_have_learned_is_refused() {
+    let geometry = geometry();
+    let layout = LayoutOptions::new(Layout::Sipq, None, None, None).unwrap();
+    let read = |bytes: &[u8]| {
+        let mut stream = layout.policy_checksum().to_le_bytes().to_vec();
+        stream.extend_from_slice(bytes);
+        stream.extend_from_slice(&0u32.to_le_bytes());
+        let (device, checkpoint) = device_with(&stream);
+        let mut cache = VirtualCache::of(&layout, &geometry).unwrap();
+        let reads = async {
+            let mut reader = StreamReader::open(&device, &geometry, CACHE_ID, &checkpoint).await?;
+            reader.keys(layout.policy_checksum(), &mut cache).await?;
+            reader.finish().await
+        };
+        let done: Result<_, Infallible> = Executor::new().block_on(reads, || Ok(()));
+        done.unwrap()
+            .map(|()| cache.fill())
+            .map_err(|error| error.to_string())
+    };
+    let fill = SavedFill {
+        has_been_full: true,
+        blocks: geometry.blocks,
+        block_mean: geometry.block_bytes as f64,
+    };
+    let with = |edit: &dyn Fn(&mut SavedFill)| {
+        let (mut fill, mut bytes) = (fill, Vec::new());
+        edit(&mut fill);
+        encode_fill(fill, &mut bytes);
+        bytes
+    };
+    for learned in [
+        fill,
+        SavedFill {
+            has_been_full: false,
+            blocks: 0,
+            block_mean: 0.0,
+        },
+    ] {
+        assert_eq!(read(&with(&|fill| *fill = learned)), Ok(learned));
+    }
+    let mut flag = with(&|_| ());
+    flag[0] = 2;
+    let mut wrong = vec![flag, with(&|fill| fill.blocks += 1)];
+    wrong.extend(
+        [-1.0, geometry.block_bytes as f64 + 1.0, f64::NAN, f64::INFINITY]
+            .map(|mean| with(&|fill| fill.block_mean = mean)),
+    );
+    for bytes in wrong {
+        let error = read(&bytes).unwrap_err();
+        assert!(error.contains("keys are damaged"), "{bytes:?}: {error}");
     }
 }
 

@@ -3,8 +3,8 @@
 use super::mappings::MappingShape;
 use super::{Part, Source, Walk};
 use crate::checkpoint::{
-    BlockRole, BlockRow, HEAD_BYTES, KEY_BYTES, KEYS_BATCH, NO_BLOCK, PLACE_BYTES, PartHeader, RANK_BYTES,
-    RANKS_HEAD_BYTES, ROW_BYTES, chunk_bytes,
+    BlockRole, BlockRow, FILL_BYTES, HEAD_BYTES, KEY_BYTES, KEYS_BATCH, NO_BLOCK, PLACE_BYTES, PartHeader,
+    RANK_BYTES, RANKS_HEAD_BYTES, ROW_BYTES, chunk_bytes, decode_fill,
 };
 use crate::codec::Fields;
 use crate::footer::{ENTRY_BYTES, TRAILER_BYTES};
@@ -200,6 +200,10 @@ impl<S: Source + ?Sized> Walk<'_, S> {
         }
         if self.superblock.layout == Layout::Sipq {
             snapshot.policy = stream.u32()?;
+            let fill = stream.take(FILL_BYTES)?;
+            if decode_fill(&mut Fields(&fill), &self.superblock.geometry).is_none() {
+                return Err(stream.broken("what its queue of keys has learned cannot be"));
+            }
             loop {
                 let batch = stream.u32()?;
                 if batch == 0 {
