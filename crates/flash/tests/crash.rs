@@ -1,4 +1,4 @@
-//! A crash at every write and every append, with the store alone: what stood on flash and was neither changed nor given up
+//! A crash at writes and appends all over a workload, with the store alone: what stood on flash and was neither changed nor given up
 //! is there afterwards, all of it; what was changed never comes back.
 
 mod common;

@@ -205,6 +205,9 @@ fn a_clean_stop_keeps_what_the_queue_of_sipq_has_learned() {
         assert!(rig.set(n, 200).is_some());
         rig.settle();
     });
+    // Policies with absolute priorities do not look at it, but pass it on.
+    let gdsf = LayoutOptions::new(Layout::Sipq, Some("gdsf-2"), None, Some(0.5)).unwrap();
+    rig = stop_and_open(rig, &medium, gdsf);
     rig = stop_and_open(rig, &medium, layout);
     let share = share_of_new_key(&rig, 1_001);
     assert!(share > 0.9, "at {share} of a queue that fills");

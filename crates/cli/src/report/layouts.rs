@@ -255,8 +255,8 @@ pub fn theta(evaluation: &Evaluation) -> String {
             name: "θ (a share of the queue)",
             title: "θ: write amplification against loss",
             words: "SLRU-3 under RIPQ. With a smaller θ less is written again, and more hits are lost: objects in the last \
-                    1 - θ of the queue are not kept when their block goes. In the tables also policies that by default \
-                    write more than 1.40 times where more than half is hit.",
+                    1 - θ of the queue are not kept when their block goes. In the tables with the first superblock also policies \
+                    that by default write more than 1.40 times, or are more than 0.6 points lower, where more than half is hit.",
             values: &plan.thetas,
             at: &|policy, theta, superblock| plan.at_theta(policy, theta, superblock),
         },
@@ -273,7 +273,8 @@ pub fn min_raise(evaluation: &Evaluation) -> String {
             name: "min-raise (a share of the queue)",
             title: "min-raise: write amplification against loss",
             words: "SLRU-3 under RIPQ. A hit that would raise an object by less than this leaves it where it is, unless it has \
-                    been raised since it was last written: fewer objects are written again, each for a longer stay.",
+                    been raised since it was last written: fewer objects are written again, each for a longer stay. In the tables also other \
+                    policies, as for θ.",
             values: &plan.min_raises,
             at: &|policy, least, superblock| plan.at_min_raise(policy, least, superblock),
         },

@@ -43,6 +43,8 @@ pub const MAX_QUEUE_BYTES: u64 = 1 << 62;
 #[derive(Debug)]
 pub struct ExactQueue {
     order: Order,
+    /// Whether something has gone to make room.
+    has_been_full: bool,
 }
 
 #[derive(Debug)]
@@ -51,8 +53,6 @@ enum Order {
         tree: Tree<()>,
         /// Its bytes, and those that are free.
         filled: u64,
-        /// Whether something has gone to make room.
-        has_been_full: bool,
     },
     Absolute {
         tree: Tree<f64>,
@@ -78,8 +78,8 @@ impl ExactQueue {
             order: Order::Relative {
                 tree: Tree::new(),
                 filled: 0,
-                has_been_full: false,
             },
+            has_been_full: false,
         }
     }
 
@@ -90,6 +90,7 @@ impl ExactQueue {
                 tree: Tree::new(),
                 lowest: 0.0,
             },
+            has_been_full: false,
         }
     }
 
@@ -158,19 +159,14 @@ impl ExactQueue {
         }
     }
 
-    /// Whether something has gone to make room; always in an absolute queue, where it makes no difference.
+    /// Whether something has gone to make room. In an absolute queue it makes no difference.
     pub fn has_been_full(&self) -> bool {
-        match &self.order {
-            Order::Relative { has_been_full, .. } => *has_been_full,
-            Order::Absolute { .. } => true,
-        }
+        self.has_been_full
     }
 
     /// Takes up a queue that had been full, before its objects are put in again.
     pub fn note_full(&mut self) {
-        if let Order::Relative { has_been_full, .. } = &mut self.order {
-            *has_been_full = true;
-        }
+        self.has_been_full = true;
     }
 
     /// The lowest absolute priority in the queue, or the highest that it has had where that was higher; never falls. 0 in
@@ -213,7 +209,7 @@ impl ExactQueue {
     /// # Panics
     /// As [`insert`](ExactQueue::insert).
     pub fn insert_new(&mut self, object: ObjectNumber, size: u64, priority: Priority) {
-        let priority = if self.has_been_full() {
+        let priority = if self.has_been_full {
             priority
         } else {
             priority.while_filling()

@@ -169,8 +169,11 @@ fn combined(run: &Run) -> Option<f64> {
 
 /// Combined write amplification where the twin hits at most half of the time.
 pub(super) fn amplification(evaluation: &Evaluation) -> Seen {
-    let all: Vec<&Run> = standard_runs(evaluation, &RIPQ_POLICIES)
-        .into_iter()
+    let all = standard_runs(evaluation, &RIPQ_POLICIES);
+    if let Some(failed) = failed(evaluation, &all) {
+        return failed;
+    }
+    let all: Vec<&Run> = (all.into_iter())
         .filter(|run| twin_ratio(run).is_some_and(|ratio| ratio <= 0.5))
         .collect();
     let mut seen = Vec::new();
@@ -242,6 +245,9 @@ pub(super) fn curves_needed(evaluation: &Evaluation) -> Vec<(usize, Setup)> {
 /// than SLRU-3 where the default misses them.
 pub(super) fn writes_against_hits(evaluation: &Evaluation) -> Seen {
     let plan = &evaluation.plan;
+    if let Some(failed) = failed(evaluation, &standard_runs(evaluation, &RIPQ_POLICIES)) {
+        return failed;
+    }
     let mut seen = Vec::new();
     let (mut rows, mut unseen, mut holds) = (0, 0, true);
     for workload in evaluation.qualifying() {
@@ -609,6 +615,15 @@ mod tests {
             .runs
             .push(run_of(plan.ripq("gdsf-3", 4), 0.6, (0.1, 0.1), 1.5));
         assert_eq!(holds(&evaluation), Verdict::Fails, "no curve shows it");
+        evaluation.runs.pop();
+        let mut broken = run_of(plan.ripq("gdsf-3", 1), 0.4, (0.1, 0.1), 1.1);
+        for verdict in [Verdict::Holds, Verdict::Fails] {
+            evaluation.runs.push(broken.clone());
+            assert_eq!(holds(&evaluation), verdict);
+            assert_eq!(amplification(&evaluation).0.contains("failed"), broken.result.is_err());
+            evaluation.runs.pop();
+            broken.result = Err("it failed".to_owned());
+        }
     }
 
     #[test]
