@@ -620,7 +620,10 @@ mod tests {
         for verdict in [Verdict::Holds, Verdict::Fails] {
             evaluation.runs.push(broken.clone());
             assert_eq!(holds(&evaluation), verdict);
-            assert_eq!(amplification(&evaluation).0.contains("failed"), broken.result.is_err());
+            assert_eq!(
+                amplification(&evaluation).0.contains("failed"),
+                broken.result.is_err()
+            );
             evaluation.runs.pop();
             broken.result = Err("it failed".to_owned());
         }
