@@ -42,9 +42,9 @@ impl Queue {
         (self.shape.alpha * self.bytes as f64).max(blocks)
     }
 
-    /// The most sections: 2/α + 1.
+    /// The most sections: 2/α + 1, rounded down.
     pub fn sections_max(&self) -> usize {
-        (2.0 / self.shape.alpha).ceil() as usize + 1
+        (2.0 / self.shape.alpha) as usize + 1
     }
 
     /// Moves the boundary above a section, whose last place is about to be covered by a new one, towards where insertions are

@@ -228,6 +228,7 @@ fn sections_of_a_full_queue_keep_to_the_plain_rule() {
         (2, 0.25, 64, 50),
         (3, 0.0625, 512, 160),
         (4, 0.2, 8, 60),
+        (5, 0.3, 64, 50),
     ] {
         let mut random = Random(seed);
         let mut rig = Rig::new(alpha, marks, blocks);
