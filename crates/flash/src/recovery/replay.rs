@@ -311,6 +311,12 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
         found.log_next = summary.end.next;
         found.flush_at = summary.flush_at;
         note_version(found, summary.version_max);
+        if summary.flushed > 0
+            && let Some(keys) = &mut found.virtual_cache
+        {
+            // Since the checkpoint: it fills again.
+            keys.clear();
+        }
 
         let (covered, mut new) = self.classify(snapshot, &summary, found).await;
         found.slots.retain(|block, _| covered[*block as usize]);

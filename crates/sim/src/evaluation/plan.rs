@@ -287,7 +287,7 @@ impl Plan {
         if *setup == self.ripq(policy, *superblock_blocks) || *layout != Layout::Ripq {
             parts.push("figure 8");
         }
-        // What others have by default is a point of no curve, unless the curve is run.
+        // What other policies have by default is of figure 8 alone: whether their curves are run, figures say.
         let is_curve = *policy == CURVE_POLICY || *setup != self.ripq(policy, *superblock_blocks);
         if is_curve
             && *setup == self.at_theta(policy, *theta, *superblock_blocks)
