@@ -614,9 +614,21 @@ mod tests {
             ],
             ..evaluation.clone()
         };
-        assert_eq!(holds(&others), Verdict::Holds, "{}", writes_against_hits(&others).0);
-        others.runs.push(run_of(plan.ripq("gdsf-1", 4), 0.6, (0.1, 0.1), 3.1));
-        assert_eq!(holds(&others), Verdict::Fails, "{}", writes_against_hits(&others).0);
+        assert_eq!(
+            holds(&others),
+            Verdict::Holds,
+            "{}",
+            writes_against_hits(&others).0
+        );
+        others
+            .runs
+            .push(run_of(plan.ripq("gdsf-1", 4), 0.6, (0.1, 0.1), 3.1));
+        assert_eq!(
+            holds(&others),
+            Verdict::Fails,
+            "{}",
+            writes_against_hits(&others).0
+        );
         others.runs.truncate(1);
         assert_eq!(holds(&others), Verdict::NotMeasured);
         evaluation
