@@ -3,8 +3,8 @@
 
 mod common;
 
-use common::{Model, Random, Rig, Weights, cascade, step};
-use pumice::{CacheOptions, IndexOptions};
+use common::{Model, Random, Rig, Weights, cascade, sipq, step};
+use pumice::{CacheOptions, IndexOptions, LayoutOptions};
 use pumice_device::{Device, MemDevice, MemMedium};
 use pumice_flash::codec::checksum;
 use pumice_flash::footer::{FooterEntry, Trailer, decode_entries, encode_footer};
@@ -36,12 +36,17 @@ struct Image {
 
 impl Image {
     fn new(index: IndexOptions, clean: bool) -> Self {
+        Self::with(index, LayoutOptions::default(), clean)
+    }
+
+    fn with(index: IndexOptions, layout: LayoutOptions, clean: bool) -> Self {
         let medium = Arc::new(MemMedium::new(FLASH_BYTES));
         let options = CacheOptions {
             dram_bytes: 640 << 10,
             block_bytes: Some(BLOCK as u64),
             item_bytes_max: 200 << 10,
             index,
+            layout,
             ..CacheOptions::default()
         };
         let device = MemDevice::new(medium);
@@ -310,6 +315,59 @@ fn checkpoints() {
     leads.checkpoints[0].id += 1;
     moved.bytes[slot..slot + SECTOR].copy_from_slice(&leads.encode());
     moved.names(at..at + BLOCK, "of checkpoint");
+}
+
+#[test]
+fn the_queue_of_sipq_in_a_checkpoint() {
+    let image = Image::with(IndexOptions::Full, sipq(), true);
+    let checkpoint = image.summary.checkpoint.unwrap();
+    let at = image.block_at(checkpoint.first_block) + SECTOR;
+    let stream = &image.bytes[at..][..checkpoint.bytes as usize];
+    // From the end: no further batch, one batch of keys with their number before it, what was learned.
+    let (key_bytes, end) = (21, stream.len() - 4);
+    let number = |at: usize| u32::from_le_bytes(stream[at..at + 4].try_into().unwrap()) as usize;
+    assert_eq!(number(end), 0);
+    let batches = (1..end / key_bytes).filter(|keys| number(end - keys * key_bytes - 4) == *keys);
+    let [keys] = batches.collect::<Vec<_>>()[..] else {
+        panic!("the keys are one batch")
+    };
+    let fill = end - keys * key_bytes - 4 - 13;
+    let (full, blocks, mean) = (fill, fill + 1..fill + 5, fill + 5..fill + 13);
+    assert_eq!(stream[full], 1, "it has been full");
+    let edited = |edit: &dyn Fn(&mut [u8])| {
+        let mut image = image.clone();
+        image.edit_checkpoint(edit);
+        image
+    };
+    let geometry = image.summary.superblock.geometry;
+    let put_blocks = |stream: &mut [u8], number: u32| {
+        stream[blocks.clone()].copy_from_slice(&number.to_le_bytes());
+    };
+    let put_mean = |stream: &mut [u8], value: f64| {
+        stream[mean.clone()].copy_from_slice(&value.to_bits().to_le_bytes());
+    };
+    // What can be is let by, to the last.
+    let all = edited(&|stream| {
+        put_blocks(stream, geometry.blocks);
+        put_mean(stream, BLOCK as f64);
+    });
+    assert!(all.wrong().is_empty(), "{:#?}", all.wrong());
+    for wrong in [
+        edited(&|stream| stream[full] = 2),
+        edited(&|stream| put_blocks(stream, geometry.blocks + 1)),
+        edited(&|stream| put_mean(stream, -1.0)),
+        edited(&|stream| put_mean(stream, BLOCK as f64 + 1.0)),
+        edited(&|stream| put_mean(stream, f64::NAN)),
+    ] {
+        wrong.names(
+            at - SECTOR..at - SECTOR + BLOCK,
+            "what its queue of keys has learned cannot be",
+        );
+    }
+    edited(&|stream| stream[fill + 13..fill + 17].copy_from_slice(&4097u32.to_le_bytes())).names(
+        at - SECTOR..at - SECTOR + BLOCK,
+        "a batch of 4097 keys is too long",
+    );
 }
 
 #[test]

@@ -305,7 +305,7 @@ fn what_stood_on_flash_is_there_after_a_crash_while_a_buffer_goes_to_another() {
 #[test]
 #[ignore = "every point with many seeds: a minute"]
 fn what_stood_on_flash_is_there_after_any_crash() {
-    for seed in 2..12 {
+    for seed in 2..17 {
         crash_everywhere(&Case {
             seed,
             flash_bytes: if seed % 2 == 0 { 2 << 20 } else { 1 << 20 },
