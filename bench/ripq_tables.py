@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """The tables of docs/ripq.md, from the CSV file of `pumice report ripq`.
 
-    python3 bench/ripq_tables.py DIR/ripq.csv
+    python3 bench/ripq_tables.py DIR/ripq.csv [--without NAME,...]
 
-Prints each in Markdown, traces in the order of the file; those that do not qualify are left out. What misses its bound is bold.
+Prints each in Markdown, traces in the order of the file; those that do not qualify are left out, and those with a NAME in theirs.
+What misses its bound is bold.
 """
 
+import argparse
 import csv
 import os
 import sys
@@ -40,11 +42,18 @@ def short(workload):
 class Figures:
     """The replays of one file."""
 
-    def __init__(self, path):
+    def __init__(self, path, without):
         with open(path, newline="") as file:
             rows = list(csv.DictReader(file))
         self.writes = [row for row in rows if row["part"] == "figure 2"]
-        replays = [row for row in rows if row["workload"] and row["qualifies"] == "true" and not row["error"]]
+        replays = [
+            row
+            for row in rows
+            if row["workload"]
+            and row["qualifies"] == "true"
+            and not row["error"]
+            and not any(name in row["workload"] for name in without)
+        ]
         self.traces = list(dict.fromkeys(row["workload"] for row in replays))
         self.exact = [row for row in replays if "figure 7" in row["part"]]
         self.flash = [row for row in replays if row["layout"] != "exact"]
@@ -107,6 +116,8 @@ def points(row):
 
 
 def fixed(value, digits=2):
+    if value is None:
+        return "–"
     text = f"{value:.{digits}f}"
     return text.removeprefix("-") if float(text) == 0 else text
 
@@ -297,9 +308,11 @@ def write_sizes(figures):
 
 
 def main():
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
-    figures = Figures(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", help="ripq.csv of the report")
+    parser.add_argument("--without", default="", help="parts of names of traces to leave out, with commas between them")
+    arguments = parser.parse_args()
+    figures = Figures(arguments.file, [name for name in arguments.without.split(",") if name])
     if not figures.traces:
         sys.exit("no trace in it qualifies")
     traces(figures)

@@ -203,7 +203,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         let total = if has_dram { options.dram_bytes } else { 1 << 36 } / segment_bytes;
         let ghost_entries = if has_dram { options.dram_bytes / 512 } else { 0 };
         // To begin with the index has a page for each shard and tier, and some to grow with; it takes more as it needs.
-        let pages_low = (segment_bytes / PAGE_BYTES / 2).max(32);
+        let pages_low = (segment_bytes / 2).max(128 << 10) / PAGE_BYTES;
         let ghost_segments = (ghost_entries * 8).div_ceil(segment_bytes);
         let first = ((shards * 2 + pages_low) * PAGE_BYTES)
             .div_ceil(segment_bytes)

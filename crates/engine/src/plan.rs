@@ -180,7 +180,7 @@ impl Budget {
         let base = MemoryPlan::BASE + order + moving + index_heap + mapping_pages;
         // A thirteenth of the rest covers what the allocator and the kernel's accounting round up.
         let pool = total.checked_sub(base + connections + block_buffers)? / 13 * 12;
-        // A page for each shard and tier, some to grow with, and a few segments of at most 1 MiB.
+        // 4 KiB for each shard and tier, some to grow with, and a few segments of at most 1 MiB.
         let shards = 1u64 << crate::cache::shard_bits(flash, index);
         let pool_min = MemoryPlan::POOL_MIN.max(shards * 2 * 4096 + (12 << 20));
         if pool < pool_min {

@@ -12,7 +12,7 @@
 //! - Keys are not here: what looks equal to the stored bits *is* equal to this table; its users verify or accept it.
 //!
 //! # Layout
-//! A table is an array of `n` buckets of 256 bytes, 16 to a page, `n` any multiple of 16. An entry's home is bucket
+//! A table is an array of `n` buckets of 256 bytes, 4 to a page, `n` any multiple of 4. An entry's home is bucket
 //! `tag * n >> tag_bits`, computed from stored bits only, which is what lets a table of any size be rebuilt without
 //! the keys. What does not fit its home goes to the next bucket with room.
 //!
@@ -95,7 +95,7 @@ pub struct TableFull;
 pub struct PackedTable {
     shape: TableShape,
     pool: Arc<PagePool>,
-    /// Bucket `b` is in page `b / 16`. Pages are missing only while a rebuild is under way.
+    /// Bucket `b` is in page `b / 4`. Pages are missing only while a rebuild is under way.
     pages: Vec<Option<Page>>,
     len: usize,
 }

@@ -106,6 +106,22 @@ fn ten_million_entries_would_cost_about_ten_bytes_each() {
 }
 
 #[test]
+fn few_hundred_entries_cost_little_more_each() {
+    let pool = PagePool::standalone(1 << 20).unwrap();
+    let mut table = PackedTable::new(TableShape::new(7, 43), pool);
+    let mut state = 6;
+    let mut worst: f64 = 0.0;
+    for n in 1..=1_000u32 {
+        let tag = splitmix(&mut state) & ((1 << table.shape().tag_bits()) - 1);
+        table.insert(tag, u64::from(n)).unwrap();
+        if n > 400 {
+            worst = worst.max(table.dram_bytes() as f64 / f64::from(n));
+        }
+    }
+    assert!(worst < 12.5, "{worst} bytes an entry");
+}
+
+#[test]
 fn a_full_pool_refuses_and_changes_nothing() {
     let pool = PagePool::standalone(6 * PAGE_BYTES).unwrap();
     let mut table = PackedTable::new(TableShape::new(7, 43), pool);
