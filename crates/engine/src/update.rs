@@ -2,7 +2,7 @@
 
 use crate::books::{Books, Line};
 use crate::cache::{Cx, ObjectCache};
-use crate::large::{Manifest, head_parts};
+use crate::large::{Manifest, ROOM_TRIES_MAX, head_parts};
 use crate::object::{Meta, Object};
 use crate::part::PartId;
 use crate::read::Place;
@@ -90,6 +90,15 @@ enum Old {
     Goes,
 }
 
+/// What came of one try to store a record in the place of what was seen.
+enum Tried {
+    Done(Outcome),
+    /// The key is not as it was seen: nothing was done.
+    Changed,
+    /// Neither tier has room, and what is there stays: nothing was done.
+    NoRoom,
+}
+
 impl<D: Device + Clone> ObjectCache<D> {
     /// Reads the live object under `key` (full key verified), lets `decide` choose, and applies that as one step: if another
     /// client changed the object meanwhile, it is read again and `decide` asked again. After 64 lost rounds nothing is
@@ -115,7 +124,7 @@ impl<D: Device + Clone> ObjectCache<D> {
                 }
                 (Action::SetMeta(meta), Some(object)) => {
                     let parts = crate::cache::Inner::with_meta(&object.head, meta);
-                    self.publish_if(cx, place, parts, Old::Stays)
+                    self.publish_when_room(cx, place, parts, Old::Stays).await
                 }
                 (Action::Delete, Some(object)) => self.delete_if(cx, key, place, object),
             };
@@ -161,7 +170,7 @@ impl<D: Device + Clone> ObjectCache<D> {
                 value: payload,
                 value_crc: payload_checksum(payload),
             };
-            self.publish_if(cx, place, parts, Old::Goes)
+            self.publish_when_room(cx, place, parts, Old::Goes).await
         };
         if let Some(old) = old.filter(|_| outcome.is_some()) {
             self.drop_slices(cx, key, old, |books| &books.overwritten);
@@ -187,7 +196,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         };
         let encoded = manifest.encode();
         let head = head_parts(key, Payload::Bytes(&encoded), meta);
-        let outcome = self.publish_if(cx, place, head, Old::Goes);
+        let outcome = self.publish_when_room(cx, place, head, Old::Goes).await;
         if !matches!(outcome, Some(Outcome::Stored { .. })) {
             self.drop_slices(cx, key, manifest, |books| &books.rejected);
         }
@@ -217,23 +226,45 @@ impl<D: Device + Clone> ObjectCache<D> {
         true
     }
 
-    /// Stores a record if the key still is as it was seen; `None` if not.
-    fn publish_if(&self, cx: &Cx<D>, place: Place, parts: RecordParts<'_>, old: Old) -> Option<Outcome> {
+    /// Stores a record if the key still is as it was seen; `None` if not. Where neither tier has room it waits for what is under way
+    /// on flash: while all buffers are being written, and readers pin the segments in DRAM or others fill them, that is over soon.
+    async fn publish_when_room(
+        &self,
+        cx: &Cx<D>,
+        place: Place,
+        parts: RecordParts<'_>,
+        old: Old,
+    ) -> Option<Outcome> {
+        for _ in 0..ROOM_TRIES_MAX {
+            match self.publish_if(cx, place, parts, Old::Stays) {
+                Tried::Done(outcome) => return Some(outcome),
+                Tried::Changed => return None,
+                Tried::NoRoom => self.wait_for_room(cx, parts.encoded_len() as u64).await,
+            }
+        }
+        match self.publish_if(cx, place, parts, old) {
+            Tried::Done(outcome) => Some(outcome),
+            Tried::Changed => None,
+            Tried::NoRoom => Some(Outcome::Rejected(RejectReason::NoRoom)),
+        }
+    }
+
+    fn publish_if(&self, cx: &Cx<D>, place: Place, parts: RecordParts<'_>, old: Old) -> Tried {
         self.make_room(cx);
         let inner = &*self.inner;
         let hash = inner.hasher.hash(&PartId::of(&parts));
         let stored = {
             let mut shard = inner.lock(hash);
             if !self.is_still(&shard, hash, parts.key, place) {
-                return None;
+                return Tried::Changed;
             }
             if old == Old::Stays && !inner.has_room(&parts) {
-                return Some(Outcome::Rejected(RejectReason::NoRoom));
+                return Tried::NoRoom;
             }
             inner.publish_locked(cx, &mut shard, hash, parts)
         };
         self.kick(cx);
-        Some(match stored {
+        Tried::Done(match stored {
             Ok(version) => Outcome::Stored { version },
             Err(reason) => Outcome::Rejected(reason),
         })

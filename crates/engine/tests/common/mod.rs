@@ -82,13 +82,13 @@ impl<D: Device + Clone> Rig<D> {
         })
     }
 
-    /// Runs what has no need to wait, before any background work does.
-    pub fn run_without_turn<T>(&self, future: impl Future<Output = T>) -> T {
+    /// Runs what has no need to wait, before any background work does. `None` where it waits, which it then does no longer.
+    pub fn poll_once<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let mut future = std::pin::pin!(future);
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         match future.as_mut().poll(&mut context) {
-            std::task::Poll::Ready(value) => value,
-            std::task::Poll::Pending => panic!("it waits"),
+            std::task::Poll::Ready(value) => Some(value),
+            std::task::Poll::Pending => None,
         }
     }
 
