@@ -30,7 +30,7 @@ pub(crate) struct Manifest {
 }
 
 /// How often a part of a large object is tried to be stored, each time after there was room for it.
-pub(crate) const ROOM_TRIES_MAX: usize = 64;
+const ROOM_TRIES_MAX: usize = 64;
 
 /// Slices say in this unit how long the value is that they are part of, where other records have the client's flags.
 const LENGTH_UNIT: u64 = 1 << 10;
@@ -257,19 +257,23 @@ impl<D: Device + Clone> ObjectCache<D> {
 
     /// Waits until flash has room for a record of `len` bytes, or until nothing is under way that could make room.
     pub(crate) async fn wait_for_room(&self, cx: &Cx<D>, len: u64) {
+        while !self.inner.store().has_room(len) && self.wait_for_progress(cx).await {}
+    }
+
+    /// Waits until flash has finished something; false where nothing is under way that could make room.
+    pub(crate) async fn wait_for_progress(&self, cx: &Cx<D>) -> bool {
         let store = self.inner.store();
-        while !store.has_room(len) {
+        self.kick(cx);
+        if store.is_idle() {
+            let makes_way = store.make_way();
             self.kick(cx);
-            if store.is_idle() {
-                let makes_way = store.make_way();
-                self.kick(cx);
-                // Others may have begun something since.
-                if !makes_way && store.is_idle() {
-                    return;
-                }
+            // Others may have begun something since.
+            if !makes_way && store.is_idle() {
+                return false;
             }
-            store.wait_for_progress().await;
         }
+        store.wait_for_progress().await;
+        true
     }
 
     /// Stores a slice. It keeps the version of its set, which is older than what other keys have logged since. So storing it logs nothing

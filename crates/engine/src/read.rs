@@ -114,8 +114,13 @@ pub(crate) enum Part<B> {
 /// Where a live copy was seen; conditional changes compare it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// Nowhere; on flash there was this, in this life of its block, which reading showed to be another key's, or nothing.
-    Absent(Option<(Location, u64)>),
+    /// Nowhere.
+    Absent {
+        /// On flash there was this, in this life of its block, which reading showed to be another key's, or nothing.
+        before: Option<(Location, u64)>,
+        /// Whether the index could not tell without reading that there is no other mapping.
+        was_unsure: bool,
+    },
     /// In the DRAM tier, with this version.
     Dram(u64),
     /// On flash or in a block buffer, in this life of the block.
@@ -186,7 +191,13 @@ impl<D: Device + Clone> ObjectCache<D> {
         // What flash has under these hash bits before looking: if the key turns out to be absent, this was a stranger's.
         let part = PartId::object(key);
         let hash = self.inner.hasher.hash(&part);
-        let before = self.inner.place_on_flash(&self.inner.lock(hash), hash);
+        let (before, was_unsure) = {
+            let shard = self.inner.lock(hash);
+            (
+                self.inner.place_on_flash(&shard, hash),
+                shard.flash.is_unsure(hash),
+            )
+        };
         let seen = match self.inner.part(cx, &part, true) {
             Part::Hit(seen) => Some(seen),
             Part::Miss => None,
@@ -212,7 +223,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         };
         Ok(match object {
             Some((object, place)) => (Some(object), place),
-            None => (None, Place::Absent(before)),
+            None => (None, Place::Absent { before, was_unsure }),
         })
     }
 

@@ -2,7 +2,7 @@
 
 use crate::books::{Books, Line};
 use crate::cache::{Cx, ObjectCache};
-use crate::large::{Manifest, ROOM_TRIES_MAX, head_parts};
+use crate::large::{Manifest, head_parts};
 use crate::object::{Meta, Object};
 use crate::part::PartId;
 use crate::read::Place;
@@ -44,7 +44,7 @@ pub enum Outcome {
     },
     /// Deleted.
     Deleted,
-    /// Not stored. The older object is gone, but after [`Action::SetMeta`], which then leaves it as it was.
+    /// Not stored. The older object stays as it was, unless another thread took the last room in the very moment.
     Rejected(RejectReason),
     /// Nothing changed: 64 times another change came in between. Try again.
     Busy,
@@ -83,26 +83,34 @@ impl Reads {
 /// Rounds before a conditional change gives way to others: each lost round means that another writer won.
 const ROUNDS_MAX: usize = 64;
 
-/// What becomes of the object that stands under a key where neither tier has room for the new one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Old {
-    Stays,
-    Goes,
-}
+/// How often a conditional change waits for flash to finish something, at most: each time that others have taken the room again, they
+/// have stored something.
+const WAITS_MAX: usize = 1024;
 
 /// What came of one try to store a record in the place of what was seen.
 enum Tried {
     Done(Outcome),
     /// The key is not as it was seen: nothing was done.
     Changed,
-    /// Neither tier has room, and what is there stays: nothing was done.
+    /// Neither tier has room: nothing was done.
     NoRoom,
+}
+
+impl Tried {
+    /// The outcome; `None` where the key is to be looked at again.
+    fn outcome(self) -> Option<Outcome> {
+        match self {
+            Tried::Done(outcome) => Some(outcome),
+            Tried::Changed => None,
+            Tried::NoRoom => Some(Outcome::Rejected(RejectReason::NoRoom)),
+        }
+    }
 }
 
 impl<D: Device + Clone> ObjectCache<D> {
     /// Reads the live object under `key` (full key verified), lets `decide` choose, and applies that as one step: if another
     /// client changed the object meanwhile, it is read again and `decide` asked again. After 64 lost rounds nothing is
-    /// changed and the outcome is [`Outcome::Busy`].
+    /// changed and the outcome is [`Outcome::Busy`]. Where neither tier has room it waits for what flash is writing.
     pub async fn update<F>(&self, cx: &Cx<D>, key: &[u8], reads: Reads, mut decide: F) -> Outcome
     where
         F: FnMut(Option<&Object<D::Buf>>) -> Action,
@@ -110,23 +118,36 @@ impl<D: Device + Clone> ObjectCache<D> {
         if key.is_empty() || key.len() > crate::KEY_BYTES_MAX {
             return Outcome::Rejected(RejectReason::KeyLength);
         }
+        let mut is_detached = false;
         for _ in 0..ROUNDS_MAX {
-            let (object, place) = match self.observe(cx, key, reads).await {
+            let (mut object, place) = match self.observe(cx, key, reads).await {
                 Ok(observed) => observed,
                 Err(bytes) => return Outcome::NeedsMemory { bytes },
             };
-            let outcome = match (decide(object.as_ref()), &object) {
+            if let Some(object) = object.as_mut().filter(|_| is_detached) {
+                object.detach();
+            }
+            let outcome = match (decide(object.as_ref()), object) {
                 (Action::Keep, _) | (Action::SetMeta(_), None) => return Outcome::Kept,
                 (Action::Delete, None) => self.void_if(cx, key, place),
                 (Action::Store { value, meta }, old) => {
-                    let old = old.as_ref().and_then(|old| Manifest::decode(&old.head));
+                    // Of the object nothing else is needed, and it would pin memory while this waits.
+                    let old = old.and_then(|old| Manifest::decode(&old.head));
                     self.store_if(cx, key, place, &value, meta, old).await
                 }
                 (Action::SetMeta(meta), Some(object)) => {
                     let parts = crate::cache::Inner::with_meta(&object.head, meta);
-                    self.publish_when_room(cx, place, parts, Old::Stays).await
+                    match self.publish_if(cx, place, parts) {
+                        // Whoever waits must not pin what is waited for, nor what `decide` may have cloned.
+                        Tried::NoRoom if !is_detached => {
+                            is_detached = true;
+                            None
+                        }
+                        Tried::NoRoom => self.publish_when_room(cx, place, parts).await.outcome(),
+                        tried => tried.outcome(),
+                    }
                 }
-                (Action::Delete, Some(object)) => self.delete_if(cx, key, place, object),
+                (Action::Delete, Some(object)) => self.delete_if(cx, key, place, &object),
             };
             if let Some(outcome) = outcome {
                 return outcome;
@@ -154,7 +175,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         old: Option<Manifest>,
     ) -> Option<Outcome> {
         let payload = Payload::Bytes(value);
-        if let Err(reason) = self.check(cx, key, value.len()) {
+        if let Some(reason) = self.inner.refusal(key, value.len()) {
             return Some(Outcome::Rejected(reason));
         }
         let outcome = if self.inner.is_large(key, value.len()) {
@@ -170,9 +191,9 @@ impl<D: Device + Clone> ObjectCache<D> {
                 value: payload,
                 value_crc: payload_checksum(payload),
             };
-            self.publish_when_room(cx, place, parts, Old::Goes).await
+            self.publish_when_room(cx, place, parts).await.outcome()
         };
-        if let Some(old) = old.filter(|_| outcome.is_some()) {
+        if let Some(old) = old.filter(|_| matches!(outcome, Some(Outcome::Stored { .. }))) {
             self.drop_slices(cx, key, old, |books| &books.overwritten);
         }
         outcome
@@ -188,15 +209,11 @@ impl<D: Device + Clone> ObjectCache<D> {
     ) -> Option<Outcome> {
         let manifest = match self.write_slices(cx, key, value).await {
             Ok(manifest) => manifest,
-            Err(reason) => {
-                // Where it is not what was seen any more, be it only elsewhere, it is looked at again.
-                let is_gone = self.remove_if(cx, key, place, |books| &books.overwritten);
-                return is_gone.then_some(Outcome::Rejected(reason));
-            }
+            Err(reason) => return Some(Outcome::Rejected(reason)),
         };
         let encoded = manifest.encode();
         let head = head_parts(key, Payload::Bytes(&encoded), meta);
-        let outcome = self.publish_when_room(cx, place, head, Old::Goes).await;
+        let outcome = self.publish_when_room(cx, place, head).await.outcome();
         if !matches!(outcome, Some(Outcome::Stored { .. })) {
             self.drop_slices(cx, key, manifest, |books| &books.rejected);
         }
@@ -226,30 +243,25 @@ impl<D: Device + Clone> ObjectCache<D> {
         true
     }
 
-    /// Stores a record if the key still is as it was seen; `None` if not. Where neither tier has room it waits for what is under way
-    /// on flash: while all buffers are being written, and readers pin the segments in DRAM or others fill them, that is over soon.
-    async fn publish_when_room(
-        &self,
-        cx: &Cx<D>,
-        place: Place,
-        parts: RecordParts<'_>,
-        old: Old,
-    ) -> Option<Outcome> {
-        for _ in 0..ROOM_TRIES_MAX {
-            match self.publish_if(cx, place, parts, Old::Stays) {
-                Tried::Done(outcome) => return Some(outcome),
-                Tried::Changed => return None,
-                Tried::NoRoom => self.wait_for_room(cx, parts.encoded_len() as u64).await,
+    /// Stores a record if the key still is as it was seen. Where neither tier has room it waits for what is under way on flash: while all
+    /// buffers are being written, and readers pin the segments in DRAM or others fill them, that is over soon. The caller pins no memory
+    /// of either tier.
+    async fn publish_when_room(&self, cx: &Cx<D>, place: Place, parts: RecordParts<'_>) -> Tried {
+        for _ in 0..WAITS_MAX {
+            match self.publish_if(cx, place, parts) {
+                Tried::NoRoom if self.wait_for_progress(cx).await => {}
+                Tried::NoRoom => break,
+                tried => return tried,
             }
         }
-        match self.publish_if(cx, place, parts, old) {
-            Tried::Done(outcome) => Some(outcome),
-            Tried::Changed => None,
-            Tried::NoRoom => Some(Outcome::Rejected(RejectReason::NoRoom)),
-        }
+        let bytes = self.inner.store().padded_len(&parts);
+        self.inner.books.offered.add(bytes);
+        self.inner.books.rejected.add(bytes);
+        Tried::NoRoom
     }
 
-    fn publish_if(&self, cx: &Cx<D>, place: Place, parts: RecordParts<'_>, old: Old) -> Tried {
+    /// Stores a record if the key still is as it was seen, and a tier has room.
+    fn publish_if(&self, cx: &Cx<D>, place: Place, parts: RecordParts<'_>) -> Tried {
         self.make_room(cx);
         let inner = &*self.inner;
         let hash = inner.hasher.hash(&PartId::of(&parts));
@@ -258,7 +270,7 @@ impl<D: Device + Clone> ObjectCache<D> {
             if !self.is_still(&shard, hash, parts.key, place) {
                 return Tried::Changed;
             }
-            if old == Old::Stays && !inner.has_room(&parts) {
+            if !inner.has_room(&parts) {
                 return Tried::NoRoom;
             }
             inner.publish_locked(cx, &mut shard, hash, parts)
@@ -319,8 +331,13 @@ impl<D: Device + Clone> ObjectCache<D> {
         let dram = shard.dram.find(&inner.tier, hash, |record| part.is(record));
         let flash = inner.place_on_flash(shard, hash);
         match place {
-            // A mapping may be there still: the stranger's that was there before.
-            Place::Absent(before) => dram.is_none() && (flash.is_none() || flash == before),
+            // A mapping may be there still: the stranger's that was there before. One that has left DRAM since it was made is not seen,
+            // but then a filter tells of it.
+            Place::Absent { before, was_unsure } => {
+                dram.is_none()
+                    && (flash.is_none() || flash == before)
+                    && (was_unsure || !shard.flash.is_unsure(hash))
+            }
             Place::Dram(version) => match dram {
                 Some(found) => found.record.header().version == version,
                 // Evicted from DRAM meanwhile, or replaced: only reading can tell.

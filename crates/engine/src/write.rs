@@ -11,7 +11,7 @@ use pumice_flash::{Rank, Record, RecordParts, SliceId};
 use pumice_index::{KeyHash, Mapping};
 use pumice_memory::{Buffer, Payload};
 
-/// Why an object was not stored. The older object under the key is gone all the same.
+/// Why an object was not stored. After a set the older object under the key is gone all the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RejectReason {
@@ -74,16 +74,13 @@ impl<D: Device + Clone> ObjectCache<D> {
 
     /// Refuses what cannot be stored; the older object goes where the key is good, as memcached has it.
     pub(crate) fn check(&self, cx: &Cx<D>, key: &[u8], len: usize) -> Result<(), RejectReason> {
-        if key.is_empty() || key.len() > crate::KEY_BYTES_MAX {
-            return Err(RejectReason::KeyLength);
-        }
-        if len > self.inner.item_bytes_max {
-            self.inner.books.offered.add(len as u64);
-            self.inner.books.rejected.add(len as u64);
+        let Some(reason) = self.inner.refusal(key, len) else {
+            return Ok(());
+        };
+        if reason == RejectReason::TooLarge {
             self.remove(cx, key);
-            return Err(RejectReason::TooLarge);
         }
-        Ok(())
+        Err(reason)
     }
 
     /// Stores one record in both tiers, in place of whatever is there.
@@ -129,6 +126,19 @@ impl<B: Buffer> Inner<B> {
         let shard = self.lock(hash);
         shard.flash.prefetch(hash);
         shard.dram.prefetch(hash);
+    }
+
+    /// Why a value of this length cannot be stored, if so; one that is too large is counted.
+    pub(crate) fn refusal(&self, key: &[u8], len: usize) -> Option<RejectReason> {
+        if key.is_empty() || key.len() > crate::KEY_BYTES_MAX {
+            return Some(RejectReason::KeyLength);
+        }
+        if len > self.item_bytes_max {
+            self.books.offered.add(len as u64);
+            self.books.rejected.add(len as u64);
+            return Some(RejectReason::TooLarge);
+        }
+        None
     }
 
     /// The longest value that is one record, for a key of this length.
@@ -381,7 +391,7 @@ impl<B: Buffer> Inner<B> {
 mod tests {
     use super::*;
     use crate::testing::{Rig, run};
-    use crate::{CacheOptions, CascadeOptions, HashLimit, IndexOptions};
+    use crate::{CacheOptions, CascadeOptions, HashLimit, IndexOptions, Reads};
     use pumice_device::{MemDevice, MemMedium};
     use pumice_flash::{Gone, Mappings};
     use std::sync::Arc;
@@ -516,5 +526,55 @@ mod tests {
             let rig = Rig::open(&medium, options);
             assert_eq!(rig.get(&key), None, "deleted {is_deleted}");
         }
+    }
+
+    #[test]
+    fn a_key_that_was_absent_is_not_still_absent_once_it_is_on_flash_alone() {
+        let options = CacheOptions {
+            dram_bytes: 4 << 20,
+            flash_write: FlashWrite::Eviction,
+            index: IndexOptions::Cascade(CascadeOptions {
+                tier1_min: 3,
+                tier1_share: 0.05,
+                page_entries: 4,
+            }),
+            ..CacheOptions::default()
+        };
+        let rig = Rig::new(options);
+        let inner = &rig.cache.inner;
+        let absent = |key: &[u8]| {
+            let (object, place) =
+                run(&rig.executor, rig.cache.observe(&rig.cx, key, Reads::ALL)).expect("no bound");
+            assert!(object.is_none());
+            place
+        };
+        let is_still = |key: &[u8], place| {
+            let hash = hash(&rig, key);
+            rig.cache.is_still(&inner.lock(hash), hash, key, place)
+        };
+        let (keys, never): (Vec<_>, Vec<_>) = (0..100u32)
+            .map(|n| (format!("key-{n}").into_bytes(), format!("never-{n}").into_bytes()))
+            .unzip();
+        let places: Vec<_> = keys.iter().map(|key| absent(key)).collect();
+        let places_never: Vec<_> = never.iter().map(|key| absent(key)).collect();
+        let others: Vec<_> = (0..2_000u32).map(|n| format!("other-{n}").into_bytes()).collect();
+        for (at, key) in keys.iter().chain(&others).enumerate() {
+            evict(&rig, key, inner.store().next_version());
+            if at % 100 == 0 {
+                rig.settle();
+            }
+        }
+        rig.write_open_blocks();
+        let mut unmapped = 0;
+        for (key, place) in keys.iter().zip(places) {
+            let own = hash(&rig, key);
+            unmapped += usize::from(inner.lock(own).flash.get(own).is_none());
+            assert!(!is_still(key, place));
+        }
+        assert!(unmapped > 50, "{unmapped} mappings have left DRAM");
+        // But for what filters take for something that is there.
+        let still = never.iter().zip(places_never);
+        let still = still.filter(|(key, place)| is_still(key, *place)).count();
+        assert!(still > 80, "{still} of what was never set");
     }
 }

@@ -368,19 +368,10 @@ pub fn step<D: Device + Clone>(
                     "key {n} step {step}"
                 );
             }
-            match outcome {
-                Outcome::Stored { .. } => {
-                    model
-                        .live
-                        .get_mut(&n)
-                        .expect("seen")
-                        .value
-                        .extend_from_slice(b"+more");
-                }
-                Outcome::Rejected(_) => {
-                    model.live.remove(&n);
-                }
-                _ => {}
+            // Where there is no room the old value stays.
+            if let Outcome::Stored { .. } = outcome {
+                let entry = model.live.get_mut(&n).expect("seen");
+                entry.value.extend_from_slice(b"+more");
             }
         }
         5 => {
