@@ -34,9 +34,9 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "NAME")]
     policy: Option<String>,
 
-    /// RIPQ: sections are of alpha to 2 alpha of the queue, so it has about 1/alpha insertion points; 0.015625 to 0.5
-    #[arg(long, value_name = "FRACTION", default_value_t = 0.125)]
-    alpha: f64,
+    /// RIPQ: sections are of alpha to 2 alpha of the queue, so it has about 1/alpha insertion points; 0.015625 to 0.5 [default: 0.125]
+    #[arg(long, value_name = "FRACTION")]
+    alpha: Option<f64>,
 
     /// Logical occupancy. Ripq: objects in the last 1 - theta of the queue are not kept when their block goes [default: 1; lru and
     /// slru-1 0.75, gdsf-1 0.6, gdsf-2 0.5]; sipq: the share of the flash that the queue of keys may have [default: 0.5]
@@ -53,9 +53,14 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "SIZE|N%", default_value = "10%")]
     flash_size: CacheSize,
 
-    /// DRAM for items and index; 0: no DRAM tier, and an index as large as it needs to be
-    #[arg(long, value_name = "SIZE", default_value = "0")]
-    dram: Size,
+    /// With --layout exact: larger objects are refused even if there is room, as the flash layouts refuse those above half of
+    /// their blocks
+    #[arg(long, value_name = "SIZE")]
+    max_object_size: Option<Size>,
+
+    /// DRAM for items and index; 0: no DRAM tier, and an index as large as it needs to be [default: 0]
+    #[arg(long, value_name = "SIZE")]
+    dram: Option<Size>,
 
     /// Bytes of a block, a power of two [default: such that there are 1024 to 2047, below 1MiB 512 to 1023; at least 64KiB]
     #[arg(long, value_name = "SIZE")]
@@ -66,13 +71,13 @@ pub struct ReplayArgs {
     index: String,
 
     /// With --index cascade and --layout fifo, what a reclaim does: two-phase writes again what was asked for since it was written,
-    /// evict does not
-    #[arg(long, value_name = "two-phase|evict", default_value = "two-phase")]
-    reclaim: String,
+    /// evict does not [default: two-phase]
+    #[arg(long, value_name = "two-phase|evict")]
+    reclaim: Option<String>,
 
-    /// With --index cascade: mappings in DRAM for each on flash, above 0 and at most 1
-    #[arg(long, value_name = "SHARE", default_value_t = 0.03)]
-    tier1: f64,
+    /// With --index cascade: mappings in DRAM for each on flash, above 0 and at most 1 [default: 0.03]
+    #[arg(long, value_name = "SHARE")]
+    tier1: Option<f64>,
 
     /// Bytes of every object, where the trace has no sizes [default: 4KiB; with --layout exact objects are counted]
     #[arg(long, value_name = "SIZE", conflicts_with = "sizes")]
@@ -90,10 +95,10 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "sim|PATH", default_value = "sim")]
     device: OsString,
 
-    /// With --device sim: blocks in one erase unit of the simulated drive, a tenth of which is its own; 0: no drive, and no device
-    /// write amplification
-    #[arg(long, value_name = "BLOCKS", default_value_t = 1)]
-    superblock: u32,
+    /// With --device sim: blocks in one erase unit of the simulated drive, a tenth of which is its own, below 32 units more; 0: no
+    /// drive, and no device write amplification [default: 1]
+    #[arg(long, value_name = "BLOCKS")]
+    superblock: Option<u32>,
 
     /// That drive is told which blocks are free (TRIM), as `serve` tells none
     #[arg(long)]
@@ -120,6 +125,10 @@ pub struct ReplayArgs {
 pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
     check_built(args)?;
     let is_exact = args.layout == "exact";
+    for (flag, why) in without_effect(args) {
+        // Nobody can be told where stderr is gone.
+        let _ = writeln!(std::io::stderr(), "pumice: note: {flag} has no effect {why}");
+    }
     let trace = args.source.trace()?;
     let rules = ReplayRules {
         ops: args.ops,
@@ -132,6 +141,10 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
         let options = ExactOptions {
             policy: args.policy.clone().unwrap_or_else(|| "slru-3".into()),
             size: args.flash_size.clone(),
+            object_bytes_max: args
+                .max_object_size
+                .map(|size| bytes(size, "--max-object-size"))
+                .transpose()?,
             rules,
         };
         replay_exact(&trace, &options, &mut progress)
@@ -139,14 +152,14 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
         let options = FlashOptions {
             layout: layout(args)?,
             index: match args.index.as_str() {
-                "cascade" => IndexOptions::cascade(args.tier1),
+                "cascade" => IndexOptions::cascade(args.tier1.unwrap_or(TIER1_SHARE)),
                 _ => IndexOptions::Full,
             },
-            superblock_blocks: args.superblock,
+            superblock_blocks: args.superblock.unwrap_or(1),
             trim: args.trim,
             throttle: args.throttle,
             size: args.flash_size.clone(),
-            dram_bytes: bytes(args.dram, "--dram")?,
+            dram_bytes: args.dram.map_or(Ok(0), |size| bytes(size, "--dram"))?,
             block_bytes: args
                 .block_size
                 .map(|size| bytes(size, "--block-size"))
@@ -171,18 +184,76 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Refuses what is not built.
+/// Mappings in DRAM for each on flash, where nothing is said.
+const TIER1_SHARE: f64 = 0.03;
+
+/// Flags that were given and change nothing, each with the reason.
+fn without_effect(args: &ReplayArgs) -> Vec<(&'static str, &'static str)> {
+    let layout = args.layout.as_str();
+    let is_sim = args.device == *"sim";
+    let is_cascade = args.index == "cascade";
+    let mut flags = Vec::new();
+    let mut note = |is_given: bool, flag, has_effect: bool, why| {
+        if is_given && !has_effect {
+            flags.push((flag, why));
+        }
+    };
+    let has_queue = matches!(layout, "ripq" | "sipq");
+    let (on_ripq, on_flash) = ("but with --layout ripq", "with --layout exact");
+    note(args.alpha.is_some(), "--alpha", layout == "ripq", on_ripq);
+    note(args.min_raise.is_some(), "--min-raise", layout == "ripq", on_ripq);
+    note(
+        args.theta.is_some(),
+        "--theta",
+        has_queue,
+        "but with --layout ripq or sipq",
+    );
+    let is_flash = layout != "exact";
+    note(args.block_size.is_some(), "--block-size", is_flash, on_flash);
+    note(args.dram.is_some(), "--dram", is_flash, on_flash);
+    note(!is_sim, "--device", is_flash, on_flash);
+    note(
+        args.max_object_size.is_some(),
+        "--max-object-size",
+        !is_flash,
+        "but with --layout exact",
+    );
+    let (has_drive, no_drive) = (is_flash && is_sim, "but with a flash layout and --device sim");
+    note(args.superblock.is_some(), "--superblock", has_drive, no_drive);
+    note(
+        args.trim,
+        "--trim",
+        has_drive && args.superblock != Some(0),
+        no_drive,
+    );
+    note(
+        args.tier1.is_some(),
+        "--tier1",
+        is_flash && is_cascade,
+        "but with --index cascade",
+    );
+    let is_two_phase = is_cascade && layout == "fifo";
+    note(
+        args.reclaim.is_some(),
+        "--reclaim",
+        is_two_phase,
+        "but with --index cascade and --layout fifo",
+    );
+    flags
+}
+
+/// Refuses what is not built, and values that no layout takes.
 fn check_built(args: &ReplayArgs) -> anyhow::Result<()> {
+    if let Some(share) = args.tier1.filter(|share| !(*share > 0.0 && *share <= 1.0)) {
+        return Err(usage(format!("--tier1 {share}: not a share above 0, up to 1")));
+    }
+    LayoutOptions::new(Layout::Ripq, None, args.alpha, args.theta)
+        .and_then(|options| options.with_min_raise(args.min_raise))
+        .map_err(|error| usage(error.to_string()))?;
+    keeps_hot(args)?;
     match args.index.as_str() {
         "auto" | "full" => {}
-        "cascade" if args.layout != "exact" => {
-            if !(args.tier1 > 0.0 && args.tier1 <= 1.0) {
-                return Err(usage(format!(
-                    "--tier1 {}: not a share above 0, up to 1",
-                    args.tier1
-                )));
-            }
-        }
+        "cascade" if args.layout != "exact" => {}
         "cascade" => {
             return Err(usage("--index cascade with --layout exact: that has no index"));
         }
@@ -205,19 +276,23 @@ fn layout(args: &ReplayArgs) -> anyhow::Result<LayoutOptions> {
             args.layout
         ))
     })?;
-    let keeps_hot = match args.reclaim.as_str() {
-        "two-phase" => true,
-        "evict" => false,
-        other => {
-            return Err(usage(format!(
-                "--reclaim `{other}`: no such reclaim (two-phase, evict)"
-            )));
-        }
-    };
-    let options = LayoutOptions::new(name, args.policy.as_deref(), Some(args.alpha), args.theta)
+    let options = LayoutOptions::new(name, args.policy.as_deref(), args.alpha, args.theta)
         .and_then(|options| options.with_min_raise(args.min_raise))
         .map_err(|error| usage(error.to_string()))?;
-    Ok(LayoutOptions { keeps_hot, ..options })
+    Ok(LayoutOptions {
+        keeps_hot: keeps_hot(args)?,
+        ..options
+    })
+}
+
+fn keeps_hot(args: &ReplayArgs) -> anyhow::Result<bool> {
+    match args.reclaim.as_deref() {
+        None | Some("two-phase") => Ok(true),
+        Some("evict") => Ok(false),
+        Some(other) => Err(usage(format!(
+            "--reclaim `{other}`: no such reclaim (two-phase, evict)"
+        ))),
+    }
 }
 
 fn missing_sizes(args: &ReplayArgs, is_exact: bool) -> anyhow::Result<MissingSizes> {
@@ -253,6 +328,7 @@ fn sim_error(error: SimError) -> anyhow::Error {
         | SimError::SizesRecorded { .. }
         | SimError::ReadOnce { .. } => usage(error.to_string()),
         SimError::Open(OpenError::Geometry(error)) => usage(format!("--flash-size: {error}")),
+        SimError::Ftl(error) => usage(format!("--superblock: {error}; 0 is no drive")),
         error => error.into(),
     }
 }

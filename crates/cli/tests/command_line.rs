@@ -47,6 +47,27 @@ fn bad_usage_ends_with_2_and_says_what_is_wrong() {
             "replay zipf:keys=10,requests=10,theta=1 --min-raise NaN",
             &["min-raise NaN", "0 to 1"],
         ),
+        // Also where they would change nothing.
+        (
+            "replay zipf:keys=10,requests=10,theta=1 --layout exact --theta 5",
+            &["theta 5", "0 to 1"],
+        ),
+        (
+            "replay zipf:keys=10,requests=10,theta=1 --layout fifo --alpha 9",
+            &["alpha 9"],
+        ),
+        (
+            "replay zipf:keys=10,requests=10,theta=1 --reclaim never",
+            &["--reclaim `never`", "two-phase, evict"],
+        ),
+        (
+            "replay zipf:keys=10,requests=10,theta=1 --tier1 2",
+            &["--tier1 2", "above 0"],
+        ),
+        (
+            "replay zipf:keys=10,requests=10,theta=1 --flash-size 1MiB --superblock 4000000000",
+            &["--superblock", "pages of flash", "0 is no drive"],
+        ),
         ("serve --index half", &["--index `half`", "auto, full, cascade"]),
         (
             "serve --reclaim never",
@@ -327,4 +348,33 @@ fn replay_prints_the_same_counts_on_a_simulated_and_on_a_real_device() {
     assert_eq!(report("real.flash"), sim);
     // The file is a cache now, and can be used again.
     assert_eq!(report("real.flash"), sim);
+}
+
+#[test]
+fn a_flag_that_changes_nothing_is_noted_and_the_smallest_flash_has_a_drive() {
+    let directory = tempfile::tempdir().unwrap();
+    let run = |line: &str| {
+        let output = pumice(directory.path(), &line.split_whitespace().collect::<Vec<_>>());
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{line}: {said}");
+        (said, String::from_utf8(output.stdout).unwrap())
+    };
+    const TRACE: &str = "replay zipf:keys=3000,requests=9000,theta=1,size=1000 --json";
+    let (said, _) = run(&format!(
+        "{TRACE} --layout exact --flash-size 10% --theta 0.5 --superblock 1 --block-size 1MiB"
+    ));
+    for flag in ["--theta", "--superblock", "--block-size"] {
+        assert!(said.contains(&format!("{flag} has no effect")), "{said}");
+    }
+    assert_eq!(said.lines().count(), 3, "{said}");
+    let (said, report) = run(&format!("{TRACE} --flash-size 536KiB --theta 0.5 --alpha 0.25"));
+    assert_eq!(said, "");
+    assert!(
+        !report.contains(r#""device_write_amplification": null"#),
+        "{report}"
+    );
+    let (said, _) = run(&format!(
+        "{TRACE} --layout exact --flash-size 1MiB --max-object-size 500"
+    ));
+    assert_eq!(said, "");
 }

@@ -23,6 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let options = ExactOptions {
         policy: policy.clone(),
         size: size.parse()?,
+        object_bytes_max: None,
         rules: ReplayRules::default(),
     };
     let report = replay_exact(&trace, &options, &mut |_| {})?;

@@ -51,13 +51,15 @@ pub struct ExactOptions {
     pub policy: String,
     /// The capacity.
     pub size: CacheSize,
+    /// Larger objects are refused even if there is room: a layout's limit, for its twin.
+    pub object_bytes_max: Option<u64>,
     /// What requests mean.
     pub rules: ReplayRules,
 }
 
 /// Replays `trace` through an exact cache, empty at first. `progress` is called now and then.
 ///
-/// An object larger than the cache is a miss and is not inserted. With fifo, lru and the baselines every hit and miss is
+/// An object larger than the cache, or than `object_bytes_max`, is a miss and is not inserted. With fifo, lru and the baselines every hit and miss is
 /// that of the reference simulators.
 ///
 /// # Errors
@@ -111,7 +113,10 @@ fn replay<P: ExactPolicy>(
         passes,
         ..
     } = prepare(trace, &options.rules, &options.size, true, progress)?;
-    let mut policy = new(capacity);
+    let mut policy = Limited {
+        policy: new(capacity),
+        size_max: options.object_bytes_max.unwrap_or(u64::MAX),
+    };
     let mut counts = Counts::after(warmup);
     let mut report_progress = |accesses: &Accesses<'_>| {
         progress(ReplayProgress {
@@ -127,14 +132,14 @@ fn replay<P: ExactPolicy>(
                 for access in &batch {
                     counts.next_request();
                     look_up_or_insert(&mut policy, &mut counts, access.object, access.size);
-                    counts.resident(policy.used());
+                    counts.resident(policy.policy.used());
                 }
             }
             OpsMode::AsRecorded => {
                 for access in &batch {
                     counts.next_request();
                     as_recorded(&mut policy, &mut counts, access.object, access.size, access.op);
-                    counts.resident(policy.used());
+                    counts.resident(policy.policy.used());
                 }
             }
         }
@@ -145,13 +150,13 @@ fn replay<P: ExactPolicy>(
         trace: trace.name().to_owned(),
         requests: counts.requests(),
         layout: "exact".into(),
-        policy: policy.name(),
+        policy: policy.policy.name(),
         index: None,
         flash_bytes: capacity,
         dram_bytes: 0,
         object_hit_ratio: counts.object_hit_ratio(),
         byte_hit_ratio: counts.byte_hit_ratio().filter(|_| accesses.unit() == Unit::Bytes),
-        objects_cached: policy.len() as u64,
+        objects_cached: policy.policy.len() as u64,
         object_bytes_resident_mean: counts.bytes_resident_mean(),
         objects_rejected: counts.objects_rejected,
         bytes_inserted: u64::try_from(counts.bytes_inserted).unwrap_or(u64::MAX),
@@ -182,33 +187,47 @@ fn replay<P: ExactPolicy>(
     })
 }
 
+/// A policy that refuses what is larger than this.
+struct Limited<P> {
+    policy: P,
+    size_max: u64,
+}
+
+impl<P: ExactPolicy> Limited<P> {
+    #[inline]
+    fn insert(&mut self, counts: &mut Counts, object: u32, size: u64) {
+        let inserted = if size <= self.size_max {
+            self.policy.insert(object, size)
+        } else {
+            self.policy.remove(object);
+            Insertion::Rejected
+        };
+        match inserted {
+            Insertion::Inserted => counts.inserted(size),
+            Insertion::Rejected => counts.rejected(),
+        }
+    }
+}
+
 #[inline]
-fn look_up_or_insert<P: ExactPolicy>(policy: &mut P, counts: &mut Counts, object: u32, size: u64) {
-    let hit = policy.lookup(object);
+fn look_up_or_insert<P: ExactPolicy>(cache: &mut Limited<P>, counts: &mut Counts, object: u32, size: u64) {
+    let hit = cache.policy.lookup(object);
     counts.lookup(hit, size);
     if !hit {
-        insert(policy, counts, object, size);
+        cache.insert(counts, object, size);
     }
 }
 
-fn as_recorded<P: ExactPolicy>(policy: &mut P, counts: &mut Counts, object: u32, size: u64, op: Op) {
+fn as_recorded<P: ExactPolicy>(cache: &mut Limited<P>, counts: &mut Counts, object: u32, size: u64, op: Op) {
     match op {
         Op::Get => {
-            let resident = policy.size_of(object);
-            policy.lookup(object);
+            let resident = cache.policy.size_of(object);
+            cache.policy.lookup(object);
             counts.lookup(resident.is_some(), resident.unwrap_or(size));
         }
-        Op::Set => insert(policy, counts, object, size),
+        Op::Set => cache.insert(counts, object, size),
         Op::Delete => {
-            policy.remove(object);
+            cache.policy.remove(object);
         }
-    }
-}
-
-#[inline]
-fn insert<P: ExactPolicy>(policy: &mut P, counts: &mut Counts, object: u32, size: u64) {
-    match policy.insert(object, size) {
-        Insertion::Inserted => counts.inserted(size),
-        Insertion::Rejected => counts.rejected(),
     }
 }

@@ -174,10 +174,10 @@ fn plan(options: &FlashOptions, capacity: u64) -> Result<Geometry, SimError> {
         .map_err(|error| SimError::Open(OpenError::Geometry(error)))
 }
 
-/// A drive of which the flash tier is nine tenths.
+/// A drive of which the flash tier is nine tenths, or less if it is small.
 fn drive(options: &FlashOptions, capacity: u64) -> Result<Arc<Mutex<Ftl>>, SimError> {
     plan(options, capacity)?;
-    let ftl = FtlOptions {
+    let ftl = (FtlOptions {
         // As drives do: what is copied has lived for long, what the host writes has not. It also keeps what the drive does by
         // itself from shifting what the host has aligned.
         separate_copies: true,
@@ -188,8 +188,15 @@ fn drive(options: &FlashOptions, capacity: u64) -> Result<Arc<Mutex<Ftl>>, SimEr
             block_bytes(options, capacity),
             options.superblock_blocks,
         )
-    };
+    })
+    .with_least_spare();
     Ok(Arc::new(Mutex::new(Ftl::new(ftl).map_err(SimError::Ftl)?)))
+}
+
+/// Larger objects are refused: nothing larger than the device can ever be whole on it, and half of it leaves room for what comes
+/// meanwhile.
+pub(crate) fn object_bytes_max(geometry: &Geometry) -> u64 {
+    u64::from(geometry.blocks) * geometry.block_bytes / 2
 }
 
 /// The content of all values on a real device: 16 MiB that do not compress to nothing.
@@ -229,9 +236,7 @@ impl<D: Device + Clone> Replay<D> {
             },
             reformat: true,
             lockstep: true,
-            // Nothing larger can ever be whole on the device: half of it leaves room for what comes meanwhile.
-            item_bytes_max: usize::try_from(u64::from(geometry.blocks) * geometry.block_bytes / 2)
-                .unwrap_or(usize::MAX),
+            item_bytes_max: usize::try_from(object_bytes_max(geometry)).unwrap_or(usize::MAX),
             ..CacheOptions::default()
         };
         let run = |cache_options| {

@@ -127,3 +127,33 @@ fn the_curves_of_a_policy_are_run_where_its_default_misses() {
     }
     assert_ne!(row.verdict, Verdict::NotMeasured);
 }
+
+#[test]
+fn a_twin_refuses_what_its_layout_does() {
+    // Few keys, of which the largest are above half of the flash, but below all of it.
+    let source = "zipf:keys=80,theta=0.5,requests=3000,seed=3,size=1000-1000000";
+    let workloads = vec![Workload {
+        name: "large".to_owned(),
+        source: source.to_owned(),
+        trace: Trace::new(source, TraceOptions::default()).unwrap(),
+    }];
+    let plan = Plan {
+        percent: 3,
+        exact_percents: Vec::new(),
+        superblocks: vec![1],
+        thetas: vec![1.0],
+        min_raises: vec![0.0],
+        ..plan()
+    };
+    let evaluation = evaluate(workloads, plan, 2, &mut |_| ());
+    let mut compared = 0;
+    for run in &evaluation.runs {
+        let (Some(report), Some(twin)) = (run.report(), run.twin_report()) else {
+            continue;
+        };
+        assert!(report.objects_rejected > 100, "{}: {report:?}", run.setup);
+        assert_eq!(report.objects_rejected, twin.objects_rejected, "{}", run.setup);
+        compared += 1;
+    }
+    assert!(compared >= RIPQ_POLICIES.len(), "{compared}");
+}

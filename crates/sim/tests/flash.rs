@@ -177,6 +177,7 @@ fn two_phase_reclaim_misses_less_than_lru_and_does_not_push_out_what_is_hot_with
     let report = replay(name, &two_phase);
     let lru = ExactOptions {
         policy: "lru".to_owned(),
+        object_bytes_max: None,
         size: (report.object_bytes_resident_mean.unwrap() as u64)
             .to_string()
             .parse()
@@ -225,21 +226,28 @@ fn a_cache_that_holds_everything_misses_only_first_requests() {
 
 #[test]
 fn a_size_below_the_smallest_device_is_refused_and_the_smallest_named() {
-    let error = replay_flash(&trace(ZIPF), &options("100KiB", ReplayDevice::Sim), &mut |_| ()).unwrap_err();
-    let message = error.to_string();
-    let smallest: u64 = message
-        .split_whitespace()
-        .filter_map(|word| word.parse().ok())
-        .next_back()
-        .unwrap_or_else(|| panic!("no number in {message}"));
-    replay_flash(
-        &trace(ZIPF),
-        &options(&smallest.to_string(), ReplayDevice::Sim),
-        &mut |_| (),
-    )
-    .unwrap();
-    let below = (smallest - 4096).to_string();
-    assert!(replay_flash(&trace(ZIPF), &options(&below, ReplayDevice::Sim), &mut |_| ()).is_err());
+    for superblock_blocks in [0, 1, 4] {
+        let run = |size: &str| {
+            let options = FlashOptions {
+                superblock_blocks,
+                ..options(size, ReplayDevice::Sim)
+            };
+            replay_flash(&trace(ZIPF), &options, &mut |_| ())
+        };
+        let message = run("100KiB").unwrap_err().to_string();
+        let smallest: u64 = message
+            .split_whitespace()
+            .filter_map(|word| word.parse().ok())
+            .next_back()
+            .unwrap_or_else(|| panic!("no number in {message}"));
+        let report = run(&smallest.to_string()).unwrap();
+        assert_eq!(report.device_write_amplification.is_some(), superblock_blocks > 0);
+        assert!(run(&(smallest - 4096).to_string()).is_err());
+        // From there on there is a drive for each size.
+        for superblocks in 1..40 {
+            run(&(smallest + superblocks * (64 << 10) + 8192).to_string()).unwrap();
+        }
+    }
 }
 
 #[test]
@@ -294,6 +302,7 @@ fn fidelity(policy: &str) -> [[f64; 2]; 2] {
     let twin = ExactOptions {
         policy: policy.into(),
         size: bytes.to_string().parse().unwrap(),
+        object_bytes_max: None,
         rules,
     };
     let twin = replay_exact(&trace(name), &twin, &mut |_| ()).unwrap();
@@ -310,6 +319,8 @@ fn ripq_hits_as_its_exact_twin_does() {
         ("gdsf-1", 0.01, 1.0),
         ("gdsf-2", 0.01, 1.0),
         ("gdsf-3", 0.01, 1.0),
+        // As gdsf, since it is absolute, too.
+        ("lfu", 0.01, 0.01),
     ] {
         let [layout, twin] = fidelity(policy);
         println!("{policy}: {layout:.4?} and {twin:.4?}");

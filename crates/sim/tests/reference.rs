@@ -104,6 +104,7 @@ fn check(entry: &str, columns: &[(&str, &str)], shares: &[&str], given_sizes: bo
             let options = ExactOptions {
                 policy: (*policy).into(),
                 size: size.parse().unwrap(),
+                object_bytes_max: None,
                 rules,
             };
             let report = replay_exact(&trace, &options, &mut |_| {}).unwrap();

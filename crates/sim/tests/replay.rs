@@ -43,6 +43,7 @@ impl Sample {
         let options = ExactOptions {
             policy: policy.into(),
             size: size.parse()?,
+            object_bytes_max: None,
             rules,
         };
         replay_exact(&self.trace(), &options, &mut |_| {})
@@ -245,6 +246,7 @@ fn what_cannot_be_replayed_is_named() {
     let options = ExactOptions {
         policy: "lru".into(),
         size: "1".parse().unwrap(),
+        object_bytes_max: None,
         rules: ReplayRules::default(),
     };
     assert!(
@@ -270,6 +272,7 @@ fn a_trace_that_can_be_read_once_only_is_refused_where_two_passes_are_needed() {
         let options = ExactOptions {
             policy: "lru".into(),
             size: size.parse()?,
+            object_bytes_max: None,
             rules: ReplayRules::default(),
         };
         replay_exact(&trace, &options, &mut |_| {})
@@ -325,6 +328,7 @@ fn a_generator_replays_alike_each_time_and_near_the_expected_ratio() {
         let options = ExactOptions {
             policy: policy.into(),
             size: "25%".parse().unwrap(),
+            object_bytes_max: None,
             rules,
         };
         let (passes, last) = (Cell::new(0), Cell::new(0.0));

@@ -148,7 +148,19 @@ fn replay(
     }
     match result {
         Ok(report) => line.extend(fields(report)?),
-        Err(error) => line.extend(named(&[("error", error.clone())])),
+        Err(error) => {
+            // What a report would say itself.
+            let (layout, policy) = match &run.setup {
+                Setup::Exact { policy, .. } => ("exact", *policy),
+                Setup::Flash { policy, .. } if twin_of.is_some() => ("exact", *policy),
+                Setup::Flash { layout, policy, .. } => (layout.name(), *policy),
+            };
+            line.extend(named(&[
+                ("layout", layout.to_owned()),
+                ("policy", policy.to_owned()),
+                ("error", error.clone()),
+            ]));
+        }
     }
     Ok(line)
 }
@@ -205,5 +217,47 @@ mod tests {
     fn values_with_commas_and_quotes_are_quoted() {
         assert_eq!(quoted("a b"), "a b");
         assert_eq!(quoted("a,\"b\""), "\"a,\"\"b\"\"\"");
+    }
+
+    #[test]
+    fn a_replay_that_failed_says_which_it_was() {
+        let options = pumice_trace::TraceOptions {
+            format: Some("time-id-size".parse().unwrap()),
+            columns: None,
+        };
+        let evaluation = pumice_sim::evaluate(
+            vec![pumice_sim::Workload {
+                name: "gone".to_owned(),
+                source: "gone".to_owned(),
+                trace: pumice_trace::Trace::new("/no/such/trace", options).unwrap(),
+            }],
+            pumice_sim::Plan {
+                write_sizes: pumice_sim::WriteSizeOptions {
+                    write_bytes: Vec::new(),
+                    ..Default::default()
+                },
+                ..pumice_sim::Plan::quick()
+            },
+            1,
+            &mut |_| (),
+        );
+        let table = csv(&evaluation).unwrap();
+        let mut lines = table.lines().map(|line| line.split(',').collect::<Vec<_>>());
+        let header = lines.next().unwrap();
+        let at = |name| header.iter().position(|of| *of == name).unwrap();
+        let (layout, policy, error) = (at("layout"), at("policy"), at("error"));
+        let mut seen = std::collections::BTreeSet::new();
+        for line in lines {
+            assert!(line[error].contains("/no/such/trace"), "{line:?}");
+            seen.insert((line[layout].to_owned(), line[policy].to_owned()));
+        }
+        assert!(
+            seen.contains(&("ripq".to_owned(), "slru-3".to_owned())),
+            "{seen:?}"
+        );
+        assert!(
+            seen.contains(&("exact".to_owned(), "gdsf-2".to_owned())),
+            "{seen:?}"
+        );
     }
 }

@@ -46,6 +46,16 @@ impl Queue {
             total += bytes;
         }
         assert_eq!(self.bytes, total, "bytes");
+        // The other way round: nothing is kept of a place that stands nowhere.
+        let standing = seen.iter().filter(|seen| **seen).count();
+        assert_eq!(standing, self.places(), "places");
+        for id in &self.free_places {
+            assert!(!seen[*id as usize], "place {id} is free and stands");
+        }
+        for (block, id) in (0u32..).zip(&self.placed) {
+            let stands = *id == 0 || (seen[*id as usize] && self.block(*id) == Some(block));
+            assert!(stands, "block {block} is said to be at place {id}");
+        }
         let marks = self.marked.iter().filter(|place| **place != 0).count();
         assert_eq!(marks + self.free_marks.len() + 1, self.marked.len(), "marks");
         assert!(

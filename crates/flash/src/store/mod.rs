@@ -369,6 +369,7 @@ impl<B: Buffer> FlashStore<B> {
             info.sequence.store(block.sequence, Ordering::Relaxed);
             info.footer_len.store(block.footer_len, Ordering::Relaxed);
             info.expiry_max.store(block.expiry_max, Ordering::Relaxed);
+            // At most. So what a part-full block lacks counts as dead, and such blocks, which a clean stop leaves, are emptied early.
             info.filled.store(
                 geometry.block_bytes - u64::from(block.footer_len),
                 Ordering::Relaxed,

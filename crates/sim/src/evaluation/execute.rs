@@ -12,7 +12,7 @@ use super::plan::{Plan, Setup};
 use super::results::{BlockPlan, Evaluation, Run, Workload};
 use crate::error::SimError;
 use crate::exact::{ExactOptions, replay_exact};
-use crate::flash::{FlashOptions, ReplayDevice, replay_flash};
+use crate::flash::{FlashOptions, ReplayDevice, object_bytes_max, replay_flash};
 use crate::ftl::{WriteSizeRow, measure_write_size};
 use crate::report::Report;
 use crate::rules::{MissingSizes, OpsMode, ReplayRules, Warmup};
@@ -229,23 +229,26 @@ fn replay(workload: &Workload, position: usize, plan: &Plan, twins: &Twins, setu
         missing_sizes: MissingSizes::Fixed(plan.object_bytes),
         warmup: Warmup::new(plan.warmup).unwrap_or_default(),
     };
-    let exact = |policy: &str, size: &str| -> Result<Report, SimError> {
+    let exact = |policy: &str, size: &str, object_bytes_max: Option<u64>| -> Result<Report, SimError> {
         let options = ExactOptions {
             policy: policy.to_owned(),
             size: size.parse()?,
+            object_bytes_max,
             rules: rules.clone(),
         };
         replay_exact(&workload.trace, &options, &mut |_| ())
     };
     let (result, policy) = match setup {
-        Setup::Exact { policy, percent } => (exact(policy, &format!("{percent}%")), None),
+        Setup::Exact { policy, percent } => (exact(policy, &format!("{percent}%"), None), None),
         Setup::Flash { policy, .. } => (flash(workload, plan, setup, &rules), Some(*policy)),
     };
     let twin = match (&result, policy) {
         (Ok(report), Some(policy)) => report.object_bytes_resident_mean.map(|bytes| {
             let size = format!("{bytes:.0}B");
             let of = (position, policy.to_owned(), size.clone());
-            twins.get(of, || exact(policy, &size))
+            // The same refusals. They follow from the flash, which is the same for all layouts of a trace.
+            let object_bytes_max = geometry(report.flash_bytes).map(|geometry| object_bytes_max(&geometry));
+            twins.get(of, || exact(policy, &size, object_bytes_max))
         }),
         _ => None,
     };
@@ -292,8 +295,15 @@ fn flash(workload: &Workload, plan: &Plan, setup: &Setup, rules: &ReplayRules) -
 }
 
 /// What a replay makes of a device of so many bytes.
-fn block_plan(flash_bytes: u64) -> Option<BlockPlan> {
+fn geometry(flash_bytes: u64) -> Option<Geometry> {
     let block_bytes = Geometry::block_bytes_for(flash_bytes, BLOCK_BYTES_MIN, 1, u64::MAX);
-    let blocks = Geometry::plan(flash_bytes, block_bytes).ok()?.blocks;
-    Some(BlockPlan { block_bytes, blocks })
+    Geometry::plan(flash_bytes, block_bytes).ok()
+}
+
+fn block_plan(flash_bytes: u64) -> Option<BlockPlan> {
+    geometry(flash_bytes).map(
+        |Geometry {
+             block_bytes, blocks, ..
+         }| BlockPlan { block_bytes, blocks },
+    )
 }

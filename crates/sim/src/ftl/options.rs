@@ -46,7 +46,8 @@ impl FtlOptions {
     }
 
     /// A drive whose flash is `logical_bytes / utilisation`, to the nearest whole superblock, with the defaults named at
-    /// the fields; [`Ftl::utilisation`](super::Ftl::utilisation) tells what came of it.
+    /// the fields; [`Ftl::utilisation`](super::Ftl::utilisation) tells what came of it. For a host of few superblocks that may be
+    /// too little: see [`FtlOptions::with_least_spare`].
     pub fn at_utilisation(
         logical_bytes: u64,
         utilisation: f64,
@@ -59,6 +60,15 @@ impl FtlOptions {
         let superblocks = logical_bytes as f64 / utilisation / superblock_bytes as f64;
         options.physical_bytes = (superblocks.round() as u64).saturating_mul(superblock_bytes);
         options
+    }
+
+    /// The same with as many superblocks as collecting needs, where there are fewer: with a tenth to spare that is so below 32
+    /// superblocks of host bytes.
+    pub fn with_least_spare(mut self) -> Self {
+        if let Err(FtlError::NoSpare { needed_bytes, .. }) = self.shape() {
+            self.physical_bytes = needed_bytes;
+        }
+        self
     }
 
     /// Bytes of a superblock, the unit of erasing.
