@@ -159,17 +159,9 @@ impl<B: Buffer> FlashStore<B> {
         now: u32,
     ) -> io::Result<u32> {
         for round in 0..self.geometry.blocks {
-            {
-                let mut structure = self.shared.structure.lock();
-                if structure.free.len() >= 2 {
-                    let id = structure.free.pop_front().expect("at least two");
-                    let info = &self.blocks[id as usize];
-                    // Another life: a read that is still under way must not take these bytes for the former one's.
-                    info.sequence.store(structure.next_sequence, Ordering::Release);
-                    structure.next_sequence += 1;
-                    info.set_state(State::Checkpoint);
-                    return Ok(id);
-                }
+            // One is left to survivors.
+            if let Some(id) = self.take_free_for_checkpoint(1) {
+                return Ok(id);
             }
             if let Some(work) = self.claim_early_reclaim(false) {
                 self.reclaim_early(device, mappings, now, work.claim(), round as usize)
@@ -179,11 +171,27 @@ impl<B: Buffer> FlashStore<B> {
                 self.wait_for(|structure| structure.reclaiming == 0 || structure.free.len() >= 2)
                     .await;
             } else if !self.makes_buffer_free(device, mappings, now).await {
-                // Nothing is on its way to becoming a victim either.
+                // Nothing is on its way to becoming a victim either, and so there are no survivors. Blocks of mappings wait for this.
                 break;
             }
         }
-        Err(io::Error::other("no block is free for a checkpoint"))
+        self.take_free_for_checkpoint(0)
+            .ok_or_else(|| io::Error::other("no block is free for a checkpoint"))
+    }
+
+    /// Takes a free block unless no more than `left` are.
+    fn take_free_for_checkpoint(&self, left: usize) -> Option<u32> {
+        let mut structure = self.shared.structure.lock();
+        if structure.free.len() <= left {
+            return None;
+        }
+        let id = structure.free.pop_front()?;
+        let info = &self.blocks[id as usize];
+        // Another life: a read that is still under way must not take these bytes for the former one's.
+        info.sequence.store(structure.next_sequence, Ordering::Release);
+        structure.next_sequence += 1;
+        info.set_state(State::Checkpoint);
+        Some(id)
     }
 
     pub(super) fn free_checkpoint_blocks(&self, blocks: Vec<u32>) {

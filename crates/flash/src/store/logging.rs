@@ -181,8 +181,8 @@ impl<B: Buffer> FlashStore<B> {
         }
     }
 
-    /// Whether a quarter of the log has been written since the newest checkpoint, or, where there is an order to be kept, as many
-    /// blocks as the device has; and, where one failed, another sixteenth of the log since that: a device that refuses
+    /// Whether a quarter of the log has been written since the newest checkpoint, or three quarters of it are in use, or, where there is
+    /// an order to be kept, as many blocks as the device has have been sealed; and, where one failed, another sixteenth of the log since that: a device that refuses
     /// checkpoints is not asked all the time.
     pub(crate) fn wants_checkpoint(&self) -> bool {
         let sealed = self.counters.sealed_blocks.load(Ordering::Relaxed)
@@ -192,16 +192,18 @@ impl<B: Buffer> FlashStore<B> {
             Layout::Sipq => self.layout.theta > 0.0,
             Layout::Ripq => true,
         };
+        let log_slots = self.geometry.log_slots;
+        let since = self.log.position().saturating_sub(self.log.last_checkpoint());
+        // A checkpoint leaves the log what the one before it needs. Where it began late, that is most of the log, and less than a quarter
+        // of it is left before its position stands still.
+        let is_log_due = since > log_slots / 4 || self.log.usage().0 > log_slots / 4 * 3;
         let is_order_old = has_order && sealed > u64::from(self.geometry.blocks);
         // Records are counted as they are wanted: where the log is full its position stands still.
         let wanted = self.counters.log_records.load(Ordering::Relaxed);
         let failed_at = self.checkpoint_failed_at.load(Ordering::Relaxed);
         self.durability != Durability::Off
-            && (is_order_old
-                || self.wants_mapping_checkpoint()
-                || self.log.position().saturating_sub(self.log.last_checkpoint())
-                    > self.geometry.log_slots / 4)
-            && (failed_at == 0 || wanted > failed_at + self.geometry.log_slots / 16)
+            && (is_order_old || is_log_due || self.wants_mapping_checkpoint())
+            && (failed_at == 0 || wanted > failed_at + log_slots / 16)
     }
 
     /// From now until the next checkpoint a crash empties the cache. A failing device gets a few tries; if none succeeds,
