@@ -44,7 +44,8 @@ pub enum Outcome {
     },
     /// Deleted.
     Deleted,
-    /// Not stored. The older object stays as it was, unless another thread took the last room in the very moment.
+    /// Not stored. The older object stays as it was, unless another thread took the last room in the very moment, or the index has
+    /// none; then it is gone.
     Rejected(RejectReason),
     /// Nothing changed: 64 times another change came in between. Try again.
     Busy,
@@ -89,11 +90,12 @@ const WAITS_MAX: usize = 1024;
 
 /// What came of one try to store a record in the place of what was seen.
 enum Tried {
+    /// What stood there is gone, even if the outcome is [`Outcome::Rejected`].
     Done(Outcome),
     /// The key is not as it was seen: nothing was done.
     Changed,
-    /// Neither tier has room: nothing was done.
-    NoRoom,
+    /// It cannot be stored: nothing was done.
+    Refused(RejectReason),
 }
 
 impl Tried {
@@ -102,7 +104,7 @@ impl Tried {
         match self {
             Tried::Done(outcome) => Some(outcome),
             Tried::Changed => None,
-            Tried::NoRoom => Some(Outcome::Rejected(RejectReason::NoRoom)),
+            Tried::Refused(reason) => Some(Outcome::Rejected(reason)),
         }
     }
 }
@@ -137,15 +139,21 @@ impl<D: Device + Clone> ObjectCache<D> {
                 }
                 (Action::SetMeta(meta), Some(object)) => {
                     let parts = crate::cache::Inner::with_meta(&object.head, meta);
-                    match self.publish_if(cx, place, parts) {
+                    let tried = match self.publish_if(cx, place, parts) {
                         // Whoever waits must not pin what is waited for, nor what `decide` may have cloned.
-                        Tried::NoRoom if !is_detached => {
+                        Tried::Refused(_) if !is_detached => {
                             is_detached = true;
-                            None
+                            continue;
                         }
-                        Tried::NoRoom => self.publish_when_room(cx, place, parts).await.outcome(),
-                        tried => tried.outcome(),
+                        Tried::Refused(_) => self.publish_when_room(cx, place, parts).await,
+                        tried => tried,
+                    };
+                    if let (Tried::Done(Outcome::Rejected(_)), Some(manifest)) =
+                        (&tried, Manifest::decode(&object.head))
+                    {
+                        self.drop_slices(cx, key, manifest, |books| &books.evicted);
                     }
+                    tried.outcome()
                 }
                 (Action::Delete, Some(object)) => self.delete_if(cx, key, place, &object),
             };
@@ -178,7 +186,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         if let Some(reason) = self.inner.refusal(key, value.len()) {
             return Some(Outcome::Rejected(reason));
         }
-        let outcome = if self.inner.is_large(key, value.len()) {
+        let tried = if self.inner.is_large(key, value.len()) {
             self.store_large_if(cx, key, place, payload, meta).await
         } else {
             let parts = RecordParts {
@@ -191,12 +199,12 @@ impl<D: Device + Clone> ObjectCache<D> {
                 value: payload,
                 value_crc: payload_checksum(payload),
             };
-            self.publish_when_room(cx, place, parts).await.outcome()
+            self.publish_when_room(cx, place, parts).await
         };
-        if let Some(old) = old.filter(|_| matches!(outcome, Some(Outcome::Stored { .. }))) {
+        if let Some(old) = old.filter(|_| matches!(tried, Tried::Done(_))) {
             self.drop_slices(cx, key, old, |books| &books.overwritten);
         }
-        outcome
+        tried.outcome()
     }
 
     async fn store_large_if(
@@ -206,18 +214,18 @@ impl<D: Device + Clone> ObjectCache<D> {
         place: Place,
         value: Payload<'_>,
         meta: Meta,
-    ) -> Option<Outcome> {
+    ) -> Tried {
         let manifest = match self.write_slices(cx, key, value).await {
             Ok(manifest) => manifest,
-            Err(reason) => return Some(Outcome::Rejected(reason)),
+            Err(reason) => return Tried::Refused(reason),
         };
         let encoded = manifest.encode();
         let head = head_parts(key, Payload::Bytes(&encoded), meta);
-        let outcome = self.publish_when_room(cx, place, head).await.outcome();
-        if !matches!(outcome, Some(Outcome::Stored { .. })) {
+        let tried = self.publish_when_room(cx, place, head).await;
+        if !matches!(tried, Tried::Done(Outcome::Stored { .. })) {
             self.drop_slices(cx, key, manifest, |books| &books.rejected);
         }
-        outcome
+        tried
     }
 
     /// Removes what stands under a key, if that still is what was seen: not what another client has stored meanwhile.
@@ -247,17 +255,20 @@ impl<D: Device + Clone> ObjectCache<D> {
     /// buffers are being written, and readers pin the segments in DRAM or others fill them, that is over soon. The caller pins no memory
     /// of either tier.
     async fn publish_when_room(&self, cx: &Cx<D>, place: Place, parts: RecordParts<'_>) -> Tried {
-        for _ in 0..WAITS_MAX {
-            match self.publish_if(cx, place, parts) {
-                Tried::NoRoom if self.wait_for_progress(cx).await => {}
-                Tried::NoRoom => break,
+        let mut waits = 0;
+        loop {
+            let refused = match self.publish_if(cx, place, parts) {
+                Tried::Refused(reason) => Tried::Refused(reason),
                 tried => return tried,
+            };
+            if waits == WAITS_MAX || !self.wait_for_progress(cx).await {
+                let bytes = self.inner.store().padded_len(&parts);
+                self.inner.books.offered.add(bytes);
+                self.inner.books.rejected.add(bytes);
+                return refused;
             }
+            waits += 1;
         }
-        let bytes = self.inner.store().padded_len(&parts);
-        self.inner.books.offered.add(bytes);
-        self.inner.books.rejected.add(bytes);
-        Tried::NoRoom
     }
 
     /// Stores a record if the key still is as it was seen, and a tier has room.
@@ -271,7 +282,7 @@ impl<D: Device + Clone> ObjectCache<D> {
                 return Tried::Changed;
             }
             if !inner.has_room(&parts) {
-                return Tried::NoRoom;
+                return Tried::Refused(RejectReason::NoRoom);
             }
             inner.publish_locked(cx, &mut shard, hash, parts)
         };

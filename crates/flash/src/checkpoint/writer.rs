@@ -171,18 +171,20 @@ impl<B: Buffer> FlashStore<B> {
                 self.wait_for(|structure| structure.reclaiming == 0 || structure.free.len() >= 2)
                     .await;
             } else if !self.makes_buffer_free(device, mappings, now).await {
-                // Nothing is on its way to becoming a victim either, and so there are no survivors. Blocks of mappings wait for this.
+                // Nothing is on its way to becoming a victim either. Blocks of mappings wait for this, and survivors there are none.
+                if let Some(id) = self.take_free_for_checkpoint(0) {
+                    return Ok(id);
+                }
                 break;
             }
         }
-        self.take_free_for_checkpoint(0)
-            .ok_or_else(|| io::Error::other("no block is free for a checkpoint"))
+        Err(io::Error::other("no block is free for a checkpoint"))
     }
 
-    /// Takes a free block unless no more than `left` are.
+    /// Takes a free block unless no more than `left` are; the last one only where nothing is being reclaimed.
     fn take_free_for_checkpoint(&self, left: usize) -> Option<u32> {
         let mut structure = self.shared.structure.lock();
-        if structure.free.len() <= left {
+        if structure.free.len() <= left || (left == 0 && structure.reclaiming > 0) {
             return None;
         }
         let id = structure.free.pop_front()?;
