@@ -104,11 +104,7 @@ impl<B: Buffer> Pages<B> {
         if self.filling.is_none() {
             let pages = shape.pages_per_block();
             if self.block.is_none_or(|block| block.next == pages) {
-                let lent = match self.holds_too_many(shape.geometry.blocks) {
-                    true => None,
-                    false => log.borrow(),
-                };
-                let full = std::mem::replace(&mut self.block, lent);
+                let full = std::mem::replace(&mut self.block, log.borrow());
                 self.note_empty(full.map(|block| block.id));
             }
             let Filled { id, life, next: at } = self.block?;

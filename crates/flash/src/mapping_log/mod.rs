@@ -47,9 +47,6 @@ pub(crate) use store::BLOCKS_LEFT;
 
 /// So many blocks may wait for a checkpoint without asking for one.
 const HELD_MIN: usize = 4;
-/// Where this part of the device waits for one, no more blocks are borrowed until it is there: with a checkpoint that is late all
-/// of them would come to wait, and none be left for it.
-const HELD_PART_MAX: usize = 4;
 
 /// The pages; see the module's text.
 pub struct MappingLog<B> {
@@ -255,11 +252,6 @@ impl<B: Buffer> MappingLog<B> {
 
 /// Blocks that are held for checkpoints.
 impl<B: Buffer> Pages<B> {
-    /// Whether so many of a device's blocks wait for a checkpoint that it has to come first.
-    fn holds_too_many(&self, blocks: u32) -> bool {
-        self.empty.len() > (blocks as usize / HELD_PART_MAX).max(2 * HELD_MIN)
-    }
-
     /// Notes a block that is not filled any more, if no page of it is wanted.
     fn note_empty(&mut self, block: Option<u32>) {
         let Some(id) = block else { return };

@@ -10,15 +10,10 @@ const CACHE_ID: u64 = 7;
 
 /// A log with one block, which it borrows with sequence `next`.
 fn log(geometry: Geometry, next: u64) -> Arc<MappingLog<AlignedBuf>> {
-    log_with([3], geometry, next)
-}
-
-/// A log with these blocks.
-fn log_with(free: impl Into<VecDeque<u32>>, geometry: Geometry, next: u64) -> Arc<MappingLog<AlignedBuf>> {
     let log = Arc::new(MappingLog::default());
     let blocks = geometry.blocks as usize;
     let lent = Borrowed {
-        free: free.into(),
+        free: VecDeque::from([3]),
         lives: vec![0; blocks],
         next,
     };
@@ -134,34 +129,4 @@ fn a_dropped_write_is_due_again_and_an_empty_block_waits_for_the_checkpoints_tha
         log.note_checkpoint(number, false);
     }
     assert_eq!(log.state.lock().take_unnamed(), [3]);
-}
-
-#[test]
-fn while_a_checkpoint_does_not_come_part_of_the_device_is_borrowed_and_no_more() {
-    let geometry = Geometry::plan(4 << 20, 64 << 10).unwrap();
-    let device = MemDevice::new(Arc::new(MemMedium::new(4 << 20)));
-    let log = log_with((0..geometry.blocks).collect::<Vec<_>>(), geometry, 1);
-    log.note_checkpoint(0, true);
-    // Pages that are soon replaced by others.
-    let turn_over = || {
-        let mut pages = 0;
-        while let Some(page) = log.put(&[1; PAGE_PAYLOAD_BYTES]) {
-            run(log.write_full(&device)).unwrap();
-            log.release(page);
-            pages += 1;
-            assert!(pages < 10_000, "nothing bounds it");
-        }
-        run(log.write_full(&device)).unwrap();
-    };
-    turn_over();
-    let held = log.state.lock().empty.len();
-    let most = geometry.blocks as usize / HELD_PART_MAX;
-    assert!((most..most + 3).contains(&held), "{held} of {}", geometry.blocks);
-    assert!(log.wants_checkpoint());
-    for _ in 0..2 {
-        let number = log.begin_checkpoint();
-        log.note_checkpoint(number, false);
-    }
-    assert!(log.state.lock().take_unnamed().len() >= most);
-    assert!(log.put(&[2; PAGE_PAYLOAD_BYTES]).is_some(), "it goes on");
 }
