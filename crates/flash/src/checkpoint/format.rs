@@ -141,7 +141,7 @@ impl Head {
         }
         out.extend_from_slice(&self.ranks.policy.to_le_bytes());
         out.extend_from_slice(&self.ranks.lowest.to_le_bytes());
-        out.extend_from_slice(&self.ranks.bound.to_le_bytes());
+        out.extend_from_slice(&self.ranks.threshold.to_le_bytes());
         encode_len(self.ranks.bins.len(), out);
         for bin in &self.ranks.bins {
             out.extend_from_slice(&bin.lower.to_le_bytes());
@@ -165,7 +165,7 @@ fn encode_len(len: usize, out: &mut Vec<u8>) {
 pub(crate) const PLACE_BYTES: usize = 9;
 /// A bin, or a key of the sample.
 pub(crate) const RANK_BYTES: usize = 24;
-/// The policy, the lowest priority, and the sample's bound.
+/// The policy, the lowest priority, and the sample's threshold.
 pub(crate) const RANKS_HEAD_BYTES: usize = 20;
 
 pub(super) fn decode_place(fields: &mut Fields<'_>) -> Option<SavedPlace> {

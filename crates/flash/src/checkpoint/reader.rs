@@ -171,7 +171,7 @@ impl<'a, D: Device> StreamReader<'a, D> {
         let mut fields = Fields(&bytes);
         let policy = fields.u32().ok_or(DAMAGED)?;
         let lowest = f64::from_bits(fields.u64().ok_or(DAMAGED)?);
-        let bound = fields.u64().ok_or(DAMAGED)?;
+        let threshold = fields.u64().ok_or(DAMAGED)?;
         let bins = self.list(RANK_BYTES, decode_bin).await?;
         let sample = self.list(RANK_BYTES, decode_sample).await?;
         Ok(Head {
@@ -186,7 +186,7 @@ impl<'a, D: Device> StreamReader<'a, D> {
                 policy,
                 lowest,
                 bins,
-                bound,
+                threshold,
                 sample,
             },
         })

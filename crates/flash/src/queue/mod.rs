@@ -43,7 +43,7 @@ pub enum Seat {
 }
 
 /// So many marks are looked at one by one.
-const FEW_MARKS: u32 = 64;
+const FEW_MARKS: Mark = 64;
 /// Insertions that count for where the next ones are wanted.
 const INSERTIONS_AVERAGED: f64 = 32.0;
 
@@ -53,19 +53,21 @@ pub struct QueueShape {
     /// Sections split above twice this share of the queue, and merge below it; 1 and more: there is one section.
     pub alpha: f64,
     /// Marks are below this; 1: there is no virtual content.
-    pub marks: u32,
+    pub marks: Mark,
     /// Bytes of a block. Virtual content of as many is a full place.
     pub granule: u64,
 }
 
+/// Of 32 bytes, since there is one for each block.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
-    section: u32,
+    section: u16,
     /// Position in the section, from its tail.
     at: u32,
     /// The device block, plus 1; 0 = none.
     block: u32,
-    mark: Mark,
+    /// 0 is none.
+    mark: u16,
     device_bytes: u64,
     virtual_bytes: u64,
     virtual_objects: u32,
@@ -117,7 +119,11 @@ pub struct Queue {
 
 impl Queue {
     /// An empty queue for so many blocks: one section.
+    ///
+    /// # Panics
+    /// Where `alpha` or `marks` allows more sections or marks than 16 bits tell apart.
     pub fn new(shape: QueueShape, blocks: u32) -> Self {
+        assert!(shape.marks <= 1 << 16 && shape.alpha > 1e-4, "{shape:?}");
         let mut queue = Self {
             shape,
             sections: Vec::new(),
@@ -398,7 +404,7 @@ impl Queue {
 
     /// The mark of a place, which gets one if it has none; where no mark is left, that of the nearest place above `floor` that
     /// has one.
-    fn mark_for(&mut self, place: PlaceId, floor: (u32, u32)) -> Option<Mark> {
+    fn mark_for(&mut self, place: PlaceId, floor: (u16, u32)) -> Option<Mark> {
         let slot = self.places[place as usize];
         let granule = self
             .shape
@@ -406,7 +412,7 @@ impl Queue {
             .max(2 * self.bytes / u64::from(self.shape.marks));
         if slot.mark != 0 {
             if slot.virtual_bytes < granule || self.free_marks.is_empty() {
-                return Some(slot.mark);
+                return Some(slot.mark.into());
             }
             self.set_apart(place);
         }
@@ -416,14 +422,14 @@ impl Queue {
             }
             return self.nearest_mark(slot.section, slot.at, floor);
         };
-        self.places[place as usize].mark = mark;
+        self.places[place as usize].mark = mark as u16;
         self.marked[mark as usize] = place;
         Some(mark)
     }
 
     /// The mark above `floor` that is nearest to a place: of its section, or else one whose place has room in whatever section.
     /// With few marks all may be elsewhere, and if nothing rose then, what has them would never sink.
-    fn nearest_of_few(&self, to: &Place, floor: (u32, u32), granule: u64) -> Option<Mark> {
+    fn nearest_of_few(&self, to: &Place, floor: (u16, u32), granule: u64) -> Option<Mark> {
         let wanted = self.below(to);
         let marked = (1..).zip(&self.marked[1..]).filter(|(_, id)| **id != 0);
         let above = marked.filter_map(|(mark, id)| {
@@ -435,12 +441,12 @@ impl Queue {
         Some(above.min_by_key(|(_, distance)| *distance)?.0)
     }
 
-    fn nearest_mark(&self, section: u32, at: u32, floor: (u32, u32)) -> Option<Mark> {
+    fn nearest_mark(&self, section: u16, at: u32, floor: (u16, u32)) -> Option<Mark> {
         let section = &self.sections[section as usize];
         let (lower, upper) = section.order.split_at(at as usize);
         let mark = |place: &PlaceId| {
             let place = &self.places[*place as usize];
-            (place.mark != 0 && (place.section, place.at) > floor).then_some(place.mark)
+            (place.mark != 0 && (place.section, place.at) > floor).then_some(place.mark.into())
         };
         let below = lower.iter().rev().position(|place| mark(place).is_some());
         let above = upper.iter().position(|place| mark(place).is_some());
@@ -474,7 +480,7 @@ impl Queue {
         let place = &mut self.places[id as usize];
         if place.virtual_objects == 0 && place.mark != 0 {
             self.marked[place.mark as usize] = 0;
-            self.free_marks.push(place.mark);
+            self.free_marks.push(place.mark.into());
             place.mark = 0;
         }
         let section = place.section as usize;
@@ -507,7 +513,7 @@ impl Queue {
         let behind = &section.order[first..];
         for (at, id) in (first as u32..).zip(behind) {
             let place = &mut self.places[*id as usize];
-            place.section = number as u32;
+            place.section = number as u16;
             place.at = at;
         }
         let places = &self.places;
@@ -522,6 +528,10 @@ impl Queue {
                 id
             }
             None => {
+                if self.places.len() == self.places.capacity() {
+                    // Most places are there after the first fill: what doubles would leave much of it empty.
+                    self.places.reserve_exact(self.places.len() / 16 + 16);
+                }
                 self.places.push(Place::default());
                 self.places.len() as PlaceId - 1
             }

@@ -24,7 +24,7 @@ impl Queue {
                 .map(move |(at, place)| SavedPlace {
                     starts_section: at == 0,
                     block: self.block(*place),
-                    mark: self.places[*place as usize].mark,
+                    mark: self.places[*place as usize].mark.into(),
                 })
         })
     }
@@ -46,7 +46,7 @@ impl Queue {
             }
             let is_free = |mark: &Mark| queue.marked.get(*mark as usize) == Some(&0);
             if let Some(mark) = Some(place.mark).filter(|mark| *mark != 0 && is_free(mark)) {
-                queue.places[id as usize].mark = mark;
+                queue.places[id as usize].mark = mark as u16;
                 queue.marked[mark as usize] = id;
             }
             if sections.is_empty() || (place.starts_section && sections.len() < queue.sections_max()) {
@@ -103,7 +103,7 @@ impl Queue {
         for place in &mut self.places {
             if place.virtual_objects == 0 && place.mark != 0 {
                 self.marked[place.mark as usize] = 0;
-                self.free_marks.push(std::mem::take(&mut place.mark));
+                self.free_marks.push(std::mem::take(&mut place.mark).into());
             }
         }
         for number in 0..self.sections.len() {

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Where a place stands: its section and its position there.
-fn order(queue: &Queue, id: PlaceId) -> (u32, u32) {
+fn order(queue: &Queue, id: PlaceId) -> (u16, u32) {
     let place = &queue.places[id as usize];
     (place.section, place.at)
 }
@@ -22,7 +22,7 @@ fn bytes_below(queue: &Queue) -> HashMap<PlaceId, u64> {
 /// The mark that a raise must get where none is left, by a look at every group; `None`: it stays.
 fn mark_of_few(queue: &Queue, from: PlaceId, target: PlaceId) -> Option<Mark> {
     if queue.places[target as usize].mark != 0 {
-        return Some(queue.places[target as usize].mark);
+        return Some(queue.places[target as usize].mark.into());
     }
     let granule = (queue.shape.granule).max(2 * queue.bytes() / u64::from(queue.shape.marks));
     let below = bytes_below(queue);
