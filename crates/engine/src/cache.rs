@@ -263,12 +263,17 @@ impl<D: Device + Clone> ObjectCache<D> {
         self.inner.store().layout()
     }
 
-    /// Re-derives the accounting of the flash layout's queue. For tests, while nothing else runs.
+    /// Re-derives the accounting of the flash layout's queue, and compares it with the index. For tests, while nothing else runs.
     ///
     /// # Panics
     /// Where a rule of it does not hold.
     pub fn check_order(&self) {
         self.inner.store().check_order();
+        let mut mappings = Vec::new();
+        for shard in &self.inner.shards {
+            shard.0.lock().flash.for_each(|mapping| mappings.push(mapping));
+        }
+        self.inner.store().check_seats(mappings.into_iter());
     }
 
     /// Starts background work that is due: blocks to write, blocks to reclaim, a checkpoint.

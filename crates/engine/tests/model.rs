@@ -56,6 +56,8 @@ fn run_with_stats(seed: u64, run: Run) -> (Model, Stats) {
     );
     for n in 0..run.steps {
         step(&rig, &mut model, &mut random, &weights, n, run.keys, run.must_hit);
+        // With work under way too: blocks that are being reclaimed, objects on their way.
+        rig.cache.check_order();
         if (n + 1) % check_every == 0 {
             rig.check();
         }

@@ -175,6 +175,7 @@ fn work_at_once(layout: LayoutOptions, index: IndexOptions) {
         "the test proves nothing: {counts:?}"
     );
     cache.check_books().unwrap();
+    cache.check_order();
 }
 
 /// Stores large objects as others do on other threads; how many found no room.
@@ -223,4 +224,5 @@ fn large_objects_that_workers_set_at_once_all_find_room() {
     run(&executor, &device, cache.quiesce(&cx));
     assert_eq!(refused, [0; WORKERS as usize], "{:?}", cache.stats().flash);
     cache.check_books().unwrap();
+    cache.check_order();
 }

@@ -66,6 +66,8 @@ fn several_reclaims_at_once_lose_nothing_that_stays_and_count_each_object_once()
                 rig.kick();
                 rig.turn();
                 turns[rig.victims()] += 1;
+                rig.store().check_order();
+                rig.check_seats();
             }
         }
         let at_once: u32 = turns[4..].iter().sum();
@@ -96,6 +98,13 @@ fn several_reclaims_at_once_lose_nothing_that_stays_and_count_each_object_once()
         assert_eq!(stored, counts.appended_objects);
         assert_eq!(stored, present + removed + evicted, "each copy ends once");
         assert!(present > 5_000, "{present} present");
+        drop(gone);
+        for n in 0..keys {
+            rig.delete(n);
+        }
+        assert_eq!(rig.store().check_order(), 0, "counters return to zero");
+        rig.check_seats();
+        assert!(rig.store().virtual_keys().is_empty());
     }
 }
 

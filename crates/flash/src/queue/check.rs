@@ -1,6 +1,6 @@
 //! The rules of the queue, for tests.
 
-use super::Queue;
+use super::{Place, Queue, Seat};
 
 impl Queue {
     /// Re-derives all counts and checks the rules.
@@ -63,6 +63,41 @@ impl Queue {
             "{} sections",
             self.sections.len()
         );
+    }
+
+    /// Compares what counts in each seat with the objects that say they count there, and their bytes.
+    ///
+    /// # Panics
+    /// Where they do not agree.
+    pub fn check_seats(&self, objects: impl Iterator<Item = (Seat, u64)>) {
+        let mut in_blocks = vec![0; self.placed.len()];
+        let mut in_marks = vec![(0, 0); self.marked.len()];
+        for (seat, bytes) in objects {
+            match seat {
+                Seat::Device(block) => in_blocks[block as usize] += bytes,
+                Seat::Virtual(mark) => {
+                    let (objects, sum) = &mut in_marks[mark as usize];
+                    (*objects, *sum) = (*objects + 1, *sum + bytes);
+                }
+            }
+        }
+        for (block, (id, bytes)) in self.placed.iter().zip(in_blocks).enumerate() {
+            let counted = if *id == 0 {
+                0
+            } else {
+                self.places[*id as usize].device_bytes
+            };
+            assert_eq!(counted, bytes, "bytes that count in block {block}");
+        }
+        for (mark, (id, objects)) in self.marked.iter().zip(in_marks).enumerate() {
+            let place = if *id == 0 {
+                Place::default()
+            } else {
+                self.places[*id as usize]
+            };
+            let counted = (place.virtual_objects, place.virtual_bytes);
+            assert_eq!(counted, objects, "objects and bytes that count at mark {mark}");
+        }
     }
 
     /// Checks the sizes of sections, which hold right after [`Queue::rebalance`]: after each insertion. Raising objects and taking them

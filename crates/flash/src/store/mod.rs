@@ -23,6 +23,7 @@
 //! I/O that is waited for.
 
 mod append;
+mod check;
 mod counts;
 mod hashes;
 mod health;

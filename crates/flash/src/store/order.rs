@@ -518,6 +518,9 @@ impl<B: Buffer> FlashStore<B> {
                 }
             });
         }
+        if let Some(ranked) = &mut self.order.lock().ranked {
+            ranked.ranks.shrink();
+        }
     }
 
     /// Forgets the keys of the virtual cache that are not mapped: what a crash took, or what went after the checkpoint.
@@ -563,44 +566,5 @@ impl<B: Buffer> FlashStore<B> {
         };
         let position = ranked.queue.position(Seat::Device(id));
         (position * f64::from(u16::MAX)) as u16
-    }
-
-    /// Re-derives the queue's accounting, and compares its bytes with those of the blocks, which are the result. While nothing else
-    /// runs. The sizes of sections are looked at where they are made, after each append, if `debug_assertions` are on.
-    ///
-    /// # Panics
-    /// Where they do not agree, or a block that goes before the lowest would not be found.
-    pub fn check_order(&self) -> u64 {
-        let order = self.order.lock();
-        if let Some(keys) = &order.virtual_cache {
-            keys.check_invariants();
-        }
-        let mut live = 0;
-        for (id, info) in self.blocks.iter().enumerate() {
-            let bytes = info.live.load(Ordering::Relaxed);
-            let is_known = self.has_early_victims.load(Ordering::Relaxed);
-            assert!(
-                is_known || !info.is_early_victim(bytes),
-                "block {id} is forgotten"
-            );
-            live += bytes;
-        }
-        let Some(ranked) = &order.ranked else { return live };
-        ranked.queue.check_invariants();
-        if !self.is_order_estimate.load(Ordering::Relaxed) {
-            assert_eq!(ranked.queue.bytes(), live, "bytes in the queue and in blocks");
-        }
-        self.check_slots(&ranked.queue);
-        // Without a cascade index, where what is raised is partly guessed.
-        if self.mapping_log.get().is_none() {
-            let counts = self.counters.snapshot();
-            let (written, raised) = (counts.survivors - counts.survivors_unraised, counts.raises);
-            let restored = self.raised_at_start.load(Ordering::Relaxed);
-            assert!(
-                written <= raised + restored,
-                "{written} objects written again, of {raised} raised, and {restored} before the start"
-            );
-        }
-        live
     }
 }

@@ -21,8 +21,10 @@ const STALE_SHARE: f64 = 0.01;
 /// in it, and at most (13 KB, 51 KB and 1.6 MB). Half as many cost gdsf-3 up to 0.3 points of hits on caches of some thousand objects,
 /// twice as many won 0.1.
 const SLOTS: [usize; 3] = [512, 2048, 65_536];
-/// Between the last two it grows while at most one key in so many is in it, so it takes at most 1.8 bytes for each.
+/// Between the last two it grows while at most one key in so many is in it, and there are so many for each slot at least: it takes at most
+/// 25 / 8 bytes for a key, and half of that most of the time.
 const KEYS_PER_SAMPLED: u64 = 32;
+const KEYS_PER_SLOT_MIN: u64 = 8;
 
 pub(crate) struct Ranks {
     histogram: QuantileHistogram,
@@ -67,21 +69,22 @@ impl Ranks {
         ) else {
             return Self::new();
         };
+        let slots = SLOTS[0].max((saved.sample.len() * 8).div_ceil(7).next_power_of_two());
+        if slots > SLOTS[2] {
+            return Self::new();
+        }
+        // The threshold and the bins go together: neither changes here.
         let mut ranks = Self {
             histogram,
             threshold,
             lowest: saved.lowest,
-            ..Self::new()
+            slots,
+            sample: table(slots),
         };
-        for (hash, value, bytes) in &saved.sample {
-            ranks.make_room();
-            // Whatever was saved is in the histogram; the threshold may have risen on the way.
-            if ranks.threshold.takes(*hash, *bytes) {
-                ranks.sample.insert(*hash, (*value, *bytes));
-            } else {
-                ranks.histogram.remove(*value, ranks.threshold.weight(*bytes));
-            }
-        }
+        let sample = saved.sample.iter();
+        ranks
+            .sample
+            .extend(sample.map(|(hash, value, bytes)| (*hash, (*value, *bytes))));
         ranks
     }
 
@@ -179,9 +182,28 @@ impl Ranks {
                 self.raise_threshold();
             }
         }
-        let mut sample = ByHash::with_capacity_and_hasher(self.slots / 8 * 7, Default::default());
+        self.rebuild();
+    }
+
+    /// Makes the table anew, with as many slots as it is to have.
+    fn rebuild(&mut self) {
+        let mut sample = table(self.slots);
         sample.extend(self.sample.drain());
         self.sample = sample;
+    }
+
+    /// Makes the table smaller where there are few keys by now for as many slots: objects became larger, or less. Now and then.
+    pub(crate) fn shrink(&mut self) {
+        let slots = self.slots;
+        while self.slots > SLOTS[1] && self.keys() < KEYS_PER_SLOT_MIN * self.slots as u64 {
+            self.slots /= 2;
+            while self.sample.len() > self.slots / 8 * 5 && self.threshold < Threshold::MAX {
+                self.raise_threshold();
+            }
+        }
+        if self.slots < slots {
+            self.rebuild();
+        }
     }
 
     /// How many keys there are, those that are not in the sample too, by the sample's account.
@@ -207,6 +229,10 @@ impl Ranks {
         });
         self.threshold = threshold;
     }
+}
+
+fn table(slots: usize) -> ByHash<(f64, u64)> {
+    ByHash::with_capacity_and_hasher(slots / 8 * 7, Default::default())
 }
 
 /// The bytes from which on a key is in the sample for sure, as a power of two.
@@ -324,10 +350,7 @@ mod tests {
         assert_eq!(kept, ranks.sample.len());
         assert_eq!(kept as u64 * ranks.threshold.bytes(), ranks.histogram.total());
         assert!((900_000..1_100_000).contains(&ranks.histogram.total()));
-        assert_eq!(
-            ranks.dram_bytes() / 25,
-            ranks.slots as u64 + (ranks.histogram.bins().count() * size_of::<Bin>()) as u64 / 25
-        );
+        assert!(ranks.dram_bytes() < 25 * 8_192 + 20_000);
     }
 
     #[test]
@@ -351,6 +374,44 @@ mod tests {
         (0..keys).for_each(|at| ranks.put(key(at), value(at), 16));
         (0..keys).for_each(|at| ranks.take(key(at)));
         assert_eq!((ranks.histogram.total(), ranks.sample.len()), (0, 0));
+    }
+
+    #[test]
+    fn objects_that_become_larger_and_fewer_leave_a_smaller_table_that_is_restored_as_it_was() {
+        let key = |at: u64| at.wrapping_mul(0xD6E8_FEB8_6659_FD93);
+        let sum = |ranks: &Ranks| {
+            let weights = ranks.sample.values();
+            weights
+                .map(|(_, bytes)| ranks.threshold.weight(*bytes))
+                .sum::<u64>()
+        };
+        let mut ranks = Ranks::new();
+        (0..400_000).for_each(|at| ranks.put(key(at), 1.0 + (at % 1_000) as f64, 100));
+        let slots = ranks.slots;
+        (0..400_000).for_each(|at| {
+            ranks.take(key(at));
+            if at % 8 == 0 {
+                ranks.put(key(400_000 + at), 1.0 + (at % 1_000) as f64, 800);
+            }
+        });
+        for is_small in [false, true] {
+            if is_small {
+                ranks.shrink();
+                assert!(ranks.slots < slots, "{}", ranks.slots);
+            }
+            assert!(ranks.sample.len() > 600, "{}", ranks.sample.len());
+            let saved = ranks.save(7);
+            let mut restored = Ranks::restore(&saved, 7);
+            assert_eq!(restored.save(7), saved);
+            assert_eq!(restored.histogram.total(), sum(&restored));
+            assert!(restored.slots <= ranks.slots);
+            assert_eq!(sum(&ranks), ranks.histogram.total());
+            let position = restored.position(500.5);
+            assert!((position - 0.5).abs() < 0.06, "{position}");
+            // What was restored goes as it would have gone.
+            (0..800_000).for_each(|at| restored.take(key(at)));
+            assert_eq!((restored.histogram.total(), restored.sample.len()), (0, 0));
+        }
     }
 
     #[test]

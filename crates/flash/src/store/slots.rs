@@ -11,7 +11,7 @@
 use super::FlashStore;
 use crate::footer::FooterEntry;
 use crate::layout::{Layout, LayoutOptions, MARKS, Note};
-use crate::queue::{Queue, Seat};
+use crate::queue::Seat;
 use pumice_index::cascade::SLOT_BITS;
 use pumice_index::{IndexKind, Location, Mapping};
 use pumice_memory::Buffer;
@@ -95,7 +95,7 @@ impl SlotKind {
     }
 
     /// `None` of a dead object.
-    fn decode(self, slot: u32) -> Option<Note> {
+    pub(super) fn decode(self, slot: u32) -> Option<Note> {
         let seat = slot & DEAD;
         let note = match self {
             SlotKind::SeatAndAccesses => Note {
@@ -317,25 +317,6 @@ impl<B: Buffer> FlashStore<B> {
     /// Whether it can be kept where an object counts.
     pub(super) fn has_slot(&self, mapping: Mapping) -> bool {
         !self.slot_kind.has_seats() || self.with_slot(mapping, |_, _| ()).is_some()
-    }
-
-    /// Compares the objects that slots know in virtual places with those that count there.
-    ///
-    /// # Panics
-    /// Where they do not agree.
-    pub(super) fn check_slots(&self, queue: &Queue) {
-        if !self.slot_kind.has_seats() {
-            return;
-        }
-        let mut counted = vec![0; self.slot_kind.marks() as usize];
-        for info in &*self.blocks {
-            let slots = info.slots.lock();
-            let notes = (0..slots.len()).filter_map(|number| self.slot_kind.decode(slots.get(number)));
-            notes.for_each(|note| counted[note.mark as usize] += 1);
-        }
-        for (mark, counted) in (1..).zip(&counted[1..]) {
-            assert_eq!(*counted, queue.virtual_objects(mark), "objects with mark {mark}");
-        }
     }
 
     /// An object counts nowhere any more; false where that is known already.

@@ -416,6 +416,17 @@ impl Rig {
             mapped,
             "bytes in blocks and in the index"
         );
+        self.check_seats();
+    }
+
+    /// Every object counts once, where its mapping says; work may be under way.
+    pub fn check_seats(&self) {
+        let mut mappings = Vec::new();
+        for shard in 0..self.index.shards() {
+            self.index
+                .with_shard(shard, |shard| shard.for_each(|mapping| mappings.push(mapping)));
+        }
+        self.store().check_seats(mappings.into_iter());
     }
 
     /// Whether what is there stands on flash, and not in a buffer.

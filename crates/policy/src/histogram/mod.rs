@@ -146,14 +146,14 @@ impl QuantileHistogram {
         match above.checked_sub(1) {
             Some(at) if value <= self.bins[at].upper => {
                 let at = self.split_if_heavy(at, value, weight);
-                self.bins[at].weight += weight;
+                self.bins[at].weight = self.bins[at].weight.saturating_add(weight);
             }
             _ => match self.extensible(above, value, weight, heavy) {
                 Some(at) => {
                     let bin = &mut self.bins[at];
                     bin.lower = bin.lower.min(value);
                     bin.upper = bin.upper.max(value);
-                    bin.weight += weight;
+                    bin.weight = bin.weight.saturating_add(weight);
                 }
                 None => self.open(value, weight),
             },
@@ -218,7 +218,7 @@ impl QuantileHistogram {
         if let Some(bin) = at.checked_sub(1).map(|at| &mut self.bins[at])
             && value <= bin.upper
         {
-            bin.weight += weight;
+            bin.weight = bin.weight.saturating_add(weight);
             return;
         }
         let bin = Bin {

@@ -1,0 +1,83 @@
+//! The rules of the accounting, for tests.
+
+use super::FlashStore;
+use crate::queue::Queue;
+use pumice_index::Mapping;
+use pumice_memory::Buffer;
+use std::sync::atomic::Ordering;
+
+impl<B: Buffer> FlashStore<B> {
+    /// Re-derives the queue's accounting, and compares its bytes with those of the blocks, which are the result. While nothing else
+    /// runs. The sizes of sections are looked at where they are made, after each append, if `debug_assertions` are on.
+    ///
+    /// # Panics
+    /// Where they do not agree, or a block that goes before the lowest would not be found.
+    pub fn check_order(&self) -> u64 {
+        let order = self.order.lock();
+        if let Some(keys) = &order.virtual_cache {
+            keys.check_invariants();
+        }
+        let mut live = 0;
+        for (id, info) in self.blocks.iter().enumerate() {
+            let bytes = info.live.load(Ordering::Relaxed);
+            let is_known = self.has_early_victims.load(Ordering::Relaxed);
+            assert!(
+                is_known || !info.is_early_victim(bytes),
+                "block {id} is forgotten"
+            );
+            live += bytes;
+        }
+        let Some(ranked) = &order.ranked else { return live };
+        ranked.queue.check_invariants();
+        if !self.is_order_estimate.load(Ordering::Relaxed) {
+            assert_eq!(ranked.queue.bytes(), live, "bytes in the queue and in blocks");
+        }
+        self.check_slots(&ranked.queue);
+        // Without a cascade index, where what is raised is partly guessed.
+        if self.mapping_log.get().is_none() {
+            let counts = self.counters.snapshot();
+            let (written, raised) = (counts.survivors - counts.survivors_unraised, counts.raises);
+            let restored = self.raised_at_start.load(Ordering::Relaxed);
+            assert!(
+                written <= raised + restored,
+                "{written} objects written again, of {raised} raised, and {restored} before the start"
+            );
+        }
+        live
+    }
+
+    /// Compares what counts in each block and each virtual place with the mappings that say they count there; all that there are, of an
+    /// index that knows all. While nothing else runs.
+    ///
+    /// # Panics
+    /// Where they do not agree: an object counts nowhere, twice, or elsewhere than it says.
+    pub fn check_seats(&self, mappings: impl Iterator<Item = Mapping>) {
+        let order = self.order.lock();
+        let Some(ranked) = &order.ranked else { return };
+        if self.slot_kind.has_seats() {
+            return;
+        }
+        ranked
+            .queue
+            .check_seats(mappings.map(|mapping| (self.seat(mapping), self.counted_len(mapping))));
+    }
+
+    /// Compares the objects that slots know in virtual places with those that count there.
+    ///
+    /// # Panics
+    /// Where they do not agree.
+    fn check_slots(&self, queue: &Queue) {
+        if !self.slot_kind.has_seats() {
+            return;
+        }
+        let mut counted = vec![0; self.slot_kind.marks() as usize];
+        for info in &*self.blocks {
+            let slots = info.slots.lock();
+            let notes = (0..slots.len()).filter_map(|number| self.slot_kind.decode(slots.get(number)));
+            notes.for_each(|note| counted[note.mark as usize] += 1);
+        }
+        for (mark, counted) in (1..).zip(&counted[1..]) {
+            assert_eq!(*counted, queue.virtual_objects(mark), "objects with mark {mark}");
+        }
+    }
+}
