@@ -8,7 +8,7 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use pumice::IndexOptions;
 use pumice_device::Profile;
-use pumice_flash::{Layout, LayoutOptions, OpenError};
+use pumice_flash::{GeometryError, Layout, LayoutOptions, OpenError};
 use pumice_sim::{
     CacheSize, ExactOptions, FlashOptions, MissingSizes, OpsMode, ReplayDevice, ReplayProgress, ReplayRules,
     Report, SimError, Warmup, replay_exact, replay_flash,
@@ -219,13 +219,20 @@ fn without_effect(args: &ReplayArgs) -> Vec<(&'static str, &'static str)> {
         "but with --layout exact",
     );
     let (has_drive, no_drive) = (is_flash && is_sim, "but with a flash layout and --device sim");
-    note(args.superblock.is_some(), "--superblock", has_drive, no_drive);
+    // Blocks of `ripq` are kept aligned to superblocks on a file too.
     note(
-        args.trim,
-        "--trim",
-        has_drive && args.superblock != Some(0),
+        args.superblock.is_some(),
+        "--superblock",
+        has_drive || layout == "ripq",
         no_drive,
     );
+    let is_none = args.superblock == Some(0);
+    let no_drive = if has_drive {
+        "with --superblock 0"
+    } else {
+        no_drive
+    };
+    note(args.trim, "--trim", has_drive && !is_none, no_drive);
     note(
         args.tier1.is_some(),
         "--tier1",
@@ -327,6 +334,9 @@ fn sim_error(error: SimError) -> anyhow::Error {
         | SimError::Policy { .. }
         | SimError::SizesRecorded { .. }
         | SimError::ReadOnce { .. } => usage(error.to_string()),
+        SimError::Open(OpenError::Geometry(error @ GeometryError::BlockSize(_))) => {
+            usage(format!("--block-size: {error}"))
+        }
         SimError::Open(OpenError::Geometry(error)) => usage(format!("--flash-size: {error}")),
         SimError::Ftl(error) => usage(format!("--superblock: {error}; 0 is no drive")),
         error => error.into(),

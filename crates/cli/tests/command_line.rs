@@ -351,6 +351,24 @@ fn replay_prints_the_same_counts_on_a_simulated_and_on_a_real_device() {
 }
 
 #[test]
+fn an_object_that_a_trace_says_is_longer_than_memory_is_refused_on_a_file_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let trace = "1,1000\n2,10000000000000000000\n2,1000000000000000\n1,1000\n";
+    std::fs::write(directory.path().join("t.csv"), trace).unwrap();
+    for device in ["sim", "c.flash"] {
+        let line = format!(
+            "replay t.csv --format csv --columns id=1,size=2 --flash-size 1MiB --warmup 0 --json --device {device}"
+        );
+        let output = pumice(directory.path(), &line.split_whitespace().collect::<Vec<_>>());
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{said}");
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report["objects_rejected"], 2, "{report}");
+        assert_eq!(report["object_hit_ratio"], 0.25, "{report}");
+    }
+}
+
+#[test]
 fn a_flag_that_changes_nothing_is_noted_and_the_smallest_flash_has_a_drive() {
     let directory = tempfile::tempdir().unwrap();
     let run = |line: &str| {
@@ -367,6 +385,20 @@ fn a_flag_that_changes_nothing_is_noted_and_the_smallest_flash_has_a_drive() {
         assert!(said.contains(&format!("{flag} has no effect")), "{said}");
     }
     assert_eq!(said.lines().count(), 3, "{said}");
+    let (said, _) = run(&format!("{TRACE} --flash-size 1MiB --trim --superblock 0"));
+    assert!(
+        said.contains("--trim has no effect with --superblock 0"),
+        "{said}"
+    );
+    let (said, _) = run(&format!(
+        "{TRACE} --flash-size 1MiB --device c.flash --superblock 2"
+    ));
+    assert_eq!(said, "");
+    let line = format!("{TRACE} --flash-size 1MiB --block-size 3000");
+    let output = pumice(directory.path(), &line.split_whitespace().collect::<Vec<_>>());
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("--block-size: block size 3000 bytes"), "{said}");
     let (said, report) = run(&format!("{TRACE} --flash-size 536KiB --theta 0.5 --alpha 0.25"));
     assert_eq!(said, "");
     assert!(

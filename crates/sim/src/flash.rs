@@ -67,7 +67,7 @@ pub struct FlashOptions {
     /// What the flash tier stands on.
     pub device: ReplayDevice,
     /// Under the simulated device a drive whose erase unit is so many blocks, with a tenth of its flash for itself; 0: none, and
-    /// no device write amplification.
+    /// no device write amplification. Under `ripq` blocks are kept aligned to as many on a file too, so that it is written as the drive is.
     pub superblock_blocks: u32,
     /// That drive is told of blocks that are free (TRIM).
     pub trim: bool,
@@ -411,7 +411,8 @@ fn replay<D: Device + Clone>(
             let key = access.key.to_le_bytes();
             let size = usize::try_from(access.size).unwrap_or(usize::MAX);
             large |= is_large(access.size);
-            let value = if filler.is_empty() {
+            // One that is refused for its length has no content, however long a trace says it is.
+            let value = if filler.is_empty() || access.size > object_bytes_max(&geometry) {
                 Payload::Void(size)
             } else if size <= filler.len() {
                 Payload::Bytes(&filler[..size])

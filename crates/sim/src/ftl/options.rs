@@ -167,7 +167,7 @@ pub enum FtlError {
         needed_bytes: u64,
     },
     /// More pages than the model counts.
-    #[error("{pages} pages of flash are more than the model counts ({max}); make them larger", max = u32::MAX - 1)]
+    #[error("{pages} pages of flash are more than the model counts ({max}): take less flash, or larger pages where they can be chosen", max = u32::MAX - 1)]
     TooManyPages {
         /// Pages of flash.
         pages: u64,
