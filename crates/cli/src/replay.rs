@@ -224,7 +224,7 @@ fn without_effect(args: &ReplayArgs) -> Vec<(&'static str, &'static str)> {
         args.superblock.is_some(),
         "--superblock",
         has_drive || layout == "ripq",
-        no_drive,
+        "but with --device sim or --layout ripq",
     );
     let is_none = args.superblock == Some(0);
     let no_drive = if has_drive {

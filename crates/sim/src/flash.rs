@@ -39,6 +39,8 @@ const BUFFERS: usize = 160;
 const BLOCK_BYTES_MIN: u64 = 64 << 10;
 /// The share of a simulated drive that is the flash tier.
 const UTILISATION: f64 = 0.9;
+/// The longest value that a replay makes up, in bytes.
+const CONTENT_MAX: u64 = 1 << 30;
 /// Operations that a replay's ring holds.
 const RING_ENTRIES: u32 = 64;
 
@@ -199,6 +201,14 @@ pub(crate) fn object_bytes_max(geometry: &Geometry) -> u64 {
     u64::from(geometry.blocks) * geometry.block_bytes / 2
 }
 
+/// The largest object that a replay stores. On a file it has content, which is in memory.
+fn item_bytes_max(options: &FlashOptions, geometry: &Geometry) -> u64 {
+    match options.device {
+        ReplayDevice::Sim => object_bytes_max(geometry),
+        ReplayDevice::Path(_) => object_bytes_max(geometry).min(CONTENT_MAX),
+    }
+}
+
 /// The content of all values on a real device: 16 MiB that do not compress to nothing.
 fn filler() -> Vec<u8> {
     let mut state = 0x9E37_79B9_7F4A_7C15u64;
@@ -236,7 +246,7 @@ impl<D: Device + Clone> Replay<D> {
             },
             reformat: true,
             lockstep: true,
-            item_bytes_max: usize::try_from(object_bytes_max(geometry)).unwrap_or(usize::MAX),
+            item_bytes_max: usize::try_from(item_bytes_max(options, geometry)).unwrap_or(usize::MAX),
             ..CacheOptions::default()
         };
         let run = |cache_options| {
@@ -394,6 +404,7 @@ fn replay<D: Device + Clone>(
     accesses.tell_objects_apart(asks_for_objects);
     let mut keys_seen: Vec<u64> = Vec::new();
     let mut long_value = Vec::new();
+    let item_bytes_max = item_bytes_max(options, &geometry);
     let mut batch: Vec<Access> = Vec::with_capacity(BATCH_REQUESTS);
     while accesses.next_batch(&mut batch)? {
         for access in &batch {
@@ -412,7 +423,7 @@ fn replay<D: Device + Clone>(
             let size = usize::try_from(access.size).unwrap_or(usize::MAX);
             large |= is_large(access.size);
             // One that is refused for its length has no content, however long a trace says it is.
-            let value = if filler.is_empty() || access.size > object_bytes_max(&geometry) {
+            let value = if filler.is_empty() || access.size > item_bytes_max {
                 Payload::Void(size)
             } else if size <= filler.len() {
                 Payload::Bytes(&filler[..size])

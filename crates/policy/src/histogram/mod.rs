@@ -80,7 +80,8 @@ impl QuantileHistogram {
             histogram.total = histogram.total.checked_add(bin.weight)?;
             histogram.bins.push(bin);
         }
-        lowest.is_finite().then_some(histogram)
+        // What is inserted later fits on top.
+        (lowest.is_finite() && histogram.total <= u64::MAX / 2).then_some(histogram)
     }
 
     /// The bins, from the lowest.
