@@ -32,11 +32,15 @@ def memcaslap(server, seconds):
     figures = dict(re.findall(r"^(\w+): (\d+)$", done.stdout, re.MULTILINE))
     seen = f"status {done.returncode}:\n{done.stdout[-1500:]}{done.stderr[-1500:]}"
     expect(done.returncode == 0 and int(figures.get("cmd_get", 0)) > 0, "memcaslap to run", seen)
-    # Everything fits, so nothing may be missing either.
-    for name in ("get_misses", "verify_misses", "verify_failed", "expired_get", "unexpired_unget"):
+    for name in ("verify_misses", "verify_failed", "expired_get", "unexpired_unget"):
         expect(figures.get(name) == "0", f"{name} of memcaslap to be 0", seen)
+    # Everything fits, so nothing may be missing either, but for keys that are one to the index (37 bits of hash on this device: of
+    # 140,000 keys two in one run of fourteen, on average). Each such miss reads the other key's object.
+    others = server.stats()["flash"]["key_mismatches"]
+    misses = int(figures.get("get_misses", "1000"))
+    expect(misses <= min(others, 100), f"get_misses of memcaslap to be 0, or the {others} of keys that share a mapping", seen)
     run = re.search(r"^Run time: .*$", done.stdout, re.MULTILINE)
-    print(f"memcaslap: {run[0] if run else figures}")
+    print(f"memcaslap: {run[0] if run else figures}; {misses} misses, {others} reads of another key's object")
 
 
 def pymemcache(server):
