@@ -115,20 +115,6 @@ fn weights() -> Weights {
     }
 }
 
-/// Large objects come and go and take most of the device with them: every block is reclaimed several times.
-fn churn() -> Weights {
-    Weights {
-        get: 2,
-        set: 30,
-        large: 14,
-        delete: 10,
-        append: 4,
-        touch: 0,
-        flush: 0,
-        tick: 0,
-    }
-}
-
 /// Steps until the medium has crashed or `steps` are done.
 fn run_until_crash(
     rig: &Rig<FaultyDevice>,
@@ -371,7 +357,7 @@ fn keys_that_share_a_mapping_bring_back_no_older_value_of_each_other() {
 #[test]
 fn blocks_that_are_reclaimed_again_and_again_bring_nothing_back_and_lose_nothing_that_stood_on_flash() {
     let churn = Load {
-        weights: churn(),
+        weights: Weights::churn(),
         steps: 400,
         look_every: 4,
         stride: 3,

@@ -6,7 +6,7 @@ mod common;
 
 use common::after_crash::live;
 use common::{Entry, KINDS, Model, Random, Rig, Weights, check_get, given_meta, key, of_kind, step};
-use pumice::{CacheOptions, Durability};
+use pumice::{CacheOptions, Durability, Layout};
 use pumice_device::{CrashPoint, FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_world::ManualClock;
 use std::collections::HashMap;
@@ -21,6 +21,7 @@ fn survive(seed: u64, plan: FaultPlan) -> (u64, pumice_device::FaultCounts) {
     let medium = Arc::new(FaultyMedium::new(4 << 20, seed, FaultPlan::default()));
     let clock = Arc::new(ManualClock::new(1_000));
     let mut model = Model::default();
+    let (mut reclaimed, mut moved) = (0, 0);
     for life in 0..6 {
         // Starts happen on a device that works; what it holds may be damaged all the same.
         medium.set_plan(FaultPlan {
@@ -49,13 +50,23 @@ fn survive(seed: u64, plan: FaultPlan) -> (u64, pumice_device::FaultCounts) {
             delay: true,
             ..plan.clone()
         });
-        let weights = Weights::random(&mut random);
+        // Every other life reclaims: large objects come and go, and nothing is flushed that could be moved.
+        let weights = match life % 2 {
+            0 => Weights::random(&mut random),
+            _ => Weights {
+                get: 20,
+                delete: 6,
+                touch: 2,
+                tick: 1,
+                ..Weights::churn()
+            },
+        };
         live(
             &rig,
             &mut model,
             &mut random,
             &weights,
-            life * 1_000..life * 1_000 + 400,
+            life * 1_000..life * 1_000 + if life % 2 == 0 { 400 } else { 900 },
             KEYS,
             || false,
         );
@@ -63,10 +74,18 @@ fn survive(seed: u64, plan: FaultPlan) -> (u64, pumice_device::FaultCounts) {
             check_get(&rig, &mut model, n, false);
         }
         rig.check();
+        let counts = rig.cache.stats().flash;
+        (reclaimed, moved) = (reclaimed + counts.reclaimed_blocks, moved + counts.survivors);
         drop(rig);
         medium.crash();
         medium.restart();
     }
+    let layout = of_kind(seed).layout;
+    let gives_all_up = layout.layout == Layout::Fifo && !layout.keeps_hot;
+    assert!(
+        reclaimed > 100 && (moved > 5 || gives_all_up),
+        "seed {seed}: {reclaimed} blocks reclaimed, {moved} objects moved: it proves nothing"
+    );
     (model.hits, medium.counts())
 }
 

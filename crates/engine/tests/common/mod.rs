@@ -259,6 +259,20 @@ pub struct Weights {
 }
 
 impl Weights {
+    /// Large objects come and go and take most of the device with them: every block is reclaimed several times.
+    pub fn churn() -> Self {
+        Self {
+            get: 2,
+            set: 30,
+            large: 14,
+            delete: 10,
+            append: 4,
+            touch: 0,
+            flush: 0,
+            tick: 0,
+        }
+    }
+
     /// Swarm testing: each operation is left out now and then, and the rest have wildly different weights.
     pub fn random(random: &mut Random) -> Self {
         let mut weight = || {

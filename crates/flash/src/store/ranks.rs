@@ -122,13 +122,19 @@ impl Ranks {
 
     /// A key has this value from now on.
     pub(crate) fn put(&mut self, hash: u64, value: f64, bytes: u64) {
-        self.forget(hash);
-        self.make_room();
+        let mut is_changed = self.forget(hash);
+        if self.threshold.takes(hash, bytes) {
+            self.make_room();
+            is_changed = true;
+        }
+        // Making room may have raised the threshold.
         if self.threshold.takes(hash, bytes) {
             self.sample.insert(hash, (value, bytes));
             self.histogram.insert(value, self.threshold.weight(bytes));
         }
-        self.note_lowest();
+        if is_changed {
+            self.note_lowest();
+        }
     }
 
     /// The keys whose values are known.
