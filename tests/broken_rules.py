@@ -36,6 +36,7 @@ CHECKS = [
     ("remembered", ["pumice", "remembered"]),
     ("hangs", ["pumice", "hangs"]),
     ("log-hole", ["pumice", "log_hole"]),
+    ("lost-checkpoint", ["pumice", "lost_checkpoint"]),
     ("threads", ["pumice", "threads"]),
     ("kill9-ripq", ["tests/kill9.py", "--rounds", "4", "--", "--layout", "ripq"]),
     ("kill9-cascade", ["tests/kill9.py", "--rounds", "4", "--dram", "72MiB", "--", "--layout", "fifo", "--index", "cascade"]),

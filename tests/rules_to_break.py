@@ -246,4 +246,20 @@ RULES = [
             ),
         ],
     ),
+    (
+        "superblock-again",
+        "a superblock that could not be written is left as it may be",
+        [
+            (
+                FLASH + "checkpoint/mod.rs",
+                "                self.write_superblock_again(device, &mut superblock);",
+                "                if !BROKEN { self.write_superblock_again(device, &mut superblock); }",
+            )
+        ],
+    ),
+    (
+        "checkpoint-before",
+        "a start goes back to a checkpoint after which a log record could not be stored",
+        [(FLASH + "checkpoint/mod.rs", "if before.discard || superblock.discard {", "if !BROKEN && (before.discard || superblock.discard) {")],
+    ),
 ]

@@ -55,9 +55,8 @@ fn survive(seed: u64, plan: FaultPlan) -> (u64, pumice_device::FaultCounts) {
             0 => Weights::random(&mut random),
             _ => Weights {
                 get: 20,
-                delete: 6,
-                touch: 2,
-                tick: 1,
+                touch: random.below(3),
+                tick: random.below(2),
                 ..Weights::churn()
             },
         };

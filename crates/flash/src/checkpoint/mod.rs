@@ -8,7 +8,8 @@
 //!    matter. Blocks sealed later are found by their trailers.
 //! 2. Write the stream. Crash: the superblock still names the checkpoints before, whose blocks are untouched.
 //! 3. (With `power`) flush, then write the superblock. Crash: one of its two slots is valid, either is consistent.
-//! 4. Free the blocks of the checkpoint before the last, and forget the log records that only it needed.
+//! 4. Free the blocks of the checkpoint before the last, and forget the log records that only it needed. Where a record could not be
+//!    stored since the last, those of the last too: a start that had to go back to it would find alive what that record voids.
 
 mod format;
 mod reader;
@@ -100,26 +101,43 @@ impl<B: Buffer> FlashStore<B> {
         let previous = {
             let mut superblock = self.superblock.lock();
             let before = *superblock;
-            let previous = superblock.checkpoints[0];
-            superblock.checkpoints = [newest, previous];
             superblock.clean = clean;
             // A record that could not be stored is made good by this checkpoint, unless it came after a dump, or voids what
             // the footer of a block lists that is still on its way.
             let has_failed = self.counters.log_failures.load(Ordering::Acquire) != failures;
             superblock.discard = self.durability() == Durability::Off || has_failed || failure_may_count;
+            // Without all records since the checkpoint before nobody can go back to it.
+            let previous = if before.discard || superblock.discard {
+                CheckpointRef::default()
+            } else {
+                before.checkpoints[0]
+            };
+            superblock.checkpoints = [newest, previous];
             superblock.time = superblock.time.max(now);
-            if !self.write_superblock(device, &mut superblock) {
+            let is_written = self.write_superblock(device, &mut superblock);
+            if !is_written {
                 *superblock = before;
-                drop(superblock);
-                self.free_checkpoint_blocks(blocks);
-                return Err(io::Error::other("the superblock could not be written"));
+                self.write_superblock_again(device, &mut superblock);
             }
-            previous
+            is_written.then_some(previous)
+        };
+        let Some(previous) = previous else {
+            self.shared
+                .change(|structure| structure.checkpoint_dropped.extend(blocks));
+            // Until then a power cut may leave the superblock that failed, and it names them.
+            if self.durability() == Durability::Power {
+                self.shared.sync(device).await?;
+            }
+            self.free_dropped_checkpoints();
+            return Err(io::Error::other("the superblock could not be written"));
         };
         {
             let mut structure = self.shared.structure.lock();
-            let [newest, previous] = &mut structure.checkpoint_blocks;
-            let dropped = std::mem::replace(previous, std::mem::replace(newest, blocks));
+            let [newest, older] = &mut structure.checkpoint_blocks;
+            let mut dropped = std::mem::replace(older, std::mem::replace(newest, blocks));
+            if previous.id == 0 {
+                dropped.append(older);
+            }
             structure.checkpoint_dropped.extend(dropped);
         }
         if self.durability() == Durability::Power {
@@ -133,9 +151,13 @@ impl<B: Buffer> FlashStore<B> {
         self.log.truncate(head.log_start, needed);
         add(&self.counters.checkpoints, 1);
         self.note_mapping_checkpoint(number, previous.id == 0);
+        self.free_dropped_checkpoints();
+        Ok(())
+    }
+
+    fn free_dropped_checkpoints(&self) {
         let dropped = std::mem::take(&mut self.shared.structure.lock().checkpoint_dropped);
         self.free_checkpoint_blocks(dropped);
-        Ok(())
     }
 
     /// The keys of the virtual cache, from the lowest. What moves between two batches may be in both or in neither; at a clean

@@ -11,8 +11,8 @@ use pumice_memory::Buffer;
 use std::io;
 use std::sync::atomic::Ordering;
 
-/// How often it is tried to mark a device whose log has failed.
-const DISTRUST_TRIES: u32 = 8;
+/// How often it is tried to write a superblock that must be written.
+const SUPERBLOCK_TRIES: u32 = 8;
 
 impl<B: Buffer> FlashStore<B> {
     /// Called under the shard's lock for a copy whose mapping is about to be removed or replaced: records it in the log
@@ -217,7 +217,7 @@ impl<B: Buffer> FlashStore<B> {
         // Both, so that the one that is left when the other cannot be read says the same.
         let mut written = [false; 2];
         for written in &mut written {
-            *written = (0..DISTRUST_TRIES).any(|_| self.write_superblock(device, &mut superblock));
+            *written = self.insist_on_superblock(device, &mut superblock);
         }
         // Both of what follows before the lock is let go of: whoever finds the mark made then finds that it is to be flushed, or that
         // the device is out, and does not answer before that is seen to.
@@ -231,7 +231,22 @@ impl<B: Buffer> FlashStore<B> {
         }
     }
 
-    /// Writes the superblock to the slot whose turn it is; whether that succeeded.
+    /// After a superblock that could not be written: its slot may hold it all the same, as a write that fails may have been done in
+    /// part or whole. What is true is written over it; where that fails too, nobody knows what a start would find, and the device is
+    /// taken out.
+    pub(crate) fn write_superblock_again<D: Device>(&self, device: &D, superblock: &mut Superblock) {
+        if !self.insist_on_superblock(device, superblock) {
+            self.shared
+                .take_out("its superblocks cannot be written".to_owned());
+        }
+    }
+
+    fn insist_on_superblock<D: Device>(&self, device: &D, superblock: &mut Superblock) -> bool {
+        (0..SUPERBLOCK_TRIES).any(|_| self.write_superblock(device, superblock))
+    }
+
+    /// Writes the superblock to the slot whose turn it is; whether that succeeded. Else the slot holds what it held, this one, or
+    /// nothing whole.
     pub(crate) fn write_superblock<D: Device>(&self, device: &D, superblock: &mut Superblock) -> bool {
         // The mark that it was taken out is the last thing that is written there.
         if self.is_out() {
