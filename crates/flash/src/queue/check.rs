@@ -100,8 +100,7 @@ impl Queue {
         }
     }
 
-    /// Checks the sizes of sections, which hold right after [`Queue::rebalance`]: after each insertion. Raising objects and taking them
-    /// out moves bytes from one section to another until then.
+    /// Checks the sizes of sections, which hold from one [`Queue::rebalance`] to the next change.
     ///
     /// # Panics
     /// Where a section is above 2α and its largest place, or two neighbours are below α.

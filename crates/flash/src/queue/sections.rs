@@ -8,7 +8,7 @@ pub(crate) const SECTION_BLOCKS_MIN: f64 = 4.0;
 impl Queue {
     /// Splits sections that are too large and merges those that are too small; tells what is to be done with open blocks.
     pub fn rebalance(&mut self, mut event: impl FnMut(Event)) {
-        if self.shape.alpha >= 1.0 {
+        if self.is_balanced() {
             return;
         }
         let mut at = 0;
@@ -33,6 +33,22 @@ impl Queue {
             }
             at += 1;
         }
+    }
+
+    /// Whether there is nothing to split or merge, as after nearly all changes. Cost: a look at each section.
+    fn is_balanced(&self) -> bool {
+        if self.shape.alpha >= 1.0 {
+            return true;
+        }
+        let least = self.section_bytes_min();
+        let most = (2.0 * least) as u64;
+        let mut is_balanced = true;
+        let mut below = u64::MAX / 2;
+        for section in &self.sections {
+            is_balanced &= section.bytes <= most && (below + section.bytes) as f64 >= least;
+            below = section.bytes;
+        }
+        is_balanced
     }
 
     /// Sections below this merge with a neighbour, above twice of it they split. While the queue fills, a share of it would be

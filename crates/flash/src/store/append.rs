@@ -168,7 +168,10 @@ impl<B: Buffer> FlashStore<B> {
             let id = block.id;
             self.retire_open(&mut order, id);
         };
-        let mut reserved = reserved?;
+        let Some(mut reserved) = reserved else {
+            self.rebalance(&mut order);
+            return None;
+        };
         let location = reserved.mapping.location;
         reserved.mapping.note = self.add_slot(location, note);
         if !survivor {
@@ -180,12 +183,8 @@ impl<B: Buffer> FlashStore<B> {
                 _ => Seat::Device(reserved.block().id),
             };
             ranked.queue.add(seat, len as u64);
-            order.rebalance(|block| {
-                block.is_merged.store(true, Ordering::Relaxed);
-                add(&self.counters.merged_blocks, 1);
-                self.retire(block);
-            });
         }
+        self.rebalance(&mut order);
         drop(order);
         // Copied outside the lock, into a range that is this call's alone.
         reserved.copy(self.cache_id, parts);
@@ -194,7 +193,17 @@ impl<B: Buffer> FlashStore<B> {
         Some(reserved)
     }
 
-    /// Starts sealing an open block.
+    /// The last thing that each change of the order does, under its lock: sections that are too large split, neighbours that are too
+    /// small merge. Numbers of sections from before mean nothing then.
+    pub(super) fn rebalance(&self, order: &mut Order<B>) {
+        order.rebalance(|block| {
+            block.is_merged.store(true, Ordering::Relaxed);
+            add(&self.counters.merged_blocks, 1);
+            self.retire(block);
+        });
+    }
+
+    /// Starts sealing an open block. Its section has a new insertion point, and the caller rebalances.
     fn retire_open(&self, order: &mut Order<B>, id: u32) {
         let block = order.close(id).expect("it is open");
         if let Some(keys) = &mut order.virtual_cache {
@@ -235,7 +244,9 @@ impl<B: Buffer> FlashStore<B> {
         let mut order = self.order.lock();
         let before = order.open.len();
         self.give_buffer_up(&mut order);
-        order.open.len() < before
+        let has_begun = order.open.len() < before;
+        self.rebalance(&mut order);
+        has_begun
     }
 
     /// Starts sealing all open blocks, however full they are. For a clean stop, and for tests.
@@ -250,6 +261,7 @@ impl<B: Buffer> FlashStore<B> {
             }
         }
         open.into_iter().for_each(|block| self.retire(block));
+        self.rebalance(&mut order);
     }
 
     /// Starts sealing the open blocks that were opened before the log was at a position.
@@ -260,6 +272,7 @@ impl<B: Buffer> FlashStore<B> {
         for id in old {
             self.retire_open(&mut order, id);
         }
+        self.rebalance(&mut order);
     }
 
     /// Called under the `order` lock: whoever finds a block open there may go on appending to it.

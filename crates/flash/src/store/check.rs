@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 impl<B: Buffer> FlashStore<B> {
     /// Re-derives the queue's accounting, and compares its bytes with those of the blocks, which are the result. While nothing else
-    /// runs. The sizes of sections are looked at where they are made, after each append, if `debug_assertions` are on.
+    /// runs.
     ///
     /// # Panics
     /// Where they do not agree, or a block that goes before the lowest would not be found.
@@ -29,6 +29,7 @@ impl<B: Buffer> FlashStore<B> {
         }
         let Some(ranked) = &order.ranked else { return live };
         ranked.queue.check_invariants();
+        ranked.queue.check_balance();
         if !self.is_order_estimate.load(Ordering::Relaxed) {
             assert_eq!(ranked.queue.bytes(), live, "bytes in the queue and in blocks");
         }

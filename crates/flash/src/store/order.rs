@@ -375,6 +375,7 @@ impl<B: Buffer> FlashStore<B> {
             if let Some(mark) = ranked.queue.increase(self.seat(mapping), len, position) {
                 note.mark = mark;
                 self.counters.raises.fetch_add(1, Ordering::Relaxed);
+                self.rebalance(&mut order);
             }
         }
         self.put_note(mapping, note)
@@ -431,6 +432,7 @@ impl<B: Buffer> FlashStore<B> {
         } else {
             ranked.queue.remove(seat, len);
         }
+        self.rebalance(&mut order);
         true
     }
 
@@ -473,10 +475,12 @@ impl<B: Buffer> FlashStore<B> {
 
     /// A block leaves the order.
     pub(crate) fn leave_order(&self, id: u32) {
-        if let Some(ranked) = &mut self.order.lock().ranked
+        let mut order = self.order.lock();
+        if let Some(ranked) = &mut order.ranked
             && ranked.queue.has_block(id)
         {
             ranked.queue.release(id);
+            self.rebalance(&mut order);
         }
     }
 

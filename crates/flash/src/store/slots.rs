@@ -406,6 +406,7 @@ impl<B: Buffer> FlashStore<B> {
                 ranked.queue.remove_about(Seat::Virtual(note.mark), len);
             }
         }
+        self.rebalance(&mut order);
     }
 
     /// A block is sealed: it gets no slot any more.

@@ -79,6 +79,7 @@ fn with_few_marks_a_raise_goes_to_the_nearest_group_above_with_room() {
                     rig.updates += 1;
                 }
             }
+            rig.rebalance();
             let granule = (rig.queue.shape.granule).max(2 * rig.queue.bytes() / u64::from(marks));
             let is_full = |id: &PlaceId| rig.queue.places[*id as usize].virtual_bytes >= granule;
             full += usize::from(rig.queue.marked[1..].iter().any(is_full));
