@@ -262,4 +262,26 @@ RULES = [
         "a start goes back to a checkpoint after which a log record could not be stored",
         [(FLASH + "checkpoint/mod.rs", "if before.discard || superblock.discard {", "if !BROKEN && (before.discard || superblock.discard) {")],
     ),
+    (
+        "sections",
+        "sections are not put right after a hit",
+        [
+            (
+                FLASH + "store/order.rs",
+                "Ordering::Relaxed);\n                self.rebalance(&mut order);",
+                "Ordering::Relaxed);\n                if !BROKEN { self.rebalance(&mut order); }",
+            )
+        ],
+    ),
+    (
+        "order-death",
+        "what dies still counts in the order",
+        [
+            (
+                FLASH + "store/order.rs",
+                "            ranked.queue.remove(seat, len);",
+                "            if !BROKEN { ranked.queue.remove(seat, len); }",
+            )
+        ],
+    ),
 ]
