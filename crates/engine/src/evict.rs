@@ -98,6 +98,7 @@ impl<D: Device + Clone> ObjectCache<D> {
             Some(at) => self.inner.store().set_flush_at(&cx.device, at),
             None => self.inner.flush_now(cx, false),
         }
+        self.kick(cx);
     }
 
     /// Writes to flash what only DRAM holds, waiting for buffers.

@@ -318,8 +318,12 @@ impl<D: Device + Clone> ObjectCache<D> {
             lost();
             return None;
         }
+        let is_lockstep = self.inner.lockstep;
         let reads = (0..slices).map(|number| async move {
             let slice = self.fetch(cx, &part(number)).await?;
+            if is_lockstep {
+                self.quiesce(cx).await;
+            }
             let tier = slice.tier;
             // It may wait for those before it, and must not hold a block buffer meanwhile.
             let record = match slice.pins_block() {
@@ -329,11 +333,7 @@ impl<D: Device + Clone> ObjectCache<D> {
             Some((record, tier))
         });
         // In lockstep what a read brings with it must not depend on which is done first.
-        let at_once = if self.inner.store().is_lockstep() {
-            1
-        } else {
-            SLICE_READS_MAX
-        };
+        let at_once = if is_lockstep { 1 } else { SLICE_READS_MAX };
         let mut read = pin!(stream::iter(reads).buffered(at_once));
         let mut len = 0;
         while let Some(slice) = read.next().await {
@@ -368,6 +368,7 @@ impl<D: Device + Clone> ObjectCache<D> {
                 line(&inner.books).add(bytes);
             }
         }
+        self.kick(cx);
     }
 }
 

@@ -141,7 +141,7 @@ impl<D: Device + Clone> ObjectCache<D> {
 
     fn look_up(&self, cx: &Cx<D>, key: &[u8], count: bool) -> Lookup<D::Buf> {
         self.flush_if_due(cx);
-        match self.inner.part(cx, &PartId::object(key), count) {
+        match self.part(cx, &PartId::object(key), count) {
             Part::Hit(seen) => match seen.found() {
                 Found::Hit(object) => Lookup::Hit(object),
                 Found::Large(large) => Lookup::Large(large),
@@ -198,7 +198,7 @@ impl<D: Device + Clone> ObjectCache<D> {
                 shard.flash.is_unsure(hash),
             )
         };
-        let seen = match self.inner.part(cx, &part, true) {
+        let seen = match self.part(cx, &part, true) {
             Part::Hit(seen) => Some(seen),
             Part::Miss => None,
             Part::Flash(flash) => {
@@ -227,9 +227,16 @@ impl<D: Device + Clone> ObjectCache<D> {
         })
     }
 
+    /// Looks one part up without I/O, and begins what that makes due: where sections merge, the block of one is to be written.
+    fn part(&self, cx: &Cx<D>, part: &PartId<'_>, count: bool) -> Part<D::Buf> {
+        let found = self.inner.part(cx, part, count);
+        self.kick(cx);
+        found
+    }
+
     /// Gets one part of an object from whichever tier has it.
     pub(crate) async fn fetch(&self, cx: &Cx<D>, part: &PartId<'_>) -> Option<Seen<D::Buf>> {
-        match self.inner.part(cx, part, true) {
+        match self.part(cx, part, true) {
             Part::Hit(seen) => Some(seen),
             Part::Miss => None,
             Part::Flash(flash) => self.fetch_from(cx, part, flash).await,
@@ -245,6 +252,8 @@ impl<D: Device + Clone> ObjectCache<D> {
         let mut rounds = 0;
         let seen = self.fetch_counting(cx, part, flash, &mut rounds).await;
         self.inner.rounds[rounds.min(ROUNDS - 1)].fetch_add(1, Ordering::Relaxed);
+        // It counted, or is gone.
+        self.kick(cx);
         seen
     }
 

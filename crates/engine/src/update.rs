@@ -248,6 +248,8 @@ impl<D: Device + Clone> ObjectCache<D> {
         for bytes in inner.clear_part(cx, &mut shard, hash, &part, version) {
             line(&inner.books).add(bytes);
         }
+        drop(shard);
+        self.kick(cx);
         true
     }
 
@@ -311,6 +313,8 @@ impl<D: Device + Clone> ObjectCache<D> {
                 inner.books.evicted.add(bytes);
             }
         }
+        drop(shard);
+        self.kick(cx);
         Some(Outcome::Kept)
     }
 

@@ -104,6 +104,8 @@ impl<D: Device + Clone> ObjectCache<D> {
         for bytes in self.inner.clear_part(cx, &mut shard, hash, &part, version) {
             self.inner.books.overwritten.add(bytes);
         }
+        drop(shard);
+        self.kick(cx);
     }
 }
 

@@ -5,24 +5,31 @@ mod common;
 
 use common::dying::{KEYS, Run, calm};
 use common::{KINDS, Rig, key, of_kind};
-use pumice::{CacheOptions, Durability};
+use pumice::{CacheOptions, Durability, IndexOptions};
 use pumice_device::{Device, FaultPlan, FaultyDevice, SECTOR_BYTES};
 use pumice_flash::geometry::LOG_RECORD_BYTES;
 use pumice_flash::superblock::{SlotContent, Superblock};
+use std::convert::Infallible;
 use std::ops::Range;
 use std::sync::Arc;
 
-fn superblock(run: &Run) -> Superblock {
+fn superblocks(run: &Run) -> [Superblock; 2] {
     let device = FaultyDevice::new(Arc::clone(&run.medium));
-    let slots = [0, SECTOR_BYTES as u64].map(|offset| {
+    [0, SECTOR_BYTES as u64].map(|offset| {
         let mut sector = vec![0; SECTOR_BYTES];
         device.read_log(offset, &mut sector).unwrap();
         match Superblock::decode(&sector) {
             SlotContent::Valid(superblock) => superblock,
             other => panic!("{other:?}"),
         }
-    });
-    slots.into_iter().max_by_key(|slot| slot.generation).unwrap()
+    })
+}
+
+fn superblock(run: &Run) -> Superblock {
+    superblocks(run)
+        .into_iter()
+        .max_by_key(|slot| slot.generation)
+        .unwrap()
 }
 
 /// Deletes those of the keys that are there; returns which.
@@ -54,9 +61,14 @@ fn without_log(run: &Run) {
     });
 }
 
-/// Makes a checkpoint due. A delayed flush is one record, however often it is put off.
+/// Makes a checkpoint due.
 fn fill_log(run: &Run, rig: &Rig<FaultyDevice>) {
-    for at in 0..superblock(run).geometry.log_slots / 4 + 2 {
+    log_records(rig, superblock(run).geometry.log_slots / 4 + 2);
+}
+
+/// A delayed flush is one record, however often it is put off.
+fn log_records(rig: &Rig<FaultyDevice>, count: u64) {
+    for at in 0..count {
         rig.cache.flush_all(&rig.cx, Some(1_000_000 + at as u32));
     }
 }
@@ -158,4 +170,91 @@ fn a_superblock_that_failed_to_be_written_does_not_count() {
         }
     }
     assert!(failed > KINDS, "{failed} checkpoints failed");
+}
+
+/// A checkpoint that has to reclaim blocks for itself has noted them as sealed ones before, and there may be no record that says otherwise.
+#[test]
+fn blocks_that_a_last_checkpoint_took_are_no_others() {
+    for (durability, has_log) in [
+        (Durability::Process, true),
+        (Durability::Process, false),
+        (Durability::Off, true),
+    ] {
+        let mut reclaimed = 0;
+        for kind in 0..KINDS {
+            let options = CacheOptions {
+                durability,
+                dram_bytes: 2 << 20,
+                ..of_kind(kind)
+            };
+            let run = Run::new(kind, options);
+            let rig = run.open();
+            // The shorter they are, the larger is the checkpoint.
+            for n in 0..40_000 {
+                rig.set(&key(n), b"short");
+                if n % 100 == 0 {
+                    rig.settle();
+                }
+            }
+            rig.check();
+            let hits = |rig: &Rig<_>| (0..40_000).filter(|n| rig.get(&key(*n)).is_some()).count();
+            let hits_before = hits(&rig);
+            if !has_log {
+                without_log(&run);
+            }
+            let before = rig.cache.stats().flash.reclaimed_blocks;
+            rig.run(rig.cache.close(&rig.cx)).unwrap();
+            reclaimed += rig.cache.stats().flash.reclaimed_blocks - before;
+            drop(rig);
+            run.medium.set_plan(calm());
+            let rig = run.open();
+            assert!(rig.recovered.clean, "kind {kind}: {:?}", rig.recovered);
+            rig.check();
+            let after = hits(&rig);
+            // Pages of 4 mappings each would take more than the device.
+            let finds_all = options.index == IndexOptions::Full;
+            assert!(
+                after > if finds_all { hits_before / 10 * 9 } else { 0 },
+                "kind {kind}: {after} of {hits_before} objects"
+            );
+            rig.check();
+        }
+        assert!(reclaimed > 0, "{durability:?}: no checkpoint had to reclaim");
+    }
+}
+
+/// While this checkpoint was written, blocks were open that a record may concern which could not be stored: so it marks the cache. Both
+/// slots say so before the blocks of the checkpoint before are used again, which only one of them does not name.
+#[test]
+fn a_mark_that_a_checkpoint_makes_is_in_both_slots() {
+    let mut marks = 0;
+    for kind in 0..KINDS {
+        let mut run = Run::new(kind, of_kind(kind));
+        let rig = run.filled();
+        // A log that is full stands where the first record did that it had no room for.
+        log_records(&rig, superblock(&run).geometry.log_slots + 2);
+        assert!(superblock(&run).discard, "kind {kind}");
+        rig.settle();
+        assert!(!superblock(&run).discard, "kind {kind}");
+        // Blocks that are full there, and are being written when the next checkpoint begins.
+        for n in KEYS..KEYS + 200 {
+            rig.set(&key(n), &[7; 2_000]);
+        }
+        fill_log(&run, &rig);
+        let checkpoints = || rig.cache.stats().flash.checkpoints;
+        let before = checkpoints();
+        let Ok(()) = rig.executor.run_until_idle::<Infallible>(|| {
+            rig.cx.device.turn(true).unwrap();
+            let slots = superblocks(&run);
+            if checkpoints() > before && slots.iter().any(|slot| slot.discard) {
+                marks += 1;
+                assert!(slots.iter().all(|slot| slot.discard), "kind {kind}: {slots:?}");
+                let names = |slot: &Superblock| slot.checkpoints.map(|checkpoint| checkpoint.id);
+                assert_eq!(names(&slots[0]), names(&slots[1]), "kind {kind}");
+            }
+            Ok(())
+        });
+        assert!(checkpoints() > before, "kind {kind}");
+    }
+    assert!(marks > 0);
 }

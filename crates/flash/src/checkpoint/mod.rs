@@ -118,6 +118,10 @@ impl<B: Buffer> FlashStore<B> {
             if !is_written {
                 *superblock = before;
                 self.write_superblock_again(device, &mut superblock);
+            } else if superblock.discard && !before.discard {
+                // A mark is in both slots, as where a record fails: a start that finds this one unreadable would go by the other, and
+                // take what it names for whole.
+                self.insist_on_superblock(device, &mut superblock);
             }
             is_written.then_some(previous)
         };

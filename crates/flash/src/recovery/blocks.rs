@@ -32,9 +32,14 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
         let mut covered = vec![false; geometry.blocks as usize];
         let mut new = Vec::new();
         found.next_sequence = head.next_sequence;
+        let chain: HashSet<u32> = snapshot.blocks.iter().copied().collect();
         if self.out.clean {
             for (block, row) in (0u32..).zip(&head.rows) {
-                if row.role == BlockRole::Sealed && !summary.is_reclaimed(block, row.sequence) {
+                // One that was reclaimed for the checkpoint itself was sealed when that began; there may be no record of it.
+                if row.role == BlockRole::Sealed
+                    && !chain.contains(&block)
+                    && !summary.is_reclaimed(block, row.sequence)
+                {
                     covered[block as usize] = true;
                     found.sealed.push(SealedBlock {
                         id: block,
@@ -47,7 +52,6 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
             }
             return (covered, new);
         }
-        let chain: HashSet<u32> = snapshot.blocks.iter().copied().collect();
         let wanted: Vec<u32> = (0..geometry.blocks)
             .filter(|block| !chain.contains(block))
             .collect();

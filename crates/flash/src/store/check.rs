@@ -1,6 +1,6 @@
 //! The rules of the accounting, for tests.
 
-use super::FlashStore;
+use super::{FlashStore, State};
 use crate::queue::Queue;
 use pumice_index::Mapping;
 use pumice_memory::Buffer;
@@ -11,8 +11,9 @@ impl<B: Buffer> FlashStore<B> {
     /// runs.
     ///
     /// # Panics
-    /// Where they do not agree, or a block that goes before the lowest would not be found.
+    /// Where they do not agree, a block is in two lists or in none, or a block that goes before the lowest would not be found.
     pub fn check_order(&self) -> u64 {
+        self.check_blocks();
         let order = self.order.lock();
         if let Some(keys) = &order.virtual_cache {
             keys.check_invariants();
@@ -45,6 +46,42 @@ impl<B: Buffer> FlashStore<B> {
             );
         }
         live
+    }
+
+    /// Whether each block is in one list, and is what that says.
+    fn check_blocks(&self) {
+        let structure = self.shared.structure.lock();
+        let [newest, older] = &structure.checkpoint_blocks;
+        let dropped = &structure.checkpoint_dropped;
+        let moved = structure.moved.iter().map(|moved| moved.id);
+        let lists: [(&[State], Vec<u32>); 4] = [
+            (&[State::Free], structure.free.iter().copied().collect()),
+            (&[State::Sealed], structure.queue.iter().copied().collect()),
+            (&[State::Moved], moved.collect()),
+            (
+                &[State::Checkpoint, State::Bad],
+                [newest, older, dropped].into_iter().flatten().copied().collect(),
+            ),
+        ];
+        let mut is_listed = vec![false; self.blocks.len()];
+        for (states, ids) in lists {
+            for id in ids {
+                let state = self.blocks[id as usize].state();
+                assert!(states.contains(&state), "block {id} is {state:?}, not {states:?}");
+                assert!(
+                    !std::mem::replace(&mut is_listed[id as usize], true),
+                    "block {id} is listed twice"
+                );
+            }
+        }
+        for (id, info) in self.blocks.iter().enumerate() {
+            let is_lost = matches!(info.state(), State::Free | State::Sealed | State::Checkpoint);
+            assert!(
+                is_listed[id] || !is_lost,
+                "block {id}, {:?}, is in no list",
+                info.state()
+            );
+        }
     }
 
     /// Compares what counts in each block and each virtual place with the mappings that say they count there; all that there are, of an

@@ -241,7 +241,8 @@ impl<B: Buffer> FlashStore<B> {
         }
     }
 
-    fn insist_on_superblock<D: Device>(&self, device: &D, superblock: &mut Superblock) -> bool {
+    /// Writes the superblock to the slot whose turn it is; whether one of a few tries succeeded.
+    pub(crate) fn insist_on_superblock<D: Device>(&self, device: &D, superblock: &mut Superblock) -> bool {
         (0..SUPERBLOCK_TRIES).any(|_| self.write_superblock(device, superblock))
     }
 

@@ -491,11 +491,6 @@ impl<B: Buffer> FlashStore<B> {
         &self.geometry
     }
 
-    /// Whether there is one piece of background work at a time, so that nothing depends on how long a device takes.
-    pub fn is_lockstep(&self) -> bool {
-        self.lockstep
-    }
-
     /// What a reply promises.
     pub fn durability(&self) -> Durability {
         self.durability
