@@ -263,6 +263,22 @@ RULES = [
         [(FLASH + "checkpoint/mod.rs", "if before.discard || superblock.discard {", "if !BROKEN && (before.discard || superblock.discard) {")],
     ),
     (
+        "mark-twice",
+        "a mark that a checkpoint makes is in one slot of the superblock",
+        [
+            (
+                FLASH + "checkpoint/mod.rs",
+                "} else if superblock.discard && !before.discard {",
+                "} else if superblock.discard && !before.discard && !BROKEN {",
+            )
+        ],
+    ),
+    (
+        "checkpoint-blocks",
+        "after a clean stop blocks that its checkpoint took are what they were before",
+        [(FLASH + "recovery/blocks.rs", "                    && !chain.contains(&block)\n", "                    && (BROKEN || !chain.contains(&block))\n")],
+    ),
+    (
         "sections",
         "sections are not put right after a hit",
         [

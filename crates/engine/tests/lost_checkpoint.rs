@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::dying::{KEYS, Run, calm};
+use common::dying::{KEYS, Run, calm, serve_from_dram};
 use common::{KINDS, Rig, key, of_kind};
 use pumice::{CacheOptions, Durability, IndexOptions};
 use pumice_device::{Device, FaultPlan, FaultyDevice, SECTOR_BYTES};
@@ -170,6 +170,26 @@ fn a_superblock_that_failed_to_be_written_does_not_count() {
         }
     }
     assert!(failed > KINDS, "{failed} checkpoints failed");
+}
+
+/// The log can be written, the superblock cannot: what a start would find there nobody knows.
+#[test]
+fn a_device_whose_superblocks_cannot_be_written_is_taken_out() {
+    for kind in 0..KINDS {
+        let mut run = Run::new(kind, of_kind(kind));
+        let rig = run.filled();
+        fill_log(&run, &rig);
+        run.medium.set_plan(FaultPlan {
+            bad_appends: vec![0..2 * SECTOR_BYTES as u64],
+            ..calm()
+        });
+        rig.settle();
+        let failure = rig.cache.flash_failure().expect("it is out");
+        assert_eq!(failure.reason, "its superblocks cannot be written", "kind {kind}");
+        serve_from_dram(&mut run, &rig);
+        let rig = run.kill_and_heal(rig);
+        assert!(rig.recovered.discarded, "kind {kind}: {:?}", rig.recovered);
+    }
 }
 
 /// A checkpoint that has to reclaim blocks for itself has noted them as sealed ones before, and there may be no record that says otherwise.

@@ -1,8 +1,8 @@
 //! Combining: what a merge of two sections does with the buffer that is no insertion point any more.
 //!
 //! As in RIPQ (FAST 15, section 4.2), whose lower section gives its buffer to the upper one if it fits, and pads and seals it else. The
-//! merge itself happens under the lock of a key, and may look at no other. So the block is queued to be sealed as any
-//! other; and before it is composed its live objects are copied to the one that is filled there now, if all of them fit. They become
+//! merge itself happens under the order's lock, often under that of a key, and may take no other key's. So the block is queued to be
+//! sealed as any other; and before it is composed its live objects are copied to the one that is filled there now, if all of them fit. They become
 //! live there one by one, by compare-and-set. A block in which nothing is left is not written. What found no room after all,
 //! because others took it, is written with the block.
 

@@ -28,7 +28,8 @@ impl Queue {
                 .sum();
             if at + 1 < self.sections.len() && (pair as f64) < least {
                 self.merge(at, &mut event);
-                at = at.saturating_sub(1);
+                // There may be room for a section below, now.
+                at = 0;
                 continue;
             }
             at += 1;

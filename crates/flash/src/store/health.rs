@@ -8,7 +8,8 @@
 //! - a flush failed: what was written before may be lost, and the system does not say twice;
 //! - the file became shorter, or its file system can no longer be written to;
 //! - an operation got no answer in the time that the caller of [`Device::tick`] gives it;
-//! - a log record could not be stored, nor the mark in the superblock that makes up for it.
+//! - a log record could not be stored, nor the mark in the superblock that makes up for it;
+//! - a checkpoint's superblock could not be written, nor the one before it again: what a start would find there nobody knows.
 //!
 //! From then on deletes are not logged, so what is on the device must never count again, whatever becomes of the process. *Remembering*
 //! that is the first thing that is done: both superblocks get `discard` and are flushed, and a note is left beside the
