@@ -179,8 +179,9 @@ fn a_device_whose_superblocks_cannot_be_written_is_taken_out() {
         let mut run = Run::new(kind, of_kind(kind));
         let rig = run.filled();
         fill_log(&run, &rig);
+        let slots = 0..2 * SECTOR_BYTES as u64;
         run.medium.set_plan(FaultPlan {
-            bad_appends: vec![0..2 * SECTOR_BYTES as u64],
+            bad_appends: vec![slots],
             ..calm()
         });
         rig.settle();
