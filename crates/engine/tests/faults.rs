@@ -65,7 +65,7 @@ fn survive(seed: u64, plan: FaultPlan) -> (u64, pumice_device::FaultCounts) {
             &mut model,
             &mut random,
             &weights,
-            life * 1_000..life * 1_000 + if life % 2 == 0 { 400 } else { 900 },
+            life * 2_000..life * 2_000 + if life % 2 == 0 { 400 } else { 1_500 },
             KEYS,
             || false,
         );
