@@ -275,7 +275,7 @@ RULES = [
     ),
     (
         "checkpoint-blocks",
-        "after a clean stop blocks that its checkpoint took are what they were before",
+        "after a clean stop blocks that its checkpoint stands in are taken for the sealed ones that they were",
         [(FLASH + "recovery/blocks.rs", "                    && !chain.contains(&block)\n", "                    && (BROKEN || !chain.contains(&block))\n")],
     ),
     (

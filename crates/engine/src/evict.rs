@@ -88,6 +88,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         let at = self.inner.store().flush_at();
         if at != 0 && at <= cx.now() {
             self.inner.flush_now(cx, true);
+            self.kick(cx);
         }
     }
 

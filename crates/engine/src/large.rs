@@ -320,10 +320,11 @@ impl<D: Device + Clone> ObjectCache<D> {
         }
         let is_lockstep = self.inner.lockstep;
         let reads = (0..slices).map(|number| async move {
-            let slice = self.fetch(cx, &part(number)).await?;
+            // In lockstep what a read brings with it is over before the next, and must not depend on which is done first.
             if is_lockstep {
                 self.quiesce(cx).await;
             }
+            let slice = self.fetch(cx, &part(number)).await?;
             let tier = slice.tier;
             // It may wait for those before it, and must not hold a block buffer meanwhile.
             let record = match slice.pins_block() {
@@ -332,7 +333,6 @@ impl<D: Device + Clone> ObjectCache<D> {
             };
             Some((record, tier))
         });
-        // In lockstep what a read brings with it must not depend on which is done first.
         let at_once = if is_lockstep { 1 } else { SLICE_READS_MAX };
         let mut read = pin!(stream::iter(reads).buffered(at_once));
         let mut len = 0;

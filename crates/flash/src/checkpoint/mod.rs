@@ -7,7 +7,8 @@
 //! 1. Note, under one lock, which blocks are sealed or open, the next sequence, and the log position from which records
 //!    matter. Blocks sealed later are found by their trailers.
 //! 2. Write the stream. Crash: the superblock still names the checkpoints before, whose blocks are untouched.
-//! 3. (With `power`) flush, then write the superblock. Crash: one of its two slots is valid, either is consistent.
+//! 3. (With `power`) flush, then write the superblock; to both slots where it is marked `discard` and was not. Crash: one of its two
+//!    slots is valid, either is consistent.
 //! 4. Free the blocks of the checkpoint before the last, and forget the log records that only it needed. Where a record could not be
 //!    stored since the last, those of the last too: a start that had to go back to it would find alive what that record voids.
 
@@ -120,7 +121,7 @@ impl<B: Buffer> FlashStore<B> {
                 self.write_superblock_again(device, &mut superblock);
             } else if superblock.discard && !before.discard {
                 // A mark is in both slots, as where a record fails: a start that finds this one unreadable would go by the other, and
-                // take what it names for whole.
+                // take what it names for whole. One of the two will do where the other cannot be written.
                 self.insist_on_superblock(device, &mut superblock);
             }
             is_written.then_some(previous)
