@@ -93,7 +93,7 @@ impl<B: Buffer> Appended<B> {
         unsafe {
             self.block
                 .buffer
-                .put_for_device(at + HEADER_BYTES + parts.key.len(), parts.value)
+                .put_in_sequence(at + HEADER_BYTES + parts.key.len(), parts.value)
         };
     }
 }

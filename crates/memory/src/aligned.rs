@@ -1,12 +1,18 @@
 //! Heap memory aligned for O_DIRECT.
 
-use crate::{Buffer, Payload, SECTOR_BYTES, stream};
+use crate::prefetch::prefetch_from;
+use crate::{Buffer, Payload, SECTOR_BYTES};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
 /// What the processor's tables map in one entry, where the system gives such pages. A buffer of at least so much starts at
 /// a multiple of it: writing it out then pins a page or two instead of hundreds.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// From payloads of how many bytes on those [put in sequence](Buffer::put_in_sequence) have the place of the next one prefetched,
+/// and for how many bytes at most, which is well below a processor's second cache. Values of 1 KiB would cost 1.1 times as much.
+const PREFETCH_BYTES_MIN: usize = 3072;
+const PREFETCH_BYTES_MAX: usize = 64 << 10;
 
 /// Asks the system to back memory with huge pages. A system that has none, or has turned them off, backs it as ever.
 ///
@@ -127,12 +133,16 @@ impl Buffer for AlignedBuf {
         }
     }
 
-    unsafe fn put_for_device(&self, at: usize, payload: Payload<'_>) {
-        match payload {
-            // SAFETY: as for `put`.
-            Payload::Bytes(bytes) => unsafe { stream::copy(bytes, self.range_start(at, bytes.len())) },
-            // SAFETY: the caller's promise.
-            Payload::Void(_) => unsafe { self.put(at, payload) },
+    unsafe fn put_in_sequence(&self, at: usize, payload: Payload<'_>) {
+        let len = payload.len();
+        // SAFETY: the caller's promise.
+        unsafe { self.put(at, payload) };
+        if len >= PREFETCH_BYTES_MIN {
+            let next = at + len;
+            prefetch_from(
+                self.range_start(next, 0),
+                len.min(PREFETCH_BYTES_MAX).min(self.len - next),
+            );
         }
     }
 
@@ -164,5 +174,23 @@ mod tests {
         assert_eq!(buf.as_mut_ptr().addr() % SECTOR_BYTES, 0);
         assert_eq!(buf.bytes(8190, 3), None);
         assert_eq!(buf.bytes(usize::MAX, 2), None);
+    }
+
+    #[test]
+    fn what_is_put_in_sequence_touches_nothing_beside_it_up_to_the_end() {
+        let bytes: Vec<u8> = (0..9_000_u32).map(|n| (n % 251) as u8 + 1).collect();
+        for len in [0, 1, 3071, 3072, 3073, 4096, 8192] {
+            for at in [0, 1, 63, 4096, 8192 - len.min(8192)] {
+                if at + len > 8192 {
+                    continue;
+                }
+                let buf = AlignedBuf::with_len(8192);
+                // SAFETY: nobody else knows the buffer.
+                unsafe { buf.put_in_sequence(at, Payload::Bytes(&bytes[..len])) };
+                let all = buf.as_slice();
+                assert!(all[..at].iter().chain(&all[at + len..]).all(|byte| *byte == 0));
+                assert_eq!(all[at..][..len], bytes[..len], "{len} at {at}");
+            }
+        }
     }
 }

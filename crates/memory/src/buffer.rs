@@ -77,15 +77,15 @@ pub trait Buffer: Send + Sync + Sized + 'static {
     /// Where the range reaches past the end.
     unsafe fn put(&self, at: usize, payload: Payload<'_>);
 
-    /// As [`Buffer::put`], for what the processor will hardly read again before a device has: long payloads need not go through its
-    /// caches.
+    /// As [`Buffer::put`], for payloads that come one behind the other: the place of the next may be brought to the processor's
+    /// caches, so that its copy need not wait for what it overwrites.
     ///
     /// # Safety
     /// As for [`Buffer::put`].
     ///
     /// # Panics
     /// As [`Buffer::put`].
-    unsafe fn put_for_device(&self, at: usize, payload: Payload<'_>) {
+    unsafe fn put_in_sequence(&self, at: usize, payload: Payload<'_>) {
         // SAFETY: the caller's promise.
         unsafe { self.put(at, payload) }
     }

@@ -9,7 +9,6 @@ mod buffer;
 mod pool;
 mod prefetch;
 mod sparse;
-mod stream;
 
 pub use aligned::AlignedBuf;
 pub use buffer::{Buffer, Payload};
