@@ -2,13 +2,13 @@
 """Layout exact against libCacheSim, an independent simulator, on the same traces: the miss ratios agree to six digits.
 
 Compared are fifo, lru, SLRU as lists (slru-list-L, there n-seg=L) and GDSF without a cap, in objects and in bytes, on traces made
-here from a seed and on two small recorded ones where ../shared/traces has them. For the eye there are also the twins of
-slru-L and gdsf-L, which are defined otherwise. Installs libcachesim from PyPI into target/venv.
+here from a seed and, where ../shared/traces is there, on every trace in it. An object has the size of its first request. For the
+eye there are also the twins of slru-L and gdsf-L, which are defined otherwise. Installs libcachesim from PyPI into target/venv.
 """
 
 import argparse
+import itertools
 import json
-import lzma
 import os
 import random
 import struct
@@ -26,6 +26,15 @@ VERSION = "0.3.5"
 REQUESTS = 200_000
 OBJECTS = 20_000
 SHARES = [0.01, 0.1, 0.4]
+# Formats that are binary and have no header, by the ends of the files' names.
+FORMATS = {
+    "scarab-recs.trace.xz": "keys-be-i64",
+    "cache2k-orm-busy.trace.xz": "keys-be-u32",
+    "cache2k-web07.trace.xz": "keys-be-u32",
+    "cloudPhysicsIO.vscsi.zst": "vscsi",
+}
+# A record of format oracle-general: time, key, size, and the next access, which none of these policies looks at.
+RECORD = struct.Struct("<IQIq")
 # The name here, the one there, its parameters, and the twin that approximates the same.
 POLICIES = [
     ("fifo", "FIFO", "", None),
@@ -75,17 +84,27 @@ def generated(seed):
     yield "zipf, all sizes, drifting", [(key, sizes[key]) for key in drifting]
 
 
-def recorded():
+def recorded(directory):
+    """(name, requests) of every trace in ../shared/traces, as `pumice trace convert` writes them."""
     folder = os.path.join(os.path.dirname(ROOT), "shared", "traces")
-    objects = os.path.join(folder, "object", "adaptsize-bu98.request.trace.xz")
-    if os.path.exists(objects):
-        with lzma.open(objects, "rt") as lines:
-            rows = [line.split() for line in lines]
-        yield "adaptsize-bu98", [(int(row[1]), max(1, int(row[2]))) for row in rows]
-    keys = os.path.join(folder, "kv", "cache2k-web07.trace.xz")
-    if os.path.exists(keys):
-        with lzma.open(keys) as file:
-            yield "cache2k-web07", [(key, 1) for (key,) in struct.iter_unpack(">I", file.read())]
+    for kind in ("object", "kv", "block", "dedup"):
+        inside = os.path.join(folder, kind)
+        for name in sorted(os.listdir(inside)) if os.path.isdir(inside) else []:
+            yield name.split(".")[0], converted(os.path.join(inside, name), os.path.join(directory, "converted"))
+
+
+def converted(source, path):
+    if os.path.exists(path):
+        os.remove(path)
+    command = [BINARY, "trace", "convert", source, path, "--to", "oracle-general"]
+    command += ["--format", FORMATS.get(os.path.basename(source), "auto")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise Failure(f"expected {source} to be converted; it said: {done.stderr.strip()}")
+    with open(path, "rb") as file:
+        while part := file.read(RECORD.size << 14):
+            for _time, key, size, _next in RECORD.iter_unpack(part):
+                yield key, max(1, size)
 
 
 def write_oracle_general(path, requests):
@@ -94,8 +113,7 @@ def write_oracle_general(path, requests):
     with open(path, "wb") as file:
         for at, (key, size) in enumerate(requests):
             size = first.setdefault(key, size)
-            # Time, key, size, and the next access, which none of these policies looks at.
-            file.write(struct.pack("<IQIq", at // 1000, key + 1, size, -2))
+            file.write(RECORD.pack(at // 1000, key + 1 & (1 << 64) - 1, size, -2))
     return sum(first.values())
 
 
@@ -163,7 +181,7 @@ def test():
     compared, different = 0, []
     print("miss ratios, of objects and of bytes:")
     with Directory("libcachesim") as directory:
-        for name, requests in [*generated(arguments.seed), *recorded()]:
+        for name, requests in itertools.chain(generated(arguments.seed), recorded(directory)):
             count, found = compare(directory, name, requests)
             compared += count
             different += found

@@ -39,7 +39,7 @@ pub struct ReplayArgs {
     alpha: Option<f64>,
 
     /// Logical occupancy. Ripq: objects in the last 1 - theta of the queue are not kept when their block goes [default: 1; lru and
-    /// slru-1 0.75, gdsf-1 0.6, gdsf-2 0.5]; sipq: the share of the flash that the queue of keys may have [default: 0.5]
+    /// slru-1 0.75, gdsf-1 0.6, gdsf-2 0.5]; sipq: the share of what the blocks can hold of objects that the queue of keys may have [default: 0.5]
     #[arg(long, value_name = "FRACTION")]
     theta: Option<f64>,
 

@@ -88,7 +88,7 @@ settings! {
     /// [default: 0.125]
     alpha "alpha" "FRACTION",
     /// Logical occupancy. Ripq: objects in the last 1 - theta of the queue are not kept when their block goes [default: 1; lru and
-    /// slru-1 0.75, gdsf-1 0.6, gdsf-2 0.5]; sipq: the share of the flash that the queue of keys may have [default: 0.5]. Less means fewer writes
+    /// slru-1 0.75, gdsf-1 0.6, gdsf-2 0.5]; sipq: the share of what the blocks can hold of objects that the queue of keys may have [default: 0.5]. Less means fewer writes
     /// and fewer hits
     theta "theta" "FRACTION",
     /// Ripq: a hit that would raise an object by less than this share of the queue leaves it where it is, unless it has been raised

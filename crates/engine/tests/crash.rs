@@ -5,7 +5,7 @@ mod common;
 
 use common::{
     Entry, Model, Random, Rig, Weights, cascade, cascade_layouts, check_get, gdsf, key, lazy_ripq, ripq,
-    sipq, step,
+    sipq, sipq_gdsf, step,
 };
 use pumice::{CacheOptions, FlashWrite, HashLimit, IndexOptions, Layout, Tier};
 use pumice_device::{CrashPoint, FaultPlan, FaultyDevice, FaultyMedium};
@@ -411,6 +411,7 @@ fn a_crash_at_every_write_under_ripq_and_sipq() {
         (24, 0, FlashWrite::Insertion, sipq()),
         (25, 0, FlashWrite::Insertion, lazy_ripq()),
         (26, 2 << 20, FlashWrite::Insertion, gdsf()),
+        (27, 0, FlashWrite::Insertion, sipq_gdsf()),
     ] {
         let options = CacheOptions {
             layout,

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Model, Random, Rig, Weights, cascade, cascade_layouts, check_get, ripq, sipq, step};
+use common::{Model, Random, Rig, Weights, cascade, cascade_layouts, check_get, ripq, sipq, sipq_gdsf, step};
 use pumice::{CacheOptions, FlashWrite, HashLimit, IndexOptions, Stats};
 use pumice_device::{MemDevice, MemMedium};
 use pumice_world::ManualClock;
@@ -25,8 +25,9 @@ fn run(seed: u64, run: Run) -> Model {
         ..run.options
     };
     run_one(seed, Run { options, ..run });
+    let is_absolute = seed % 2 == 1;
     let options = CacheOptions {
-        layout: sipq(),
+        layout: if is_absolute { sipq_gdsf() } else { sipq() },
         ..run.options
     };
     run_one(seed, Run { options, ..run });

@@ -130,9 +130,19 @@ fn a_clean_stop_keeps_the_order_exactly() {
             .unwrap();
         let before = positions(&rig);
         assert!(rig.store().counts().survivors > 100 && before.len() > 500);
+        let priorities = rig.store().priorities();
+        assert_eq!(
+            priorities.len() > 10_000,
+            policy == "gdsf-2",
+            "a histogram and a sample"
+        );
         drop(rig);
         let rig = open(&medium, layout);
         assert!(rig.recovered.clean);
+        assert!(
+            rig.store().priorities() == priorities,
+            "{policy}: other priorities"
+        );
         let after = positions(&rig);
         assert_eq!(before.len(), after.len());
         for (n, position) in &before {
@@ -159,12 +169,16 @@ fn a_clean_stop_keeps_the_keys_of_sipq() {
         rig.settle();
         rig.run(rig.store().checkpoint(&rig.device, &*rig.index, NOW, true))
             .unwrap();
-        let before = rig.store().virtual_keys();
+        let (before, priorities) = (rig.store().virtual_keys(), rig.store().priorities());
         assert!(before.len() > 200);
         drop(rig);
         let rig = open(&medium, layout);
         assert!(rig.recovered.clean);
         assert_eq!(rig.store().virtual_keys(), before, "{policy}");
+        assert!(
+            rig.store().priorities() == priorities,
+            "{policy}: other priorities"
+        );
         // And they still decide what stays.
         let survivors = rig.store().counts().survivors;
         fill(&rig, &mut random);
@@ -271,12 +285,14 @@ fn crash_under_sipq(rig: Rig, medium: &Arc<FaultyMedium>, layout: LayoutOptions,
 
 #[test]
 fn a_crash_keeps_most_keys_of_sipq_and_none_of_what_is_gone() {
-    let layout = LayoutOptions::new(Layout::Sipq, Some("slru-3"), None, Some(0.5)).unwrap();
-    let medium = medium();
-    let rig = open(&medium, layout);
-    fill(&rig, &mut Random(1));
-    assert!(rig.store().counts().checkpoints > 0, "from time to time");
-    crash_under_sipq(rig, &medium, layout, 0.6);
+    for policy in ["slru-3", "gdsf-2"] {
+        let layout = LayoutOptions::new(Layout::Sipq, Some(policy), None, Some(0.5)).unwrap();
+        let medium = medium();
+        let rig = open(&medium, layout);
+        fill(&rig, &mut Random(1));
+        assert!(rig.store().counts().checkpoints > 0, "from time to time");
+        crash_under_sipq(rig, &medium, layout, 0.6);
+    }
 }
 
 #[test]

@@ -148,6 +148,16 @@ fn a_survivor_that_dies_between_its_read_and_its_copy_stays_dead() {
         let victim = before[before.keys().find(is_gone).expect("some went")];
         let mut staying: Vec<u64> = (0..KEYS).filter(|n| block_of(*n) == Some(victim)).collect();
         assert!(staying.len() > 5, "{}", staying.len());
+        // Who reads an object of the victim does not wait for its reclaim, which goes on only where it is polled.
+        for n in &staying {
+            assert_eq!(rig.get(*n), Some(versions[n]), "key {n} is being moved");
+        }
+        assert_eq!(counts().record_reads, staying.len() as u64, "from flash");
+        assert_eq!(
+            (counts().survivors, counts().reclaimed_blocks),
+            (0, 0),
+            "the copy not begun"
+        );
         let (deleted, overwritten) = (staying.remove(3), staying.remove(0));
         rig.delete(deleted);
         let newer = rig.set(overwritten, LEN).unwrap();

@@ -171,6 +171,14 @@ pub fn sipq() -> LayoutOptions {
     }
 }
 
+/// As [`sipq`], with absolute priorities.
+pub fn sipq_gdsf() -> LayoutOptions {
+    LayoutOptions {
+        virtual_keys_max: 200,
+        ..LayoutOptions::new(Layout::Sipq, Some("gdsf-2"), None, Some(0.6)).unwrap()
+    }
+}
+
 /// A cascade index with small pages, so that few mappings are in DRAM and partitions are reorganised often.
 pub fn cascade() -> IndexOptions {
     IndexOptions::Cascade(CascadeOptions {

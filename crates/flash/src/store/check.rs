@@ -1,6 +1,6 @@
 //! The rules of the accounting, for tests.
 
-use super::{FlashStore, State};
+use super::{FlashStore, State, VirtualCache};
 use crate::queue::Queue;
 use pumice_index::Mapping;
 use pumice_memory::Buffer;
@@ -46,6 +46,15 @@ impl<B: Buffer> FlashStore<B> {
             );
         }
         live
+    }
+
+    /// What a clean stop keeps of priorities, as text to compare: the histogram and the sample under `ripq`, the queue of keys under
+    /// `sipq`.
+    pub fn priorities(&self) -> String {
+        let order = self.order.lock();
+        let ranks = (order.ranked.as_ref()).map(|ranked| ranked.ranks.save(self.layout().policy_checksum()));
+        let keys: Vec<_> = order.virtual_cache.iter().flat_map(VirtualCache::save).collect();
+        format!("{ranks:?} {keys:?}")
     }
 
     /// Whether each block is in one list, and is what that says.
