@@ -177,6 +177,9 @@ impl<B: Buffer> Mappings for Inner<B> {
             self.store().forget(Some(hash), to);
             // Nothing leads to the copy, which its block's footer names.
             self.store().note_hidden(hash);
+            if !shard.dram.has_home(&self.tier, hash, old_home) {
+                self.gone(Gone::Evicted, u64::from(from.location.len));
+            }
             return CopyMove::Dead;
         }
         // An item in DRAM names its copy's place in a header that readers may look at: it is written anew.

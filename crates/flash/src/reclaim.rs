@@ -287,6 +287,7 @@ impl<B: Buffer> FlashStore<B> {
         let info = &self.blocks[id as usize];
         let sequence = info.sequence.load(Ordering::Relaxed);
         self.append_log(device, LogKind::Reclaim, u64::from(id), sequence);
+        (self.shared.structure.lock().leaving).retain(|(leaving, _)| *leaving != id);
         let begun = info.reclaims.load(Ordering::Relaxed);
         info.reclaims.store(begun.saturating_add(1), Ordering::Relaxed);
         // Of one that was broken off it is not known what is done; and where not all deaths are known, what lives is an estimate.

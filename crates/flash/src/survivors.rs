@@ -234,7 +234,11 @@ impl<B: Buffer> FlashStore<B> {
     /// Waits for a block where none is free, or else for a buffer; whether it is worth trying again.
     async fn makes_room<D: Device<Buf = B>, M: Mappings>(&self, device: &D, mappings: &M, now: u32) -> bool {
         if !self.shared.structure.lock().free.is_empty() {
-            return self.makes_buffer_free(device, mappings, now).await;
+            // Others may have made room since it was found that there is none.
+            return self.makes_buffer_free(device, mappings, now).await || {
+                let structure = self.shared.structure.lock();
+                self.has_buffer(&structure) && !structure.free.is_empty()
+            };
         }
         let Some(_stall) = Stall::begin(&self.shared) else {
             return false;

@@ -185,8 +185,9 @@ impl<B: Buffer> FlashStore<B> {
     /// an order to be kept, as many blocks as the device has have been sealed; and, where one failed, another sixteenth of the log since that: a device that refuses
     /// checkpoints is not asked all the time.
     pub(crate) fn wants_checkpoint(&self) -> bool {
-        let sealed = self.counters.sealed_blocks.load(Ordering::Relaxed)
-            - self.sealed_at_checkpoint.load(Ordering::Relaxed);
+        let sealed = self.counters.sealed_blocks.load(Ordering::Relaxed);
+        // A checkpoint may begin between the two.
+        let sealed = sealed.saturating_sub(self.sealed_at_checkpoint.load(Ordering::Relaxed));
         let has_order = match self.layout.layout {
             Layout::Fifo => false,
             Layout::Sipq => self.layout.theta > 0.0,

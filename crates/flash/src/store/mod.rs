@@ -241,6 +241,8 @@ pub(crate) struct Structure<B> {
     pub(crate) stalled: usize,
     /// Victims that wait until their objects' new blocks are written.
     pub(crate) moved: Vec<Moved>,
+    /// Those that need not wait any more, and the blocks that their objects went to, until a record says that they are reclaimed.
+    pub(crate) leaving: Vec<(u32, Vec<u32>)>,
     /// Victims that need not wait any more, or whose reclaim was broken off; they go before all others.
     pub(crate) ready: VecDeque<(u32, How)>,
     /// Blocks sealed when the last early reclaim was begun.
@@ -276,7 +278,9 @@ impl<B> Structure<B> {
     /// Whether a block holds copies of a victim's objects that still count in the victim. It must not be reclaimed before
     /// that: the victim's copies would come back after a crash.
     pub(crate) fn is_receiver(&self, id: u32) -> bool {
-        self.moved.iter().any(|moved| moved.receivers.contains(&id))
+        let waiting = self.moved.iter().map(|moved| &moved.receivers);
+        let leaving = self.leaving.iter().map(|(_, receivers)| receivers);
+        waiting.chain(leaving).any(|receivers| receivers.contains(&id))
     }
 }
 
@@ -414,6 +418,7 @@ impl<B: Buffer> FlashStore<B> {
             appended_at_victim: 0,
             stalled: 0,
             moved: Vec::new(),
+            leaving: Vec::new(),
             ready: VecDeque::new(),
             early_at: None,
             checkpointing: false,

@@ -189,11 +189,12 @@ impl<B: Buffer> Structure<B> {
     }
 
     fn move_on(&mut self) {
-        let ready = &mut self.ready;
-        self.moved.retain(|moved| {
+        let (ready, leaving) = (&mut self.ready, &mut self.leaving);
+        self.moved.retain_mut(|moved| {
             let waits = moved.compacting.is_some() || !moved.unwritten.is_empty();
             if !waits {
                 ready.push_back((moved.id, How::Evict));
+                leaving.push((moved.id, std::mem::take(&mut moved.receivers)));
             }
             waits
         });
@@ -285,7 +286,8 @@ impl<B: Buffer> FlashStore<B> {
             }
             if !structure.checkpointing && self.wants_checkpoint() {
                 // The mappings of survivors lead to their new blocks, which a crash would find unwritten.
-                if structure.moved.is_empty() && structure.ready.is_empty() {
+                let is_any_left = !structure.moved.is_empty() || !structure.leaving.is_empty();
+                if !is_any_left && structure.ready.is_empty() {
                     structure.checkpointing = true;
                     return Some(self.claim(&mut structure, Task::Checkpoint));
                 }
@@ -431,13 +433,18 @@ impl<B: Buffer> FlashStore<B> {
 
     /// Waits until some background work has ended, if any is under way.
     pub async fn wait_for_progress(&self) {
-        let before = self.shared.structure.lock().in_flight;
+        // Another piece may have begun before this is asked again.
+        let ended = |structure: &Structure<B>| structure.claims - structure.in_flight as u64;
+        let before = {
+            let structure = self.shared.structure.lock();
+            if structure.in_flight == 0 {
+                return;
+            }
+            ended(&structure)
+        };
         let sealed = self.counters.sealed_blocks.load(Ordering::Relaxed);
-        if before == 0 {
-            return;
-        }
         self.wait_for(|structure| {
-            structure.in_flight < before || self.counters.sealed_blocks.load(Ordering::Relaxed) > sealed
+            ended(structure) > before || self.counters.sealed_blocks.load(Ordering::Relaxed) > sealed
         })
         .await;
     }
