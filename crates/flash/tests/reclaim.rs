@@ -5,7 +5,7 @@ mod common;
 use common::{Random, Rig, options, ripq, sipq};
 use pumice_device::{Device, FaultPlan, FaultyMedium};
 use pumice_flash::record::HEADER_BYTES;
-use pumice_flash::{Durability, LayoutOptions, OpenOptions};
+use pumice_flash::{Durability, LayoutOptions, OpenOptions, RECLAIM_READ_BYTES};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::task::{Context, Waker};
@@ -219,6 +219,50 @@ fn a_block_that_was_mostly_dead_when_it_was_written_is_found() {
         assert!(rig.store().counts().survivors > 3, "it was not the next to go");
         rig.check_blocks();
     }
+}
+
+/// Several victims of which all is to be moved: what is read of them at a time stays within the budget, which DRAM has room for.
+#[test]
+fn reclaims_read_no_more_at_a_time_than_their_budget() {
+    const KEYS: u64 = 4_000;
+    let plan = FaultPlan {
+        delay: true,
+        ..FaultPlan::default()
+    };
+    let medium = Arc::new(FaultyMedium::new(64 << 20, 4, plan));
+    let options = OpenOptions {
+        layout: ripq(),
+        block_bytes: 1 << 20,
+        buffers_max: 24,
+        ..options(Durability::Off)
+    };
+    let mut rig = Rig::open(&medium, KEYS, &options);
+    rig.auto_kick = false;
+    let (mut most, mut victims_most) = (0, 0);
+    for n in 0..KEYS {
+        rig.set(n, 40_000);
+        // Most of what is there is raised, so that it is to be moved.
+        (0..n).rev().step_by(7).take(200).for_each(|n| rig.hit(n));
+        if n % 8 == 0 {
+            rig.kick();
+            for _ in 0..8 {
+                rig.run(std::future::ready(()));
+                most = most.max(medium.reads_pending());
+                victims_most = victims_most.max(rig.victims());
+                rig.turn();
+            }
+        }
+    }
+    rig.settle();
+    let counts = rig.store().counts();
+    println!("{most} bytes, {victims_most} victims, {counts:?}");
+    assert!(counts.survivors > 1_000 && victims_most > 1, "this shows nothing");
+    // Eight blocks may be reclaimed at once.
+    let share = usize::try_from(RECLAIM_READ_BYTES).unwrap() / 8;
+    assert!(
+        most > share && most <= victims_most * share,
+        "{most} bytes at a time"
+    );
 }
 
 /// What was moved out of a block stands in another one, which is not reclaimed before a record says that the first is: a crash

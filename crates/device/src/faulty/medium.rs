@@ -71,6 +71,11 @@ impl FaultyMedium {
         self.state.lock().counts()
     }
 
+    /// Bytes of the reads that are under way.
+    pub fn reads_pending(&self) -> usize {
+        self.state.lock().reads_pending()
+    }
+
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }

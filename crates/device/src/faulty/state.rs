@@ -292,6 +292,15 @@ impl State {
         }
     }
 
+    /// Bytes of the reads that are under way.
+    pub(super) fn reads_pending(&self) -> usize {
+        let len = |pending: &Pending| match pending.work {
+            Work::Read(_, len) => len,
+            _ => 0,
+        };
+        self.pending.iter().map(len).sum()
+    }
+
     /// Tears the writes that are under way at a crash, and fails everything.
     pub(super) fn end_pending(&mut self) -> Vec<Waker> {
         let mut wakers = Vec::new();
