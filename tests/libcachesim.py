@@ -9,6 +9,7 @@ eye there are also the twins of slru-L and gdsf-L, which are defined otherwise. 
 import argparse
 import itertools
 import json
+import lzma
 import os
 import random
 import struct
@@ -26,11 +27,10 @@ VERSION = "0.3.5"
 REQUESTS = 200_000
 OBJECTS = 20_000
 SHARES = [0.01, 0.1, 0.4]
-# Formats that are binary and have no header, by the ends of the files' names.
+# Formats that are binary and have no header, by the files' names.
 FORMATS = {
     "scarab-recs.trace.xz": "keys-be-i64",
     "cache2k-orm-busy.trace.xz": "keys-be-u32",
-    "cache2k-web07.trace.xz": "keys-be-u32",
     "cloudPhysicsIO.vscsi.zst": "vscsi",
 }
 # A record of format oracle-general: time, key, size, and the next access, which none of these policies looks at.
@@ -85,12 +85,32 @@ def generated(seed):
 
 
 def recorded(directory):
-    """(name, requests) of every trace in ../shared/traces, as `pumice trace convert` writes them."""
+    """(name, requests) of every trace in ../shared/traces, but for two as `pumice trace convert` writes them."""
     folder = os.path.join(os.path.dirname(ROOT), "shared", "traces")
     for kind in ("object", "kv", "block", "dedup"):
         inside = os.path.join(folder, kind)
         for name in sorted(os.listdir(inside)) if os.path.isdir(inside) else []:
-            yield name.split(".")[0], converted(os.path.join(inside, name), os.path.join(directory, "converted"))
+            path = os.path.join(inside, name)
+            read = PLAIN.get(name)
+            requests = read(path) if read else converted(path, os.path.join(directory, "converted"))
+            yield ".".join(name.split(".")[:2]), requests
+
+
+def adaptsize(path):
+    with lzma.open(path, "rt") as lines:
+        for line in lines:
+            _time, key, size = line.split()[:3]
+            yield int(key), max(1, int(size))
+
+
+def keys_be_u32(path):
+    with lzma.open(path) as file:
+        for (key,) in struct.iter_unpack(">I", file.read()):
+            yield key, 1
+
+
+# Two that are read here, without the program's readers.
+PLAIN = {"adaptsize-bu98.request.trace.xz": adaptsize, "cache2k-web07.trace.xz": keys_be_u32}
 
 
 def converted(source, path):

@@ -474,7 +474,8 @@ impl<B: Buffer> FlashStore<B> {
         mappings.drop_copy(hash, location, Gone::Corrupt);
     }
 
-    /// Where no block is left, evicts the oldest, which is to go before a younger block's objects. Where no buffer is, waits
+    /// Where no block is left, reclaims one whose objects have moved, or evicts the oldest, which is to go before a younger block's
+    /// objects. Where no buffer is, waits
     /// for blocks that are being written; for nothing else: whoever would do that may be waiting for this.
     pub(crate) async fn make_survivor_room<D: Device<Buf = B>, M: Mappings>(
         &self,
@@ -485,11 +486,10 @@ impl<B: Buffer> FlashStore<B> {
         may_evict: bool,
     ) {
         let is_out_of_blocks = self.shared.structure.lock().free.is_empty();
-        if is_out_of_blocks
-            && may_evict
-            && let Some((lowest, how)) = self.choose_lowest(claim, 0)
-        {
-            self.reclaim_block(device, mappings, now, lowest, how).await;
+        let ready = || self.choose(claim, |structure, _| structure.ready.pop_front());
+        let lowest = || may_evict.then(|| self.choose_lowest(claim, 0)).flatten();
+        if is_out_of_blocks && let Some((id, how)) = ready().or_else(lowest) {
+            self.reclaim_block(device, mappings, now, id, how).await;
         }
         if !self.lockstep {
             self.wait_for(|structure| {
