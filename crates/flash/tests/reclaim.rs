@@ -12,12 +12,17 @@ use std::task::{Context, Waker};
 
 const NOW: u32 = 1_000;
 
-fn open(bytes: u64, keys: u64, layout: LayoutOptions, buffers_max: usize) -> Rig {
+/// A medium whose reads and writes are done when the device turns.
+fn slow_medium(bytes: u64) -> Arc<FaultyMedium> {
     let plan = FaultPlan {
         delay: true,
         ..FaultPlan::default()
     };
-    let medium = Arc::new(FaultyMedium::new(bytes, 4, plan));
+    Arc::new(FaultyMedium::new(bytes, 4, plan))
+}
+
+fn open(bytes: u64, keys: u64, layout: LayoutOptions, buffers_max: usize) -> Rig {
+    let medium = slow_medium(bytes);
     let options = OpenOptions {
         layout,
         buffers_max,
@@ -225,11 +230,7 @@ fn a_block_that_was_mostly_dead_when_it_was_written_is_found() {
 #[test]
 fn reclaims_read_no_more_at_a_time_than_their_budget() {
     const KEYS: u64 = 4_000;
-    let plan = FaultPlan {
-        delay: true,
-        ..FaultPlan::default()
-    };
-    let medium = Arc::new(FaultyMedium::new(64 << 20, 4, plan));
+    let medium = slow_medium(64 << 20);
     let options = OpenOptions {
         layout: ripq(),
         block_bytes: 1 << 20,
@@ -271,11 +272,7 @@ fn reclaims_read_no_more_at_a_time_than_their_budget() {
 fn what_was_moved_out_of_a_block_that_still_counts_is_not_evicted_to_come_back_after_a_crash() {
     const LEN: usize = 2_000;
     const KEYS: u64 = 1_000;
-    let plan = FaultPlan {
-        delay: true,
-        ..FaultPlan::default()
-    };
-    let medium = Arc::new(FaultyMedium::new(840 << 10, 4, plan));
+    let medium = slow_medium(840 << 10);
     let options = OpenOptions {
         buffers_max: 20,
         ..options(Durability::Process)
