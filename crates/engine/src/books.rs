@@ -6,6 +6,18 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// Why counting what is resident did not confirm the books.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BooksFault {
+    /// Something came or went meanwhile, by a request or by work in the background: count again.
+    #[error("something came or went while entries were counted: ask again when no request runs")]
+    Moved,
+    /// What is resident is not what the books say. The text has both.
+    #[error("{0}")]
+    Unbalanced(String),
+}
+
 /// One line of the books.
 #[derive(Debug, Default)]
 pub struct Line {

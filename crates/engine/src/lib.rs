@@ -43,7 +43,7 @@ mod testing;
 mod update;
 mod write;
 
-pub use books::{Books, BooksSnapshot};
+pub use books::{Books, BooksFault, BooksSnapshot};
 pub use cache::{Cx, ObjectCache};
 pub use config::{CacheOptions, FlashWrite, IndexOptions};
 pub use large::LargeLookup;

@@ -1,6 +1,6 @@
 //! Figures of a running cache.
 
-use crate::books::BooksSnapshot;
+use crate::books::{BooksFault, BooksSnapshot};
 use crate::cache::{ObjectCache, ROUNDS};
 use pumice_device::Device;
 use pumice_flash::{FlashCounts, MappingDram};
@@ -145,15 +145,16 @@ impl<D: Device> ObjectCache<D> {
         }
     }
 
-    /// Counts what is resident, entry by entry, and compares it with the books. No request may run meanwhile. For tests:
-    /// it visits every entry.
+    /// Counts what is resident, entry by entry, and compares it with the books. Requests and background work go on meanwhile; one
+    /// shard at a time is locked. Cost: it visits every entry.
     ///
     /// # Errors
-    /// What does not balance.
-    pub fn check_books(&self) -> Result<(), String> {
+    /// What does not balance; or that something came or went, so that nothing can be said.
+    pub fn check_books(&self) -> Result<(), BooksFault> {
         let inner = &*self.inner;
         let (mut entries, mut bytes) = (0u64, 0u64);
         let mut is_exact = true;
+        let before = inner.books.snapshot();
         for shard in &inner.shards {
             let shard = shard.0.lock();
             shard.flash.check_invariants();
@@ -173,14 +174,19 @@ impl<D: Device> ObjectCache<D> {
                 }
             });
         }
+        // Who comes or goes is in the books before the shard's lock is free again, and lines only rise: the same books before and
+        // after mean that none did between.
         let books = inner.books.snapshot();
         // A cascade index does not know all that it maps.
         if !is_exact || books.resident() == (entries, bytes) {
             return Ok(());
         }
-        Err(format!(
+        if books != before {
+            return Err(BooksFault::Moved);
+        }
+        Err(BooksFault::Unbalanced(format!(
             "resident: {entries} entries of {bytes} bytes; books: {:?} from {books:?}",
             books.resident()
-        ))
+        )))
     }
 }

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Random, cascade, cascade_layouts, key, ripq, sipq, value};
-use pumice::{Action, CacheOptions, Cx, IndexOptions, LayoutOptions, Meta, ObjectCache};
+use pumice::{Action, BooksFault, CacheOptions, Cx, IndexOptions, LayoutOptions, Meta, ObjectCache};
 use pumice_device::{Device, MemDevice, MemMedium, Payload};
 use pumice_world::{Executor, ManualClock};
 use std::collections::HashMap;
@@ -225,4 +225,37 @@ fn large_objects_that_workers_set_at_once_all_find_room() {
     assert_eq!(refused, [0; WORKERS as usize], "{:?}", cache.stats().flash);
     cache.check_books().unwrap();
     cache.check_order();
+}
+
+#[test]
+fn books_that_move_while_they_are_compared_are_not_called_wrong() {
+    let medium = Arc::new(MemMedium::new(4 << 20));
+    let clock = Arc::new(ManualClock::new(1_000));
+    let options = CacheOptions {
+        dram_bytes: 1 << 20,
+        block_bytes: Some(64 << 10),
+        buffers_max: 8,
+        layout: sipq(),
+        ..CacheOptions::default()
+    };
+    let executor = Executor::new();
+    let device = MemDevice::new(Arc::clone(&medium));
+    let cx = Cx::new(device.clone(), clock.clone(), Rc::new(executor.spawner()));
+    let (cache, _) = run(&executor, &device, ObjectCache::open(&cx, options)).unwrap();
+    let worker = {
+        let (medium, cache) = (Arc::clone(&medium), cache.clone());
+        std::thread::spawn(move || work(0, medium, clock, cache))
+    };
+    let mut moved = 0;
+    while !worker.is_finished() {
+        match cache.check_books() {
+            Ok(()) => {}
+            Err(BooksFault::Moved) => moved += 1,
+            Err(wrong) => panic!("{wrong}"),
+        }
+    }
+    worker.join().unwrap();
+    run(&executor, &device, cache.quiesce(&cx));
+    assert_eq!(cache.check_books(), Ok(()));
+    assert!(moved > 20, "{moved} comparisons prove nothing");
 }

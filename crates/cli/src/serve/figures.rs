@@ -3,7 +3,7 @@
 use super::worker::{Common, ServedCache};
 use pumice::Stats;
 use pumice_device::DeviceCounts;
-use pumice_door_admin::{BookLine, Figure, Figures, Group, Latency, Source};
+use pumice_door_admin::{BookLine, BooksFault, Figure, Figures, Group, Latency, Source};
 use pumice_door_memcached::{DoorStats, Operation};
 use std::sync::Arc;
 use std::time::Instant;
@@ -215,8 +215,15 @@ impl Source for ServerFigures {
         }
     }
 
-    fn check_books(&self) -> Result<(), String> {
-        self.cache().ok_or("the cache is not open yet")?.check_books()
+    fn check_books(&self) -> Result<(), BooksFault> {
+        let not_now = |why: &dyn std::fmt::Display| BooksFault::NotNow(why.to_string());
+        let cache = self
+            .cache()
+            .ok_or_else(|| not_now(&"the cache is not open yet"))?;
+        cache.check_books().map_err(|fault| match fault {
+            pumice::BooksFault::Unbalanced(what) => BooksFault::Unbalanced(what),
+            moved => not_now(&moved),
+        })
     }
 }
 

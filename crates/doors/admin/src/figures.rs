@@ -19,8 +19,17 @@ pub trait Source: Send + Sync + 'static {
     /// Counts what is resident and compares it with the books.
     ///
     /// # Errors
-    /// What does not balance, or that there is no cache yet.
-    fn check_books(&self) -> Result<(), String>;
+    /// What does not balance, or why that cannot be said now.
+    fn check_books(&self) -> Result<(), BooksFault>;
+}
+
+/// Why the books are not said to balance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BooksFault {
+    /// Nothing can be said now: there is no cache yet, or something came or went while it was counted. Status 503.
+    NotNow(String),
+    /// They do not. Status 500.
+    Unbalanced(String),
 }
 
 /// How a figure moves.

@@ -1,6 +1,6 @@
 //! The HTTP server.
 
-use crate::figures::Source;
+use crate::figures::{BooksFault, Source};
 use crate::metrics;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -59,6 +59,9 @@ async fn readyz(State(source): State<Arc<dyn Source>>) -> Response {
 async fn books(State(source): State<Arc<dyn Source>>) -> Response {
     match source.check_books() {
         Ok(()) => "balanced\n".into_response(),
-        Err(what) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{what}\n")).into_response(),
+        Err(BooksFault::NotNow(why)) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
+        Err(BooksFault::Unbalanced(what)) => {
+            (StatusCode::INTERNAL_SERVER_ERROR, format!("{what}\n")).into_response()
+        }
     }
 }

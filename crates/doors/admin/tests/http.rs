@@ -1,6 +1,6 @@
 //! The door over a real socket.
 
-use pumice_door_admin::{BookLine, Figure, Figures, Group, Source, serve};
+use pumice_door_admin::{BookLine, BooksFault, Figure, Figures, Group, Source, serve};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -38,11 +38,13 @@ impl Source for Fixed {
             }],
         }
     }
-    fn check_books(&self) -> Result<(), String> {
+    fn check_books(&self) -> Result<(), BooksFault> {
         if self.balanced.load(Ordering::Relaxed) {
             Ok(())
+        } else if self.ready.load(Ordering::Relaxed) {
+            Err(BooksFault::Unbalanced("one is missing".to_owned()))
         } else {
-            Err("one is missing".to_owned())
+            Err(BooksFault::NotNow("not yet".to_owned()))
         }
     }
 }
@@ -66,8 +68,9 @@ async fn every_path_answers_what_it_promises() {
     let server = tokio::spawn(serve(listener, Arc::clone(&source) as Arc<dyn Source>));
     assert_eq!(ask(address, "/healthz").await.0, 200);
     assert_eq!(ask(address, "/readyz").await.0, 503);
-    assert_eq!(ask(address, "/books").await, (500, "one is missing\n".to_owned()));
+    assert_eq!(ask(address, "/books").await, (503, "not yet\n".to_owned()));
     source.ready.store(true, Ordering::Relaxed);
+    assert_eq!(ask(address, "/books").await, (500, "one is missing\n".to_owned()));
     source.balanced.store(true, Ordering::Relaxed);
     assert_eq!(ask(address, "/readyz").await, (200, "ready\n".to_owned()));
     source.limited.store(true, Ordering::Relaxed);
