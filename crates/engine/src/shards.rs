@@ -265,3 +265,106 @@ impl<B: Buffer> Mappings for Inner<B> {
         swept
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Rig;
+    use crate::{CacheOptions, CascadeOptions, FlashWrite, IndexOptions};
+    use pumice_device::Payload;
+    use pumice_flash::record::payload_checksum;
+    use pumice_flash::{Durability, RecordParts};
+
+    fn parts(key: &[u8], version: u64) -> RecordParts<'_> {
+        let value = Payload::Bytes(&[1; 100]);
+        RecordParts {
+            version,
+            expiry: 0,
+            flags: 0,
+            marks: 0,
+            slice: SliceId::Whole,
+            key,
+            value,
+            value_crc: payload_checksum(value),
+        }
+    }
+
+    /// An object whose mapping is on flash, in a shard whose part in DRAM is full while flash takes no mappings: when it moves,
+    /// nothing leads to it any more.
+    #[test]
+    fn an_object_that_loses_its_mapping_while_it_moves_counts_as_evicted_once_no_tier_has_it() {
+        for is_in_dram in [false, true] {
+            let rig = Rig::new(CacheOptions {
+                dram_bytes: 4 << 20,
+                flash_write: FlashWrite::Eviction,
+                durability: Durability::Off,
+                index: IndexOptions::Cascade(CascadeOptions {
+                    tier1_min: 3,
+                    tier1_share: 0.05,
+                    page_entries: 4,
+                }),
+                ..CacheOptions::default()
+            });
+            let inner = &rig.cache.inner;
+            let store = inner.store();
+            let hash_of = |key: &[u8]| inner.hasher.hash(&PartId::object(key));
+            let evict = |key: &[u8]| {
+                let hash = hash_of(key);
+                inner.append_from_dram(
+                    &rig.cx,
+                    &mut inner.lock(hash),
+                    hash,
+                    &parts(key, store.next_version()),
+                    false,
+                )
+            };
+            let hash = hash_of(b"key");
+            assert!(evict(b"key") != 0);
+            let location = inner.lock(hash).flash.get(hash).expect("just mapped");
+            rig.write_open_blocks();
+            // Others of its shard, until its mapping goes to flash; then until DRAM takes no more.
+            let others = (0u32..).map(|n| n.to_le_bytes());
+            let mut others =
+                others.filter(|key| inner.shape.shard_of(hash_of(key)) == inner.shape.shard_of(hash));
+            while !inner.lock(hash).flash.is_unsure(hash) {
+                assert!(evict(&others.next().expect("there is no end")) != 0);
+                rig.settle();
+            }
+            if is_in_dram {
+                assert!(rig.get(b"key").is_some());
+            }
+            let is_known = |key: &[u8]| inner.lock(hash).flash.is_unsure(hash_of(key));
+            while others
+                .find(|key| !is_known(key))
+                .is_some_and(|key| evict(&key) != 0)
+            {}
+            // Reading it brought the mapping to DRAM, which let go of it again.
+            assert!(inner.lock(hash).flash.is_unsure(hash), "in DRAM {is_in_dram}");
+
+            let before = rig.cache.books();
+            let from = Mapping { location, note: 0 };
+            let moved = inner.move_copy(hash, from, |_| {
+                let rank = store.rank_new(u64::from(location.len));
+                Some(
+                    store
+                        .append(hash, &parts(b"key", store.next_version()), rank)?
+                        .mapping,
+                )
+            });
+            assert_eq!(moved, CopyMove::Dead);
+            let books = rig.cache.books();
+            let evicted = (
+                books.evicted.0 - before.evicted.0,
+                books.evicted.1 - before.evicted.1,
+            );
+            assert!(inner.lock(hash).flash.get(hash).is_none());
+            if is_in_dram {
+                assert_eq!(evicted, (0, 0));
+                assert_eq!(rig.get(b"key"), Some(vec![1; 100]));
+            } else {
+                assert_eq!(evicted, (1, u64::from(location.len)));
+                assert_eq!(rig.get(b"key"), None);
+            }
+        }
+    }
+}

@@ -321,11 +321,13 @@ fn what_was_moved_out_of_a_block_that_still_counts_is_not_evicted_to_come_back_a
         assert!(poll(), "it moves the objects of a block");
     }
     let receiver = block_of(&rig, live[0][0]);
+    let evicted = || rig.index.gone.lock().get("evicted").copied().unwrap_or(0);
+    let evicted_before = evicted();
     let is_received = |n: &u64| block_of(&rig, *n) == receiver;
     assert!(live[0].iter().all(is_received) && !live[1].iter().any(is_received));
     // Others fill the block that the objects went to, it is written, and the first victim need not wait any more. But now the objects of
     // the second are moved, for which the first has to make room and then the lowest block again and again, because others take it.
-    let mut is_pending = true;
+    let (mut is_pending, mut is_first_seen) = (true, false);
     while is_pending && live[0].iter().all(is_received) {
         while set_new(&rig).is_some() {}
         // It alone is written: the others are free after the crash.
@@ -334,8 +336,17 @@ fn what_was_moved_out_of_a_block_that_still_counts_is_not_evicted_to_come_back_a
             rig.run(rig.store().perform(&rig.device, &*rig.index, NOW, work));
         }
         is_pending = poll();
+        if rig.store().counts().reclaimed_blocks == 1 {
+            assert_eq!(
+                evicted(),
+                evicted_before,
+                "whose objects have moved goes before others lose theirs"
+            );
+            is_first_seen = true;
+        }
     }
     drop(reclaim);
+    assert!(is_first_seen);
     let counts = rig.store().counts();
     assert!(
         counts.reclaimed_blocks >= 8,
@@ -353,5 +364,51 @@ fn what_was_moved_out_of_a_block_that_still_counts_is_not_evicted_to_come_back_a
             found.is_none() || found == version,
             "key {n} came back: {found:?}, not {version:?}"
         );
+    }
+}
+
+/// Between a move that finds no room and the look at why, another thread may have made some.
+#[test]
+fn a_survivor_finds_the_room_that_another_thread_made_after_there_was_none() {
+    const LEN: usize = 2_000;
+    const KEYS: u64 = 1_600;
+    const BUFFERS: usize = 3;
+    for is_written in [false, true] {
+        let mut rig = open(4 << 20, KEYS * 2, sipq(), BUFFERS);
+        let mut next = 0;
+        let mut set_new = |rig: &Rig| {
+            assert!(rig.set(next, LEN).is_some());
+            next += 1;
+        };
+        for _ in 0..KEYS {
+            set_new(&rig);
+            rig.settle();
+        }
+        rig.auto_kick = false;
+        let reclaim = rig.store().take_early_reclaim().expect("blocks are sealed");
+        // All buffers are full.
+        while rig.store().has_room(LEN as u64 + 100) {
+            set_new(&rig);
+        }
+        let (free, _, open, _) = rig.store().block_usage();
+        assert!(free > 1 && open == BUFFERS, "{free} free, {open} open");
+        // Of each block some stay.
+        (0..KEYS).rev().step_by(3).for_each(|n| rig.hit(n));
+        if is_written {
+            let index = Arc::clone(&rig.index);
+            *rig.index.after_no_room.lock() = Some(Box::new(move || {
+                while let Some(seal) = index.store().take_work() {
+                    common::perform_elsewhere(&index, seal);
+                }
+            }));
+        }
+        let sealed = rig.store().counts().sealed_blocks;
+        rig.run(rig.store().perform(&rig.device, &*rig.index, NOW, reclaim));
+        let counts = rig.store().counts();
+        assert!(rig.index.after_no_room.lock().is_none() && counts.sealed_blocks > sealed);
+        assert!(counts.survivors > 5, "{counts:?}");
+        assert_eq!(counts.survivors_dropped, 0, "{is_written}");
+        rig.settle();
+        rig.check_blocks();
     }
 }

@@ -123,6 +123,31 @@ fn a_dropped_early_reclaim_is_due_again() {
 }
 
 #[test]
+fn who_waits_for_progress_goes_on_when_a_piece_of_work_has_ended_though_another_has_begun() {
+    let mut rig = Rig::open(&medium(2 << 20, true), KEYS, &options(Durability::Process));
+    let (mut random, mut live) = (Random(9), HashMap::new());
+    change(&rig, &mut random, &mut live, 300);
+    rig.settle();
+    rig.auto_kick = false;
+    let work = rig.store().take_early_reclaim().expect("blocks are sealed");
+    let mut waiting = std::pin::pin!(rig.store().wait_for_progress());
+    let mut is_over = || {
+        let mut context = Context::from_waker(Waker::noop());
+        waiting.as_mut().poll(&mut context).is_ready()
+    };
+    let sealed = rig.store().counts().sealed_blocks;
+    assert!(!is_over());
+    rig.run(rig.store().perform(&rig.device, &*rig.index, 1_000, work));
+    while rig.store().unsealed_backlog() == 0 {
+        change(&rig, &mut random, &mut live, 1);
+        rig.store().retire_active();
+    }
+    let _other = rig.store().take_work().expect("a block is to be written");
+    assert!(!rig.store().is_idle() && rig.store().counts().sealed_blocks == sealed);
+    assert!(is_over());
+}
+
+#[test]
 fn early_reclaims_keep_to_the_pace_of_sealing() {
     let medium = medium(2 << 20, false);
     let rig = Rig::open(&medium, KEYS, &options(Durability::Process));

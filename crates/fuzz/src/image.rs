@@ -222,22 +222,27 @@ fn parts(bytes: &[u8]) -> Vec<Range<usize>> {
 
 /// Images of caches with a full index, under each layout, stopped well and killed.
 pub(crate) fn full() -> Vec<Image> {
-    let layouts = [LayoutOptions::default(), ripq(), sipq()];
-    images(&layouts, IndexOptions::Full)
+    images(IndexOptions::Full)
 }
 
 /// The same with a cascade index whose pages are small, so that most mappings are on flash.
 pub(crate) fn cascade() -> Vec<Image> {
-    let layouts = [LayoutOptions::default(), ripq(), sipq()];
-    let index = IndexOptions::Cascade(CascadeOptions {
+    images(IndexOptions::Cascade(CascadeOptions {
         tier1_min: 3,
         tier1_share: 0.05,
         page_entries: 4,
-    });
-    images(&layouts, index)
+    }))
 }
 
-fn images(layouts: &[LayoutOptions], index: IndexOptions) -> Vec<Image> {
+/// Two of each layout; the last four have absolute priorities. An input names an image by its place here.
+fn images(index: IndexOptions) -> Vec<Image> {
+    let layouts = [
+        LayoutOptions::default(),
+        ripq("slru-3"),
+        sipq("slru-3"),
+        sipq("gdsf-2"),
+        ripq("gdsf-2"),
+    ];
     let of_layout = |(seed, layout): (u64, &LayoutOptions)| {
         let options = CacheOptions {
             dram_bytes: 640 << 10,
@@ -250,19 +255,19 @@ fn images(layouts: &[LayoutOptions], index: IndexOptions) -> Vec<Image> {
         };
         [true, false].map(|is_clean| Image::make(options, is_clean, 2 * seed + u64::from(is_clean)))
     };
-    (1..).zip(layouts).flat_map(of_layout).collect()
+    (1..).zip(&layouts).flat_map(of_layout).collect()
 }
 
-fn ripq() -> LayoutOptions {
-    LayoutOptions::new(Layout::Ripq, Some("slru-3"), Some(0.25), Some(0.9))
+fn ripq(policy: &str) -> LayoutOptions {
+    LayoutOptions::new(Layout::Ripq, Some(policy), Some(0.25), Some(0.9))
         .and_then(|options| options.with_min_raise(Some(0.3)))
         .expect("in range")
 }
 
-fn sipq() -> LayoutOptions {
+fn sipq(policy: &str) -> LayoutOptions {
     LayoutOptions {
         virtual_keys_max: 100,
-        ..LayoutOptions::new(Layout::Sipq, Some("slru-3"), None, Some(0.6)).expect("in range")
+        ..LayoutOptions::new(Layout::Sipq, Some(policy), None, Some(0.6)).expect("in range")
     }
 }
 

@@ -62,6 +62,8 @@ pub struct Index {
     pub gone: Mutex<HashMap<&'static str, u64>>,
     /// Times that a shard was locked.
     pub locks: AtomicU64,
+    /// What another thread does in the moment after a move has found no room.
+    pub after_no_room: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 impl Index {
@@ -81,6 +83,7 @@ impl Index {
             given_up: Mutex::default(),
             gone: Mutex::default(),
             locks: AtomicU64::new(0),
+            after_no_room: Mutex::default(),
         }
     }
 
@@ -144,7 +147,7 @@ impl Mappings for Index {
         from: Mapping,
         append: impl FnOnce(Mapping) -> Option<Mapping>,
     ) -> CopyMove {
-        self.with(hash, |shard| {
+        let moved = self.with(hash, |shard| {
             let Some(mapping) = shard.live(hash, from.location) else {
                 return CopyMove::Dead;
             };
@@ -162,7 +165,12 @@ impl Mappings for Index {
             } else {
                 CopyMove::NoRoom
             }
-        })
+        });
+        let after = self.after_no_room.lock().take_if(|_| moved == CopyMove::NoRoom);
+        if let Some(after) = after {
+            after();
+        }
+        moved
     }
 
     fn give_up_all(&self) {
@@ -189,6 +197,13 @@ impl Mappings for Index {
         }
         swept
     }
+}
+
+/// Performs a piece of work as another thread would, with a device of its own.
+pub fn perform_elsewhere(index: &Index, work: Work<AlignedBuf>) {
+    let (executor, device) = (Executor::new(), FaultyDevice::new(Arc::clone(&index.medium)));
+    let perform = index.store().perform(&device, index, NOW, work);
+    executor.block_on(perform, park(&device)).unwrap();
 }
 
 /// A store that is open.
