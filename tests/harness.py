@@ -138,6 +138,7 @@ class Server:
             status, body = self.get("/books")
             if status != 503 or time.monotonic() > end:
                 break
+            time.sleep(0.05)
         expect(status == 200, "balanced books", f"status {status}: {body}")
         books = self.stats()["books"]
         incoming = {"recovered", "offered"}

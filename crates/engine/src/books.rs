@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[non_exhaustive]
 pub enum BooksFault {
     /// Something came or went meanwhile, by a request or by work in the background: count again.
-    #[error("something came or went while entries were counted: ask again when no request runs")]
+    #[error("something came or went while entries were counted: ask again, best when no request runs")]
     Moved,
     /// What is resident is not what the books say. The text has both.
     #[error("{0}")]
@@ -51,7 +51,7 @@ macro_rules! books {
         pub struct BooksSnapshot { $($(#[$doc])* pub $name: (u64, u64),)* }
 
         impl Books {
-            /// Reads every line. Lines move while requests run, so sums hold exactly only when none does.
+            /// Reads every line. Lines move while requests and background work run, so sums hold exactly only while neither does.
             pub fn snapshot(&self) -> BooksSnapshot {
                 BooksSnapshot { $($name: self.$name.get(),)* }
             }

@@ -220,8 +220,9 @@ impl<B: Buffer> Mappings for Inner<B> {
                 bytes += self.store().padded_len(&record.parts());
             });
             flash.for_each(|mapping| {
+                let home = self.home(mapping.location);
                 self.store().forget(None, mapping);
-                if !homes.contains(&self.home(mapping.location)) {
+                if !homes.contains(&home) {
                     self.gone(Gone::Lost, u64::from(mapping.location.len));
                 }
             });
@@ -333,9 +334,9 @@ mod tests {
             if is_in_dram {
                 assert!(rig.get(b"key").is_some());
             }
-            let is_known = |key: &[u8]| inner.lock(hash).flash.is_unsure(hash_of(key));
+            let may_be_on_flash = |key: &[u8]| inner.lock(hash).flash.is_unsure(hash_of(key));
             while others
-                .find(|key| !is_known(key))
+                .find(|key| !may_be_on_flash(key))
                 .is_some_and(|key| evict(&key) != 0)
             {}
             // Reading it brought the mapping to DRAM, which let go of it again.
@@ -343,7 +344,9 @@ mod tests {
 
             let before = rig.cache.books();
             let from = Mapping { location, note: 0 };
+            let mut is_copied = false;
             let moved = inner.move_copy(hash, from, |_| {
+                is_copied = true;
                 let rank = store.rank_new(u64::from(location.len));
                 Some(
                     store
@@ -351,7 +354,7 @@ mod tests {
                         .mapping,
                 )
             });
-            assert_eq!(moved, CopyMove::Dead);
+            assert_eq!((moved, is_copied), (CopyMove::Dead, true));
             let books = rig.cache.books();
             let evicted = (
                 books.evicted.0 - before.evicted.0,

@@ -146,7 +146,7 @@ impl<D: Device> ObjectCache<D> {
     }
 
     /// Counts what is resident, entry by entry, and compares it with the books. Requests and background work go on meanwhile; one
-    /// shard at a time is locked. Cost: it visits every entry.
+    /// shard at a time is locked. With a cascade index nothing is compared. Cost: it visits every entry.
     ///
     /// # Errors
     /// What does not balance; or that something came or went, so that nothing can be said.
@@ -188,5 +188,28 @@ impl<D: Device> ObjectCache<D> {
             "resident: {entries} entries of {bytes} bytes; books: {:?} from {books:?}",
             books.resident()
         )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::CacheOptions;
+    use crate::testing::Rig;
+
+    #[test]
+    fn books_that_say_less_or_more_than_there_is_are_wrong() {
+        let rig = Rig::new(CacheOptions::default());
+        rig.set(b"key", b"value", 0);
+        assert_eq!(rig.cache.check_books(), Ok(()));
+        let (inner, wrong) = (&rig.cache.inner, || {
+            matches!(rig.cache.check_books(), Err(BooksFault::Unbalanced(_)))
+        });
+        inner.books.offered.add(16);
+        assert!(wrong());
+        inner.books.evicted.add(16);
+        assert!(!wrong());
+        inner.books.evicted.add(16);
+        assert!(wrong());
     }
 }

@@ -264,9 +264,8 @@ impl<D: Device + Clone> ObjectCache<D> {
                 tried => return tried,
             };
             if waits == WAITS_MAX || !self.wait_for_progress(cx).await {
-                let bytes = self.inner.store().padded_len(&parts);
-                self.inner.books.offered.add(bytes);
-                self.inner.books.rejected.add(bytes);
+                let hash = self.inner.hasher.hash(&PartId::of(&parts));
+                (self.inner).count_refused(hash, self.inner.store().padded_len(&parts));
                 return refused;
             }
             waits += 1;

@@ -130,14 +130,20 @@ impl<B: Buffer> Inner<B> {
         shard.dram.prefetch(hash);
     }
 
+    /// An object that came and was refused: in one step for whoever compares the books.
+    pub(crate) fn count_refused(&self, hash: KeyHash, bytes: u64) {
+        let _shard = self.lock(hash);
+        self.books.offered.add(bytes);
+        self.books.rejected.add(bytes);
+    }
+
     /// Why a value of this length cannot be stored, if so; one that is too large is counted.
     pub(crate) fn refusal(&self, key: &[u8], len: usize) -> Option<RejectReason> {
         if key.is_empty() || key.len() > crate::KEY_BYTES_MAX {
             return Some(RejectReason::KeyLength);
         }
         if len > self.item_bytes_max {
-            self.books.offered.add(len as u64);
-            self.books.rejected.add(len as u64);
+            self.count_refused(self.hasher.hash(&PartId::object(key)), len as u64);
             return Some(RejectReason::TooLarge);
         }
         None

@@ -398,7 +398,10 @@ fn a_survivor_finds_the_room_that_another_thread_made_after_there_was_none() {
             let index = Arc::clone(&rig.index);
             *rig.index.after_no_room.lock() = Some(Box::new(move || {
                 while let Some(seal) = index.store().take_work() {
+                    let open = || index.store().block_usage().2;
+                    let before = open();
                     common::perform_elsewhere(&index, seal);
+                    assert!(open() < before, "it was written");
                 }
             }));
         }
