@@ -86,6 +86,7 @@ fn serves_from_dram(server: &Server) {
     let end = Instant::now() + Duration::from_secs(60);
     let mut books = server.admin("/books");
     while books.0 == 503 && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(20));
         books = server.admin("/books");
     }
     assert_eq!(books.0, 200, "{}", books.1);

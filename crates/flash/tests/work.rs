@@ -138,13 +138,9 @@ fn who_waits_for_progress_goes_on_when_a_piece_of_work_has_ended_though_another_
     let sealed = rig.store().counts().sealed_blocks;
     assert!(!is_over());
     rig.run(rig.store().perform(&rig.device, &*rig.index, 1_000, work));
-    let _other = loop {
-        change(&rig, &mut random, &mut live, 1);
-        rig.store().retire_active();
-        if let Some(other) = rig.store().take_work() {
-            break other;
-        }
-    };
+    change(&rig, &mut random, &mut live, 4);
+    rig.store().retire_active();
+    let _other = rig.store().take_work().expect("a block is to be written");
     assert!(!rig.store().is_idle() && rig.store().counts().sealed_blocks == sealed);
     assert!(is_over());
 }
