@@ -609,19 +609,14 @@ impl<B: Buffer> Inner<B> {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::Rig;
-    use crate::{CacheOptions, IndexOptions};
-    use pumice_index::cascade::CascadeOptions;
+    use crate::CacheOptions;
+    use crate::testing::{CASCADE, Rig};
 
     #[test]
     fn gets_alone_see_that_the_index_has_pages_to_grow_with() {
         let rig = Rig::new(CacheOptions {
             dram_bytes: 0,
-            index: IndexOptions::Cascade(CascadeOptions {
-                tier1_min: 3,
-                tier1_share: 0.05,
-                page_entries: 4,
-            }),
+            index: CASCADE,
             ..CacheOptions::default()
         });
         let key = |n: u32| format!("key-{n}").into_bytes();

@@ -270,25 +270,9 @@ impl<B: Buffer> Mappings for Inner<B> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Rig;
-    use crate::{CacheOptions, CascadeOptions, FlashWrite, IndexOptions};
-    use pumice_device::Payload;
-    use pumice_flash::record::payload_checksum;
-    use pumice_flash::{Durability, RecordParts};
-
-    fn parts(key: &[u8], version: u64) -> RecordParts<'_> {
-        let value = Payload::Bytes(&[1; 100]);
-        RecordParts {
-            version,
-            expiry: 0,
-            flags: 0,
-            marks: 0,
-            slice: SliceId::Whole,
-            key,
-            value,
-            value_crc: payload_checksum(value),
-        }
-    }
+    use crate::testing::{CASCADE, Rig, VALUE, small};
+    use crate::{CacheOptions, FlashWrite};
+    use pumice_flash::Durability;
 
     /// An object whose mapping is on flash, in a shard whose part in DRAM is full while flash takes no mappings: when it moves,
     /// nothing leads to it any more.
@@ -299,45 +283,31 @@ mod tests {
                 dram_bytes: 4 << 20,
                 flash_write: FlashWrite::Eviction,
                 durability: Durability::Off,
-                index: IndexOptions::Cascade(CascadeOptions {
-                    tier1_min: 3,
-                    tier1_share: 0.05,
-                    page_entries: 4,
-                }),
+                index: CASCADE,
                 ..CacheOptions::default()
             });
             let inner = &rig.cache.inner;
             let store = inner.store();
-            let hash_of = |key: &[u8]| inner.hasher.hash(&PartId::object(key));
-            let evict = |key: &[u8]| {
-                let hash = hash_of(key);
-                inner.append_from_dram(
-                    &rig.cx,
-                    &mut inner.lock(hash),
-                    hash,
-                    &parts(key, store.next_version()),
-                    false,
-                )
-            };
-            let hash = hash_of(b"key");
-            assert!(evict(b"key") != 0);
+            let evict = |key: &[u8]| rig.evict(key, store.next_version());
+            let hash = rig.hash(b"key");
+            assert!(evict(b"key"));
             let location = inner.lock(hash).flash.get(hash).expect("just mapped");
             rig.write_open_blocks();
             // Others of its shard, until its mapping goes to flash; then until DRAM takes no more.
             let others = (0u32..).map(|n| n.to_le_bytes());
             let mut others =
-                others.filter(|key| inner.shape.shard_of(hash_of(key)) == inner.shape.shard_of(hash));
+                others.filter(|key| inner.shape.shard_of(rig.hash(key)) == inner.shape.shard_of(hash));
             while !inner.lock(hash).flash.is_unsure(hash) {
-                assert!(evict(&others.next().expect("there is no end")) != 0);
+                assert!(evict(&others.next().expect("there is no end")));
                 rig.settle();
             }
             if is_in_dram {
                 assert!(rig.get(b"key").is_some());
             }
-            let may_be_on_flash = |key: &[u8]| inner.lock(hash).flash.is_unsure(hash_of(key));
+            let may_be_on_flash = |key: &[u8]| inner.lock(hash).flash.is_unsure(rig.hash(key));
             while others
                 .find(|key| !may_be_on_flash(key))
-                .is_some_and(|key| evict(&key) != 0)
+                .is_some_and(|key| evict(&key))
             {}
             // Reading it brought the mapping to DRAM, which let go of it again.
             assert!(inner.lock(hash).flash.is_unsure(hash), "in DRAM {is_in_dram}");
@@ -350,7 +320,7 @@ mod tests {
                 let rank = store.rank_new(u64::from(location.len));
                 Some(
                     store
-                        .append(hash, &parts(b"key", store.next_version()), rank)?
+                        .append(hash, &small(b"key", store.next_version()), rank)?
                         .mapping,
                 )
             });
@@ -363,7 +333,7 @@ mod tests {
             assert!(inner.lock(hash).flash.get(hash).is_none());
             if is_in_dram {
                 assert_eq!(evicted, (0, 0));
-                assert_eq!(rig.get(b"key"), Some(vec![1; 100]));
+                assert_eq!(rig.get(b"key"), Some(VALUE.to_vec()));
             } else {
                 assert_eq!(evicted, (1, u64::from(location.len)));
                 assert_eq!(rig.get(b"key"), None);

@@ -2,8 +2,12 @@
 
 use crate::cache::{Cx, ObjectCache};
 use crate::locate::Located;
-use crate::{CacheOptions, Meta};
+use crate::part::PartId;
+use crate::{CacheOptions, CascadeOptions, IndexOptions, Meta};
 use pumice_device::{MemDevice, MemMedium, Payload};
+use pumice_flash::record::payload_checksum;
+use pumice_flash::{RecordParts, SliceId};
+use pumice_index::KeyHash;
 use pumice_world::{Executor, ManualClock};
 use std::convert::Infallible;
 use std::future::Future;
@@ -11,6 +15,31 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 pub(crate) const START_SECS: u32 = 1_000;
+
+/// The value of [`small`].
+pub(crate) const VALUE: &[u8] = &[1; 100];
+
+/// A cascade index with small pages, so that few mappings are in DRAM.
+pub(crate) const CASCADE: IndexOptions = IndexOptions::Cascade(CascadeOptions {
+    tier1_min: 3,
+    tier1_share: 0.05,
+    page_entries: 4,
+});
+
+/// The record of a small object.
+pub(crate) fn small(key: &[u8], version: u64) -> RecordParts<'_> {
+    let value = Payload::Bytes(VALUE);
+    RecordParts {
+        version,
+        expiry: 0,
+        flags: 0,
+        marks: 0,
+        slice: SliceId::Whole,
+        key,
+        value,
+        value_crc: payload_checksum(value),
+    }
+}
 
 /// A cache on a device in memory.
 pub(crate) struct Rig {
@@ -56,6 +85,18 @@ impl Rig {
 
     pub(crate) fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
         run(&self.executor, self.cache.get(&self.cx, key)).map(|object| object.to_vec())
+    }
+
+    pub(crate) fn hash(&self, key: &[u8]) -> KeyHash {
+        self.cache.inner.hasher.hash(&PartId::object(key))
+    }
+
+    /// Writes a small object to flash as if DRAM evicted it: not over one of which the index in DRAM knows. False where there is no room.
+    pub(crate) fn evict(&self, key: &[u8], version: u64) -> bool {
+        let (inner, hash) = (&self.cache.inner, self.hash(key));
+        let mut shard = inner.lock(hash);
+        shard.flash.get(hash).is_some()
+            || inner.append_from_dram(&self.cx, &mut shard, hash, &small(key, version), false) != 0
     }
 
     pub(crate) fn locate(&self, key: &[u8]) -> Option<Located> {

@@ -398,48 +398,17 @@ impl<B: Buffer> Inner<B> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Rig, run};
-    use crate::{CacheOptions, CascadeOptions, HashLimit, IndexOptions, Reads};
-    use pumice_device::{MemDevice, MemMedium};
+    use crate::testing::{CASCADE, Rig, VALUE, run};
+    use crate::{CacheOptions, HashLimit, Reads};
+    use pumice_device::MemMedium;
     use pumice_flash::{Gone, Mappings};
     use std::sync::Arc;
-
-    const VALUE: &[u8] = &[1; 100];
-
-    fn hash(rig: &Rig, key: &[u8]) -> KeyHash {
-        rig.cache.inner.hasher.hash(&PartId::object(key))
-    }
-
-    /// Writes an object to flash as if DRAM evicted it: not over one of which the index in DRAM knows.
-    fn evict(rig: &Rig, key: &[u8], version: u64) {
-        let (inner, hash) = (&rig.cache.inner, hash(rig, key));
-        let value = Payload::Bytes(VALUE);
-        let parts = RecordParts {
-            version,
-            expiry: 0,
-            flags: 0,
-            marks: 0,
-            slice: SliceId::Whole,
-            key,
-            value,
-            value_crc: payload_checksum(value),
-        };
-        let mut shard = inner.lock(hash);
-        if shard.flash.get(hash).is_none() {
-            let home = inner.append_from_dram::<MemDevice>(&rig.cx, &mut shard, hash, &parts, false);
-            assert!(home != 0, "there was room");
-        }
-    }
 
     #[test]
     fn a_crash_leaves_large_objects_whole_whatever_the_filters_took_their_slices_for() {
         let options = CacheOptions {
             dram_bytes: 0,
-            index: IndexOptions::Cascade(CascadeOptions {
-                tier1_min: 3,
-                tier1_share: 0.05,
-                page_entries: 4,
-            }),
+            index: CASCADE,
             ..CacheOptions::default()
         };
         let medium = Arc::new(MemMedium::new(16 << 20));
@@ -485,11 +454,7 @@ mod tests {
             dram_bytes: 4 << 20,
             flash_write: FlashWrite::Eviction,
             hash_limit: HashLimit(8),
-            index: IndexOptions::Cascade(CascadeOptions {
-                tier1_min: 3,
-                tier1_share: 0.05,
-                page_entries: 4,
-            }),
+            index: CASCADE,
             ..CacheOptions::default()
         };
         for is_deleted in [false, true] {
@@ -498,7 +463,7 @@ mod tests {
             let keys = |n: u32| format!("key-{n}").into_bytes();
             let key = keys(0);
             // Of these tests' hashes the upper eight bits count, and the lower ones, which the index does not know.
-            let tag = |key: &[u8]| hash(&rig, key) >> 56;
+            let tag = |key: &[u8]| rig.hash(key) >> 56;
             let stranger = (1..).map(keys).find(|other| tag(other) == tag(&key)).unwrap();
             // One of each other tag.
             let mut tags = std::collections::HashSet::from([tag(&key)]);
@@ -507,22 +472,22 @@ mod tests {
                 .filter(|other| tags.insert(tag(other)))
                 .collect();
             let inner = &rig.cache.inner;
-            let own = hash(&rig, &key);
+            let own = rig.hash(&key);
 
             // The stranger was set first.
             let version = || inner.store().next_version();
             let former = version();
-            evict(&rig, &key, version());
+            assert!(rig.evict(&key, version()));
             rig.write_open_blocks();
-            others.iter().for_each(|other| evict(&rig, other, version()));
+            assert!(others.iter().all(|other| rig.evict(other, version())));
             rig.settle();
             assert!(inner.lock(own).flash.is_unsure(own), "its mapping is on flash");
-            evict(&rig, &stranger, former);
-            let place = hash(&rig, &stranger);
+            assert!(rig.evict(&stranger, former));
+            let place = rig.hash(&stranger);
             let location = inner.lock(place).flash.get(place).expect("just mapped");
             assert!(inner.drop_copy(place, location, Gone::Evicted));
             assert!(!inner.lock(own).flash.is_unsure(own), "nothing leads to it");
-            let may_have = |key: &[u8]| inner.store().may_have_unmapped(hash(&rig, key));
+            let may_have = |key: &[u8]| inner.store().may_have_unmapped(rig.hash(key));
             assert!(may_have(&key) && others.iter().filter(|other| may_have(other)).count() < 40);
             // DRAM alone has this, or nothing.
             if is_deleted {
@@ -541,11 +506,7 @@ mod tests {
         let options = CacheOptions {
             dram_bytes: 4 << 20,
             flash_write: FlashWrite::Eviction,
-            index: IndexOptions::Cascade(CascadeOptions {
-                tier1_min: 3,
-                tier1_share: 0.05,
-                page_entries: 4,
-            }),
+            index: CASCADE,
             ..CacheOptions::default()
         };
         let rig = Rig::new(options);
@@ -557,7 +518,7 @@ mod tests {
             place
         };
         let is_still = |key: &[u8], place| {
-            let hash = hash(&rig, key);
+            let hash = rig.hash(key);
             rig.cache.is_still(&inner.lock(hash), hash, key, place)
         };
         let (keys, never): (Vec<_>, Vec<_>) = (0..100u32)
@@ -567,7 +528,7 @@ mod tests {
         let places_never: Vec<_> = never.iter().map(|key| absent(key)).collect();
         let others: Vec<_> = (0..2_000u32).map(|n| format!("other-{n}").into_bytes()).collect();
         for (at, key) in keys.iter().chain(&others).enumerate() {
-            evict(&rig, key, inner.store().next_version());
+            assert!(rig.evict(key, inner.store().next_version()));
             if at % 100 == 0 {
                 rig.settle();
             }
@@ -575,7 +536,7 @@ mod tests {
         rig.write_open_blocks();
         let mut unmapped = 0;
         for (key, place) in keys.iter().zip(places) {
-            let own = hash(&rig, key);
+            let own = rig.hash(key);
             unmapped += usize::from(inner.lock(own).flash.get(own).is_none());
             assert!(!is_still(key, place));
         }

@@ -48,6 +48,45 @@ async fn turn_once() {
     .await;
 }
 
+/// A cache that workers share, as the thread that opened it has it.
+struct Shared {
+    medium: Arc<MemMedium>,
+    clock: Arc<ManualClock>,
+    executor: Executor,
+    device: MemDevice,
+    cx: Cx<MemDevice>,
+    cache: ObjectCache<MemDevice>,
+}
+
+impl Shared {
+    fn open(bytes: u64, options: CacheOptions) -> Self {
+        let medium = Arc::new(MemMedium::new(bytes));
+        let clock = Arc::new(ManualClock::new(1_000));
+        let executor = Executor::new();
+        let device = MemDevice::new(Arc::clone(&medium));
+        let cx = Cx::new(device.clone(), clock.clone(), Rc::new(executor.spawner()));
+        let (cache, _) = run(&executor, &device, ObjectCache::open(&cx, options)).unwrap();
+        Self {
+            medium,
+            clock,
+            executor,
+            device,
+            cx,
+            cache,
+        }
+    }
+
+    /// What a worker needs.
+    fn parts(&self) -> (Arc<MemMedium>, Arc<ManualClock>, ObjectCache<MemDevice>) {
+        (Arc::clone(&self.medium), self.clock.clone(), self.cache.clone())
+    }
+
+    /// Waits until no background work is under way.
+    fn quiesce(&self) {
+        run(&self.executor, &self.device, self.cache.quiesce(&self.cx));
+    }
+}
+
 fn work(worker: u64, medium: Arc<MemMedium>, clock: Arc<ManualClock>, cache: ObjectCache<MemDevice>) -> u64 {
     let executor = Executor::new();
     let device = MemDevice::new(medium);
@@ -141,9 +180,6 @@ fn workers_that_set_read_reclaim_and_checkpoint_at_once_neither_wait_for_ever_no
 }
 
 fn work_at_once(layout: LayoutOptions, index: IndexOptions) {
-    // 4 MiB of flash has a log of 1,024 records: a checkpoint every 256 overwrites.
-    let medium = Arc::new(MemMedium::new(4 << 20));
-    let clock = Arc::new(ManualClock::new(1_000));
     let options = CacheOptions {
         dram_bytes: 1 << 20,
         block_bytes: Some(64 << 10),
@@ -152,13 +188,12 @@ fn work_at_once(layout: LayoutOptions, index: IndexOptions) {
         index,
         ..CacheOptions::default()
     };
-    let executor = Executor::new();
-    let device = MemDevice::new(Arc::clone(&medium));
-    let cx = Cx::new(device.clone(), clock.clone(), Rc::new(executor.spawner()));
-    let (cache, _) = run(&executor, &device, ObjectCache::open(&cx, options)).unwrap();
+    // 4 MiB of flash has a log of 1,024 records: a checkpoint every 256 overwrites.
+    let shared = Shared::open(4 << 20, options);
+    let cache = &shared.cache;
     let (done, results) = mpsc::channel();
     for worker in 0..WORKERS {
-        let (medium, clock, cache, done) = (Arc::clone(&medium), clock.clone(), cache.clone(), done.clone());
+        let ((medium, clock, cache), done) = (shared.parts(), done.clone());
         std::thread::spawn(move || done.send(work(worker, medium, clock, cache)));
     }
     drop(done);
@@ -168,7 +203,7 @@ fn work_at_once(layout: LayoutOptions, index: IndexOptions) {
             .expect("a worker failed, or waits for ever");
         assert!(hits > 500, "{hits} hits");
     }
-    run(&executor, &device, cache.quiesce(&cx));
+    shared.quiesce();
     let counts = cache.stats().flash;
     assert!(
         counts.checkpoints > 3 && counts.reclaimed_blocks > 20,
@@ -203,25 +238,21 @@ fn store_large(
 
 #[test]
 fn large_objects_that_workers_set_at_once_all_find_room() {
-    let medium = Arc::new(MemMedium::new(16 << 20));
-    let clock = Arc::new(ManualClock::new(1_000));
     let options = CacheOptions {
         dram_bytes: 0,
         block_bytes: Some(64 << 10),
         buffers_max: 3,
         ..CacheOptions::default()
     };
-    let executor = Executor::new();
-    let device = MemDevice::new(Arc::clone(&medium));
-    let cx = Cx::new(device.clone(), clock.clone(), Rc::new(executor.spawner()));
-    let (cache, _) = run(&executor, &device, ObjectCache::open(&cx, options)).unwrap();
+    let shared = Shared::open(16 << 20, options);
+    let cache = &shared.cache;
     let workers = (0..WORKERS).map(|worker| {
-        let (medium, clock, cache) = (Arc::clone(&medium), clock.clone(), cache.clone());
+        let (medium, clock, cache) = shared.parts();
         std::thread::spawn(move || store_large(worker, medium, clock, cache))
     });
     let workers: Vec<_> = workers.collect();
     let refused: Vec<u64> = workers.into_iter().map(|worker| worker.join().unwrap()).collect();
-    run(&executor, &device, cache.quiesce(&cx));
+    shared.quiesce();
     assert_eq!(refused, [0; WORKERS as usize], "{:?}", cache.stats().flash);
     cache.check_books().unwrap();
     cache.check_order();
@@ -229,8 +260,6 @@ fn large_objects_that_workers_set_at_once_all_find_room() {
 
 #[test]
 fn books_that_move_while_they_are_compared_are_not_called_wrong() {
-    let medium = Arc::new(MemMedium::new(4 << 20));
-    let clock = Arc::new(ManualClock::new(1_000));
     let options = CacheOptions {
         dram_bytes: 1 << 20,
         block_bytes: Some(64 << 10),
@@ -238,12 +267,10 @@ fn books_that_move_while_they_are_compared_are_not_called_wrong() {
         layout: sipq(),
         ..CacheOptions::default()
     };
-    let executor = Executor::new();
-    let device = MemDevice::new(Arc::clone(&medium));
-    let cx = Cx::new(device.clone(), clock.clone(), Rc::new(executor.spawner()));
-    let (cache, _) = run(&executor, &device, ObjectCache::open(&cx, options)).unwrap();
+    let shared = Shared::open(4 << 20, options);
+    let cache = &shared.cache;
     let worker = {
-        let (medium, cache) = (Arc::clone(&medium), cache.clone());
+        let (medium, clock, cache) = shared.parts();
         std::thread::spawn(move || work(0, medium, clock, cache))
     };
     let mut moved = 0;
@@ -257,7 +284,7 @@ fn books_that_move_while_they_are_compared_are_not_called_wrong() {
         }
     }
     worker.join().unwrap();
-    run(&executor, &device, cache.quiesce(&cx));
+    shared.quiesce();
     assert_eq!(cache.check_books(), Ok(()));
     assert!(moved > 0, "{moved} comparisons prove nothing");
 }
