@@ -216,14 +216,14 @@ fn elsewhere(run: &Run) -> Option<f64> {
 }
 
 /// What is to be run after [`Plan::flash`](super::Plan::flash): the curves over θ and min-raise of each policy that as it is by
-/// default misses the bounds of those whose twin hits more than half of the time. With the first superblock alone: with larger ones
-/// most rows miss them, and the curves of one policy tell how far.
+/// default misses the bounds of those whose twin hits more than half of the time, with each superblock.
 pub(super) fn curves_needed(evaluation: &Evaluation) -> Vec<(usize, Setup)> {
     let plan = &evaluation.plan;
-    let superblock = plan.superblocks[0];
     let mut needed = Vec::new();
     for workload in evaluation.qualifying() {
-        for policy in RIPQ_POLICIES {
+        let rows = (RIPQ_POLICIES.into_iter())
+            .flat_map(|policy| plan.superblocks.iter().map(move |of| (policy, *of)));
+        for (policy, superblock) in rows {
             let row = evaluation.run(workload, &plan.ripq(policy, superblock));
             let row = row.filter(|run| twin_ratio(run).is_some_and(|ratio| ratio > 0.5));
             if row
@@ -249,7 +249,7 @@ pub(super) fn writes_against_hits(evaluation: &Evaluation) -> Seen {
         return failed;
     }
     let mut seen = Vec::new();
-    let (mut rows, mut met, mut unseen, mut holds) = (0, 0, 0, true);
+    let (mut rows, mut met, mut holds) = (0, 0, true);
     for workload in evaluation.qualifying() {
         for superblock in &plan.superblocks {
             for policy in RIPQ_POLICIES {
@@ -263,10 +263,6 @@ pub(super) fn writes_against_hits(evaluation: &Evaluation) -> Seen {
                     .is_some_and(|distance| distance <= 1.0 + EPSILON);
                 if policy != CURVE_POLICY && is_met {
                     met += 1;
-                    continue;
-                }
-                if policy != CURVE_POLICY && *superblock != plan.superblocks[0] {
-                    unseen += 1;
                     continue;
                 }
                 let points = plan.curves(policy, *superblock).filter_map(|(point, setup)| {
@@ -298,12 +294,6 @@ pub(super) fn writes_against_hits(evaluation: &Evaluation) -> Seen {
     }
     if rows == 0 {
         return unmeasured("no trace that qualifies is hit more than half of the time");
-    }
-    if unseen > 0 {
-        holds = false;
-        seen.push(format!(
-            "{unseen} of larger superblocks, which miss it by default, have no curve"
-        ));
     }
     let others = format!("of {rows} rows {met} of policies other than {CURVE_POLICY} hold by default");
     seen.insert(0, others);

@@ -55,6 +55,8 @@ fn who_misses_the_bounds_by_default_needs_a_curve_and_it_decides() {
             run_of(plan.ripq("slru-2", 1), 0.6, (0.1, 0.6), 1.4),
             run_of(plan.ripq("gdsf-1", 1), 0.6, (0.1, 3.0), 1.3),
             run_of(plan.ripq("gdsf-2", 1), 0.6, (0.7, 0.1), 1.1),
+            // Good enough with a superblock of one block alone.
+            run_of(plan.ripq("slru-2", 4), 0.6, (0.1, 0.1), 1.7),
         ],
         write_sizes: Vec::new(),
         plan: plan.clone(),
@@ -68,16 +70,13 @@ fn who_misses_the_bounds_by_default_needs_a_curve_and_it_decides() {
     };
     // 6 values of θ and 4 of min-raise that are not the default; of gdsf-2 it is 0.5.
     assert_eq!(
-        (of("slru-3"), of("gdsf-2"), needed.len()),
-        (10, 10, 20),
+        (of("slru-3"), of("gdsf-2"), of("slru-2"), needed.len()),
+        (10, 10, 10, 30),
         "{needed:?}"
     );
     assert!(needed.iter().all(|(_, setup)| matches!(
         setup,
-        Setup::Flash {
-            superblock_blocks: 1,
-            ..
-        }
+        Setup::Flash { superblock_blocks, policy, .. } if (*superblock_blocks == 4) == (*policy == "slru-2")
     )));
 
     let holds = |evaluation: &Evaluation| writes_against_hits(evaluation).1;
@@ -114,6 +113,14 @@ fn who_misses_the_bounds_by_default_needs_a_curve_and_it_decides() {
     evaluation
         .runs
         .push(run_of(plan.at_min_raise("gdsf-2", 0.4, 1), 0.6, (0.5, 9.0), 1.4));
+    assert_eq!(
+        holds(&evaluation),
+        Verdict::Fails,
+        "slru-2 writes 1.7 times with superblocks of four"
+    );
+    evaluation
+        .runs
+        .push(run_of(plan.at_theta("slru-2", 0.5, 4), 0.6, (0.5, 0.6), 1.4));
     assert_eq!(
         holds(&evaluation),
         Verdict::Holds,
