@@ -68,13 +68,15 @@ fn the_curves_of_a_policy_are_run_where_its_default_misses() {
         assert!(run.report().is_some(), "{}: {:?}", run.setup, run.result);
     }
 
-    let missing: BTreeSet<&str> = RIPQ_POLICIES
+    let rows = RIPQ_POLICIES
         .into_iter()
-        .filter(|policy| misses_by_default(&evaluation, policy, 1))
+        .flat_map(|policy| [(policy, 1), (policy, 4)]);
+    let missing: BTreeSet<(&str, u32)> = rows
+        .filter(|(policy, superblock)| misses_by_default(&evaluation, policy, *superblock))
         .collect();
-    let others: Vec<_> = missing.iter().filter(|policy| **policy != "slru-3").collect();
+    let others = |superblock| (missing.iter()).filter(move |row| row.0 != "slru-3" && row.1 == superblock);
     assert!(
-        !others.is_empty() && missing.len() < RIPQ_POLICIES.len(),
+        others(1).count() > 0 && others(4).count() > 0 && missing.len() < 2 * RIPQ_POLICIES.len(),
         "{missing:?}"
     );
     let plan = &evaluation.plan;
@@ -85,16 +87,16 @@ fn the_curves_of_a_policy_are_run_where_its_default_misses() {
                 .runs
                 .iter()
                 .filter(|run| policy_of(run) == Some((policy, superblock)));
-            let expected: BTreeSet<String> =
-                if policy == "slru-3" || (superblock == 1 && missing.contains(policy)) {
-                    points
-                        .iter()
-                        .chain([&plan.ripq(policy, superblock)])
-                        .map(Setup::to_string)
-                        .collect()
-                } else {
-                    BTreeSet::from([plan.ripq(policy, superblock).to_string()])
-                };
+            let expected: BTreeSet<String> = if policy == "slru-3" || missing.contains(&(policy, superblock))
+            {
+                points
+                    .iter()
+                    .chain([&plan.ripq(policy, superblock)])
+                    .map(Setup::to_string)
+                    .collect()
+            } else {
+                BTreeSet::from([plan.ripq(policy, superblock).to_string()])
+            };
             let run: Vec<String> = of_policy.map(|run| run.setup.to_string()).collect();
             assert_eq!(
                 run.len(),
@@ -118,9 +120,9 @@ fn the_curves_of_a_policy_are_run_where_its_default_misses() {
     // The row tells the best point of each, and how many rows need none.
     let rows = summary(&evaluation);
     let row = rows.iter().find(|row| row.what.starts_with("elsewhere")).unwrap();
-    for policy in &missing {
+    for (policy, superblock) in &missing {
         assert!(
-            row.seen.contains(&format!("{policy}, superblock 1")),
+            row.seen.contains(&format!("{policy}, superblock {superblock}")),
             "{policy}: {}",
             row.seen
         );
