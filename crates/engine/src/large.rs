@@ -491,40 +491,27 @@ impl<'a> Slices<'a> {
 mod tests {
     use super::*;
     use crate::CacheOptions;
-    use pumice_device::{MemDevice, MemMedium};
-    use pumice_world::{Executor, ManualClock};
-    use std::convert::Infallible;
-    use std::rc::Rc;
+    use crate::testing::{Rig, run};
+    use pumice_device::MemMedium;
     use std::sync::Arc;
 
     #[test]
     fn of_an_object_without_its_last_slice_no_other_is_read() {
-        let executor = Executor::new();
-        fn run<T>(executor: &Executor, future: impl Future<Output = T>) -> T {
-            let result: Result<T, Infallible> = executor.block_on(future, || Ok(()));
-            let Ok(value) = result;
-            value
-        }
-        let device = MemDevice::new(Arc::new(MemMedium::new(4 << 20)));
-        let clock = Arc::new(ManualClock::new(1_000));
-        let cx = Cx::new(device, clock as _, Rc::new(executor.spawner()));
         let options = CacheOptions {
             dram_bytes: 0,
             block_bytes: Some(64 << 10),
             ..CacheOptions::default()
         };
-        let (cache, _) = run(&executor, ObjectCache::open(&cx, options)).expect("an empty device opens");
-        let value = vec![7; 300_000];
-        let stored = run(
-            &executor,
-            cache.store(&cx, b"key", Payload::Bytes(&value), Meta::default()),
-        );
-        assert!(stored.is_ok());
-        cache.inner.store().retire_active();
-        run(&executor, cache.quiesce(&cx));
+        let rig = Rig::open(&Arc::new(MemMedium::new(4 << 20)), options);
+        let Rig {
+            executor, cx, cache, ..
+        } = &rig;
+        let store = cache.store(cx, b"key", Payload::Bytes(&[7; 300_000]), Meta::default());
+        assert!(run(executor, store).is_ok());
+        rig.write_open_blocks();
         let reads = || cache.stats().flash.record_reads;
         let part = PartId::object(b"key");
-        let head = run(&executor, cache.fetch(&cx, &part)).expect("it stands on flash");
+        let head = run(executor, cache.fetch(cx, &part)).expect("it stands on flash");
         let manifest = LargeLookup::of(head).expect("it is a head").manifest;
         assert!(manifest.slices > 10);
         let last = PartId::slice(b"key", (manifest.slices - 1) as u16, manifest.version);
@@ -533,11 +520,11 @@ mod tests {
         let version = cache.inner.store().next_version();
         cache
             .inner
-            .clear_part(&cx, &mut shard, hash, &last, version)
+            .clear_part(cx, &mut shard, hash, &last, version)
             .for_each(|bytes| cache.inner.books.evicted.add(bytes));
         drop(shard);
         let before = reads();
-        assert!(run(&executor, cache.get(&cx, b"key")).is_none());
+        assert_eq!(rig.get(b"key"), None);
         assert_eq!(reads() - before, 1, "the head");
         assert_eq!(cache.books().resident(), (0, 0));
     }

@@ -91,7 +91,8 @@ impl Rig {
         self.cache.inner.hasher.hash(&PartId::object(key))
     }
 
-    /// Writes a small object to flash as if DRAM evicted it: not over one of which the index in DRAM knows. False where there is no room.
+    /// Writes a small object to flash as if DRAM evicted it. Does nothing, and is true, where the index in DRAM has the key; false where
+    /// there is no room.
     pub(crate) fn evict(&self, key: &[u8], version: u64) -> bool {
         let (inner, hash) = (&self.cache.inner, self.hash(key));
         let mut shard = inner.lock(hash);

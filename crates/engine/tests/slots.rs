@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Model, Random, Rig, Weights, check_get, gdsf, key, ripq, step, value};
+use common::{Model, Random, Rig, Weights, check_get, gdsf, key, narrow_tier1, ripq, step, value};
 use pumice::{CacheOptions, CascadeOptions, IndexOptions, LayoutOptions};
 use pumice_device::{Device, MemDevice, MemMedium, SECTOR_BYTES};
 use pumice_flash::codec::{Fields, checksum};
@@ -40,14 +40,6 @@ fn wide_tier1() -> CascadeOptions {
     CascadeOptions {
         tier1_min: 5_000,
         tier1_share: 1.0,
-        page_entries: 4,
-    }
-}
-
-fn narrow_tier1() -> CascadeOptions {
-    CascadeOptions {
-        tier1_min: 3,
-        tier1_share: 0.05,
         page_entries: 4,
     }
 }

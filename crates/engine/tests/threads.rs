@@ -53,7 +53,6 @@ struct Shared {
     medium: Arc<MemMedium>,
     clock: Arc<ManualClock>,
     executor: Executor,
-    device: MemDevice,
     cx: Cx<MemDevice>,
     cache: ObjectCache<MemDevice>,
 }
@@ -70,7 +69,6 @@ impl Shared {
             medium,
             clock,
             executor,
-            device,
             cx,
             cache,
         }
@@ -83,7 +81,7 @@ impl Shared {
 
     /// Waits until no background work is under way.
     fn quiesce(&self) {
-        run(&self.executor, &self.device, self.cache.quiesce(&self.cx));
+        run(&self.executor, &self.cx.device, self.cache.quiesce(&self.cx));
     }
 }
 

@@ -120,13 +120,28 @@ fn the_curves_of_a_policy_are_run_where_its_default_misses() {
     // The row tells the best point of each, and how many rows need none.
     let rows = summary(&evaluation);
     let row = rows.iter().find(|row| row.what.starts_with("elsewhere")).unwrap();
-    for (policy, superblock) in &missing {
+    let lines: Vec<&str> = row.seen.split("; ").collect();
+    let by_default = (RIPQ_POLICIES.into_iter().filter(|policy| *policy != "slru-3"))
+        .flat_map(|policy| [(policy, 1), (policy, 4)])
+        .filter(|row| !missing.contains(row));
+    assert_eq!(
+        lines[0],
+        format!(
+            "of 12 rows {} of policies other than slru-3 hold by default",
+            by_default.count()
+        )
+    );
+    let told = missing.iter().chain(&[("slru-3", 1), ("slru-3", 4)]);
+    let told = BTreeSet::from_iter(told);
+    for (policy, superblock) in &told {
+        let setup = format!("{policy}, superblock {superblock}: ");
         assert!(
-            row.seen.contains(&format!("{policy}, superblock {superblock}")),
-            "{policy}: {}",
+            (lines.iter()).any(|line| line.contains(&setup) && line.contains(" gives ")),
+            "{setup}{}",
             row.seen
         );
     }
+    assert_eq!(lines.len(), 1 + told.len(), "{}", row.seen);
     assert_ne!(row.verdict, Verdict::NotMeasured);
 }
 

@@ -255,8 +255,9 @@ pub fn theta(evaluation: &Evaluation) -> String {
             name: "θ (a share of the queue)",
             title: "θ: write amplification against loss",
             words: "SLRU-3 under RIPQ. With a smaller θ less is written again, and more hits are lost: objects in the last \
-                    1 - θ of the queue are not kept when their block goes. In the tables also policies \
-                    that by default write more than 1.40 times, or are more than 0.6 points lower, where more than half is hit.",
+                    1 - θ of the queue are not kept when their block goes. The tables also have \
+                    other policies, on traces that qualify, with each superblock with which by default they write more \
+                    than 1.40 times, or are more than 0.6 points lower, where more than half is hit.",
             values: &plan.thetas,
             at: &|policy, theta, superblock| plan.at_theta(policy, theta, superblock),
         },

@@ -181,11 +181,16 @@ pub fn sipq_gdsf() -> LayoutOptions {
 
 /// A cascade index with small pages, so that few mappings are in DRAM and partitions are reorganised often.
 pub fn cascade() -> IndexOptions {
-    IndexOptions::Cascade(CascadeOptions {
+    IndexOptions::Cascade(narrow_tier1())
+}
+
+/// Most mappings in the later tiers.
+pub fn narrow_tier1() -> CascadeOptions {
+    CascadeOptions {
         tier1_min: 3,
         tier1_share: 0.05,
         page_entries: 4,
-    })
+    }
 }
 
 /// What stands over a cascade index.
