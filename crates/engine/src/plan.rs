@@ -1,8 +1,8 @@
 //! How the DRAM budget is divided, and which index it can hold.
 
 use pumice_flash::{
-    Geometry, HIDDEN_SHARE, INVALIDATED_SHARE, Layout, LayoutOptions, RECLAIM_READ_BYTES, VIRTUAL_KEY_BYTES,
-    mapping_log_bytes, slot_bits,
+    Geometry, HIDDEN_SHARE, INVALIDATED_SHARE, Layout, LayoutOptions, RECLAIM_READ_BYTES, UNITS_HELD_MAX,
+    VIRTUAL_KEY_BYTES, mapping_log_bytes, slot_bits,
 };
 use pumice_index::{IndexKind, IndexShape};
 
@@ -22,6 +22,8 @@ pub struct Budget {
     pub connections: u64,
     /// How objects are laid out on flash: it says how many blocks are filled at a time, and what tables it takes.
     pub layout: LayoutOptions,
+    /// The drive's erase unit in bytes, 0 where it is not known: where it holds several blocks, some more are held in buffers.
+    pub erase_unit: u64,
 }
 
 /// Why a budget gets the index it gets.
@@ -132,6 +134,7 @@ impl Budget {
             block_bytes,
             connections,
             ref layout,
+            erase_unit,
         } = *self;
         let active = (2.0 / layout.alpha + 2.0).ceil() as u64;
         let serve_min = 1 << 20;
@@ -142,7 +145,13 @@ impl Budget {
         // Sections are of α to 2α, so there are seldom more than 1.25/α; and some are being written.
         let buffers_max = match layout.layout {
             Layout::Fifo | Layout::Sipq => 16,
-            Layout::Ripq => ((1.25 / layout.alpha).ceil() as u64 + 4).max(16),
+            Layout::Ripq => {
+                let held = match erase_unit / block_bytes {
+                    0 | 1 => 0,
+                    blocks => blocks * UNITS_HELD_MAX as u64,
+                };
+                ((1.25 / layout.alpha).ceil() as u64 + 4).max(16) + held
+            }
         };
         // With two-phase reclaim two are open.
         let slots = slot_bits(layout, index);
@@ -192,7 +201,7 @@ impl Budget {
             connections,
             block_buffers,
             pool,
-            buffers: usize::try_from(buffers).expect("at most 84"),
+            buffers: usize::try_from(buffers).unwrap_or(usize::MAX),
             block_bytes,
             index_heap,
             virtual_keys: usize::try_from(order / VIRTUAL_KEY_BYTES).unwrap_or(usize::MAX),
@@ -211,6 +220,7 @@ mod tests {
             block_bytes: None,
             connections: 8 << 20,
             layout: LayoutOptions::default(),
+            erase_unit: 0,
         }
     }
 
@@ -232,6 +242,23 @@ mod tests {
         assert_eq!(choose(256, 16), IndexKind::Cascade);
         assert_eq!(choose(1024, 16), IndexKind::Full);
         assert_eq!(choose(64, 4), IndexKind::Full, "too little for the other");
+    }
+
+    #[test]
+    fn blocks_that_are_held_have_buffers_of_their_own() {
+        let buffers = |erase_unit| {
+            let budget = Budget {
+                erase_unit,
+                block_bytes: Some(1 << 20),
+                layout: LayoutOptions::new(Layout::Ripq, None, None, None).unwrap(),
+                ..budget(1024, 4)
+            };
+            budget.divide(IndexKind::Full).unwrap().buffers
+        };
+        assert_eq!((buffers(0), buffers(1 << 20)), (16, 16));
+        assert_eq!(buffers(4 << 20), 16 + 24);
+        // Of a quarter of the budget, with room for footers.
+        assert_eq!(buffers(64 << 20), 204);
     }
 
     #[test]

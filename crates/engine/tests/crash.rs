@@ -24,6 +24,14 @@ fn options(dram_bytes: usize) -> CacheOptions {
     }
 }
 
+/// What the last life of a workload did on flash.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    reclaimed: u64,
+    moved: u64,
+    grouped: u64,
+}
+
 /// How to run a workload.
 #[derive(Clone, Copy)]
 struct Load {
@@ -154,9 +162,9 @@ fn crash_everywhere(seed: u64, dram_bytes: usize, flash_write: FlashWrite, flash
 }
 
 /// Returns the blocks that were reclaimed and the objects that were moved when no crash ended it.
-fn crash_everywhere_with(seed: u64, options: CacheOptions, flash_bytes: u64, load: &Load) -> (u64, u64) {
+fn crash_everywhere_with(seed: u64, options: CacheOptions, flash_bytes: u64, load: &Load) -> Counts {
     let (mut crashes, mut served, mut stood, mut missing) = (0u64, 0u64, 0, 0);
-    let (mut reclaimed, mut moved) = (0, 0);
+    let mut counts = Counts::default();
     for point in (1..).step_by(load.stride) {
         let medium = Arc::new(FaultyMedium::new(
             flash_bytes,
@@ -184,8 +192,12 @@ fn crash_everywhere_with(seed: u64, options: CacheOptions, flash_bytes: u64, loa
         }
         // A reclaim that was under way ends, so that what it gave up is counted.
         rig.settle();
-        let counts = rig.cache.stats().flash;
-        (reclaimed, moved) = (counts.reclaimed_blocks, counts.survivors);
+        let flash = rig.cache.stats().flash;
+        counts = Counts {
+            reclaimed: flash.reclaimed_blocks,
+            moved: flash.survivors,
+            grouped: flash.grouped_blocks,
+        };
         let may_miss = given_up(&rig) - on_flash.given_up;
         drop(rig);
         medium.restart();
@@ -282,7 +294,7 @@ fn crash_everywhere_with(seed: u64, options: CacheOptions, flash_bytes: u64, loa
     println!(
         "seed {seed}: {crashes} crash points, {served} objects served after them; \
          {stood} stood on flash, {missing} of them were in blocks being given up; \
-         {reclaimed} blocks reclaimed, {moved} objects moved"
+         {counts:?}"
     );
     assert!(
         load.look_every == 0 || (stood > 500 && missing * 20 < stood),
@@ -292,11 +304,11 @@ fn crash_everywhere_with(seed: u64, options: CacheOptions, flash_bytes: u64, loa
         crashes > 20 && served > crashes,
         "{crashes} crashes, {served} served: the test proves nothing"
     );
-    (reclaimed, moved)
+    counts
 }
 
 /// A crash at every write of a workload that fills 2 MiB of flash more than once, and in which objects are moved.
-fn crash_at_every_point(seed: u64, options: CacheOptions) {
+fn crash_at_every_point(seed: u64, options: CacheOptions) -> u64 {
     let is_looked_at = options.dram_bytes == 0 && options.index == IndexOptions::Full;
     let churn = Load {
         look_every: if is_looked_at { 10 } else { 0 },
@@ -314,12 +326,17 @@ fn crash_at_every_point(seed: u64, options: CacheOptions) {
         ..load(500)
     };
     let gives_all_up = options.layout.layout == Layout::Fifo && options.flash_write == FlashWrite::Eviction;
-    let (reclaimed, moved) = crash_everywhere_with(seed, options, 2 << 20, &churn);
+    let Counts {
+        reclaimed,
+        moved,
+        grouped,
+    } = crash_everywhere_with(seed, options, 2 << 20, &churn);
     assert!(
         // The one under layout `fifo` that is written on eviction gives up all that a block has.
         reclaimed > 40 && (moved > 10 || gives_all_up),
         "{reclaimed} blocks reclaimed, {moved} objects moved: the test proves nothing"
     );
+    grouped
 }
 
 #[test]
@@ -419,5 +436,19 @@ fn a_crash_at_every_write_under_ripq_and_sipq() {
             ..options(dram_bytes)
         };
         crash_at_every_point(seed, options);
+    }
+}
+
+#[test]
+fn a_crash_at_every_write_where_full_blocks_wait_for_others() {
+    for (seed, dram_bytes, layout) in [(40, 2 << 20, ripq()), (41, 0, ripq()), (42, 0, gdsf())] {
+        let options = CacheOptions {
+            layout,
+            erase_unit_bytes: 128 << 10,
+            buffers_max: 10,
+            ..options(dram_bytes)
+        };
+        let grouped = crash_at_every_point(seed, options);
+        assert!(grouped > 20, "{grouped} blocks were written together");
     }
 }

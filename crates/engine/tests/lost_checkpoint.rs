@@ -113,6 +113,31 @@ fn the_checkpoint_before_it_does_not_count_where_a_record_is_missing_since() {
     }
 }
 
+/// What a start could not read must not come back at a later one, whichever superblock that one can read.
+#[test]
+fn after_a_crash_neither_superblock_leads_to_a_checkpoint_from_before() {
+    for kind in 0..KINDS {
+        let mut run = Run::new(kind, of_kind(kind));
+        let rig = run.filled();
+        fill_log(&run, &rig);
+        rig.settle();
+        let before = superblock(&run).checkpoints[0].id;
+        assert_ne!(before, 0);
+        drop(rig);
+        run.medium.crash();
+        run.medium.restart();
+        run.medium.set_plan(calm());
+        let _rig = run.open();
+        for superblock in superblocks(&run) {
+            let [newest, older] = superblock.checkpoints.map(|checkpoint| checkpoint.id);
+            assert!(
+                newest != 0 && newest != before && older == 0,
+                "kind {kind}: {newest}, {older}"
+            );
+        }
+    }
+}
+
 /// With durability `off` there is no log at all.
 #[test]
 fn without_a_log_no_other_checkpoint_counts() {
@@ -267,7 +292,8 @@ fn a_mark_that_a_checkpoint_makes_is_in_both_slots() {
         let Ok(()) = rig.executor.run_until_idle::<Infallible>(|| {
             rig.cx.device.turn(true).unwrap();
             let slots = superblocks(&run);
-            if checkpoints() > before && slots.iter().any(|slot| slot.discard) {
+            // Where full blocks are held a second checkpoint is marked as well, and need not say so again.
+            if checkpoints() == before + 1 && slots.iter().any(|slot| slot.discard) {
                 marks += 1;
                 assert!(slots.iter().all(|slot| slot.discard), "kind {kind}: {slots:?}");
                 let names = |slot: &Superblock| slot.checkpoints.map(|checkpoint| checkpoint.id);

@@ -175,7 +175,7 @@ fn any_faults_together_bring_nothing_wrong() {
         .and_then(|seed| seed.parse().ok())
     {
         Some(seed) => println!("{:?}", survive(seed)),
-        None => survive_all(0..80),
+        None => survive_all(0..160),
     }
 }
 

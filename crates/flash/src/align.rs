@@ -8,7 +8,7 @@
 //!
 //! So, where the unit is known, what was written beside blocks is made up to whole units from time to time, with zeros on a
 //! free block. Cost: at most one unit for each 64th of a unit written beside blocks. Blocks that are larger than a unit gain
-//! little, and blocks that are smaller share a unit with others anyway.
+//! little. Blocks that are smaller are written by groups that fill a unit ([`crate::store`], `groups`), and it is these that are aligned.
 
 use crate::store::{FlashStore, Shared, add};
 use pumice_device::{Device, SECTOR_BYTES};
@@ -39,20 +39,25 @@ impl<B: Buffer> FlashStore<B> {
     /// Before a block is written: makes up what was written beside blocks to whole units, if that is more than a little.
     pub(crate) async fn align<D: Device<Buf = B>>(&self, device: &D) {
         let unit = self.erase_unit_bytes;
-        if unit == 0 {
+        // Blocks that share units as they come would share them as well if they were aligned.
+        let are_units_shared = unit > self.geometry.block_bytes && self.grouping.blocks == 1;
+        if unit == 0 || are_units_shared {
             return;
         }
-        let shift = self.bytes_beside_blocks() % unit;
-        if shift < (unit / SHIFT_MAX).max(SECTOR_BYTES as u64) {
+        let shift = self.bytes_before() % unit;
+        if self.is_aligned(shift) {
             return;
         }
         let Some(scratch) = self.take_scratch() else {
             return;
         };
-        let mut left = (unit - shift).min(self.geometry.block_bytes);
-        let mut offset = self.geometry.block_offset(scratch.id);
+        let (start, block_bytes) = (self.geometry.block_offset(scratch.id), self.geometry.block_bytes);
+        // Where several blocks fill a unit, whole ones still do.
+        let mut left = (unit - shift) % block_bytes;
+        let mut at = 0;
         while left > 0 {
             let len = usize::try_from(left.min(WRITE_BYTES)).expect("at most 1 MiB");
+            let offset = start + at;
             let buffer = B::with_len(len);
             // SAFETY: the buffer was just made; nobody else knows it.
             unsafe { buffer.put(0, Payload::Bytes(&[0; 8])) };
@@ -62,9 +67,14 @@ impl<B: Buffer> FlashStore<B> {
             }
             add(&self.counters.written_bytes, len as u64);
             add(&self.counters.padding_bytes, len as u64);
-            offset += len as u64;
+            at += len as u64;
             left -= len as u64;
         }
+    }
+
+    /// Whether a block that starts so far behind the start of a unit counts as aligned.
+    pub(crate) fn is_aligned(&self, shift: u64) -> bool {
+        shift < (self.erase_unit_bytes / SHIFT_MAX).max(SECTOR_BYTES as u64)
     }
 
     fn take_scratch(&self) -> Option<Scratch<B>> {
@@ -81,12 +91,17 @@ impl<B: Buffer> FlashStore<B> {
         })
     }
 
-    /// Bytes that the drive has written for anything but blocks of objects. Log records count by whole pages.
-    fn bytes_beside_blocks(&self) -> u64 {
+    /// Bytes that the drive has written for anything but blocks of objects, and for those too where it takes several to fill a unit: not
+    /// always are all of a group written. Log records count by whole pages.
+    pub(crate) fn bytes_before(&self) -> u64 {
         let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let records = count(&self.counters.log_records) * crate::geometry::LOG_RECORD_BYTES;
         // Blocks first: what is counted in between is counted in both, or in the second only.
-        let blocks = count(&self.counters.block_bytes);
+        let blocks = if self.grouping.blocks == 1 {
+            count(&self.counters.block_bytes)
+        } else {
+            0
+        };
         let all = count(&self.counters.written_bytes);
         all.saturating_sub(blocks + records) + records / PAGE_BYTES * PAGE_BYTES
     }

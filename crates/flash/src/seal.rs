@@ -18,6 +18,8 @@ enum Sealed {
     Written,
     /// Nothing in it was live: nothing was written.
     Empty,
+    /// It did not fit the one that is filled in its section, and waits for others to be written with.
+    Held,
     /// The device failed.
     Failed,
 }
@@ -95,7 +97,10 @@ impl<B: Buffer> FlashStore<B> {
         block: &Arc<OpenBlock<B>>,
     ) -> Sealed {
         if block.is_merged.load(Ordering::Relaxed) && block.composed.get().is_none() {
-            self.combine(mappings, block).await;
+            let is_combined = self.combine(mappings, block).await;
+            if !is_combined && self.grouping.blocks > 1 && !self.is_out() {
+                return Sealed::Held;
+            }
         }
         // Once, and what is written is the same each time: a write that was given up may still be under way.
         let composed = block.composed.get_or_init(|| self.compose(mappings, now, block));
@@ -159,7 +164,9 @@ impl<B: Buffer> FlashStore<B> {
     async fn write_block<D: Device<Buf = B>>(&self, device: &D, block: &OpenBlock<B>) -> io::Result<()> {
         let block_bytes = usize::try_from(self.geometry.block_bytes).expect("at most 256 MiB");
         let offset = self.geometry.block_offset(block.id);
-        self.align(device).await;
+        if self.grouping.blocks == 1 || block.starts_unit.load(Ordering::Relaxed) {
+            self.align(device).await;
+        }
         add(&self.counters.written_bytes, self.geometry.block_bytes);
         add(&self.counters.block_bytes, self.geometry.block_bytes);
         self.shared
@@ -175,6 +182,10 @@ impl<B: Buffer> FlashStore<B> {
         let Task::Seal(block) = work.task() else {
             unreachable!("called for this task only")
         };
+        if matches!(end, Sealed::Held) {
+            self.hold_again(block);
+            return work.finish(|_| {});
+        }
         let (id, sequence, buffer) = (block.id, block.sequence, Arc::clone(&block.buffer));
         let info = &self.blocks[id as usize];
         if !matches!(end, Sealed::Written) {
@@ -200,7 +211,7 @@ impl<B: Buffer> FlashStore<B> {
                     structure.queue.insert(at, id);
                     self.note_early_victim(info);
                 }
-                Sealed::Empty | Sealed::Failed => self.give_back(structure, id),
+                Sealed::Empty | Sealed::Failed | Sealed::Held => self.give_back(structure, id),
             }
             self.open.lock().retain(|open| open.id != id);
             structure.receiver_ended(id, matches!(end, Sealed::Failed));

@@ -255,7 +255,8 @@ impl<B: Buffer> FlashStore<B> {
         mappings: &M,
         now: u32,
     ) -> bool {
-        if let Some(work) = self.take_seal() {
+        let is_held = || self.release_held().then(|| self.take_seal()).flatten();
+        if let Some(work) = self.take_seal().or_else(is_held) {
             self.perform_seal(device, mappings, now, work).await;
             return true;
         }

@@ -20,7 +20,7 @@ use pumice_device::{
     CountingDevice, Device, DeviceCounters, DeviceCounts, FileDevice, FileOptions, FileShared, Payload,
     Profile, RealTime, SparseDevice, SparseMedium, Throttle, ThrottledDevice, Timeline, VirtualTime,
 };
-use pumice_flash::{Geometry, Layout, LayoutOptions, OpenError};
+use pumice_flash::{Geometry, LayoutOptions, OpenError};
 use pumice_trace::{BATCH_REQUESTS, Op, Trace};
 use pumice_world::{Executor, ManualClock};
 
@@ -239,11 +239,7 @@ impl<D: Device + Clone> Replay<D> {
             buffers_max: BUFFERS,
             layout: options.layout,
             index: options.index,
-            erase_unit_bytes: match options.layout.layout {
-                // First in, first out: what shares a unit dies together anyway.
-                Layout::Fifo | Layout::Sipq => 0,
-                Layout::Ripq => u64::from(options.superblock_blocks) * geometry.block_bytes,
-            },
+            erase_unit_bytes: u64::from(options.superblock_blocks) * geometry.block_bytes,
             reformat: true,
             lockstep: true,
             item_bytes_max: usize::try_from(item_bytes_max(options, geometry)).unwrap_or(usize::MAX),

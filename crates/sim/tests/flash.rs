@@ -504,11 +504,11 @@ fn blocks_of_ripq_stay_aligned_to_the_erase_units_of_the_drive() {
             .device_write_amplification
             .unwrap();
         assert!(aligned < 1.005, "{policy}: {aligned}");
-        // Where four blocks share a unit they die at different times, and the drive has to copy.
+        // Where four blocks fill a unit those go together that die one after the other. (As they come, it was 1.9 with slru-3 and 2.4 with gdsf-3.)
         let shared = replay(trace, &with(policy, 4))
             .device_write_amplification
             .unwrap();
-        assert!(shared > 1.2, "{policy}: {shared}");
+        assert!(shared < 1.25, "{policy}: {shared}");
     }
 }
 

@@ -230,6 +230,12 @@ pub fn of_kind(kind: u64) -> CacheOptions {
     if layout.layout == Layout::Ripq || index != IndexOptions::Full {
         options.buffers_max = 10;
     }
+    // One block to an erase unit, or two: then full ones are held.
+    options.erase_unit_bytes = match at {
+        1 => 64 << 10,
+        3 | 4 | 7 | 8 => 128 << 10,
+        _ => 0,
+    };
     options
 }
 

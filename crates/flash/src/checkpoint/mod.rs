@@ -242,7 +242,8 @@ impl<B: Buffer> FlashStore<B> {
         {
             let mut superblock = self.superblock.lock();
             superblock.checkpoints[1] = CheckpointRef::default();
-            if !self.write_superblock(device, &mut superblock) {
+            // To both slots: where one cannot be read, and the newest checkpoint neither, the other would lead to the one before.
+            if !(0..2).all(|_| self.write_superblock(device, &mut superblock)) {
                 drop(superblock);
                 self.distrust(device);
                 return;

@@ -82,6 +82,8 @@ counts! {
     merged_blocks,
     /// Those of them whose objects found room in the block that was filled there then, so that they were not written.
     combined_blocks,
+    /// Blocks that were written together with others that share an erase unit.
+    grouped_blocks,
     /// Blocks made free.
     reclaimed_blocks,
     /// Writes of blocks that failed.

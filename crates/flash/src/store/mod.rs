@@ -25,6 +25,7 @@
 mod append;
 mod check;
 mod counts;
+mod groups;
 mod hashes;
 mod health;
 mod invalidated;
@@ -64,6 +65,8 @@ use crate::queue::{QueueShape, SavedPlace};
 use crate::reclaim::How;
 use crate::recovery::OpenOptions;
 use crate::superblock::Superblock;
+use groups::Grouping;
+pub use groups::UNITS_HELD_MAX;
 use order::queue_shape;
 use parking_lot::Mutex;
 use pumice_index::cascade::Life;
@@ -300,6 +303,7 @@ pub struct FlashStore<B> {
     /// DRAM of the slots of sealed blocks.
     slot_bytes: AtomicU64,
     pub(crate) erase_unit_bytes: u64,
+    pub(crate) grouping: Grouping,
     /// Whether there may be a block that goes before the lowest: one more than half dead, or one whose objects expire.
     pub(crate) has_early_victims: AtomicBool,
     /// Whether nearly all blocks have been in use since the store was last empty; see [`FlashStore::note_fill`].
@@ -444,7 +448,12 @@ impl<B: Buffer> FlashStore<B> {
             slot_kind,
             tails: Default::default(),
             slot_bytes: AtomicU64::new(0),
-            erase_unit_bytes: options.erase_unit_bytes,
+            erase_unit_bytes: match options.layout.layout {
+                // First in, first out: what shares a unit dies together anyway.
+                Layout::Fifo | Layout::Sipq => 0,
+                Layout::Ripq => options.erase_unit_bytes,
+            },
+            grouping: Grouping::of(options, &geometry),
             has_early_victims: AtomicBool::new(true),
             has_been_full: AtomicBool::new(false),
             raised_at_start: AtomicU64::new(0),

@@ -59,6 +59,8 @@ impl Rank {
 /// The blocks that are being filled, and under a layout that has one the queue that they are part of.
 pub(crate) struct Order<B> {
     pub(crate) open: Vec<Arc<OpenBlock<B>>>,
+    /// Full blocks that wait for others to be written with; see [`super::groups`].
+    pub(super) held: Vec<Arc<OpenBlock<B>>>,
     pub(crate) ranked: Option<Ranked>,
     pub(crate) virtual_cache: Option<VirtualCache>,
     /// Where the last slice of a large object went.
@@ -93,6 +95,7 @@ impl<B> Order<B> {
         if options.layout != Layout::Ripq {
             return Self {
                 open: Vec::new(),
+                held: Vec::new(),
                 ranked: None,
                 virtual_cache: None,
                 last_slice: None,
@@ -115,6 +118,7 @@ impl<B> Order<B> {
         queue.insert_blocks(unknown.into_iter());
         Self {
             open: Vec::new(),
+            held: Vec::new(),
             ranked: Some(Ranked {
                 queue,
                 ranks: Ranks::restore(ranks, options.policy_checksum()),
