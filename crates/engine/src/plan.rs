@@ -1,8 +1,8 @@
 //! How the DRAM budget is divided, and which index it can hold.
 
 use pumice_flash::{
-    Geometry, HIDDEN_SHARE, INVALIDATED_SHARE, Layout, LayoutOptions, RECLAIM_READ_BYTES, UNITS_HELD_MAX,
-    VIRTUAL_KEY_BYTES, mapping_log_bytes, slot_bits,
+    Geometry, HIDDEN_SHARE, INVALIDATED_SHARE, Layout, LayoutOptions, RECLAIM_READ_BYTES, VIRTUAL_KEY_BYTES,
+    held_blocks, mapping_log_bytes, open_buffers, slot_bits,
 };
 use pumice_index::{IndexKind, IndexShape};
 
@@ -142,21 +142,21 @@ impl Budget {
             block_bytes.unwrap_or_else(|| Geometry::block_bytes_for(flash, serve_min, active, total / 4));
         // A quarter more for footers under construction: a 28-byte entry for each record of 144 bytes or so.
         let buffer_cost = block_bytes + block_bytes / 4;
-        // Sections are of α to 2α, so there are seldom more than 1.25/α; and some are being written.
-        let buffers_max = match layout.layout {
+        let open_max = match layout.layout {
             Layout::Fifo | Layout::Sipq => 16,
-            Layout::Ripq => {
-                let held = match erase_unit / block_bytes {
-                    0 | 1 => 0,
-                    blocks => blocks * UNITS_HELD_MAX as u64,
-                };
-                ((1.25 / layout.alpha).ceil() as u64 + 4).max(16) + held
-            }
+            Layout::Ripq => open_buffers(layout.alpha).max(16),
         };
+        let held = |buffers| held_blocks(layout, erase_unit, block_bytes, flash / block_bytes, buffers);
         // With two-phase reclaim two are open.
         let slots = slot_bits(layout, index);
         let has_streams = layout.layout == Layout::Fifo && slots != 0;
-        let buffers = (total / 4 / buffer_cost).clamp(3 + u64::from(has_streams), buffers_max);
+        let buffers_max = open_max.saturating_add(held(usize::MAX));
+        let fit = usize::try_from(total / 4 / buffer_cost).unwrap_or(usize::MAX);
+        let mut buffers = fit.clamp(3 + usize::from(has_streams), buffers_max);
+        if held(buffers) == 0 {
+            buffers = buffers.min(open_max);
+        }
+        let buffers = buffers as u64;
         let block_buffers = buffers * buffer_cost;
         // The queue's tables, and the sample of keys whose priorities are kept.
         let order = match layout.layout {
@@ -259,6 +259,8 @@ mod tests {
         assert_eq!(buffers(4 << 20), 16 + 24);
         // Of a quarter of the budget, with room for footers.
         assert_eq!(buffers(64 << 20), 204);
+        // Two units of these would take more, so nothing is held.
+        assert_eq!(buffers(100 << 20), 16);
     }
 
     #[test]

@@ -20,6 +20,8 @@ use std::sync::atomic::Ordering;
 const PAGE_BYTES: u64 = 4096;
 /// A block may be shifted by this part of a unit.
 const SHIFT_MAX: u64 = 64;
+/// And by this part of itself where several fill a unit.
+const BLOCK_SHIFT_MAX: u64 = 16;
 /// Bytes of zeros that are written at a time.
 const WRITE_BYTES: u64 = 1 << 20;
 
@@ -44,20 +46,20 @@ impl<B: Buffer> FlashStore<B> {
         if unit == 0 || are_units_shared {
             return;
         }
-        let shift = self.bytes_before() % unit;
-        if self.is_aligned(shift) {
+        let left = self.bytes_to_align(self.bytes_before());
+        if left == 0 {
             return;
         }
         let Some(scratch) = self.take_scratch() else {
             return;
         };
-        let (start, block_bytes) = (self.geometry.block_offset(scratch.id), self.geometry.block_bytes);
-        // Where several blocks fill a unit, whole ones still do.
-        let mut left = (unit - shift) % block_bytes;
-        let mut at = 0;
-        while left > 0 {
-            let len = usize::try_from(left.min(WRITE_BYTES)).expect("at most 1 MiB");
-            let offset = start + at;
+        // First, so that another block that is written meanwhile is not aligned as well.
+        add(&self.counters.written_bytes, left);
+        add(&self.counters.padding_bytes, left);
+        let end = self.geometry.block_offset(scratch.id) + left;
+        let mut offset = end - left;
+        while offset < end {
+            let len = usize::try_from((end - offset).min(WRITE_BYTES)).expect("at most 1 MiB");
             let buffer = B::with_len(len);
             // SAFETY: the buffer was just made; nobody else knows it.
             unsafe { buffer.put(0, Payload::Bytes(&[0; 8])) };
@@ -65,16 +67,25 @@ impl<B: Buffer> FlashStore<B> {
                 tracing::debug!("aligning to the erase unit: {error}");
                 break;
             }
-            add(&self.counters.written_bytes, len as u64);
-            add(&self.counters.padding_bytes, len as u64);
-            at += len as u64;
-            left -= len as u64;
+            offset += len as u64;
         }
     }
 
-    /// Whether a block that starts so far behind the start of a unit counts as aligned.
-    pub(crate) fn is_aligned(&self, shift: u64) -> bool {
-        shift < (self.erase_unit_bytes / SHIFT_MAX).max(SECTOR_BYTES as u64)
+    /// What is to be made up before a block that would be written behind so many bytes: less than a unit, or than a block where several
+    /// fill a unit. Those are aligned to each other, and which of them begins a unit is for who forms the groups.
+    pub(crate) fn bytes_to_align(&self, before: u64) -> u64 {
+        let (step, tolerated) = if self.grouping.blocks == 1 {
+            (self.erase_unit_bytes, self.erase_unit_bytes / SHIFT_MAX)
+        } else {
+            let block = self.geometry.block_bytes;
+            (block, block / BLOCK_SHIFT_MAX)
+        };
+        let shift = before % step;
+        if shift < tolerated.max(SECTOR_BYTES as u64) {
+            0
+        } else {
+            step - shift
+        }
     }
 
     fn take_scratch(&self) -> Option<Scratch<B>> {

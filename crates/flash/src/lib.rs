@@ -38,7 +38,7 @@ pub use record::{Record, RecordHeader, RecordParts, SliceId};
 pub use recovery::{OpenError, OpenOptions, Recovered};
 pub use store::{
     Durability, FlashCounts, FlashFailure, FlashStore, HIDDEN_SHARE, IN_A_ROW_MAX, INVALIDATED_SHARE,
-    MappingDram, Rank, ReadFault, Source, UNITS_HELD_MAX, VIRTUAL_KEY_BYTES, Work, slot_bits,
+    MappingDram, Rank, ReadFault, Source, VIRTUAL_KEY_BYTES, Work, held_blocks, open_buffers, slot_bits,
 };
 pub use survivors::RECLAIM_READ_BYTES;
 pub use walk::{BlockWalk, Step, Walked};

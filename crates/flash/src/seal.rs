@@ -164,11 +164,11 @@ impl<B: Buffer> FlashStore<B> {
     async fn write_block<D: Device<Buf = B>>(&self, device: &D, block: &OpenBlock<B>) -> io::Result<()> {
         let block_bytes = usize::try_from(self.geometry.block_bytes).expect("at most 256 MiB");
         let offset = self.geometry.block_offset(block.id);
-        if self.grouping.blocks == 1 || block.starts_unit.load(Ordering::Relaxed) {
-            self.align(device).await;
-        }
+        self.align(device).await;
         add(&self.counters.written_bytes, self.geometry.block_bytes);
         add(&self.counters.block_bytes, self.geometry.block_bytes);
+        let is_grouped = block.is_grouped.load(Ordering::Relaxed);
+        add(&self.counters.grouped_blocks, u64::from(is_grouped));
         self.shared
             .write(device, offset, Arc::clone(&block.buffer), 0..block_bytes)
             .await?;
@@ -211,7 +211,8 @@ impl<B: Buffer> FlashStore<B> {
                     structure.queue.insert(at, id);
                     self.note_early_victim(info);
                 }
-                Sealed::Empty | Sealed::Failed | Sealed::Held => self.give_back(structure, id),
+                Sealed::Empty | Sealed::Failed => self.give_back(structure, id),
+                Sealed::Held => unreachable!("it was held above"),
             }
             self.open.lock().retain(|open| open.id != id);
             structure.receiver_ended(id, matches!(end, Sealed::Failed));

@@ -255,13 +255,12 @@ impl<B: Buffer> FlashStore<B> {
         mappings: &M,
         now: u32,
     ) -> bool {
-        let is_held = || self.release_held().then(|| self.take_seal()).flatten();
-        if let Some(work) = self.take_seal().or_else(is_held) {
+        if let Some(work) = self.take_seal() {
             self.perform_seal(device, mappings, now, work).await;
             return true;
         }
         if self.shared.structure.lock().sealing == 0 {
-            return false;
+            return self.release_held();
         }
         let before = self.counters.sealed_blocks.load(Ordering::Relaxed);
         self.wait_for(|structure| {

@@ -227,14 +227,14 @@ impl<B: Buffer> FlashStore<B> {
         self.blocks.len().saturating_sub(others)
     }
 
-    /// Where every buffer is a held block's, or some section's that is seldom inserted at, the held ones go, or else the fullest, so that the
-    /// next record finds one.
+    /// Where every buffer is a held block's, or some section's that is seldom inserted at, a unit of held ones goes, or else the fullest, so
+    /// that the next record finds one.
     fn give_buffer_up(&self, order: &mut Order<B>) {
         let is_waiting = {
             let structure = self.shared.structure.lock();
             structure.sealing > 0 || !structure.to_seal.is_empty() || self.has_buffer(&structure)
         };
-        if is_waiting || self.release_all(order) {
+        if is_waiting || self.release_one(order) {
             return;
         }
         let fullest = order.open.iter().max_by_key(|block| block.filled().0);

@@ -2,19 +2,19 @@
 //!
 //! What is written one after the other shares an erase unit, and the unit is free when the last of it is dead. Under `ripq` blocks that
 //! are full at the same time stand all over the queue and die at different times; with four blocks to a unit, written as they come, a drive with a
-//! tenth of spare space writes 1.4 to 2.9 times what it is sent. The paper has blocks as large as units (FAST '15, section 3), which is the
+//! tenth of spare space writes up to 2.9 times what it is sent. The paper has blocks as large as units (FAST '15, section 3), which is the
 //! better choice where there are enough of them. Where blocks are smaller, a full one is held in its buffer until as many as fill
-//! a unit stand next to each other in the queue, where they die one after the other, and these are written in a row.
+//! a unit are near each other in the queue, where they die one after the other, and these are written in a row.
 //!
-//! Held is at most a sixth of the blocks, half of the buffers, and [`UNITS_HELD_MAX`] units: when there are more, those that are nearest
-//! to each other go. More would not be better: as long as a block is open or held, the drive keeps what stood in its place before. A held
+//! Held is at most [`UNITS_HELD_MAX`] units, a sixth of the blocks, and as many buffers as sections leave ([`held_blocks`]): when there are more, those that are
+//! nearest to each other go. More would not be better: as long as a block is open or held, the drive keeps what stood in its place before. A held
 //! block is like one that is being filled, but that nothing is added to it: its objects are read from the buffer, what dies in it needs no
 //! record, and a crash loses it.
 
-use super::{FlashStore, Order, State, add};
+use super::{FlashStore, Order, State};
 use crate::block::OpenBlock;
 use crate::geometry::Geometry;
-use crate::layout::Layout;
+use crate::layout::{Layout, LayoutOptions};
 use crate::queue::Seat;
 use crate::recovery::OpenOptions;
 use pumice_memory::Buffer;
@@ -23,14 +23,38 @@ use std::sync::atomic::Ordering;
 
 /// Blocks of so many units are held at most. On wiki-val with gdsf-3 a drive whose units hold four blocks wrote 1.49 times what was inserted
 /// where it was 4, 1.12 times with 6 and with 8, and 3.23 times when none were held.
-pub const UNITS_HELD_MAX: usize = 6;
+const UNITS_HELD_MAX: usize = 6;
 /// One block in so many may be held.
 const BLOCKS_PER_HELD: usize = 6;
-/// One buffer in so many may be a held block's.
-const BUFFERS_PER_HELD: usize = 2;
 /// Blocks are near enough to each other to be written at once where they span so many times the share of the queue that they are of all
 /// blocks. With 16 gdsf-3 on a Zipf load wrote 2.1 times instead of 1.5; with 4 somewhat more than with 8 on most traces.
 const NEAR: f64 = 8.0;
+
+/// Buffers of blocks that are being filled and written: sections are of alpha to 2 alpha, so there are seldom more than 1.25 / alpha.
+pub fn open_buffers(alpha: f64) -> usize {
+    (1.25 / alpha).ceil() as usize + 4
+}
+
+/// How many full blocks are held at most under a layout, of `blocks` with so many buffers in all, where an erase unit has `unit_bytes` (0: not
+/// known) and a block `block_bytes`; 0 where none are, since a unit holds no whole number of them above 1, or there is no choice among
+/// fewer than two units of them.
+pub fn held_blocks(
+    layout: &LayoutOptions,
+    unit_bytes: u64,
+    block_bytes: u64,
+    blocks: u64,
+    buffers: usize,
+) -> usize {
+    if layout.layout != Layout::Ripq || unit_bytes <= block_bytes || !unit_bytes.is_multiple_of(block_bytes) {
+        return 0;
+    }
+    let of_unit = usize::try_from(unit_bytes / block_bytes).unwrap_or(usize::MAX);
+    let held = usize::try_from(blocks)
+        .map_or(usize::MAX, |blocks| blocks / BLOCKS_PER_HELD)
+        .min(buffers.saturating_sub(open_buffers(layout.alpha)))
+        .min(of_unit.saturating_mul(UNITS_HELD_MAX));
+    if held / 2 < of_unit { 0 } else { held }
+}
 
 /// How full blocks are held; see the module's text.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -44,47 +68,38 @@ pub(crate) struct Grouping {
 
 impl Grouping {
     pub(super) fn of(options: &OpenOptions, geometry: &Geometry) -> Self {
-        let none = Self {
-            blocks: 1,
-            held_max: 0,
-            near: 0.0,
-        };
-        let (unit, block) = (options.erase_unit_bytes, geometry.block_bytes);
-        if options.layout.layout != Layout::Ripq || unit <= block {
-            return none;
+        let (unit, block, all) = (options.erase_unit_bytes, geometry.block_bytes, geometry.blocks);
+        let held_max = held_blocks(&options.layout, unit, block, all.into(), options.buffers_max);
+        if held_max == 0 {
+            if options.layout.layout == Layout::Ripq && unit > block {
+                tracing::warn!(
+                    "blocks of {block} bytes are written as they come: {} buffers and {all} blocks are too few to write them by erase units of \
+                     {unit} bytes, or that is no multiple of them",
+                    options.buffers_max
+                );
+            }
+            return Self {
+                blocks: 1,
+                held_max,
+                near: 0.0,
+            };
         }
-        if !unit.is_multiple_of(block) {
-            tracing::warn!(
-                "blocks of {block} bytes are written as they come: none but whole ones fill an erase unit of {unit} bytes"
-            );
-            return none;
-        }
-        let all = geometry.blocks as usize;
-        let blocks = usize::try_from(unit / block).unwrap_or(usize::MAX);
-        let held_max = (all / BLOCKS_PER_HELD)
-            .min(options.buffers_max / BUFFERS_PER_HELD)
-            .min(blocks.saturating_mul(UNITS_HELD_MAX));
-        // With fewer there is no choice.
-        if held_max / 2 < blocks {
-            tracing::warn!(
-                "blocks are written as they come, not by erase units of {blocks}: that takes {} buffers and {} blocks, and there are {} and {all}",
-                2 * blocks * BUFFERS_PER_HELD,
-                2 * blocks * BLOCKS_PER_HELD,
-                options.buffers_max
-            );
-            return none;
-        }
+        let blocks = unit / block;
         Self {
-            blocks,
+            blocks: usize::try_from(blocks).expect("at most half of what is held"),
             held_max,
-            near: NEAR * blocks as f64 / all as f64,
+            near: NEAR * blocks as f64 / f64::from(all),
         }
     }
 }
 
-/// The first of the `count` positions, which are in order, that span the least, and what they span; `None` where there are fewer.
-fn nearest(positions: &[f64], count: usize) -> Option<(usize, f64)> {
-    let spans = positions.windows(count).map(|group| group[count - 1] - group[0]);
+/// Of `count` positions in a row, which are in order, the first of those that span the least, themselves or with another position, and what
+/// they span so; `None` where there are fewer.
+fn nearest(positions: &[f64], count: usize, with: Option<f64>) -> Option<(usize, f64)> {
+    let spans = positions.windows(count).map(|group| {
+        let (lowest, highest) = (group[0], group[count - 1]);
+        with.map_or(highest - lowest, |with| highest.max(with) - lowest.min(with))
+    });
     spans.enumerate().min_by(|a, b| a.1.total_cmp(&b.1))
 }
 
@@ -113,49 +128,22 @@ impl<B: Buffer> FlashStore<B> {
     /// Writes what is near enough to each other, and where more is held than may be, what is nearest.
     pub(super) fn release_groups(&self, order: &mut Order<B>) {
         let Grouping { held_max, near, .. } = self.grouping;
-        if self.grouping.blocks == 1 {
-            return;
-        }
-        loop {
-            let blocks = self.blocks_to_fill_a_unit();
-            let Some(ranked) = &order.ranked else { return };
-            let queue = &ranked.queue;
-            let mut positions: Vec<(f64, u32)> = (order.held.iter())
-                .map(|block| (queue.position(Seat::Device(block.id)), block.id))
-                .collect();
-            positions.sort_by(|a, b| a.0.total_cmp(&b.0));
-            let ordered: Vec<f64> = positions.iter().map(|(position, _)| *position).collect();
-            let Some((first, span)) = nearest(&ordered, blocks) else {
-                return;
-            };
+        while let Some((group, span)) = self.next_group(order) {
             if span > near && order.held.len() <= held_max {
                 return;
             }
-            let group = &positions[first..first + blocks];
-            add(&self.counters.grouped_blocks, blocks as u64);
-            for (at, (_, id)) in group.iter().enumerate() {
-                let held = order.held.iter().position(|block| block.id == *id);
-                let block = order.held.swap_remove(held.expect("it was found there"));
-                block.starts_unit.store(at == 0, Ordering::Relaxed);
-                self.retire(block);
-            }
+            self.release(order, &group);
         }
     }
 
-    /// How many blocks the next group has: those that still fit the unit that the drive is filling, but for less than a block that is
-    /// made up before them ([`crate::align`]).
-    fn blocks_to_fill_a_unit(&self) -> usize {
-        let waiting = self.shared.structure.lock().to_seal.len() as u64;
-        let (unit, block) = (self.erase_unit_bytes, self.geometry.block_bytes);
-        let shift = (self.bytes_before() + waiting * block) % unit;
-        let left = if self.is_aligned(shift) {
-            unit
-        } else {
-            unit - shift
-        };
-        match left / block {
-            0 => self.grouping.blocks,
-            blocks => usize::try_from(blocks).expect("at most those of a group"),
+    /// Starts writing what is nearest to each other, or all that is held where that is no unit; false where nothing is.
+    pub(super) fn release_one(&self, order: &mut Order<B>) -> bool {
+        match self.next_group(order) {
+            Some((group, _)) => {
+                self.release(order, &group);
+                true
+            }
+            None => self.release_all(order),
         }
     }
 
@@ -167,9 +155,59 @@ impl<B: Buffer> FlashStore<B> {
         is_any
     }
 
-    /// As [`FlashStore::release_all`] for who waits for a buffer.
+    /// As [`FlashStore::release_one`] for who waits for a buffer.
     pub(crate) fn release_held(&self) -> bool {
-        self.release_all(&mut self.order.lock())
+        self.release_one(&mut self.order.lock())
+    }
+
+    /// The held blocks that would be written next, and the part of the queue that they span: those that are nearest to each other; where
+    /// others have begun their unit, those that are nearest to where these stood. `None` where fewer are held.
+    fn next_group(&self, order: &Order<B>) -> Option<(Vec<u32>, f64)> {
+        if self.grouping.blocks == 1 {
+            return None;
+        }
+        let queue = &order.ranked.as_ref()?.queue;
+        let mut held: Vec<(f64, u32)> = (order.held.iter())
+            .map(|block| (queue.position(Seat::Device(block.id)), block.id))
+            .collect();
+        held.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let positions: Vec<f64> = held.iter().map(|(position, _)| *position).collect();
+        let count = self.blocks_to_fill_a_unit();
+        let near_to = (count < self.grouping.blocks).then_some(order.group_at);
+        let (first, span) = nearest(&positions, count, near_to)?;
+        Some((
+            held[first..first + count].iter().map(|(_, id)| *id).collect(),
+            span,
+        ))
+    }
+
+    fn release(&self, order: &mut Order<B>, group: &[u32]) {
+        for id in group {
+            let at = order.held.iter().position(|block| block.id == *id);
+            let block = order.held.swap_remove(at.expect("it is held"));
+            block.is_grouped.store(true, Ordering::Relaxed);
+            if let Some(ranked) = &order.ranked {
+                order.group_at = ranked.queue.position(Seat::Device(*id));
+            }
+            self.retire(block);
+        }
+    }
+
+    /// How many blocks the next group has: those that still fit the unit that the drive is filling, but for less than a block that is
+    /// made up before them ([`crate::align`]).
+    fn blocks_to_fill_a_unit(&self) -> usize {
+        let block = self.geometry.block_bytes;
+        // One that is to be combined with another is not written now.
+        let waiting = {
+            let structure = self.shared.structure.lock();
+            let waiting = structure.to_seal.iter();
+            waiting
+                .filter(|block| !block.is_merged.load(Ordering::Relaxed))
+                .count() as u64
+        };
+        let before = self.bytes_before() + waiting * block;
+        let begun = (before + self.bytes_to_align(before)) / block % self.grouping.blocks as u64;
+        self.grouping.blocks - usize::try_from(begun).expect("less than those of a unit")
     }
 
     /// Full blocks that wait for others to be written with.
@@ -185,10 +223,32 @@ mod tests {
     #[test]
     fn those_go_together_that_span_the_least() {
         let positions = [0.1, 0.3, 0.35, 0.36, 0.6, 0.62];
-        assert_eq!(nearest(&positions, 1).map(|(first, _)| first), Some(0));
-        assert_eq!(nearest(&positions, 2).map(|(first, _)| first), Some(2));
-        assert_eq!(nearest(&positions, 3).map(|(first, _)| first), Some(1));
-        assert_eq!(nearest(&positions, 4).map(|(first, _)| first), Some(0));
-        assert_eq!(nearest(&positions, 7), None);
+        let first = |count, with| nearest(&positions, count, with).map(|(first, _)| first);
+        assert_eq!(first(2, None), Some(2));
+        assert_eq!(first(3, None), Some(1));
+        assert_eq!(first(4, None), Some(0));
+        assert_eq!(first(7, None), None);
+        assert_eq!(first(1, Some(0.5)), Some(4));
+        assert_eq!(first(2, Some(0.6)), Some(4));
+        assert_eq!(nearest(&positions, 2, Some(0.5)).unwrap().1, 0.62 - 0.5);
+    }
+
+    #[test]
+    fn no_more_is_held_than_there_is_room_for() {
+        let layout = LayoutOptions::new(Layout::Ripq, None, Some(0.125), None).unwrap();
+        let held = |unit: u64, blocks, buffers| held_blocks(&layout, unit << 20, 4 << 20, blocks, buffers);
+        assert_eq!(open_buffers(layout.alpha), 14);
+        assert_eq!(held(16, 1_024, 100), 24);
+        assert_eq!(held(16, 1_024, 14 + 9), 9);
+        assert_eq!(held(16, 1_024, 14 + 7), 0, "no two units of buffers");
+        assert_eq!(held(16, 60, 100), 10);
+        assert_eq!(held(16, 42, 100), 0, "too few blocks");
+        assert_eq!(
+            (held(4, 1_024, 100), held(2, 1_024, 100), held(0, 1_024, 100)),
+            (0, 0, 0)
+        );
+        assert_eq!(held(18, 1_024, 100), 0, "no whole number of blocks");
+        let fifo = LayoutOptions::default();
+        assert_eq!(held_blocks(&fifo, 16 << 20, 4 << 20, 1_024, 100), 0);
     }
 }

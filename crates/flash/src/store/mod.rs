@@ -66,7 +66,7 @@ use crate::reclaim::How;
 use crate::recovery::OpenOptions;
 use crate::superblock::Superblock;
 use groups::Grouping;
-pub use groups::UNITS_HELD_MAX;
+pub use groups::{held_blocks, open_buffers};
 use order::queue_shape;
 use parking_lot::Mutex;
 use pumice_index::cascade::Life;

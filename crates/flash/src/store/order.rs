@@ -61,6 +61,8 @@ pub(crate) struct Order<B> {
     pub(crate) open: Vec<Arc<OpenBlock<B>>>,
     /// Full blocks that wait for others to be written with; see [`super::groups`].
     pub(super) held: Vec<Arc<OpenBlock<B>>>,
+    /// Where the last of those stood that were written with others.
+    pub(super) group_at: f64,
     pub(crate) ranked: Option<Ranked>,
     pub(crate) virtual_cache: Option<VirtualCache>,
     /// Where the last slice of a large object went.
@@ -96,6 +98,7 @@ impl<B> Order<B> {
             return Self {
                 open: Vec::new(),
                 held: Vec::new(),
+                group_at: 0.0,
                 ranked: None,
                 virtual_cache: None,
                 last_slice: None,
@@ -119,6 +122,7 @@ impl<B> Order<B> {
         Self {
             open: Vec::new(),
             held: Vec::new(),
+            group_at: 0.0,
             ranked: Some(Ranked {
                 queue,
                 ranks: Ranks::restore(ranks, options.policy_checksum()),
