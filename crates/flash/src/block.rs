@@ -38,7 +38,7 @@ pub struct OpenBlock<B> {
     pub(crate) is_merged: AtomicBool,
     /// Whether it is written with others that fill an erase unit of the drive.
     pub(crate) is_grouped: AtomicBool,
-    /// Log position when the block stopped being a mere buffer; `u64::MAX` before.
+    /// Log position when the block stopped being a mere buffer; `u64::MAX` before, and where it is one again.
     pub(crate) sealing_position: AtomicU64,
     /// Set when the block is composed, once: a write that did not come to its end is made again with the same bytes.
     pub(crate) composed: OnceLock<Composed>,

@@ -15,6 +15,9 @@
 //! the block is composed, and whoever invalidates reads the state under the lock of the key's shard, which composing
 //! takes too: so a copy is either struck from the footer or logged, or both, never neither.
 //!
+//! A block that is sealing may be active again, if it was to be combined with another, did not fit, and waits for those that it is to be
+//! written with (`groups`). It was not composed, so that what dies from then on is struck when it is.
+//!
 //! A `moved` block is one whose live objects were copied to others that are not all written yet. Until they are it is
 //! kept as it is, so that a crash finds the objects in it; and what dies among the copies is logged, although they are in
 //! a buffer only. See [`crate::reclaim`].
