@@ -42,7 +42,7 @@ impl<B: Buffer> FlashStore<B> {
     pub(crate) async fn align<D: Device<Buf = B>>(&self, device: &D) {
         let unit = self.erase_unit_bytes;
         // Blocks that share units as they come would share them as well if they were aligned.
-        let are_units_shared = unit > self.geometry.block_bytes && self.grouping.blocks == 1;
+        let are_units_shared = self.grouping.blocks == 1 && !self.geometry.block_bytes.is_multiple_of(unit);
         if unit == 0 || are_units_shared {
             return;
         }

@@ -119,13 +119,18 @@ fn what_is_held_leaves_sections_their_buffers() {
 
 #[test]
 fn nothing_is_held_where_there_is_no_choice() {
-    // Too few buffers for two units beside those of sections, and blocks as large as a unit.
-    for (buffers_max, unit_blocks) in [(18, UNIT), (48, 1)] {
+    // Too few buffers for two units beside those of sections, blocks as large as a unit, and neither a multiple of the other.
+    for (buffers_max, unit_bytes, is_aligned) in [
+        (18, UNIT * BLOCK_BYTES, false),
+        (48, BLOCK_BYTES, true),
+        (48, 3 * BLOCK_BYTES / 2, false),
+        (48, 3 * BLOCK_BYTES / 4, false),
+    ] {
         let medium = medium();
         let options = OpenOptions {
             layout: ripq(),
             buffers_max,
-            erase_unit_bytes: unit_blocks * BLOCK_BYTES,
+            erase_unit_bytes: unit_bytes,
             ..options(Durability::Process)
         };
         let rig = Rig::open(&medium, KEYS, &options);
@@ -140,5 +145,6 @@ fn nothing_is_held_where_there_is_no_choice() {
             counts.sealed_blocks > 20 && counts.grouped_blocks == 0,
             "{counts:?}"
         );
+        assert_eq!(counts.padding_bytes > 0, is_aligned, "{counts:?}");
     }
 }

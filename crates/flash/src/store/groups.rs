@@ -71,10 +71,10 @@ impl Grouping {
         let (unit, block, all) = (options.erase_unit_bytes, geometry.block_bytes, geometry.blocks);
         let held_max = held_blocks(&options.layout, unit, block, all.into(), options.buffers_max);
         if held_max == 0 {
-            if options.layout.layout == Layout::Ripq && unit > block {
+            if options.layout.layout == Layout::Ripq && unit != 0 && !block.is_multiple_of(unit) {
                 tracing::warn!(
-                    "blocks of {block} bytes are written as they come: {} buffers and {all} blocks are too few to write them by erase units of \
-                     {unit} bytes, or that is no multiple of them",
+                    "blocks of {block} bytes are written as they come, not by erase units of {unit} bytes: neither is a multiple of the other, \
+                     or {} buffers and {all} blocks are too few for that",
                     options.buffers_max
                 );
             }
