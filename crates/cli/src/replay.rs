@@ -95,8 +95,8 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "sim|PATH", default_value = "sim")]
     device: OsString,
 
-    /// With --device sim: blocks in one erase unit of the simulated drive, a tenth of which is its own, below 32 units more; 0: no
-    /// drive, and no device write amplification [default: 1]
+    /// Blocks in one erase unit: with --device sim of the simulated drive, a tenth of which is its own, below 32 units more (0: no
+    /// drive, and no device write amplification); under ripq also what blocks are aligned to, on any device [default: 1]
     #[arg(long, value_name = "BLOCKS")]
     superblock: Option<u32>,
 

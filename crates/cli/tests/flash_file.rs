@@ -113,6 +113,24 @@ fn a_file_that_has_grown_is_used_as_before() {
     assert_eq!(refused.status.code(), Some(2), "{refused:?}");
 }
 
+#[test]
+fn a_policy_that_is_not_for_the_layout_that_is_there_is_said_to_have_no_effect() {
+    let directory = place();
+    let directory = directory.path();
+    let server = Server::start_with(directory, &["--layout"], "--layout sipq --theta 0.3").unwrap();
+    let says = |server: &Server| server.stderr().contains("no effect without --layout sipq");
+    assert!(!says(&server) && server.stop().success());
+    for (more, is_said) in [
+        ("--theta 0.3", true),
+        ("--layout sipq --theta 0.3", false),
+        ("", false),
+    ] {
+        let server = Server::start_with(directory, &["--layout"], more).unwrap();
+        assert_eq!(says(&server), is_said, "{more}: {}", server.stderr());
+        assert!(server.stop().success());
+    }
+}
+
 /// Whichever of the two is lost, at a clean stop and in a crash.
 #[test]
 fn one_superblock_of_two_is_enough() {

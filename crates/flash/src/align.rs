@@ -8,8 +8,11 @@
 //!
 //! So, where the unit is known, what was written beside blocks is made up to whole units from time to time, with zeros on a
 //! free block. Cost: at most one unit for each 64th of a unit written beside blocks. Blocks that are larger than a unit gain
-//! little. Blocks that are smaller are written by groups that fill a unit ([`crate::store`], `groups`), and it is these that are aligned.
+//! little. What was sent is counted over clean stops ([`Superblock::sent`](crate::superblock::Superblock)). After a crash the next block is
+//! taken to begin a unit, as the last one did or nearly so; what other writers send to the drive, file systems among them, is not known at all.
+//! Blocks that are smaller are written by groups that fill a unit ([`crate::store`], `groups`), and it is these that are aligned.
 
+use crate::geometry::LOG_RECORD_BYTES;
 use crate::store::{FlashStore, Shared, add};
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_memory::{Buffer, Payload};
@@ -17,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Bytes of a page of the drive.
-const PAGE_BYTES: u64 = 4096;
+pub(crate) const PAGE_BYTES: u64 = 4096;
 /// A block may be shifted by this part of a unit.
 const SHIFT_MAX: u64 = 64;
 /// And by this part of itself where several fill a unit.
@@ -103,17 +106,23 @@ impl<B: Buffer> FlashStore<B> {
     }
 
     /// Bytes that the drive has written for anything but blocks of objects, and for those too where it takes several to fill a unit: not
-    /// always are all of a group written. Log records count by whole pages.
+    /// always are all of a group written.
     pub(crate) fn bytes_before(&self) -> u64 {
-        let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-        let records = count(&self.counters.log_records) * crate::geometry::LOG_RECORD_BYTES;
         // Blocks first: what is counted in between is counted in both, or in the second only.
         let blocks = if self.grouping.blocks == 1 {
-            count(&self.counters.block_bytes)
+            self.counters.block_bytes.load(Ordering::Relaxed)
         } else {
             0
         };
-        let all = count(&self.counters.written_bytes);
-        all.saturating_sub(blocks + records) + records / PAGE_BYTES * PAGE_BYTES
+        self.bytes_sent().saturating_sub(blocks)
+    }
+
+    /// All bytes that the drive has been sent, in former lives too as far as these are known. Log records count by whole pages.
+    pub(crate) fn bytes_sent(&self) -> u64 {
+        let records = self.counters.log_records.load(Ordering::Relaxed) * LOG_RECORD_BYTES;
+        let all = self.counters.written_bytes.load(Ordering::Relaxed);
+        let (before, page_filled) = self.sent_before;
+        // What is on the device may be any number.
+        before.wrapping_add(all.saturating_sub(records) + (page_filled + records) / PAGE_BYTES * PAGE_BYTES)
     }
 }

@@ -48,6 +48,8 @@ pub struct Superblock {
     pub time: u32,
     /// Newest checkpoint, and the one before.
     pub checkpoints: [CheckpointRef; 2],
+    /// Bytes that the device had been sent with this superblock; exact after a clean stop ([`crate::align`]).
+    pub sent: u64,
 }
 
 /// What a slot holds.
@@ -103,7 +105,8 @@ impl Superblock {
             out.extend_from_slice(&checkpoint.len.to_le_bytes());
             out.extend_from_slice(&checkpoint.log_start.to_le_bytes());
         }
-        out.push(self.index as u8);
+        out.extend_from_slice(&[self.index as u8, 0, 0, 0]);
+        out.extend_from_slice(&self.sent.to_le_bytes());
         out.resize(SECTOR_BYTES, 0);
         let crc = checksum(0, &[&out[..12], &out[16..]]);
         out[12..16].copy_from_slice(&crc.to_le_bytes());
@@ -156,6 +159,8 @@ impl Superblock {
             [1] => IndexKind::Cascade,
             _ => return None,
         };
+        let [_, _, _] = fields.array()?;
+        let sent = fields.u64()?;
         // The geometry follows from two numbers; anything else would be a lie that later arithmetic trusts.
         let geometry = Geometry {
             capacity,
@@ -181,6 +186,7 @@ impl Superblock {
             discard: discard == 1,
             time,
             checkpoints,
+            sent,
         }))
     }
 }
@@ -211,6 +217,7 @@ mod tests {
                 },
                 CheckpointRef::default(),
             ],
+            sent: 1 << 40,
         };
         let sector = superblock.encode();
         assert_eq!(sector.len(), SECTOR_BYTES);

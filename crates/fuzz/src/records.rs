@@ -171,6 +171,7 @@ fn superblock(bytes: &[u8], is_signed: bool) {
             discard: false,
             time: 4,
             checkpoints: Default::default(),
+            sent: 5,
         };
         let mut edits = Bytes(bytes);
         sector = real.encode();

@@ -43,6 +43,8 @@ pub struct ServeConfig {
     pub layout: LayoutOptions,
     /// Whether the layout was said.
     pub is_layout_given: bool,
+    /// Whether anything was that steers one: policy, alpha, theta or min-raise.
+    pub is_policy_given: bool,
     /// Where mappings are; `None` where that is not said.
     pub index: Option<IndexKind>,
     /// When an object goes to flash.
@@ -121,6 +123,10 @@ impl ServeConfig {
             reformat,
             layout: layout(layers)?,
             is_layout_given: layers.layout().text()?.is_some(),
+            is_policy_given: layers.policy().text()?.is_some()
+                || layers.alpha().text()?.is_some()
+                || layers.theta().text()?.is_some()
+                || layers.min_raise().text()?.is_some(),
             index: index(layers)?,
             flash_write: layers
                 .flash_write()

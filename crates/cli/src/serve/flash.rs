@@ -97,10 +97,21 @@ pub fn look(config: &ServeConfig) -> anyhow::Result<Target> {
                 found.layout,
             )));
         }
-        wanted => LayoutOptions {
-            keeps_hot: wanted.keeps_hot,
-            ..LayoutOptions::new(found.layout, None, None, None).expect("defaults go together")
-        },
+        wanted => {
+            if config.is_policy_given {
+                tracing::warn!(
+                    "{} was made with layout {}, and policy, alpha, theta and min-raise are taken for {}: they have no effect without --layout {}",
+                    config.flash.display(),
+                    found.layout,
+                    wanted.layout,
+                    found.layout,
+                );
+            }
+            LayoutOptions {
+                keeps_hot: wanted.keeps_hot,
+                ..LayoutOptions::new(found.layout, None, None, None).expect("defaults go together")
+            }
+        }
     };
     if let Some(wanted) = config.index
         && wanted != found.index

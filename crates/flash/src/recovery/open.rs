@@ -47,6 +47,7 @@ pub async fn open_superblock<D: Device>(device: &D, options: &OpenOptions) -> Re
             discard: false,
             time: options.now,
             checkpoints: [CheckpointRef::default(); 2],
+            sent: 0,
         };
         Ok(Opened {
             superblock,

@@ -5,7 +5,7 @@ use crate::geometry::LOG_RECORD_BYTES;
 use crate::layout::Layout;
 use crate::log::LogKind;
 use crate::superblock::Superblock;
-use pumice_device::Device;
+use pumice_device::{Device, SECTOR_BYTES};
 use pumice_index::{Location, Mapping};
 use pumice_memory::Buffer;
 use std::io;
@@ -255,8 +255,9 @@ impl<B: Buffer> FlashStore<B> {
             return false;
         }
         superblock.generation += 1;
+        add(&self.counters.written_bytes, SECTOR_BYTES as u64);
+        superblock.sent = self.bytes_sent();
         let bytes = superblock.encode();
-        add(&self.counters.written_bytes, bytes.len() as u64);
         match device.append_log(superblock.slot_offset(), &bytes) {
             Ok(()) => true,
             Err(error) => {
