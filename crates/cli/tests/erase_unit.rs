@@ -3,6 +3,9 @@
 mod common;
 
 use common::{Server, name, place, value};
+use pumice_flash::superblock::{SlotContent, Superblock};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// More than the flash holds, which is some 4,900.
@@ -83,4 +86,47 @@ fn a_unit_that_takes_more_buffers_than_there_are_is_named() {
         said.contains("written as they come") && said.contains("buffers"),
         "{said}"
     );
+}
+
+/// What the superblock says was sent to the drive is a guess at worst.
+#[test]
+fn any_number_of_bytes_sent_is_as_good_as_none() {
+    let directory = place();
+    let directory = directory.path();
+    let server = start(directory, "--erase-unit 256KiB");
+    fill(&server);
+    assert!(server.stop().success());
+    for (sent, unit) in [
+        (4096 * 12_345, "256KiB"),
+        (12_345, "64KiB"),
+        (u64::MAX, "256KiB"),
+        ((1 << 62) - 1, "64KiB"),
+    ] {
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .open(directory.join("c.flash"))
+            .unwrap();
+        let mut is_changed = false;
+        for slot in 0..2 {
+            let mut sector = vec![0; 4096];
+            file.read_exact_at(&mut sector, slot * 4096).unwrap();
+            if let SlotContent::Valid(found) = Superblock::decode(&sector)
+                && found.clean
+            {
+                assert!(found.sent > 16 << 20, "{}", found.sent);
+                let changed = Superblock { sent, ..found };
+                file.write_all_at(&changed.encode(), slot * 4096).unwrap();
+                is_changed = true;
+            }
+        }
+        assert!(is_changed);
+        let server = start(directory, &format!("--erase-unit {unit}"));
+        assert!(server.recovered("after a clean stop"));
+        fill(&server);
+        let found = compare(&server);
+        assert!(found > 4_000, "{found}");
+        assert!(metric(&server, "pumice_flash_padding_bytes_total").is_multiple_of(4096));
+        assert!(server.stop().success());
+    }
 }

@@ -9,7 +9,8 @@
 //! So, where the unit is known, what was written beside blocks is made up to whole units from time to time, with zeros on a
 //! free block. Cost: at most one unit for each 64th of a unit written beside blocks. Blocks that are larger than a unit gain
 //! little. What was sent is counted over clean stops ([`Superblock::sent`](crate::superblock::Superblock)). After a crash the next block is
-//! taken to begin a unit, as the last one did or nearly so; what other writers send to the drive, file systems among them, is not known at all.
+//! taken to begin a unit, as the last one did: wrong where a checkpoint was written since, and where several blocks fill a unit. What other writers
+//! send to the drive, file systems among them, is not known at all.
 //! Blocks that are smaller are written by groups that fill a unit ([`crate::store`], `groups`), and it is these that are aligned.
 
 use crate::geometry::LOG_RECORD_BYTES;
@@ -20,13 +21,40 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Bytes of a page of the drive.
-pub(crate) const PAGE_BYTES: u64 = 4096;
+const PAGE_BYTES: u64 = 4096;
+/// Bytes that no device is ever sent: 4 EiB.
+const SENT_MAX: u64 = 1 << 62;
 /// A block may be shifted by this part of a unit.
 const SHIFT_MAX: u64 = 64;
 /// And by this part of itself where several fill a unit.
 const BLOCK_SHIFT_MAX: u64 = 16;
 /// Bytes of zeros that are written at a time.
 const WRITE_BYTES: u64 = 1 << 20;
+
+/// What the device had been sent before this start.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct SentBefore {
+    /// In bytes, whole pages.
+    bytes: u64,
+    /// Bytes of the log's last page, which do not count before it is full.
+    page_filled: u64,
+}
+
+impl SentBefore {
+    /// As the superblock says, with the log's position. What the superblock has may be any number; one that no device can have been
+    /// sent counts as none.
+    pub(crate) fn new(sent: u64, log_next: u64) -> Self {
+        let bytes = if sent <= SENT_MAX {
+            sent / PAGE_BYTES * PAGE_BYTES
+        } else {
+            0
+        };
+        Self {
+            bytes,
+            page_filled: log_next % (PAGE_BYTES / LOG_RECORD_BYTES) * LOG_RECORD_BYTES,
+        }
+    }
+}
 
 /// A free block to write anything on; given back when it is dropped.
 struct Scratch<B> {
@@ -121,8 +149,26 @@ impl<B: Buffer> FlashStore<B> {
     pub(crate) fn bytes_sent(&self) -> u64 {
         let records = self.counters.log_records.load(Ordering::Relaxed) * LOG_RECORD_BYTES;
         let all = self.counters.written_bytes.load(Ordering::Relaxed);
-        let (before, page_filled) = self.sent_before;
-        // What is on the device may be any number.
-        before.wrapping_add(all.saturating_sub(records) + (page_filled + records) / PAGE_BYTES * PAGE_BYTES)
+        let SentBefore { bytes, page_filled } = self.sent_before;
+        // Whole pages, but that a record may be counted in one of both so far.
+        let beside_records = (all + PAGE_BYTES / 2).saturating_sub(records) / PAGE_BYTES * PAGE_BYTES;
+        bytes + beside_records + (page_filled + records) / PAGE_BYTES * PAGE_BYTES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_sent_before_is_whole_pages_and_no_more_than_a_device_can_take() {
+        let before = |sent, log_next| {
+            let SentBefore { bytes, page_filled } = SentBefore::new(sent, log_next);
+            (bytes, page_filled)
+        };
+        assert_eq!(before(0, 0), (0, 0));
+        assert_eq!(before(3 * 4096, 129), (3 * 4096, 32));
+        assert_eq!(before(3 * 4096 + 7, 127), (3 * 4096, 127 * 32));
+        assert_eq!(before(SENT_MAX + 1, u64::MAX), (0, 127 * 32));
     }
 }

@@ -213,7 +213,7 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
     superblock.epoch = superblock.epoch.max(found.epoch).saturating_add(1);
     superblock.time = superblock.time.max(found.time).max(options.now);
     recovery.out.time = superblock.time;
-    // After a crash it is not known how much was sent, but that blocks were aligned.
+    // After a crash it is not known how much was sent, but that the last block was aligned.
     if !superblock.clean {
         superblock.sent = 0;
     }

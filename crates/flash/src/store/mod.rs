@@ -58,10 +58,10 @@ pub(crate) use slots::{SlotKind, Slots};
 pub(crate) use virtual_cache::{SavedFill, SavedKey, VirtualCache};
 pub(crate) use work::{Claim, Shared, Task, give_turn};
 
-use crate::align::PAGE_BYTES;
+use crate::align::SentBefore;
 use crate::block::OpenBlock;
 use crate::footer::entries_of;
-use crate::geometry::{Geometry, LOG_RECORD_BYTES};
+use crate::geometry::Geometry;
 use crate::layout::{Layout, LayoutOptions};
 use crate::log::Log;
 use crate::mapping_log::MappingLog;
@@ -307,8 +307,7 @@ pub struct FlashStore<B> {
     /// DRAM of the slots of sealed blocks.
     slot_bytes: AtomicU64,
     pub(crate) erase_unit_bytes: u64,
-    /// Bytes that the device had been sent before this start, and those of the log's last page, which do not count before it is full.
-    pub(crate) sent_before: (u64, u64),
+    pub(crate) sent_before: SentBefore,
     pub(crate) grouping: Grouping,
     /// Whether there may be a block that goes before the lowest: one more than half dead, or one whose objects expire.
     pub(crate) has_early_victims: AtomicBool,
@@ -454,10 +453,7 @@ impl<B: Buffer> FlashStore<B> {
             slot_kind,
             tails: Default::default(),
             slot_bytes: AtomicU64::new(0),
-            sent_before: (
-                start.superblock.sent,
-                start.log_next * LOG_RECORD_BYTES % PAGE_BYTES,
-            ),
+            sent_before: SentBefore::new(start.superblock.sent, start.log_next),
             erase_unit_bytes: match options.layout.layout {
                 // First in, first out: what shares a unit dies together anyway.
                 Layout::Fifo | Layout::Sipq => 0,
