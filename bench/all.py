@@ -32,7 +32,6 @@ ROWS = {
     "ripq_throughput": (),
     "ripq_replay": (),
     "ripq_scale": (),
-    "ripq_sections": (),
     "cascade_dram": (),
     "cascade_gets": ("seconds",),
     "cascade_two_phase": ("seconds",),

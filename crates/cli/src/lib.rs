@@ -5,7 +5,6 @@
 mod bench;
 mod inspect;
 mod replay;
-mod report;
 mod serve;
 mod settings;
 mod size;
@@ -39,9 +38,7 @@ enum Command {
     /// Puts load on a server, verifies what it returns, and measures.
     Bench(bench::BenchArgs),
     /// Tells what is in a trace, or writes it in another format.
-    Trace(trace::TraceArgs),
-    /// Makes a published evaluation again on given traces, as a page and a table.
-    Report(report::ReportArgs),
+    Trace(Box<trace::TraceArgs>),
     /// Says what is on a cache device, and whether all of it is as it must be. Reads only; a running server must be stopped first.
     Inspect(inspect::InspectArgs),
 }
@@ -72,7 +69,6 @@ fn run(cli: Cli, memcached: serve::Familiar) -> anyhow::Result<bool> {
         Command::Replay(args) => replay::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Trace(args) => trace::run(&args),
-        Command::Report(args) => report::run(&args),
     }?;
     Ok(true)
 }

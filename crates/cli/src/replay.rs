@@ -14,6 +14,7 @@ use pumice_sim::{
     Report, SimError, Warmup, replay_exact, replay_flash,
 };
 use pumice_trace::{SizeDistribution, TraceError};
+use serde::Serialize;
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -173,15 +174,36 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
         replay_flash(&trace, &options, &mut progress)
     };
     bar.clear();
-    let report = result.map_err(sim_error)?;
+    let mut report = result.map_err(sim_error)?;
+    report.settings.object_size_is_assumed =
+        report.settings.object_size.is_some() && args.object_size.is_none();
     let text = if args.json {
-        serde_json::to_string_pretty(&report).context("cannot write the report")?
+        let printed = Printed {
+            report: &report,
+            version: env!("CARGO_PKG_VERSION"),
+            commit: option_env!("PUMICE_COMMIT"),
+            command: std::env::args_os()
+                .map(|word| word.to_string_lossy().into_owned())
+                .collect(),
+        };
+        serde_json::to_string_pretty(&printed).context("cannot write the report")?
     } else {
         summary(&report)
     };
     // A reader that is gone does not want the report.
     let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
     Ok(())
+}
+
+/// What `--json` prints: the report, and what made it.
+#[derive(Serialize)]
+struct Printed<'a> {
+    #[serde(flatten)]
+    report: &'a Report,
+    version: &'a str,
+    /// The commit that the program was built from, where that is known.
+    commit: Option<&'a str>,
+    command: Vec<String>,
 }
 
 /// Mappings in DRAM for each on flash, where nothing is said.
@@ -404,13 +426,9 @@ impl Bar {
 fn summary(report: &Report) -> String {
     let percent =
         |ratio: Option<f64>| ratio.map_or("none".to_owned(), |ratio| format!("{:.4} %", ratio * 100.0));
-    let is_in_bytes = report.byte_hit_ratio.is_some() || report.index.is_some();
-    let amount = |count: u64| {
-        if is_in_bytes {
-            Human(count).to_string()
-        } else {
-            format!("{count} objects")
-        }
+    let amount = |bytes: Option<u64>, objects: Option<u64>| match (bytes, objects) {
+        (Some(bytes), _) => Human(bytes).to_string(),
+        (None, objects) => format!("{} objects", objects.unwrap_or(0)),
     };
     let mut lines = vec![
         (
@@ -423,7 +441,7 @@ fn summary(report: &Report) -> String {
                 "{}, policy {}, {}",
                 report.layout,
                 report.policy,
-                amount(report.flash_bytes)
+                amount(report.flash_bytes, report.flash_objects)
             ),
         ),
         ("object hit ratio", percent(report.object_hit_ratio)),
@@ -435,8 +453,19 @@ fn summary(report: &Report) -> String {
                 report.objects_cached, report.objects_rejected
             ),
         ),
-        ("inserted", amount(report.bytes_inserted)),
+        ("inserted", amount(report.bytes_inserted, report.objects_inserted)),
     ];
+    let settings = &report.settings;
+    if let Some(bytes) = settings.object_size.filter(|_| settings.object_size_is_assumed) {
+        let what = format!(
+            "{bytes} bytes each, assumed: the trace has no sizes (--object-size and --sizes give them)"
+        );
+        lines.insert(1, ("object size", what));
+    } else if report.unit == "objects" {
+        let what =
+            "none: the trace has no sizes, so objects are counted (--object-size and --sizes give sizes)";
+        lines.insert(1, ("object size", what.to_owned()));
+    }
     if let (Some(written), Some(amplification)) = (report.bytes_written_host, report.app_write_amplification)
     {
         lines.push((
@@ -497,18 +526,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_summary_names_the_ratios() {
-        let report: Report = serde_json::from_str(
-            r#"{"trace":"t","requests":5,"layout":"exact","policy":"lru","index":null,"flash_bytes":3,"dram_bytes":0,
-            "object_hit_ratio":0.5,"byte_hit_ratio":null,"objects_cached":2,"object_bytes_resident_mean":null,
-            "objects_rejected":0,"bytes_inserted":4,"bytes_written_host":null,"app_write_amplification":null,
-            "device_write_amplification":null,"combined_write_amplification":null,"index_dram_bytes":null,
-            "index_bytes_written":null,"flash_reads_per_hit":null,"flash_reads_per_miss":null,"elapsed_seconds":1.0,
-            "requests_per_second":5.0}"#,
-        )
-        .unwrap();
+    fn a_summary_names_the_ratios_and_what_was_assumed() {
+        let mut report = Report {
+            object_hit_ratio: Some(0.5),
+            unit: "objects",
+            flash_objects: Some(3),
+            ..Report::default()
+        };
         let text = summary(&report);
         assert!(text.contains("object hit ratio  50.0000 %\n"), "{text}");
-        assert!(text.contains("3 objects"), "{text}");
+        assert!(
+            text.contains("3 objects") && text.contains("objects are counted"),
+            "{text}"
+        );
+        report.unit = "bytes";
+        report.settings.object_size = Some(4096);
+        assert!(!summary(&report).contains("object size"));
+        report.settings.object_size_is_assumed = true;
+        assert!(summary(&report).contains("4096 bytes each, assumed"));
     }
 }

@@ -344,6 +344,29 @@ fn replay_prints_the_same_counts_on_a_simulated_and_on_a_real_device() {
         for time in ["elapsed_seconds", "requests_per_second"] {
             report.as_object_mut().unwrap().remove(time).unwrap();
         }
+        // What a result can be made again with.
+        let settings = report.as_object_mut().unwrap().remove("settings").unwrap();
+        for (name, value) in [
+            ("format", "zipf".into()),
+            ("seed", 7.into()),
+            ("ops", "lookup".into()),
+            ("warmup", 0.0.into()),
+            ("flash_size", "4MiB".into()),
+            ("object_size", 2048.into()),
+            ("object_size_is_assumed", false.into()),
+            ("alpha", 0.125.into()),
+            ("theta", 1.0.into()),
+            ("block_bytes", 65536.into()),
+            ("device", device.into()),
+        ] {
+            let value: serde_json::Value = value;
+            assert_eq!(settings[name], value, "{name}: {settings}");
+        }
+        assert!(settings["blocks"].as_u64().unwrap() > 50, "{settings}");
+        assert_eq!(report["version"], env!("CARGO_PKG_VERSION"));
+        assert!(report["commit"].is_string() || report["commit"].is_null());
+        let command = report.as_object_mut().unwrap().remove("command").unwrap();
+        assert!(command.as_array().unwrap().contains(&trace.into()), "{command}");
         report
     };
     let sim = report("sim");
@@ -352,6 +375,38 @@ fn replay_prints_the_same_counts_on_a_simulated_and_on_a_real_device() {
     assert_eq!(report("real.flash"), sim);
     // The file is a cache now, and can be used again.
     assert_eq!(report("real.flash"), sim);
+}
+
+#[test]
+fn a_replay_names_the_size_that_it_assumed_and_counts_objects_in_no_field_of_bytes() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("keys.txt"), "1\n2\n1\n3\n").unwrap();
+    let run = |line: &str| {
+        let output = pumice(directory.path(), &line.split_whitespace().collect::<Vec<_>>());
+        assert_eq!(output.status.code(), Some(0), "{line}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let report = |line: &str| -> serde_json::Value { serde_json::from_str(&run(line)).unwrap() };
+    const FLASH: &str = "replay keys.txt --format csv --columns id=1 --flash-size 1MiB";
+    let assumed = report(&format!("{FLASH} --json"));
+    assert_eq!(assumed["settings"]["object_size"], 4096);
+    assert_eq!(assumed["settings"]["object_size_is_assumed"], true);
+    assert_eq!(assumed["unit"], "bytes");
+    assert!(run(FLASH).contains("4096 bytes each, assumed"));
+    assert!(!run(&format!("{FLASH} --object-size 4096")).contains("assumed"));
+    let exact = "replay keys.txt --format csv --columns id=1 --layout exact --flash-size 2";
+    let counted = report(&format!("{exact} --json"));
+    assert_eq!(counted["unit"], "objects");
+    for (name, value) in counted.as_object().unwrap() {
+        if name.contains("bytes") && name != "dram_bytes" {
+            assert!(value.is_null(), "{name}: {value}");
+        }
+    }
+    assert_eq!(
+        (&counted["flash_objects"], &counted["objects_inserted"]),
+        (&2.into(), &3.into())
+    );
+    assert!(run(exact).contains("objects are counted"));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::accesses::Accesses;
 use crate::counts::Counts;
 use crate::error::SimError;
 use crate::prepare::{Prepared, ReplayProgress, prepare};
-use crate::report::Report;
+use crate::report::{Report, Settings};
 use crate::rules::{OpsMode, ReplayRules, Unit};
 use crate::size::CacheSize;
 
@@ -146,44 +146,35 @@ fn replay<P: ExactPolicy>(
         report_progress(&accesses);
     }
     let elapsed = start.elapsed().as_secs_f64();
+    let (in_bytes, in_objects) = match accesses.unit() {
+        Unit::Bytes => (Some(()), None),
+        Unit::Objects => (None, Some(())),
+    };
+    let inserted = u64::try_from(counts.bytes_inserted).unwrap_or(u64::MAX);
+    let resident = counts.bytes_resident_mean();
     Ok(Report {
         trace: trace.name().to_owned(),
         requests: counts.requests(),
         layout: "exact".into(),
         policy: policy.policy.name(),
-        index: None,
-        flash_bytes: capacity,
-        dram_bytes: 0,
+        unit: accesses.unit().name(),
+        flash_bytes: in_bytes.map(|()| capacity),
+        flash_objects: in_objects.map(|()| capacity),
         object_hit_ratio: counts.object_hit_ratio(),
-        byte_hit_ratio: counts.byte_hit_ratio().filter(|_| accesses.unit() == Unit::Bytes),
+        byte_hit_ratio: in_bytes.and_then(|()| counts.byte_hit_ratio()),
         objects_cached: policy.policy.len() as u64,
-        object_bytes_resident_mean: counts.bytes_resident_mean(),
+        object_bytes_resident_mean: in_bytes.and(resident),
+        objects_resident_mean: in_objects.and(resident),
         objects_rejected: counts.objects_rejected,
-        bytes_inserted: u64::try_from(counts.bytes_inserted).unwrap_or(u64::MAX),
-        bytes_written_host: None,
-        app_write_amplification: None,
-        device_write_amplification: None,
-        combined_write_amplification: None,
-        index_dram_bytes: None,
-        index_bytes_written: None,
-        flash_reads_per_hit: None,
-        flash_reads_per_miss: None,
-        flash_rounds_per_hit: None,
-        cascade: None,
-        device_seconds: None,
-        device_reads: None,
-        device_read_bytes: None,
-        device_writes: None,
-        device_written_bytes: None,
-        erases_min: None,
-        erases_mean: None,
-        erases_max: None,
+        bytes_inserted: in_bytes.map(|()| inserted),
+        objects_inserted: in_objects.map(|()| inserted),
         elapsed_seconds: elapsed,
-        requests_per_second: if elapsed > 0.0 {
-            counts.requests_replayed as f64 / elapsed
-        } else {
-            0.0
+        requests_per_second: counts.requests_replayed as f64 / elapsed.max(1e-9),
+        settings: Settings {
+            max_object_bytes: options.object_bytes_max,
+            ..Settings::of(trace, &accesses, &options.rules, &options.size)
         },
+        ..Report::default()
     })
 }
 

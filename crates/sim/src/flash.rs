@@ -20,7 +20,7 @@ use pumice_device::{
     CountingDevice, Device, DeviceCounters, DeviceCounts, FileDevice, FileOptions, FileShared, Payload,
     Profile, RealTime, SparseDevice, SparseMedium, Throttle, ThrottledDevice, Timeline, VirtualTime,
 };
-use pumice_flash::{Geometry, LayoutOptions, OpenError};
+use pumice_flash::{Geometry, Layout, LayoutOptions, OpenError};
 use pumice_trace::{BATCH_REQUESTS, Op, Trace};
 use pumice_world::{Executor, ManualClock};
 
@@ -29,8 +29,8 @@ use crate::counts::Counts;
 use crate::error::SimError;
 use crate::ftl::{EraseSpread, Ftl, FtlCounts, FtlDevice, FtlOptions};
 use crate::prepare::{Prepared, ReplayProgress, prepare};
-use crate::report::{CascadeReport, Report};
-use crate::rules::{MissingSizes, OpsMode, ReplayRules};
+use crate::report::{CascadeReport, Report, Settings};
+use crate::rules::{MissingSizes, OpsMode, ReplayRules, Unit};
 use crate::size::CacheSize;
 
 /// Block buffers: more than any layout fills at a time, so that none is waited for.
@@ -197,7 +197,7 @@ fn drive(options: &FlashOptions, capacity: u64) -> Result<Arc<Mutex<Ftl>>, SimEr
 
 /// Larger objects are refused: nothing larger than the device can ever be whole on it, and half of it leaves room for what comes
 /// meanwhile.
-pub(crate) fn object_bytes_max(geometry: &Geometry) -> u64 {
+fn object_bytes_max(geometry: &Geometry) -> u64 {
     u64::from(geometry.blocks) * geometry.block_bytes / 2
 }
 
@@ -485,9 +485,19 @@ fn replay<D: Device + Clone>(
     } else {
         stats.resident_entries
     };
+    let settings = Settings {
+        max_object_bytes: Some(item_bytes_max),
+        block_bytes: Some(geometry.block_bytes),
+        blocks: Some(geometry.blocks),
+        ..settings(
+            options,
+            Settings::of(trace, &accesses, &options.rules, &options.size),
+        )
+    };
     Ok(report(
         trace,
         options,
+        settings,
         &Measured {
             counts,
             reads,
@@ -545,7 +555,36 @@ struct Measured {
     start: Instant,
 }
 
-fn report(trace: &Trace, options: &FlashOptions, measured: &Measured) -> Report {
+/// Completes the settings that every layout has.
+fn settings(options: &FlashOptions, common: Settings) -> Settings {
+    let layout = &options.layout;
+    let has_drive = options.device == ReplayDevice::Sim && options.superblock_blocks > 0;
+    let tier1 = match options.index {
+        IndexOptions::Full => None,
+        IndexOptions::Cascade(cascade) => Some(cascade.tier1_share),
+    };
+    Settings {
+        alpha: (layout.layout == Layout::Ripq).then_some(layout.alpha),
+        theta: (layout.layout != Layout::Fifo).then_some(layout.theta),
+        reclaim: (layout.layout == Layout::Fifo && tier1.is_some()).then_some(if layout.keeps_hot {
+            "two-phase"
+        } else {
+            "evict"
+        }),
+        tier1,
+        buffers: Some(BUFFERS),
+        device: Some(match &options.device {
+            ReplayDevice::Sim => "sim".to_owned(),
+            ReplayDevice::Path(path) => path.display().to_string(),
+        }),
+        superblock: Some(options.superblock_blocks),
+        trim: has_drive.then_some(options.trim),
+        throttle: options.throttle.map(|profile| profile.name),
+        ..common
+    }
+}
+
+fn report(trace: &Trace, options: &FlashOptions, settings: Settings, measured: &Measured) -> Report {
     let Measured {
         counts,
         reads,
@@ -582,7 +621,8 @@ fn report(trace: &Trace, options: &FlashOptions, measured: &Measured) -> Report 
             }
             .into(),
         ),
-        flash_bytes: *capacity,
+        unit: Unit::Bytes.name(),
+        flash_bytes: Some(*capacity),
         dram_bytes: options.dram_bytes,
         object_hit_ratio: counts.object_hit_ratio(),
         byte_hit_ratio: counts.byte_hit_ratio(),
@@ -592,7 +632,7 @@ fn report(trace: &Trace, options: &FlashOptions, measured: &Measured) -> Report 
             bytes - entries * bytes_beside_values
         }),
         objects_rejected: counts.objects_rejected,
-        bytes_inserted: inserted,
+        bytes_inserted: Some(inserted),
         bytes_written_host: Some(written),
         app_write_amplification: application_amplification,
         device_write_amplification: device_amplification,
@@ -614,10 +654,8 @@ fn report(trace: &Trace, options: &FlashOptions, measured: &Measured) -> Report 
         device_writes: Some(after.writes - before.writes),
         device_written_bytes: Some(after.written_bytes - before.written_bytes),
         elapsed_seconds: elapsed,
-        requests_per_second: if elapsed > 0.0 {
-            counts.requests_replayed as f64 / elapsed
-        } else {
-            0.0
-        },
+        requests_per_second: counts.requests_replayed as f64 / elapsed.max(1e-9),
+        settings,
+        ..Report::default()
     }
 }

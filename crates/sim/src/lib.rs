@@ -9,7 +9,6 @@
 mod accesses;
 mod counts;
 mod error;
-mod evaluation;
 mod exact;
 mod flash;
 mod ftl;
@@ -23,18 +22,11 @@ mod size;
 pub use accesses::{Access, Accesses, Survey};
 pub use counts::Counts;
 pub use error::SimError;
-pub use evaluation::{
-    BlockPlan, Evaluation, Plan, Qualification, RIPQ_POLICIES, Run, SATURATED, Setup, Step, SummaryRow,
-    Verdict, Workload, evaluate, saturated_requests_per_second, summary,
-};
 pub use exact::{EXACT_POLICIES, ExactOptions, replay_exact};
 pub use flash::{FlashOptions, ReplayDevice, replay_flash};
-pub use ftl::{
-    EraseSpread, Ftl, FtlCounts, FtlDevice, FtlError, FtlOptions, WriteSizeOptions, WriteSizeRow,
-    closed_form, measure_write_size, measure_write_sizes,
-};
+pub use ftl::{EraseSpread, Ftl, FtlCounts, FtlDevice, FtlError, FtlOptions};
 pub use objects::ObjectNumbers;
 pub use prepare::{Prepared, ReplayProgress, prepare};
-pub use report::Report;
+pub use report::{Report, Settings};
 pub use rules::{MissingSizes, OpsMode, ReplayRules, Unit, Warmup};
 pub use size::CacheSize;

@@ -1,14 +1,18 @@
 //! What a replay reports: the object that `replay --json` prints.
 
 use pumice::Stats;
-use serde::{Deserialize, Serialize};
+use pumice_trace::Trace;
+use serde::Serialize;
+
+use crate::accesses::Accesses;
+use crate::rules::{ReplayRules, Unit};
+use crate::size::CacheSize;
 
 /// The figures of a replay. Field names and their order are a contract; a field that does not apply is null.
 ///
-/// Ratios are fractions in [0, 1]; sizes are bytes, or objects where the replay counts objects (a trace without sizes
-/// under layout `exact`). Figures are of the requests after the warm-up, but for the two times at the end.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// Ratios are fractions in [0, 1]. Where the replay counts objects (a trace without sizes under layout `exact`) the fields in bytes
+/// are null, and those in objects have their place. Figures are of the requests after the warm-up, but for the two times at the end.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Report {
     /// The trace's name as given.
     pub trace: String,
@@ -20,22 +24,30 @@ pub struct Report {
     pub policy: String,
     /// The index; null for `exact`, which has none.
     pub index: Option<String>,
+    /// What sizes are counted in: `bytes` or `objects`.
+    pub unit: &'static str,
     /// Size of the flash tier; for `exact` the capacity.
-    pub flash_bytes: u64,
+    pub flash_bytes: Option<u64>,
+    /// The capacity of `exact`, where it is counted in objects.
+    pub flash_objects: Option<u64>,
     /// Size of the DRAM tier; 0 for `exact`.
     pub dram_bytes: u64,
     /// Hits / lookups; null without lookups.
     pub object_hit_ratio: Option<f64>,
-    /// Bytes hit / bytes looked up; null without lookups, and where objects have no size in bytes.
+    /// Bytes hit / bytes looked up; null without lookups.
     pub byte_hit_ratio: Option<f64>,
     /// Objects resident at the end.
     pub objects_cached: u64,
     /// Mean over the requests counted of the bytes of objects resident; null without requests.
     pub object_bytes_resident_mean: Option<f64>,
+    /// Mean over the requests counted of the number of objects resident, where objects are counted.
+    pub objects_resident_mean: Option<f64>,
     /// Insertions refused, because the object is larger than the cache.
     pub objects_rejected: u64,
     /// Bytes of objects inserted.
-    pub bytes_inserted: u64,
+    pub bytes_inserted: Option<u64>,
+    /// Number of objects inserted, where objects are counted.
+    pub objects_inserted: Option<u64>,
     /// Bytes written to the device; null for `exact`, which has none.
     pub bytes_written_host: Option<u64>,
     /// Bytes sent to the device / bytes inserted; null for `exact`.
@@ -61,34 +73,87 @@ pub struct Report {
     /// What a cascade index takes and does; null for another.
     pub cascade: Option<CascadeReport>,
     /// Time that a simulated device of the kind that was asked for takes, one request at a time; null for others.
-    #[serde(default)]
     pub device_seconds: Option<f64>,
     /// The fewest erases of a superblock of the simulated drive after the warm-up; null where there is no drive.
-    #[serde(default)]
     pub erases_min: Option<u32>,
     /// Their mean.
-    #[serde(default)]
     pub erases_mean: Option<f64>,
     /// The most.
-    #[serde(default)]
     pub erases_max: Option<u32>,
     /// What was read from the device; null for `exact`.
-    #[serde(default)]
     pub device_reads: Option<u64>,
     /// Their bytes.
-    #[serde(default)]
     pub device_read_bytes: Option<u64>,
     /// What was written to it, log records left out; null for `exact`.
-    #[serde(default)]
     pub device_writes: Option<u64>,
     /// Their bytes.
-    #[serde(default)]
     pub device_written_bytes: Option<u64>,
+    /// How the replay was made.
+    pub settings: Settings,
+}
+
+/// All that decides a replay's figures beside the trace, the layout, the policy and the index; null where it does not apply.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Settings {
+    /// Format of the trace, after detection.
+    pub format: &'static str,
+    /// Seed of a generated trace.
+    pub seed: Option<u64>,
+    /// How operations are taken.
+    pub ops: &'static str,
+    /// The part of the requests that fills the cache before figures are counted.
+    pub warmup: f64,
+    /// Size of the flash tier as given.
+    pub flash_size: String,
+    /// Bytes of every object, where the trace has no sizes and one size was taken for all.
+    pub object_size: Option<u64>,
+    /// Whether nobody gave that size.
+    pub object_size_is_assumed: bool,
+    /// Larger objects are refused.
+    pub max_object_bytes: Option<u64>,
+    /// RIPQ's alpha.
+    pub alpha: Option<f64>,
+    /// The logical occupancy of `ripq` and `sipq`.
+    pub theta: Option<f64>,
+    /// What a reclaim of `fifo` with a cascade index does.
+    pub reclaim: Option<&'static str>,
+    /// Of a cascade index, mappings in DRAM for each on flash.
+    pub tier1: Option<f64>,
+    /// When objects go to flash.
+    pub flash_write: Option<&'static str>,
+    /// Bytes of a block.
+    pub block_bytes: Option<u64>,
+    /// Number of blocks.
+    pub blocks: Option<u32>,
+    /// Block buffers.
+    pub buffers: Option<usize>,
+    /// `sim`, or the path of the device.
+    pub device: Option<String>,
+    /// Blocks in one erase unit of the simulated drive, 0 for no drive.
+    pub superblock: Option<u32>,
+    /// Whether that drive is told of free blocks.
+    pub trim: Option<bool>,
+    /// The kind of device that the replay was as slow as.
+    pub throttle: Option<&'static str>,
+}
+
+impl Settings {
+    /// Those that every layout has.
+    pub(crate) fn of(trace: &Trace, accesses: &Accesses<'_>, rules: &ReplayRules, size: &CacheSize) -> Self {
+        Self {
+            format: accesses.format_name(),
+            seed: trace.seed(),
+            ops: rules.ops.name(),
+            warmup: rules.warmup.fraction(),
+            flash_size: size.to_string(),
+            object_size: accesses.object_size().filter(|_| accesses.unit() == Unit::Bytes),
+            ..Self::default()
+        }
+    }
 }
 
 /// A cascade index: what it has at the end, and what it did after the warm-up.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct CascadeReport {
     /// Mappings in DRAM.
     pub tier1_mappings: u64,
@@ -164,65 +229,25 @@ mod tests {
 
     #[test]
     fn the_fields_are_those_of_the_contract_in_its_order() {
-        let report = Report {
-            trace: "t".into(),
-            requests: 0,
-            layout: "exact".into(),
-            policy: "lru".into(),
-            index: None,
-            flash_bytes: 1,
-            dram_bytes: 0,
-            object_hit_ratio: None,
-            byte_hit_ratio: None,
-            objects_cached: 0,
-            object_bytes_resident_mean: None,
-            objects_rejected: 0,
-            bytes_inserted: 0,
-            bytes_written_host: None,
-            app_write_amplification: None,
-            device_write_amplification: None,
-            combined_write_amplification: None,
-            index_dram_bytes: None,
-            index_bytes_written: None,
-            flash_reads_per_hit: None,
-            flash_reads_per_miss: None,
-            flash_rounds_per_hit: None,
-            cascade: None,
-            device_seconds: None,
-            erases_min: None,
-            erases_mean: None,
-            erases_max: None,
-            device_reads: None,
-            device_read_bytes: None,
-            device_writes: None,
-            device_written_bytes: None,
-            elapsed_seconds: 0.0,
-            requests_per_second: 0.0,
+        let text = serde_json::to_string(&Report::default()).unwrap();
+        let (text, settings) = text.split_once("\"settings\":").unwrap();
+        let names = |text: &str| -> Vec<String> {
+            let before = text
+                .split("\":")
+                .map(|part| part.rsplit('"').next().unwrap().to_owned());
+            let mut names: Vec<String> = before.collect();
+            names.pop();
+            names
         };
-        let text = serde_json::to_string(&report).unwrap();
-        let names: Vec<&str> = text
-            .split('"')
-            .filter(|part| part.len() > 5 && !part.contains(':'))
-            .collect();
-        let contract = "trace requests layout policy index flash_bytes dram_bytes object_hit_ratio byte_hit_ratio \
-            objects_cached object_bytes_resident_mean objects_rejected bytes_inserted bytes_written_host \
-            app_write_amplification device_write_amplification combined_write_amplification index_dram_bytes \
-            index_bytes_written flash_reads_per_hit flash_reads_per_miss elapsed_seconds requests_per_second \
-            flash_rounds_per_hit cascade device_seconds erases_min erases_mean erases_max device_reads device_read_bytes \
-            device_writes device_written_bytes";
-        let expected: Vec<&str> = contract.split_whitespace().collect();
-        let found: Vec<&str> = expected
-            .iter()
-            .copied()
-            .filter(|name| text.contains(&format!("\"{name}\":")))
-            .collect();
-        assert_eq!(found, expected);
-        let positions: Vec<usize> = expected
-            .iter()
-            .filter_map(|name| text.find(&format!("\"{name}\":")))
-            .collect();
-        assert!(positions.is_sorted(), "{names:?}");
-        assert_eq!(text.matches("\":").count(), expected.len());
-        assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
+        let contract = "trace requests layout policy index unit flash_bytes flash_objects dram_bytes object_hit_ratio \
+            byte_hit_ratio objects_cached object_bytes_resident_mean objects_resident_mean objects_rejected bytes_inserted \
+            objects_inserted bytes_written_host app_write_amplification device_write_amplification \
+            combined_write_amplification index_dram_bytes index_bytes_written flash_reads_per_hit flash_reads_per_miss \
+            elapsed_seconds requests_per_second flash_rounds_per_hit cascade device_seconds erases_min erases_mean erases_max \
+            device_reads device_read_bytes device_writes device_written_bytes";
+        assert_eq!(names(text), contract.split_whitespace().collect::<Vec<_>>());
+        let contract = "format seed ops warmup flash_size object_size object_size_is_assumed max_object_bytes alpha theta \
+            reclaim tier1 flash_write block_bytes blocks buffers device superblock trim throttle";
+        assert_eq!(names(settings), contract.split_whitespace().collect::<Vec<_>>());
     }
 }

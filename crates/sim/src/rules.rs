@@ -20,6 +20,16 @@ pub enum OpsMode {
     AsRecorded,
 }
 
+impl OpsMode {
+    /// The word that [`FromStr`] takes.
+    pub fn name(self) -> &'static str {
+        match self {
+            OpsMode::Lookup => "lookup",
+            OpsMode::AsRecorded => "as-recorded",
+        }
+    }
+}
+
 impl FromStr for OpsMode {
     type Err = SimError;
 
@@ -80,6 +90,11 @@ impl Warmup {
     /// Whether there is none.
     pub fn is_none(self) -> bool {
         self.0 == 0.0
+    }
+
+    /// The fraction.
+    pub fn fraction(self) -> f64 {
+        self.0
     }
 
     /// How many of `requests` are warm-up, rounded down.

@@ -3,8 +3,8 @@
 use pumice_device::Profile;
 use pumice_flash::{Layout, LayoutOptions};
 use pumice_sim::{
-    ExactOptions, FlashOptions, MissingSizes, OpsMode, ReplayDevice, ReplayRules, Report, SimError, Warmup,
-    replay_exact, replay_flash,
+    ExactOptions, FlashOptions, MissingSizes, OpsMode, ReplayDevice, ReplayRules, Report, Settings, SimError,
+    Warmup, replay_exact, replay_flash,
 };
 use pumice_trace::{Trace, TraceOptions};
 
@@ -32,10 +32,11 @@ fn trace(name: &str) -> Trace {
 
 fn replay(name: &str, options: &FlashOptions) -> Report {
     let report = replay_flash(&trace(name), options, &mut |_| ()).unwrap();
-    // Times are not counts.
+    // Times are not counts, and devices have names.
     Report {
         elapsed_seconds: 0.0,
         requests_per_second: 0.0,
+        settings: Settings::default(),
         ..report
     }
 }
@@ -158,7 +159,7 @@ fn a_cascade_index_hits_as_the_full_one_does_and_counts_what_it_costs() {
         counted.tier1_mappings * 4 < counted.tier2_mappings + counted.tier3_mappings,
         "{counted:?}"
     );
-    let share = counted.mapping_bytes_written as f64 / simulated.bytes_inserted as f64;
+    let share = counted.mapping_bytes_written as f64 / simulated.bytes_inserted.unwrap() as f64;
     assert!((0.02..0.2).contains(&share), "{share}");
 }
 
@@ -567,7 +568,7 @@ fn a_drive_reports_what_it_writes() {
     );
     // What is erased is what was written, but for the first time, when the drive was new.
     let written = device * fifo.bytes_written_host.unwrap() as f64;
-    let rounds = written / (fifo.flash_bytes as f64 / 0.9);
+    let rounds = written / (fifo.flash_bytes.unwrap() as f64 / 0.9);
     assert!(
         (rounds - mean - 1.0).abs() < 0.2,
         "{mean} erases in {rounds} rounds"

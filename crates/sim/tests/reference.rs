@@ -114,7 +114,8 @@ fn check(entry: &str, columns: &[(&str, &str)], shares: &[&str], given_sizes: bo
                 reference["accesses"].as_u64(),
                 "{place}: accesses"
             );
-            assert_eq!(report.flash_bytes / object_bytes, capacity, "{place}: capacity");
+            let size = report.flash_objects.or(report.flash_bytes);
+            assert_eq!(size.unwrap() / object_bytes, capacity, "{place}: capacity");
             let ratios = &row[column];
             let object_ratio = ratios["object"].as_f64();
             assert!(object_ratio.is_some(), "{place}: no reference");

@@ -107,6 +107,14 @@ impl Trace {
         &self.name
     }
 
+    /// The seed, where it is generated.
+    pub fn seed(&self) -> Option<u64> {
+        match &self.source {
+            Source::File { .. } => None,
+            Source::Generator(generator) => Some(generator.seed()),
+        }
+    }
+
     /// Whether it can be opened more than once: not so for pipes.
     pub fn is_rereadable(&self) -> bool {
         match &self.source {

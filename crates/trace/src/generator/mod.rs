@@ -153,6 +153,11 @@ impl Generator {
         self.requests
     }
 
+    /// What fixes its sequence.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
     /// Whether it goes on without end.
     pub fn is_endless(&self) -> bool {
         self.requests == u64::MAX

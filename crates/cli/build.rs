@@ -1,0 +1,19 @@
+//! Tells the program which commit it is built from, as `PUMICE_COMMIT`; outside of a checkout it is not set.
+
+use std::process::Command;
+
+fn main() {
+    let git = |words: &[&str]| {
+        let output = Command::new("git").args(words).output().ok()?;
+        let text = String::from_utf8(output.stdout).ok()?;
+        (output.status.success() && !text.trim().is_empty()).then(|| text.trim().to_owned())
+    };
+    // A commit, a checkout and a merge all add a line here.
+    if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]) {
+        println!("cargo:rerun-if-changed={log}");
+    }
+    println!("cargo:rerun-if-changed=build.rs");
+    if let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]) {
+        println!("cargo:rustc-env=PUMICE_COMMIT={commit}");
+    }
+}
