@@ -1,0 +1,10 @@
+//! The integration tests of this crate, one program: its generic code is compiled once for all of them.
+
+mod bench;
+mod command_line;
+mod common;
+mod erase_unit;
+mod flash_fails;
+mod flash_file;
+mod inspect;
+mod trace;

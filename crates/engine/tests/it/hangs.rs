@@ -1,0 +1,284 @@
+//! A device that hangs, that is, does not answer: it is taken out when an operation has waited for too long, what waits for it ends, DRAM
+//! serves alone, the next start knows, and a stop ends.
+
+use crate::common::dying::{KEYS, Run, calm, serve_from_dram};
+use crate::common::{KINDS, Model, PATIENCE_SECS, Rig, key, of_kind, value};
+use pumice::{CacheOptions, Durability};
+use pumice_device::{Device, FaultPlan, FaultyDevice};
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+fn hanging(at: u64) -> FaultPlan {
+    FaultPlan {
+        hangs_at: Some(at),
+        ..calm()
+    }
+}
+
+fn check_out(rig: &Rig<FaultyDevice>, is_remembered: bool) {
+    let failure = rig.cache.flash_failure().expect("it is out");
+    let (reason, said) = (&failure.reason, format!("no answer for {PATIENCE_SECS} s"));
+    assert!(reason.contains(&said), "{reason}");
+    assert_eq!(failure.remembered, is_remembered, "{reason}");
+}
+
+/// It hangs in any of its operations, and with everything that comes after.
+#[test]
+fn whenever_it_hangs_it_is_taken_out_and_nothing_comes_back() {
+    let mut notes = 0;
+    for kind in 0..KINDS {
+        for point in (1..90).step_by(7) {
+            let mut run = Run::new(kind * 1_000 + point, of_kind(kind));
+            let rig = run.filled();
+            run.die(&rig, hanging(point));
+            serve_from_dram(&mut run, &rig);
+            check_out(&rig, true);
+            if point % 2 == 0 {
+                rig.run(rig.cache.close(&rig.cx))
+                    .expect("the next start will know");
+            }
+            // It goes on, and with it what was given up.
+            let rig = run.kill_and_heal(rig);
+            assert!(
+                rig.recovered.discarded && rig.recovered.objects == 0,
+                "{:?}",
+                rig.recovered
+            );
+            run.model = Model::default();
+            run.steps(&rig, 200);
+            rig.check();
+            notes += run.medium.counts().notes;
+        }
+    }
+    assert!(notes > 0, "a device that hangs cannot be marked");
+}
+
+/// One operation that is never answered, among others that are, is enough.
+#[test]
+fn a_single_operation_that_hangs_is_found_out() {
+    for seed in 0..24 {
+        let mut run = Run::new(seed, of_kind(seed));
+        let rig = run.filled();
+        run.die(&rig, FaultPlan { hang: 0.02, ..calm() });
+        serve_from_dram(&mut run, &rig);
+        // The others go on, so that the device is marked, or the note is there first.
+        check_out(&rig, true);
+        let rig = run.kill_and_heal(rig);
+        assert!(rig.recovered.discarded);
+    }
+}
+
+fn poll<F: Future>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// Until the time is over gets of what flash has wait, and nobody else does; then they are misses.
+#[test]
+fn while_gets_wait_dram_answers_and_then_they_are_misses() {
+    let mut run = Run::new(1, of_kind(0));
+    let rig = run.filled();
+    rig.settle();
+    run.medium.set_plan(hanging(1));
+    let names: Vec<Vec<u8>> = (0..KEYS).map(key).collect();
+    let mut gets: Vec<_> = names
+        .iter()
+        .map(|name| Box::pin(rig.cache.get(&rig.cx, name)))
+        .collect();
+    gets.retain_mut(|get| poll(get.as_mut()).is_pending());
+    assert!(gets.len() > 10, "{} wait for the device", gets.len());
+    for n in 1_000..1_020 {
+        assert!(rig.set(&key(n), &value(n, 0, 100)));
+        let found = rig
+            .poll_once(rig.cache.get(&rig.cx, &key(n)))
+            .expect("it need not wait");
+        assert!(found.is_some(), "DRAM answers");
+    }
+    for _ in 0..PATIENCE_SECS {
+        rig.cx.device.tick(PATIENCE_SECS);
+        rig.cache.tick(&rig.cx);
+        gets.iter_mut()
+            .for_each(|get| assert!(poll(get.as_mut()).is_pending()));
+        assert_eq!(rig.cache.flash_failure(), None);
+    }
+    rig.cx.device.tick(PATIENCE_SECS);
+    for mut get in gets {
+        match poll(get.as_mut()) {
+            Poll::Ready(found) => assert!(found.is_none()),
+            Poll::Pending => panic!("it still waits"),
+        }
+    }
+    rig.run_background();
+    check_out(&rig, true);
+    rig.check();
+}
+
+/// What began to wait later ends when the device is out, and not in its own time.
+#[test]
+fn what_waits_when_the_device_is_taken_out_ends_with_it() {
+    let mut run = Run::new(2, of_kind(0));
+    let rig = run.filled();
+    rig.settle();
+    run.medium.set_plan(hanging(1));
+    let device = &rig.cx.device;
+    let mut first = pin!(device.sync());
+    assert!(poll(first.as_mut()).is_pending());
+    let names: Vec<Vec<u8>> = (0..KEYS).map(key).collect();
+    let mut early: Vec<_> = names[..150]
+        .iter()
+        .map(|name| Box::pin(rig.cache.get(&rig.cx, name)))
+        .collect();
+    early.retain_mut(|get| poll(get.as_mut()).is_pending());
+    for _ in 0..PATIENCE_SECS {
+        device.tick(PATIENCE_SECS);
+    }
+    let mut late: Vec<_> = names[150..]
+        .iter()
+        .map(|name| Box::pin(rig.cache.get(&rig.cx, name)))
+        .collect();
+    late.retain_mut(|get| poll(get.as_mut()).is_pending());
+    assert!(early.len() > 5 && late.len() > 5);
+    device.tick(PATIENCE_SECS);
+    assert!(early.iter_mut().all(|get| poll(get.as_mut()).is_ready()));
+    assert!(late.iter_mut().all(|get| poll(get.as_mut()).is_pending()));
+    rig.cache.tick(&rig.cx);
+    assert!(late.iter_mut().all(|get| poll(get.as_mut()).is_ready()));
+}
+
+/// The place beside the device fails, and the mark hangs with the device: that is said, and with `power` changes are refused.
+#[test]
+fn a_mark_that_hangs_is_not_waited_for() {
+    for durability in [Durability::Process, Durability::Power] {
+        let options = CacheOptions {
+            durability,
+            ..of_kind(0)
+        };
+        let mut run = Run::new(3, options);
+        let rig = run.filled();
+        run.medium.set_plan(FaultPlan {
+            note_error: 1.0,
+            ..hanging(1)
+        });
+        for n in 0..2_000 {
+            rig.set(&key(n), &[7; 300]);
+        }
+        rig.settle();
+        check_out(&rig, false);
+        let committed = rig.run(rig.cache.commit(&rig.cx));
+        assert_eq!(committed.is_ok(), durability == Durability::Process);
+        let error = rig.run(rig.cache.close(&rig.cx)).unwrap_err();
+        assert!(error.to_string().contains("--reformat"), "{error}");
+        // The place beside it works again.
+        run.medium.set_plan(hanging(1));
+        run.clock.advance_secs(1);
+        rig.cache.tick(&rig.cx);
+        rig.run_background();
+        check_out(&rig, true);
+    }
+}
+
+/// The client is gone that waited for the only request that the device owes an answer.
+#[test]
+fn what_nobody_waits_for_any_more_is_found_out_too() {
+    let mut run = Run::new(6, of_kind(0));
+    let rig = run.filled();
+    rig.settle();
+    run.medium.set_plan(hanging(1));
+    let waits = |n: &u64| poll(Box::pin(rig.cache.get(&rig.cx, &key(*n))).as_mut()).is_pending();
+    assert!((0..KEYS).any(|n| waits(&n)), "one that is dropped at once");
+    assert_eq!(run.medium.counts().hung, 1);
+    for _ in 0..PATIENCE_SECS {
+        assert!(rig.cx.device.tick(PATIENCE_SECS).is_empty());
+    }
+    let ended = rig.cx.device.tick(PATIENCE_SECS);
+    assert_eq!(ended.len(), 1);
+    rig.cache.flash_is_overdue(&rig.cx, ended[0]);
+    rig.run_background();
+    check_out(&rig, true);
+}
+
+/// Neither mark nor note ends. Changes wait for a while and go on; when the place beside the device answers again, it is noted.
+#[test]
+fn where_all_places_hang_that_is_not_waited_for_either() {
+    let mut run = Run::new(5, of_kind(0));
+    let rig = run.filled();
+    let hanging_notes = FaultPlan {
+        note_hangs: true,
+        ..hanging(1)
+    };
+    run.medium.set_plan(hanging_notes);
+    let on_flash = (0..KEYS).find(|n| poll(Box::pin(rig.cache.get(&rig.cx, &key(*n))).as_mut()).is_pending());
+    assert_eq!(rig.get(&key(on_flash.expect("one that waits"))), None);
+    check_out(&rig, false);
+    let mut seconds = 0;
+    let second = || -> Result<(), Infallible> {
+        seconds += 1;
+        assert!(seconds < 100, "it is waited for");
+        run.clock.advance_secs(1);
+        rig.cache.tick(&rig.cx);
+        Ok(())
+    };
+    let Ok(committed) = rig.executor.block_on(rig.cache.commit(&rig.cx), second);
+    committed.expect("with durability process it goes on");
+    assert!((9..12).contains(&seconds), "{seconds} s");
+    check_out(&rig, false);
+    run.medium.set_plan(hanging(1));
+    run.clock.advance_secs(1);
+    rig.cache.tick(&rig.cx);
+    rig.run_background();
+    check_out(&rig, true);
+}
+
+/// With durability `power` an answer waits for the flush; where that hangs, for the note.
+#[test]
+fn a_flush_that_hangs_is_answered_by_the_note() {
+    let options = CacheOptions {
+        durability: Durability::Power,
+        ..of_kind(0)
+    };
+    let mut run = Run::new(4, options);
+    let rig = run.filled();
+    rig.run(rig.cache.commit(&rig.cx)).unwrap();
+    run.medium.set_plan(hanging(1));
+    for n in 0..KEYS {
+        rig.cache.flush_all(&rig.cx, Some(1_000_000 + n as u32));
+    }
+    rig.run(rig.cache.commit(&rig.cx)).expect("it is noted");
+    check_out(&rig, true);
+}
+
+/// A stop of a server whose device hangs just then, with objects that only DRAM and buffers hold.
+#[test]
+fn a_stop_ends_although_the_device_hangs() {
+    let mut outs = 0;
+    for kind in 0..KINDS {
+        // In each of its operations, the last flush too, and then in none.
+        for at in 1.. {
+            let mut run = Run::new(kind, of_kind(kind));
+            let rig = run.filled();
+            run.steps(&rig, 100);
+            run.medium.set_plan(hanging(at));
+            // Nobody but whoever waits hears of what is overdue.
+            let wait = || -> Result<(), Infallible> {
+                if rig.cx.device.turn(true).expect("the device turns") == 0 {
+                    rig.cx.device.tick(PATIENCE_SECS);
+                    rig.cache.tick(&rig.cx);
+                }
+                Ok(())
+            };
+            let Ok(closed) = rig.executor.block_on(rig.cache.close(&rig.cx), wait);
+            let is_out = rig.cache.flash_failure().is_some();
+            let hung = run.medium.counts().hung;
+            assert_eq!(is_out, hung > 0, "{hung} hung");
+            closed.expect("that it is out is remembered");
+            outs += u64::from(is_out);
+            let rig = run.kill_and_heal(rig);
+            run.compare(&rig);
+            if hung == 0 {
+                break;
+            }
+        }
+    }
+    assert!(outs > KINDS, "{outs}");
+}

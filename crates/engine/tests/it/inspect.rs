@@ -1,0 +1,320 @@
+//! What `pumice inspect` says of devices that the engine has written: nothing is wrong after a clean stop or a crash, under any
+//! layout and index, and every bit that is changed where it counts is named.
+
+use crate::common;
+
+use crate::common::{Model, Random, Rig, Weights, cascade, cascade_layouts, key, ripq, sipq, step};
+use pumice::{CacheOptions, CascadeOptions, IndexOptions};
+use pumice_device::{CrashPoint, Device, FaultPlan, FaultyDevice, FaultyMedium};
+use pumice_flash::inspect::{Finding, Severity, Sink, Summary, inspect};
+use pumice_world::ManualClock;
+use std::ops::Range;
+use std::sync::Arc;
+
+const FLASH_BYTES: u64 = 3 << 20;
+
+/// A cascade index with pages as they are outside tests.
+fn whole_pages() -> IndexOptions {
+    IndexOptions::Cascade(CascadeOptions {
+        tier1_min: 3,
+        tier1_share: 0.05,
+        page_entries: 338,
+    })
+}
+
+fn caches() -> Vec<CacheOptions> {
+    let full = CacheOptions {
+        dram_bytes: 640 << 10,
+        block_bytes: Some(64 << 10),
+        item_bytes_max: 200 << 10,
+        buffers_max: 10,
+        ..CacheOptions::default()
+    };
+    let of_full = [full.layout, ripq(), sipq()].map(|layout| CacheOptions { layout, ..full });
+    let of_cascade = [cascade(), whole_pages()].into_iter().flat_map(|index| {
+        cascade_layouts().map(|layout| CacheOptions {
+            index,
+            layout,
+            ..full
+        })
+    });
+    of_full.into_iter().chain(of_cascade).collect()
+}
+
+fn weights() -> Weights {
+    Weights {
+        get: 16,
+        set: 32,
+        large: 1,
+        delete: 6,
+        append: 2,
+        touch: 1,
+        flush: 0,
+        tick: 1,
+    }
+}
+
+/// A cache on a medium of its own.
+struct Made {
+    medium: Arc<FaultyMedium>,
+    clock: Arc<ManualClock>,
+    options: CacheOptions,
+    model: Model,
+    random: Random,
+    steps: u64,
+    /// Whether objects are small and many: where pages have room for many mappings there must be many.
+    is_small: bool,
+}
+
+impl Made {
+    fn new(seed: u64, options: CacheOptions) -> Self {
+        Self {
+            medium: Arc::new(FaultyMedium::new(FLASH_BYTES, seed, FaultPlan::default())),
+            clock: Arc::new(ManualClock::new(1_000)),
+            options,
+            model: Model::default(),
+            random: Random(seed),
+            steps: 0,
+            is_small: options.index == whole_pages(),
+        }
+    }
+
+    fn open(&mut self) -> Rig<FaultyDevice> {
+        let device = FaultyDevice::new(Arc::clone(&self.medium));
+        let rig = Rig::open(device, Arc::clone(&self.clock), self.options);
+        if !self.is_small {
+            // The step that a crash hit may have happened or not.
+            let lost = |model: &mut Model, n| drop(model.live.remove(&n));
+            common::after_crash::reconcile(&rig, &mut self.model, 400, "inspect", lost);
+            self.model.before.clear();
+        }
+        rig
+    }
+
+    /// Goes on until `steps` are done or the device has crashed.
+    fn work(&mut self, rig: &Rig<FaultyDevice>, steps: u64) {
+        let steps = if self.is_small { 6 * steps } else { steps };
+        for _ in 0..steps {
+            self.steps += 1;
+            if self.is_small {
+                let name = key(self.random.below(12_000));
+                if self.random.below(12) == 0 {
+                    rig.run(rig.cache.delete(&rig.cx, &name));
+                } else {
+                    rig.set(&name, b"small");
+                }
+                if self.steps.is_multiple_of(50) {
+                    rig.settle();
+                }
+            } else {
+                let (model, random) = (&mut self.model, &mut self.random);
+                step(rig, model, random, &weights(), self.steps, 400, false);
+            }
+            if self.medium.is_crashed() {
+                break;
+            }
+        }
+    }
+
+    /// The bytes on the medium, whatever has happened to it.
+    fn bytes(&self) -> Vec<u8> {
+        self.medium.restart();
+        self.medium.set_plan(FaultPlan::default());
+        let mut bytes = vec![0; self.medium.capacity() as usize];
+        let device = FaultyDevice::new(Arc::clone(&self.medium));
+        device.read_log(0, &mut bytes).unwrap();
+        bytes
+    }
+
+    fn stop(&self, rig: Rig<FaultyDevice>) {
+        rig.settle();
+        rig.run(rig.cache.close(&rig.cx)).unwrap();
+    }
+}
+
+fn clean(seed: u64, options: CacheOptions) -> Vec<u8> {
+    let mut made = Made::new(seed, options);
+    let rig = made.open();
+    made.work(&rig, 3_000);
+    made.stop(rig);
+    made.bytes()
+}
+
+/// The process ends between two operations of the device.
+fn killed(seed: u64, options: CacheOptions) -> Vec<u8> {
+    let mut made = Made::new(seed, options);
+    let rig = made.open();
+    made.work(&rig, 3_000);
+    drop(rig);
+    made.medium.crash();
+    made.bytes()
+}
+
+#[derive(Default)]
+struct Heard {
+    findings: Vec<Finding>,
+    used: Vec<Range<u64>>,
+}
+
+impl Sink for Heard {
+    fn found(&mut self, finding: Finding) {
+        self.findings.push(finding);
+    }
+
+    fn used(&mut self, range: Range<u64>) {
+        self.used.push(range);
+    }
+}
+
+impl Heard {
+    fn wrong(&self) -> Vec<String> {
+        let wrong = self
+            .findings
+            .iter()
+            .filter(|f| f.severity == Severity::Inconsistency);
+        wrong.map(ToString::to_string).collect()
+    }
+}
+
+fn look(bytes: &[u8]) -> (Summary, Heard) {
+    let mut heard = Heard::default();
+    let summary = inspect(bytes, &mut heard, true).expect("it is a cache");
+    assert_eq!(summary.inconsistencies as usize, heard.wrong().len());
+    (summary, heard)
+}
+
+#[test]
+fn nothing_is_wrong_after_a_clean_stop() {
+    for (n, options) in (0..).zip(caches()) {
+        let (summary, heard) = look(&clean(n, options));
+        assert_eq!(heard.findings, [], "{options:?}");
+        assert!(summary.superblock.clean && summary.checkpoint.is_some_and(|found| found.is_newest));
+        assert!(summary.objects > 100 && summary.blocks.sealed > 5, "{summary:?}");
+        let is_cascade = options.index != IndexOptions::Full;
+        assert_eq!(is_cascade, summary.page_mappings > 50, "{options:?}: {summary:?}");
+        let without_records = inspect(&clean(n, options)[..], &mut Heard::default(), false).unwrap();
+        assert_eq!(without_records.blocks, summary.blocks);
+        assert_eq!(without_records.objects, summary.objects);
+        let policy = Some(options.layout.policy.name()).filter(|name| name != "fifo");
+        assert_eq!(summary.policy, policy.as_deref(), "{options:?}");
+    }
+}
+
+#[test]
+fn nothing_is_wrong_after_a_crash_at_any_point_and_after_starts_that_follow() {
+    let (mut leftovers, mut leftovers_later, mut crashes, mut torn) = (0, 0, 0, 0);
+    for (n, options) in (0..).zip(caches()) {
+        for point in 0..12 {
+            let mut made = Made::new(n * 1_000 + point, options);
+            let rig = made.open();
+            made.work(&rig, 200);
+            let crash = Some(CrashPoint::WriteOrAppend(1 + made.random.below(1_500)));
+            made.medium.set_plan(FaultPlan {
+                crash,
+                delay: true,
+                ..FaultPlan::default()
+            });
+            made.work(&rig, 3_000);
+            drop(rig);
+            crashes += u64::from(made.medium.is_crashed());
+            made.medium.crash();
+            let (summary, heard) = look(&made.bytes());
+            // An append that a crash tore may lack a single bit, where the record of the lap before is like it: as if that were damaged.
+            let mut wrong = heard.wrong();
+            wrong.retain(|found| !found.contains("the last record is damaged"));
+            torn += heard.wrong().len() - wrong.len();
+            assert_eq!(
+                wrong,
+                Vec::<String>::new(),
+                "{options:?}, point {point}: {summary:?}"
+            );
+            leftovers += summary.leftovers;
+            // What was torn stands there until its block goes, and later starts find no more wrong with it.
+            for life in 0..2 {
+                let rig = made.open();
+                made.work(&rig, 60);
+                drop(rig);
+                made.medium.crash();
+                let (summary, heard) = look(&made.bytes());
+                assert_eq!(
+                    heard.wrong(),
+                    Vec::<String>::new(),
+                    "{options:?}, point {point}, start {life} after it: {summary:?}"
+                );
+                leftovers_later += summary.leftovers;
+            }
+        }
+        // Starts after crashes that tear nothing.
+        let mut made = Made::new(n, options);
+        for life in 0..3 {
+            let rig = made.open();
+            made.work(&rig, 500);
+            if life == 2 {
+                made.stop(rig);
+            } else {
+                drop(rig);
+                made.medium.crash();
+            }
+            let (summary, heard) = look(&made.bytes());
+            assert_eq!(
+                heard.wrong(),
+                Vec::<String>::new(),
+                "{options:?}, life {life}: {summary:?}"
+            );
+        }
+    }
+    assert!(
+        leftovers > 20 && crashes > 50,
+        "{leftovers} leftovers of {crashes} crashes"
+    );
+    println!("{crashes} crashes, {leftovers} leftovers, {leftovers_later} after later starts");
+    assert!(leftovers_later > 5, "{leftovers_later}");
+    assert!(torn as u64 * 20 < crashes, "{torn} of {crashes}");
+}
+
+#[test]
+fn every_bit_that_counts_is_named_when_it_is_wrong_and_no_other() {
+    let (mut counted, mut others) = (0, 0);
+    for (n, options) in (0..).zip(caches()) {
+        for bytes in [clean(n, options), killed(n, options)] {
+            let (_, pristine) = look(&bytes);
+            assert_eq!(pristine.wrong(), Vec::<String>::new(), "{options:?}");
+            let mut random = Random(n + 77);
+            let mut damaged = bytes.clone();
+            for flip in 0..50 {
+                let at = match flip % 5 {
+                    // Anywhere.
+                    0 => random.below(bytes.len() as u64),
+                    // Anywhere that counts, the small parts as often as the large.
+                    _ => {
+                        let range = &pristine.used[random.below(pristine.used.len() as u64) as usize];
+                        range.start + random.below((range.end - range.start).max(1))
+                    }
+                };
+                let counts = pristine.used.iter().any(|range| range.contains(&at));
+                let bit = random.below(8);
+                damaged[at as usize] ^= 1 << bit;
+                let mut heard = Heard::default();
+                let found = inspect(&damaged[..], &mut heard, true);
+                damaged[at as usize] ^= 1 << bit;
+                let wrong = heard.wrong();
+                let what = format!("{options:?}: bit {bit} of byte {at}: {found:?}, {wrong:#?}");
+                if counts {
+                    counted += 1;
+                    let names_it =
+                        |wrong: &String| wrong.contains(&format!("bit {bit} of byte {at} is wrong"));
+                    let is_magic = at % 4096 < 8 && at < 8192;
+                    assert!(
+                        wrong.iter().any(names_it) || (is_magic && !wrong.is_empty()),
+                        "{what}"
+                    );
+                } else {
+                    others += 1;
+                    assert!(found.is_ok() && wrong.is_empty(), "{what}");
+                }
+            }
+        }
+    }
+    println!("{counted} bits that count, {others} others");
+    assert!(counted > 800 && others > 30, "{counted}, {others}");
+}

@@ -1,0 +1,601 @@
+//! One field at a time is made wrong on a device, with right checksums where there are any: `pumice inspect --verify` names it at its
+//! place.
+
+use crate::common::{Model, Random, Rig, Weights, cascade, sipq, step};
+use pumice::{CacheOptions, IndexOptions, LayoutOptions};
+use pumice_device::{Device, MemDevice, MemMedium};
+use pumice_flash::codec::checksum;
+use pumice_flash::footer::{FooterEntry, Trailer, decode_entries, encode_footer};
+use pumice_flash::inspect::{Finding, InspectError, Severity, Sink, Summary, inspect};
+use pumice_flash::record::{HEADER_BYTES, RecordHeader};
+use pumice_flash::{LogKind, LogRecord};
+use pumice_world::ManualClock;
+use std::sync::Arc;
+
+const FLASH_BYTES: u64 = 3 << 20;
+const BLOCK: usize = 64 << 10;
+const SECTOR: usize = 4096;
+
+#[derive(Default)]
+struct Heard(Vec<Finding>);
+
+impl Sink for Heard {
+    fn found(&mut self, finding: Finding) {
+        self.0.push(finding);
+    }
+}
+
+/// A device as bytes, with what is on it.
+#[derive(Clone)]
+struct Image {
+    bytes: Vec<u8>,
+    summary: Summary,
+}
+
+impl Image {
+    fn new(index: IndexOptions, clean: bool) -> Self {
+        Self::with(index, LayoutOptions::default(), clean)
+    }
+
+    fn with(index: IndexOptions, layout: LayoutOptions, clean: bool) -> Self {
+        let medium = Arc::new(MemMedium::new(FLASH_BYTES));
+        let options = CacheOptions {
+            dram_bytes: 640 << 10,
+            block_bytes: Some(BLOCK as u64),
+            item_bytes_max: 200 << 10,
+            index,
+            layout,
+            ..CacheOptions::default()
+        };
+        let device = MemDevice::new(medium);
+        let rig = Rig::open(device.clone(), Arc::new(ManualClock::new(1_000)), options);
+        let weights = Weights {
+            get: 16,
+            set: 32,
+            large: 1,
+            delete: 6,
+            append: 2,
+            touch: 1,
+            flush: 0,
+            tick: 1,
+        };
+        let (mut model, mut random) = (Model::default(), Random(5));
+        for n in 0..3_000 {
+            step(&rig, &mut model, &mut random, &weights, n, 400, false);
+        }
+        rig.settle();
+        if clean {
+            rig.run(rig.cache.close(&rig.cx)).unwrap();
+        }
+        let mut bytes = vec![0; FLASH_BYTES as usize];
+        device.read_log(0, &mut bytes).unwrap();
+        let summary = inspect(&bytes[..], &mut Heard::default(), true).unwrap();
+        assert_eq!(summary.inconsistencies, 0, "{summary:?}");
+        Self { bytes, summary }
+    }
+
+    fn cache_id(&self) -> u64 {
+        self.summary.superblock.cache_id
+    }
+
+    fn block_at(&self, block: u32) -> usize {
+        self.summary.superblock.geometry.block_offset(block) as usize
+    }
+
+    fn block(&self, block: u32) -> &[u8] {
+        &self.bytes[self.block_at(block)..][..BLOCK]
+    }
+
+    /// Whether losing a block is wrong.
+    fn counts(&self, block: u32) -> bool {
+        let mut without = self.clone();
+        let at = self.block_at(block);
+        without.bytes[at..at + BLOCK].fill(0);
+        !without.wrong().is_empty()
+    }
+
+    /// A block that does not count.
+    fn free(&self) -> u32 {
+        let blocks = 0..self.summary.superblock.geometry.blocks;
+        let mut free = blocks.filter(|block| !self.counts(*block));
+        free.next().expect("some blocks are free")
+    }
+
+    /// The fullest block of objects that counts.
+    fn sealed(&self) -> (u32, Trailer, Vec<FooterEntry>) {
+        (0..self.summary.superblock.geometry.blocks)
+            .filter_map(|block| {
+                let trailer = Trailer::decode(self.cache_id(), self.block(block))?;
+                let entries = decode_entries(self.cache_id(), &trailer, self.block(block), BLOCK)?;
+                (entries.len() > 10 && self.counts(block)).then_some((block, trailer, entries))
+            })
+            .max_by_key(|(_, _, entries)| entries.len())
+            .expect("a block has more than ten objects")
+    }
+
+    /// Writes a footer with right checksums.
+    fn put_footer(&mut self, at: u32, cache_id: u64, trailer: &Trailer, entries: &[FooterEntry]) {
+        let (footer, _) = encode_footer(
+            cache_id,
+            trailer.block,
+            trailer.sequence,
+            trailer.time,
+            trailer.position,
+            entries,
+        );
+        let end = self.block_at(at) + BLOCK;
+        self.bytes[end - footer.len()..end].copy_from_slice(&footer);
+    }
+
+    /// Changes the stream of a checkpoint that is one block long, and makes its sums right.
+    fn edit_checkpoint(&mut self, edit: impl FnOnce(&mut [u8])) {
+        let checkpoint = self.summary.checkpoint.expect("there is one");
+        assert_eq!(checkpoint.blocks, 1, "the sums are made for one chunk");
+        let (at, cache_id) = (self.block_at(checkpoint.first_block), self.cache_id());
+        let stream = &mut self.bytes[at + SECTOR..][..checkpoint.bytes as usize];
+        edit(stream);
+        let crc = checksum(cache_id, &[stream]);
+        let header = &mut self.bytes[at..at + 40];
+        header[32..40].copy_from_slice(&u64::from(crc).to_le_bytes());
+        let crc = checksum(cache_id, &[&header[4..]]);
+        header[..4].copy_from_slice(&crc.to_le_bytes());
+    }
+
+    fn edit_record(&mut self, block: u32, entry: &FooterEntry, edit: impl FnOnce(&mut RecordHeader)) {
+        let (at, cache_id) = (self.block_at(block) + entry.offset as usize, self.cache_id());
+        let mut header = RecordHeader::decode_unchecked(&self.bytes[at..]).unwrap();
+        let key = self.bytes[at + HEADER_BYTES..][..usize::from(header.key_len)].to_vec();
+        edit(&mut header);
+        self.bytes[at..at + HEADER_BYTES].copy_from_slice(&header.encode(cache_id, &key));
+    }
+
+    fn slot_at(&self, position: u64) -> usize {
+        let geometry = &self.summary.superblock.geometry;
+        (geometry.log_offset + position % geometry.log_slots * 32) as usize
+    }
+
+    fn wrong(&self) -> Vec<Finding> {
+        let mut heard = Heard::default();
+        inspect(&self.bytes[..], &mut heard, true).expect("it is a cache");
+        heard
+            .0
+            .retain(|finding| finding.severity == Severity::Inconsistency);
+        heard.0
+    }
+
+    /// Asserts that something in `range` is said to be wrong in these words.
+    fn names(&self, range: std::ops::Range<usize>, words: &str) {
+        let wrong = self.wrong();
+        let is_named = wrong
+            .iter()
+            .any(|finding| range.contains(&(finding.offset as usize)) && finding.what.contains(words));
+        assert!(is_named, "{words:?} in {range:?} is not among {wrong:#?}");
+    }
+}
+
+#[test]
+fn trailers_and_footers() {
+    let image = Image::new(IndexOptions::Full, true);
+    let (block, trailer, entries) = image.sealed();
+    let id = image.cache_id();
+    let at = image.block_at(block);
+    let in_trailer = at + BLOCK - 64..at + BLOCK;
+    let in_footer = at + BLOCK - trailer.footer_len()..at + BLOCK - 64;
+    let change = |cache_id: u64, trailer: Trailer, edit: &dyn Fn(&mut Vec<FooterEntry>)| {
+        let (mut image, mut entries) = (image.clone(), entries.clone());
+        edit(&mut entries);
+        image.put_footer(block, cache_id, &trailer, &entries);
+        image
+    };
+    let same = |_: &mut Vec<FooterEntry>| {};
+    let later = Trailer {
+        sequence: trailer.sequence + 1,
+        ..trailer
+    };
+    change(id, later, &same).names(in_trailer.clone(), "its trailer has sequence");
+    let elsewhere = Trailer {
+        block: block + 1,
+        ..trailer
+    };
+    change(id, elsewhere, &same).names(in_trailer.clone(), &format!("the trailer of block {}", block + 1));
+    change(id + 1, trailer, &same).names(in_trailer.clone(), "another cache");
+    let shorter = change(id, trailer, &|entries| entries.truncate(entries.len() - 1));
+    shorter.names(in_trailer.clone(), "its trailer says");
+
+    change(id, trailer, &|entries| entries[3].len = 1 << 20).names(in_footer.clone(), "lies outside");
+    change(id, trailer, &|entries| entries[3].len = 0).names(in_footer.clone(), "lies outside");
+    change(id, trailer, &|entries| entries[3].offset = entries[2].offset)
+        .names(in_footer.clone(), "overlaps");
+    change(id, trailer, &|entries| entries.swap(3, 4)).names(in_footer.clone(), "not in order");
+    change(id, trailer, &|entries| entries[3].offset += 4)
+        .names(in_footer.clone(), "not at a multiple of 16");
+    change(id, trailer, &|entries| entries[3].version = u64::MAX).names(in_footer, "later epoch");
+    let record = at + entries[3].offset as usize..at + (entries[3].offset + entries[3].len) as usize;
+    change(id, trailer, &|entries| entries[3].version += 1).names(record.clone(), "the footer says");
+    change(id, trailer, &|entries| entries[3].expiry += 7).names(record.clone(), "has expiry");
+    change(id, trailer, &|entries| entries[3].len -= 16).names(record, "without padding");
+
+    let mut blank = image.clone();
+    blank.bytes[at + BLOCK - 64..at + BLOCK].fill(0);
+    blank.names(in_trailer.clone(), "no trailer stands there");
+    let mut mixed = image.clone();
+    mixed.bytes[at + BLOCK - 40..at + BLOCK - 30].fill(0x5A);
+    mixed.names(in_trailer, "damaged");
+}
+
+#[test]
+fn records_and_whole_blocks() {
+    let image = Image::new(IndexOptions::Full, true);
+    let (block, _, entries) = image.sealed();
+    let at = image.block_at(block);
+    let entry = &entries[3];
+    let record = at + entry.offset as usize..at + (entry.offset + entry.len) as usize;
+    let edited = |edit: &dyn Fn(&mut RecordHeader)| {
+        let mut image = image.clone();
+        image.edit_record(block, entry, edit);
+        image
+    };
+    edited(&|header| header.sequence += 1).names(record.clone(), "a former life's");
+    edited(&|header| header.version -= 1).names(record.clone(), "has version");
+    edited(&|header| header.value_crc ^= 6).names(record.clone(), "the checksum of its value");
+    edited(&|header| header.value_len += 64).names(record.clone(), "without padding");
+    let mut torn = image.clone();
+    torn.bytes[record.start + 1..record.start + 20].fill(0x5A);
+    torn.names(record, "the checksum of its header and key");
+
+    // A misdirected write: one block stands where another must.
+    for target in [image.free(), image.sealed().0] {
+        let source = (0..target).chain(target + 1..).find(|other| {
+            Trailer::decode(image.cache_id(), image.block(*other)).is_some_and(|found| found.block == *other)
+        });
+        let source = image.block(source.unwrap()).to_vec();
+        let mut image = image.clone();
+        let at = image.block_at(target);
+        image.bytes[at..at + BLOCK].copy_from_slice(&source);
+        image.names(at..at + BLOCK, "the trailer of block");
+    }
+}
+
+#[test]
+fn checkpoints() {
+    let image = Image::new(IndexOptions::Full, true);
+    let superblock = image.summary.superblock;
+    let checkpoint = image.summary.checkpoint.unwrap();
+    let at = image.block_at(checkpoint.first_block);
+    let (sealed, ..) = image.sealed();
+    let blocks = superblock.geometry.blocks as usize;
+    let row = |block: u32| 32 + 17 * block as usize;
+    let edited = |edit: &dyn Fn(&mut [u8])| {
+        let mut image = image.clone();
+        image.edit_checkpoint(edit);
+        image
+    };
+    let in_it = at + SECTOR..at + BLOCK;
+    let trailer_at = |block: u32| image.block_at(block) + BLOCK - 64;
+    let in_trailer = |block: u32| trailer_at(block)..trailer_at(block) + 64;
+    edited(&|stream| stream[row(sealed)] ^= 1)
+        .names(in_trailer(sealed), "the checkpoint has it sealed with sequence");
+    edited(&|stream| stream[row(sealed) + 9] ^= 28).names(in_it.clone(), "has a footer of");
+    edited(&|stream| stream[row(sealed) + 8] = 7).names(in_it.clone(), "has the role");
+    edited(&|stream| stream[row(sealed) + 7] = 0xFF).names(in_it.clone(), "has sequence");
+    let free = image.free();
+    let named = edited(&|stream| {
+        let (from, to) = (row(sealed), row(free));
+        stream.copy_within(from..from + 17, to);
+    });
+    named.names(in_trailer(free), "the checkpoint has it sealed with sequence");
+    edited(&|stream| stream[20] ^= 1).names(in_it.clone(), "shards");
+    edited(&|stream| stream[28] ^= 1).names(in_it.clone(), "blocks, and must have");
+    edited(&|stream| stream[8] ^= 1).names(in_it.clone(), "needs the log from");
+    // Behind the rows: no places, ranks without lists, then the first shard.
+    let shard = 32 + 17 * blocks + 4 + 20 + 4 + 4;
+    edited(&|stream| stream[shard + 7] = 1).names(in_it.clone(), "was dumped at log position");
+    edited(&|stream| stream[shard + 8] ^= 1).names(at..at + BLOCK, "");
+    edited(&|stream| {
+        stream[shard + 16..shard + 18].fill(0xFF);
+        stream[shard + 18] |= 3;
+    })
+    .names(in_it, "outside all blocks");
+
+    let mut cut = image.clone();
+    cut.bytes[at..at + 40].fill(0);
+    cut.names(at..at + 40, "is none of this cache's");
+    let mut moved = image.clone();
+    let mut leads = superblock;
+    leads.checkpoints[0].first_block = superblock.geometry.blocks;
+    let slot = leads.slot_offset() as usize;
+    moved.bytes[slot..slot + SECTOR].copy_from_slice(&leads.encode());
+    moved.names(slot..slot + SECTOR, "its chain leads to block");
+    leads.checkpoints[0].first_block = checkpoint.first_block;
+    leads.checkpoints[0].len += 1;
+    moved.bytes[slot..slot + SECTOR].copy_from_slice(&leads.encode());
+    moved.names(at..at + BLOCK, "and the superblock says");
+    leads.checkpoints[0].id += 1;
+    moved.bytes[slot..slot + SECTOR].copy_from_slice(&leads.encode());
+    moved.names(at..at + BLOCK, "of checkpoint");
+}
+
+#[test]
+fn the_queue_of_sipq_in_a_checkpoint() {
+    let image = Image::with(IndexOptions::Full, sipq(), true);
+    let checkpoint = image.summary.checkpoint.unwrap();
+    let at = image.block_at(checkpoint.first_block) + SECTOR;
+    let stream = &image.bytes[at..][..checkpoint.bytes as usize];
+    // From the end: no further batch, one batch of keys with their number before it, what was learned.
+    let (key_bytes, end) = (21, stream.len() - 4);
+    let number = |at: usize| u32::from_le_bytes(stream[at..at + 4].try_into().unwrap()) as usize;
+    assert_eq!(number(end), 0);
+    let batches = (1..end / key_bytes).filter(|keys| number(end - keys * key_bytes - 4) == *keys);
+    let [keys] = batches.collect::<Vec<_>>()[..] else {
+        panic!("the keys are one batch")
+    };
+    let fill = end - keys * key_bytes - 4 - 13;
+    let (full, blocks, mean) = (fill, fill + 1..fill + 5, fill + 5..fill + 13);
+    assert_eq!(stream[full], 1, "it has been full");
+    let edited = |edit: &dyn Fn(&mut [u8])| {
+        let mut image = image.clone();
+        image.edit_checkpoint(edit);
+        image
+    };
+    let geometry = image.summary.superblock.geometry;
+    let put_blocks = |stream: &mut [u8], number: u32| {
+        stream[blocks.clone()].copy_from_slice(&number.to_le_bytes());
+    };
+    let put_mean = |stream: &mut [u8], value: f64| {
+        stream[mean.clone()].copy_from_slice(&value.to_bits().to_le_bytes());
+    };
+    // What can be is let by, to the last.
+    let all = edited(&|stream| {
+        put_blocks(stream, geometry.blocks);
+        put_mean(stream, BLOCK as f64);
+    });
+    assert!(all.wrong().is_empty(), "{:#?}", all.wrong());
+    for wrong in [
+        edited(&|stream| stream[full] = 2),
+        edited(&|stream| put_blocks(stream, geometry.blocks + 1)),
+        edited(&|stream| put_mean(stream, -1.0)),
+        edited(&|stream| put_mean(stream, BLOCK as f64 + 1.0)),
+        edited(&|stream| put_mean(stream, f64::NAN)),
+    ] {
+        wrong.names(
+            at - SECTOR..at - SECTOR + BLOCK,
+            "what its queue of keys has learned cannot be",
+        );
+    }
+    edited(&|stream| stream[fill + 13..fill + 17].copy_from_slice(&4097u32.to_le_bytes())).names(
+        at - SECTOR..at - SECTOR + BLOCK,
+        "a batch of 4097 keys is too long",
+    );
+}
+
+#[test]
+fn superblocks() {
+    let image = Image::new(IndexOptions::Full, true);
+    let newest = image.summary.superblock;
+    let other = SECTOR - newest.slot_offset() as usize;
+    let with = |sector: Vec<u8>| {
+        let mut image = image.clone();
+        image.bytes[other..other + SECTOR].copy_from_slice(&sector);
+        image
+    };
+    let older = pumice_flash::superblock::Superblock {
+        generation: newest.generation - 1,
+        ..newest
+    };
+    assert!(with(older.encode()).wrong().is_empty());
+    for (sector, words) in [
+        (vec![0; SECTOR], "all zero"),
+        (vec![7; SECTOR], "does not begin with `PUMICE`"),
+        (
+            image.bytes[newest.slot_offset() as usize..][..SECTOR].to_vec(),
+            "the other slot",
+        ),
+        (
+            {
+                let mut older = older;
+                older.layout = pumice::Layout::Sipq;
+                older.encode()
+            },
+            "the copies disagree: the layout",
+        ),
+        (
+            {
+                let mut older = older;
+                older.hash_seed += 1;
+                older.encode()
+            },
+            "the copies disagree: the hash seed",
+        ),
+        (
+            {
+                let mut older = older;
+                older.cache_id += 1;
+                older.generation -= 2;
+                older.encode()
+            },
+            "the copies disagree: cache id",
+        ),
+        (
+            {
+                let mut older = older;
+                older.generation -= 2;
+                older.encode()
+            },
+            "the copies disagree: the generation",
+        ),
+        (
+            {
+                let mut sector = older.encode();
+                sector[40..48].fill(0x5A);
+                sector
+            },
+            "bytes 24 to 87 are not those of the other",
+        ),
+    ] {
+        let slot = if words == "the other slot" {
+            0..2 * SECTOR
+        } else {
+            other..other + SECTOR
+        };
+        with(sector).names(slot, words);
+    }
+}
+
+#[test]
+fn the_log() {
+    let image = Image::new(IndexOptions::Full, false);
+    let log = image.summary.log;
+    assert!(log.records > 20, "{log:?}");
+    let middle = log.next - 5;
+    let slot = image.slot_at(middle)..image.slot_at(middle) + 32;
+    let mut holed = image.clone();
+    holed.bytes[slot.clone()].fill(0);
+    holed.names(slot.clone(), "zeros stand there");
+    let record = LogRecord::decode(image.cache_id(), &image.bytes[slot.clone()]).unwrap();
+    let with = |record: LogRecord| {
+        let mut image = image.clone();
+        let record = record.encode(image.cache_id());
+        image.bytes[slot.clone()].copy_from_slice(&record);
+        image
+    };
+    with(LogRecord {
+        position: middle + 1,
+        ..record
+    })
+    .names(slot.clone(), &format!("record {} stands there", middle + 1));
+    let nowhere = LogRecord {
+        kind: LogKind::Reclaim,
+        a: 1 << 40,
+        ..record
+    };
+    with(nowhere).names(slot.clone(), "there is none");
+    let future = LogRecord {
+        kind: LogKind::Invalidate,
+        b: u64::MAX,
+        ..record
+    };
+    with(future).names(slot.clone(), "epoch");
+    let never = LogRecord {
+        kind: LogKind::FlushAt,
+        a: 1 << 40,
+        ..record
+    };
+    with(never).names(slot, "can never be");
+    // A log that ends before a checkpoint that was written later.
+    let checkpoint = image.summary.superblock.checkpoints[0];
+    let mut lost = image.clone();
+    let geometry = lost.summary.superblock.geometry;
+    lost.bytes[geometry.log_offset as usize..geometry.data_offset as usize].fill(0);
+    if checkpoint.id != 0 && checkpoint.log_start > log.start {
+        assert!(
+            lost.wrong()
+                .iter()
+                .any(|finding| finding.what.contains("the log"))
+        );
+    }
+}
+
+#[test]
+fn pages_of_mappings() {
+    let image = Image::new(cascade(), true);
+    let is_page = |at: &usize| image.bytes[at + 4..at + 8] == *b"PMAP";
+    let named = |at: &usize| {
+        let mut without = image.clone();
+        without.bytes[*at..at + SECTOR].fill(0);
+        !without.wrong().is_empty()
+    };
+    let data = image.summary.superblock.geometry.data_offset as usize;
+    let pages: Vec<usize> = (data..image.bytes.len())
+        .step_by(SECTOR)
+        .filter(is_page)
+        .filter(named)
+        .take(2)
+        .collect();
+    let [first, second] = pages[..] else {
+        panic!("{pages:?}")
+    };
+    let with = |edit: &dyn Fn(&mut [u8])| {
+        let (mut image, id) = (image.clone(), image.cache_id());
+        let sector = &mut image.bytes[first..first + SECTOR];
+        edit(sector);
+        let crc = checksum(id, &[&sector[4..]]);
+        sector[..4].copy_from_slice(&crc.to_le_bytes());
+        image
+    };
+    let place = first..first + SECTOR;
+    let other = image.bytes[second..second + SECTOR].to_vec();
+    with(&|sector| sector.copy_from_slice(&other)).names(place.clone(), "stands there");
+    with(&|sector| sector.fill(0)).names(place.clone(), "another magic");
+    with(&|sector| sector[12..20].fill(0)).names(place.clone(), "it is of life 0");
+    with(&|sector| sector[36] ^= 1).names(place.clone(), "it is of partition");
+    with(&|sector| sector[33] = 9).names(place.clone(), "it cannot have");
+    with(&|sector| sector[24] = 1).names(place.clone(), "zeros must be");
+    with(&|sector| sector[40..52].fill(0xFF)).names(place.clone(), "not in order of tags");
+    let mut blank = image.clone();
+    blank.bytes[place.clone()].fill(0);
+    blank.names(place, "no page of mappings stands there");
+}
+
+#[test]
+fn what_is_no_cache_is_told_apart() {
+    let image = Image::new(IndexOptions::Full, true);
+    let look = |bytes: &[u8]| inspect(bytes, &mut Heard::default(), true).map(drop).unwrap_err();
+    assert!(matches!(look(&[]), InspectError::Empty));
+    assert!(matches!(
+        look(&image.bytes[..5_000]),
+        InspectError::TooShort { len: 5_000 }
+    ));
+    let cut = image.bytes.len() - SECTOR;
+    let error = look(&image.bytes[..cut]);
+    assert!(
+        matches!(error, InspectError::Truncated { len, capacity } if (len, capacity) == (cut as u64, FLASH_BYTES))
+    );
+    assert!(matches!(look(&vec![0; 1 << 20]), InspectError::Blank));
+    assert!(matches!(look(&vec![7; 1 << 20]), InspectError::NotACache));
+    let mut newer = image.bytes.clone();
+    for slot in newer[..2 * SECTOR].chunks_exact_mut(SECTOR) {
+        slot[8..12].copy_from_slice(&3u32.to_le_bytes());
+        let crc = checksum(0, &[&slot[..12], &slot[16..]]);
+        slot[12..16].copy_from_slice(&crc.to_le_bytes());
+    }
+    assert!(matches!(look(&newer), InspectError::OtherFormat(3)));
+    let mut damaged = image.bytes.clone();
+    damaged[100] ^= 1;
+    damaged[SECTOR + 100] ^= 1;
+    assert!(matches!(look(&damaged), InspectError::Damaged));
+    // What stands behind the cache is not looked at.
+    let longer = [&image.bytes[..], &[7; 8192]].concat();
+    let summary = inspect(&longer[..], &mut Heard::default(), true).unwrap();
+    assert_eq!(
+        (summary.inconsistencies, summary.device_bytes),
+        (0, FLASH_BYTES + 8192)
+    );
+}
+
+#[test]
+fn no_bytes_make_it_panic_or_take_memory() {
+    let image = Image::new(cascade(), false);
+    let mut random = Random(9);
+    for _ in 0..150 {
+        let mut damaged = image.bytes.clone();
+        for _ in 0..1 + random.below(20) {
+            let len = (1 << random.below(14)).min(damaged.len() as u64);
+            let at = random.below(damaged.len() as u64 - len) as usize;
+            let fill = random.next() as u8;
+            damaged[at..at + len as usize]
+                .iter_mut()
+                .for_each(|byte| *byte = byte.wrapping_mul(fill | 1) ^ fill);
+        }
+        let _ = inspect(&damaged[..], &mut Heard::default(), true);
+    }
+    // Streams whose sums are right and whose counts are not.
+    let image = Image::new(IndexOptions::Full, true);
+    let len = image.summary.checkpoint.unwrap().bytes;
+    for _ in 0..200 {
+        let mut image = image.clone();
+        let (at, with) = (random.below(len - 8) as usize, random.next());
+        let width = [1, 2, 4, 8][random.below(4) as usize];
+        image.edit_checkpoint(|stream| stream[at..at + width].copy_from_slice(&with.to_le_bytes()[..width]));
+        let _ = image.wrong();
+    }
+}

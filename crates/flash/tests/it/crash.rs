@@ -1,0 +1,329 @@
+//! A crash at writes and appends all over a workload, with the store alone: what stood on flash and was neither changed nor given up
+//! is there afterwards, all of it; what was changed never comes back.
+
+use crate::common::{Random, Rig, options, ripq, sipq};
+use pumice_device::{CrashPoint, FaultPlan, FaultyMedium};
+use pumice_flash::{Durability, FlashCounts, Layout, LayoutOptions, OpenOptions};
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+struct Case {
+    seed: u64,
+    flash_bytes: u64,
+    keys: u64,
+    len_max: u64,
+    steps: u64,
+    /// Every how many points.
+    stride: usize,
+    durability: Durability,
+    layout: LayoutOptions,
+    buffers_max: usize,
+    /// Whether most objects are deleted from time to time, so that sections merge.
+    shrinks: bool,
+    /// Probability that a write fails.
+    write_error: f64,
+}
+
+/// What may stand under each key, and what must.
+#[derive(Default)]
+struct Model {
+    live: HashMap<u64, u64>,
+    /// Versions that were seen on flash.
+    on_flash: HashMap<u64, u64>,
+    /// The last step's key, and what was there before.
+    last: Option<(u64, Option<u64>)>,
+    steps: u64,
+}
+
+impl Model {
+    fn step(&mut self, rig: &Rig, case: &Case, random: &mut Random) {
+        self.steps += 1;
+        // Most changes go to a few keys, so that blocks die at different rates.
+        let is_shrinking = case.shrinks && self.steps % 1_000 >= 600;
+        let n = if is_shrinking || random.below(4) == 0 {
+            random.below(case.keys)
+        } else {
+            random.below(case.keys / 5)
+        };
+        // Hits, which move objects up in the queue where there is one.
+        for _ in 0..2 {
+            rig.get(random.below(case.keys / 3));
+        }
+        self.last = Some((n, self.live.remove(&n)));
+        self.on_flash.remove(&n);
+        if is_shrinking || random.below(5) == 0 {
+            rig.delete(n);
+        } else if let Some(version) = rig.set(n, 100 + random.below(case.len_max) as usize) {
+            self.live.insert(n, version);
+        }
+        match random.below(6) {
+            0 => rig.settle(),
+            1..4 => rig.turn(),
+            _ => {}
+        }
+    }
+
+    fn look(&mut self, rig: &Rig) {
+        for (n, version) in &self.live {
+            // Under fifo what is moved to a buffer counts on: the former copy is kept until it is written.
+            if rig.is_on_flash(*n) {
+                self.on_flash.insert(*n, *version);
+            } else if rig.store().layout().layout != Layout::Fifo {
+                self.on_flash.remove(n);
+            }
+        }
+    }
+
+    fn forget_given_up(&mut self, rig: &Rig) {
+        for n in rig.index.given_up.lock().drain() {
+            self.on_flash.remove(&n);
+        }
+    }
+
+    /// Compares with a store that was just opened, and takes over what it has.
+    fn compare(&mut self, rig: &Rig, keys: u64, what: &str) {
+        for n in 0..keys {
+            let got = rig.get(n);
+            let mut legal = vec![self.live.get(&n).copied()];
+            legal.extend(self.last.filter(|(last, _)| *last == n).map(|(_, before)| before));
+            assert!(
+                got.is_none() || legal.contains(&got),
+                "{what}: key {n} came back as {got:?}, legal is {legal:?}"
+            );
+            if let Some(version) = self.on_flash.get(&n) {
+                assert_eq!(got, Some(*version), "{what}: key {n} stood on flash");
+            }
+            match got {
+                Some(version) => self.live.insert(n, version),
+                None => self.live.remove(&n),
+            };
+        }
+        self.on_flash.clear();
+        self.last = None;
+    }
+}
+
+/// How a life before a crash ended.
+struct Lived {
+    counts: FlashCounts,
+    /// Whether the device crashed by itself.
+    reached: bool,
+    /// The writes and appends between which buffers of merged sections went to others.
+    combines: Vec<Range<u64>>,
+}
+
+/// Steps until the crash, then brings everything to its end.
+fn live(
+    rig: &Rig,
+    medium: &FaultyMedium,
+    model: &mut Model,
+    case: &Case,
+    random: &mut Random,
+    steps: u64,
+) -> Lived {
+    let passed = || medium.counts().writes + medium.counts().appends;
+    let first = passed();
+    let (mut combines, mut before) = (Vec::new(), rig.store().counts());
+    let mut merged_at = first;
+    for _ in 0..steps {
+        let at = passed();
+        model.step(rig, case, random);
+        model.forget_given_up(rig);
+        if medium.is_crashed() {
+            break;
+        }
+        model.look(rig);
+        let counts = rig.store().counts();
+        if counts.merged_blocks > before.merged_blocks {
+            merged_at = at;
+        }
+        if counts.combined_blocks > before.combined_blocks {
+            combines.push(merged_at - first..passed() - first);
+        }
+        before = counts;
+    }
+    let lived = Lived {
+        counts: rig.store().counts(),
+        reached: medium.is_crashed(),
+        combines,
+    };
+    if !lived.reached {
+        medium.crash();
+    }
+    rig.settle();
+    model.forget_given_up(rig);
+    lived
+}
+
+/// What was seen over many points.
+#[derive(Default)]
+struct Seen {
+    points: usize,
+    on_flash: usize,
+    in_buffers: usize,
+}
+
+/// Crashes at a point, compares, lives on, crashes again and compares once more.
+fn crash_at(case: &Case, point: u64, seen: &mut Seen) -> Lived {
+    let plan = FaultPlan {
+        delay: true,
+        ..FaultPlan::default()
+    };
+    let medium = Arc::new(FaultyMedium::new(case.flash_bytes, case.seed, plan.clone()));
+    let (mut model, mut random) = (Model::default(), Random(case.seed));
+    let options = OpenOptions {
+        layout: case.layout,
+        buffers_max: case.buffers_max,
+        ..options(case.durability)
+    };
+    let rig = Rig::open(&medium, case.keys, &options);
+    medium.set_plan(FaultPlan {
+        crash: Some(CrashPoint::WriteOrAppend(point)),
+        write_error: case.write_error,
+        ..plan.clone()
+    });
+    let lived = live(&rig, &medium, &mut model, case, &mut random, case.steps);
+    seen.points += 1;
+    seen.on_flash += model.on_flash.len();
+    seen.in_buffers += model.on_flash.keys().filter(|n| !rig.is_on_flash(**n)).count();
+    drop(rig);
+    medium.restart();
+    medium.set_plan(plan);
+    let what = format!("seed {}, crash at {point}", case.seed);
+    let rig = Rig::open(&medium, case.keys, &options);
+    assert!(!rig.recovered.discarded, "{what}");
+    model.compare(&rig, case.keys, &what);
+    // Life goes on, and a second crash must not bring back what the first start left out.
+    live(&rig, &medium, &mut model, case, &mut random, 60);
+    drop(rig);
+    medium.restart();
+    let rig = Rig::open(&medium, case.keys, &options);
+    model.compare(&rig, case.keys, &format!("{what}, and once more"));
+    lived
+}
+
+fn crash_everywhere(case: &Case) {
+    let mut seen = Seen::default();
+    for point in (1..).step_by(case.stride) {
+        let Lived { counts, reached, .. } = crash_at(case, point, &mut seen);
+        if !reached {
+            println!("{counts:?}");
+            assert!(counts.survivors > 20 && counts.reclaimed_blocks > 8, "{counts:?}");
+            break;
+        }
+    }
+    let Seen {
+        points,
+        on_flash,
+        in_buffers,
+    } = seen;
+    println!(
+        "{points} points, {on_flash} objects on flash, {in_buffers} of them with their newest copy in a buffer"
+    );
+    let has_moved = in_buffers > 0 || case.layout.layout != Layout::Fifo;
+    assert!(points > 50 && on_flash > points * 50 && has_moved);
+}
+
+#[test]
+fn what_stood_on_flash_is_there_after_a_crash() {
+    crash_everywhere(&Case {
+        seed: 1,
+        flash_bytes: 2 << 20,
+        keys: 600,
+        len_max: 3_000,
+        steps: 2_400,
+        stride: 7,
+        durability: Durability::Process,
+        layout: LayoutOptions::default(),
+        buffers_max: 8,
+        shrinks: false,
+        write_error: 0.0,
+    });
+}
+
+#[test]
+fn what_stood_on_flash_is_there_after_a_crash_under_ripq_and_sipq() {
+    for (layout, flash_bytes) in [(ripq(), 3 << 20), (sipq(), 2 << 20)] {
+        crash_everywhere(&Case {
+            seed: 2,
+            flash_bytes,
+            keys: 900,
+            len_max: 3_000,
+            steps: 3_400,
+            stride: 5,
+            durability: Durability::Process,
+            layout,
+            buffers_max: 8,
+            shrinks: false,
+            write_error: 0.0,
+        });
+    }
+}
+
+/// Crashes at each write and append from the merge of two sections until the lower one's buffer stands in the upper one's, and a
+/// little after it: copies are made, by turns with changes and other work, and neither block is written yet. With writes that
+/// fail, too: what was copied is gone with the block that took it.
+#[test]
+fn what_stood_on_flash_is_there_after_a_crash_while_a_buffer_goes_to_another() {
+    let (mut seen, mut combines, mut write_errors) = (Seen::default(), 0, 0);
+    for seed in 0..12 {
+        let case = Case {
+            seed,
+            flash_bytes: 3 << 20,
+            keys: 300,
+            len_max: 12_000,
+            steps: 3_000,
+            stride: 1,
+            durability: Durability::Process,
+            layout: LayoutOptions::new(Layout::Ripq, Some("slru-3"), Some(0.1), None).unwrap(),
+            buffers_max: 24,
+            shrinks: true,
+            write_error: if seed % 2 == 0 { 0.0 } else { 0.05 },
+        };
+        let whole = crash_at(&case, u64::MAX, &mut Seen::default());
+        combines += whole.counts.combined_blocks;
+        write_errors += whole.counts.write_errors;
+        let mut points: Vec<_> = (whole.combines.iter())
+            .flat_map(|combine| combine.start.saturating_sub(1).max(1)..combine.end + 5)
+            .collect();
+        points.dedup();
+        for point in points {
+            // A point after the last write is a crash at the end.
+            crash_at(&case, point, &mut seen);
+        }
+    }
+    println!(
+        "{} points around {combines} combines, {} objects on flash, {write_errors} failed writes",
+        seen.points, seen.on_flash
+    );
+    assert!(combines > 15 && seen.points > 80 && seen.on_flash > seen.points * 20 && write_errors > 20);
+}
+
+#[test]
+#[ignore = "every point with many seeds: a minute"]
+fn what_stood_on_flash_is_there_after_any_crash() {
+    for seed in 2..17 {
+        crash_everywhere(&Case {
+            seed,
+            flash_bytes: if seed % 2 == 0 { 2 << 20 } else { 1 << 20 },
+            keys: if seed % 2 == 0 { 600 } else { 250 },
+            len_max: 3_000,
+            steps: if seed % 2 == 0 { 2_400 } else { 1_600 },
+            stride: 3 + (seed % 3) as usize,
+            durability: if seed % 4 == 0 {
+                Durability::Power
+            } else {
+                Durability::Process
+            },
+            layout: match seed % 3 {
+                0 => ripq(),
+                1 => sipq(),
+                _ => LayoutOptions::default(),
+            },
+            buffers_max: 8,
+            shrinks: false,
+            write_error: 0.0,
+        });
+    }
+}

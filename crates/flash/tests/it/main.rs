@@ -1,0 +1,11 @@
+//! The integration tests of this crate, one program: its generic code is compiled once for all of them.
+
+mod combine;
+mod common;
+mod crash;
+mod groups;
+mod kept;
+mod order;
+mod reclaim;
+mod remember;
+mod work;

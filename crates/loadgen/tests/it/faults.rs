@@ -1,0 +1,256 @@
+//! Against a server that is right there are no errors; what a server does wrong is found and named.
+
+use crate::fake::{Wrong, start};
+use pumice_loadgen::{Backend, Options, Report, Target, run};
+use std::time::Duration;
+
+fn options(wrong: Wrong, mix: &str) -> Options {
+    let mut options = Options::new(Target::Tcp(start(wrong).to_string()));
+    options.connections = 6;
+    options.pipeline = 3;
+    options.warm_up = Duration::ZERO;
+    options.duration = None;
+    options.requests = Some(4000);
+    options.keys = "zipf:keys=40,theta=0.5".into();
+    options.mix = mix.parse().unwrap();
+    options.sizes = "24-6000".parse().unwrap();
+    options
+}
+
+fn backends() -> Vec<Backend> {
+    let mut backends = vec![Backend::Epoll];
+    if Backend::detect() == Backend::IoUring {
+        backends.push(Backend::IoUring);
+    }
+    backends
+}
+
+/// Runs on every backend.
+fn on_each(wrong: Wrong, mix: &str, check: impl Fn(&Report)) {
+    for backend in backends() {
+        let mut options = options(wrong, mix);
+        options.backend = Some(backend);
+        // So that scans, which set nothing, find something.
+        options.preload = mix == "ycsb-e";
+        check(&run(&options, &mut |_| {}).unwrap());
+    }
+}
+
+#[track_caller]
+fn assert_clean(report: &Report) {
+    assert!(
+        report.errors.is_empty() && report.unanswered == 0,
+        "{:?} {:?}",
+        report.errors,
+        report.examples
+    );
+    assert!(report.is_good());
+}
+
+#[test]
+fn a_server_that_is_right_has_no_errors_in_any_mix() {
+    for mix in [
+        "look-aside",
+        "get",
+        "set",
+        "ycsb-a",
+        "ycsb-b",
+        "ycsb-d",
+        "ycsb-e",
+        "ycsb-f",
+        "trace",
+        "get:50,set:30,delete:20",
+        "look-aside:50,rmw:20,scan:10,delete:10,set:10",
+    ] {
+        on_each(Wrong::Nothing, mix, |report| {
+            assert_clean(report);
+            assert!(report.requests >= 4000, "{mix}: {}", report.requests);
+        });
+    }
+}
+
+#[test]
+fn threads_share_keys_without_false_alarms() {
+    let mut options = options(Wrong::Nothing, "get:50,set:40,delete:10");
+    (options.threads, options.keys, options.requests) = (3, "uniform:keys=5".into(), Some(20_000));
+    assert_clean(&run(&options, &mut |_| {}).unwrap());
+}
+
+#[test]
+fn replies_in_pieces_are_put_together() {
+    for bytes in [1, 7, 1000] {
+        on_each(Wrong::Pieces(bytes), "ycsb-f", |report| assert_clean(report));
+    }
+}
+
+#[test]
+fn after_a_preload_every_get_hits_and_a_later_run_believes_its_values() {
+    let mut options = options(Wrong::Nothing, "get");
+    options.preload = true;
+    let report = run(&options, &mut |_| {}).unwrap();
+    assert_clean(&report);
+    assert_eq!((report.hit_ratio, report.preload.unwrap().keys), (Some(1.0), 40));
+    options.preload = false;
+    let report = run(&options, &mut |_| {}).unwrap();
+    assert_clean(&report);
+    assert_eq!(
+        report.hit_ratio,
+        Some(1.0),
+        "the values of the first run are there"
+    );
+    options.preload_only = true;
+    let report = run(&options, &mut |_| {}).unwrap();
+    assert_clean(&report);
+    assert_eq!((report.requests, report.seconds), (0, 0.0));
+}
+
+#[test]
+fn wrong_values_are_found_and_named() {
+    for (wrong, mix, kind) in [
+        (Wrong::Foreign(50), "ycsb-a", "foreign_value"),
+        (Wrong::Foreign(50), "ycsb-e", "foreign_value"),
+        (Wrong::Old(20), "ycsb-a", "stale_value"),
+        (Wrong::Old(20), "rmw:50,look-aside:50,delete:1", "stale_value"),
+        (Wrong::Corrupt(50), "ycsb-a", "corrupt_value"),
+        (Wrong::Short(50), "ycsb-a", "corrupt_value"),
+        (Wrong::NoDelete(5), "get:60,set:20,delete:20", "hit_after_delete"),
+    ] {
+        on_each(wrong, mix, |report| {
+            let found = report.errors.get(kind).copied().unwrap_or(0);
+            assert!(found > 0, "{wrong:?}: {:?}", report.errors);
+            assert!(!report.is_good() && report.examples.iter().any(|example| example.kind == kind));
+            if !matches!(wrong, Wrong::Old(_) | Wrong::NoDelete(_)) {
+                assert_eq!(
+                    report.errors.len(),
+                    1,
+                    "{wrong:?}: {:?} {:?}",
+                    report.errors,
+                    report.examples
+                );
+            }
+        });
+    }
+}
+
+#[test]
+fn errors_that_the_server_admits_are_counted_and_are_no_wrong_answers() {
+    on_each(Wrong::ServerError(10), "ycsb-a", |report| {
+        assert!(
+            report.errors["server_error"] > 100 && report.errors.len() == 1,
+            "{:?}",
+            report.errors
+        );
+        assert!(report.is_good());
+    });
+}
+
+#[test]
+fn lost_connections_are_made_again() {
+    on_each(Wrong::Drop(500), "ycsb-a", |report| {
+        assert!(report.errors["closed"] >= 5, "{:?}", report.errors);
+        assert!(
+            report.is_good() && report.unanswered > 0 && report.errors.len() == 1,
+            "{:?}",
+            report.errors
+        );
+        assert!(report.requests > 3000);
+    });
+}
+
+#[test]
+fn nonsense_ends_its_connection_and_is_a_wrong_answer() {
+    on_each(Wrong::Nonsense(500), "ycsb-b", |report| {
+        assert!(
+            report.errors["protocol"] > 0 && report.errors.len() == 1,
+            "{:?}",
+            report.errors
+        );
+        assert!(!report.is_good());
+    });
+}
+
+#[test]
+fn a_reply_that_does_not_come_is_a_time_out() {
+    for backend in backends() {
+        let mut options = options(Wrong::Silent(700), "ycsb-a");
+        (options.backend, options.timeout) = (Some(backend), Duration::from_millis(300));
+        let report = run(&options, &mut |_| {}).unwrap();
+        assert_eq!(report.errors.get("timed_out"), Some(&1), "{:?}", report.errors);
+        assert!(report.is_good() && report.unanswered > 0);
+    }
+}
+
+#[test]
+fn a_stall_shows_in_open_loop_latencies_and_in_the_closed_loop_hides() {
+    const STALL: Duration = Duration::from_millis(300);
+    for backend in backends() {
+        let mut options = options(Wrong::Stall(1000, STALL), "get");
+        (options.backend, options.connections, options.pipeline) = (Some(backend), 1, 4);
+        (options.requests, options.duration) = (None, Some(Duration::from_secs(1)));
+        options.rate = Some(2000.0);
+        let report = run(&options, &mut |_| {}).unwrap();
+        assert_clean(&report);
+        let latency = report.latency.unwrap();
+        // All that arrived in the stall waited for its end, 600 of 2000: evenly from the whole stall to nothing.
+        assert!((1990..=2001).contains(&latency.count), "{}", latency.count);
+        assert!(
+            latency.p90_us > 150_000.0 && latency.p99_us > 250_000.0,
+            "{latency:?}"
+        );
+
+        options.target = Target::Tcp(start(Wrong::Stall(1000, STALL)).to_string());
+        (options.rate, options.duration, options.requests) = (None, None, Some(4000));
+        let latency = run(&options, &mut |_| {}).unwrap().latency.unwrap();
+        assert!(
+            latency.p99_us < 250_000.0 && latency.max_us > 250_000.0,
+            "{latency:?}"
+        );
+    }
+}
+
+#[test]
+fn a_number_of_requests_is_kept_over_threads() {
+    let mut options = options(Wrong::Nothing, "get");
+    (options.threads, options.requests) = (2, Some(1001));
+    let report = run(&options, &mut |_| {}).unwrap();
+    assert_eq!(report.requests, 1001);
+    assert!(pumice_loadgen::text(&report).contains("1001 in"));
+    let picture = pumice_loadgen::svg(&report).unwrap();
+    assert!(
+        picture.starts_with("<svg") && picture.contains("Latency"),
+        "{picture}"
+    );
+}
+
+#[test]
+fn a_server_that_is_not_there_is_an_error() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let error = run(&Options::new(Target::Tcp(address.to_string())), &mut |_| {}).unwrap_err();
+    assert!(error.to_string().contains("cannot connect"), "{error}");
+}
+
+#[test]
+fn settings_that_make_no_sense_are_refused() {
+    let change: [fn(&mut Options); 9] = [
+        |options| options.threads = 0,
+        |options| options.connections = 0,
+        |options| options.pipeline = 0,
+        |options| options.rate = Some(0.0),
+        |options| options.poisson = true,
+        |options| options.requests = Some(0),
+        |options| options.key_size = Some(3),
+        |options| options.keys = "zipf:keys=0,theta=1".into(),
+        |options| options.mix = "insert".parse().unwrap(),
+    ];
+    for (at, change) in change.iter().enumerate() {
+        let mut options = options(Wrong::Nothing, "get");
+        options.keys = "cachelib:pop=nowhere".into();
+        if at < 8 {
+            options.keys = "zipf:keys=10,theta=1".into();
+        }
+        change(&mut options);
+        assert!(run(&options, &mut |_| {}).is_err(), "change {at}");
+    }
+}

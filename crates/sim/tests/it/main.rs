@@ -1,0 +1,8 @@
+//! The integration tests of this crate, one program: its generic code is compiled once for all of them.
+
+mod closed_form;
+mod flash;
+mod ftl;
+mod reference;
+mod replay;
+mod restart;
