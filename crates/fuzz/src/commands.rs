@@ -38,7 +38,7 @@ pub(crate) fn narrow() -> Limits {
     Limits {
         max_value_bytes: 8,
         max_line_bytes: 48,
-        max_keys_line_bytes: 96,
+        keys_window_bytes: 96,
     }
 }
 
@@ -49,6 +49,7 @@ fn walk(mut input: &[u8], limits: &Limits) {
         let taken = match parsed {
             Parsed::Incomplete(needed) => return check_incomplete(input, needed, limits),
             Parsed::TooLong => return check_too_long(input, limits),
+            Parsed::Keys { get, head_len, rest } => return check_keys(input, get, head_len, rest, limits),
             Parsed::Command { command, consumed } => {
                 check_command(&command, &input[..consumed], limits);
                 let skip = match command {
@@ -86,7 +87,7 @@ fn walk(mut input: &[u8], limits: &Limits) {
 fn bound(input: &[u8], limits: &Limits) -> usize {
     let lists_keys = [&b"get "[..], b"gets ", b"gat ", b"gats "];
     match lists_keys.iter().any(|name| input.starts_with(name)) {
-        true => limits.max_keys_line_bytes,
+        true => limits.keys_window_bytes,
         false => limits.max_line_bytes,
     }
 }
@@ -110,6 +111,17 @@ fn check_too_long(input: &[u8], limits: &Limits) {
     assert!(!input[..bound - 1].contains(&b'\n'));
     let before = parse(&input[..bound - 1], limits);
     assert!(before == Parsed::Incomplete(Needed::Line), "{before:?}");
+}
+
+/// The keys of a part and those of the rest are all of the line's.
+fn check_keys(input: &[u8], get: Get<'_>, head_len: usize, rest: usize, limits: &Limits) {
+    assert!(head_len < rest && rest < limits.keys_window_bytes);
+    assert!(!input[..limits.keys_window_bytes].contains(&b'\n'));
+    let listed: Vec<_> = get.keys.collect();
+    assert!(!listed.is_empty() && listed == words(&input[head_len..rest]));
+    let rest = [&input[..head_len], &input[rest..]].concat();
+    assert!(words(&rest).len() < words(input).len());
+    walk(&rest, limits);
 }
 
 /// A command that was accepted: it is what its words say, and written anew it is the same command.
@@ -203,7 +215,7 @@ fn check_command(command: &Command<'_>, bytes: &[u8], limits: &Limits) {
     let wide = Limits {
         max_value_bytes: limits.max_value_bytes,
         max_line_bytes: limits.max_line_bytes + 64,
-        max_keys_line_bytes: limits.max_keys_line_bytes + 64,
+        keys_window_bytes: limits.keys_window_bytes + 64,
     };
     match parse(&written, &wide) {
         Parsed::Command {

@@ -51,8 +51,16 @@ pub(crate) fn run(data: &[u8]) {
         whole.escape_ascii(),
         in_pieces.escape_ascii()
     );
-    // With a no-op behind each command it is known which answer is whose.
     let items = items(data, &limits);
+    // Not in the protocol's forms, or too long to be one item.
+    if matches!(data.first(), Some(0x80 | 0x16))
+        || items
+            .iter()
+            .any(|item| matches!(item.parsed, Parsed::Keys { .. }))
+    {
+        return;
+    }
+    // With a no-op behind each command it is known which answer is whose.
     let mut with_noops: Vec<&[u8]> = Vec::new();
     for item in &items {
         with_noops.push(item.bytes);
@@ -97,10 +105,9 @@ impl Item<'_> {
 
     /// Whether the connection ends here.
     fn is_over(&self) -> bool {
-        let quits = Command::Quit;
         match self.parsed {
             Parsed::TooLong => true,
-            Parsed::Command { command, .. } => command == quits,
+            Parsed::Command { command, .. } => matches!(command, Command::Quit | Command::Http),
             _ => false,
         }
     }
@@ -111,7 +118,7 @@ fn items<'a>(mut input: &'a [u8], limits: &Limits) -> Vec<Item<'a>> {
     while !input.is_empty() {
         let parsed = parse(input, limits);
         let (consumed, skip) = match parsed {
-            Parsed::Incomplete(_) | Parsed::TooLong => (input.len(), 0),
+            Parsed::Incomplete(_) | Parsed::TooLong | Parsed::Keys { .. } => (input.len(), 0),
             Parsed::Command { command, consumed } => match command {
                 Command::TooLarge(large) => (consumed, large.skip),
                 _ => (consumed, 0),

@@ -59,7 +59,7 @@ impl<'a> Replies<'a> {
     /// Takes what answers a command; a no-op follows, or the end.
     pub(crate) fn answers(&mut self, parsed: &Parsed<'_>) {
         match parsed {
-            Parsed::Incomplete(_) => {}
+            Parsed::Incomplete(_) | Parsed::Keys { .. } => {}
             Parsed::TooLong => self.line_is(b"CLIENT_ERROR line too long"),
             Parsed::Malformed { reply, .. } => {
                 if let Some(line) = reply.strip_suffix("\r\n") {
@@ -79,7 +79,7 @@ impl<'a> Replies<'a> {
             Command::Delta(delta) => delta.noreply,
             Command::Touch(touch) => touch.noreply,
             Command::FlushAll { noreply, .. } | Command::Verbosity { noreply } => *noreply,
-            Command::Quit => true,
+            Command::Quit | Command::Http => true,
             _ => false,
         };
         if is_noreply {

@@ -3,9 +3,10 @@
 use super::config::ServeConfig;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Descriptors beside those of connections: flash, sockets, and some for each worker's event loop and ring.
+/// Descriptors beside those of connections: flash, sockets, the admin door's 32 connections, and some for each worker's event loop
+/// and ring.
 fn others(config: &ServeConfig) -> u64 {
-    32 + 8 * config.threads as u64
+    64 + 8 * config.threads as u64
 }
 
 /// Raises the limit of open files to what the connections need, as far as the system allows; warns where that is not far

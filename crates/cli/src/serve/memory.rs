@@ -14,8 +14,6 @@ pub struct Connections {
     pub budgets: BudgetSizes,
     /// All together: the above, and what each connection holds by itself.
     pub total: u64,
-    /// Values up to this length are received in the connection's own buffer.
-    pub inline_value: u32,
 }
 
 /// What a connection holds while it is idle, or waits with little in hand: its state in the door and the event loop (1 KiB, or 8
@@ -29,32 +27,27 @@ const TLS_BYTES: u64 = 4 << 10;
 const BUSY_BYTES: u64 = 96 << 10;
 const BUSY_CONNECTIONS: u64 = 32;
 
+/// Spare buffers, stack, ring and the allocator's caches of a worker, where there are more than the program's part has room for.
+const THREAD_BYTES: u64 = 512 << 10;
+const FEW_THREADS: usize = 4;
+
 impl Connections {
     /// What the settings make of it.
     pub fn plan(config: &ServeConfig) -> Self {
-        let largest = u64::from(config.max_item_size) + 2;
-        let share = |part: u64, max: u64, least: u64| (config.dram / part).clamp(1 << 20, max).max(least);
-        let receive = share(32, 64 << 20, largest + BudgetSizes::BESIDE_LARGEST as u64);
-        let reads = share(64, 32 << 20, largest.min(2 << 20));
-        let large = share(128, 32 << 20, 2 * largest);
-        let unsent = share(64, 32 << 20, largest);
+        let share =
+            |part: u64, max: u64| usize::try_from((config.dram / part).min(max)).unwrap_or(usize::MAX);
+        let budgets = BudgetSizes {
+            input: share(32, 64 << 20),
+            output: share(16, 96 << 20),
+        };
         let connections = config.max_connections as u64;
         let idle = IDLE_BYTES + config.tls.as_ref().map_or(0, |_| TLS_BYTES);
-        let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         Self {
-            budgets: BudgetSizes {
-                receive: bytes(receive),
-                reads: bytes(reads),
-                large: bytes(large),
-                unsent: bytes(unsent),
-            },
-            total: receive
-                + reads
-                + large
-                + unsent
+            budgets,
+            total: budgets.total(config.max_item_size as usize + 2) as u64
                 + connections * idle
-                + connections.min(BUSY_CONNECTIONS) * BUSY_BYTES,
-            inline_value: 32 << 10,
+                + connections.min(BUSY_CONNECTIONS) * BUSY_BYTES
+                + config.threads.saturating_sub(FEW_THREADS) as u64 * THREAD_BYTES,
         }
     }
 }
@@ -103,11 +96,12 @@ pub fn divide(config: &ServeConfig, target: &Target, connections: &Connections) 
     let plan = divided(index).map_err(|error| {
         let PlanError::TooSmall { given, min } = error;
         usage(format!(
-            "--dram {} is too little for {} of flash, values of {} and {} connections; the smallest that works is {}",
+            "--dram {} is too little for {} of flash, values of {}, {} connections and {} threads; the smallest that works is {}",
             Human(given),
             Human(target.capacity),
             Human(u64::from(config.max_item_size)),
             config.max_connections,
+            config.threads,
             Human(min),
         ))
     })?;

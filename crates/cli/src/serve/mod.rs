@@ -142,7 +142,6 @@ fn bind(config: &ServeConfig, connections: &Connections, access: &Access) -> any
             ..Limits::default()
         },
         backlog: config.backlog,
-        inline_value_bytes: connections.inline_value,
         budgets: connections.budgets,
         idle_timeout: config.idle_timeout,
         auth: access.auth.clone(),
@@ -169,11 +168,7 @@ fn start_admin(listener: TcpListener, common: &Arc<Common>, dram: u64) -> anyhow
     let address = listener.local_addr().context("admin door")?;
     let listener = tokio::net::TcpListener::from_std(listener).context("admin door")?;
     let figures = Arc::new(ServerFigures::new(Arc::clone(common), dram));
-    tokio::spawn(async move {
-        if let Err(error) = pumice_door_admin::serve(listener, figures).await {
-            tracing::error!(%error, "the admin door ended");
-        }
-    });
+    tokio::spawn(pumice_door_admin::serve(listener, figures));
     Ok(address)
 }
 

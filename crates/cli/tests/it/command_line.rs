@@ -209,6 +209,14 @@ fn a_budget_that_cannot_work_names_one_that_can() {
     );
     assert_eq!(output.status.code(), Some(2));
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    // Threads take memory, too.
+    let same = ["serve", "--dram", "96MiB", "--threads", "200"];
+    let output = pumice(directory.path(), &[&same, &flags[..]].concat());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.code() == Some(2) && said.contains("200 threads"),
+        "{said}"
+    );
 }
 
 /// What a server says on a new flash file until it is ready. It is stopped then.

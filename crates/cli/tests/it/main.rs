@@ -3,6 +3,7 @@
 mod bench;
 mod command_line;
 mod common;
+mod descriptors;
 mod erase_unit;
 mod flash_fails;
 mod flash_file;

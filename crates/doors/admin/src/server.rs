@@ -8,9 +8,14 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use std::io;
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
+use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::net::TcpListener;
+use tokio::task::{AbortHandle, JoinSet};
 
 /// What the door answers.
 pub fn router(source: Arc<dyn Source>) -> Router {
@@ -24,12 +29,39 @@ pub fn router(source: Arc<dyn Source>) -> Router {
         .with_state(source)
 }
 
-/// Serves connections of `listener` until the future is dropped.
-///
-/// # Errors
-/// Where the listener fails for good.
-pub async fn serve(listener: TcpListener, source: Arc<dyn Source>) -> io::Result<()> {
-    axum::serve(listener, router(source)).await
+/// Connections at once. A new one takes the place of the oldest: who asks and reads is done in milliseconds.
+const MAX_CONNECTIONS: usize = 32;
+
+/// How long a connection may take, from its start to the end of its one answer.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long to wait after a failed accept, which is most likely for want of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Serves connections of `listener` until the future is dropped, one request for each.
+pub async fn serve(listener: TcpListener, source: Arc<dyn Source>) {
+    let router = router(source);
+    // Their tasks end with this future.
+    let mut connections = JoinSet::new();
+    let mut places = VecDeque::new();
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        while connections.try_join_next().is_some() {}
+        places.retain(|place: &AbortHandle| !place.is_finished());
+        if places.len() == MAX_CONNECTIONS
+            && let Some(oldest) = places.pop_front()
+        {
+            oldest.abort();
+        }
+        let answer = http1::Builder::new()
+            .keep_alive(false)
+            .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router.clone()));
+        // Whatever ends a connection is its client's affair.
+        places.push_back(connections.spawn(async { drop(tokio::time::timeout(TIMEOUT, answer).await) }));
+    }
 }
 
 async fn index() -> &'static str {

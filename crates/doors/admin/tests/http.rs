@@ -1,5 +1,6 @@
 //! The door over a real socket.
 
+use futures_util::FutureExt;
 use pumice_door_admin::{BookLine, BooksFault, Figure, Figures, Group, Source, serve};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -90,5 +91,51 @@ async fn every_path_answers_what_it_promises() {
     assert_eq!(status, 200);
     assert!(body.contains("pumice_flash_written_bytes_total 3\n"), "{body}");
     assert_eq!(ask(address, "/nothing").await.0, 404);
+    server.abort();
+}
+
+#[tokio::test]
+async fn more_connections_than_there_are_places_for_take_those_of_the_oldest() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = tokio::spawn(serve(listener, Arc::new(Fixed::default())));
+    let mut unfinished = Vec::new();
+    for _ in 0..100 {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nX: ").await.unwrap();
+        unfinished.push(stream);
+    }
+    assert_eq!(ask(address, "/healthz").await.0, 200);
+    let mut byte = [0];
+    assert!(
+        !matches!(unfinished[0].read(&mut byte).await, Ok(1)),
+        "the oldest is closed"
+    );
+    assert!(
+        unfinished[99].read(&mut byte).now_or_never().is_none(),
+        "the last is not"
+    );
+    server.abort();
+}
+
+/// Time is stopped, and goes on where nothing else is to do.
+#[tokio::test(start_paused = true)]
+async fn a_header_that_never_ends_is_given_half_a_minute() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = tokio::spawn(serve(listener, Arc::new(Fixed::default())));
+    let started = tokio::time::Instant::now();
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let mut reply = [0; 100];
+    loop {
+        if stream.write_all(b"GET").await.is_err() {
+            break;
+        }
+        match tokio::time::timeout(std::time::Duration::from_secs(5), stream.read(&mut reply)).await {
+            Ok(Ok(0) | Err(_)) => break,
+            Ok(Ok(_)) | Err(_) => assert!(started.elapsed().as_secs() < 100),
+        }
+    }
+    assert_eq!(started.elapsed().as_secs() / 10, 3);
     server.abort();
 }

@@ -87,6 +87,8 @@ counters! {
     get_hits_flash,
     /// Connections closed since their peer was slow while others waited for memory.
     slow_peers_closed,
+    /// Connections closed since they speak another protocol: binary, TLS or HTTP.
+    foreign_protocols,
     /// Attempts to authenticate.
     auth_cmds,
     /// Of those, with a wrong user or password.

@@ -6,17 +6,23 @@
 #![forbid(unsafe_code)]
 
 mod auth;
+mod budget;
+mod config;
 mod counters;
 mod execute;
 mod files;
 mod histogram;
 pub mod options;
 pub mod parse;
+mod seldom;
 mod server;
+mod shared;
 mod tls;
 
 pub use auth::{AuthFile, AuthFileError};
+pub use budget::BudgetSizes;
+pub use config::{DoorConfig, Listen};
 pub use counters::{Counters, Counts, DoorStats, Operation, WorkerStats};
 pub use histogram::{Counter, Histogram, HistogramSnapshot};
-pub use server::{BudgetSizes, ByteBudget, Door, DoorConfig, Listen, Share};
+pub use server::Door;
 pub use tls::{TlsError, TlsIdentity};

@@ -1,9 +1,9 @@
 //! Reads: what a run of them asks for, and what hits and misses answer.
 
 use super::{Executor, Output, marks, meta_get};
+use crate::budget::Share;
 use crate::counters::Operation;
 use crate::parse::{Command, Get, KeyScratch, Keys, Limits, MetaGet, Parsed, parse};
-use crate::server::Share;
 use pumice::{Action, Meta, Object, Outcome, Tier};
 use pumice_device::Device;
 
@@ -41,6 +41,8 @@ impl<'a> Ask<'a> {
 /// for what an mg changes.
 pub(crate) struct Asks<'a> {
     keys: Option<(Keys<'a>, bool)>,
+    /// Whether the line goes on behind the keys.
+    is_part: bool,
     single: Option<Ask<'a>>,
     rest: &'a [u8],
     consumed: usize,
@@ -52,12 +54,25 @@ impl<'a> Asks<'a> {
     pub(crate) fn start(first: &Command<'a>, rest: &'a [u8], limits: &'a Limits) -> Option<Self> {
         let mut asks = Self {
             keys: None,
+            is_part: false,
             single: None,
             rest,
             consumed: 0,
             limits,
         };
         asks.admit(first).then_some(asks)
+    }
+
+    /// The first keys of a line that goes on.
+    pub(crate) fn part(get: Get<'a>, limits: &'a Limits) -> Self {
+        Self {
+            keys: Some((get.keys, get.with_cas)),
+            is_part: true,
+            single: None,
+            rest: b"",
+            consumed: 0,
+            limits,
+        }
     }
 
     /// Bytes of `rest` that the run took so far.
@@ -91,6 +106,9 @@ impl<'a> Iterator for Asks<'a> {
                     return Some(Ask::Classic { key, with_cas });
                 }
                 self.keys = None;
+                if self.is_part {
+                    return None;
+                }
                 return Some(Ask::Text("END\r\n"));
             }
             if let Some(ask) = self.single.take() {

@@ -16,32 +16,33 @@ pub(crate) use key_dump::{KeyDump, end as end_key_dump};
 pub(crate) use meta_get::MetaChange;
 pub(crate) use output::Output;
 
+use crate::budget::Share;
 use crate::counters::{Counters, Operation, WorkerStats};
 use crate::parse::{Command, Exptime, Key, MAX_KEY_BYTES};
-use crate::server::{Share, Shared};
+use crate::shared::Shared;
 use pumice::{Action, Cx, Object, ObjectCache, Outcome, Reads};
 use pumice_device::Device;
 use std::rc::Rc;
 use std::sync::Arc;
 
 /// What the door answers to `version`: the level of the protocol that it speaks, as clients derive what they may use
-/// from it, and its own.
-pub(crate) const VERSION: &str = concat!("1.6.18-pumice-", env!("CARGO_PKG_VERSION"));
+/// from it. Nothing else, since they take it for numbers with points between.
+pub(crate) const VERSION: &str = "1.6.18";
 
 /// What a change answers that lost to others too often.
 const BUSY: &str = "SERVER_ERROR too many changes to this key at once, try again\r\n";
 
-/// Objects up to this size are changed under a share of the budget of reads, larger ones under one of the large ones'.
+/// Objects up to this size are changed under a share of the small lane, larger ones under one of the large lane.
 const SMALL_CHANGE_BYTES: u64 = 16 << 10;
 
 const NO_MEMORY: &str = "SERVER_ERROR out of memory storing object\r\n";
 
-/// Which budget a change is made within.
+/// Which lane of the budget a change is made within.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Budget {
-    /// That of reads, if the object is not large. The caller holds no share.
-    Reads,
-    /// That of large objects, whose holders never wait for shares of the other: the caller may hold those.
+pub(crate) enum Lane {
+    /// The small one, if the object is not large. The caller holds no share.
+    Small,
+    /// The large one; the caller may hold shares of the small one.
     Large,
 }
 
@@ -68,6 +69,14 @@ impl<D: Device + Clone> Executor<D> {
 
     fn counters(&self) -> &Counters {
         &self.stats().counters
+    }
+
+    /// Counts a connection that is closed since it speaks another protocol.
+    pub(crate) fn refuse_protocol(&self, protocol: &str) {
+        self.counters().foreign_protocols.add(1);
+        if self.shared.foreign_said.is_due() {
+            tracing::warn!("a client speaks {protocol}: closed; foreign_protocols counts them all");
+        }
     }
 
     fn now_secs(&self) -> u32 {
@@ -98,31 +107,25 @@ impl<D: Device + Clone> Executor<D> {
     where
         F: FnMut(Option<&Object<D::Buf>>) -> Action,
     {
-        self.change_within(Budget::Reads, key, value, decide).await
+        self.change_within(Lane::Small, key, value, decide).await
     }
 
-    /// As [`Executor::change`], within this budget.
-    async fn change_within<F>(
-        &self,
-        budget: Budget,
-        key: &[u8],
-        value: bool,
-        mut decide: F,
-    ) -> (Outcome, Share)
+    /// As [`Executor::change`], within this lane.
+    async fn change_within<F>(&self, lane: Lane, key: &[u8], value: bool, mut decide: F) -> (Outcome, Share)
     where
         F: FnMut(Option<&Object<D::Buf>>) -> Action,
     {
-        let budgets = &self.shared.budgets;
+        let output = &self.shared.budgets.output;
         let mut reads = Reads {
             value,
             bytes_max: SMALL_CHANGE_BYTES,
         };
         // The old value and the new one.
-        let first = match budget {
-            Budget::Reads => &budgets.reads,
-            Budget::Large => &budgets.large,
+        let first = match lane {
+            Lane::Small => &output.small,
+            Lane::Large => &output.large,
         };
-        let mut share = first.take(2 * SMALL_CHANGE_BYTES as usize).await;
+        let mut share = Arc::clone(first).take(2 * SMALL_CHANGE_BYTES as usize).await;
         loop {
             let outcome = self.cache.update(&self.cx, key, reads, &mut decide).await;
             let Outcome::NeedsMemory { bytes } = outcome else {
@@ -130,7 +133,7 @@ impl<D: Device + Clone> Executor<D> {
             };
             drop(share);
             let twice = usize::try_from(bytes.saturating_mul(2)).unwrap_or(usize::MAX);
-            share = budgets.large.take(twice).await;
+            share = Arc::clone(&output.large).take(twice).await;
             reads.bytes_max = bytes;
         }
     }
@@ -180,6 +183,11 @@ impl<D: Device + Clone> Executor<D> {
                 Operation::Other
             }
             Command::Quit => return Some((Flow::Close, Operation::Other)),
+            Command::Http => {
+                // As memcached does: whoever has a browser or a server send a request here is not to have its body executed.
+                self.refuse_protocol("HTTP");
+                return Some((Flow::Close, Operation::Other));
+            }
             _ => return None,
         };
         Some((Flow::Continue, operation))
@@ -226,7 +234,7 @@ impl<D: Device + Clone> Executor<D> {
                 Operation::Touch
             }
             Command::MetaGet(get) => {
-                self.meta_get_changing(MetaChange::new(get), Budget::Reads, output)
+                self.meta_get_changing(MetaChange::new(get), Lane::Small, output)
                     .await
             }
             _ => Operation::Other,

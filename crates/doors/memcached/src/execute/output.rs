@@ -1,6 +1,6 @@
 //! Replies waiting to be sent: text, and large values where they are.
 
-use crate::server::Share;
+use crate::budget::Share;
 use pumice::Object;
 use pumice_device::{Buffer, Payload};
 use std::io::IoSlice;
@@ -94,11 +94,18 @@ impl<B: Buffer> Output<B> {
         !self.pinned.is_empty()
     }
 
-    /// Copies what stands in the cache's memory, and gives back shares of the budget of reads.
+    /// Whether an object waits with a share of the large lane.
+    pub(crate) fn holds_large_share(&self) -> bool {
+        self.pinned
+            .iter()
+            .any(|pinned| pinned.share.as_ref().is_some_and(Share::is_large))
+    }
+
+    /// Copies what stands in the cache's memory, and gives back shares of the small lane.
     pub(crate) fn detach(&mut self) {
         for pinned in &mut self.pinned {
             pinned.object.detach();
-            pinned.share = None;
+            pinned.share = pinned.share.take().filter(Share::is_large);
         }
     }
 

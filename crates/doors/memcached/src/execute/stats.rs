@@ -1,7 +1,7 @@
 //! stats: memcached's names where they mean the same.
 
 use super::{Executor, Output, VERSION};
-use crate::server::Listen;
+use crate::config::Listen;
 use pumice_device::Device;
 use std::fmt::Display;
 
@@ -39,6 +39,7 @@ impl<D: Device + Clone> Executor<D> {
         lines.stat("uptime", shared.started.elapsed().as_secs());
         lines.stat("time", self.now_secs());
         lines.stat("version", VERSION);
+        lines.stat("pumice_version", env!("CARGO_PKG_VERSION"));
         lines.stat("pointer_size", usize::BITS);
         lines.stat("max_connections", shared.config.max_connections);
         lines.stat("curr_connections", door.curr_connections());

@@ -15,10 +15,10 @@ const BAD_FORMAT: &str = "CLIENT_ERROR bad authentication token format\r\n";
 /// What stands at the start of the input of a connection that is not authenticated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attempt<'a> {
-    /// The beginning of something; `whole` is its length where that is known, else 0.
+    /// The beginning of something.
     Incomplete {
-        /// Bytes of the whole.
-        whole: usize,
+        /// Whether a part of a value is missing, and no part of a line.
+        is_value: bool,
     },
     /// A user and a password to look up.
     Credentials {
@@ -38,6 +38,8 @@ pub enum Attempt<'a> {
         /// Bytes that follow and are passed over.
         skip: u64,
     },
+    /// The first line of an HTTP request: the connection has to be closed.
+    Http,
     /// A line of `line_max` bytes or more: the connection has to be closed.
     TooLong,
 }
@@ -56,13 +58,16 @@ pub fn parse_attempt(input: &[u8], line_max: usize) -> Attempt<'_> {
     let Some(newline) = memchr::memchr(b'\n', window) else {
         return match input.len() >= line_max {
             true => Attempt::TooLong,
-            false => Attempt::Incomplete { whole: 0 },
+            false => Attempt::Incomplete { is_value: false },
         };
     };
     let line = &window[..newline];
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     let line_len = newline + 1;
     let Some(value_len) = announced(line) else {
+        if super::is_http(line) {
+            return Attempt::Http;
+        }
         return Attempt::Refused {
             reply: UNAUTHENTICATED,
             consumed: line_len,
@@ -81,7 +86,7 @@ pub fn parse_attempt(input: &[u8], line_max: usize) -> Attempt<'_> {
     };
     let consumed = line_len + len + 2;
     let Some((value, end)) = input.get(line_len..consumed).map(|rest| rest.split_at(len)) else {
-        return Attempt::Incomplete { whole: consumed };
+        return Attempt::Incomplete { is_value: true };
     };
     let refused = |reply| Attempt::Refused {
         reply,
@@ -189,13 +194,13 @@ mod tests {
         fn waits(input: &str) -> Attempt<'_> {
             parse_attempt(input.as_bytes(), LINE_MAX)
         }
-        assert_eq!(waits(""), Attempt::Incomplete { whole: 0 });
-        assert_eq!(waits("set k 0 0 7\r"), Attempt::Incomplete { whole: 0 });
+        assert_eq!(waits(""), Attempt::Incomplete { is_value: false });
+        assert_eq!(waits("set k 0 0 7\r"), Attempt::Incomplete { is_value: false });
         assert_eq!(
             waits("set k 0 0 7\r\nfoo bar\r"),
-            Attempt::Incomplete { whole: 22 }
+            Attempt::Incomplete { is_value: true }
         );
-        assert_eq!(waits(&"x".repeat(2047)), Attempt::Incomplete { whole: 0 });
+        assert_eq!(waits(&"x".repeat(2047)), Attempt::Incomplete { is_value: false });
         assert_eq!(waits(&"x".repeat(2048)), Attempt::TooLong);
         assert_eq!(waits(&("x".repeat(2048) + "\r\n")), Attempt::TooLong);
     }
@@ -206,7 +211,7 @@ mod tests {
             let whole = parse_attempt(input.as_bytes(), LINE_MAX);
             let cut = &input.as_bytes()[..cut.min(input.len())];
             match parse_attempt(cut, LINE_MAX) {
-                Attempt::Incomplete { whole: bytes } => prop_assert!(bytes == 0 || bytes > cut.len()),
+                Attempt::Incomplete { is_value } => prop_assert_eq!(is_value, cut.contains(&b'\n')),
                 answered => prop_assert_eq!(answered, whole),
             }
         }

@@ -1,7 +1,7 @@
 //! get, gets, gat, gats.
 
 use super::line::Tokens;
-use super::{Command, Exptime, Key, LineResult, Refused, Request, number, replies};
+use super::{Command, Exptime, Key, LineResult, Parsed, Refused, Request, number, replies};
 
 /// One or more keys to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +51,33 @@ pub(super) fn gat(mut tokens: Tokens<'_>, with_cas: bool) -> LineResult<'_> {
         return Err(Refused::new(replies::BAD_EXPTIME));
     };
     keys(tokens, with_cas, Some(Exptime(exptime)))
+}
+
+/// The keys that stand whole in the window of a line that goes on. The last word is left to the rest, so that there always is one.
+/// Nothing where that leaves no key, or one of them is none.
+pub(super) fn part(window: &[u8]) -> Option<Parsed<'_>> {
+    let mut tokens = Tokens::new(window);
+    let (touch, with_cas) = match tokens.next()? {
+        b"gat" => (Some(Exptime(number::signed(tokens.next()?)?)), false),
+        b"gats" => (Some(Exptime(number::signed(tokens.next()?)?)), true),
+        name => (None, name == b"gets"),
+    };
+    let head_len = window.len() - tokens.rest().len() + 1;
+    let listed = window.get(head_len..)?;
+    let end = listed.iter().rposition(|byte| *byte != b' ')?;
+    let last = listed[..end].iter().rposition(|byte| *byte == b' ')? + 1;
+    let tokens = Tokens::new(&listed[..last]);
+    { tokens }.next()?;
+    let get = Get {
+        keys: Keys::checked(tokens)?,
+        with_cas,
+        touch,
+    };
+    Some(Parsed::Keys {
+        get,
+        head_len,
+        rest: head_len + last,
+    })
 }
 
 fn keys(tokens: Tokens<'_>, with_cas: bool, touch: Option<Exptime>) -> LineResult<'_> {

@@ -8,6 +8,8 @@ pub(super) enum Line<'a> {
     Whole { line: &'a [u8], consumed: usize },
     /// No newline yet, and one may still come in time.
     Incomplete,
+    /// The beginning of a line that lists more keys than a window holds.
+    Keys { window: &'a [u8] },
     /// Longer than any line may be.
     TooLong,
 }
@@ -20,17 +22,17 @@ const MANY_KEYS: [&[u8]; 4] = [b"get ", b"gets ", b"gat ", b"gats "];
 /// The bound on the length holds whether the newline has arrived or not, so how the input was cut into packets
 /// changes no answer.
 pub(super) fn find<'a>(input: &'a [u8], limits: &Limits) -> Line<'a> {
-    let bound = if MANY_KEYS.iter().any(|name| input.starts_with(name)) {
-        limits.max_keys_line_bytes
-    } else {
-        limits.max_line_bytes
+    let lists_keys = MANY_KEYS.iter().any(|name| input.starts_with(name));
+    let bound = match lists_keys {
+        true => limits.keys_window_bytes,
+        false => limits.max_line_bytes,
     };
     let window = input.get(..bound).unwrap_or(input);
     let Some(newline) = memchr::memchr(b'\n', window) else {
-        return if input.len() >= bound {
-            Line::TooLong
-        } else {
-            Line::Incomplete
+        return match (input.len() >= bound, lists_keys) {
+            (false, _) => Line::Incomplete,
+            (true, true) => Line::Keys { window },
+            (true, false) => Line::TooLong,
         };
     };
     let line = &window[..newline];
@@ -53,6 +55,10 @@ pub struct Tokens<'a> {
 impl<'a> Tokens<'a> {
     pub(super) fn new(rest: &'a [u8]) -> Self {
         Self { rest }
+    }
+
+    pub(super) fn rest(&self) -> &'a [u8] {
+        self.rest
     }
 }
 
@@ -126,10 +132,12 @@ mod tests {
     fn only_lines_of_keys_may_be_long() {
         let limits = Limits::default();
         let mut keys = b"get ".to_vec();
-        keys.resize(100_000, b'k');
+        keys.resize(limits.keys_window_bytes - 1, b'k');
         assert!(matches!(find(&keys, &limits), Line::Incomplete));
-        keys.resize(limits.max_keys_line_bytes, b'k');
-        assert!(matches!(find(&keys, &limits), Line::TooLong));
+        keys.resize(limits.keys_window_bytes + 1, b'k');
+        assert!(
+            matches!(find(&keys, &limits), Line::Keys { window } if window.len() == limits.keys_window_bytes)
+        );
         assert!(matches!(find(&[b'x'; 2047], &limits), Line::Incomplete));
         assert!(matches!(find(&[b'x'; 2048], &limits), Line::TooLong));
     }

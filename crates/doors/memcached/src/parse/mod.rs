@@ -39,8 +39,8 @@ pub struct Limits {
     pub max_value_bytes: u32,
     /// A line with its line end must be shorter than this, in bytes. Default: 2048, as memcached has it.
     pub max_line_bytes: usize,
-    /// The same for the commands that list keys (get, gets, gat, gats). Default: 1 MiB, at least 4,000 keys.
-    pub max_keys_line_bytes: usize,
+    /// A line of get, gets, gat or gats may have any number of keys, and is understood in parts of so many bytes. Default: 16 KiB.
+    pub keys_window_bytes: usize,
 }
 
 impl Default for Limits {
@@ -48,7 +48,7 @@ impl Default for Limits {
         Self {
             max_value_bytes: 1 << 20,
             max_line_bytes: 2048,
-            max_keys_line_bytes: 1 << 20,
+            keys_window_bytes: 16 << 10,
         }
     }
 }
@@ -73,6 +73,15 @@ pub enum Parsed<'a> {
         consumed: usize,
         /// Bytes that follow and are not to be read as commands: the value of a refused command.
         skip: u64,
+    },
+    /// The first keys of a get, gets, gat or gats whose line goes on beyond [`Limits::keys_window_bytes`].
+    Keys {
+        /// The command so far: its end does not stand at its keys' end.
+        get: Get<'a>,
+        /// Length of the command up to its first key.
+        head_len: usize,
+        /// Where the keys that follow begin: with the head before them they are the rest of the command.
+        rest: usize,
     },
     /// A line beyond its bound: nothing after it can be understood, the connection has to be closed.
     TooLong,
@@ -132,6 +141,8 @@ pub enum Command<'a> {
     Quit,
     /// shutdown, which is always refused.
     Shutdown,
+    /// The first line of an HTTP request.
+    Http,
     /// mn.
     MetaNoop,
     /// mg.
@@ -204,6 +215,7 @@ pub fn parse<'a>(input: &'a [u8], limits: &Limits) -> Parsed<'a> {
     let (line, consumed) = match line::find(input, limits) {
         Line::Whole { line, consumed } => (line, consumed),
         Line::Incomplete => return Parsed::Incomplete(Needed::Line),
+        Line::Keys { window } => return get::part(window).unwrap_or(Parsed::TooLong),
         Line::TooLong => return Parsed::TooLong,
     };
     match parse_line(line, limits) {
@@ -252,10 +264,29 @@ fn attach<'a>(store: Store<'a>, value_len: u32, line_len: usize, rest: &'a [u8])
     }
 }
 
+/// Whether a line is the first of an HTTP request. A command that memcached knows may have such a word as a key; a path before it
+/// gives it away all the same.
+fn is_http(line: &[u8]) -> bool {
+    let is_version = |word: &[u8]| {
+        word.get(..5)
+            .is_some_and(|start| start.eq_ignore_ascii_case(b"HTTP/"))
+    };
+    let mut words = line
+        .split(|byte| byte.is_ascii_whitespace())
+        .filter(|word| !word.is_empty());
+    let is_known = words
+        .next()
+        .is_some_and(|name| matches!(name, b"get" | b"gets" | b"delete"));
+    let target = words.clone().next().unwrap_or_default();
+    words.any(is_version)
+        && (!is_known || target.starts_with(b"/") || target.windows(3).any(|part| part == b"://"))
+}
+
 fn parse_line<'a>(line: &'a [u8], limits: &Limits) -> LineResult<'a> {
     let mut tokens = Tokens::new(line);
     let name = tokens.next().unwrap_or(b"");
     match name {
+        b"get" | b"gets" | b"delete" if is_http(line) => Ok(Request::Whole(Command::Http)),
         b"get" => get::get(tokens, false),
         b"gets" => get::get(tokens, true),
         b"mg" => meta::get(tokens),
@@ -283,6 +314,7 @@ fn parse_line<'a>(line: &'a [u8], limits: &Limits) -> LineResult<'a> {
         b"stats" => Ok(Request::Whole(Command::Stats(tokens.next()))),
         b"quit" => Ok(Request::Whole(Command::Quit)),
         b"shutdown" => Ok(Request::Whole(Command::Shutdown)),
+        _ if is_http(line) => Ok(Request::Whole(Command::Http)),
         _ => Err(Refused::new(replies::ERROR)),
     }
 }

@@ -1,8 +1,9 @@
 //! Listening sockets: binding them, and handing connections to the workers.
 
-use super::config::{DoorConfig, Listen};
 use super::stream::Accepted;
-use super::{Guard, Handover, Shared};
+use super::{Guard, Handover};
+use crate::config::{DoorConfig, Listen};
+use crate::shared::Shared;
 use crate::tls::TlsIdentity;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use std::convert::Infallible;
@@ -141,7 +142,7 @@ pub(super) async fn accept(
         Listener::Tcp(listener) => {
             let listener = TcpListener::from_std(listener)?;
             tokio::select! {
-                never = accept_tcp(&listener, |stream| hand_over(Accepted::Tcp(stream))) => match never {},
+                never = accept_tcp(&listener, &shared, |stream| hand_over(Accepted::Tcp(stream))) => match never {},
                 _ = stopped => accept_waiting(SockRef::from(&listener), |socket| hand_over(Accepted::Tcp(socket.into()))),
             }
         }
@@ -149,14 +150,14 @@ pub(super) async fn accept(
             let listener = TcpListener::from_std(listener)?;
             let with_tls = |stream| hand_over(Accepted::Tls(stream, identity.clone()));
             tokio::select! {
-                never = accept_tcp(&listener, with_tls) => match never {},
+                never = accept_tcp(&listener, &shared, with_tls) => match never {},
                 _ = stopped => accept_waiting(SockRef::from(&listener), |socket| with_tls(socket.into())),
             }
         }
         Listener::Unix(listener, _file) => {
             let listener = UnixListener::from_std(listener)?;
             tokio::select! {
-                never = accept_unix(&listener, |stream| hand_over(Accepted::Unix(stream))) => match never {},
+                never = accept_unix(&listener, &shared, |stream| hand_over(Accepted::Unix(stream))) => match never {},
                 _ = stopped => accept_waiting(SockRef::from(&listener), |socket| hand_over(Accepted::Unix(socket.into()))),
             }
         }
@@ -164,20 +165,28 @@ pub(super) async fn accept(
     Ok(())
 }
 
-async fn accept_tcp(listener: &TcpListener, take: impl Fn(std::net::TcpStream)) -> Infallible {
+async fn accept_tcp(
+    listener: &TcpListener,
+    shared: &Shared,
+    take: impl Fn(std::net::TcpStream),
+) -> Infallible {
     loop {
         match listener.accept().await.and_then(|(stream, _)| stream.into_std()) {
             Ok(stream) => take(stream),
-            Err(error) => pause(&error).await,
+            Err(error) => pause(shared, &error).await,
         }
     }
 }
 
-async fn accept_unix(listener: &UnixListener, take: impl Fn(std::os::unix::net::UnixStream)) -> Infallible {
+async fn accept_unix(
+    listener: &UnixListener,
+    shared: &Shared,
+    take: impl Fn(std::os::unix::net::UnixStream),
+) -> Infallible {
     loop {
         match listener.accept().await.and_then(|(stream, _)| stream.into_std()) {
             Ok(stream) => take(stream),
-            Err(error) => pause(&error).await,
+            Err(error) => pause(shared, &error).await,
         }
     }
 }
@@ -198,10 +207,12 @@ fn accept_waiting(listener: SockRef<'_>, take: impl Fn(Socket)) {
     }
 }
 
-async fn pause(error: &io::Error) {
+async fn pause(shared: &Shared, error: &io::Error) {
     // A client that gave up before it was accepted is none of our business.
     if error.kind() != io::ErrorKind::ConnectionAborted {
-        tracing::warn!(%error, "cannot accept a connection");
+        if shared.accept_said.is_due() {
+            tracing::warn!(%error, "cannot accept connections for now");
+        }
         tokio::time::sleep(ACCEPT_PAUSE).await;
     }
 }

@@ -1,14 +1,14 @@
 //! One connection: reads, executes every whole command, sends the replies together.
 
 use super::Worker;
-use super::budget::Share;
+use super::foreign;
 use super::input::Input;
 use super::key_dump;
-use super::look::Watch;
-use super::reading::Silence;
+use super::progress::Progress;
 use super::reads::{self, Tally};
 use super::sender::Sender;
 use super::stream::Stream;
+use crate::budget::Share;
 use crate::counters::Operation;
 use crate::execute::{Asks, Executor, Flow, Output};
 use crate::parse::{Attempt, Command, Get, Needed, Parsed, parse, parse_attempt};
@@ -17,15 +17,14 @@ use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
 use std::task::Waker;
-use std::time::Duration;
 
-/// How often a peer that takes its time is looked at.
-pub(super) const LOOK: Duration = Duration::from_secs(1);
+/// The longest value that is received in the buffer, behind the longest line.
+const INLINE_MAX_BYTES: u32 = 12 << 10;
 
 /// What the commands in the buffer came to.
 enum Next {
-    /// More bytes are needed, so that the buffer holds `whole` of them where that is known.
-    Read { whole: usize },
+    /// More bytes are needed, of a value or of whatever comes.
+    Read { is_value: bool },
     /// A value that is received apart.
     Large { line_len: usize, value_len: usize },
     /// Bytes to pass over.
@@ -41,14 +40,15 @@ pub(super) struct Connection<D: Device + Clone> {
     pub(super) waker: Rc<RefCell<Waker>>,
     pub(super) worker: Rc<Worker<D>>,
     pub(super) input: Input,
-    /// Held while the connection waits with more than the beginning of a small command, and how fast the rest comes.
-    pub(super) share: Option<(Share, Watch)>,
+    /// Held while the connection waits with more than the beginning of a small command.
+    pub(super) share: Option<Share>,
     pub(super) output: Output<D::Buf>,
     /// Whether a reply that waits is about a change.
     pub(super) changed: bool,
     /// Bytes of a refused value that are still to come.
     pub(super) skip: u64,
-    pub(super) silence: Silence,
+    /// Of the peer, in sending.
+    pub(super) progress: Progress,
     /// Bytes sent since the socket was known to have room.
     unproven: usize,
     /// Whether its commands are executed; else only attempts to authenticate are.
@@ -67,7 +67,7 @@ impl<D: Device + Clone> Connection<D> {
             output: Output::new(),
             changed: false,
             skip: 0,
-            silence: Silence::default(),
+            progress: Progress::default(),
             unproven: 0,
         }
     }
@@ -83,11 +83,19 @@ impl<D: Device + Clone> Connection<D> {
     }
 
     async fn serve_commands(&mut self) -> io::Result<()> {
-        let mut whole = 0;
+        let mut is_value = false;
         let mut batches = 0;
+        let mut is_first = true;
         loop {
-            if !self.read(whole, &mut batches).await? {
+            if !self.read(is_value, &mut batches).await? {
                 return Ok(());
+            }
+            if std::mem::take(&mut is_first)
+                && let Some(protocol) = foreign::recognise(self.input.bytes())
+            {
+                self.executor().refuse_protocol(protocol);
+                self.output.text(foreign::answer(self.input.bytes()));
+                return self.flush().await;
             }
             if !self.sender().has_room()? {
                 self.input.release(&self.worker.buffers);
@@ -97,14 +105,12 @@ impl<D: Device + Clone> Connection<D> {
             loop {
                 // Executing takes a few KiB of state, which an idle connection has no use for.
                 match Box::pin(self.process()).await? {
-                    Next::Read { whole: bytes } => {
-                        whole = bytes;
+                    Next::Read { is_value: next } => {
+                        is_value = next;
                         break;
                     }
                     Next::Skip(bytes) => self.pass_over(bytes),
                     Next::Large { line_len, value_len } => {
-                        // Whoever waits for a share must hold none, or all could wait for each other.
-                        self.share = None;
                         if !Box::pin(self.receive_large(line_len, value_len)).await? {
                             return Ok(());
                         }
@@ -125,20 +131,13 @@ impl<D: Device + Clone> Connection<D> {
 
     fn sender(&mut self) -> Sender<'_, D> {
         Sender {
-            input_bytes: self.unshared_bytes(),
+            input_bytes: self.input.held_bytes(),
+            holds_share: self.share.is_some(),
             executor: &self.worker.executor,
             stream: &mut self.stream,
             output: &mut self.output,
             changed: &mut self.changed,
             unproven: &mut self.unproven,
-        }
-    }
-
-    /// Memory of what was received and stands under no share.
-    fn unshared_bytes(&self) -> usize {
-        match self.share {
-            Some(_) => 0,
-            None => self.input.held_bytes() + self.stream.received_memory(),
         }
     }
 
@@ -149,14 +148,14 @@ impl<D: Device + Clone> Connection<D> {
     /// Executes all whole commands in the buffer.
     async fn process(&mut self) -> io::Result<Next> {
         if self.skip > 0 {
-            return Ok(Next::Read { whole: 0 });
+            return Ok(Next::Read { is_value: true });
         }
         if !self.is_authenticated
             && let Some(next) = self.authenticate()
         {
             return Ok(next);
         }
-        let input_bytes = self.unshared_bytes();
+        let (input_bytes, holds_share) = (self.input.held_bytes(), self.share.is_some());
         let Self {
             stream,
             worker,
@@ -168,6 +167,7 @@ impl<D: Device + Clone> Connection<D> {
         } = self;
         let executor = &worker.executor;
         let limits = &executor.shared.config.limits;
+        let inline_max = executor.shared.config.inline_value_bytes.min(INLINE_MAX_BYTES);
         let mut sender = Sender {
             executor,
             stream,
@@ -175,25 +175,23 @@ impl<D: Device + Clone> Connection<D> {
             changed,
             unproven,
             input_bytes,
+            holds_share,
         };
         let mut tally = Tally::start(executor);
         let next = loop {
             if input.is_empty() {
-                break Next::Read { whole: 0 };
+                break Next::Read { is_value: false };
             }
             let (command, consumed) = match parse(input.bytes(), limits) {
                 Parsed::Command { command, consumed } => (command, consumed),
-                Parsed::Incomplete(Needed::Line) => break Next::Read { whole: 0 },
+                Parsed::Incomplete(Needed::Line) => break Next::Read { is_value: false },
                 Parsed::Incomplete(Needed::Value { line_len, value_len }) => {
-                    let value_bytes = value_len as usize;
-                    if value_len > executor.shared.config.inline_value_bytes {
-                        break Next::Large {
-                            line_len,
-                            value_len: value_bytes,
-                        };
+                    if value_len <= inline_max {
+                        break Next::Read { is_value: true };
                     }
-                    break Next::Read {
-                        whole: line_len + value_bytes + 2,
+                    break Next::Large {
+                        line_len,
+                        value_len: value_len as usize,
                     };
                 }
                 Parsed::Malformed {
@@ -206,6 +204,17 @@ impl<D: Device + Clone> Connection<D> {
                     if skip > 0 {
                         break Next::Skip(skip);
                     }
+                    continue;
+                }
+                Parsed::Keys { get, head_len, rest } => {
+                    if get.touch.is_none() {
+                        let mut asks = Asks::part(get, limits);
+                        reads::run(executor, &mut asks, &mut sender, &mut tally).await?;
+                    } else if !get_and_touch(executor, get, &mut sender).await? {
+                        break Next::Close;
+                    }
+                    input.cut(head_len, rest);
+                    sender.flush_if_large().await?;
                     continue;
                 }
                 Parsed::TooLong => {
@@ -241,7 +250,9 @@ impl<D: Device + Clone> Connection<D> {
                 sender.flush_before_waiting().await?;
                 let operation = match command {
                     Command::Get(get) => {
-                        get_and_touch(executor, get, &mut sender).await?;
+                        if get_and_touch(executor, get, &mut sender).await? {
+                            sender.output.text("END\r\n");
+                        }
                         Operation::GetTouch
                     }
                     command => executor.execute(command, sender.output).await,
@@ -268,8 +279,12 @@ impl<D: Device + Clone> Connection<D> {
         let counters = &self.worker.executor.stats().counters;
         while let Some(auth) = &shared.config.auth {
             let skip = match parse_attempt(self.input.bytes(), shared.config.limits.max_line_bytes) {
-                Attempt::Incomplete { whole } => return Some(Next::Read { whole }),
+                Attempt::Incomplete { is_value } => return Some(Next::Read { is_value }),
                 Attempt::TooLong => return Some(Next::Close),
+                Attempt::Http => {
+                    self.worker.executor.refuse_protocol("HTTP");
+                    return Some(Next::Close);
+                }
                 Attempt::Refused {
                     reply,
                     consumed,
@@ -305,19 +320,19 @@ impl<D: Device + Clone> Connection<D> {
     }
 }
 
-/// gat and gats: key by key, each object sent before the next is read, since it holds a share.
+/// gat and gats: key by key, each object sent before the next is read, since it holds a share. False where the reply ends with an
+/// error.
 async fn get_and_touch<D: Device + Clone>(
     executor: &Executor<D>,
     get: Get<'_>,
     sender: &mut Sender<'_, D>,
-) -> io::Result<()> {
+) -> io::Result<bool> {
     for key in get.keys {
         sender.flush_before_waiting().await?;
         *sender.changed = true;
         if !executor.get_and_touch(key, &get, sender.output).await {
-            return Ok(());
+            return Ok(false);
         }
     }
-    sender.output.text("END\r\n");
-    Ok(())
+    Ok(true)
 }

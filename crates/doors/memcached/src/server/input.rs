@@ -2,8 +2,8 @@
 
 use std::cell::RefCell;
 
-/// Size of a fresh buffer.
-const BUFFER_BYTES: usize = 16 << 10;
+/// Size of a buffer.
+pub(super) const BUFFER_BYTES: usize = 16 << 10;
 
 /// The beginning of a command that waits for its rest in memory of its own, so that no buffer waits with it.
 pub(super) const SMALL_REST_BYTES: usize = 1 << 10;
@@ -11,8 +11,8 @@ pub(super) const SMALL_REST_BYTES: usize = 1 << 10;
 /// Likewise, but with a share of the budget.
 const PARKED_BYTES: usize = 4 << 10;
 
-/// Spare buffers a worker keeps: 64 × 16 KiB = 1 MiB.
-const MAX_SPARE: usize = 64;
+/// Spare buffers a worker keeps: 16 × 16 KiB = 256 KiB.
+const MAX_SPARE: usize = 16;
 
 /// Buffers that idle connections of one worker have given back.
 #[derive(Default)]
@@ -28,13 +28,13 @@ impl BufferPool {
 
     fn give(&self, buffer: Vec<u8>) {
         let mut spare = self.spare.borrow_mut();
-        if buffer.len() == BUFFER_BYTES && spare.len() < MAX_SPARE {
+        if spare.len() < MAX_SPARE {
             spare.push(buffer);
         }
     }
 }
 
-/// A buffer that grows to what a command needs and is given back while nothing is in it.
+/// A buffer that is given back while nothing is in it.
 #[derive(Default)]
 pub(super) struct Input {
     /// Initialised in full; empty when the buffer was given back.
@@ -49,11 +49,6 @@ impl Input {
         &self.buffer[self.start..self.end]
     }
 
-    /// The same, to be changed in place.
-    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.buffer[self.start..self.end]
-    }
-
     /// Passes over `count` bytes.
     ///
     /// # Panics
@@ -66,6 +61,16 @@ impl Input {
         }
     }
 
+    /// Passes over what stands between the first `head` bytes and the one at `rest`.
+    ///
+    /// # Panics
+    /// Where there are not as many.
+    pub(super) fn cut(&mut self, head: usize, rest: usize) {
+        let from = self.start..self.start + head;
+        self.buffer.copy_within(from, self.start + rest - head);
+        self.consume(rest - head);
+    }
+
     /// Whether nothing waits in the buffer.
     pub(super) fn is_empty(&self) -> bool {
         self.start == self.end
@@ -76,40 +81,30 @@ impl Input {
         self.buffer.len()
     }
 
-    /// The size of the buffer after [`Input::room`] made room: for asking before it grows.
-    pub(super) fn size_with_room(&self, whole: usize) -> usize {
-        let unread = self.end - self.start;
-        let least = whole.max(unread + 1);
-        if least <= self.buffer.len().max(BUFFER_BYTES) {
-            self.buffer.len().max(BUFFER_BYTES)
-        } else {
-            least.max(self.buffer.len() * 2)
-        }
-    }
-
     /// The memory that is held while the connection waits for the rest of a command: see [`Input::release`].
-    pub(super) fn size_while_waiting(&self, whole: usize) -> usize {
+    pub(super) fn size_while_waiting(&self) -> usize {
         match self.end - self.start <= PARKED_BYTES {
             true => PARKED_BYTES,
-            false => self.size_with_room(whole),
+            false => BUFFER_BYTES,
         }
     }
 
-    /// Free space to read into, enough for what is there to become `whole` bytes, and never empty.
-    pub(super) fn room(&mut self, whole: usize, pool: &BufferPool) -> &mut [u8] {
+    /// Free space to read into, never empty.
+    ///
+    /// # Panics
+    /// Where a whole buffer was not understood: no command is as long.
+    pub(super) fn room(&mut self, pool: &BufferPool) -> &mut [u8] {
         if self.buffer.len() < BUFFER_BYTES {
             let mut buffer = pool.take();
             let unread = self.end - self.start;
-            buffer[..unread].copy_from_slice(&self.buffer[self.start..self.end]);
+            buffer[..unread].copy_from_slice(self.bytes());
             (self.buffer, self.start, self.end) = (buffer, 0, unread);
         }
-        let least = whole.max(self.end - self.start + 1);
-        if self.buffer.len() - self.start < least {
+        if self.start > 0 {
             self.buffer.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
-            let size = self.size_with_room(whole);
-            self.buffer.resize(size, 0);
         }
+        assert!(self.end < BUFFER_BYTES, "a command longer than the buffer");
         &mut self.buffer[self.end..]
     }
 
@@ -139,13 +134,12 @@ mod tests {
     use super::*;
 
     fn read(input: &mut Input, pool: &BufferPool, bytes: &[u8]) {
-        let whole = input.bytes().len() + bytes.len();
-        input.room(whole, pool)[..bytes.len()].copy_from_slice(bytes);
+        input.room(pool)[..bytes.len()].copy_from_slice(bytes);
         input.filled(bytes.len());
     }
 
     #[test]
-    fn bytes_stay_in_order_while_the_buffer_moves_and_grows() {
+    fn bytes_stay_in_order_while_the_buffer_moves() {
         let (pool, mut input) = (BufferPool::default(), Input::default());
         let data: Vec<u8> = (0..50_000u32).map(|n| u8::try_from(n % 251).unwrap()).collect();
         let mut seen = Vec::new();
@@ -160,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waiting_command_holds_no_buffer_and_only_ordinary_ones_are_kept_for_others() {
+    fn a_waiting_command_holds_no_buffer() {
         let (pool, mut input) = (BufferPool::default(), Input::default());
         read(&mut input, &pool, b"abc");
         input.release(&pool);
@@ -171,20 +165,14 @@ mod tests {
         input.consume(6);
         input.release(&pool);
         assert_eq!((input.held_bytes(), pool.spare.borrow().len()), (0, 1));
-        read(&mut input, &pool, &[1; 100_000]);
-        assert_eq!(pool.spare.borrow().len(), 0);
-        input.consume(100_000);
-        input.release(&pool);
-        assert_eq!((input.held_bytes(), pool.spare.borrow().len()), (0, 0));
     }
 
     #[test]
-    fn the_size_is_known_before_the_buffer_grows() {
+    fn a_cut_keeps_the_head_before_the_rest() {
         let (pool, mut input) = (BufferPool::default(), Input::default());
-        for whole in [0, 1, 16_384, 16_385, 70_000, 70_001] {
-            let size = input.size_with_room(whole);
-            input.room(whole, &pool);
-            assert!(input.held_bytes() <= size, "{whole}");
-        }
+        read(&mut input, &pool, b"mn\r\nget a bb ccc");
+        input.consume(4);
+        input.cut(4, 9);
+        assert_eq!(input.bytes(), b"get ccc");
     }
 }

@@ -1,6 +1,6 @@
 //! Lists keys to one client, at a pace that leaves readers the device and the event loop.
 
-use super::connection::LOOK;
+use super::progress::LOOK;
 use super::sender::Sender;
 use crate::execute::{Executor, KeyDump};
 use pumice_device::Device;
@@ -16,8 +16,11 @@ const REST_MIN: Duration = Duration::from_millis(1);
 /// A rest is not longer than this: where a step takes that long, others have had the device meanwhile.
 const REST_MAX: Duration = Duration::from_millis(100);
 
-/// Answers `lru_crawler metadump`. A client that does not take the lines is waited for, and nothing is read ahead of it: for as long
-/// as a peer may take, and beyond that until another client asks for a list.
+/// How long a client that takes nothing is waited for where another has asked for a list.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Answers `lru_crawler metadump`. A client that does not take the lines is waited for, and nothing is read ahead of it, until
+/// another client asks for a list.
 pub(super) async fn run<D: Device + Clone>(
     executor: &Executor<D>,
     class_1: bool,
@@ -34,7 +37,7 @@ pub(super) async fn run<D: Device + Clone>(
     loop {
         // Whoever waits for a share holds none.
         send(executor, &dump, sender).await?;
-        let share = executor.shared.budgets.reads.take(STEP_BYTES).await;
+        let share = executor.shared.budgets.output.take(STEP_BYTES).await;
         let started = Instant::now();
         let goes_on = dump.step(sender.output).await;
         drop(share);
@@ -63,7 +66,7 @@ async fn send<D: Device + Clone>(
         if let Ok(sent) = tokio::time::timeout(LOOK, flush.as_mut()).await {
             return sent;
         }
-        if started.elapsed() >= executor.shared.config.peer_timeout && dump.is_wanted() {
+        if started.elapsed() >= PATIENCE && dump.is_wanted() {
             executor.stats().counters.slow_peers_closed.add(1);
             return Err(io::ErrorKind::TimedOut.into());
         }

@@ -4,58 +4,48 @@
 //! buffer that is given back while the connection is idle, executes every whole command, and sends the replies together.
 //! What a client can make the door hold is bounded: lines by [`Limits`](crate::parse::Limits), replies by flushing at
 //! 64 KiB plus one object and not reading on from a peer that does not read, and what all connections hold together by
-//! budgets of bytes ([`BudgetSizes`]).
+//! budgets of bytes ([`BudgetSizes`](crate::BudgetSizes)).
 
 mod accept;
-mod budget;
-mod config;
 mod connection;
+mod foreign;
 mod input;
 mod key_dump;
-mod look;
+mod progress;
 mod reading;
 mod reads;
 mod receive;
 mod sender;
 mod stream;
-mod tls;
 
-pub use budget::{BudgetSizes, ByteBudget, Share};
-pub use config::{DoorConfig, Listen};
-
+use crate::budget::Budgets;
+use crate::config::DoorConfig;
 use crate::counters::DoorStats;
 use crate::execute::Executor;
+use crate::seldom::Seldom;
+use crate::shared::Shared;
 use accept::Listener;
-use budget::Budgets;
 use connection::Connection;
 use input::BufferPool;
 use pumice::{Cx, ObjectCache};
 use pumice_device::Device;
 use slots::Slots;
 use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::Waker;
+use std::task::{Poll, Waker};
 use std::time::Instant;
-use stream::{Accepted, Stream};
+use stream::{Accepted, Registered, Stream};
+use tokio::net::TcpStream;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-
-/// What all workers share.
-pub(crate) struct Shared {
-    pub(crate) config: DoorConfig,
-    pub(crate) stats: Arc<DoorStats>,
-    pub(crate) budgets: Budgets,
-    pub(crate) started: Instant,
-    /// Whether some connection lists keys.
-    pub(crate) is_dumping: AtomicBool,
-    /// Whether another has asked for a list since that one was last sent a part of it.
-    pub(crate) is_dump_wanted: AtomicBool,
-}
+use tokio_rustls::Accept;
 
 /// A place among the open connections, given back when dropped.
 struct Guard {
@@ -117,7 +107,10 @@ impl Door {
     ///
     /// # Errors
     /// What the operating system said, with the address.
-    pub fn bind(config: DoorConfig) -> io::Result<Self> {
+    pub fn bind(mut config: DoorConfig) -> io::Result<Self> {
+        // A window fits into a connection's buffer.
+        let window = &mut config.limits.keys_window_bytes;
+        *window = (*window).min(input::BUFFER_BYTES);
         let listeners = config
             .listen
             .iter()
@@ -142,6 +135,8 @@ impl Door {
                 stats: Arc::new(DoorStats::new(workers)),
                 budgets: Budgets::new(config.budgets, largest_value),
                 started: Instant::now(),
+                foreign_said: Seldom::default(),
+                accept_said: Seldom::default(),
                 is_dumping: AtomicBool::new(false),
                 is_dump_wanted: AtomicBool::new(false),
                 config,
@@ -266,18 +261,50 @@ async fn serve<D: Device + Clone>(worker: Rc<Worker<D>>, handover: Handover) {
         accepted,
         guard: _guard,
     } = handover;
-    let stream = match Stream::register(accepted) {
-        Ok(stream) => stream,
+    let registered = match Stream::register(accepted) {
+        Ok(registered) => registered,
         Err(error) => {
-            tracing::warn!(%error, "cannot serve a connection");
+            if worker.executor.shared.accept_said.is_due() {
+                tracing::warn!(%error, "cannot serve a connection");
+            }
             return;
         }
     };
     let waker = Rc::new(RefCell::new(Waker::noop().clone()));
     let _slot = slots::Held::new(&worker.wakers, Rc::clone(&waker));
+    let stream = match registered {
+        Registered::Ready(stream) => stream,
+        Registered::Handshake(accept) => match shake_hands(&worker, accept, &waker).await {
+            Ok(stream) => stream,
+            Err(error) => {
+                worker.executor.stats().counters.ssl_handshake_errors.add(1);
+                tracing::debug!(%error, "TLS handshake failed");
+                return;
+            }
+        },
+    };
     if let Err(error) = Connection::new(stream, waker, Rc::clone(&worker)).serve().await {
         tracing::debug!(%error, "connection ended");
     }
+}
+
+/// Waits for the handshake, within its time, and not beyond a stop.
+async fn shake_hands<D: Device + Clone>(
+    worker: &Worker<D>,
+    mut accept: Box<Accept<TcpStream>>,
+    waker: &RefCell<Waker>,
+) -> io::Result<Stream> {
+    let shake = poll_fn(|cx| match Pin::new(&mut *accept).poll(cx) {
+        Poll::Pending if worker.stopping.get() => Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into())),
+        Poll::Pending => {
+            waker.borrow_mut().clone_from(cx.waker());
+            Poll::Pending
+        }
+        ready => ready,
+    });
+    let timeout = worker.executor.shared.config.handshake_timeout;
+    let stream = Box::pin(tokio::time::timeout(timeout, shake)).await??;
+    Ok(Stream::Tls(Box::new(stream)))
 }
 
 /// A set of things by number, so that each can take itself out.

@@ -1,10 +1,10 @@
 //! Runs of reads: DRAM hits at once, flash reads together, replies in order.
 
-use super::budget::Share;
-use super::connection::LOOK;
+use super::progress::LOOK;
 use super::sender::Sender;
+use crate::budget::{SMALL_BYTES, Share};
 use crate::counters::Operation;
-use crate::execute::{Ask, Asks, Budget, Executor, MetaChange};
+use crate::execute::{Ask, Asks, Executor, Lane, MetaChange};
 use crate::parse::MAX_KEY_BYTES;
 use futures_util::future::FutureExt;
 use futures_util::stream::{FuturesOrdered, StreamExt};
@@ -13,14 +13,13 @@ use pumice_device::{Buffer, Device, SECTOR_BYTES};
 use std::collections::VecDeque;
 use std::io;
 use std::pin::pin;
+use std::sync::Arc;
 
 /// Steps of a run that may wait at once: flash reads, and the hits behind them, which pin their memory.
 const MAX_WAITING: usize = 64;
 
-/// What stands in the queue behind one connection's flash read may take this part of the budget for looking ahead, and at least
-/// as many bytes.
-const PART_AHEAD: usize = 4;
-const MIN_AHEAD_BYTES: usize = 64 << 10;
+/// What stands in the queue behind one connection's flash read may take this part of the small lane.
+const PART_AHEAD: usize = 8;
 
 /// Operations since the last reading of the clock. All of them get the same latency: the time until the batch was done.
 pub(super) struct Tally {
@@ -69,7 +68,7 @@ pub(super) async fn run<'a, D: Device + Clone>(
                 None => tally.count(executor.answer(&ask, object, None, sender.output)),
                 Some(change) => {
                     drop(object);
-                    let operation = answer_changing(executor, change, Budget::Reads, sender).await?;
+                    let operation = answer_changing(executor, change, Lane::Small, sender).await?;
                     tally.count(operation);
                 }
             },
@@ -77,11 +76,14 @@ pub(super) async fn run<'a, D: Device + Clone>(
                 let asked_ns = tally.settle(executor);
                 // Whoever waits for a share holds none.
                 sender.flush_before_waiting().await?;
-                let share = executor.shared.budgets.reads.take(read.bytes()).await;
+                let share = match &read {
+                    Read::Flash(_) => Some(executor.shared.budgets.output.take(read.bytes()).await),
+                    Read::Large(_) => None,
+                };
                 let first = Waiting {
                     ask,
                     read,
-                    share: Some(share),
+                    share,
                     asked_ns,
                 };
                 ahead = behind_flash(executor, asks, first, sender, tally).await?;
@@ -123,12 +125,17 @@ enum Read<B> {
 }
 
 impl<B> Read<B> {
-    /// What it takes of the budget of reads: the sectors of one record. Large objects have a budget of their own.
+    /// What it takes of the budget: the sectors of one record. An object in slices takes its share when its turn comes.
     fn bytes(&self) -> usize {
         match self {
             Read::Flash(flash) => flash.len() as usize + 2 * SECTOR_BYTES,
-            Read::Large(_) => SECTOR_BYTES,
+            Read::Large(_) => 0,
         }
+    }
+
+    /// Whether it may be made ahead of its turn.
+    fn is_small(&self) -> bool {
+        matches!(self, Read::Flash(_)) && self.bytes() <= SMALL_BYTES
     }
 }
 
@@ -154,12 +161,12 @@ fn look_up<D: Device + Clone>(executor: &Executor<D>, ask: &Ask<'_>, was_unused:
 async fn answer_changing<D: Device + Clone>(
     executor: &Executor<D>,
     change: MetaChange<'_>,
-    budget: Budget,
+    lane: Lane,
     sender: &mut Sender<'_, D>,
 ) -> io::Result<Operation> {
     sender.flush_before_waiting().await?;
     *sender.changed = true;
-    Ok(executor.meta_get_changing(change, budget, sender.output).await)
+    Ok(executor.meta_get_changing(change, lane, sender.output).await)
 }
 
 /// A step that waits for flash.
@@ -228,7 +235,7 @@ async fn read<'a, D: Device + Clone>(
 /// A step of the queue behind a flash read.
 enum Queued<'a, B> {
     /// It is the next of the reads.
-    Reads,
+    Reads(Ask<'a>),
     /// Its answer waits for those before it.
     Known {
         ask: Ask<'a>,
@@ -240,18 +247,21 @@ enum Queued<'a, B> {
     Forgotten(Next<'a>),
 }
 
-/// The steps behind a flash read, in order.
-struct Queue<'a, B>(VecDeque<Queued<'a, B>>);
+/// The steps behind a flash read, in order, and their reads.
+struct Queue<'a, B, F: Future> {
+    steps: VecDeque<Queued<'a, B>>,
+    reads: FuturesOrdered<F>,
+}
 
-impl<B: Buffer> Queue<'_, B> {
+impl<B: Buffer, F: Future> Queue<'_, B, F> {
     fn holds_objects(&self) -> bool {
         let holds = |step: &Queued<'_, B>| matches!(step, Queued::Known { object: Some(_), .. });
-        self.0.iter().any(holds)
+        self.steps.iter().any(holds)
     }
 
-    /// Lets go of what was found; it is looked up again when its turn comes.
-    fn forget(&mut self) {
-        for step in &mut self.0 {
+    /// Lets go of hits; they are looked up again when their turn comes.
+    fn forget_hits(&mut self) {
+        for step in &mut self.steps {
             if let Queued::Known {
                 ask,
                 object: Some(object),
@@ -266,29 +276,40 @@ impl<B: Buffer> Queue<'_, B> {
         }
     }
 
-    /// Waits for something that may be up to a peer. Hits pin the segments that they stand in, and no peer may keep those: if
-    /// it takes time at all, they are let go.
+    /// Waits for something that may be up to a peer, or to memory. Hits pin the segments that they stand in, and reads hold shares of
+    /// the small lane, for which others wait: if it takes time at all, both are let go.
     async fn forget_unless_ready<T>(&mut self, what: impl Future<Output = T>) -> T {
         let mut what = pin!(what);
         if let Some(done) = what.as_mut().now_or_never() {
             return done;
         }
-        self.forget();
+        self.forget_hits();
+        self.reads = FuturesOrdered::new();
+        for step in &mut self.steps {
+            if let Queued::Reads(ask) = step {
+                *step = Queued::Forgotten(Next::new(*ask));
+            }
+        }
         what.await
     }
 
-    /// Waits for flash, and keeps hits only as long as that takes no longer than flash does.
-    async fn forget_if_late<T>(&mut self, read: impl Future<Output = T>) -> T {
-        if !self.holds_objects() {
-            return read.await;
+    /// Waits for the next read, and keeps hits only as long as that takes no longer than flash does.
+    async fn next_read(&mut self) -> Option<F::Output> {
+        if self.holds_objects() {
+            match tokio::time::timeout(LOOK, self.reads.next()).await {
+                Ok(done) => return done,
+                Err(_) => self.forget_hits(),
+            }
         }
-        let mut read = pin!(read);
-        if let Ok(done) = tokio::time::timeout(LOOK, read.as_mut()).await {
-            return done;
-        }
-        self.forget();
-        read.await
+        self.reads.next().await
     }
+}
+
+/// A share of the large lane, which may be waited for while steps further on hold shares of the small one.
+async fn large_share<D: Device + Clone>(executor: &Executor<D>, bytes: usize) -> Share {
+    Arc::clone(&executor.shared.budgets.output.large)
+        .take(bytes)
+        .await
 }
 
 /// Answers the step whose turn it is. A large object is read only now: if steps further on could take the memory first, this
@@ -314,7 +335,7 @@ async fn give<D: Device + Clone>(
                 drop(known);
                 sender.flush_before_waiting().await?;
                 drop(share.take());
-                share = Some(executor.shared.budgets.large.take(flash.len() as usize).await);
+                share = Some(large_share(executor, flash.len() as usize).await);
                 executor.cache.finish(&executor.cx, key, flash).await
             }
         },
@@ -325,7 +346,8 @@ async fn give<D: Device + Clone>(
         Found::Large(large) => {
             sender.flush_before_waiting().await?;
             let bytes = usize::try_from(large.value_len()).unwrap_or(usize::MAX);
-            share = Some(executor.shared.budgets.large.take(bytes).await);
+            drop(share.take());
+            share = Some(large_share(executor, bytes).await);
             executor.cache.read_large(&executor.cx, key, large).await
         }
     };
@@ -334,7 +356,7 @@ async fn give<D: Device + Clone>(
         Some(change) => {
             *changed = true;
             drop((object, share));
-            answer_changing(executor, change, Budget::Large, sender).await?
+            answer_changing(executor, change, Lane::Large, sender).await?
         }
     };
     match answer.asked_ns {
@@ -361,39 +383,43 @@ async fn behind_flash<'a, D: Device + Clone>(
         give(executor, answer, &mut false, sender, tally).await?;
         return Ok(None);
     };
-    let budget = &executor.shared.budgets.ahead;
-    // So that a peer that does not take its replies cannot keep all of the budget behind them.
-    let ahead_max = (budget.total_bytes() / PART_AHEAD).max(MIN_AHEAD_BYTES);
+    let lane = &executor.shared.budgets.output.small;
+    let ahead_max = lane.total_bytes() / PART_AHEAD;
     let mut ahead_bytes = 0;
     let mut changed = false;
     let mut ahead = Some(Next::new(second));
-    let mut reads = FuturesOrdered::new();
-    reads.push_back(read(executor, first));
-    let mut queue = Queue(VecDeque::from([Queued::Reads]));
+    // Behind a large object nothing is read: whoever waits for its memory would keep what small ones need.
+    let mut looks_ahead = first.read.is_small();
+    let mut queue = Queue {
+        steps: VecDeque::from([Queued::Reads(first.ask)]),
+        reads: FuturesOrdered::from_iter([read(executor, first)]),
+    };
     // Once nothing waits for flash any more, the run goes on without a queue.
     loop {
-        while !reads.is_empty() && queue.0.len() < MAX_WAITING {
+        while looks_ahead && !queue.reads.is_empty() && queue.steps.len() < MAX_WAITING {
             let Some(Next { ask, was_unused }) = ahead.take().or_else(|| asks.next().map(Next::new)) else {
                 break;
             };
             let step = look_up(executor, &ask, was_unused);
             // What waits holds no block buffer, of which there are few.
             let bytes = match &step {
-                Step::Known(Some(object)) if object.pins_block() => object.value_len(),
-                Step::Known(_) => 0,
-                Step::Read(read) => read.bytes(),
+                Step::Known(Some(object)) if object.pins_block() => Some(object.value_len()),
+                Step::Known(_) => None,
+                Step::Read(read) if read.is_small() => Some(read.bytes()),
+                Step::Read(_) => Some(usize::MAX),
             };
-            let share = (bytes > 0 && ahead_bytes + bytes <= ahead_max && bytes <= budget.total_bytes())
-                .then(|| budget.try_take(bytes))
-                .flatten();
-            if bytes > 0 && share.is_none() {
+            let share = bytes
+                .filter(|bytes| *bytes <= ahead_max - ahead_bytes)
+                .and_then(|bytes| lane.try_take_ahead(bytes));
+            if bytes.is_some() && share.is_none() {
                 // No memory to look further ahead: later, when what waits now is sent.
                 let was_unused = matches!(&step, Step::Known(Some(object)) if !object.is_used());
                 ahead = Some(Next { ask, was_unused });
+                looks_ahead = false;
                 break;
             }
-            ahead_bytes += bytes;
-            queue.0.push_back(match step {
+            ahead_bytes += bytes.unwrap_or(0);
+            queue.steps.push_back(match step {
                 Step::Known(mut object) => {
                     if let (Some(object), Some(_)) = (&mut object, &share) {
                         object.detach();
@@ -401,7 +427,7 @@ async fn behind_flash<'a, D: Device + Clone>(
                     Queued::Known { ask, object, share }
                 }
                 Step::Read(step) => {
-                    reads.push_back(read(
+                    queue.reads.push_back(read(
                         executor,
                         Waiting {
                             ask,
@@ -410,11 +436,11 @@ async fn behind_flash<'a, D: Device + Clone>(
                             asked_ns: executor.monotonic_ns(),
                         },
                     ));
-                    Queued::Reads
+                    Queued::Reads(ask)
                 }
             });
         }
-        let answer = match queue.0.pop_front() {
+        let answer = match queue.steps.pop_front() {
             None => break,
             Some(Queued::Known { ask, object, share }) => Answer {
                 ask,
@@ -428,16 +454,19 @@ async fn behind_flash<'a, D: Device + Clone>(
                 share: None,
                 asked_ns: None,
             },
-            Some(Queued::Reads) => {
-                let answer = match reads.next().now_or_never() {
-                    Some(answer) => answer,
-                    None => {
-                        queue.forget_unless_ready(sender.flush_before_waiting()).await?;
-                        queue.forget_if_late(reads.next()).await
-                    }
-                };
-                answer.expect("each of these steps has a read")
-            }
+            Some(Queued::Reads(ask)) => match queue.reads.next().now_or_never().flatten() {
+                Some(answer) => answer,
+                None => {
+                    queue.steps.push_front(Queued::Reads(ask));
+                    queue.forget_unless_ready(sender.flush_before_waiting()).await?;
+                    let Some(answer) = queue.next_read().await else {
+                        // It was let go while the peer took its time.
+                        continue;
+                    };
+                    queue.steps.pop_front();
+                    answer
+                }
+            },
         };
         let giving = give(executor, answer, &mut changed, sender, tally);
         queue.forget_unless_ready(giving).await?;

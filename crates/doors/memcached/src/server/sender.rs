@@ -1,12 +1,14 @@
 //! Sending replies.
 
-use super::budget::{Pace, Share};
-use super::connection::LOOK;
+use super::progress::Progress;
 use super::stream::Stream;
+use crate::budget::Share;
 use crate::execute::{Executor, Output};
 use pumice_device::Device;
+use std::future::{Future, poll_fn};
 use std::io;
-use std::pin::pin;
+use std::pin::Pin;
+use std::sync::Arc;
 
 /// Replies are sent when this many bytes wait, or when no whole command is left.
 const FLUSH_BYTES: usize = 64 << 10;
@@ -23,8 +25,9 @@ pub(super) struct Sender<'c, D: Device + Clone> {
     pub(super) changed: &'c mut bool,
     /// Bytes sent since the socket was known to have room.
     pub(super) unproven: &'c mut usize,
-    /// Memory of commands that wait to be executed and have no share of a budget.
+    /// Memory of commands that wait to be executed, and whether it stands under a share.
     pub(super) input_bytes: usize,
+    pub(super) holds_share: bool,
 }
 
 impl<D: Device + Clone> Sender<'_, D> {
@@ -50,16 +53,9 @@ impl<D: Device + Clone> Sender<'_, D> {
     /// for takes memory only when there is room for it in its socket. Nothing waits to be sent. Cost: a call of the system for
     /// each 64 KiB sent.
     pub(super) async fn wait_for_room(&mut self) -> io::Result<()> {
-        let mut held = None;
+        let mut stall = Stall::default();
         while !self.has_room()? {
-            let held = match &held {
-                Some(held) => held,
-                None => match self.hold(0).await? {
-                    Some(now) => held.insert(now),
-                    None => continue,
-                },
-            };
-            self.wait_for_peer(held).await?;
+            self.wait_for_peer(&mut stall, 0).await?;
         }
         Ok(())
     }
@@ -82,7 +78,7 @@ impl<D: Device + Clone> Sender<'_, D> {
             committed.inspect_err(|error| tracing::warn!(%error, "cannot make changes durable"))?;
         }
         let mut sent = 0;
-        let mut held: Option<Held> = None;
+        let mut stall = Stall::default();
         loop {
             let step = if sent < pending {
                 let stream = &mut *self.stream;
@@ -93,23 +89,14 @@ impl<D: Device + Clone> Sender<'_, D> {
             match step {
                 Ok(now) if now == sent && sent < pending => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(now) => {
-                    if let Some(held) = &mut held {
-                        held.pace.moved(now - sent);
-                    }
+                    stall.progress.moved(now - sent);
                     sent = now;
                     if sent == pending && self.stream.unsent_bytes() == 0 {
                         break;
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let held = match &held {
-                        Some(held) => held,
-                        None => match self.hold(pending - sent).await? {
-                            Some(now) => held.insert(now),
-                            None => continue,
-                        },
-                    };
-                    self.wait_for_peer(held).await?;
+                    self.wait_for_peer(&mut stall, pending - sent).await?;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
@@ -121,50 +108,49 @@ impl<D: Device + Clone> Sender<'_, D> {
         Ok(())
     }
 
-    /// What waits from now on belongs to the connection alone: it pins no memory of the cache and takes no share of what is
-    /// read. The commands behind it wait, too. `None` if the peer took something before there was memory for that: until then
-    /// the connection keeps what others read with, so that it is cut off if it takes nothing while they wait.
-    async fn hold(&mut self, unsent: usize) -> io::Result<Option<Held>> {
+    /// Waits until the peer may be sent more. What waits takes a share of the large lane, unless it holds one; then it pins no memory
+    /// of the cache and holds no share of the small lane. Fails where the peer makes no progress while anybody waits for memory.
+    async fn wait_for_peer(&mut self, stall: &mut Stall, unsent: usize) -> io::Result<()> {
         let shared = &self.executor.shared;
-        let bytes = unsent + self.stream.unsent_bytes() + self.input_bytes;
-        let mut share = pin!(shared.budgets.unsent.take(bytes));
-        let share = loop {
+        let input_bytes = if self.holds_share { 0 } else { self.input_bytes };
+        let bytes = unsent + self.stream.unsent_bytes() + input_bytes;
+        if bytes <= KEEP_WAITING_BYTES && !self.holds_share && !self.output.holds_objects() {
+            // As much as each connection may keep.
+            return self.stream.writable().await;
+        }
+        if stall.share.is_none() && self.output.holds_large_share() {
+            self.output.detach();
+        } else if stall.share.is_none() && stall.taking.is_none() {
+            stall.taking = Some(Box::pin(Arc::clone(&shared.budgets.output.large).take(bytes)));
+            stall.progress.restart();
+        }
+        loop {
+            let Stall {
+                taking,
+                share,
+                progress,
+            } = &mut *stall;
             tokio::select! {
                 biased;
-                share = &mut share => break share,
-                ready = self.stream.writable() => return ready.map(|()| None),
-                () = tokio::time::sleep(LOOK) => if shared.budgets.is_wanted_beside_unsent() {
-                    return Err(self.cut_off());
+                taken = async { taking.as_mut().expect("is some").await }, if taking.is_some() => {
+                    (*taking, *share) = (None, Some(taken));
+                    self.output.detach();
                 }
-            }
-        };
-        self.output.detach();
-        Ok(Some(Held {
-            _share: share,
-            pace: Pace::start(shared.config.peer_timeout),
-        }))
-    }
-
-    fn cut_off(&self) -> io::Error {
-        self.executor.stats().counters.slow_peers_closed.add(1);
-        io::ErrorKind::TimedOut.into()
-    }
-
-    async fn wait_for_peer(&self, held: &Held) -> io::Result<()> {
-        let shared = &self.executor.shared;
-        loop {
-            let ready = tokio::time::timeout(LOOK, self.stream.writable()).await;
-            if held.pace.is_slow() && shared.budgets.is_any_wanted() {
-                return Err(self.cut_off());
-            }
-            if let Ok(ready) = ready {
-                return ready;
+                ready = self.stream.writable() => return ready,
+                _ = poll_fn(|cx| progress.poll_late(cx, None, Some(&shared.budgets))) => {
+                    self.executor.stats().counters.slow_peers_closed.add(1);
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
             }
         }
     }
 }
 
-struct Held {
-    _share: Share,
-    pace: Pace,
+/// A peer that has to be waited for.
+#[derive(Default)]
+struct Stall {
+    /// The share for what waits, while that has to be waited for.
+    taking: Option<Pin<Box<dyn Future<Output = Share>>>>,
+    share: Option<Share>,
+    progress: Progress,
 }

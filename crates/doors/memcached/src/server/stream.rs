@@ -1,7 +1,5 @@
 //! TCP, TLS and unix sockets as one.
 
-use super::input::BufferPool;
-use super::tls::TlsStream;
 use crate::tls::TlsIdentity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::SockRef;
@@ -9,9 +7,14 @@ use std::io::{self, IoSlice, Read};
 use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
-use tokio::io::{AsyncRead, Interest, ReadBuf};
+use std::task::{Context, Poll, Waker};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::server::TlsStream;
+use tokio_rustls::{Accept, TlsAcceptor};
+
+/// What a TLS connection may keep encrypted and unsent: a record with all that encryption adds.
+const TLS_UNSENT_BYTES: usize = 18 << 10;
 
 /// A connection that no event loop knows yet, on its way to its worker.
 pub(super) enum Accepted {
@@ -23,8 +26,15 @@ pub(super) enum Accepted {
 /// A connection on its worker's event loop.
 pub(super) enum Stream {
     Tcp(TcpStream),
-    Tls(Box<TlsStream>),
+    Tls(Box<TlsStream<TcpStream>>),
     Unix(UnixStream),
+}
+
+/// A connection that its event loop knows.
+pub(super) enum Registered {
+    Ready(Stream),
+    /// One that has to shake hands first.
+    Handshake(Box<Accept<TcpStream>>),
 }
 
 macro_rules! socket {
@@ -32,7 +42,7 @@ macro_rules! socket {
         match $self {
             Stream::Tcp($socket) => $what,
             Stream::Tls(stream) => {
-                let $socket = stream.socket();
+                let $socket = stream.get_ref().0;
                 $what
             }
             Stream::Unix($socket) => $what,
@@ -42,78 +52,67 @@ macro_rules! socket {
 
 impl Stream {
     /// Registers a connection with the event loop of this thread.
-    pub(super) fn register(accepted: Accepted) -> io::Result<Self> {
+    pub(super) fn register(accepted: Accepted) -> io::Result<Registered> {
         let tcp = |stream: std::net::TcpStream| {
             stream.set_nodelay(true)?;
             TcpStream::from_std(stream)
         };
         Ok(match accepted {
-            Accepted::Tcp(stream) => Stream::Tcp(tcp(stream)?),
+            Accepted::Tcp(stream) => Registered::Ready(Stream::Tcp(tcp(stream)?)),
             Accepted::Tls(stream, identity) => {
-                let config = Arc::clone(identity.config());
-                Stream::Tls(Box::new(TlsStream::new(tcp(stream)?, config)?))
+                let acceptor = TlsAcceptor::from(Arc::clone(identity.config()));
+                Registered::Handshake(Box::new(acceptor.accept_with(tcp(stream)?, |session| {
+                    session.set_buffer_limit(Some(TLS_UNSENT_BYTES));
+                })))
             }
-            Accepted::Unix(stream) => Stream::Unix(UnixStream::from_std(stream)?),
+            Accepted::Unix(stream) => Registered::Ready(Stream::Unix(UnixStream::from_std(stream)?)),
         })
     }
 
-    /// Whether the peer has not yet shown that it speaks the protocol under ours.
-    pub(super) fn is_handshaking(&self) -> bool {
-        matches!(self, Stream::Tls(stream) if stream.is_handshaking())
-    }
-
-    /// Bytes received that are not yet in the reader's hands.
-    pub(super) fn received_bytes(&self) -> usize {
-        match self {
-            Stream::Tls(stream) => stream.received_bytes(),
-            Stream::Tcp(_) | Stream::Unix(_) => 0,
-        }
-    }
-
-    /// Bytes of memory that hold them.
-    pub(super) fn received_memory(&self) -> usize {
-        match self {
-            Stream::Tls(stream) => stream.received_memory(),
-            Stream::Tcp(_) | Stream::Unix(_) => 0,
-        }
-    }
-
-    /// Bytes that were taken to be sent, and are not.
+    /// Bytes that were taken to be sent, and are not: as many at most.
     pub(super) fn unsent_bytes(&self) -> usize {
         match self {
-            Stream::Tls(stream) => stream.unsent_bytes(),
-            Stream::Tcp(_) | Stream::Unix(_) => 0,
+            Stream::Tls(stream) if stream.get_ref().1.wants_write() => TLS_UNSENT_BYTES,
+            _ => 0,
         }
     }
 
     /// Reads what is there; a read that does not fill the room needs no second one to learn that nothing is left.
-    pub(super) fn poll_read(
-        &mut self,
-        cx: &mut Context<'_>,
-        to: &mut [u8],
-        pool: &BufferPool,
-    ) -> Poll<io::Result<usize>> {
+    pub(super) fn poll_read(&mut self, cx: &mut Context<'_>, to: &mut [u8]) -> Poll<io::Result<usize>> {
         let mut buffer = ReadBuf::new(to);
         let read = match self {
             Stream::Tcp(stream) => Pin::new(stream).poll_read(cx, &mut buffer),
             Stream::Unix(stream) => Pin::new(stream).poll_read(cx, &mut buffer),
-            Stream::Tls(stream) => return stream.poll_read(cx, to, pool),
+            Stream::Tls(stream) => Pin::new(&mut **stream).poll_read(cx, &mut buffer),
         };
         read.map_ok(|()| buffer.filled().len())
     }
 
     /// Reads what has arrived, whether the event loop knows of it or not; `WouldBlock` where nothing has.
-    pub(super) fn read_arrived(&mut self, to: &mut [u8], pool: &BufferPool) -> io::Result<usize> {
-        match self {
-            Stream::Tls(stream) => stream.read_arrived(to, pool),
-            plain => socket!(&*plain, socket => (&*SockRef::from(socket)).read(to)),
+    pub(super) fn read_arrived(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        let Stream::Tls(stream) = self else {
+            return socket!(&*self, socket => (&*SockRef::from(socket)).read(to));
+        };
+        let (socket, session) = stream.get_mut();
+        loop {
+            match session.reader().read(to) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                read => return read,
+            }
+            if session.read_tls(&mut &*SockRef::from(&*socket))? == 0 {
+                return Ok(0);
+            }
+            let processed = session.process_new_packets();
+            processed.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         }
     }
 
     /// Hands over bytes to be sent; returns how many were taken. Of those TLS may keep some: see [`Stream::flush`].
     pub(super) fn try_write(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         match (self, slices) {
-            (Stream::Tls(stream), slices) => stream.try_write(slices),
+            (Stream::Tls(stream), slices) => {
+                now(|cx| Pin::new(&mut **stream).poll_write_vectored(cx, slices))
+            }
             (plain, [one]) => socket!(&*plain, socket => socket.try_write(one)),
             (plain, slices) => socket!(&*plain, socket => socket.try_write_vectored(slices)),
         }
@@ -122,10 +121,7 @@ impl Stream {
     /// Sends what was taken and not sent; `WouldBlock` where some of it is left.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         match self {
-            Stream::Tls(stream) => match stream.flush()? {
-                true => Ok(()),
-                false => Err(io::ErrorKind::WouldBlock.into()),
-            },
+            Stream::Tls(stream) => now(|cx| Pin::new(&mut **stream).poll_flush(cx)),
             Stream::Tcp(_) | Stream::Unix(_) => Ok(()),
         }
     }
@@ -133,7 +129,8 @@ impl Stream {
     /// Says that nothing more is sent, where the protocol has words for it.
     pub(super) fn close(&mut self) {
         if let Stream::Tls(stream) = self {
-            stream.close();
+            // Whoever does not take it, or has gone, learns it from the socket.
+            let _ = now(|cx| Pin::new(&mut **stream).poll_shutdown(cx));
         }
     }
 
@@ -150,6 +147,14 @@ impl Stream {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
             Err(error) => Err(error),
         }
+    }
+}
+
+/// What an operation comes to at once; [`Stream::writable`] waits for more.
+fn now<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<io::Result<T>>) -> io::Result<T> {
+    match poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(done) => done,
+        Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
     }
 }
 

@@ -73,6 +73,9 @@ fn nothing_is_executed_before_the_right_password() {
         format!("{LOGIN}get auth\r\n"),
         "STORED\r\nVALUE auth 0 7\r\nfoo bar\r\nEND\r\n",
     );
+    let mut browser = server.client();
+    browser.send(format!("POST / HTTP/1.1\r\n{LOGIN}"));
+    browser.expect_end();
     // Others are asked all the same.
     server.client().ask("get a\r\n", refused);
     let counts = server.stats().counts();

@@ -191,10 +191,7 @@ fn a_client_that_does_not_read_holds_up_its_own_list_alone() {
 /// One that nobody reads ends when its time is over and another is asked for.
 #[test]
 fn a_client_that_does_not_read_keeps_nobody_from_a_list_for_good() {
-    let server = Server::start(DoorConfig {
-        peer_timeout: Duration::from_millis(500),
-        ..config()
-    });
+    let server = Server::start(DoorConfig { ..config() });
     let mut client = server.client();
     fill(&mut client, 0..200_000, 10);
     let mut deaf = server.client();

@@ -24,10 +24,7 @@ fn values(keys: impl Iterator<Item = String>, seeds: impl Iterator<Item = usize>
 fn what_waits_behind_a_read_of_flash_for_a_peer_is_evicted_as_everything_else() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("socket");
-    let mut config = DoorConfig {
-        peer_timeout: Duration::from_secs(3600),
-        ..config()
-    };
+    let mut config = DoorConfig { ..config() };
     config.listen.push(Listen::Unix {
         path: path.clone(),
         mode: None,

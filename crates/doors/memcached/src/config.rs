@@ -1,7 +1,7 @@
 //! What the door is told at start.
 
-use super::budget::BudgetSizes;
 use crate::auth::AuthFile;
+use crate::budget::BudgetSizes;
 use crate::parse::Limits;
 use crate::tls::TlsIdentity;
 use std::net::SocketAddr;
@@ -38,13 +38,10 @@ pub struct DoorConfig {
     pub limits: Limits,
     /// Connections that may wait to be accepted. Default: 1024.
     pub backlog: u32,
-    /// Values above this many bytes are received apart. Default: 32 KiB.
+    /// Values above this many bytes, or 12 KiB, are received apart. Default: 12 KiB.
     pub inline_value_bytes: u32,
     /// What all connections together may hold.
     pub budgets: BudgetSizes,
-    /// A value that is received apart must arrive within this time plus one second per 64 KiB; so must the rest of any
-    /// command, and replies be taken, while others wait for the memory. Default: 30 s.
-    pub peer_timeout: Duration,
     /// A connection from which no command came for this long, and no part of a value, is closed, unless replies to it are under
     /// way. Default: `None`, never.
     pub idle_timeout: Option<Duration>,
@@ -68,9 +65,8 @@ impl Default for DoorConfig {
             max_connections: 1024,
             limits: Limits::default(),
             backlog: 1024,
-            inline_value_bytes: 32 << 10,
+            inline_value_bytes: 12 << 10,
             budgets: BudgetSizes::default(),
-            peer_timeout: Duration::from_secs(30),
             idle_timeout: None,
             handshake_timeout: Duration::from_secs(10),
             auth: None,

@@ -1,0 +1,287 @@
+//! Memory that connections share: a budget for commands on their way in, and one for replies on their way out.
+//!
+//! Each budget has a lane for small requests and one for large requests, so that small ones never wait for large ones. A reply
+//! that its peer does not take moves to the large lane of the budget for replies. Lanes are taken in the order
+//! in, out small, out large; who waits for a share holds none of that lane or a later one. That rules out deadlock. While anybody
+//! waits, a peer that holds a share and makes no progress is cut off: see [`Budgets::patience`].
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::sync::Semaphore;
+
+/// Requests up to this many bytes are small.
+pub(crate) const SMALL_BYTES: usize = 64 << 10;
+
+/// The small lane has at least this many bytes.
+const SMALL_LANE_MIN_BYTES: usize = 256 << 10;
+
+/// A peer that makes no progress for this long is cut off while up to [`FEW_WAITING`] connections wait; while more wait, sooner.
+const PATIENCE_MAX: Duration = Duration::from_secs(1);
+const PATIENCE_MIN: Duration = Duration::from_millis(250);
+const FEW_WAITING: u32 = 8;
+
+/// Bytes that may be held at once. First come, first served.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    semaphore: Semaphore,
+    total: u32,
+    is_large: bool,
+    /// Connections that wait for a share of any lane.
+    waiting: Arc<AtomicUsize>,
+}
+
+/// A share of a lane, given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Share {
+    lane: Arc<Lane>,
+    bytes: u32,
+}
+
+impl Share {
+    /// Bytes that it stands for; fewer than requested where that was more than the lane.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes as usize
+    }
+
+    /// Whether it is a share of a large lane, which may be held while waiting for a peer.
+    pub(crate) fn is_large(&self) -> bool {
+        self.lane.is_large
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.lane.semaphore.add_permits(self.bytes as usize);
+    }
+}
+
+/// Counts a connection that waits.
+struct Waiting<'b>(&'b AtomicUsize);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Lane {
+    fn new(bytes: usize, is_large: bool, waiting: &Arc<AtomicUsize>) -> Arc<Self> {
+        let most = u32::try_from(Semaphore::MAX_PERMITS).unwrap_or(u32::MAX);
+        let total = u32::try_from(bytes).unwrap_or(u32::MAX).min(most);
+        Arc::new(Self {
+            semaphore: Semaphore::new(total as usize),
+            total,
+            is_large,
+            waiting: Arc::clone(waiting),
+        })
+    }
+
+    /// Takes `bytes` if they are free and nobody waits. A request above the lane takes all of it.
+    fn try_take(self: &Arc<Self>, bytes: usize) -> Option<Share> {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(self.total);
+        self.semaphore.try_acquire_many(bytes).ok()?.forget();
+        let lane = Arc::clone(self);
+        Some(Share { lane, bytes })
+    }
+
+    /// Takes `bytes` that can be done without, if that leaves half of the lane free.
+    pub(crate) fn try_take_ahead(self: &Arc<Self>, bytes: usize) -> Option<Share> {
+        let fits = bytes
+            <= self
+                .semaphore
+                .available_permits()
+                .saturating_sub(self.total_bytes() / 2);
+        fits.then(|| self.try_take(bytes)).flatten()
+    }
+
+    /// Waits until `bytes` are free, and takes them. A request above the lane waits for all of it.
+    pub(crate) async fn take(self: Arc<Self>, bytes: usize) -> Share {
+        if let Some(share) = self.try_take(bytes) {
+            return share;
+        }
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(self.total);
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let waiting = Waiting(&self.waiting);
+        match self.semaphore.acquire_many(bytes).await {
+            Ok(permit) => permit.forget(),
+            Err(_) => unreachable!("the semaphore is never closed"),
+        }
+        drop(waiting);
+        Share { lane: self, bytes }
+    }
+
+    pub(crate) fn total_bytes(&self) -> usize {
+        self.total as usize
+    }
+}
+
+/// A budget with its two lanes.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    pub(crate) small: Arc<Lane>,
+    pub(crate) large: Arc<Lane>,
+}
+
+impl Budget {
+    fn new(bytes: usize, largest_value: usize, waiting: &Arc<AtomicUsize>) -> Self {
+        let [small, large] = lanes(bytes, largest_value);
+        Self {
+            small: Lane::new(small, false, waiting),
+            large: Lane::new(large, true, waiting),
+        }
+    }
+
+    /// Waits until `bytes` are free in the lane for requests of this size, and takes them.
+    pub(crate) async fn take(&self, bytes: usize) -> Share {
+        let lane = match bytes <= SMALL_BYTES {
+            true => &self.small,
+            false => &self.large,
+        };
+        Arc::clone(lane).take(bytes).await
+    }
+}
+
+/// Bytes of the small and the large lane of a budget of `bytes`: a quarter and the rest. Two largest values fit into the large lane
+/// whatever is given: the old and the new value of a change.
+fn lanes(bytes: usize, largest_value: usize) -> [usize; 2] {
+    let large = (bytes / 4 * 3).max(largest_value.saturating_mul(2));
+    [bytes.saturating_sub(large).max(SMALL_LANE_MIN_BYTES), large]
+}
+
+/// Sizes of the budgets, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BudgetSizes {
+    /// For commands on their way in, beyond the first KiB of each connection.
+    pub input: usize,
+    /// For objects that are read or changed, and replies that the peer does not take.
+    pub output: usize,
+}
+
+impl BudgetSizes {
+    /// Bytes of both budgets, where values may have up to `largest_value` bytes. May be more than is given: two such values fit into
+    /// each budget.
+    pub fn total(&self, largest_value: usize) -> usize {
+        let sum = |bytes| lanes(bytes, largest_value).iter().sum::<usize>();
+        sum(self.input) + sum(self.output)
+    }
+}
+
+impl Default for BudgetSizes {
+    /// 16 MiB in, 32 MiB out.
+    fn default() -> Self {
+        Self {
+            input: 16 << 20,
+            output: 32 << 20,
+        }
+    }
+}
+
+/// The budgets of all connections.
+#[derive(Debug)]
+pub(crate) struct Budgets {
+    pub(crate) input: Budget,
+    pub(crate) output: Budget,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl Budgets {
+    pub(crate) fn new(sizes: BudgetSizes, largest_value: usize) -> Self {
+        let waiting = Arc::default();
+        Self {
+            input: Budget::new(sizes.input, largest_value, &waiting),
+            output: Budget::new(sizes.output, largest_value, &waiting),
+            waiting,
+        }
+    }
+
+    /// How long a peer that holds a share may make no progress; `None` while nobody waits. The more wait, the shorter, so that a
+    /// queue of peers that stall ends within seconds.
+    pub(crate) fn patience(&self) -> Option<Duration> {
+        match u32::try_from(self.waiting.load(Ordering::Relaxed)).unwrap_or(u32::MAX) {
+            0 => None,
+            waiting => Some((PATIENCE_MAX * FEW_WAITING / waiting).clamp(PATIENCE_MIN, PATIENCE_MAX)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt;
+
+    fn budgets() -> Budgets {
+        let sizes = BudgetSizes {
+            input: 0,
+            output: 4 << 20,
+        };
+        Budgets::new(sizes, 1 << 20)
+    }
+
+    #[test]
+    fn a_small_request_does_not_wait_for_large_ones() {
+        let budgets = budgets();
+        let output = &budgets.output;
+        let large: Vec<_> = (0..3)
+            .map(|_| output.take(1 << 20).now_or_never().expect("fits"))
+            .collect();
+        let mut waits = Box::pin(output.take(1 << 20));
+        assert!((&mut waits).now_or_never().is_none());
+        let small = output
+            .take(SMALL_BYTES)
+            .now_or_never()
+            .expect("has a lane of its own");
+        assert_eq!((small.is_large(), large[0].is_large()), (false, true));
+        drop(large);
+        assert!(waits.now_or_never().is_some());
+    }
+
+    #[test]
+    fn a_request_above_the_lane_takes_all_of_it() {
+        let budgets = budgets();
+        let large = &budgets.input.large;
+        let all = budgets
+            .input
+            .take(100 << 20)
+            .now_or_never()
+            .expect("nothing else is taken");
+        assert_eq!(all.bytes(), 2 << 20);
+        assert!(Arc::clone(large).take(1).now_or_never().is_none());
+        drop(all);
+        assert_eq!(large.semaphore.available_permits(), 2 << 20);
+    }
+
+    #[test]
+    fn half_of_a_lane_is_not_for_reading_ahead() {
+        let small = &budgets().output.small;
+        let half = small.total_bytes() / 2;
+        assert!(small.try_take_ahead(half + 1).is_none());
+        let ahead = small.try_take_ahead(half);
+        assert!(ahead.is_some() && small.try_take_ahead(1).is_none());
+    }
+
+    #[test]
+    fn patience_ends_sooner_the_more_wait() {
+        let budgets = budgets();
+        let patience = |waiting| {
+            budgets.waiting.store(waiting, Ordering::Relaxed);
+            budgets.patience().map(|patience| patience.as_millis())
+        };
+        let all = [0, 1, 8, 16, 32, 1000].map(patience);
+        assert_eq!(
+            all,
+            [None, Some(1000), Some(1000), Some(500), Some(250), Some(250)]
+        );
+    }
+
+    #[test]
+    fn two_largest_values_fit_whatever_is_given() {
+        for (bytes, largest, small, large) in [
+            (0, 1 << 20, 256 << 10, 2 << 20),
+            (4 << 20, 1 << 20, 1 << 20, 3 << 20),
+            (8 << 20, 100, 2 << 20, 6 << 20),
+        ] {
+            assert_eq!(lanes(bytes, largest), [small, large]);
+        }
+    }
+}

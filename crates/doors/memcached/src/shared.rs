@@ -1,0 +1,25 @@
+//! What all workers of the door share.
+
+use crate::budget::Budgets;
+use crate::config::DoorConfig;
+use crate::counters::DoorStats;
+use crate::seldom::Seldom;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+/// What all workers share.
+pub(crate) struct Shared {
+    pub(crate) config: DoorConfig,
+    pub(crate) stats: Arc<DoorStats>,
+    pub(crate) budgets: Budgets,
+    pub(crate) started: Instant,
+    /// For a line in the log about clients with another protocol.
+    pub(crate) foreign_said: Seldom,
+    /// For a line in the log about connections that cannot be accepted.
+    pub(crate) accept_said: Seldom,
+    /// Whether some connection lists keys.
+    pub(crate) is_dumping: AtomicBool,
+    /// Whether another has asked for a list since that one was last sent a part of it.
+    pub(crate) is_dump_wanted: AtomicBool,
+}
