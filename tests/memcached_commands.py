@@ -1,4 +1,4 @@
-"""Commands of the memcached protocol from a seed, for tests/differential.py: classic and meta, good and bad.
+"""Commands of the memcached protocol from a seed, for test_differential.py: classic and meta, good and bad.
 
 What is left out, or done with care, because memcached would answer otherwise than Pumice for a reason, is marked "known";
 docs/memcached.md has the reasons.
@@ -38,9 +38,7 @@ class Command:
 
     __slots__ = ("text", "key", "keys", "name", "flags", "cas_shift", "last", "alone", "ends", "cut")
 
-    def __init__(
-        self, text, key=None, name=b"", flags=(), cas_shift=None, last=False, alone=False, keys=None, ends=False
-    ):
+    def __init__(self, text, key=None, name=b"", flags=(), cas_shift=None, last=False, alone=False, keys=None, ends=False):
         self.text, self.key, self.name, self.flags = text, key, name, flags
         self.keys = [key] if keys is None else keys
         self.cas_shift = cas_shift

@@ -1,4 +1,4 @@
-"""Scripts of tests/differential.py: what Pumice answers otherwise on purpose, what time does, and what a listing of keys has.
+"""Scripts of test_differential.py: what Pumice answers otherwise on purpose, what time does, and what a listing of keys has.
 
 Each difference has its line, with its reason, in docs/memcached.md.
 """
@@ -30,18 +30,10 @@ KNOWN = [
     (b"mg YQ==YQ== b\r\n", b"EN\r\n", b"CLIENT_ERROR error decoding key\r\n"),
     (b"set a 0 0 1\r\nx\r\nmg YQ== b k\r\n", b"STORED\r\nHD ka\r\n", b"STORED\r\nHD kYQ== b\r\n"),
     # sizes
-    (
-        b"set a 0 0 %d\r\n%s\r\n" % (MIB, b"x" * MIB),
-        b"SERVER_ERROR object too large for cache\r\n",
-        b"STORED\r\n",
-    ),
+    (b"set a 0 0 %d\r\n%s\r\n" % (MIB, b"x" * MIB), b"SERVER_ERROR object too large for cache\r\n", b"STORED\r\n"),
     # meta flags
     (b"set a 0 0 1\r\nx\r\nmg a l\r\n", b"STORED\r\nHD l0\r\n", b"STORED\r\nCLIENT_ERROR invalid flag\r\n"),
-    (
-        b"set a 0 0 1\r\n9\r\nma a T100 D90\r\nmg a t\r\n",
-        b"STORED\r\nHD\r\nHD t-1\r\n",
-        b"STORED\r\nHD\r\nHD t100\r\n",
-    ),
+    (b"set a 0 0 1\r\n9\r\nma a T100 D90\r\nmg a t\r\n", b"STORED\r\nHD\r\nHD t-1\r\n", b"STORED\r\nHD\r\nHD t100\r\n"),
     (
         b"set a 0 0 1\r\n5\r\nma a O%s\r\nget a\r\n" % OPAQUE,
         b"STORED\r\nCLIENT_ERROR opaque token too long\r\n" + VALUE % b"6",
@@ -85,10 +77,7 @@ TIMED = [
         [b"set a 0 0 1\r\nx\r\n", b"flush_all 2\r\n", b"get a\r\n", b"set b 0 0 1\r\nx\r\n"],
         [b"get a\r\n", b"get b\r\n", b"set b 0 0 1\r\ny\r\n", b"get b\r\n", b"add a 0 0 1\r\ny\r\n", b"get a\r\n"],
     ),
-    (
-        [b"flush_all 2\r\n", b"flush_all\r\n", b"set a 0 0 1\r\nx\r\n"],
-        [b"get a\r\n", b"mg a h\r\n"],
-    ),
+    ([b"flush_all 2\r\n", b"flush_all\r\n", b"set a 0 0 1\r\nx\r\n"], [b"get a\r\n", b"mg a h\r\n"]),
 ]  # fmt: skip
 
 

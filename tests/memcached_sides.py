@@ -1,17 +1,14 @@
-"""The two servers of tests/differential.py: memcached and Pumice, asked the same, with what no two servers can have in common
+"""The two servers of test_differential.py: memcached and Pumice, asked the same, with what no two servers can have in common
 made alike.
 
 docs/memcached.md has the reason of whatever is marked "known".
 """
 
-import getpass
-import os
 import re
 import socket
-import subprocess
 import time
 
-from harness import Server, expect
+from harness import servers
 from memcached_commands import ABSOLUTE_EXPTIMES, TTLS
 
 PATIENCE_SECONDS = 30
@@ -115,7 +112,7 @@ class Side:
 
     def normal(self, command, reply):
         """A reply with what no two servers have in common made alike."""
-        name, key = command.name, command.key
+        name = command.name
         if name in (b"gets", b"gats"):
             # Known: what changes the expiry gives a new CAS unique.
             renewed = name == b"gats"
@@ -184,31 +181,19 @@ def ttl(seconds):
 
 
 class Memcached(Side):
-    """memcached on a port that the system chooses; it writes it into a file."""
+    """memcached on a port that the system chooses."""
 
     def __init__(self, directory):
-        path = f"{directory}/memcached.port"
-        command = ["memcached", "-u", getpass.getuser(), "-l", "127.0.0.1", "-p", "-1", "-U", "0", "-m", "1024", "-t", "2"]
         # Its thread that sorts items by use holds one at times, and a number that is held is not changed in place.
-        command += ["-o", "no_lru_maintainer,no_lru_crawler"]
-        environment = os.environ | {"MEMCACHED_PORT_FILENAME": path}
-        with open(f"{directory}/memcached.log", "wb") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment)
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not (os.path.exists(path) and os.path.getsize(path)):
-            expect(self.process.poll() is None, "memcached to run", f"status {self.process.returncode}, see memcached.log")
-            expect(time.monotonic() < deadline, "memcached to listen", "nothing")
-            time.sleep(0.01)
-        with open(path, encoding="ascii") as file:
-            port = int(re.search(r"TCP INET: (\d+)", file.read())[1])
-        super().__init__("memcached", ("127.0.0.1", port))
+        options = ["-m", "1024", "-t", "2", "-o", "no_lru_maintainer,no_lru_crawler"]
+        self.server = servers.Memcached(directory, *options)
+        super().__init__("memcached", self.server.address)
 
     def __enter__(self):
         return self
 
-    def __exit__(self, kind, value, trace):
-        self.process.kill()
-        self.process.wait()
+    def __exit__(self, *raised):
+        self.server.__exit__(*raised)
 
 
 class Pumice(Side):
@@ -217,14 +202,14 @@ class Pumice(Side):
     def __init__(self, directory, arguments):
         self.directory, self.arguments = directory, arguments
         self.lives, self.hits_flash = 0, 0
-        self.server = Server(directory, *arguments)
+        self.server = servers.Pumice(directory, *arguments)
         super().__init__("pumice", self.server.address)
 
     def __enter__(self):
         return self
 
-    def __exit__(self, kind, value, trace):
-        self.server.__exit__(kind, value, trace)
+    def __exit__(self, *raised):
+        self.server.__exit__(*raised)
 
     def stop(self):
         """A clean stop: whatever DRAM has goes to flash."""
@@ -239,5 +224,5 @@ class Pumice(Side):
     def restart(self):
         """Empties DRAM: what is asked for next is on flash."""
         self.stop()
-        self.server = Server(self.directory, *self.arguments)
+        self.server = servers.Pumice(self.directory, *self.arguments)
         self.address = self.server.address

@@ -1,7 +1,8 @@
 //! The engine in process against foyer and against the bare device: one measurement for each call, as JSON on stdout.
 //!
-//! The scripts in `bench/` call it in turns, pinned to one core. Each subcommand makes its own file or directory anew.
+//! `bench/bench.py` calls it in turns, pinned to one core. Each subcommand makes its own file or directory anew.
 
+#[cfg(feature = "foyer")]
 mod foyer_side;
 mod gets;
 mod measure;
@@ -28,6 +29,7 @@ enum Command {
     /// Look-aside through the engine: a miss is followed by a set
     PumiceHits(HitsArgs),
     /// The same through foyer's hybrid cache
+    #[cfg(feature = "foyer")]
     FoyerHits(FoyerArgs),
     /// Random gets of items that are on flash only
     PumiceReads(ReadsArgs),
@@ -74,6 +76,7 @@ struct HitsArgs {
     depth: usize,
 }
 
+#[cfg(feature = "foyer")]
 #[derive(Args)]
 struct FoyerArgs {
     #[command(flatten)]
@@ -98,18 +101,21 @@ struct FoyerArgs {
     threads: usize,
 }
 
+#[cfg(feature = "foyer")]
 #[derive(Clone, Copy, ValueEnum, PartialEq, Eq)]
 enum FoyerIo {
     Psync,
     IoUring,
 }
 
+#[cfg(feature = "foyer")]
 #[derive(Clone, Copy, ValueEnum, PartialEq, Eq)]
 enum FoyerWrite {
     Eviction,
     Insertion,
 }
 
+#[cfg(feature = "foyer")]
 #[derive(Clone, Copy, ValueEnum, PartialEq, Eq)]
 enum FoyerPolicy {
     Lru,
@@ -220,6 +226,7 @@ struct GetsArgs {
 fn main() -> anyhow::Result<()> {
     let result = match Cli::parse().command {
         Command::PumiceHits(args) => pumice_side::hits(&args)?,
+        #[cfg(feature = "foyer")]
         Command::FoyerHits(args) => foyer_side::hits(&args)?,
         Command::PumiceReads(args) => pumice_side::reads(&args)?,
         Command::PumiceFill(args) => pumice_side::fill(&args)?,

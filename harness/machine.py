@@ -1,0 +1,226 @@
+"""The machine: what it is, which cores to use, what must be installed and built, and programs that print JSON."""
+
+import atexit
+import contextlib
+import json
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+
+from . import Failure
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+TARGET = os.path.abspath(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target")))
+BINARY = os.path.abspath(os.environ.get("PUMICE_BIN", os.path.join(TARGET, "release", "pumice")))
+INPROCESS = os.path.join(TARGET, "inprocess", "release", "inprocess")
+TRACES = os.environ.get("PUMICE_TRACES", os.path.join(os.path.dirname(ROOT), "shared", "traces"))
+CONGESTION = "/proc/sys/net/ipv4/tcp_congestion_control"
+
+
+def end_by_signals():
+    """Makes SIGINT, SIGTERM and SIGHUP end this process as `sys.exit` does, so that servers, files and cgroups go and the
+    machine's settings come back. Only the first counts: nothing disturbs the cleanup."""
+    signals = [number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+               if signal.getsignal(number) is not signal.SIG_IGN]
+
+    def leave(number, _):
+        for other in signals:
+            signal.signal(other, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    for number in signals:
+        signal.signal(number, leave)
+
+
+def read(path, default=""):
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError:
+        return default
+
+
+def field(path, name, default=None):
+    """The first line `name: value` of a file in /proc."""
+    for line in read(path).splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == name:
+            return value.strip()
+    return default
+
+
+def commit():
+    """The commit that is checked out, and whether files differ from it."""
+
+    def git(*arguments):
+        result = subprocess.run(["git", "-C", ROOT, *arguments], capture_output=True, text=True)
+        return result.stdout.strip() if result.returncode == 0 else ""
+
+    dirty = bool(git("status", "--porcelain", "--untracked-files=no"))
+    return {"commit": git("rev-parse", "--short=12", "HEAD") or "unknown", "dirty": dirty}
+
+
+def file_system(directory):
+    """The device and type of the file system that a directory is on."""
+    best = ("unknown", "unknown", "")
+    directory = os.path.realpath(directory)
+    for line in read("/proc/mounts").splitlines():
+        device, point, kind = line.split()[:3]
+        inside = directory == point or directory.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best[2]):
+            best = (device, kind, point)
+    return {"device": best[0], "type": best[1]}
+
+
+def describe(directory):
+    """What figures depend on."""
+    return {
+        "processor": field("/proc/cpuinfo", "model name") or field("/proc/cpuinfo", "Model") or platform.machine(),
+        "cores": os.cpu_count(),
+        "memory_bytes": int(field("/proc/meminfo", "MemTotal", "0 kB").split()[0]) * 1024,
+        "kernel": platform.release(),
+        "tcp": steady_tcp(),
+        "file_system": file_system(directory),
+    }
+
+
+def steady_tcp():
+    """Turns bbr off while this process runs, and says what TCP uses. bbr paces by the bandwidth that it saw: on loopback,
+    with small requests, one moment without a processor makes it send a few requests a second for seconds."""
+    before = read(CONGESTION, "unknown").strip()
+    if before != "bbr":
+        return before
+
+    def use(name):
+        with open(CONGESTION, "w") as file:
+            file.write(name)
+
+    def restore():
+        with contextlib.suppress(OSError):
+            use(before)
+
+    # First, so that there is no moment at which an end would leave the other one.
+    atexit.register(restore)
+    for other in ("cubic", "reno"):
+        with contextlib.suppress(OSError):
+            use(other)
+            return other
+    return before
+
+
+def cores():
+    """Two cores, the server's and the load's; where there are hyper-threads, two that share nothing."""
+    allowed = sorted(os.sched_getaffinity(0))
+    if len(allowed) < 2:
+        raise Failure(f"one core for the server and one for the load are needed; this process may only run on {allowed}")
+
+    def siblings(core):
+        return read(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list", str(core)).strip()
+
+    for core in allowed[1:]:
+        if siblings(core) != siblings(allowed[0]):
+            return allowed[0], core
+    print(f"note: cores {allowed[0]} and {allowed[1]} are threads of one core", file=sys.stderr)
+    return allowed[0], allowed[1]
+
+
+def installed(program, package=None):
+    """The path of a program that somebody else has to install."""
+    found = shutil.which(program, path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
+    if not found:
+        raise Failure(f"{program} is missing: apt-get install -y {package or program}")
+    return found
+
+
+def version_of(program):
+    result = subprocess.run([program, "--version"], capture_output=True, text=True)
+    lines = (result.stdout or result.stderr).strip().splitlines()
+    return lines[0] if lines else "unknown"
+
+
+def build(inprocess, build=True):
+    """The program `pumice`, which is server and load generator, or the one that has the engine and foyer in it."""
+    command, path = ["cargo", "build", "--release", "--quiet", "--locked"], BINARY
+    if inprocess:
+        manifest = os.path.join(ROOT, "bench", "inprocess", "Cargo.toml")
+        command += ["--manifest-path", manifest, "--target-dir", os.path.join(TARGET, "inprocess")]
+        path = INPROCESS
+    if build and (inprocess or "PUMICE_BIN" not in os.environ):
+        if not shutil.which("cargo"):
+            raise Failure("cargo is missing: install the Rust toolchain (https://rustup.rs)")
+        if subprocess.run(command, cwd=ROOT).returncode != 0:
+            raise Failure(f"{' '.join(command)} failed")
+    if not os.path.exists(path):
+        raise Failure(f"{path} is missing: {' '.join(command)}")
+    return path
+
+
+def busy_seconds():
+    """CPU time of all processes on all cores so far, and what the host of a virtual machine took away, in seconds."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    fields = [int(number) for number in read("/proc/stat", "cpu 0").splitlines()[0].split()[1:]]
+    steal = fields[7] if len(fields) > 7 else 0
+    return sum(fields[:3]) / ticks, steal / ticks
+
+
+def device_reads(directory):
+    """Reads that the device under a directory has done, and the milliseconds that all of them waited for it."""
+    number = os.stat(directory).st_dev
+    name = [str(os.major(number)), str(os.minor(number))]
+    for line in read("/proc/diskstats").splitlines():
+        fields = line.split()
+        if fields[:2] == name:
+            return int(fields[3]), int(fields[6])
+    return 0, 0
+
+
+def own_seconds():
+    """CPU time of this process and of its children that have ended."""
+    return sum(os.times()[:4])
+
+
+def memory(pid):
+    """(resident now, most so far) of a process, in bytes."""
+    sizes = [field(f"/proc/{pid}/status", name) for name in ("VmRSS", "VmHWM")]
+    if None in sizes:
+        raise Failure(f"process {pid} is gone")
+    return tuple(int(size.split()[0]) << 10 for size in sizes)
+
+
+def confine(core, group):
+    """How a new process begins before it becomes the program: keywords of `Popen`."""
+
+    def enter():
+        if core is not None:
+            os.sched_setaffinity(0, {core})
+        if group is not None:
+            group.enter()
+
+    return {} if core is None and group is None else {"preexec_fn": enter}
+
+
+def run_json(command, core=None, group=None, timeout=7200):
+    """Runs a program on one core, in a memory cgroup if there is one, and returns the JSON that it prints."""
+    command = [str(word) for word in command]
+    environment = dict(os.environ, RUST_BACKTRACE="0")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment}
+    with subprocess.Popen(command, **pipes, **confine(core, group)) as process:
+        try:
+            text, errors = process.communicate(timeout=timeout)
+        except BaseException as error:
+            # Asked first: fio's jobs are processes of their own, which only fio ends.
+            process.terminate()
+            try:
+                process.communicate(timeout=10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise Failure(f"not done within {timeout} s: {' '.join(command)}") from None
+            raise
+    if process.returncode != 0 or "{" not in text:
+        killed = "; killed: out of its memory cgroup?" if process.returncode == -9 else ""
+        raise Failure(f"status {process.returncode}{killed}: {' '.join(command)}\n{errors[-2000:]}{text[-500:]}")
+    return json.loads(text[text.index("{"):])
