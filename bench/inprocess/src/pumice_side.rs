@@ -158,7 +158,6 @@ pub fn options(
         block_bytes: block_kib.map(|kib| kib << 10),
         connections: 0,
         layout,
-        erase_unit: 0,
     };
     let plan = budget.divide(IndexKind::Full)?;
     Ok(CacheOptions {

@@ -97,7 +97,7 @@ pub struct ReplayArgs {
     device: OsString,
 
     /// Blocks in one erase unit: with --device sim of the simulated drive, a tenth of which is its own, below 32 units more (0: no
-    /// drive, and no device write amplification); under ripq also what blocks are aligned to, on any device [default: 1]
+    /// drive, and no device write amplification) [default: 1]
     #[arg(long, value_name = "BLOCKS")]
     superblock: Option<u32>,
 
@@ -241,13 +241,7 @@ fn without_effect(args: &ReplayArgs) -> Vec<(&'static str, &'static str)> {
         "but with --layout exact",
     );
     let (has_drive, no_drive) = (is_flash && is_sim, "but with a flash layout and --device sim");
-    // Blocks of `ripq` are kept aligned to superblocks on a file too.
-    note(
-        args.superblock.is_some(),
-        "--superblock",
-        has_drive || layout == "ripq",
-        "but with --device sim or --layout ripq",
-    );
+    note(args.superblock.is_some(), "--superblock", has_drive, no_drive);
     let is_none = args.superblock == Some(0);
     let no_drive = if has_drive {
         "with --superblock 0"

@@ -80,9 +80,6 @@ settings! {
     flash_size "flash-size" "SIZE",
     /// Unit of flash writes and reclaim, a power of two [default: follows from flash and DRAM size]
     block_size "block-size" "SIZE",
-    /// The drive's erase unit, where it is known. Layout ripq keeps blocks aligned to it; where it holds several, full ones wait in DRAM
-    /// for others that are near them in the queue, and are written with them [default: 0, not known]
-    erase_unit "erase-unit" "SIZE",
     /// How objects are arranged on flash: ripq, sipq, or fifo [default: ripq, or what the flash was made with]
     layout "layout" "NAME",
     /// What stays when flash is full: fifo, lru, slru-1 to slru-8, gdsf-1 to gdsf-4, lfu [default: slru-3; fifo with layout fifo]

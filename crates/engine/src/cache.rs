@@ -158,7 +158,6 @@ impl<D: Device + Clone> ObjectCache<D> {
             unit_bytes: shape.unit_bytes(),
             layout: options.layout,
             index: options.index.kind(),
-            erase_unit_bytes: options.erase_unit_bytes,
             lockstep: options.lockstep,
             now: cx.now(),
             random: options.random,

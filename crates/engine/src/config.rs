@@ -69,10 +69,6 @@ pub struct CacheOptions {
     /// DRAM that a cascade index may have for what is on flash, in bytes, beside `dram_bytes`; 0: no bound. Near it blocks are given up
     /// early.
     pub index_heap_bytes: usize,
-    /// The drive's erase unit in bytes where it is known, else 0. Under `ripq` the little that is written beside blocks is made up to
-    /// whole units now and then, so that blocks do not straddle them; and where a unit holds several blocks, full ones are held in their
-    /// buffers until as many are full that are near each other in the queue.
-    pub erase_unit_bytes: u64,
     /// When an object goes to flash.
     pub flash_write: FlashWrite,
     /// What a reply promises.
@@ -99,7 +95,6 @@ impl Default for CacheOptions {
             layout: LayoutOptions::default(),
             index: IndexOptions::Full,
             index_heap_bytes: 0,
-            erase_unit_bytes: 0,
             flash_write: FlashWrite::Insertion,
             durability: Durability::Process,
             item_bytes_max: 1 << 20,

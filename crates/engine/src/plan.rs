@@ -2,7 +2,7 @@
 
 use pumice_flash::{
     Geometry, HIDDEN_SHARE, INVALIDATED_SHARE, Layout, LayoutOptions, RECLAIM_READ_BYTES, VIRTUAL_KEY_BYTES,
-    held_blocks, mapping_log_bytes, open_buffers, slot_bits,
+    mapping_log_bytes, open_buffers, slot_bits,
 };
 use pumice_index::{IndexKind, IndexShape};
 
@@ -22,8 +22,6 @@ pub struct Budget {
     pub connections: u64,
     /// How objects are laid out on flash: it says how many blocks are filled at a time, and what tables it takes.
     pub layout: LayoutOptions,
-    /// The drive's erase unit in bytes, 0 where it is not known: where it holds several blocks, some more are held in buffers.
-    pub erase_unit: u64,
 }
 
 /// Why a budget gets the index it gets.
@@ -134,7 +132,6 @@ impl Budget {
             block_bytes,
             connections,
             ref layout,
-            erase_unit,
         } = *self;
         let active = (2.0 / layout.alpha + 2.0).ceil() as u64;
         let serve_min = 1 << 20;
@@ -146,17 +143,11 @@ impl Budget {
             Layout::Fifo | Layout::Sipq => 16,
             Layout::Ripq => open_buffers(layout.alpha).max(16),
         };
-        let held = |buffers| held_blocks(layout, erase_unit, block_bytes, flash / block_bytes, buffers);
         // With two-phase reclaim two are open.
         let slots = slot_bits(layout, index);
         let has_streams = layout.layout == Layout::Fifo && slots != 0;
-        let buffers_max = open_max.saturating_add(held(usize::MAX));
         let fit = usize::try_from(total / 4 / buffer_cost).unwrap_or(usize::MAX);
-        let mut buffers = fit.clamp(3 + usize::from(has_streams), buffers_max);
-        if held(buffers) == 0 {
-            buffers = buffers.min(open_max);
-        }
-        let buffers = buffers as u64;
+        let buffers = fit.clamp(3 + usize::from(has_streams), open_max) as u64;
         let block_buffers = buffers * buffer_cost;
         // The queue's tables, and the sample of keys whose priorities are kept.
         let order = match layout.layout {
@@ -220,7 +211,6 @@ mod tests {
             block_bytes: None,
             connections: 8 << 20,
             layout: LayoutOptions::default(),
-            erase_unit: 0,
         }
     }
 
@@ -242,25 +232,6 @@ mod tests {
         assert_eq!(choose(256, 16), IndexKind::Cascade);
         assert_eq!(choose(1024, 16), IndexKind::Full);
         assert_eq!(choose(64, 4), IndexKind::Full, "too little for the other");
-    }
-
-    #[test]
-    fn blocks_that_are_held_have_buffers_of_their_own() {
-        let buffers = |erase_unit| {
-            let budget = Budget {
-                erase_unit,
-                block_bytes: Some(1 << 20),
-                layout: LayoutOptions::new(Layout::Ripq, None, None, None).unwrap(),
-                ..budget(1024, 4)
-            };
-            budget.divide(IndexKind::Full).unwrap().buffers
-        };
-        assert_eq!((buffers(0), buffers(1 << 20)), (16, 16));
-        assert_eq!(buffers(4 << 20), 16 + 24);
-        // Of a quarter of the budget, with room for footers.
-        assert_eq!(buffers(64 << 20), 204);
-        // Two units of these would take more, so nothing is held.
-        assert_eq!(buffers(100 << 20), 16);
     }
 
     #[test]

@@ -36,9 +36,7 @@ pub struct OpenBlock<B> {
     writers: AtomicU32,
     /// Whether it is no insertion point any more because two sections have merged.
     pub(crate) is_merged: AtomicBool,
-    /// Whether it is written with others that fill an erase unit of the drive.
-    pub(crate) is_grouped: AtomicBool,
-    /// Log position when the block stopped being a mere buffer; `u64::MAX` before, and where it is one again.
+    /// Log position when the block stopped being a mere buffer; `u64::MAX` before.
     pub(crate) sealing_position: AtomicU64,
     /// Set when the block is composed, once: a write that did not come to its end is made again with the same bytes.
     pub(crate) composed: OnceLock<Composed>,
@@ -119,7 +117,6 @@ impl<B: Buffer> OpenBlock<B> {
             fill: Mutex::new(Fill::default()),
             writers: AtomicU32::new(0),
             is_merged: AtomicBool::new(false),
-            is_grouped: AtomicBool::new(false),
             sealing_position: AtomicU64::new(u64::MAX),
             composed: OnceLock::new(),
         }

@@ -4,7 +4,7 @@
 //! merge itself happens under the order's lock, often under that of a key, and may take no other key's. So the block is queued to be
 //! sealed as any other; and before it is composed its live objects are copied to the one that is filled there now, if all of them fit. They become
 //! live there one by one, by compare-and-set. A block in which nothing is left is not written. What found no room after all,
-//! because others took it, is written with the block, which is held as a full one is where several share an erase unit.
+//! because others took it, is written with the block.
 
 use crate::block::OpenBlock;
 use crate::footer::footer_len;
@@ -16,15 +16,15 @@ use pumice_memory::Buffer;
 use std::sync::Arc;
 
 impl<B: Buffer> FlashStore<B> {
-    /// Copies what lives in a block that nobody appends to any more to the one that is filled in its section, if it fits; whether it did.
-    pub(crate) async fn combine<M: Mappings>(&self, mappings: &M, block: &Arc<OpenBlock<B>>) -> bool {
+    /// Copies what lives in a block that nobody appends to any more to the one that is filled in its section, if it fits.
+    pub(crate) async fn combine<M: Mappings>(&self, mappings: &M, block: &Arc<OpenBlock<B>>) {
         // A cascade index would be left with mappings on flash to a block that goes on as it is where not all fit.
         if self.mapping_log.get().is_some() {
-            return false;
+            return;
         }
         block.wait_for_writers();
         let Some(entries) = block.entries_from(0, usize::MAX) else {
-            return false;
+            return;
         };
         let mut live = Vec::new();
         let mut bytes = 0;
@@ -39,7 +39,7 @@ impl<B: Buffer> FlashStore<B> {
             }
         }
         if bytes + footer_len(live.len()) > self.room_beside(block.id) {
-            return false;
+            return;
         }
         let turn_bytes = READ_BYTES_MAX.min(self.geometry.block_bytes / 8);
         let mut copied = 0;
@@ -52,7 +52,7 @@ impl<B: Buffer> FlashStore<B> {
             }
             let from = self.mapping(block.id, entry);
             let Some(record) = self.peek_memory(block, from.location) else {
-                return false;
+                return;
             };
             // What died meanwhile stays where it is, and is not written.
             let parts = record.parts();
@@ -60,10 +60,9 @@ impl<B: Buffer> FlashStore<B> {
                 self.append_combined(block.id, entry.hash, &parts, mapping)
             });
             if moved == CopyMove::NoRoom {
-                return false;
+                return;
             }
         }
         add(&self.counters.combined_blocks, 1);
-        true
     }
 }

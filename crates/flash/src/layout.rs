@@ -186,6 +186,12 @@ impl Default for LayoutOptions {
     }
 }
 
+/// Buffers of blocks that are being filled and written under `ripq`: sections are of alpha to 2 alpha, so there are seldom more than
+/// 1.25 / alpha.
+pub fn open_buffers(alpha: f64) -> usize {
+    (1.25 / alpha).ceil() as usize + 4
+}
+
 /// The policy of a name. Policies have no state: each is made once and lives as long as the process.
 pub fn policy(name: &str) -> Option<&'static dyn Policy> {
     static MADE: Mutex<Vec<&'static dyn Policy>> = Mutex::new(Vec::new());

@@ -7,7 +7,6 @@
 //!
 //! Layouts: `fifo`, `sipq`, `ripq`. The formats are described in `docs/formats.md`.
 
-pub mod align;
 pub mod block;
 pub mod checkpoint;
 pub mod codec;
@@ -31,14 +30,14 @@ mod walk;
 
 pub use block::{Appended, OpenBlock};
 pub use geometry::{Geometry, GeometryError};
-pub use layout::{Layout, LayoutError, LayoutOptions};
+pub use layout::{Layout, LayoutError, LayoutOptions, open_buffers};
 pub use log::{LogKind, LogRecord};
 pub use mapping_log::{MappingBytes, MappingLog, mapping_log_bytes};
 pub use record::{Record, RecordHeader, RecordParts, SliceId};
 pub use recovery::{OpenError, OpenOptions, Recovered};
 pub use store::{
     Durability, FlashCounts, FlashFailure, FlashStore, HIDDEN_SHARE, IN_A_ROW_MAX, INVALIDATED_SHARE,
-    MappingDram, Rank, ReadFault, Source, VIRTUAL_KEY_BYTES, Work, held_blocks, open_buffers, slot_bits,
+    MappingDram, Rank, ReadFault, Source, VIRTUAL_KEY_BYTES, Work, slot_bits,
 };
 pub use survivors::RECLAIM_READ_BYTES;
 pub use walk::{BlockWalk, Step, Walked};

@@ -18,8 +18,6 @@ enum Sealed {
     Written,
     /// Nothing in it was live: nothing was written.
     Empty,
-    /// It did not fit the one that is filled in its section, and waits for others to be written with.
-    Held,
     /// The device failed.
     Failed,
 }
@@ -97,10 +95,7 @@ impl<B: Buffer> FlashStore<B> {
         block: &Arc<OpenBlock<B>>,
     ) -> Sealed {
         if block.is_merged.load(Ordering::Relaxed) && block.composed.get().is_none() {
-            let is_combined = self.combine(mappings, block).await;
-            if !is_combined && self.grouping.blocks > 1 && !self.is_out() {
-                return Sealed::Held;
-            }
+            self.combine(mappings, block).await;
         }
         // Once, and what is written is the same each time: a write that was given up may still be under way.
         let composed = block.composed.get_or_init(|| self.compose(mappings, now, block));
@@ -164,11 +159,7 @@ impl<B: Buffer> FlashStore<B> {
     async fn write_block<D: Device<Buf = B>>(&self, device: &D, block: &OpenBlock<B>) -> io::Result<()> {
         let block_bytes = usize::try_from(self.geometry.block_bytes).expect("at most 256 MiB");
         let offset = self.geometry.block_offset(block.id);
-        self.align(device).await;
         add(&self.counters.written_bytes, self.geometry.block_bytes);
-        add(&self.counters.block_bytes, self.geometry.block_bytes);
-        let is_grouped = block.is_grouped.load(Ordering::Relaxed);
-        add(&self.counters.grouped_blocks, u64::from(is_grouped));
         self.shared
             .write(device, offset, Arc::clone(&block.buffer), 0..block_bytes)
             .await?;
@@ -182,10 +173,6 @@ impl<B: Buffer> FlashStore<B> {
         let Task::Seal(block) = work.task() else {
             unreachable!("called for this task only")
         };
-        if matches!(end, Sealed::Held) {
-            self.hold_again(block);
-            return work.finish(|_| {});
-        }
         let (id, sequence, buffer) = (block.id, block.sequence, Arc::clone(&block.buffer));
         let info = &self.blocks[id as usize];
         if !matches!(end, Sealed::Written) {
@@ -212,7 +199,6 @@ impl<B: Buffer> FlashStore<B> {
                     self.note_early_victim(info);
                 }
                 Sealed::Empty | Sealed::Failed => self.give_back(structure, id),
-                Sealed::Held => unreachable!("it was held above"),
             }
             self.open.lock().retain(|open| open.id != id);
             structure.receiver_ended(id, matches!(end, Sealed::Failed));

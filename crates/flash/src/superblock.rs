@@ -8,7 +8,7 @@ use pumice_memory::SECTOR_BYTES;
 
 const MAGIC: [u8; 8] = *b"PUMICE\r\n";
 /// Version of every format on the device; a change of any of them is a new number.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 
 /// Where a checkpoint stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -48,8 +48,6 @@ pub struct Superblock {
     pub time: u32,
     /// Newest checkpoint, and the one before.
     pub checkpoints: [CheckpointRef; 2],
-    /// Bytes that the device had been sent with this superblock; exact after a clean stop ([`crate::align`]).
-    pub sent: u64,
 }
 
 /// What a slot holds.
@@ -106,7 +104,6 @@ impl Superblock {
             out.extend_from_slice(&checkpoint.log_start.to_le_bytes());
         }
         out.extend_from_slice(&[self.index as u8, 0, 0, 0]);
-        out.extend_from_slice(&self.sent.to_le_bytes());
         out.resize(SECTOR_BYTES, 0);
         let crc = checksum(0, &[&out[..12], &out[16..]]);
         out[12..16].copy_from_slice(&crc.to_le_bytes());
@@ -160,7 +157,6 @@ impl Superblock {
             _ => return None,
         };
         let [_, _, _] = fields.array()?;
-        let sent = fields.u64()?;
         // The geometry follows from two numbers; anything else would be a lie that later arithmetic trusts.
         let geometry = Geometry {
             capacity,
@@ -186,7 +182,6 @@ impl Superblock {
             discard: discard == 1,
             time,
             checkpoints,
-            sent,
         }))
     }
 }
@@ -217,7 +212,6 @@ mod tests {
                 },
                 CheckpointRef::default(),
             ],
-            sent: 1 << 40,
         };
         let sector = superblock.encode();
         assert_eq!(sector.len(), SECTOR_BYTES);

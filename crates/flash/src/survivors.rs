@@ -260,7 +260,7 @@ impl<B: Buffer> FlashStore<B> {
             return true;
         }
         if self.shared.structure.lock().sealing == 0 {
-            return self.release_held();
+            return false;
         }
         let before = self.counters.sealed_blocks.load(Ordering::Relaxed);
         self.wait_for(|structure| {

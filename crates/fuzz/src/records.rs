@@ -171,7 +171,6 @@ fn superblock(bytes: &[u8], is_signed: bool) {
             discard: false,
             time: 4,
             checkpoints: Default::default(),
-            sent: 5,
         };
         let mut edits = Bytes(bytes);
         sector = real.encode();

@@ -69,7 +69,7 @@ pub struct FlashOptions {
     /// What the flash tier stands on.
     pub device: ReplayDevice,
     /// Under the simulated device a drive whose erase unit is so many blocks, with a tenth of its flash for itself; 0: none, and
-    /// no device write amplification. Under `ripq` blocks are kept aligned to as many on a file too, so that it is written as the drive is.
+    /// no device write amplification.
     pub superblock_blocks: u32,
     /// That drive is told of blocks that are free (TRIM).
     pub trim: bool,
@@ -239,7 +239,6 @@ impl<D: Device + Clone> Replay<D> {
             buffers_max: BUFFERS,
             layout: options.layout,
             index: options.index,
-            erase_unit_bytes: u64::from(options.superblock_blocks) * geometry.block_bytes,
             reformat: true,
             lockstep: true,
             item_bytes_max: usize::try_from(item_bytes_max(options, geometry)).unwrap_or(usize::MAX),
@@ -253,8 +252,7 @@ impl<D: Device + Clone> Replay<D> {
                     source,
                 })
         };
-        // A device that holds something else is not ours to erase. A simulated one is empty; and opened twice, a drive would have been
-        // written to by more than this cache knows of, and nothing that it aligns to erase units would be.
+        // A device that holds something else is not ours to erase. A simulated one is empty.
         if matches!(options.device, ReplayDevice::Path(_)) {
             let as_found = run(CacheOptions {
                 reformat: false,

@@ -37,8 +37,6 @@ pub struct ServeConfig {
     pub block_size: Option<u64>,
     /// Erase what is there.
     pub reformat: bool,
-    /// The drive's erase unit in bytes, 0 where it is not known.
-    pub erase_unit: u64,
     /// The layout of a new flash device, and what steers it.
     pub layout: LayoutOptions,
     /// Whether the layout was said.
@@ -119,7 +117,6 @@ impl ServeConfig {
             flash,
             flash_size: size(&layers.flash_size())?,
             block_size: block_size(&layers.block_size())?,
-            erase_unit: erase_unit(&layers.erase_unit())?,
             reformat,
             layout: layout(layers)?,
             is_layout_given: layers.layout().text()?.is_some(),
@@ -261,18 +258,6 @@ fn block_size(given: &Given<'_>) -> anyhow::Result<Option<u64>> {
     }
 }
 
-/// The largest erase unit; superblocks of drives have some GiB at most.
-const ERASE_UNIT_MAX: u64 = 64 << 30;
-
-fn erase_unit(given: &Given<'_>) -> anyhow::Result<u64> {
-    let bytes = bytes(given)?.unwrap_or(0);
-    if bytes.is_multiple_of(4096) && (bytes == 0 || (64 << 10..=ERASE_UNIT_MAX).contains(&bytes)) {
-        Ok(bytes)
-    } else {
-        Err(given.wrong("expected 0, or a multiple of 4KiB from 64KiB to 64GiB"))
-    }
-}
-
 fn max_item_size(given: &Given<'_>) -> anyhow::Result<u32> {
     let bytes = bytes(given)?.unwrap_or(1 << 20);
     u32::try_from(bytes)
@@ -342,7 +327,6 @@ mod tests {
             (layout.alpha, layout.theta, layout.min_raise),
             (1.0 / 8.0, 1.0, 0.0)
         );
-        assert_eq!(config.erase_unit, 0);
     }
 
     #[test]

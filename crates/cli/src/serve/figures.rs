@@ -337,16 +337,6 @@ fn cache_groups(stats: &Stats) -> [Group; 3] {
                     "Blocks of those whose objects found room in another buffer",
                     flash.combined_blocks,
                 ),
-                Figure::counter(
-                    "padding_bytes",
-                    "Bytes written to keep blocks aligned to erase units",
-                    flash.padding_bytes,
-                ),
-                Figure::counter(
-                    "grouped_blocks",
-                    "Blocks written together with others that share an erase unit",
-                    flash.grouped_blocks,
-                ),
                 Figure::counter("reclaimed_blocks", "Blocks made free", flash.reclaimed_blocks),
                 Figure::counter(
                     "write_errors",

@@ -71,7 +71,6 @@ pub fn divide(config: &ServeConfig, target: &Target, connections: &Connections) 
         block_bytes: target.block_bytes.or(config.block_size),
         connections,
         layout: target.layout,
-        erase_unit: config.erase_unit,
     };
     // Nobody is connected while a start reads the device, so that uses the memory of connections; it seldom needs more.
     let divided = |index| {

@@ -95,7 +95,6 @@ pub fn run(args: ServeArgs, familiar: Familiar) -> anyhow::Result<()> {
         options: CacheOptions {
             dram_bytes: usize::try_from(plan.pool).context("the DRAM budget does not fit this machine")?,
             buffers_max: plan.buffers,
-            erase_unit_bytes: config.erase_unit,
             block_bytes: Some(plan.block_bytes),
             reformat: config.reformat,
             layout: LayoutOptions {

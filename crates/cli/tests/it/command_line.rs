@@ -83,10 +83,6 @@ fn bad_usage_ends_with_2_and_says_what_is_wrong() {
             &["--block-size `3MiB`", "power of two"],
         ),
         (
-            "serve --erase-unit 5000",
-            &["--erase-unit `5000`", "a multiple of 4KiB"],
-        ),
-        (
             "serve --durability none",
             &["--durability `none`", "process or power or off"],
         ),

@@ -4,7 +4,6 @@ mod bench;
 mod command_line;
 mod common;
 mod descriptors;
-mod erase_unit;
 mod flash_fails;
 mod flash_file;
 mod inspect;

@@ -8,6 +8,7 @@ use pumice_flash::codec::checksum;
 use pumice_flash::footer::{FooterEntry, Trailer, decode_entries, encode_footer};
 use pumice_flash::inspect::{Finding, InspectError, Severity, Sink, Summary, inspect};
 use pumice_flash::record::{HEADER_BYTES, RecordHeader};
+use pumice_flash::superblock::FORMAT;
 use pumice_flash::{LogKind, LogRecord};
 use pumice_world::ManualClock;
 use std::sync::Arc;
@@ -275,7 +276,7 @@ fn checkpoints() {
     let in_trailer = |block: u32| trailer_at(block)..trailer_at(block) + 64;
     edited(&|stream| stream[row(sealed)] ^= 1)
         .names(in_trailer(sealed), "the checkpoint has it sealed with sequence");
-    edited(&|stream| stream[row(sealed) + 9] ^= 28).names(in_it.clone(), "has a footer of");
+    edited(&|stream| stream[row(sealed) + 9] ^= 1).names(in_it.clone(), "has a footer of");
     edited(&|stream| stream[row(sealed) + 8] = 7).names(in_it.clone(), "has the role");
     edited(&|stream| stream[row(sealed) + 7] = 0xFF).names(in_it.clone(), "has sequence");
     let free = image.free();
@@ -554,11 +555,11 @@ fn what_is_no_cache_is_told_apart() {
     assert!(matches!(look(&vec![7; 1 << 20]), InspectError::NotACache));
     let mut newer = image.bytes.clone();
     for slot in newer[..2 * SECTOR].chunks_exact_mut(SECTOR) {
-        slot[8..12].copy_from_slice(&3u32.to_le_bytes());
+        slot[8..12].copy_from_slice(&(FORMAT + 1).to_le_bytes());
         let crc = checksum(0, &[&slot[..12], &slot[16..]]);
         slot[12..16].copy_from_slice(&crc.to_le_bytes());
     }
-    assert!(matches!(look(&newer), InspectError::OtherFormat(3)));
+    assert!(matches!(look(&newer), InspectError::OtherFormat(found) if found == FORMAT + 1));
     let mut damaged = image.bytes.clone();
     damaged[100] ^= 1;
     damaged[SECTOR + 100] ^= 1;

@@ -9,8 +9,8 @@ use pumice_device::SECTOR_BYTES;
 
 const SECTOR: u64 = SECTOR_BYTES as u64;
 /// Fields that no start and no checkpoint changes: magic and format, the hash seed and the division, the layout, the index and the
-/// zeros behind it and behind what was sent.
-const CONSTANT: [std::ops::Range<usize>; 5] = [0..12, 24..88, 104..106, 172..176, 184..SECTOR_BYTES];
+/// zeros behind it.
+const CONSTANT: [std::ops::Range<usize>; 4] = [0..12, 24..88, 104..106, 172..SECTOR_BYTES];
 
 /// Reads the superblocks and begins a walk with the one that counts.
 pub(super) fn open<'a, S: Source + ?Sized>(

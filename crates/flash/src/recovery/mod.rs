@@ -104,8 +104,6 @@ pub struct OpenOptions {
     pub layout: LayoutOptions,
     /// Where mappings are; an existing cache must agree.
     pub index: IndexKind,
-    /// The drive's erase unit in bytes, 0 where it is not known; see [`crate::align`].
-    pub erase_unit_bytes: u64,
     /// One piece of background work at a time, so that nothing depends on how long a device takes: for replay.
     pub lockstep: bool,
     /// Unix time in seconds.
@@ -213,10 +211,6 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
     superblock.epoch = superblock.epoch.max(found.epoch).saturating_add(1);
     superblock.time = superblock.time.max(found.time).max(options.now);
     recovery.out.time = superblock.time;
-    // After a crash it is not known how much was sent, but that the last block was aligned.
-    if !superblock.clean {
-        superblock.sent = 0;
-    }
     superblock.clean = false;
     superblock.discard = options.durability == Durability::Off;
     let start = Start {

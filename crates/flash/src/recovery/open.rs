@@ -47,7 +47,6 @@ pub async fn open_superblock<D: Device>(device: &D, options: &OpenOptions) -> Re
             discard: false,
             time: options.now,
             checkpoints: [CheckpointRef::default(); 2],
-            sent: 0,
         };
         Ok(Opened {
             superblock,

@@ -209,12 +209,11 @@ impl<B: Buffer> FlashStore<B> {
         if let Some(keys) = &mut order.virtual_cache {
             keys.note_block(block.filled().0, self.blocks_full_at_once());
         }
-        self.retire_or_hold(order, block);
+        self.retire(block);
         if let Some(ranked) = &mut order.ranked {
             let section = ranked.queue.section_of(Seat::Device(id));
             ranked.queue.seal(section);
         }
-        self.release_groups(order);
     }
 
     /// How many blocks can be full of objects at once: all but those that are kept free, the open one, and those of checkpoints
@@ -227,20 +226,18 @@ impl<B: Buffer> FlashStore<B> {
         self.blocks.len().saturating_sub(others)
     }
 
-    /// Where every buffer is a held block's, or some section's that is seldom inserted at, a unit of held ones goes, or else the fullest, so
-    /// that the next record finds one.
+    /// Where every buffer is some section's that is seldom inserted at, the fullest goes, so that the next record finds one.
     fn give_buffer_up(&self, order: &mut Order<B>) {
         let is_waiting = {
             let structure = self.shared.structure.lock();
             structure.sealing > 0 || !structure.to_seal.is_empty() || self.has_buffer(&structure)
         };
-        if is_waiting || self.release_one(order) {
+        if is_waiting {
             return;
         }
         let fullest = order.open.iter().max_by_key(|block| block.filled().0);
         if let Some(id) = fullest.map(|block| block.id) {
             self.retire_open(order, id);
-            self.release_all(order);
         }
     }
 
@@ -248,15 +245,14 @@ impl<B: Buffer> FlashStore<B> {
     /// false where there is no such block. For callers that wait for room.
     pub fn make_way(&self) -> bool {
         let mut order = self.order.lock();
-        let in_buffers = |order: &Order<B>| order.open.len() + order.held.len();
-        let before = in_buffers(&order);
+        let before = order.open.len();
         self.give_buffer_up(&mut order);
-        let has_begun = in_buffers(&order) < before;
+        let has_begun = order.open.len() < before;
         self.rebalance(&mut order);
         has_begun
     }
 
-    /// Starts sealing all open blocks, however full they are, and those that are held. For a clean stop, and for tests.
+    /// Starts sealing all open blocks, however full they are. For a clean stop, and for tests.
     pub fn retire_active(&self) {
         let mut order = self.order.lock();
         let open = std::mem::take(&mut order.open);
@@ -267,7 +263,6 @@ impl<B: Buffer> FlashStore<B> {
                 }
             }
         }
-        self.release_all(&mut order);
         open.into_iter().for_each(|block| self.retire(block));
         self.rebalance(&mut order);
     }
@@ -277,12 +272,8 @@ impl<B: Buffer> FlashStore<B> {
         let mut order = self.order.lock();
         let is_old = |block: &&Arc<OpenBlock<B>>| block.sealing_position.load(Ordering::Acquire) < position;
         let old: Vec<u32> = order.open.iter().filter(is_old).map(|block| block.id).collect();
-        let is_any_held = order.held.iter().any(|block| is_old(&block));
         for id in &old {
             self.retire_open(&mut order, *id);
-        }
-        if is_any_held || !old.is_empty() {
-            self.release_all(&mut order);
         }
         self.rebalance(&mut order);
     }

@@ -56,10 +56,6 @@ counts! {
     reclaim_read_bytes,
     /// Bytes given to the device: blocks, log, checkpoints, superblocks.
     written_bytes,
-    /// Bytes of those that only keep blocks aligned to erase units.
-    padding_bytes,
-    /// Bytes of those in whole blocks of objects.
-    block_bytes,
     /// Bytes of those in checkpoints.
     checkpoint_bytes,
     /// Bytes of those in pages of mappings.
@@ -82,8 +78,6 @@ counts! {
     merged_blocks,
     /// Those of them whose objects found room in the block that was filled there then, so that they were not written.
     combined_blocks,
-    /// Blocks that were written together with others that share an erase unit.
-    grouped_blocks,
     /// Blocks made free.
     reclaimed_blocks,
     /// Writes of blocks that failed.

@@ -256,7 +256,6 @@ impl<B: Buffer> FlashStore<B> {
         }
         superblock.generation += 1;
         add(&self.counters.written_bytes, SECTOR_BYTES as u64);
-        superblock.sent = self.bytes_sent();
         let bytes = superblock.encode();
         match device.append_log(superblock.slot_offset(), &bytes) {
             Ok(()) => true,

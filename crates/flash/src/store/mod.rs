@@ -15,9 +15,6 @@
 //! the block is composed, and whoever invalidates reads the state under the lock of the key's shard, which composing
 //! takes too: so a copy is either struck from the footer or logged, or both, never neither.
 //!
-//! A block that is sealing may be active again, if it was to be combined with another, did not fit, and waits for those that it is to be
-//! written with (`groups`). It was not composed, so that what dies from then on is struck when it is.
-//!
 //! A `moved` block is one whose live objects were copied to others that are not all written yet. Until they are it is
 //! kept as it is, so that a crash finds the objects in it; and what dies among the copies is logged, although they are in
 //! a buffer only. See [`crate::reclaim`].
@@ -28,7 +25,6 @@
 mod append;
 mod check;
 mod counts;
-mod groups;
 mod hashes;
 mod health;
 mod invalidated;
@@ -58,7 +54,6 @@ pub(crate) use slots::{SlotKind, Slots};
 pub(crate) use virtual_cache::{SavedFill, SavedKey, VirtualCache};
 pub(crate) use work::{Claim, Shared, Task, give_turn};
 
-use crate::align::SentBefore;
 use crate::block::OpenBlock;
 use crate::footer::entries_of;
 use crate::geometry::Geometry;
@@ -69,8 +64,6 @@ use crate::queue::{QueueShape, SavedPlace};
 use crate::reclaim::How;
 use crate::recovery::OpenOptions;
 use crate::superblock::Superblock;
-use groups::Grouping;
-pub use groups::{held_blocks, open_buffers};
 use order::queue_shape;
 use parking_lot::Mutex;
 use pumice_index::cascade::Life;
@@ -306,9 +299,6 @@ pub struct FlashStore<B> {
     tails: [Tail; 2],
     /// DRAM of the slots of sealed blocks.
     slot_bytes: AtomicU64,
-    pub(crate) erase_unit_bytes: u64,
-    pub(crate) sent_before: SentBefore,
-    pub(crate) grouping: Grouping,
     /// Whether there may be a block that goes before the lowest: one more than half dead, or one whose objects expire.
     pub(crate) has_early_victims: AtomicBool,
     /// Whether nearly all blocks have been in use since the store was last empty; see [`FlashStore::note_fill`].
@@ -453,13 +443,6 @@ impl<B: Buffer> FlashStore<B> {
             slot_kind,
             tails: Default::default(),
             slot_bytes: AtomicU64::new(0),
-            sent_before: SentBefore::new(start.superblock.sent, start.log_next),
-            erase_unit_bytes: match options.layout.layout {
-                // First in, first out: what shares a unit dies together anyway.
-                Layout::Fifo | Layout::Sipq => 0,
-                Layout::Ripq => options.erase_unit_bytes,
-            },
-            grouping: Grouping::of(options, &geometry),
             has_early_victims: AtomicBool::new(true),
             has_been_full: AtomicBool::new(false),
             raised_at_start: AtomicU64::new(0),

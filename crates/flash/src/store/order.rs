@@ -59,10 +59,6 @@ impl Rank {
 /// The blocks that are being filled, and under a layout that has one the queue that they are part of.
 pub(crate) struct Order<B> {
     pub(crate) open: Vec<Arc<OpenBlock<B>>>,
-    /// Full blocks that wait for others to be written with; see [`super::groups`].
-    pub(super) held: Vec<Arc<OpenBlock<B>>>,
-    /// Where the last of those stood that were written with others.
-    pub(super) group_at: f64,
     pub(crate) ranked: Option<Ranked>,
     pub(crate) virtual_cache: Option<VirtualCache>,
     /// Where the last slice of a large object went.
@@ -97,8 +93,6 @@ impl<B> Order<B> {
         if options.layout != Layout::Ripq {
             return Self {
                 open: Vec::new(),
-                held: Vec::new(),
-                group_at: 0.0,
                 ranked: None,
                 virtual_cache: None,
                 last_slice: None,
@@ -121,8 +115,6 @@ impl<B> Order<B> {
         queue.insert_blocks(unknown.into_iter());
         Self {
             open: Vec::new(),
-            held: Vec::new(),
-            group_at: 0.0,
             ranked: Some(Ranked {
                 queue,
                 ranks: Ranks::restore(ranks, options.policy_checksum()),

@@ -3,7 +3,6 @@
 mod combine;
 mod common;
 mod crash;
-mod groups;
 mod kept;
 mod order;
 mod reclaim;

@@ -492,28 +492,6 @@ fn objects_in_slices_count_the_same_on_a_real_file() {
 }
 
 #[test]
-fn blocks_of_ripq_stay_aligned_to_the_erase_units_of_the_drive() {
-    let with = |policy, superblock_blocks| FlashOptions {
-        layout: LayoutOptions::new(Layout::Ripq, Some(policy), None, None).unwrap(),
-        superblock_blocks,
-        ..options("30MiB", ReplayDevice::Sim)
-    };
-    let trace = "zipf:keys=40000,theta=0.9,requests=200000,size=600-8192,seed=7";
-    // Gdsf keeps some blocks for long: one that is a page beside its unit holds back another for all that time.
-    for policy in ["slru-3", "gdsf-3"] {
-        let aligned = replay(trace, &with(policy, 1))
-            .device_write_amplification
-            .unwrap();
-        assert!(aligned < 1.005, "{policy}: {aligned}");
-        // Where four blocks fill a unit those go together that die one after the other. (As they come, it was 1.9 with slru-3 and 2.4 with gdsf-3.)
-        let shared = replay(trace, &with(policy, 4))
-            .device_write_amplification
-            .unwrap();
-        assert!(shared < 1.25, "{policy}: {shared}");
-    }
-}
-
-#[test]
 fn a_drive_that_is_told_of_free_blocks_copies_less() {
     let with = |trim| FlashOptions {
         layout: LayoutOptions::new(Layout::Ripq, Some("slru-3"), None, None).unwrap(),

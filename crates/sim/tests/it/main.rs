@@ -5,4 +5,3 @@ mod flash;
 mod ftl;
 mod reference;
 mod replay;
-mod restart;

@@ -230,15 +230,6 @@ pub fn of_kind(kind: u64) -> CacheOptions {
     if layout.layout == Layout::Ripq || index != IndexOptions::Full {
         options.buffers_max = 10;
     }
-    // One block to an erase unit, or two: then up to five full ones are held.
-    match at {
-        1 => options.erase_unit_bytes = 64 << 10,
-        3 | 4 | 7 | 8 => {
-            options.erase_unit_bytes = 128 << 10;
-            options.buffers_max = 18;
-        }
-        _ => {}
-    }
     options
 }
 

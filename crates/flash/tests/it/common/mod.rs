@@ -234,7 +234,6 @@ pub fn options(durability: Durability) -> OpenOptions {
         unit_bytes: 16,
         layout: LayoutOptions::default(),
         index: pumice_index::IndexKind::Full,
-        erase_unit_bytes: 0,
         lockstep: false,
         now: NOW,
         random: [7, 11],
