@@ -25,7 +25,7 @@ use std::pin::pin;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Manifest {
     version: u64,
-    value_len: u64,
+    pub(crate) value_len: u64,
     slices: u32,
 }
 
@@ -50,11 +50,6 @@ impl Manifest {
             return None;
         }
         Self::of(head.value())
-    }
-
-    /// The length of the value that the value of a head describes.
-    pub(crate) fn value_len_of(head: Payload<'_>) -> Option<u64> {
-        Some(Self::of(head)?.value_len)
     }
 
     fn of(value: Payload<'_>) -> Option<Self> {

@@ -78,11 +78,6 @@ impl<B: Buffer> Inner<B> {
     /// block's sequence, so that another life of the block is not taken for the same place.
     pub(crate) fn home(&self, location: Location) -> u64 {
         let sequence = self.store.get().map_or(0, |store| store.sequence_at(location));
-        self.home_in(location, sequence)
-    }
-
-    /// The same for another life of the block.
-    pub(crate) fn home_in(&self, location: Location, sequence: u64) -> u64 {
         let units = location.offset / self.shape.unit_bytes() + 1;
         sequence << HOME_UNITS.count_ones() | units
     }

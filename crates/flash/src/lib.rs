@@ -26,7 +26,6 @@ pub mod seal;
 pub mod store;
 pub mod superblock;
 mod survivors;
-mod walk;
 
 pub use block::{Appended, OpenBlock};
 pub use geometry::{Geometry, GeometryError};
@@ -40,7 +39,6 @@ pub use store::{
     MappingDram, Rank, ReadFault, Source, VIRTUAL_KEY_BYTES, Work, slot_bits,
 };
 pub use survivors::RECLAIM_READ_BYTES;
-pub use walk::{BlockWalk, Step, Walked};
 
 use pumice_index::{IndexShard, KeyHash, Location, Mapping};
 

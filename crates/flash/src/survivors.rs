@@ -118,7 +118,7 @@ impl<B: Buffer> FlashStore<B> {
             victim.stays = bytes;
         }
         let bytes_max = RECLAIM_READ_BYTES / self.reclaims_max() as u64;
-        let mut runs = self.runs(origin.id, stay, READ_BYTES_MAX, u32::MAX).into_iter();
+        let mut runs = self.runs(origin.id, stay).into_iter();
         let mut next = runs.next();
         let (mut reads, mut bytes) = (VecDeque::new(), 0);
         let mut waits_left = WAITS_MAX;
@@ -270,25 +270,17 @@ impl<B: Buffer> FlashStore<B> {
         true
     }
 
-    /// Groups entries, which are in order of offset, into reads of at most `bytes_max`, unless one record is longer. Of each
-    /// record at most `head_bytes` are wanted.
-    pub(crate) fn runs(
-        &self,
-        id: u32,
-        entries: Vec<FooterEntry>,
-        bytes_max: u64,
-        head_bytes: u32,
-    ) -> Vec<Run> {
+    /// Groups entries, which are in order of offset, into reads of at most [`READ_BYTES_MAX`], unless one record is longer.
+    fn runs(&self, id: u32, entries: Vec<FooterEntry>) -> Vec<Run> {
         let sector = SECTOR_BYTES as u64;
         let mut runs: Vec<Run> = Vec::new();
         for entry in entries {
             let location = self.location(id, &entry);
             let start = location.offset / sector * sector;
-            let wanted = u64::from(location.len.min(head_bytes));
-            let end = (location.offset + wanted).next_multiple_of(sector);
+            let end = (location.offset + u64::from(location.len)).next_multiple_of(sector);
             match runs.last_mut() {
                 Some(run)
-                    if start <= run.sectors.end + GAP_BYTES_MAX && end - run.sectors.start <= bytes_max =>
+                    if start <= run.sectors.end + GAP_BYTES_MAX && end - run.sectors.start <= READ_BYTES_MAX =>
                 {
                     run.sectors.end = run.sectors.end.max(end);
                     run.entries.push(entry);

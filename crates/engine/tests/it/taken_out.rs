@@ -87,32 +87,6 @@ fn without_a_tier_for_them_sets_succeed_and_are_misses() {
     }
 }
 
-/// A list of the keys leaves it alone, too, one that is under way and one that is begun later.
-#[test]
-fn a_list_of_keys_reads_it_no_more() {
-    for kind in 0..KINDS {
-        let mut run = Run::new(kind, of_kind(kind));
-        let rig = run.filled();
-        let (mut under_way, mut found) = (rig.cache.begin_listing(), Vec::new());
-        let before = run.medium.counts().reads;
-        while run.medium.counts().reads < before + 3 {
-            assert!(rig.run(rig.cache.list(&rig.cx, &mut under_way, &mut found)));
-        }
-        run.die(&rig, dying(20));
-        rig.settle();
-        let counts = run.medium.counts();
-        for mut listing in [under_way, rig.cache.begin_listing()] {
-            while rig.run(rig.cache.list(&rig.cx, &mut listing, &mut found)) {}
-        }
-        let after = run.medium.counts();
-        assert_eq!(
-            (after.dead_operations, after.reads, after.read_errors),
-            (counts.dead_operations, counts.reads, counts.read_errors),
-            "kind {kind}"
-        );
-    }
-}
-
 /// Two blocks that cannot be read are two blocks, however often they are asked for in turn.
 #[test]
 fn two_bad_blocks_are_not_a_bad_device() {

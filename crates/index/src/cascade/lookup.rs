@@ -204,25 +204,6 @@ impl CascadeShard {
         }
     }
 
-    /// As [`CascadeShard::resolve`], but it leaves no trace: tier 1 learns nothing, and nothing is forgotten.
-    pub fn peek_pages<'a>(
-        &self,
-        hash: KeyHash,
-        plan: &Plan,
-        payloads: impl IntoIterator<Item = Option<&'a [u8]>>,
-    ) -> Resolved {
-        match self.peek(hash) {
-            Lookup::Hit(candidates) => return Resolved::Hit(candidates.first()),
-            Lookup::Miss => return Resolved::Miss,
-            Lookup::Read(now) if now != *plan => return Resolved::Again,
-            Lookup::Read(_) => {}
-        }
-        match self.read_plan(self.shape.tag(hash), plan, payloads) {
-            Said::Mapped(mapping, _) => Resolved::Hit(mapping),
-            Said::Unreadable | Said::Ending | Said::Void(_) | Said::Nothing => Resolved::Miss,
-        }
-    }
-
     /// Makes tier 1 know what flash says. It stays there at first, whatever else has to leave: whoever changes the object looks
     /// for it there, and would read it again and again.
     fn learn(&mut self, tag: u64, mapping: Mapping) {

@@ -1,4 +1,4 @@
-//! lru_crawler metadump: a line for each object, as memcached writes it.
+//! lru_crawler metadump: a line for each object in the DRAM tier, as memcached writes it.
 
 use super::{Executor, Output};
 use pumice::{Listed, Listing};
@@ -25,7 +25,7 @@ impl<'e, D: Device + Clone> KeyDump<'e, D> {
         }
         Some(Self {
             executor,
-            listing: executor.cache.begin_listing(),
+            listing: Listing::default(),
             found: Vec::new(),
         })
     }
@@ -35,13 +35,11 @@ impl<'e, D: Device + Clone> KeyDump<'e, D> {
         self.executor.shared.is_dump_wanted.load(Ordering::Acquire)
     }
 
-    /// Does a small piece, at most one read of flash, and writes what it found; false at the end, which is written, too.
-    pub(crate) async fn step(&mut self, output: &mut Output<D::Buf>) -> bool {
+    /// Does a small piece, and writes what it found; false at the end, which is written, too.
+    pub(crate) fn step(&mut self, output: &mut Output<D::Buf>) -> bool {
         let Executor { cache, shared, .. } = self.executor;
         shared.is_dump_wanted.store(false, Ordering::Release);
-        let goes_on = cache
-            .list(&self.executor.cx, &mut self.listing, &mut self.found)
-            .await;
+        let goes_on = cache.list(&self.executor.cx, &mut self.listing, &mut self.found);
         for listed in self.found.drain(..) {
             line(&listed, output);
         }

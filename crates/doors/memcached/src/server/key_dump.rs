@@ -1,4 +1,4 @@
-//! Lists keys to one client, at a pace that leaves readers the device and the event loop.
+//! Lists keys to one client, with other connections' turns between the pieces.
 
 use super::progress::LOOK;
 use super::sender::Sender;
@@ -8,13 +8,8 @@ use std::io;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
-/// What a step holds: a read of 64 KiB, what was found in it, and its lines.
+/// What a step holds: some 400 objects, and their lines.
 const STEP_BYTES: usize = 256 << 10;
-
-/// Work is followed by as long a rest, as soon as there is so much to rest for: timers are no finer.
-const REST_MIN: Duration = Duration::from_millis(1);
-/// A rest is not longer than this: where a step takes that long, others have had the device meanwhile.
-const REST_MAX: Duration = Duration::from_millis(100);
 
 /// How long a client that takes nothing is waited for where another has asked for a list.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -33,24 +28,16 @@ pub(super) async fn run<D: Device + Clone>(
     let Some(mut dump) = KeyDump::begin(executor, sender.output) else {
         return Ok(());
     };
-    let mut rest = Duration::ZERO;
     loop {
         // Whoever waits for a share holds none.
         send(executor, &dump, sender).await?;
         let share = executor.shared.budgets.output.take(STEP_BYTES).await;
-        let started = Instant::now();
-        let goes_on = dump.step(sender.output).await;
+        let goes_on = dump.step(sender.output);
         drop(share);
         if !goes_on {
             return Ok(());
         }
-        rest += started.elapsed();
-        if rest >= REST_MIN {
-            tokio::time::sleep(rest.min(REST_MAX)).await;
-            rest = Duration::ZERO;
-        } else {
-            tokio::task::yield_now().await;
-        }
+        tokio::task::yield_now().await;
     }
 }
 
