@@ -46,8 +46,6 @@ pub struct OpenBlock<B> {
 struct Fill {
     at: usize,
     entries: Vec<FooterEntry>,
-    /// Offsets of the records that came from another block, rising.
-    survivors: Vec<u32>,
     /// Whether the entries were taken to compose the footer.
     is_taken: bool,
 }
@@ -122,14 +120,13 @@ impl<B: Buffer> OpenBlock<B> {
         }
     }
 
-    /// Reserves room for a record of padded length `len`; `None` where it does not fit any more. `survivor`: it is moved here
-    /// from another block. The caller copies the record with [`Appended::copy`] before anybody hears of the mapping.
+    /// Reserves room for a record of padded length `len`; `None` where it does not fit any more. The caller
+    /// copies the record with [`Appended::copy`] before anybody hears of the mapping.
     pub(crate) fn reserve(
         self: &Arc<Self>,
         hash: u64,
         parts: &RecordParts<'_>,
         len: usize,
-        survivor: bool,
     ) -> Option<Appended<B>> {
         let len_bytes = u32::try_from(len).expect("records are at most 1 MiB");
         let mut fill = self.fill.lock();
@@ -140,9 +137,6 @@ impl<B: Buffer> OpenBlock<B> {
         }
         fill.at += len;
         let offset = u32::try_from(at).expect("blocks are at most 256 MiB");
-        if survivor {
-            fill.survivors.push(offset);
-        }
         fill.entries.push(FooterEntry {
             hash,
             version: parts.version,
@@ -172,12 +166,6 @@ impl<B: Buffer> OpenBlock<B> {
     /// The longest record that still fits, padded, in bytes.
     pub fn room(&self) -> usize {
         self.fill.lock().room(self.block_bytes)
-    }
-
-    /// Whether the record at `location` was moved here from another block.
-    pub(crate) fn is_survivor(&self, location: Location) -> bool {
-        let offset = u32::try_from(location.offset - self.device_offset).expect("inside the block");
-        self.fill.lock().survivors.binary_search(&offset).is_ok()
     }
 
     /// Where the record at `location` starts in the buffer.

@@ -1,50 +1,35 @@
 //! Reclaim: making blocks free again.
 //!
 //! The victim is a block without a live object, or whose objects have all expired, wherever it stands; else one that
-//! is more than half dead, whose live objects are moved; else the lowest. Under `fifo` that is the oldest, and its objects are
+//! is more than half dead, under `ripq`, whose live objects are moved; else the lowest. Under `fifo` that is the oldest, and its objects are
 //! evicted, or with two-phase reclaim those that were used move to blocks of their own; under `ripq` those that were raised since move to where they belong (RIPQ, section 4.2: materialisation). Under
 //! `sipq` it is the oldest too, and those whose keys are in the queue of keys move to the active block.
 //!
 //! Several blocks may be reclaimed at once, each by a piece of work of its own, because most of a reclaim is waiting for the
-//! device; but none is chosen while another is compacted, and in lockstep there is one at a time.
+//! device; in lockstep there is one at a time.
 //!
 //! A record of the reclaim goes to the log before the first mapping is removed: from then on a key of the victim may
 //! be set again without a record, so the victim's copies must not come back, even while the block still stands on
 //! flash.
 //!
-//! # Survivors under `ripq` and `sipq`
+//! # Survivors
 //!
 //! The record comes first here too; then the objects that stay are copied to the active blocks of their sections (`sipq` has
 //! one active block), and the victim is free. A crash finds those of them whose new block was sealed; what was in a buffer is
-//! gone. (To keep the victim until then, as below, would keep a block for every section that fills slowly.)
-//!
-//! # Compacting under `fifo` and `sipq`
-//!
-//! Moving an object removes no mapping, and needs no record. What was moved stands twice: in the victim, which counts
-//! until it is reclaimed, and in a buffer. A crash now finds the victim's copy, which is the same. Three rules keep it so:
-//! 1. the victim is reclaimed, as any other, only when every block that its objects went to is written;
-//! 2. until then what dies among the copies is logged, although it is in a buffer ([`FlashStore::invalidate`]), and what is
-//!    given up in the victim is logged too;
-//! 3. until then no block that its objects went to is reclaimed, and no checkpoint begins: either would lead away from the
-//!    victim's copies.
+//! gone. (To keep the victim until then would keep a block for every section that fills slowly.)
 
 use crate::block::Appended;
 use crate::footer::{FooterEntry, Trailer, decode_entries};
 use crate::layout::Layout;
 use crate::log::LogKind;
 use crate::record::{Record, is_expired};
-use crate::store::{Claim, FlashStore, Moved, Order, SlotKind, State, Structure, Victim, add, give_turn};
+use crate::store::{Claim, FlashStore, Order, SlotKind, State, Structure, Victim, add, give_turn};
 use crate::survivors::{MovedCopy, Origin};
 use crate::{CopyMove, Gone, Mappings};
 use pumice_device::{Device, SECTOR_BYTES};
-use pumice_index::{Location, Mapping};
+use pumice_index::Mapping;
 use pumice_memory::Buffer;
 use std::sync::atomic::Ordering;
-
-/// Victims that may wait for their objects' new blocks. Each is less than half live, so two fill one new block.
-const MOVED_MAX: usize = 4;
-/// Blocks that a compaction may evict for room: what others append meanwhile takes most of it.
-const EVICTIONS_MAX: usize = 16;
 
 /// Entries of a footer that are looked at before other tasks get their turn.
 pub(crate) const ENTRIES_PER_TURN: usize = 1024;
@@ -64,8 +49,6 @@ pub(crate) enum How {
     Empty,
     /// Its live objects go, as evicted or expired.
     Evict,
-    /// Its live objects move, and it waits until their new blocks are written.
-    Compact,
     /// The objects that were raised move, the others go.
     Lowest,
     /// Its live objects move.
@@ -98,16 +81,12 @@ impl<B: Buffer> FlashStore<B> {
         now: u32,
         claim: Claim,
     ) {
-        // Each round frees a block, or is one of the few that end with a moved victim.
         let rounds_max = self.geometry.blocks as usize * 2;
         for round in 0..rounds_max {
             let Some((id, how)) = self.choose_victim(now, claim, round) else {
                 return;
             };
-            match how {
-                How::Compact => self.compact(device, mappings, now, id, claim).await,
-                _ => self.reclaim_block(device, mappings, now, id, how).await,
-            }
+            self.reclaim_block(device, mappings, now, id, how).await;
         }
     }
 
@@ -148,8 +127,7 @@ impl<B: Buffer> FlashStore<B> {
 
     fn lowest_sealed(&self, structure: &Structure<B>, order: &Order<B>, round: usize) -> Option<(u32, How)> {
         let how = self.how_lowest(structure, round);
-        let may_go =
-            |id: &u32| self.blocks[*id as usize].state() == State::Sealed && !structure.is_receiver(*id);
+        let may_go = |id: &u32| self.blocks[*id as usize].state() == State::Sealed;
         let id = match &order.ranked {
             Some(ranked) => ranked.queue.blocks().find(may_go),
             None => self.lowest_of_streams(structure, how == How::Evict || round >= HOT_ROUNDS_MAX, may_go),
@@ -183,30 +161,19 @@ impl<B: Buffer> FlashStore<B> {
         if how != How::Empty {
             self.has_been_full.store(true, Ordering::Relaxed);
         }
-        let info = &self.blocks[id as usize];
-        if how == How::Compact {
-            info.set_state(State::Moved);
-            structure.moved.push(Moved {
-                id,
-                compacting: Some(claim),
-                receivers: Vec::new(),
-                unwritten: Vec::new(),
-            });
-        } else {
-            info.set_state(State::Reclaiming);
-            structure.victims.push(Victim {
-                id,
-                how,
-                stays: u64::MAX,
-                claim,
-            });
-        }
+        self.blocks[id as usize].set_state(State::Reclaiming);
+        structure.victims.push(Victim {
+            id,
+            how,
+            stays: u64::MAX,
+            claim,
+        });
         Some((id, how))
     }
 
     fn choose_victim(&self, now: u32, claim: Claim, round: usize) -> Option<(u32, How)> {
         self.choose(claim, |structure, order| {
-            if structure.is_compacting() || !self.wants_reclaim(structure) {
+            if !self.wants_reclaim(structure) {
                 return None;
             }
             if let Some(ready) = structure.ready.pop_front() {
@@ -234,9 +201,6 @@ impl<B: Buffer> FlashStore<B> {
                 // Worth another look next time.
                 self.has_early_victims.store(true, Ordering::Relaxed);
             }
-            if structure.is_receiver(id) {
-                continue;
-            }
             if live == 0 {
                 // With a cascade index that is an estimate: what was raised and is there all the same moves.
                 let is_estimate = self.mapping_log.get().is_some() && self.layout().layout == Layout::Ripq;
@@ -250,29 +214,10 @@ impl<B: Buffer> FlashStore<B> {
             }
         }
         // The lowest block goes anyway.
-        if let Some((id, _)) = deadest.filter(|(id, _)| lowest.is_none_or(|(lowest, _)| *id != lowest)) {
-            match self.layout().layout {
-                Layout::Ripq => return Some((id, How::Rescue)),
-                Layout::Fifo | Layout::Sipq if self.may_compact(structure) => {
-                    return Some((id, How::Compact));
-                }
-                Layout::Fifo | Layout::Sipq => {}
-            }
+        match deadest.filter(|(id, _)| lowest.is_none_or(|(lowest, _)| *id != lowest)) {
+            Some((id, _)) if self.layout().layout == Layout::Ripq => Some((id, How::Rescue)),
+            _ => lowest,
         }
-        lowest
-    }
-
-    /// Whether a compaction would find room, and none of its results would be in the way of a checkpoint.
-    fn may_compact(&self, structure: &Structure<B>) -> bool {
-        // It cannot be told what of a victim lives.
-        if self.mapping_log.get().is_some() {
-            return false;
-        }
-        let is_checkpoint_near = structure.checkpointing || self.wants_checkpoint();
-        !is_checkpoint_near
-            && !structure.free.is_empty()
-            && self.has_buffer(structure)
-            && structure.moved.len() < MOVED_MAX
     }
 
     /// Removes what is still mapped to a block, and frees it. May be broken off anywhere and done again.
@@ -287,7 +232,6 @@ impl<B: Buffer> FlashStore<B> {
         let info = &self.blocks[id as usize];
         let sequence = info.sequence.load(Ordering::Relaxed);
         self.append_log(device, LogKind::Reclaim, u64::from(id), sequence);
-        (self.shared.structure.lock().leaving).retain(|(leaving, _)| *leaving != id);
         let begun = info.reclaims.load(Ordering::Relaxed);
         info.reclaims.store(begun.saturating_add(1), Ordering::Relaxed);
         // Of one that was broken off it is not known what is done; and where not all deaths are known, what lives is an estimate.
@@ -407,120 +351,17 @@ impl<B: Buffer> FlashStore<B> {
         decode_entries(self.cache_id, &trailer, bytes, block_bytes)
     }
 
-    /// Copies the live objects of a block to the active one. What cannot be copied for want of room, or has expired, stays
-    /// where it is until the block is reclaimed.
-    async fn compact<D: Device<Buf = B>, M: Mappings>(
-        &self,
-        device: &D,
-        mappings: &M,
-        now: u32,
-        id: u32,
-        claim: Claim,
-    ) {
-        let sequence = self.blocks[id as usize].sequence.load(Ordering::Relaxed);
-        let entries = self.read_footer(device, id, sequence).await;
-        let mut evictions_left = EVICTIONS_MAX;
-        let mut has_room = true;
-        for (at, entry) in entries.into_iter().flatten().enumerate() {
-            if at % ENTRIES_PER_TURN == ENTRIES_PER_TURN - 1 {
-                give_turn().await;
-            }
-            let location = self.location(id, &entry);
-            let is_live = mappings.with(entry.hash, |shard| shard.is_live(entry.hash, location));
-            if !is_live || is_expired(entry.expiry, now) {
-                continue;
-            }
-            if !has_room {
-                add(&self.counters.survivors_dropped, 1);
-                continue;
-            }
-            let record = match self.read_device(device, location, sequence).await {
-                Ok(record) => record,
-                Err(fault) => {
-                    tracing::debug!("moving an object of block {id}: {fault:?}");
-                    self.give_up(device, mappings, entry.hash, location);
-                    continue;
-                }
-            };
-            if !self.has_survivor_room() {
-                self.make_survivor_room(device, mappings, now, claim, evictions_left > 0)
-                    .await;
-                evictions_left = evictions_left.saturating_sub(1);
-            }
-            let from = self.mapping(id, &entry);
-            let (moved, _) = self.move_record(mappings, id, entry.hash, from, &record);
-            has_room = moved != CopyMove::NoRoom;
-            if !has_room {
-                add(&self.counters.survivors_dropped, 1);
-            }
-        }
-        self.shared.change(|structure| structure.end_compaction(claim));
-    }
-
-    /// Gives up a copy in a block that still counts.
-    fn give_up<D: Device<Buf = B>, M: Mappings>(
-        &self,
-        device: &D,
-        mappings: &M,
-        hash: u64,
-        location: Location,
-    ) {
-        mappings.with(hash, |shard| {
-            // Under the lock, so that the version is above that of this copy and below that of any that comes after it.
-            if shard.is_live(hash, location) {
-                self.append_log(device, LogKind::Invalidate, hash, self.next_version());
-            }
-        });
-        mappings.drop_copy(hash, location, Gone::Corrupt);
-    }
-
-    /// Where no block is left, reclaims one whose objects have moved, or evicts the oldest, which is to go before a younger block's
-    /// objects. Where no buffer is, waits
-    /// for blocks that are being written; for nothing else: whoever would do that may be waiting for this.
-    pub(crate) async fn make_survivor_room<D: Device<Buf = B>, M: Mappings>(
-        &self,
-        device: &D,
-        mappings: &M,
-        now: u32,
-        claim: Claim,
-        may_evict: bool,
-    ) {
-        let is_out_of_blocks = self.shared.structure.lock().free.is_empty();
-        let ready = || self.choose(claim, |structure, _| structure.ready.pop_front());
-        let lowest = || may_evict.then(|| self.choose_lowest(claim, 0)).flatten();
-        if is_out_of_blocks && let Some((id, how)) = ready().or_else(lowest) {
-            self.reclaim_block(device, mappings, now, id, how).await;
-        }
-        if !self.lockstep {
-            self.wait_for(|structure| {
-                structure.sealing == 0 || (self.has_buffer(structure) && !structure.free.is_empty())
-            })
-            .await;
-        }
-    }
-
-    pub(crate) fn has_survivor_room(&self) -> bool {
-        let len = usize::try_from(self.record_max()).expect("at most 1 MiB");
-        self.order.lock().open.iter().any(|block| block.fits(len)) || {
-            let structure = self.shared.structure.lock();
-            self.has_buffer(&structure) && !structure.free.is_empty()
-        }
-    }
-
     /// Copies a live record to the active block; its copy becomes live by compare-and-set of the mapping. Returns how that ended, and
     /// what the index is to forget when the victim is gone.
     pub(crate) fn move_record<M: Mappings>(
         &self,
         mappings: &M,
-        victim: u32,
         hash: u64,
         from: Mapping,
         record: &Record<B>,
     ) -> (CopyMove, Option<MovedCopy>) {
         let (moved, to) = self.replace(mappings, hash, from, |mapping| {
-            let appended = self.append_survivor(hash, &record.parts(), mapping)?;
-            self.note_receiver(victim, appended.block().id);
-            Some(appended)
+            self.append_survivor(hash, &record.parts(), mapping)
         });
         let leaves_mapping = moved == CopyMove::Moved { leaves_mapping: true };
         let copy = to
@@ -550,35 +391,5 @@ impl<B: Buffer> FlashStore<B> {
             self.forget(None, former);
         }
         (moved, guard.map(|appended| appended.mapping))
-    }
-
-    /// Notes, before the mapping is made, that the victim must wait for `receiver`.
-    fn note_receiver(&self, victim: u32, receiver: u32) {
-        let mut structure = self.shared.structure.lock();
-        let Some(moved) = structure.moved.iter_mut().find(|moved| moved.id == victim) else {
-            return;
-        };
-        if !moved.unwritten.contains(&receiver) {
-            moved.unwritten.push(receiver);
-        }
-        if !moved.receivers.contains(&receiver) {
-            moved.receivers.push(receiver);
-        }
-    }
-
-    /// Voids the victims whose objects were moved to a block that could not be written.
-    pub(crate) fn void_moved<D: Device<Buf = B>>(&self, device: &D, receiver: u32) {
-        let victims: Vec<u32> = {
-            let structure = self.shared.structure.lock();
-            let moved = structure.moved.iter();
-            moved
-                .filter(|moved| moved.receivers.contains(&receiver))
-                .map(|moved| moved.id)
-                .collect()
-        };
-        for id in victims {
-            let sequence = self.blocks[id as usize].sequence.load(Ordering::Relaxed);
-            self.append_log(device, LogKind::Reclaim, u64::from(id), sequence);
-        }
     }
 }

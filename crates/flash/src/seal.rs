@@ -117,10 +117,8 @@ impl<B: Buffer> FlashStore<B> {
         };
         tracing::error!("writing block {}: {error}", block.id);
         add(&self.counters.write_errors, 1);
-        // What the device holds now is undefined, so nothing in this life of the block may ever count; and older copies
-        // of what was moved here must not come back when it is gone from here.
+        // What the device holds now is undefined, so nothing in this life of the block may ever count.
         self.append_log(device, LogKind::Reclaim, u64::from(block.id), block.sequence);
-        self.void_moved(device, block.id);
         info.is_leaving.store(true, Ordering::Release);
         for entry in &composed.entries {
             mappings.drop_copy(entry.hash, self.location(block.id, entry), Gone::Lost);
@@ -201,7 +199,6 @@ impl<B: Buffer> FlashStore<B> {
                 Sealed::Empty | Sealed::Failed => self.give_back(structure, id),
             }
             self.open.lock().retain(|open| open.id != id);
-            structure.receiver_ended(id, matches!(end, Sealed::Failed));
         });
     }
 

@@ -149,7 +149,7 @@ impl<B: Buffer> FlashStore<B> {
                             continue;
                         };
                         let from = self.mapping(origin.id, entry);
-                        let move_it = || self.move_record(mappings, origin.id, entry.hash, from, &record);
+                        let move_it = || self.move_record(mappings, entry.hash, from, &record);
                         let (mut moved, mut copy) = move_it();
                         while moved == CopyMove::NoRoom
                             && waits_left > 0

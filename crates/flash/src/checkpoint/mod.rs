@@ -290,7 +290,6 @@ impl<B: Buffer> FlashStore<B> {
                     State::Sealed => BlockRole::Sealed,
                     State::Active | State::Sealing => BlockRole::Open,
                     State::Free
-                    | State::Moved
                     | State::Reclaiming
                     | State::Checkpoint
                     | State::Mappings

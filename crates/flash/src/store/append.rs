@@ -119,9 +119,6 @@ impl<B: Buffer> FlashStore<B> {
         let is_unraised = matches!(seat, Seat::Device(_)) && note.is_some();
         add(&self.counters.survivors_unraised, u64::from(is_unraised));
         add(&self.counters.survivor_bytes, parts.encoded_len() as u64);
-        // Read under the lock of this key's shard, which the caller holds now.
-        let info = &self.blocks[appended.block().id as usize];
-        info.has_survivors.store(true, Ordering::Relaxed);
         Some(appended)
     }
 
@@ -156,13 +153,13 @@ impl<B: Buffer> FlashStore<B> {
                 }
                 // Rather somewhat too high or too low than not at all.
                 let block = order.nearest_with_room(section, len);
-                let reserved = block.and_then(|block| block.reserve(hash, parts, len, survivor));
+                let reserved = block.and_then(|block| block.reserve(hash, parts, len));
                 if reserved.is_none() {
                     self.give_buffer_up(&mut order);
                 }
                 break reserved;
             };
-            if let Some(reserved) = block.reserve(hash, parts, len, survivor) {
+            if let Some(reserved) = block.reserve(hash, parts, len) {
                 break Some(reserved);
             }
             let id = block.id;
@@ -309,7 +306,6 @@ impl<B: Buffer> FlashStore<B> {
         info.sequence.store(sequence, Ordering::Relaxed);
         info.live.store(0, Ordering::Relaxed);
         info.filled.store(0, Ordering::Relaxed);
-        info.has_survivors.store(false, Ordering::Relaxed);
         info.is_kept.store(stream == Stream::Kept, Ordering::Relaxed);
         info.is_leaving.store(false, Ordering::Release);
         info.mean_len.store(0, Ordering::Relaxed);

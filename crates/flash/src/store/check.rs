@@ -62,11 +62,9 @@ impl<B: Buffer> FlashStore<B> {
         let structure = self.shared.structure.lock();
         let [newest, older] = &structure.checkpoint_blocks;
         let dropped = &structure.checkpoint_dropped;
-        let moved = structure.moved.iter().map(|moved| moved.id);
-        let lists: [(&[State], Vec<u32>); 4] = [
+        let lists: [(&[State], Vec<u32>); 3] = [
             (&[State::Free], structure.free.iter().copied().collect()),
             (&[State::Sealed], structure.queue.iter().copied().collect()),
-            (&[State::Moved], moved.collect()),
             (
                 &[State::Checkpoint, State::Bad],
                 [newest, older, dropped].into_iter().flatten().copied().collect(),

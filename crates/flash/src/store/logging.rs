@@ -18,13 +18,8 @@ impl<B: Buffer> FlashStore<B> {
     /// Called under the shard's lock for a copy whose mapping is about to be removed or replaced: records it in the log
     /// if it counts as flash. `version` is above that of every copy that is to be void.
     pub fn invalidate<D: Device>(&self, device: &D, hash: u64, mapping: Mapping, version: u64) {
-        let location = mapping.location;
-        let info = &self.blocks[self.block_of(location) as usize];
-        let counts_as_flash = match info.state() {
-            State::Free => false,
-            State::Active => info.has_survivors.load(Ordering::Relaxed) && self.is_open_survivor(location),
-            _ => true,
-        };
+        let info = &self.blocks[self.block_of(mapping.location) as usize];
+        let counts_as_flash = !matches!(info.state(), State::Free | State::Active);
         // With a cascade index the block's footer may name the copy although it is dead.
         if counts_as_flash || self.mapping_log.get().is_some() {
             self.append_log(device, LogKind::Invalidate, hash, version);
@@ -99,16 +94,6 @@ impl<B: Buffer> FlashStore<B> {
         // What a reclaim that was broken off let go of is not told from what is left.
         info.reclaims.load(Ordering::Relaxed) <= 1
             && !self.invalidated.lock().since(hash, self.sequence_at(location))
-    }
-
-    /// Whether what stands in an open block was moved there: then its former copy is still on flash and must be voided.
-    fn is_open_survivor(&self, location: Location) -> bool {
-        let id = self.block_of(location);
-        let open = self.open.lock();
-        // Not found: it has been written since its state was read.
-        open.iter()
-            .find(|block| block.id == id)
-            .is_none_or(|block| block.is_survivor(location))
     }
 
     /// The mapping of a copy was removed without need for a record (reclaimed, corrupt, expired).

@@ -4,8 +4,8 @@
 //!
 //! ```text
 //! free --open--> active --full--> sealing --written--> sealed --victim--> reclaiming --> free
-//!                                    \                    \                  ^
-//!                                     `--not written--.    `--compacted--> moved
+//!                                    \
+//!                                     `--not written--.
 //! free --checkpoint--> checkpoint --superseded--> free |
 //! free --borrowed--> mappings --no page wanted--> free
 //! bad <--not written once more------------------------ free
@@ -14,10 +14,6 @@
 //! From `sealing` on a block counts as flash: what is invalidated in it goes through the log. The state changes before
 //! the block is composed, and whoever invalidates reads the state under the lock of the key's shard, which composing
 //! takes too: so a copy is either struck from the footer or logged, or both, never neither.
-//!
-//! A `moved` block is one whose live objects were copied to others that are not all written yet. Until they are it is
-//! kept as it is, so that a crash finds the objects in it; and what dies among the copies is logged, although they are in
-//! a buffer only. See [`crate::reclaim`].
 //!
 //! Lock order: index shard, then `order`, then `superblock`, then `structure`, then `open`, then a block's fill. None is held across
 //! I/O that is waited for.
@@ -93,7 +89,6 @@ pub(crate) enum State {
     Active,
     Sealing,
     Sealed,
-    Moved,
     Reclaiming,
     Checkpoint,
     Mappings,
@@ -107,10 +102,9 @@ impl State {
             1 => State::Active,
             2 => State::Sealing,
             3 => State::Sealed,
-            4 => State::Moved,
-            5 => State::Reclaiming,
-            6 => State::Checkpoint,
-            7 => State::Mappings,
+            4 => State::Reclaiming,
+            5 => State::Checkpoint,
+            6 => State::Mappings,
             _ => State::Bad,
         }
     }
@@ -129,8 +123,6 @@ pub(crate) struct BlockInfo {
     state: AtomicU8,
     /// Writes that failed since the last one that did not.
     failures: AtomicU8,
-    /// Whether it is open and holds objects moved out of another block.
-    pub(crate) has_survivors: AtomicBool,
     /// Reclaims begun in this life: more than one where one was broken off.
     pub(crate) reclaims: AtomicU8,
     pub(crate) sequence: AtomicU64,
@@ -154,7 +146,6 @@ impl BlockInfo {
         Self {
             state: AtomicU8::new(State::Free as u8),
             failures: AtomicU8::new(0),
-            has_survivors: AtomicBool::new(false),
             reclaims: AtomicU8::new(0),
             sequence: AtomicU64::new(0),
             live: AtomicU64::new(0),
@@ -200,17 +191,6 @@ impl BlockInfo {
     }
 }
 
-/// A victim whose live objects are copied, or being copied, to other blocks.
-pub(crate) struct Moved {
-    pub(crate) id: u32,
-    /// The work that copies it, as long as that goes on.
-    pub(crate) compacting: Option<Claim>,
-    /// The blocks it was copied to.
-    pub(crate) receivers: Vec<u32>,
-    /// Those of them that are not written yet.
-    pub(crate) unwritten: Vec<u32>,
-}
-
 /// A block that is being reclaimed.
 pub(crate) struct Victim {
     pub(crate) id: u32,
@@ -239,11 +219,7 @@ pub(crate) struct Structure<B> {
     appended_at_victim: u64,
     /// How many of those that are being reclaimed wait for a block to move objects to.
     pub(crate) stalled: usize,
-    /// Victims that wait until their objects' new blocks are written.
-    pub(crate) moved: Vec<Moved>,
-    /// Those that need not wait any more, and the blocks that their objects went to, until a record says that they are reclaimed.
-    pub(crate) leaving: Vec<(u32, Vec<u32>)>,
-    /// Victims that need not wait any more, or whose reclaim was broken off; they go before all others.
+    /// Victims whose reclaim was broken off; they go before all others.
     pub(crate) ready: VecDeque<(u32, How)>,
     /// Blocks sealed when the last early reclaim was begun.
     pub(crate) early_at: Option<u64>,
@@ -273,14 +249,6 @@ impl<B> Structure<B> {
         } else {
             self.victims_idle = 0;
         }
-    }
-
-    /// Whether a block holds copies of a victim's objects that still count in the victim. It must not be reclaimed before
-    /// that: the victim's copies would come back after a crash.
-    pub(crate) fn is_receiver(&self, id: u32) -> bool {
-        let waiting = self.moved.iter().map(|moved| &moved.receivers);
-        let leaving = self.leaving.iter().map(|(_, receivers)| receivers);
-        waiting.chain(leaving).any(|receivers| receivers.contains(&id))
     }
 }
 
@@ -416,8 +384,6 @@ impl<B: Buffer> FlashStore<B> {
             victims_idle: 0,
             appended_at_victim: 0,
             stalled: 0,
-            moved: Vec::new(),
-            leaving: Vec::new(),
             ready: VecDeque::new(),
             early_at: None,
             checkpointing: false,
@@ -553,7 +519,7 @@ impl<B: Buffer> FlashStore<B> {
         let checkpoint = structure.checkpoint_blocks.iter().map(Vec::len).sum();
         (
             structure.free.len(),
-            structure.queue.len() + structure.moved.len() + structure.ready.len(),
+            structure.queue.len() + structure.ready.len(),
             self.open.lock().len(),
             checkpoint,
         )

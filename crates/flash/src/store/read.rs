@@ -49,11 +49,9 @@ impl<B: Buffer> FlashStore<B> {
 
     /// Whether a start after a crash now would find the copy at `location`: its block is written and not being reclaimed, and
     /// that start would trust what it finds. Called under the lock of the shard that maps it.
-    ///
-    /// Of a copy in a buffer it says no, although what a compaction moved there would be found where it was.
     pub fn is_written(&self, location: Location) -> bool {
         let info = &self.blocks[self.block_of(location) as usize];
-        matches!(info.state(), State::Sealed | State::Moved) && !self.superblock.lock().discard
+        info.state() == State::Sealed && !self.superblock.lock().discard
     }
 
     /// Whether a block of objects stands at `location`, in a buffer or written, on a device that was not given up.

@@ -1,11 +1,11 @@
 //! Background work: what is due, who has taken it, and who waits for its end.
 
 use super::health::Health;
-use super::{FlashStore, SlotKind, State, Structure};
+use super::{FlashStore, SlotKind, Structure};
 use crate::block::OpenBlock;
 use crate::geometry::Geometry;
 use crate::mapping_log::{BLOCKS_LEFT, Due, PendingWrite};
-use crate::reclaim::{FREE_CRITICAL, How};
+use crate::reclaim::FREE_CRITICAL;
 use parking_lot::Mutex;
 use pumice_memory::Buffer;
 use std::sync::Arc;
@@ -147,8 +147,7 @@ impl<B: Buffer> Structure<B> {
         }
     }
 
-    /// Victims whose reclaim was broken off are the next ones again, for what they were chosen for; what was copied out of one
-    /// is waited for as usual.
+    /// Victims whose reclaim was broken off are the next ones again, for what they were chosen for.
     fn give_up_victims(&mut self, claim: Claim) {
         let ready = &mut self.ready;
         self.victims.retain(|victim| {
@@ -157,46 +156,6 @@ impl<B: Buffer> Structure<B> {
                 ready.push_front((victim.id, victim.how));
             }
             stays
-        });
-        self.end_compaction(claim);
-    }
-
-    /// A piece of work copies nothing any more.
-    pub(crate) fn end_compaction(&mut self, claim: Claim) {
-        for moved in &mut self.moved {
-            if moved.compacting == Some(claim) {
-                moved.compacting = None;
-            }
-        }
-        self.move_on();
-    }
-
-    /// Whether a victim's objects are being copied. Meanwhile no other is chosen: what is copied takes the room that there is.
-    pub(crate) fn is_compacting(&self) -> bool {
-        self.moved.iter().any(|moved| moved.compacting.is_some())
-    }
-
-    /// A block has been written, or has ended otherwise: victims that waited for it need not any more. With `failed`, its
-    /// copies are lost, and there is nothing to wait for.
-    pub(crate) fn receiver_ended(&mut self, id: u32, failed: bool) {
-        for moved in &mut self.moved {
-            if failed && moved.receivers.contains(&id) {
-                moved.unwritten.clear();
-            }
-            moved.unwritten.retain(|unwritten| *unwritten != id);
-        }
-        self.move_on();
-    }
-
-    fn move_on(&mut self) {
-        let (ready, leaving) = (&mut self.ready, &mut self.leaving);
-        self.moved.retain_mut(|moved| {
-            let waits = moved.compacting.is_some() || !moved.unwritten.is_empty();
-            if !waits {
-                ready.push_back((moved.id, How::Evict));
-                leaving.push((moved.id, std::mem::take(&mut moved.receivers)));
-            }
-            waits
         });
     }
 }
@@ -266,10 +225,7 @@ impl<B: Buffer> FlashStore<B> {
                 structure.sealing += 1;
                 return Some(self.claim(&mut structure, Task::Seal(block)));
             }
-            if structure.reclaiming < self.reclaims_max()
-                && !structure.is_compacting()
-                && self.wants_reclaim(&structure)
-            {
+            if structure.reclaiming < self.reclaims_max() && self.wants_reclaim(&structure) {
                 structure.reclaiming += 1;
                 return Some(self.claim(&mut structure, Task::Reclaim));
             }
@@ -284,18 +240,9 @@ impl<B: Buffer> FlashStore<B> {
                 self.shared.has_work.store(false, Ordering::Release);
                 return None;
             }
-            if !structure.checkpointing && self.wants_checkpoint() {
-                // The mappings of survivors lead to their new blocks, which a crash would find unwritten.
-                let is_any_left = !structure.moved.is_empty() || !structure.leaving.is_empty();
-                if !is_any_left && structure.ready.is_empty() {
-                    structure.checkpointing = true;
-                    return Some(self.claim(&mut structure, Task::Checkpoint));
-                }
-                if self.is_receiver_active(&structure) {
-                    drop(structure);
-                    self.retire_active();
-                    continue;
-                }
+            if !structure.checkpointing && structure.ready.is_empty() && self.wants_checkpoint() {
+                structure.checkpointing = true;
+                return Some(self.claim(&mut structure, Task::Checkpoint));
             }
             self.shared.has_work.store(false, Ordering::Release);
             return None;
@@ -332,11 +279,6 @@ impl<B: Buffer> FlashStore<B> {
             .iter()
             .map(|block| block.sealing_position.load(Ordering::Acquire));
         positions.any(|position| position < oldest).then_some(oldest)
-    }
-
-    fn is_receiver_active(&self, structure: &Structure<B>) -> bool {
-        let mut waiting = structure.moved.iter().filter(|moved| moved.compacting.is_none());
-        waiting.any(|moved| !self.is_moved_soon_free(moved))
     }
 
     /// Claims the right to reclaim the oldest block whatever is free, for a host that needs the DRAM of its mappings. `None`
@@ -390,27 +332,14 @@ impl<B: Buffer> FlashStore<B> {
         }
     }
 
-    /// Whether too few blocks are free. One that is being reclaimed counts as free, and a moved victim where it soon will be,
-    /// which it is not as long as a block that its objects went to is still being filled.
+    /// Whether too few blocks are free. One that is being reclaimed counts as free.
     pub(crate) fn wants_reclaim(&self, structure: &Structure<B>) -> bool {
         let free = structure.free.len() + structure.victims.len();
-        let moved = structure.moved.len();
-        let soon = structure
-            .moved
-            .iter()
-            .filter(|moved| self.is_moved_soon_free(moved))
-            .count();
         let mut wanted = self.blocks_kept_free();
         if structure.mappings_want_block {
             wanted = wanted.max(BLOCKS_LEFT) + 1;
         }
-        let is_short = free + soon < 2 || free + moved < wanted;
-        !self.is_out() && (!structure.ready.is_empty() || (is_short && has_victim(structure)))
-    }
-
-    fn is_moved_soon_free(&self, moved: &super::Moved) -> bool {
-        let mut unwritten = moved.unwritten.iter();
-        moved.compacting.is_none() && unwritten.all(|id| self.blocks[*id as usize].state() != State::Active)
+        !self.is_out() && (!structure.ready.is_empty() || (free < wanted && has_victim(structure)))
     }
 
     /// Waits until `ready` says so; it is asked again whenever a piece of background work has ended.
@@ -457,5 +386,5 @@ impl<B: Buffer> FlashStore<B> {
 
 /// Whether there is a block to reclaim.
 fn has_victim<B>(structure: &Structure<B>) -> bool {
-    !structure.ready.is_empty() || structure.queue.iter().any(|id| !structure.is_receiver(*id))
+    !structure.ready.is_empty() || !structure.queue.is_empty()
 }

@@ -200,30 +200,28 @@ fn a_survivor_that_dies_between_its_read_and_its_copy_stays_dead() {
 
 #[test]
 fn a_block_that_was_mostly_dead_when_it_was_written_is_found() {
-    for layout in [LayoutOptions::default(), ripq()] {
-        let mut rig = open(4 << 20, 4_000, layout, 12);
-        // Nothing dies early, and whoever looks for such a block finds none.
-        for n in 0..3_000 {
-            rig.set(n, 2_000);
-            rig.settle();
-        }
-        assert_eq!(rig.store().counts().survivors, 0);
-        rig.auto_kick = false;
-        for n in 3_000..3_040 {
-            rig.set(n, 2_000);
-            if n % 5 > 0 {
-                rig.delete(n);
-            }
-        }
+    let mut rig = open(4 << 20, 4_000, ripq(), 12);
+    // Nothing dies early, and whoever looks for such a block finds none.
+    for n in 0..3_000 {
+        rig.set(n, 2_000);
         rig.settle();
-        rig.check_blocks();
-        for n in 3_040..3_340 {
-            rig.set(n, 2_000);
-            rig.settle();
-        }
-        assert!(rig.store().counts().survivors > 3, "it was not the next to go");
-        rig.check_blocks();
     }
+    assert_eq!(rig.store().counts().survivors, 0);
+    rig.auto_kick = false;
+    for n in 3_000..3_040 {
+        rig.set(n, 2_000);
+        if n % 5 > 0 {
+            rig.delete(n);
+        }
+    }
+    rig.settle();
+    rig.check_blocks();
+    for n in 3_040..3_340 {
+        rig.set(n, 2_000);
+        rig.settle();
+    }
+    assert!(rig.store().counts().survivors > 3, "it was not the next to go");
+    rig.check_blocks();
 }
 
 /// Several victims of which all is to be moved: what is read of them at a time stays within the budget, which DRAM has room for.
@@ -264,107 +262,6 @@ fn reclaims_read_no_more_at_a_time_than_their_budget() {
         most > share && most <= victims_most * share,
         "{most} bytes at a time"
     );
-}
-
-/// What was moved out of a block stands in another one, which is not reclaimed before a record says that the first is: a crash
-/// would bring back what stands there, though it has been set anew since.
-#[test]
-fn what_was_moved_out_of_a_block_that_still_counts_is_not_evicted_to_come_back_after_a_crash() {
-    const LEN: usize = 2_000;
-    const KEYS: u64 = 1_000;
-    let medium = slow_medium(840 << 10);
-    let options = OpenOptions {
-        buffers_max: 20,
-        ..options(Durability::Process)
-    };
-    let mut rig = Rig::open(&medium, KEYS, &options);
-    let geometry = *rig.store().geometry();
-    let block_of = |rig: &Rig, n| geometry.block_of(rig.index.location(n)?.offset);
-    rig.auto_kick = false;
-    let mut next = 0;
-    let mut set_new = |rig: &Rig| {
-        let version = rig.set(next, LEN);
-        next += 1;
-        version
-    };
-    while rig.store().block_usage().0 > 3 {
-        set_new(&rig).unwrap();
-    }
-    rig.settle();
-    // The second block and the third are mostly dead.
-    let mut live = Vec::new();
-    for block in [1, 2] {
-        let mut keys: Vec<u64> = (0..KEYS).filter(|n| block_of(&rig, *n) == Some(block)).collect();
-        live.push(keys.split_off(keys.len() * 6 / 10));
-        keys.iter().for_each(|n| rig.delete(*n));
-    }
-    while rig.store().block_usage().0 > 1 {
-        set_new(&rig).unwrap();
-    }
-    let work = loop {
-        let work = rig.store().take_work().expect("too few are free");
-        // Full blocks are written first.
-        if rig.store().block_usage().2 == 1 {
-            break work;
-        }
-        rig.run(rig.store().perform(&rig.device, &*rig.index, NOW, work));
-    };
-    let store = rig.index.store();
-    let mut reclaim = Box::pin(store.perform(&rig.device, &*rig.index, NOW, work));
-    let mut poll = || {
-        let mut context = Context::from_waker(Waker::noop());
-        let is_pending = reclaim.as_mut().poll(&mut context).is_pending();
-        while rig.device.turn(true).unwrap() > 0 {}
-        is_pending
-    };
-    while live[0].iter().any(|n| block_of(&rig, *n) == Some(1)) {
-        assert!(poll(), "it moves the objects of a block");
-    }
-    let receiver = block_of(&rig, live[0][0]);
-    let evicted = || rig.index.gone.lock().get("evicted").copied().unwrap_or(0);
-    let evicted_before = evicted();
-    let is_received = |n: &u64| block_of(&rig, *n) == receiver;
-    assert!(live[0].iter().all(is_received) && !live[1].iter().any(is_received));
-    // Others fill the block that the objects went to, it is written, and the first victim need not wait any more. But now the objects of
-    // the second are moved, for which the first has to make room and then the lowest block again and again, because others take it.
-    let (mut is_pending, mut is_first_seen) = (true, false);
-    while is_pending && live[0].iter().all(is_received) {
-        while set_new(&rig).is_some() {}
-        // It alone is written: the others are free after the crash.
-        if !rig.is_on_flash(live[0][0]) {
-            let work = rig.store().take_work().expect("it is full");
-            rig.run(rig.store().perform(&rig.device, &*rig.index, NOW, work));
-        }
-        is_pending = poll();
-        if rig.store().counts().reclaimed_blocks == 1 {
-            assert_eq!(
-                evicted(),
-                evicted_before,
-                "whose objects have moved goes before others lose theirs"
-            );
-            is_first_seen = true;
-        }
-    }
-    drop(reclaim);
-    assert!(is_first_seen);
-    let counts = rig.store().counts();
-    assert!(
-        counts.reclaimed_blocks >= 8,
-        "that and all that are lower: {counts:?}"
-    );
-    assert!(!live[0].iter().any(is_received), "and the block itself");
-    // What is not there is set without a record that voids what was.
-    let gone = live.concat().into_iter().filter(|n| block_of(&rig, *n).is_none());
-    let again: Vec<_> = gone.map(|n| (n, rig.set(n, LEN))).collect();
-    drop(rig);
-    let rig = Rig::open(&medium, KEYS, &options);
-    for (n, version) in again {
-        let found = rig.get(n);
-        assert!(
-            found.is_none() || found == version,
-            "key {n} came back: {found:?}, not {version:?}"
-        );
-    }
 }
 
 /// Between a move that finds no room and the look at why, another thread may have made some.
