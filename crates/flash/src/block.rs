@@ -5,7 +5,7 @@ use crate::record::{HEADER_BYTES, RecordParts};
 use parking_lot::Mutex;
 use pumice_index::{Location, Mapping};
 use pumice_memory::{Buffer, Payload};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// What a block is filled with, where new objects and those that reclaims keep do not share blocks.
@@ -34,8 +34,6 @@ pub struct OpenBlock<B> {
     block_bytes: usize,
     fill: Mutex<Fill>,
     writers: AtomicU32,
-    /// Whether it is no insertion point any more because two sections have merged.
-    pub(crate) is_merged: AtomicBool,
     /// Log position when the block stopped being a mere buffer; `u64::MAX` before.
     pub(crate) sealing_position: AtomicU64,
     /// Set when the block is composed, once: a write that did not come to its end is made again with the same bytes.
@@ -46,8 +44,6 @@ pub struct OpenBlock<B> {
 struct Fill {
     at: usize,
     entries: Vec<FooterEntry>,
-    /// Whether the entries were taken to compose the footer.
-    is_taken: bool,
 }
 
 impl Fill {
@@ -114,7 +110,6 @@ impl<B: Buffer> OpenBlock<B> {
             buffer,
             fill: Mutex::new(Fill::default()),
             writers: AtomicU32::new(0),
-            is_merged: AtomicBool::new(false),
             sealing_position: AtomicU64::new(u64::MAX),
             composed: OnceLock::new(),
         }
@@ -179,34 +174,13 @@ impl<B: Buffer> OpenBlock<B> {
         self.fill.lock().entries.retain(|entry| entry.offset != offset);
     }
 
-    /// Up to `max` of its records from this offset on, in their order, struck ones left out; `None` while it is being composed.
-    pub(crate) fn entries_from(&self, offset: u32, max: usize) -> Option<Vec<FooterEntry>> {
-        let from = |entries: &[FooterEntry]| {
-            let first = entries.partition_point(|entry| entry.offset < offset);
-            entries[first..].iter().take(max).copied().collect()
-        };
-        let fill = self.fill.lock();
-        match self.composed.get() {
-            Some(composed) => Some(from(&composed.entries)),
-            None if fill.is_taken => None,
-            None => Some(from(&fill.entries)),
-        }
-    }
-
-    /// Waits for threads that are between reserving and publishing: for copies of at most a record's length, on other threads,
-    /// which is short. For blocks that nobody appends to any more.
-    pub(crate) fn wait_for_writers(&self) {
+    /// Takes the footer entries of a block that nobody appends to any more. Waits for threads that are between reserving and publishing:
+    /// for copies of at most a record's length, on other threads, which is short.
+    pub(crate) fn finish(&self) -> Vec<FooterEntry> {
         while self.writers.load(Ordering::Acquire) != 0 {
             std::thread::yield_now();
         }
-    }
-
-    /// Takes the footer entries, after the last writer.
-    pub(crate) fn finish(&self) -> Vec<FooterEntry> {
-        self.wait_for_writers();
-        let mut fill = self.fill.lock();
-        fill.is_taken = true;
-        std::mem::take(&mut fill.entries)
+        std::mem::take(&mut self.fill.lock().entries)
     }
 
     /// Writes the footer to the block's end.

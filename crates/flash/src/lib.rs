@@ -10,7 +10,6 @@
 pub mod block;
 pub mod checkpoint;
 pub mod codec;
-mod combine;
 mod dram_header;
 pub mod footer;
 pub mod geometry;

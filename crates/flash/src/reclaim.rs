@@ -18,7 +18,6 @@
 //! one active block), and the victim is free. A crash finds those of them whose new block was sealed; what was in a buffer is
 //! gone. (To keep the victim until then would keep a block for every section that fills slowly.)
 
-use crate::block::Appended;
 use crate::footer::{FooterEntry, Trailer, decode_entries};
 use crate::layout::Layout;
 use crate::log::LogKind;
@@ -360,29 +359,11 @@ impl<B: Buffer> FlashStore<B> {
         from: Mapping,
         record: &Record<B>,
     ) -> (CopyMove, Option<MovedCopy>) {
-        let (moved, to) = self.replace(mappings, hash, from, |mapping| {
-            self.append_survivor(hash, &record.parts(), mapping)
-        });
-        let leaves_mapping = moved == CopyMove::Moved { leaves_mapping: true };
-        let copy = to
-            .filter(|_| leaves_mapping)
-            .map(|to| MovedCopy::new(hash, from.location, to.location));
-        (moved, copy)
-    }
-
-    /// Gives a live object another place, where `append` copies it to. Returns how that ended, and its mapping now.
-    pub(crate) fn replace<M: Mappings>(
-        &self,
-        mappings: &M,
-        hash: u64,
-        from: Mapping,
-        append: impl FnOnce(Mapping) -> Option<Appended<B>>,
-    ) -> (CopyMove, Option<Mapping>) {
         // The block must not be sealed before the mapping is made: the guard outlives the call.
         let mut guard = None;
         let mut former = None;
         let moved = mappings.move_copy(hash, from, |mapping| {
-            let appended = append(mapping)?;
+            let appended = self.append_survivor(hash, &record.parts(), mapping)?;
             former = Some(mapping);
             Some(guard.insert(appended).mapping)
         });
@@ -390,6 +371,10 @@ impl<B: Buffer> FlashStore<B> {
             // The object lives on, and with it its rank.
             self.forget(None, former);
         }
-        (moved, guard.map(|appended| appended.mapping))
+        let leaves_mapping = moved == CopyMove::Moved { leaves_mapping: true };
+        let copy = guard
+            .filter(|_| leaves_mapping)
+            .map(|to| MovedCopy::new(hash, from.location, to.mapping.location));
+        (moved, copy)
     }
 }

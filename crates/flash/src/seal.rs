@@ -94,9 +94,6 @@ impl<B: Buffer> FlashStore<B> {
         now: u32,
         block: &Arc<OpenBlock<B>>,
     ) -> Sealed {
-        if block.is_merged.load(Ordering::Relaxed) && block.composed.get().is_none() {
-            self.combine(mappings, block).await;
-        }
         // Once, and what is written is the same each time: a write that was given up may still be under way.
         let composed = block.composed.get_or_init(|| self.compose(mappings, now, block));
         let Some(trailer) = &composed.trailer else {

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// A read is at most so long, unless one record is longer.
-pub(crate) const READ_BYTES_MAX: u64 = 256 << 10;
+const READ_BYTES_MAX: u64 = 256 << 10;
 /// What stays is read together with what stands between if that is at most so much.
 const GAP_BYTES_MAX: u64 = 16 << 10;
 /// Reads of one victim at once.

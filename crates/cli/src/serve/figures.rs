@@ -332,11 +332,6 @@ fn cache_groups(stats: &Stats) -> [Group; 3] {
                     "Blocks closed before they were full because sections of the queue merged",
                     flash.merged_blocks,
                 ),
-                Figure::counter(
-                    "combined_blocks",
-                    "Blocks of those whose objects found room in another buffer",
-                    flash.combined_blocks,
-                ),
                 Figure::counter("reclaimed_blocks", "Blocks made free", flash.reclaimed_blocks),
                 Figure::counter(
                     "write_errors",

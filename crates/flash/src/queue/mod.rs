@@ -16,7 +16,7 @@
 //!   Here it is the nearer of that point and the next one below; and when a point's block is full, the new one is put where
 //!   insertions of late were wanted, not directly above: no data moves, only the boundary between two sections.
 //! - A section splits where the split leaves a boundary nearest to its middle, on blocks as the paper has it; a merged section
-//!   takes the lower one's buffer over where the upper has none; else their owner combines them ([`Event::Seal`]).
+//!   takes the lower one's buffer over where the upper has none; else that one is sealed as it is, the rest of it padding.
 
 mod check;
 mod saved;
@@ -91,14 +91,6 @@ struct Section {
     bytes: u64,
     /// Where what was inserted here lately was to go, in [0, 1], on average; `None` before the first.
     wanted: Option<f64>,
-}
-
-/// What the owner of the blocks must do after a change of sections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// The open block is no insertion point any more: its content goes to the section's other one if it fits, else it is sealed as it
-    /// is.
-    Seal(u32),
 }
 
 /// The order of blocks; see the module's text.

@@ -1,13 +1,13 @@
 //! The sizes of sections: where they split, where they merge, and where the boundaries between them go.
 
-use super::{Event, Queue, Section};
+use super::{Queue, Section};
 
 /// Fewest full blocks that a section should have: active blocks are half empty on average, and must not be most of the cache.
 pub(crate) const SECTION_BLOCKS_MIN: f64 = 4.0;
 
 impl Queue {
     /// Splits sections that are too large and merges those that are too small; tells what is to be done with open blocks.
-    pub fn rebalance(&mut self, mut event: impl FnMut(Event)) {
+    pub fn rebalance(&mut self, mut seal: impl FnMut(u32)) {
         if self.is_balanced() {
             return;
         }
@@ -27,7 +27,7 @@ impl Queue {
                 .map(|section| section.bytes)
                 .sum();
             if at + 1 < self.sections.len() && (pair as f64) < least {
-                self.merge(at, &mut event);
+                self.merge(at, &mut seal);
                 // There may be room for a section below, now.
                 at = 0;
                 continue;
@@ -139,7 +139,7 @@ impl Queue {
     }
 
     /// Joins a section and the one above.
-    fn merge(&mut self, number: usize, event: &mut impl FnMut(Event)) {
+    fn merge(&mut self, number: usize, seal: &mut impl FnMut(u32)) {
         let upper = self.sections.remove(number + 1);
         let lower_active = self.active(number);
         let upper_active = *upper.order.last().expect("never empty");
@@ -152,7 +152,7 @@ impl Queue {
                 self.places[upper_active as usize].device_bytes += bytes;
                 self.place_block(upper_active, lower_block - 1);
             } else {
-                event(Event::Seal(lower_block - 1));
+                seal(lower_block - 1);
             }
         }
         self.sections[number].order.extend(upper.order);

@@ -95,7 +95,7 @@ impl Rig {
     /// The end of each operation.
     fn rebalance(&mut self) {
         let open = &mut self.open;
-        self.queue.rebalance(|Event::Seal(id)| {
+        self.queue.rebalance(|id| {
             assert!(open.contains(&id), "block {id} is sealed twice");
             open.retain(|open| *open != id);
         });

@@ -58,40 +58,6 @@ impl<B: Buffer> FlashStore<B> {
         Some(appended)
     }
 
-    /// Appends a copy of what `from` maps to the block that is filled in the section where an open block stands, if it fits there. It counts
-    /// where it did, but for what counts in the block itself.
-    pub(crate) fn append_combined(
-        &self,
-        block: u32,
-        hash: u64,
-        parts: &RecordParts<'_>,
-        from: Mapping,
-    ) -> Option<Appended<B>> {
-        if self.is_out() {
-            return None;
-        }
-        let order = self.order.lock();
-        let queue = &order.ranked.as_ref()?.queue;
-        let section = queue.section_of(Seat::Device(block));
-        let active = order.block(queue.active_block(section)?)?;
-        if !active.fits(usize::try_from(self.padded_len(parts)).ok()?) {
-            return None;
-        }
-        let note = self.note(from)?;
-        self.append_at(order, section, hash, parts, Some(note), true)
-    }
-
-    /// The longest record that fits the block that is filled in the section where an open block stands.
-    pub(crate) fn room_beside(&self, block: u32) -> usize {
-        let order = self.order.lock();
-        let ranked = order.ranked.as_ref();
-        let active = ranked.and_then(|ranked| {
-            let section = ranked.queue.section_of(Seat::Device(block));
-            order.block(ranked.queue.active_block(section)?)
-        });
-        active.map_or(0, |active| active.room())
-    }
-
     /// Appends the copy of a survivor that `from` maps, where it counts; as [`FlashStore::append`], but a refusal
     /// is not counted: the caller may try again.
     pub(crate) fn append_survivor(
@@ -175,11 +141,7 @@ impl<B: Buffer> FlashStore<B> {
             self.note_slice(&mut order, section, parts, reserved.block());
         }
         if let Some(ranked) = &mut order.ranked {
-            let seat = match note {
-                Some(Note { mark, .. }) if mark != 0 => Seat::Virtual(mark),
-                _ => Seat::Device(reserved.block().id),
-            };
-            ranked.queue.add(seat, len as u64);
+            ranked.queue.add(Seat::Device(reserved.block().id), len as u64);
         }
         self.rebalance(&mut order);
         drop(order);
@@ -194,7 +156,6 @@ impl<B: Buffer> FlashStore<B> {
     /// small merge. Numbers of sections from before mean nothing then.
     pub(super) fn rebalance(&self, order: &mut Order<B>) {
         order.rebalance(|block| {
-            block.is_merged.store(true, Ordering::Relaxed);
             add(&self.counters.merged_blocks, 1);
             self.retire(block);
         });

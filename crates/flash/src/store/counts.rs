@@ -76,8 +76,6 @@ counts! {
     sealed_blocks,
     /// Blocks that were no insertion points any more, before they were full, because their sections merged.
     merged_blocks,
-    /// Those of them whose objects found room in the block that was filled there then, so that they were not written.
-    combined_blocks,
     /// Blocks made free.
     reclaimed_blocks,
     /// Writes of blocks that failed.

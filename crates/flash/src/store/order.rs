@@ -7,7 +7,7 @@ use crate::block::{OpenBlock, Stream};
 use crate::checkpoint::KEYS_BATCH;
 use crate::geometry::Geometry;
 use crate::layout::{Layout, LayoutOptions, MARKS, Note};
-use crate::queue::{Event, Queue, QueueShape, SECTION_BLOCKS_MIN, SavedPlace, Seat};
+use crate::queue::{Queue, QueueShape, SECTION_BLOCKS_MIN, SavedPlace, Seat};
 use crate::reclaim::ENTRIES_PER_TURN;
 use pumice_index::Mapping;
 use pumice_memory::Buffer;
@@ -173,7 +173,7 @@ impl<B> Order<B> {
     pub(super) fn rebalance(&mut self, mut retire: impl FnMut(Arc<OpenBlock<B>>)) {
         let Some(ranked) = &mut self.ranked else { return };
         let open = &mut self.open;
-        ranked.queue.rebalance(|Event::Seal(id)| {
+        ranked.queue.rebalance(|id| {
             if let Some(at) = open.iter().position(|block| block.id == id) {
                 retire(open.swap_remove(at));
             }

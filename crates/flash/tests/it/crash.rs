@@ -5,7 +5,6 @@ use crate::common::{Random, Rig, options, ripq, sipq};
 use pumice_device::{CrashPoint, FaultPlan, FaultyMedium};
 use pumice_flash::{Durability, FlashCounts, Layout, LayoutOptions, OpenOptions};
 use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::Arc;
 
 struct Case {
@@ -19,10 +18,6 @@ struct Case {
     durability: Durability,
     layout: LayoutOptions,
     buffers_max: usize,
-    /// Whether most objects are deleted from time to time, so that sections merge.
-    shrinks: bool,
-    /// Probability that a write fails.
-    write_error: f64,
 }
 
 /// What may stand under each key, and what must.
@@ -33,15 +28,12 @@ struct Model {
     on_flash: HashMap<u64, u64>,
     /// The last step's key, and what was there before.
     last: Option<(u64, Option<u64>)>,
-    steps: u64,
 }
 
 impl Model {
     fn step(&mut self, rig: &Rig, case: &Case, random: &mut Random) {
-        self.steps += 1;
         // Most changes go to a few keys, so that blocks die at different rates.
-        let is_shrinking = case.shrinks && self.steps % 1_000 >= 600;
-        let n = if is_shrinking || random.below(4) == 0 {
+        let n = if random.below(4) == 0 {
             random.below(case.keys)
         } else {
             random.below(case.keys / 5)
@@ -52,7 +44,7 @@ impl Model {
         }
         self.last = Some((n, self.live.remove(&n)));
         self.on_flash.remove(&n);
-        if is_shrinking || random.below(5) == 0 {
+        if random.below(5) == 0 {
             rig.delete(n);
         } else if let Some(version) = rig.set(n, 100 + random.below(case.len_max) as usize) {
             self.live.insert(n, version);
@@ -108,8 +100,6 @@ struct Lived {
     counts: FlashCounts,
     /// Whether the device crashed by itself.
     reached: bool,
-    /// The writes and appends between which buffers of merged sections went to others.
-    combines: Vec<Range<u64>>,
 }
 
 /// Steps until the crash, then brings everything to its end.
@@ -121,31 +111,17 @@ fn live(
     random: &mut Random,
     steps: u64,
 ) -> Lived {
-    let passed = || medium.counts().writes + medium.counts().appends;
-    let first = passed();
-    let (mut combines, mut before) = (Vec::new(), rig.store().counts());
-    let mut merged_at = first;
     for _ in 0..steps {
-        let at = passed();
         model.step(rig, case, random);
         model.forget_given_up(rig);
         if medium.is_crashed() {
             break;
         }
         model.look(rig);
-        let counts = rig.store().counts();
-        if counts.merged_blocks > before.merged_blocks {
-            merged_at = at;
-        }
-        if counts.combined_blocks > before.combined_blocks {
-            combines.push(merged_at - first..passed() - first);
-        }
-        before = counts;
     }
     let lived = Lived {
         counts: rig.store().counts(),
         reached: medium.is_crashed(),
-        combines,
     };
     if !lived.reached {
         medium.crash();
@@ -178,7 +154,6 @@ fn crash_at(case: &Case, point: u64, seen: &mut Seen) -> Lived {
     let rig = Rig::open(&medium, case.keys, &options);
     medium.set_plan(FaultPlan {
         crash: Some(CrashPoint::WriteOrAppend(point)),
-        write_error: case.write_error,
         ..plan.clone()
     });
     let lived = live(&rig, &medium, &mut model, case, &mut random, case.steps);
@@ -203,7 +178,7 @@ fn crash_at(case: &Case, point: u64, seen: &mut Seen) -> Lived {
 fn crash_everywhere(case: &Case) {
     let mut seen = Seen::default();
     for point in (1..).step_by(case.stride) {
-        let Lived { counts, reached, .. } = crash_at(case, point, &mut seen);
+        let Lived { counts, reached } = crash_at(case, point, &mut seen);
         if !reached {
             println!("{counts:?}");
             let moves = counts.survivors > 20 || case.layout.layout == Layout::Fifo;
@@ -228,8 +203,6 @@ fn what_stood_on_flash_is_there_after_a_crash() {
         durability: Durability::Process,
         layout: LayoutOptions::default(),
         buffers_max: 8,
-        shrinks: false,
-        write_error: 0.0,
     });
 }
 
@@ -246,49 +219,8 @@ fn what_stood_on_flash_is_there_after_a_crash_under_ripq_and_sipq() {
             durability: Durability::Process,
             layout,
             buffers_max: 8,
-            shrinks: false,
-            write_error: 0.0,
         });
     }
-}
-
-/// Crashes at each write and append from the merge of two sections until the lower one's buffer stands in the upper one's, and a
-/// little after it: copies are made, by turns with changes and other work, and neither block is written yet. With writes that
-/// fail, too: what was copied is gone with the block that took it.
-#[test]
-fn what_stood_on_flash_is_there_after_a_crash_while_a_buffer_goes_to_another() {
-    let (mut seen, mut combines, mut write_errors) = (Seen::default(), 0, 0);
-    for seed in 0..12 {
-        let case = Case {
-            seed,
-            flash_bytes: 3 << 20,
-            keys: 300,
-            len_max: 12_000,
-            steps: 3_000,
-            stride: 1,
-            durability: Durability::Process,
-            layout: LayoutOptions::new(Layout::Ripq, Some("slru-3"), Some(0.1), None).unwrap(),
-            buffers_max: 24,
-            shrinks: true,
-            write_error: if seed % 2 == 0 { 0.0 } else { 0.05 },
-        };
-        let whole = crash_at(&case, u64::MAX, &mut Seen::default());
-        combines += whole.counts.combined_blocks;
-        write_errors += whole.counts.write_errors;
-        let mut points: Vec<_> = (whole.combines.iter())
-            .flat_map(|combine| combine.start.saturating_sub(1).max(1)..combine.end + 5)
-            .collect();
-        points.dedup();
-        for point in points {
-            // A point after the last write is a crash at the end.
-            crash_at(&case, point, &mut seen);
-        }
-    }
-    println!(
-        "{} points around {combines} combines, {} objects on flash, {write_errors} failed writes",
-        seen.points, seen.on_flash
-    );
-    assert!(combines > 15 && seen.points > 80 && seen.on_flash > seen.points * 20 && write_errors > 20);
 }
 
 #[test]
@@ -313,8 +245,6 @@ fn what_stood_on_flash_is_there_after_any_crash() {
                 _ => LayoutOptions::default(),
             },
             buffers_max: 8,
-            shrinks: false,
-            write_error: 0.0,
         });
     }
 }

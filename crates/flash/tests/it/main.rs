@@ -1,6 +1,5 @@
 //! The integration tests of this crate, one program: its generic code is compiled once for all of them.
 
-mod combine;
 mod common;
 mod crash;
 mod kept;
