@@ -451,7 +451,7 @@ impl<B: Buffer> Inner<B> {
             });
         }
         let location = match shard.flash.lookup(hash) {
-            IndexLookup::Hit(candidates) => candidates.first().location,
+            IndexLookup::Hit(mapping) => mapping.location,
             IndexLookup::Miss => return Part::Miss,
             IndexLookup::Read(plan) => {
                 return Part::Flash(FlashLookup {

@@ -6,7 +6,7 @@
 //!
 //! Every method is called under the shard's lock, which the owner of the shards holds; none waits for anything.
 
-use crate::{Candidates, KeyHash, Location, Lookup, Mapping, PackedTable, TableFull, TableShape};
+use crate::{KeyHash, Location, Lookup, Mapping, PackedTable, TableFull, TableShape};
 use pumice_memory::PagePool;
 use std::sync::Arc;
 
@@ -200,7 +200,7 @@ impl FullShard {
     /// What is known of `hash`.
     pub fn lookup(&self, hash: KeyHash) -> Lookup {
         match self.mapping(hash) {
-            Some(mapping) => Lookup::Hit(Candidates(mapping)),
+            Some(mapping) => Lookup::Hit(mapping),
             None => Lookup::Miss,
         }
     }

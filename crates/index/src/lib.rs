@@ -56,26 +56,10 @@ pub struct Mapping {
 /// What an index knows of a hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lookup {
-    /// The key, if it is on flash at all, is at one of these places.
-    Hit(Candidates),
+    /// The key, if it is on flash at all, is there: there is one mapping per tag.
+    Hit(Mapping),
     /// The key is not on flash.
     Miss,
     /// The mapping itself is on flash: these reads tell more.
     Read(cascade::Plan),
-}
-
-/// The places worth looking at for one key. Both indexes keep one mapping per tag, so there is one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Candidates(Mapping);
-
-impl Candidates {
-    /// The places, the likeliest first.
-    pub fn iter(&self) -> impl Iterator<Item = Mapping> {
-        std::iter::once(self.0)
-    }
-
-    /// The likeliest place.
-    pub fn first(&self) -> Mapping {
-        self.0
-    }
 }

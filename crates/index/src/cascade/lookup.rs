@@ -2,7 +2,7 @@
 
 use super::partition::{ASKED, CascadeShard, PAGE_HINT};
 use super::{Life, PageNumber};
-use crate::{Candidates, KeyHash, Lookup, Mapping};
+use crate::{KeyHash, Lookup, Mapping};
 
 /// Pages that one lookup asks for, at most; of more the newest.
 const PLAN_PAGES_MAX: usize = 8;
@@ -78,7 +78,7 @@ impl CascadeShard {
     pub fn lookup(&mut self, hash: KeyHash) -> Lookup {
         let tag = self.shape.tag(hash);
         if let Ok(known) = self.known(tag) {
-            return known.map_or(Lookup::Miss, |mapping| Lookup::Hit(Candidates(mapping)));
+            return known.map_or(Lookup::Miss, Lookup::Hit);
         }
         let plan = self.plan(tag);
         if plan.len == 0 {
@@ -195,7 +195,7 @@ impl CascadeShard {
         if let Some(payload) = self.tier1.find(tag, |_| true) {
             return self
                 .strip(payload)
-                .map_or(Lookup::Miss, |mapping| Lookup::Hit(Candidates(mapping)));
+                .map_or(Lookup::Miss, Lookup::Hit);
         }
         let plan = self.plan(tag);
         match plan.len {

@@ -270,7 +270,7 @@ impl Model {
     fn get(&mut self, hash: KeyHash) -> Option<Location> {
         for _ in 0..3 {
             match self.shard.lookup(hash) {
-                Lookup::Hit(candidates) => return Some(candidates.first().location),
+                Lookup::Hit(mapping) => return Some(mapping.location),
                 Lookup::Miss => return None,
                 Lookup::Read(plan) => {
                     let pages: Vec<_> = plan.pages().iter().map(|page| self.read(*page)).collect();
