@@ -44,11 +44,6 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "FRACTION")]
     theta: Option<f64>,
 
-    /// Ripq: a hit that would raise an object by less than this share of the queue leaves it where it is, unless it has been raised
-    /// since it was last written: it would be written again to stay little longer [default: 0]
-    #[arg(long, value_name = "FRACTION")]
-    min_raise: Option<f64>,
-
     /// Size of the flash tier: 4GiB, 10% of the trace's footprint, or a plain number (of objects where `exact` has a
     /// trace without sizes)
     #[arg(long, value_name = "SIZE|N%", default_value = "10%")]
@@ -223,7 +218,6 @@ fn without_effect(args: &ReplayArgs) -> Vec<(&'static str, &'static str)> {
     let has_queue = matches!(layout, "ripq" | "sipq");
     let (on_ripq, on_flash) = ("but with --layout ripq", "with --layout exact");
     note(args.alpha.is_some(), "--alpha", layout == "ripq", on_ripq);
-    note(args.min_raise.is_some(), "--min-raise", layout == "ripq", on_ripq);
     note(
         args.theta.is_some(),
         "--theta",
@@ -271,7 +265,6 @@ fn check_built(args: &ReplayArgs) -> anyhow::Result<()> {
         return Err(usage(format!("--tier1 {share}: not a share above 0, up to 1")));
     }
     LayoutOptions::new(Layout::Ripq, None, args.alpha, args.theta)
-        .and_then(|options| options.with_min_raise(args.min_raise))
         .map_err(|error| usage(error.to_string()))?;
     keeps_hot(args)?;
     match args.index.as_str() {
@@ -300,7 +293,6 @@ fn layout(args: &ReplayArgs) -> anyhow::Result<LayoutOptions> {
         ))
     })?;
     let options = LayoutOptions::new(name, args.policy.as_deref(), args.alpha, args.theta)
-        .and_then(|options| options.with_min_raise(args.min_raise))
         .map_err(|error| usage(error.to_string()))?;
     Ok(LayoutOptions {
         keeps_hot: keeps_hot(args)?,

@@ -91,9 +91,6 @@ settings! {
     /// slru-1 0.75, gdsf-1 0.6, gdsf-2 0.5]; sipq: the share of what the blocks can hold of objects that the queue of keys may have [default: 0.5]. Less means fewer writes
     /// and fewer hits
     theta "theta" "FRACTION",
-    /// Ripq: a hit that would raise an object by less than this share of the queue leaves it where it is, unless it has been raised
-    /// since it was last written. More means fewer writes; from about 0.4 on fewer hits, too [default: 0]
-    min_raise "min-raise" "FRACTION",
     /// With layout fifo and index cascade, what a reclaim does: two-phase (writes again what was asked for since it was written)
     /// or evict [default: two-phase]
     reclaim "reclaim" "HOW",

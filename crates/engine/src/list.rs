@@ -73,12 +73,16 @@ impl<D: Device + Clone> ObjectCache<D> {
         let Some(shard) = inner.shards.get(listing.shard) else {
             return false;
         };
-        let next = shard.0.lock().dram.visit_from(listing.from, BUCKETS, |address, hits| {
-            let (record, _) = inner.tier.read(address);
-            if !record.header().is_expired(cx.now()) {
-                found.extend(Listed::of(&record, hits));
-            }
-        });
+        let next = shard
+            .0
+            .lock()
+            .dram
+            .visit_from(listing.from, BUCKETS, |address, hits| {
+                let (record, _) = inner.tier.read(address);
+                if !record.header().is_expired(cx.now()) {
+                    found.extend(Listed::of(&record, hits));
+                }
+            });
         match next {
             Some(next) => listing.from = next,
             None => (listing.shard, listing.from) = (listing.shard + 1, 0),

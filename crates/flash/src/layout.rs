@@ -77,9 +77,6 @@ pub enum LayoutError {
     /// θ is out of range.
     #[error("theta {0} is not a number from 0 to 1")]
     Theta(f64),
-    /// What min-raise asks for is out of range.
-    #[error("min-raise {0} is not a number from 0 to 1")]
-    MinRaise(f64),
 }
 
 impl FromStr for Layout {
@@ -104,10 +101,6 @@ pub struct LayoutOptions {
     /// Logical occupancy θ: what stands in the last 1 - θ of the queue is not kept at a reclaim. In [0, 1].
     /// Under `sipq` the queue of keys may have this share of what the blocks can hold of objects.
     pub theta: f64,
-    /// RIPQ: a hit that would raise an object by less than this share of the queue leaves it where it is, unless it has been raised
-    /// since it was last written: it would be written again to stay little longer. In [0, 1]; see
-    /// [`LayoutOptions::with_min_raise`].
-    pub min_raise: f64,
     /// Under `fifo` with a cascade index: whether a reclaim writes the objects again that were asked for since they were written.
     pub keeps_hot: bool,
     /// Under `sipq` the most keys in DRAM, [`VIRTUAL_KEY_BYTES`](crate::VIRTUAL_KEY_BYTES) each.
@@ -149,7 +142,6 @@ impl LayoutOptions {
             policy,
             alpha: alpha.unwrap_or(0.125),
             theta: theta.unwrap_or(theta_by_default),
-            min_raise: 0.0,
             keeps_hot: true,
             virtual_keys_max: usize::MAX,
         };
@@ -160,18 +152,6 @@ impl LayoutOptions {
             return Err(LayoutError::Theta(options.theta));
         }
         Ok(options)
-    }
-
-    /// The same with another min-raise; `None` leaves it.
-    ///
-    /// # Errors
-    /// [`LayoutError::MinRaise`].
-    pub fn with_min_raise(self, min_raise: Option<f64>) -> Result<Self, LayoutError> {
-        match min_raise {
-            None => Ok(self),
-            Some(min_raise) if (0.0..=1.0).contains(&min_raise) => Ok(Self { min_raise, ..self }),
-            Some(wrong) => Err(LayoutError::MinRaise(wrong)),
-        }
     }
 
     /// Tells policies apart on flash.

@@ -280,7 +280,8 @@ impl<B: Buffer> FlashStore<B> {
             let end = (location.offset + u64::from(location.len)).next_multiple_of(sector);
             match runs.last_mut() {
                 Some(run)
-                    if start <= run.sectors.end + GAP_BYTES_MAX && end - run.sectors.start <= READ_BYTES_MAX =>
+                    if start <= run.sectors.end + GAP_BYTES_MAX
+                        && end - run.sectors.start <= READ_BYTES_MAX =>
                 {
                     run.sectors.end = run.sectors.end.max(end);
                     run.entries.push(entry);

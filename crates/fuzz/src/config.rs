@@ -154,7 +154,6 @@ fn check_bounds(config: &ServeConfig) {
     let layout = &config.layout;
     assert!((0.015_625..=0.5).contains(&layout.alpha), "{layout:?}");
     assert!((0.0..=1.0).contains(&layout.theta), "{layout:?}");
-    assert!((0.0..=1.0).contains(&layout.min_raise), "{layout:?}");
 }
 
 /// The plainest settings that say the same.

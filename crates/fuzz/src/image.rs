@@ -259,9 +259,7 @@ fn images(index: IndexOptions) -> Vec<Image> {
 }
 
 fn ripq(policy: &str) -> LayoutOptions {
-    LayoutOptions::new(Layout::Ripq, Some(policy), Some(0.25), Some(0.9))
-        .and_then(|options| options.with_min_raise(Some(0.3)))
-        .expect("in range")
+    LayoutOptions::new(Layout::Ripq, Some(policy), Some(0.25), Some(0.9)).expect("in range")
 }
 
 fn sipq(policy: &str) -> LayoutOptions {

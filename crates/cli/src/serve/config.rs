@@ -41,7 +41,7 @@ pub struct ServeConfig {
     pub layout: LayoutOptions,
     /// Whether the layout was said.
     pub is_layout_given: bool,
-    /// Whether anything was that steers one: policy, alpha, theta or min-raise.
+    /// Whether anything was that steers one: policy, alpha or theta.
     pub is_policy_given: bool,
     /// Where mappings are; `None` where that is not said.
     pub index: Option<IndexKind>,
@@ -122,8 +122,7 @@ impl ServeConfig {
             is_layout_given: layers.layout().text()?.is_some(),
             is_policy_given: layers.policy().text()?.is_some()
                 || layers.alpha().text()?.is_some()
-                || layers.theta().text()?.is_some()
-                || layers.min_raise().text()?.is_some(),
+                || layers.theta().text()?.is_some(),
             index: index(layers)?,
             flash_write: layers
                 .flash_write()
@@ -187,16 +186,13 @@ fn layout(layers: &Layers) -> anyhow::Result<LayoutOptions> {
         Some("evict") => false,
         Some(_) => return Err(reclaim.wrong("no such reclaim (two-phase, evict)")),
     };
-    let min_raise = layers.min_raise().parse::<f64>()?;
-    let options = LayoutOptions::new(layout, layers.policy().text()?, alpha, theta)
-        .and_then(|options| options.with_min_raise(min_raise));
+    let options = LayoutOptions::new(layout, layers.policy().text()?, alpha, theta);
     let options = options.map(|options| LayoutOptions { keeps_hot, ..options });
     options.map_err(|error| {
         let what = error.to_string();
         match error {
             LayoutError::Alpha(_) => layers.alpha().wrong(&what),
             LayoutError::Theta(_) => layers.theta().wrong(&what),
-            LayoutError::MinRaise(_) => layers.min_raise().wrong(&what),
             _ => layers.policy().wrong(&what),
         }
     })
@@ -323,29 +319,25 @@ mod tests {
             (layout.layout, layout.policy.name().as_str()),
             (Layout::Ripq, "slru-3")
         );
-        assert_eq!(
-            (layout.alpha, layout.theta, layout.min_raise),
-            (1.0 / 8.0, 1.0, 0.0)
-        );
+        assert_eq!((layout.alpha, layout.theta), (1.0 / 8.0, 1.0));
     }
 
     #[test]
     fn what_steers_the_layout_arrives() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), "policy = \"lru\"\nalpha = 0.25\nmin-raise = 0.4\n").unwrap();
+        std::fs::write(file.path(), "policy = \"lru\"\nalpha = 0.25\n").unwrap();
         let resolved = |flags| {
             let layers = Layers::collect(flags, Some(file.path())).unwrap();
             let layout = ServeConfig::resolve(&layers, false, &Familiar::default())
                 .unwrap()
                 .layout;
-            (layout.alpha, layout.theta, layout.min_raise)
+            (layout.alpha, layout.theta)
         };
-        assert_eq!(resolved(crate::settings::Settings::default()), (0.25, 0.75, 0.4));
+        assert_eq!(resolved(crate::settings::Settings::default()), (0.25, 0.75));
         let flags = crate::settings::Settings {
             theta: Some(vec!["0.9".into()]),
-            min_raise: Some(vec!["0.3".into()]),
             ..Default::default()
         };
-        assert_eq!(resolved(flags), (0.25, 0.9, 0.3));
+        assert_eq!(resolved(flags), (0.25, 0.9));
     }
 }

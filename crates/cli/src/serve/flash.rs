@@ -100,7 +100,7 @@ pub fn look(config: &ServeConfig) -> anyhow::Result<Target> {
         wanted => {
             if config.is_policy_given {
                 tracing::warn!(
-                    "{} was made with layout {}, and policy, alpha, theta and min-raise are taken for {}: they have no effect without --layout {}",
+                    "{} was made with layout {}, and policy, alpha and theta are taken for {}: they have no effect without --layout {}",
                     config.flash.display(),
                     found.layout,
                     wanted.layout,

@@ -42,10 +42,9 @@ fn bad_usage_ends_with_2_and_says_what_is_wrong() {
             &["--policy `slru-3`", "layout fifo"],
         ),
         ("serve --theta 1.5", &["--theta `1.5`", "0 to 1"]),
-        ("serve --min-raise 1.5", &["--min-raise `1.5`", "0 to 1"]),
         (
-            "replay zipf:keys=10,requests=10,theta=1 --min-raise NaN",
-            &["min-raise NaN", "0 to 1"],
+            "replay zipf:keys=10,requests=10,theta=1 --theta NaN",
+            &["theta NaN", "0 to 1"],
         ),
         // Also where they would change nothing.
         (

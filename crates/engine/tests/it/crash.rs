@@ -4,8 +4,8 @@
 use crate::common;
 
 use crate::common::{
-    Entry, Model, Random, Rig, Weights, cascade, cascade_layouts, check_get, gdsf, key, lazy_ripq, ripq,
-    sipq, sipq_gdsf, step,
+    Entry, Model, Random, Rig, Weights, cascade, cascade_layouts, check_get, gdsf, key, ripq, sipq,
+    sipq_gdsf, step,
 };
 use pumice::{CacheOptions, FlashWrite, HashLimit, IndexOptions, Layout, Tier};
 use pumice_device::{CrashPoint, FaultPlan, FaultyDevice, FaultyMedium};
@@ -326,10 +326,7 @@ fn crash_at_every_point(seed: u64, options: CacheOptions) {
     };
     let gives_all_up = options.layout.layout == Layout::Fifo
         && (options.index == IndexOptions::Full || options.flash_write == FlashWrite::Eviction);
-    let Counts {
-        reclaimed,
-        moved,
-    } = crash_everywhere_with(seed, options, 2 << 20, &churn);
+    let Counts { reclaimed, moved } = crash_everywhere_with(seed, options, 2 << 20, &churn);
     assert!(
         // Layout `fifo` gives up all that a block has, unless reclaim is two-phase.
         reclaimed > 40 && (moved > 10 || gives_all_up),
@@ -386,7 +383,7 @@ fn blocks_that_are_reclaimed_again_and_again_bring_nothing_back_and_lose_nothing
         let longer = Load { steps: 900, ..churn };
         crash_everywhere_with(seed, options, 2 << 20, &longer);
     }
-    for (seed, layout) in [(14, sipq()), (15, gdsf()), (16, lazy_ripq())] {
+    for (seed, layout) in [(14, sipq()), (15, gdsf()), (16, ripq())] {
         let options = CacheOptions { layout, ..options(0) };
         let longer = Load { steps: 900, ..churn };
         crash_everywhere_with(seed, options, 2 << 20, &longer);
@@ -424,7 +421,7 @@ fn a_crash_at_every_write_under_ripq_and_sipq() {
         (22, 640 << 10, FlashWrite::Eviction, ripq()),
         (23, 2 << 20, FlashWrite::Insertion, sipq()),
         (24, 0, FlashWrite::Insertion, sipq()),
-        (25, 0, FlashWrite::Insertion, lazy_ripq()),
+        (25, 0, FlashWrite::Insertion, ripq()),
         (26, 2 << 20, FlashWrite::Insertion, gdsf()),
         (27, 0, FlashWrite::Insertion, sipq_gdsf()),
     ] {

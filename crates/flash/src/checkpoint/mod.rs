@@ -289,11 +289,9 @@ impl<B: Buffer> FlashStore<B> {
                 role: match info.state() {
                     State::Sealed => BlockRole::Sealed,
                     State::Active | State::Sealing => BlockRole::Open,
-                    State::Free
-                    | State::Reclaiming
-                    | State::Checkpoint
-                    | State::Mappings
-                    | State::Bad => BlockRole::Other,
+                    State::Free | State::Reclaiming | State::Checkpoint | State::Mappings | State::Bad => {
+                        BlockRole::Other
+                    }
                 },
                 footer_len: info.footer_len.load(Ordering::Relaxed),
                 expiry_max: info.expiry_max.load(Ordering::Relaxed),

@@ -366,9 +366,6 @@ impl<B: Buffer> FlashStore<B> {
         }
         if let Some(priority) = self.layout.policy.on_hit(&hit) {
             let position = ranked.position(priority);
-            if !self.is_worth_a_copy(note, position - hit.position) {
-                return self.put_note(mapping, note);
-            }
             if let Priority::Absolute(value) = priority {
                 ranked.ranks.put(hash, value, len);
             }
@@ -379,13 +376,6 @@ impl<B: Buffer> FlashStore<B> {
             }
         }
         self.put_note(mapping, note)
-    }
-
-    /// Whether an object is to be raised by so much of the queue. What was raised since it was written is to be written again when its
-    /// block goes, if it has not sunk by then; to raise it further costs nothing.
-    fn is_worth_a_copy(&self, note: Note, raise: f64) -> bool {
-        let least = self.layout.min_raise;
-        note.mark != 0 || least <= 0.0 || raise >= least
     }
 
     /// Whether the layout wants to know of hits.

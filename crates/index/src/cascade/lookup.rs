@@ -193,9 +193,7 @@ impl CascadeShard {
     pub fn peek(&self, hash: KeyHash) -> Lookup {
         let tag = self.shape.tag(hash);
         if let Some(payload) = self.tier1.find(tag, |_| true) {
-            return self
-                .strip(payload)
-                .map_or(Lookup::Miss, Lookup::Hit);
+            return self.strip(payload).map_or(Lookup::Miss, Lookup::Hit);
         }
         let plan = self.plan(tag);
         match plan.len {

@@ -335,30 +335,6 @@ fn ripq_hits_as_its_exact_twin_does() {
 }
 
 #[test]
-fn min_raise_saves_writes_and_loses_few_hits() {
-    let with = |min_raise| FlashOptions {
-        layout: LayoutOptions::new(Layout::Ripq, Some("slru-3"), None, None)
-            .and_then(|options| options.with_min_raise(min_raise))
-            .unwrap(),
-        ..options("30MiB", ReplayDevice::Sim)
-    };
-    let trace = "zipf:keys=40000,theta=0.9,requests=300000,seed=7";
-    let of = |min_raise| {
-        let report = replay(trace, &with(min_raise));
-        (
-            report.object_hit_ratio.unwrap(),
-            report.app_write_amplification.unwrap(),
-        )
-    };
-    let (all, some, none) = (of(None), of(Some(0.5)), of(Some(1.0)));
-    println!("{all:?} {some:?} {none:?}");
-    assert_eq!(of(Some(0.0)), all, "it is off by default");
-    assert!(some.1 < 0.88 * all.1 && some.0 > all.0 - 0.01, "{all:?} {some:?}");
-    // No raise is as long as the whole queue: nothing is written again.
-    assert!(none.1 < 1.1 && none.0 < some.0 - 0.02, "{none:?}");
-}
-
-#[test]
 fn policies_bring_their_own_occupancy_for_ripq_alone() {
     let theta = |layout, policy| {
         LayoutOptions::new(layout, Some(policy), None, None)

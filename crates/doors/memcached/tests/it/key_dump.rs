@@ -120,7 +120,10 @@ fn what_is_in_dram_is_listed() {
     assert!(!keys.contains_key("key%3A19999"));
     for (key, line) in &keys {
         let key = key.replace("%3A", ":");
-        assert!(line.ends_with(&format!("size={}", 36 + key.len() + 300)), "{line}");
+        assert!(
+            line.ends_with(&format!("size={}", 36 + key.len() + 300)),
+            "{line}"
+        );
         client.ask(format!("mg {key} s\r\n"), "HD s300\r\n");
     }
     server.stop();

@@ -199,12 +199,12 @@ pub fn cascade_layouts() -> [LayoutOptions; 5] {
         keeps_hot: false,
         ..LayoutOptions::default()
     };
-    [LayoutOptions::default(), plain, lazy_ripq(), gdsf(), sipq()]
+    [LayoutOptions::default(), plain, ripq(), gdsf(), sipq()]
 }
 
 /// What stands over an index that is in DRAM as a whole.
 pub fn full_layouts() -> [LayoutOptions; 5] {
-    [LayoutOptions::default(), ripq(), sipq(), lazy_ripq(), gdsf()]
+    [LayoutOptions::default(), ripq(), sipq(), sipq_gdsf(), gdsf()]
 }
 
 /// How many kinds of caches there are.
@@ -236,11 +236,6 @@ pub fn of_kind(kind: u64) -> CacheOptions {
 /// RIPQ with many sections, and something that is not worth moving.
 pub fn ripq() -> LayoutOptions {
     LayoutOptions::new(Layout::Ripq, Some("slru-3"), Some(0.15), Some(0.9)).unwrap()
-}
-
-/// RIPQ that leaves an object where it is if a hit would raise it little.
-pub fn lazy_ripq() -> LayoutOptions {
-    ripq().with_min_raise(Some(0.3)).unwrap()
 }
 
 /// RIPQ with priorities that are not relative.
