@@ -60,17 +60,6 @@ impl<B: Buffer> Object<B> {
         }
     }
 
-    /// The same without [`Meta::USED`], for whoever had to look it up twice: the first time was a hit.
-    pub fn seen_unused(mut self) -> Self {
-        self.head = self.head.unmarked(Meta::USED);
-        self
-    }
-
-    /// Whether it was hit before.
-    pub fn is_used(&self) -> bool {
-        self.marks() & Meta::USED != 0
-    }
-
     pub(crate) fn header(&self) -> &RecordHeader {
         self.head.header()
     }

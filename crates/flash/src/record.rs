@@ -289,12 +289,6 @@ impl<B: Buffer> Record<B> {
         self
     }
 
-    /// The same record without these marks, likewise.
-    pub fn unmarked(mut self, marks: u8) -> Self {
-        self.header.marks &= !marks;
-        self
-    }
-
     /// The full key.
     pub fn key(&self) -> &[u8] {
         self.buffer

@@ -4,7 +4,7 @@
 //! Most mg change nothing and are answered with the reads of their run; [`Executor::change_of`] says which are not.
 
 use super::get::{Ask, Found};
-use super::{Executor, Lane, Output, exptime, marks};
+use super::{Executor, Output, exptime, marks};
 use crate::counters::Operation;
 use crate::parse::MetaGet;
 use pumice::{Action, Meta, Object, Outcome};
@@ -108,7 +108,6 @@ impl<D: Device + Clone> Executor<D> {
     pub(crate) async fn meta_get_changing(
         &self,
         MetaChange { get, was_used }: MetaChange<'_>,
-        lane: Lane,
         output: &mut Output<D::Buf>,
     ) -> Operation {
         let counters = self.counters();
@@ -119,7 +118,7 @@ impl<D: Device + Clone> Executor<D> {
         let key = get.key.bytes(&mut scratch);
         let mut seen = None;
         let (outcome, share) = self
-            .change_within(lane, key, get.value, |object| {
+            .change(key, get.value, |object| {
                 let turn = Turn::of(&get, object.map(Object::meta), now);
                 seen = turn.map(|turn| (turn, object.cloned()));
                 // What is to leave no trace is written anew in any case: that undoes the hit that looking was.

@@ -37,15 +37,6 @@ const SMALL_CHANGE_BYTES: u64 = 16 << 10;
 
 const NO_MEMORY: &str = "SERVER_ERROR out of memory storing object\r\n";
 
-/// Which lane of the budget a change is made within.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lane {
-    /// The small one, if the object is not large. The caller holds no share.
-    Small,
-    /// The large one; the caller may hold shares of the small one.
-    Large,
-}
-
 /// Whether the connection goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
@@ -103,15 +94,7 @@ impl<D: Device + Clone> Executor<D> {
     /// A conditional change, within the budgets: as [`ObjectCache::update`]. `value` says whether `decide` looks at the value.
     ///
     /// Returns the share with it, for as long as the object that `decide` saw is kept. The caller holds no share.
-    async fn change<F>(&self, key: &[u8], value: bool, decide: F) -> (Outcome, Share)
-    where
-        F: FnMut(Option<&Object<D::Buf>>) -> Action,
-    {
-        self.change_within(Lane::Small, key, value, decide).await
-    }
-
-    /// As [`Executor::change`], within this lane.
-    async fn change_within<F>(&self, lane: Lane, key: &[u8], value: bool, mut decide: F) -> (Outcome, Share)
+    async fn change<F>(&self, key: &[u8], value: bool, mut decide: F) -> (Outcome, Share)
     where
         F: FnMut(Option<&Object<D::Buf>>) -> Action,
     {
@@ -121,11 +104,7 @@ impl<D: Device + Clone> Executor<D> {
             bytes_max: SMALL_CHANGE_BYTES,
         };
         // The old value and the new one.
-        let first = match lane {
-            Lane::Small => &output.small,
-            Lane::Large => &output.large,
-        };
-        let mut share = Arc::clone(first).take(2 * SMALL_CHANGE_BYTES as usize).await;
+        let mut share = output.take(2 * SMALL_CHANGE_BYTES as usize).await;
         loop {
             let outcome = self.cache.update(&self.cx, key, reads, &mut decide).await;
             let Outcome::NeedsMemory { bytes } = outcome else {
@@ -133,7 +112,7 @@ impl<D: Device + Clone> Executor<D> {
             };
             drop(share);
             let twice = usize::try_from(bytes.saturating_mul(2)).unwrap_or(usize::MAX);
-            share = Arc::clone(&output.large).take(twice).await;
+            share = output.take(twice).await;
             reads.bytes_max = bytes;
         }
     }
@@ -233,10 +212,7 @@ impl<D: Device + Clone> Executor<D> {
                 self.touch(touch, output).await;
                 Operation::Touch
             }
-            Command::MetaGet(get) => {
-                self.meta_get_changing(MetaChange::new(get), Lane::Small, output)
-                    .await
-            }
+            Command::MetaGet(get) => self.meta_get_changing(MetaChange::new(get), output).await,
             _ => Operation::Other,
         }
     }
