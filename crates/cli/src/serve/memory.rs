@@ -20,8 +20,8 @@ pub struct Connections {
 /// while a command of its is executed), the beginning of a command, the end of a reply.
 const IDLE_BYTES: u64 = 6 << 10;
 
-/// What TLS holds of a connection beside that: keys and the state of its session.
-const TLS_BYTES: u64 = 4 << 10;
+/// What TLS holds of a connection beside that: keys, the state of its session, and a buffer of 4 KiB to read into.
+const TLS_BYTES: u64 = 8 << 10;
 
 /// Input and output buffers of a connection that is being served; as many are counted as are served at once.
 const BUSY_BYTES: u64 = 96 << 10;

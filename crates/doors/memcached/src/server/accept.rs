@@ -5,8 +5,7 @@ use super::{Guard, Handover};
 use crate::config::{DoorConfig, Listen};
 use crate::shared::Shared;
 use crate::tls::TlsIdentity;
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
-use std::convert::Infallible;
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -25,14 +24,19 @@ const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
 /// A bound socket that no event loop knows yet.
-pub(super) enum Listener {
-    Tcp(std::net::TcpListener),
-    Tls(std::net::TcpListener, TlsIdentity),
-    Unix(std::os::unix::net::UnixListener, SocketFile),
+pub(super) struct Listener {
+    socket: Socket,
+    kind: Kind,
+}
+
+enum Kind {
+    Tcp,
+    Tls(TlsIdentity),
+    Unix { _file: SocketFile },
 }
 
 /// A socket's file, removed when dropped.
-pub(super) struct SocketFile(PathBuf);
+struct SocketFile(PathBuf);
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
@@ -49,44 +53,42 @@ impl Listener {
     /// Binds a socket; errors name the address.
     pub(super) fn bind(listen: &Listen, config: &DoorConfig) -> io::Result<Self> {
         let backlog = i32::try_from(config.backlog).unwrap_or(i32::MAX);
-        match listen {
-            Listen::Tcp(address) => bind_tcp(*address, backlog)
-                .map(Listener::Tcp)
-                .map_err(|error| named(&error, address)),
+        let (address, kind) = match listen {
+            Listen::Tcp(address) => (address, Kind::Tcp),
             Listen::Tls(address) => {
-                let identity = config.tls.clone().ok_or_else(|| {
-                    let missing =
-                        io::Error::new(io::ErrorKind::InvalidInput, "TLS needs a certificate and a key");
-                    named(&missing, address)
-                })?;
-                bind_tcp(*address, backlog)
-                    .map(|listener| Listener::Tls(listener, identity))
-                    .map_err(|error| named(&error, address))
+                let missing =
+                    || io::Error::new(io::ErrorKind::InvalidInput, "TLS needs a certificate and a key");
+                let identity = config.tls.clone().ok_or_else(|| named(&missing(), address))?;
+                (address, Kind::Tls(identity))
             }
-            Listen::Unix { path, mode } => bind_unix(path, *mode, backlog)
-                .map(|listener| Listener::Unix(listener, SocketFile(path.clone())))
-                .map_err(|error| named(&error, path.display())),
-        }
+            Listen::Unix { path, mode } => {
+                let socket =
+                    bind_unix(path, *mode, backlog).map_err(|error| named(&error, path.display()))?;
+                let _file = SocketFile(path.clone());
+                let kind = Kind::Unix { _file };
+                return Ok(Self { socket, kind });
+            }
+        };
+        let socket = bind_tcp(*address, backlog).map_err(|error| named(&error, address))?;
+        Ok(Self { socket, kind })
     }
 
     /// Where it listens, for TCP without TLS.
     pub(super) fn tcp_addr(&self) -> Option<SocketAddr> {
-        match self {
-            Listener::Tcp(listener) => listener.local_addr().ok(),
-            Listener::Tls(..) | Listener::Unix(..) => None,
-        }
+        matches!(self.kind, Kind::Tcp).then(|| self.addr()).flatten()
     }
 
     /// Where it listens, for TLS.
     pub(super) fn tls_addr(&self) -> Option<SocketAddr> {
-        match self {
-            Listener::Tls(listener, _) => listener.local_addr().ok(),
-            Listener::Tcp(_) | Listener::Unix(..) => None,
-        }
+        matches!(self.kind, Kind::Tls(_)).then(|| self.addr()).flatten()
+    }
+
+    fn addr(&self) -> Option<SocketAddr> {
+        self.socket.local_addr().ok()?.as_socket()
     }
 }
 
-fn bind_tcp(address: SocketAddr, backlog: i32) -> io::Result<std::net::TcpListener> {
+fn bind_tcp(address: SocketAddr, backlog: i32) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
@@ -95,10 +97,10 @@ fn bind_tcp(address: SocketAddr, backlog: i32) -> io::Result<std::net::TcpListen
     socket.bind(&address.into())?;
     socket.listen(backlog)?;
     socket.set_nonblocking(true)?;
-    Ok(socket.into())
+    Ok(socket)
 }
 
-fn bind_unix(path: &Path, mode: Option<u32>, backlog: i32) -> io::Result<std::os::unix::net::UnixListener> {
+fn bind_unix(path: &Path, mode: Option<u32>, backlog: i32) -> io::Result<Socket> {
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
     if is_socket {
         if std::os::unix::net::UnixStream::connect(path).is_ok() {
@@ -110,13 +112,13 @@ fn bind_unix(path: &Path, mode: Option<u32>, backlog: i32) -> io::Result<std::os
         std::fs::remove_file(path)?;
     }
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    socket.bind(&socket2::SockAddr::unix(path)?)?;
+    socket.bind(&SockAddr::unix(path)?)?;
     if let Some(mode) = mode {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
     }
     socket.listen(backlog)?;
     socket.set_nonblocking(true)?;
-    Ok(socket.into())
+    Ok(socket)
 }
 
 /// Accepts connections and hands them to the workers in turn. At shutdown it accepts what has connected by then, and ends.
@@ -127,7 +129,13 @@ pub(super) async fn accept(
     next: Arc<AtomicUsize>,
     mut shutdown: watch::Receiver<bool>,
 ) -> io::Result<()> {
-    let hand_over = |accepted: Accepted| {
+    let Listener { socket, kind } = listener;
+    let hand_over = |socket: Socket| {
+        let accepted = match &kind {
+            Kind::Tcp => Accepted::Tcp(socket),
+            Kind::Tls(identity) => Accepted::Tls(socket, identity.clone()),
+            Kind::Unix { .. } => Accepted::Unix(socket),
+        };
         let Some(guard) = Guard::take(&shared) else {
             turn_away(accepted);
             return;
@@ -136,103 +144,71 @@ pub(super) async fn accept(
         // Fails only where the worker has ended, at shutdown; the connection is closed then.
         drop(workers[worker].send(Handover { accepted, guard }));
     };
-    let stopped = shutdown.wait_for(|stop| *stop);
-    tokio::pin!(stopped);
-    match listener {
-        Listener::Tcp(listener) => {
-            let listener = TcpListener::from_std(listener)?;
-            tokio::select! {
-                never = accept_tcp(&listener, &shared, |stream| hand_over(Accepted::Tcp(stream))) => match never {},
-                _ = stopped => accept_waiting(SockRef::from(&listener), |socket| hand_over(Accepted::Tcp(socket.into()))),
+    let listening = match &kind {
+        Kind::Unix { .. } => Listening::Unix(UnixListener::from_std(socket.into())?),
+        Kind::Tcp | Kind::Tls(_) => Listening::Tcp(TcpListener::from_std(socket.into())?),
+    };
+    let accept_all = async {
+        loop {
+            match listening.accept().await {
+                Ok(socket) => hand_over(socket),
+                // A client that gave up before it was accepted is none of our business.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(error) => {
+                    if shared.accept_said.is_due() {
+                        tracing::warn!(%error, "cannot accept connections for now");
+                    }
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
             }
         }
-        Listener::Tls(listener, identity) => {
-            let listener = TcpListener::from_std(listener)?;
-            let with_tls = |stream| hand_over(Accepted::Tls(stream, identity.clone()));
-            tokio::select! {
-                never = accept_tcp(&listener, &shared, with_tls) => match never {},
-                _ = stopped => accept_waiting(SockRef::from(&listener), |socket| with_tls(socket.into())),
-            }
-        }
-        Listener::Unix(listener, _file) => {
-            let listener = UnixListener::from_std(listener)?;
-            tokio::select! {
-                never = accept_unix(&listener, &shared, |stream| hand_over(Accepted::Unix(stream))) => match never {},
-                _ = stopped => accept_waiting(SockRef::from(&listener), |socket| hand_over(Accepted::Unix(socket.into()))),
-            }
-        }
+    };
+    tokio::select! {
+        () = accept_all => {}
+        _ = shutdown.wait_for(|stop| *stop) => {}
+    }
+    // To their clients the connections that wait are made, and what was sent on them is to be answered.
+    while let Ok(socket) = listening.accept_now() {
+        hand_over(socket);
     }
     Ok(())
 }
 
-async fn accept_tcp(
-    listener: &TcpListener,
-    shared: &Shared,
-    take: impl Fn(std::net::TcpStream),
-) -> Infallible {
-    loop {
-        match listener.accept().await.and_then(|(stream, _)| stream.into_std()) {
-            Ok(stream) => take(stream),
-            Err(error) => pause(shared, &error).await,
-        }
-    }
+/// A listening socket that the event loop knows.
+enum Listening {
+    Tcp(TcpListener),
+    Unix(UnixListener),
 }
 
-async fn accept_unix(
-    listener: &UnixListener,
-    shared: &Shared,
-    take: impl Fn(std::os::unix::net::UnixStream),
-) -> Infallible {
-    loop {
-        match listener.accept().await.and_then(|(stream, _)| stream.into_std()) {
-            Ok(stream) => take(stream),
-            Err(error) => pause(shared, &error).await,
-        }
+impl Listening {
+    async fn accept(&self) -> io::Result<Socket> {
+        Ok(match self {
+            Listening::Tcp(listener) => listener.accept().await?.0.into_std()?.into(),
+            Listening::Unix(listener) => listener.accept().await?.0.into_std()?.into(),
+        })
     }
-}
 
-/// Accepts connections that wait, whether the event loop knows of them or not: to their clients they are made, and what was
-/// sent on them is to be answered.
-fn accept_waiting(listener: SockRef<'_>, take: impl Fn(Socket)) {
-    loop {
-        match listener.accept() {
-            Ok((socket, _)) => match socket.set_nonblocking(true) {
-                Ok(()) => take(socket),
-                Err(error) => tracing::warn!(%error, "cannot serve a connection"),
-            },
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // None waits, or there are no descriptors for more.
-            Err(_) => return,
-        }
-    }
-}
-
-async fn pause(shared: &Shared, error: &io::Error) {
-    // A client that gave up before it was accepted is none of our business.
-    if error.kind() != io::ErrorKind::ConnectionAborted {
-        if shared.accept_said.is_due() {
-            tracing::warn!(%error, "cannot accept connections for now");
-        }
-        tokio::time::sleep(ACCEPT_PAUSE).await;
+    /// Accepts one that waits, whether the event loop knows of it or not.
+    fn accept_now(&self) -> io::Result<Socket> {
+        let listener = match self {
+            Listening::Tcp(listener) => SockRef::from(listener),
+            Listening::Unix(listener) => SockRef::from(listener),
+        };
+        let (socket, _) = listener.accept()?;
+        socket.set_nonblocking(true)?;
+        Ok(socket)
     }
 }
 
 /// Tells a connection that it is one too many, and closes it. What it has sent is read first, up to a bound, because
 /// closing a socket with unread bytes may take the message with it.
 fn turn_away(accepted: Accepted) {
-    fn farewell(mut stream: impl Read + Write) {
+    // To TLS no words: it expects a handshake.
+    if let Accepted::Tcp(socket) | Accepted::Unix(socket) = accepted {
         let mut unread = [0; 4096];
         // The socket does not block, and whoever is turned away and gone does not matter.
-        let _ = stream.write(TOO_MANY);
-        let _ = stream.read(&mut unread);
-    }
-    match accepted {
-        Accepted::Tcp(stream) => {
-            farewell(&stream);
-            let _ = SockRef::from(&stream).shutdown(Shutdown::Write);
-        }
-        // It expects a handshake, and no words.
-        Accepted::Tls(..) => {}
-        Accepted::Unix(stream) => farewell(&stream),
+        let _ = (&socket).write(TOO_MANY);
+        let _ = (&socket).read(&mut unread);
+        let _ = socket.shutdown(Shutdown::Write);
     }
 }

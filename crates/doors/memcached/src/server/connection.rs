@@ -13,10 +13,8 @@ use crate::counters::Operation;
 use crate::execute::{Asks, Executor, Flow, Output};
 use crate::parse::{Attempt, Command, Get, Needed, Parsed, parse, parse_attempt};
 use pumice_device::Device;
-use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
-use std::task::Waker;
 
 /// The longest value that is received in the buffer, behind the longest line.
 const INLINE_MAX_BYTES: u32 = 12 << 10;
@@ -36,8 +34,6 @@ enum Next {
 /// A connection that is served.
 pub(super) struct Connection<D: Device + Clone> {
     pub(super) stream: Stream,
-    /// Wakes this connection while it waits for its peer.
-    pub(super) waker: Rc<RefCell<Waker>>,
     pub(super) worker: Rc<Worker<D>>,
     pub(super) input: Input,
     /// Held while the connection waits with more than the beginning of a small command.
@@ -56,11 +52,10 @@ pub(super) struct Connection<D: Device + Clone> {
 }
 
 impl<D: Device + Clone> Connection<D> {
-    pub(super) fn new(stream: Stream, waker: Rc<RefCell<Waker>>, worker: Rc<Worker<D>>) -> Self {
+    pub(super) fn new(stream: Stream, worker: Rc<Worker<D>>) -> Self {
         Self {
             is_authenticated: worker.executor.shared.config.auth.is_none(),
             stream,
-            waker,
             worker,
             input: Input::default(),
             share: None,

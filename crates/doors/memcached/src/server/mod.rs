@@ -29,21 +29,17 @@ use connection::Connection;
 use input::BufferPool;
 use pumice::{Cx, ObjectCache};
 use pumice_device::Device;
-use slots::Slots;
-use std::cell::{Cell, RefCell};
-use std::future::{Future, poll_fn};
+use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use stream::{Accepted, Registered, Stream};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio_rustls::Accept;
 
@@ -86,8 +82,8 @@ struct Worker<D: Device + Clone> {
     buffers: BufferPool,
     /// Set at shutdown: connections end when they have executed what was sent to them.
     stopping: Cell<bool>,
-    /// How to wake the connections that wait for their peers.
-    wakers: RefCell<Slots<Rc<RefCell<Waker>>>>,
+    /// Wakes the connections that wait for their peers then.
+    stopped: Notify,
 }
 
 /// The memcached door, bound and ready for its workers. Shared by their threads.
@@ -189,7 +185,7 @@ impl Door {
             },
             buffers: BufferPool::default(),
             stopping: Cell::new(false),
-            wakers: RefCell::default(),
+            stopped: Notify::new(),
         });
         let mut acceptors = JoinSet::new();
         let mut accepting = None;
@@ -222,9 +218,7 @@ impl Door {
             }
         }
         worker.stopping.set(true);
-        for waker in worker.wakers.borrow().iter() {
-            waker.borrow().wake_by_ref();
-        }
+        worker.stopped.notify_waiters();
         let drain = async {
             // They take what waits in the backlogs, and close the listening sockets.
             while acceptors.join_next().await.is_some() {}
@@ -270,11 +264,9 @@ async fn serve<D: Device + Clone>(worker: Rc<Worker<D>>, handover: Handover) {
             return;
         }
     };
-    let waker = Rc::new(RefCell::new(Waker::noop().clone()));
-    let _slot = slots::Held::new(&worker.wakers, Rc::clone(&waker));
     let stream = match registered {
         Registered::Ready(stream) => stream,
-        Registered::Handshake(accept) => match shake_hands(&worker, accept, &waker).await {
+        Registered::Handshake(accept) => match Box::pin(shake_hands(&worker, accept)).await {
             Ok(stream) => stream,
             Err(error) => {
                 worker.executor.stats().counters.ssl_handshake_errors.add(1);
@@ -283,7 +275,7 @@ async fn serve<D: Device + Clone>(worker: Rc<Worker<D>>, handover: Handover) {
             }
         },
     };
-    if let Err(error) = Connection::new(stream, waker, Rc::clone(&worker)).serve().await {
+    if let Err(error) = Connection::new(stream, Rc::clone(&worker)).serve().await {
         tracing::debug!(%error, "connection ended");
     }
 }
@@ -291,69 +283,16 @@ async fn serve<D: Device + Clone>(worker: Rc<Worker<D>>, handover: Handover) {
 /// Waits for the handshake, within its time, and not beyond a stop.
 async fn shake_hands<D: Device + Clone>(
     worker: &Worker<D>,
-    mut accept: Box<Accept<TcpStream>>,
-    waker: &RefCell<Waker>,
+    accept: Box<Accept<TcpStream>>,
 ) -> io::Result<Stream> {
-    let shake = poll_fn(|cx| match Pin::new(&mut *accept).poll(cx) {
-        Poll::Pending if worker.stopping.get() => Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into())),
-        Poll::Pending => {
-            waker.borrow_mut().clone_from(cx.waker());
-            Poll::Pending
-        }
-        ready => ready,
-    });
-    let timeout = worker.executor.shared.config.handshake_timeout;
-    let stream = Box::pin(tokio::time::timeout(timeout, shake)).await??;
-    Ok(Stream::Tls(Box::new(stream)))
-}
-
-/// A set of things by number, so that each can take itself out.
-mod slots {
-    use std::cell::RefCell;
-
-    pub(super) struct Slots<T> {
-        slots: Vec<Option<T>>,
-        free: Vec<usize>,
-    }
-
-    impl<T> Default for Slots<T> {
-        fn default() -> Self {
-            Self {
-                slots: Vec::new(),
-                free: Vec::new(),
-            }
-        }
-    }
-
-    impl<T> Slots<T> {
-        pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
-            self.slots.iter().flatten()
-        }
-    }
-
-    /// A thing's stay in the set.
-    pub(super) struct Held<'s, T> {
-        set: &'s RefCell<Slots<T>>,
-        slot: usize,
-    }
-
-    impl<'s, T> Held<'s, T> {
-        pub(super) fn new(set: &'s RefCell<Slots<T>>, thing: T) -> Self {
-            let mut slots = set.borrow_mut();
-            let slot = slots.free.pop().unwrap_or_else(|| {
-                slots.slots.push(None);
-                slots.slots.len() - 1
-            });
-            slots.slots[slot] = Some(thing);
-            Self { set, slot }
-        }
-    }
-
-    impl<T> Drop for Held<'_, T> {
-        fn drop(&mut self) {
-            let mut slots = self.set.borrow_mut();
-            slots.slots[self.slot] = None;
-            slots.free.push(self.slot);
-        }
+    let is_stopping = worker.stopping.get();
+    let timeout = match is_stopping {
+        true => Duration::ZERO,
+        false => worker.executor.shared.config.handshake_timeout,
+    };
+    tokio::select! {
+        biased;
+        shaken = tokio::time::timeout(timeout, accept) => Ok(Stream::Tls(Box::new(shaken??))),
+        () = worker.stopped.notified(), if !is_stopping => Err(io::ErrorKind::ConnectionAborted.into()),
     }
 }

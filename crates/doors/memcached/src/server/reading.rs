@@ -24,7 +24,7 @@ impl<D: Device + Clone> Connection<D> {
                 // Nothing of a refused value is kept.
                 self.pass_over(0);
             }
-            let count = poll_fn(|cx| self.poll_read(cx)).await?;
+            let count = self.until_stop(Self::poll_read).await?;
             if count == 0 {
                 return Ok(false);
             }
@@ -44,6 +44,20 @@ impl<D: Device + Clone> Connection<D> {
                 return Ok(true);
             }
         }
+    }
+
+    /// Reads with `poll`; is woken at a stop, too, when it reads what has arrived, or the end.
+    pub(super) async fn until_stop(
+        &mut self,
+        mut poll: impl FnMut(&mut Self, &mut Context<'_>) -> Poll<io::Result<usize>>,
+    ) -> io::Result<usize> {
+        let worker = Rc::clone(&self.worker);
+        tokio::select! {
+            biased;
+            read = poll_fn(|cx| poll(self, cx)) => return read,
+            () = worker.stopped.notified(), if !worker.stopping.get() => {}
+        }
+        poll_fn(|cx| poll(self, cx)).await
     }
 
     /// Takes a share for what is received, if that is more than the rest of a small command.
@@ -99,9 +113,8 @@ impl<D: Device + Clone> Connection<D> {
         }
     }
 
-    /// Fails where the peer has sent nothing for too long; else lets the task be woken when that is so, or at a stop.
+    /// Fails where the peer has sent nothing for too long; else lets the task be woken when that is so.
     fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        self.waker.borrow_mut().clone_from(cx.waker());
         let shared = &self.worker.executor.shared;
         let limit = shared.config.idle_timeout;
         let holding = self.share.is_some().then_some(&shared.budgets);

@@ -5,7 +5,6 @@ use super::input::SMALL_REST_BYTES;
 use super::reads::Tally;
 use crate::parse::{Parsed, parse_apart};
 use pumice_device::Device;
-use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
 
@@ -31,7 +30,9 @@ impl<D: Device + Clone> Connection<D> {
                 value.reserve_exact(total - filled);
                 value.resize(total, 0);
             }
-            let count = poll_fn(|cx| self.poll_read_apart(cx, &mut value[filled..])).await?;
+            let count = self
+                .until_stop(|connection, cx| connection.poll_read_apart(cx, &mut value[filled..]))
+                .await?;
             if count == 0 {
                 return Ok(false);
             }

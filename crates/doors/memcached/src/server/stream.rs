@@ -2,7 +2,7 @@
 
 use crate::tls::TlsIdentity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use socket2::SockRef;
+use socket2::{SockRef, Socket};
 use std::io::{self, IoSlice, Read};
 use std::os::fd::AsFd;
 use std::pin::Pin;
@@ -18,9 +18,9 @@ const TLS_UNSENT_BYTES: usize = 18 << 10;
 
 /// A connection that no event loop knows yet, on its way to its worker.
 pub(super) enum Accepted {
-    Tcp(std::net::TcpStream),
-    Tls(std::net::TcpStream, TlsIdentity),
-    Unix(std::os::unix::net::UnixStream),
+    Tcp(Socket),
+    Tls(Socket, TlsIdentity),
+    Unix(Socket),
 }
 
 /// A connection on its worker's event loop.
@@ -53,19 +53,19 @@ macro_rules! socket {
 impl Stream {
     /// Registers a connection with the event loop of this thread.
     pub(super) fn register(accepted: Accepted) -> io::Result<Registered> {
-        let tcp = |stream: std::net::TcpStream| {
-            stream.set_nodelay(true)?;
-            TcpStream::from_std(stream)
+        let tcp = |socket: Socket| {
+            socket.set_tcp_nodelay(true)?;
+            TcpStream::from_std(socket.into())
         };
         Ok(match accepted {
-            Accepted::Tcp(stream) => Registered::Ready(Stream::Tcp(tcp(stream)?)),
-            Accepted::Tls(stream, identity) => {
+            Accepted::Tcp(socket) => Registered::Ready(Stream::Tcp(tcp(socket)?)),
+            Accepted::Tls(socket, identity) => {
                 let acceptor = TlsAcceptor::from(Arc::clone(identity.config()));
-                Registered::Handshake(Box::new(acceptor.accept_with(tcp(stream)?, |session| {
+                Registered::Handshake(Box::new(acceptor.accept_with(tcp(socket)?, |session| {
                     session.set_buffer_limit(Some(TLS_UNSENT_BYTES));
                 })))
             }
-            Accepted::Unix(stream) => Registered::Ready(Stream::Unix(UnixStream::from_std(stream)?)),
+            Accepted::Unix(socket) => Registered::Ready(Stream::Unix(UnixStream::from_std(socket.into())?)),
         })
     }
 
