@@ -5,7 +5,6 @@ use crate::config::DoorConfig;
 use crate::counters::DoorStats;
 use crate::seldom::Seldom;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 /// What all workers share.
@@ -18,8 +17,4 @@ pub(crate) struct Shared {
     pub(crate) foreign_said: Seldom,
     /// For a line in the log about connections that cannot be accepted.
     pub(crate) accept_said: Seldom,
-    /// Whether some connection lists keys.
-    pub(crate) is_dumping: AtomicBool,
-    /// Whether another has asked for a list since that one was last sent a part of it.
-    pub(crate) is_dump_wanted: AtomicBool,
 }

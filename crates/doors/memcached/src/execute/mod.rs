@@ -12,7 +12,7 @@ mod stats;
 mod store;
 
 pub(crate) use get::{Ask, Asks};
-pub(crate) use key_dump::{KeyDump, end as end_key_dump};
+pub(crate) use key_dump::line as key_dump_line;
 pub(crate) use meta_get::MetaChange;
 pub(crate) use output::Output;
 

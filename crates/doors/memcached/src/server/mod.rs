@@ -33,7 +33,7 @@ use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use stream::{Accepted, Registered, Stream};
@@ -133,8 +133,6 @@ impl Door {
                 started: Instant::now(),
                 foreign_said: Seldom::default(),
                 accept_said: Seldom::default(),
-                is_dumping: AtomicBool::new(false),
-                is_dump_wanted: AtomicBool::new(false),
                 config,
             }),
         })
