@@ -1,9 +1,9 @@
 //! `pumice inspect`: what is on a cache device. It is opened for reading only, and nothing is ever written to it.
 
-use crate::size::Human;
 use anyhow::{Context, bail};
 use clap::Args;
 use pumice_flash::inspect::{self, Finding, Severity, Sink, Source, Summary};
+use pumice_trace::Human;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use serde_json::{Value, json};

@@ -7,20 +7,23 @@ mod inspect;
 mod replay;
 mod serve;
 mod settings;
-mod size;
 mod source;
 mod trace;
 mod usage;
 
 use clap::{Parser, Subcommand};
-use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 use usage::Usage;
 
 /// A flash cache that floats on little DRAM.
 #[derive(Debug, Parser)]
-#[command(name = "pumice", version, arg_required_else_help = true)]
+#[command(
+    name = "pumice",
+    version,
+    propagate_version = true,
+    arg_required_else_help = true
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -28,10 +31,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Runs the cache server.
-    ///
-    /// With no options at all: a file `pumice.flash` in the working directory as flash, memcached on 127.0.0.1:11211,
-    /// admin on 127.0.0.1:9150.
+    /// Runs the cache server. Most options of memcached are taken as well (docs/operations.md).
     Serve(Box<serve::ServeArgs>),
     /// Replays a trace through the same code and prints what the cache would have done.
     Replay(Box<replay::ReplayArgs>),
@@ -45,12 +45,7 @@ enum Command {
 
 /// The program.
 pub fn main() -> ExitCode {
-    let arguments: Vec<OsString> = std::env::args_os().collect();
-    let result = match serve::split_memcached_options(arguments) {
-        Ok((words, memcached)) => run(Cli::parse_from(words), memcached),
-        Err(error) => Err(error),
-    };
-    match result {
+    match run(Cli::parse()) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -62,10 +57,10 @@ pub fn main() -> ExitCode {
 }
 
 /// Runs a command; false where it was done, and what it found is bad.
-fn run(cli: Cli, memcached: serve::Familiar) -> anyhow::Result<bool> {
+fn run(cli: Cli) -> anyhow::Result<bool> {
     match cli.command {
         Command::Inspect(args) => return inspect::run(&args),
-        Command::Serve(args) => serve::run(*args, memcached),
+        Command::Serve(args) => serve::run(*args),
         Command::Replay(args) => replay::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Trace(args) => trace::run(&args),
@@ -78,17 +73,18 @@ fn run(cli: Cli, memcached: serve::Familiar) -> anyhow::Result<bool> {
 pub mod fuzzing {
     use crate::settings::Layers;
     use clap::Parser;
-    use std::ffi::OsString;
 
+    pub use crate::serve::Familiar;
     pub use crate::serve::config::ServeConfig;
-    pub use crate::serve::{Familiar, split_memcached_options};
     pub use crate::settings::Settings;
-    pub use crate::size::{Human, Size};
+    pub use pumice_trace::{Human, Size};
 
     #[derive(Debug, Parser)]
     struct Words {
         #[command(flatten)]
         settings: Settings,
+        #[command(flatten)]
+        familiar: Familiar,
     }
 
     /// Settings from the text of a file.
@@ -107,16 +103,15 @@ pub mod fuzzing {
         toml::to_string(settings).expect("lists of strings")
     }
 
-    /// Settings from flags of `serve`, without the words before them.
+    /// Settings from arguments of `serve`, memcached's options among them.
     ///
     /// # Errors
     /// What is wrong with them.
-    pub fn from_flags(flags: impl IntoIterator<Item = String>) -> Result<Settings, String> {
-        let words = std::iter::once("serve".to_owned()).chain(flags);
-        let words = Words::try_parse_from(words.map(OsString::from));
-        words
-            .map(|words| words.settings)
-            .map_err(|error| error.to_string())
+    pub fn from_words(words: impl IntoIterator<Item = String>) -> Result<(Settings, Familiar), String> {
+        let words = std::iter::once("serve".to_owned()).chain(words);
+        let mut words = Words::try_parse_from(words).map_err(|error| error.to_string())?;
+        (words.familiar.fold_into(&mut words.settings)).map_err(|error| error.to_string())?;
+        Ok((words.settings, words.familiar))
     }
 
     /// Flags with these settings; `None` where one of them is an empty list.

@@ -1,6 +1,5 @@
 //! `pumice replay`: what a cache would have done with a recorded workload.
 
-use crate::size::{Human, Size};
 use crate::source::Source;
 use crate::usage::usage;
 use anyhow::Context;
@@ -13,7 +12,7 @@ use pumice_sim::{
     CacheSize, ExactOptions, FlashOptions, MissingSizes, OpsMode, ReplayDevice, ReplayProgress, ReplayRules,
     Report, SimError, Warmup, replay_exact, replay_flash,
 };
-use pumice_trace::{SizeDistribution, TraceError};
+use pumice_trace::{Human, Size, SizeDistribution, TraceError};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};

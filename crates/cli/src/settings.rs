@@ -27,13 +27,13 @@ fn texts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String
 
 /// Declares each setting once: a flag, an environment variable and a key of the file, all of the same name.
 macro_rules! settings {
-    ($($(#[$doc:meta])* $field:ident $name:literal $value:literal,)*) => {
+    ($($(#[$meta:meta])* $field:ident $name:literal $value:literal,)*) => {
         /// The settings that can be given in every place.
         #[derive(Args, Clone, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
         #[serde(deny_unknown_fields, default)]
         pub struct Settings {
             $(
-                $(#[$doc])*
+                $(#[$meta])*
                 #[arg(long = $name, value_name = $value)]
                 #[serde(rename = $name, deserialize_with = "texts")]
                 pub $field: Option<Vec<String>>,
@@ -103,6 +103,7 @@ settings! {
     /// [default: process]
     durability "durability" "LEVEL",
     /// The largest value [default: 1MiB]
+    #[arg(short = 'I')]
     max_item_size "max-item-size" "SIZE",
     /// Where the memcached protocol is served: ADDR:PORT or unix:PATH, several with commas, or off [default: 127.0.0.1:11211]
     memcached "memcached" "ADDR",
@@ -112,7 +113,11 @@ settings! {
     tls_certificate "tls-certificate" "FILE",
     /// Its private key, PEM, not encrypted [default: in the file of the certificate]
     tls_key "tls-key" "FILE",
+    /// Permissions of unix sockets, in octal [default: 700]
+    #[arg(short = 'a', alias = "unix-mask")]
+    unix_mode "unix-mode" "MODE",
     /// Who may use the memcached protocol: a file of lines user:password, as memcached's -Y [default: everybody]
+    #[arg(short = 'Y')]
     auth_file "auth-file" "FILE",
     /// Where metrics, health and statistics are served, or off [default: 127.0.0.1:9150]
     admin "admin" "ADDR",
@@ -123,8 +128,10 @@ settings! {
     /// [default: 30]
     flash_timeout "flash-timeout" "SECONDS",
     /// Worker threads [default: one per CPU]
+    #[arg(short = 't')]
     threads "threads" "N",
     /// The most connections at once [default: 1024]
+    #[arg(short = 'c', alias = "conn-limit")]
     max_connections "max-connections" "N",
     /// Seconds without a command after which a connection is closed; 0 for never [default: 0]
     idle_timeout "idle-timeout" "SECONDS",
@@ -207,8 +214,10 @@ impl<'a> Given<'a> {
 
     /// An error about it that names the place, the text and what is wrong.
     pub fn wrong(&self, what: impl fmt::Display) -> anyhow::Error {
-        let text = self.texts.unwrap_or_default().join(",");
-        usage(format!("{} `{text}`: {what}", self.place))
+        usage(match self.texts {
+            Some(texts) => format!("{} `{}`: {what}", self.place, texts.join(",")),
+            None => format!("{}: {what}", self.place),
+        })
     }
 
     /// Its value.

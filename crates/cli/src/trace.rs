@@ -1,13 +1,12 @@
 //! `pumice trace`: what is in a trace, and traces in other formats.
 
 use crate::replay::{Bar, trace_error};
-use crate::size::{Human, Size};
 use crate::source::Source;
 use crate::usage::usage;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use pumice_sim::ReplayProgress;
-use pumice_trace::{ConvertOptions, Format, Progress, Summary, convert};
+use pumice_trace::{ConvertOptions, Format, Human, Progress, Size, Summary, convert};
 use std::io::Write;
 use std::path::PathBuf;
 

@@ -2,11 +2,10 @@
 
 use crate::bytes::Bytes;
 use pumice_cli::fuzzing::{
-    Familiar, Human, ServeConfig, Settings, Size, from_file, from_flags, resolve, split_memcached_options,
-    to_file, to_flags,
+    Familiar, Human, ServeConfig, Settings, Size, from_file, from_words, resolve, to_file, to_flags,
 };
 use pumice_door_memcached::Listen;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 /// The first byte says what the text is: a file, flags by lines, words of a command line, or a size.
 pub(crate) fn run(data: &[u8]) {
@@ -22,28 +21,16 @@ pub(crate) fn run(data: &[u8]) {
             }
         }
         1 => {
-            if let Ok(settings) = from_flags(text.lines().map(str::to_owned)) {
-                check(&settings, &Familiar::default());
+            if let Ok((settings, familiar)) = from_words(text.lines().map(str::to_owned)) {
+                check(&settings, &familiar);
             }
         }
-        2 => words(text),
+        2 => {
+            if let Ok((settings, familiar)) = from_words(text.split_whitespace().map(str::to_owned)) {
+                check(&settings, &familiar);
+            }
+        }
         _ => size(text),
-    }
-}
-
-/// A command line with memcached's options in it.
-fn words(text: &str) {
-    let words = ["pumice", "serve"].into_iter().chain(text.split_whitespace());
-    let Ok((ours, familiar)) = split_memcached_options(words.map(Into::into).collect()) else {
-        return;
-    };
-    let flags: Option<Vec<String>> = ours
-        .into_iter()
-        .skip(2)
-        .map(|word| word.into_string().ok())
-        .collect();
-    if let Ok(settings) = from_flags(flags.expect("they were text")) {
-        check(&settings, &familiar);
     }
 }
 
@@ -51,49 +38,54 @@ fn size(text: &str) {
     let Ok(size) = text.parse::<Size>() else { return };
     let expected = plainly(text);
     match size {
-        Size::Bytes(bytes) => {
+        Size::Plain(bytes) | Size::Bytes(bytes) => {
             assert!(
                 (bytes as f64 - expected).abs() <= 1.0 + expected * 1e-9,
                 "{text}: {bytes}"
             );
-            assert_eq!(bytes.to_string().parse(), Ok(size));
-            assert_eq!(format!(" {bytes} B ").parse(), Ok(size));
+            assert_eq!(bytes.to_string().parse(), Ok(Size::Plain(bytes)));
+            assert_eq!(format!(" {bytes} B ").parse(), Ok(Size::Bytes(bytes)));
             assert_eq!((size.of(7), size.bytes()), (bytes, Some(bytes)));
             let shown = Human(bytes).to_string();
             if !shown.contains('.') {
-                assert_eq!(shown.parse(), Ok(size), "{shown}");
+                assert_eq!(shown.parse(), Ok(Size::Bytes(bytes)), "{shown}");
             }
         }
         Size::Share(share) => {
             assert!(
-                (share as f64 / 1_000.0 - expected).abs() <= 1e-6 + expected * 1e-9,
+                (share as f64 / 1e9 - expected).abs() <= 1e-6 + expected * 1e-9,
                 "{text}: {share}"
             );
-            let percent = format!("{}.{:03}%", share / 1_000, share % 1_000);
+            let percent = percent(share);
             assert_eq!(percent.parse(), Ok(size), "{percent}");
             assert_eq!(size.bytes(), None);
             for whole in [0, 1, 1_000, u64::MAX] {
-                assert!(share > 100_000 || size.of(whole) <= whole);
+                assert!(share > Size::WHOLE || size.of(whole) <= whole);
                 assert!(size.of(whole / 2) <= size.of(whole));
             }
         }
     }
 }
 
+/// A share as text.
+fn percent(share: u64) -> String {
+    format!("{}.{:09}%", share / 1_000_000_000, share % 1_000_000_000)
+}
+
 /// What a size says, in bytes or percent, read with the library's numbers.
 fn plainly(text: &str) -> f64 {
-    let text = text.trim();
-    let units = [
-        ("KiB", 10),
-        ("MiB", 20),
-        ("GiB", 30),
-        ("TiB", 40),
-        ("B", 0),
-        ("%", 0),
-    ];
-    let unit = units.iter().find(|(unit, _)| text.ends_with(unit));
-    let (unit, power) = unit.copied().unwrap_or(("", 0));
-    let number: f64 = text[..text.len() - unit.len()].trim().parse().expect("a number");
+    let text = text.trim().to_ascii_lowercase();
+    let end = text
+        .trim_end_matches(|letter: char| !letter.is_ascii_digit())
+        .len();
+    let power = match text[end..].trim().chars().next() {
+        Some('k') => 10,
+        Some('m') => 20,
+        Some('g') => 30,
+        Some('t') => 40,
+        _ => 0,
+    };
+    let number: f64 = text[..end].parse().expect("a number");
     number * f64::from(2).powi(power)
 }
 
@@ -103,17 +95,18 @@ fn check(settings: &Settings, familiar: &Familiar) {
     assert_eq!(from_file(&file).as_ref(), Ok(settings), "{file}");
     // An empty list is nothing that a flag could say.
     if let Some(flags) = to_flags(settings) {
-        assert_eq!(from_flags(flags.clone()).as_ref(), Ok(settings), "{flags:?}");
+        let again = from_words(flags.clone()).map(|(settings, _)| settings);
+        assert_eq!(again.as_ref(), Ok(settings), "{flags:?}");
     }
-    if asks_for_names(settings, familiar) {
+    if asks_for_names(settings) {
         return;
     }
     let Ok(config) = resolve(settings.clone(), familiar) else {
         return;
     };
     check_bounds(&config);
-    // memcached's options say some of it in their own way.
-    if format!("{:?}", familiar.options) != format!("{:?}", Familiar::default().options) {
+    // `-m` is of what the settings below say in their own way.
+    if familiar.memory.is_some() {
         return;
     }
     let plain = plain(settings, &config);
@@ -127,7 +120,7 @@ fn check(settings: &Settings, familiar: &Familiar) {
 }
 
 /// Whether a host would be looked up, which is nothing for a test.
-fn asks_for_names(settings: &Settings, familiar: &Familiar) -> bool {
+fn asks_for_names(settings: &Settings) -> bool {
     let lists = [&settings.memcached, &settings.memcached_tls, &settings.admin]
         .into_iter()
         .flatten()
@@ -138,10 +131,7 @@ fn asks_for_names(settings: &Settings, familiar: &Familiar) -> bool {
         let port = text.rsplit_once(':').map(|(_, port)| port);
         !is_address && port.is_some_and(|port| port.parse::<u16>().is_ok())
     };
-    let theirs = &familiar.options.listen;
-    let is_their_name =
-        |host: &String| host != "*" && host.parse::<IpAddr>().is_err() && host.parse::<SocketAddr>().is_err();
-    ours.into_iter().any(is_name) || theirs.iter().any(is_their_name)
+    ours.into_iter().any(is_name)
 }
 
 fn check_bounds(config: &ServeConfig) {
@@ -174,8 +164,8 @@ fn plain(settings: &Settings, config: &ServeConfig) -> Settings {
         dram: one(config.dram.to_string()),
         flash: one(config.flash.display().to_string()),
         flash_size: config.flash_size.and_then(|size| match size {
-            Size::Bytes(bytes) => one(bytes.to_string()),
-            Size::Share(share) => one(format!("{}.{:03}%", share / 1_000, share % 1_000)),
+            Size::Plain(bytes) | Size::Bytes(bytes) => one(bytes.to_string()),
+            Size::Share(share) => one(percent(share)),
         }),
         block_size: config.block_size.and_then(|bytes| one(bytes.to_string())),
         layout: one(config.layout.layout.to_string()),

@@ -1,7 +1,7 @@
 //! Sizes of values: fixed by the key.
 
 use crate::value::HEADER_BYTES;
-use pumice_trace::{SizeDistribution, mix64};
+use pumice_trace::{Size, SizeDistribution, mix64};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -62,12 +62,7 @@ impl FromStr for ValueSizes {
 }
 
 fn bytes(text: &str) -> Option<u32> {
-    let (number, unit) = match (text.strip_suffix("KiB"), text.strip_suffix("MiB")) {
-        (Some(number), _) => (number, 1 << 10),
-        (_, Some(number)) => (number, 1 << 20),
-        _ => (text, 1),
-    };
-    number.parse::<u32>().ok()?.checked_mul(unit)
+    u32::try_from(text.parse::<Size>().ok()?.bytes()?).ok()
 }
 
 #[cfg(test)]
@@ -105,7 +100,7 @@ mod tests {
             "1GiB",
             "200MiB",
             "4294967295KiB",
-            "1.5KiB",
+            "0.5TiB",
         ] {
             assert!(bad.parse::<ValueSizes>().is_err(), "{bad}");
         }

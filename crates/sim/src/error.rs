@@ -15,7 +15,7 @@ pub enum SimError {
         /// What was given.
         text: String,
         /// What is wrong with it.
-        what: String,
+        what: &'static str,
     },
     /// A size in bytes for a cache that is measured in objects.
     #[error("{trace} has no sizes: give the cache as a number of objects or in percent, not `{text}`")]

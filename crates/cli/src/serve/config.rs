@@ -3,18 +3,21 @@
 use super::familiar::Familiar;
 use super::listen;
 use crate::settings::{Given, Layers};
-use crate::size::Size;
+use crate::usage::usage;
 use pumice::IndexKind;
 use pumice::{Durability, FlashWrite};
 use pumice_door_memcached::Listen;
-use pumice_door_memcached::options::IDLE_TIMEOUT_SECS_MAX;
 use pumice_flash::{Layout, LayoutError, LayoutOptions};
+use pumice_trace::{Human, Size};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The largest value that can be asked for; memcached has the same bound.
 const MAX_ITEM_BYTES: u64 = 1 << 30;
+
+/// The longest idle timeout in seconds: a year.
+const IDLE_TIMEOUT_SECS_MAX: u32 = 365 * 24 * 3600;
 
 /// The longest time to wait for an answer of the flash device, in seconds, and the usual one.
 const FLASH_TIMEOUT_SECS_MAX: u32 = 86_400;
@@ -90,25 +93,9 @@ impl ServeConfig {
     /// # Errors
     /// [`crate::usage::Usage`], for the first setting that makes no sense or asks for what is not built.
     pub fn resolve(layers: &Layers, reformat: bool, familiar: &Familiar) -> anyhow::Result<Self> {
-        let options = &familiar.options;
-        conflict(&layers.dram(), options.memory_bytes.is_some(), "-m")?;
-        conflict(&layers.threads(), options.threads.is_some(), "-t")?;
-        conflict(&layers.max_connections(), options.max_connections.is_some(), "-c")?;
-        conflict(&layers.max_item_size(), options.max_item_bytes.is_some(), "-I")?;
-        conflict(&layers.auth_file(), options.auth_file.is_some(), "-Y")?;
-        conflict(
-            &layers.idle_timeout(),
-            options.idle_timeout_secs.is_some(),
-            "-o idle_timeout",
-        )?;
-        let dram = match options.memory_bytes {
-            Some(bytes) => bytes,
-            None => size(&layers.dram())?
-                .unwrap_or(Size::Bytes(256 << 20))
-                .of(memory_bytes()),
-        };
+        let dram = dram(&layers.dram(), familiar.memory)?;
         let flash = path(&layers.flash())?.unwrap_or_else(|| "pumice.flash".into());
-        let memcached = listen::addresses(layers, familiar)?;
+        let memcached = listen::addresses(layers)?;
         Ok(Self {
             state_dir: state_dir(&layers.state_dir())?,
             flash_timeout_secs: secs(&layers.flash_timeout(), FLASH_TIMEOUT_SECS_MAX)?
@@ -139,34 +126,19 @@ impl ServeConfig {
                     ("off", Durability::Off),
                 ])?
                 .unwrap_or_default(),
-            max_item_size: match options.max_item_bytes {
-                Some(bytes) => bytes,
-                None => max_item_size(&layers.max_item_size())?,
-            },
-            tls: listen::tls_files(layers, options, &memcached)?,
+            max_item_size: max_item_size(&layers.max_item_size())?,
+            tls: listen::tls_files(layers, &memcached)?,
             memcached,
-            auth_file: match &options.auth_file {
-                Some(path) => Some(path.clone()),
-                None => path(&layers.auth_file())?,
-            },
+            auth_file: path(&layers.auth_file())?,
             admin: admin(&layers.admin())?,
-            threads: match options.threads {
-                Some(threads) => threads,
-                None => number(&layers.threads(), 1024)?.unwrap_or_else(cpus),
-            },
-            max_connections: match options.max_connections {
-                Some(connections) => connections,
-                None => number(&layers.max_connections(), 1 << 20)?.unwrap_or(1024),
-            },
-            idle_timeout: match options.idle_timeout_secs {
-                Some(secs) => Some(secs),
-                None => secs(&layers.idle_timeout(), IDLE_TIMEOUT_SECS_MAX)?,
-            }
-            .filter(|secs| *secs > 0)
-            .map(|secs| Duration::from_secs(u64::from(secs))),
-            backlog: options.backlog.unwrap_or(1024),
-            user: options.user.clone(),
-            pid_file: options.pid_file.clone(),
+            threads: number(&layers.threads(), 1024)?.unwrap_or_else(cpus),
+            max_connections: number(&layers.max_connections(), 1 << 20)?.unwrap_or(1024),
+            idle_timeout: secs(&layers.idle_timeout(), IDLE_TIMEOUT_SECS_MAX)?
+                .filter(|secs| *secs > 0)
+                .map(|secs| Duration::from_secs(u64::from(secs))),
+            backlog: familiar.backlog.unwrap_or(1024),
+            user: familiar.user.clone(),
+            pid_file: familiar.pid_file.clone(),
         })
     }
 }
@@ -202,13 +174,55 @@ fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// The machine's memory in bytes.
-fn memory_bytes() -> u64 {
-    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+/// The budget of DRAM in bytes; `-m` may say it too.
+fn dram(given: &Given<'_>, memory: Option<u64>) -> anyhow::Result<u64> {
+    // The environment and the file give way to a flag; two flags for the same cannot both be meant.
+    if memory.is_some() && given.is_flag() {
+        return Err(given.wrong("-m says the same thing; give only one of them"));
+    }
+    let there = memory_bytes("/proc".as_ref(), "/sys/fs/cgroup".as_ref());
+    let bytes = match memory {
+        Some(bytes) => bytes,
+        None => size(given)?.unwrap_or(Size::Bytes(256 << 20)).of(there),
+    };
+    if bytes > there {
+        let place = memory.map_or_else(|| given.wrong(""), |_| usage("option `-m`: "));
+        return Err(usage(format!(
+            "{place}{} is more than the machine or its control group has, {}",
+            Human(bytes),
+            Human(there),
+        )));
+    }
+    Ok(bytes)
+}
+
+/// Memory that this process can have, in bytes: that of the machine, or less if a control group it is in has a limit.
+fn memory_bytes(proc: &Path, cgroups: &Path) -> u64 {
+    let read = |path: PathBuf| std::fs::read_to_string(path).unwrap_or_default();
+    let info = read(proc.join("meminfo"));
     let total = info
         .lines()
         .find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next());
-    total.and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) << 10
+    let mut least = total
+        .and_then(|kib| kib.parse::<u64>().ok())
+        .map_or(u64::MAX, |kib| kib << 10);
+    for line in read(proc.join("self/cgroup")).lines() {
+        // `0::/path` of version 2, `7:memory:/path` of version 1. A limit holds for all below it.
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else {
+            continue;
+        };
+        let (root, file) = match controllers {
+            "" => (cgroups.to_owned(), "memory.max"),
+            "memory" => (cgroups.join("memory"), "memory.limit_in_bytes"),
+            _ => continue,
+        };
+        for group in Path::new(path.trim_start_matches('/')).ancestors() {
+            let limit = read(root.join(group).join(file)).trim().parse();
+            least = least.min(limit.unwrap_or(u64::MAX));
+        }
+    }
+    least
 }
 
 /// Where mappings are to be; `None` is left to the budget.
@@ -222,16 +236,11 @@ fn index(layers: &Layers) -> anyhow::Result<Option<IndexKind>> {
     }
 }
 
-pub(super) fn conflict(given: &Given<'_>, is_given_too: bool, option: &str) -> anyhow::Result<()> {
-    // The environment and the file give way to a flag; two flags for the same cannot both be meant.
-    if is_given_too && given.is_flag() {
-        return Err(given.wrong(format!("{option} says the same thing; give only one of them")));
-    }
-    Ok(())
-}
-
 fn size(given: &Given<'_>) -> anyhow::Result<Option<Size>> {
-    given.parse()
+    match given.parse()? {
+        Some(Size::Share(share)) if share > Size::WHOLE => Err(given.wrong("expected at most 100%")),
+        size => Ok(size),
+    }
 }
 
 fn bytes(given: &Given<'_>) -> anyhow::Result<Option<u64>> {
@@ -289,9 +298,7 @@ pub(super) fn path(given: &Given<'_>) -> anyhow::Result<Option<PathBuf>> {
 fn admin(given: &Given<'_>) -> anyhow::Result<Option<SocketAddr>> {
     match given.text()? {
         Some("off") => Ok(None),
-        Some(text) => listen::address(text, None)
-            .map(Some)
-            .map_err(|what| given.wrong(what)),
+        Some(text) => listen::address(text).map(Some).map_err(|what| given.wrong(what)),
         None => Ok(Some(SocketAddr::from(([127, 0, 0, 1], 9150)))),
     }
 }
@@ -299,6 +306,27 @@ fn admin(given: &Given<'_>) -> anyhow::Result<Option<SocketAddr>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_is_that_of_the_machine_or_of_the_tightest_group_around() {
+        let files = tempfile::tempdir().unwrap();
+        let put = |path: &str, text: &str| {
+            let path = files.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        let found = || memory_bytes(files.path(), &files.path().join("cgroup"));
+        put("meminfo", "MemTotal:       8192 kB\nMemFree: 1 kB\n");
+        assert_eq!(found(), 8 << 20);
+        put("self/cgroup", "0::/a/b\n");
+        put("cgroup/a/b/memory.max", "max\n");
+        assert_eq!(found(), 8 << 20);
+        put("cgroup/a/memory.max", "5000000\n");
+        assert_eq!(found(), 5_000_000);
+        put("self/cgroup", "3:cpu:/x\n4:memory:/c\n");
+        put("cgroup/memory/c/memory.limit_in_bytes", "4000000\n");
+        assert_eq!(found(), 4_000_000);
+    }
 
     #[test]
     fn the_defaults_are_those_of_the_contract() {

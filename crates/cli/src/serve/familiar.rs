@@ -1,122 +1,472 @@
-//! memcached's own options among the arguments of `serve`, so that Pumice drops into places that start memcached.
+//! memcached's own options among those of `serve`, so that Pumice drops into places that start memcached. Options that mean the same as a
+//! setting are short names of it; the rest is here.
 
+use crate::settings::Settings;
 use crate::usage::usage;
-use pumice_door_memcached::options::{self, MemcachedOptions, OptionsError};
-use std::ffi::OsString;
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use pumice_trace::Size;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 
-/// memcached's long names that `serve` has not. (`--threads`, `--max-item-size` and `--auth-file` are ours.)
-const LONG: [&str; 13] = [
-    "port",
-    "unix-socket",
-    "unix-mask",
-    "listen",
-    "memory-limit",
-    "conn-limit",
-    "udp-port",
-    "user",
-    "extended",
-    "pidfile",
-    "listen-backlog",
-    "daemon",
-    "enable-ssl",
+/// memcached's options (those of 1.6.39) beside the short names of settings. Help does not list them, docs/operations.md does.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Familiar {
+    /// The TCP port; 0 is none.
+    #[arg(short, long, hide = true)]
+    port: Option<u16>,
+    /// A unix socket. memcached then listens on no TCP port unless one is given too.
+    #[arg(short = 's', long = "unix-socket", hide = true)]
+    socket: Option<String>,
+    /// Addresses to listen on.
+    #[arg(short, long, hide = true, value_delimiter = ',')]
+    listen: Vec<String>,
+    /// TCP is served with TLS.
+    #[arg(short = 'Z', long = "enable-ssl", hide = true)]
+    tls: bool,
+    /// The budget of DRAM in bytes; a plain number is of MiB.
+    #[arg(short, long = "memory-limit", hide = true, value_parser = memory)]
+    pub memory: Option<u64>,
+    /// The user to become when started as root.
+    #[arg(short, long, hide = true)]
+    pub user: Option<String>,
+    /// Where to write the process id.
+    #[arg(short = 'P', long = "pidfile", hide = true)]
+    pub pid_file: Option<PathBuf>,
+    /// Connections that may wait to be accepted.
+    #[arg(short, long = "listen-backlog", hide = true, value_parser = clap::value_parser!(u32).range(1..))]
+    pub backlog: Option<u32>,
+    /// Raises the level of the log.
+    #[arg(short, long = "verbose", hide = true, action = ArgAction::Count)]
+    pub verbosity: u8,
+    #[arg(short = 'U', long = "udp-port", hide = true)]
+    udp_port: Option<u16>,
+    #[arg(short = 'B', long, hide = true, value_parser = protocol)]
+    protocol: Option<String>,
+    #[arg(short = 'o', long, hide = true, value_delimiter = ',')]
+    extended: Vec<String>,
+    #[command(flatten)]
+    others: Others,
+}
+
+/// What becomes of an option that has no effect here.
+#[derive(Clone, Copy, Debug)]
+enum Verdict {
+    /// It is so without it.
+    Holds,
+    /// A warning; the text says what is so instead.
+    Ignored(&'static str),
+    /// It promises protection that there is not: a start fails.
+    Refused(&'static str),
+}
+use Verdict::{Holds, Ignored, Refused};
+
+/// Letter, long name, whether it has an argument, and the verdict.
+const OTHERS: [(char, &str, bool, Verdict); 17] = [
+    (
+        'A',
+        "enable-shutdown",
+        false,
+        Ignored(": there is no shutdown command"),
+    ),
+    ('C', "disable-cas", false, Ignored("")),
+    ('D', "stats-prefix", true, Ignored("")),
+    ('L', "enable-largepages", false, Ignored("")),
+    ('N', "napi-ids", true, Ignored("")),
+    ('R', "max-reqs-per-event", true, Ignored("")),
+    ('W', "disable-watch", false, Holds),
+    (
+        'd',
+        "daemon",
+        false,
+        Ignored(": the server stays in the foreground"),
+    ),
+    ('f', "slab-growth-factor", true, Ignored("")),
+    ('n', "slab-min-size", true, Ignored("")),
+    (
+        'r',
+        "enable-coredumps",
+        false,
+        Ignored(": the limit is that of the process"),
+    ),
+    (
+        'F',
+        "disable-flush-all",
+        false,
+        Refused("flush_all cannot be disabled; give --auth-file"),
+    ),
+    (
+        'M',
+        "disable-evictions",
+        false,
+        Refused("a full cache evicts; use a store where nothing may be lost"),
+    ),
+    (
+        'S',
+        "enable-sasl",
+        false,
+        Refused("there is no SASL, as there is no binary protocol; give --auth-file"),
+    ),
+    (
+        'X',
+        "disable-dumping",
+        false,
+        Refused("lru_crawler metadump cannot be disabled; give --auth-file"),
+    ),
+    (
+        'e',
+        "memory-file",
+        true,
+        Refused("objects outlive a restart on flash; give --flash"),
+    ),
+    (
+        'k',
+        "lock-memory",
+        false,
+        Refused("memory is not locked; turn swap off, or MemorySwapMax=0 in the unit"),
+    ),
 ];
 
-/// What was found of them.
-#[derive(Debug, Default)]
-pub struct Familiar {
-    /// What they say.
-    pub options: MemcachedOptions,
-    /// What has no effect, to be told.
-    pub warnings: Vec<String>,
-}
+/// Keys of `-o` that tune memcached's own structures, with `no_` before them or not. A warning says that they have no effect.
+const TUNING: &str = "chunked_items ext_compact_under ext_drop_under ext_drop_unread ext_io_depth ext_item_age \
+    ext_item_size ext_low_ttl ext_max_frag ext_max_sleep ext_page_size ext_recache_rate ext_threads ext_wbuf_size \
+    hash_algorithm hashexpand hashpower hot_lru_pct hot_max_factor inline_ascii_resp lru_crawler lru_crawler_sleep \
+    lru_crawler_tocrawl lru_maintainer maxconns_fast modern read_buf_mem_limit resp_obj_mem_limit slab_automove \
+    slab_automove_freeratio slab_automove_ratio slab_automove_window slab_chunk_max slab_reassign slab_sizes \
+    ssl_kernel_tls ssl_session_cache ssl_wbuf_size tail_repair_time temporary_ttl track_sizes warm_lru_pct \
+    warm_max_factor watcher_logbuf_size worker_logbuf_size";
 
-/// Takes memcached's options out of the command line of `serve`; other commands are left alone.
-///
-/// # Errors
-/// Options that memcached has not, or with arguments that it would refuse.
-pub fn split_memcached_options(arguments: Vec<OsString>) -> anyhow::Result<(Vec<OsString>, Familiar)> {
-    if arguments.get(1).is_none_or(|command| command != "serve") {
-        return Ok((arguments, Familiar::default()));
-    }
-    let mut ours = Vec::new();
-    let mut theirs: Vec<String> = Vec::new();
-    let mut rest = arguments.into_iter();
-    ours.extend(rest.by_ref().take(2));
-    while let Some(word) = rest.next() {
-        let Some(text) = word.to_str().filter(|text| is_theirs(text)) else {
-            ours.push(word);
-            continue;
-        };
-        theirs.push(text.to_owned());
-        if let Err(OptionsError::NoArgument(_)) = options::parse([text])
-            && let Some(argument) = rest.next()
-        {
-            let argument = argument.into_string();
-            theirs.push(argument.map_err(|word| usage(format!("argument {} is not UTF-8", word.display())))?);
+/// The verdict on a key of `-o` that is no setting.
+fn verdict(key: &str, value: &str) -> Verdict {
+    match (key, value.to_ascii_lowercase().as_str()) {
+        ("ssl_verify_mode", "0")
+        | ("ssl_keyformat", "pem")
+        | ("ssl_min_version", "0" | "1" | "2" | "tlsv1.0" | "tlsv1.1" | "tlsv1.2")
+        | ("no_drop_privileges", _) => Holds,
+        ("ssl_verify_mode" | "ssl_ca_cert", _) => {
+            Refused("certificates of clients are not verified; give --auth-file, or put a proxy before it")
         }
+        ("ssl_min_version", _) => Refused("TLS 1.2 and 1.3 are served, one alone cannot be chosen"),
+        ("ssl_ciphers", _) => {
+            Refused("ciphers cannot be chosen; all are those of TLS 1.3, or have forward secrecy")
+        }
+        ("ssl_keyformat", _) => Refused("keys are PEM"),
+        ("drop_privileges" | "relaxed_privileges", _) => {
+            Refused("system calls are not restricted; give SystemCallFilter= in the unit")
+        }
+        ("sock_cookie_id", _) => Refused("sockets get no cookie; filter by address or user"),
+        ("ext_path", _) => Refused("objects go to --flash PATH, of --flash-size SIZE"),
+        _ if TUNING
+            .split(' ')
+            .any(|known| known == key.strip_prefix("no_").unwrap_or(key)) =>
+        {
+            Ignored("")
+        }
+        _ => Refused("no such key is known"),
     }
-    let (options, warnings) = options::parse(&theirs).map_err(|error| usage(error.to_string()))?;
-    if options.help {
-        ours.push("--help".into());
-    }
-    if options.version {
-        return Ok((vec!["pumice".into(), "--version".into()], Familiar::default()));
-    }
-    let warnings = warnings.iter().map(ToString::to_string).collect();
-    Ok((ours, Familiar { options, warnings }))
 }
 
-fn is_theirs(word: &str) -> bool {
-    match word.strip_prefix("--") {
-        Some(long) => LONG.contains(&long.split_once('=').map_or(long, |(name, _)| name)),
-        None => word.len() > 1 && word.starts_with('-'),
+/// Those of [`OTHERS`] that were given.
+#[derive(Clone, Debug, Default)]
+struct Others(Vec<usize>);
+
+impl Args for Others {
+    fn augment_args(command: Command) -> Command {
+        OTHERS
+            .iter()
+            .fold(command, |command, (letter, long, has_argument, _)| {
+                let action = match has_argument {
+                    true => ArgAction::Append,
+                    false => ArgAction::Count,
+                };
+                command.arg(
+                    Arg::new(*long)
+                        .short(*letter)
+                        .long(*long)
+                        .hide(true)
+                        .action(action),
+                )
+            })
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for Others {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let is_given = |at: &usize| matches.value_source(OTHERS[*at].1) == Some(ValueSource::CommandLine);
+        Ok(Self((0..OTHERS.len()).filter(is_given).collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// `-m`: as memcached, a plain number is of MiB.
+fn memory(text: &str) -> Result<u64, &'static str> {
+    let bytes = match text.parse()? {
+        Size::Plain(mebibytes) => mebibytes.checked_mul(1 << 20),
+        Size::Bytes(bytes) => Some(bytes),
+        Size::Share(_) => None,
+    };
+    bytes
+        .filter(|bytes| *bytes > 0)
+        .ok_or("expected a number of MiB, at least 1, or a size such as 1GiB")
+}
+
+fn protocol(text: &str) -> Result<String, &'static str> {
+    match text {
+        "ascii" | "auto" => Ok(text.to_owned()),
+        _ => Err("expected `ascii` or `auto`: the binary protocol is not served"),
+    }
+}
+
+fn judge(option: &str, verdict: Verdict, warnings: &mut Vec<String>) -> anyhow::Result<()> {
+    match verdict {
+        Holds => Ok(()),
+        Ignored(instead) => {
+            warnings.push(format!("option `{option}` is ignored{instead}"));
+            Ok(())
+        }
+        Refused(why) => Err(usage(format!("option `{option}` is refused: {why}"))),
+    }
+}
+
+impl Familiar {
+    /// Says as settings what can be said so; returns warnings.
+    ///
+    /// # Errors
+    /// Usage: options that promise what there is not, and two that say the same.
+    pub fn fold_into(&self, settings: &mut Settings) -> anyhow::Result<Vec<String>> {
+        let mut warnings = Vec::new();
+        for (letter, _, _, verdict) in self.others.0.iter().map(|at| OTHERS[*at]) {
+            judge(&format!("-{letter}"), verdict, &mut warnings)?;
+        }
+        if let Some(port @ 1..) = self.udp_port {
+            warnings.push(format!("option `-U {port}` is ignored: UDP is not served"));
+        }
+        for part in self.extended.iter().filter(|part| !part.is_empty()) {
+            let (key, value) = part.split_once('=').unwrap_or((part, ""));
+            let setting = match key {
+                "idle_timeout" => &mut settings.idle_timeout,
+                "ssl_chain_cert" => &mut settings.tls_certificate,
+                "ssl_key" => &mut settings.tls_key,
+                _ => {
+                    judge(&format!("-o {part}"), verdict(key, value), &mut warnings)?;
+                    continue;
+                }
+            };
+            setting.get_or_insert_default().push(value.to_owned());
+        }
+        self.fold_places(settings)?;
+        Ok(warnings)
+    }
+
+    fn fold_places(&self, settings: &mut Settings) -> anyhow::Result<()> {
+        if self.port.is_none() && self.socket.is_none() && self.listen.is_empty() && !self.tls {
+            return Ok(());
+        }
+        if settings.memcached.is_some() {
+            return Err(usage(
+                "--memcached: -p, -s, -l and -Z say the same thing; give only one of them",
+            ));
+        }
+        let mut plain: Vec<String> = self.socket.iter().map(|path| format!("unix:{path}")).collect();
+        let mut tls = Vec::new();
+        let port = match (self.port, &self.socket) {
+            (Some(0), _) | (None, Some(_)) => None,
+            (port, _) => Some(port.unwrap_or(11211)),
+        };
+        if let Some(port) = port {
+            let usual = vec!["127.0.0.1".to_owned()];
+            for host in if self.listen.is_empty() {
+                &usual
+            } else {
+                &self.listen
+            } {
+                match host.strip_prefix("notls:") {
+                    Some(host) if self.tls => plain.push(with_port(host, port)),
+                    _ if self.tls => tls.push(with_port(host, port)),
+                    _ => plain.push(with_port(host, port)),
+                }
+            }
+        }
+        if plain.is_empty() && tls.is_empty() {
+            return Err(usage(
+                "option `-p 0`: nothing is left to listen on; give -s PATH or another port",
+            ));
+        }
+        if plain.is_empty() {
+            plain.push("off".to_owned());
+        }
+        settings.memcached = Some(plain);
+        if !tls.is_empty() {
+            settings.memcached_tls.get_or_insert_default().extend(tls);
+        }
+        Ok(())
+    }
+}
+
+/// An address of `-l`, which may have a port of its own.
+fn with_port(host: &str, port: u16) -> String {
+    let host = host.trim();
+    match host.parse::<IpAddr>() {
+        Ok(ip) => SocketAddr::new(ip, port).to_string(),
+        Err(_) if host == "*" => format!("0.0.0.0:{port}"),
+        Err(_) if host.contains(':') => host.to_owned(),
+        Err(_) => format!("{host}:{port}"),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
 
-    fn split(line: &str) -> anyhow::Result<(Vec<String>, Familiar)> {
-        let (ours, familiar) =
-            split_memcached_options(line.split_whitespace().map(OsString::from).collect())?;
-        let ours = ours.into_iter().map(|word| word.into_string().unwrap()).collect();
-        Ok((ours, familiar))
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        settings: Settings,
+        #[command(flatten)]
+        familiar: Familiar,
+    }
+
+    fn read(line: &str) -> Result<(Settings, Familiar, Vec<String>), String> {
+        let words = ["serve"].into_iter().chain(line.split_whitespace());
+        let mut line = Line::try_parse_from(words).map_err(|error| error.to_string())?;
+        let warnings = line.familiar.fold_into(&mut line.settings);
+        let warnings = warnings.map_err(|error| error.to_string())?;
+        Ok((line.settings, line.familiar, warnings))
+    }
+
+    fn texts(setting: &Option<Vec<String>>) -> String {
+        setting.as_deref().unwrap_or_default().join(" ")
     }
 
     #[test]
-    fn both_kinds_of_options_can_be_mixed() {
-        let (ours, familiar) =
-            split("pumice serve -m 64 --dram 1MiB -p 0 --threads 3 -vv --listen=::1 -o modern --reformat")
-                .unwrap();
-        assert_eq!(ours.join(" "), "pumice serve --dram 1MiB --threads 3 --reformat");
-        assert_eq!(familiar.options.memory_bytes, Some(64 << 20));
-        assert_eq!(familiar.options.port, Some(0));
-        assert_eq!(familiar.options.verbosity, 2);
-        assert_eq!(familiar.options.listen, ["::1"]);
-        assert_eq!(familiar.warnings, ["option `-o modern` is ignored"]);
+    fn the_line_that_distributions_start_memcached_with_is_understood() {
+        let (settings, familiar, warnings) = read(
+            "-m 64 -p 11211 -u memcache -l 127.0.0.1,::1 -P /run/memcached/memcached.pid -c 1024 -t4 -I 2m -U 0 -vv",
+        )
+        .unwrap();
+        assert_eq!(texts(&settings.memcached), "127.0.0.1:11211 [::1]:11211");
+        assert_eq!(familiar.memory, Some(64 << 20));
+        assert_eq!(texts(&settings.max_connections), "1024");
+        assert_eq!(texts(&settings.threads), "4");
+        assert_eq!(texts(&settings.max_item_size), "2m");
+        assert_eq!(familiar.user.as_deref(), Some("memcache"));
+        assert_eq!(familiar.pid_file, Some("/run/memcached/memcached.pid".into()));
+        assert_eq!(familiar.verbosity, 2);
+        assert!(warnings.is_empty(), "{warnings:?}");
     }
 
     #[test]
-    fn other_commands_keep_their_arguments() {
-        let (ours, _) = split("pumice replay -x trace").unwrap();
-        assert_eq!(ours.join(" "), "pumice replay -x trace");
+    fn what_has_no_effect_is_said() {
+        let (_, _, warnings) = read(
+            "-o modern,hash_algorithm=murmur3 -d -U 11211 -R 20 -o no_lru_crawler -W -o ssl_verify_mode=0",
+        )
+        .unwrap();
+        assert_eq!(
+            warnings,
+            [
+                "option `-R` is ignored",
+                "option `-d` is ignored: the server stays in the foreground",
+                "option `-U 11211` is ignored: UDP is not served",
+                "option `-o modern` is ignored",
+                "option `-o hash_algorithm=murmur3` is ignored",
+                "option `-o no_lru_crawler` is ignored",
+            ]
+        );
     }
 
     #[test]
-    fn what_memcached_refuses_is_refused() {
-        for line in ["pumice serve -p x", "pumice serve -y", "pumice serve -p"] {
-            let error = split(line).unwrap_err();
-            assert!(error.is::<crate::usage::Usage>(), "{line}");
+    fn what_promises_protection_that_there_is_not_is_refused() {
+        for line in [
+            "-F",
+            "--disable-flush-all",
+            "-M",
+            "-S",
+            "-X",
+            "-dX",
+            "-k",
+            "-e /dev/shm/f",
+            "-B binary",
+            "-o ssl_verify_mode=1",
+            "-o modern,ssl_verify_mode=2",
+            "-o ssl_verify_mode",
+            "-o ssl_ca_cert=/ca",
+            "-o ssl_ciphers=HIGH",
+            "-o ssl_min_version=tlsv1.3",
+            "-o ssl_min_version=3",
+            "-o ssl_keyformat=DER",
+            "-o drop_privileges",
+            "-o relaxed_privileges",
+            "-o sock_cookie_id=7",
+            "-o ext_path=/f:1G",
+            "-o ssl_verfy_mode=2",
+        ] {
+            let said = read(line).unwrap_err();
+            assert!(
+                said.contains("is refused: ") || said.contains("binary protocol"),
+                "{line}: {said}"
+            );
         }
     }
 
     #[test]
-    fn help_and_version_are_ours() {
+    fn long_names_joined_letters_and_both_kinds_of_options_work() {
+        let (settings, familiar, _) =
+            read("--port=0 --memory-limit 8 -dvs /tmp/s -I512k -a 700 --flash-size 1g --conn-limit 5")
+                .unwrap();
+        assert_eq!(texts(&settings.memcached), "unix:/tmp/s");
+        assert_eq!(familiar.memory, Some(8 << 20));
+        assert_eq!(texts(&settings.max_item_size), "512k");
+        assert_eq!(texts(&settings.unix_mode), "700");
+        assert_eq!(texts(&settings.flash_size), "1g");
+        assert_eq!(texts(&settings.max_connections), "5");
+        assert_eq!(familiar.verbosity, 1);
+        assert_eq!(read("-m 2g").unwrap().1.memory, Some(2 << 30));
+        assert_eq!(read("-m 100mb").unwrap().1.memory, Some(100 << 20));
+    }
+
+    #[test]
+    fn authentication_tls_and_idle_timeout_are_understood() {
+        let (settings, _, warnings) =
+            read("-Y /users -Z -o idle_timeout=30,ssl_chain_cert=/c,ssl_key=/k").unwrap();
+        assert_eq!(texts(&settings.auth_file), "/users");
         assert_eq!(
-            split("pumice serve -h").unwrap().0.join(" "),
-            "pumice serve --help"
+            (texts(&settings.memcached), texts(&settings.memcached_tls)),
+            ("off".into(), "127.0.0.1:11211".into())
         );
-        assert_eq!(split("pumice serve -V").unwrap().0.join(" "), "pumice --version");
+        assert_eq!(texts(&settings.tls_certificate), "/c");
+        assert_eq!(texts(&settings.tls_key), "/k");
+        assert_eq!(texts(&settings.idle_timeout), "30");
+        assert!(warnings.is_empty());
+    }
+
+    #[test]
+    fn errors_name_the_option_and_what_it_takes() {
+        for (line, parts) in [
+            ("-y", &["-y"][..]),
+            ("word", &["word"]),
+            ("--bogus=1", &["--bogus"]),
+            ("-p", &["--port", "value"]),
+            ("-p 65536", &["--port", "'65536'", "0..=65535"]),
+            ("-m 0", &["--memory-limit", "'0'", "MiB, at least 1"]),
+            ("-m 10%", &["--memory-limit", "'10%'"]),
+            ("-b 0", &["--listen-backlog", "'0'"]),
+            ("-B binary", &["binary protocol"]),
+            ("-p 0", &["`-p 0`"]),
+            ("-p 5 --memcached 127.0.0.1:1", &["--memcached", "-p"]),
+        ] {
+            let said = read(line).unwrap_err();
+            for part in parts {
+                assert!(said.contains(part), "{line}: {part} is not in {said}");
+            }
+        }
     }
 }

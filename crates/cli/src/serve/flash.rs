@@ -1,7 +1,6 @@
 //! Opening the flash device: how large it is to be, and what it holds already.
 
 use super::config::ServeConfig;
-use crate::size::{Human, Size};
 use crate::usage::usage;
 use anyhow::{Context, anyhow};
 use pumice::IndexKind;
@@ -9,6 +8,7 @@ use pumice_device::{FileDevice, FileOptions, FileShared, SECTOR_BYTES};
 use pumice_flash::geometry::SUPERBLOCKS_BYTES;
 use pumice_flash::recovery::read_superblock;
 use pumice_flash::{Layout, LayoutOptions, OpenError};
+use pumice_trace::{Human, Size};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -157,8 +157,8 @@ fn wanted_bytes(config: &ServeConfig, before: &Before) -> anyhow::Result<u64> {
         Ok(stat.f_blocks.saturating_mul(stat.f_frsize))
     };
     let bytes = match (config.flash_size, before) {
-        (Some(Size::Bytes(bytes)), _) => bytes,
-        (Some(share), _) => share.of(whole()?),
+        (Some(share @ Size::Share(_)), _) => share.of(whole()?),
+        (Some(size), _) => size.of(0),
         (None, Before::BlockDevice) => whole()?,
         (None, Before::File { len: len @ 1.. }) => *len,
         (None, _) => DEFAULT_BYTES,

@@ -2,11 +2,11 @@
 
 use super::config::ServeConfig;
 use super::flash::Target;
-use crate::size::Human;
 use crate::usage::usage;
 use pumice::{Budget, IndexChoice, IndexKind, MemoryPlan, PlanError};
 use pumice_door_memcached::BudgetSizes;
 use pumice_flash::Geometry;
+use pumice_trace::Human;
 
 /// Memory for connections, in bytes.
 pub struct Connections {

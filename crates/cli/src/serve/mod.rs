@@ -15,7 +15,7 @@ mod report;
 mod user;
 mod worker;
 
-pub use familiar::{Familiar, split_memcached_options};
+pub use familiar::Familiar;
 
 use crate::settings::{Layers, Settings};
 use access::Access;
@@ -46,7 +46,7 @@ const TIER1_SHARE: f64 = 0.03;
 #[derive(Args, Debug)]
 pub struct ServeArgs {
     /// A file of settings; every flag below but --reformat is a key of it, and an environment variable (--flash-size is
-    /// `flash-size` there and PUMICE_FLASH_SIZE).
+    /// `flash-size` there and PUMICE_FLASH_SIZE)
     #[arg(long, value_name = "FILE", env = "PUMICE_CONFIG")]
     config: Option<PathBuf>,
 
@@ -56,19 +56,22 @@ pub struct ServeArgs {
     /// Make an empty cache of the flash device, whatever is on it
     #[arg(long)]
     reformat: bool,
+
+    #[command(flatten)]
+    familiar: Familiar,
 }
 
 /// Runs a server to its end.
 ///
 /// # Errors
 /// Usage, or what failed.
-pub fn run(args: ServeArgs, familiar: Familiar) -> anyhow::Result<()> {
-    start_log(familiar.options.verbosity);
-    for warning in &familiar.warnings {
+pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
+    start_log(args.familiar.verbosity);
+    for warning in args.familiar.fold_into(&mut args.settings)? {
         tracing::warn!("{warning}");
     }
     let layers = Layers::collect(args.settings, args.config.as_deref())?;
-    let config = ServeConfig::resolve(&layers, args.reformat, &familiar)?;
+    let config = ServeConfig::resolve(&layers, args.reformat, &args.familiar)?;
     // Keys and passwords are often root's alone.
     let access = Access::load(&config)?;
     if let Some(user) = &config.user {
@@ -199,7 +202,7 @@ impl Drop for PidFile {
     }
 }
 
-fn start_log(verbosity: u32) {
+fn start_log(verbosity: u8) {
     let level = match verbosity {
         0 => "info",
         1 => "debug",

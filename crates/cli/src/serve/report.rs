@@ -3,11 +3,11 @@
 use super::config::ServeConfig;
 use super::flash::Target;
 use super::memory::Division;
-use crate::size::Human;
 use pumice::{IndexKind, MemoryPlan, Recovered};
 use pumice_device::FileShared;
 use pumice_door_memcached::{Door, Listen};
 use pumice_flash::{LayoutOptions, slot_bits};
+use pumice_trace::Human;
 use std::fmt;
 use std::io::Write;
 use std::net::SocketAddr;

@@ -74,7 +74,22 @@ fn bad_usage_ends_with_2_and_says_what_is_wrong() {
         ),
         ("serve --http 127.0.0.1:0", &["--http"]),
         ("serve --nbd 127.0.0.1:0", &["--nbd"]),
-        ("serve --dram 64MB", &["--dram `64MB`", "64MiB"]),
+        ("serve --dram 64MiBit", &["--dram `64MiBit`", "64MiB"]),
+        (
+            "serve --dram 1000T",
+            &["--dram `1000T`", "1000 TiB is more than", "has, "],
+        ),
+        ("serve -m 1000T", &["-m", "1000 TiB is more than"]),
+        ("serve --dram 100.1%", &["--dram `100.1%`", "at most 100%"]),
+        (
+            "serve --flash-size 101%",
+            &["--flash-size `101%`", "at most 100%"],
+        ),
+        (
+            "serve -Z -o ssl_chain_cert=/c,ssl_verify_mode=2",
+            &["-o ssl_verify_mode=2", "not verified"],
+        ),
+        ("serve -X", &["-X", "metadump"]),
         ("serve --dram 1MiB --dram 2MiB", &["--dram", "once"]),
         ("serve --dram 1GiB -m 64", &["--dram `1GiB`", "-m"]),
         (
@@ -95,7 +110,7 @@ fn bad_usage_ends_with_2_and_says_what_is_wrong() {
         ("serve --config nowhere.toml", &["nowhere.toml"]),
         ("serve --flash-size 4MiB", &["--flash-size 4 MiB", "at least 8"]),
         ("serve -p 0", &["-p 0"]),
-        ("serve -p x", &["-p", "`x`", "port"]),
+        ("serve -p x", &["-p", "'x'", "port"]),
         ("serve -B binary", &["binary protocol"]),
         (
             "replay zipf:keys=10,requests=10,theta=1 --layout arc",

@@ -1,11 +1,10 @@
 //! The smallest server: the door over an engine whose flash is memory. For trying clients out, and for measuring the door.
 //!
-//! `cargo run --release -p pumice-door-memcached --example serve -- -p 11211 -t 2 -m 64`
+//! `cargo run --release -p pumice-door-memcached --example serve -- [PORT [THREADS [MIB]]]`
 
 use pumice::{CacheOptions, Cx, ObjectCache};
 use pumice_device::{MemDevice, MemMedium};
-use pumice_door_memcached::parse::Limits;
-use pumice_door_memcached::{Door, DoorConfig, Listen, options};
+use pumice_door_memcached::{Door, DoorConfig, Listen};
 use pumice_world::{Clock, Spawner, SystemClock, Task};
 use std::error::Error;
 use std::net::SocketAddr;
@@ -28,24 +27,17 @@ fn runtime() -> std::io::Result<Runtime> {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let (options, warnings) = options::parse(std::env::args().skip(1))?;
-    for warning in warnings {
-        eprintln!("warning: {warning}");
-    }
-    let port = options.port.unwrap_or(11211);
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let number = |at: usize, usual: u16| arguments.get(at).map_or(Ok(usual), |text| text.parse());
+    let (port, workers, mebibytes) = (number(0, 11211)?, number(1, 2)?, number(2, 64)?);
     let config = DoorConfig {
         listen: vec![Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], port)))],
-        workers: options.threads.unwrap_or(2),
-        max_connections: options.max_connections.unwrap_or(1024),
-        limits: Limits {
-            max_value_bytes: options.max_item_bytes.unwrap_or(1 << 20),
-            ..Limits::default()
-        },
+        workers: usize::from(workers),
         ..DoorConfig::default()
     };
     let workers = config.workers;
     let cache_options = CacheOptions {
-        dram_bytes: usize::try_from(options.memory_bytes.unwrap_or(64 << 20))?,
+        dram_bytes: usize::from(mebibytes) << 20,
         item_bytes_max: config.limits.max_value_bytes as usize,
         ..CacheOptions::default()
     };

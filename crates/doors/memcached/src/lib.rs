@@ -2,7 +2,6 @@
 //!
 //! [`parse`] turns bytes into commands and knows neither sockets nor the cache; the commands are executed against an
 //! object cache and answered as memcached 1.6 answers; [`Door`] listens and serves connections on the workers.
-//! [`options`] reads memcached's command line.
 #![forbid(unsafe_code)]
 
 mod auth;
@@ -12,7 +11,6 @@ mod counters;
 mod execute;
 mod files;
 mod histogram;
-pub mod options;
 pub mod parse;
 mod seldom;
 mod server;
