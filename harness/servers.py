@@ -144,7 +144,7 @@ class Pumice(Server):
             self.wait_ready()
 
     def wait_ready(self):
-        pattern = re.compile(r"^ready: memcached on (\S+):(\d+).*admin on (\S+)$", re.MULTILINE)
+        pattern = re.compile(r"\bready: memcached on (\S+):(\d+).*admin on (\S+)$", re.MULTILINE)
         try:
             found = self.wait_for(lambda: pattern.search(self.log()), "the server to be ready")
         except BaseException:

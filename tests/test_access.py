@@ -91,7 +91,7 @@ def test_auth_file_as_with_memcached(directory):
         client.close()
         server.terminate()
         # Of three signals one asked for that.
-        expect_equal(server.log().splitlines().count("stopping"), 1, "how often the server says that it stops")
+        expect_equal(server.log().count(" INFO stopping\n"), 1, "how often the server says that it stops")
 
 
 def test_tls(directory):

@@ -1,4 +1,4 @@
-//! Tells the program which commit it is built from, as `PUMICE_COMMIT`; outside of a checkout it is not set.
+//! Tells the program which commit it is built from, as `COMMIT_OF_PUMICE`; outside of a checkout it is not set.
 
 use std::process::Command;
 
@@ -14,6 +14,6 @@ fn main() {
     }
     println!("cargo:rerun-if-changed=build.rs");
     if let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]) {
-        println!("cargo:rustc-env=PUMICE_COMMIT={commit}");
+        println!("cargo:rustc-env=COMMIT_OF_PUMICE={commit}");
     }
 }

@@ -49,8 +49,13 @@ pub fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            // Nobody can be told where stderr is gone.
-            let _ = writeln!(std::io::stderr(), "pumice: {}", usage::causes(&error));
+            let said = usage::causes(&error);
+            if tracing::enabled!(tracing::Level::ERROR) {
+                tracing::error!("{said}");
+            } else {
+                // Nobody can be told where stderr is gone.
+                let _ = writeln!(std::io::stderr(), "pumice: {said}");
+            }
             ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
         }
     }

@@ -169,13 +169,16 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
     };
     bar.clear();
     let mut report = result.map_err(sim_error)?;
+    let missed = 1.0 - report.object_hit_ratio.unwrap_or(1.0);
+    args.source
+        .doubt(report.requests, (missed * report.requests as f64) as u64);
     report.settings.object_size_is_assumed =
         report.settings.object_size.is_some() && args.object_size.is_none();
     let text = if args.json {
         let printed = Printed {
             report: &report,
             version: env!("CARGO_PKG_VERSION"),
-            commit: option_env!("PUMICE_COMMIT"),
+            commit: option_env!("COMMIT_OF_PUMICE"),
             command: std::env::args_os()
                 .map(|word| word.to_string_lossy().into_owned())
                 .collect(),

@@ -41,9 +41,24 @@ macro_rules! settings {
         }
 
         impl Settings {
-            /// The settings that environment variables give, asked through `get`.
-            fn from_environment(get: impl Fn(&str) -> Option<String>) -> Self {
-                Self { $($field: get(&variable($name)).map(|text| vec![text]),)* }
+            /// The settings that environment variables give.
+            ///
+            /// # Errors
+            /// Usage: a variable that is none of a setting.
+            fn from_environment(variables: impl IntoIterator<Item = (String, String)>) -> anyhow::Result<Self> {
+                let mut settings = Self::default();
+                for (name, text) in variables {
+                    $(if name == variable($name) {
+                        settings.$field = Some(vec![text]);
+                        continue;
+                    })*
+                    if name.starts_with("PUMICE_") && !is_no_setting(&name) {
+                        return Err(usage(format!(
+                            "environment variable {name}: no such setting (`pumice serve --help` has all)"
+                        )));
+                    }
+                }
+                Ok(settings)
             }
 
             /// Every name, for the test of the sample file.
@@ -127,6 +142,8 @@ settings! {
     /// Seconds for which the flash device may answer nothing while it is asked, after which it counts as failed for good; 0 for any time
     /// [default: 30]
     flash_timeout "flash-timeout" "SECONDS",
+    /// How lines of the log are written to stderr: text or json [default: text]
+    log_format "log-format" "FORMAT",
     /// Worker threads [default: one per CPU]
     #[arg(short = 't')]
     threads "threads" "N",
@@ -135,6 +152,15 @@ settings! {
     max_connections "max-connections" "N",
     /// Seconds without a command after which a connection is closed; 0 for never [default: 0]
     idle_timeout "idle-timeout" "SECONDS",
+}
+
+/// Variables that are no settings: ours, those of the tests, and those that Kubernetes sets in every pod beside a service named `pumice`.
+fn is_no_setting(variable: &str) -> bool {
+    const OURS: [&str; 5] = ["CONFIG", "LOG", "BIN", "SEED", "TRACES"];
+    OURS.iter()
+        .any(|name| variable.strip_prefix("PUMICE_") == Some(*name))
+        || variable.starts_with("PUMICE_SERVICE_")
+        || variable.starts_with("PUMICE_PORT")
 }
 
 fn variable(name: &str) -> String {
@@ -156,7 +182,9 @@ impl Layers {
     /// # Errors
     /// A file that cannot be read or has keys or values that make no sense.
     pub fn collect(flags: Settings, file: Option<&Path>) -> anyhow::Result<Self> {
-        let environment = Settings::from_environment(|name| std::env::var(name).ok());
+        let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
+        let environment = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
+        let environment = Settings::from_environment(environment)?;
         let file_name = file.map(|path| path.display().to_string()).unwrap_or_default();
         let file = match file {
             None => Settings::default(),
@@ -255,6 +283,29 @@ impl<'a> Given<'a> {
 mod tests {
     use super::*;
 
+    fn owned(variables: &[(&str, &str)]) -> Vec<(String, String)> {
+        let owned = |(name, text): &(&str, &str)| ((*name).to_owned(), (*text).to_owned());
+        variables.iter().map(owned).collect()
+    }
+
+    #[test]
+    fn an_unknown_variable_is_an_error_that_names_it() {
+        let read = |name: &str| Settings::from_environment(owned(&[("HOME", "/"), (name, "1")]));
+        for name in ["PUMICE_FLUSH_SIZE", "PUMICE_", "PUMICE_Dram"] {
+            let error = read(name).unwrap_err().to_string();
+            assert!(error.contains(name), "{error}");
+        }
+        for name in [
+            "PUMICE_CONFIG",
+            "PUMICE_LOG",
+            "PUMICE_PORT_11211_TCP",
+            "PUMICE_SERVICE_HOST",
+            "PATH",
+        ] {
+            assert_eq!(read(name).unwrap(), Settings::default(), "{name}");
+        }
+    }
+
     fn layers(flags: &[(&str, &str)], environment: &[(&str, &str)], file: &str) -> Layers {
         // The flags are read as a file here: names and texts are the same.
         let flags: String = flags
@@ -263,12 +314,7 @@ mod tests {
             .collect();
         Layers {
             flags: toml::from_str(&flags).unwrap(),
-            environment: Settings::from_environment(|name| {
-                environment
-                    .iter()
-                    .find(|(known, _)| *known == name)
-                    .map(|(_, text)| (*text).to_owned())
-            }),
+            environment: Settings::from_environment(owned(environment)).unwrap(),
             file: toml::from_str(file).unwrap(),
             file_name: "a.toml".to_owned(),
         }

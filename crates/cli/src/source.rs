@@ -5,6 +5,7 @@ use crate::usage::usage;
 use clap::Args;
 use pumice_trace::{Columns, Format, Trace, TraceKey, TraceOptions};
 use std::ffi::OsString;
+use std::io::Write;
 
 /// Flags that say which trace to read, and how.
 #[derive(Args, Debug)]
@@ -14,7 +15,7 @@ pub struct Source {
     #[arg(value_name = "TRACE")]
     trace: OsString,
 
-    /// The trace's format; auto goes by content, and refuses binary formats that have no header
+    /// The trace's format; auto goes by content, and refuses binary formats that do not show
     #[arg(long, value_name = "NAME", default_value = "auto")]
     format: String,
 
@@ -29,6 +30,18 @@ pub struct Source {
 }
 
 impl Source {
+    /// Doubts a format aloud under which nearly every access is of an object that is new: a wrong one makes that of any bytes.
+    pub fn doubt(&self, accesses: u64, new: u64) {
+        let is_file = !pumice_trace::Generator::is_generator_name(&self.trace.to_string_lossy());
+        if is_file && accesses >= 1000 && new > accesses / 100 * 95 {
+            // Nobody can be told where stderr is gone.
+            let _ = writeln!(
+                std::io::stderr(),
+                "pumice: note: {new} of {accesses} accesses are of an object that is new, or not there any more; is --format the right one?"
+            );
+        }
+    }
+
     /// Opens it.
     ///
     /// # Errors

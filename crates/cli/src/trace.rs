@@ -82,6 +82,8 @@ fn info(args: &InfoArgs) -> anyhow::Result<String> {
     let summary = Summary::of(&trace, &mut |progress| show(&bar, progress));
     bar.clear();
     let summary = summary.map_err(trace_error)?;
+    args.source
+        .doubt(summary.accesses.max(summary.requests), summary.objects);
     if args.json {
         serde_json::to_string_pretty(&summary).context("cannot write the figures")
     } else {
@@ -191,8 +193,8 @@ fn converted(args: &ConvertArgs) -> anyhow::Result<String> {
     if converted.deletes_left_out > 0 {
         text += &format!("{} deletes are left out\n", converted.deletes_left_out);
     }
-    if let Some(columns) = converted.columns {
-        text += &format!("read it with --columns {columns}\n");
+    if to == Format::KeysBeI64 {
+        text += &format!("read it with --format {to}: keys alone do not show their format\n");
     }
     Ok(text)
 }

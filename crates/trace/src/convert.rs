@@ -48,8 +48,6 @@ pub struct Converted {
     pub deletes_left_out: u64,
     /// Sets that became plain accesses, since the format has no operations.
     pub sets_without_op: u64,
-    /// For csv, the columns to read it with.
-    pub columns: Option<&'static str>,
 }
 
 /// Writes `trace` to the file `out`, which must not be there; compressed with zstd if its name ends in `.zst`. Until all is
@@ -99,7 +97,6 @@ pub fn convert(
         requests: 0,
         deletes_left_out: 0,
         sets_without_op: 0,
-        columns: form.columns(),
     };
     // Mending goes back over the file, which a compressed one does not allow.
     let mends = options.to == Format::OracleGeneral;
@@ -250,14 +247,6 @@ struct Form {
 }
 
 impl Form {
-    fn columns(&self) -> Option<&'static str> {
-        match (self.to, self.has_sizes) {
-            (Format::Csv, true) => Some("time=time,id=id,size=size,op=op,header=true"),
-            (Format::Csv, false) => Some("time=time,id=id,op=op,header=true"),
-            _ => None,
-        }
-    }
-
     fn head(&self, out: &mut Vec<u8>) {
         match (self.to, self.has_sizes) {
             (Format::Csv, true) => out.extend(b"time,id,size,op\n"),

@@ -1,5 +1,6 @@
 //! Finding a format by content.
 
+use crate::columns::Columns;
 use crate::fields::{Fields, excerpt, parse_integer, parse_u64};
 use crate::format::Format;
 use crate::formats::{
@@ -10,10 +11,38 @@ use crate::formats::{
 /// Bytes that are looked at.
 pub(crate) const SAMPLE_BYTES: usize = 64 * 1024;
 
+/// The columns of a file whose first line is a header that `convert` writes.
+pub(crate) fn converted_columns(sample: &[u8]) -> Option<Columns> {
+    let header = sample.split(|&byte| byte == b'\n').next()?;
+    let columns = match header {
+        b"time,id,size,op" => "time=time,id=id,size=size,op=op,header=true",
+        b"time,id,op" => "time=time,id=id,op=op,header=true",
+        _ => return None,
+    };
+    columns.parse().ok()
+}
+
+/// Whether every whole record could be one of oracle-general: times do not fall, sizes are some bytes, and the next access is none or
+/// later.
+fn shows_oracle_general(sample: &[u8]) -> bool {
+    let mut last = 0;
+    let (records, rest) = sample.as_chunks::<24>();
+    let fits = |record: &[u8; 24]| {
+        let u32_at = |at: usize| u32::from_le_bytes(record[at..at + 4].try_into().expect("4 bytes"));
+        let next = i64::from_le_bytes(record[16..].try_into().expect("8 bytes"));
+        let (time, size) = (u32_at(0), u32_at(12));
+        let fits = time >= last && (1..1 << 31).contains(&size) && (next == -1 || next > 0);
+        last = time;
+        fits
+    };
+    !records.is_empty() && (rest.is_empty() || sample.len() == SAMPLE_BYTES) && records.iter().all(fits)
+}
+
 /// Names the format of a file that starts with `sample`, or says why it does not show.
 ///
 /// Goes by the first line that is not blank, so that damage further on is reported with its place; formats whose files start
-/// with something else go by any line of the sample. Text only: records without a header look like any other bytes. Format csv is never found, because its columns have to be described;
+/// with something else go by any line of the sample. Of records without a header only those of oracle-general have enough that any other
+/// bytes would not have. Format csv is not found here, because its columns have to be described ([`converted_columns`]);
 /// comma-separated `time,id,size` without a header is taken for `jedi`.
 pub(crate) fn detect(sample: &[u8]) -> Result<Format, String> {
     if sample.is_empty() {
@@ -37,6 +66,9 @@ pub(crate) fn detect(sample: &[u8]) -> Result<Format, String> {
         return Ok(format);
     }
     if let Some(byte) = binary {
+        if shows_oracle_general(sample) {
+            return Ok(Format::OracleGeneral);
+        }
         return Err(format!(
             "binary content (byte 0x{byte:02x}) does not show its format"
         ));

@@ -87,7 +87,7 @@ fn scaled(text: &str) -> Result<u128, &'static str> {
     Ok(u128::from(whole) * SCALE + decimals)
 }
 
-/// Bytes in the largest unit that shows them well, for people.
+/// Bytes in the largest unit that shows them well, for people; `{:#}` adds the bytes where that is rounded.
 #[derive(Clone, Copy, Debug)]
 pub struct Human(pub u64);
 
@@ -102,7 +102,11 @@ impl fmt::Display for Human {
             Some((name, shift)) => {
                 #[expect(clippy::cast_precision_loss, reason = "shown with one decimal")]
                 let value = self.0 as f64 / (1u64 << shift) as f64;
-                write!(f, "{value:.1} {name}iB")
+                write!(f, "{value:.1} {name}iB")?;
+                match f.alternate() {
+                    true => write!(f, " ({} bytes)", self.0),
+                    false => Ok(()),
+                }
             }
         }
     }
@@ -173,5 +177,9 @@ mod tests {
         assert_eq!(Human(4 << 30).to_string(), "4 GiB");
         assert_eq!(Human((3 << 20) / 2).to_string(), "1.5 MiB");
         assert_eq!(Human(12).to_string(), "12 B");
+        assert_eq!(
+            format!("{:#} {:#}", Human(1000 << 20), Human(1025)),
+            "1000 MiB 1.0 KiB (1025 bytes)"
+        );
     }
 }

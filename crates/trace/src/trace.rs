@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::columns::Columns;
-use crate::detect::{SAMPLE_BYTES, detect};
+use crate::detect::{SAMPLE_BYTES, converted_columns, detect};
 use crate::error::TraceError;
 use crate::format::Format;
 use crate::formats::{
@@ -186,6 +186,7 @@ impl Trace {
         // The format in the place is set again once it is known.
         let mut place = Place::new(name.to_owned(), Format::Csv, &input);
         let mut window = Window::new(input.bytes);
+        let mut columns = options.columns.clone();
         let format = match (options.format, &options.columns) {
             (Some(format), _) => format,
             (None, Some(_)) => Format::Csv,
@@ -194,10 +195,14 @@ impl Trace {
                     .at_least(SAMPLE_BYTES)
                     .map_err(|error| place.read_error(0, error))?;
                 let sample = sample.get(..SAMPLE_BYTES).unwrap_or(sample);
-                detect(sample).map_err(|reason| TraceError::Undetected {
-                    name: name.to_owned(),
-                    reason,
-                })?
+                columns = converted_columns(sample);
+                match columns {
+                    Some(_) => Format::Csv,
+                    None => detect(sample).map_err(|reason| TraceError::Undetected {
+                        name: name.to_owned(),
+                        reason,
+                    })?,
+                }
             }
         };
         place.format = format;
@@ -222,8 +227,8 @@ impl Trace {
             Format::Blkreplay => Box::new(TextReader::new(window, place, Blkreplay::default())),
             Format::Mqsim => Box::new(TextReader::new(window, place, Mqsim::default())),
             Format::Fiu => Box::new(TextReader::new(window, place, Fiu::new(key))),
-            Format::Csv => match &options.columns {
-                Some(columns) => Box::new(TextReader::new(window, place, Csv::new(columns.clone()))),
+            Format::Csv => match columns {
+                Some(columns) => Box::new(TextReader::new(window, place, Csv::new(columns))),
                 None => {
                     return Err(TraceError::NoColumns {
                         name: name.to_owned(),

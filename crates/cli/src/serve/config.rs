@@ -188,7 +188,7 @@ fn dram(given: &Given<'_>, memory: Option<u64>) -> anyhow::Result<u64> {
     if bytes > there {
         let place = memory.map_or_else(|| given.wrong(""), |_| usage("option `-m`: "));
         return Err(usage(format!(
-            "{place}{} is more than the machine or its control group has, {}",
+            "{place}{:#} is more than the machine or its control group has, {}",
             Human(bytes),
             Human(there),
         )));

@@ -256,7 +256,9 @@ impl Familiar {
                 "ssl_chain_cert" => &mut settings.tls_certificate,
                 "ssl_key" => &mut settings.tls_key,
                 _ => {
-                    judge(&format!("-o {part}"), verdict(key, value), &mut warnings)?;
+                    let verdict = verdict(key, value);
+                    let shown = if matches!(verdict, Ignored(_)) { key } else { part };
+                    judge(&format!("-o {shown}"), verdict, &mut warnings)?;
                     continue;
                 }
             };
@@ -377,7 +379,7 @@ mod tests {
                 "option `-d` is ignored: the server stays in the foreground",
                 "option `-U 11211` is ignored: UDP is not served",
                 "option `-o modern` is ignored",
-                "option `-o hash_algorithm=murmur3` is ignored",
+                "option `-o hash_algorithm` is ignored",
                 "option `-o no_lru_crawler` is ignored",
             ]
         );

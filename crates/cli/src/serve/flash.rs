@@ -4,7 +4,7 @@ use super::config::ServeConfig;
 use crate::usage::usage;
 use anyhow::{Context, anyhow};
 use pumice::IndexKind;
-use pumice_device::{FileDevice, FileOptions, FileShared, SECTOR_BYTES};
+use pumice_device::{FileDevice, FileError, FileOptions, FileShared, SECTOR_BYTES};
 use pumice_flash::geometry::SUPERBLOCKS_BYTES;
 use pumice_flash::recovery::read_superblock;
 use pumice_flash::{Layout, LayoutOptions, OpenError};
@@ -70,11 +70,10 @@ pub fn look(config: &ServeConfig) -> anyhow::Result<Target> {
     };
     if config.flash_size.is_some() && wanted != found.capacity {
         return Err(usage(format!(
-            "--flash-size is {} but {} was made with {} ({} bytes); change the setting, or --reformat to erase it",
+            "--flash-size is {:#} but {} was made with {:#}; change the setting, or --reformat to erase it",
             Human(wanted),
             config.flash.display(),
             Human(found.capacity),
-            found.capacity,
         )));
     }
     if let Some(wanted) = config.block_size
@@ -137,7 +136,15 @@ impl Target {
     /// # Errors
     /// What opening it said.
     pub fn open(&self, config: &ServeConfig) -> anyhow::Result<Arc<FileShared>> {
-        open_file(config, Some(self.capacity), true).map(Arc::new)
+        let was_there = std::fs::symlink_metadata(&config.flash).is_ok();
+        let opened = open_file(config, Some(self.capacity), true).map(Arc::new);
+        opened.inspect_err(|error| {
+            // Only what this call has made: a regular file, with no other server on it.
+            let is_of_others = was_there || matches!(error.downcast_ref(), Some(FileError::Locked { .. }));
+            if !is_of_others && std::fs::symlink_metadata(&config.flash).is_ok_and(|found| found.is_file()) {
+                let _ = std::fs::remove_file(&config.flash);
+            }
+        })
     }
 }
 

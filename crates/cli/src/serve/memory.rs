@@ -95,7 +95,7 @@ pub fn divide(config: &ServeConfig, target: &Target, connections: &Connections) 
     let plan = divided(index).map_err(|error| {
         let PlanError::TooSmall { given, min } = error;
         usage(format!(
-            "--dram {} is too little for {} of flash, values of {}, {} connections and {} threads; the smallest that works is {}",
+            "--dram {:#} is too little for {:#} of flash, values of {:#}, {} connections and {} threads; the smallest that works is {}",
             Human(given),
             Human(target.capacity),
             Human(u64::from(config.max_item_size)),
@@ -106,6 +106,9 @@ pub fn divide(config: &ServeConfig, target: &Target, connections: &Connections) 
     })?;
     match Geometry::plan(target.capacity, plan.block_bytes) {
         Ok(_) => Ok(Division { plan, index, choice }),
-        Err(error) => Err(usage(format!("--flash-size {}: {error}", Human(target.capacity)))),
+        Err(error) => Err(usage(format!(
+            "--flash-size {:#}: {error}",
+            Human(target.capacity)
+        ))),
     }
 }

@@ -10,6 +10,7 @@ mod figures;
 mod flash;
 mod limits;
 mod listen;
+mod log;
 mod memory;
 mod report;
 mod user;
@@ -34,7 +35,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use worker::{Common, Opened};
@@ -66,11 +67,12 @@ pub struct ServeArgs {
 /// # Errors
 /// Usage, or what failed.
 pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
-    start_log(args.familiar.verbosity);
-    for warning in args.familiar.fold_into(&mut args.settings)? {
+    let warnings = args.familiar.fold_into(&mut args.settings)?;
+    let layers = Layers::collect(args.settings, args.config.as_deref())?;
+    log::start(&layers.log_format(), args.familiar.verbosity)?;
+    for warning in warnings {
         tracing::warn!("{warning}");
     }
-    let layers = Layers::collect(args.settings, args.config.as_deref())?;
     let config = ServeConfig::resolve(&layers, args.reformat, &args.familiar)?;
     // Keys and passwords are often root's alone.
     let access = Access::load(&config)?;
@@ -83,13 +85,15 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
     let connections = Connections::plan(&config);
     let division = memory::divide(&config, &target, &connections)?;
     let plan = &division.plan;
-    let flash = target.open(&config)?;
+    // Before the flash file is made: a failed start leaves no new file behind.
     let door = bind(&config, &connections, &access)?;
+    let admin = config.admin.map(bind_admin).transpose()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start an event loop")?;
     let _pid_file = config.pid_file.as_deref().map(PidFile::write).transpose()?;
+    let flash = target.open(&config)?;
     report::start(&config, &flash, &target, &division);
     let (stop, stopping) = watch::channel(false);
     let common = Arc::new(Common {
@@ -124,7 +128,6 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
         drained: watch::Sender::new(0),
         closed: watch::Sender::new(false),
     });
-    let admin = config.admin.map(bind_admin).transpose()?;
     runtime.block_on(async {
         let address = match admin {
             None => None,
@@ -202,21 +205,6 @@ impl Drop for PidFile {
     }
 }
 
-fn start_log(verbosity: u8) {
-    let level = match verbosity {
-        0 => "info",
-        1 => "debug",
-        _ => "trace",
-    };
-    let filter = tracing_subscriber::EnvFilter::try_from_env("PUMICE_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_target(false)
-        .init();
-}
-
 /// How a worker ended.
 struct Ended {
     index: usize,
@@ -261,6 +249,7 @@ async fn supervise(
     let mut running = common.workers;
     let mut failure = None;
     let mut closing = None;
+    let mut stops = Stops::default();
     while running > 0 {
         tokio::select! {
             Ok(now) = opened.wait_for(Option::is_some), if !is_ready => {
@@ -271,13 +260,21 @@ async fn supervise(
                 report::ready(config, &common.door, admin);
             }
             asked = signals.next() => {
-                if asked == Asked::Reload {
-                    access.reload();
-                } else if stop.send_replace(true) {
-                    report::line(format_args!("second signal: ended without closing the cache"));
-                    std::process::exit(1);
-                } else {
-                    report::line(format_args!("stopping"));
+                match asked {
+                    Asked::Reload => access.reload(),
+                    Asked::Stop => match stops.ask(Instant::now()) {
+                        Stop::Begin => {
+                            stop.send_replace(true);
+                            report::line(format_args!("stopping"));
+                        }
+                        Stop::Same => report::line(format_args!(
+                            "a second signal within a second is the same request; the next ends the server without closing the cache"
+                        )),
+                        Stop::AtOnce => {
+                            tracing::error!("another signal to stop: ended without closing the cache");
+                            std::process::exit(1);
+                        }
+                    },
                 }
             }
             Some(Ended { index, result }) = ended.recv() => {
@@ -334,9 +331,59 @@ impl Signals {
     }
 }
 
+/// Signals to stop so far.
+#[derive(Default)]
+struct Stops {
+    first: Option<Instant>,
+    is_repeated: bool,
+}
+
+/// What a signal to stop means.
+#[derive(Debug, PartialEq, Eq)]
+enum Stop {
+    Begin,
+    Same,
+    AtOnce,
+}
+
+impl Stops {
+    /// The first begins an orderly end. Programs that end a process group (`timeout`, a terminal) send one more within a moment, which
+    /// asks for nothing else.
+    fn ask(&mut self, now: Instant) -> Stop {
+        match self.first {
+            None => {
+                self.first = Some(now);
+                Stop::Begin
+            }
+            Some(first) if !self.is_repeated && now - first <= Duration::from_secs(1) => {
+                self.is_repeated = true;
+                Stop::Same
+            }
+            Some(_) => Stop::AtOnce,
+        }
+    }
+}
+
 /// What a signal asks for.
-#[derive(PartialEq, Eq)]
 enum Asked {
     Stop,
     Reload,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_signal_within_a_second_is_the_same_request() {
+        let start = Instant::now();
+        let asked = |milliseconds: &[u64]| -> Vec<Stop> {
+            let mut stops = Stops::default();
+            let times = milliseconds.iter().map(|ms| start + Duration::from_millis(*ms));
+            times.map(|time| stops.ask(time)).collect()
+        };
+        assert_eq!(asked(&[0, 999]), [Stop::Begin, Stop::Same]);
+        assert_eq!(asked(&[0, 1001]), [Stop::Begin, Stop::AtOnce]);
+        assert_eq!(asked(&[0, 10, 20]), [Stop::Begin, Stop::Same, Stop::AtOnce]);
+    }
 }

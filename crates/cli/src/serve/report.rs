@@ -1,4 +1,4 @@
-//! What a server says about itself on standard output.
+//! What a server says about itself in its log.
 
 use super::config::ServeConfig;
 use super::flash::Target;
@@ -9,14 +9,12 @@ use pumice_door_memcached::{Door, Listen};
 use pumice_flash::{LayoutOptions, slot_bits};
 use pumice_trace::Human;
 use std::fmt;
-use std::io::Write;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Prints a line at once; a reader that is gone does not matter to a server.
+/// Logs a line.
 pub fn line(text: fmt::Arguments<'_>) {
-    let mut out = std::io::stdout().lock();
-    let _ = writeln!(out, "{text}").and_then(|()| out.flush());
+    tracing::info!("{text}");
 }
 
 /// What is known before the cache is opened.

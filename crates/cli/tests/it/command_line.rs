@@ -1,5 +1,6 @@
 //! The program's command line: exit status, and errors that say what was wrong, where, and what to do.
 
+use crate::common::{self, Server};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Output, Stdio};
 
@@ -236,11 +237,12 @@ fn start_lines(flags: &str) -> Vec<String> {
         .args("serve --memcached 127.0.0.1:0 --admin off --threads 1".split_whitespace())
         .args(flags.split_whitespace())
         .current_dir(directory.path())
-        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
         .spawn()
         .expect("the program was built with this test");
-    let mut said = BufReader::new(server.stdout.take().expect("it is piped")).lines();
+    let mut said = BufReader::new(server.stderr.take().expect("it is piped")).lines();
     let lines = (said.by_ref().map_while(Result::ok))
+        .map(|line| common::message(&line).to_owned())
         .take_while(|line| !line.starts_with("ready: "))
         .collect();
     let pid = rustix::process::Pid::from_child(&server);
@@ -486,4 +488,119 @@ fn a_flag_that_changes_nothing_is_noted_and_the_smallest_flash_has_a_drive() {
         "{TRACE} --layout exact --flash-size 1MiB --max-object-size 500"
     ));
     assert_eq!(said, "");
+}
+
+#[test]
+fn every_line_of_the_log_has_a_time_stamp_and_none_an_escape_code() {
+    let directory = common::place();
+    let server = Server::start_with(directory.path(), &[], "-o modern").unwrap();
+    let log = directory.path().join("stderr");
+    assert!(server.stop().success());
+    let said = std::fs::read_to_string(&log).unwrap();
+    for part in [
+        " WARN ",
+        " INFO ",
+        "ready: ",
+        "stopping",
+        "stopped: cache closed in",
+    ] {
+        assert!(said.contains(part), "{part} is not in {said}");
+    }
+    for line in said.lines() {
+        assert!(line.starts_with("20") && line[..28].ends_with("Z "), "{line}");
+    }
+    assert!(!said.contains('\u{1b}'), "{said:?}");
+
+    let output = pumice(
+        directory.path(),
+        &["serve", "--log-format", "json", "-o", "modern", "--dram", "1MiB"],
+    );
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0));
+    let said = String::from_utf8(output.stderr).unwrap();
+    let levels: Vec<String> = said
+        .lines()
+        .map(|line| {
+            let line: serde_json::Value = serde_json::from_str(line).unwrap();
+            assert!(
+                line["timestamp"].is_string() && line["message"].is_string(),
+                "{line}"
+            );
+            line["level"].as_str().unwrap().to_owned()
+        })
+        .collect();
+    assert_eq!(levels, ["WARN", "ERROR"], "{said}");
+}
+
+#[test]
+fn what_clients_do_wrong_is_logged_with_v_alone() {
+    for (flags, is_logged) in [("", false), ("-v", true)] {
+        let directory = common::place();
+        let server = Server::start_with(directory.path(), &[], flags).unwrap();
+        let mut client = server.client();
+        assert_eq!(client.ask("nonsense"), "ERROR");
+        assert_eq!(
+            client.ask("set k 0 0 2000000"),
+            "SERVER_ERROR object too large for cache"
+        );
+        assert_eq!(
+            server.stderr().contains("a command was refused: ERROR"),
+            is_logged,
+            "{}",
+            server.stderr()
+        );
+        assert_eq!(
+            server.stderr().contains("a value is too large"),
+            is_logged,
+            "{}",
+            server.stderr()
+        );
+    }
+}
+
+#[test]
+fn two_signals_within_a_moment_are_one_request() {
+    use rustix::process::{Signal, kill_process};
+    let directory = common::place();
+    let mut server = Server::start(directory.path());
+    server.client().set("k", b"v");
+    for signal in [Signal::TERM, Signal::INT] {
+        kill_process(server.pid(), signal).unwrap();
+    }
+    assert!(server.wait().success(), "{}", server.stderr());
+    let server = Server::start(directory.path());
+    assert!(server.recovered("after a clean stop"), "{:?}", server.said);
+    assert_eq!(server.client().get("k"), Some(b"v".to_vec()));
+}
+
+#[test]
+fn an_unknown_variable_of_ours_is_refused() {
+    let run = |name: &str, text: &str| {
+        let directory = tempfile::tempdir().unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_pumice"))
+            .args(["serve", "--dram", "1MiB"])
+            .env(name, text)
+            .current_dir(directory.path())
+            .output()
+            .unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    for (name, text) in [("PUMICE_FLUSH_SIZE", "1GiB"), ("PUMICE_LOG", "loud")] {
+        let (status, said) = run(name, text);
+        assert_eq!(status, Some(2), "{said}");
+        assert!(said.contains(name), "{said}");
+    }
+}
+
+#[test]
+fn a_start_that_fails_leaves_no_new_file() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap();
+    for places in [
+        format!("--memcached {taken} --admin off"),
+        format!("--memcached 127.0.0.1:0 --admin {taken}"),
+        "--memcached 127.0.0.1:0 --admin off -P no/such/directory/pid".to_owned(),
+    ] {
+        let (status, said) = refused(&format!("serve --dram 96MiB --flash-size 16MiB {places}"));
+        assert_eq!(status, Some(1), "{places}: {said}");
+    }
 }

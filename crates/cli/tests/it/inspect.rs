@@ -141,14 +141,14 @@ fn a_running_server_is_named_and_a_stopped_one_leaves_a_clean_cache() {
     let mut server = Command::new(env!("CARGO_BIN_EXE_pumice"))
         .args(flags.split_whitespace())
         .current_dir(directory.path())
-        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
         .spawn()
         .expect("the program was built with this test");
-    let mut said = BufReader::new(server.stdout.take().expect("it is piped")).lines();
+    let mut said = BufReader::new(server.stderr.take().expect("it is piped")).lines();
     let is_ready = said
         .by_ref()
         .map_while(Result::ok)
-        .any(|line| line.starts_with("ready: "));
+        .any(|line| line.contains(" ready: "));
     let refused = pumice(directory.path(), "inspect c.flash");
     let pid = rustix::process::Pid::from_child(&server);
     let signalled = rustix::process::kill_process(pid, rustix::process::Signal::TERM);

@@ -17,6 +17,14 @@ pub fn place() -> tempfile::TempDir {
     directory
 }
 
+/// A line of the log without its time stamp and level.
+pub fn message(line: &str) -> &str {
+    let after_time = line.split_once(' ').map_or(line, |(_, rest)| rest.trim_start());
+    after_time
+        .split_once(' ')
+        .map_or(after_time, |(_, message)| message)
+}
+
 /// A server that is ready. It is killed where a test ends before it is stopped.
 pub struct Server {
     child: Child,
@@ -54,24 +62,26 @@ impl Server {
             .args(more.split_whitespace())
             .current_dir(directory)
             .stdin(Stdio::null())
-            .stdout(Stdio::piped())
+            .stdout(Stdio::null())
             .stderr(std::fs::File::create(&stderr).unwrap())
             .spawn()
             .expect("there is a shell");
-        let mut said = Vec::new();
-        for line in BufReader::new(child.stdout.take().expect("it is piped")).lines() {
-            let line = line.unwrap();
-            let is_ready = line.starts_with("ready: ");
-            said.push(line);
-            if is_ready {
-                break;
+        let said = loop {
+            let status = child.try_wait().unwrap();
+            let text = std::fs::read_to_string(&stderr).unwrap();
+            let whole = text.rsplit_once('\n').map_or("", |(lines, _)| lines);
+            let mut lines: Vec<String> = whole.lines().map(|line| message(line).to_owned()).collect();
+            if let Some(at) = lines.iter().position(|line| line.starts_with("ready: ")) {
+                lines.truncate(at + 1);
+                break lines;
             }
-        }
-        let Some(ready) = said.last().and_then(|line| line.strip_prefix("ready: ")) else {
-            let status = child.wait().unwrap();
-            let stderr = std::fs::read_to_string(&stderr).unwrap();
-            return Err(Refused { status, stderr });
+            if let Some(status) = status {
+                return Err(Refused { status, stderr: text });
+            }
+            std::thread::sleep(std::time::Duration::from_millis(5));
         };
+        let ready = said.last().and_then(|line| line.strip_prefix("ready: "));
+        let ready = ready.expect("it is the last line");
         let address = |door: &str| {
             let after = ready.split(", ").find_map(|place| place.strip_prefix(door));
             after.expect("it is served").to_owned()
@@ -122,6 +132,11 @@ impl Server {
     /// A clean stop; its status.
     pub fn stop(mut self) -> ExitStatus {
         rustix::process::kill_process(self.pid(), rustix::process::Signal::TERM).unwrap();
+        self.wait()
+    }
+
+    /// Waits for its end.
+    pub fn wait(&mut self) -> ExitStatus {
         self.child.wait().unwrap()
     }
 

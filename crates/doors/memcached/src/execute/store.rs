@@ -101,6 +101,7 @@ impl<D: Device + Clone> Executor<D> {
     /// A value that is too large. What a set would have replaced is stale and goes, as in memcached.
     pub(super) async fn too_large(&self, large: TooLarge<'_>, output: &mut Output<D::Buf>) {
         self.counters().store_too_large.add(1);
+        tracing::debug!("a value is too large");
         if large.unlink {
             let mut scratch = super::scratch();
             let key = large.key.bytes(&mut scratch);

@@ -194,6 +194,7 @@ impl<D: Device + Clone> Connection<D> {
                     consumed,
                     skip,
                 } => {
+                    tracing::debug!("a command was refused: {}", reply.trim_end());
                     sender.output.text(reply);
                     input.consume(consumed);
                     if skip > 0 {

@@ -54,6 +54,7 @@ impl Guard {
         let stats = &shared.stats;
         if stats.curr_connections.load(Ordering::Relaxed) >= shared.config.max_connections as u64 {
             stats.rejected_connections.fetch_add(1, Ordering::Relaxed);
+            tracing::debug!("a connection is turned away: there are --max-connections");
             return None;
         }
         stats.curr_connections.fetch_add(1, Ordering::Relaxed);
