@@ -142,7 +142,7 @@ def flash_mib(items):
     return math.ceil(items * RECORD_BYTES / (1 - SPARE_SHARE) / 2**20)
 
 
-class Gets:
+class Gets(machine.Child):
     """`bench/inprocess pumice-gets` on one core: fills a file, and then makes gets as it is told."""
 
     def __init__(self, path, core, keys, flash, *flags):
@@ -167,14 +167,6 @@ class Gets:
         with contextlib.suppress(BrokenPipeError):
             print(workload, depth, seconds, "-" if origin_ms is None else origin_ms, file=self.process.stdin, flush=True)
         return self.reply()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.communicate()
 
 
 @contextlib.contextmanager

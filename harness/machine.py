@@ -202,6 +202,18 @@ def confine(core, group):
     return {} if core is None and group is None else {"preexec_fn": enter}
 
 
+class Child:
+    """A process that does not outlive the `with` block; subclasses set `process`."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+
+
 def run_json(command, core=None, group=None, timeout=7200):
     """Runs a program on one core, in a memory cgroup if there is one, and returns the JSON that it prints."""
     command = [str(word) for word in command]

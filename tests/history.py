@@ -7,7 +7,7 @@ import subprocess
 import time
 
 from harness import Failure, expect
-from harness.machine import BINARY
+from harness.machine import BINARY, Child
 from harness.servers import Pumice
 
 # Layout, index, and the least DRAM that each can do with.
@@ -49,7 +49,7 @@ class Lives:
         return is_closing
 
 
-class History:
+class History(Child):
     """Load on the server of a directory, every answer of which is checked; it goes on when the server is another. Ends at the first
     answer that cannot be explained."""
 
@@ -60,14 +60,6 @@ class History:
         self.said = os.path.join(directory, "history.log")
         with open(self.said, "wb") as said:
             self.process = subprocess.Popen([str(word) for word in command], cwd=directory, stdout=subprocess.PIPE, stderr=said)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.communicate()
 
     def pause(self):
         self.process.send_signal(signal.SIGSTOP)

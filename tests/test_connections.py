@@ -19,14 +19,14 @@ import crowd
 from crowd import DESCRIPTORS, HOT, VALUES, allow_descriptors
 from harness import expect, mib
 from harness.client import Client
-from harness.machine import BINARY, ROOT, run_json
+from harness.machine import BINARY, ROOT, Child, run_json
 from harness.servers import MemorySampler, Pumice
 
 # What a connection may take by itself: its part of the budget (docs/operations.md, "DRAM").
 IDLE_BYTES_MAX = 6 << 10
 
 
-class Crowd:
+class Crowd(Child):
     def __init__(self, server, idle, slow):
         command = [sys.executable, crowd.__file__, *map(str, [*server.address, idle, slow])]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -38,13 +38,6 @@ class Crowd:
         answer = self.process.stdout.readline()
         expect(answer, f"the crowd to answer to {order!r}", "its end")
         return json.loads(answer)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, value, trace):
-        self.process.kill()
-        self.process.wait()
 
 
 class Normal:
