@@ -239,8 +239,8 @@ def flash_latency(arguments):
 
     def measure(server, name, number):
         report = row.look_aside(server, rate=rate)
-        if report["behind_seconds"] > 0.01:
-            comparison.notes.append(f"{name}, turn {number + 1}: {report['behind_seconds']:.2f} s behind the schedule at the end")
+        if report["arrivals"]["behind_seconds"] > 0.01:
+            comparison.notes.append(f"{name}, turn {number + 1}: {report['arrivals']['behind_seconds']:.2f} s behind the schedule at the end")
         return report
 
     row.turns(measure)

@@ -11,7 +11,8 @@ use pumice::{
     RejectReason, Stats, Tier,
 };
 use pumice_device::{AlignedBuf, Device, FileDevice, FileOptions, FileShared, Payload};
-use pumice_trace::{GeneratedRequests, SplitMix64};
+use pumice_trace::GeneratedRequests;
+use pumice_world::Random;
 use pumice_world::{Executor, Spawner, SystemClock};
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
@@ -358,7 +359,7 @@ pub fn reads(args: &ReadsArgs) -> anyhow::Result<Value> {
         side,
         workload,
         keys,
-        random: RefCell::new(SplitMix64::new(1)),
+        random: RefCell::new(Random(1)),
         until: Instant::now() + Duration::from_secs_f64(args.seconds),
         over: Cell::new(false),
         done: Cell::new(0),
@@ -408,7 +409,7 @@ struct Reads {
     side: Side,
     workload: Workload,
     keys: Vec<u64>,
-    random: RefCell<SplitMix64>,
+    random: RefCell<Random>,
     until: Instant,
     over: Cell<bool>,
     done: Cell<u64>,

@@ -1,7 +1,8 @@
 //! What is asked of both sides: the same keys in the same order, and the same values.
 
 use anyhow::{anyhow, ensure};
-use pumice_trace::{GeneratedRequests, Generator, mix64};
+use pumice_trace::{GeneratedRequests, Generator};
+use pumice_world::mix64;
 use std::cell::RefCell;
 
 /// Bytes at the start of a value that name its key.

@@ -6,7 +6,7 @@ use crate::usage::usage;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use pumice_loadgen::{Backend, LoadError, Mix, Options, Stage, Status, Target, ValueSizes};
+use pumice_loadgen::{LoadError, Mix, Options, Stage, Status, Target, ValueSizes};
 use pumice_trace::{Columns, Format, SizeDistribution, TraceError, TraceOptions};
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -146,10 +146,6 @@ struct MemcachedArgs {
     #[arg(long, value_name = "N")]
     version_keys: Option<usize>,
 
-    /// What the event loop stands on: auto, io_uring or epoll
-    #[arg(long, value_name = "NAME", default_value = "auto")]
-    io: String,
-
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -247,12 +243,6 @@ fn options(args: &MemcachedArgs) -> anyhow::Result<Options> {
     options.timeout = args.timeout;
     options.server_pid = args.server_pid;
     options.version_keys = args.version_keys;
-    options.backend = match args.io.as_str() {
-        "auto" => None,
-        "io_uring" => Some(Backend::IoUring),
-        "epoll" => Some(Backend::Epoll),
-        other => return Err(usage(format!("--io `{other}`: expected auto, io_uring or epoll"))),
-    };
     Ok(options)
 }
 

@@ -1,16 +1,20 @@
 //! `pumice replay`: what a cache would have done with a recorded workload.
 
+use crate::serve::config::ServeConfig;
+use crate::serve::flash::size_of_new;
+use crate::serve::{Familiar, TIER1_SHARE, options_of_empty};
+use crate::settings::{Layers, Settings};
 use crate::source::Source;
-use crate::usage::usage;
+use crate::usage::{causes, usage};
 use anyhow::Context;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use pumice::IndexOptions;
+use pumice::{CacheOptions, IndexOptions};
 use pumice_device::Profile;
 use pumice_flash::{GeometryError, Layout, LayoutOptions, OpenError};
 use pumice_sim::{
-    CacheSize, ExactOptions, FlashOptions, MissingSizes, OpsMode, ReplayDevice, ReplayProgress, ReplayRules,
-    Report, SimError, Warmup, replay_exact, replay_flash,
+    AsServed, CacheSize, ExactOptions, FlashOptions, MissingSizes, OpsMode, ReplayDevice, ReplayProgress,
+    ReplayRules, Report, SimError, Warmup, replay_exact, replay_flash,
 };
 use pumice_trace::{Human, Size, SizeDistribution, TraceError};
 use serde::Serialize;
@@ -25,9 +29,14 @@ pub struct ReplayArgs {
     #[command(flatten)]
     source: Source,
 
-    /// exact: the policy on an exact queue, the yardstick; the others: the engine that serves
-    #[arg(long, value_name = "exact|fifo|sipq|ripq", default_value = "ripq")]
-    layout: String,
+    /// A file of settings as `serve` takes it: the cache is what `serve` makes of it, of its environment and of the flags of the same
+    /// names here (blocks, buffers, division of DRAM, index). Its flash device is not touched
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// exact: the policy on an exact queue, the yardstick; the others: the engine that serves [default: ripq]
+    #[arg(long, value_name = "exact|fifo|sipq|ripq")]
+    layout: Option<String>,
 
     /// fifo, lru, slru-1 to slru-8, gdsf-1 to gdsf-4, lfu; with --layout exact also slru-list-3 and others, and gdsf, in textbook
     /// form [default: slru-3; with --layout fifo fifo]
@@ -44,33 +53,43 @@ pub struct ReplayArgs {
     theta: Option<f64>,
 
     /// Size of the flash tier: 4GiB, 10% of the trace's footprint, or a plain number (of objects where `exact` has a
-    /// trace without sizes)
-    #[arg(long, value_name = "SIZE|N%", default_value = "10%")]
-    flash_size: CacheSize,
+    /// trace without sizes) [default: 10%, or with --config as `serve`]
+    #[arg(long, value_name = "SIZE|N%")]
+    flash_size: Option<CacheSize>,
 
     /// With --layout exact: larger objects are refused even if there is room, as the flash layouts refuse those above half of
     /// their blocks
     #[arg(long, value_name = "SIZE")]
     max_object_size: Option<Size>,
 
-    /// DRAM for items and index; 0: no DRAM tier, and an index as large as it needs to be [default: 0]
+    /// DRAM for the whole process, which is divided as `serve` does it; 0: no DRAM tier, and an index as large as it needs to be
+    /// [default: 0, or with --config as `serve`]
     #[arg(long, value_name = "SIZE")]
-    dram: Option<Size>,
+    dram: Option<String>,
+
+    /// With --dram or --config, when an object is written to flash: insertion, or eviction (from DRAM) [default: insertion]
+    #[arg(long, value_name = "WHEN")]
+    flash_write: Option<String>,
+
+    /// With --dram or --config, the largest object [default: 1MiB]
+    #[arg(long, value_name = "SIZE")]
+    max_item_size: Option<String>,
 
     /// Bytes of a block, a power of two [default: such that there are 1024 to 2047, below 1MiB 512 to 1023; at least 64KiB]
     #[arg(long, value_name = "SIZE")]
     block_size: Option<Size>,
 
-    /// Where mappings are: full (all in DRAM; auto is that), or cascade (hot ones in DRAM, the rest on flash)
-    #[arg(long, value_name = "auto|full|cascade", default_value = "auto")]
-    index: String,
+    /// Where mappings are: full (all in DRAM; auto is that, but with --dram or --config as `serve`), or cascade (hot ones in DRAM,
+    /// the rest on flash) [default: auto]
+    #[arg(long, value_name = "auto|full|cascade")]
+    index: Option<String>,
 
     /// With --index cascade and --layout fifo, what a reclaim does: two-phase writes again what was asked for since it was written,
     /// evict does not [default: two-phase]
     #[arg(long, value_name = "two-phase|evict")]
     reclaim: Option<String>,
 
-    /// With --index cascade: mappings in DRAM for each on flash, above 0 and at most 1 [default: 0.03]
+    /// With index cascade: mappings in DRAM for each on flash, above 0 and at most 1 [default: 0.03]
     #[arg(long, value_name = "SHARE")]
     tier1: Option<f64>,
 
@@ -119,7 +138,13 @@ pub struct ReplayArgs {
 /// Usage, or what failed.
 pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
     check_built(args)?;
-    let is_exact = args.layout == "exact";
+    let is_exact = args.layout() == "exact";
+    let (served, flash_size) = if args.is_served() && !is_exact {
+        let (served, size) = as_served(args)?;
+        (Some(served), size)
+    } else {
+        (None, args.flash_size.clone().map_or_else(|| "10%".parse(), Ok)?)
+    };
     for (flag, why) in without_effect(args) {
         // Nobody can be told where stderr is gone.
         let _ = writeln!(std::io::stderr(), "pumice: note: {flag} has no effect {why}");
@@ -135,7 +160,7 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
     let result = if is_exact {
         let options = ExactOptions {
             policy: args.policy.clone().unwrap_or_else(|| "slru-3".into()),
-            size: args.flash_size.clone(),
+            size: flash_size,
             object_bytes_max: args
                 .max_object_size
                 .map(|size| bytes(size, "--max-object-size"))
@@ -146,15 +171,16 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
     } else {
         let options = FlashOptions {
             layout: layout(args)?,
-            index: match args.index.as_str() {
-                "cascade" => IndexOptions::cascade(args.tier1.unwrap_or(TIER1_SHARE)),
+            index: match args.index.as_deref() {
+                Some("cascade") => IndexOptions::cascade(args.tier1.unwrap_or(TIER1_SHARE)),
                 _ => IndexOptions::Full,
             },
+            served,
             superblock_blocks: args.superblock.unwrap_or(1),
             trim: args.trim,
             throttle: args.throttle,
-            size: args.flash_size.clone(),
-            dram_bytes: args.dram.map_or(Ok(0), |size| bytes(size, "--dram"))?,
+            size: flash_size,
+            dram_bytes: 0,
             block_bytes: args
                 .block_size
                 .map(|size| bytes(size, "--block-size"))
@@ -203,14 +229,67 @@ struct Printed<'a> {
     command: Vec<String>,
 }
 
-/// Mappings in DRAM for each on flash, where nothing is said.
-const TIER1_SHARE: f64 = 0.03;
+impl ReplayArgs {
+    fn layout(&self) -> &str {
+        self.layout.as_deref().unwrap_or("ripq")
+    }
+
+    /// Whether the cache is to be what `serve` makes of the settings.
+    fn is_served(&self) -> bool {
+        let has_dram = self.dram.as_deref().is_some_and(|dram| dram.trim() != "0");
+        self.config.is_some() || has_dram
+    }
+}
+
+/// What `serve` makes of the settings, and the size of its flash tier.
+fn as_served(args: &ReplayArgs) -> anyhow::Result<(AsServed, CacheSize)> {
+    fn given(value: &Option<impl ToString>) -> Option<Vec<String>> {
+        value.as_ref().map(|value| vec![value.to_string()])
+    }
+    let block_size = args
+        .block_size
+        .map(|size| bytes(size, "--block-size"))
+        .transpose()?;
+    let settings = Settings {
+        dram: given(&args.dram),
+        layout: given(&args.layout),
+        policy: given(&args.policy),
+        alpha: given(&args.alpha),
+        theta: given(&args.theta),
+        reclaim: given(&args.reclaim),
+        index: given(&args.index),
+        block_size: given(&block_size),
+        flash_write: given(&args.flash_write),
+        max_item_size: given(&args.max_item_size),
+        ..Settings::default()
+    };
+    let layers = Layers::collect(settings, args.config.as_deref())?;
+    let config = ServeConfig::resolve(&layers, true, &Familiar::default())?;
+    let size = match (&args.flash_size, &args.config) {
+        (Some(size), _) => size.clone(),
+        (None, None) => "10%".parse::<CacheSize>()?,
+        (None, Some(_)) => format!("{}B", size_of_new(&config)?).parse::<CacheSize>()?,
+    };
+    let tier1 = args.tier1;
+    let served = AsServed(Arc::new(move |capacity| {
+        let options = options_of_empty(&config, capacity).map_err(|error| causes(&error))?;
+        Ok(match (options.index, tier1) {
+            (IndexOptions::Cascade(_), Some(share)) => CacheOptions {
+                index: IndexOptions::cascade(share),
+                ..options
+            },
+            _ => options,
+        })
+    }));
+    Ok((served, size))
+}
 
 /// Flags that were given and change nothing, each with the reason.
 fn without_effect(args: &ReplayArgs) -> Vec<(&'static str, &'static str)> {
-    let layout = args.layout.as_str();
+    let layout = args.layout();
     let is_sim = args.device == *"sim";
-    let is_cascade = args.index == "cascade";
+    let is_cascade = args.index.as_deref() == Some("cascade");
+    let is_served = args.is_served() && layout != "exact";
     let mut flags = Vec::new();
     let mut note = |is_given: bool, flag, has_effect: bool, why| {
         if is_given && !has_effect {
@@ -219,16 +298,30 @@ fn without_effect(args: &ReplayArgs) -> Vec<(&'static str, &'static str)> {
     };
     let has_queue = matches!(layout, "ripq" | "sipq");
     let (on_ripq, on_flash) = ("but with --layout ripq", "with --layout exact");
-    note(args.alpha.is_some(), "--alpha", layout == "ripq", on_ripq);
+    note(
+        args.alpha.is_some(),
+        "--alpha",
+        layout == "ripq" || is_served,
+        on_ripq,
+    );
     note(
         args.theta.is_some(),
         "--theta",
-        has_queue,
+        has_queue || is_served,
         "but with --layout ripq or sipq",
     );
     let is_flash = layout != "exact";
     note(args.block_size.is_some(), "--block-size", is_flash, on_flash);
     note(args.dram.is_some(), "--dram", is_flash, on_flash);
+    note(args.config.is_some(), "--config", is_flash, on_flash);
+    let unserved = "but with --dram or --config";
+    note(args.flash_write.is_some(), "--flash-write", is_served, unserved);
+    note(
+        args.max_item_size.is_some(),
+        "--max-item-size",
+        is_served,
+        unserved,
+    );
     note(!is_sim, "--device", is_flash, on_flash);
     note(
         args.max_object_size.is_some(),
@@ -248,14 +341,14 @@ fn without_effect(args: &ReplayArgs) -> Vec<(&'static str, &'static str)> {
     note(
         args.tier1.is_some(),
         "--tier1",
-        is_flash && is_cascade,
+        is_flash && is_cascade || is_served,
         "but with --index cascade",
     );
     let is_two_phase = is_cascade && layout == "fifo";
     note(
         args.reclaim.is_some(),
         "--reclaim",
-        is_two_phase,
+        is_two_phase || is_served,
         "but with --index cascade and --layout fifo",
     );
     flags
@@ -269,9 +362,9 @@ fn check_built(args: &ReplayArgs) -> anyhow::Result<()> {
     LayoutOptions::new(Layout::Ripq, None, args.alpha, args.theta)
         .map_err(|error| usage(error.to_string()))?;
     keeps_hot(args)?;
-    match args.index.as_str() {
+    match args.index.as_deref().unwrap_or("auto") {
         "auto" | "full" => {}
-        "cascade" if args.layout != "exact" => {}
+        "cascade" if args.layout() != "exact" => {}
         "cascade" => {
             return Err(usage("--index cascade with --layout exact: that has no index"));
         }
@@ -281,17 +374,17 @@ fn check_built(args: &ReplayArgs) -> anyhow::Result<()> {
             )));
         }
     }
-    if args.throttle.is_some() && args.layout == "exact" {
+    if args.throttle.is_some() && args.layout() == "exact" {
         return Err(usage("--throttle with --layout exact: that has no device"));
     }
     Ok(())
 }
 
 fn layout(args: &ReplayArgs) -> anyhow::Result<LayoutOptions> {
-    let name: Layout = args.layout.parse().map_err(|_| {
+    let name: Layout = args.layout().parse().map_err(|_| {
         usage(format!(
             "--layout `{}`: no such layout (exact, fifo, sipq, ripq)",
-            args.layout
+            args.layout()
         ))
     })?;
     let options = LayoutOptions::new(name, args.policy.as_deref(), args.alpha, args.theta)
@@ -343,6 +436,7 @@ fn sim_error(error: SimError) -> anyhow::Error {
         | SimError::Ops { .. }
         | SimError::Policy { .. }
         | SimError::SizesRecorded { .. }
+        | SimError::Served(_)
         | SimError::ReadOnce { .. } => usage(error.to_string()),
         SimError::Open(OpenError::Geometry(error @ GeometryError::BlockSize(_))) => {
             usage(format!("--block-size: {error}"))

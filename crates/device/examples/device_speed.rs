@@ -6,7 +6,7 @@
 
 use pumice_device::conformance::block_on;
 use pumice_device::{AlignedBuf, Buffer, Device, FileDevice, FileOptions, FileShared, Payload};
-use pumice_world::{Executor, Spawner};
+use pumice_world::{Executor, Spawner, mix64};
 use std::cell::Cell;
 use std::error::Error;
 use std::path::Path;
@@ -104,19 +104,15 @@ fn reads(device: FileDevice, size: u64, depth: u64) -> std::io::Result<(u64, f64
     let executor = Executor::new();
     let count = 20_000 * depth.min(16);
     let left = Rc::new(Cell::new(count));
-    let state = Rc::new(Cell::new(0x9e37_79b9_7f4a_7c15_u64));
+    let state = Rc::new(Cell::new(0));
     let (start, cpu) = (Instant::now(), cpu_seconds());
     for _ in 0..depth {
         let (device, left, state) = (device.clone(), Rc::clone(&left), Rc::clone(&state));
         executor.spawner().spawn(Box::pin(async move {
             while left.get() > 0 {
                 left.set(left.get() - 1);
-                let mut x = state.get();
-                x ^= x << 13;
-                x ^= x >> 7;
-                x ^= x << 17;
-                state.set(x);
-                let offset = x % (size / 4096) * 4096;
+                state.set(state.get() + 1);
+                let offset = mix64(state.get()) % (size / 4096) * 4096;
                 let buf = device.read(offset, 4096).await.expect("read");
                 assert_eq!(buf.bytes(0, 8), Some(&offset.to_le_bytes()[..]));
             }

@@ -70,12 +70,9 @@ fn drain<D: Device>(device: &D) {
 /// Bytes that depend on `seed` and on their place, so that neither a shift nor another write's bytes pass.
 fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(len + 8);
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut random = pumice_world::Random(seed);
     while bytes.len() < len {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend_from_slice(&state.to_le_bytes());
+        bytes.extend_from_slice(&random.next_u64().to_le_bytes());
     }
     bytes.truncate(len);
     bytes

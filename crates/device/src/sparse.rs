@@ -359,13 +359,8 @@ mod tests {
         const SECTORS: usize = 40;
         let device = device();
         let mut model: Vec<Option<u8>> = vec![None; SECTORS * SECTOR_BYTES];
-        let mut state = 1_u64;
-        let mut random = |below: usize| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state % below as u64) as usize
-        };
+        let mut numbers = pumice_world::Random(3);
+        let mut random = |below: usize| numbers.below(below as u64) as usize;
         for number in 1..1000_usize {
             let first = random(SECTORS);
             let sectors = 1 + random((SECTORS - first).min(if number % 5 == 0 { SECTORS } else { 4 }));

@@ -4,7 +4,7 @@
 
 use pumice::{CacheOptions, Cx, Lookup, Meta, ObjectCache};
 use pumice_device::{MemDevice, MemMedium, Payload};
-use pumice_world::{Executor, SystemClock};
+use pumice_world::{Executor, SystemClock, mix64};
 use std::convert::Infallible;
 use std::hint::black_box;
 use std::rc::Rc;
@@ -23,12 +23,6 @@ fn key(n: u64) -> [u8; 16] {
         rest /= 10;
     }
     key
-}
-
-fn mix(n: u64) -> u64 {
-    let z = n.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z ^ (z >> 31)
 }
 
 /// Nanoseconds for each of the operations, in the best of the rounds.
@@ -69,10 +63,10 @@ fn main() {
             .expect("there is room");
     }
     time("make a key", |n| {
-        black_box(key(mix(n) % KEYS));
+        black_box(key(mix64(n) % KEYS));
     });
     time("get, DRAM hit of 100 bytes", |n| {
-        match cache.lookup(&cx, &key(mix(n) % KEYS)) {
+        match cache.lookup(&cx, &key(mix64(n) % KEYS)) {
             Lookup::Hit(object) => {
                 black_box(object.parts().count());
             }
@@ -81,13 +75,18 @@ fn main() {
     });
     time("get, miss", |n| {
         assert!(matches!(
-            cache.lookup(&cx, &key(KEYS + mix(n) % KEYS)),
+            cache.lookup(&cx, &key(KEYS + mix64(n) % KEYS)),
             Lookup::Miss
         ));
     });
     time("set of 100 bytes", |n| {
         cache
-            .set(&cx, &key(mix(n) % KEYS), Payload::Bytes(&value), Meta::default())
+            .set(
+                &cx,
+                &key(mix64(n) % KEYS),
+                Payload::Bytes(&value),
+                Meta::default(),
+            )
             .expect("there is room");
         if n % 64 == 0 {
             // Lets blocks be written, as an event loop would.

@@ -7,6 +7,7 @@ use pumice_flash::{CopyMove, Gone, Mappings, SliceId};
 use pumice_index::{IndexShard, KeyHash, Location, Mapping};
 use pumice_memory::Buffer;
 use pumice_tier::{DramShard, Queue};
+use pumice_world::{MIX_STEP, mix64};
 use std::collections::HashSet;
 use twox_hash::XxHash3_64;
 
@@ -37,8 +38,9 @@ impl KeyHasher {
     pub(crate) fn hash(&self, part: &PartId<'_>) -> KeyHash {
         let mut hash = XxHash3_64::oneshot_with_seed(self.seed, part.key);
         if let SliceId::Part(number) = part.slice {
-            // A step of splitmix64 for each, so that the slices of an object spread over all shards.
-            hash = splitmix64(hash.wrapping_add(splitmix64(part.set, 1)), u64::from(number) + 1);
+            // Mixed for each, so that the slices of an object spread over all shards.
+            let of_set = hash.wrapping_add(mix64(part.set));
+            hash = mix64(of_set.wrapping_add(u64::from(number).wrapping_mul(MIX_STEP)));
         }
         match self.limit.0 {
             0 => hash & 0xFFFF,
@@ -47,13 +49,6 @@ impl KeyHasher {
             bits => hash & (u64::MAX << (64 - bits) | 0xFFFF),
         }
     }
-}
-
-fn splitmix64(state: u64, steps: u64) -> u64 {
-    let mut mixed = state.wrapping_add(steps.wrapping_mul(0x9E37_79B9_7F4A_7C15));
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    mixed ^ (mixed >> 31)
 }
 
 /// The mappings of one shard.

@@ -4,7 +4,7 @@ use pumice::{CacheOptions, CascadeOptions, Cx, IndexOptions, Layout, LayoutOptio
 use pumice_device::{Device, MemDevice, MemMedium, Payload};
 use pumice_flash::inspect::{Finding, Sink, inspect};
 use pumice_flash::{OpenError, Recovered};
-use pumice_world::{Clock, Executor, ManualClock};
+use pumice_world::{Clock, Executor, ManualClock, Random};
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::ops::Range;
@@ -154,15 +154,17 @@ impl Image {
         let medium = Arc::new(MemMedium::new(FLASH_BYTES));
         let mut history: HashMap<u64, Vec<Option<Entry>>> = HashMap::new();
         let mut random = Random(seed);
+        // The plain remainder: kept inputs are for these very images.
+        let mut below = |n: u64| random.next_u64() % n;
         for life in 0..2 {
             let (rig, _) = Rig::open(&medium, options, life).expect("the device opens");
             for step in life * STEPS..(life + 1) * STEPS {
-                let key = random.below(KEYS);
-                let entry = match random.below(16) {
+                let key = below(KEYS);
+                let entry = match below(16) {
                     0 | 1 => None,
-                    2 if step % 3 == 0 => Some(Entry::new(key, step, 18_000 + random.below(20_000) as usize)),
-                    3 | 4 => Some(Entry::new(key, step, random.below(6_000) as usize)),
-                    _ => Some(Entry::new(key, step, random.below(900) as usize)),
+                    2 if step % 3 == 0 => Some(Entry::new(key, step, 18_000 + below(20_000) as usize)),
+                    3 | 4 => Some(Entry::new(key, step, below(6_000) as usize)),
+                    _ => Some(Entry::new(key, step, below(900) as usize)),
                 };
                 let held = match &entry {
                     Some(entry) if rig.store(key, entry) => Some(entry.clone()),
@@ -173,11 +175,11 @@ impl Image {
                     }
                 };
                 history.entry(key).or_default().push(held);
-                if random.below(3) == 0 {
+                if below(3) == 0 {
                     rig.settle();
                 }
-                if random.below(4) == 0 {
-                    rig.get(random.below(KEYS));
+                if below(4) == 0 {
+                    rig.get(below(KEYS));
                 }
             }
             if life == 1 && is_clean {
@@ -266,18 +268,5 @@ fn sipq(policy: &str) -> LayoutOptions {
     LayoutOptions {
         virtual_keys_max: 100,
         ..LayoutOptions::new(Layout::Sipq, Some(policy), None, Some(0.6)).expect("in range")
-    }
-}
-
-/// Seeded random numbers: splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)) % n
     }
 }

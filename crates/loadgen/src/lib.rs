@@ -9,8 +9,8 @@
 //!
 //! *Open loop* (`rate`): operations arrive by a schedule that is fixed beforehand, evenly spaced or as a Poisson process.
 //! One that finds all connections busy waits, and its latency counts from its arrival: there is no coordinated
-//! omission. Arrivals of the window that were sent are waited for at the end; how far behind the schedule the rest is,
-//! is in [`Report::behind_seconds`].
+//! omission. Arrivals of the window that were sent are waited for at the end; the rest count as not sent, each once, with what they had
+//! waited ([`Report::arrivals`]). What the warm-up left behind is dropped when the window begins.
 //!
 //! Requests are counted that are answered in the measured window, latencies of operations that began in it. A miss of
 //! `look-aside` and the set that answers it are two requests; `rmw` is two requests with one latency. Replies of one
@@ -34,8 +34,8 @@
 //!
 //! # Cost
 //!
-//! A thread has one event loop over its connections, on io_uring (6.1 or later) or epoll, and one system call a turn
-//! on io_uring. No request allocates. Keys are drawn in batches. Unpipelined, nine tenths
+//! A thread has one event loop over its connections, on io_uring (Linux 6.1 or later), and one system call
+//! a turn. No request allocates. Keys are drawn in batches. Unpipelined, nine tenths
 //! of the CPU time are the kernel's TCP.
 
 mod cpu;
@@ -60,7 +60,6 @@ mod versions;
 mod wire;
 mod workload;
 
-pub use engine::Backend;
 pub use error::LoadError;
 pub use history::{HistoryOptions, HistoryReport, history};
 pub use mix::{Action, Mix};

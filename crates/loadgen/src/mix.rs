@@ -1,6 +1,6 @@
 //! Mixes of operations.
 
-use pumice_trace::SplitMix64;
+use pumice_world::Random;
 use std::fmt;
 use std::str::FromStr;
 
@@ -82,7 +82,7 @@ impl Mix {
     }
 
     /// Draws an action; `None` where the trace decides.
-    pub fn draw(&self, random: &mut SplitMix64) -> Option<Action> {
+    pub fn draw(&self, random: &mut Random) -> Option<Action> {
         match self.ends.as_slice() {
             [] => None,
             [(_, only)] => Some(*only),
@@ -189,14 +189,14 @@ mod tests {
             ("get:3,set:1,delete:0", Action::Set, 0.25),
         ] {
             let mix: Mix = name.parse().unwrap();
-            let mut random = SplitMix64::new(5);
+            let mut random = Random(5);
             let taken = (0..100_000)
                 .filter(|_| mix.draw(&mut random) == Some(action))
                 .count();
             assert!((taken as f64 / 100_000.0 - share).abs() < 0.01, "{name}: {taken}");
         }
         let trace: Mix = "trace".parse().unwrap();
-        assert!(trace.is_as_recorded() && trace.draw(&mut SplitMix64::new(1)).is_none());
+        assert!(trace.is_as_recorded() && trace.draw(&mut Random(1)).is_none());
     }
 
     #[test]

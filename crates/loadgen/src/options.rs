@@ -1,6 +1,5 @@
 //! What a run is made of.
 
-use crate::engine::Backend;
 use crate::error::LoadError;
 use crate::mix::Mix;
 use crate::sizes::ValueSizes;
@@ -57,8 +56,6 @@ pub struct Options {
     pub server_pid: Option<u32>,
     /// Keys whose versions are remembered; none: all of a generator's, up to 32 million, and 4 million of others.
     pub version_keys: Option<usize>,
-    /// What the event loop stands on; none: the best there is.
-    pub backend: Option<Backend>,
 }
 
 impl Options {
@@ -89,7 +86,6 @@ impl Options {
             timeout: Duration::from_secs(5),
             server_pid: None,
             version_keys: None,
-            backend: None,
         }
     }
 

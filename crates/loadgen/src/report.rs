@@ -1,6 +1,6 @@
 //! What a run found.
 
-use crate::engine::{Backend, Finished};
+use crate::engine::Finished;
 use crate::options::Options;
 use crate::run::Preloaded;
 use crate::stats::{Example, FAULTS, KINDS, Stats, histogram};
@@ -19,8 +19,6 @@ pub(crate) struct Measured {
     pub preloaded: Option<Preloaded>,
     /// The server's CPU time in the window.
     pub server_cpu: Option<Duration>,
-    /// What the event loop stood on.
-    pub backend: Backend,
     /// Bytes of a key.
     pub key_size: usize,
 }
@@ -57,8 +55,10 @@ pub struct Report {
     pub bytes_out: u64,
     /// By kind of request; only kinds that there were.
     pub kinds: BTreeMap<&'static str, KindReport>,
-    /// Of all kinds together.
+    /// Of all kinds together, and of arrivals that were not sent.
     pub latency: Option<Latency>,
+    /// Open loop: what arrived in the window.
+    pub arrivals: Option<Arrivals>,
     /// Errors by kind; only kinds that there were.
     pub errors: BTreeMap<&'static str, u64>,
     /// How many of them were wrong answers: values of other keys, damaged or replaced ones, replies that fit no request.
@@ -67,8 +67,6 @@ pub struct Report {
     pub examples: Vec<Example>,
     /// Requests whose reply never came.
     pub unanswered: u64,
-    /// Open loop: how long the oldest arrival that had not been sent at the end had waited; 0 if the schedule was kept.
-    pub behind_seconds: f64,
     /// This program.
     pub client: ClientReport,
     /// The server's process, if it was named.
@@ -98,7 +96,6 @@ pub struct Settings {
     pub scan_keys: u32,
     pub ttl: u32,
     pub timeout_seconds: f64,
-    pub backend: Backend,
 }
 
 /// One kind of request.
@@ -109,6 +106,28 @@ pub struct KindReport {
     /// How long they took.
     pub latency: Option<Latency>,
 }
+
+/// Operations that arrived in the measured window, by the schedule of an open loop. Each counts once: as sent or as not sent.
+#[derive(Clone, Debug, Serialize)]
+pub struct Arrivals {
+    /// All of them.
+    pub due: u64,
+    /// Sent before the window's end.
+    pub sent: u64,
+    /// Still waiting for a connection that was free when the window ended.
+    pub not_sent: u64,
+    /// How long those had waited at least.
+    pub not_sent_latency: Option<Latency>,
+    /// Those sent, per second.
+    pub sent_per_second: f64,
+    /// How long the oldest arrival that was not sent at the end had waited.
+    pub behind_seconds: f64,
+    /// Whether that is more than [`BEHIND_SECONDS`]: the server, or the client, did less than the rate.
+    pub fell_behind: bool,
+}
+
+/// From here on a schedule was not kept.
+const BEHIND_SECONDS: f64 = 0.01;
 
 /// Latencies in microseconds.
 #[derive(Clone, Debug, Serialize)]
@@ -252,9 +271,11 @@ pub(crate) fn report(options: &Options, measured: Measured) -> Report {
             cpu_us_per_request: micros_per_request(cpu.as_secs_f64()),
         });
     let idle: Vec<f64> = measured.finished.iter().map(idle_share).collect();
+    let behind = measured.finished.iter().map(|thread| thread.behind.as_secs_f64());
+    let behind = behind.fold(0.0, f64::max);
     let cpu: f64 = measured.finished.iter().map(worked).sum();
     Report {
-        settings: settings(options, measured.backend, measured.key_size),
+        settings: settings(options, measured.key_size),
         seconds,
         requests,
         requests_per_second: overall,
@@ -268,15 +289,19 @@ pub(crate) fn report(options: &Options, measured: Measured) -> Report {
         bytes_out: stats.bytes_out,
         kinds,
         latency: latency(&all),
+        arrivals: (options.rate.is_some() && measured.window.is_some()).then(|| Arrivals {
+            due: stats.arrivals + stats.late.len(),
+            sent: stats.arrivals,
+            not_sent: stats.late.len(),
+            not_sent_latency: latency(&stats.late),
+            sent_per_second: stats.arrivals as f64 / seconds.max(1e-9),
+            behind_seconds: behind,
+            fell_behind: behind > BEHIND_SECONDS,
+        }),
         errors,
         wrong_answers: stats.faults.wrong(),
         examples: stats.faults.examples().to_vec(),
         unanswered: measured.finished.iter().map(|thread| thread.lost).sum(),
-        behind_seconds: measured
-            .finished
-            .iter()
-            .map(|thread| thread.behind.as_secs_f64())
-            .fold(0.0, f64::max),
         client: ClientReport {
             cpu_seconds: cpu,
             cpu_us_per_request: micros_per_request(cpu),
@@ -345,7 +370,7 @@ fn latency(nanoseconds: &Histogram<u64>) -> Option<Latency> {
     })
 }
 
-fn settings(options: &Options, backend: Backend, key_size: usize) -> Settings {
+fn settings(options: &Options, key_size: usize) -> Settings {
     Settings {
         target: options.target.to_string(),
         connections: options.connections,
@@ -364,7 +389,6 @@ fn settings(options: &Options, backend: Backend, key_size: usize) -> Settings {
         scan_keys: options.scan_keys_max,
         ttl: options.ttl,
         timeout_seconds: options.timeout.as_secs_f64(),
-        backend,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Puts a run together: connections, threads, phases, and what is read while it goes.
 
 use crate::cpu;
-use crate::engine::{self, Backend, Feed, Finished, Pace, Phase, Progress, Shared, Worker, WorkerOptions};
+use crate::engine::{self, Feed, Finished, Pace, Phase, Progress, Shared, Worker, WorkerOptions};
 use crate::error::LoadError;
 use crate::gate::Gate;
 use crate::keys::{Distinct, KeySource};
@@ -76,6 +76,7 @@ type Outcome = Result<Finished, LoadError>;
 /// connections are in the report.
 pub fn run(options: &Options, show: &mut dyn FnMut(Status)) -> Result<Report, LoadError> {
     options.check()?;
+    engine::probe()?;
     let keys = KeyText::new(&options.key_prefix, options.key_size)
         .map_err(|what| LoadError::Settings(format!("--key-size, --key-prefix: {what}")))?;
     let source = KeySource::open(&options.keys, options.trace.clone())?;
@@ -107,7 +108,6 @@ pub fn run(options: &Options, show: &mut dyn FnMut(Status)) -> Result<Report, Lo
         versions: VersionTable::new(version_keys),
         ttl: options.ttl,
     });
-    let backend = options.backend.unwrap_or_else(Backend::detect);
     let gate = Arc::new(Gate::new(options.threads));
     let clock = Instant::now();
     let next_preload = Arc::new(AtomicU64::new(0));
@@ -128,7 +128,6 @@ pub fn run(options: &Options, show: &mut dyn FnMut(Status)) -> Result<Report, Lo
             budget: budget.clone(),
             gate: Arc::clone(&gate),
             progress: Arc::new(Progress::default()),
-            backend,
         };
         let progress = Arc::clone(&member.progress);
         let sockets = sockets.split_off(sockets.len() - count);
@@ -168,7 +167,6 @@ pub fn run(options: &Options, show: &mut dyn FnMut(Status)) -> Result<Report, Lo
         finished,
         preloaded,
         server_cpu: server.flatten(),
-        backend,
         key_size: shared.keys.size(),
     };
     Ok(report(options, measured))
@@ -211,7 +209,6 @@ struct Member {
     budget: Option<Arc<AtomicI64>>,
     gate: Arc<Gate<Option<Plan>>>,
     progress: Arc<Progress>,
-    backend: Backend,
 }
 
 impl Member {
@@ -225,10 +222,8 @@ impl Member {
         };
         let mut worker = Worker::new(options, Arc::clone(&self.shared), Arc::clone(&self.progress));
         let mut has_passed = false;
-        let (backend, gate, progress) = (self.backend, Arc::clone(&self.gate), Arc::clone(&self.progress));
-        let result = engine::run(backend, &mut worker, sockets, &mut || {
-            self.next_phase(&mut has_passed)
-        });
+        let (gate, progress) = (Arc::clone(&self.gate), Arc::clone(&self.progress));
+        let result = engine::run(&mut worker, sockets, &mut || self.next_phase(&mut has_passed));
         if result.is_err() {
             progress.fail();
         }

@@ -1,11 +1,11 @@
 //! When operations begin.
 
-use pumice_trace::SplitMix64;
+use pumice_world::Random;
 
 /// The arrivals of an open loop: fixed before the run, whatever the server does.
 #[derive(Clone, Debug)]
 pub struct Schedule {
-    random: Option<SplitMix64>,
+    random: Option<Random>,
     /// Mean nanoseconds between arrivals.
     gap: f64,
     next: f64,
@@ -17,7 +17,7 @@ impl Schedule {
     pub fn new(rate: f64, is_poisson: bool, thread: usize, threads: usize) -> Self {
         let gap = 1e9 * threads as f64 / rate;
         let mut schedule = Schedule {
-            random: is_poisson.then(|| SplitMix64::new(0xa111_7a15 + thread as u64)),
+            random: is_poisson.then(|| Random(0xa111_7a15 + thread as u64)),
             gap,
             next: gap * thread as f64 / threads as f64,
         };

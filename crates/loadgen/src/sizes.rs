@@ -1,7 +1,8 @@
 //! Sizes of values: fixed by the key.
 
 use crate::value::HEADER_BYTES;
-use pumice_trace::{Size, SizeDistribution, mix64};
+use pumice_trace::{Size, SizeDistribution};
+use pumice_world::mix64;
 use std::str::FromStr;
 use std::sync::Arc;
 

@@ -96,7 +96,9 @@ pub struct Stats {
     pub bytes_out: u64,
     /// Latencies in nanoseconds, by kind.
     pub latencies: Vec<Histogram<u64>>,
-    /// How long arrivals waited at least that were never started.
+    /// Operations of an open loop that arrived in the window and were sent.
+    pub arrivals: u64,
+    /// How long arrivals of the window waited at least that were never sent.
     pub late: Histogram<u64>,
     /// Requests answered in each second of the window.
     pub seconds: Vec<u64>,
@@ -131,6 +133,7 @@ impl Stats {
             bytes_in: 0,
             bytes_out: 0,
             latencies: KINDS.iter().map(|_| histogram()).collect(),
+            arrivals: 0,
             late: histogram(),
             seconds: Vec::new(),
             faults: Faults::default(),
@@ -157,6 +160,7 @@ impl Stats {
             // Both have the same bounds, so that everything fits.
             let _ = sum.add(latencies);
         }
+        self.arrivals += other.arrivals;
         let _ = self.late.add(&other.late);
         if self.seconds.len() < other.seconds.len() {
             self.seconds.resize(other.seconds.len(), 0);

@@ -10,8 +10,8 @@ pub fn text(report: &Report) -> String {
     lines.push((
         "target",
         format!(
-            "{}, {} connections of {} threads, {} deep, {}",
-            settings.target, settings.connections, settings.threads, settings.pipeline, settings.backend
+            "{}, {} connections of {} threads, {} deep",
+            settings.target, settings.connections, settings.threads, settings.pipeline
         ),
     ));
     let rate = settings.rate.map_or("closed loop".to_owned(), |rate| {
@@ -99,47 +99,58 @@ fn measured(report: &Report, lines: &mut Vec<(&str, String)>) {
             "the client had hardly any time to spare: this measures the client".to_owned(),
         ));
     }
-    if report.behind_seconds > 0.001 {
+    if let Some(arrivals) = report.arrivals.as_ref().filter(|arrivals| arrivals.fell_behind) {
         lines.push((
-            "",
+            "FELL BEHIND",
             format!(
-                "the server did not keep up: the oldest request not sent at the end had waited {:.3} s",
-                report.behind_seconds
+                "{} per second were to be sent, and {:.0} were: {} of {} arrivals were not sent, the oldest waited {:.3} s",
+                report.settings.rate.unwrap_or_default(),
+                arrivals.sent_per_second,
+                arrivals.not_sent,
+                arrivals.due,
+                arrivals.behind_seconds
             ),
         ));
     }
 }
 
 fn latencies(report: &Report, text: &mut String) {
-    let mut rows: Vec<(&str, u64, &Latency)> = report
-        .kinds
-        .iter()
-        .filter_map(|(name, kind)| Some((*name, kind.requests, kind.latency.as_ref()?)))
-        .collect();
-    if rows.len() > 1
-        && let Some(all) = &report.latency
+    let kinds = report.kinds.iter();
+    let mut rows: Vec<(&str, Option<&Latency>)> =
+        kinds.map(|(name, kind)| (*name, kind.latency.as_ref())).collect();
+    if let Some(late) = report
+        .arrivals
+        .as_ref()
+        .and_then(|arrivals| arrivals.not_sent_latency.as_ref())
     {
-        rows.push(("all", report.requests, all));
+        rows.push(("not sent", Some(late)));
+    }
+    if rows.len() > 1 {
+        rows.push(("all", report.latency.as_ref()));
     }
     if rows.is_empty() {
         return;
     }
-    let _ = writeln!(
-        text,
-        "\n{:<9} {:>12} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}",
-        "latency, us", "requests", "mean", "p50", "p90", "p99", "p99.9", "p99.99"
-    );
-    for (name, requests, latency) in rows {
-        let _ = writeln!(
-            text,
-            "{name:<11} {requests:>12} {:>10.1} {:>10.1} {:>10.1} {:>10.1} {:>10.1} {:>10.1}",
-            latency.mean_us,
-            latency.p50_us,
-            latency.p90_us,
-            latency.p99_us,
-            latency.p99_9_us,
-            latency.p99_99_us
-        );
+    let heads = ["mean", "p50", "p90", "p99", "p99.9", "p99.99"];
+    let _ = write!(text, "\n{:<11} {:>12}", "latency, us", "operations");
+    let _ = writeln!(text, "{}", heads.map(|head| format!(" {head:>10}")).concat());
+    for (name, latency) in rows {
+        let figures = latency.map(|of| {
+            [
+                of.mean_us,
+                of.p50_us,
+                of.p90_us,
+                of.p99_us,
+                of.p99_9_us,
+                of.p99_99_us,
+            ]
+        });
+        let cells = match figures {
+            Some(figures) => figures.map(|figure| format!(" {figure:>10.1}")),
+            None => heads.map(|_| format!(" {:>10}", "-")),
+        };
+        let count = latency.map_or(0, |latency| latency.count);
+        let _ = writeln!(text, "{name:<11} {count:>12}{}", cells.concat());
     }
 }
 

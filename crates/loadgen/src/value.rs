@@ -14,7 +14,7 @@
 //! chunk begins in the block follows from key, stamp, version and the chunk's number. Making a value is then a copy
 //! and checking it a comparison, both at the speed of memory.
 
-use pumice_trace::{SplitMix64, mix64};
+use pumice_world::{Random, mix64};
 
 /// Bytes of a value's header, and so the least size of a value.
 pub const HEADER_BYTES: usize = 24;
@@ -54,7 +54,7 @@ pub struct Values {
 impl Values {
     /// Values of the run with this stamp.
     pub fn new(stamp: u64) -> Self {
-        let mut random = SplitMix64::new(BLOCK_SEED);
+        let mut random = Random(BLOCK_SEED);
         let words = (BLOCK_BYTES + CHUNK_BYTES) / 8;
         let block = (0..words).flat_map(|_| random.next_u64().to_le_bytes()).collect();
         Values { block, stamp }

@@ -19,7 +19,7 @@
 
 use hashbrown::HashMap;
 use parking_lot::Mutex;
-use pumice_trace::mix64;
+use pumice_world::mix64;
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// A write that was given a version.
@@ -244,7 +244,7 @@ impl Shard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pumice_trace::SplitMix64;
+    use pumice_world::Random;
 
     #[test]
     fn an_acknowledged_write_makes_older_versions_stale() {
@@ -320,7 +320,7 @@ mod tests {
     /// holds is never below the floor.
     #[test]
     fn no_order_of_overlapping_writes_raises_an_alarm() {
-        let mut random = SplitMix64::new(11);
+        let mut random = Random(11);
         for keys in [1, 3, 400] {
             // A table of 64 x 5 lines of which few are in use, and one that gives up entries all the time.
             let table = VersionTable::new(if keys == 400 { 1 } else { 1000 });

@@ -4,7 +4,8 @@ use crate::error::LoadError;
 use crate::keys::{KeySource, KeySpace, Stream};
 use crate::mix::{Action, Mix};
 use crate::sizes::ValueSizes;
-use pumice_trace::{BATCH_REQUESTS, Op, Request, SplitMix64, Zipf};
+use pumice_trace::{BATCH_REQUESTS, Op, Request, Zipf};
+use pumice_world::Random;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -78,7 +79,7 @@ pub struct Draws {
     batch: Vec<Request>,
     at: usize,
     stream: Stream,
-    random: SplitMix64,
+    random: Random,
     space: Option<KeySpace>,
     is_look_aside: bool,
     latest: Option<Zipf>,
@@ -95,7 +96,7 @@ impl Draws {
         Draws {
             batch: Vec::with_capacity(BATCH_REQUESTS),
             at: 0,
-            random: SplitMix64::new(0x10ad_0000 + thread as u64),
+            random: Random(0x10ad_0000 + thread as u64),
             stream: workload.source.stream(thread, threads),
             is_look_aside: workload.source.is_look_aside(),
             space,

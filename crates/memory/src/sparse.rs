@@ -128,6 +128,7 @@ impl Buffer for SparseBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pumice_world::Random;
 
     fn put(buf: &SparseBuf, at: usize, bytes: &[u8]) {
         // SAFETY: single-threaded, and no lent slice is alive.
@@ -163,11 +164,8 @@ mod tests {
 
     const LEN: usize = 3000;
 
-    fn random(state: &mut u64, below: usize) -> usize {
-        *state ^= *state << 13;
-        *state ^= *state >> 7;
-        *state ^= *state << 17;
-        (*state % below as u64) as usize
+    fn random(state: &mut Random, below: usize) -> usize {
+        state.below(below as u64) as usize
     }
 
     /// The number of the put that each byte comes from, and the byte.
@@ -199,7 +197,7 @@ mod tests {
     #[test]
     fn puts_in_any_order_do_what_a_plain_array_does() {
         for seed in 1..=60_u64 {
-            let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let mut state = Random(seed);
             let mut model: Model = vec![None; LEN];
             let mut buf = SparseBuf::with_len(LEN);
             if seed % 3 == 0 {

@@ -79,7 +79,7 @@ impl<'a> Accesses<'a> {
             reader,
             sizing,
             batch: Vec::with_capacity(BATCH_REQUESTS),
-            numbers: Some(ObjectNumbers::new()),
+            numbers: Some(ObjectNumbers::default()),
             first_sizes: Vec::new(),
             footprint: 0,
         })
@@ -200,7 +200,6 @@ impl<'a> Accesses<'a> {
         size_of: impl Fn(&[u64], u32, &Request) -> u64,
     ) -> Option<()> {
         let numbers = self.numbers.get_or_insert_default();
-        numbers.touch(self.batch.iter().map(|request| request.key));
         for request in &self.batch {
             let (object, new) = numbers.number(request.key)?;
             if new {

@@ -65,6 +65,9 @@ pub enum SimError {
     /// The cache could not be opened on the device.
     #[error(transparent)]
     Open(pumice_flash::OpenError),
+    /// A server would not start with these settings.
+    #[error("{0}")]
+    Served(String),
     /// The device file could not be opened.
     #[error(transparent)]
     File(pumice_device::FileError),

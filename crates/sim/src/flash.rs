@@ -3,6 +3,7 @@
 //! Requests run one after the other, and all background work that a request made due runs to its end before the next.
 //! So nothing depends on how long a device takes: a simulated device and a real file give the same counts.
 
+use std::fmt;
 use std::future::Future;
 use std::iter::zip;
 use std::path::PathBuf;
@@ -13,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use pumice::{
-    BooksSnapshot, CacheOptions, Cx, Found, IndexOptions, LargeLookup, Lookup, Meta, ObjectCache,
+    BooksSnapshot, CacheOptions, Cx, FlashWrite, Found, IndexOptions, LargeLookup, Lookup, Meta, ObjectCache,
     RejectReason, Stats,
 };
 use pumice_device::{
@@ -22,7 +23,7 @@ use pumice_device::{
 };
 use pumice_flash::{Geometry, Layout, LayoutOptions, OpenError};
 use pumice_trace::{BATCH_REQUESTS, Op, Trace};
-use pumice_world::{Executor, ManualClock};
+use pumice_world::{Executor, ManualClock, Random};
 
 use crate::accesses::Access;
 use crate::counts::Counts;
@@ -53,6 +54,16 @@ pub enum ReplayDevice {
     Path(PathBuf),
 }
 
+/// What a server makes of a flash tier of so many bytes.
+#[derive(Clone)]
+pub struct AsServed(pub Arc<dyn Fn(u64) -> Result<CacheOptions, String>>);
+
+impl fmt::Debug for AsServed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AsServed")
+    }
+}
+
 /// What to replay under a flash layout.
 #[derive(Debug, Clone)]
 pub struct FlashOptions {
@@ -66,6 +77,9 @@ pub struct FlashOptions {
     pub index: IndexOptions,
     /// Bytes of a block; `None` follows from the size.
     pub block_bytes: Option<u64>,
+    /// Where it is given, the cache is what a server makes of the flash tier, and `layout`, `dram_bytes`, `index` and `block_bytes` are
+    /// not looked at.
+    pub served: Option<AsServed>,
     /// What the flash tier stands on.
     pub device: ReplayDevice,
     /// Under the simulated device a drive whose erase unit is so many blocks, with a tenth of its flash for itself; 0: none, and
@@ -93,30 +107,29 @@ pub fn replay_flash(
     debug_assert!(!matches!(options.rules.missing_sizes, MissingSizes::Unit));
     let start = Instant::now();
     let prepared = prepare(trace, &options.rules, &options.size, false, progress)?;
-    let capacity = prepared.capacity;
+    let setup = Setup::of(options, prepared.capacity)?;
     match &options.device {
         ReplayDevice::Sim => {
-            let blocks_start = plan(options, capacity)?.block_offset(0);
-            let medium = SparseMedium::with_grid(whole_sectors(capacity), blocks_start);
+            let blocks_start = setup.geometry.block_offset(0);
+            let medium = SparseMedium::with_grid(setup.geometry.capacity, blocks_start);
             let device = SparseDevice::new(Arc::new(medium));
             if options.superblock_blocks == 0 {
-                return throttled(trace, options, prepared, Stage::of(device), start, progress);
+                let stage = Stage::of(device, setup);
+                return throttled(trace, options, prepared, stage, start, progress);
             }
-            let drive = drive(options, capacity)?;
+            let drive = drive(options, &setup.geometry)?;
             let device = FtlDevice::new(device, Arc::clone(&drive)).map_err(SimError::Ftl)?;
             let stage = Stage {
                 drive: Some(drive),
-                ..Stage::of(device)
+                ..Stage::of(device, setup)
             };
             throttled(trace, options, prepared, stage, start, progress)
         }
         ReplayDevice::Path(path) => {
             let open = FileOptions {
-                size: Some(whole_sectors(capacity)),
+                size: Some(setup.geometry.capacity),
                 ..FileOptions::default()
             };
-            // Refuse what is too small before the file is made.
-            plan(options, capacity)?;
             let shared = FileShared::open(path, &open).map_err(SimError::File)?;
             let device =
                 FileDevice::new(Arc::new(shared), RING_ENTRIES).map_err(|source| SimError::DeviceIo {
@@ -127,7 +140,7 @@ pub fn replay_flash(
             let filler = filler();
             let stage = Stage {
                 filler: &filler,
-                ..Stage::of(device)
+                ..Stage::of(device, setup)
             };
             throttled(trace, options, prepared, stage, start, progress)
         }
@@ -157,6 +170,7 @@ fn throttled<D: Device + Clone>(
         drive: stage.drive,
         filler: stage.filler,
         time,
+        setup: stage.setup,
     };
     replay(trace, options, prepared, stage, start, progress)
 }
@@ -165,29 +179,64 @@ fn whole_sectors(bytes: u64) -> u64 {
     bytes / 4096 * 4096
 }
 
-fn block_bytes(options: &FlashOptions, capacity: u64) -> u64 {
-    options
-        .block_bytes
-        .unwrap_or_else(|| Geometry::block_bytes_for(capacity, BLOCK_BYTES_MIN, 1, u64::MAX))
+/// How the cache is opened, and how the flash is divided.
+#[derive(Clone, Copy)]
+struct Setup {
+    cache: CacheOptions,
+    geometry: Geometry,
 }
 
-fn plan(options: &FlashOptions, capacity: u64) -> Result<Geometry, SimError> {
-    Geometry::plan(whole_sectors(capacity), block_bytes(options, capacity))
-        .map_err(|error| SimError::Open(OpenError::Geometry(error)))
+impl Setup {
+    /// # Errors
+    /// Too little flash, before a file is made of it; what a server would say.
+    fn of(options: &FlashOptions, capacity: u64) -> Result<Self, SimError> {
+        let capacity = whole_sectors(capacity);
+        let cache = match &options.served {
+            Some(AsServed(made)) => made(capacity).map_err(SimError::Served)?,
+            None => CacheOptions {
+                dram_bytes: usize::try_from(options.dram_bytes).unwrap_or(usize::MAX),
+                block_bytes: options.block_bytes,
+                buffers_max: BUFFERS,
+                layout: options.layout,
+                index: options.index,
+                item_bytes_max: usize::MAX,
+                ..CacheOptions::default()
+            },
+        };
+        let block_bytes = cache
+            .block_bytes
+            .unwrap_or_else(|| Geometry::block_bytes_for(capacity, BLOCK_BYTES_MIN, 1, u64::MAX));
+        let geometry = Geometry::plan(capacity, block_bytes)
+            .map_err(|error| SimError::Open(OpenError::Geometry(error)))?;
+        // Nothing larger than the device can ever be whole on it, and half of it leaves room for what comes meanwhile. On a file an
+        // object has content, which is in memory.
+        let mut largest = u64::from(geometry.blocks) * geometry.block_bytes / 2;
+        if matches!(options.device, ReplayDevice::Path(_)) {
+            largest = largest.min(CONTENT_MAX);
+        }
+        let largest = usize::try_from(largest).unwrap_or(usize::MAX);
+        let cache = CacheOptions {
+            block_bytes: Some(block_bytes),
+            reformat: true,
+            lockstep: true,
+            item_bytes_max: cache.item_bytes_max.min(largest),
+            ..cache
+        };
+        Ok(Self { cache, geometry })
+    }
 }
 
 /// A drive of which the flash tier is nine tenths, or less if it is small.
-fn drive(options: &FlashOptions, capacity: u64) -> Result<Arc<Mutex<Ftl>>, SimError> {
-    plan(options, capacity)?;
+fn drive(options: &FlashOptions, geometry: &Geometry) -> Result<Arc<Mutex<Ftl>>, SimError> {
     let ftl = (FtlOptions {
         // As drives do: what is copied has lived for long, what the host writes has not. It also keeps what the drive does by
         // itself from shifting what the host has aligned.
         separate_copies: true,
         trim: options.trim,
         ..FtlOptions::at_utilisation(
-            whole_sectors(capacity),
+            geometry.capacity,
             UTILISATION,
-            block_bytes(options, capacity),
+            geometry.block_bytes,
             options.superblock_blocks,
         )
     })
@@ -195,29 +244,12 @@ fn drive(options: &FlashOptions, capacity: u64) -> Result<Arc<Mutex<Ftl>>, SimEr
     Ok(Arc::new(Mutex::new(Ftl::new(ftl).map_err(SimError::Ftl)?)))
 }
 
-/// Larger objects are refused: nothing larger than the device can ever be whole on it, and half of it leaves room for what comes
-/// meanwhile.
-fn object_bytes_max(geometry: &Geometry) -> u64 {
-    u64::from(geometry.blocks) * geometry.block_bytes / 2
-}
-
-/// The largest object that a replay stores. On a file it has content, which is in memory.
-fn item_bytes_max(options: &FlashOptions, geometry: &Geometry) -> u64 {
-    match options.device {
-        ReplayDevice::Sim => object_bytes_max(geometry),
-        ReplayDevice::Path(_) => object_bytes_max(geometry).min(CONTENT_MAX),
-    }
-}
-
 /// The content of all values on a real device: 16 MiB that do not compress to nothing.
 fn filler() -> Vec<u8> {
-    let mut state = 0x9E37_79B9_7F4A_7C15u64;
+    let mut random = Random(1);
     let mut out = Vec::with_capacity(16 << 20);
     while out.len() < 16 << 20 {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        out.extend_from_slice(&state.to_le_bytes());
+        out.extend_from_slice(&random.next_u64().to_le_bytes());
     }
     out
 }
@@ -230,20 +262,9 @@ struct Replay<D: Device + Clone> {
 }
 
 impl<D: Device + Clone> Replay<D> {
-    fn open(device: D, options: &FlashOptions, geometry: &Geometry) -> Result<Self, SimError> {
+    fn open(device: D, options: &FlashOptions, cache_options: CacheOptions) -> Result<Self, SimError> {
         let executor = Executor::new();
         let cx = Cx::new(device, Arc::new(ManualClock::new(1)), Rc::new(executor.spawner()));
-        let cache_options = CacheOptions {
-            dram_bytes: usize::try_from(options.dram_bytes).unwrap_or(usize::MAX),
-            block_bytes: Some(geometry.block_bytes),
-            buffers_max: BUFFERS,
-            layout: options.layout,
-            index: options.index,
-            reformat: true,
-            lockstep: true,
-            item_bytes_max: usize::try_from(item_bytes_max(options, geometry)).unwrap_or(usize::MAX),
-            ..CacheOptions::default()
-        };
         let run = |cache_options| {
             executor
                 .block_on(ObjectCache::open(&cx, cache_options), park(&cx.device))
@@ -338,15 +359,17 @@ struct Stage<'a, D> {
     filler: &'a [u8],
     /// The time that the device takes, where that is not the time that passes.
     time: Option<Arc<dyn Timeline>>,
+    setup: Setup,
 }
 
 impl<D> Stage<'_, D> {
-    fn of(device: D) -> Self {
+    fn of(device: D, setup: Setup) -> Self {
         Self {
             device,
             drive: None,
             filler: &[],
             time: None,
+            setup,
         }
     }
 }
@@ -364,7 +387,9 @@ fn replay<D: Device + Clone>(
         drive,
         filler,
         time,
+        setup,
     } = stage;
+    let Setup { cache, geometry } = setup;
     let counters = Arc::new(DeviceCounters::new());
     let device = CountingDevice::new(device, Arc::clone(&counters));
     let device_ns = || time.as_ref().map(|time| time.now_ns());
@@ -381,8 +406,7 @@ fn replay<D: Device + Clone>(
         passes,
         ..
     } = prepared;
-    let geometry = plan(options, capacity)?;
-    let replay = Replay::open(device, options, &geometry)?;
+    let replay = Replay::open(device, options, cache)?;
     let mut counts = Counts::after(warmup);
     let mut reads = Reads::default();
     let mut at_warmup = replay.cache.stats();
@@ -398,7 +422,7 @@ fn replay<D: Device + Clone>(
     accesses.tell_objects_apart(asks_for_objects);
     let mut keys_seen: Vec<u64> = Vec::new();
     let mut long_value = Vec::new();
-    let item_bytes_max = item_bytes_max(options, &geometry);
+    let item_bytes_max = cache.item_bytes_max as u64;
     let mut batch: Vec<Access> = Vec::with_capacity(BATCH_REQUESTS);
     while accesses.next_batch(&mut batch)? {
         for access in &batch {
@@ -483,18 +507,14 @@ fn replay<D: Device + Clone>(
     } else {
         stats.resident_entries
     };
-    let settings = Settings {
-        max_object_bytes: Some(item_bytes_max),
-        block_bytes: Some(geometry.block_bytes),
-        blocks: Some(geometry.blocks),
-        ..settings(
-            options,
-            Settings::of(trace, &accesses, &options.rules, &options.size),
-        )
-    };
+    let settings = settings(
+        options,
+        &setup,
+        Settings::of(trace, &accesses, &options.rules, &options.size),
+    );
     Ok(report(
         trace,
-        options,
+        &cache,
         settings,
         &Measured {
             counts,
@@ -554,10 +574,11 @@ struct Measured {
 }
 
 /// Completes the settings that every layout has.
-fn settings(options: &FlashOptions, common: Settings) -> Settings {
-    let layout = &options.layout;
+fn settings(options: &FlashOptions, setup: &Setup, common: Settings) -> Settings {
+    let Setup { cache, geometry } = setup;
+    let layout = &cache.layout;
     let has_drive = options.device == ReplayDevice::Sim && options.superblock_blocks > 0;
-    let tier1 = match options.index {
+    let tier1 = match cache.index {
         IndexOptions::Full => None,
         IndexOptions::Cascade(cascade) => Some(cascade.tier1_share),
     };
@@ -570,7 +591,14 @@ fn settings(options: &FlashOptions, common: Settings) -> Settings {
             "evict"
         }),
         tier1,
-        buffers: Some(BUFFERS),
+        max_object_bytes: Some(cache.item_bytes_max as u64),
+        flash_write: (cache.dram_bytes > 0).then_some(match cache.flash_write {
+            FlashWrite::Insertion => "insertion",
+            FlashWrite::Eviction => "eviction",
+        }),
+        block_bytes: Some(geometry.block_bytes),
+        blocks: Some(geometry.blocks),
+        buffers: Some(cache.buffers_max),
         device: Some(match &options.device {
             ReplayDevice::Sim => "sim".to_owned(),
             ReplayDevice::Path(path) => path.display().to_string(),
@@ -582,7 +610,7 @@ fn settings(options: &FlashOptions, common: Settings) -> Settings {
     }
 }
 
-fn report(trace: &Trace, options: &FlashOptions, settings: Settings, measured: &Measured) -> Report {
+fn report(trace: &Trace, cache: &CacheOptions, settings: Settings, measured: &Measured) -> Report {
     let Measured {
         counts,
         reads,
@@ -610,10 +638,10 @@ fn report(trace: &Trace, options: &FlashOptions, settings: Settings, measured: &
     Report {
         trace: trace.name().to_owned(),
         requests: counts.requests(),
-        layout: options.layout.layout.name().into(),
-        policy: options.layout.policy.name(),
+        layout: cache.layout.layout.name().into(),
+        policy: cache.layout.policy.name(),
         index: Some(
-            match options.index {
+            match cache.index {
                 IndexOptions::Full => "full",
                 IndexOptions::Cascade(_) => "cascade",
             }
@@ -621,7 +649,7 @@ fn report(trace: &Trace, options: &FlashOptions, settings: Settings, measured: &
         ),
         unit: Unit::Bytes.name(),
         flash_bytes: Some(*capacity),
-        dram_bytes: options.dram_bytes,
+        dram_bytes: cache.dram_bytes as u64,
         object_hit_ratio: counts.object_hit_ratio(),
         byte_hit_ratio: counts.byte_hit_ratio(),
         objects_cached: *objects_cached,
@@ -642,7 +670,7 @@ fn report(trace: &Trace, options: &FlashOptions, settings: Settings, measured: &
         flash_reads_per_hit: ratio(reads.hit_reads, counts.hits),
         flash_reads_per_miss: ratio(reads.miss_reads, counts.lookups - counts.hits),
         flash_rounds_per_hit: ratio(reads.hit_rounds, counts.hits),
-        cascade: (options.index != IndexOptions::Full).then(|| CascadeReport::of(stats, at_warmup)),
+        cascade: (cache.index != IndexOptions::Full).then(|| CascadeReport::of(stats, at_warmup)),
         device_seconds: device_ns.map(|nanoseconds| nanoseconds as f64 / 1e9),
         erases_min: drive.as_ref().map(|(_, spread)| spread.min),
         erases_mean: drive.as_ref().map(|(_, spread)| spread.mean),

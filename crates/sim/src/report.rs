@@ -30,7 +30,7 @@ pub struct Report {
     pub flash_bytes: Option<u64>,
     /// The capacity of `exact`, where it is counted in objects.
     pub flash_objects: Option<u64>,
-    /// Size of the DRAM tier; 0 for `exact`.
+    /// DRAM for items and index; 0 where there is no DRAM tier.
     pub dram_bytes: u64,
     /// Hits / lookups; null without lookups.
     pub object_hit_ratio: Option<f64>,

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use crate::error::TraceError;
 use crate::input::Input;
-use crate::random::mix64;
+use pumice_world::mix64;
 
 /// Largest file that is read, decompressed.
 const MAX_FILE_BYTES: u64 = 64 << 20;

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use crate::random::SplitMix64;
+use pumice_world::Random;
 
 /// Into how many cells the numbers that draws start from are cut: 40 bytes each.
 const CELLS: usize = 2048;
@@ -72,7 +72,7 @@ impl Zipf {
 
     /// Draws a rank.
     #[inline]
-    pub fn draw(&self, random: &mut SplitMix64) -> u64 {
+    pub fn draw(&self, random: &mut Random) -> u64 {
         if self.theta == 0.0 {
             return 1 + random.below(self.ranks);
         }
@@ -86,7 +86,7 @@ impl Zipf {
 
     /// Draws as many ranks as there is room for: the same ones that as many calls of [`draw`](Zipf::draw) give, at less
     /// cost.
-    pub fn draw_many(&self, random: &mut SplitMix64, ranks: &mut [u64]) {
+    pub fn draw_many(&self, random: &mut Random, ranks: &mut [u64]) {
         if self.cells.is_empty() {
             ranks.fill_with(|| self.draw(random));
             return;
@@ -220,7 +220,7 @@ mod tests {
         const DRAWS: u32 = 200_000;
         for theta in [0.0, 0.3, 0.9, 0.999_999_999, 1.0, 1.2, 2.5] {
             let zipf = Zipf::new(RANKS as u64, theta).unwrap();
-            let mut random = SplitMix64::new(7);
+            let mut random = Random(7);
             let mut counts = [0u32; RANKS];
             for _ in 0..DRAWS {
                 counts[zipf.draw(&mut random) as usize - 1] += 1;
@@ -259,7 +259,7 @@ mod tests {
                     1
                 }
             };
-            let mut random = SplitMix64::new(1);
+            let mut random = Random(1);
             let quick: u32 = (0..100_000).map(|_| check(random.next_f64())).sum();
             assert!(
                 ranks > 1_000_000 || quick > 90_000,
@@ -285,7 +285,7 @@ mod tests {
     fn many_draws_are_the_draws_one_by_one() {
         for (ranks, theta) in [(1000, 0.9), (2, 2.0), (7, 0.0)] {
             let zipf = Zipf::new(ranks, theta).unwrap();
-            let (mut one_by_one, mut at_once) = (SplitMix64::new(8), SplitMix64::new(8));
+            let (mut one_by_one, mut at_once) = (Random(8), Random(8));
             for count in [1, 63, 64, 65, 1000, 0, 200] {
                 let mut many = vec![0; count];
                 zipf.draw_many(&mut at_once, &mut many);
@@ -306,7 +306,7 @@ mod tests {
             (Zipf::MAX_RANKS, 20.0),
         ] {
             let zipf = Zipf::new(ranks, theta).unwrap();
-            let mut random = SplitMix64::new(3);
+            let mut random = Random(3);
             for _ in 0..10_000 {
                 let rank = zipf.draw(&mut random);
                 assert!(

@@ -1,4 +1,4 @@
-//! Seams to the world outside the engine: time, and somewhere to run background work.
+//! Seams to the world outside the engine: time, somewhere to run background work, and seeded random numbers.
 //!
 //! The rooms `flash`, `index`, `tier` and `engine` name no runtime, start no thread and never ask the
 //! operating system for the time. They are futures over what this crate describes, so that `serve` can
@@ -6,9 +6,11 @@
 
 mod clock;
 mod executor;
+mod random;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use executor::{Executor, LocalSpawner};
+pub use random::{MIX_STEP, Random, mix64, unmix64};
 
 use std::future::Future;
 use std::pin::Pin;

@@ -60,13 +60,7 @@ pub fn look(config: &ServeConfig) -> anyhow::Result<Target> {
         peek(config, &before)?
     };
     let Some(found) = found else {
-        return Ok(Target {
-            capacity: wanted,
-            block_bytes: None,
-            layout: config.layout,
-            index: config.index,
-            time: 0,
-        });
+        return Ok(Target::empty(config, wanted));
     };
     if config.flash_size.is_some() && wanted != found.capacity {
         return Err(usage(format!(
@@ -130,7 +124,26 @@ pub fn look(config: &ServeConfig) -> anyhow::Result<Target> {
     })
 }
 
+/// The size in bytes of a new cache with these settings.
+///
+/// # Errors
+/// The file system or the device of which it is a part cannot be looked at.
+pub fn size_of_new(config: &ServeConfig) -> anyhow::Result<u64> {
+    wanted_bytes(config, &before(&config.flash))
+}
+
 impl Target {
+    /// A device of so many bytes that is to be formatted.
+    pub fn empty(config: &ServeConfig, capacity: u64) -> Self {
+        Self {
+            capacity,
+            block_bytes: None,
+            layout: config.layout,
+            index: config.index,
+            time: 0,
+        }
+    }
+
     /// Opens the device, making the file and reserving its space where that is needed.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ mod access;
 pub(crate) mod config;
 mod familiar;
 mod figures;
-mod flash;
+pub(crate) mod flash;
 mod limits;
 mod listen;
 mod log;
@@ -24,7 +24,8 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 use config::ServeConfig;
 use figures::ServerFigures;
-use memory::Connections;
+use flash::Target;
+use memory::{Connections, Division};
 use pumice::{CacheOptions, IndexKind, IndexOptions, LayoutOptions};
 use pumice_door_memcached::parse::Limits;
 use pumice_door_memcached::{Door, DoorConfig};
@@ -41,7 +42,7 @@ use tokio::sync::{mpsc, watch};
 use worker::{Common, Opened};
 
 /// Of a cascade index, mappings in DRAM for each on flash.
-const TIER1_SHARE: f64 = 0.03;
+pub(crate) const TIER1_SHARE: f64 = 0.03;
 
 /// Flags of `serve`.
 #[derive(Args, Debug)]
@@ -84,7 +85,6 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
     let target = flash::look(&config)?;
     let connections = Connections::plan(&config);
     let division = memory::divide(&config, &target, &connections)?;
-    let plan = &division.plan;
     // Before the flash file is made: a failed start leaves no new file behind.
     let door = bind(&config, &connections, &access)?;
     let admin = config.admin.map(bind_admin).transpose()?;
@@ -100,24 +100,8 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
         clock: Arc::new(SystemClock::new(target.time)),
         flash,
         options: CacheOptions {
-            dram_bytes: usize::try_from(plan.pool).context("the DRAM budget does not fit this machine")?,
-            buffers_max: plan.buffers,
-            block_bytes: Some(plan.block_bytes),
-            reformat: config.reformat,
-            layout: LayoutOptions {
-                virtual_keys_max: plan.virtual_keys,
-                ..target.layout
-            },
-            index: match division.index {
-                IndexKind::Full => IndexOptions::Full,
-                IndexKind::Cascade => IndexOptions::cascade(TIER1_SHARE),
-            },
-            index_heap_bytes: usize::try_from(plan.index_heap).unwrap_or(usize::MAX),
-            flash_write: config.flash_write,
-            durability: config.durability,
-            item_bytes_max: config.max_item_size as usize,
             random: random()?,
-            ..CacheOptions::default()
+            ..cache_options(&config, &target, &division)?
         },
         flash_timeout_secs: config.flash_timeout_secs,
         counters: (0..config.threads).map(|_| Arc::default()).collect(),
@@ -135,6 +119,40 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
         };
         supervise(&config, &access, common, &stop, address).await
     })
+}
+
+/// How a cache is opened with these settings and this division of the budget.
+fn cache_options(config: &ServeConfig, target: &Target, division: &Division) -> anyhow::Result<CacheOptions> {
+    let plan = &division.plan;
+    Ok(CacheOptions {
+        dram_bytes: usize::try_from(plan.pool).context("the DRAM budget does not fit this machine")?,
+        buffers_max: plan.buffers,
+        block_bytes: Some(plan.block_bytes),
+        reformat: config.reformat,
+        layout: LayoutOptions {
+            virtual_keys_max: plan.virtual_keys,
+            ..target.layout
+        },
+        index: match division.index {
+            IndexKind::Full => IndexOptions::Full,
+            IndexKind::Cascade => IndexOptions::cascade(TIER1_SHARE),
+        },
+        index_heap_bytes: usize::try_from(plan.index_heap).unwrap_or(usize::MAX),
+        flash_write: config.flash_write,
+        durability: config.durability,
+        item_bytes_max: config.max_item_size as usize,
+        ..CacheOptions::default()
+    })
+}
+
+/// What a server with these settings makes of an empty flash tier of so many bytes, for a replay.
+///
+/// # Errors
+/// Usage, as [`memory::divide`].
+pub(crate) fn options_of_empty(config: &ServeConfig, capacity: u64) -> anyhow::Result<CacheOptions> {
+    let target = Target::empty(config, capacity);
+    let division = memory::divide(config, &target, &Connections::plan(config))?;
+    cache_options(config, &target, &division)
 }
 
 fn bind(config: &ServeConfig, connections: &Connections, access: &Access) -> anyhow::Result<Door> {

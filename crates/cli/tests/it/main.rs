@@ -7,4 +7,5 @@ mod descriptors;
 mod flash_fails;
 mod flash_file;
 mod inspect;
+mod replay_as_served;
 mod trace;

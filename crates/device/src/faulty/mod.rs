@@ -34,7 +34,6 @@ mod medium;
 mod operations;
 mod plan;
 mod power;
-mod rng;
 mod state;
 #[cfg(test)]
 mod tests;

@@ -1,8 +1,8 @@
 //! What a power cut takes: writes and appends that were completed and not flushed.
 
-use super::rng::Rng;
 use crate::SECTOR_BYTES;
 use crate::chunks::ChunkMap;
+use pumice_world::Random;
 use std::collections::BTreeMap;
 
 const PAGE_BYTES: u64 = SECTOR_BYTES as u64;
@@ -41,7 +41,7 @@ impl Unflushed {
     /// Keeps a choice of the changes and undoes the others; returns how many were lost in whole or in part. Of appends, which go
     /// through pages of the page cache, each page keeps a first part, since a page that is written has all that it had by then; pages
     /// are written in any order. Of a write all, nothing, or a scattered choice of its sectors is kept.
-    pub(super) fn lose(&mut self, content: &mut ChunkMap, rng: &mut Rng) -> u64 {
+    pub(super) fn lose(&mut self, content: &mut ChunkMap, rng: &mut Random) -> u64 {
         let changes = std::mem::take(&mut self.0);
         for change in changes.iter().rev() {
             content.write(change.offset, &change.old);

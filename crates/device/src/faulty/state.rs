@@ -2,11 +2,11 @@
 
 use super::plan::{FaultCounts, FaultPlan};
 use super::power::Unflushed;
-use super::rng::Rng;
 use crate::chunks::ChunkMap;
 use crate::overdue::Silence;
 use crate::{AlignedBuf, Overdue};
 use parking_lot::Mutex;
+use pumice_world::Random;
 use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
@@ -51,7 +51,7 @@ pub(super) type SharedOutcome = Arc<Mutex<Outcome>>;
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) content: ChunkMap,
-    pub(super) rng: Rng,
+    pub(super) rng: Random,
     pub(super) plan: FaultPlan,
     /// Writes and appends since the plan was set.
     pub(super) since_plan: (u64, u64),
@@ -98,7 +98,7 @@ impl State {
     pub(super) fn new(capacity: u64, seed: u64, plan: FaultPlan) -> Self {
         Self {
             content: ChunkMap::default(),
-            rng: Rng::new(seed),
+            rng: Random(seed),
             plan,
             since_plan: (0, 0),
             operations: 0,

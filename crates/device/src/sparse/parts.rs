@@ -278,13 +278,8 @@ mod tests {
 
     #[test]
     fn parts_of_any_length_and_likeness_come_back_in_every_cut() {
-        let mut state = 88_172_645_463_325_252_u64;
-        let mut random = |below: usize| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state % below as u64) as usize
-        };
+        let mut numbers = pumice_world::Random(3);
+        let mut random = |below: usize| numbers.below(below as u64) as usize;
         for round in 0..300 {
             let mut model = vec![None; STRETCH_BYTES];
             let mut parts = Vec::new();

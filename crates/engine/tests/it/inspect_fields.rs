@@ -582,7 +582,7 @@ fn no_bytes_make_it_panic_or_take_memory() {
         for _ in 0..1 + random.below(20) {
             let len = (1 << random.below(14)).min(damaged.len() as u64);
             let at = random.below(damaged.len() as u64 - len) as usize;
-            let fill = random.next() as u8;
+            let fill = random.next_u64() as u8;
             damaged[at..at + len as usize]
                 .iter_mut()
                 .for_each(|byte| *byte = byte.wrapping_mul(fill | 1) ^ fill);
@@ -594,7 +594,7 @@ fn no_bytes_make_it_panic_or_take_memory() {
     let len = image.summary.checkpoint.unwrap().bytes;
     for _ in 0..200 {
         let mut image = image.clone();
-        let (at, with) = (random.below(len - 8) as usize, random.next());
+        let (at, with) = (random.below(len - 8) as usize, random.next_u64());
         let width = [1, 2, 4, 8][random.below(4) as usize];
         image.edit_checkpoint(|stream| stream[at..at + width].copy_from_slice(&with.to_le_bytes()[..width]));
         let _ = image.wrong();

@@ -453,7 +453,7 @@ fn slots_that_lie_cost_misses_at_most() {
         ("all bits set", |slots, _, _| slots.words.fill(u64::MAX)),
         ("one group", |slots, _, _| slots.words.fill(0x1111_1111_1111_1111)),
         ("any words", |slots, _, random| {
-            slots.words.iter_mut().for_each(|word| *word = random.next());
+            slots.words.iter_mut().for_each(|word| *word = random.next_u64());
         }),
         ("other offsets", |slots, _, random| {
             let first = random.below(1_000) as u32;

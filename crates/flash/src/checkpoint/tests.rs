@@ -12,6 +12,7 @@ use crate::store::{Invalidated, SavedFill, SavedInvalidated, Slots, VirtualCache
 use crate::superblock::CheckpointRef;
 use pumice_device::{Device, MemDevice, MemMedium, SECTOR_BYTES};
 use pumice_world::Executor;
+use pumice_world::Random;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -19,17 +20,6 @@ use std::sync::Arc;
 const CACHE_ID: u64 = 77;
 const BLOCK_BYTES: u64 = 64 << 10;
 const WIDTHS: [u32; 3] = [1, 4, 6];
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % n
-    }
-}
 
 fn geometry() -> Geometry {
     Geometry::plan(4 << 20, BLOCK_BYTES).unwrap()

@@ -1,24 +1,10 @@
 mod few_marks;
 
 use super::*;
+use pumice_world::Random;
 use std::collections::{HashMap, VecDeque};
 
 const BLOCK_BYTES: u64 = 4_096;
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % n
-    }
-
-    fn unit(&mut self) -> f64 {
-        self.below(1 << 30) as f64 / f64::from(1 << 30)
-    }
-}
 
 #[derive(Clone, Copy, Debug)]
 struct Object {
@@ -247,12 +233,12 @@ fn sections_of_a_full_queue_keep_to_the_plain_rule() {
                 rig.delete_min();
                 check_plain_balance(&rig.queue);
             }
-            rig.insert(1 + random.below(BLOCK_BYTES / 4), random.unit());
+            rig.insert(1 + random.below(BLOCK_BYTES / 4), random.next_f64());
             check_plain_balance(&rig.queue);
             let id = rig.next - 1 - random.below(rig.objects.len() as u64);
             if rig.objects.contains_key(&id) {
                 match step % 5 {
-                    0 | 2 => rig.increase(id, random.unit()),
+                    0 | 2 => rig.increase(id, random.next_f64()),
                     4 => rig.remove(id),
                     _ => {}
                 }
@@ -288,10 +274,10 @@ fn exercise(seed: u64, alpha: f64, marks: u32, blocks: u32) {
                 }
                 rig.insert(1 + random.below(BLOCK_BYTES / 3), 1.0 / 3.0);
             }
-            4 => rig.insert(1 + random.below(40), random.unit()),
+            4 => rig.insert(1 + random.below(40), random.next_f64()),
             5..8 if !ids.is_empty() => {
                 let id = ids[random.below(ids.len() as u64) as usize];
-                rig.increase(id, random.unit());
+                rig.increase(id, random.next_f64());
             }
             8 if !ids.is_empty() => rig.remove(ids[random.below(ids.len() as u64) as usize]),
             _ if random.below(20) == 0 => {
@@ -337,7 +323,7 @@ fn a_raised_object_stands_where_its_priority_says() {
     }
     let mut random = Random(5);
     for id in 0..200 {
-        let priority = 0.2 + random.unit() * 0.8;
+        let priority = 0.2 + random.next_f64() * 0.8;
         rig.increase(id, priority);
         let object = rig.objects[&id];
         let position = rig.queue.position(object.seat());
@@ -370,7 +356,7 @@ fn a_saved_order_comes_back() {
         }
         rig.insert(1 + random.below(1_000), 0.4);
         let ids: Vec<u64> = rig.objects.keys().copied().collect();
-        rig.increase(ids[step % ids.len()], random.unit());
+        rig.increase(ids[step % ids.len()], random.next_f64());
     }
     let saved: Vec<SavedPlace> = rig.queue.save().collect();
     let shape = QueueShape {

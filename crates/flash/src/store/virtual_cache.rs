@@ -272,9 +272,9 @@ mod tests {
         let lru = policy("lru").unwrap();
         let mut cache = VirtualCache::new(lru, 1.0, 1.0, bytes_max as f64, keys_max);
         let mut plain: Vec<(u64, u64)> = Vec::new();
-        let mut state = 7u64;
+        let mut random = pumice_world::Random(7);
         for _ in 0..20_000 {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let state = random.next_u64();
             let (hash, bytes) = (state >> 56, 50 + (state >> 40) % 300);
             let known = plain.iter().position(|(key, _)| *key == hash);
             if state.is_multiple_of(7) {

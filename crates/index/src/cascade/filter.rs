@@ -331,14 +331,11 @@ impl Filter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pumice_world::Random;
     use std::collections::BTreeMap;
 
-    fn random(state: &mut u64) -> u64 {
-        *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = *state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
+    fn random(state: &mut Random) -> u64 {
+        state.next_u64()
     }
 
     fn filled(shape: FilterShape, tags: &mut [(u64, u32)]) -> Filter {
@@ -354,7 +351,7 @@ mod tests {
 
     #[test]
     fn finds_all_that_was_put_in_in_order_and_forgets_what_was_erased() {
-        let mut state = 7;
+        let mut state = Random(7);
         for (entries, cell_bits, hint_bits, skew) in [
             (0, 5, 0, 0),
             (1, 5, 4, 0),
@@ -394,7 +391,7 @@ mod tests {
 
     #[test]
     fn a_stranger_is_found_as_seldom_as_the_shape_says_at_the_bits_it_says() {
-        let mut state = 1;
+        let mut state = Random(1);
         for (cell_bits, most) in [(5, 0.04), (7, 0.010)] {
             let entries = 30_000;
             let shape = FilterShape::new(30, entries, cell_bits, 0);

@@ -7,6 +7,7 @@ use crate::full::IndexShape;
 use crate::{KeyHash, Lookup, Mapping};
 use parking_lot::Mutex;
 use pumice_memory::PagePool;
+use pumice_world::Random;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -85,7 +86,7 @@ struct Model {
     /// Of how many live objects of a victim one is moved; 0: none.
     moves: u64,
     moved: u64,
-    state: u64,
+    random: Random,
     begun: Option<Reorganisation>,
     reads: u64,
     /// Whether keys share cells of filters by the dozen, with tags of their own.
@@ -119,7 +120,7 @@ impl Model {
             at: RINGS.map(|ring| ring.start * BLOCK_BYTES),
             moves: 0,
             moved: 0,
-            state: seed,
+            random: Random(seed),
             begun: None,
             reads: 0,
             is_clustered: false,
@@ -127,11 +128,7 @@ impl Model {
     }
 
     fn random(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.state;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ mixed >> 31
+        self.random.next_u64()
     }
 
     /// A key's hash: spread over the partition.
@@ -475,14 +472,13 @@ fn a_dump_makes_the_same_partition_and_a_damaged_one_none_or_another_that_is_who
         hits += u64::from(found.is_some());
     }
     assert!(hits * 1000 >= live * 995, "{hits} of {live}");
-    let mut state = 1u64;
+    let mut random = Random(1);
     for len in (0..bytes.len()).step_by(1009) {
         let mut target = Model::new(8, 300);
         assert!(!target.shard.load(&bytes[..len]), "cut at {len}");
         assert!(target.shard.is_empty());
         let mut damaged = bytes.clone();
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let bit = (state >> 24) as usize % (8 * damaged.len());
+        let bit = random.below(8 * damaged.len() as u64) as usize;
         damaged[bit / 8] ^= 1 << (bit % 8);
         if target.shard.load(&damaged) {
             target.shard.check_invariants();

@@ -1,13 +1,6 @@
 use super::*;
+use pumice_world::Random;
 use std::collections::HashMap;
-
-fn splitmix(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let mut z = *state;
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
-}
 
 /// Random operations against a plain multimap, with few distinct tags so that collisions are the rule.
 fn model(rest_bytes: usize, payload_bits: u32, tag_mask: u64, seed: u64) {
@@ -15,12 +8,12 @@ fn model(rest_bytes: usize, payload_bits: u32, tag_mask: u64, seed: u64) {
     let shape = TableShape::new(rest_bytes, payload_bits);
     let mut table = PackedTable::new(shape, Arc::clone(&pool));
     let mut naive: HashMap<u64, Vec<u64>> = HashMap::new();
-    let mut state = seed;
+    let mut state = Random(seed);
     for step in 0..60_000u32 {
-        let tag = splitmix(&mut state) & ((1 << shape.tag_bits()) - 1) & tag_mask;
-        let payload = splitmix(&mut state) & ((1 << payload_bits) - 1);
+        let tag = state.next_u64() & ((1 << shape.tag_bits()) - 1) & tag_mask;
+        let payload = state.next_u64() & ((1 << payload_bits) - 1);
         let grow = step % 20_000 < 12_000;
-        match splitmix(&mut state) % 10 {
+        match state.next_u64() % 10 {
             0..=5 if grow => {
                 table.insert(tag, payload).unwrap();
                 naive.entry(tag).or_default().push(payload);
@@ -93,10 +86,10 @@ fn ten_million_entries_would_cost_about_ten_bytes_each() {
     // One shard of 256 at 10 million objects, at every point of its growth from 30,000 to 45,000 entries.
     let pool = PagePool::standalone(8 << 20).unwrap();
     let mut table = PackedTable::new(TableShape::new(7, 43), pool);
-    let mut state = 5;
+    let mut state = Random(5);
     let mut worst: f64 = 0.0;
     for n in 1..=45_000u32 {
-        let tag = splitmix(&mut state) & ((1 << table.shape().tag_bits()) - 1);
+        let tag = state.next_u64() & ((1 << table.shape().tag_bits()) - 1);
         table.insert(tag, u64::from(n)).unwrap();
         if n > 30_000 {
             worst = worst.max(table.dram_bytes() as f64 / f64::from(n));
@@ -109,10 +102,10 @@ fn ten_million_entries_would_cost_about_ten_bytes_each() {
 fn few_hundred_entries_cost_little_more_each() {
     let pool = PagePool::standalone(1 << 20).unwrap();
     let mut table = PackedTable::new(TableShape::new(7, 43), pool);
-    let mut state = 6;
+    let mut state = Random(6);
     let mut worst: f64 = 0.0;
     for n in 1..=1_000u32 {
-        let tag = splitmix(&mut state) & ((1 << table.shape().tag_bits()) - 1);
+        let tag = state.next_u64() & ((1 << table.shape().tag_bits()) - 1);
         table.insert(tag, u64::from(n)).unwrap();
         if n > 400 {
             worst = worst.max(table.dram_bytes() as f64 / f64::from(n));
@@ -125,10 +118,10 @@ fn few_hundred_entries_cost_little_more_each() {
 fn a_full_pool_refuses_and_changes_nothing() {
     let pool = PagePool::standalone(6 * PAGE_BYTES).unwrap();
     let mut table = PackedTable::new(TableShape::new(7, 43), pool);
-    let mut state = 6;
+    let mut state = Random(6);
     let mut held = Vec::new();
     loop {
-        let tag = splitmix(&mut state) & ((1 << table.shape().tag_bits()) - 1);
+        let tag = state.next_u64() & ((1 << table.shape().tag_bits()) - 1);
         if table.insert(tag, held.len() as u64).is_err() {
             break;
         }
@@ -148,10 +141,10 @@ fn a_table_grows_out_of_a_shortage_of_pages_with_long_spills() {
         let pool = PagePool::standalone(16 * PAGE_BYTES).unwrap();
         let mut hostages: Vec<Page> = std::iter::from_fn(|| pool.take()).collect();
         let mut table = PackedTable::new(TableShape::new(7, 43), Arc::clone(&pool));
-        let mut state = seed;
+        let mut state = Random(seed);
         let mut held = 0;
         while !hostages.is_empty() {
-            let tag = splitmix(&mut state) & ((1 << table.shape().tag_bits()) - 1);
+            let tag = state.next_u64() & ((1 << table.shape().tag_bits()) - 1);
             // Half of the tags share a narrow range, so that one stretch of buckets overflows.
             let tag = if tag & 1 == 0 { tag >> 9 } else { tag };
             match table.insert(tag, held) {
@@ -168,9 +161,9 @@ fn a_table_grows_out_of_a_shortage_of_pages_with_long_spills() {
 fn retain_keeps_what_it_should() {
     let pool = PagePool::standalone(1 << 20).unwrap();
     let mut table = PackedTable::new(TableShape::new(6, 20), pool);
-    let mut state = 7;
+    let mut state = Random(7);
     for n in 0..5_000u64 {
-        let tag = splitmix(&mut state) & ((1 << table.shape().tag_bits()) - 1);
+        let tag = state.next_u64() & ((1 << table.shape().tag_bits()) - 1);
         table.insert(tag, n).unwrap();
     }
     table.retain(|_, payload| payload % 3 == 0);
@@ -185,8 +178,8 @@ fn a_walk_in_pieces_visits_once_what_stays() {
         let pool = PagePool::standalone(4 << 20).unwrap();
         let shape = TableShape::new(7, 33);
         let mut table = PackedTable::new(shape, pool);
-        let mut state = entries;
-        let mut tag = |spread: u64| splitmix(&mut state) & ((1 << shape.tag_bits()) - 1) & spread;
+        let mut state = Random(entries);
+        let mut tag = |spread: u64| state.next_u64() & ((1 << shape.tag_bits()) - 1) & spread;
         // Half of them share few tags, so that buckets run over.
         let stays: Vec<u64> = (0..entries)
             .map(|at| {

@@ -66,7 +66,7 @@ pub struct Finished {
     pub cpu: Duration,
     /// Time of that stretch in which it waited without sleeping.
     pub spun: Duration,
-    /// By how much arrivals that were due at the end had not been started.
+    /// How long the oldest arrival that was not sent at the end had waited.
     pub behind: Duration,
     /// Requests whose reply never came.
     pub lost: u64,

@@ -2,7 +2,7 @@
 //! system call a turn submits all sends and waits.
 
 use super::receive::{GROUP, ReceiveBuffers};
-use super::{Sink, TICK, Transport, Wait};
+use super::{TICK, Wait, Worker};
 use io_uring::types::{Fixed, SubmitArgs, TimeoutFlags, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 use rustix::fd::{AsRawFd, OwnedFd};
@@ -197,7 +197,12 @@ impl UringTransport {
         Ok(())
     }
 
-    fn receive_done(&mut self, conn: usize, entry: &cqueue::Entry, sink: &mut impl Sink) -> io::Result<()> {
+    fn receive_done(
+        &mut self,
+        conn: usize,
+        entry: &cqueue::Entry,
+        worker: Option<&mut Worker>,
+    ) -> io::Result<()> {
         let slot = &mut self.slots[conn];
         slot.is_receiving = cqueue::more(entry.flags());
         let result = entry.result();
@@ -206,7 +211,7 @@ impl UringTransport {
             if result > 0 && !slot.is_closing {
                 // SAFETY: this completion names the buffer, which is given back below.
                 let bytes = unsafe { self.buffers.received(buffer, result as usize) };
-                is_kept = sink.data(conn, bytes, &mut slot.out);
+                is_kept = worker.is_none_or(|worker| worker.data(conn, bytes, &mut slot.out));
             }
             self.buffers.give(buffer);
         }
@@ -258,8 +263,9 @@ impl UringTransport {
     }
 }
 
-impl Transport for UringTransport {
-    fn open(&mut self, conn: usize, socket: OwnedFd) -> io::Result<()> {
+impl UringTransport {
+    /// Takes a connected socket as connection `conn` and receives from it.
+    pub fn open(&mut self, conn: usize, socket: OwnedFd) -> io::Result<()> {
         self.ring
             .submitter()
             .register_files_update(conn as u32, &[socket.as_raw_fd()])?;
@@ -270,23 +276,29 @@ impl Transport for UringTransport {
         self.arm_receive(conn)
     }
 
-    fn close(&mut self, conn: usize) {
+    /// Ends a connection. [`Worker::closed`] follows in a later turn.
+    pub fn close(&mut self, conn: usize) {
         self.end(conn, None);
     }
 
-    fn out(&mut self, conn: usize) -> &mut Vec<u8> {
+    /// Where requests of an open connection are put.
+    pub fn out(&mut self, conn: usize) -> &mut Vec<u8> {
         &mut self.slots[conn].out
     }
 
-    fn flush(&mut self, conn: usize) {
+    /// Sends what is in the buffer, now or when what was sent before has gone; failures are told by [`Worker::closed`].
+    pub fn flush(&mut self, conn: usize) {
         if let Err(error) = self.flush_checked(conn) {
             self.end(conn, Some(error));
         }
     }
 
-    fn turn(&mut self, wait: Wait, sink: &mut impl Sink) -> io::Result<bool> {
+    /// Waits, and hands over what came; to nobody after the end. Whether anything did.
+    pub fn turn(&mut self, wait: Wait, mut worker: Option<&mut Worker>) -> io::Result<bool> {
         self.enter(wait)?;
-        sink.woke();
+        if let Some(worker) = &mut worker {
+            worker.woke();
+        }
         let mut came = !self.ended.is_empty();
         let mut done = std::mem::take(&mut self.done);
         for entry in done.drain(..) {
@@ -294,7 +306,7 @@ impl Transport for UringTransport {
             match entry.user_data() & 3 {
                 RECEIVE => {
                     came = true;
-                    self.receive_done(conn, &entry, sink)?;
+                    self.receive_done(conn, &entry, worker.as_deref_mut())?;
                 }
                 SEND => self.send_done(conn, entry.result())?,
                 _ if cqueue::more(entry.flags()) => {}
@@ -303,7 +315,9 @@ impl Transport for UringTransport {
         }
         self.done = done;
         for (conn, error) in self.ended.drain(..) {
-            sink.closed(conn, error);
+            if let Some(worker) = &mut worker {
+                worker.closed(conn, error);
+            }
         }
         Ok(came)
     }
@@ -317,7 +331,7 @@ impl Drop for UringTransport {
         let mut turns = LAST_TURNS;
         while self.slots.iter().any(|slot| slot.socket.is_some()) && turns > 0 {
             turns -= 1;
-            if self.turn(Wait::Tick, &mut Nobody).is_err() {
+            if self.turn(Wait::Tick, None).is_err() {
                 break;
             }
         }
@@ -335,19 +349,6 @@ impl Drop for UringTransport {
             std::mem::forget((buffers, slots));
         }
     }
-}
-
-/// Takes no notice of what comes after the end.
-struct Nobody;
-
-impl Sink for Nobody {
-    fn woke(&mut self) {}
-
-    fn data(&mut self, _: usize, _: &[u8], _: &mut Vec<u8>) -> bool {
-        true
-    }
-
-    fn closed(&mut self, _: usize, _: Option<io::Error>) {}
 }
 
 fn data(conn: usize, kind: u64) -> u64 {

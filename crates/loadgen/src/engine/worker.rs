@@ -5,7 +5,8 @@ use super::connection::{Connection, UNSTAMPED};
 use super::dial::Dialer;
 use super::feed::Feed;
 use super::phase::{Finished, Pace, Phase, Progress, WorkerOptions};
-use super::{Sink, TICK, Transport, Wait};
+use super::uring::UringTransport;
+use super::{TICK, Wait};
 use crate::cpu;
 use crate::error::LoadError;
 use crate::stats::{Fault, Stats};
@@ -48,6 +49,8 @@ pub struct Worker {
     last_counted: u64,
     spun: u64,
     lost: u64,
+    /// How long the oldest arrival that was not sent at the end had waited.
+    behind: u64,
     progress: Arc<Progress>,
 }
 
@@ -79,6 +82,7 @@ impl Worker {
             last_counted: 0,
             spun: 0,
             lost: 0,
+            behind: 0,
             progress,
             options,
         }
@@ -88,20 +92,13 @@ impl Worker {
     pub fn finish(self) -> Finished {
         let (from, cpu_from) = self.cpu_from.unwrap_or_default();
         let (to, cpu_to) = self.cpu_to.unwrap_or((from, cpu_from));
-        let behind = match &self.phase.pace {
-            Pace::Closed => 0,
-            Pace::Open(schedule) => self
-                .phase
-                .stop
-                .saturating_sub(self.phase.begin.saturating_add(schedule.next())),
-        };
         Finished {
             stats: self.client.stats,
             last_counted: self.last_counted,
             watched: Duration::from_nanos(to.saturating_sub(from)),
             cpu: cpu_to.saturating_sub(cpu_from),
             spun: Duration::from_nanos(self.spun),
-            behind: Duration::from_nanos(behind),
+            behind: Duration::from_nanos(self.behind),
             lost: self.lost,
         }
     }
@@ -124,6 +121,7 @@ impl Worker {
         self.second_ends = phase.start;
         self.phase = phase;
         (self.is_stopping, self.is_spent, self.spun, self.last_counted) = (false, false, 0, 0);
+        self.behind = 0;
         (self.cpu_from, self.cpu_to) = (None, None);
         for conn in 0..self.connections.len() {
             self.offer(conn);
@@ -156,6 +154,7 @@ impl Worker {
                     break;
                 }
                 schedule.advance();
+                self.behind = self.behind.max(stop - arrival);
                 if window.contains(&arrival) {
                     self.client.stats.late.saturating_record(stop - arrival);
                 }
@@ -184,7 +183,7 @@ impl Worker {
     }
 
     /// Starts what is due on connections that are not busy.
-    pub(super) fn start_due(&mut self, transport: &mut impl Transport) {
+    pub(super) fn start_due(&mut self, transport: &mut UringTransport) {
         while let Some(&first) = self.ready.front() {
             let conn = first as usize;
             let depth = self.phase.depth;
@@ -217,6 +216,12 @@ impl Worker {
         match &mut self.phase.pace {
             Pace::Closed => Some(UNSTAMPED),
             Pace::Open(schedule) => {
+                // What the warm-up left behind is no part of the window, and would keep the window's own arrivals out.
+                if self.client.now >= self.phase.start {
+                    while self.phase.begin + schedule.next() < self.phase.start {
+                        schedule.advance();
+                    }
+                }
                 let arrival = self.phase.begin + schedule.next();
                 if arrival >= self.phase.stop {
                     self.is_stopping = true;
@@ -238,13 +243,17 @@ impl Worker {
             && budget.fetch_sub(1, Relaxed) <= 0
         {
             (self.is_stopping, self.is_spent) = (true, true);
+            // UNSTAMPED, of a closed loop, lies ahead.
+            self.behind = self.client.now.saturating_sub(began);
             return;
         }
         let connection = &mut self.connections[conn];
         let started = match self.phase.feed.next() {
-            Ok(Some(operation)) => self
-                .client
-                .start(connection, operation, began, &mut self.phase.feed, out),
+            Ok(Some(operation)) => {
+                self.client.stats.arrivals += u64::from(self.client.window.contains(&began));
+                self.client
+                    .start(connection, operation, began, &mut self.phase.feed, out)
+            }
             Ok(None) => {
                 self.is_stopping = true;
                 Ok(())
@@ -271,7 +280,7 @@ impl Worker {
     }
 
     /// Hands the turn's requests to the kernel.
-    pub(super) fn flush(&mut self, transport: &mut impl Transport) {
+    pub(super) fn flush(&mut self, transport: &mut UringTransport) {
         self.sent_at = self.now();
         self.has_sent = !self.dirty.is_empty();
         for conn in self.dirty.drain(..) {
@@ -308,7 +317,7 @@ impl Worker {
     }
 
     /// Every now and then: time-outs, connections that were made again, progress.
-    pub(super) fn tick(&mut self, transport: &mut impl Transport) -> io::Result<()> {
+    pub(super) fn tick(&mut self, transport: &mut UringTransport) -> io::Result<()> {
         let now = self.client.now;
         if now < self.next_tick {
             return Ok(());
@@ -395,10 +404,9 @@ impl Worker {
         }
         Ok((at, 0))
     }
-}
 
-impl Sink for Worker {
-    fn woke(&mut self) {
+    /// The wait is over.
+    pub(super) fn woke(&mut self) {
         let now = self.now();
         let client = &mut self.client;
         self.turn_took = now.saturating_sub(self.sent_at);
@@ -420,7 +428,8 @@ impl Sink for Worker {
         }
     }
 
-    fn data(&mut self, conn: usize, bytes: &[u8], out: &mut Vec<u8>) -> bool {
+    /// Bytes have come; requests that follow are put into `out`. Whether the connection is to be kept.
+    pub(super) fn data(&mut self, conn: usize, bytes: &[u8], out: &mut Vec<u8>) -> bool {
         let before = out.len();
         if self.client.is_counted {
             self.client.stats.bytes_in += bytes.len() as u64;
@@ -461,7 +470,8 @@ impl Sink for Worker {
         true
     }
 
-    fn closed(&mut self, conn: usize, error: Option<io::Error>) {
+    /// The connection is gone, and was if not closed by us ended for this reason (none: by the other side).
+    pub(super) fn closed(&mut self, conn: usize, error: Option<io::Error>) {
         let connection = &mut self.connections[conn];
         if !connection.is_blamed {
             let why = error.map_or("by the server".to_owned(), |error| error.to_string());

@@ -9,7 +9,7 @@ use super::request::Ask;
 use super::state::{Effect, Guard, Outcome};
 use super::{Counts, HistoryOptions, Shared};
 use crate::wire::{Parsed, Reply, parse};
-use pumice_trace::SplitMix64;
+use pumice_world::Random;
 use socket2::Socket;
 use std::io::{self, Read, Write};
 use std::ops::Range;
@@ -41,7 +41,7 @@ enum Ended {
 pub struct Client<'a> {
     shared: &'a Shared,
     options: &'a HistoryOptions,
-    random: SplitMix64,
+    random: Random,
     pub counts: Counts,
     /// Requests under way, in the order of their answers.
     batch: Vec<Sent>,
@@ -68,7 +68,7 @@ impl<'a> Client<'a> {
         Client {
             shared,
             options,
-            random: SplitMix64::new(options.seed ^ (u64::from(number) << 32)),
+            random: Random(options.seed ^ (u64::from(number) << 32)),
             counts: Counts::default(),
             batch: Vec::new(),
             orphans: Vec::new(),

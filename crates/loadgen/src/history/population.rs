@@ -5,7 +5,7 @@ use super::state::joined;
 use crate::keytext::KeyText;
 use crate::value::{BadValue, HEADER_BYTES, Values};
 use parking_lot::Mutex;
-use pumice_trace::{SplitMix64, mix64};
+use pumice_world::{Random, mix64};
 
 /// What kind of object a key has. Each kind has changes of its own, so that a value says in full how it came about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +84,7 @@ impl Population {
     }
 
     /// Draws a key that is to be asked for at `now`.
-    pub fn draw(&self, random: &mut SplitMix64, now: u32) -> u32 {
+    pub fn draw(&self, random: &mut Random, now: u32) -> u32 {
         let keys = u64::from(self.count());
         let key = match random.below(10) {
             0..4 => random.below(keys),
@@ -95,7 +95,7 @@ impl Population {
     }
 
     /// The length of a new value.
-    pub fn length(&self, random: &mut SplitMix64, key: u32) -> usize {
+    pub fn length(&self, random: &mut Random, key: u32) -> usize {
         let (least, most) = match Self::class(key) {
             Class::Large => LARGE_BYTES,
             // Where the first value ends and pieces begin has to be known.
@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn every_class_has_keys_and_all_are_drawn() {
         let all = population();
-        let mut random = SplitMix64::new(3);
+        let mut random = Random(3);
         let mut drawn = vec![false; 2000];
         for now in 0..60_000 {
             drawn[all.draw(&mut random, now) as usize] = true;

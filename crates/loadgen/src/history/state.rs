@@ -1,6 +1,6 @@
 //! What may stand under a key, and what one operation makes of it.
 
-use pumice_trace::mix64;
+use pumice_world::mix64;
 
 /// No bound: the object does not expire.
 pub const NEVER: u32 = u32::MAX;

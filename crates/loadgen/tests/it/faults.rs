@@ -1,7 +1,7 @@
 //! Against a server that is right there are no errors; what a server does wrong is found and named.
 
 use crate::fake::{Wrong, start};
-use pumice_loadgen::{Backend, Options, Report, Target, run};
+use pumice_loadgen::{Options, Report, Target, run};
 use std::time::Duration;
 
 fn options(wrong: Wrong, mix: &str) -> Options {
@@ -17,23 +17,12 @@ fn options(wrong: Wrong, mix: &str) -> Options {
     options
 }
 
-fn backends() -> Vec<Backend> {
-    let mut backends = vec![Backend::Epoll];
-    if Backend::detect() == Backend::IoUring {
-        backends.push(Backend::IoUring);
-    }
-    backends
-}
-
-/// Runs on every backend.
-fn on_each(wrong: Wrong, mix: &str, check: impl Fn(&Report)) {
-    for backend in backends() {
-        let mut options = options(wrong, mix);
-        options.backend = Some(backend);
-        // So that scans, which set nothing, find something.
-        options.preload = mix == "ycsb-e";
-        check(&run(&options, &mut |_| {}).unwrap());
-    }
+/// Runs a mix and checks the report.
+fn checked(wrong: Wrong, mix: &str, check: impl Fn(&Report)) {
+    let mut options = options(wrong, mix);
+    // So that scans, which set nothing, find something.
+    options.preload = mix == "ycsb-e";
+    check(&run(&options, &mut |_| {}).unwrap());
 }
 
 #[track_caller]
@@ -62,7 +51,7 @@ fn a_server_that_is_right_has_no_errors_in_any_mix() {
         "get:50,set:30,delete:20",
         "look-aside:50,rmw:20,scan:10,delete:10,set:10",
     ] {
-        on_each(Wrong::Nothing, mix, |report| {
+        checked(Wrong::Nothing, mix, |report| {
             assert_clean(report);
             assert!(report.requests >= 4000, "{mix}: {}", report.requests);
         });
@@ -79,7 +68,7 @@ fn threads_share_keys_without_false_alarms() {
 #[test]
 fn replies_in_pieces_are_put_together() {
     for bytes in [1, 7, 1000] {
-        on_each(Wrong::Pieces(bytes), "ycsb-f", |report| assert_clean(report));
+        checked(Wrong::Pieces(bytes), "ycsb-f", |report| assert_clean(report));
     }
 }
 
@@ -115,7 +104,7 @@ fn wrong_values_are_found_and_named() {
         (Wrong::Short(50), "ycsb-a", "corrupt_value"),
         (Wrong::NoDelete(5), "get:60,set:20,delete:20", "hit_after_delete"),
     ] {
-        on_each(wrong, mix, |report| {
+        checked(wrong, mix, |report| {
             let found = report.errors.get(kind).copied().unwrap_or(0);
             assert!(found > 0, "{wrong:?}: {:?}", report.errors);
             assert!(!report.is_good() && report.examples.iter().any(|example| example.kind == kind));
@@ -134,7 +123,7 @@ fn wrong_values_are_found_and_named() {
 
 #[test]
 fn errors_that_the_server_admits_are_counted_and_are_no_wrong_answers() {
-    on_each(Wrong::ServerError(10), "ycsb-a", |report| {
+    checked(Wrong::ServerError(10), "ycsb-a", |report| {
         assert!(
             report.errors["server_error"] > 100 && report.errors.len() == 1,
             "{:?}",
@@ -146,7 +135,7 @@ fn errors_that_the_server_admits_are_counted_and_are_no_wrong_answers() {
 
 #[test]
 fn lost_connections_are_made_again() {
-    on_each(Wrong::Drop(500), "ycsb-a", |report| {
+    checked(Wrong::Drop(500), "ycsb-a", |report| {
         assert!(report.errors["closed"] >= 5, "{:?}", report.errors);
         assert!(
             report.is_good() && report.unanswered > 0 && report.errors.len() == 1,
@@ -159,7 +148,7 @@ fn lost_connections_are_made_again() {
 
 #[test]
 fn nonsense_ends_its_connection_and_is_a_wrong_answer() {
-    on_each(Wrong::Nonsense(500), "ycsb-b", |report| {
+    checked(Wrong::Nonsense(500), "ycsb-b", |report| {
         assert!(
             report.errors["protocol"] > 0 && report.errors.len() == 1,
             "{:?}",
@@ -171,41 +160,86 @@ fn nonsense_ends_its_connection_and_is_a_wrong_answer() {
 
 #[test]
 fn a_reply_that_does_not_come_is_a_time_out() {
-    for backend in backends() {
-        let mut options = options(Wrong::Silent(700), "ycsb-a");
-        (options.backend, options.timeout) = (Some(backend), Duration::from_millis(300));
-        let report = run(&options, &mut |_| {}).unwrap();
-        assert_eq!(report.errors.get("timed_out"), Some(&1), "{:?}", report.errors);
-        assert!(report.is_good() && report.unanswered > 0);
-    }
+    let mut options = options(Wrong::Silent(700), "ycsb-a");
+    options.timeout = Duration::from_millis(300);
+    let report = run(&options, &mut |_| {}).unwrap();
+    assert_eq!(report.errors.get("timed_out"), Some(&1), "{:?}", report.errors);
+    assert!(report.is_good() && report.unanswered > 0);
 }
 
 #[test]
 fn a_stall_shows_in_open_loop_latencies_and_in_the_closed_loop_hides() {
     const STALL: Duration = Duration::from_millis(300);
-    for backend in backends() {
-        let mut options = options(Wrong::Stall(1000, STALL), "get");
-        (options.backend, options.connections, options.pipeline) = (Some(backend), 1, 4);
-        (options.requests, options.duration) = (None, Some(Duration::from_secs(1)));
-        options.rate = Some(2000.0);
+    let mut options = options(Wrong::Stall(1000, STALL), "get");
+    (options.connections, options.pipeline) = (1, 4);
+    (options.requests, options.duration) = (None, Some(Duration::from_secs(1)));
+    options.rate = Some(2000.0);
+    let report = run(&options, &mut |_| {}).unwrap();
+    assert_clean(&report);
+    let latency = report.latency.unwrap();
+    // All that arrived in the stall waited for its end, 600 of 2000: evenly from the whole stall to nothing.
+    assert!((1990..=2001).contains(&latency.count), "{}", latency.count);
+    assert!(
+        latency.p90_us > 150_000.0 && latency.p99_us > 250_000.0,
+        "{latency:?}"
+    );
+
+    options.target = Target::Tcp(start(Wrong::Stall(1000, STALL)).to_string());
+    (options.rate, options.duration, options.requests) = (None, None, Some(4000));
+    let latency = run(&options, &mut |_| {}).unwrap().latency.unwrap();
+    assert!(
+        latency.p99_us < 250_000.0 && latency.max_us > 250_000.0,
+        "{latency:?}"
+    );
+}
+
+/// A server that does 1,000 requests a second at most, asked for 5,000, also in a warm-up that leaves a backlog.
+#[test]
+fn a_rate_above_the_servers_is_said_and_every_arrival_counts_once() {
+    for (mix, kinds) in [("get", 1), ("get:50,set:50", 2)] {
+        let mut options = options(Wrong::Slow(Duration::from_millis(1)), mix);
+        (options.connections, options.pipeline) = (1, 1);
+        (options.warm_up, options.rate) = (Duration::from_millis(300), Some(5000.0));
+        (options.requests, options.duration) = (None, Some(Duration::from_millis(500)));
         let report = run(&options, &mut |_| {}).unwrap();
         assert_clean(&report);
-        let latency = report.latency.unwrap();
-        // All that arrived in the stall waited for its end, 600 of 2000: evenly from the whole stall to nothing.
-        assert!((1990..=2001).contains(&latency.count), "{}", latency.count);
+        let arrivals = report.arrivals.as_ref().unwrap();
+        assert!((2499..=2501).contains(&arrivals.due), "{arrivals:?}");
+        assert_eq!(arrivals.due, arrivals.sent + arrivals.not_sent);
         assert!(
-            latency.p90_us > 150_000.0 && latency.p99_us > 250_000.0,
-            "{latency:?}"
+            arrivals.fell_behind && arrivals.behind_seconds > 0.1,
+            "{arrivals:?}"
         );
-
-        options.target = Target::Tcp(start(Wrong::Stall(1000, STALL)).to_string());
-        (options.rate, options.duration, options.requests) = (None, None, Some(4000));
-        let latency = run(&options, &mut |_| {}).unwrap().latency.unwrap();
         assert!(
-            latency.p99_us < 250_000.0 && latency.max_us > 250_000.0,
-            "{latency:?}"
+            (50.0..=1100.0).contains(&arrivals.sent_per_second),
+            "{arrivals:?}"
         );
+        // Each kind has its row, and the rows add up to the total.
+        let of_kind: Vec<u64> = (report.kinds.values())
+            .map(|kind| kind.latency.as_ref().unwrap().count)
+            .collect();
+        assert_eq!(of_kind.len(), kinds, "{:?}", report.kinds);
+        assert_eq!(of_kind.iter().sum::<u64>(), arrivals.sent);
+        assert_eq!(report.latency.as_ref().unwrap().count, arrivals.due);
+        let text = pumice_loadgen::text(&report);
+        let counts: Vec<u64> = (text.lines())
+            .skip_while(|line| !line.starts_with("latency"))
+            .skip(1)
+            .take_while(|line| !line.is_empty())
+            .map(|line| line[11..].split_whitespace().next().unwrap().parse().unwrap())
+            .collect();
+        let (all, rows) = counts.split_last().unwrap();
+        assert_eq!((rows.len(), *all), (kinds + 1, rows.iter().sum()), "{text}");
+        let said = format!("{} of {} arrivals were not sent", arrivals.not_sent, arrivals.due);
+        assert!(text.contains("FELL BEHIND") && text.contains(&said), "{text}");
     }
+    // One that keeps up is not blamed.
+    let mut options = options(Wrong::Nothing, "get");
+    (options.rate, options.requests) = (Some(500.0), None);
+    options.duration = Some(Duration::from_millis(500));
+    let report = run(&options, &mut |_| {}).unwrap();
+    assert_eq!(report.arrivals.as_ref().unwrap().due, 250);
+    assert_eq!(report.latency.unwrap().count, 250);
 }
 
 #[test]

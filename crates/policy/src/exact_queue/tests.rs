@@ -1,6 +1,7 @@
 //! The queue against a vector, with nodes so small that a few objects make a deep tree.
 
 use super::*;
+use pumice_world::Random;
 
 /// A vector from the lowest object to the highest.
 #[derive(Default)]
@@ -108,22 +109,6 @@ impl Naive {
     }
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound
-    }
-
-    fn share(&mut self) -> f64 {
-        self.below(1 << 20) as f64 / f64::from(1 << 20)
-    }
-}
-
 /// How priorities are drawn.
 #[derive(Clone, Copy, Debug)]
 enum Shape {
@@ -142,9 +127,9 @@ impl Shape {
 
     fn draw(self, random: &mut Random, lowest: f64) -> Priority {
         match self {
-            Shape::Anywhere => Priority::Relative(random.share()),
+            Shape::Anywhere => Priority::Relative(random.next_f64()),
             Shape::Points => Priority::Relative((1 + random.below(3)) as f64 / 3.0),
-            Shape::Values => Priority::Absolute(random.share()),
+            Shape::Values => Priority::Absolute(random.next_f64()),
             Shape::Drift => Priority::Absolute(lowest + (1 + random.below(4)) as f64),
         }
     }
@@ -332,7 +317,7 @@ fn nodes_are_used_again() {
     let mut after_first = 0;
     for round in 0..20 {
         for object in 0..2000 {
-            queue.insert(object, 1, Priority::Relative(random.share()));
+            queue.insert(object, 1, Priority::Relative(random.next_f64()));
         }
         queue.check_invariants();
         if round == 0 {

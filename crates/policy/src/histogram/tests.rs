@@ -1,29 +1,13 @@
 //! The histogram against all values with their weights.
 
 use super::*;
+use pumice_world::Random;
 
 const BINS: usize = 100;
 const OBJECTS: usize = 2000;
 
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        self.0 >> 33
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        self.next() as usize % bound
-    }
-
-    /// In (0, 1].
-    fn share(&mut self) -> f64 {
-        (self.next() + 1) as f64 / f64::from(1u32 << 31)
-    }
+fn share(random: &mut Random) -> f64 {
+    1.0 - random.next_f64()
 }
 
 /// The values that are in a histogram.
@@ -97,7 +81,7 @@ fn measure(histogram: &QuantileHistogram, exact: &Exact, random: &mut Random, er
     check(histogram);
     assert_eq!(histogram.total(), exact.total());
     for _ in 0..20 {
-        let value = exact.objects[random.below(exact.objects.len())].0;
+        let value = exact.objects[random.below(exact.objects.len() as u64) as usize].0;
         let (below, at_or_below) = exact.quantile(value);
         let seen = histogram.quantile(value);
         let error = (below - seen).max(seen - at_or_below).max(0.0);
@@ -136,8 +120,8 @@ fn run(
         while histogram.total().saturating_add(weight) > capacity {
             let is_hit = matches!(removal, Removal::HitOrLowest) && random.below(10) > 0;
             let at = match removal {
-                Removal::Random => random.below(exact.objects.len()),
-                _ if is_hit => random.below(exact.objects.len()),
+                Removal::Random => random.below(exact.objects.len() as u64) as usize,
+                _ if is_hit => random.below(exact.objects.len() as u64) as usize,
                 _ => exact.lowest(),
             };
             let (gone, weight) = exact.objects.swap_remove(at);
@@ -169,25 +153,25 @@ type Weight = fn(&mut Random) -> u64;
 #[test]
 fn quantiles_are_within_three_bins() {
     let values: [(&str, Value); 6] = [
-        ("uniform", |random, _, _| random.share()),
-        ("skewed", |random, _, _| random.share().powi(8)),
+        ("uniform", |random, _, _| share(random)),
+        ("skewed", |random, _, _| share(random).powi(8)),
         ("few", |random, _, _| random.below(30) as f64),
         ("many at one", |random, _, _| {
-            if random.below(2) == 0 { 0.3 } else { random.share() }
+            if random.below(2) == 0 { 0.3 } else { share(random) }
         }),
         ("cluster", |random, _, _| {
             if random.below(2) == 0 {
-                0.3 + random.share() * 1e-7
+                0.3 + share(random) * 1e-7
             } else {
-                random.share()
+                share(random)
             }
         }),
-        ("wide", |random, _, _| random.share().ln() * 1e300 * 4.0),
+        ("wide", |random, _, _| share(random).ln() * 1e300 * 4.0),
     ];
     let weights: [(&str, Weight); 3] = [
         ("one", |_| 1),
-        ("even", |random| 1000 + random.below(1000) as u64),
-        ("tail", |random| (100.0 / random.share().max(1e-3).sqrt()) as u64),
+        ("even", |random| 1000 + random.below(1000)),
+        ("tail", |random| (100.0 / share(random).max(1e-3).sqrt()) as u64),
     ];
     let mut failed = Vec::new();
     for (value_name, value) in values {
@@ -206,15 +190,15 @@ fn quantiles_are_within_three_bins() {
 #[test]
 fn values_over_ninety_orders_of_magnitude_stay_within_six_bins() {
     for removal in [Removal::Random, Removal::Lowest, Removal::HitOrLowest] {
-        let errors = run(removal, OBJECTS, |random, _, _| random.share().powi(-10), |_| 1);
+        let errors = run(removal, OBJECTS, |random, _, _| share(random).powi(-10), |_| 1);
         assert!(errors.quantile < 6.0, "{removal:?} {errors:?}");
     }
 }
 
 #[test]
 fn values_that_drift_upward_stay_within_three_bins() {
-    let tail: Weight = |random| (100.0 / random.share().max(1e-3).sqrt()) as u64;
-    let wide: Weight = |random| (random.share() * 15.0).exp() as u64;
+    let tail: Weight = |random| (100.0 / share(random).max(1e-3).sqrt()) as u64;
+    let wide: Weight = |random| (share(random) * 15.0).exp() as u64;
     let drifts: [(&str, Value, Weight); 5] = [
         (
             "gdsf",
@@ -231,12 +215,8 @@ fn values_that_drift_upward_stay_within_three_bins() {
             |random, lowest, _| lowest + (1 + random.below(4)) as f64,
             tail,
         ),
-        (
-            "skewed",
-            |random, lowest, _| lowest + random.share().powi(6),
-            tail,
-        ),
-        ("even", |random, lowest, _| lowest + 1.0 + random.share(), wide),
+        ("skewed", |random, lowest, _| lowest + share(random).powi(6), tail),
+        ("even", |random, lowest, _| lowest + 1.0 + share(random), wide),
     ];
     let mut failed = Vec::new();
     for (name, value, weight) in drifts {
@@ -257,8 +237,8 @@ fn the_lowest_edge_follows_the_lowest_value_and_never_falls() {
     let mut queue = std::collections::VecDeque::new();
     let mut before = f64::NEG_INFINITY;
     for step in 0..40_000 {
-        let value = f64::from(step) + random.share() * 100.0;
-        let weight = 1 + random.below(1000) as u64;
+        let value = f64::from(step) + share(&mut random) * 100.0;
+        let weight = 1 + random.below(1000);
         histogram.insert(value, weight);
         queue.push_back((value, weight));
         if queue.len() > 2000 {
@@ -310,7 +290,7 @@ fn bins_make_the_histogram_again() {
     let mut random = Random(5);
     let mut histogram = QuantileHistogram::new(BINS);
     for _ in 0..5000 {
-        histogram.insert(random.share().ln(), 1 + random.below(100) as u64);
+        histogram.insert(share(&mut random).ln(), 1 + random.below(100));
     }
     let again = QuantileHistogram::from_bins(BINS, histogram.lowest(), histogram.bins()).unwrap();
     assert_eq!(
@@ -318,7 +298,7 @@ fn bins_make_the_histogram_again() {
         histogram.bins().collect::<Vec<_>>()
     );
     for _ in 0..100 {
-        let value = random.share().ln();
+        let value = share(&mut random).ln();
         assert_eq!(again.quantile(value), histogram.quantile(value));
     }
     assert_eq!(

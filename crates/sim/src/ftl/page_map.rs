@@ -124,13 +124,8 @@ mod tests {
         const LEN: usize = 5 * LEAF + 100;
         let mut map = PageMap::new(LEN as u32);
         let mut model = vec![NONE; LEN];
-        let mut state = 3_u64;
-        let mut random = |below: usize| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state % below as u64) as usize
-        };
+        let mut numbers = pumice_world::Random(3);
+        let mut random = |below: usize| numbers.below(below as u64) as usize;
         for round in 0..20_000 {
             let longest = [1, 40, LEAF, LEN][round % 4];
             let page = random(LEN);

@@ -16,6 +16,7 @@ fn options(size: &str, device: ReplayDevice) -> FlashOptions {
         throttle: None,
         size: size.parse().unwrap(),
         dram_bytes: 0,
+        served: None,
         index: pumice::IndexOptions::Full,
         block_bytes: None,
         device,
@@ -367,11 +368,8 @@ fn sipq_is_fifo_without_a_queue_and_hits_more_with_one() {
     };
     assert_eq!(named(replay(ZIPF, &with(0.0))), fifo);
     // Whatever the policy, and with deletes and overwrites.
-    let mut random = 9u64;
-    let mut below = |n: u64| {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (random >> 33) % n
-    };
+    let mut random = pumice_world::Random(9);
+    let mut below = |n: u64| random.below(n);
     let mut changes = String::from("time,id,size,op\n");
     for at in 0..20_000 {
         let op = ["get", "get", "get", "set", "set", "delete"][below(6) as usize];

@@ -1,27 +1,14 @@
 //! The flash translation layer: the amplification of published formulas and of the RIPQ paper's drives, and a device
 //! over it.
 
-use closed_form::greedy_amplification;
+use crate::closed_form::greedy_amplification;
 use pumice_device::conformance::{MIN_CAPACITY, block_on, check};
 use pumice_device::{Buffer, Device, MemDevice, MemMedium, SparseBuf, SparseDevice, SparseMedium};
 use pumice_sim::{Ftl, FtlCounts, FtlDevice, FtlError, FtlOptions};
+use pumice_world::Random;
 use std::sync::{Arc, Mutex};
 
-use crate::closed_form;
-
 const PAGE: u64 = 4096;
-
-/// Numbers below `below` that look random.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, below: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        ((u128::from(self.0) * u128::from(below)) >> 64) as u64
-    }
-}
 
 fn drive(superblocks: u64, pages: u64, utilisation: f64) -> FtlOptions {
     let physical = superblocks * pages * PAGE;

@@ -3,7 +3,7 @@
 //! As YCSB's hotspot distribution (Cooper et al., "Benchmarking cloud serving systems with YCSB", SoCC 2010).
 
 use super::parts::{Parts, required};
-use crate::random::SplitMix64;
+use pumice_world::Random;
 
 /// Draws ranks 1..=keys, of which the first `hot_keys` are the hot set.
 #[derive(Debug, Clone)]
@@ -37,7 +37,7 @@ impl Hotspot {
     }
 
     #[inline]
-    pub(super) fn draw(&self, random: &mut SplitMix64) -> u64 {
+    pub(super) fn draw(&self, random: &mut Random) -> u64 {
         if random.next_f64() < self.share {
             1 + random.below(self.hot_keys)
         } else {
@@ -58,7 +58,7 @@ mod tests {
     #[test]
     fn the_hot_set_gets_its_share_and_all_are_alike_within() {
         let hotspot = hotspot("keys=50,hot=0.3,share=0.9").unwrap();
-        let mut random = SplitMix64::new(1);
+        let mut random = Random(1);
         let mut counts = [0u32; 50];
         for _ in 0..100_000 {
             counts[hotspot.draw(&mut random) as usize - 1] += 1;
@@ -86,7 +86,7 @@ mod tests {
         }
         for text in ["keys=1,hot=1,share=1", "keys=5,hot=0,share=0"] {
             let hotspot = hotspot(text).unwrap();
-            let mut random = SplitMix64::new(1);
+            let mut random = Random(1);
             assert!((0..100).all(|_| (1..=5).contains(&hotspot.draw(&mut random))));
         }
     }

@@ -5,9 +5,9 @@
 
 use super::parts::{Parts, required};
 use super::stream::Draw;
-use crate::random::SplitMix64;
 use crate::request::Op;
 use crate::zipf::Zipf;
+use pumice_world::Random;
 
 /// What is drawn: inserts, and reads of the key with a Zipf-distributed age.
 #[derive(Debug, Clone)]
@@ -60,7 +60,7 @@ impl LatestStream {
     }
 
     #[inline]
-    pub(super) fn draw(&mut self, random: &mut SplitMix64) -> Draw {
+    pub(super) fn draw(&mut self, random: &mut Random) -> Draw {
         if random.next_f64() < self.latest.insert {
             self.inserted += 1;
             return Draw {
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn reads_go_to_keys_by_their_age() {
         let mut stream = stream("keys=30,theta=0.9,insert=0.2", 0, 1);
-        let mut random = SplitMix64::new(4);
+        let mut random = Random(4);
         // All keys in the order of their insertion: the oldest of the start first.
         let mut log: Vec<u64> = (0..30).rev().collect();
         let mut counts = [0u32; 30];
@@ -131,7 +131,7 @@ mod tests {
         let mut inserted = std::collections::HashSet::new();
         for part in 0..3 {
             let mut stream = stream("keys=5,insert=1", part, 3);
-            let mut random = SplitMix64::new(4);
+            let mut random = Random(4);
             for _ in 0..100 {
                 assert!(inserted.insert(stream.draw(&mut random).number));
             }

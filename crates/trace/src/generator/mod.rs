@@ -14,7 +14,6 @@ use std::sync::Arc;
 pub use stream::GeneratedRequests;
 
 use crate::error::TraceError;
-use crate::random::{mix64, unmix64};
 use crate::request::RequestReader;
 use crate::zipf::Zipf;
 use cachelib::CacheLib;
@@ -22,6 +21,7 @@ use hotspot::Hotspot;
 use latest::Latest;
 use normal::Normal;
 use parts::{Parts, required};
+use pumice_world::{mix64, unmix64};
 use value_sizes::ValueSizes;
 
 /// A workload of independent draws, named by text such as `zipf:keys=1000000,theta=0.9,requests=10000000,seed=42`: a

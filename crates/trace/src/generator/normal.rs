@@ -5,7 +5,7 @@
 //! again, and the default is the middle of the range with a sixth of it as the standard deviation.
 
 use super::parts::{Parts, required};
-use crate::random::SplitMix64;
+use pumice_world::Random;
 
 /// Smallest standard deviation, as a share of the key range: smaller ones could round to the range's very end.
 const MIN_DEVIATION: f64 = 1e-9;
@@ -37,7 +37,7 @@ impl Normal {
     }
 
     #[inline]
-    pub(super) fn draw(&mut self, random: &mut SplitMix64) -> u64 {
+    pub(super) fn draw(&mut self, random: &mut Random) -> u64 {
         loop {
             let position = self.mean + self.deviation * self.standard(random);
             if (0.0..1.0).contains(&position) {
@@ -48,7 +48,7 @@ impl Normal {
 
     /// A number of mean 0 and variance 1.
     #[inline]
-    fn standard(&mut self, random: &mut SplitMix64) -> f64 {
+    fn standard(&mut self, random: &mut Random) -> f64 {
         if let Some(spare) = self.spare.take() {
             return spare;
         }
@@ -81,7 +81,7 @@ mod tests {
             ("keys=40,mean=1,sd=5", 1.0, 5.0),
         ] {
             let mut normal = normal(text).unwrap();
-            let mut random = SplitMix64::new(2);
+            let mut random = Random(2);
             let mut counts = [0u32; 40];
             for _ in 0..100_000 {
                 counts[normal.draw(&mut random) as usize - 1] += 1;
@@ -110,7 +110,7 @@ mod tests {
             "keys=7,mean=0,sd=10",
         ] {
             let mut normal = normal(text).unwrap();
-            let mut random = SplitMix64::new(2);
+            let mut random = Random(2);
             let keys = normal.keys;
             assert!(
                 (0..1000).all(|_| (1..=keys).contains(&normal.draw(&mut random))),

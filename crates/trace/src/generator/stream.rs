@@ -9,9 +9,9 @@ use super::normal::Normal;
 use super::value_sizes::ValueSizes;
 use super::{Generator, Workload};
 use crate::error::TraceError;
-use crate::random::{SplitMix64, mix64};
 use crate::request::{BATCH_REQUESTS, Op, Progress, Records, Request, RequestReader};
 use crate::zipf::Zipf;
+use pumice_world::{Random, mix64};
 
 /// What a workload draws: the number that the key is made from, and what is done with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub(super) struct Draw {
 #[derive(Debug, Clone)]
 pub struct GeneratedRequests {
     source: Source,
-    random: SplitMix64,
+    random: Random,
     maker: RequestMaker,
     kind: &'static str,
     requests: u64,
@@ -95,10 +95,10 @@ impl GeneratedRequests {
     pub(super) fn new(generator: &Generator, part: u64, parts: u64, requests: u64) -> Self {
         // The first number of the seed's sequence places the keys. The only stream goes on in that sequence, the others
         // start at points that are far apart.
-        let mut random = SplitMix64::new(generator.seed);
+        let mut random = Random(generator.seed);
         let key_base = random.next_u64();
         if part > 0 {
-            random = SplitMix64::new(mix64(mix64(generator.seed) ^ mix64(part)));
+            random = Random(mix64(mix64(generator.seed) ^ mix64(part)));
         }
         GeneratedRequests {
             source: Source::new(&generator.workload, part, parts),

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::cachelib::CacheLib;
 use super::parts::{Parts, whole};
 use crate::error::TraceError;
-use crate::random::mix64;
 use crate::sizes::SizeDistribution;
+use pumice_world::mix64;
 
 #[derive(Debug, Clone)]
 pub(super) enum ValueSizes {

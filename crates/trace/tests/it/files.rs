@@ -6,11 +6,11 @@ use std::path::Path;
 use pumice_trace::{Compression, Format, Request, RequestReader, Trace, TraceError, TraceOptions};
 
 fn text(records: u64) -> Vec<u8> {
-    let mut state = 1u64;
+    let mut random = pumice_world::Random(1);
     (0..records)
         .flat_map(|time| {
             // Ids that compress badly, so that a cut through the file is a cut through records.
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let state = random.next_u64();
             format!("{time} {} {}\n", state >> 30, state % 9000).into_bytes()
         })
         .collect()

@@ -16,22 +16,7 @@ use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Seeded random numbers: splitmix64.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-}
+pub use pumice_world::Random;
 
 /// A cache on a device, with its executor and clock.
 pub struct Rig<D: Device + Clone> {
@@ -342,7 +327,7 @@ pub fn step<D: Device + Clone>(
         0
     };
     let meta = Meta {
-        flags: random.next() as u32,
+        flags: random.next_u64() as u32,
         expiry,
         marks: random.below(0x80) as u8,
     };

@@ -56,7 +56,7 @@ fn with_few_marks_a_raise_goes_to_the_nearest_group_above_with_room() {
                 continue;
             };
             // Most go to the head, as they would under slru.
-            let priority = if step % 3 == 0 { random.unit() } else { 1.0 };
+            let priority = if step % 3 == 0 { random.next_f64() } else { 1.0 };
             let queue = &rig.queue;
             let (from, target) = (queue.place_of(object.seat()), queue.virtual_place(priority));
             if !queue.free_marks.is_empty() || order(queue, target) <= order(queue, from) {

@@ -1,16 +1,10 @@
 use super::*;
+use pumice_world::Random;
 
 const BLOCK_BYTES: u64 = 1 << 20;
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u32) -> u32 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        ((self.0 >> 11) % u64::from(n)) as u32
-    }
+fn below(random: &mut Random, n: u32) -> u32 {
+    random.below(n.into()) as u32
 }
 
 fn widths() -> [u32; 3] {
@@ -20,12 +14,12 @@ fn widths() -> [u32; 3] {
 /// Slots, and the offset and slot of each object, by number.
 fn filled(bits: u32, objects: u32, random: &mut Random) -> (Slots, Vec<(u32, u32)>) {
     let (mut slots, mut model) = (Slots::new(bits), Vec::new());
-    let mut offset = random.below(3) * 16;
+    let mut offset = below(random, 3) * 16;
     for number in 0..objects {
-        let slot = random.below(1 << bits);
+        let slot = below(random, 1 << bits);
         assert_eq!(slots.push(offset, slot), number);
         model.push((offset, slot));
-        offset += 16 * (1 + random.below(20));
+        offset += 16 * (1 + below(random, 20));
     }
     (slots, model)
 }
@@ -53,12 +47,12 @@ fn the_low_bits_and_the_offset_give_the_number_and_each_slot_is_its_own() {
             let (mut slots, mut model) = filled(bits, objects, &mut random);
             check(&slots, &model);
             for _ in 0..2 * objects {
-                let (number, slot) = (random.below(objects), random.below(1 << bits));
+                let (number, slot) = (below(&mut random, objects), below(&mut random, 1 << bits));
                 slots.set(number, slot);
                 model[number as usize].1 = slot;
             }
             // What is too wide changes no neighbour.
-            let number = random.below(objects);
+            let number = below(&mut random, objects);
             slots.set(number, u32::MAX);
             model[number as usize].1 = (1 << bits) - 1;
             check(&slots, &model);
@@ -84,7 +78,7 @@ fn no_number_is_given_to_what_has_no_slot() {
         }
         let (slots, model) = filled(bits, 500, &mut random);
         for _ in 0..2_000 {
-            let (offset, low) = (random.below(200_000), random.below(STRIDE));
+            let (offset, low) = (below(&mut random, 200_000), below(&mut random, STRIDE));
             if let Some(number) = slots.number(offset, low) {
                 assert!(number < 500 && number % STRIDE == low);
                 let first = number / STRIDE * STRIDE;

@@ -22,28 +22,10 @@ pub const BLOCK_BYTES: u64 = 64 << 10;
 const SHARD_BITS: u32 = 4;
 const NOW: u32 = 1_000;
 
-/// Seeded random numbers: splitmix64.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        mix(self.0)
-    }
-
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-}
-
-fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
-}
+pub use pumice_world::Random;
 
 pub fn hash(n: u64) -> KeyHash {
-    mix(n.wrapping_add(0x9E37_79B9_7F4A_7C15))
+    pumice_world::mix64(n)
 }
 
 fn key(n: u64) -> Vec<u8> {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::history::state::{STALE, Ttl, WON, joined};
-use pumice_trace::SplitMix64;
+use pumice_world::Random;
 
 const SET: fn(u64) -> Outcome = |content| put(content, None);
 const CLEAR: Outcome = Outcome::certain("delete", Guard::None, Effect::Clear);
@@ -411,7 +411,7 @@ struct Cache {
 
 /// Random operations that overlap, some of which get no answer, against a cache that is right; then with one rule broken.
 fn run(seed: u64, steps: u32, broken: Option<u64>) -> Result<(), Violation> {
-    let mut random = SplitMix64::new(seed);
+    let mut random = Random(seed);
     let mut register = Register::default();
     let mut cache = Cache {
         state: State::ABSENT,

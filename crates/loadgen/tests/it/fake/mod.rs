@@ -32,6 +32,8 @@ pub enum Wrong {
     Nonsense(u64),
     /// This request, counted from 1, is answered late, and everything behind it.
     Stall(u64, Duration),
+    /// Every request takes this long.
+    Slow(Duration),
     /// This request, counted from 1, is never answered.
     Silent(u64),
     /// Replies trickle out in pieces of so many bytes.
@@ -96,6 +98,7 @@ impl Server {
             match self.wrong {
                 Wrong::Drop(every) if self.is_time(every) => return Ok(()),
                 Wrong::Stall(number, time) if self.is_number(number) => thread::sleep(time),
+                Wrong::Slow(time) => thread::sleep(time),
                 Wrong::Silent(number) if self.is_number(number) => loop {
                     thread::park();
                 },

@@ -13,9 +13,9 @@ use self::pool::{Pool, PoolOp, PoolSpec};
 use super::parts::Parts;
 use super::stream::Draw;
 use crate::error::TraceError;
-use crate::random::SplitMix64;
 use crate::request::Op;
 use crate::zipf::Zipf;
+use pumice_world::Random;
 
 /// Most pools, as in CacheLib.
 const MAX_POOLS: usize = 64;
@@ -178,7 +178,7 @@ impl CacheLib {
     }
 
     #[inline]
-    fn draw_pool(&self, random: &mut SplitMix64) -> usize {
+    fn draw_pool(&self, random: &mut Random) -> usize {
         if self.pools.len() == 1 {
             return 0;
         }
@@ -255,7 +255,7 @@ impl CacheLibStream {
     }
 
     #[inline]
-    pub(super) fn draw(&mut self, random: &mut SplitMix64) -> Draw {
+    pub(super) fn draw(&mut self, random: &mut Random) -> Draw {
         let workload = &*self.workload;
         let pool_index = workload.draw_pool(random);
         let pool = &workload.pools[pool_index];

@@ -6,8 +6,8 @@ use super::density::Density;
 use super::json::{Fields, JsonFile};
 use super::popularity::{KeyGen, Popularity, Sample};
 use crate::error::TraceError;
-use crate::random::{SplitMix64, mix64};
 use crate::sizes::SizeDistribution;
+use pumice_world::{Random, mix64};
 
 /// Entries of a pool's tables of value sizes and key lengths.
 pub(super) const ENTRIES: usize = 32_768;
@@ -72,7 +72,7 @@ impl OpWeights {
     }
 
     #[inline]
-    pub(super) fn draw(&self, random: &mut SplitMix64) -> PoolOp {
+    pub(super) fn draw(&self, random: &mut Random) -> PoolOp {
         let point = random.next_f64();
         let drawn = self.shares.iter().find(|&&(share, _)| point < share);
         drawn.map_or(PoolOp::Get, |&(_, op)| op)
@@ -228,7 +228,7 @@ pub(super) struct Pool {
 impl Pool {
     /// A pool of `keys` keys; the tables are drawn by `seed`.
     pub(super) fn new(spec: &PoolSpec, first: u64, keys: u64, seed: u64) -> Self {
-        let mut random = SplitMix64::new(mix64(!seed));
+        let mut random = Random(mix64(!seed));
         let sizes = spec
             .sizes
             .as_ref()

@@ -5,7 +5,7 @@
 //! in it. A key that is heavier than a group is named by all groups that it covers whole; lighter keys that share a
 //! group become alike. Memory: 32 KiB. Cost: O(1) per draw.
 
-use crate::random::SplitMix64;
+use pumice_world::Random;
 
 /// log2 of the number of groups.
 const GROUP_BITS: u32 = 11;
@@ -150,7 +150,7 @@ impl Popularity {
     }
 
     #[inline]
-    pub(super) fn draw(&self, random: &mut SplitMix64) -> u64 {
+    pub(super) fn draw(&self, random: &mut Random) -> u64 {
         let group = self.groups[(random.next_u64() >> (64 - GROUP_BITS)) as usize];
         let number = group.first + random.below(group.count);
         match self.spread {
@@ -179,7 +179,7 @@ mod tests {
     use crate::testing::pearson;
 
     fn counts(popularity: &Popularity, keys: usize, draws: u32) -> Vec<u32> {
-        let mut random = SplitMix64::new(6);
+        let mut random = Random(6);
         let mut counts = vec![0; keys];
         for _ in 0..draws {
             counts[popularity.draw(&mut random) as usize] += 1;
@@ -267,7 +267,7 @@ mod tests {
             for keys in [1, 3, huge] {
                 for key_gen in [KeyGen::Scaled, KeyGen::Legacy] {
                     let popularity = Popularity::new(&sample, keys, key_gen);
-                    let mut random = SplitMix64::new(6);
+                    let mut random = Random(6);
                     for _ in 0..2000 {
                         assert!(popularity.draw(&mut random) < keys);
                     }

@@ -1,47 +1,41 @@
-//! Randomness that stays the same for good: results name a seed, so the sequence belongs to the format of results and
+//! The one generator of random numbers. Its randomness stays the same for good: results name a seed, so the sequence belongs to the format of results and
 //! not to a dependency.
 
 /// What the counter of SplitMix64 grows by: 2^64 divided by the golden ratio, made odd.
-const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+pub const MIX_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) after one step of its counter: a bijection of
 /// 64-bit numbers that spreads neighbours over the whole range.
 #[inline]
 pub fn mix64(number: u64) -> u64 {
-    let z = number.wrapping_add(STEP);
+    let z = number.wrapping_add(MIX_STEP);
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
 }
 
 /// The number that [`mix64`] takes to `mixed`.
-pub(crate) fn unmix64(mixed: u64) -> u64 {
+#[inline]
+pub fn unmix64(mixed: u64) -> u64 {
     // x ^ (x >> n) is undone by repeating it with doubled shifts; an odd factor by its inverse modulo 2^64.
     let z = mixed ^ (mixed >> 31) ^ (mixed >> 62);
     let z = z.wrapping_mul(0x3196_42b2_d24d_8ec3);
     let z = z ^ (z >> 27) ^ (z >> 54);
     let z = z.wrapping_mul(0x96de_1b17_3f11_9089);
     let z = z ^ (z >> 30) ^ (z >> 60);
-    z.wrapping_sub(STEP)
+    z.wrapping_sub(MIX_STEP)
 }
 
-/// SplitMix64: a seeded generator of 64-bit numbers.
+/// SplitMix64: a seeded generator of 64-bit numbers, whose sequence is fixed by its first state, the seed.
 #[derive(Debug, Clone)]
-pub struct SplitMix64 {
-    state: u64,
-}
+pub struct Random(pub u64);
 
-impl SplitMix64 {
-    /// A generator whose sequence is fixed by `seed`.
-    pub fn new(seed: u64) -> Self {
-        SplitMix64 { state: seed }
-    }
-
+impl Random {
     /// The next number, uniform over all 64 bits.
     #[inline]
     pub fn next_u64(&mut self) -> u64 {
-        let number = mix64(self.state);
-        self.state = self.state.wrapping_add(STEP);
+        let number = mix64(self.0);
+        self.0 = self.0.wrapping_add(MIX_STEP);
         number
     }
 
@@ -49,6 +43,11 @@ impl SplitMix64 {
     #[inline]
     pub fn next_f64(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
+    }
+
+    /// True with probability `p`; draws only where there is something to decide.
+    pub fn chance(&mut self, p: f64) -> bool {
+        p > 0.0 && self.next_f64() <= p
     }
 
     /// The next number, uniform below `bound`, which is not 0 (0 is taken as 1).
@@ -74,7 +73,7 @@ mod tests {
     #[test]
     fn the_sequence_is_the_published_one() {
         // First outputs of SplitMix64 for seed 1234567, as in the algorithm's public test vectors.
-        let mut random = SplitMix64::new(1_234_567);
+        let mut random = Random(1_234_567);
         let drawn = [random.next_u64(), random.next_u64(), random.next_u64()];
         assert_eq!(
             drawn,
@@ -88,7 +87,7 @@ mod tests {
 
     #[test]
     fn mixing_can_be_undone() {
-        let mut random = SplitMix64::new(5);
+        let mut random = Random(5);
         for number in [0, 1, u64::MAX, 1 << 63] {
             assert_eq!(unmix64(mix64(number)), number);
         }
@@ -100,7 +99,7 @@ mod tests {
 
     #[test]
     fn bounded_numbers_are_uniform() {
-        let mut random = SplitMix64::new(1);
+        let mut random = Random(1);
         let mut counts = [0u32; 7];
         for _ in 0..70_000 {
             counts[random.below(7) as usize] += 1;
