@@ -34,11 +34,12 @@ const FEW_THREADS: usize = 4;
 impl Connections {
     /// What the settings make of it.
     pub fn plan(config: &ServeConfig) -> Self {
-        let share =
-            |part: u64, max: u64| usize::try_from((config.dram / part).min(max)).unwrap_or(usize::MAX);
+        let share = |parts: u64, max: u64| {
+            usize::try_from((config.dram / 128 * parts).min(max)).unwrap_or(usize::MAX)
+        };
         let budgets = BudgetSizes {
-            input: share(32, 64 << 20),
-            output: share(16, 96 << 20),
+            input: share(4, 64 << 20),
+            output: share(5, 96 << 20),
         };
         let connections = config.max_connections as u64;
         let idle = IDLE_BYTES + config.tls.as_ref().map_or(0, |_| TLS_BYTES);
