@@ -1,8 +1,8 @@
 //! Users and their passwords, from a file of lines `user:password`.
 
+use crate::files::{FileError, read_bounded};
 use std::fmt;
 use std::hint::black_box;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -14,42 +14,6 @@ const MAX_USERS: usize = 256;
 
 /// The longest user, and the longest password, in bytes.
 const MAX_NAME_BYTES: usize = 255;
-
-/// What is wrong with an auth file. No password is ever part of it.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum AuthFileError {
-    /// It cannot be read.
-    #[error("auth file {}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// It is larger than it may be.
-    #[error("auth file {}: larger than {MAX_FILE_BYTES} bytes", path.display())]
-    TooLarge {
-        /// The file.
-        path: PathBuf,
-    },
-    /// A line is not as it should be.
-    #[error("auth file {}, line {line}: {what}", path.display())]
-    Line {
-        /// The file.
-        path: PathBuf,
-        /// The number of the line, from 1.
-        line: usize,
-        /// What is wrong with it.
-        what: &'static str,
-    },
-    /// It has no user, so nobody could use the server.
-    #[error("auth file {}: it has no line `user:password`", path.display())]
-    Empty {
-        /// The file.
-        path: PathBuf,
-    },
-}
 
 /// One user with a password: lengths and bytes of both at fixed places, so that a comparison always looks at as many bytes.
 struct Entry([u8; 2 * (MAX_NAME_BYTES + 1)]);
@@ -94,8 +58,8 @@ impl AuthFile {
     /// Reads a file.
     ///
     /// # Errors
-    /// [`AuthFileError`], which names the file and the line.
-    pub fn load(path: &Path) -> Result<Self, AuthFileError> {
+    /// [`FileError`], which names the file and the line.
+    pub fn load(path: &Path) -> Result<Self, FileError> {
         Ok(Self {
             path: path.to_owned(),
             entries: RwLock::new(read(path)?),
@@ -106,7 +70,7 @@ impl AuthFile {
     ///
     /// # Errors
     /// As [`AuthFile::load`].
-    pub fn reload(&self) -> Result<(), AuthFileError> {
+    pub fn reload(&self) -> Result<(), FileError> {
         let entries = read(&self.path)?;
         *self.entries.write().unwrap_or_else(PoisonError::into_inner) = entries;
         Ok(())
@@ -140,38 +104,25 @@ impl AuthFile {
     }
 }
 
-fn read(path: &Path) -> Result<Arc<[Entry]>, AuthFileError> {
-    let text = crate::files::read_bounded(path, MAX_FILE_BYTES).map_err(|source| AuthFileError::Read {
-        path: path.to_owned(),
-        source,
-    })?;
-    let text = text.ok_or_else(|| AuthFileError::TooLarge {
-        path: path.to_owned(),
-    })?;
-    let mut entries = Vec::new();
+fn read(path: &Path) -> Result<Arc<[Entry]>, FileError> {
+    let wrong = |what: String| FileError(format!("auth file {}{what}", path.display()));
+    let text = read_bounded(path, MAX_FILE_BYTES).map_err(|what| wrong(format!(": {what}")))?;
     // The last line may lack its end.
     let text = text.strip_suffix(b"\n").unwrap_or(&text);
-    for (number, line) in text.split(|byte| *byte == b'\n').enumerate() {
-        if text.is_empty() {
-            break;
-        }
-        let line = line.strip_suffix(b"\r").unwrap_or(line);
-        let entry = entry(line).and_then(|entry| match entries.len() < MAX_USERS {
-            true => Ok(entry),
-            false => Err("more users than can be kept (256)"),
-        });
-        entries.push(entry.map_err(|what| AuthFileError::Line {
-            path: path.to_owned(),
-            line: number + 1,
-            what,
-        })?);
+    if text.is_empty() {
+        return Err(wrong(": it has no line `user:password`".to_owned()));
     }
-    if entries.is_empty() {
-        return Err(AuthFileError::Empty {
-            path: path.to_owned(),
+    let entries = text
+        .split(|byte| *byte == b'\n')
+        .enumerate()
+        .map(|(number, line)| {
+            let entry = match number < MAX_USERS {
+                true => entry(line.strip_suffix(b"\r").unwrap_or(line)),
+                false => Err("more users than can be kept (256)"),
+            };
+            entry.map_err(|what| wrong(format!(", line {}: {what}", number + 1)))
         });
-    }
-    Ok(entries.into())
+    entries.collect()
 }
 
 fn entry(line: &[u8]) -> Result<Entry, &'static str> {

@@ -1,12 +1,22 @@
 //! Small files that are read at the start.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::Read;
 use std::path::Path;
 
-/// Reads a file of at most `max` bytes; `None` where it is larger.
-pub(crate) fn read_bounded(path: &Path, max: usize) -> io::Result<Option<Vec<u8>>> {
+/// What is wrong with a file of users or of the TLS listener: which file, where in it, and what. No secret is ever part of it.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct FileError(pub(crate) String);
+
+/// Reads a file of at most `max` bytes; else says what is wrong with it.
+pub(crate) fn read_bounded(path: &Path, max: usize) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
-    File::open(path)?.take(max as u64 + 1).read_to_end(&mut bytes)?;
-    Ok((bytes.len() <= max).then_some(bytes))
+    File::open(path)
+        .and_then(|file| file.take(max as u64 + 1).read_to_end(&mut bytes))
+        .map_err(|error| error.to_string())?;
+    match bytes.len() <= max {
+        true => Ok(bytes),
+        false => Err(format!("larger than {max} bytes")),
+    }
 }

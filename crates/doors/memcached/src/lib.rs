@@ -17,10 +17,11 @@ mod server;
 mod shared;
 mod tls;
 
-pub use auth::{AuthFile, AuthFileError};
+pub use auth::AuthFile;
 pub use budget::BudgetSizes;
 pub use config::{DoorConfig, Listen};
 pub use counters::{Counters, Counts, DoorStats, Operation, WorkerStats};
+pub use files::FileError;
 pub use histogram::{Counter, Histogram, HistogramSnapshot};
 pub use server::Door;
-pub use tls::{TlsError, TlsIdentity};
+pub use tls::TlsIdentity;

@@ -1,6 +1,6 @@
 //! Certificate and key of the TLS listener, from PEM files.
 
-use crate::files::read_bounded;
+use crate::files::{FileError, read_bounded};
 use rustls::ServerConfig;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{self, PemObject};
@@ -8,7 +8,6 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -17,38 +16,6 @@ const MAX_FILE_BYTES: usize = 1 << 20;
 
 /// The most certificates of a chain; it is sent in every handshake.
 const MAX_CERTIFICATES: usize = 16;
-
-/// What is wrong with the files of the TLS listener.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum TlsError {
-    /// A file cannot be read.
-    #[error("TLS file {}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// A file does not hold what it should.
-    #[error("TLS file {}: {what}", path.display())]
-    Content {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        what: String,
-    },
-    /// Certificate and key do not fit together, or cannot be used.
-    #[error("TLS certificate {} and key {}: {what}", certificate.display(), key.display())]
-    Pair {
-        /// The file with the certificates.
-        certificate: PathBuf,
-        /// The file with the key.
-        key: PathBuf,
-        /// What is wrong with them.
-        what: String,
-    },
-}
 
 /// Who the server is on its TLS listeners: a certificate with its chain, and the private key. TLS 1.2 and 1.3; no certificate is
 /// asked of clients. Shared by all workers.
@@ -89,13 +56,13 @@ impl TlsIdentity {
     /// Both may be in one file.
     ///
     /// # Errors
-    /// [`TlsError`], which names the file.
-    pub fn load(certificate: &Path, key: &Path) -> Result<Self, TlsError> {
+    /// [`FileError`], which names the file.
+    pub fn load(certificate: &Path, key: &Path) -> Result<Self, FileError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let current = Arc::new(Current(RwLock::new(read(certificate, key, &provider)?)));
         let config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .map_err(|error| pair(certificate, key, error.to_string()))?
+            .map_err(|error| pair(certificate, key, &error))?
             .with_no_client_auth()
             .with_cert_resolver(Arc::clone(&current) as _);
         Ok(Self {
@@ -110,7 +77,7 @@ impl TlsIdentity {
     ///
     /// # Errors
     /// As [`TlsIdentity::load`].
-    pub fn reload(&self) -> Result<(), TlsError> {
+    pub fn reload(&self) -> Result<(), FileError> {
         let read = read(&self.certificate, &self.key, self.config.crypto_provider())?;
         *self.current.0.write().unwrap_or_else(PoisonError::into_inner) = read;
         Ok(())
@@ -126,54 +93,42 @@ impl TlsIdentity {
     }
 }
 
-fn pair(certificate: &Path, key: &Path, what: String) -> TlsError {
-    TlsError::Pair {
-        certificate: certificate.to_owned(),
-        key: key.to_owned(),
-        what,
-    }
+fn pair(certificate: &Path, key: &Path, error: &rustls::Error) -> FileError {
+    let (certificate, key) = (certificate.display(), key.display());
+    FileError(format!("TLS certificate {certificate} and key {key}: {error}"))
 }
 
-fn read(certificate: &Path, key: &Path, provider: &CryptoProvider) -> Result<Arc<CertifiedKey>, TlsError> {
+fn read(certificate: &Path, key: &Path, provider: &CryptoProvider) -> Result<Arc<CertifiedKey>, FileError> {
+    let in_file = |path: &Path, what: String| FileError(format!("TLS file {}: {what}", path.display()));
+    let text = |path: &Path| read_bounded(path, MAX_FILE_BYTES).map_err(|what| in_file(path, what));
     let chain: Vec<_> = CertificateDer::pem_slice_iter(&text(certificate)?)
         .collect::<Result<_, _>>()
-        .map_err(|error| content(certificate, what(&error, "certificate")))?;
+        .map_err(|error| in_file(certificate, what(&error, "certificate")))?;
     match chain.len() {
+        1..=MAX_CERTIFICATES => {}
         0 => {
-            return Err(content(
+            return Err(in_file(
                 certificate,
-                "there is no certificate in it (expected PEM)".to_owned(),
+                what(&pem::Error::NoItemsFound, "certificate"),
             ));
         }
-        1..=MAX_CERTIFICATES => {}
         count => {
-            return Err(content(
-                certificate,
-                format!("{count} certificates; at most {MAX_CERTIFICATES}"),
-            ));
+            let what = format!("{count} certificates; at most {MAX_CERTIFICATES}");
+            return Err(in_file(certificate, what));
         }
     }
     let key_text = text(key)?;
     let private = PrivateKeyDer::from_pem_slice(&key_text).map_err(|error| {
-        let is_encrypted = memchr::memmem::find(&key_text, b"ENCRYPTED").is_some();
-        content(
-            key,
-            match is_encrypted {
-                true => "the private key is encrypted; it must be stored without a passphrase".to_owned(),
-                false => what(&error, "private key"),
-            },
-        )
+        let what = match memchr::memmem::find(&key_text, b"ENCRYPTED") {
+            Some(_) => "the private key is encrypted; it must be stored without a passphrase".to_owned(),
+            None => what(&error, "private key"),
+        };
+        in_file(key, what)
     })?;
-    CertifiedKey::from_der(chain, private, provider)
+    let certified = CertifiedKey::from_der(chain, private, provider);
+    certified
         .map(Arc::new)
-        .map_err(|error| pair(certificate, key, error.to_string()))
-}
-
-fn content(path: &Path, what: String) -> TlsError {
-    TlsError::Content {
-        path: path.to_owned(),
-        what,
-    }
+        .map_err(|error| pair(certificate, key, &error))
 }
 
 /// What is wrong with PEM, without a byte of it.
@@ -184,13 +139,4 @@ fn what(error: &pem::Error, wanted: &str) -> String {
         pem::Error::Base64Decode(_) => "a PEM section is not base64".to_owned(),
         _ => "it is not PEM".to_owned(),
     }
-}
-
-fn text(path: &Path) -> Result<Vec<u8>, TlsError> {
-    read_bounded(path, MAX_FILE_BYTES)
-        .map_err(|source| TlsError::Read {
-            path: path.to_owned(),
-            source,
-        })?
-        .ok_or_else(|| content(path, format!("larger than {MAX_FILE_BYTES} bytes")))
 }
