@@ -94,7 +94,7 @@ def test_admin_door(directory):
         ):
             expect(line in text.splitlines(), f"{line} in /metrics", text)
         for line in text.splitlines():
-            expect(line.startswith(("pumice_", "# ")), "only metrics named pumice_*", line)
+            expect(line.startswith(("pumice_", "process_", "# ")), "only metrics named pumice_* and process_*", line)
         seen = server.stats()
         expect(seen["index"]["dram_bytes"] > 0 and seen["flash"]["capacity_bytes"] == 64 << 20, "sizes", seen)
         expect(seen["ready"], "ready", seen)

@@ -62,7 +62,7 @@ def test_a_clean_stop_keeps_what_was_held(directory, seed, size, flash, length_o
         served = read_back(server, held, lengths, seed)
         print(
             f"held {len(held)} of {len(lengths)} objects, {mib(used)}; stopped in {stopping:.2f} s; "
-            f"started in {engine['recovery_milliseconds']} ms reading {mib(engine['recovery_read_bytes'])}, {share(engine):.2%}; "
+            f"started in {engine['recovery_seconds']:.3f} s reading {mib(engine['recovery_read_bytes'])}, {share(engine):.2%}; "
             f"served {served} ({100 * served / len(held):.3f} %)"
         )
         expect(engine["recovery_clean"] == 1, "a clean start", engine)

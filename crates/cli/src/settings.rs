@@ -134,7 +134,7 @@ settings! {
     /// Who may use the memcached protocol: a file of lines user:password, as memcached's -Y [default: everybody]
     #[arg(short = 'Y')]
     auth_file "auth-file" "FILE",
-    /// Where metrics, health and statistics are served, or off [default: 127.0.0.1:9150]
+    /// Where metrics, health and statistics are served, or off [default: 127.0.0.1:11250]
     admin "admin" "ADDR",
     /// A directory on another drive than the flash: should that fail for good while it is served, this is noted there (and beside a
     /// flash file), so that the next start trusts nothing on it [default: /var/tmp]

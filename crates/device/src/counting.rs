@@ -7,62 +7,37 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counters shared by all handles on one device; they only rise.
-///
-/// Operations and bytes are counted when they are asked for, whether they succeed or not, and so are those whose
-/// future is dropped; `errors` counts the failures that were reported to a caller.
-#[derive(Debug, Default)]
-pub struct DeviceCounters {
-    reads: AtomicU64,
-    read_bytes: AtomicU64,
-    writes: AtomicU64,
-    written_bytes: AtomicU64,
-    log_appends: AtomicU64,
-    log_bytes: AtomicU64,
-    syncs: AtomicU64,
-    errors: AtomicU64,
-}
-
-/// The values of [`DeviceCounters`] at one time.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct DeviceCounts {
-    /// Calls of [`Device::read`].
-    pub reads: u64,
-    /// Bytes asked for by them.
-    pub read_bytes: u64,
-    /// Calls of [`Device::write`].
-    pub writes: u64,
-    /// Bytes sent by them.
-    pub written_bytes: u64,
-    /// Calls of [`Device::append_log`].
-    pub log_appends: u64,
-    /// Bytes sent by them.
-    pub log_bytes: u64,
-    /// Calls of [`Device::sync`].
-    pub syncs: u64,
-    /// Operations of any kind, [`Device::read_log`] included, that ended with an error.
-    pub errors: u64,
+pumice_world::figures! {
+    /// What a device was asked for, since the process started.
+    ///
+    /// Operations and bytes are counted when they are asked for, whether they succeed or not, and so are those whose
+    /// future is dropped; `errors` counts the failures that were reported to a caller.
+    pub struct DeviceCounts;
+    of
+    /// Counters shared by all handles on one device; they only rise.
+    pub struct DeviceCounters: AtomicU64;
+    /// Reads asked for.
+    Counter reads,
+    /// Bytes asked for by reads.
+    Counter read_bytes,
+    /// Writes of blocks, pages and checkpoints.
+    Counter writes,
+    /// Bytes sent by writes of blocks, pages and checkpoints.
+    Counter written_bytes,
+    /// Appends of log records and superblocks.
+    Counter log_appends,
+    /// Bytes sent by appends of log records and superblocks.
+    Counter log_bytes,
+    /// Flushes.
+    Counter syncs,
+    /// Operations of any kind that ended with an error.
+    Counter errors,
 }
 
 impl DeviceCounters {
     /// Counters at zero.
     pub fn new() -> Self {
         Self::default()
-    }
-
-    /// The values now; each is exact, together they may be of slightly different moments.
-    pub fn snapshot(&self) -> DeviceCounts {
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        DeviceCounts {
-            reads: get(&self.reads),
-            read_bytes: get(&self.read_bytes),
-            writes: get(&self.writes),
-            written_bytes: get(&self.written_bytes),
-            log_appends: get(&self.log_appends),
-            log_bytes: get(&self.log_bytes),
-            syncs: get(&self.syncs),
-            errors: get(&self.errors),
-        }
     }
 
     fn seen<T>(&self, result: io::Result<T>) -> io::Result<T> {

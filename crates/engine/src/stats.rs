@@ -37,6 +37,8 @@ pub struct Stats {
     pub dram_table_bytes: u64,
     /// DRAM of the tier's segments that it may use.
     pub dram_segment_bytes: u64,
+    /// DRAM of the tier's segments that hold items.
+    pub dram_used_bytes: u64,
     /// DRAM of the ghost queue.
     pub ghost_bytes: u64,
     /// DRAM of block buffers.
@@ -113,6 +115,7 @@ impl<D: Device> ObjectCache<D> {
         (stats.resident_entries, stats.resident_bytes) = stats.books.resident();
         stats.flash = store.counts();
         stats.dram_segment_bytes = inner.tier.budget_bytes();
+        stats.dram_used_bytes = inner.tier.used_bytes();
         stats.ghost_bytes = inner.ghost.lock().dram_bytes() as u64;
         stats.block_buffer_bytes = store.buffer_bytes();
         stats.flash_capacity_bytes = store.geometry().capacity;

@@ -127,6 +127,14 @@ impl<B: Buffer> DramTier<B> {
         (self.segments() * self.segment_bytes) as u64
     }
 
+    /// Bytes of segments that hold items.
+    pub fn used_bytes(&self) -> u64 {
+        let used = self
+            .segments()
+            .saturating_sub(self.free_count.load(Ordering::Relaxed));
+        (used * self.segment_bytes) as u64
+    }
+
     /// Whether a segment should be evicted before the next item is written.
     pub fn wants_eviction(&self) -> bool {
         !self.slots.is_empty() && self.free_count.load(Ordering::Relaxed) < SPARE_SEGMENTS

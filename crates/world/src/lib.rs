@@ -1,4 +1,5 @@
-//! Seams to the world outside the engine: time, somewhere to run background work, and seeded random numbers.
+//! Seams to the world outside the engine: time, somewhere to run background work, seeded random numbers, and the figures that
+//! rooms give.
 //!
 //! The rooms `flash`, `index`, `tier` and `engine` name no runtime, start no thread and never ask the
 //! operating system for the time. They are futures over what this crate describes, so that `serve` can
@@ -6,10 +7,12 @@
 
 mod clock;
 mod executor;
+mod figures;
 mod random;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use executor::{Executor, LocalSpawner};
+pub use figures::{Cell, Figure, Kind};
 pub use random::{MIX_STEP, Random, mix64, unmix64};
 
 use std::future::Future;

@@ -299,7 +299,7 @@ fn admin(given: &Given<'_>) -> anyhow::Result<Option<SocketAddr>> {
     match given.text()? {
         Some("off") => Ok(None),
         Some(text) => listen::address(text).map(Some).map_err(|what| given.wrong(what)),
-        None => Ok(Some(SocketAddr::from(([127, 0, 0, 1], 9150)))),
+        None => Ok(Some(SocketAddr::from(([127, 0, 0, 1], 11250)))),
     }
 }
 
@@ -335,7 +335,7 @@ mod tests {
         assert_eq!(config.flash, PathBuf::from("pumice.flash"));
         assert_eq!(config.flash_size, None);
         assert_eq!(config.max_item_size, 1 << 20);
-        assert_eq!(config.admin, Some(SocketAddr::from(([127, 0, 0, 1], 9150))));
+        assert_eq!(config.admin, Some(SocketAddr::from(([127, 0, 0, 1], 11250))));
         assert_eq!(
             (config.flash_write, config.durability),
             (FlashWrite::Insertion, Durability::Process)

@@ -61,71 +61,32 @@ enum Verdict {
 }
 use Verdict::{Holds, Ignored, Refused};
 
-/// Letter, long name, whether it has an argument, and the verdict.
-const OTHERS: [(char, &str, bool, Verdict); 17] = [
-    (
-        'A',
-        "enable-shutdown",
-        false,
-        Ignored(": there is no shutdown command"),
-    ),
-    ('C', "disable-cas", false, Ignored("")),
-    ('D', "stats-prefix", true, Ignored("")),
-    ('L', "enable-largepages", false, Ignored("")),
-    ('N', "napi-ids", true, Ignored("")),
-    ('R', "max-reqs-per-event", true, Ignored("")),
-    ('W', "disable-watch", false, Holds),
-    (
-        'd',
-        "daemon",
-        false,
-        Ignored(": the server stays in the foreground"),
-    ),
-    ('f', "slab-growth-factor", true, Ignored("")),
-    ('n', "slab-min-size", true, Ignored("")),
-    (
-        'r',
-        "enable-coredumps",
-        false,
-        Ignored(": the limit is that of the process"),
-    ),
-    (
-        'F',
-        "disable-flush-all",
-        false,
-        Refused("flush_all cannot be disabled; give --auth-file"),
-    ),
-    (
-        'M',
-        "disable-evictions",
-        false,
-        Refused("a full cache evicts; use a store where nothing may be lost"),
-    ),
-    (
-        'S',
-        "enable-sasl",
-        false,
-        Refused("there is no SASL, as there is no binary protocol; give --auth-file"),
-    ),
-    (
-        'X',
-        "disable-dumping",
-        false,
-        Refused("lru_crawler metadump cannot be disabled; give --auth-file"),
-    ),
-    (
-        'e',
-        "memory-file",
-        true,
-        Refused("objects outlive a restart on flash; give --flash"),
-    ),
-    (
-        'k',
-        "lock-memory",
-        false,
-        Refused("memory is not locked; turn swap off, or MemorySwapMax=0 in the unit"),
-    ),
-];
+/// A table of options: letter, long name, whether it has an argument, and the verdict.
+macro_rules! options {
+    ($($letter:literal $long:literal $has_argument:literal $verdict:expr;)*) => {
+        [$(($letter, $long, $has_argument, $verdict)),*]
+    };
+}
+
+const OTHERS: [(char, &str, bool, Verdict); 17] = options! {
+    'A' "enable-shutdown" false Ignored(": there is no shutdown command");
+    'C' "disable-cas" false Ignored("");
+    'D' "stats-prefix" true Ignored("");
+    'L' "enable-largepages" false Ignored("");
+    'N' "napi-ids" true Ignored("");
+    'R' "max-reqs-per-event" true Ignored("");
+    'W' "disable-watch" false Holds;
+    'd' "daemon" false Ignored(": the server stays in the foreground");
+    'f' "slab-growth-factor" true Ignored("");
+    'n' "slab-min-size" true Ignored("");
+    'r' "enable-coredumps" false Ignored(": the limit is that of the process");
+    'F' "disable-flush-all" false Refused("flush_all cannot be disabled; give --auth-file");
+    'M' "disable-evictions" false Refused("a full cache evicts; use a store where nothing may be lost");
+    'S' "enable-sasl" false Refused("there is no SASL, as there is no binary protocol; give --auth-file");
+    'X' "disable-dumping" false Refused("lru_crawler metadump cannot be disabled; give --auth-file");
+    'e' "memory-file" true Refused("objects outlive a restart on flash; give --flash");
+    'k' "lock-memory" false Refused("memory is not locked; turn swap off, or MemorySwapMax=0 in the unit");
+};
 
 /// Keys of `-o` that tune memcached's own structures, with `no_` before them or not. A warning says that they have no effect.
 const TUNING: &str = "chunked_items ext_compact_under ext_drop_under ext_drop_unread ext_io_depth ext_item_age \

@@ -3,10 +3,21 @@
 use super::worker::{Common, ServedCache};
 use pumice::Stats;
 use pumice_device::DeviceCounts;
-use pumice_door_admin::{BookLine, BooksFault, Figure, Figures, Group, Latency, Source};
+use pumice_door_admin::{BookLine, BooksFault, Figures, Group, Latency, Source};
 use pumice_door_memcached::{DoorStats, Operation};
+use pumice_world::{Figure, Kind};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// The gauges of a room: name, meaning and value of each.
+macro_rules! gauges {
+    ($room:literal; $($name:ident $help:literal = $value:expr;)*) => {
+        Group {
+            room: $room,
+            figures: vec![$(Figure::documented(stringify!($name), $help, Kind::Gauge, $value)),*],
+        }
+    };
+}
 
 /// Where the admin door finds everything.
 pub struct ServerFigures {
@@ -38,96 +49,57 @@ impl ServerFigures {
     /// What was found at the start, and what is there now.
     fn engine(&self, stats: &Stats) -> Group {
         let opened = self.common.opened.borrow();
-        let (recovered, took) = opened
-            .as_ref()
+        let opened = opened.as_ref();
+        let (found, took) = opened
             .map(|opened| (opened.recovered, opened.took))
             .unwrap_or_default();
-        let milliseconds = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-        Group {
-            room: "engine",
-            figures: vec![
-                Figure::gauge(
-                    "resident_entries",
-                    "Entries that are there, by the books",
-                    stats.resident_entries,
-                ),
-                Figure::gauge("resident_bytes", "Their bytes", stats.resident_bytes),
-                Figure::gauge(
-                    "recovery_clean",
-                    "1 after a clean stop",
-                    u64::from(recovered.clean),
-                ),
-                Figure::gauge(
-                    "recovery_objects",
-                    "Entries found at the start",
-                    recovered.objects,
-                ),
-                Figure::gauge("recovery_bytes", "Their bytes", recovered.bytes),
-                Figure::gauge(
-                    "recovery_read_bytes",
-                    "Bytes read from the device to find them",
-                    recovered.bytes_read,
-                ),
-                Figure::gauge("recovery_milliseconds", "How long that took", milliseconds),
-                Figure::gauge(
-                    "recovery_no_memory",
-                    "Entries left out for want of DRAM",
-                    recovered.no_memory,
-                ),
-            ],
-        }
+        let mut group = gauges! { "engine";
+            resident_entries "Entries that are there, by the books" = stats.resident_entries;
+            resident_bytes "Bytes of entries that are there, by the books" = stats.resident_bytes;
+            recovery_clean "1 after a clean stop" = u64::from(found.clean);
+            recovery_objects "Entries found at the start" = found.objects;
+            recovery_bytes "Bytes of entries found at the start" = found.bytes;
+            recovery_read_bytes "Bytes read from the device at the start" = found.bytes_read;
+            recovery_no_memory "Entries left out at the start for want of DRAM" = found.no_memory;
+        };
+        group.figures.push(seconds(
+            "recovery_seconds",
+            "Time to find what was there at the start",
+            Kind::Gauge,
+            took.as_secs_f64(),
+        ));
+        group
     }
 
     fn server(&self) -> Group {
-        Group {
-            room: "server",
-            figures: vec![
-                Figure::gauge(
-                    "uptime_seconds",
-                    "Time since the start",
-                    self.started.elapsed().as_secs(),
-                ),
-                Figure::gauge("ready", "1 while requests are served", u64::from(self.is_ready())),
-                Figure::gauge(
-                    "dram_budget_bytes",
-                    "Budget of the whole process",
-                    self.dram_budget,
-                ),
-                Figure::gauge(
-                    "resident_bytes",
-                    "Resident memory of the process",
-                    resident_memory(),
-                ),
-                Figure::gauge("workers", "Worker threads", self.common.workers as u64),
-            ],
+        gauges! { "server";
+            uptime_seconds "Time since the start" = self.started.elapsed().as_secs();
+            ready "1 while requests are served" = u64::from(self.is_ready());
+            dram_budget_bytes "Budget of the whole process" = self.dram_budget;
+            workers "Worker threads" = self.common.workers as u64;
         }
     }
 
     fn memcached(&self) -> Group {
         let door = &self.door;
-        let mut figures = vec![
-            Figure::gauge("connections", "Open connections", door.curr_connections()),
-            Figure::counter(
+        let mut group = gauges! { "memcached";
+            connections "Open connections" = door.curr_connections();
+        };
+        let counter = |name, help, value| Figure::documented(name, help, Kind::Counter, value);
+        group.figures.extend([
+            counter(
                 "connections_accepted",
                 "Connections accepted",
                 door.total_connections(),
             ),
-            Figure::counter(
+            counter(
                 "connections_rejected",
                 "Connections turned away because there were too many",
                 door.rejected_connections(),
             ),
-        ];
-        let counts = door.counts();
-        figures.extend(
-            counts
-                .iter()
-                .map(|(name, value)| Figure::counter(name, "As in memcached's stats", value)),
-        );
-        Group {
-            room: "memcached",
-            figures,
-        }
+        ]);
+        group.figures.extend(door.counts().figures());
+        group
     }
 
     fn latency(&self) -> Vec<Latency> {
@@ -148,20 +120,16 @@ impl ServerFigures {
         measured.collect()
     }
 
-    fn device(&self) -> DeviceCounts {
+    fn device(&self) -> Group {
         let mut sum = DeviceCounts::default();
         for counters in &self.common.counters {
-            let counts = counters.snapshot();
-            sum.reads += counts.reads;
-            sum.read_bytes += counts.read_bytes;
-            sum.writes += counts.writes;
-            sum.written_bytes += counts.written_bytes;
-            sum.log_appends += counts.log_appends;
-            sum.log_bytes += counts.log_bytes;
-            sum.syncs += counts.syncs;
-            sum.errors += counts.errors;
+            sum += counters.snapshot();
         }
-        sum
+        let figures = sum.figures();
+        Group {
+            room: "device",
+            figures,
+        }
     }
 }
 
@@ -184,7 +152,7 @@ impl Source for ServerFigures {
     }
 
     fn figures(&self) -> Figures {
-        let mut groups = vec![self.server(), self.memcached(), device_group(&self.device())];
+        let mut groups = vec![process(), self.server(), self.memcached(), self.device()];
         let mut books = Vec::new();
         let mut index_rounds = Vec::new();
         if let Some(cache) = self.cache() {
@@ -227,292 +195,225 @@ impl Source for ServerFigures {
     }
 }
 
-fn device_group(counts: &DeviceCounts) -> Group {
-    Group {
-        room: "device",
-        figures: vec![
-            Figure::counter("reads", "Reads", counts.reads),
-            Figure::counter("read_bytes", "Bytes read", counts.read_bytes),
-            Figure::counter("writes", "Writes of blocks and checkpoints", counts.writes),
-            Figure::counter("written_bytes", "Bytes of those", counts.written_bytes),
-            Figure::counter(
-                "log_appends",
-                "Appends of log records and superblocks",
-                counts.log_appends,
-            ),
-            Figure::counter("log_bytes", "Bytes of those", counts.log_bytes),
-            Figure::counter("syncs", "Flushes", counts.syncs),
-            Figure::counter("errors", "Operations that failed", counts.errors),
-        ],
+fn seconds(name: &'static str, help: &'static str, kind: Kind, value: f64) -> Figure {
+    Figure {
+        name,
+        help,
+        kind,
+        value,
     }
 }
 
-fn cache_groups(stats: &Stats) -> [Group; 3] {
-    let flash = &stats.flash;
-    [
-        Group {
-            room: "flash",
-            figures: vec![
-                Figure::gauge(
-                    "capacity_bytes",
-                    "Bytes of the device",
-                    stats.flash_capacity_bytes,
-                ),
-                Figure::gauge(
-                    "out",
-                    "1 if the device failed for good and was taken out: DRAM serves alone",
-                    u64::from(stats.flash_out),
-                ),
-                Figure::gauge(
-                    "out_remembered",
-                    "1 if it was taken out and the next start will know",
-                    u64::from(stats.flash_out_remembered),
-                ),
-                Figure::gauge("block_bytes", "Bytes of a block", stats.block_bytes),
-                Figure::gauge("blocks_free", "Blocks that are free", stats.blocks_free),
-                Figure::gauge("blocks_sealed", "Blocks that are on flash", stats.blocks_sealed),
-                Figure::gauge(
-                    "blocks_kept",
-                    "Blocks that are on flash and hold what two-phase reclaim has kept",
-                    stats.blocks_kept,
-                ),
-                Figure::gauge("blocks_open", "Blocks that are buffers", stats.blocks_open),
-                Figure::gauge(
-                    "blocks_checkpoint",
-                    "Blocks that hold checkpoints",
-                    stats.blocks_checkpoint,
-                ),
-                Figure::gauge(
-                    "log_used_records",
-                    "Records of the invalidation log in use",
-                    stats.log_used,
-                ),
-                Figure::gauge(
-                    "log_capacity_records",
-                    "Records that fit the log",
-                    stats.log_slots,
-                ),
-                Figure::gauge("buffer_bytes", "DRAM of block buffers", stats.block_buffer_bytes),
-                Figure::counter(
-                    "appended_objects",
-                    "Objects appended for the first time",
-                    flash.appended_objects,
-                ),
-                Figure::counter("appended_bytes", "Encoded bytes of those", flash.appended_bytes),
-                Figure::counter(
-                    "survivors",
-                    "Objects moved out of reclaimed blocks",
-                    flash.survivors,
-                ),
-                Figure::counter(
-                    "survivors_dropped",
-                    "Objects that a reclaim was to keep and that found no room",
-                    flash.survivors_dropped,
-                ),
-                Figure::counter(
-                    "written_bytes",
-                    "Bytes sent to the device, of every kind",
-                    flash.written_bytes,
-                ),
-                Figure::counter(
-                    "checkpoint_bytes",
-                    "Bytes of those in checkpoints",
-                    flash.checkpoint_bytes,
-                ),
-                Figure::counter("checkpoints", "Checkpoints written", flash.checkpoints),
-                Figure::counter("log_records", "Log records appended", flash.log_records),
-                Figure::counter(
-                    "log_failures",
-                    "Log records that could not be stored",
-                    flash.log_failures,
-                ),
-                Figure::counter("sealed_blocks", "Blocks written", flash.sealed_blocks),
-                Figure::counter(
-                    "merged_blocks",
-                    "Blocks closed before they were full because sections of the queue merged",
-                    flash.merged_blocks,
-                ),
-                Figure::counter("reclaimed_blocks", "Blocks made free", flash.reclaimed_blocks),
-                Figure::counter(
-                    "write_errors",
-                    "Blocks that could not be written",
-                    flash.write_errors,
-                ),
-                Figure::gauge(
-                    "bad_blocks",
-                    "Blocks that failed to be written twice and are not used until the next start",
-                    flash.bad_blocks,
-                ),
-                Figure::counter(
-                    "survivor_bytes",
-                    "Bytes of objects moved out of reclaimed blocks",
-                    flash.survivor_bytes,
-                ),
-                Figure::counter(
-                    "reclaim_read_bytes",
-                    "Bytes read to move objects out of reclaimed blocks",
-                    flash.reclaim_read_bytes,
-                ),
-                Figure::counter(
-                    "dropped_no_block",
-                    "Flash copies dropped for want of a block or a buffer for it",
-                    flash.dropped_no_block,
-                ),
-                Figure::counter("record_reads", "Objects read from the device", flash.record_reads),
-                Figure::counter(
-                    "buffer_reads",
-                    "Objects read from block buffers",
-                    flash.buffer_reads,
-                ),
-                Figure::counter(
-                    "corrupt_records",
-                    "Objects that were not what was written",
-                    flash.corrupt_records,
-                ),
-                Figure::counter(
-                    "read_errors",
-                    "Object reads that the device failed",
-                    flash.read_errors,
-                ),
-                Figure::counter(
-                    "key_mismatches",
-                    "Objects read that were another key's",
-                    flash.key_mismatches,
-                ),
-            ],
-        },
-        Group {
-            room: "index",
-            figures: vec![
-                Figure::gauge("mappings", "Entries that the index maps", stats.flash_items),
-                Figure::gauge(
-                    "dram_bytes",
-                    "DRAM of the index, slack included",
-                    stats.index_dram_bytes,
-                ),
-                Figure::gauge(
-                    "cascade_tier1_mappings",
-                    "Mappings in DRAM of a cascade index",
-                    stats.cascade.tier1_mappings,
-                ),
-                Figure::gauge(
-                    "cascade_tier2_mappings",
-                    "Mappings in tier 2 of a cascade index, those not dropped yet included",
-                    stats.cascade.tier2_mappings,
-                ),
-                Figure::gauge(
-                    "cascade_tier3_mappings",
-                    "Mappings in tier 3 of a cascade index, those not dropped yet included",
-                    stats.cascade.tier3_mappings,
-                ),
-                Figure::gauge(
-                    "cascade_tier1_bytes",
-                    "DRAM of the mappings in DRAM",
-                    stats.cascade.tier1_bytes,
-                ),
-                Figure::gauge(
-                    "cascade_tier2_bytes",
-                    "DRAM of filters over mappings in tier 2",
-                    stats.cascade.tier2_bytes,
-                ),
-                Figure::gauge(
-                    "cascade_tier3_bytes",
-                    "DRAM of filters over mappings in tier 3",
-                    stats.cascade.tier3_bytes,
-                ),
-                Figure::gauge(
-                    "cascade_directory_bytes",
-                    "DRAM of what names pages of mappings",
-                    stats.cascade.directory_bytes,
-                ),
-                Figure::gauge(
-                    "cascade_buffer_bytes",
-                    "DRAM of pages of mappings until they are written",
-                    stats.mapping_dram.buffers,
-                ),
-                Figure::gauge(
-                    "cascade_slot_bytes",
-                    "DRAM of what is kept of each object on flash",
-                    stats.mapping_dram.slots,
-                ),
-                Figure::gauge(
-                    "cascade_invalidated_bytes",
-                    "DRAM of filters of what was invalidated lately",
-                    stats.mapping_dram.invalidated,
-                ),
-                Figure::gauge(
-                    "cascade_flash_bytes",
-                    "Flash of blocks that hold mappings",
-                    stats.mapping_flash_bytes,
-                ),
-                Figure::counter(
-                    "cascade_tier1_hits",
-                    "Lookups of mapped keys that tier 1 resolved",
-                    stats.cascade.tier1_hits,
-                ),
-                Figure::counter(
-                    "cascade_tier2_hits",
-                    "Lookups that a page of tier 2 resolved",
-                    stats.cascade.tier2_hits,
-                ),
-                Figure::counter(
-                    "cascade_tier3_hits",
-                    "Lookups that a page of tier 3 resolved",
-                    stats.cascade.tier3_hits,
-                ),
-                Figure::counter(
-                    "cascade_false_plans",
-                    "Lookups that read pages of mappings in vain",
-                    stats.cascade.false_plans,
-                ),
-                Figure::counter(
-                    "cascade_forgotten",
-                    "Partitions forgotten, for want of memory or because a page could not be read",
-                    stats.cascade.forgotten,
-                ),
-                Figure::counter(
-                    "cascade_page_reads",
-                    "Pages of mappings read for lookups",
-                    flash.mapping_reads,
-                ),
-                Figure::counter(
-                    "cascade_written_bytes",
-                    "Bytes of pages of mappings written",
-                    flash.mapping_bytes,
-                ),
-                Figure::counter(
-                    "cascade_reorganisations",
-                    "Partitions of mappings reorganised",
-                    flash.reorganisations,
-                ),
-                Figure::counter(
-                    "cascade_reorganisation_read_bytes",
-                    "Bytes read to reorganise them",
-                    flash.reorganisation_read_bytes,
-                ),
-            ],
-        },
-        Group {
-            room: "tier",
-            figures: vec![
-                Figure::gauge("dram_items", "Entries in the DRAM tier", stats.dram_items),
-                Figure::gauge("dram_segment_bytes", "DRAM of items", stats.dram_segment_bytes),
-                Figure::gauge(
-                    "dram_table_bytes",
-                    "DRAM of the tier's table",
-                    stats.dram_table_bytes,
-                ),
-                Figure::gauge("ghost_bytes", "DRAM of the ghost queue", stats.ghost_bytes),
-            ],
-        },
-    ]
+fn cache_groups(stats: &Stats) -> [Group; 4] {
+    let mut flash = gauges! { "flash";
+        capacity_bytes "Bytes of the device" = stats.flash_capacity_bytes;
+        out "1 if the device failed for good and was taken out: DRAM serves alone" = u64::from(stats.flash_out);
+        out_remembered "1 if it was taken out and the next start will know" = u64::from(stats.flash_out_remembered);
+        blocks_free "Blocks that are free" = stats.blocks_free;
+        blocks_sealed "Blocks that are on flash" = stats.blocks_sealed;
+        blocks_kept "Blocks that are on flash and hold what two-phase reclaim has kept" = stats.blocks_kept;
+        blocks_open "Blocks that are buffers" = stats.blocks_open;
+        blocks_checkpoint "Blocks that hold checkpoints" = stats.blocks_checkpoint;
+        block_size_bytes "Bytes of a block" = stats.block_bytes;
+        log_used_records "Records of the invalidation log in use" = stats.log_used;
+        log_capacity_records "Records that fit the invalidation log" = stats.log_slots;
+        buffer_bytes "DRAM of block buffers" = stats.block_buffer_bytes;
+    };
+    flash.figures.extend(stats.flash.figures());
+    let index = gauges! { "index";
+        mappings "Entries that the index maps" = stats.flash_items;
+        dram_bytes "DRAM of the index, slack included" = stats.index_dram_bytes;
+    };
+    let mut cascade = gauges! { "index_cascade";
+        flash_bytes "Flash of blocks that hold mappings" = stats.mapping_flash_bytes;
+    };
+    cascade.figures.extend(stats.cascade.figures());
+    cascade.figures.extend(stats.mapping_dram.figures());
+    let tier = gauges! { "tier";
+        dram_items "Entries in the DRAM tier" = stats.dram_items;
+        dram_segment_bytes "DRAM that items may take" = stats.dram_segment_bytes;
+        dram_used_bytes "DRAM of segments that hold items" = stats.dram_used_bytes;
+        dram_table_bytes "DRAM of the tier's table" = stats.dram_table_bytes;
+        ghost_bytes "DRAM of the ghost queue" = stats.ghost_bytes;
+    };
+    [flash, index, cascade, tier]
 }
 
-/// Resident memory of the process in bytes; 0 where the system does not say.
-pub fn resident_memory() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let kib = status
+/// What Prometheus' clients say of every process; what the system does not say is 0.
+#[expect(clippy::cast_precision_loss, reason = "times and ticks")]
+fn process() -> Group {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The name, in parentheses, may have blanks; the state is field 0 after it.
+    let fields: Vec<&str> = stat
+        .rsplit(')')
+        .next()
+        .unwrap_or_default()
+        .split_whitespace()
+        .collect();
+    let field = |at: usize| {
+        fields
+            .get(at)
+            .and_then(|text| text.parse::<u64>().ok())
+            .unwrap_or(0)
+    };
+    let ticks = rustix::param::clock_ticks_per_second() as f64;
+    let system = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let boot = system
         .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next());
-    kib.and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) << 10
+        .find_map(|line| line.strip_prefix("btime ")?.parse::<f64>().ok());
+    let files = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let mut group = gauges! { "process";
+        threads "Threads" = field(17);
+        virtual_memory_bytes "Virtual memory" = field(20);
+        resident_memory_bytes "Resident memory" = field(21) * rustix::param::page_size() as u64;
+        open_fds "Open file descriptors" = files as u64;
+        max_fds "Descriptors that may be open" = limit.unwrap_or(u64::MAX);
+    };
+    group.figures.extend([
+        seconds(
+            "cpu_seconds",
+            "Time on CPUs",
+            Kind::Counter,
+            (field(11) + field(12)) as f64 / ticks,
+        ),
+        seconds(
+            "start_time_seconds",
+            "Start, in Unix time",
+            Kind::Gauge,
+            boot.unwrap_or(0.0) + field(19) as f64 / ticks,
+        ),
+    ]);
+    group
+}
+
+/// Counters of which a rise is logged: what is lost, or refused for want of something.
+const WATCHED: [(&str, &str); 8] = [
+    ("memcached", "connections_rejected"),
+    ("memcached", "slow_peers_closed"),
+    ("memcached", "store_no_memory"),
+    ("flash", "dropped_no_block"),
+    ("flash", "log_failures"),
+    ("flash", "corrupt_records"),
+    ("flash", "read_errors"),
+    ("index_cascade", "forgotten"),
+];
+
+/// How long nothing is said of a counter after a rise was.
+const QUIET: Duration = Duration::from_secs(60);
+
+/// Says when a counter rises that should not, once a minute at most.
+#[derive(Default)]
+pub struct Watch {
+    /// What was said last of each, and when.
+    said: [(f64, Option<Instant>); WATCHED.len()],
+}
+
+impl Watch {
+    /// What is to be said of these figures.
+    pub fn look(&mut self, groups: &[Group], now: Instant) -> Vec<String> {
+        let mut lines = Vec::new();
+        for ((room, name), (value, said)) in WATCHED.iter().zip(&mut self.said) {
+            let mut figures = groups
+                .iter()
+                .filter(|group| group.room == *room)
+                .flat_map(|group| &group.figures);
+            let Some(figure) = figures.find(|figure| figure.name == *name) else {
+                continue;
+            };
+            let is_quiet = said.is_some_and(|said| now - said < QUIET);
+            if figure.value > *value && !is_quiet {
+                let more = figure.value - *value;
+                lines.push(format!(
+                    "{more} more: {} (pumice_{room}_{name}_total)",
+                    figure.help
+                ));
+                (*value, *said) = (figure.value, Some(now));
+            }
+        }
+        lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rise_is_said_at_once_and_then_once_a_minute() {
+        let start = Instant::now();
+        let mut watch = Watch::default();
+        let mut look = |seconds, rejected| {
+            let figures = vec![Figure::documented(
+                "connections_rejected",
+                "Refused",
+                Kind::Counter,
+                rejected,
+            )];
+            let groups = [Group {
+                room: "memcached",
+                figures,
+            }];
+            watch.look(&groups, start + Duration::from_secs(seconds))
+        };
+        assert!(look(0, 0).is_empty());
+        assert_eq!(
+            look(10, 2),
+            ["2 more: Refused (pumice_memcached_connections_rejected_total)"]
+        );
+        assert!(look(20, 2).is_empty());
+        assert!(look(69, 500).is_empty());
+        assert_eq!(
+            look(70, 502),
+            ["500 more: Refused (pumice_memcached_connections_rejected_total)"]
+        );
+        assert!(look(200, 502).is_empty());
+    }
+
+    #[test]
+    fn the_list_of_metrics_is_what_the_code_has_and_help_stands_alone() {
+        let mut groups = vec![process()];
+        groups.extend(cache_groups(&Stats::default()));
+        groups.push(Group {
+            room: "device",
+            figures: DeviceCounts::default().figures(),
+        });
+        groups.push(Group {
+            room: "memcached",
+            figures: pumice_door_memcached::Counts::default().figures(),
+        });
+        let mut page = String::from("| metric | meaning |\n| --- | --- |\n");
+        for group in &groups {
+            let owner = if group.room == "process" { "" } else { "pumice_" };
+            for figure in &group.figures {
+                let total = if figure.kind == Kind::Counter {
+                    "_total"
+                } else {
+                    ""
+                };
+                let words = [" of those", "Their ", "those ", "The same"];
+                assert!(
+                    !words.iter().any(|word| figure.help.contains(word)),
+                    "{}: {}",
+                    figure.name,
+                    figure.help
+                );
+                page += &format!(
+                    "| `{owner}{}_{}{total}` | {} |\n",
+                    group.room, figure.name, figure.help
+                );
+            }
+        }
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md");
+        let written = std::fs::read_to_string(path).unwrap();
+        let (head, listed) = written.split_at(written.find("| metric |").expect("there is a table"));
+        if std::env::var_os("WRITE_DOCS").is_some() {
+            std::fs::write(path, format!("{head}{page}")).unwrap();
+        } else {
+            assert_eq!(
+                listed, page,
+                "WRITE_DOCS=1 cargo test -p pumice-cli list_of_metrics writes docs/metrics.md anew"
+            );
+        }
+    }
 }

@@ -23,10 +23,11 @@ use access::Access;
 use anyhow::{Context, anyhow};
 use clap::Args;
 use config::ServeConfig;
-use figures::ServerFigures;
+use figures::{ServerFigures, Watch};
 use flash::Target;
 use memory::{Connections, Division};
 use pumice::{CacheOptions, IndexKind, IndexOptions, LayoutOptions};
+use pumice_door_admin::Source;
 use pumice_door_memcached::parse::Limits;
 use pumice_door_memcached::{Door, DoorConfig};
 use pumice_world::SystemClock;
@@ -112,10 +113,12 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
         drained: watch::Sender::new(0),
         closed: watch::Sender::new(false),
     });
+    let figures = Arc::new(ServerFigures::new(Arc::clone(&common), config.dram));
     runtime.block_on(async {
+        tokio::spawn(watch_figures(Arc::clone(&figures)));
         let address = match admin {
             None => None,
-            Some(listener) => Some(start_admin(listener, &common, config.dram)?),
+            Some(listener) => Some(start_admin(listener, &figures)?),
         };
         supervise(&config, &access, common, &stop, address).await
     })
@@ -187,12 +190,23 @@ fn bind_admin(address: SocketAddr) -> anyhow::Result<TcpListener> {
 }
 
 /// Serves the admin door on the event loop of this thread; returns its address.
-fn start_admin(listener: TcpListener, common: &Arc<Common>, dram: u64) -> anyhow::Result<SocketAddr> {
+fn start_admin(listener: TcpListener, figures: &Arc<ServerFigures>) -> anyhow::Result<SocketAddr> {
     let address = listener.local_addr().context("admin door")?;
     let listener = tokio::net::TcpListener::from_std(listener).context("admin door")?;
-    let figures = Arc::new(ServerFigures::new(Arc::clone(common), dram));
+    let figures = Arc::clone(figures);
     tokio::spawn(pumice_door_admin::serve(listener, figures));
     Ok(address)
+}
+
+/// Warns of counters that rise and should not.
+async fn watch_figures(figures: Arc<ServerFigures>) {
+    let mut watch = Watch::default();
+    loop {
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        for line in watch.look(&figures.figures().groups, Instant::now()) {
+            tracing::warn!("{line}");
+        }
+    }
 }
 
 /// Random numbers for a new cache.

@@ -1,5 +1,6 @@
 //! What the door is given to show.
 
+use pumice_world::Figure;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
@@ -32,52 +33,8 @@ pub enum BooksFault {
     Unbalanced(String),
 }
 
-/// How a figure moves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// It only rises, from 0 at the start of the process.
-    Counter,
-    /// It rises and falls.
-    Gauge,
-}
-
-/// One figure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Figure {
-    /// What, and its unit last: `written_bytes`.
-    pub name: &'static str,
-    /// What it means, without a full stop.
-    pub help: &'static str,
-    /// How it moves.
-    pub kind: Kind,
-    /// Its value.
-    pub value: u64,
-}
-
-impl Figure {
-    /// A figure that only rises.
-    pub fn counter(name: &'static str, help: &'static str, value: u64) -> Self {
-        Self {
-            name,
-            help,
-            kind: Kind::Counter,
-            value,
-        }
-    }
-
-    /// A figure that rises and falls.
-    pub fn gauge(name: &'static str, help: &'static str, value: u64) -> Self {
-        Self {
-            name,
-            help,
-            kind: Kind::Gauge,
-            value,
-        }
-    }
-}
-
-/// The figures of one room. A metric is named `pumice_<room>_<name>`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// The figures of one room. A metric is named `pumice_<room>_<name>`, and `process_<name>` of room `process`.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Group {
     /// The room's name in metrics, and the group's in JSON.
     pub room: &'static str,
@@ -120,7 +77,7 @@ pub struct Latency {
 }
 
 /// All figures at one moment.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Figures {
     /// The program's version.
     pub version: &'static str,
@@ -152,6 +109,23 @@ fn groups_by_room<S: Serializer>(groups: &[Group], serializer: S) -> Result<S::O
 
 impl Serialize for Group {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.figures.iter().map(|figure| (figure.name, figure.value)))
+        let mut map = serializer.serialize_map(Some(self.figures.len()))?;
+        for figure in &self.figures {
+            match whole(figure.value) {
+                Some(value) => map.serialize_entry(figure.name, &value)?,
+                None => map.serialize_entry(figure.name, &figure.value)?,
+            }
+        }
+        map.end()
     }
+}
+
+/// A value without decimals, which is written as such.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a whole number in range"
+)]
+pub(crate) fn whole(value: f64) -> Option<u64> {
+    ((0.0..1.8e19).contains(&value) && value.fract() == 0.0).then_some(value as u64)
 }

@@ -16,5 +16,5 @@ mod figures;
 mod metrics;
 mod server;
 
-pub use figures::{BookLine, BooksFault, Figure, Figures, Group, Kind, Latency, Source};
+pub use figures::{BookLine, BooksFault, Figures, Group, Latency, Source};
 pub use server::{router, serve};

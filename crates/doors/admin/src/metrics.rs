@@ -1,11 +1,12 @@
 //! Figures in Prometheus' text format.
 
-use crate::figures::{Figures, Kind};
+use crate::figures::{Figures, whole};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
+use pumice_world::Kind;
 use std::fmt;
 
 /// What the answer calls itself.
@@ -24,30 +25,31 @@ pub(crate) fn text(figures: Figures) -> Result<String, fmt::Error> {
 #[derive(Debug)]
 struct Collected(Figures);
 
-/// Bounds of the histograms, in nanoseconds: finer ones are in `/stats`. From 1 µs on, one per power of four.
-const BOUNDS_NS: [u64; 12] = {
-    let mut bounds = [1 << 10; 12];
-    let mut at = 1;
-    while at < bounds.len() {
-        bounds[at] = bounds[at - 1] * 4;
-        at += 1;
-    }
-    bounds
-};
+/// Bounds of the histograms, in nanoseconds: some 1 µs to 17 s. All are in `/stats`, by quantile.
+const BOUNDS_NS: std::ops::RangeInclusive<u64> = 1 << 10..=1 << 34;
 
 impl Collector for Collected {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let figures = &self.0;
+        encoder
+            .encode_descriptor("pumice_build", "The program", None, MetricType::Info)?
+            .encode_info(&[("version", figures.version)])?;
         for group in &figures.groups {
+            let owner = if group.room == "process" { "" } else { "pumice_" };
             for figure in &group.figures {
-                let name = format!("pumice_{}_{}", group.room, figure.name);
-                match figure.kind {
-                    Kind::Counter => encoder
-                        .encode_descriptor(&name, figure.help, None, MetricType::Counter)?
-                        .encode_counter::<NoLabelSet, _, u64>(&figure.value, None)?,
-                    Kind::Gauge => encoder
-                        .encode_descriptor(&name, figure.help, None, MetricType::Gauge)?
-                        .encode_gauge(&figure.value)?,
+                let name = format!("{owner}{}_{}", group.room, figure.name);
+                let is_counter = figure.kind == Kind::Counter;
+                let kind = if is_counter {
+                    MetricType::Counter
+                } else {
+                    MetricType::Gauge
+                };
+                let mut metric = encoder.encode_descriptor(&name, figure.help, None, kind)?;
+                match (whole(figure.value), is_counter) {
+                    (Some(value), true) => metric.encode_counter::<NoLabelSet, _, u64>(&value, None)?,
+                    (None, true) => metric.encode_counter::<NoLabelSet, _, u64>(&figure.value, None)?,
+                    (Some(value), false) => metric.encode_gauge(&value)?,
+                    (None, false) => metric.encode_gauge(&figure.value)?,
                 }
             }
         }
@@ -137,17 +139,11 @@ fn seconds(ns: u64) -> f64 {
 
 /// The number of operations in each bucket (not cumulative: the encoder adds them up), the last without a bound.
 fn buckets(cumulative: &[(u64, u64)], count: u64) -> Vec<(f64, u64)> {
-    let mut buckets = Vec::with_capacity(BOUNDS_NS.len() + 1);
+    let bounded = cumulative.iter().filter(|(upper, _)| BOUNDS_NS.contains(upper));
     let mut before = 0;
-    for bound in BOUNDS_NS {
-        let below = cumulative
-            .iter()
-            .take_while(|(upper, _)| *upper <= bound)
-            .last()
-            .map_or(0, |(_, below)| *below);
-        buckets.push((seconds(bound), below.saturating_sub(before)));
-        before = below.max(before);
-    }
+    let mut buckets: Vec<(f64, u64)> = bounded
+        .map(|(upper, below)| (seconds(*upper), below - std::mem::replace(&mut before, *below)))
+        .collect();
     buckets.push((f64::INFINITY, count.saturating_sub(before)));
     buckets
 }
@@ -155,7 +151,8 @@ fn buckets(cumulative: &[(u64, u64)], count: u64) -> Vec<(f64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::figures::{BookLine, Figure, Group, Latency};
+    use crate::figures::{BookLine, Group, Latency};
+    use pumice_world::Figure;
 
     #[test]
     fn every_figure_is_named_by_room_and_has_a_type() {
@@ -178,13 +175,24 @@ mod tests {
                 p999_ns: 0,
                 cumulative: vec![(512, 1), (1024, 2), (2048, 3), (4096, 4), (1 << 36, 5)],
             }],
-            groups: vec![Group {
-                room: "flash",
-                figures: vec![
-                    Figure::counter("written_bytes", "Bytes", 7),
-                    Figure::gauge("blocks_free", "Blocks", 8),
-                ],
-            }],
+            groups: vec![
+                Group {
+                    room: "flash",
+                    figures: vec![
+                        Figure::documented("written_bytes", "Bytes", Kind::Counter, 7),
+                        Figure::documented("blocks_free", "Blocks", Kind::Gauge, 8),
+                    ],
+                },
+                Group {
+                    room: "process",
+                    figures: vec![Figure {
+                        name: "cpu_seconds",
+                        help: "Time",
+                        kind: Kind::Counter,
+                        value: 1.5,
+                    }],
+                },
+            ],
         })
         .unwrap();
         for line in [
@@ -192,6 +200,8 @@ mod tests {
             "pumice_flash_written_bytes_total 7",
             "# TYPE pumice_flash_blocks_free gauge",
             "pumice_flash_blocks_free 8",
+            "process_cpu_seconds_total 1.5",
+            "pumice_build_info{version=\"1\"} 1",
             "pumice_engine_books_entries{line=\"offered\"} 3",
             "pumice_engine_books_bytes{line=\"offered\"} 300",
             "pumice_memcached_latency_seconds_sum{operation=\"get\",tier=\"flash\"} 2.0",

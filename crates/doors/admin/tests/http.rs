@@ -1,7 +1,7 @@
 //! The door over a real socket.
 
 use futures_util::FutureExt;
-use pumice_door_admin::{BookLine, BooksFault, Figure, Figures, Group, Source, serve};
+use pumice_door_admin::{BookLine, BooksFault, Figures, Group, Source, serve};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -35,7 +35,12 @@ impl Source for Fixed {
             index_rounds: vec![0, 7, 2, 1],
             groups: vec![Group {
                 room: "flash",
-                figures: vec![Figure::counter("written_bytes", "Bytes", 3)],
+                figures: vec![pumice_world::Figure::documented(
+                    "written_bytes",
+                    "Bytes",
+                    pumice_world::Kind::Counter,
+                    3,
+                )],
             }],
         }
     }

@@ -53,7 +53,7 @@ pub struct DoorConfig {
     pub tls: Option<TlsIdentity>,
     /// How long after shutdown replies may take to be sent. Default: 5 s.
     pub drain_timeout: Duration,
-    /// What `stats` shows as `limit_maxbytes`. Default: 0.
+    /// What `stats settings` shows as `maxbytes`. Default: 0.
     pub limit_maxbytes: u64,
 }
 

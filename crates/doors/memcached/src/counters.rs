@@ -4,99 +4,74 @@ use crate::histogram::{Counter, Histogram, HistogramSnapshot};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Declares the counters once: as atomics of a worker and as plain sums.
-macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// One worker's counters. Only the worker writes them.
-        #[derive(Debug, Default)]
-        pub struct Counters { $($(#[$doc])* pub $name: Counter,)* }
-
-        /// Sums of counters over workers, under memcached's names.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct Counts { $($(#[$doc])* pub $name: u64,)* }
-
-        impl Counts {
-            fn add(&mut self, counters: &Counters) {
-                $(self.$name = self.$name.wrapping_add(counters.$name.get());)*
-            }
-
-            /// What was counted since `earlier`.
-            #[must_use]
-            pub fn since(&self, earlier: &Counts) -> Counts {
-                Counts { $($name: self.$name.wrapping_sub(earlier.$name),)* }
-            }
-
-            /// Every counter with its name.
-            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
-                [$((stringify!($name), self.$name),)*].into_iter()
-            }
-        }
-    };
-}
-
-counters! {
+pumice_world::figures! {
+    /// Sums of counters over workers, under memcached's names.
+    pub struct Counts;
+    of
+    /// One worker's counters. Only the worker writes them.
+    pub struct Counters: Counter;
     /// Keys asked for (get, gets, gat, gats, mg).
-    cmd_get,
+    Counter cmd_get,
     /// Values sent to be stored.
-    cmd_set,
+    Counter cmd_set,
     /// flush_all commands.
-    cmd_flush,
+    Counter cmd_flush,
     /// Keys to touch (touch, gat, gats, mg T).
-    cmd_touch,
+    Counter cmd_touch,
     /// Meta commands.
-    cmd_meta,
+    Counter cmd_meta,
     /// Keys found.
-    get_hits,
+    Counter get_hits,
     /// Keys not found.
-    get_misses,
+    Counter get_misses,
     /// Keys to delete that were there.
-    delete_hits,
+    Counter delete_hits,
     /// Keys to delete that were not there.
-    delete_misses,
+    Counter delete_misses,
     /// incr of a key that was there.
-    incr_hits,
+    Counter incr_hits,
     /// incr of a key that was not there.
-    incr_misses,
+    Counter incr_misses,
     /// decr of a key that was there.
-    decr_hits,
+    Counter decr_hits,
     /// decr of a key that was not there.
-    decr_misses,
+    Counter decr_misses,
     /// cas with the right unique.
-    cas_hits,
+    Counter cas_hits,
     /// cas of a key that was not there.
-    cas_misses,
+    Counter cas_misses,
     /// cas with another unique.
-    cas_badval,
+    Counter cas_badval,
     /// Touched keys that were there.
-    touch_hits,
+    Counter touch_hits,
     /// Touched keys that were not there.
-    touch_misses,
+    Counter touch_misses,
     /// Values refused because of their size.
-    store_too_large,
+    Counter store_too_large,
     /// Values that the cache had no room for.
-    store_no_memory,
+    Counter store_no_memory,
     /// Values stored.
-    total_items,
+    Counter total_items,
     /// Bytes received.
-    bytes_read,
+    Counter bytes_read,
     /// Bytes sent.
-    bytes_written,
+    Counter bytes_written,
     /// Hits answered from DRAM.
-    get_hits_dram,
+    Counter get_hits_dram,
     /// Hits answered from flash.
-    get_hits_flash,
+    Counter get_hits_flash,
     /// Connections closed since their peer was slow while others waited for memory.
-    slow_peers_closed,
+    Counter slow_peers_closed,
     /// Connections closed since they speak another protocol: binary, TLS or HTTP.
-    foreign_protocols,
+    Counter foreign_protocols,
     /// Attempts to authenticate.
-    auth_cmds,
-    /// Of those, with a wrong user or password.
-    auth_errors,
+    Counter auth_cmds,
+    /// Attempts to authenticate with a wrong user or password.
+    Counter auth_errors,
     /// Connections closed since no command came for the idle timeout.
-    idle_kicks,
+    Counter idle_kicks,
     /// Connections whose TLS handshake failed or took too long.
-    ssl_handshake_errors,
+    Counter ssl_handshake_errors,
 }
 
 impl Counters {
@@ -226,7 +201,7 @@ impl DoorStats {
     pub fn counts(&self) -> Counts {
         let mut counts = Counts::default();
         for worker in &self.workers {
-            counts.add(&worker.counters);
+            counts += worker.counters.snapshot();
         }
         counts
     }

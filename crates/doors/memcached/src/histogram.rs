@@ -31,6 +31,12 @@ impl Counter {
     }
 }
 
+impl pumice_world::Cell for Counter {
+    fn total(&self) -> u64 {
+        self.get()
+    }
+}
+
 /// A histogram of nanoseconds, written by one thread.
 #[derive(Debug)]
 pub struct Histogram {
@@ -128,17 +134,16 @@ impl HistogramSnapshot {
         upper_bound_ns(BUCKETS - 1)
     }
 
-    /// Upper bounds in nanoseconds with the number of operations below each, one per power of two: for a Prometheus
+    /// Upper bounds in nanoseconds with the number of operations below each, two per power of two: for a Prometheus
     /// histogram.
     pub fn cumulative(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        /// Buckets from one bound to the next.
+        const HALF: usize = 1 << (SUB_BITS - 1);
         let mut seen = 0;
-        self.counts
-            .chunks(1 << SUB_BITS)
-            .enumerate()
-            .map(move |(power, counts)| {
-                seen += counts.iter().sum::<u64>();
-                (upper_bound_ns((power << SUB_BITS) + (1 << SUB_BITS) - 1), seen)
-            })
+        self.counts.chunks(HALF).enumerate().map(move |(half, counts)| {
+            seen += counts.iter().sum::<u64>();
+            (upper_bound_ns((half + 1) * HALF - 1), seen)
+        })
     }
 }
 

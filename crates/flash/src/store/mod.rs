@@ -489,9 +489,10 @@ impl<B: Buffer> FlashStore<B> {
     /// DRAM of a cascade index beside its partitions; cheap.
     pub fn mapping_dram_bytes(&self) -> MappingDram {
         MappingDram {
-            buffers: self.mapping_buffer_bytes(),
-            slots: self.slot_bytes(),
-            invalidated: (self.invalidated.lock().dram_bytes() + self.hidden.lock().dram_bytes()) as u64,
+            buffer_bytes: self.mapping_buffer_bytes(),
+            slot_bytes: self.slot_bytes(),
+            invalidated_bytes: (self.invalidated.lock().dram_bytes() + self.hidden.lock().dram_bytes())
+                as u64,
         }
     }
 

@@ -3,35 +3,35 @@
 use super::PageNumber;
 use super::partition::{CascadeShard, DIRTY, GENERATION_PAGES, Generation, PAGE_HINT};
 
-/// What a partition has counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CascadeCounts {
-    /// Mappings in tier 1.
-    pub tier1_mappings: u64,
+pumice_world::figures! {
+    /// What a partition has counted, and what it takes.
+    pub struct CascadeCounts;
+    /// Mappings in DRAM.
+    Gauge tier1_mappings,
     /// Mappings in pages of tier 2, superseded and void ones that were not dropped yet included.
-    pub tier2_mappings: u64,
-    /// The same of tier 3.
-    pub tier3_mappings: u64,
-    /// DRAM of tier 1, in bytes.
-    pub tier1_bytes: u64,
-    /// DRAM of the filters over tier 2, in bytes.
-    pub tier2_bytes: u64,
-    /// DRAM of the filter over tier 3, in bytes.
-    pub tier3_bytes: u64,
-    /// DRAM of what names pages, in bytes.
-    pub directory_bytes: u64,
+    Gauge tier2_mappings,
+    /// Mappings in pages of tier 3, superseded and void ones that were not dropped yet included.
+    Gauge tier3_mappings,
+    /// DRAM of the mappings in DRAM.
+    Gauge tier1_bytes,
+    /// DRAM of the filters over tier 2.
+    Gauge tier2_bytes,
+    /// DRAM of the filter over tier 3.
+    Gauge tier3_bytes,
+    /// DRAM of what names pages of mappings.
+    Gauge directory_bytes,
     /// Lookups that tier 1 resolved: the key is mapped.
-    pub tier1_hits: u64,
+    Counter tier1_hits,
     /// Lookups that a page of tier 2 resolved.
-    pub tier2_hits: u64,
+    Counter tier2_hits,
     /// Lookups that a page of tier 3 resolved.
-    pub tier3_hits: u64,
+    Counter tier3_hits,
     /// Lookups that read pages in vain.
-    pub false_plans: u64,
+    Counter false_plans,
     /// Reorganisations.
-    pub reorganisations: u64,
+    Counter reorganisations,
     /// Times that a whole partition was forgotten, for want of memory or because a page could not be read.
-    pub forgotten: u64,
+    Counter forgotten,
 }
 
 impl CascadeCounts {
@@ -48,24 +48,6 @@ impl CascadeCounts {
     /// DRAM of what grows with the mappings on flash, in bytes.
     pub fn heap_bytes(&self) -> usize {
         (self.tier2_bytes + self.tier3_bytes + self.directory_bytes) as usize
-    }
-}
-
-impl std::ops::AddAssign for CascadeCounts {
-    fn add_assign(&mut self, other: Self) {
-        self.tier1_mappings += other.tier1_mappings;
-        self.tier2_mappings += other.tier2_mappings;
-        self.tier3_mappings += other.tier3_mappings;
-        self.tier1_bytes += other.tier1_bytes;
-        self.tier2_bytes += other.tier2_bytes;
-        self.tier3_bytes += other.tier3_bytes;
-        self.directory_bytes += other.directory_bytes;
-        self.tier1_hits += other.tier1_hits;
-        self.tier2_hits += other.tier2_hits;
-        self.tier3_hits += other.tier3_hits;
-        self.false_plans += other.false_plans;
-        self.reorganisations += other.reorganisations;
-        self.forgotten += other.forgotten;
     }
 }
 

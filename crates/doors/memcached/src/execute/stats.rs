@@ -45,40 +45,28 @@ impl<D: Device + Clone> Executor<D> {
         lines.stat("curr_connections", door.curr_connections());
         lines.stat("total_connections", door.total_connections());
         lines.stat("rejected_connections", door.rejected_connections());
-        for (name, count) in counts.iter() {
-            lines.stat(name, count);
+        for figure in counts.figures() {
+            lines.stat(figure.name, figure.value);
         }
-        lines.stat("limit_maxbytes", shared.config.limit_maxbytes);
+        lines.stat("limit_maxbytes", cache.dram_segment_bytes);
         lines.stat("accepting_conns", 1);
         lines.stat("threads", door.workers());
         lines.stat("curr_items", cache.resident_entries);
-        lines.stat("bytes", cache.resident_bytes);
+        lines.stat("bytes", cache.dram_used_bytes);
         lines.stat("evictions", cache.books.evicted.0);
-        // Ours alone from here on: the flash device failed, and DRAM serves alone; what the index takes and does.
+        // Ours alone from here on: flash beside the DRAM above; whether it failed, and DRAM serves alone; what the index takes and does.
+        lines.stat("flash_limit_maxbytes", cache.flash_capacity_bytes);
+        lines.stat("flash_bytes", cache.blocks_sealed * cache.block_bytes);
         lines.stat("flash_out", u8::from(cache.flash_out));
         lines.stat("index_dram_bytes", cache.index_dram_bytes);
-        let cascade = &cache.cascade;
-        if cascade.tier1_bytes > 0 {
-            for (name, count) in [
-                ("cascade_tier1_bytes", cascade.tier1_bytes),
-                ("cascade_tier2_bytes", cascade.tier2_bytes),
-                ("cascade_tier3_bytes", cascade.tier3_bytes),
-                (
-                    "cascade_beside_bytes",
-                    cascade.directory_bytes + cache.mapping_dram.all(),
-                ),
-                ("cascade_tier1_hits", cascade.tier1_hits),
-                ("cascade_tier2_hits", cascade.tier2_hits),
-                ("cascade_tier3_hits", cascade.tier3_hits),
-                ("cascade_false_plans", cascade.false_plans),
-                ("cascade_page_reads", cache.flash.mapping_reads),
-                ("cascade_written_bytes", cache.flash.mapping_bytes),
-                (
-                    "cascade_reorganisation_read_bytes",
-                    cache.flash.reorganisation_read_bytes,
-                ),
-            ] {
-                lines.stat(name, count);
+        if cache.cascade.tier1_bytes > 0 {
+            for figure in cache
+                .cascade
+                .figures()
+                .iter()
+                .chain(&cache.mapping_dram.figures())
+            {
+                lines.stat(&format!("cascade_{}", figure.name), figure.value);
             }
         }
     }
