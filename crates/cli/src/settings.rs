@@ -136,9 +136,6 @@ settings! {
     auth_file "auth-file" "FILE",
     /// Where metrics, health and statistics are served, or off [default: 127.0.0.1:11250]
     admin "admin" "ADDR",
-    /// A directory on another drive than the flash: should that fail for good while it is served, this is noted there (and beside a
-    /// flash file), so that the next start trusts nothing on it [default: /var/tmp]
-    state_dir "state-dir" "PATH",
     /// Seconds for which the flash device may answer nothing while it is asked, after which it counts as failed for good; 0 for any time
     /// [default: 30]
     flash_timeout "flash-timeout" "SECONDS",

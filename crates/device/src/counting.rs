@@ -121,32 +121,8 @@ impl<D: Device> Device for CountingDevice<D> {
         async move { counters.seen(operation.await) }
     }
 
-    fn mark(&self, pieces: Vec<(u64, Vec<u8>)>) -> impl Future<Output = io::Result<()>> + 'static {
-        add(&self.counters.log_appends, pieces.len());
-        add(
-            &self.counters.log_bytes,
-            pieces.iter().map(|(_, bytes)| bytes.len()).sum(),
-        );
-        add(&self.counters.syncs, 1);
-        let counters = Arc::clone(&self.counters);
-        let operation = self.inner.mark(pieces);
-        async move { counters.seen(operation.await) }
-    }
-
     fn tick(&self, patience: u32) -> Vec<Overdue> {
         self.inner.tick(patience)
-    }
-
-    fn note_failure(&self, id: u64) -> impl Future<Output = io::Result<()>> + 'static {
-        self.inner.note_failure(id)
-    }
-
-    fn has_failure_note(&self, id: u64) -> io::Result<bool> {
-        self.inner.has_failure_note(id)
-    }
-
-    fn forget_failure(&self, id: u64) {
-        self.inner.forget_failure(id);
     }
 
     fn discard(&self, offset: u64, len: u64) {

@@ -86,8 +86,8 @@ pub trait Device: 'static {
     ) -> impl Future<Output = io::Result<()>> + 'static;
 
     /// Writes a few bytes at once and without waiting for the medium: they survive the end of the process when this
-    /// returns, and a power cut after the next [`sync`](Device::sync). For small log records of any alignment, in
-    /// ranges that `write` never touches.
+    /// returns, and a power cut after the next [`sync`](Device::sync). For small log records of any alignment. Where `write` has
+    /// written, nothing may be appended any more until the device is opened anew.
     fn append_log(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
     /// Reads what [`append_log`](Device::append_log) wrote, blocking; only used while a cache opens.
@@ -101,23 +101,6 @@ pub trait Device: 'static {
 
     /// Makes everything that was completed or appended before durable against power cuts.
     fn sync(&self) -> impl Future<Output = io::Result<()>> + 'static;
-
-    /// Writes `pieces`, each an offset and its bytes, as [`append_log`](Device::append_log) does, as many of them as it can, and makes
-    /// them durable. A device that may not answer does that on a thread of its own, so that the caller's goes on.
-    ///
-    /// # Errors
-    /// Where not all of them are durable.
-    fn mark(&self, pieces: Vec<(u64, Vec<u8>)>) -> impl Future<Output = io::Result<()>> + 'static {
-        let each = pieces
-            .iter()
-            .map(|(offset, bytes)| self.append_log(*offset, bytes));
-        let written = each.fold(Ok(()), io::Result::and);
-        let synced = self.sync();
-        async move {
-            let synced = synced.await;
-            written.and(synced)
-        }
-    }
 
     /// Passes a second of the caller's time, and ends with [`Overdue`] what is under way on this handle and gets no answer; with 0
     /// everything that is under way or waits. Returns what it has ended, also where the future was dropped before and so nobody else
@@ -134,30 +117,6 @@ pub trait Device: 'static {
     fn tick(&self, patience: u32) -> Vec<Overdue> {
         let _ = patience;
         Vec::new()
-    }
-
-    /// Notes beside the device, in a place that works without it, that what `id` stands for on it must not be trusted any
-    /// more. What is noted outlives the process, and power cuts as far as the place does.
-    ///
-    /// # Errors
-    /// [`io::ErrorKind::Unsupported`] where there is no such place, which is the default; else what the place said.
-    fn note_failure(&self, id: u64) -> impl Future<Output = io::Result<()>> + 'static {
-        let _ = id;
-        std::future::ready(Err(io::ErrorKind::Unsupported.into()))
-    }
-
-    /// Whether [`note_failure`](Device::note_failure) has noted `id`. Blocking; only used while a cache opens.
-    ///
-    /// # Errors
-    /// Where that cannot be found out.
-    fn has_failure_note(&self, id: u64) -> io::Result<bool> {
-        let _ = id;
-        Ok(false)
-    }
-
-    /// Removes the note of `id`, which nobody will ask for any more. Blocking; only used while a cache opens.
-    fn forget_failure(&self, id: u64) {
-        let _ = id;
     }
 
     /// Starts what was queued, and completes what is finished, waking its futures. With `block`, waits for at least

@@ -116,7 +116,7 @@ const STOP_ROUNDS_MAX: usize = 8;
 
 fn unremembered() -> std::io::Error {
     std::io::Error::other(
-        "the flash device was taken out, and that could be stored nowhere: start with --reformat, or what was deleted meanwhile may \
+        "the flash device was taken out, and its superblocks cannot say so: start with --reformat, or what was deleted meanwhile may \
          be served again",
     )
 }
@@ -294,10 +294,10 @@ impl<D: Device + Clone> ObjectCache<D> {
     }
 
     /// Waits until what was invalidated is as durable as the cache promises; at once unless that is `power`, or the flash device
-    /// has just been taken out and that is not remembered yet. Call it before replying to writes.
+    /// has just been taken out and its superblocks do not say so yet. Call it before replying to writes.
     ///
     /// # Errors
-    /// With durability `power`, where that the device was taken out can be stored nowhere: what was deleted since may come
+    /// With durability `power`, where the device was taken out and its superblocks cannot say so: what was deleted since may come
     /// back at the next start.
     pub async fn commit(&self, cx: &Cx<D>) -> std::io::Result<()> {
         let store = self.inner.store();
@@ -305,9 +305,8 @@ impl<D: Device + Clone> ObjectCache<D> {
         if !store.is_out() {
             return committed;
         }
-        store.remember_again(cx.now());
         self.kick(cx);
-        if store.wait_until_remembered().await || store.durability() != Durability::Power {
+        if store.wait_until_settled().await || store.durability() != Durability::Power {
             return Ok(());
         }
         Err(unremembered())
@@ -320,13 +319,12 @@ impl<D: Device + Clone> ObjectCache<D> {
     }
 
     /// A second has passed, or about that: to be called by every thread that has a handle on the device, with it. Where the device was
-    /// taken out, what still waits for it on this handle is ended, and that it is out is remembered if it is not yet. Else it costs
+    /// taken out, what still waits for it on this handle is ended, and what is to be done then is begun. Else it costs
     /// nothing. How long a device may take to answer is for the caller to say, with [`Device::tick`].
     pub fn tick(&self, cx: &Cx<D>) {
         let store = self.inner.store();
         if store.is_out() {
-            store.tick(cx.now());
-            cx.device.tick(0);
+            cx.device.tick(store.patience_when_out(cx.now()));
             self.kick(cx);
         }
     }
@@ -353,8 +351,8 @@ impl<D: Device + Clone> ObjectCache<D> {
     /// while this does, nor come after it. Where the device was taken out there is nothing to store but that.
     ///
     /// # Errors
-    /// What the device said; the next start then recovers as after a crash. Where the device was taken out, that this could be
-    /// stored nowhere.
+    /// What the device said; the next start then recovers as after a crash. Where the device was taken out, that its
+    /// superblocks cannot say so.
     pub async fn close(&self, cx: &Cx<D>) -> std::io::Result<()> {
         let closed = self.store_all(cx).await;
         let store = self.inner.store();
@@ -362,7 +360,7 @@ impl<D: Device + Clone> ObjectCache<D> {
             return closed;
         }
         self.quiesce(cx).await;
-        if store.remember(&cx.device, cx.now()).await {
+        if store.is_remembered() {
             return Ok(());
         }
         Err(unremembered())

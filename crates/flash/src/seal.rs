@@ -48,7 +48,7 @@ impl<B: Buffer> FlashStore<B> {
                 self.take_back_blocks();
             }
             Task::TakeOut => {
-                self.perform_take_out(device, mappings, now).await;
+                self.perform_take_out(device, mappings).await;
                 work.finish(|_| {});
             }
             Task::Reorganise(due) => {

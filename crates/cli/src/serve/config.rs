@@ -30,8 +30,6 @@ pub struct ServeConfig {
     pub dram: u64,
     /// The flash file or device.
     pub flash: PathBuf,
-    /// Where it is noted that the flash device has failed.
-    pub state_dir: PathBuf,
     /// Seconds after which a flash device that does not answer has failed; 0 = never.
     pub flash_timeout_secs: u32,
     /// How much of it to use, if that was said.
@@ -76,17 +74,6 @@ pub struct ServeConfig {
     pub pid_file: Option<PathBuf>,
 }
 
-/// Where failures are noted if nothing else is said: it is mostly there, and outlives a restart of the machine.
-const STATE_DIR: &str = "/var/tmp";
-
-fn state_dir(given: &Given<'_>) -> anyhow::Result<PathBuf> {
-    match given.text()? {
-        None => Ok(STATE_DIR.into()),
-        Some(path) if std::path::Path::new(path).is_dir() => Ok(path.into()),
-        Some(_) => Err(given.wrong("there is no such directory")),
-    }
-}
-
 impl ServeConfig {
     /// Checks every setting.
     ///
@@ -97,7 +84,6 @@ impl ServeConfig {
         let flash = path(&layers.flash())?.unwrap_or_else(|| "pumice.flash".into());
         let memcached = listen::addresses(layers)?;
         Ok(Self {
-            state_dir: state_dir(&layers.state_dir())?,
             flash_timeout_secs: secs(&layers.flash_timeout(), FLASH_TIMEOUT_SECS_MAX)?
                 .unwrap_or(FLASH_TIMEOUT_SECS),
             dram,

@@ -143,7 +143,7 @@ impl Source for ServerFigures {
         let next = if failure.remembered {
             "the next start makes an empty cache of it"
         } else {
-            "this could be stored nowhere: start the next with --reformat"
+            "its superblocks cannot say so: start the next with --reformat"
         };
         let reason = failure.reason;
         Some(format!(

@@ -10,7 +10,7 @@ use pumice_flash::recovery::read_superblock;
 use pumice_flash::{Layout, LayoutOptions, OpenError};
 use pumice_trace::{Human, Size};
 use std::os::unix::fs::FileTypeExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 /// The size of a new file, in bytes.
@@ -190,23 +190,9 @@ fn open_file(config: &ServeConfig, size: Option<u64>, preallocate: bool) -> anyh
     let options = FileOptions {
         size,
         preallocate,
-        note_directories: note_directories(config),
         ..FileOptions::default()
     };
     FileShared::open(&config.flash, &options).context("flash device")
-}
-
-/// Where it is noted that the device has failed: on another drive, if that is where the settings point to, and beside a file, which
-/// whoever takes it elsewhere may take along.
-fn note_directories(config: &ServeConfig) -> Vec<PathBuf> {
-    let beside = match before(&config.flash) {
-        Before::BlockDevice => None,
-        Before::Missing | Before::File { .. } => Some(directory_of(&config.flash).to_owned()),
-    };
-    [Some(config.state_dir.clone()), beside]
-        .into_iter()
-        .flatten()
-        .collect()
 }
 
 fn directory_of(path: &Path) -> &Path {

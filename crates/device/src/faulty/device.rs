@@ -86,24 +86,6 @@ impl Device for FaultyDevice {
         async move { started.await.map(drop) }
     }
 
-    fn note_failure(&self, id: u64) -> impl Future<Output = io::Result<()>> + 'static {
-        let noted = self.medium.lock().note_failure(id);
-        async move {
-            match noted {
-                Some(noted) => noted,
-                None => std::future::pending().await,
-            }
-        }
-    }
-
-    fn has_failure_note(&self, id: u64) -> io::Result<bool> {
-        self.medium.lock().has_failure_note(id)
-    }
-
-    fn forget_failure(&self, id: u64) {
-        self.medium.lock().forget_failure(id);
-    }
-
     fn tick(&self, patience: u32) -> Vec<Overdue> {
         let (ended, wakers) = self.medium.lock().tick(patience);
         wakers.into_iter().for_each(Waker::wake);

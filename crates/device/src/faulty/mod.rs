@@ -20,8 +20,6 @@
 //! | slow operation | with delay: it stays under way while later ones are completed | wait for it alone |
 //! | hang | an operation stays under way, by chance, or all from some moment on. [`tick`](crate::Device::tick) of any handle counts for all handles and ends it as if its future had been dropped; what it was to do may be done when the device goes on | do not wait for it for ever; expect nothing of its outcome |
 //! | death | from some operation on all fail, the write of that moment torn | go on without, acknowledge nothing that is not so |
-//! | no note | a note beside the device ([`note_failure`](crate::Device::note_failure)) fails, or hangs; a dead device fails none | say so |
-//! | notes out of reach | whether there is a note cannot be found out | do not trust the device |
 //! | power cut | [`FaultyMedium::cut_power`]: a crash after which, of what was completed and not synced, only a choice of sectors, and of each page of appends only a first part is there: writes are lost, or seem reordered | believe nothing that was not synced |
 //!
 //! A crash is the death of the process: completed writes and appends survive it. Misdirected reads are not in this model.

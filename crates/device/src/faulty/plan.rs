@@ -53,12 +53,6 @@ pub struct FaultPlan {
     pub hang: f64,
     /// From the n-th read, write or sync on that is begun since the plan was set, counted from 1, all of them hang.
     pub hangs_at: Option<u64>,
-    /// Probability that [`note_failure`](crate::Device::note_failure) fails. A dead device fails none.
-    pub note_error: f64,
-    /// Whether [`note_failure`](crate::Device::note_failure) hangs, until its future is dropped.
-    pub note_hangs: bool,
-    /// Whether the place where notes are cannot be looked at.
-    pub notes_unreadable: bool,
     /// Whether what is completed and not synced is lost in a [power cut](super::FaultyMedium::cut_power).
     pub volatile: bool,
 }
@@ -98,8 +92,6 @@ pub struct FaultCounts {
     pub hung: u64,
     /// Operations that failed because the device was dead.
     pub dead_operations: u64,
-    /// Notes that were made.
-    pub notes: u64,
     /// Writes and appends that power cuts undid, in whole or in part.
     pub lost_in_power_cuts: u64,
 }

@@ -7,7 +7,6 @@ use crate::overdue::Silence;
 use crate::{AlignedBuf, Overdue};
 use parking_lot::Mutex;
 use pumice_world::Random;
-use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -71,8 +70,6 @@ pub(super) struct State {
     pub(super) pending: Vec<Pending>,
     /// Operations that no turn completes.
     hung: Vec<Pending>,
-    /// What was noted beside the device.
-    pub(super) notes: BTreeSet<u64>,
     pub(super) counts: FaultCounts,
 }
 
@@ -112,7 +109,6 @@ impl State {
             crashed: false,
             pending: Vec::new(),
             hung: Vec::new(),
-            notes: BTreeSet::new(),
             counts: FaultCounts::default(),
         }
     }
@@ -128,6 +124,7 @@ impl State {
     pub(super) fn restart(&mut self) {
         self.crashed = false;
         self.plan.crash = None;
+        self.lowest_write = None;
     }
 
     pub(super) fn counts(&self) -> FaultCounts {
@@ -144,33 +141,6 @@ impl State {
         byte[0] ^= 1 << self.rng.below(8);
         self.content.write(offset, &byte);
         self.counts.rotten_bits += 1;
-    }
-
-    /// `None` where it hangs.
-    pub(super) fn note_failure(&mut self, id: u64) -> Option<io::Result<()>> {
-        if self.crashed {
-            return Some(Err(crashed()));
-        }
-        if self.plan.note_hangs {
-            return None;
-        }
-        if self.rng.chance(self.plan.note_error) {
-            return Some(Err(io::Error::other("simulated error of a note")));
-        }
-        self.counts.notes += 1;
-        self.notes.insert(id);
-        Some(Ok(()))
-    }
-
-    pub(super) fn has_failure_note(&self, id: u64) -> io::Result<bool> {
-        if self.plan.notes_unreadable {
-            return Err(io::ErrorKind::PermissionDenied.into());
-        }
-        Ok(self.notes.contains(&id))
-    }
-
-    pub(super) fn forget_failure(&mut self, id: u64) {
-        self.notes.remove(&id);
     }
 
     /// Carries `work` out, now or in a later turn.

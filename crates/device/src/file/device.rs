@@ -175,10 +175,6 @@ impl Device for FileDevice {
         async move { started.await.map(drop) }
     }
 
-    fn mark(&self, pieces: Vec<(u64, Vec<u8>)>) -> impl Future<Output = io::Result<()>> + 'static {
-        self.inner.shared.mark(pieces)
-    }
-
     fn tick(&self, patience: u32) -> Vec<Overdue> {
         // What is answered by now is not late. A failure here is met by the next turn again, and reported there.
         let _ = self.inner.turn(false);
@@ -187,18 +183,6 @@ impl Device for FileDevice {
         let (_, wakers) = self.inner.table.borrow_mut().take_finished();
         wakers.into_iter().for_each(Waker::wake);
         ended
-    }
-
-    fn note_failure(&self, id: u64) -> impl Future<Output = io::Result<()>> + 'static {
-        self.inner.shared.notes().write(id)
-    }
-
-    fn has_failure_note(&self, id: u64) -> io::Result<bool> {
-        self.inner.shared.notes().has(id)
-    }
-
-    fn forget_failure(&self, id: u64) {
-        self.inner.shared.notes().remove(id);
     }
 
     fn turn(&self, block: bool) -> io::Result<usize> {

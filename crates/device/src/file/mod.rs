@@ -6,10 +6,8 @@
 //! done with it, whatever becomes of its future; the two engines ([`ring`], [`pool`]) only start pieces of it and
 //! report their results.
 
-mod aside;
 mod device;
 mod fault;
-mod notes;
 mod options;
 mod pool;
 mod ring;

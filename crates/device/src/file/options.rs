@@ -26,9 +26,6 @@ pub struct FileOptions {
     /// Threads that do the I/O where io_uring is not used, shared by all handles. Default: 16, about what keeps an
     /// NVMe device busy without a thread per request.
     pub io_threads: usize,
-    /// Directories in which a failure of the device is noted, in each of them; some should be on other drives. Default: none, so
-    /// that [`Device::note_failure`](crate::Device::note_failure) is not supported.
-    pub note_directories: Vec<PathBuf>,
 }
 
 impl Default for FileOptions {
@@ -41,7 +38,6 @@ impl Default for FileOptions {
             direct: true,
             io_uring: true,
             io_threads: 16,
-            note_directories: Vec::new(),
         }
     }
 }

@@ -1,7 +1,5 @@
 //! Opening, locking and reserving a file or block device.
 
-use super::aside::{Job, Place, any_of};
-use super::notes::Notes;
 use super::options::{Engine, FileError, FileOptions};
 use super::pool::{Pool, PoolClient};
 use super::ring;
@@ -11,7 +9,6 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use std::fs::File;
-use std::future::Future;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -42,9 +39,6 @@ pub struct FileShared {
     log: File,
     /// Where the log was appended to last; `None` where nothing may be mapped.
     window: Option<Mutex<Option<Window>>>,
-    notes: Notes,
-    /// Where [`FileShared::mark`] works.
-    marks: Place,
     answers: Box<Answers>,
 }
 
@@ -129,8 +123,6 @@ impl FileShared {
             io,
             log,
             window: maps.then(|| Mutex::new(None)),
-            notes: Notes::new(path, options.note_directories.clone()),
-            marks: Place::default(),
             answers: Box::default(),
         })
     }
@@ -204,31 +196,6 @@ impl FileShared {
         self.log
             .write_all_at(bytes, offset)
             .map_err(|error| self.log_failed("append", offset, bytes.len(), &error))
-    }
-
-    /// Writes `pieces` through the page cache, all that can be, and flushes them, on a thread of its own.
-    pub(super) fn mark(
-        &self,
-        pieces: Vec<(u64, Vec<u8>)>,
-    ) -> impl Future<Output = io::Result<()>> + 'static + use<> {
-        let (log, path) = (self.log.try_clone(), self.path.clone());
-        let job: Job = Box::new(move || {
-            let log = log?;
-            let each = pieces
-                .iter()
-                .map(|(offset, bytes)| log.write_all_at(bytes, *offset));
-            let written = each.fold(Ok(()), io::Result::and);
-            let synced = log.sync_data();
-            written.and(synced).map_err(|error| {
-                io::Error::new(error.kind(), format!("cannot mark {}: {error}", path.display()))
-            })
-        });
-        any_of("pumice-mark", [(self.marks.clone(), job)].into_iter())
-    }
-
-    /// Where failures of the device are noted.
-    pub(super) fn notes(&self) -> &Notes {
-        &self.notes
     }
 
     fn append_mapped(&self, offset: u64, bytes: &[u8]) -> Copied {

@@ -160,18 +160,6 @@ impl<D: Device> Device for ThrottledDevice<D> {
         self.inner.tick(patience)
     }
 
-    fn note_failure(&self, id: u64) -> impl Future<Output = io::Result<()>> + 'static {
-        self.inner.note_failure(id)
-    }
-
-    fn has_failure_note(&self, id: u64) -> io::Result<bool> {
-        self.inner.has_failure_note(id)
-    }
-
-    fn forget_failure(&self, id: u64) {
-        self.inner.forget_failure(id);
-    }
-
     fn discard(&self, offset: u64, len: u64) {
         self.inner.discard(offset, len);
     }

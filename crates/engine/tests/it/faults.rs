@@ -282,7 +282,7 @@ fn a_device_that_dies_leaves_a_cache_that_answers() {
             model.hits - before
         );
         rig.run(rig.cache.close(&rig.cx))
-            .expect("that it is out is noted beside it");
+            .expect_err("its superblocks cannot say that it is out");
     }
 }
 

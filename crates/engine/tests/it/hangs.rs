@@ -26,48 +26,46 @@ fn check_out(rig: &Rig<FaultyDevice>, is_remembered: bool) {
 
 /// It hangs in any of its operations, and with everything that comes after.
 #[test]
-fn whenever_it_hangs_it_is_taken_out_and_nothing_comes_back() {
-    let mut notes = 0;
+fn whenever_it_hangs_it_is_taken_out() {
     for kind in 0..KINDS {
         for point in (1..90).step_by(7) {
             let mut run = Run::new(kind * 1_000 + point, of_kind(kind));
             let rig = run.filled();
             run.die(&rig, hanging(point));
             serve_from_dram(&mut run, &rig);
-            check_out(&rig, true);
+            check_out(&rig, false);
             if point % 2 == 0 {
-                rig.run(rig.cache.close(&rig.cx))
-                    .expect("the next start will know");
+                let error = rig.run(rig.cache.close(&rig.cx)).unwrap_err();
+                assert!(error.to_string().contains("--reformat"), "{error}");
             }
             // It goes on, and with it what was given up.
+            run.options.reformat = true;
+            run.options.random[0] += 1;
             let rig = run.kill_and_heal(rig);
-            assert!(
-                rig.recovered.discarded && rig.recovered.objects == 0,
-                "{:?}",
-                rig.recovered
-            );
             run.model = Model::default();
             run.steps(&rig, 200);
             rig.check();
-            notes += run.medium.counts().notes;
         }
     }
-    assert!(notes > 0, "a device that hangs cannot be marked");
 }
 
 /// One operation that is never answered, among others that are, is enough.
 #[test]
 fn a_single_operation_that_hangs_is_found_out() {
+    let mut marked = 0;
     for seed in 0..24 {
         let mut run = Run::new(seed, of_kind(seed));
         let rig = run.filled();
         run.die(&rig, FaultPlan { hang: 0.02, ..calm() });
         serve_from_dram(&mut run, &rig);
-        // The others go on, so that the device is marked, or the note is there first.
-        check_out(&rig, true);
+        // The others go on, so that the device is marked, unless that hangs too.
+        let remembered = rig.cache.flash_failure().expect("it is out").remembered;
+        check_out(&rig, remembered);
+        marked += u64::from(remembered);
         let rig = run.kill_and_heal(rig);
-        assert!(rig.recovered.discarded);
+        assert!(rig.recovered.discarded || !remembered);
     }
+    assert!(marked > 18, "{marked} of 24");
 }
 
 fn poll<F: Future>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
@@ -110,7 +108,7 @@ fn while_gets_wait_dram_answers_and_then_they_are_misses() {
         }
     }
     rig.run_background();
-    check_out(&rig, true);
+    check_out(&rig, false);
     rig.check();
 }
 
@@ -146,9 +144,9 @@ fn what_waits_when_the_device_is_taken_out_ends_with_it() {
     assert!(late.iter_mut().all(|get| poll(get.as_mut()).is_ready()));
 }
 
-/// The place beside the device fails, and the mark hangs with the device: that is said, and with `power` changes are refused.
+/// The superblocks hang with the rest: that is said, and with `power` changes are refused.
 #[test]
-fn a_mark_that_hangs_is_not_waited_for() {
+fn superblocks_that_hang_are_not_waited_for() {
     for durability in [Durability::Process, Durability::Power] {
         let options = CacheOptions {
             durability,
@@ -156,10 +154,7 @@ fn a_mark_that_hangs_is_not_waited_for() {
         };
         let mut run = Run::new(3, options);
         let rig = run.filled();
-        run.medium.set_plan(FaultPlan {
-            note_error: 1.0,
-            ..hanging(1)
-        });
+        run.medium.set_plan(hanging(1));
         for n in 0..2_000 {
             rig.set(&key(n), &[7; 300]);
         }
@@ -169,12 +164,6 @@ fn a_mark_that_hangs_is_not_waited_for() {
         assert_eq!(committed.is_ok(), durability == Durability::Process);
         let error = rig.run(rig.cache.close(&rig.cx)).unwrap_err();
         assert!(error.to_string().contains("--reformat"), "{error}");
-        // The place beside it works again.
-        run.medium.set_plan(hanging(1));
-        run.clock.advance_secs(1);
-        rig.cache.tick(&rig.cx);
-        rig.run_background();
-        check_out(&rig, true);
     }
 }
 
@@ -195,27 +184,23 @@ fn what_nobody_waits_for_any_more_is_found_out_too() {
     assert_eq!(ended.len(), 1);
     rig.cache.flash_is_overdue(&rig.cx, ended[0]);
     rig.run_background();
-    check_out(&rig, true);
+    check_out(&rig, false);
 }
 
-/// Neither mark nor note ends. Changes wait for a while and go on; when the place beside the device answers again, it is noted.
+/// Changes wait for the superblocks for a while and go on.
 #[test]
-fn where_all_places_hang_that_is_not_waited_for_either() {
+fn changes_wait_ten_seconds_for_superblocks_that_hang() {
     let mut run = Run::new(5, of_kind(0));
     let rig = run.filled();
-    let hanging_notes = FaultPlan {
-        note_hangs: true,
-        ..hanging(1)
-    };
-    run.medium.set_plan(hanging_notes);
-    let on_flash = (0..KEYS).find(|n| poll(Box::pin(rig.cache.get(&rig.cx, &key(*n))).as_mut()).is_pending());
-    assert_eq!(rig.get(&key(on_flash.expect("one that waits"))), None);
-    check_out(&rig, false);
+    run.medium.set_plan(hanging(1));
+    let waits = |n: &u64| poll(Box::pin(rig.cache.get(&rig.cx, &key(*n))).as_mut()).is_pending();
+    assert!((0..KEYS).any(|n| waits(&n)));
+    let ended = (0..=PATIENCE_SECS).flat_map(|_| rig.cx.device.tick(PATIENCE_SECS));
+    rig.cache.flash_is_overdue(&rig.cx, ended.last().expect("one"));
     let mut seconds = 0;
     let second = || -> Result<(), Infallible> {
         seconds += 1;
         assert!(seconds < 100, "it is waited for");
-        run.clock.advance_secs(1);
         rig.cache.tick(&rig.cx);
         Ok(())
     };
@@ -223,29 +208,6 @@ fn where_all_places_hang_that_is_not_waited_for_either() {
     committed.expect("with durability process it goes on");
     assert!((9..12).contains(&seconds), "{seconds} s");
     check_out(&rig, false);
-    run.medium.set_plan(hanging(1));
-    run.clock.advance_secs(1);
-    rig.cache.tick(&rig.cx);
-    rig.run_background();
-    check_out(&rig, true);
-}
-
-/// With durability `power` an answer waits for the flush; where that hangs, for the note.
-#[test]
-fn a_flush_that_hangs_is_answered_by_the_note() {
-    let options = CacheOptions {
-        durability: Durability::Power,
-        ..of_kind(0)
-    };
-    let mut run = Run::new(4, options);
-    let rig = run.filled();
-    rig.run(rig.cache.commit(&rig.cx)).unwrap();
-    run.medium.set_plan(hanging(1));
-    for n in 0..KEYS {
-        rig.cache.flush_all(&rig.cx, Some(1_000_000 + n as u32));
-    }
-    rig.run(rig.cache.commit(&rig.cx)).expect("it is noted");
-    check_out(&rig, true);
 }
 
 /// A stop of a server whose device hangs just then, with objects that only DRAM and buffers hold.
@@ -271,7 +233,7 @@ fn a_stop_ends_although_the_device_hangs() {
             let is_out = rig.cache.flash_failure().is_some();
             let hung = run.medium.counts().hung;
             assert_eq!(is_out, hung > 0, "{hung} hung");
-            closed.expect("that it is out is remembered");
+            assert_eq!(closed.is_err(), is_out, "{closed:?}");
             outs += u64::from(is_out);
             let rig = run.kill_and_heal(rig);
             run.compare(&rig);

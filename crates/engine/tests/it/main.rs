@@ -20,7 +20,6 @@ mod no_room;
 mod peek;
 mod pinned;
 mod power;
-mod remembered;
 mod sizes;
 mod slots;
 mod swarm;

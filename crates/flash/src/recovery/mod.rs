@@ -74,12 +74,6 @@ pub enum OpenError {
     /// A checkpoint is not whole; recovery goes on without it.
     #[error("checkpoint unusable: {0}")]
     Checkpoint(&'static str),
-    /// A place where a failure of the device may be noted cannot be looked at.
-    #[error(
-        "it cannot be found out whether the device failed when it was served last, and missed changes: {0}; make that place readable, or \
-         --reformat to erase the device"
-    )]
-    Notes(io::Error),
     /// The start cannot be recorded.
     #[error("the device cannot record this start; it failed {0} times")]
     Unwritable(u32),
@@ -145,8 +139,7 @@ fn device_error(what: &'static str) -> impl FnOnce(io::Error) -> OpenError {
 /// index `mapping_log` is where its pages are.
 ///
 /// # Errors
-/// [`OpenError::Device`] where this start cannot be recorded on the device, [`OpenError::Notes`] where it cannot be found out whether the
-/// device may be trusted; it is then as it was. Damage is no error: what is damaged is gone.
+/// [`OpenError::Device`] where this start cannot be recorded on the device. Damage is no error: what is damaged is gone.
 pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
     device: &D,
     opened: Opened,
@@ -166,8 +159,7 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
         now: options.now,
     };
     recovery.out.formatted = opened.formatted;
-    let former_id = opened.superblock.cache_id;
-    let found = if opened.formatted || has_failed(device, former_id)? {
+    let found = if opened.formatted {
         Found {
             epoch: opened.superblock.epoch,
             time: opened.superblock.time,
@@ -268,7 +260,6 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
         .sync()
         .await
         .map_err(device_error("flushing the superblock"))?;
-    device.forget_failure(former_id);
     if recovery.out.no_memory > 0 {
         tracing::warn!(
             "{} mappings found no room in DRAM: their objects are lost",
@@ -277,15 +268,6 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
     }
     recovery.out.needs_checkpoint = !is_new && (!was_clean || recovery.out.no_memory > 0);
     Ok((store, recovery.out))
-}
-
-/// Whether the device was taken out when it was served last, and that was noted beside it.
-fn has_failed<D: Device>(device: &D, cache_id: u64) -> Result<bool, OpenError> {
-    let has_failed = device.has_failure_note(cache_id).map_err(OpenError::Notes)?;
-    if has_failed {
-        tracing::warn!("the flash device failed when it was served last, and missed changes: starting empty");
-    }
-    Ok(has_failed)
 }
 
 /// The last step of a start, before the first request. What this start could not read or hold must not come back at a

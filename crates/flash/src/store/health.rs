@@ -11,41 +11,34 @@
 //! - a log record could not be stored, nor the mark in the superblock that makes up for it;
 //! - a checkpoint's superblock could not be written, nor the one before it again: what a start would find there nobody knows.
 //!
-//! From then on deletes are not logged, so what is on the device must never count again, whatever becomes of the process. *Remembering*
-//! that is the first thing that is done: both superblocks get `discard` and are flushed, and a note is left beside the
-//! device. Either will do. Until one is there, or both have failed, no change is answered ([`FlashStore::commit`]).
-//! With durability `off` the mark is there from the start.
+//! From then on deletes are not logged, so what is on the device must never count again. So the first thing that is done is to give both
+//! superblocks `discard` and to flush them, once, where the device still takes that. Until it has or has failed, no change is answered
+//! ([`FlashStore::wait_until_settled`]). With durability `off` they have it from the start.
 
 use super::{Durability, FlashStore, Shared, Task, Work};
 use crate::Mappings;
 use crate::geometry::Geometry;
 use parking_lot::Mutex;
 use pumice_device::{Device, Overdue};
-use pumice_memory::Buffer;
-use std::cell::Cell;
+use pumice_memory::{Buffer, Payload, SECTOR_BYTES};
 use std::future::Future;
 use std::io;
 use std::ops::Range;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
-use std::task::Poll;
 
 /// Failures of reads, or of writes, in so many blocks in a row, and the device is taken out.
 pub const IN_A_ROW_MAX: u32 = 8;
 
-/// Seconds between two tries to remember.
-const RETRY_SECS: u32 = 1;
-
-/// Seconds after which a try that has not ended counts as failed: the device may hang, and the place of the note with it.
-const REMEMBER_SECS: u32 = 10;
+/// Seconds that a device that was taken out has for its superblocks: it may hang.
+const SETTLE_SECS: u32 = 10;
 
 /// A device that was taken out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlashFailure {
     /// What it did.
     pub reason: String,
-    /// Whether the next start will know: by a mark on the device or by a note beside it.
+    /// Whether its superblocks say so, and the next start will know.
     pub remembered: bool,
 }
 
@@ -56,7 +49,9 @@ enum Stage {
     Works,
     /// It was just taken out.
     Out,
-    /// Both ways to remember that have failed.
+    /// Its superblocks are being written.
+    Settling,
+    /// They could not be written.
     Unremembered,
     Remembered,
 }
@@ -110,12 +105,9 @@ pub(crate) struct Health {
     is_due: AtomicBool,
     /// Whether what was mapped to it is given up.
     is_given_up: AtomicBool,
-    tried_at: AtomicU32,
-    /// The last second that [`FlashStore::tick`] was told.
-    now: AtomicU32,
     reason: Mutex<String>,
-    /// Why it could not be remembered the last time, as far as that was logged.
-    unremembered: Mutex<String>,
+    /// When a device that was taken out has no more time for its superblocks; 0 = not known yet.
+    settle_until: AtomicU32,
 }
 
 impl Health {
@@ -127,10 +119,8 @@ impl Health {
             writes: Way::new("writes of"),
             is_due: AtomicBool::new(false),
             is_given_up: AtomicBool::new(false),
-            tried_at: AtomicU32::new(0),
-            now: AtomicU32::new(0),
             reason: Mutex::default(),
-            unremembered: Mutex::default(),
+            settle_until: AtomicU32::new(0),
         }
     }
 
@@ -138,7 +128,8 @@ impl Health {
         match self.stage.load(Ordering::Acquire) {
             0 => Stage::Works,
             1 => Stage::Out,
-            2 => Stage::Unremembered,
+            2 => Stage::Settling,
+            3 => Stage::Unremembered,
             _ => Stage::Remembered,
         }
     }
@@ -157,21 +148,7 @@ impl Health {
         self.is_due.load(Ordering::Acquire)
     }
 
-    /// Logs why it could not be remembered; not again each second while that stays the same. Returns whether it was news.
-    fn log_unremembered(&self, why: &str) -> bool {
-        let mut known = self.unremembered.lock();
-        let is_news = *known != why;
-        if is_news {
-            why.clone_into(&mut known);
-            tracing::error!(
-                "that the flash device was taken out can be stored nowhere: {why}; it is tried again, but should this process end \
-                 before, start the next with --reformat, or what was deleted meanwhile may be served again"
-            );
-        }
-        is_news
-    }
-
-    /// Somebody has to see to it, maybe once more.
+    /// Somebody has to see to it.
     pub(super) fn set_due(&self) {
         self.is_due.store(true, Ordering::Release);
     }
@@ -288,21 +265,28 @@ impl<B: Buffer> FlashStore<B> {
         self.shared.health.stage() == Stage::Remembered
     }
 
-    /// Waits until it was tried to remember that the device was taken out, if it was; whether that succeeded.
-    pub async fn wait_until_remembered(&self) -> bool {
-        self.wait_for(|_| self.shared.health.stage() != Stage::Out).await;
+    /// Waits until the superblocks of a device that was taken out say so, or cannot; which of the two.
+    pub async fn wait_until_settled(&self) -> bool {
+        self.wait_for(|_| self.shared.health.stage() > Stage::Settling)
+            .await;
         self.is_remembered()
     }
 
-    /// A second has passed, or about that. Needed only where the device was taken out.
-    pub fn tick(&self, now: u32) {
+    /// How long a device that was taken out may answer nothing, for [`Device::tick`]. `now` is a time in seconds.
+    pub fn patience_when_out(&self, now: u32) -> u32 {
         let health = &self.shared.health;
-        health.now.fetch_max(now, Ordering::AcqRel);
-        self.remember_again(now);
-        if health.stage() == Stage::Out {
-            // Whoever waits for the end of a try looks at the time.
-            self.shared.change(|_| ());
+        if health.stage() != Stage::Settling {
+            return 0;
         }
+        // The superblocks may wait behind what hangs, and are then not the device's to answer.
+        let until = now.saturating_add(SETTLE_SECS);
+        let (set, get) = (Ordering::AcqRel, Ordering::Acquire);
+        let until = health
+            .settle_until
+            .compare_exchange(0, until, set, get)
+            .err()
+            .unwrap_or(until);
+        if now < until { SETTLE_SECS } else { 0 }
     }
 
     /// The device owes an answer, which [`Device::tick`] has found out, maybe for an operation that nobody waits for: it is taken out.
@@ -316,17 +300,6 @@ impl<B: Buffer> FlashStore<B> {
     /// What the device said, or that it was taken out.
     pub fn sync<D: Device<Buf = B>>(&self, device: &D) -> impl Future<Output = io::Result<()>> {
         self.shared.sync(device)
-    }
-
-    /// Where remembering has failed, it is due again when a second has passed.
-    pub fn remember_again(&self, now: u32) {
-        let health = &self.shared.health;
-        let tried_at = health.tried_at.load(Ordering::Relaxed);
-        if health.stage() == Stage::Unremembered && now >= tried_at.saturating_add(RETRY_SECS) {
-            health.tried_at.store(now, Ordering::Relaxed);
-            health.set_due();
-            self.shared.change(|_| ());
-        }
     }
 
     /// What there is to do for a device that was taken out.
@@ -345,7 +318,6 @@ impl<B: Buffer> FlashStore<B> {
             // there is work again when this is through.
             self.shared.has_work.store(false, Ordering::Release);
             if self.shared.health.is_due.swap(false, Ordering::AcqRel) {
-                structure.taking_out += 1;
                 return Some(self.claim(&mut structure, Task::TakeOut));
             }
         }
@@ -357,121 +329,58 @@ impl<B: Buffer> FlashStore<B> {
             .flatten()
     }
 
-    /// Remembers that the device was taken out, and gives up what is mapped to it.
-    pub(crate) async fn perform_take_out<D: Device<Buf = B>, M: Mappings>(
-        &self,
-        device: &D,
-        mappings: &M,
-        now: u32,
-    ) {
-        self.remember(device, now).await;
-        // What is under way ends by itself, and accounts for what it gives up.
-        self.wait_for(|structure| structure.in_flight == structure.taking_out)
-            .await;
-        if !self.shared.health.is_given_up() {
-            mappings.give_up_all();
-            self.shared.health.is_given_up.store(true, Ordering::Release);
-            self.note_flush();
-            self.forget_order();
-            self.retire_active();
-            self.shared.change(|_| ());
-        }
-    }
-
-    /// Sees to it that the next start trusts nothing that is on the device; whether that succeeded.
-    pub async fn remember<D: Device<Buf = B>>(&self, device: &D, now: u32) -> bool {
+    /// Gives both superblocks of a device that was taken out `discard`, where it takes that, and gives up what is mapped to it.
+    pub(crate) async fn perform_take_out<D: Device<Buf = B>, M: Mappings>(&self, device: &D, mappings: &M) {
         let health = &self.shared.health;
-        if health.stage() == Stage::Remembered {
-            return true;
-        }
-        health.tried_at.store(now, Ordering::Relaxed);
-        let until = now.saturating_add(REMEMBER_SECS);
-        let tried = match self.durability() {
-            Durability::Off => Ok(()),
-            _ => self.mark_or_note(device, until).await,
-        };
-        let remembered = tried.is_ok();
-        if let Err(why) = tried {
-            health.log_unremembered(&why);
-        }
-        let stage = if remembered {
-            Stage::Remembered
-        } else {
-            Stage::Unremembered
+        health.stage.fetch_max(Stage::Settling as u8, Ordering::AcqRel);
+        let stage = match self.store_discard(device).await {
+            Ok(()) => Stage::Remembered,
+            Err(error) => {
+                tracing::error!(
+                    "the superblocks of the flash device that was taken out cannot be written: {error}; start the next with --reformat, \
+                     or what is deleted from now on may be served again"
+                );
+                Stage::Unremembered
+            }
         };
         health.stage.fetch_max(stage as u8, Ordering::AcqRel);
         self.shared.change(|_| ());
-        remembered
+        // What is under way beside this ends by itself, and accounts for what it gives up.
+        self.wait_for(|structure| structure.in_flight == 1).await;
+        mappings.give_up_all();
+        health.is_given_up.store(true, Ordering::Release);
+        self.note_flush();
+        self.forget_order();
+        self.retire_active();
+        self.shared.change(|_| ());
     }
 
-    /// Marks the device and leaves a note beside it, both at once; done when one has succeeded, or both have failed, or at a time.
-    async fn mark_or_note<D: Device<Buf = B>>(&self, device: &D, until: u32) -> Result<(), String> {
-        let mut note = pin!(device.note_failure(self.cache_id));
-        let mut mark = pin!(self.mark_out(device));
-        let mut over = pin!(self.wait_for(|_| self.shared.health.now.load(Ordering::Acquire) >= until));
-        let (mut noted, mut marked) = (None, None);
-        std::future::poll_fn(|cx| {
-            if noted.is_none()
-                && let Poll::Ready(end) = note.as_mut().poll(cx)
-            {
-                noted = Some(end);
-            }
-            if marked.is_none()
-                && let Poll::Ready(end) = mark.as_mut().poll(cx)
-            {
-                marked = Some(end);
-            }
-            match (&noted, &marked) {
-                (Some(Ok(())), _) | (_, Some(Ok(()))) => Poll::Ready(Ok(())),
-                (Some(Err(note)), Some(Err(mark))) => Poll::Ready(Err(format!(
-                    "marking it: {mark}; noting its failure beside it: {note}"
-                ))),
-                _ => over.as_mut().poll(cx).map(|()| {
-                    Err(format!(
-                        "neither marking it nor noting its failure beside it has ended within {REMEMBER_SECS} s"
-                    ))
-                }),
-            }
-        })
-        .await
-    }
-
-    /// Writes the mark to both superblocks and flushes it. It counts only where all of that succeeded; but what can be done is done.
-    async fn mark_out<D: Device<Buf = B>>(&self, device: &D) -> io::Result<()> {
-        let marks = Cell::new(None);
-        // Whoever has the superblock may be writing it to a device that hangs, so nobody blocks here: it is looked for at each change,
-        // and there is one each second.
-        self.wait_for(|_| {
-            let made = self.try_encode_marks();
-            let is_made = made.is_some();
-            marks.set(made);
-            is_made
-        })
-        .await;
-        device.mark(marks.take().unwrap_or_default()).await
-    }
-
-    /// Both superblocks with the mark, each with its offset, unless another one has the superblock just now.
-    fn try_encode_marks(&self) -> Option<Vec<(u64, Vec<u8>)>> {
-        let mut superblock = self.superblock.try_lock()?;
-        (superblock.clean, superblock.discard) = (false, true);
-        // Both, so that the one that is left when the other cannot be read says the same.
-        let marks = [(); 2].map(|()| {
-            superblock.generation += 1;
-            (superblock.slot_offset(), superblock.encode())
-        });
-        Some(marks.into())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_tried_each_second_is_logged_when_its_reason_changes() {
-        let health = Health::new(Geometry::plan(64 << 20, 64 << 10).unwrap());
-        let news = ["a", "a", "b", "b", "a"].map(|why| health.log_unremembered(why));
-        assert_eq!(news, [true, false, true, false, true]);
+    /// Writes `discard` to both superblocks and flushes it, past the page cache as blocks are, so that a device that hangs holds no
+    /// thread. It counts only where all of that succeeded; but what can be done is done.
+    async fn store_discard<D: Device<Buf = B>>(&self, device: &D) -> io::Result<()> {
+        if self.durability() == Durability::Off {
+            return Ok(());
+        }
+        let writes = {
+            let mut superblock = self.superblock.lock();
+            (superblock.clean, superblock.discard) = (false, true);
+            // Both, so that the one that is left when the other cannot be read says the same.
+            [(); 2].map(|()| {
+                superblock.generation += 1;
+                let buffer = B::with_len(SECTOR_BYTES);
+                // SAFETY: the buffer was just made; nobody else knows it.
+                unsafe { buffer.put(0, Payload::Bytes(&superblock.encode())) };
+                device.write(superblock.slot_offset(), Arc::new(buffer), 0..SECTOR_BYTES)
+            })
+        };
+        let mut written = Ok(());
+        for write in writes {
+            written = write.await.and(written);
+        }
+        if written.as_ref().is_err_and(Overdue::is) {
+            return written;
+        }
+        let synced = device.sync().await;
+        written.and(synced)
     }
 }

@@ -211,9 +211,6 @@ impl<B: Buffer> FlashStore<B> {
         if written == [false; 2] {
             self.shared
                 .take_out("neither its log nor its superblocks can be written".to_owned());
-            // Who is to mark the device may have looked for the superblock by now.
-            drop(superblock);
-            self.shared.change(|_| ());
         }
     }
 
@@ -235,7 +232,7 @@ impl<B: Buffer> FlashStore<B> {
     /// Writes the superblock to the slot whose turn it is; whether that succeeded. Else the slot holds what it held, this one, or
     /// nothing whole.
     pub(crate) fn write_superblock<D: Device>(&self, device: &D, superblock: &mut Superblock) -> bool {
-        // The mark that it was taken out is the last thing that is written there.
+        // `discard` is the last thing that is written there then.
         if self.is_out() {
             return false;
         }

@@ -231,8 +231,6 @@ pub(crate) struct Structure<B> {
     /// Whether a partition of mappings is being reorganised.
     pub(crate) reorganising: bool,
     pub(crate) in_flight: usize,
-    /// Those of them that see to a device that was taken out.
-    pub(super) taking_out: usize,
     /// Pieces of work so far.
     claims: u64,
     pub(crate) checkpoint_blocks: [Vec<u32>; 2],
@@ -391,7 +389,6 @@ impl<B: Buffer> FlashStore<B> {
             mappings_want_block: false,
             reorganising: false,
             in_flight: 0,
-            taking_out: 0,
             claims: 0,
             checkpoint_blocks: start.checkpoint_blocks,
             checkpoint_dropped: Vec::new(),

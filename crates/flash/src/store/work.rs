@@ -89,7 +89,7 @@ pub(crate) enum Task<B: Buffer> {
     WriteMappings(PendingWrite<B>),
     /// Merge the pages of a partition.
     Reorganise(Due<B>),
-    /// Remember that the device was taken out, and give up what is on it.
+    /// Say in the superblocks that the device was taken out, and give up what is on it.
     TakeOut,
 }
 
@@ -141,9 +141,8 @@ impl<B: Buffer> Structure<B> {
             Task::Seal(_) => self.sealing -= 1,
             Task::Reclaim | Task::EarlyReclaim => self.reclaiming -= 1,
             Task::Checkpoint => self.checkpointing = false,
-            Task::WriteMappings(_) => {}
+            Task::WriteMappings(_) | Task::TakeOut => {}
             Task::Reorganise(_) => self.reorganising = false,
-            Task::TakeOut => self.taking_out -= 1,
         }
     }
 

@@ -5,5 +5,4 @@ mod crash;
 mod kept;
 mod order;
 mod reclaim;
-mod remember;
 mod work;

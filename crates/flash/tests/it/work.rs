@@ -204,15 +204,17 @@ fn a_block_that_cannot_be_written_is_given_up_until_the_next_start() {
     rig.check_blocks();
 }
 
-/// Eight in a row, whichever blocks they are for, and the device is out: it is asked no more.
+/// Eight in a row, whichever blocks they are for, and the device is out: its superblocks say so, and it is asked no more.
 #[test]
 fn a_device_on_which_nothing_can_be_written_is_taken_out() {
     let medium = medium(2 << 20, false);
     let rig = Rig::open(&medium, KEYS, &options(Durability::Process));
     let (mut random, mut live) = (Random(6), HashMap::new());
     let before = medium.counts().writes;
+    let geometry = Geometry::plan(2 << 20, options(Durability::Process).block_bytes).unwrap();
+    let blocks = geometry.data_offset..2 << 20;
     medium.set_plan(FaultPlan {
-        write_error: 1.0,
+        bad_writes: [blocks].into(),
         ..FaultPlan::default()
     });
     for _ in 0..50 {
@@ -225,7 +227,8 @@ fn a_device_on_which_nothing_can_be_written_is_taken_out() {
         failure.remembered && failure.reason.contains("writes of 8 blocks in a row"),
         "{failure:?}"
     );
-    assert_eq!(medium.counts().writes - before, u64::from(IN_A_ROW_MAX));
+    // And both superblocks.
+    assert_eq!(medium.counts().writes - before, u64::from(IN_A_ROW_MAX) + 2);
     assert_eq!(compare(&rig, &HashMap::new()), 0);
     assert_eq!(rig.store().unsealed_backlog(), 0);
     drop(rig);

@@ -8,13 +8,11 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 
 /// Settings that are the same for all: small blocks, so that little is much.
 const FLAGS: &str = "--memcached 127.0.0.1:0 --admin 127.0.0.1:0 --threads 1 --dram 96MiB --flash-size 16MiB --block-size 64KiB \
-                     --layout fifo --index full --state-dir state --flash c.flash";
+                     --layout fifo --index full --flash c.flash";
 
-/// A directory for a cache, its notes, and what it says.
+/// A directory for a cache and what it says.
 pub fn place() -> tempfile::TempDir {
-    let directory = tempfile::tempdir().unwrap();
-    std::fs::create_dir(directory.path().join("state")).unwrap();
-    directory
+    tempfile::tempdir().unwrap()
 }
 
 /// A line of the log without its time stamp and level.
