@@ -19,6 +19,9 @@ use std::time::{Duration, Instant};
 /// Appends up to this size go through a mapped window: log records, and not superblocks.
 const SMALL_APPEND_BYTES: usize = 256;
 
+/// A file with holes is reserved in so many pieces.
+const HOLE_STEPS: u64 = 1024;
+
 /// Pause between two tries to lock a file.
 const LOCK_POLL: Duration = Duration::from_millis(10);
 
@@ -347,18 +350,32 @@ fn reserve(path: &Path, io: &OwnedFd, had: u64, wanted: u64, preallocate: bool) 
     if wanted.saturating_sub(allocated) > room.f_bfree.saturating_mul(room.f_frsize) {
         return Err(error(Errno::NOSPC));
     }
-    let result = loop {
-        match rustix::fs::fallocate(io, FallocateFlags::empty(), 0, wanted) {
-            Err(Errno::INTR) => {}
-            Err(Errno::OPNOTSUPP) => break fill_with_zeros(io, had, wanted),
-            result => break result,
-        }
+    let result = if allocated < had {
+        // There are holes. By pieces, as XFS wants as much free space as is asked for, however much of it is allocated.
+        let step = (wanted / HOLE_STEPS).max(1 << 20);
+        (0..wanted.div_ceil(step)).try_for_each(|n| allocate(io, had, n * step, step.min(wanted - n * step)))
+    } else if had < wanted {
+        allocate(io, had, had, wanted - had)
+    } else {
+        Ok(())
     };
     result.map_err(|source| {
         // Give back what was reserved before the end was reached.
         let _ = rustix::fs::ftruncate(io, had.max(u64::try_from(stat.st_size).unwrap_or(0)));
         error(source)
     })
+}
+
+/// Reserves `len` bytes from `from` on of a file that had `had`.
+fn allocate(io: &OwnedFd, had: u64, from: u64, len: u64) -> Result<(), Errno> {
+    loop {
+        match rustix::fs::fallocate(io, FallocateFlags::empty(), from, len) {
+            Err(Errno::INTR) => {}
+            Err(Errno::OPNOTSUPP) if from + len <= had => return Ok(()),
+            Err(Errno::OPNOTSUPP) => return fill_with_zeros(io, had.max(from), from + len),
+            result => return result,
+        }
+    }
 }
 
 /// Reserves space behind the end of a file on a file system without fallocate.
@@ -396,7 +413,6 @@ fn clear_direct(path: &Path, io: &OwnedFd) -> Result<(), FileError> {
         .map_err(|error| failed(path, "set the flags of", error))
 }
 
-/// Opens the same file once more, through the page cache.
 /// Whether a file system writes reserved bytes where they are, so that a page of them can always be written: one that
 /// copies on write may have no room left, and would end the process for it.
 fn rewrites_in_place(file: &File) -> bool {
@@ -406,6 +422,7 @@ fn rewrites_in_place(file: &File) -> bool {
     rustix::fs::fstatfs(file).is_ok_and(|stat| [EXT, XFS, TMPFS].contains(&stat.f_type))
 }
 
+/// Opens the same file once more, through the page cache.
 fn open_log(path: &Path, io: &OwnedFd) -> Result<File, FileError> {
     let log = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(|source| {
         FileError::Open {
