@@ -161,6 +161,8 @@ fn fields(path: &Path, summary: &Summary) -> Value {
         "generation": superblock.generation,
         "epoch": superblock.epoch,
         "time": superblock.time,
+        "ahead": superblock.ahead,
+        "made_by": superblock.maker.to_string(),
         "clean": superblock.clean,
         "discard": superblock.discard,
         "geometry": {

@@ -105,9 +105,13 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "lookup|as-recorded", default_value = "lookup")]
     ops: OpsMode,
 
-    /// What the flash tier stands on: sim, or a file or device (a Pumice cache that is there is erased)
+    /// What the flash tier stands on: sim, or a file or device (a replay's cache that is there is erased)
     #[arg(long, value_name = "sim|PATH", default_value = "sim")]
     device: OsString,
+
+    /// Erase whatever is on --device: without it a server's cache, and anything that is no cache, is refused
+    #[arg(long)]
+    reformat: bool,
 
     /// Blocks in one erase unit: with --device sim of the simulated drive, a tenth of which is its own, below 32 units more (0: no
     /// drive, and no device write amplification) [default: 1]
@@ -179,6 +183,7 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
             superblock_blocks: args.superblock.unwrap_or(1),
             trim: args.trim,
             throttle: args.throttle,
+            reformat: args.reformat,
             size: flash_size,
             dram_bytes: 0,
             block_bytes: args
@@ -323,6 +328,12 @@ fn without_effect(args: &ReplayArgs) -> Vec<(&'static str, &'static str)> {
         unserved,
     );
     note(!is_sim, "--device", is_flash, on_flash);
+    note(
+        args.reformat,
+        "--reformat",
+        is_flash && !is_sim,
+        "but with a flash layout and --device PATH",
+    );
     note(
         args.max_object_size.is_some(),
         "--max-object-size",

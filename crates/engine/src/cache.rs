@@ -153,6 +153,8 @@ impl<D: Device + Clone> ObjectCache<D> {
             block_bytes,
             check_block_bytes: options.block_bytes.is_some(),
             reformat: options.reformat,
+            maker: options.maker,
+            accept_clock: options.accept_clock,
             durability: options.durability,
             buffers_max: options.buffers_max.max(2),
             unit_bytes: shape.unit_bytes(),

@@ -1,6 +1,6 @@
 //! Options.
 
-use pumice_flash::{Durability, LayoutOptions};
+use pumice_flash::{Durability, LayoutOptions, Maker};
 use pumice_index::IndexKind;
 use pumice_index::cascade::{CascadeOptions, PAGE_ENTRIES};
 
@@ -61,6 +61,10 @@ pub struct CacheOptions {
     pub block_bytes_min: u64,
     /// Erase whatever is on the device.
     pub reformat: bool,
+    /// What opens it: a cache that another made is refused.
+    pub maker: Maker,
+    /// Believe a clock that is more than a day ahead of what the device saw.
+    pub accept_clock: bool,
     /// How objects are arranged on flash, and what steers it. Layout `sipq` keeps keys in DRAM beside `dram_bytes`, without a
     /// bound by default: where there is a budget, set `virtual_keys_max` to [`MemoryPlan::virtual_keys`].
     pub layout: LayoutOptions,
@@ -92,6 +96,8 @@ impl Default for CacheOptions {
             block_bytes: None,
             block_bytes_min: 64 << 10,
             reformat: false,
+            maker: Maker::Serve,
+            accept_clock: false,
             layout: LayoutOptions::default(),
             index: IndexOptions::Full,
             index_heap_bytes: 0,

@@ -52,7 +52,7 @@ pub use locate::{FlashCopy, KnownObject, Located};
 pub use object::{Meta, Object, Tier};
 pub use plan::{Budget, IndexChoice, MemoryPlan, PlanError};
 pub use pumice_flash::{
-    Durability, FlashCounts, FlashFailure, Layout, LayoutError, LayoutOptions, Recovered,
+    Durability, FlashCounts, FlashFailure, Layout, LayoutError, LayoutOptions, Maker, Recovered,
 };
 pub use pumice_index::IndexKind;
 pub use pumice_index::cascade::CascadeOptions;

@@ -37,6 +37,7 @@ pub use store::{
     Durability, FlashCounts, FlashFailure, FlashStore, HIDDEN_SHARE, IN_A_ROW_MAX, INVALIDATED_SHARE,
     MappingDram, Rank, ReadFault, Source, VIRTUAL_KEY_BYTES, Work, slot_bits,
 };
+pub use superblock::Maker;
 pub use survivors::RECLAIM_READ_BYTES;
 
 use pumice_index::{IndexShard, KeyHash, Location, Mapping};

@@ -5,10 +5,31 @@ use crate::geometry::Geometry;
 use crate::layout::Layout;
 use pumice_index::IndexKind;
 use pumice_memory::SECTOR_BYTES;
+use std::fmt;
 
 const MAGIC: [u8; 8] = *b"PUMICE\r\n";
 /// Version of every format on the device; a change of any of them is a new number.
 pub const FORMAT: u32 = 3;
+
+/// The program that made a cache. Others do not touch it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub enum Maker {
+    /// A server.
+    #[default]
+    Serve = 1,
+    /// A replay of a trace.
+    Replay = 2,
+}
+
+impl fmt::Display for Maker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Maker::Serve => "serve",
+            Maker::Replay => "replay",
+        })
+    }
+}
 
 /// Where a checkpoint stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -36,6 +57,8 @@ pub struct Superblock {
     pub layout: Layout,
     /// Where mappings are.
     pub index: IndexKind,
+    /// What made it. A replay erases what it finds, and must not find a server's.
+    pub maker: Maker,
     /// Counts superblock writes; the higher slot wins.
     pub generation: u64,
     /// Counts starts: the upper bits of versions.
@@ -46,6 +69,9 @@ pub struct Superblock {
     pub discard: bool,
     /// Highest Unix time seen, in seconds.
     pub time: u32,
+    /// The same of the last start, where its clock was far ahead of `time` and no second start has confirmed it; else 0. So a clock
+    /// that is wrong once does not stay the cache's time.
+    pub ahead: u32,
     /// Newest checkpoint, and the one before.
     pub checkpoints: [CheckpointRef; 2],
 }
@@ -69,6 +95,15 @@ impl Superblock {
     /// The slot that this generation is written to, as a byte offset.
     pub fn slot_offset(&self) -> u64 {
         (self.generation % 2) * SECTOR_BYTES as u64
+    }
+
+    /// Notes that it is `now`.
+    pub(crate) fn saw(&mut self, now: u32) {
+        let time = match self.ahead {
+            0 => &mut self.time,
+            _ => &mut self.ahead,
+        };
+        *time = now.max(*time);
     }
 
     /// The sector to write.
@@ -103,7 +138,8 @@ impl Superblock {
             out.extend_from_slice(&checkpoint.len.to_le_bytes());
             out.extend_from_slice(&checkpoint.log_start.to_le_bytes());
         }
-        out.extend_from_slice(&[self.index as u8, 0, 0, 0]);
+        out.extend_from_slice(&[self.index as u8, self.maker as u8, 0, 0]);
+        out.extend_from_slice(&self.ahead.to_le_bytes());
         out.resize(SECTOR_BYTES, 0);
         let crc = checksum(0, &[&out[..12], &out[16..]]);
         out[12..16].copy_from_slice(&crc.to_le_bytes());
@@ -156,7 +192,13 @@ impl Superblock {
             [1] => IndexKind::Cascade,
             _ => return None,
         };
-        let [_, _, _] = fields.array()?;
+        let maker = match fields.array()? {
+            [1] => Maker::Serve,
+            [2] => Maker::Replay,
+            _ => return None,
+        };
+        let [_, _] = fields.array()?;
+        let ahead = fields.u32()?;
         // The geometry follows from two numbers; anything else would be a lie that later arithmetic trusts.
         let geometry = Geometry {
             capacity,
@@ -176,11 +218,13 @@ impl Superblock {
             geometry,
             layout,
             index,
+            maker,
             generation,
             epoch,
             clean: clean == 1,
             discard: discard == 1,
             time,
+            ahead,
             checkpoints,
         }))
     }
@@ -198,11 +242,13 @@ mod tests {
             geometry: Geometry::plan(1 << 30, 1 << 20).unwrap(),
             layout: Layout::Ripq,
             index: IndexKind::Cascade,
+            maker: Maker::Replay,
             generation: 7,
             epoch: 3,
             clean: true,
             discard: false,
             time: 12,
+            ahead: 13,
             checkpoints: [
                 CheckpointRef {
                     id: 4,

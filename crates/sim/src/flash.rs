@@ -6,7 +6,7 @@
 use std::fmt;
 use std::future::Future;
 use std::iter::zip;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
@@ -14,13 +14,14 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use pumice::{
-    BooksSnapshot, CacheOptions, Cx, FlashWrite, Found, IndexOptions, LargeLookup, Lookup, Meta, ObjectCache,
-    RejectReason, Stats,
+    BooksSnapshot, CacheOptions, Cx, FlashWrite, Found, IndexOptions, LargeLookup, Lookup, Maker, Meta,
+    ObjectCache, RejectReason, Stats,
 };
 use pumice_device::{
     CountingDevice, Device, DeviceCounters, DeviceCounts, FileDevice, FileOptions, FileShared, Payload,
     Profile, RealTime, SparseDevice, SparseMedium, Throttle, ThrottledDevice, Timeline, VirtualTime,
 };
+use pumice_flash::recovery::{check_maker, read_superblock};
 use pumice_flash::{Geometry, Layout, LayoutOptions, OpenError};
 use pumice_trace::{BATCH_REQUESTS, Op, Trace};
 use pumice_world::{Executor, ManualClock, Random};
@@ -50,7 +51,7 @@ const RING_ENTRIES: u32 = 64;
 pub enum ReplayDevice {
     /// A simulated device: headers, footers, log and checkpoints are real bytes, values only have a length.
     Sim,
-    /// A file or block device; a Pumice cache that is there is erased, anything else is refused.
+    /// A file or block device; what a replay left there is erased, anything else is refused.
     Path(PathBuf),
 }
 
@@ -82,6 +83,8 @@ pub struct FlashOptions {
     pub served: Option<AsServed>,
     /// What the flash tier stands on.
     pub device: ReplayDevice,
+    /// Erase whatever is on a file or block device.
+    pub reformat: bool,
     /// Under the simulated device a drive whose erase unit is so many blocks, with a tenth of its flash for itself; 0: none, and
     /// no device write amplification.
     pub superblock_blocks: u32,
@@ -130,6 +133,9 @@ pub fn replay_flash(
                 size: Some(setup.geometry.capacity),
                 ..FileOptions::default()
             };
+            if !options.reformat {
+                refuse_others(path)?;
+            }
             let shared = FileShared::open(path, &open).map_err(SimError::File)?;
             let device =
                 FileDevice::new(Arc::new(shared), RING_ENTRIES).map_err(|source| SimError::DeviceIo {
@@ -145,6 +151,28 @@ pub fn replay_flash(
             throttled(trace, options, prepared, stage, start, progress)
         }
     }
+}
+
+/// Refuses a device that holds anything but what a replay left, and changes nothing.
+fn refuse_others(path: &Path) -> Result<(), SimError> {
+    let is_empty = std::fs::metadata(path).map_or(true, |meta| meta.is_file() && meta.len() == 0);
+    if is_empty {
+        return Ok(());
+    }
+    let as_it_is = FileOptions {
+        preallocate: false,
+        create: false,
+        ..FileOptions::default()
+    };
+    let shared = FileShared::open(path, &as_it_is).map_err(SimError::File)?;
+    let device = FileDevice::new(Arc::new(shared), 2).map_err(|source| SimError::DeviceIo {
+        what: "opening the device",
+        source,
+    })?;
+    let found = read_superblock(&device).map_err(SimError::Open)?;
+    found.map_or(Ok(()), |superblock| {
+        check_maker(&superblock, Maker::Replay).map_err(SimError::Open)
+    })
 }
 
 /// Replays on a device that is as slow as was asked for.
@@ -265,27 +293,17 @@ impl<D: Device + Clone> Replay<D> {
     fn open(device: D, options: &FlashOptions, cache_options: CacheOptions) -> Result<Self, SimError> {
         let executor = Executor::new();
         let cx = Cx::new(device, Arc::new(ManualClock::new(1)), Rc::new(executor.spawner()));
-        let run = |cache_options| {
-            executor
-                .block_on(ObjectCache::open(&cx, cache_options), park(&cx.device))
-                .map_err(|source| SimError::DeviceIo {
-                    what: "opening the cache",
-                    source,
-                })
+        let cache_options = CacheOptions {
+            maker: Maker::Replay,
+            ..cache_options
         };
-        // A device that holds something else is not ours to erase. A simulated one is empty.
-        if matches!(options.device, ReplayDevice::Path(_)) {
-            let as_found = run(CacheOptions {
-                reformat: false,
-                ..cache_options
-            })?;
-            if let Err(error @ (OpenError::Foreign | OpenError::Device { .. } | OpenError::Geometry(_))) =
-                as_found
-            {
-                return Err(SimError::Open(error));
-            }
-        }
-        let (cache, _) = run(cache_options)?.map_err(SimError::Open)?;
+        let (cache, _) = executor
+            .block_on(ObjectCache::open(&cx, cache_options), park(&cx.device))
+            .map_err(|source| SimError::DeviceIo {
+                what: "opening the cache",
+                source,
+            })?
+            .map_err(SimError::Open)?;
         Ok(Self { executor, cx, cache })
     }
 

@@ -24,18 +24,28 @@ pub trait Clock: Send + Sync + 'static {
 pub struct SystemClock {
     start: Instant,
     start_unix_secs: AtomicU32,
+    behind_secs: u32,
 }
+
+/// No machine's clock is believed to show more, in Unix seconds: the first of 2100. Expiries have 32 bits.
+const LATEST: u32 = 4_102_444_800;
 
 impl SystemClock {
     /// Starts a clock that never shows less than `not_before_secs`, the highest time a cache device has recorded.
     pub fn new(not_before_secs: u32) -> Self {
         let wall = SystemTime::now()
             .duration_since(UNIX_EPOCH)
-            .map_or(0, |d| u32::try_from(d.as_secs()).unwrap_or(u32::MAX));
+            .map_or(0, |d| u32::try_from(d.as_secs()).unwrap_or(LATEST).min(LATEST));
         Self {
             start: Instant::now(),
             start_unix_secs: AtomicU32::new(wall.max(not_before_secs)),
+            behind_secs: not_before_secs.saturating_sub(wall),
         }
+    }
+
+    /// By how much the wall clock was less than what the clock must show.
+    pub fn behind_secs(&self) -> u32 {
+        self.behind_secs
     }
 }
 

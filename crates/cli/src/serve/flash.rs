@@ -6,8 +6,8 @@ use anyhow::{Context, anyhow};
 use pumice::IndexKind;
 use pumice_device::{FileDevice, FileError, FileOptions, FileShared, SECTOR_BYTES};
 use pumice_flash::geometry::SUPERBLOCKS_BYTES;
-use pumice_flash::recovery::read_superblock;
-use pumice_flash::{Layout, LayoutOptions, OpenError};
+use pumice_flash::recovery::{check_maker, read_superblock};
+use pumice_flash::{Layout, LayoutOptions, Maker, OpenError};
 use pumice_trace::{Human, Size};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -225,6 +225,7 @@ fn peek(config: &ServeConfig, before: &Before) -> anyhow::Result<Option<Found>> 
     let Some(superblock) = superblock else {
         return Ok(None);
     };
+    check_maker(&superblock, Maker::Serve).with_context(|| format!("flash device {path}"))?;
     let capacity = superblock.geometry.capacity;
     if let Before::File { len } = before
         && *len < capacity

@@ -48,7 +48,7 @@ pub(crate) const TIER1_SHARE: f64 = 0.03;
 /// Flags of `serve`.
 #[derive(Args, Debug)]
 pub struct ServeArgs {
-    /// A file of settings; every flag below but --reformat is a key of it, and an environment variable (--flash-size is
+    /// A file of settings; every flag below but --reformat and --accept-clock is a key of it, and an environment variable (--flash-size is
     /// `flash-size` there and PUMICE_FLASH_SIZE)
     #[arg(long, value_name = "FILE", env = "PUMICE_CONFIG")]
     config: Option<PathBuf>,
@@ -59,6 +59,10 @@ pub struct ServeArgs {
     /// Make an empty cache of the flash device, whatever is on it
     #[arg(long)]
     reformat: bool,
+
+    /// Believe a clock that is more than a day ahead of the last time that the flash device saw, now and not at the second start
+    #[arg(long)]
+    accept_clock: bool,
 
     #[command(flatten)]
     familiar: Familiar,
@@ -96,11 +100,20 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
     let _pid_file = config.pid_file.as_deref().map(PidFile::write).transpose()?;
     let flash = target.open(&config)?;
     report::start(&config, &flash, &target, &division);
+    let clock = SystemClock::new(target.time);
+    if clock.behind_secs() > 86_400 {
+        tracing::warn!(
+            "the clock is {} days behind the last time that the flash device saw: times to live count from that, and absolute times of \
+             clients before it are past, until the clock has caught up or the cache is made anew with --reformat",
+            clock.behind_secs() / 86_400
+        );
+    }
     let (stop, stopping) = watch::channel(false);
     let common = Arc::new(Common {
-        clock: Arc::new(SystemClock::new(target.time)),
+        clock: Arc::new(clock),
         flash,
         options: CacheOptions {
+            accept_clock: args.accept_clock,
             random: random()?,
             ..cache_options(&config, &target, &division)?
         },

@@ -2,7 +2,7 @@
 
 use crate::common::{Server, name, place, value};
 use pumice_flash::codec::checksum;
-use pumice_flash::superblock::{FORMAT, SlotContent, Superblock};
+use pumice_flash::superblock::{FORMAT, Maker, SlotContent, Superblock};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -127,6 +127,26 @@ fn a_policy_that_is_not_for_the_layout_that_is_there_is_said_to_have_no_effect()
         assert_eq!(says(&server), is_said, "{more}: {}", server.stderr());
         assert!(server.stop().success());
     }
+}
+
+#[test]
+fn what_a_replay_left_is_no_server_s() {
+    let directory = place();
+    let directory = directory.path();
+    assert!(fill(directory).stop().success());
+    let mut found = superblock(directory);
+    found.maker = Maker::Replay;
+    let file = flash(directory);
+    for _ in 0..2 {
+        found.generation += 1;
+        file.write_all_at(&found.encode(), found.slot_offset()).unwrap();
+    }
+    refused(directory, &[], &["pumice replay", "--reformat"]);
+    let Ok(server) = Server::start_with(directory, &[], "--reformat") else {
+        panic!("it may be erased");
+    };
+    assert!(server.stop().success());
+    assert_eq!(superblock(directory).maker, Maker::Serve);
 }
 
 /// Whichever of the two is lost, at a clean stop and in a crash.

@@ -41,18 +41,25 @@ struct Life {
 
 impl Life {
     fn begin(medium: &Arc<FaultyMedium>, wall: u32, options: CacheOptions) -> Self {
+        let (life, discarded) = Self::try_begin(medium, wall, options);
+        assert!(!discarded);
+        life
+    }
+
+    /// Also says whether what was there had to be forgotten.
+    fn try_begin(medium: &Arc<FaultyMedium>, wall: u32, options: CacheOptions) -> (Self, bool) {
         let executor = Executor::new();
         let clock = Arc::new(Wall(AtomicU32::new(wall)));
         let device = FaultyDevice::new(Arc::clone(medium));
         let cx = Cx::new(device, Arc::clone(&clock) as _, Rc::new(executor.spawner()));
         let (cache, recovered) = run(&executor, &cx, ObjectCache::open(&cx, options)).unwrap();
-        assert!(!recovered.discarded);
-        Self {
+        let life = Self {
             executor,
             clock,
             cx,
             cache,
-        }
+        };
+        (life, recovered.discarded)
     }
 
     fn run<T>(&self, future: impl Future<Output = T>) -> T {
@@ -226,4 +233,70 @@ fn whatever_the_clock_does_between_starts_nothing_expired_is_served() {
         }
     }
     assert!(hits > 2_000 && expired > 300, "{hits}, {expired}");
+}
+
+const YEAR: u32 = 365 * 24 * HOUR;
+
+/// Sets keys that live for a minute, and says how many of them are there then.
+fn set_for_a_minute(life: &Life) -> usize {
+    let expiry = life.now() + 60;
+    (0..KEYS).for_each(|n| life.set(n, &[1; 300], expiry));
+    life.pass(50);
+    let found = (0..KEYS).filter(|n| life.get(*n).is_some()).count();
+    life.pass(10);
+    assert!((0..KEYS).all(|n| life.get(n).is_none()));
+    found
+}
+
+/// The clock of one start is years ahead, and then right again: the time is, and nothing lives for years.
+#[test]
+fn a_clock_that_was_far_ahead_once_is_not_kept() {
+    for kind in 0..KINDS {
+        for clean in [true, false] {
+            let (medium, options) = (medium(kind), of_kind(kind));
+            let start = 1_000_000_000;
+            let life = Life::begin(&medium, start, options);
+            (0..KEYS).for_each(|n| life.set(n, &[1; 2_000], start + YEAR));
+            life.end(clean);
+
+            let life = Life::begin(&medium, start + 10 * YEAR, options);
+            assert!((0..KEYS).all(|n| life.get(n).is_none()), "all have expired");
+            assert!(set_for_a_minute(&life) > 50);
+            let later = life.now() + 60;
+            (0..KEYS).for_each(|n| life.set(n, &[2; 2_000], later));
+            life.end(clean);
+
+            let (life, discarded) = Life::try_begin(&medium, start + HOUR, options);
+            assert!(discarded && life.now() == start + HOUR, "{}", life.now());
+            assert!((0..KEYS).all(|n| life.get(n).is_none()));
+            assert!(set_for_a_minute(&life) > 50);
+            life.end(clean);
+            let life = Life::begin(&medium, start + 2 * HOUR, options);
+            assert_eq!(life.now(), start + 2 * HOUR);
+            life.end(clean);
+        }
+    }
+}
+
+#[test]
+fn a_second_start_confirms_a_clock_and_so_does_whoever_starts_it() {
+    for accept_clock in [false, true] {
+        let (medium, options) = (medium(3), of_kind(0));
+        let start = 1_000_000_000;
+        Life::begin(&medium, start, options).end(true);
+        let accepting = CacheOptions {
+            accept_clock,
+            ..options
+        };
+        let life = Life::begin(&medium, start + YEAR, accepting);
+        (0..KEYS).for_each(|n| life.set(n, &[1; 2_000], start + 2 * YEAR));
+        life.end(true);
+        if !accept_clock {
+            Life::begin(&medium, start + YEAR + 60, options).end(true);
+        }
+        let life = Life::begin(&medium, start, options);
+        assert!(life.now() >= start + YEAR, "the device saw that");
+        let found = (0..KEYS).filter(|n| life.get(*n).is_some()).count();
+        assert!(found > 50, "{found}");
+    }
 }

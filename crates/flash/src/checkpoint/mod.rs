@@ -114,7 +114,7 @@ impl<B: Buffer> FlashStore<B> {
                 before.checkpoints[0]
             };
             superblock.checkpoints = [newest, previous];
-            superblock.time = superblock.time.max(now);
+            superblock.saw(now);
             let is_written = self.write_superblock(device, &mut superblock);
             if !is_written {
                 *superblock = before;

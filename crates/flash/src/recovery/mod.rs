@@ -15,7 +15,7 @@ mod open;
 mod replay;
 mod void;
 
-pub use open::{Opened, open_superblock, read_superblock};
+pub use open::{Opened, check_maker, open_superblock, read_superblock};
 pub(crate) use void::{VOID_RECORD_BYTES, VOID_RECORDS_MAX};
 
 use crate::Mappings;
@@ -24,7 +24,7 @@ use crate::layout::LayoutOptions;
 use crate::log::LogKind;
 use crate::mapping_log::MappingLog;
 use crate::store::{Durability, FlashStore, SlotKind, Start, VirtualCache, add};
-use crate::superblock::CheckpointRef;
+use crate::superblock::{CheckpointRef, Maker, Superblock};
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_index::IndexKind;
 use pumice_memory::Buffer;
@@ -34,6 +34,9 @@ use std::sync::Arc;
 
 /// Bits of a version below the epoch: 2^44 sets per start, and 2^20 starts.
 pub(crate) const EPOCH_SHIFT: u32 = 44;
+
+/// A start's clock may be ahead of what the device saw by so many seconds, a day, and is believed.
+const JUMP_SECS_MAX: u32 = 86_400;
 
 /// Why a device could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -56,6 +59,16 @@ pub enum OpenError {
     /// A newer or older format.
     #[error("the device has format version {0}, this program knows version {known}; use the program that made it, or --reformat to erase it", known = crate::superblock::FORMAT)]
     OtherFormat(u32),
+    /// It is a cache of another program's.
+    #[error(
+        "the cache on the device was made by `pumice {found}`, and `pumice {wanted}` does not touch it; give another device, or --reformat to erase it"
+    )]
+    OtherMaker {
+        /// What made it.
+        found: Maker,
+        /// What opens it.
+        wanted: Maker,
+    },
     /// Both superblocks are damaged.
     #[error("both superblocks of the device are damaged; --reformat makes an empty cache of it")]
     Damaged,
@@ -88,6 +101,10 @@ pub struct OpenOptions {
     pub check_block_bytes: bool,
     /// Erase whatever is there.
     pub reformat: bool,
+    /// What opens it; an existing cache must have been made by the same.
+    pub maker: Maker,
+    /// Believe a clock that is far ahead of what the device saw.
+    pub accept_clock: bool,
     /// What a reply promises.
     pub durability: Durability,
     /// The most block buffers, at least 2.
@@ -159,7 +176,16 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
         now: options.now,
     };
     recovery.out.formatted = opened.formatted;
-    let found = if opened.formatted {
+    let Superblock { time, ahead, .. } = opened.superblock;
+    let is_back = ahead != 0 && options.now < ahead.saturating_sub(JUMP_SECS_MAX);
+    if is_back {
+        tracing::warn!(
+            "the clock of the last start was {} days ahead of this one's: when what was stored then expires nobody knows, so the cache \
+             starts empty",
+            (ahead - options.now) / JUMP_SECS_MAX
+        );
+    }
+    let found = if opened.formatted || is_back {
         Found {
             epoch: opened.superblock.epoch,
             time: opened.superblock.time,
@@ -201,7 +227,19 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
     let mut superblock = recovery.superblock;
     let was_clean = recovery.out.clean;
     superblock.epoch = superblock.epoch.max(found.epoch).saturating_add(1);
-    superblock.time = superblock.time.max(found.time).max(options.now);
+    let seen = time.max(found.time);
+    let is_jump = options.now > seen.saturating_add(JUMP_SECS_MAX) && !opened.formatted;
+    if is_jump && ahead == 0 && !options.accept_clock {
+        tracing::warn!(
+            "the clock is {} days ahead of the last time that the device saw: what was to expire until then has expired, but the time is \
+             not recorded before a second start confirms it. --accept-clock does it at once; if the clock is wrong, stop and set it",
+            (options.now - seen) / JUMP_SECS_MAX
+        );
+        (superblock.time, superblock.ahead) = (seen, options.now);
+    } else {
+        let confirmed = if is_back { 0 } else { ahead };
+        (superblock.time, superblock.ahead) = (seen.max(options.now).max(confirmed), 0);
+    }
     recovery.out.time = superblock.time;
     superblock.clean = false;
     superblock.discard = options.durability == Durability::Off;

@@ -2,7 +2,7 @@
 
 use super::{OpenError, OpenOptions, device_error};
 use crate::geometry::{Geometry, SUPERBLOCKS_BYTES};
-use crate::superblock::{CheckpointRef, SlotContent, Superblock};
+use crate::superblock::{CheckpointRef, Maker, SlotContent, Superblock};
 use pumice_device::{Device, SECTOR_BYTES};
 
 /// A superblock that is in order, and what it took to get it.
@@ -41,11 +41,13 @@ pub async fn open_superblock<D: Device>(device: &D, options: &OpenOptions) -> Re
             geometry: Geometry::plan(device.capacity(), options.block_bytes)?,
             layout: options.layout.layout,
             index: options.index,
+            maker: options.maker,
             generation: 0,
             epoch: 0,
             clean: false,
             discard: false,
             time: options.now,
+            ahead: 0,
             checkpoints: [CheckpointRef::default(); 2],
         };
         Ok(Opened {
@@ -62,6 +64,7 @@ pub async fn open_superblock<D: Device>(device: &D, options: &OpenOptions) -> Re
     let Some(superblock) = read_superblock(device)? else {
         return fresh();
     };
+    check_maker(&superblock, options.maker)?;
     let found = superblock.geometry;
     let usable = device.capacity() / SECTOR_BYTES as u64 * SECTOR_BYTES as u64;
     if usable != found.capacity {
@@ -96,6 +99,17 @@ pub async fn open_superblock<D: Device>(device: &D, options: &OpenOptions) -> Re
         superblock,
         formatted: false,
     })
+}
+
+/// Whether a cache is one of `wanted`'s.
+///
+/// # Errors
+/// [`OpenError::OtherMaker`], where it is not.
+pub fn check_maker(superblock: &Superblock, wanted: Maker) -> Result<(), OpenError> {
+    match superblock.maker {
+        found if found == wanted => Ok(()),
+        found => Err(OpenError::OtherMaker { found, wanted }),
+    }
 }
 
 /// Reads the superblock that counts, writing nothing; `None` where the device is empty.

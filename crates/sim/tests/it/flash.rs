@@ -1,6 +1,7 @@
 //! Replays under flash layouts: repeatable, the same on a simulated and a real device, and clear about what cannot be.
 
 use pumice_device::Profile;
+use pumice_flash::superblock::{Maker, SlotContent, Superblock};
 use pumice_flash::{Layout, LayoutOptions};
 use pumice_sim::{
     ExactOptions, FlashOptions, MissingSizes, OpsMode, ReplayDevice, ReplayRules, Report, Settings, SimError,
@@ -20,6 +21,7 @@ fn options(size: &str, device: ReplayDevice) -> FlashOptions {
         index: pumice::IndexOptions::Full,
         block_bytes: None,
         device,
+        reformat: false,
         rules: ReplayRules {
             missing_sizes: MissingSizes::Fixed(3000),
             ..ReplayRules::default()
@@ -261,7 +263,40 @@ fn a_file_that_holds_something_else_is_refused_and_untouched() {
     let options = options("3MiB", ReplayDevice::Path(path.clone()));
     let error = replay_flash(&trace(ZIPF), &options, &mut |_| ()).unwrap_err();
     assert!(matches!(error, SimError::Open(_)), "{error}");
-    assert_eq!(std::fs::read(&path).unwrap()[..content.len()], content[..]);
+    assert!(std::fs::read(&path).unwrap() == content);
+}
+
+#[test]
+fn what_a_server_left_is_refused_and_untouched_unless_it_may_be_erased() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = dir.path().join("device");
+    let with = |size, reformat| FlashOptions {
+        reformat,
+        ..options(size, ReplayDevice::Path(path.clone()))
+    };
+    replay(ZIPF, &with("3MiB", false));
+    // As a server leaves it: both superblocks are its own.
+    let mut content = std::fs::read(&path).unwrap();
+    for slot in content[..8192].chunks_mut(4096) {
+        let SlotContent::Valid(superblock) = Superblock::decode(slot) else {
+            panic!("a replay left it");
+        };
+        assert_eq!(superblock.maker, Maker::Replay);
+        let maker = Maker::Serve;
+        slot.copy_from_slice(&Superblock { maker, ..superblock }.encode());
+    }
+    std::fs::write(&path, &content).unwrap();
+    for size in ["3MiB", "6MiB"] {
+        let refused = replay_flash(&trace(ZIPF), &with(size, false), &mut |_| ()).unwrap_err();
+        let said = refused.to_string();
+        assert!(
+            said.contains("pumice serve") && said.contains("--reformat"),
+            "{said}"
+        );
+        assert!(std::fs::read(&path).unwrap() == content, "{size}");
+    }
+    replay(ZIPF, &with("3MiB", true));
+    replay(ZIPF, &with("3MiB", false));
 }
 
 #[test]

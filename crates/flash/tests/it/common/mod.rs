@@ -211,6 +211,8 @@ pub fn options(durability: Durability) -> OpenOptions {
         block_bytes: BLOCK_BYTES,
         check_block_bytes: true,
         reformat: false,
+        maker: pumice_flash::Maker::Serve,
+        accept_clock: false,
         durability,
         buffers_max: 4,
         unit_bytes: 16,
