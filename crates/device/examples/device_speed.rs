@@ -1,4 +1,4 @@
-//! Measures a [`FileDevice`]: 4 KiB random reads at depth 32, and large sequential writes.
+//! Measures a [`FileDevice`]: 4 KiB random reads, large sequential writes, and appends of log records.
 //!
 //! `cargo run --release -p pumice-device --example device_speed -- PATH [SIZE_MIB]`
 //!
@@ -40,6 +40,10 @@ fn main() -> Result<(), Box<dyn Error>> {
                 "buffered"
             }
         );
+        let device = FileDevice::new(Arc::clone(&shared), 256)?;
+        for _ in 0..3 {
+            println!("{name}: {:.0} ns for a log record of 32 bytes", appends(&device)?);
+        }
         for (len, depth) in [(MIB, 4), (16 * MIB, 1), (256 * MIB, 1)] {
             let device = FileDevice::new(Arc::clone(&shared), 256)?;
             let seconds = writes(device, size, len as usize, depth)?;
@@ -126,4 +130,14 @@ fn reads(device: FileDevice, size: u64, depth: u64) -> std::io::Result<(u64, f64
 fn cpu_seconds() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// Nanoseconds for each append, one after the other over some MiB.
+fn appends(device: &FileDevice) -> Result<f64, Box<dyn Error>> {
+    const COUNT: u64 = 1_000_000;
+    let start = Instant::now();
+    for n in 0..COUNT {
+        device.append_log(8192 + n * 32 % (8 * MIB), &[7; 32])?;
+    }
+    Ok(start.elapsed().as_secs_f64() * 1e9 / COUNT as f64)
 }

@@ -15,7 +15,7 @@ use pumice_index::cascade::{CascadeShard, MapSpace};
 use pumice_index::{FullShard, IndexKind, IndexShape, IndexShard};
 use pumice_memory::{Buffer, PAGE_BYTES, PagePool, SegmentPool};
 use pumice_tier::{DramShape, DramShard, DramTier, Ghost};
-use pumice_world::{Clock, Spawner};
+use pumice_world::{Clock, Spawner, Task};
 use std::rc::Rc;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
@@ -28,6 +28,8 @@ pub struct Cx<D> {
     pub clock: Arc<dyn Clock>,
     /// Where background work runs.
     pub spawner: Rc<dyn Spawner>,
+    /// What to wait for so that log appends do not block this thread, if anything.
+    pub log_gate: Option<Rc<dyn Fn() -> Option<Task>>>,
 }
 
 impl<D: Clone> Clone for Cx<D> {
@@ -36,6 +38,7 @@ impl<D: Clone> Clone for Cx<D> {
             device: self.device.clone(),
             clock: Arc::clone(&self.clock),
             spawner: Rc::clone(&self.spawner),
+            log_gate: self.log_gate.clone(),
         }
     }
 }
@@ -47,7 +50,13 @@ impl<D: Device> Cx<D> {
             device,
             clock,
             spawner,
+            log_gate: None,
         }
+    }
+
+    /// What a change has to wait for first, if anything: where it may block the thread, as on a file system that is frozen.
+    pub fn log_wait(&self) -> Option<Task> {
+        self.log_gate.as_ref()?()
     }
 
     pub(crate) fn now(&self) -> u32 {
@@ -290,6 +299,9 @@ impl<D: Device + Clone> ObjectCache<D> {
 
     pub(crate) async fn work(&self, cx: Cx<D>, work: Work<D::Buf>) {
         let inner = &*self.inner;
+        if let Some(wait) = cx.log_wait().filter(|_| !inner.store().is_out()) {
+            wait.await;
+        }
         inner.store().perform(&cx.device, inner, cx.now(), work).await;
         // One piece of work often makes another due: a sealed block, a reclaim.
         self.kick(&cx);

@@ -95,7 +95,11 @@ pub fn run(index: usize, common: &Common) -> anyhow::Result<Option<Duration>> {
             });
         }
         let counters = Arc::clone(&common.counters[index]);
-        let work = serve(index, common, CountingDevice::new(device, counters), overdue);
+        let counting = CountingDevice::new(device.clone(), counters);
+        let cx = Cx::new(counting, Arc::clone(&common.clock), Rc::new(LocalTasks));
+        let log_gate = Rc::new(move || device.log_wait().map(|wait| Box::pin(wait) as Task));
+        let log_gate = Some(log_gate as Rc<dyn Fn() -> Option<Task>>);
+        let work = serve(index, common, Cx { log_gate, ..cx }, overdue);
         tokio::pin!(work);
         // Without its driver nothing would ever complete.
         tokio::select! {
@@ -151,10 +155,9 @@ fn each_second(mut act: impl FnMut() + 'static) {
 async fn serve(
     index: usize,
     common: &Common,
-    device: ServedDevice,
+    cx: Cx<ServedDevice>,
     overdue: Rc<Cell<Option<Overdue>>>,
 ) -> anyhow::Result<Option<Duration>> {
-    let cx = Cx::new(device, Arc::clone(&common.clock), Rc::new(LocalTasks));
     let cache = if index == 0 {
         open(common, &cx).await?
     } else {

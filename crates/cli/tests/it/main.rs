@@ -6,6 +6,7 @@ mod common;
 mod descriptors;
 mod flash_fails;
 mod flash_file;
+mod frozen;
 mod inspect;
 mod replay_as_served;
 mod trace;

@@ -52,6 +52,8 @@ struct Inner {
     hook: RefCell<Option<Rc<dyn Fn()>>>,
     /// Whether the hook was called since the last turn.
     hooked: Cell<bool>,
+    /// What the last tick found of the gate.
+    gate_seen: Cell<(u64, u32)>,
     event: OnceCell<Arc<OwnedFd>>,
     /// Last, so that the lock is held until all else is gone.
     shared: Arc<FileShared>,
@@ -79,6 +81,7 @@ impl FileDevice {
                 carrier: RefCell::new(carrier),
                 hook: RefCell::default(),
                 hooked: Cell::new(false),
+                gate_seen: Cell::new((u64::MAX, 0)),
                 event: OnceCell::new(),
                 shared,
             }),
@@ -120,6 +123,12 @@ impl FileDevice {
             let _ = self.inner.event.set(event);
         }
         Ok(self.inner.event.get().expect("just set").as_fd())
+    }
+
+    /// What to wait for so that a log append that follows does not block; `None` where it does not. A file system that is frozen for a
+    /// snapshot blocks them. It also ends where the device is given up ([`tick`](Device::tick)).
+    pub fn log_wait(&self) -> Option<impl Future<Output = ()> + 'static> {
+        self.inner.shared.gate()?.wait()
     }
 
     /// Calls `hook` when the first operation since the last turn is queued: the event loop should then call
@@ -179,7 +188,12 @@ impl Device for FileDevice {
         // What is answered by now is not late. A failure here is met by the next turn again, and reported there.
         let _ = self.inner.turn(false);
         let answers = self.inner.shared.answers();
-        let ended = self.inner.table.borrow_mut().tick(patience, answers);
+        let mut ended = self.inner.table.borrow_mut().tick(patience, answers);
+        if let Some(gate) = self.inner.shared.gate() {
+            let (seen, late) = gate.tick(patience, self.inner.gate_seen.get());
+            self.inner.gate_seen.set(seen);
+            ended.extend(late);
+        }
         let (_, wakers) = self.inner.table.borrow_mut().take_finished();
         wakers.into_iter().for_each(Waker::wake);
         ended

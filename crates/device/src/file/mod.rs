@@ -8,6 +8,7 @@
 
 mod device;
 mod fault;
+mod gate;
 mod options;
 mod pool;
 mod ring;

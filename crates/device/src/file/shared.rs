@@ -1,10 +1,11 @@
 //! Opening, locking and reserving a file or block device.
 
+use super::gate::Gate;
 use super::options::{Engine, FileError, FileOptions};
 use super::pool::{Pool, PoolClient};
 use super::ring;
 use super::window::{Copied, Window};
-use crate::{AlignedBuf, Buffer, SECTOR_BYTES};
+use crate::{AlignedBuf, Buffer, Overdue, SECTOR_BYTES};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
@@ -38,7 +39,11 @@ pub struct FileShared {
     engine: Engine,
     /// Dropped before the descriptors: joins its threads.
     pool: Option<Pool>,
+    /// Where appends go that may block; `None` for a block device, which no file system freezes. Dropped before the descriptors, too.
+    gate: Option<Gate>,
     io: Arc<OwnedFd>,
+    /// The file behind a loop device, which is locked too.
+    _backing: Option<OwnedFd>,
     log: File,
     /// Where the log was appended to last; `None` where nothing may be mapped.
     window: Option<Mutex<Option<Window>>>,
@@ -61,7 +66,12 @@ impl FileShared {
     /// See [`FileError`]. A file that could not grow keeps the length it had.
     pub fn open(path: &Path, options: &FileOptions) -> Result<Self, FileError> {
         let deadline = Instant::now() + options.lock_wait;
-        let (io, mut direct, is_block_device) = open_locked(path, options, deadline)?;
+        let Locked {
+            io,
+            mut direct,
+            is_block_device,
+            backing,
+        } = open_locked(path, options, deadline)?;
         let had = length(path, &io, is_block_device)?;
         let capacity = match options.size {
             Some(size) => size,
@@ -92,6 +102,16 @@ impl FileShared {
             direct = false;
         }
         let log = open_log(path, &io)?;
+        let gate = (!is_block_device).then(|| {
+            let log = log.try_clone()?;
+            Gate::new(Box::new(move |bytes, offset| match bytes {
+                [] => Ok(rustix::io::pwrite(&log, bytes, offset).map(drop)?),
+                bytes => log.write_all_at(bytes, offset),
+            }))
+        });
+        let gate = gate
+            .transpose()
+            .map_err(|source| failed(path, "start a thread for", source))?;
         let maps = is_block_device || options.preallocate && rewrites_in_place(&log);
         let io = Arc::new(io);
         let refused = if options.io_uring {
@@ -124,7 +144,9 @@ impl FileShared {
             },
             pool,
             io,
+            _backing: backing,
             log,
+            gate,
             window: maps.then(|| Mutex::new(None)),
             answers: Box::default(),
         })
@@ -181,9 +203,25 @@ impl FileShared {
         self.pool.as_ref().map(Pool::connect)
     }
 
-    /// Writes to the page cache: small pieces by a copy into a mapped window of it, where that can be had.
+    /// Keeps log appends from blocking.
+    pub(super) fn gate(&self) -> Option<&Gate> {
+        self.gate.as_ref()
+    }
+
+    /// Writes to the page cache: small pieces by a copy into a mapped window of it, where that can be had and does not block.
     pub(super) fn append_log(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        if bytes.len() <= SMALL_APPEND_BYTES {
+        let is_small = bytes.len() <= SMALL_APPEND_BYTES;
+        if let Some(gate) = &self.gate
+            && !(is_small && gate.is_open())
+        {
+            return gate
+                .append(offset, bytes)
+                .map_err(|error| match Overdue::is(&error) {
+                    true => error,
+                    false => self.log_failed("append", offset, bytes.len(), &error),
+                });
+        }
+        if is_small {
             match self.append_mapped(offset, bytes) {
                 Copied::Whole => return Ok(()),
                 Copied::Elsewhere => {}
@@ -258,12 +296,16 @@ fn warn_buffered(path: &Path, why: &str) {
     );
 }
 
-/// Opens `path` for I/O and takes its lock; says whether with O_DIRECT, and whether it is a block device.
-fn open_locked(
-    path: &Path,
-    options: &FileOptions,
-    deadline: Instant,
-) -> Result<(OwnedFd, bool, bool), FileError> {
+/// What was opened for I/O and locked.
+struct Locked {
+    io: OwnedFd,
+    direct: bool,
+    is_block_device: bool,
+    backing: Option<OwnedFd>,
+}
+
+/// Opens `path` for I/O and takes its lock.
+fn open_locked(path: &Path, options: &FileOptions, deadline: Instant) -> Result<Locked, FileError> {
     let open_error = |source: Errno| FileError::Open {
         path: path.into(),
         source: source.into(),
@@ -304,9 +346,9 @@ fn open_locked(
     if kind != FileType::RegularFile && kind != FileType::BlockDevice {
         return Err(FileError::NotAFile { path: path.into() });
     }
-    loop {
-        match rustix::fs::flock(&io, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => break,
+    let lock = |file: &OwnedFd| loop {
+        match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(()),
             Err(Errno::INTR) => {}
             Err(Errno::WOULDBLOCK) => {
                 if Instant::now() >= deadline {
@@ -316,8 +358,31 @@ fn open_locked(
             }
             Err(error) => return Err(failed(path, "lock", error)),
         }
+    };
+    lock(&io)?;
+    let is_block_device = kind == FileType::BlockDevice;
+    let backing = is_block_device.then(|| backing_file(stat.st_rdev)).flatten();
+    if let Some(backing) = &backing {
+        lock(backing)?;
     }
-    Ok((io, flags.contains(OFlags::DIRECT), kind == FileType::BlockDevice))
+    Ok(Locked {
+        io,
+        direct: flags.contains(OFlags::DIRECT),
+        is_block_device,
+        backing,
+    })
+}
+
+/// The file behind a loop device, as far as that can be told. Who uses one of the two keeps others from both.
+fn backing_file(device: u64) -> Option<OwnedFd> {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let path = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/loop/backing_file")).ok()?;
+    rustix::fs::open(
+        path.trim_end_matches('\n'),
+        OFlags::RDONLY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+    .ok()
 }
 
 fn length(path: &Path, io: &OwnedFd, is_block_device: bool) -> Result<u64, FileError> {

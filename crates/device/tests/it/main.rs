@@ -3,5 +3,6 @@
 mod conformance;
 mod faulty;
 mod file;
+mod file_systems;
 mod refused;
 mod throttled;

@@ -155,6 +155,23 @@ pub enum Command<'a> {
     MetaDebug(MetaDebug<'a>),
 }
 
+impl Command<'_> {
+    /// Whether it changes an object whatever there is.
+    pub(crate) fn changes(&self) -> bool {
+        matches!(
+            self,
+            Command::Store(_)
+                | Command::TooLarge(_)
+                | Command::Delete(_)
+                | Command::Delta(_)
+                | Command::Touch(_)
+                | Command::FlushAll { .. }
+                | Command::MetaDelete(_)
+                | Command::MetaDelta(_)
+        )
+    }
+}
+
 /// An expiry time as the protocol writes it: 0 never, up to 30 days relative, above that Unix time, negative at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exptime(pub i64);

@@ -218,6 +218,12 @@ impl<D: Device + Clone> Connection<D> {
                     break Next::Close;
                 }
             };
+            if command.changes()
+                && let Some(wait) = executor.cx.log_wait()
+            {
+                sender.flush().await?;
+                wait.await;
+            }
             let rest = &input.bytes()[consumed..];
             if let Some(mut asks) = Asks::start(&command, rest, limits) {
                 reads::run(executor, &mut asks, &mut sender, &mut tally).await?;

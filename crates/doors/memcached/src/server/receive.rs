@@ -42,6 +42,9 @@ impl<D: Device + Clone> Connection<D> {
         }
         let worker = Rc::clone(&self.worker);
         let executor = &worker.executor;
+        if let Some(wait) = executor.cx.log_wait() {
+            wait.await;
+        }
         let mut tally = Tally::start(executor);
         match parse_apart(&line, &value, &executor.shared.config.limits) {
             Parsed::Command { command, .. } => {

@@ -2,12 +2,13 @@
 //! system; where one is missing the test says so and tries the others.
 
 use pumice_device::conformance::{MIN_CAPACITY, check};
-use pumice_device::{FileDevice, FileOptions, FileShared};
+use pumice_device::{Device, FileDevice, FileError, FileOptions, FileShared, Overdue};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
@@ -127,4 +128,78 @@ fn holes_are_reserved() {
             .unwrap();
         assert!(found == piece, "what is there stays");
     });
+}
+
+fn freeze(point: &Path, how: &str) {
+    run(Command::new("fsfreeze").arg(how).arg(point)).unwrap();
+}
+
+/// A snapshot of a machine or a volume freezes file systems. Whoever appends then gets an error in the time that it has, also where it
+/// was appending all the time when that began.
+#[test]
+fn a_frozen_file_system_blocks_no_append_for_longer_than_the_patience() {
+    on_each(|point| {
+        if rustix::fs::statfs(point).unwrap().f_type == 0x0102_1994 {
+            return println!("tmpfs cannot be frozen");
+        }
+        for pause in [Duration::ZERO, Duration::from_millis(10)] {
+            let shared = open(&point.join("flash"), 64 * MIB);
+            let device = FileDevice::new(Arc::clone(&shared), 16).unwrap();
+            device.tick(1);
+            let (sender, ended) = std::sync::mpsc::channel();
+            let appender = std::thread::spawn(move || {
+                let device = FileDevice::new(shared, 16).unwrap();
+                let append = |n: u64| device.append_log(8192 + n * 32 % MIB, &[7; 32]);
+                let error = (0..).find_map(|n| {
+                    std::thread::sleep(pause);
+                    append(n).err()
+                });
+                sender.send(error.unwrap()).unwrap();
+            });
+            std::thread::sleep(Duration::from_millis(100));
+            freeze(point, "-f");
+            let ended = ended.recv_timeout(Duration::from_secs(10));
+            let wait = device.log_wait();
+            // Before anything is asserted: nobody else thaws it.
+            freeze(point, "-u");
+            let error = ended.expect("it blocks no longer");
+            assert!(Overdue::is(&error), "{error}");
+            assert!(wait.is_some(), "it would have waited");
+            appender.join().unwrap();
+            drop(device);
+            std::fs::remove_file(point.join("flash")).unwrap();
+        }
+    });
+}
+
+/// A file and the loop device on it are one medium.
+#[test]
+fn a_file_is_not_used_beside_its_loop_device() {
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = directory.path().join("flash");
+    drop(open(&path, 16 * MIB));
+    let made = Command::new("losetup").args(["-f", "--show"]).arg(&path).output();
+    let device = match made {
+        Ok(output) if output.status.success() => {
+            PathBuf::from(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+        }
+        other => return println!("loop devices are not tried here: {other:?}"),
+    };
+    let at_once = FileOptions {
+        lock_wait: Duration::ZERO,
+        ..FileOptions::default()
+    };
+    let is_in_use = |path: &Path| matches!(FileShared::open(path, &at_once), Err(FileError::Locked { .. }));
+    let results = [&path, &device].map(|first| {
+        let held = FileShared::open(first, &at_once).map_err(|error| error.to_string());
+        (
+            held.map(drop),
+            FileShared::open(first, &at_once).map(|_held| is_in_use(&path) && is_in_use(&device)),
+        )
+    });
+    run(Command::new("losetup").arg("-d").arg(&device)).unwrap();
+    for (opened, refused) in results {
+        opened.unwrap();
+        assert!(refused.unwrap());
+    }
 }
