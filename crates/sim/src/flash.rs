@@ -290,7 +290,7 @@ struct Replay<D: Device + Clone> {
 }
 
 impl<D: Device + Clone> Replay<D> {
-    fn open(device: D, options: &FlashOptions, cache_options: CacheOptions) -> Result<Self, SimError> {
+    fn open(device: D, cache_options: CacheOptions) -> Result<Self, SimError> {
         let executor = Executor::new();
         let cx = Cx::new(device, Arc::new(ManualClock::new(1)), Rc::new(executor.spawner()));
         let cache_options = CacheOptions {
@@ -424,7 +424,7 @@ fn replay<D: Device + Clone>(
         passes,
         ..
     } = prepared;
-    let replay = Replay::open(device, options, cache)?;
+    let replay = Replay::open(device, cache)?;
     let mut counts = Counts::after(warmup);
     let mut reads = Reads::default();
     let mut at_warmup = replay.cache.stats();
