@@ -20,19 +20,21 @@ fn values_wait_for_the_receive_budget_and_all_arrive() {
     });
     let value = value(200_000, 3);
     let command = set("a", &value);
-    // The first connection takes the whole budget and stalls half-way; the second must wait for it.
-    let mut first = server.client();
-    first.send(&command[..150_000]);
-    server.wait_until("the first value arrives", |stats| {
-        stats.counts().bytes_read >= 150_000
-    });
+    // Two connections take the whole budget and stall half-way; another must wait for them.
+    let mut first = [server.client(), server.client()];
+    for first in &mut first {
+        first.send(&command[..150_000]);
+    }
+    server.wait_until("both values arrive", |stats| stats.counts().bytes_read >= 300_000);
     let mut second = server.client();
     second.send(&set("b", &value)[..]);
     let mut third = server.client();
     third.ask("set small 0 0 1\r\n1\r\n", "STORED\r\n");
     third.ask("get b\r\n", "END\r\n");
-    first.send(&command[150_000..]);
-    first.expect("STORED\r\n");
+    for first in &mut first {
+        first.send(&command[150_000..]);
+        first.expect("STORED\r\n");
+    }
     second.expect("STORED\r\n");
     second.send("get b\r\n");
     second.expect_bytes(&hit("b", &value));
