@@ -1,7 +1,7 @@
 """Layout exact against libCacheSim, an independent simulator, on the same traces: the miss ratios agree to six digits.
 
 Compared are fifo, lru, SLRU as lists (slru-list-L, there n-seg=L) and GDSF without a cap, in objects and in bytes, on traces made
-here from a seed and on the traces of ../shared/traces (or PUMICE_TRACES), where it is: all with --full, else those below 300,000
+here from a seed and on the traces of ../shared/traces (or PUMICE_TRACES), where it is: all with --full, else those below 110,000
 bytes. An object has the size of its first request. Wants libcachesim 0.3.5 from PyPI."""
 
 import glob
@@ -126,7 +126,7 @@ RECORDED = [path for kind in ("object", "kv", "block", "dedup") for path in sort
 @pytest.mark.parametrize("path", RECORDED, ids=os.path.basename)
 def test_recorded_traces(directory, size, path):
     """But for two these are read as `pumice trace convert` writes them."""
-    if os.path.getsize(path) > size("trace_bytes", 300_000, 1 << 40):
+    if os.path.getsize(path) > size("trace_bytes", 110_000, 1 << 40):
         pytest.skip("a long one: --full")
     read = PLAIN.get(os.path.basename(path))
     compare(directory, read(path) if read else converted(path, os.path.join(directory, "converted")))
