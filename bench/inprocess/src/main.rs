@@ -10,7 +10,7 @@ mod pumice_side;
 mod replay;
 mod workload;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
 /// Both sides allocate from what Pumice ships with.
@@ -24,7 +24,9 @@ struct Cli {
     command: Command,
 }
 
+// Without foyer all names begin alike.
 #[derive(Subcommand)]
+#[allow(clippy::enum_variant_names)]
 enum Command {
     /// Look-aside through the engine: a miss is followed by a set
     PumiceHits(HitsArgs),
@@ -102,21 +104,21 @@ struct FoyerArgs {
 }
 
 #[cfg(feature = "foyer")]
-#[derive(Clone, Copy, ValueEnum, PartialEq, Eq)]
+#[derive(Clone, Copy, clap::ValueEnum, PartialEq, Eq)]
 enum FoyerIo {
     Psync,
     IoUring,
 }
 
 #[cfg(feature = "foyer")]
-#[derive(Clone, Copy, ValueEnum, PartialEq, Eq)]
+#[derive(Clone, Copy, clap::ValueEnum, PartialEq, Eq)]
 enum FoyerWrite {
     Eviction,
     Insertion,
 }
 
 #[cfg(feature = "foyer")]
-#[derive(Clone, Copy, ValueEnum, PartialEq, Eq)]
+#[derive(Clone, Copy, clap::ValueEnum, PartialEq, Eq)]
 enum FoyerPolicy {
     Lru,
     Lfu,
