@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
@@ -45,7 +45,14 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        run(Command::new("umount").arg(self.point())).expect("nobody uses it any more");
+        // The kernel may be at the last operations of a ring for a moment.
+        let end = Instant::now() + Duration::from_secs(20);
+        while let Err(why) = run(Command::new("umount").arg(self.point())) {
+            if Instant::now() > end {
+                return eprintln!("it stays mounted: {why}");
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 }
 
