@@ -161,7 +161,7 @@ def test_bad_files_are_refused(directory):
     for flags, text in [
         (("--auth-file", bad), "bad, line 2: expected user:password"),
         (("--auth-file", bad + "-none"), "bad-none: No such file"),
-        (("-Y", bad, "--auth-file", bad), "-Y says the same thing"),
+        (("-Y", bad, "--auth-file", bad), "--auth-file: give it once"),
         (on_tls, "TLS needs a certificate"),
         (("--tls-certificate", certificate), "nothing listens with TLS"),
         ((*on_tls, "--tls-certificate", certificate), "there is no private key in it"),
