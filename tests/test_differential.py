@@ -225,7 +225,6 @@ def test_answers_as_memcached(directory, seed, size, server_flags):
         if flash_commands:
             from_flash(comparison, seed, flash_commands)
             scripts.what_time_does(theirs, ours)
-            scripts.listings(theirs, ours)
         ours.stop()
     print(f"{done} commands, {flash_commands} with restarts: no difference but those in docs/memcached.md")
 
