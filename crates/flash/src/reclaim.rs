@@ -309,6 +309,9 @@ impl<B: Buffer> FlashStore<B> {
             let open = self.open.lock().iter().map(|block| block.sequence).min();
             sealed.chain(to_seal).chain(open).min().unwrap_or(0)
         });
+        if let Some(log) = self.mapping_log.get() {
+            log.note_oldest(oldest);
+        }
         self.invalidated.lock().retire(oldest);
         self.hidden.lock().retire(oldest);
     }

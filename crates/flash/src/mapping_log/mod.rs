@@ -57,6 +57,8 @@ pub struct MappingLog<B> {
     wants_checkpoint: AtomicBool,
     /// DRAM of all partitions for what is on flash, in bytes.
     charged: AtomicU64,
+    /// The lowest sequence of a block of objects, when that was told last.
+    oldest: AtomicU64,
 }
 
 /// Where pages stand while a cache is opened, before there is a store.
@@ -84,6 +86,7 @@ impl<B> Default for MappingLog<B> {
             state: Mutex::new(Pages::default()),
             wants_checkpoint: AtomicBool::new(false),
             charged: AtomicU64::new(0),
+            oldest: AtomicU64::new(0),
         }
     }
 }
@@ -149,6 +152,18 @@ impl<B: Buffer> MapSpace for MappingLog<B> {
             (Some(store), _) => store.blocks[block as usize].life(),
             (None, Some(recovering)) => Life::Sequence(recovering.sequences[block as usize]),
             (None, None) => Life::Sequence(0),
+        }
+    }
+
+    fn oldest_life(&self) -> u64 {
+        self.oldest.load(Ordering::Relaxed)
+    }
+
+    fn next_life(&self) -> u64 {
+        match (self.store.get(), self.recovering.get()) {
+            (Some(store), _) => store.shared.structure.lock().next_sequence,
+            (None, Some(recovering)) => recovering.borrowed.lock().next,
+            (None, None) => 0,
         }
     }
 }
@@ -217,6 +232,11 @@ impl<B: Buffer> MappingLog<B> {
         if self.recovering.set(recovering).is_err() {
             unreachable!("a cache is opened once");
         }
+    }
+
+    /// No block of objects has a lower sequence any more.
+    pub(crate) fn note_oldest(&self, sequence: u64) {
+        self.oldest.fetch_max(sequence, Ordering::Relaxed);
     }
 
     /// Forgets what a start has found: it begins anew.

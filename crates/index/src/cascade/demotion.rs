@@ -27,7 +27,7 @@ const PATIENCE_PAGES: usize = 4;
 const PART_MIN: usize = 4;
 
 impl CascadeShard {
-    /// Mappings that tier 1 may grow to while flash takes none.
+    /// Mappings that tier 1 may grow to while flash takes none, beside those that hide something.
     pub(super) fn tier1_limit(&self) -> usize {
         2 * self.tier1_max + 2 * self.options.page_entries
     }
@@ -54,6 +54,9 @@ impl CascadeShard {
 
     /// Takes the next entry out of tier 1 that flash has, too, if there is one.
     pub(super) fn drop_clean(&mut self) {
+        if self.dirty == self.tier1.len() {
+            return;
+        }
         let mut is_found = false;
         let flags_at = self.flags_at();
         let buckets = self.tier1.buckets();

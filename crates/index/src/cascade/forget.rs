@@ -106,7 +106,7 @@ impl CascadeShard {
             });
         // After everything was forgotten, the one that is alike may be another's.
         let own =
-            only(in_wide.chain(in_tier2)).filter(|(_, own)| own.hint & SHIELD_HINT == 0 && !self.is_blank);
+            only(in_wide.chain(in_tier2)).filter(|(_, own)| own.hint & SHIELD_HINT == 0 && !self.is_blank());
         match own {
             Some((None, own)) => self.erase_wide(own.rank),
             Some((Some(at), own)) => {

@@ -148,7 +148,7 @@ impl CascadeShard {
             Said::Ending | Said::Nothing => {}
         }
         self.counts.false_plans += 1;
-        if !plan.is_cut && !self.is_blank && self.tier1.len() < self.tier1_limit() {
+        if !plan.is_cut && !self.is_blank() && self.tier1.len() < self.tier1_limit() {
             // Often the key is set next. It is known by then that nothing has to be hidden: what is void stays so.
             let _ = self.tier1.insert(tag, self.payload(None, 0));
             self.demote(None);

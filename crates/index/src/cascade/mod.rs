@@ -88,4 +88,10 @@ pub trait MapSpace: Send + Sync {
 
     /// The life of the block at a location.
     fn life_at(&self, location: Location) -> Life;
+
+    /// The lowest sequence that a block with objects may still have.
+    fn oldest_life(&self) -> u64;
+
+    /// The sequence that the next block gets.
+    fn next_life(&self) -> u64;
 }

@@ -70,8 +70,9 @@ pub struct CascadeShard {
     /// Goes up when pages are given up, so that a plan for them is known as stale.
     pub(super) epoch: u32,
     pub(super) merging: Option<Merging>,
-    /// Whether it forgot what a start may find again: then nothing is known to be absent.
-    pub(super) is_blank: bool,
+    /// It forgot what blocks with lower sequences hold, which a start may find again. While one of them is left, nothing is known to
+    /// be absent.
+    pub(super) blank_before: u64,
     /// DRAM for what is on flash, as the space knows it.
     pub(super) charged: usize,
     pub(super) counts: CascadeCounts,
@@ -112,7 +113,7 @@ impl CascadeShard {
             space,
             epoch: 0,
             merging: None,
-            is_blank: false,
+            blank_before: 0,
             charged: 0,
             counts: CascadeCounts::default(),
         };
@@ -163,7 +164,7 @@ impl CascadeShard {
     /// Whether flash may have a copy of `hash` that tier 1 does not supersede, or a start may find one.
     pub fn is_unsure(&self, hash: KeyHash) -> bool {
         let tag = self.shape.tag(hash);
-        self.tier1.find(tag, |_| true).is_none() && (self.is_blank || self.may_hold(tag))
+        self.tier1.find(tag, |_| true).is_none() && (self.is_blank() || self.may_hold(tag))
     }
 
     /// Whether there may be a mapping in a page.
@@ -207,7 +208,7 @@ impl CascadeShard {
         } else if old.is_some() {
             self.tier1.update(tag, |_| Some(new));
             self.dirty += usize::from(!was_dirty);
-        } else if !self.makes_room() || self.tier1.insert(tag, new).is_err() {
+        } else if self.insert_new(tag, new, hides).is_err() {
             if hides {
                 // What is on flash must not speak in its place.
                 self.forget_all();
@@ -218,6 +219,21 @@ impl CascadeShard {
         }
         self.demote(None);
         Ok(old)
+    }
+
+    /// Adds an entry to tier 1. One that `hides` an older mapping goes in beyond the bound too, as long as there is DRAM: without it the
+    /// whole partition would have to be forgotten.
+    fn insert_new(&mut self, tag: u64, payload: u64, hides: bool) -> Result<(), TableFull> {
+        if !self.makes_room() && !hides {
+            return Err(TableFull);
+        }
+        self.tier1.insert(tag, payload).or_else(|full| {
+            if !hides {
+                return Err(full);
+            }
+            self.drop_clean();
+            self.tier1.insert(tag, payload)
+        })
     }
 
     /// Maps `hash` to `new` if DRAM knows it at `old`, and returns what was there.
@@ -240,15 +256,15 @@ impl CascadeShard {
         self.remove(hash)
     }
 
-    /// Whether it forgot what a start may find again.
+    /// Whether it forgot what a start may find again. That ends when the last block that was there then has been reclaimed.
     pub fn is_blank(&self) -> bool {
-        self.is_blank
+        self.blank_before > self.space.oldest_life()
     }
 
     /// Forgets everything, when nothing better is safe.
     pub(super) fn forget_all(&mut self) {
         self.clear();
-        self.is_blank = true;
+        self.blank_before = self.space.next_life();
         self.counts.forgotten += 1;
     }
 

@@ -102,6 +102,50 @@ fn a_throttled_device_changes_nothing_but_time() {
     }
 }
 
+/// Small pages and a small tier 1: what a reclaim moves at once is soon more than tier 1 takes without a page.
+#[test]
+fn no_partition_is_forgotten_in_a_replay_without_faults() {
+    let index = pumice::IndexOptions::Cascade(pumice::CascadeOptions {
+        tier1_min: 3,
+        tier1_share: 0.05,
+        page_entries: 24,
+    });
+    for (layout, size, trace) in [
+        (
+            Layout::Ripq,
+            "40%",
+            "zipf:keys=20000,theta=0.8,requests=200000,seed=7",
+        ),
+        (Layout::Ripq, "40%", "uniform:keys=20000,requests=200000,seed=7"),
+        (Layout::Ripq, "60%", "hotspot:keys=20000,requests=200000,seed=7"),
+        (
+            Layout::Sipq,
+            "40%",
+            "zipf:keys=20000,theta=0.8,requests=200000,seed=7",
+        ),
+        (
+            Layout::Fifo,
+            "40%",
+            "zipf:keys=20000,theta=0.8,requests=200000,seed=7",
+        ),
+    ] {
+        let options = FlashOptions {
+            index,
+            layout: LayoutOptions::new(layout, None, None, None).unwrap(),
+            rules: ReplayRules {
+                missing_sizes: MissingSizes::Fixed(300),
+                ..ReplayRules::default()
+            },
+            ..options(size, ReplayDevice::Sim)
+        };
+        let report = replay(trace, &options);
+        let cascade = report.cascade.unwrap();
+        println!("{layout} {trace}: {:?} {cascade:?}", report.object_hit_ratio);
+        assert_eq!(cascade.forgotten, 0, "{layout}, {trace}");
+        assert!(cascade.reorganisations > 0, "{layout}, {trace}");
+    }
+}
+
 #[test]
 fn a_cascade_index_hits_as_the_full_one_does_and_counts_what_it_costs() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
