@@ -357,7 +357,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         *rounds += 1;
         let pages = inner.store().read_mappings(&cx.device, plan.pages()).await;
         // Tier 1 learns what was read, and may grow. Sets see to that else, and there may be none.
-        inner.make_room();
+        inner.make_room(0);
         let found = {
             let mut shard = inner.lock(hash);
             let payloads = pages.iter().map(|page| page.as_ref()?.payload());

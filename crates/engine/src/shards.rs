@@ -5,7 +5,7 @@ use crate::part::PartId;
 use parking_lot::{Mutex, MutexGuard};
 use pumice_flash::{CopyMove, Gone, Mappings, SliceId};
 use pumice_index::{IndexShard, KeyHash, Location, Mapping};
-use pumice_memory::Buffer;
+use pumice_memory::{Buffer, PAGE_BYTES};
 use pumice_tier::{DramShard, Queue};
 use pumice_world::{MIX_STEP, mix64};
 use std::collections::HashSet;
@@ -105,8 +105,10 @@ impl<B: Buffer> Mappings for Inner<B> {
         self.shards.len()
     }
 
-    fn make_room(&self) {
-        while self.pages.free_pages() < self.pages_low && self.feed_from_free() {}
+    fn make_room(&self, bytes: usize) {
+        // A table is some twelfth larger than its entries.
+        let pages = (bytes / 8).saturating_add(bytes).div_ceil(PAGE_BYTES);
+        while self.pages.free_pages() < self.pages_low + pages && self.feed_from_free() {}
     }
 
     fn identity_bits(&self) -> u32 {

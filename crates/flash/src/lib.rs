@@ -78,8 +78,9 @@ pub trait Mappings {
     /// Runs `f` on one shard, under its lock.
     fn with_shard<R>(&self, shard: usize, f: impl FnOnce(&mut IndexShard) -> R) -> R;
 
-    /// Called without any lock before some thousand mappings are added at a start, so that the index can be given memory.
-    fn make_room(&self) {}
+    /// Called without any lock before mappings of so many bytes, or some single ones, are added at a start, so that the index can be
+    /// given memory.
+    fn make_room(&self, _bytes: usize) {}
 
     /// How many bits of a hash, from the top, the index tells apart.
     fn identity_bits(&self) -> u32;

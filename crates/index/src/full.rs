@@ -334,6 +334,11 @@ impl FullShard {
         });
     }
 
+    /// Makes room for so many mappings that [`FullShard::load`] is to bring.
+    pub fn reserve(&mut self, mappings: usize) {
+        self.table.reserve(mappings);
+    }
+
     /// Adds one mapping that [`FullShard::dump`] wrote, if `keep` likes its location; false where there is no room.
     /// The bytes have been checked by the caller's checksum; a wrong length is ignored.
     pub fn load(&mut self, entry: &[u8], keep: impl FnOnce(Mapping) -> bool) -> bool {

@@ -197,6 +197,13 @@ impl IndexShard {
         either!(self, shard => shard.dump(out));
     }
 
+    /// Makes room for so many mappings of the dump of a full index.
+    pub fn reserve(&mut self, mappings: usize) {
+        if let IndexShard::Full(shard) = self {
+            shard.reserve(mappings);
+        }
+    }
+
     /// Adds one mapping of the dump of a full index; false where there is no room.
     pub fn load_entry(&mut self, entry: &[u8]) -> bool {
         match self {

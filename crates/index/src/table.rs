@@ -199,11 +199,25 @@ impl PackedTable {
 
     /// Gives back the pages that a table with room for so many entries, at least those that it has, does not need.
     pub(crate) fn shrink_to(&mut self, entries: usize) {
-        let slots = (entries.max(self.len) * 100).div_ceil(LOAD_MAX_PERCENT);
-        let wanted = slots.div_ceil(self.shape.per_bucket * BUCKETS_PER_PAGE);
+        let wanted = self.pages_for(entries.max(self.len));
         if wanted < self.pages.len() {
             self.rebuild(wanted);
         }
+    }
+
+    /// Takes the pages that so many more entries need, as far as the pool has them. Entries that come in the order of their tags need
+    /// that: in a table that grows under them all crowd at its front, and each insertion passes all that came before.
+    pub(crate) fn reserve(&mut self, more: usize) {
+        let most = self.pages.len() + self.pool.free_pages();
+        let wanted = self.pages_for(self.len.saturating_add(more)).min(most);
+        if wanted > self.pages.len() {
+            self.rebuild(wanted);
+        }
+    }
+
+    fn pages_for(&self, entries: usize) -> usize {
+        let slots = entries.saturating_mul(100).div_ceil(LOAD_MAX_PERCENT);
+        slots.div_ceil(self.shape.per_bucket * BUCKETS_PER_PAGE)
     }
 
     /// Calls `visit` with every (tag, payload), in no useful order.

@@ -5,6 +5,7 @@ use pumice::Stats;
 use pumice_device::DeviceCounts;
 use pumice_door_admin::{BookLine, BooksFault, Figures, Group, Latency, Source};
 use pumice_door_memcached::{DoorStats, Operation};
+use pumice_trace::Human;
 use pumice_world::{Figure, Kind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -139,7 +140,15 @@ impl Source for ServerFigures {
     }
 
     fn limitation(&self) -> Option<String> {
-        let failure = self.cache()?.flash_failure()?;
+        let Some(cache) = self.cache() else {
+            let counters = self.common.counters.iter();
+            return Some(format!(
+                "starting: {} read from the flash device, where the last checkpoint has {}",
+                Human(counters.map(|counters| counters.snapshot().read_bytes).sum()),
+                Human(self.common.checkpoint_bytes),
+            ));
+        };
+        let failure = cache.flash_failure()?;
         let next = if failure.remembered {
             "the next start makes an empty cache of it"
         } else {

@@ -28,6 +28,8 @@ pub struct Target {
     pub index: Option<IndexKind>,
     /// The highest Unix time that the cache on it has recorded, in seconds.
     pub time: u32,
+    /// Bytes of the newest checkpoint on it.
+    pub checkpoint_bytes: u64,
 }
 
 /// What the path is before it is opened.
@@ -121,6 +123,7 @@ pub fn look(config: &ServeConfig) -> anyhow::Result<Target> {
         block_bytes: Some(found.block_bytes),
         layout,
         time: found.time,
+        checkpoint_bytes: found.checkpoint_bytes,
     })
 }
 
@@ -141,6 +144,7 @@ impl Target {
             layout: config.layout,
             index: config.index,
             time: 0,
+            checkpoint_bytes: 0,
         }
     }
 
@@ -209,6 +213,7 @@ struct Found {
     layout: Layout,
     index: IndexKind,
     time: u32,
+    checkpoint_bytes: u64,
 }
 
 /// Reads the superblock, writing nothing; `None` where the device is empty.
@@ -241,5 +246,6 @@ fn peek(config: &ServeConfig, before: &Before) -> anyhow::Result<Option<Found>> 
         layout: superblock.layout,
         index: superblock.index,
         time: superblock.time,
+        checkpoint_bytes: superblock.checkpoints[0].len,
     }))
 }

@@ -112,6 +112,7 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
     let common = Arc::new(Common {
         clock: Arc::new(clock),
         flash,
+        checkpoint_bytes: target.checkpoint_bytes,
         options: CacheOptions {
             accept_clock: args.accept_clock,
             random: random()?,
@@ -344,7 +345,7 @@ async fn supervise(
     match (failure, closing) {
         (Some(error), _) => Err(error),
         (None, took) => {
-            report::stopped(took.unwrap_or_default());
+            report::stopped(took);
             Ok(())
         }
     }

@@ -135,9 +135,12 @@ pub fn ready(config: &ServeConfig, door: &Door, admin: Option<SocketAddr>) {
 }
 
 /// How it ended.
-pub fn stopped(took: Duration) {
-    line(format_args!(
-        "stopped: cache closed in {:.3} s",
-        took.as_secs_f64()
-    ));
+pub fn stopped(took: Option<Duration>) {
+    match took {
+        Some(took) => line(format_args!(
+            "stopped: cache closed in {:.3} s",
+            took.as_secs_f64()
+        )),
+        None => line(format_args!("stopped: before the start had ended")),
+    }
 }

@@ -29,6 +29,8 @@ pub struct Common {
     pub flash: Arc<FileShared>,
     /// The time.
     pub clock: Arc<dyn Clock>,
+    /// Bytes of the checkpoint that the start reads.
+    pub checkpoint_bytes: u64,
     /// How worker 0 opens the cache.
     pub options: CacheOptions,
     /// Seconds after which a flash device that does not answer has failed; 0 = never.
@@ -198,12 +200,16 @@ async fn serve(
     served.and(closed).map(|()| Some(started.elapsed()))
 }
 
-/// Opens the cache, unless the server is to stop before that is done.
+/// Opens the cache; `None` where the server is to stop before that is done. What is on the device is then as a crash would find it:
+/// as it was, since a start writes only at its end.
 async fn open(common: &Common, cx: &Cx<ServedDevice>) -> anyhow::Result<Option<Arc<ServedCache>>> {
     let started = Instant::now();
-    let (cache, recovered) = ObjectCache::open(cx, common.options)
-        .await
-        .with_context(|| format!("flash device {}", common.flash.path().display()))?;
+    let Some(opened) = unless(common.stop.clone(), ObjectCache::open(cx, common.options)).await else {
+        common.closed.send_replace(true);
+        return Ok(None);
+    };
+    let (cache, recovered) =
+        opened.with_context(|| format!("flash device {}", common.flash.path().display()))?;
     let cache = Arc::new(cache);
     common.opened.send_replace(Some(Opened {
         cache: Arc::clone(&cache),
@@ -211,6 +217,14 @@ async fn open(common: &Common, cx: &Cx<ServedDevice>) -> anyhow::Result<Option<A
         took: started.elapsed(),
     }));
     Ok(Some(cache))
+}
+
+/// Runs a future to its end, unless the server is to stop before that.
+async fn unless<T>(mut stop: watch::Receiver<bool>, future: impl Future<Output = T>) -> Option<T> {
+    tokio::select! {
+        result = future => Some(result),
+        _ = stop.wait_for(|stop| *stop) => None,
+    }
 }
 
 /// Waits for worker 0 to open the cache; `None` where that failed.
@@ -222,5 +236,19 @@ async fn opened(common: &Common) -> anyhow::Result<Option<Arc<ServedCache>>> {
             Ok(opened.ok().and_then(|opened| opened.as_ref().map(|opened| Arc::clone(&opened.cache))))
         }
         _ = closed.wait_for(|closed| *closed) => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_start_ends_when_the_server_is_to_stop() {
+        let (stop, stopping) = watch::channel(false);
+        assert_eq!(unless(stopping.clone(), std::future::ready(1)).await, Some(1));
+        let endless = unless(stopping, std::future::pending::<()>());
+        let (ended, _) = tokio::join!(endless, async { stop.send_replace(true) });
+        assert_eq!(ended, None);
     }
 }

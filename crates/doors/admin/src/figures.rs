@@ -9,7 +9,7 @@ pub trait Source: Send + Sync + 'static {
     /// Whether requests are served.
     fn is_ready(&self) -> bool;
 
-    /// What is missing although requests are served, on one line; `None` where all is as it should be.
+    /// What is missing, on one line: although requests are served, or how far the start is. `None` where all is as it should be.
     fn limitation(&self) -> Option<String> {
         None
     }

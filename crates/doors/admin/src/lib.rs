@@ -5,7 +5,7 @@
 //! | `/metrics` | every figure in Prometheus' text format |
 //! | `/stats` | the same figures as JSON |
 //! | `/healthz` | 200 while the process runs |
-//! | `/readyz` | 200 while requests are served, 503 before and after; on a second line what is missing, as the flash device |
+//! | `/readyz` | 200 while requests are served, 503 before and after; on a second line what is missing, as the flash device, or how far the start is |
 //! | `/books` | counts what is resident, entry by entry, and compares it with the books: 200 if they balance, 500 if not, 503 if something came or went meanwhile or there is no cache yet. Costly |
 //!
 //! The door knows neither the cache nor other doors: whoever runs it gives a [`Source`] of plain [`Figures`]. It should

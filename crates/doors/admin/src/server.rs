@@ -80,12 +80,12 @@ async fn stats(State(source): State<Arc<dyn Source>>) -> Response {
 }
 
 async fn readyz(State(source): State<Arc<dyn Source>>) -> Response {
-    if source.is_ready() {
-        let limitation = source.limitation().map(|what| format!("{what}\n"));
-        format!("ready\n{}", limitation.unwrap_or_default()).into_response()
-    } else {
-        (StatusCode::SERVICE_UNAVAILABLE, "not ready\n").into_response()
-    }
+    let limitation = source.limitation().map(|what| format!("{what}\n"));
+    let (status, line) = match source.is_ready() {
+        true => (StatusCode::OK, "ready\n"),
+        false => (StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
+    };
+    (status, format!("{line}{}", limitation.unwrap_or_default())).into_response()
 }
 
 async fn books(State(source): State<Arc<dyn Source>>) -> Response {

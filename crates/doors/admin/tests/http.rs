@@ -74,7 +74,13 @@ async fn every_path_answers_what_it_promises() {
     let address = listener.local_addr().unwrap();
     let server = tokio::spawn(serve(listener, Arc::clone(&source) as Arc<dyn Source>));
     assert_eq!(ask(address, "/healthz").await.0, 200);
-    assert_eq!(ask(address, "/readyz").await.0, 503);
+    assert_eq!(ask(address, "/readyz").await, (503, "not ready\n".to_owned()));
+    source.limited.store(true, Ordering::Relaxed);
+    assert_eq!(
+        ask(address, "/readyz").await,
+        (503, "not ready\nno flash\n".to_owned())
+    );
+    source.limited.store(false, Ordering::Relaxed);
     assert_eq!(ask(address, "/books").await, (503, "not yet\n".to_owned()));
     source.ready.store(true, Ordering::Relaxed);
     assert_eq!(ask(address, "/books").await, (500, "one is missing\n".to_owned()));

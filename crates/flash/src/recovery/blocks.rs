@@ -196,7 +196,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
             {
                 continue;
             }
-            self.mappings.make_room();
+            self.mappings.make_room(0);
             let location = Location {
                 offset: self.superblock.geometry.block_offset(block) + u64::from(entry.offset),
                 len: entry.len,

@@ -146,10 +146,14 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
         for shard in 0..self.mappings.shards() {
             let (position, count) = reader.shard_head().await?;
             positions.push(position);
+            let fits = count
+                .checked_mul(entry_bytes as u64)
+                .is_some_and(|bytes| bytes <= checkpoint.len);
+            let len = usize::try_from(count).ok().filter(|_| fits);
+            let len = len.ok_or(OpenError::Checkpoint("a shard is too long"))?;
             if self.mapping_log.is_some() {
-                self.mappings.make_room();
-                let len = usize::try_from(count).map_err(|_| OpenError::Checkpoint("a shard is too long"))?;
                 let image = reader.take(len).await?;
+                self.mappings.make_room(len);
                 let loaded = self.mappings.with_shard(shard, |shard| {
                     shard.cascade().is_some_and(|shard| shard.load(&image))
                 });
@@ -160,11 +164,11 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                 }
                 continue;
             }
-            let mut left =
-                usize::try_from(count).map_err(|_| OpenError::Checkpoint("a shard is too long"))?;
+            self.mappings.make_room(len * entry_bytes);
+            self.mappings.with_shard(shard, |shard| shard.reserve(len));
+            let mut left = len;
             while left > 0 {
                 let batch = left.min(4096);
-                self.mappings.make_room();
                 let bytes = reader.take(batch * entry_bytes).await?;
                 self.out.no_memory += self.mappings.with_shard(shard, |shard| {
                     bytes

@@ -134,7 +134,12 @@ impl CascadeShard {
     fn try_load(&mut self, bytes: &[u8]) -> Option<()> {
         let mut fields = Fields(bytes);
         let shape = self.tier1.shape();
-        for _ in 0..fields.len()? {
+        let mappings = fields.len()?;
+        if mappings > fields.0.len() / shape.entry_bytes() {
+            return None;
+        }
+        self.tier1.reserve(mappings);
+        for _ in 0..mappings {
             let mut wide = [0; 16];
             wide[..shape.entry_bytes()].copy_from_slice(fields.bytes(shape.entry_bytes())?);
             let whole = u128::from_le_bytes(wide);

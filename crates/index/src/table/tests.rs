@@ -115,6 +115,34 @@ fn few_hundred_entries_cost_little_more_each() {
 }
 
 #[test]
+fn entries_in_the_order_of_their_tags_are_taken_in_linear_time() {
+    const ENTRIES: u64 = 150_000;
+    let shape = TableShape::new(7, 43);
+    for pages in [4_096, 1_200] {
+        let pool = PagePool::standalone(pages * PAGE_BYTES).unwrap();
+        let mut table = PackedTable::new(shape, pool);
+        let step = (1 << shape.tag_bits()) / ENTRIES;
+        let start = std::time::Instant::now();
+        table.reserve(ENTRIES as usize);
+        let taken = (0..ENTRIES)
+            .filter(|n| table.insert(n * step, *n).is_ok())
+            .count();
+        // In a table that grows from empty it takes some hundred times as long.
+        let took = start.elapsed();
+        assert!(
+            took.as_secs() < 2,
+            "{took:?} for {ENTRIES} entries, {pages} pages"
+        );
+        let room = PackedTable::entries_of_pages(shape, pages);
+        assert!(
+            taken >= room.min(ENTRIES as usize),
+            "{taken} of {ENTRIES}, {pages} pages"
+        );
+        table.check_invariants();
+    }
+}
+
+#[test]
 fn a_full_pool_refuses_and_changes_nothing() {
     let pool = PagePool::standalone(6 * PAGE_BYTES).unwrap();
     let mut table = PackedTable::new(TableShape::new(7, 43), pool);
