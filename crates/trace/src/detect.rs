@@ -22,20 +22,18 @@ pub(crate) fn converted_columns(sample: &[u8]) -> Option<Columns> {
     columns.parse().ok()
 }
 
-/// Whether every whole record could be one of oracle-general: times do not fall, sizes are some bytes, and the next access is none or
-/// later.
+/// Whether every whole record could be one of oracle-general: times do not fall, and the next access is none or the number of a later
+/// record.
 fn shows_oracle_general(sample: &[u8]) -> bool {
     let mut last = 0;
     let (records, rest) = sample.as_chunks::<24>();
-    let fits = |record: &[u8; 24]| {
-        let u32_at = |at: usize| u32::from_le_bytes(record[at..at + 4].try_into().expect("4 bytes"));
-        let next = i64::from_le_bytes(record[16..].try_into().expect("8 bytes"));
-        let (time, size) = (u32_at(0), u32_at(12));
-        let fits = time >= last && (1..1 << 31).contains(&size) && (next == -1 || next > 0);
-        last = time;
-        fits
+    let fits = |(number, record): (i64, &[u8; 24])| {
+        let time = u32::from_le_bytes(*record.first_chunk().expect("4 of 24 bytes"));
+        let next = i64::from_le_bytes(*record.last_chunk().expect("8 of 24 bytes"));
+        let is_later = next > number && next < 1 << 32;
+        time >= std::mem::replace(&mut last, time) && (next == -1 || next == i64::MAX || is_later)
     };
-    !records.is_empty() && (rest.is_empty() || sample.len() == SAMPLE_BYTES) && records.iter().all(fits)
+    !records.is_empty() && (rest.is_empty() || sample.len() == SAMPLE_BYTES) && (0..).zip(records).all(fits)
 }
 
 /// Names the format of a file that starts with `sample`, or says why it does not show.
