@@ -164,7 +164,8 @@ fn plain(settings: &Settings, config: &ServeConfig) -> Settings {
         dram: one(config.dram.to_string()),
         flash: one(config.flash.display().to_string()),
         flash_size: config.flash_size.and_then(|size| match size {
-            Size::Plain(bytes) | Size::Bytes(bytes) => one(bytes.to_string()),
+            Size::Plain(bytes) => one(bytes.to_string()),
+            Size::Bytes(bytes) => one(format!("{bytes}B")),
             Size::Share(share) => one(percent(share)),
         }),
         block_size: config.block_size.and_then(|bytes| one(bytes.to_string())),
