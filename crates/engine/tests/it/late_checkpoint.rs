@@ -1,7 +1,7 @@
 //! A checkpoint that begins late: the log, which keeps what the one before it needs, has little room then.
 
 use crate::common::{KINDS, Rig, key, of_kind};
-use pumice::{Action, CacheOptions, Outcome, Reads};
+use pumice::{Action, CacheOptions, IndexOptions, Outcome, Reads};
 use pumice_device::{MemDevice, MemMedium};
 use pumice_world::ManualClock;
 use std::ops::Range;
@@ -19,10 +19,14 @@ fn delete(rig: &Rig<MemDevice>, keys: Range<u64>) {
 #[test]
 fn a_checkpoint_that_began_late_is_followed_by_another_before_the_log_is_full() {
     for kind in 0..KINDS {
-        let options = CacheOptions {
+        let mut options = CacheOptions {
             dram_bytes: 8 << 20,
             ..of_kind(kind)
         };
+        if let IndexOptions::Cascade(index) = &mut options.index {
+            // Pages of 4 mappings each would take the room of the objects.
+            index.page_entries = 338;
+        }
         // The log has 1,024 records.
         let device = MemDevice::new(Arc::new(MemMedium::new(4 << 20)));
         let rig = Rig::open(device, Arc::new(ManualClock::new(1_000)), options);
