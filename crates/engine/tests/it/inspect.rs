@@ -32,9 +32,16 @@ fn caches() -> Vec<CacheOptions> {
     };
     let of_full = [full.layout, ripq(), sipq()].map(|layout| CacheOptions { layout, ..full });
     let of_cascade = [cascade(), whole_pages()].into_iter().flat_map(|index| {
+        // A partition fills a whole page in DRAM before it is written: there is to be room for such a page of each.
+        let dram_bytes = if index == whole_pages() {
+            1 << 20
+        } else {
+            full.dram_bytes
+        };
         cascade_layouts().map(|layout| CacheOptions {
             index,
             layout,
+            dram_bytes,
             ..full
         })
     });
