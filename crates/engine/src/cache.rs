@@ -1,7 +1,8 @@
 //! The cache: what it is made of, how it opens and closes, and its background work.
 
-use crate::books::Books;
+use crate::books::{Books, BooksSnapshot};
 use crate::config::{CacheOptions, FlashWrite, IndexOptions};
+use crate::evict::LeftBehind;
 use crate::shards::{KeyHasher, LockedShard, Shard};
 use parking_lot::Mutex;
 use pumice_device::{Device, Overdue};
@@ -362,12 +363,13 @@ impl<D: Device + Clone> ObjectCache<D> {
     }
 
     /// A clean stop: objects that only DRAM holds go to flash, blocks are sealed, a checkpoint is written. No request may run
-    /// while this does, nor come after it. Where the device was taken out there is nothing to store but that.
+    /// while this does, nor come after it. Where the device was taken out there is nothing to store but that. Returns what could not be
+    /// kept.
     ///
     /// # Errors
     /// What the device said; the next start then recovers as after a crash. Where the device was taken out, that its
     /// superblocks cannot say so.
-    pub async fn close(&self, cx: &Cx<D>) -> std::io::Result<()> {
+    pub async fn close(&self, cx: &Cx<D>) -> std::io::Result<LeftBehind> {
         let closed = self.store_all(cx).await;
         let store = self.inner.store();
         if !store.is_out() {
@@ -375,14 +377,15 @@ impl<D: Device + Clone> ObjectCache<D> {
         }
         self.quiesce(cx).await;
         if store.is_remembered() {
-            return Ok(());
+            return Ok(LeftBehind::default());
         }
         Err(unremembered())
     }
 
-    async fn store_all(&self, cx: &Cx<D>) -> std::io::Result<()> {
+    async fn store_all(&self, cx: &Cx<D>) -> std::io::Result<LeftBehind> {
         self.quiesce(cx).await;
-        self.flush_dram(cx).await;
+        let before = self.inner.books.snapshot();
+        let mut left = self.flush_dram(cx).await;
         // A reclaim that is under way moves objects to blocks that it opens: until there is none of either.
         for _ in 0..STOP_ROUNDS_MAX {
             self.quiesce(cx).await;
@@ -394,10 +397,16 @@ impl<D: Device + Clone> ObjectCache<D> {
         }
         let store = self.inner.store();
         if store.is_out() {
-            return Ok(());
+            return Ok(left);
         }
         store.checkpoint(&cx.device, &*self.inner, cx.now(), true).await?;
+        let after = self.inner.books.snapshot();
+        let from_dram = left.sum();
+        // A cascade index learns of some at their block's reclaim only, which books them as overwritten; nobody sets anything now.
+        let gone = |books: &BooksSnapshot| books.evicted.0 + books.overwritten.0;
+        left.displaced = (gone(&after) - gone(&before)).saturating_sub(from_dram);
+        left.lost = after.lost.0 - before.lost.0;
         // The checkpoint is the last thing that a device is asked for that is not out.
-        store.sync(&cx.device).await
+        store.sync(&cx.device).await.map(|()| left)
     }
 }

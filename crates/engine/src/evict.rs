@@ -4,6 +4,7 @@
 //! the ghosts; an item of the main queue that was hit goes round again with one hit less.
 
 use crate::cache::{Cx, Inner, ObjectCache};
+use crate::large::ROOM_TRIES_MAX;
 use crate::object::Meta;
 use crate::part::PartId;
 use pumice_device::Device;
@@ -13,9 +14,33 @@ use pumice_tier::Queue;
 use std::collections::HashSet;
 
 /// The DRAM tier keeps at least this many segments, whatever the index wants.
-const SEGMENTS_FLOOR: usize = 8;
+pub(crate) const SEGMENTS_FLOOR: usize = 8;
 /// Hits that take an item from the small queue to the main queue.
 const PROMOTION_HITS: u64 = 2;
+/// Items that a clean stop writes between two waits for background work.
+const FLUSH_BATCH: usize = 256;
+
+/// What a clean stop could not keep, in objects; slices of large ones count one by one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeftBehind {
+    /// DRAM alone had them, and no block became free for them.
+    pub no_room: u64,
+    /// DRAM alone had them, and there was no DRAM for their mappings.
+    pub no_memory: u64,
+    /// DRAM alone had them, and flash has another object with the same bits of the hash.
+    pub same_tag: u64,
+    /// Flash had them, and they were evicted for what DRAM had.
+    pub displaced: u64,
+    /// The device failed to write them.
+    pub lost: u64,
+}
+
+impl LeftBehind {
+    /// All of them.
+    pub fn sum(&self) -> u64 {
+        self.no_room + self.no_memory + self.same_tag + self.displaced + self.lost
+    }
+}
 
 impl<D: Device + Clone> ObjectCache<D> {
     /// Before an insertion: evicts from DRAM until segments are free, and sees that the index has pages. No lock is held.
@@ -44,7 +69,7 @@ impl<D: Device + Clone> ObjectCache<D> {
     /// block and with it its mappings.
     fn feed_index(&self, cx: &Cx<D>) {
         let inner = &*self.inner;
-        if inner.feed_from_free() {
+        if inner.feed_from_free(SEGMENTS_FLOOR) {
             return;
         }
         if inner.tier.segments() > SEGMENTS_FLOOR && self.evict_segment(cx, true) {
@@ -102,48 +127,90 @@ impl<D: Device + Clone> ObjectCache<D> {
         self.kick(cx);
     }
 
-    /// Writes to flash what only DRAM holds, waiting for buffers.
-    pub(crate) async fn flush_dram(&self, cx: &Cx<D>) {
+    /// Empties DRAM for a clean stop: writes to flash what flash has no copy of, and waits for buffers. Each segment that was
+    /// written is room for the mappings of the next ones. Returns what had to be dropped.
+    pub(crate) async fn flush_dram(&self, cx: &Cx<D>) -> LeftBehind {
         let inner = &*self.inner;
-        let mut only_dram = Vec::new();
-        let now = cx.now();
-        inner.tier.visit_all(|address, record, home| {
-            let hash = inner.hasher.hash(&PartId::of(&record.parts()));
-            let shard = inner.lock(hash);
-            let is_live = shard.dram.frequency(hash, address).is_some() && !record.header().is_expired(now);
-            if is_live && !inner.is_home(&shard, hash, home) {
-                only_dram.push((hash, address, record.parts().encoded_len() as u64));
+        let mut left = LeftBehind::default();
+        for segment in inner.tier.take_all() {
+            let mut items = Vec::new();
+            inner.tier.visit(&segment, |address, _, _| items.push(address));
+            for batch in items.chunks(FLUSH_BATCH) {
+                // Background writes have their turn here: with index `cascade`, of pages of mappings.
+                self.quiesce(cx).await;
+                for address in batch {
+                    self.flush_item(cx, segment.queue, *address, &mut left).await;
+                }
             }
-        });
-        for (hash, address, len) in only_dram {
-            self.wait_for_room(cx, len).await;
-            {
+            inner.tier.recycle(segment, false);
+        }
+        left
+    }
+
+    async fn flush_item(&self, cx: &Cx<D>, queue: Queue, address: u64, left: &mut LeftBehind) {
+        let inner = &*self.inner;
+        let store = inner.store();
+        let (record, home) = inner.tier.read(address);
+        let mut parts = record.parts();
+        let hash = inner.hasher.hash(&PartId::of(&parts));
+        let mut tries = 0;
+        loop {
+            let dropped = store.dropped_no_block();
+            let is_stranger_there = {
                 let mut shard = inner.lock(hash);
-                let (record, _) = inner.tier.read(address);
-                let mut parts = record.parts();
-                // Under one tag flash has room for one key; the first stays.
-                let was_hit = shard.dram.frequency(hash, address).is_some_and(|hits| hits > 0);
-                if was_hit {
+                let Some(hits) = shard.dram.frequency(hash, address) else {
+                    return;
+                };
+                let expired = record.header().is_expired(cx.now());
+                if expired || inner.is_home(&shard, hash, home) {
+                    shard.dram.remove(hash, address);
+                    if expired && !inner.is_home(&shard, hash, home) {
+                        inner.books.expired.add(store.padded_len(&parts));
+                    }
+                    return;
+                }
+                if hits > 0 {
                     parts.marks |= Meta::USED;
                 }
-                if shard.flash.get(hash).is_none()
+                let was_hit = queue == Queue::Main || hits > 0;
+                // Under one tag flash has room for one key; the first stays.
+                let is_stranger_there = shard.flash.get(hash).is_some();
+                if tries > 0
+                    && !is_stranger_there
                     && inner.append_from_dram(cx, &mut shard, hash, &parts, was_hit) != 0
                 {
                     shard.dram.remove(hash, address);
+                    return;
                 }
+                is_stranger_there
+            };
+            let is_out_of_room = store.dropped_no_block() > dropped;
+            let may_try = !is_stranger_there && tries < ROOM_TRIES_MAX;
+            if may_try && (tries == 0 || self.wait_for_progress(cx).await) {
+                self.wait_for_room(cx, parts.encoded_len() as u64).await;
+                while inner.pages.free_pages() < inner.pages_low && inner.feed_from_free(0) {}
+                tries += 1;
+                continue;
             }
-            self.kick(cx);
+            inner.lock(hash).dram.remove(hash, address);
+            inner.books.evicted.add(store.padded_len(&parts));
+            *match (is_stranger_there, is_out_of_room) {
+                (true, _) => &mut left.same_tag,
+                (false, true) => &mut left.no_room,
+                (false, false) => &mut left.no_memory,
+            } += 1;
+            return;
         }
     }
 }
 
 impl<B: Buffer> Inner<B> {
-    /// Gives the index a segment that nobody uses: its own, or one that the DRAM tier has not filled yet.
-    pub(crate) fn feed_from_free(&self) -> bool {
+    /// Gives the index a segment that nobody uses: its own, or a free one of the DRAM tier, which keeps `floor`.
+    pub(crate) fn feed_from_free(&self, floor: usize) -> bool {
         if self.pages.grow() {
             return true;
         }
-        self.tier.surrender_free(SEGMENTS_FLOOR) && self.segments.raise_limit() && self.pages.grow()
+        self.tier.surrender_free(floor) && self.segments.raise_limit() && self.pages.grow()
     }
 
     /// Decides over one item of a segment that is being emptied.

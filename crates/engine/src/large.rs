@@ -30,7 +30,7 @@ pub(crate) struct Manifest {
 }
 
 /// How often a part of a large object is tried to be stored, each time after there was room for it.
-const ROOM_TRIES_MAX: usize = 64;
+pub(crate) const ROOM_TRIES_MAX: usize = 64;
 
 /// Slices say in this unit how long the value is that they are part of, where other records have the client's flags.
 const LENGTH_UNIT: u64 = 1 << 10;

@@ -46,6 +46,7 @@ mod write;
 pub use books::{Books, BooksFault, BooksSnapshot};
 pub use cache::{Cx, ObjectCache};
 pub use config::{CacheOptions, FlashWrite, IndexOptions};
+pub use evict::LeftBehind;
 pub use large::LargeLookup;
 pub use list::{Listed, Listing};
 pub use locate::{FlashCopy, KnownObject, Located};

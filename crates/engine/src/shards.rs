@@ -1,6 +1,7 @@
 //! Shards: for a slice of the hash space, the mappings of both tiers behind one lock.
 
 use crate::cache::Inner;
+use crate::evict::SEGMENTS_FLOOR;
 use crate::part::PartId;
 use parking_lot::{Mutex, MutexGuard};
 use pumice_flash::{CopyMove, Gone, Mappings, SliceId};
@@ -108,7 +109,7 @@ impl<B: Buffer> Mappings for Inner<B> {
     fn make_room(&self, bytes: usize) {
         // A table is some twelfth larger than its entries.
         let pages = (bytes / 8).saturating_add(bytes).div_ceil(PAGE_BYTES);
-        while self.pages.free_pages() < self.pages_low + pages && self.feed_from_free() {}
+        while self.pages.free_pages() < self.pages_low + pages && self.feed_from_free(SEGMENTS_FLOOR) {}
     }
 
     fn identity_bits(&self) -> u32 {

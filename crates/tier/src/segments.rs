@@ -172,12 +172,26 @@ impl<B: Buffer> DramTier<B> {
         Some(SealedSegment { queue, slot })
     }
 
-    /// Calls `visit` with the address and record of each item in the segment, live or not, oldest first. No lock is held.
-    pub fn visit(&self, segment: &SealedSegment, mut visit: impl FnMut(u64, &Record<B>, u64)) {
-        self.visit_slot(segment.slot, &mut visit);
+    /// Takes all segments out of their queues, the active ones too, and those of the main queue last: for a clean stop, when nothing
+    /// else runs.
+    pub fn take_all(&self) -> Vec<SealedSegment> {
+        let mut queues = self.queues.lock();
+        let (small, main) = (
+            std::mem::take(&mut queues.small),
+            std::mem::take(&mut queues.main),
+        );
+        let small = small.into_iter().chain(queues.small_active.take());
+        let main = main.into_iter().chain(queues.main_active.take());
+        let of = |queue| move |slot| SealedSegment { queue, slot };
+        small
+            .map(of(Queue::Small))
+            .chain(main.map(of(Queue::Main)))
+            .collect()
     }
 
-    fn visit_slot(&self, slot: u32, visit: &mut impl FnMut(u64, &Record<B>, u64)) {
+    /// Calls `visit` with the address and record of each item in the segment, live or not, oldest first. No lock is held.
+    pub fn visit(&self, segment: &SealedSegment, mut visit: impl FnMut(u64, &Record<B>, u64)) {
+        let slot = segment.slot;
         let Some(buffer) = self.slots[slot as usize].buffer.get() else {
             return;
         };
@@ -191,24 +205,6 @@ impl<B: Buffer> DramTier<B> {
             let len = padded(record.parts().dram_len());
             visit(self.address(slot, at), &record, home);
             at += len;
-        }
-    }
-
-    /// Calls `visit` for the items of all segments that are queued or active: for a clean stop, when nothing else runs.
-    pub fn visit_all(&self, mut visit: impl FnMut(u64, &Record<B>, u64)) {
-        let slots: Vec<u32> = {
-            let queues = self.queues.lock();
-            let active = queues.small_active.iter().chain(&queues.main_active);
-            queues
-                .small
-                .iter()
-                .chain(&queues.main)
-                .chain(active)
-                .copied()
-                .collect()
-        };
-        for slot in slots {
-            self.visit_slot(slot, &mut visit);
         }
     }
 

@@ -254,7 +254,7 @@ impl Drop for PidFile {
 /// How a worker ended.
 struct Ended {
     index: usize,
-    result: anyhow::Result<Option<Duration>>,
+    result: anyhow::Result<Option<worker::Closed>>,
 }
 
 fn start_worker(
@@ -326,7 +326,7 @@ async fn supervise(
             Some(Ended { index, result }) = ended.recv() => {
                 running -= 1;
                 match result {
-                    Ok(took) => closing = closing.or(took),
+                    Ok(closed) => closing = closing.or(closed),
                     Err(error) => {
                         failure.get_or_insert(error.context(format!("worker {index}")));
                         // The others end too. Where this one cannot help to close, nobody can.
@@ -344,8 +344,8 @@ async fn supervise(
     }
     match (failure, closing) {
         (Some(error), _) => Err(error),
-        (None, took) => {
-            report::stopped(took);
+        (None, closed) => {
+            report::stopped(closed.as_ref());
             Ok(())
         }
     }

@@ -3,6 +3,7 @@
 use super::config::ServeConfig;
 use super::flash::Target;
 use super::memory::Division;
+use super::worker::Closed;
 use pumice::{IndexKind, MemoryPlan, Recovered};
 use pumice_device::FileShared;
 use pumice_door_memcached::{Door, Listen};
@@ -134,13 +135,42 @@ pub fn ready(config: &ServeConfig, door: &Door, admin: Option<SocketAddr>) {
     line(format_args!("ready: {}", places.join(", ")));
 }
 
-/// How it ended.
-pub fn stopped(took: Option<Duration>) {
-    match took {
-        Some(took) => line(format_args!(
-            "stopped: cache closed in {:.3} s",
-            took.as_secs_f64()
-        )),
-        None => line(format_args!("stopped: before the start had ended")),
+/// How it ended; `None`: before there was a cache to close.
+pub fn stopped(closed: Option<&Closed>) {
+    let Some(Closed { left, took }) = closed else {
+        line(format_args!("stopped: before the start had ended"));
+        return;
+    };
+    if left.sum() > 0 {
+        let why = [
+            (
+                left.displaced,
+                "evicted from flash to make room for what only DRAM held",
+            ),
+            (
+                left.no_room,
+                "in DRAM, without a free block on flash; a larger flash device keeps them",
+            ),
+            (
+                left.no_memory,
+                "in DRAM, without DRAM for their index; a larger --dram keeps them",
+            ),
+            (
+                left.same_tag,
+                "in DRAM, where flash has another key with the same bits of the hash",
+            ),
+            (left.lost, "in blocks that the device failed to write"),
+        ];
+        let why = why.iter().filter(|(count, _)| *count > 0);
+        let why: Vec<String> = why.map(|(count, why)| format!("{count} {why}")).collect();
+        line(format_args!(
+            "left behind: {} objects: {}",
+            left.sum(),
+            why.join("; ")
+        ));
     }
+    line(format_args!(
+        "stopped: cache closed in {:.3} s",
+        took.as_secs_f64()
+    ));
 }

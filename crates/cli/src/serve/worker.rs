@@ -1,7 +1,7 @@
 //! Worker threads: each a current-thread event loop with its own handle on the flash device.
 
 use anyhow::{Context, anyhow};
-use pumice::{CacheOptions, Cx, ObjectCache, Recovered};
+use pumice::{CacheOptions, Cx, LeftBehind, ObjectCache, Recovered};
 use pumice_device::{CountingDevice, Device, DeviceCounters, FileDevice, FileShared, Overdue};
 use pumice_door_memcached::Door;
 use pumice_world::{Clock, Spawner, Task};
@@ -22,6 +22,14 @@ pub type ServedCache = ObjectCache<ServedDevice>;
 
 /// Requests that one worker may have under way on the device; more wait in memory.
 const RING_ENTRIES: u32 = 256;
+
+/// How the cache was closed.
+pub struct Closed {
+    /// What it could not keep.
+    pub left: LeftBehind,
+    /// How long that took.
+    pub took: Duration,
+}
 
 /// What all workers share.
 pub struct Common {
@@ -76,7 +84,7 @@ impl Spawner for LocalTasks {
 ///
 /// # Errors
 /// Where the device or the sockets fail at the start, or the cache cannot be opened or closed.
-pub fn run(index: usize, common: &Common) -> anyhow::Result<Option<Duration>> {
+pub fn run(index: usize, common: &Common) -> anyhow::Result<Option<Closed>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -159,7 +167,7 @@ async fn serve(
     common: &Common,
     cx: Cx<ServedDevice>,
     overdue: Rc<Cell<Option<Overdue>>>,
-) -> anyhow::Result<Option<Duration>> {
+) -> anyhow::Result<Option<Closed>> {
     let cache = if index == 0 {
         open(common, &cx).await?
     } else {
@@ -197,7 +205,9 @@ async fn serve(
     let started = Instant::now();
     let closed = cache.close(&cx).await.context("closing the cache");
     common.closed.send_replace(true);
-    served.and(closed).map(|()| Some(started.elapsed()))
+    let left = closed?;
+    let took = started.elapsed();
+    served.map(|()| Some(Closed { left, took }))
 }
 
 /// Opens the cache; `None` where the server is to stop before that is done. What is on the device is then as a crash would find it:

@@ -128,9 +128,15 @@ impl Server {
     }
 
     /// A clean stop; its status.
-    pub fn stop(mut self) -> ExitStatus {
+    pub fn stop(self) -> ExitStatus {
+        self.stop_and_hear().0
+    }
+
+    /// A clean stop; its status, and all that the server has said.
+    pub fn stop_and_hear(mut self) -> (ExitStatus, String) {
         rustix::process::kill_process(self.pid(), rustix::process::Signal::TERM).unwrap();
-        self.wait()
+        let status = self.wait();
+        (status, self.stderr())
     }
 
     /// Waits for its end.
