@@ -82,7 +82,7 @@ pub(super) async fn run<'a, D: Device + Clone>(
                     share: None,
                     asked_ns: Some(asked_ns),
                 };
-                give(executor, answer, false, sender, tally).await?;
+                give(executor, answer, &[], sender, tally).await?;
             }
         }
         sender.flush_if_large().await?;
@@ -170,12 +170,13 @@ async fn read<'a, D: Device + Clone>(
     }
 }
 
-/// Answers the step whose turn it is; returns whether that changed the cache. A large object is read only now. `changed` says whether a
-/// step before it changed the cache after this one was read.
+/// Answers the step whose turn it is; returns whether that changed the cache. A large object is read only now. `changed` are the steps
+/// that changed their objects since this one was read: only a step of the same key is looked up again, because a second look finds the
+/// mark of the first, and would tell of a hit that no client made.
 async fn give<D: Device + Clone>(
     executor: &Executor<D>,
     answer: Answer<'_, D::Buf>,
-    changed: bool,
+    changed: &[Ask<'_>],
     sender: &mut Sender<'_, D>,
     tally: &mut Tally,
 ) -> io::Result<bool> {
@@ -187,7 +188,9 @@ async fn give<D: Device + Clone>(
     } = answer;
     let mut scratch = [0; MAX_KEY_BYTES];
     let key = ask.key(&mut scratch).unwrap_or_default();
-    let found = match found.filter(|_| !changed) {
+    let mut other = [0; MAX_KEY_BYTES];
+    let is_stale = changed.iter().any(|ask| ask.key(&mut other) == Some(key));
+    let found = match found.filter(|_| !is_stale) {
         Some(found) => found,
         None => {
             drop(share.take());
@@ -274,7 +277,7 @@ async fn behind_flash<'a, D: Device + Clone>(
     let lane = &executor.shared.budgets.output.small;
     let mut left_bytes = lane.total_bytes() / PART_AHEAD;
     let mut looks_ahead = !share.is_large();
-    let mut changed = false;
+    let mut changed = Vec::new();
     let mut next = None;
     let mut queue = Queue {
         steps: VecDeque::from([Queued::Read(ask)]),
@@ -333,8 +336,11 @@ async fn behind_flash<'a, D: Device + Clone>(
             },
             None => break,
         };
-        let giving = give(executor, answer, changed, sender, tally);
-        changed |= queue.forget_unless_ready(giving).await?;
+        let ask = answer.ask;
+        let giving = give(executor, answer, &changed, sender, tally);
+        if queue.forget_unless_ready(giving).await? {
+            changed.push(ask);
+        }
         queue.forget_unless_ready(sender.flush_if_large()).await?;
     }
     Ok(next)

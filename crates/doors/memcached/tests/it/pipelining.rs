@@ -112,6 +112,31 @@ fn a_write_behind_reads_of_flash_is_seen_by_what_follows_only() {
 }
 
 #[test]
+fn a_change_behind_a_read_of_flash_makes_no_first_hit_of_another_key_a_second() {
+    let server = Server::start_with(
+        config(),
+        CacheOptions {
+            dram_bytes: 4 << 20,
+            ..CacheOptions::default()
+        },
+    );
+    let mut client = server.client();
+    client.ask(
+        "set a 0 0 3\r\nold\r\nset b 7 0 1\r\n5\r\n",
+        "STORED\r\nSTORED\r\n",
+    );
+    for number in 0..1200 {
+        client.send(set(&format!("filler{number}"), &value(20_000, number)));
+        client.expect("STORED\r\n");
+    }
+    client.send("mg a v\r\nmg none N30 v\r\nmg b h v\r\n");
+    client.expect("VA 3\r\nold\r\nVA 0 W\r\n\r\nVA 1 h0\r\n5\r\n");
+    client.ask("mg b h\r\n", "HD h1\r\n");
+    assert!(server.stats().counts().get_hits_flash >= 2);
+    server.stop();
+}
+
+#[test]
 fn a_get_may_list_very_many_keys() {
     let server = Server::start(config());
     let mut client = server.client();
