@@ -85,8 +85,8 @@ fn flash_reads_of_a_run_are_made_together_and_answered_in_order() {
     server.stop();
 }
 
-#[test]
-fn a_write_behind_reads_of_flash_is_seen_by_what_follows_only() {
+/// A server whose keys `a` and `b` are on flash only.
+fn with_a_and_b_on_flash() -> Server {
     let server = Server::start_with(
         config(),
         CacheOptions {
@@ -103,6 +103,13 @@ fn a_write_behind_reads_of_flash_is_seen_by_what_follows_only() {
         client.send(set(&format!("filler{number}"), &value(20_000, number)));
         client.expect("STORED\r\n");
     }
+    server
+}
+
+#[test]
+fn a_write_behind_reads_of_flash_is_seen_by_what_follows_only() {
+    let server = with_a_and_b_on_flash();
+    let mut client = server.client();
     client.send("get a b\r\nmg a v\r\nmg none v q\r\nset a 0 0 3\r\nnew\r\nget a\r\nincr b 1\r\nappend b 0 0 1\r\n0\r\nmg b v f\r\nmn\r\n");
     client.expect(
         "VALUE a 0 3\r\nold\r\nVALUE b 7 1\r\n5\r\nEND\r\nVA 3\r\nold\r\nSTORED\r\nVALUE a 0 3\r\nnew\r\nEND\r\n6\r\nSTORED\r\nVA 2 f7\r\n60\r\nMN\r\n",
@@ -113,22 +120,8 @@ fn a_write_behind_reads_of_flash_is_seen_by_what_follows_only() {
 
 #[test]
 fn a_change_behind_a_read_of_flash_makes_no_first_hit_of_another_key_a_second() {
-    let server = Server::start_with(
-        config(),
-        CacheOptions {
-            dram_bytes: 4 << 20,
-            ..CacheOptions::default()
-        },
-    );
+    let server = with_a_and_b_on_flash();
     let mut client = server.client();
-    client.ask(
-        "set a 0 0 3\r\nold\r\nset b 7 0 1\r\n5\r\n",
-        "STORED\r\nSTORED\r\n",
-    );
-    for number in 0..1200 {
-        client.send(set(&format!("filler{number}"), &value(20_000, number)));
-        client.expect("STORED\r\n");
-    }
     client.send("mg a v\r\nmg none N30 v\r\nmg b h v\r\n");
     client.expect("VA 3\r\nold\r\nVA 0 W\r\n\r\nVA 1 h0\r\n5\r\n");
     client.ask("mg b h\r\n", "HD h1\r\n");
