@@ -149,10 +149,6 @@ struct MemcachedArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-
-    /// Draw latency percentiles and throughput over time
-    #[arg(long, value_name = "FILE.svg")]
-    plot: Option<PathBuf>,
 }
 
 /// Runs the load and prints the report.
@@ -172,12 +168,6 @@ fn memcached(args: &MemcachedArgs) -> anyhow::Result<()> {
     let result = pumice_loadgen::run(&options, &mut |status| bar.show(status));
     bar.clear();
     let report = result.map_err(load_error)?;
-    if let Some(path) = &args.plot {
-        let picture = pumice_loadgen::svg(&report)
-            .map_err(anyhow::Error::msg)
-            .context("cannot draw")?;
-        std::fs::write(path, picture).with_context(|| format!("--plot: cannot write {}", path.display()))?;
-    }
     let text = if args.json {
         serde_json::to_string_pretty(&report).context("cannot write the report")?
     } else {

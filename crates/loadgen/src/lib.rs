@@ -1,6 +1,6 @@
 //! A load generator for servers of the memcached text protocol, which verifies every value that it gets back.
 //!
-//! [`run`] makes a run of given [`Options`] and returns a [`Report`]; [`text`] and [`svg`] show it.
+//! [`run`] makes a run of given [`Options`] and returns a [`Report`]; [`text`] shows it.
 //!
 //! # What is measured
 //!
@@ -47,7 +47,6 @@ mod keys;
 mod keytext;
 mod mix;
 mod options;
-mod plot;
 mod report;
 mod run;
 mod schedule;
@@ -64,7 +63,6 @@ pub use error::LoadError;
 pub use history::{HistoryOptions, HistoryReport, history};
 pub use mix::{Action, Mix};
 pub use options::Options;
-pub use plot::svg;
 pub use report::*;
 pub use run::{Stage, Status, run};
 pub use sizes::ValueSizes;
