@@ -119,11 +119,7 @@ impl ExactPolicy for Twin {
 
     fn check_invariants(&self) {
         self.queue.check_invariants();
-        assert!(
-            self.used() <= self.capacity,
-            "{} used of {}",
-            self.used(),
-            self.capacity
-        );
+        let (used, capacity) = (self.used(), self.capacity);
+        assert!(used <= capacity, "{used} used of {capacity}");
     }
 }

@@ -1,7 +1,7 @@
 //! Every exact policy against a naive one that shifts vectors, and golden counts on a small workload.
 
 use proptest::prelude::*;
-use pumice_policy::{ExactPolicy, Fifo, GreedyDual, Insertion, Lru, SlruLists, Twin, policy_named};
+use pumice_policy::{ExactPolicy, GreedyDual, Insertion, Lists, Twin, policy_named};
 
 /// The textbook version: a vector from the oldest to the newest.
 struct Naive {
@@ -108,13 +108,13 @@ fn twin(policy: &str, capacity: u64) -> Twin {
 proptest! {
     #[test]
     fn fifo_agrees_with_the_naive_version(capacity in 0u64..60, actions in actions()) {
-        agrees_with_naive(false, Fifo::new(capacity), &actions);
+        agrees_with_naive(false, Lists::fifo(capacity), &actions);
         agrees_with_naive(false, twin("fifo", capacity), &actions);
     }
 
     #[test]
     fn lru_agrees_with_the_naive_version(capacity in 0u64..60, actions in actions()) {
-        agrees_with_naive(true, Lru::new(capacity), &actions);
+        agrees_with_naive(true, Lists::lru(capacity), &actions);
         agrees_with_naive(true, twin("lru", capacity), &actions);
         agrees_with_naive(true, twin("slru-1", capacity), &actions);
     }
@@ -232,7 +232,7 @@ impl NaiveGreedyDual {
 proptest! {
     #[test]
     fn slru_lists_agree_with_the_naive_version(lists in 1u32..5, capacity in 0u64..60, actions in actions()) {
-        let mut policy = SlruLists::new(lists, capacity);
+        let mut policy = Lists::slru(lists, capacity);
         let mut naive = NaiveLists { lists: vec![Vec::new(); lists as usize], capacity };
         for action in &actions {
             match *action {
@@ -311,9 +311,9 @@ fn agree_request_by_request(mut one: impl ExactPolicy, mut other: impl ExactPoli
 #[test]
 fn twins_of_fifo_and_lru_are_fifo_and_lru_request_by_request() {
     for (capacity, sized) in [(5000, false), (1_500_000, true)] {
-        agree_request_by_request(twin("fifo", capacity), Fifo::new(capacity), sized);
-        agree_request_by_request(twin("lru", capacity), Lru::new(capacity), sized);
-        agree_request_by_request(twin("slru-1", capacity), SlruLists::new(1, capacity), sized);
+        agree_request_by_request(twin("fifo", capacity), Lists::fifo(capacity), sized);
+        agree_request_by_request(twin("lru", capacity), Lists::lru(capacity), sized);
+        agree_request_by_request(twin("slru-1", capacity), Lists::slru(1, capacity), sized);
     }
 }
 
@@ -360,10 +360,10 @@ fn misses_on_a_small_workload_are_the_golden_ones() {
     let unit: fn(u32) -> u64 = |_| 1;
     let sized: fn(u32) -> u64 = |object| 1 + u64::from(object * 7919 % 97);
     let counts = [
-        misses(Fifo::new(50), unit),
-        misses(Lru::new(50), unit),
-        misses(Fifo::new(2500), sized),
-        misses(Lru::new(2500), sized),
+        misses(Lists::fifo(50), unit),
+        misses(Lists::lru(50), unit),
+        misses(Lists::fifo(2500), sized),
+        misses(Lists::lru(2500), sized),
         misses(twin("fifo", 50), unit),
         misses(twin("lru", 2500), sized),
     ];

@@ -2,9 +2,7 @@
 
 use std::time::Instant;
 
-use pumice_policy::{
-    ExactPolicy, Fifo, GreedyDual, Insertion, Lru, POLICY_NAMES, SlruLists, Twin, policy_named,
-};
+use pumice_policy::{ExactPolicy, GreedyDual, Insertion, Lists, POLICY_NAMES, Twin, policy_named};
 use pumice_trace::{BATCH_REQUESTS, Op, Trace};
 
 use crate::accesses::Accesses;
@@ -72,14 +70,12 @@ pub fn replay_exact(
     let name = options.policy.as_str();
     match name {
         // What the twins of these do, faster.
-        "fifo" => replay(trace, options, progress, Fifo::new),
-        "lru" => replay(trace, options, progress, Lru::new),
+        "fifo" => replay(trace, options, progress, Lists::fifo),
+        "lru" => replay(trace, options, progress, Lists::lru),
         "gdsf" => replay(trace, options, progress, GreedyDual::new),
         _ => {
             if let Some(lists) = lists_of(name) {
-                return replay(trace, options, progress, |capacity| {
-                    SlruLists::new(lists, capacity)
-                });
+                return replay(trace, options, progress, |capacity| Lists::slru(lists, capacity));
             }
             let policy = policy_named(name).ok_or_else(|| SimError::Policy {
                 policy: name.to_owned(),

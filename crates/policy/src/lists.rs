@@ -1,17 +1,17 @@
-//! Textbook segmented LRU, the baseline beside the twins of slru-L: L lists of equal capacity.
+//! Textbook FIFO, LRU and segmented LRU, the baselines beside the twins: L lists of equal capacity, one for FIFO and LRU.
 //!
-//! A hit takes an object to the newest end of the next list up, or of its own if that is the top; what a list has too much then
-//! goes, oldest first, to the newest end of the list below, and out of the cache from the lowest. A new object goes
-//! to the lowest list that has room for it, so the upper lists fill with what was never hit until they are full; where none has,
-//! the oldest of the lowest list that is not empty are evicted, and it goes to the lowest. It is rejected if it is larger than a
-//! list. The lowest list may so hold more than its share, until something is moved down into it.
+//! Of FIFO a hit changes nothing. Else it takes an object to the newest end of the next list up, or of its own if that is the
+//! top; what a list has too much then goes, oldest first, to the newest end of the list below, and out of the cache from the
+//! lowest. A new object goes to the lowest list that has room for it, so the upper lists fill with what was never hit until they
+//! are full; where none has, the oldest of the lowest list that is not empty are evicted, and it goes to the lowest. It is
+//! rejected if it is larger than a list. The lowest list may so hold more than its share, until something is moved down into it.
 //!
-//! Defined as in libCacheSim's `SLRU` with `n-seg` = L. A twin of slru-L differs: its segments have no borders of their own, new
+//! Defined as in libCacheSim's `SLRU` with `n-seg` = L; LRU is that with one list. A twin of slru-L differs: its segments have no borders of their own, new
 //! objects never go above the lowest of them once the cache has been full, and an object may be as large as the cache.
 //!
 //! Cost: O(1) per operation and moved object. Memory: 24 bytes per object ever seen.
 
-use crate::exact::{ExactPolicy, Insertion, MAX_OBJECTS, ObjectNumber};
+use crate::exact::{ExactPolicy, Insertion, ObjectNumber};
 
 /// Marks a node that is in no list.
 const ABSENT: u32 = u32::MAX;
@@ -31,33 +31,54 @@ const UNLINKED: Node = Node {
     list: 0,
 };
 
-/// An exact SLRU cache, in its textbook form.
+/// An exact cache of lists, in its textbook form: FIFO, LRU or SLRU.
 ///
 /// Node `list` closes the ring of a list: its `older` is the newest object, its `newer` the oldest. Object `n` is the n-th node
 /// after these.
 #[derive(Debug)]
-pub struct SlruLists {
+pub struct Lists {
+    name: String,
+    /// Whether a hit makes an object the newest, of the list above if there is one.
+    raises: bool,
     nodes: Vec<Node>,
     /// The bytes in every list, the lowest first.
     bytes: Vec<u64>,
+    list_capacity: u64,
     capacity: u64,
     used: u64,
     len: usize,
 }
 
-impl SlruLists {
-    /// An empty cache with so many lists, at least one; `capacity` is in the unit of sizes.
-    pub fn new(lists: u32, capacity: u64) -> Self {
+impl Lists {
+    /// An empty FIFO cache: evicts what was inserted first. `capacity` is in the unit of sizes.
+    pub fn fifo(capacity: u64) -> Self {
+        Self::new("fifo".into(), false, 1, capacity)
+    }
+
+    /// An empty LRU cache: evicts what was used least recently. `capacity` as above.
+    pub fn lru(capacity: u64) -> Self {
+        Self::new("lru".into(), true, 1, capacity)
+    }
+
+    /// An empty SLRU cache with so many lists, at least one. `capacity` as above.
+    pub fn slru(lists: u32, capacity: u64) -> Self {
         let lists = lists.max(1);
+        Self::new(format!("slru-list-{lists}"), true, lists, capacity)
+    }
+
+    fn new(name: String, raises: bool, lists: u32, capacity: u64) -> Self {
         let ends = (0..lists).map(|list| Node {
             newer: list,
             older: list,
             size: 0,
             list,
         });
-        SlruLists {
+        Lists {
+            name,
+            raises,
             nodes: ends.collect(),
             bytes: vec![0; lists as usize],
+            list_capacity: capacity / u64::from(lists),
             capacity,
             used: 0,
             len: 0,
@@ -66,10 +87,6 @@ impl SlruLists {
 
     fn lists(&self) -> usize {
         self.bytes.len()
-    }
-
-    fn list_capacity(&self) -> u64 {
-        self.capacity / self.lists() as u64
     }
 
     fn node_of(&self, object: ObjectNumber) -> usize {
@@ -123,10 +140,10 @@ impl SlruLists {
     /// Moves down what is too much in a list, and then in the one below it, down to the first that takes it all.
     fn settle(&mut self, from: usize) {
         for list in (0..=from).rev() {
-            if self.bytes[list] <= self.list_capacity() {
+            if self.bytes[list] <= self.list_capacity {
                 return;
             }
-            while self.bytes[list] > self.list_capacity() {
+            while self.bytes[list] > self.list_capacity {
                 let oldest = self.nodes[list].newer as usize;
                 if list == 0 {
                     self.take_out(oldest);
@@ -139,15 +156,16 @@ impl SlruLists {
     }
 }
 
-impl ExactPolicy for SlruLists {
+impl ExactPolicy for Lists {
     fn name(&self) -> String {
-        format!("slru-list-{}", self.lists())
+        self.name.clone()
     }
 
     fn capacity(&self) -> u64 {
         self.capacity
     }
 
+    #[inline]
     fn used(&self) -> u64 {
         self.used
     }
@@ -160,35 +178,36 @@ impl ExactPolicy for SlruLists {
         self.resident(object).map(|index| self.nodes[index].size)
     }
 
+    #[inline]
     fn lookup(&mut self, object: ObjectNumber) -> bool {
         let Some(index) = self.resident(object) else {
             return false;
         };
-        let node = self.unlink(index);
-        let list = (node.list as usize + 1).min(self.lists() - 1);
-        self.link_newest(list, index, node.size);
-        self.settle(list);
+        let top = self.lists() - 1;
+        // The newest object of the top list, which is hit most often of all, is where it belongs.
+        if self.raises && self.nodes[index].newer as usize != top {
+            let node = self.unlink(index);
+            let list = (node.list as usize + 1).min(top);
+            self.link_newest(list, index, node.size);
+            self.settle(list);
+        }
         true
     }
 
     fn insert(&mut self, object: ObjectNumber, size: u64) -> Insertion {
         assert!(
-            u64::from(object) + (self.lists() as u64) < u64::from(MAX_OBJECTS),
+            self.node_of(object) < ABSENT as usize,
             "object number {object} is out of range"
         );
         self.remove(object);
-        if size > self.list_capacity() {
+        if size > self.list_capacity {
             return Insertion::Rejected;
         }
         while self.capacity - self.used < size {
             self.evict();
         }
-        let limit = self.list_capacity();
-        let has_room = |list: &usize| {
-            self.bytes[*list]
-                .checked_add(size)
-                .is_some_and(|bytes| bytes <= limit)
-        };
+        // The size is at most that of a list.
+        let has_room = |list: &usize| self.bytes[*list] <= self.list_capacity - size;
         let list = (0..self.lists()).find(has_room).unwrap_or(0);
         let index = self.node_of(object);
         if index >= self.nodes.len() {
@@ -242,12 +261,8 @@ impl ExactPolicy for SlruLists {
             (self.used, self.len),
             "used, len"
         );
-        assert!(
-            self.used <= self.capacity,
-            "{} used of {}",
-            self.used,
-            self.capacity
-        );
+        let (used, capacity) = (self.used, self.capacity);
+        assert!(used <= capacity, "{used} used of {capacity}");
         let unlinked = self
             .nodes
             .iter()
