@@ -4,8 +4,7 @@ use crate::columns::Columns;
 use crate::fields::{Fields, excerpt, parse_integer, parse_u64};
 use crate::format::Format;
 use crate::formats::{
-    META_BLOCK, META_KV, is_nasa_header, is_wiki_header, shows_blkreplay, shows_fiu, shows_mqsim,
-    shows_twitter,
+    META_BLOCK, META_KV, NASA_TSV, WIKI_TSV, shows_blkreplay, shows_fiu, shows_mqsim, shows_twitter,
 };
 
 /// Bytes that are looked at.
@@ -79,13 +78,13 @@ pub(crate) fn detect(sample: &[u8]) -> Result<Format, String> {
 
 /// The format that the first line shows.
 fn of_first_line(first: &[u8]) -> Option<Format> {
-    Some(if is_wiki_header(first) {
+    Some(if WIKI_TSV.is_header(first) {
         Format::WikiTsv
     } else if META_KV.is_header(first) {
         Format::MetaKv
     } else if META_BLOCK.is_header(first) {
         Format::MetaBlock
-    } else if is_nasa_header(first) {
+    } else if NASA_TSV.is_header(first) {
         Format::NasaTsv
     } else if first.starts_with(b"{") && memchr::memmem::find(first, b"\"hash_ids\"").is_some() {
         Format::Mooncake

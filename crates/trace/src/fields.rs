@@ -222,6 +222,13 @@ impl<'a> Fields<'a> {
         })
     }
 
+    /// All fields, if there are as many as these names.
+    pub(crate) fn all<const N: usize>(mut self, names: [&'static str; N]) -> Option<[Field<'a>; N]> {
+        let found = names.map(|name| self.next(name));
+        let all = found.iter().all(Option::is_some) && self.next("rest").is_none();
+        all.then(|| found.map(|field| field.expect("looked at above")))
+    }
+
     /// Checks that nothing is left.
     pub(crate) fn finish(mut self) -> Result<(), Fault> {
         match self.next("rest") {
@@ -237,7 +244,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-fn is_blank(byte: &u8) -> bool {
+pub(crate) fn is_blank(byte: &u8) -> bool {
     matches!(byte, b' ' | b'\t')
 }
 

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Compression, TraceError};
 use crate::format::Format;
+use crate::input::Input;
 use crate::request::{BATCH_REQUESTS, Op, Progress, Records, Request, RequestReader, next_batch};
 use crate::window::Window;
 
@@ -21,6 +22,45 @@ pub(crate) struct Place {
 }
 
 impl Place {
+    /// Where reading of `input` starts.
+    pub(crate) fn new(name: String, format: Format, input: &Input) -> Self {
+        Place {
+            name,
+            format,
+            compression: input.compression,
+            consumed: Arc::clone(&input.consumed),
+            length: input.length,
+            records: 0,
+        }
+    }
+
+    /// How far reading has come.
+    pub(crate) fn progress(&self) -> Progress {
+        Progress {
+            done: self.consumed.load(Ordering::Relaxed),
+            total: self.length,
+        }
+    }
+
+    /// As many bytes at the start of the window as make a record, and more if they are there; `None` at the end.
+    pub(crate) fn whole_record<'w>(
+        &self,
+        window: &'w mut Window,
+        record_bytes: usize,
+    ) -> Result<Option<&'w [u8]>, TraceError> {
+        if let Err(error) = window.at_least(record_bytes) {
+            return Err(self.read_error(window.read_offset(), error));
+        }
+        match window.unread().len() {
+            0 => Ok(None),
+            left if left < record_bytes => {
+                let what = format!("truncated record: {record_bytes} bytes expected, {left} found");
+                Err(self.damaged(window.offset(), what))
+            }
+            _ => Ok(Some(window.unread())),
+        }
+    }
+
     /// The record after the last good one is damaged.
     pub(crate) fn damaged(&self, offset: u64, what: String) -> TraceError {
         TraceError::Damaged {
@@ -156,24 +196,13 @@ impl<R: Record> RecordReader<R> {
 
     fn read(&mut self, out: &mut Vec<Request>) -> Result<(), TraceError> {
         while out.len() < BATCH_REQUESTS {
-            let available = match self.window.at_least(R::BYTES) {
-                Ok(bytes) => bytes,
-                Err(error) => return Err(self.place.read_error(self.window.read_offset(), error)),
-            };
-            let whole = available
-                .chunks_exact(R::BYTES)
-                .len()
-                .min(BATCH_REQUESTS - out.len());
-            if whole == 0 {
-                let left = available.len();
-                if left > 0 {
-                    let what = format!("truncated record: {} bytes expected, {left} found", R::BYTES);
-                    return Err(self.place.damaged(self.window.offset(), what));
-                }
+            let Some(available) = self.place.whole_record(&mut self.window, R::BYTES)? else {
                 self.ended = true;
                 return Ok(());
-            }
-            out.extend(available.chunks_exact(R::BYTES).take(whole).map(R::decode));
+            };
+            let records = available.chunks_exact(R::BYTES);
+            let whole = records.len().min(BATCH_REQUESTS - out.len());
+            out.extend(records.take(whole).map(R::decode));
             self.window.consume(whole * R::BYTES);
             self.place.records += whole as u64;
         }
@@ -202,10 +231,7 @@ impl<R: Record> RequestReader for RecordReader<R> {
     }
 
     fn progress(&self) -> Progress {
-        Progress {
-            done: self.place.consumed.load(Ordering::Relaxed),
-            total: self.place.length,
-        }
+        self.place.progress()
     }
 }
 

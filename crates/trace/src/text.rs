@@ -1,10 +1,7 @@
 //! Formats made of lines: one reader for all of them, with a parser for each.
 
-use std::sync::atomic::Ordering;
-
 use crate::error::TraceError;
 use crate::fields::Fault;
-use crate::input::Input;
 use crate::records::Place;
 use crate::request::{BATCH_REQUESTS, DiskRequests, Progress, Records, Request, RequestReader, next_batch};
 use crate::window::{MAX_LINE_BYTES, Window, WindowError};
@@ -12,7 +9,9 @@ use crate::window::{MAX_LINE_BYTES, Window, WindowError};
 /// Turns the lines of one format into requests.
 pub(crate) trait LineParser: Send {
     /// Whether requests carry sizes.
-    fn has_sizes(&self) -> bool;
+    fn has_sizes(&self) -> bool {
+        true
+    }
 
     /// Whether records say what they do.
     fn has_ops(&self) -> bool {
@@ -139,23 +138,6 @@ impl<P: LineParser> RequestReader for TextReader<P> {
     }
 
     fn progress(&self) -> Progress {
-        Progress {
-            done: self.place.consumed.load(Ordering::Relaxed),
-            total: self.place.length,
-        }
-    }
-}
-
-impl Place {
-    /// Where reading of `input` starts.
-    pub(crate) fn new(name: String, format: crate::Format, input: &Input) -> Self {
-        Place {
-            name,
-            format,
-            compression: input.compression,
-            consumed: std::sync::Arc::clone(&input.consumed),
-            length: input.length,
-            records: 0,
-        }
+        self.place.progress()
     }
 }

@@ -11,8 +11,8 @@ use crate::detect::{SAMPLE_BYTES, converted_columns, detect};
 use crate::error::TraceError;
 use crate::format::Format;
 use crate::formats::{
-    Arc, Blkreplay, Csv, Fiu, Jedi, META_BLOCK, META_KV, Meta, Mooncake, Mqsim, NasaTsv, TimeIdSize, Twitter,
-    VscsiReader, WikiTsv,
+    Arc, Blkreplay, Csv, Fiu, Headed, Jedi, META_BLOCK, META_KV, Mooncake, Mqsim, NASA_TSV, TimeIdSize,
+    Twitter, VscsiReader, WIKI_TSV,
 };
 use crate::generator::Generator;
 use crate::input::Input;
@@ -215,14 +215,14 @@ impl Trace {
             Format::KeysBeI64 => Box::new(RecordReader::<KeysBeI64>::new(window, place)),
             Format::KeysLeU32 => Box::new(RecordReader::<KeysLeU32>::new(window, place)),
             Format::TimeIdSize => Box::new(TextReader::new(window, place, TimeIdSize)),
-            Format::WikiTsv => Box::new(TextReader::new(window, place, WikiTsv::new())),
+            Format::WikiTsv => Box::new(TextReader::new(window, place, Headed::new(&WIKI_TSV))),
             Format::Jedi => Box::new(TextReader::new(window, place, Jedi)),
             Format::Mooncake => Box::new(TextReader::new(window, place, Mooncake::default())),
             Format::Arc => Box::new(TextReader::new(window, place, Arc::default())),
-            Format::MetaKv => Box::new(TextReader::new(window, place, Meta::new(&META_KV))),
-            Format::MetaBlock => Box::new(TextReader::new(window, place, Meta::new(&META_BLOCK))),
+            Format::MetaKv => Box::new(TextReader::new(window, place, Headed::new(&META_KV))),
+            Format::MetaBlock => Box::new(TextReader::new(window, place, Headed::new(&META_BLOCK))),
             Format::Twitter => Box::new(TextReader::new(window, place, Twitter)),
-            Format::NasaTsv => Box::new(TextReader::new(window, place, NasaTsv::new())),
+            Format::NasaTsv => Box::new(TextReader::new(window, place, Headed::new(&NASA_TSV))),
             Format::Vscsi => Box::new(VscsiReader::new(window, place)),
             Format::Blkreplay => Box::new(TextReader::new(window, place, Blkreplay::default())),
             Format::Mqsim => Box::new(TextReader::new(window, place, Mqsim::default())),

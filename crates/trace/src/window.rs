@@ -52,7 +52,12 @@ impl Window {
     /// only at the end of the file.
     pub(crate) fn at_least(&mut self, wanted: usize) -> io::Result<&[u8]> {
         while self.end - self.start < wanted && self.fill()? {}
-        Ok(&self.buffer[self.start..self.end])
+        Ok(self.unread())
+    }
+
+    /// What there is without waiting.
+    pub(crate) fn unread(&self) -> &[u8] {
+        &self.buffer[self.start..self.end]
     }
 
     /// Marks bytes returned by [`at_least`](Window::at_least) as consumed.
@@ -67,7 +72,7 @@ impl Window {
     pub(crate) fn next_line(&mut self) -> Result<Option<(u64, &[u8])>, WindowError> {
         let mut scanned = 0;
         let (len, consumed) = loop {
-            let unread = &self.buffer[self.start..self.end];
+            let unread = self.unread();
             if let Some(at) = memchr::memchr(b'\n', &unread[scanned..]) {
                 break (scanned + at, scanned + at + 1);
             }

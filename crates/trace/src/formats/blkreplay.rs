@@ -1,7 +1,7 @@
 //! `blkreplay`: loads of the block device benchmark of that name.
 
-use super::pages::{Extent, Pages};
-use crate::fields::{Fault, Field, Fields};
+use super::pages::{Extent, Pages, read_or_write};
+use crate::fields::{Fault, Field, Fields, is_blank};
 use crate::request::{DiskRequests, Op, Request};
 use crate::text::LineParser;
 
@@ -21,7 +21,7 @@ pub(crate) fn shows(line: &[u8]) -> bool {
     let named =
         [start.bytes, sector.bytes, length.bytes, op.bytes] == [&b"start"[..], b"sector", b"length", b"op"];
     named
-        || op_of(op).is_some()
+        || read_or_write(op).is_some()
             && start.time().is_ok()
             && sector.unsigned().is_ok()
             && length.unsigned().is_ok()
@@ -38,39 +38,19 @@ const NAMES: [&str; 6] = [
 
 /// The six fields of a line without the blanks around them; `None` where there are not as many.
 fn fields_of(line: &[u8]) -> Option<[Field<'_>; 6]> {
-    let mut rest = Fields::delimited(line, b';');
-    let mut found = [Field {
-        name: "",
-        bytes: b"",
-        at: 0,
-    }; 6];
-    for (field, name) in found.iter_mut().zip(NAMES) {
-        let next = rest.next(name)?;
-        let blank = |byte: &u8| matches!(byte, b' ' | b'\t');
-        let lead = next.bytes.iter().take_while(|byte| blank(byte)).count();
-        let bytes = next.bytes[lead..].trim_ascii_end();
-        *field = Field {
-            bytes,
-            at: next.at + lead,
-            ..next
-        };
-    }
-    rest.next("rest").is_none().then_some(found)
+    Some(Fields::delimited(line, b';').all(NAMES)?.map(trimmed))
 }
 
-fn op_of(field: Field<'_>) -> Option<Op> {
-    match field.bytes {
-        b"R" => Some(Op::Get),
-        b"W" => Some(Op::Set),
-        _ => None,
+fn trimmed(field: Field<'_>) -> Field<'_> {
+    let lead = field.bytes.iter().take_while(|byte| is_blank(byte)).count();
+    Field {
+        bytes: field.bytes[lead..].trim_ascii_end(),
+        at: field.at + lead,
+        ..field
     }
 }
 
 impl LineParser for Blkreplay {
-    fn has_sizes(&self) -> bool {
-        true
-    }
-
     fn has_ops(&self) -> bool {
         true
     }
@@ -80,7 +60,7 @@ impl LineParser for Blkreplay {
     }
 
     fn is_record(&self, line: &[u8]) -> bool {
-        fields_of(line).is_some_and(|[_, _, _, op, ..]| op_of(op).is_some())
+        fields_of(line).is_some_and(|[_, _, _, op, ..]| read_or_write(op).is_some())
     }
 
     fn disk_requests(&self) -> Option<DiskRequests> {
@@ -96,7 +76,12 @@ impl LineParser for Blkreplay {
             sector,
             sectors,
         };
-        extent.split(&mut self.pages, start.time()?, op_of(op).unwrap_or(Op::Get), None)
+        extent.split(
+            &mut self.pages,
+            start.time()?,
+            read_or_write(op).unwrap_or(Op::Get),
+            None,
+        )
     }
 
     fn resume(&mut self, out: &mut Vec<Request>) {

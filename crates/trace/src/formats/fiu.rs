@@ -1,6 +1,6 @@
 //! `fiu`: disk requests with a hash of their content, as in the I/O deduplication traces of FIU.
 
-use super::pages::{Extent, Pages};
+use super::pages::{Extent, Pages, read_or_write};
 use crate::fields::{Fault, Field, Fields, parse_u64};
 use crate::request::{DiskRequests, Op, Request};
 use crate::text::LineParser;
@@ -44,24 +44,8 @@ const NAMES: [&str; 9] = [
 
 /// The fields of a line that is a record.
 fn fields_of(line: &[u8]) -> Option<[Field<'_>; 9]> {
-    let mut rest = Fields::blanks(line);
-    let mut found = [Field {
-        name: "",
-        bytes: b"",
-        at: 0,
-    }; 9];
-    for (field, name) in found.iter_mut().zip(NAMES) {
-        *field = rest.next(name)?;
-    }
-    (rest.next("rest").is_none() && op_of(found[5]).is_some()).then_some(found)
-}
-
-fn op_of(field: Field<'_>) -> Option<Op> {
-    match field.bytes {
-        b"R" => Some(Op::Get),
-        b"W" => Some(Op::Set),
-        _ => None,
-    }
+    let found = Fields::blanks(line).all(NAMES)?;
+    read_or_write(found[5]).is_some().then_some(found)
 }
 
 /// A number that has room in the key of a page.
@@ -85,10 +69,6 @@ fn fingerprint(field: Field<'_>) -> Result<u64, Fault> {
 }
 
 impl LineParser for Fiu {
-    fn has_sizes(&self) -> bool {
-        true
-    }
-
     fn has_ops(&self) -> bool {
         true
     }
@@ -110,7 +90,7 @@ impl LineParser for Fiu {
             return Ok(());
         };
         let time = time.unsigned()?;
-        let op = op_of(op).unwrap_or(Op::Get);
+        let op = read_or_write(op).unwrap_or(Op::Get);
         let extent = Extent {
             device: Some(major),
             sector,

@@ -25,10 +25,6 @@ pub(crate) fn shows(line: &[u8]) -> bool {
 }
 
 impl LineParser for Mqsim {
-    fn has_sizes(&self) -> bool {
-        true
-    }
-
     fn has_ops(&self) -> bool {
         true
     }

@@ -114,6 +114,15 @@ impl Pages {
     }
 }
 
+/// The operation of a field that is `R` or `W`.
+pub(super) fn read_or_write(field: Field<'_>) -> Option<Op> {
+    match field.bytes {
+        b"R" => Some(Op::Get),
+        b"W" => Some(Op::Set),
+        _ => None,
+    }
+}
+
 /// A disk request in a line of text: the fields of its sector and its length, which is in sectors.
 pub(crate) struct Extent<'a> {
     pub(crate) device: Option<Field<'a>>,

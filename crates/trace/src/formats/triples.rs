@@ -8,10 +8,6 @@ use crate::text::LineParser;
 pub(crate) struct TimeIdSize;
 
 impl LineParser for TimeIdSize {
-    fn has_sizes(&self) -> bool {
-        true
-    }
-
     fn line(&mut self, line: &[u8], out: &mut Vec<Request>) -> Result<(), Fault> {
         out.push(triple(Fields::blanks(line), 1)?);
         Ok(())
@@ -22,10 +18,6 @@ impl LineParser for TimeIdSize {
 pub(crate) struct Jedi;
 
 impl LineParser for Jedi {
-    fn has_sizes(&self) -> bool {
-        true
-    }
-
     fn line(&mut self, line: &[u8], out: &mut Vec<Request>) -> Result<(), Fault> {
         out.push(triple(Fields::delimited(line, b','), 1000)?);
         Ok(())

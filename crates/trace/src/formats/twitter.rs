@@ -66,10 +66,6 @@ fn op_of(field: Field<'_>) -> Result<Op, Fault> {
 }
 
 impl LineParser for Twitter {
-    fn has_sizes(&self) -> bool {
-        true
-    }
-
     fn has_ops(&self) -> bool {
         true
     }

@@ -1,7 +1,5 @@
 //! `vscsi`: disk requests of virtual machines as VMware's vscsiStats records them, version 1.
 
-use std::sync::atomic::Ordering;
-
 use super::pages::{DiskRequest, Pages};
 use crate::error::TraceError;
 use crate::records::{Place, bytes_at};
@@ -61,20 +59,11 @@ impl VscsiReader {
             if out.len() >= BATCH_REQUESTS {
                 return Ok(());
             }
-            let available = match self.window.at_least(RECORD_BYTES) {
-                Ok(bytes) => bytes,
-                Err(error) => return Err(self.place.read_error(self.window.read_offset(), error)),
-            };
-            let Some(record) = available.get(..RECORD_BYTES) else {
-                let left = available.len();
-                if left > 0 {
-                    let what = format!("truncated record: {RECORD_BYTES} bytes expected, {left} found");
-                    return Err(self.place.damaged(self.window.offset(), what));
-                }
+            let Some(available) = self.place.whole_record(&mut self.window, RECORD_BYTES)? else {
                 self.ended = true;
                 return Ok(());
             };
-            let split = decode(record).and_then(|request| {
+            let split = decode(&available[..RECORD_BYTES]).and_then(|request| {
                 let misfit = self.pages.split(request).err();
                 misfit.map_or(Ok(()), |misfit| {
                     Err((16, format!("sector: expected {}", misfit.expected())))
@@ -111,10 +100,7 @@ impl RequestReader for VscsiReader {
     }
 
     fn progress(&self) -> Progress {
-        Progress {
-            done: self.place.consumed.load(Ordering::Relaxed),
-            total: self.place.length,
-        }
+        self.place.progress()
     }
 }
 

@@ -243,200 +243,157 @@ fn compressed_files_are_found() {
     assert_eq!(requests(&generator(folder.path(), "").unwrap(), 50), plain);
 }
 
+/// What is wrong with the workload in a folder; the message names a file in it.
+fn refusal(folder: &Path) -> String {
+    let message = generator(folder, "").unwrap_err().to_string();
+    assert!(message.contains(folder.to_str().unwrap()), "{message}");
+    message
+}
+
 #[test]
 fn bad_configurations_are_refused_by_file_and_field() {
-    let replaced = |from: &str, to: &str| {
-        assert!(CONFIG.contains(from), "{from}");
-        CONFIG.replace(from, to)
-    };
-    let pools = |shares: &str, ops: &str, list: &str| {
-        replaced(
-            "\"numKeys\": 100,",
-            &format!(r#""numKeys": 100, "keyPoolDistribution": {shares}, {ops} {list}"#),
-        )
-    };
     for (config, what) in [
-        (String::new(), "config.json: EOF"),
-        ("[]".into(), "config.json: test_config: is missing"),
-        (r#"{"test_config": 3}"#.into(), "test_config: expected an object"),
+        ("", "config.json: EOF"),
+        ("[]", "config.json: test_config: is missing"),
+        (r#"{"test_config": 3}"#, "test_config: expected an object"),
+    ] {
+        let message = refusal(folder(config).path());
+        assert!(message.contains(what), "{what}: {message}");
+    }
+    for (from, to, what) in [
+        ("\"numKeys\": 100,", "", "test_config.numKeys: is missing"),
+        ("100", "1e30", "numKeys: expected a whole number"),
+        ("100", "0", "numKeys: is 0"),
+        ("100", "18446744073709551615", "numKeys: is 18446744073709551615"),
+        ("0.6", "-1", "getRatio: expected a number from 0 on"),
+        ("0.6", "\"x\"", "getRatio: expected a number"),
+        ("loneSet", "update", "updateRatio: requests of this kind"),
+        ("true", "1", "enableLookaside: expected true or false"),
+        ("\"pop.json\"", "7", "popDistFile: expected a text"),
+        ("pop.json", "none.json", "none.json"),
+        ("popDistFile", "other", "test_config.popDistFile: is missing"),
+        ("sizes.json", "pop.json.x", "pop.json.x"),
+        ("0.3, 0.7", "0.3", "keySizeRange: has 3 entries for 1 weights"),
         (
-            replaced("\"numKeys\": 100,", ""),
-            "test_config.numKeys: is missing",
-        ),
-        (replaced("100", "1e30"), "numKeys: expected a whole number"),
-        (replaced("100", "0"), "numKeys: is 0"),
-        (
-            replaced("100", "18446744073709551615"),
-            "numKeys: is 18446744073709551615",
-        ),
-        (
-            replaced("\"getRatio\": 0.6", "\"getRatio\": -1"),
-            "getRatio: expected a number from 0 on",
-        ),
-        (
-            replaced("\"getRatio\": 0.6", "\"getRatio\": \"x\""),
-            "getRatio: expected a number",
-        ),
-        (
-            replaced("0.6", "0.6, \"updateRatio\": 0.1"),
-            "updateRatio: requests of this kind",
-        ),
-        (replaced("true", "1"), "enableLookaside: expected true or false"),
-        (replaced("\"pop.json\"", "7"), "popDistFile: expected a text"),
-        (replaced("pop.json", "none.json"), "none.json"),
-        (
-            replaced("popDistFile", "other"),
-            "test_config.popDistFile: is missing",
-        ),
-        (replaced("sizes.json", "pop.json.x"), "pop.json.x"),
-        (
-            replaced("[0.3, 0.7]", "[0.3]"),
-            "keySizeRange: has 3 entries for 1 weights",
-        ),
-        (
-            replaced("[0.3, 0.7]", "[0, 0]"),
+            "0.3, 0.7",
+            "0, 0",
             "keySizeRangeProbability: the weights sum to 0",
         ),
-        (
-            replaced("[0.3, 0.7]", "[1, -1]"),
-            "keySizeRangeProbability: entry 1 is -1",
-        ),
-        (
-            replaced("[1, 8, 64]", "[1, 64, 8]"),
-            "keySizeRange: entries must not fall",
-        ),
-        (
-            replaced("[1, 8, 64]", "[1, 8, 1e9]"),
-            "keySizeRange: entries are from 0 to 65535",
-        ),
-        (pools("[1, 1]", "", ""), "opPoolDistribution: is missing"),
-        (
-            pools("[1, 1]", "\"opPoolDistribution\": [1],", ""),
-            "opPoolDistribution: has 1 entries for 2 pools",
-        ),
-        (
-            pools("[1, 0, 1]", "\"opPoolDistribution\": [1, 1, 1],", ""),
-            "no key of 100 for pool 1",
-        ),
-        (
-            pools(
-                "[1, 1]",
-                "\"opPoolDistribution\": [1, 1],",
-                "\"poolDistributions\": [{}, {}, {}],",
-            ),
-            "poolDistributions: has 3 entries",
-        ),
-        (
-            pools("[1]", "", "\"poolDistributions\": [3],"),
-            "poolDistributions: expected a list of objects",
-        ),
-        (
-            pools("[1]", "", "\"poolDistributions\": [{\"getRatio\": true}],"),
-            "test_config.poolDistributions[0].popDistFile: is missing",
-        ),
+        ("0.3, 0.7", "1, -1", "keySizeRangeProbability: entry 1 is -1"),
+        ("1, 8, 64", "1, 64, 8", "keySizeRange: entries must not fall"),
+        ("8, 64", "8, 1e9", "keySizeRange: entries are from 0 to 65535"),
     ] {
-        let folder = folder(&config);
-        let message = generator(folder.path(), "").unwrap_err().to_string();
+        assert!(CONFIG.contains(from), "{from}");
+        let message = refusal(folder(&CONFIG.replace(from, to)).path());
         assert!(message.contains(what), "{what}: {message}");
-        assert!(message.contains(folder.path().to_str().unwrap()), "{message}");
     }
     let many = format!("{:?}", vec![1; 65]);
-    let folder = folder(&pools(&many, &format!("\"opPoolDistribution\": {many},"), ""));
-    let message = generator(folder.path(), "").unwrap_err().to_string();
-    assert!(message.contains("65 pools"), "{message}");
+    for (keys, ops, pools, what) in [
+        ("[1, 1]", "", "", "opPoolDistribution: is missing"),
+        (
+            "[1, 1]",
+            "[1]",
+            "",
+            "opPoolDistribution: has 1 entries for 2 pools",
+        ),
+        ("[1, 0, 1]", "[1, 1, 1]", "", "no key of 100 for pool 1"),
+        (
+            "[1, 1]",
+            "[1, 1]",
+            "[{}, {}, {}]",
+            "poolDistributions: has 3 entries",
+        ),
+        ("[1]", "", "[3]", "poolDistributions: expected a list of objects"),
+        (
+            "[1]",
+            "",
+            r#"[{"getRatio": true}]"#,
+            "test_config.poolDistributions[0].popDistFile: is missing",
+        ),
+        (&many, &many, "", "65 pools"),
+    ] {
+        let mut fields = String::new();
+        for (name, value) in [("keyPool", keys), ("opPool", ops), ("pool", pools)] {
+            if !value.is_empty() {
+                let plural = if name == "pool" { "s" } else { "" };
+                fields += &format!("\"{name}Distribution{plural}\": {value}, ");
+            }
+        }
+        let config = CONFIG.replace("\"numKeys\"", &format!("{fields}\"numKeys\""));
+        let message = refusal(folder(&config).path());
+        assert!(message.contains(what), "{what}: {message}");
+    }
 }
 
 #[test]
 fn bad_distribution_files_are_refused_by_file_and_field() {
-    for (file, text, what) in [
-        ("pop.json", "{", "pop.json: EOF"),
-        ("pop.json", "{}", "pop.json: popularityBuckets: is missing"),
+    let refused = |file: &str, text: &str, what: &str| {
+        let folder = folder(CONFIG);
+        std::fs::write(folder.path().join(file), text).unwrap();
+        let message = refusal(folder.path());
+        assert!(message.contains(&format!("{file}: {what}")), "{what}: {message}");
+    };
+    refused("pop.json", "{", "EOF");
+    refused("pop.json", "{}", "popularityBuckets: is missing");
+    refused(
+        "pop.json",
+        r#"{"popularityBuckets": [1]}"#,
+        "popularityWeights: is missing",
+    );
+    refused("pop.json", &" ".repeat((8 << 20) + 1), "is larger than 8 MiB");
+    for (buckets, weights, what) in [
         (
-            "pop.json",
-            r#"{"popularityBuckets": [1]}"#,
-            "popularityWeights: is missing",
-        ),
-        (
-            "pop.json",
-            r#"{"popularityBuckets": [1, 2], "popularityWeights": [1]}"#,
+            "[1, 2]",
+            "[1]",
             "popularityBuckets: has 2 entries and popularityWeights 1",
         ),
         (
-            "pop.json",
-            r#"{"popularityBuckets": [1.5], "popularityWeights": [1]}"#,
+            "[1.5]",
+            "[1]",
             "popularityBuckets: expected a list of whole numbers",
         ),
         (
-            "pop.json",
-            r#"{"popularityBuckets": [-1], "popularityWeights": [1]}"#,
+            "[-1]",
+            "[1]",
             "popularityBuckets: expected a list of whole numbers",
         ),
+        ("[1, 1]", "[1, -2]", "popularityWeights: entry 1 is -2"),
+        ("[1]", "[0]", "popularityWeights: the weights sum to 0"),
+        ("[]", "[]", "popularityWeights: the weights sum to 0"),
         (
-            "pop.json",
-            r#"{"popularityBuckets": [1, 1], "popularityWeights": [1, -2]}"#,
-            "popularityWeights: entry 1 is -2",
-        ),
-        (
-            "pop.json",
-            r#"{"popularityBuckets": [1], "popularityWeights": [0]}"#,
-            "popularityWeights: the weights sum to 0",
-        ),
-        (
-            "pop.json",
-            r#"{"popularityBuckets": [], "popularityWeights": []}"#,
-            "popularityWeights: the weights sum to 0",
-        ),
-        (
-            "pop.json",
-            r#"{"popularityBuckets": [1, 1], "popularityWeights": [1e308, 1e308]}"#,
+            "[1, 1]",
+            "[1e308, 1e308]",
             "popularityWeights: the weights sum to inf",
         ),
         (
-            "pop.json",
-            r#"{"popularityBuckets": [0, 1], "popularityWeights": [1, 1]}"#,
+            "[0, 1]",
+            "[1, 1]",
             "popularityBuckets: entry 0 has a weight but no keys",
         ),
         (
-            "pop.json",
-            r#"{"popularityBuckets": [18446744073709551615, 5], "popularityWeights": [1, 1]}"#,
+            "[18446744073709551615, 5]",
+            "[1, 1]",
             "popularityBuckets: has more than 1099511627776 keys",
         ),
-        ("sizes.json", "[]", ""),
-        (
-            "sizes.json",
-            r#"{"valSizeRange": [1, 2, 3], "valSizeRangeProbability": [1]}"#,
-            "sizes.json: valSizeRange: ",
-        ),
-        (
-            "sizes.json",
-            r#"{"valSizeRange": ["a"], "valSizeRangeProbability": [1]}"#,
-            "valSizeRange: expected a list of numbers",
-        ),
-        (
-            "sizes.json",
-            r#"{"valSizeRange": [-1], "valSizeRangeProbability": [1]}"#,
-            "valSizeRange",
-        ),
-        (
-            "sizes.json",
-            r#"{"valSizeRange": [1]}"#,
-            "valSizeRangeProbability: is missing",
-        ),
     ] {
-        let folder = folder(CONFIG);
-        std::fs::write(folder.path().join(file), text).unwrap();
-        let result = generator(folder.path(), "");
-        if what.is_empty() {
-            // A file without sizes: the workload has none.
-            assert!(!result.unwrap().has_sizes());
-            continue;
-        }
-        let message = result.unwrap_err().to_string();
-        assert!(message.contains(what), "{what}: {message}");
-        assert!(message.contains(&format!("/{file}")), "{message}");
+        let text = format!(r#"{{"popularityBuckets": {buckets}, "popularityWeights": {weights}}}"#);
+        refused("pop.json", &text, what);
     }
+    refused(
+        "sizes.json",
+        r#"{"valSizeRange": [1]}"#,
+        "valSizeRangeProbability: is missing",
+    );
+    for (sizes, what) in [
+        ("[1, 2, 3]", "valSizeRange: "),
+        (r#"["a"]"#, "valSizeRange: expected a list of numbers"),
+        ("[-1]", "valSizeRange"),
+    ] {
+        let text = format!(r#"{{"valSizeRange": {sizes}, "valSizeRangeProbability": [1]}}"#);
+        refused("sizes.json", &text, what);
+    }
+    // A file without sizes: the workload has none.
     let folder = folder(CONFIG);
-    std::fs::write(folder.path().join("pop.json"), vec![b' '; (8 << 20) + 1]).unwrap();
-    let message = generator(folder.path(), "").unwrap_err().to_string();
-    assert!(message.contains("larger than 8 MiB"), "{message}");
+    std::fs::write(folder.path().join("sizes.json"), "[]").unwrap();
+    assert!(!generator(folder.path(), "").unwrap().has_sizes());
 }
