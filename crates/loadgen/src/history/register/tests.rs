@@ -69,19 +69,21 @@ fn wrong(operations: &[(u32, u32, Outcome)], named: &str) {
     assert!(what.contains(named), "{what}");
 }
 
+/// Operations one after the other.
+fn in_turn<const N: usize>(outcomes: [Outcome; N]) -> [(u32, u32, Outcome); N] {
+    let mut at = 0;
+    outcomes.map(|outcome| {
+        at += 2;
+        (at - 2, at - 1, outcome)
+    })
+}
+
 #[test]
 fn one_after_the_other() {
-    right(&[
-        (0, 1, SET(1)),
-        (2, 3, get(1)),
-        (4, 5, SET(2)),
-        (6, 7, get(2)),
-        (8, 9, miss()),
-        (10, 11, get(2)),
-    ]);
-    wrong(&[(0, 1, SET(1)), (2, 3, SET(2)), (4, 5, get(1))], "found 0x1");
-    wrong(&[(0, 1, SET(1)), (2, 3, CLEAR), (4, 5, get(1))], "held nothing");
-    wrong(&[(0, 1, get(9))], "found 0x9");
+    right(&in_turn([SET(1), get(1), SET(2), get(2), miss(), get(2)]));
+    wrong(&in_turn([SET(1), SET(2), get(1)]), "found 0x1");
+    wrong(&in_turn([SET(1), CLEAR, get(1)]), "held nothing");
+    wrong(&in_turn([get(9)]), "found 0x9");
 }
 
 #[test]
@@ -98,204 +100,85 @@ fn what_overlaps_takes_effect_in_either_order() {
     // A read may be from before a set that was answered while it was under way.
     right(&[(0, 1, SET(1)), (2, 9, get(1)), (3, 4, SET(2)), (5, 6, get(2))]);
     right(&[(0, 9, get(1)), (1, 2, SET(1)), (3, 4, CLEAR)]);
+    let both = [(0, 9, SET(1)), (0, 9, SET(2)), (1, 2, get(1)), (3, 4, get(2))];
     // Everything takes effect once: what was seen replaced does not come back.
-    wrong(
-        &[
-            (0, 9, SET(1)),
-            (0, 9, SET(2)),
-            (1, 2, get(1)),
-            (3, 4, get(2)),
-            (5, 6, get(1)),
-        ],
-        "found 0x1",
-    );
+    wrong(&[&both[..], &[(5, 6, get(1))]].concat(), "found 0x1");
     // Two readers do not see two orders.
-    wrong(
-        &[
-            (0, 9, SET(1)),
-            (0, 9, SET(2)),
-            (1, 2, get(1)),
-            (3, 4, get(2)),
-            (10, 11, get(1)),
-        ],
-        "found 0x1",
-    );
+    wrong(&[&both[..], &[(10, 11, get(1))]].concat(), "found 0x1");
 }
 
 #[test]
 fn reads_of_a_key_never_go_back() {
-    wrong(
-        &[(0, 1, SET(1)), (2, 9, SET(2)), (3, 4, get(2)), (5, 6, get(1))],
-        "found 0x1",
-    );
+    let back = [(0, 1, SET(1)), (2, 9, SET(2)), (3, 4, get(2)), (5, 6, get(1))];
+    wrong(&back, "found 0x1");
 }
 
 #[test]
 fn a_change_without_an_answer_happens_until_its_server_is_gone_or_never() {
-    right(&[
-        (0, 1, SET(1)),
-        (2, 9, maybe(2)),
-        (10, 11, get(1)),
-        (12, 13, get(1)),
-    ]);
-    right(&[
-        (0, 1, SET(1)),
-        (2, 9, maybe(2)),
-        (10, 11, get(2)),
-        (12, 13, get(2)),
-    ]);
+    right(&in_turn([SET(1), maybe(2), get(1), get(1)]));
+    right(&in_turn([SET(1), maybe(2), get(2), get(2)]));
     right(&[(0, 1, SET(1)), (2, 9, maybe(2)), (3, 4, SET(3)), (10, 11, get(2))]);
-    wrong(
-        &[
-            (0, 1, SET(1)),
-            (2, 9, maybe(2)),
-            (10, 11, get(1)),
-            (12, 13, get(2)),
-        ],
-        "found 0x2",
-    );
-    wrong(
-        &[
-            (0, 1, SET(1)),
-            (2, 9, maybe(2)),
-            (10, 11, get(2)),
-            (12, 13, get(1)),
-        ],
-        "found 0x1",
-    );
-    wrong(
-        &[
-            (0, 1, SET(1)),
-            (2, 9, maybe(2)),
-            (10, 11, SET(3)),
-            (12, 13, get(2)),
-        ],
-        "found 0x2",
-    );
+    wrong(&in_turn([SET(1), maybe(2), get(1), get(2)]), "found 0x2");
+    wrong(&in_turn([SET(1), maybe(2), get(2), get(1)]), "found 0x1");
+    wrong(&in_turn([SET(1), maybe(2), SET(3), get(2)]), "found 0x2");
     // It was done before the server went, so the next one cannot show what was before it and then it.
-    wrong(
-        &[
-            (0, 9, maybe(1)),
-            (1, 2, CLEAR),
-            (3, 4, get(1)),
-            (5, 6, CLEAR),
-            (10, 11, get(1)),
-        ],
-        "held nothing",
-    );
+    let later = [
+        (0, 9, maybe(1)),
+        (1, 2, CLEAR),
+        (3, 4, get(1)),
+        (5, 6, CLEAR),
+        (10, 11, get(1)),
+    ];
+    wrong(&later, "held nothing");
     // An optional change of something that is not there is none.
     let touch = Outcome::possible("touch", Guard::Exists, Effect::Touch(None));
-    right(&[(0, 9, touch), (10, 11, SET(1)), (12, 13, get(1))]);
+    right(&in_turn([touch, SET(1), get(1)]));
 }
 
 #[test]
 fn a_cas_that_was_stored_replaced_what_it_named() {
-    right(&[(0, 1, SET(1)), (2, 3, cas(1, 2)), (4, 5, get(2))]);
-    wrong(
-        &[(0, 1, SET(1)), (2, 3, SET(2)), (4, 5, cas(1, 3))],
-        "cas found 0x1",
-    );
-    wrong(
-        &[
-            (0, 1, SET(1)),
-            (2, 9, cas(1, 2)),
-            (2, 9, cas(1, 3)),
-            (10, 11, get(2)),
-        ],
-        "cas found 0x1",
-    );
-    right(&[
-        (0, 1, SET(1)),
-        (2, 9, cas(1, 2)),
-        (2, 9, cas(2, 3)),
-        (10, 11, get(3)),
-    ]);
+    right(&in_turn([SET(1), cas(1, 2), get(2)]));
+    wrong(&in_turn([SET(1), SET(2), cas(1, 3)]), "cas found 0x1");
+    let two = |second| [(0, 1, SET(1)), (2, 9, cas(1, 2)), (2, 9, second)];
+    wrong(&two(cas(1, 3)), "cas found 0x1");
+    right(&[&two(cas(2, 3))[..], &[(10, 11, get(3))]].concat());
 }
 
 #[test]
 fn what_needs_an_object_found_one() {
     let found = |effect| Outcome::certain("replace", Guard::Exists, effect);
-    right(&[
-        (0, 1, SET(1)),
-        (2, 3, found(Effect::Put(2, None))),
-        (4, 5, get(2)),
-    ]);
-    wrong(
-        &[(0, 1, SET(1)), (2, 3, CLEAR), (4, 5, found(Effect::Put(2, None)))],
-        "found something",
-    );
-    wrong(
-        &[
-            (0, 1, SET(1)),
-            (2, 9, found(Effect::Clear)),
-            (2, 9, found(Effect::Clear)),
-        ],
-        "found something",
-    );
+    let put = found(Effect::Put(2, None));
+    right(&in_turn([SET(1), put, get(2)]));
+    wrong(&in_turn([SET(1), CLEAR, put]), "found something");
+    let clear = (2, 9, found(Effect::Clear));
+    wrong(&[(0, 1, SET(1)), clear, clear], "found something");
     // NOT_STORED of an add, too.
-    wrong(&[(0, 1, CLEAR), (2, 3, found(Effect::None))], "found something");
+    wrong(&in_turn([CLEAR, found(Effect::None)]), "found something");
 }
 
 #[test]
 fn pieces_are_joined_once_and_in_their_order() {
     let join = |piece| Outcome::certain("append", Guard::Exists, Effect::Join(piece));
-    let both = joined(joined(1, 7), 8);
-    right(&[
-        (0, 1, SET(1)),
-        (2, 3, join(7)),
-        (4, 5, join(8)),
-        (6, 7, get(both)),
-    ]);
-    wrong(
-        &[
-            (0, 1, SET(1)),
-            (2, 3, join(8)),
-            (4, 5, join(7)),
-            (6, 7, get(both)),
-        ],
-        "get found",
-    );
-    wrong(
-        &[
-            (0, 1, SET(1)),
-            (2, 3, join(7)),
-            (4, 5, get(joined(joined(1, 7), 7))),
-        ],
-        "get found",
-    );
-    wrong(&[(0, 1, SET(1)), (2, 3, join(7)), (4, 5, get(1))], "found 0x1");
+    let once = joined(1, 7);
+    let both = joined(once, 8);
+    right(&in_turn([SET(1), join(7), join(8), get(both)]));
+    wrong(&in_turn([SET(1), join(8), join(7), get(both)]), "get found");
+    wrong(&in_turn([SET(1), join(7), get(joined(once, 7))]), "get found");
+    wrong(&in_turn([SET(1), join(7), get(1)]), "found 0x1");
     // Without an answer it may be there or not, but not come later.
     let maybe = Outcome::possible("append", Guard::Exists, Effect::Join(7));
-    right(&[(0, 1, SET(1)), (2, 3, maybe), (4, 5, get(joined(1, 7)))]);
-    wrong(
-        &[
-            (0, 1, SET(1)),
-            (2, 3, maybe),
-            (4, 5, get(1)),
-            (6, 7, get(joined(1, 7))),
-        ],
-        "get found",
-    );
+    right(&in_turn([SET(1), maybe, get(once)]));
+    wrong(&in_turn([SET(1), maybe, get(1), get(once)]), "get found");
 }
 
 #[test]
 fn numbers_grow_by_what_was_added() {
     let incr = |to: u64, delta| Outcome::certain("incr", Guard::Is(to - delta), Effect::Add(delta));
-    right(&[
-        (0, 1, SET(10)),
-        (2, 9, incr(13, 1)),
-        (2, 9, incr(12, 2)),
-        (10, 11, get(13)),
-    ]);
+    let two = |one, other| [(0, 1, SET(10)), (2, 9, one), (2, 9, other)];
+    right(&[&two(incr(13, 1), incr(12, 2))[..], &[(10, 11, get(13))]].concat());
     // A lost update, a doubled one.
-    wrong(
-        &[(0, 1, SET(10)), (2, 9, incr(11, 1)), (2, 9, incr(11, 1))],
-        "incr found",
-    );
-    wrong(
-        &[(0, 1, SET(10)), (2, 3, incr(11, 1)), (4, 5, get(12))],
-        "found 0xc",
-    );
+    wrong(&two(incr(11, 1), incr(11, 1)), "incr found");
+    wrong(&in_turn([SET(10), incr(11, 1), get(12)]), "found 0xc");
 }
 
 #[test]
@@ -305,22 +188,13 @@ fn what_expired_is_not_served_a_second_later() {
     let touch = |ttl| Outcome::certain("touch", Guard::Exists, Effect::Touch(ttl));
     right(&[(0, 1, put(1, Some(5))), (2, 3, touch(Some(10))), (14, 15, get(1))]);
     right(&[(0, 1, put(1, Some(5))), (2, 3, touch(None)), (30, 31, get(1))]);
-    wrong(
-        &[(0, 1, SET(1)), (2, 3, touch(Some(1))), (6, 7, get(1))],
-        "until 5.000 s",
-    );
-    wrong(
-        &[(0, 1, put(1, Some(2))), (9, 10, touch(None))],
-        "found something",
-    );
+    let shortened = [(0, 1, SET(1)), (2, 3, touch(Some(1))), (6, 7, get(1))];
+    wrong(&shortened, "until 5.000 s");
+    let short = (0, 1, put(1, Some(2)));
+    wrong(&[short, (9, 10, touch(None))], "found something");
     // A touch without an answer may have made it live longer.
     let maybe = Outcome::possible("touch", Guard::Exists, Effect::Touch(None));
-    right(&[
-        (0, 1, put(1, Some(2))),
-        (2, 3, maybe),
-        (9, 10, get(1)),
-        (11, 12, get(1)),
-    ]);
+    right(&[short, (2, 3, maybe), (9, 10, get(1)), (11, 12, get(1))]);
 }
 
 #[test]
@@ -328,37 +202,15 @@ fn one_client_wins_what_is_stale() {
     let invalidate = Outcome::certain("md I", Guard::Exists, Effect::Invalidate(None));
     let win = Outcome::certain("mg", Guard::Marked(1, STALE), Effect::Win);
     let seen = |marks| Outcome::certain("mg", Guard::Marked(1, marks), Effect::None);
-    right(&[
-        (0, 1, SET(1)),
-        (2, 3, seen(0)),
-        (4, 5, invalidate),
-        (6, 7, win),
-        (8, 9, seen(STALE | WON)),
-    ]);
-    wrong(&[(0, 1, SET(1)), (2, 3, win)], "with marks 1");
-    wrong(
-        &[(0, 1, SET(1)), (2, 3, invalidate), (4, 9, win), (4, 9, win)],
-        "with marks 1",
-    );
-    wrong(
-        &[(0, 1, SET(1)), (2, 3, invalidate), (4, 5, seen(0))],
-        "with marks 0",
-    );
-    right(&[
-        (0, 1, SET(1)),
-        (2, 3, invalidate),
-        (4, 9, win),
-        (5, 8, seen(STALE)),
-        (5, 8, get(1)),
-    ]);
+    right(&in_turn([SET(1), seen(0), invalidate, win, seen(STALE | WON)]));
+    wrong(&in_turn([SET(1), win]), "with marks 1");
+    let stale = [(0, 1, SET(1)), (2, 3, invalidate), (4, 9, win)];
+    wrong(&[&stale[..], &[(4, 9, win)]].concat(), "with marks 1");
+    wrong(&in_turn([SET(1), invalidate, seen(0)]), "with marks 0");
+    right(&[&stale[..], &[(5, 8, seen(STALE)), (5, 8, get(1))]].concat());
     // A new value is not stale.
     wrong(
-        &[
-            (0, 1, SET(2)),
-            (2, 3, invalidate),
-            (4, 5, SET(1)),
-            (6, 7, seen(STALE)),
-        ],
+        &in_turn([SET(2), invalidate, SET(1), seen(STALE)]),
         "with marks 1",
     );
 }
@@ -403,20 +255,12 @@ fn after_a_wrong_answer_the_search_goes_on_with_what_it_said() {
     step(get(2)).unwrap_err();
 }
 
-/// A cache that is right: an object, its changes applied at a moment between begin and end, lost now and then.
-struct Cache {
-    state: State,
-    seen_missing: bool,
-}
-
-/// Random operations that overlap, some of which get no answer, against a cache that is right; then with one rule broken.
+/// Random operations that overlap, some of which get no answer, against a cache that is right; then with one rule broken. The cache is
+/// an object, its changes applied at a moment between begin and end, lost now and then.
 fn run(seed: u64, steps: u32, broken: Option<u64>) -> Result<(), Violation> {
     let mut random = Random(seed);
     let mut register = Register::default();
-    let mut cache = Cache {
-        state: State::ABSENT,
-        seen_missing: false,
-    };
+    let mut state = State::ABSENT;
     let mut former = State::ABSENT;
     // Handle, what is asked, and its outcome once it took effect.
     let mut under_way: Vec<(Handle, u32, u64, Option<Outcome>)> = Vec::new();
@@ -434,14 +278,14 @@ fn run(seed: u64, steps: u32, broken: Option<u64>) -> Result<(), Violation> {
                 let (_, began, kind, outcome) = &mut under_way[at];
                 if outcome.is_none() {
                     if random.below(12) == 0 {
-                        cache.state = State::ABSENT;
+                        state = State::ABSENT;
                     }
-                    cache.seen_missing = random.below(8) == 0;
-                    let mut shown = cache.state;
+                    let is_missed = random.below(8) == 0;
+                    let mut shown = state;
                     if broken == Some(0) && random.below(8) == 0 {
                         shown = former;
                     }
-                    let is_there = shown.content != 0 && !cache.seen_missing && now <= shown.deadline;
+                    let is_there = shown.content != 0 && !is_missed && now <= shown.deadline;
                     let version = u64::from(register.next_version());
                     let answer = match (*kind, is_there) {
                         (0 | 1, true) => get(shown.content),
@@ -458,10 +302,10 @@ fn run(seed: u64, steps: u32, broken: Option<u64>) -> Result<(), Violation> {
                         ended: now,
                     };
                     if answer.effect != Effect::None {
-                        former = cache.state;
+                        former = state;
                     }
                     if broken != Some(1) || random.below(4) != 0 {
-                        cache.state = took.changed(cache.state);
+                        state = took.changed(state);
                     }
                     *outcome = Some(answer);
                 }
