@@ -177,8 +177,6 @@ fn fields(path: &Path, summary: &Summary) -> Value {
         "blocks": {
             "sealed": blocks.sealed,
             "free": blocks.free,
-            "with_old_objects": blocks.with_old_objects,
-            "with_old_checkpoint": blocks.with_old_checkpoint,
             "checkpoint": blocks.checkpoint,
             "mappings": blocks.mappings,
             "open": blocks.open,
@@ -262,16 +260,8 @@ fn text(path: &Path, summary: &Summary) -> String {
         (
             "blocks",
             format!(
-                "{} sealed, {} free ({} with old objects, {} with old checkpoints), {} of checkpoints, {} of mappings, {} left open, \
-                 {} that cannot be told",
-                blocks.sealed,
-                blocks.free,
-                blocks.with_old_objects,
-                blocks.with_old_checkpoint,
-                blocks.checkpoint,
-                blocks.mappings,
-                blocks.open,
-                blocks.unknown
+                "{} sealed, {} free, {} of checkpoints, {} of mappings, {} left open, {} that cannot be told",
+                blocks.sealed, blocks.free, blocks.checkpoint, blocks.mappings, blocks.open, blocks.unknown
             ),
         ),
         (

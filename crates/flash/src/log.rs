@@ -176,11 +176,16 @@ impl Log {
 ///
 /// # Errors
 /// What the device said.
-pub fn reaches<D: Device>(device: &D, cache_id: u64, geometry: &Geometry, start: u64) -> io::Result<bool> {
+pub fn reaches(
+    mut read: impl FnMut(u64, &mut [u8]) -> io::Result<()>,
+    cache_id: u64,
+    geometry: &Geometry,
+    start: u64,
+) -> io::Result<bool> {
     let before = start.saturating_sub(1);
     let slot = before % geometry.log_slots;
     let mut bytes = [0; LOG_RECORD_BYTES as usize];
-    device.read_log(geometry.log_offset + slot * LOG_RECORD_BYTES, &mut bytes)?;
+    read(geometry.log_offset + slot * LOG_RECORD_BYTES, &mut bytes)?;
     let found = LogRecord::decode(cache_id, &bytes);
     Ok(found.is_some_and(|record| record.position >= before && record.position % geometry.log_slots == slot))
 }
@@ -199,7 +204,7 @@ pub struct LogEnd {
 }
 
 /// Slots that are read at a time; the log ends where so many in a row hold no record of this lap.
-pub(crate) const STRETCH_SLOTS: u64 = 8192;
+const STRETCH_SLOTS: u64 = 8192;
 
 /// DRAM that [`scan`] takes, in bytes.
 pub const SCAN_BYTES: u64 = STRETCH_SLOTS * LOG_RECORD_BYTES;
@@ -209,8 +214,8 @@ pub const SCAN_BYTES: u64 = STRETCH_SLOTS * LOG_RECORD_BYTES;
 ///
 /// # Errors
 /// What the device said.
-pub fn scan<D: Device>(
-    device: &D,
+pub fn scan(
+    mut read: impl FnMut(u64, &mut [u8]) -> io::Result<()>,
     cache_id: u64,
     geometry: &Geometry,
     start: u64,
@@ -230,7 +235,7 @@ pub fn scan<D: Device>(
         let slot = position % slots;
         let count = STRETCH_SLOTS.min(slots - slot).min(start + slots - position);
         bytes.resize((count * LOG_RECORD_BYTES) as usize, 0);
-        device.read_log(geometry.log_offset + slot * LOG_RECORD_BYTES, &mut bytes)?;
+        read(geometry.log_offset + slot * LOG_RECORD_BYTES, &mut bytes)?;
         end.bytes_read += bytes.len() as u64;
         let before = end.records;
         let (slots, _) = bytes.as_chunks::<{ LOG_RECORD_BYTES as usize }>();

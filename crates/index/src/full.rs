@@ -131,8 +131,16 @@ impl IndexShape {
         (hash << self.shard_bits) >> (64 - self.table.tag_bits())
     }
 
-    pub(crate) fn tag_bits(&self) -> u32 {
+    /// How many bits of a hash, below those that choose the shard, a mapping keeps.
+    pub fn tag_bits(&self) -> u32 {
         self.table.tag_bits()
+    }
+
+    /// Where an entry that a shard dumped leads to; `None` where it says that a key is gone.
+    pub fn dumped_location(&self, entry: &[u8]) -> Option<Location> {
+        let (_, payload) = self.table.undump(entry);
+        let place = self.place(payload);
+        (place != 0).then(|| self.unpack_place(place))
     }
 
     pub(crate) fn place_bits(&self) -> u32 {
@@ -165,7 +173,8 @@ impl IndexShape {
         let len = len_of_code(place >> self.offset_bits) * self.unit_bytes;
         Location {
             offset: offset * self.unit_bytes,
-            len: u32::try_from(len).expect("at most 2^16 units of at most 2^15 bytes"),
+            // Damage may make a code that no record has.
+            len: u32::try_from(len).unwrap_or(u32::MAX),
         }
     }
 
@@ -326,12 +335,7 @@ impl FullShard {
 
     /// Appends every mapping to `out`, [`IndexShape::entry_bytes`] bytes each: for a checkpoint.
     pub fn dump(&self, out: &mut Vec<u8>) {
-        let payload_bits = self.shape.table.payload_bits();
-        out.reserve(self.table.len() * self.shape.entry_bytes());
-        self.table.for_each(|tag, payload| {
-            let whole = u128::from(tag) << payload_bits | u128::from(payload);
-            out.extend_from_slice(&whole.to_le_bytes()[..self.shape.entry_bytes()]);
-        });
+        self.table.dump(out);
     }
 
     /// Makes room for so many mappings that [`FullShard::load`] is to bring.
@@ -339,19 +343,14 @@ impl FullShard {
         self.table.reserve(mappings);
     }
 
-    /// Adds one mapping that [`FullShard::dump`] wrote, if `keep` likes its location; false where there is no room.
-    /// The bytes have been checked by the caller's checksum; a wrong length is ignored.
-    pub fn load(&mut self, entry: &[u8], keep: impl FnOnce(Mapping) -> bool) -> bool {
+    /// Adds one mapping that [`FullShard::dump`] wrote; false where there is no room. The bytes have been checked by the caller's
+    /// checksum; a wrong length is ignored.
+    pub fn load(&mut self, entry: &[u8]) -> bool {
         if entry.len() != self.shape.entry_bytes() {
             return true;
         }
-        let mut wide = [0; 16];
-        wide[..entry.len()].copy_from_slice(entry);
-        let whole = u128::from_le_bytes(wide);
-        let payload_bits = self.shape.table.payload_bits();
-        let payload = (whole & ((1 << payload_bits) - 1)) as u64;
-        let tag = (whole >> payload_bits) as u64;
-        !keep(self.shape.unpack(payload)) || self.table.insert(tag, payload).is_ok()
+        let (tag, payload) = self.shape.table.undump(entry);
+        self.table.insert(tag, payload).is_ok()
     }
 
     /// Re-derives the table's accounting.
@@ -428,7 +427,7 @@ mod tests {
                 shard.dump(&mut bytes);
                 assert_eq!(bytes.len(), shard.shape.entry_bytes());
                 shard.clear();
-                assert!(shard.load(&bytes, |_| true));
+                assert!(shard.load(&bytes));
                 assert_eq!(shard.mapping(99), Some(mapping));
                 shard.set_note(99, location, 0);
                 assert_eq!(shard.live(99, location).map(|mapping| mapping.note), Some(0));
@@ -482,6 +481,15 @@ mod tests {
                 "{capacity}: {} bits",
                 shape.identity_bits()
             );
+        }
+    }
+
+    #[test]
+    fn a_length_that_no_record_has_is_read_from_any_size_of_device() {
+        for capacity in [1 << 30, 4 << 40, 64 << 40] {
+            let shape = IndexShape::new(capacity, 12, 4);
+            let location = shape.dumped_location(&vec![0xFF; shape.entry_bytes()]);
+            assert!(location.is_some_and(|location| u64::from(location.len) > shape.len_max()));
         }
     }
 }

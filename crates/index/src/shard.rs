@@ -207,7 +207,7 @@ impl IndexShard {
     /// Adds one mapping of the dump of a full index; false where there is no room.
     pub fn load_entry(&mut self, entry: &[u8]) -> bool {
         match self {
-            IndexShard::Full(shard) => shard.load(entry, |_| true),
+            IndexShard::Full(shard) => shard.load(entry),
             IndexShard::Cascade(_) => false,
         }
     }

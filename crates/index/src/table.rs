@@ -82,6 +82,15 @@ impl TableShape {
         self.payload_bits
     }
 
+    /// Tag and payload of an entry that [`PackedTable::dump`] wrote, [`TableShape::entry_bytes`] long.
+    pub fn undump(&self, entry: &[u8]) -> (u64, u64) {
+        let mut wide = [0; 16];
+        wide[..entry.len()].copy_from_slice(entry);
+        let whole = u128::from_le_bytes(wide);
+        let payload = whole & ((1 << self.payload_bits) - 1);
+        ((whole >> self.payload_bits) as u64, payload as u64)
+    }
+
     fn payload_mask(&self) -> u64 {
         (1 << self.payload_bits) - 1
     }
@@ -218,6 +227,15 @@ impl PackedTable {
     fn pages_for(&self, entries: usize) -> usize {
         let slots = entries.saturating_mul(100).div_ceil(LOAD_MAX_PERCENT);
         slots.div_ceil(self.shape.per_bucket * BUCKETS_PER_PAGE)
+    }
+
+    /// Appends every entry to `out`, for a checkpoint: tag over payload.
+    pub fn dump(&self, out: &mut Vec<u8>) {
+        out.reserve(self.len() * self.shape.entry_bytes());
+        self.for_each(|tag, payload| {
+            let whole = u128::from(tag) << self.shape.payload_bits | u128::from(payload);
+            out.extend_from_slice(&whole.to_le_bytes()[..self.shape.entry_bytes()]);
+        });
     }
 
     /// Calls `visit` with every (tag, payload), in no useful order.

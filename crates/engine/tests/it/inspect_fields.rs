@@ -199,7 +199,7 @@ fn trailers_and_footers() {
         ..trailer
     };
     change(id, elsewhere, &same).names(in_trailer.clone(), &format!("the trailer of block {}", block + 1));
-    change(id + 1, trailer, &same).names(in_trailer.clone(), "another cache");
+    change(id + 1, trailer, &same).names(in_trailer.clone(), "no trailer of this cache");
     let shorter = change(id, trailer, &|entries| entries.truncate(entries.len() - 1));
     shorter.names(in_trailer.clone(), "its trailer says");
 
@@ -208,20 +208,19 @@ fn trailers_and_footers() {
     change(id, trailer, &|entries| entries[3].offset = entries[2].offset)
         .names(in_footer.clone(), "overlaps");
     change(id, trailer, &|entries| entries.swap(3, 4)).names(in_footer.clone(), "not in order");
-    change(id, trailer, &|entries| entries[3].offset += 4)
-        .names(in_footer.clone(), "not at a multiple of 16");
+    change(id, trailer, &|entries| entries[3].offset += 4).names(in_footer.clone(), "not at a multiple");
     change(id, trailer, &|entries| entries[3].version = u64::MAX).names(in_footer, "later epoch");
     let record = at + entries[3].offset as usize..at + (entries[3].offset + entries[3].len) as usize;
-    change(id, trailer, &|entries| entries[3].version += 1).names(record.clone(), "the footer says");
-    change(id, trailer, &|entries| entries[3].expiry += 7).names(record.clone(), "has expiry");
-    change(id, trailer, &|entries| entries[3].len -= 16).names(record, "without padding");
+    change(id, trailer, &|entries| entries[3].version += 1).names(record.clone(), "not as the footer says");
+    change(id, trailer, &|entries| entries[3].expiry += 7).names(record.clone(), "not as the footer says");
+    change(id, trailer, &|entries| entries[3].len -= 16).names(record, "damaged");
 
     let mut blank = image.clone();
     blank.bytes[at + BLOCK - 64..at + BLOCK].fill(0);
-    blank.names(in_trailer.clone(), "no trailer stands there");
+    blank.names(in_trailer.clone(), "no trailer of this cache stands there");
     let mut mixed = image.clone();
     mixed.bytes[at + BLOCK - 40..at + BLOCK - 30].fill(0x5A);
-    mixed.names(in_trailer, "damaged");
+    mixed.names(in_trailer, "no trailer of this cache stands there");
 }
 
 #[test]
@@ -236,13 +235,13 @@ fn records_and_whole_blocks() {
         image.edit_record(block, entry, edit);
         image
     };
-    edited(&|header| header.sequence += 1).names(record.clone(), "a former life's");
-    edited(&|header| header.version -= 1).names(record.clone(), "has version");
-    edited(&|header| header.value_crc ^= 6).names(record.clone(), "the checksum of its value");
-    edited(&|header| header.value_len += 64).names(record.clone(), "without padding");
+    edited(&|header| header.sequence += 1).names(record.clone(), "of a former life");
+    edited(&|header| header.version -= 1).names(record.clone(), "not as the footer says");
+    edited(&|header| header.value_crc ^= 6).names(record.clone(), "damaged");
+    edited(&|header| header.value_len += 64).names(record.clone(), "damaged");
     let mut torn = image.clone();
     torn.bytes[record.start + 1..record.start + 20].fill(0x5A);
-    torn.names(record, "the checksum of its header and key");
+    torn.names(record, "damaged");
 
     // A misdirected write: one block stands where another must.
     for target in [image.free(), image.sealed().0] {
@@ -277,8 +276,11 @@ fn checkpoints() {
     edited(&|stream| stream[row(sealed)] ^= 1)
         .names(in_trailer(sealed), "the checkpoint has it sealed with sequence");
     edited(&|stream| stream[row(sealed) + 9] ^= 1).names(in_it.clone(), "has a footer of");
-    edited(&|stream| stream[row(sealed) + 8] = 7).names(in_it.clone(), "has the role");
-    edited(&|stream| stream[row(sealed) + 7] = 0xFF).names(in_it.clone(), "has sequence");
+    edited(&|stream| stream[row(sealed) + 8] = 7)
+        .names(in_it.clone(), &format!("its row of block {sealed} is damaged"));
+    edited(&|stream| stream[row(sealed) + 7] = 0x0F).names(in_it.clone(), "has sequence");
+    edited(&|stream| stream[row(sealed) + 7] = 0xFF)
+        .names(in_it.clone(), &format!("its row of block {sealed} is damaged"));
     let free = image.free();
     let named = edited(&|stream| {
         let (from, to) = (row(sealed), row(free));
@@ -286,7 +288,7 @@ fn checkpoints() {
     });
     named.names(in_trailer(free), "the checkpoint has it sealed with sequence");
     edited(&|stream| stream[20] ^= 1).names(in_it.clone(), "shards");
-    edited(&|stream| stream[28] ^= 1).names(in_it.clone(), "blocks, and must have");
+    edited(&|stream| stream[28] ^= 1).names(in_it.clone(), "blocks, and the device has");
     edited(&|stream| stream[8] ^= 1).names(in_it.clone(), "needs the log from");
     // Behind the rows: no places, ranks without lists, then the first shard.
     let shard = 32 + 17 * blocks + 4 + 20 + 4 + 4;
@@ -300,7 +302,7 @@ fn checkpoints() {
 
     let mut cut = image.clone();
     cut.bytes[at..at + 40].fill(0);
-    cut.names(at..at + 40, "is none of this cache's");
+    cut.names(at..at + 40, "the header of its part 0 is not there, or damaged");
     let mut moved = image.clone();
     let mut leads = superblock;
     leads.checkpoints[0].first_block = superblock.geometry.blocks;
@@ -313,7 +315,7 @@ fn checkpoints() {
     moved.names(at..at + BLOCK, "and the superblock says");
     leads.checkpoints[0].id += 1;
     moved.bytes[slot..slot + SECTOR].copy_from_slice(&leads.encode());
-    moved.names(at..at + BLOCK, "of checkpoint");
+    moved.names(at..at + BLOCK, "the header of its part 0");
 }
 
 #[test]
@@ -360,13 +362,11 @@ fn the_queue_of_sipq_in_a_checkpoint() {
     ] {
         wrong.names(
             at - SECTOR..at - SECTOR + BLOCK,
-            "what its queue of keys has learned cannot be",
+            "what the queue has learned cannot be",
         );
     }
-    edited(&|stream| stream[fill + 13..fill + 17].copy_from_slice(&4097u32.to_le_bytes())).names(
-        at - SECTOR..at - SECTOR + BLOCK,
-        "a batch of 4097 keys is too long",
-    );
+    edited(&|stream| stream[fill + 13..fill + 17].copy_from_slice(&4097u32.to_le_bytes()))
+        .names(at - SECTOR..at - SECTOR + BLOCK, "a batch of 4097 is too long");
 }
 
 #[test]
@@ -414,7 +414,7 @@ fn superblocks() {
                 older.generation -= 2;
                 older.encode()
             },
-            "the copies disagree: cache id",
+            "the copies disagree: the cache id",
         ),
         (
             {
@@ -430,7 +430,7 @@ fn superblocks() {
                 sector[40..48].fill(0x5A);
                 sector
             },
-            "bytes 24 to 87 are not those of the other",
+            "its checksum is wrong",
         ),
     ] {
         let slot = if words == "the other slot" {
@@ -451,7 +451,7 @@ fn the_log() {
     let slot = image.slot_at(middle)..image.slot_at(middle) + 32;
     let mut holed = image.clone();
     holed.bytes[slot.clone()].fill(0);
-    holed.names(slot.clone(), "zeros stand there");
+    holed.names(slot.clone(), "are missing before the log's end");
     let record = LogRecord::decode(image.cache_id(), &image.bytes[slot.clone()]).unwrap();
     let with = |record: LogRecord| {
         let mut image = image.clone();
@@ -463,7 +463,7 @@ fn the_log() {
         position: middle + 1,
         ..record
     })
-    .names(slot.clone(), &format!("record {} stands there", middle + 1));
+    .names(slot.clone(), "are missing before the log's end");
     let nowhere = LogRecord {
         kind: LogKind::Reclaim,
         a: 1 << 40,
@@ -487,13 +487,10 @@ fn the_log() {
     let mut lost = image.clone();
     let geometry = lost.summary.superblock.geometry;
     lost.bytes[geometry.log_offset as usize..geometry.data_offset as usize].fill(0);
-    if checkpoint.id != 0 && checkpoint.log_start > log.start {
-        assert!(
-            lost.wrong()
-                .iter()
-                .any(|finding| finding.what.contains("the log"))
-        );
-    }
+    assert!(checkpoint.id != 0 && checkpoint.log_start > 0, "{checkpoint:?}");
+    let wrong = lost.wrong();
+    let is_lost = |finding: &Finding| finding.what.contains("the log is not the one that was written");
+    assert!(wrong.iter().any(is_lost), "{wrong:#?}");
 }
 
 #[test]
@@ -525,16 +522,16 @@ fn pages_of_mappings() {
     };
     let place = first..first + SECTOR;
     let other = image.bytes[second..second + SECTOR].to_vec();
-    with(&|sector| sector.copy_from_slice(&other)).names(place.clone(), "stands there");
-    with(&|sector| sector.fill(0)).names(place.clone(), "another magic");
+    with(&|sector| sector.copy_from_slice(&other)).names(place.clone(), "not there");
+    with(&|sector| sector.fill(0)).names(place.clone(), "damaged, or not there");
     with(&|sector| sector[12..20].fill(0)).names(place.clone(), "it is of life 0");
-    with(&|sector| sector[36] ^= 1).names(place.clone(), "it is of partition");
-    with(&|sector| sector[33] = 9).names(place.clone(), "it cannot have");
-    with(&|sector| sector[24] = 1).names(place.clone(), "zeros must be");
+    with(&|sector| sector[36] ^= 1).names(place.clone(), "it is of another partition");
+    with(&|sector| sector[33] = 9).names(place.clone(), "too many entries");
+    with(&|sector| sector[24] = 1).names(place.clone(), "damaged, or not there");
     with(&|sector| sector[40..52].fill(0xFF)).names(place.clone(), "not in order of tags");
     let mut blank = image.clone();
     blank.bytes[place.clone()].fill(0);
-    blank.names(place, "no page of mappings stands there");
+    blank.names(place, "damaged, or not there");
 }
 
 #[test]

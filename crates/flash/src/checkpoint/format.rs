@@ -168,6 +168,24 @@ pub(crate) const RANK_BYTES: usize = 24;
 /// The policy, the lowest priority, and the sample's threshold.
 pub(crate) const RANKS_HEAD_BYTES: usize = 20;
 
+/// `None` where it is no row of a block of `block_bytes`.
+pub(super) fn decode_row(fields: &mut Fields<'_>, block_bytes: u64) -> Option<BlockRow> {
+    let sequence = fields.count()?;
+    let role = match fields.array()? {
+        [0] => BlockRole::Other,
+        [1] => BlockRole::Sealed,
+        [2] => BlockRole::Open,
+        _ => return None,
+    };
+    let footer_len = fields.u32()?;
+    (u64::from(footer_len) <= block_bytes).then_some(BlockRow {
+        sequence,
+        role,
+        footer_len,
+        expiry_max: fields.u32()?,
+    })
+}
+
 pub(super) fn decode_place(fields: &mut Fields<'_>) -> Option<SavedPlace> {
     let [starts_section] = fields.array()?;
     let block = fields.u32()?;

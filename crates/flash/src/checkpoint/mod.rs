@@ -18,10 +18,7 @@ mod reader;
 mod tests;
 mod writer;
 
-pub(crate) use format::{
-    BlockRole, BlockRow, FILL_BYTES, HEAD_BYTES, Head, KEY_BYTES, KEYS_BATCH, NO_BLOCK, PART_HEADER_BYTES,
-    PLACE_BYTES, PartHeader, RANK_BYTES, RANKS_HEAD_BYTES, ROW_BYTES, chunk_bytes, decode_fill, mix,
-};
+pub(crate) use format::{BlockRole, BlockRow, HEAD_BYTES, Head, KEYS_BATCH, PART_HEADER_BYTES, ROW_BYTES};
 pub(crate) use reader::StreamReader;
 
 use crate::Mappings;

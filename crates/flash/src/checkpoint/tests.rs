@@ -62,12 +62,13 @@ fn read(stream: &[u8], bits: u32) -> (BTreeMap<u32, Slots>, Result<(), String>) 
     let geometry = geometry();
     let (device, checkpoint) = device_with(stream);
     let mut slots = BTreeMap::new();
+    let read = |offset, len| device.read(offset, len);
     let reads = async {
-        let mut reader = StreamReader::open(&device, &geometry, CACHE_ID, &checkpoint).await?;
+        let mut reader = StreamReader::open(read, &geometry, CACHE_ID, &checkpoint, 0).await?;
         reader
             .slots(bits, |block, saved| drop(slots.insert(block, saved)))
             .await?;
-        reader.finish().await
+        reader.finish().await.map(drop)
     };
     let done: Result<_, Infallible> = Executor::new().block_on(reads, || Ok(()));
     let done = done.unwrap().map_err(|error| error.to_string());
@@ -128,10 +129,11 @@ fn what_a_virtual_cache_cannot_have_learned_is_refused() {
         stream.extend_from_slice(&0u32.to_le_bytes());
         let (device, checkpoint) = device_with(&stream);
         let mut cache = VirtualCache::of(&layout, &geometry).unwrap();
+        let read = |offset, len| device.read(offset, len);
         let reads = async {
-            let mut reader = StreamReader::open(&device, &geometry, CACHE_ID, &checkpoint).await?;
-            reader.keys(layout.policy_checksum(), &mut cache).await?;
-            reader.finish().await
+            let mut reader = StreamReader::open(read, &geometry, CACHE_ID, &checkpoint, 0).await?;
+            reader.keys(layout.policy_checksum(), Some(&mut cache)).await?;
+            reader.finish().await.map(drop)
         };
         let done: Result<_, Infallible> = Executor::new().block_on(reads, || Ok(()));
         done.unwrap()
@@ -300,10 +302,11 @@ fn any_bytes_end_in_an_error_or_in_slots_that_can_be_used() {
 fn read_invalidated(stream: &[u8], words_max: usize) -> Result<SavedInvalidated, String> {
     let geometry = geometry();
     let (device, checkpoint) = device_with(stream);
+    let read = |offset, len| device.read(offset, len);
     let reads = async {
-        let mut reader = StreamReader::open(&device, &geometry, CACHE_ID, &checkpoint).await?;
+        let mut reader = StreamReader::open(read, &geometry, CACHE_ID, &checkpoint, 0).await?;
         let saved = reader.invalidated(words_max).await?;
-        reader.finish().await.map(|()| saved)
+        reader.finish().await.map(|_| saved)
     };
     let done: Result<_, Infallible> = Executor::new().block_on(reads, || Ok(()));
     done.unwrap().map_err(|error| error.to_string())

@@ -1,21 +1,33 @@
 //! What stands on each block, and whether the blocks that count are whole.
 
-use super::bit::{flipped_bit, say};
-use super::mappings::MappingShape;
-use super::records::{self, Expected};
-use super::stream::Snapshot;
-use super::trailers::{Tail, examine};
+use super::checkpoint::{Snapshot, index_shape};
+use super::rot::{mended, wrong_bit};
 use super::{Part, Source, Walk};
-use crate::checkpoint::{BlockRole, BlockRow, PART_HEADER_BYTES, PartHeader};
-use crate::codec::{Fields, checksum};
-use crate::footer::{ENTRY_BYTES, FooterEntry, TRAILER_BYTES, Trailer, footer_len};
+use crate::checkpoint::{BlockRole, BlockRow};
+use crate::codec::{checksum, value_checksum};
+use crate::footer::{ENTRY_BYTES, FooterEntry, TRAILER_BYTES, Trailer, decode_entries};
+use crate::record::{HEADER_BYTES, MANIFEST_BYTES, Record, RecordHeader, SliceId};
 use crate::recovery::EPOCH_SHIFT;
 use pumice_device::SECTOR_BYTES;
+use pumice_index::padded_len;
+use pumice_memory::{AlignedBuf, Buffer};
+use std::sync::Arc;
 
 /// Bytes of a block that are read at a time: what cannot be read costs no more than that.
 const PIECE_BYTES: usize = 256 << 10;
 /// Blocks that are open or being written at the same time, at most.
 const UNWRITTEN_MAX: usize = 128;
+const KEY_BYTES_MAX: u8 = 250;
+
+/// What stands where a trailer would.
+enum Tail {
+    /// A trailer of this cache.
+    Whole(Trailer),
+    /// What was one. Where a single bit is wrong, with what it said.
+    Damaged(Option<Trailer>),
+    /// No trailer.
+    Nothing,
+}
 
 /// Whether a crash may have come while the block of this sequence was being written: few were opened after it, and then the
 /// sequences leap, as they do at a start that follows a crash. `sequences` are those that are known, in order.
@@ -32,10 +44,11 @@ fn is_before_leap(sequences: &[u64], sequence: u64, blocks: u32) -> bool {
 impl<S: Source + ?Sized> Walk<'_, S> {
     /// Looks at every block. `snapshot` is what a start would begin with.
     pub(super) fn blocks(&mut self, snapshot: &Snapshot) {
+        let blocks = self.superblock.geometry.blocks;
         let mut sequences: Vec<u64> = snapshot.rows.iter().map(|row| row.sequence).collect();
         sequences.push(snapshot.next_sequence);
         sequences.sort_unstable();
-        for block in 0..self.superblock.geometry.blocks {
+        for block in 0..blocks {
             if self.in_chain[block as usize] {
                 self.summary.blocks.checkpoint += 1;
                 continue;
@@ -45,37 +58,23 @@ impl<S: Source + ?Sized> Walk<'_, S> {
                 continue;
             };
             let reclaimed = self.reclaimed[block as usize];
-            let row = snapshot.row(block).copied();
-            let row = row.filter(|row| row.sequence > reclaimed);
-            match row {
+            match snapshot.row(block).filter(|row| row.sequence > reclaimed) {
                 Some(row) if row.role == BlockRole::Sealed => {
-                    let may_be_torn =
-                        is_before_leap(&sequences, row.sequence, self.superblock.geometry.blocks);
-                    self.covered_block(block, &row, tail, may_be_torn);
-                }
-                _ if snapshot.has_pages.get(block as usize) == Some(&true) => {
-                    self.summary.blocks.mappings += 1
-                }
-                row => {
-                    let is_open = row.is_some_and(|row| row.role == BlockRole::Open);
-                    self.other_block(
+                    self.covered_block(
                         block,
-                        snapshot,
-                        is_open.then(|| row.map_or(0, |row| row.sequence)),
-                        tail,
+                        row,
+                        &tail,
+                        is_before_leap(&sequences, row.sequence, blocks),
                     );
                 }
+                _ if snapshot.has_pages.get(block as usize) == Some(&true) => {
+                    self.summary.blocks.mappings += 1;
+                }
+                row => {
+                    let open = row.filter(|row| row.role == BlockRole::Open);
+                    self.other_block(block, snapshot, open.map(|row| row.sequence), &tail);
+                }
             }
-        }
-    }
-
-    /// Counts blocks of which none will count at the next start.
-    pub(super) fn blocks_that_do_not_count(&mut self) {
-        let what = "no whole log was kept since the last stop: the next start empties the cache";
-        self.note(Part::Device, 0, what.to_owned());
-        for block in 0..self.superblock.geometry.blocks {
-            let tail = self.tail(block);
-            self.free_block(block, tail.as_ref());
         }
     }
 
@@ -85,106 +84,87 @@ impl<S: Source + ?Sized> Walk<'_, S> {
     }
 
     fn tail(&mut self, block: u32) -> Option<Tail> {
-        let offset = self.tail_offset(block);
-        let bytes = self.read(Part::Block(block), offset, TRAILER_BYTES)?;
-        let bytes = bytes.first_chunk::<TRAILER_BYTES>()?;
-        Some(examine(self.superblock.cache_id, block, bytes, offset))
+        let bytes = self.read(Part::Block(block), self.tail_offset(block), TRAILER_BYTES)?;
+        let cache_id = self.superblock.cache_id;
+        if let Some(trailer) = Trailer::decode(cache_id, &bytes) {
+            return Some(Tail::Whole(trailer));
+        }
+        let was = mended(cache_id, &bytes).and_then(|bytes| Trailer::decode(cache_id, &bytes));
+        // Zeros and values do not look like this by accident.
+        let is_like_one = bytes[4..8] == *b"PMbk" && bytes[24..32] == cache_id.to_le_bytes();
+        Some(if was.is_some() || is_like_one {
+            Tail::Damaged(was)
+        } else {
+            Tail::Nothing
+        })
+    }
+
+    /// What stands there cannot be told.
+    fn unknown_block(&mut self, block: u32, what: String) {
+        self.summary.blocks.unknown += 1;
+        self.wrong(Part::Block(block), self.tail_offset(block), what);
     }
 
     /// A block that the checkpoint has as sealed. `may_be_torn`: by a crash before the start that wrote the checkpoint, or one
     /// before.
-    fn covered_block(&mut self, block: u32, row: &BlockRow, tail: Tail, may_be_torn: bool) {
-        let (part, offset) = (Part::Block(block), self.tail_offset(block));
+    fn covered_block(&mut self, block: u32, row: &BlockRow, tail: &Tail, may_be_torn: bool) {
+        let offset = self.tail_offset(block);
         let says = format!("the checkpoint has it sealed with sequence {}", row.sequence);
-        let what = match tail {
+        let found = match tail {
             Tail::Whole(trailer) if trailer.block != block => {
-                format!("{says}, and the trailer of block {} stands there", trailer.block)
+                format!("the trailer of block {} stands there", trailer.block)
             }
             Tail::Whole(trailer) if trailer.sequence != row.sequence => {
-                format!("{says}, and its trailer has sequence {}", trailer.sequence)
+                format!("its trailer has sequence {}", trailer.sequence)
             }
             Tail::Whole(trailer) => {
                 if trailer.footer_len() != row.footer_len as usize || trailer.expiry_max != row.expiry_max {
-                    let what = format!(
-                        "{says}, a footer of {} bytes and latest expiry {}, and its trailer says {} and {}",
-                        row.footer_len,
-                        row.expiry_max,
-                        trailer.footer_len(),
-                        trailer.expiry_max
-                    );
-                    self.wrong(part, offset, what);
+                    let what = format!("{says}, and its trailer says another length or expiry of its footer");
+                    self.wrong(Part::Block(block), offset, what);
                 }
-                return self.sealed_block(block, &trailer, may_be_torn);
+                return self.sealed_block(block, trailer, may_be_torn);
             }
-            Tail::Damaged(_, what) => format!("{says}, and its trailer is damaged: {what}"),
-            Tail::OtherCache(id) => {
-                format!("{says}, and a trailer of another cache ({id:016x}) stands there")
-            }
-            Tail::Nothing => format!("{says}, and no trailer stands there"),
+            Tail::Damaged(_) => "its trailer is damaged".to_owned(),
+            Tail::Nothing => "no trailer of this cache stands there".to_owned(),
         };
-        self.summary.blocks.unknown += 1;
         self.used(offset, TRAILER_BYTES as u64);
-        self.wrong(part, offset, what);
+        self.unknown_block(block, format!("{says}, and {found}"));
     }
 
     /// A block that the checkpoint does not have as sealed: sealed since then, or nothing that counts. `open` is the sequence that it
     /// had as an open one.
-    fn other_block(&mut self, block: u32, snapshot: &Snapshot, open: Option<u64>, tail: Tail) {
-        let (part, offset) = (Part::Block(block), self.tail_offset(block));
+    fn other_block(&mut self, block: u32, snapshot: &Snapshot, open: Option<u64>, tail: &Tail) {
         let clean = self.superblock.clean;
         let reclaimed = self.reclaimed[block as usize];
         let is_later = |trailer: &Trailer| {
             trailer.sequence > reclaimed
                 && (open == Some(trailer.sequence) || trailer.sequence >= snapshot.next_sequence)
         };
-        match &tail {
+        match tail {
             Tail::Whole(trailer) if trailer.block != block => {
                 let what = format!(
                     "the trailer of block {} stands there: a misdirected write",
                     trailer.block
                 );
-                self.summary.blocks.unknown += 1;
-                self.wrong(part, offset, what);
+                self.unknown_block(block, what);
             }
             Tail::Whole(trailer) if is_later(trailer) && clean => {
-                let what = format!(
-                    "it was sealed with sequence {}, and the checkpoint of the clean stop ends before {}",
-                    trailer.sequence, snapshot.next_sequence
+                let sequence = trailer.sequence;
+                self.unknown_block(
+                    block,
+                    format!("its sequence {sequence} is later than the checkpoint of the clean stop"),
                 );
-                self.summary.blocks.unknown += 1;
-                self.wrong(part, offset, what);
             }
             Tail::Whole(trailer) if is_later(trailer) => self.sealed_block(block, trailer, true),
-            Tail::Damaged(mended, what) if !clean && mended.as_ref().is_none_or(is_later) => {
-                self.summary.blocks.unknown += 1;
-                self.wrong(part, offset, format!("its trailer is damaged: {what}"));
+            Tail::Damaged(was) if !clean && was.as_ref().is_none_or(is_later) => {
+                self.unknown_block(block, "its trailer is damaged".to_owned());
             }
             _ if open.is_some() && !clean => {
                 self.summary.blocks.open += 1;
-                self.note(
-                    part,
-                    offset,
-                    "it was open when the checkpoint was begun, and was never sealed".to_owned(),
-                );
+                let what = "it was open when the checkpoint was begun, and was never sealed";
+                self.tell(true, Part::Block(block), self.tail_offset(block), what.to_owned());
             }
-            tail => self.free_block(block, Some(tail)),
-        }
-    }
-
-    fn free_block(&mut self, block: u32, tail: Option<&Tail>) {
-        let counts = &mut self.summary.blocks;
-        counts.free += 1;
-        match tail {
-            Some(Tail::Whole(_) | Tail::Damaged(..) | Tail::OtherCache(_)) => counts.with_old_objects += 1,
-            Some(Tail::Nothing) | None => {
-                let offset = self.superblock.geometry.block_offset(block);
-                let mut bytes = [0; PART_HEADER_BYTES];
-                // What cannot be read holds nothing that counts.
-                let is_read = self.source.read(offset, &mut bytes).is_ok();
-                if is_read && PartHeader::decode(self.superblock.cache_id, &bytes).is_some() {
-                    self.summary.blocks.with_old_checkpoint += 1;
-                }
-            }
+            _ => self.summary.blocks.free += 1,
         }
     }
 
@@ -192,145 +172,150 @@ impl<S: Source + ?Sized> Walk<'_, S> {
     /// start found it.
     fn sealed_block(&mut self, block: u32, trailer: &Trailer, may_be_torn: bool) {
         self.summary.blocks.sealed += 1;
-        let (part, tail_offset) = (Part::Block(block), self.tail_offset(block));
+        let (part, cache_id) = (Part::Block(block), self.superblock.cache_id);
         let geometry = self.superblock.geometry;
         let start = geometry.block_offset(block);
-        self.used(tail_offset, TRAILER_BYTES as u64);
-        let entries_len = u64::from(trailer.count) * ENTRY_BYTES as u64;
-        if entries_len + TRAILER_BYTES as u64 > geometry.block_bytes {
+        let block_bytes = usize::try_from(geometry.block_bytes).expect("at most 256 MiB");
+        self.used(self.tail_offset(block), TRAILER_BYTES as u64);
+        let footer_len = trailer.footer_len();
+        let Some(footer_at) = block_bytes.checked_sub(footer_len) else {
             let what = format!("its trailer has {} footer entries, more than fit", trailer.count);
-            return self.wrong(part, tail_offset + 32, what);
-        }
-        let offset = tail_offset - entries_len;
-        self.used(offset, entries_len);
-        let Some(entries) = self.read(part, offset, entries_len as usize) else {
-            return;
+            return self.wrong(part, self.tail_offset(block), what);
         };
-        let computed = checksum(self.superblock.cache_id, &[&entries]);
-        if computed != trailer.entries_crc {
-            let what = "the checksum of its footer is wrong";
-            if let Some(flip) = flipped_bit(entries.len(), trailer.entries_crc, computed) {
-                let flip = say(flip, tail_offset + 36, |byte| offset + byte as u64);
-                return self.wrong(part, offset, format!("{what}: {flip}"));
+        let listed_len = footer_len - TRAILER_BYTES;
+        let offset = start + footer_at as u64;
+        self.used(offset, listed_len as u64);
+        let from = if self.verify {
+            0
+        } else {
+            footer_at / SECTOR_BYTES * SECTOR_BYTES
+        };
+        let data = Arc::new(self.block_from(block, from, block_bytes));
+        let footer = &data.as_slice()[footer_at - from..];
+        let Some(entries) = decode_entries(cache_id, trailer, footer, block_bytes) else {
+            let difference = checksum(cache_id, &[&footer[..listed_len]]) ^ trailer.entries_crc;
+            if difference == 0 {
+                let what = "an entry of its footer lies outside the block's data: its objects are lost";
+                return self.wrong(part, offset, what.to_owned());
             }
-            // What is in the trailer's sector was written with it.
-            return if may_be_torn && footer_len(trailer.count as usize) > SECTOR_BYTES {
-                self.note(part, offset, format!("{what}: a crash tore the block"));
-            } else {
-                self.wrong(part, offset, what.to_owned());
-            };
-        }
-        let data = if self.verify { self.block(block) } else { None };
-        let shape = MappingShape::of(&self.superblock);
-        let expected = Expected {
-            cache_id: self.superblock.cache_id,
-            sequence: trailer.sequence,
-            unit_bytes: shape.unit_bytes,
-            block_offset: start,
+            // The part in the trailer's sector was written with it.
+            let is_torn =
+                may_be_torn && footer_len > SECTOR_BYTES && wrong_bit(listed_len, difference).is_none();
+            let what = "the checksum of its footer is wrong: its objects are lost";
+            return self.tell(is_torn, part, offset, what.to_owned());
         };
-        let mut fields = Fields(&entries);
+        let unit_bytes = index_shape(&self.superblock, 1).unit_bytes();
         let (mut former_end, mut torn, mut expiry_max) = (0, None, 0);
-        let mut number = 0;
-        while let Some(entry) = FooterEntry::decode(&mut fields, number) {
-            let entry_offset = offset + u64::from(number) * ENTRY_BYTES as u64;
-            number += 1;
-            expiry_max = expiry_max.max(if entry.expiry == 0 { u32::MAX } else { entry.expiry });
+        for entry in &entries {
             self.summary.objects += 1;
             self.summary.object_bytes += u64::from(entry.len);
-            let end = u64::from(entry.offset) + u64::from(entry.len);
-            let says = format!(
-                "footer entry {} ({} bytes at {} of the block)",
-                entry.number, entry.len, entry.offset
+            expiry_max = expiry_max.max(if entry.expiry == 0 { u32::MAX } else { entry.expiry });
+            let fault = if entry.offset < former_end {
+                "overlaps the one before, or is not in order"
+            } else if !u64::from(entry.offset).is_multiple_of(unit_bytes) {
+                "is not at a multiple of the unit of records"
+            } else if entry.version >> EPOCH_SHIFT > u64::from(self.superblock.epoch) {
+                "has a version of a later epoch than the superblock's"
+            } else {
+                ""
+            };
+            if !fault.is_empty() {
+                let entry_offset = offset + u64::from(entry.number) * ENTRY_BYTES as u64;
+                self.wrong(
+                    part,
+                    entry_offset,
+                    format!("footer entry {} {fault}", entry.number),
+                );
+            }
+            former_end = former_end.max(entry.offset + entry.len);
+            if !self.verify {
+                continue;
+            }
+            let at = start + u64::from(entry.offset);
+            let record = &data.as_slice()[entry.offset as usize..][..entry.len as usize];
+            let len = RecordHeader::decode_unchecked(record).map_or(0, |header| header.encoded_len());
+            self.used(at, len.min(record.len()) as u64);
+            let whole = Record::decode(
+                Arc::clone(&data),
+                entry.offset as usize,
+                record.len(),
+                cache_id,
+                trailer.sequence,
+                true,
             );
-            if entry.len == 0 || end > geometry.block_bytes - entries_len - TRAILER_BYTES as u64 {
-                self.wrong(
-                    part,
-                    entry_offset,
-                    format!("{says} lies outside the block's data"),
-                );
-                continue;
-            }
-            if u64::from(entry.offset) < former_end {
-                self.wrong(
-                    part,
-                    entry_offset,
-                    format!("{says} overlaps the one before, or is not in order"),
-                );
-            }
-            former_end = former_end.max(end);
-            if !u64::from(entry.offset).is_multiple_of(shape.unit_bytes) {
-                self.wrong(
-                    part,
-                    entry_offset,
-                    format!("{says} is not at a multiple of {}", shape.unit_bytes),
-                );
-            }
-            if entry.version >> EPOCH_SHIFT > u64::from(self.superblock.epoch) {
-                let what = format!(
-                    "{says} has version {:#x}, of a later epoch than the superblock's",
-                    entry.version
-                );
-                self.wrong(part, entry_offset, what);
-            }
-            let Some((data, unread)) = &data else { continue };
-            let pieces = entry.offset as usize / PIECE_BYTES..=(end as usize - 1) / PIECE_BYTES;
-            if pieces.into_iter().any(|piece| unread[piece]) {
-                continue;
-            }
-            match records::check(data, &entry, &expected) {
-                Ok(()) => {}
-                Err(fault) if may_be_torn && fault.may_be_torn => {
-                    let (count, _) = torn.unwrap_or((0, fault.at));
-                    torn = Some((count + 1, fault.at));
+            match whole {
+                Some(whole) if is_of_entry(whole.header(), entry, unit_bytes) => {}
+                None if may_be_torn && !is_rotten(cache_id, record) => {
+                    torn = Some((torn.map_or(0, |(count, _)| count) + 1, at));
                 }
-                Err(fault) => {
-                    let what = format!("the record of {says}: {}", fault.what);
-                    self.wrong(part, start + fault.at, what);
+                Some(_) => {
+                    let what = format!(
+                        "the record of footer entry {} is not as the footer says",
+                        entry.number
+                    );
+                    self.wrong(part, at, what);
+                }
+                None => {
+                    let what = "is damaged, or of a former life of the block";
+                    self.wrong(
+                        part,
+                        at,
+                        format!("the record of footer entry {} {what}", entry.number),
+                    );
                 }
             }
-            self.record_used(data, start, &entry);
         }
         if let Some((count, at)) = torn {
             let what = format!(
-                "a crash tore the block: {count} of its {number} records are not whole, this is the last"
+                "a crash tore the block: {count} of its {} records are not whole, this is the last",
+                entries.len()
             );
-            self.note(part, start + at, what);
+            self.tell(true, part, at, what);
         }
         if expiry_max != trailer.expiry_max {
-            let what = format!(
-                "its trailer has latest expiry {}, and its entries {expiry_max}",
-                trailer.expiry_max
-            );
-            self.wrong(part, tail_offset + 44, what);
+            let what = "its trailer has another latest expiry than its entries";
+            self.wrong(part, self.tail_offset(block), what.to_owned());
         }
     }
 
-    /// The bytes of a record that count: all but its padding.
-    fn record_used(&mut self, data: &[u8], start: u64, entry: &FooterEntry) {
-        let record = &data[entry.offset as usize..];
-        let len = crate::record::RecordHeader::decode_unchecked(record)
-            .map_or(0, |header| header.encoded_len() as u64)
-            .min(u64::from(entry.len));
-        self.used(start + u64::from(entry.offset), len);
-    }
-
-    /// The whole block, and which pieces of it could not be read.
-    fn block(&mut self, block: u32) -> Option<(Vec<u8>, Vec<bool>)> {
-        let geometry = self.superblock.geometry;
-        let start = geometry.block_offset(block);
-        let mut data = vec![0; usize::try_from(geometry.block_bytes).ok()?];
-        let mut unread = Vec::new();
-        for (at, piece) in data.chunks_mut(PIECE_BYTES).enumerate() {
-            let offset = start + (at * PIECE_BYTES) as u64;
-            let read = self.source.read(offset, piece);
-            unread.push(read.is_err());
-            if let Err(error) = read {
+    /// A block from `from` on. Zeros stand for what cannot be read.
+    fn block_from(&mut self, block: u32, from: usize, block_bytes: usize) -> AlignedBuf {
+        let mut data = AlignedBuf::with_len(block_bytes - from);
+        let mut offset = self.superblock.geometry.block_offset(block) + from as u64;
+        for piece in data.as_mut_slice().chunks_mut(PIECE_BYTES) {
+            if let Err(error) = self.source.read(offset, piece) {
+                piece.fill(0);
                 let what = format!("{} bytes cannot be read: {error}", piece.len());
                 self.wrong(Part::Block(block), offset, what);
             }
+            offset += piece.len() as u64;
         }
-        Some((data, unread))
+        data
     }
+}
+
+/// Whether a whole record is the one that a footer's entry tells of.
+fn is_of_entry(header: &RecordHeader, entry: &FooterEntry, unit_bytes: u64) -> bool {
+    header.version == entry.version
+        && header.expiry == entry.expiry
+        && (1..=KEY_BYTES_MAX).contains(&header.key_len)
+        && padded_len(header.encoded_len() as u64, unit_bytes) == u64::from(entry.len)
+        && (header.slice != SliceId::Head || header.value_len as usize == MANIFEST_BYTES)
+}
+
+/// Whether a single wrong bit of header and key, or of the value, explains a record that is not whole.
+fn is_rotten(cache_id: u64, record: &[u8]) -> bool {
+    let Some(header) = RecordHeader::decode_unchecked(record) else {
+        return false;
+    };
+    let key_end = HEADER_BYTES + usize::from(header.key_len);
+    let is_head = record
+        .get(..key_end)
+        .and_then(|head| mended(cache_id, head))
+        .is_some();
+    let value = record.get(key_end..header.encoded_len());
+    let is_value = |value: &[u8]| wrong_bit(value.len(), value_checksum(value) ^ header.value_crc).is_some();
+    is_head || value.is_some_and(is_value)
 }
 
 #[cfg(test)]

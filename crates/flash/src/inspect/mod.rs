@@ -1,33 +1,30 @@
 //! What is on a device, read and never written: for people, and to find what is not as it must be.
 //!
-//! [`inspect`] walks superblocks, log, checkpoints, pages of mappings and blocks in the order in which a start would believe them,
-//! and tells a [`Sink`] of each thing that is wrong, with its place. It takes nothing for granted that it has not checked.
+//! [`inspect`] walks superblocks, log, checkpoints, pages of mappings and blocks in the order in which a start would believe them, with
+//! the readers of a start, and tells a [`Sink`] of each thing that is wrong, with its place.
 //!
 //! What a crash may leave is told apart from what must not be (docs/formats.md, "What a crash leaves"): a [`Severity::Leftover`] is no
 //! damage. Where both would look alike, one thing decides: a checksum that a single bit explains is rot, since a torn write changes
 //! whole sectors.
 //!
-//! DRAM: a block, a stretch of the log, and about a hundred bytes for each block of the device.
+//! DRAM: a block, a stretch of the log, the image of a partition, and about a hundred bytes for each block of the device.
 
-mod bit;
 mod blocks;
-mod chain;
+mod checkpoint;
 mod log;
-mod mappings;
 mod pages;
-mod records;
-mod stream;
+mod rot;
 mod summary;
 mod superblocks;
-mod trailers;
 
 pub use summary::{BlockCounts, CheckpointSummary, Finding, LogSummary, Part, Severity, Summary};
 
 use crate::codec::value_checksum;
-use crate::superblock::{CheckpointRef, FORMAT, Superblock};
+use crate::superblock::{FORMAT, Superblock};
 use std::io;
 use std::ops::Range;
-use stream::Snapshot;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
 
 /// Bytes that can be looked at: a device, or a copy of one.
 pub trait Source {
@@ -121,37 +118,53 @@ pub fn inspect<S: Source + ?Sized>(
 ) -> Result<Summary, InspectError> {
     let mut walk = superblocks::open(source, sink, verify)?;
     if walk.summary.will_be_emptied {
-        walk.blocks_that_do_not_count();
+        walk.summary.blocks.free = walk.superblock.geometry.blocks.into();
+        let what = "no whole log was kept since the last stop: the next start empties the cache";
+        walk.tell(true, Part::Device, 0, what.to_owned());
         return Ok(walk.summary);
     }
-    let named = walk
-        .superblock
-        .checkpoints
-        .map(|named| (named.id != 0).then_some(named));
-    let oldest = named.iter().flatten().map(|named| named.log_start).min();
-    walk.log(oldest.unwrap_or(0));
+    let named = walk.superblock.checkpoints.into_iter();
+    let named: Vec<_> = named.filter(|named| named.id != 0).collect();
+    walk.log(named.iter().map(|named| named.log_start).min().unwrap_or(0));
     let mut base = None;
-    for reference in named.iter().flatten() {
-        let snapshot = walk.checkpoint(reference, base.is_none());
-        if base.is_none()
-            && let Some(snapshot) = snapshot
-        {
-            walk.summary.checkpoint = Some(walk.checkpoint_summary(reference, &snapshot));
-            let is_its = |name: &&str| value_checksum(name.as_bytes()) == snapshot.policy;
-            walk.summary.policy = pumice_policy::POLICY_NAMES.into_iter().find(is_its);
-            base = Some(snapshot);
+    for (age, reference) in named.iter().enumerate() {
+        let Some(snapshot) = walk.checkpoint(reference).filter(|_| base.is_none()) else {
+            continue;
+        };
+        let is_newest = age == 0;
+        walk.summary.checkpoint = Some(CheckpointSummary {
+            id: reference.id,
+            first_block: reference.first_block,
+            bytes: reference.len,
+            blocks: snapshot.blocks,
+            mappings: snapshot.mappings,
+            is_newest,
+        });
+        (walk.summary.mapping_pages, walk.summary.page_mappings) = (snapshot.pages, snapshot.page_mappings);
+        let is_its = |name: &&str| value_checksum(name.as_bytes()) == snapshot.policy;
+        walk.summary.policy = pumice_policy::POLICY_NAMES.into_iter().find(is_its);
+        if !(walk.superblock.clean && is_newest) {
+            walk.log_reaches(Some(reference.log_start));
         }
+        base = Some(snapshot);
     }
-    if base.is_none() && named.iter().flatten().count() > 0 {
+    if base.is_none() && named.is_empty() {
+        walk.log_reaches(None);
+    } else if base.is_none() {
         walk.summary.will_be_emptied = true;
-        walk.note(
-            Part::Device,
-            0,
-            "no checkpoint is whole: the next start empties the cache".to_owned(),
-        );
+        let what = "no checkpoint is whole: the next start empties the cache";
+        walk.tell(true, Part::Device, 0, what.to_owned());
     }
     walk.blocks(&base.unwrap_or_default());
     Ok(walk.summary)
+}
+
+/// Runs what never waits, because a [`Source`] answers at once.
+fn ready<F: Future>(future: F) -> F::Output {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(done) => done,
+        Poll::Pending => unreachable!("nothing waits for a source"),
+    }
 }
 
 /// A walk that is under way.
@@ -168,10 +181,13 @@ struct Walk<'a, S: Source + ?Sized> {
 }
 
 impl<S: Source + ?Sized> Walk<'_, S> {
-    /// Something is wrong.
-    fn wrong(&mut self, part: Part, offset: u64, what: String) {
-        self.summary.inconsistencies += 1;
-        let severity = Severity::Inconsistency;
+    fn tell(&mut self, is_leftover: bool, part: Part, offset: u64, what: String) {
+        let (count, severity) = if is_leftover {
+            (&mut self.summary.leftovers, Severity::Leftover)
+        } else {
+            (&mut self.summary.inconsistencies, Severity::Inconsistency)
+        };
+        *count += 1;
         self.sink.found(Finding {
             severity,
             part,
@@ -180,16 +196,9 @@ impl<S: Source + ?Sized> Walk<'_, S> {
         });
     }
 
-    /// A crash left something.
-    fn note(&mut self, part: Part, offset: u64, what: String) {
-        self.summary.leftovers += 1;
-        let severity = Severity::Leftover;
-        self.sink.found(Finding {
-            severity,
-            part,
-            offset,
-            what,
-        });
+    /// Something must not be.
+    fn wrong(&mut self, part: Part, offset: u64, what: String) {
+        self.tell(false, part, offset, what);
     }
 
     fn used(&mut self, offset: u64, len: u64) {
@@ -206,17 +215,6 @@ impl<S: Source + ?Sized> Walk<'_, S> {
                 self.wrong(part, offset, format!("{len} bytes cannot be read: {error}"));
                 None
             }
-        }
-    }
-
-    fn checkpoint_summary(&self, reference: &CheckpointRef, snapshot: &Snapshot) -> CheckpointSummary {
-        CheckpointSummary {
-            id: reference.id,
-            first_block: reference.first_block,
-            bytes: reference.len,
-            blocks: snapshot.blocks,
-            mappings: snapshot.mappings,
-            is_newest: reference.id == self.superblock.checkpoints[0].id,
         }
     }
 }

@@ -1,150 +1,88 @@
-//! Pages of mappings on flash.
+//! Mappings, in checkpoints and in pages on flash.
 
-use super::bit::{flipped_bit, say};
-use super::mappings::{MappingShape, packed};
-use super::stream::Snapshot;
+use super::checkpoint::Snapshot;
 use super::{Part, Source, Walk};
 use crate::checkpoint::BlockRole;
-use crate::codec::checksum;
+use crate::mapping_log::Shape;
 use pumice_device::SECTOR_BYTES;
-use pumice_index::cascade::PAGE_ENTRIES;
-
-const MAGIC: [u8; 4] = *b"PMAP";
-const ENTRIES_AT: usize = 40;
-const ENTRY_BYTES: usize = 12;
+use pumice_index::cascade::{PAGE_PAYLOAD_BYTES, PageNumber, PageShape};
+use pumice_index::{IndexShape, Location};
 
 impl<S: Source + ?Sized> Walk<'_, S> {
-    /// Looks at pages that a partition names, each with the offset where it does.
-    pub(super) fn pages(
-        &mut self,
-        numbers: &[(u64, u32)],
-        partition: u32,
-        shape: &MappingShape,
-        snapshot: &mut Snapshot,
-        is_base: bool,
-    ) {
-        let geometry = self.superblock.geometry;
-        let per_block = (geometry.block_bytes / SECTOR_BYTES as u64) as u32;
-        for (named_at, number) in numbers {
-            let (block, at) = (number / per_block, number % per_block);
-            if block >= geometry.blocks {
-                let what = format!(
-                    "partition {partition} names it, and it would be in block {block}: there is none"
-                );
-                self.wrong(Part::Page(*number), *named_at, what);
-                continue;
-            }
-            snapshot.has_pages[block as usize] = true;
-            let offset = geometry.block_offset(block) + u64::from(at) * SECTOR_BYTES as u64;
-            if is_base {
-                self.summary.mapping_pages += 1;
-            }
-            if self.verify {
-                self.used(offset, SECTOR_BYTES as u64);
-                self.page(*number, block, offset, partition, shape, snapshot, is_base);
-            }
+    /// Why nothing can stand where a mapping leads to, if so.
+    pub(super) fn misleads(&self, location: Location, snapshot: &Snapshot) -> Option<String> {
+        let geometry = &self.superblock.geometry;
+        let says = format!("a mapping leads to {} bytes at {}", location.len, location.offset);
+        let Some(block) = geometry.block_of(location.offset) else {
+            return Some(format!("{says}, outside all blocks"));
+        };
+        let end = location.offset - geometry.block_offset(block) + u64::from(location.len);
+        if end > geometry.block_bytes {
+            return Some(format!("{says}, across the end of block {block}"));
         }
+        let row = snapshot.row(block).filter(|row| row.role == BlockRole::Sealed)?;
+        let is_there = row.sequence > self.reclaimed[block as usize];
+        (is_there && end > geometry.block_bytes - u64::from(row.footer_len))
+            .then(|| format!("{says}, in the footer of block {block}"))
     }
 
-    #[expect(clippy::too_many_arguments, reason = "a page, and who names it")]
-    fn page(
+    /// Looks at a page that the image of a partition, which stands at `named_at`, names.
+    pub(super) fn page(
         &mut self,
-        number: u32,
-        block: u32,
-        offset: u64,
+        number: PageNumber,
         partition: u32,
-        shape: &MappingShape,
-        snapshot: &Snapshot,
-        is_base: bool,
+        named_at: u64,
+        index: IndexShape,
+        snapshot: &mut Snapshot,
     ) {
         let part = Part::Page(number);
+        let shape = Shape::new(self.superblock.geometry, self.superblock.cache_id);
+        let (block, _) = shape.place(number);
+        let Some(offset) = shape.offset(number) else {
+            let what = format!("partition {partition} names it, and there is no block {block}");
+            return self.wrong(part, named_at, what);
+        };
+        snapshot.has_pages[block as usize] = true;
+        snapshot.pages += 1;
+        if !self.verify {
+            return;
+        }
+        self.used(offset, SECTOR_BYTES as u64);
         let Some(sector) = self.read(part, offset, SECTOR_BYTES) else {
             return;
         };
-        let short = |at: usize| packed(&sector[at..at + 4]) as u32;
-        let computed = checksum(self.superblock.cache_id, &[&sector[4..]]);
-        if short(0) != computed {
-            let what = match flipped_bit(SECTOR_BYTES - 4, short(0), computed) {
-                Some(flip) => format!(
-                    "its checksum is wrong: {}",
-                    say(flip, offset, |byte| offset + 4 + byte as u64)
-                ),
-                None if sector[4..8] == MAGIC => "its checksum is wrong".to_owned(),
-                None => "no page of mappings stands there".to_owned(),
-            };
-            return self.wrong(
-                part,
-                offset,
-                format!("partition {partition} names it, and {what}"),
-            );
-        }
-        if sector[4..8] != MAGIC || sector[20..32] != [0; 12] {
-            return self.wrong(
-                part,
-                offset,
-                "it has another magic or something where zeros must be".to_owned(),
-            );
-        }
-        if short(8) != number {
-            return self.wrong(part, offset, format!("page {} stands there", short(8)));
-        }
-        let life = packed(&sector[12..20]) as u64;
+        let pages = PageShape::new(index);
+        let Some(life) = shape.life_of(number, &sector) else {
+            let what = format!("partition {partition} names it, and it is damaged, or not there");
+            return self.wrong(part, offset, what);
+        };
         let wanted = snapshot.row(block).map_or(0, |row| row.sequence);
         // Or the block was lent while the checkpoint was being written.
         if life != wanted && life < snapshot.next_sequence {
             let what = format!("it is of life {life} of block {block}, and the checkpoint has life {wanted}");
             return self.wrong(part, offset, what);
         }
-        if short(36) != partition {
-            let what = format!(
-                "partition {partition} names it, and it is of partition {}",
-                short(36)
-            );
+        let Some(page) = pages.decode(partition, &sector[SECTOR_BYTES - PAGE_PAYLOAD_BYTES..]) else {
+            let what = format!("it is of another partition than {partition}, or has too many entries");
             return self.wrong(part, offset, what);
-        }
-        let count = packed(&sector[32..34]) as usize;
-        if count > PAGE_ENTRIES {
-            return self.wrong(part, offset, format!("it cannot have {count} entries"));
-        }
-        if is_base {
-            self.summary.page_mappings += count as u64;
-        }
-        self.page_entries(
-            part,
-            offset,
-            &sector[ENTRIES_AT..][..count * ENTRY_BYTES],
-            shape,
-            snapshot,
-        );
-    }
-
-    fn page_entries(
-        &mut self,
-        part: Part,
-        offset: u64,
-        entries: &[u8],
-        shape: &MappingShape,
-        snapshot: &Snapshot,
-    ) {
+        };
+        snapshot.page_mappings += page.len() as u64;
         let mut former = None;
-        for (at, entry) in entries.chunks_exact(ENTRY_BYTES).enumerate() {
-            let place = offset + (ENTRIES_AT + at * ENTRY_BYTES) as u64;
-            let entry = packed(entry);
-            let (tag, life) = shape.tag_and_life(entry);
-            if former.is_some_and(|former| former >= tag) || tag >> shape.tag_bits != 0 {
-                self.wrong(part, place, format!("its entry {at} is not in order of tags"));
+        for (at, entry) in page.entries().enumerate() {
+            if former.is_some_and(|former| former >= entry.tag) || entry.tag >> index.tag_bits() != 0 {
+                self.wrong(part, offset, format!("its entry {at} is not in order of tags"));
             }
-            former = Some(tag);
-            let Some(location) = shape.location(entry >> shape.life_bits) else {
+            former = Some(entry.tag);
+            let Some(location) = entry.mapping.map(|mapping| mapping.location) else {
                 continue;
             };
             let block = self.superblock.geometry.block_of(location.offset);
             let row = block.and_then(|block| snapshot.row(block));
             // Into another life of the block: void, whatever it says.
-            let is_void =
-                row.is_some_and(|row| row.role != BlockRole::Sealed || shape.life(row.sequence) != life);
-            if !is_void && let Some(what) = self.leads_outside(location, snapshot) {
-                self.wrong(part, place, format!("its entry {at}: {what}"));
+            let is_void = row
+                .is_some_and(|row| row.role != BlockRole::Sealed || pages.life(row.sequence) != entry.life);
+            if !is_void && let Some(what) = self.misleads(location, snapshot) {
+                self.wrong(part, offset, format!("its entry {at}: {what}"));
             }
         }
     }

@@ -68,10 +68,6 @@ pub struct BlockCounts {
     pub sealed: u64,
     /// Nothing that counts.
     pub free: u64,
-    /// Of the free ones, those with objects of a former life.
-    pub with_old_objects: u64,
-    /// Of the free ones, those with part of a checkpoint that nothing names any more, or not yet.
-    pub with_old_checkpoint: u64,
     /// Parts of the checkpoints that the superblock names.
     pub checkpoint: u64,
     /// Pages of mappings that the checkpoint names.

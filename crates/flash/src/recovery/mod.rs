@@ -85,8 +85,13 @@ pub enum OpenError {
         found: String,
     },
     /// A checkpoint is not whole; recovery goes on without it.
-    #[error("checkpoint unusable: {0}")]
-    Checkpoint(&'static str),
+    #[error("checkpoint unusable: byte {offset}: {what}")]
+    Checkpoint {
+        /// Where on the device it is damaged.
+        offset: u64,
+        /// What is wrong there.
+        what: String,
+    },
     /// The start cannot be recorded.
     #[error("the device cannot record this start; it failed {0} times")]
     Unwritable(u32),

@@ -129,28 +129,26 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
 
     async fn load(&mut self, checkpoint: &CheckpointRef) -> Result<Snapshot, OpenError> {
         let geometry = self.superblock.geometry;
-        let mut reader =
-            StreamReader::open(self.device, &geometry, self.superblock.cache_id, checkpoint).await?;
+        let (device, cache_id, named_at) = (
+            self.device,
+            self.superblock.cache_id,
+            self.superblock.slot_offset(),
+        );
+        let read = |offset, len| device.read(offset, len);
+        let mut reader = StreamReader::open(read, &geometry, cache_id, checkpoint, named_at).await?;
         self.out.bytes_read += checkpoint.len;
-        let blocks = reader.blocks();
+        let blocks = reader.blocks().map(|(block, _)| block).collect();
         let head = reader.head().await?;
         let entry_bytes = self.mappings.with_shard(0, |shard| shard.entry_bytes());
         if head.entry_bytes as usize != entry_bytes || head.shards as usize != self.mappings.shards() {
             // Another number of shards cuts hashes differently. The dump has no whole hashes, so it is
             // of no use; footers have them.
-            return Err(OpenError::Checkpoint(
-                "it was written with another division of the index",
-            ));
+            return Err(reader.bad("it was written with another division of the index"));
         }
         let mut positions = Vec::with_capacity(self.mappings.shards());
         for shard in 0..self.mappings.shards() {
-            let (position, count) = reader.shard_head().await?;
+            let (position, len) = reader.shard_head(entry_bytes).await?;
             positions.push(position);
-            let fits = count
-                .checked_mul(entry_bytes as u64)
-                .is_some_and(|bytes| bytes <= checkpoint.len);
-            let len = usize::try_from(count).ok().filter(|_| fits);
-            let len = len.ok_or(OpenError::Checkpoint("a shard is too long"))?;
             if self.mapping_log.is_some() {
                 let image = reader.take(len).await?;
                 self.mappings.make_room(len);
@@ -158,9 +156,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                     shard.cascade().is_some_and(|shard| shard.load(&image))
                 });
                 if !loaded {
-                    return Err(OpenError::Checkpoint(
-                        "a partition is damaged, or there is no DRAM for it",
-                    ));
+                    return Err(reader.bad("a partition is damaged, or there is no DRAM for it"));
                 }
                 continue;
             }
@@ -180,8 +176,9 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
             }
         }
         let mut virtual_cache = VirtualCache::of(&self.layout, &geometry);
-        if let Some(keys) = &mut virtual_cache {
-            reader.keys(self.layout.policy_checksum(), keys).await?;
+        if virtual_cache.is_some() {
+            let policy = self.layout.policy_checksum();
+            reader.keys(policy, virtual_cache.as_mut()).await?;
         }
         let (mut slots, mut invalidated) = (BTreeMap::new(), None);
         if self.mapping_log.is_some() {
@@ -207,7 +204,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
     fn scan_log(&mut self, start: u64, visit: impl FnMut(&LogRecord)) -> Option<LogEnd> {
         let superblock = &self.superblock;
         match log::scan(
-            self.device,
+            |offset, out| self.device.read_log(offset, out),
             superblock.cache_id,
             &superblock.geometry,
             start,
@@ -235,7 +232,8 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
         if start == 0 && !snapshot.blocks.is_empty() {
             return true;
         }
-        match log::reaches(self.device, superblock.cache_id, &superblock.geometry, start) {
+        let read = |offset, out: &mut [u8]| self.device.read_log(offset, out);
+        match log::reaches(read, superblock.cache_id, &superblock.geometry, start) {
             Ok(true) => true,
             Ok(false) => {
                 tracing::warn!("the invalidation log is not the one that was written: starting empty");

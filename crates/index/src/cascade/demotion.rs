@@ -11,8 +11,7 @@
 use super::filter::{Filter, FilterEntry, FilterShape};
 use super::page::PageEntry;
 use super::partition::{
-    ASKED, CascadeShard, DIRTY, GENERATION_CELL_BITS, GENERATION_PAGES, Generation, PAGE_HINT_BITS, SHIELD,
-    SHIELD_HINT,
+    ASKED, CascadeShard, DIRTY, GENERATION_PAGES, Generation, SHIELD, SHIELD_HINT, generation_shape,
 };
 use crate::PackedTable;
 use crate::table::Swept;
@@ -212,11 +211,9 @@ impl CascadeShard {
     }
 
     pub(super) fn generation_shape(&self) -> FilterShape {
-        FilterShape::new(
+        generation_shape(
             self.shape.tag_bits(),
             GENERATION_PAGES * self.options.page_entries,
-            GENERATION_CELL_BITS,
-            PAGE_HINT_BITS + 1,
         )
     }
 

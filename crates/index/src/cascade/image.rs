@@ -22,10 +22,11 @@
 //! |      | `unary`   | `len + buckets` bits, in words of 8 bytes                |
 //! |      | `rests`   | `len` entries of the filter's width, in words of 8 bytes |
 
-use super::PageNumber;
 use super::filter::{Filter, FilterShape};
-use super::partition::{CascadeShard, DIRTY, GENERATION_PAGES, Generation, PAGE_HINT};
-use super::wide::Wide;
+use super::partition::{CascadeShard, DIRTY, GENERATION_PAGES, Generation, PAGE_HINT, generation_shape};
+use super::wide::{WIDE_CELL_BITS, Wide};
+use super::{PAGE_ENTRIES, PageNumber};
+use crate::{IndexShape, Location};
 
 /// A reader of fields that never reads past the end.
 struct Fields<'a>(&'a [u8]);
@@ -103,15 +104,76 @@ fn push_table(out: &mut Vec<u8>, pages: &[PageNumber], filter: &Filter) {
         .for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
 }
 
+/// What [`CascadeShard::dump`] wrote, read back.
+pub struct Image {
+    shape: IndexShape,
+    /// Tags and payloads.
+    tier1: Vec<(u64, u64)>,
+    generations: Vec<Generation>,
+    wide: Wide,
+}
+
+impl Image {
+    /// `None` where the bytes are no image of a partition of an index of this shape.
+    pub fn read(shape: IndexShape, bytes: &[u8]) -> Option<Self> {
+        let mut fields = Fields(bytes);
+        let mappings = fields.len()?;
+        let entries = fields.bytes(mappings.checked_mul(shape.entry_bytes())?)?;
+        let entries = entries.chunks_exact(shape.entry_bytes());
+        let tier1 = entries.map(|entry| shape.table().undump(entry)).collect();
+        let mut generations = Vec::new();
+        for _ in 0..fields.len()? {
+            let pages = fields.pages()?;
+            let filter = fields.filter(|buckets| generation_shape(shape.tag_bits(), buckets))?;
+            let is_named = |hint: u32| ((hint & PAGE_HINT) as usize) < pages.len();
+            if !(1..=GENERATION_PAGES).contains(&pages.len())
+                || !filter.entries().all(|entry| is_named(entry.hint))
+            {
+                return None;
+            }
+            generations.push(Generation { pages, filter });
+        }
+        let pages = fields.pages()?;
+        let filter =
+            fields.filter(|buckets| FilterShape::new(shape.tag_bits(), buckets, WIDE_CELL_BITS, 0))?;
+        let starts = fields.numbers(pages.len())?;
+        let wide = Wide::from_parts(pages, starts, PAGE_ENTRIES, filter)?;
+        fields.0.is_empty().then_some(Self {
+            shape,
+            tier1,
+            generations,
+            wide,
+        })
+    }
+
+    /// Mappings of tier 1, tombstones included.
+    pub fn mappings(&self) -> usize {
+        self.tier1.len()
+    }
+
+    /// Where the mappings of tier 1 lead to.
+    pub fn locations(&self) -> impl Iterator<Item = Location> + '_ {
+        let places = self.tier1.iter().map(|(_, payload)| self.shape.place(*payload));
+        let places = places.filter(|place| *place != 0);
+        places.map(|place| self.shape.unpack_place(place))
+    }
+
+    /// All pages that it names.
+    pub fn pages(&self) -> impl Iterator<Item = PageNumber> + '_ {
+        pages(&self.generations, &self.wide)
+    }
+}
+
+fn pages<'a>(generations: &'a [Generation], wide: &'a Wide) -> impl Iterator<Item = PageNumber> + 'a {
+    let tier2 = generations.iter().flat_map(|generation| &generation.pages);
+    tier2.chain(wide.pages()).copied()
+}
+
 impl CascadeShard {
     /// Appends the partition to `out`.
     pub fn dump(&self, out: &mut Vec<u8>) {
         push_len(out, self.tier1.len());
-        let shape = self.tier1.shape();
-        self.tier1.for_each(|tag, payload| {
-            let whole = u128::from(tag) << shape.payload_bits() | u128::from(payload);
-            out.extend_from_slice(&whole.to_le_bytes()[..shape.entry_bytes()]);
-        });
+        self.tier1.dump(out);
         push_len(out, self.generations.len());
         for generation in &self.generations {
             push_table(out, &generation.pages, &generation.filter);
@@ -132,48 +194,24 @@ impl CascadeShard {
     }
 
     fn try_load(&mut self, bytes: &[u8]) -> Option<()> {
-        let mut fields = Fields(bytes);
-        let shape = self.tier1.shape();
-        let mappings = fields.len()?;
-        if mappings > fields.0.len() / shape.entry_bytes() {
+        let image = Image::read(self.shape, bytes)?;
+        let shape = self.generation_shape();
+        let is_ours = |generation: &Generation| generation.filter.shape() == shape;
+        if !image.generations.iter().all(is_ours) || !image.wide.is_whole(self.options.page_entries) {
             return None;
         }
-        self.tier1.reserve(mappings);
-        for _ in 0..mappings {
-            let mut wide = [0; 16];
-            wide[..shape.entry_bytes()].copy_from_slice(fields.bytes(shape.entry_bytes())?);
-            let whole = u128::from_le_bytes(wide);
-            let payload = (whole & ((1 << shape.payload_bits()) - 1)) as u64;
-            let tag = (whole >> shape.payload_bits()) as u64;
+        self.tier1.reserve(image.tier1.len());
+        for (tag, payload) in image.tier1 {
             self.tier1.insert(tag, payload).ok()?;
             self.dirty += usize::from(self.flags(payload) & DIRTY != 0);
         }
-        for _ in 0..fields.len()? {
-            let pages = fields.pages()?;
-            let filter = fields.filter(|_| self.generation_shape())?;
-            let is_named = |hint: u32| ((hint & PAGE_HINT) as usize) < pages.len();
-            if !(1..=GENERATION_PAGES).contains(&pages.len())
-                || !filter.entries().all(|entry| is_named(entry.hint))
-            {
-                return None;
-            }
-            self.generations.push(Generation { pages, filter });
-        }
-        let pages = fields.pages()?;
-        let filter = fields.filter(|buckets| self.wide_shape(buckets))?;
-        let starts = fields.numbers(pages.len())?;
-        let wide = Wide::from_parts(pages, starts, self.options.page_entries, filter)?;
-        if !fields.0.is_empty() {
-            return None;
-        }
-        self.wide = wide;
+        (self.generations, self.wide) = (image.generations, image.wide);
         self.resize_tier1();
         Some(())
     }
 
     /// All pages that the partition has.
     pub fn pages(&self) -> impl Iterator<Item = PageNumber> + '_ {
-        let tier2 = self.generations.iter().flat_map(|generation| &generation.pages);
-        tier2.chain(self.wide.pages()).copied()
+        pages(&self.generations, &self.wide)
     }
 }

@@ -40,8 +40,9 @@ mod tests;
 mod wide;
 
 pub use counts::CascadeCounts;
+pub use image::Image;
 pub use lookup::{Plan, Resolved};
-pub use page::{PAGE_ENTRIES, PAGE_PAYLOAD_BYTES};
+pub use page::{PAGE_ENTRIES, PAGE_PAYLOAD_BYTES, PageEntry, PageShape};
 pub(crate) use partition::FLAG_BITS;
 pub use partition::{CascadeOptions, CascadeShard, SLOT_BITS};
 pub use reorganise::{Merged, Reorganisation};

@@ -4,7 +4,7 @@
 //! is neither and has no place says that the key is not on flash: a lookup has read that there.
 
 use super::counts::CascadeCounts;
-use super::filter::Filter;
+use super::filter::{Filter, FilterShape};
 use super::page::PageShape;
 use super::wide::Wide;
 use super::{MapSpace, PageNumber};
@@ -41,6 +41,11 @@ pub struct CascadeOptions {
     pub tier1_share: f64,
     /// Mappings of a page, at most [`PAGE_ENTRIES`](super::PAGE_ENTRIES); fewer are for tests, which then have many pages of few.
     pub page_entries: usize,
+}
+
+/// The shape of a generation's filter over about `entries` entries.
+pub(super) fn generation_shape(tag_bits: u32, entries: usize) -> FilterShape {
+    FilterShape::new(tag_bits, entries, GENERATION_CELL_BITS, PAGE_HINT_BITS + 1)
 }
 
 pub(super) struct Generation {
