@@ -49,7 +49,7 @@ impl<V: Rank> Tree<V> {
         );
         found.inners += 1;
         for slot in 0..inner.len {
-            let (child, before) = (inner.children[slot], found.bytes);
+            let (child, before) = (inner.ids[slot], found.bytes);
             let first_leaf = found.leaves.len();
             if level > 1 {
                 self.check_inner(child, id, level - 1, found);
@@ -58,7 +58,7 @@ impl<V: Rank> Tree<V> {
             }
             assert_eq!(found.bytes - before, inner.bytes[slot], "the bytes under {child}");
             if slot > 0 {
-                let separator = inner.separators[slot];
+                let separator = inner.values[slot];
                 let (below, above) = found.leaves.split_at(first_leaf);
                 let below = self.leaf(*below.last().expect("a leaf below"));
                 let above = self.leaf(above[0]);
@@ -72,7 +72,7 @@ impl<V: Rank> Tree<V> {
         let leaf = self.leaf(id);
         assert_eq!(leaf.parent, parent, "the parent of leaf {id}");
         assert!(leaf.len <= LEAF, "the fill of leaf {id}");
-        for object in &leaf.objects[..leaf.len] {
+        for object in &leaf.ids[..leaf.len] {
             assert_eq!(self.homes.get(*object), Some(id), "the home of {object}");
         }
         found.bytes += leaf.bytes_below(leaf.len);

@@ -26,52 +26,61 @@ impl Rank for f64 {
     const UNUSED: Self = 0.0;
 }
 
-/// Objects side by side in the order, the lowest first.
+/// Objects of a queue, or nodes of one kind, side by side in the order, the lowest first.
 #[derive(Debug)]
-pub(super) struct Leaf<V> {
+pub(super) struct Node<V, const MAX: usize> {
     pub(super) parent: u32,
-    /// The leaf above, and the leaf below.
+    /// The leaf above, and the leaf below; none of an inner node.
     pub(super) next: u32,
     pub(super) previous: u32,
     pub(super) len: usize,
-    pub(super) objects: [u32; LEAF],
-    pub(super) sizes: [u64; LEAF],
-    pub(super) values: [V; LEAF],
+    /// The objects, or the children.
+    pub(super) ids: [u32; MAX],
+    /// The size of each object, or the bytes of the objects in each child.
+    pub(super) bytes: [u64; MAX],
+    /// What each object is sorted by. Of an inner node a separator for each child: no object in this child is below, nor one in the
+    /// child before it above. That of the first child means nothing: the parent has it.
+    pub(super) values: [V; MAX],
 }
 
-impl<V: Rank> Leaf<V> {
+/// Holds objects.
+pub(super) type Leaf<V> = Node<V, LEAF>;
+/// Holds leaves, or inner nodes.
+pub(super) type Inner<V> = Node<V, FANOUT>;
+
+impl<V: Rank, const MAX: usize> Node<V, MAX> {
     pub(super) fn new() -> Self {
-        Leaf {
+        Node {
             parent: NONE,
             next: NONE,
             previous: NONE,
             len: 0,
-            objects: [0; LEAF],
-            sizes: [0; LEAF],
-            values: [V::UNUSED; LEAF],
+            ids: [0; MAX],
+            bytes: [0; MAX],
+            values: [V::UNUSED; MAX],
         }
     }
 
-    /// Where an object is that is here.
+    /// Where an object or child is that is here.
     #[inline]
-    pub(super) fn index_of(&self, object: u32) -> usize {
-        position_of(&self.objects[..self.len], object)
+    pub(super) fn index_of(&self, id: u32) -> usize {
+        position_of(&self.ids[..self.len], id)
     }
 
-    /// The bytes of the objects below this place.
+    /// The bytes below this place.
     #[inline]
     pub(super) fn bytes_below(&self, index: usize) -> u64 {
-        self.sizes[..index].iter().sum()
+        self.bytes[..index].iter().sum()
     }
 
     #[inline]
-    pub(super) fn insert(&mut self, index: usize, object: u32, size: u64, value: V) {
+    pub(super) fn insert(&mut self, index: usize, id: u32, bytes: u64, value: V) {
         let len = self.len;
-        self.objects.copy_within(index..len, index + 1);
-        self.sizes.copy_within(index..len, index + 1);
+        self.ids.copy_within(index..len, index + 1);
+        self.bytes.copy_within(index..len, index + 1);
         self.values.copy_within(index..len, index + 1);
-        self.objects[index] = object;
-        self.sizes[index] = size;
+        self.ids[index] = id;
+        self.bytes[index] = bytes;
         self.values[index] = value;
         self.len += 1;
     }
@@ -79,108 +88,33 @@ impl<V: Rank> Leaf<V> {
     #[inline]
     pub(super) fn remove(&mut self, index: usize) {
         let len = self.len;
-        self.objects.copy_within(index + 1..len, index);
-        self.sizes.copy_within(index + 1..len, index);
+        self.ids.copy_within(index + 1..len, index);
+        self.bytes.copy_within(index + 1..len, index);
         self.values.copy_within(index + 1..len, index);
         self.len -= 1;
     }
 
-    /// Moves the objects from `cut` on to the front of `upper`.
+    /// Moves what stands here from `cut` on to the front of `upper`.
     pub(super) fn move_up(&mut self, cut: usize, upper: &mut Self) {
         let (moved, held) = (self.len - cut, upper.len);
-        upper.objects.copy_within(..held, moved);
-        upper.sizes.copy_within(..held, moved);
+        upper.ids.copy_within(..held, moved);
+        upper.bytes.copy_within(..held, moved);
         upper.values.copy_within(..held, moved);
-        upper.objects[..moved].copy_from_slice(&self.objects[cut..self.len]);
-        upper.sizes[..moved].copy_from_slice(&self.sizes[cut..self.len]);
+        upper.ids[..moved].copy_from_slice(&self.ids[cut..self.len]);
+        upper.bytes[..moved].copy_from_slice(&self.bytes[cut..self.len]);
         upper.values[..moved].copy_from_slice(&self.values[cut..self.len]);
         upper.len += moved;
         self.len = cut;
     }
 
-    /// Moves all objects of `upper` to the end of this leaf.
+    /// Moves all of `upper` to the end of this node.
     pub(super) fn take_all(&mut self, upper: &mut Self) {
         let (len, moved) = (self.len, upper.len);
-        self.objects[len..len + moved].copy_from_slice(&upper.objects[..moved]);
-        self.sizes[len..len + moved].copy_from_slice(&upper.sizes[..moved]);
+        self.ids[len..len + moved].copy_from_slice(&upper.ids[..moved]);
+        self.bytes[len..len + moved].copy_from_slice(&upper.bytes[..moved]);
         self.values[len..len + moved].copy_from_slice(&upper.values[..moved]);
         self.len += moved;
         upper.len = 0;
-    }
-}
-
-/// Nodes side by side in the order, all leaves or all inner nodes.
-#[derive(Debug)]
-pub(super) struct Inner<V> {
-    pub(super) parent: u32,
-    pub(super) len: usize,
-    pub(super) children: [u32; FANOUT],
-    /// The bytes of the objects in each child.
-    pub(super) bytes: [u64; FANOUT],
-    /// A value that no object in this child is below, nor one in the child before it above. That of the first child
-    /// means nothing: the parent has it.
-    pub(super) separators: [V; FANOUT],
-}
-
-impl<V: Rank> Inner<V> {
-    pub(super) fn new() -> Self {
-        Inner {
-            parent: NONE,
-            len: 0,
-            children: [0; FANOUT],
-            bytes: [0; FANOUT],
-            separators: [V::UNUSED; FANOUT],
-        }
-    }
-
-    /// Where a child is that is here.
-    #[inline]
-    pub(super) fn slot_of(&self, child: u32) -> usize {
-        position_of(&self.children[..self.len], child)
-    }
-
-    #[inline]
-    pub(super) fn bytes_below(&self, slot: usize) -> u64 {
-        self.bytes[..slot].iter().sum()
-    }
-
-    pub(super) fn insert(&mut self, slot: usize, child: u32, bytes: u64, separator: V) {
-        let len = self.len;
-        self.children.copy_within(slot..len, slot + 1);
-        self.bytes.copy_within(slot..len, slot + 1);
-        self.separators.copy_within(slot..len, slot + 1);
-        self.children[slot] = child;
-        self.bytes[slot] = bytes;
-        self.separators[slot] = separator;
-        self.len += 1;
-    }
-
-    pub(super) fn remove(&mut self, slot: usize) {
-        let len = self.len;
-        self.children.copy_within(slot + 1..len, slot);
-        self.bytes.copy_within(slot + 1..len, slot);
-        self.separators.copy_within(slot + 1..len, slot);
-        self.len -= 1;
-    }
-
-    /// Moves the children from `cut` on to `upper`, which is empty.
-    pub(super) fn move_up(&mut self, cut: usize, upper: &mut Self) {
-        upper.take_range(self, cut);
-        self.len = cut;
-    }
-
-    /// Moves all children of `upper` to the end of this node.
-    pub(super) fn take_all(&mut self, upper: &mut Self) {
-        self.take_range(upper, 0);
-        upper.len = 0;
-    }
-
-    fn take_range(&mut self, from: &Self, start: usize) {
-        let (len, moved) = (self.len, from.len - start);
-        self.children[len..len + moved].copy_from_slice(&from.children[start..from.len]);
-        self.bytes[len..len + moved].copy_from_slice(&from.bytes[start..from.len]);
-        self.separators[len..len + moved].copy_from_slice(&from.separators[start..from.len]);
-        self.len += moved;
     }
 }
 

@@ -19,7 +19,7 @@ impl<V: Rank> Tree<V> {
             self.link_leaf(self.leaf(lower).previous, added);
             let (parent, slot, bytes) = self.slot_in_parent(lower);
             // The new leaf takes the slot and its separator, the full one the slot above.
-            self.inner_mut(parent).children[slot] = added;
+            self.inner_mut(parent).ids[slot] = added;
             self.inner_mut(parent).bytes[slot] = 0;
             self.leaf_mut(added).parent = parent;
             self.insert_child(parent, slot + 1, lower, bytes, separator, 0);
@@ -52,7 +52,7 @@ impl<V: Rank> Tree<V> {
     fn move_objects(&mut self, lower: u32, cut: usize, upper: u32) -> u64 {
         let [from, to] = two_of(&mut self.leaves, lower, upper);
         from.move_up(cut, to);
-        for object in &to.objects[..to.len] {
+        for object in &to.ids[..to.len] {
             self.homes.set(*object, upper);
         }
         to.bytes_below(to.len)
@@ -62,7 +62,7 @@ impl<V: Rank> Tree<V> {
     fn slot_in_parent(&self, leaf: u32) -> (u32, usize, u64) {
         let parent = self.leaf(leaf).parent;
         let inner = self.inner(parent);
-        let slot = inner.slot_of(leaf);
+        let slot = inner.index_of(leaf);
         (parent, slot, inner.bytes[slot])
     }
 
@@ -109,7 +109,7 @@ impl<V: Rank> Tree<V> {
     /// Makes a node the parent of its children from `slot` on, which are at `level`.
     fn adopt(&mut self, node: u32, slot: usize, level: u32) {
         for slot in slot..self.inner(node).len {
-            self.set_parent(self.inner(node).children[slot], node, level);
+            self.set_parent(self.inner(node).ids[slot], node, level);
         }
     }
 
@@ -134,7 +134,7 @@ impl<V: Rank> Tree<V> {
             self.inner_mut(node).insert(slot, child, bytes, separator);
             self.set_parent(child, node, level);
         }
-        let added_separator = self.inner(added).separators[0];
+        let added_separator = self.inner(added).values[0];
         let added_bytes = self.inner(added).bytes_below(self.inner(added).len);
         let parent = self.inner(node).parent;
         if parent == NONE {
@@ -148,7 +148,7 @@ impl<V: Rank> Tree<V> {
             self.root = root;
             self.height += 1;
         } else {
-            let slot = self.inner(parent).slot_of(node);
+            let slot = self.inner(parent).index_of(node);
             let node_bytes = self.inner(node).bytes_below(self.inner(node).len);
             self.inner_mut(parent).bytes[slot] = node_bytes;
             self.insert_child(parent, slot + 1, added, added_bytes, added_separator, level + 1);
@@ -169,26 +169,22 @@ impl<V: Rank> Tree<V> {
     pub(super) fn join_leaf(&mut self, id: u32) {
         let (parent, slot, _) = self.slot_in_parent(id);
         let len = self.leaf(id).len;
-        let fits = |neighbour: u32| len + self.leaf(neighbour).len <= 3 * LEAF / 4;
         let inner = self.inner(parent);
-        let lower_slot = if slot + 1 < inner.len && fits(inner.children[slot + 1]) {
-            slot
-        } else if slot > 0 && fits(inner.children[slot - 1]) {
-            slot - 1
-        } else {
+        let Some(lower_slot) = joinable(inner, slot, |other| len + self.leaf(other).len <= 3 * LEAF / 4)
+        else {
             return;
         };
-        let (lower, upper) = (inner.children[lower_slot], inner.children[lower_slot + 1]);
+        let (lower, upper) = (inner.ids[lower_slot], inner.ids[lower_slot + 1]);
         let [lower_leaf, upper_leaf] = two_of(&mut self.leaves, lower, upper);
         // The smaller part moves.
         let (stays, goes) = if upper_leaf.len <= lower_leaf.len {
-            for object in &upper_leaf.objects[..upper_leaf.len] {
+            for object in &upper_leaf.ids[..upper_leaf.len] {
                 self.homes.set(*object, lower);
             }
             lower_leaf.take_all(upper_leaf);
             (lower, upper)
         } else {
-            for object in &lower_leaf.objects[..lower_leaf.len] {
+            for object in &lower_leaf.ids[..lower_leaf.len] {
                 self.homes.set(*object, upper);
             }
             lower_leaf.move_up(0, upper_leaf);
@@ -196,7 +192,7 @@ impl<V: Rank> Tree<V> {
         };
         self.unlink_leaf(goes);
         let inner = self.inner_mut(parent);
-        inner.children[lower_slot] = stays;
+        inner.ids[lower_slot] = stays;
         inner.bytes[lower_slot] += inner.bytes[lower_slot + 1];
         self.remove_child(parent, lower_slot + 1, 1);
     }
@@ -207,14 +203,14 @@ impl<V: Rank> Tree<V> {
         let (len, parent) = (self.inner(node).len, self.inner(node).parent);
         if parent == NONE {
             while self.inner(self.root).len == 1 && self.height > 1 {
-                let child = self.inner(self.root).children[0];
+                let child = self.inner(self.root).ids[0];
                 self.free_inners.push(self.root);
                 self.inner_mut(child).parent = NONE;
                 self.root = child;
                 self.height -= 1;
             }
         } else if len == 0 {
-            let slot = self.inner(parent).slot_of(node);
+            let slot = self.inner(parent).index_of(node);
             self.free_inners.push(node);
             self.remove_child(parent, slot, level + 1);
         } else if len <= FANOUT / 4 {
@@ -225,20 +221,16 @@ impl<V: Rank> Tree<V> {
     /// Joins a node at `level` with a neighbour, as [`Tree::join_leaf`] does.
     fn join_inner(&mut self, node: u32, parent: u32, level: u32) {
         let inner = self.inner(parent);
-        let slot = inner.slot_of(node);
+        let slot = inner.index_of(node);
         let len = self.inner(node).len;
-        let fits = |neighbour: u32| len + self.inner(neighbour).len <= 3 * FANOUT / 4;
-        let lower_slot = if slot + 1 < inner.len && fits(inner.children[slot + 1]) {
-            slot
-        } else if slot > 0 && fits(inner.children[slot - 1]) {
-            slot - 1
-        } else {
+        let Some(lower_slot) = joinable(inner, slot, |other| len + self.inner(other).len <= 3 * FANOUT / 4)
+        else {
             return;
         };
-        let (lower, upper) = (inner.children[lower_slot], inner.children[lower_slot + 1]);
-        let separator = inner.separators[lower_slot + 1];
+        let (lower, upper) = (inner.ids[lower_slot], inner.ids[lower_slot + 1]);
+        let separator = inner.values[lower_slot + 1];
         let [lower_inner, upper_inner] = two_of(&mut self.inners, lower, upper);
-        upper_inner.separators[0] = separator;
+        upper_inner.values[0] = separator;
         let adopted = lower_inner.len;
         lower_inner.take_all(upper_inner);
         self.adopt(lower, adopted, level - 1);
@@ -265,6 +257,15 @@ impl<V: Rank> Tree<V> {
         }
         self.inners.push(Box::new(Inner::new()));
         self.inners.len() as u32 - 1
+    }
+}
+
+/// The lower slot of two neighbours to be joined: the child in `slot`, and one beside it that `fits`, the upper one first.
+fn joinable<V>(parent: &Inner<V>, slot: usize, fits: impl Fn(u32) -> bool) -> Option<usize> {
+    if slot + 1 < parent.len && fits(parent.ids[slot + 1]) {
+        Some(slot)
+    } else {
+        slot.checked_sub(1).filter(|below| fits(parent.ids[*below]))
     }
 }
 

@@ -78,7 +78,7 @@ impl<V: Rank> Tree<V> {
 
     #[inline]
     pub(super) fn size_at(&self, place: Place) -> u64 {
-        self.leaf(place.leaf).sizes[place.index]
+        self.leaf(place.leaf).bytes[place.index]
     }
 
     #[inline]
@@ -97,7 +97,7 @@ impl<V: Rank> Tree<V> {
 
     #[inline]
     pub(super) fn object_at(&self, place: Place) -> ObjectNumber {
-        self.leaf(place.leaf).objects[place.index]
+        self.leaf(place.leaf).ids[place.index]
     }
 
     /// The place above all objects.
@@ -122,7 +122,7 @@ impl<V: Rank> Tree<V> {
         let (mut child, mut node) = (place.leaf, leaf.parent);
         while node != NONE {
             let inner = self.inner(node);
-            below += inner.bytes_below(inner.slot_of(child));
+            below += inner.bytes_below(inner.index_of(child));
             (child, node) = (node, inner.parent);
         }
         below
@@ -140,13 +140,13 @@ impl<V: Rank> Tree<V> {
                 left -= 2 * inner.bytes[slot];
                 slot += 1;
             }
-            node = inner.children[slot];
+            node = inner.ids[slot];
         }
         let leaf = self.leaf(node);
         let mut index = 0;
-        while index < leaf.len && left >= leaf.sizes[index] {
+        while index < leaf.len && left >= leaf.bytes[index] {
             // The middle of this one is at or below the point; what is left may go below its end, and then ends the search.
-            match left.checked_sub(2 * leaf.sizes[index]) {
+            match left.checked_sub(2 * leaf.bytes[index]) {
                 Some(rest) => left = rest,
                 None => {
                     return Place {
@@ -165,8 +165,8 @@ impl<V: Rank> Tree<V> {
         let mut node = self.root;
         for _ in 0..self.height {
             let inner = self.inner(node);
-            let slot = inner.separators[1..inner.len].partition_point(|separator| *separator <= value);
-            node = inner.children[slot];
+            let slot = inner.values[1..inner.len].partition_point(|separator| *separator <= value);
+            node = inner.ids[slot];
         }
         let leaf = self.leaf(node);
         Place {
@@ -192,7 +192,7 @@ impl<V: Rank> Tree<V> {
     /// Takes the object at a place out.
     pub(super) fn remove(&mut self, place: Place) {
         let leaf = self.leaf_mut(place.leaf);
-        let (object, size) = (leaf.objects[place.index], leaf.sizes[place.index]);
+        let (object, size) = (leaf.ids[place.index], leaf.bytes[place.index]);
         leaf.remove(place.index);
         let len = leaf.len;
         self.homes.clear(object);
@@ -223,7 +223,7 @@ impl<V: Rank> Tree<V> {
             Some(leaf)
         });
         leaves
-            .flat_map(|leaf| (0..leaf.len).map(|at| (leaf.objects[at], leaf.sizes[at], leaf.values[at])))
+            .flat_map(|leaf| (0..leaf.len).map(|at| (leaf.ids[at], leaf.bytes[at], leaf.values[at])))
             .skip(start.index)
     }
 
@@ -252,7 +252,7 @@ impl<V: Rank> Tree<V> {
         let (mut child, mut node) = (leaf, self.leaf(leaf).parent);
         while node != NONE {
             let inner = self.inner_mut(node);
-            let slot = inner.slot_of(child);
+            let slot = inner.index_of(child);
             inner.bytes[slot] = inner.bytes[slot].wrapping_add(bytes);
             (child, node) = (node, inner.parent);
         }
