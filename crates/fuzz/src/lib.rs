@@ -29,40 +29,20 @@ pub struct Target {
     pub run: fn(&[u8]),
 }
 
+const fn target(name: &'static str, run: fn(&[u8])) -> Target {
+    Target { name, run }
+}
+
 /// Every target.
 pub const TARGETS: &[Target] = &[
-    Target {
-        name: "classic",
-        run: commands::classic,
-    },
-    Target {
-        name: "meta",
-        run: commands::meta,
-    },
-    Target {
-        name: "connection",
-        run: connection::run,
-    },
-    Target {
-        name: "records",
-        run: records::run,
-    },
-    Target {
-        name: "recovery_full",
-        run: recovery::full,
-    },
-    Target {
-        name: "recovery_cascade",
-        run: recovery::cascade,
-    },
-    Target {
-        name: "traces",
-        run: traces::run,
-    },
-    Target {
-        name: "config",
-        run: config::run,
-    },
+    target("classic", commands::classic),
+    target("meta", commands::meta),
+    target("connection", connection::run),
+    target("records", records::run),
+    target("recovery_full", recovery::full),
+    target("recovery_cascade", recovery::cascade),
+    target("traces", traces::run),
+    target("config", config::run),
 ];
 
 /// Hands bytes to the target of this name.

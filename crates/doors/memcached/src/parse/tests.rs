@@ -11,41 +11,47 @@ fn limits() -> Limits {
 }
 
 /// What the parser makes of a whole stream: commands as text, and what it would answer by itself.
-fn script(mut input: &[u8]) -> Vec<String> {
-    let mut seen = Vec::new();
-    loop {
-        match parse(input, &limits()) {
-            Parsed::Incomplete(needed) => {
-                if !input.is_empty() {
-                    seen.push(format!("{needed:?}"));
+fn script(input: &[u8]) -> Vec<String> {
+    script_of_cuts(input, [input.len()])
+}
+
+/// The same of a stream that comes in pieces: what is complete at each of the `ends` is taken, as from a connection's buffer. The last
+/// one is that of the stream.
+fn script_of_cuts(input: &[u8], ends: impl IntoIterator<Item = usize>) -> Vec<String> {
+    let (mut seen, mut start) = (Vec::new(), 0);
+    let mut lacks = None;
+    for end in ends {
+        lacks = None;
+        while start < end {
+            let (said, consumed, skip) = match parse(&input[start..end], &limits()) {
+                Parsed::Incomplete(needed) => {
+                    lacks = Some(format!("{needed:?}"));
+                    break;
                 }
-                return seen;
-            }
-            // What follows is read with the head before it.
-            Parsed::TooLong | Parsed::Keys { .. } => {
-                seen.push("too long".to_owned());
-                return seen;
-            }
-            Parsed::Command { command, consumed } => {
-                let skip = match command {
-                    Command::TooLarge(large) => usize::try_from(large.skip).unwrap(),
-                    _ => 0,
-                };
-                seen.push(format!("{command:?}"));
-                input = input.get(consumed + skip..).unwrap_or(b"");
-            }
-            Parsed::Malformed {
-                reply,
-                consumed,
-                skip,
-            } => {
-                seen.push(reply.to_owned());
-                input = input
-                    .get(consumed + usize::try_from(skip).unwrap()..)
-                    .unwrap_or(b"");
-            }
+                // What follows is read with the head before it.
+                Parsed::TooLong | Parsed::Keys { .. } => {
+                    seen.push("too long".to_owned());
+                    return seen;
+                }
+                Parsed::Command { command, consumed } => {
+                    let skip = match command {
+                        Command::TooLarge(large) => large.skip,
+                        _ => 0,
+                    };
+                    (format!("{command:?}"), consumed, skip)
+                }
+                Parsed::Malformed {
+                    reply,
+                    consumed,
+                    skip,
+                } => (reply.to_owned(), consumed, skip),
+            };
+            seen.push(said);
+            start += consumed + usize::try_from(skip).unwrap();
         }
     }
+    seen.extend(lacks);
+    seen
 }
 
 fn one(input: &[u8]) -> Command<'_> {
@@ -110,63 +116,58 @@ fn a_value_received_apart_is_the_same_command() {
 
 #[test]
 fn malformed_lines_get_memcacheds_answers() {
-    let long = format!("get {}\r\n", "k".repeat(251));
-    let cases: &[(&[u8], &str)] = &[
+    let long = format!("get {}", "k".repeat(251));
+    for (line, reply) in [
+        ("get", "ERROR"),
+        ("GET a", "ERROR"),
+        ("gat", "ERROR"),
+        ("gat x a", "CLIENT_ERROR invalid exptime argument"),
+        (&long, "CLIENT_ERROR bad command line format"),
+        ("get a\0b", "CLIENT_ERROR bad command line format"),
+        ("set a 5 0", "ERROR"),
+        ("set a 0 0 3 noreply x", "ERROR"),
+        ("set a x 0 3", "CLIENT_ERROR bad command line format"),
+        ("set a 0 0 -1", "CLIENT_ERROR bad command line format"),
+        ("set a 0 0 2147483647", "CLIENT_ERROR bad command line format"),
+        ("set a 4294967296 0 1", "CLIENT_ERROR bad command line format"),
+        ("cas a 0 0 1", "ERROR"),
+        ("cas a 0 0 1 -1", "CLIENT_ERROR bad command line format"),
+        ("delete a 0 0 0", "ERROR"),
+        ("incr a", "ERROR"),
+        ("incr a -1", "CLIENT_ERROR invalid numeric delta argument"),
+        ("touch a x", "CLIENT_ERROR invalid exptime argument"),
+        ("flush_all x", "CLIENT_ERROR invalid exptime argument"),
+        ("flush_all 0 0 0", "ERROR"),
+        ("verbosity", "ERROR"),
+        ("verbosity x", "CLIENT_ERROR bad command line format"),
+        ("mg", "ERROR"),
+        ("mx a", "ERROR"),
+        ("mg a v v", "CLIENT_ERROR duplicate flag"),
+        ("mg a !", "CLIENT_ERROR invalid flag"),
+        ("mg a l", "CLIENT_ERROR invalid flag"),
+        ("mg a Tx", "CLIENT_ERROR bad token in command line format"),
+        ("mg a$ b", "CLIENT_ERROR error decoding key"),
+        ("mg a M", "CLIENT_ERROR incorrect length for M token"),
+        ("ms a", "CLIENT_ERROR bad command line format"),
+        ("ms a S2", "CLIENT_ERROR bad command line format"),
+        ("md a !", "CLIENT_ERROR invalid or duplicate flag"),
+        ("md a Cx", "CLIENT_ERROR invalid or duplicate flag"),
+    ] {
+        let (line, reply) = (format!("{line}\r\n"), format!("{reply}\r\n"));
+        assert_eq!(refusal(line.as_bytes()), (&*reply, 0), "{line:?}");
+    }
+    let others: &[(&[u8], &str)] = &[
         (b"\r\n", "ERROR\r\n"),
         (b"\n", "ERROR\r\n"),
-        (b"get\r\n", "ERROR\r\n"),
-        (b"GET a\r\n", "ERROR\r\n"),
-        (b"gat\r\n", "ERROR\r\n"),
-        (b"gat x a\r\n", "CLIENT_ERROR invalid exptime argument\r\n"),
-        (long.as_bytes(), "CLIENT_ERROR bad command line format\r\n"),
-        (b"get a\0b\r\n", "CLIENT_ERROR bad command line format\r\n"),
-        (b"set a 5 0\r\n", "ERROR\r\n"),
-        (b"set a 0 0 3 noreply x\r\n", "ERROR\r\n"),
-        (b"set a x 0 3\r\n", "CLIENT_ERROR bad command line format\r\n"),
         (b"set a x 0 3 noreply\r\n", ""),
-        (b"set a 0 0 -1\r\n", "CLIENT_ERROR bad command line format\r\n"),
-        (
-            b"set a 0 0 2147483647\r\n",
-            "CLIENT_ERROR bad command line format\r\n",
-        ),
-        (
-            b"set a 4294967296 0 1\r\n",
-            "CLIENT_ERROR bad command line format\r\n",
-        ),
-        (b"cas a 0 0 1\r\n", "ERROR\r\n"),
-        (b"cas a 0 0 1 -1\r\n", "CLIENT_ERROR bad command line format\r\n"),
         (b"set a 0 0 1\r\nabc", "CLIENT_ERROR bad data chunk\r\n"),
         (b"set a 0 0 1 noreply\r\nabc", ""),
         (b"delete a 1\r\n", replies::BAD_DELETE),
-        (b"delete a 0 0 0\r\n", "ERROR\r\n"),
-        (b"incr a\r\n", "ERROR\r\n"),
-        (
-            b"incr a -1\r\n",
-            "CLIENT_ERROR invalid numeric delta argument\r\n",
-        ),
-        (b"touch a x\r\n", "CLIENT_ERROR invalid exptime argument\r\n"),
-        (b"flush_all x\r\n", "CLIENT_ERROR invalid exptime argument\r\n"),
         (b"flush_all x noreply\r\n", ""),
-        (b"flush_all 0 0 0\r\n", "ERROR\r\n"),
-        (b"verbosity\r\n", "ERROR\r\n"),
-        (b"verbosity x\r\n", "CLIENT_ERROR bad command line format\r\n"),
-        (b"mg\r\n", "ERROR\r\n"),
-        (b"mx a\r\n", "ERROR\r\n"),
-        (b"mg a v v\r\n", "CLIENT_ERROR duplicate flag\r\n"),
-        (b"mg a !\r\n", "CLIENT_ERROR invalid flag\r\n"),
-        (b"mg a l\r\n", "CLIENT_ERROR invalid flag\r\n"),
-        (
-            b"mg a Tx\r\n",
-            "CLIENT_ERROR bad token in command line format\r\n",
-        ),
-        (b"mg a$ b\r\n", "CLIENT_ERROR error decoding key\r\n"),
-        (b"mg a M\r\n", "CLIENT_ERROR incorrect length for M token\r\n"),
         (
             b"mg a O12345678901234567890123456789012\r\n",
             replies::OPAQUE_TOO_LONG,
         ),
-        (b"ms a\r\n", "CLIENT_ERROR bad command line format\r\n"),
-        (b"ms a S2\r\n", "CLIENT_ERROR bad command line format\r\n"),
         (
             b"ms a 2 Mx\r\nab\r\n",
             "CLIENT_ERROR invalid mode for ms M token\r\n",
@@ -181,16 +182,9 @@ fn malformed_lines_get_memcacheds_answers() {
         (b"me a\0b\r\n", replies::BAD_FORMAT),
         (b"me YQ b\r\n", replies::BAD_FORMAT),
         (b"me a b b\r\n", replies::BAD_FORMAT),
-        (b"md a !\r\n", "CLIENT_ERROR invalid or duplicate flag\r\n"),
-        (b"md a Cx\r\n", "CLIENT_ERROR invalid or duplicate flag\r\n"),
     ];
-    for (input, reply) in cases {
-        assert_eq!(
-            refusal(input),
-            (*reply, 0),
-            "{:?}",
-            String::from_utf8_lossy(input)
-        );
+    for (input, reply) in others {
+        assert_eq!(refusal(input), (*reply, 0), "{}", input.escape_ascii());
     }
 }
 
@@ -252,59 +246,14 @@ fn me_takes_a_key_and_nothing_else_but_b() {
     );
 }
 
+const PIECES: &str = "get |gets |gat |set |add |cas |append |delete |incr |touch |flush_all |mg |ms |md |ma |me |mn|stats |version|\
+    verbosity |key |YWI= |0 |-1 |3 |5 |noreply|v |k |b |q |O1 |C5 |MA |T10 |N30 |R9 |I |J1 |D2 |\r\n|\r\n|\r\n|\n|abc\r\n|\
+    99999999999999999999 |2000 ";
+
 /// Pieces that commands are made of, so that random streams are often almost right.
 fn piece() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
-        prop::sample::select(vec![
-            "get ",
-            "gets ",
-            "gat ",
-            "set ",
-            "add ",
-            "cas ",
-            "append ",
-            "delete ",
-            "incr ",
-            "touch ",
-            "flush_all ",
-            "mg ",
-            "ms ",
-            "md ",
-            "ma ",
-            "me ",
-            "mn",
-            "stats ",
-            "version",
-            "verbosity ",
-            "key ",
-            "YWI= ",
-            "0 ",
-            "-1 ",
-            "3 ",
-            "5 ",
-            "noreply",
-            "v ",
-            "k ",
-            "b ",
-            "q ",
-            "O1 ",
-            "C5 ",
-            "MA ",
-            "T10 ",
-            "N30 ",
-            "R9 ",
-            "I ",
-            "J1 ",
-            "D2 ",
-            "\r\n",
-            "\r\n",
-            "\r\n",
-            "\n",
-            "abc\r\n",
-            "99999999999999999999 ",
-            "2000 ",
-        ])
-        .prop_map(|text| text.as_bytes().to_vec()),
+        prop::sample::select(PIECES.split('|').collect::<Vec<_>>()).prop_map(|text| text.as_bytes().to_vec()),
         prop::collection::vec(any::<u8>(), 0..12),
     ]
 }
@@ -342,42 +291,14 @@ proptest! {
         cuts in prop::collection::vec(1usize..30, 1..40),
     ) {
         let input = pieces.concat();
-        let whole = script(&input);
-        // Feed growing prefixes, as a connection's buffer grows, and take what is complete each time.
-        let (mut start, mut seen, mut end) = (0, Vec::new(), 0);
-        let mut cuts = cuts.iter().cycle();
-        loop {
-            loop {
-                match parse(&input[start.min(end)..end], &limits()) {
-                    _ if start >= end => break,
-                    Parsed::Incomplete(_) => break,
-                    Parsed::TooLong | Parsed::Keys { .. } => {
-                        seen.push("too long".to_owned());
-                        prop_assert_eq!(seen, whole);
-                        return Ok(());
-                    }
-                    Parsed::Command { command, consumed } => {
-                        let skip = if let Command::TooLarge(large) = command { large.skip } else { 0 };
-                        seen.push(format!("{command:?}"));
-                        start += consumed + usize::try_from(skip).unwrap();
-                    }
-                    Parsed::Malformed { reply, consumed, skip } => {
-                        seen.push(reply.to_owned());
-                        start += consumed + usize::try_from(skip).unwrap();
-                    }
-                }
-            }
-            if end == input.len() {
-                break;
-            }
-            end = (end + cuts.next().unwrap()).min(input.len());
-        }
-        if start < input.len()
-            && let Parsed::Incomplete(needed) = parse(&input[start..], &limits())
-        {
-            seen.push(format!("{needed:?}"));
-        }
-        prop_assert_eq!(seen, whole);
+        let len = input.len();
+        let mut end = 0;
+        let cut = cuts.iter().cycle().map(|cut| {
+            end = (end + cut).min(len);
+            end
+        });
+        let ends = cut.take_while(|end| *end < len).chain([len]);
+        prop_assert_eq!(script_of_cuts(&input, ends), script(&input));
     }
 }
 
