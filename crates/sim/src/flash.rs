@@ -410,13 +410,6 @@ fn replay<D: Device + Clone>(
     let Setup { cache, geometry } = setup;
     let counters = Arc::new(DeviceCounters::new());
     let device = CountingDevice::new(device, Arc::clone(&counters));
-    let device_ns = || time.as_ref().map(|time| time.now_ns());
-    let drive_counts = || {
-        drive.as_ref().map(|drive| {
-            let drive = drive.lock().expect("nothing panics with it");
-            (drive.snapshot(), drive.erases().to_vec())
-        })
-    };
     let Prepared {
         mut accesses,
         capacity,
@@ -427,10 +420,16 @@ fn replay<D: Device + Clone>(
     let replay = Replay::open(device, cache)?;
     let mut counts = Counts::after(warmup);
     let mut reads = Reads::default();
-    let mut at_warmup = replay.cache.stats();
-    let mut drive_at_warmup = drive_counts();
-    let mut device_ns_at_warmup = device_ns();
-    let mut device_at_warmup = counters.snapshot();
+    let snapshot = || Snapshot {
+        stats: replay.cache.stats(),
+        device: counters.snapshot(),
+        device_ns: time.as_ref().map(|time| time.now_ns()),
+        drive: drive.as_ref().map(|drive| {
+            let drive = drive.lock().expect("nothing panics with it");
+            (drive.snapshot(), drive.erases().to_vec())
+        }),
+    };
+    let mut at_warmup = snapshot();
     let mut object_bytes = 0;
     let mut entries_resident: u128 = 0;
     let mut large = false;
@@ -445,10 +444,7 @@ fn replay<D: Device + Clone>(
     while accesses.next_batch(&mut batch)? {
         for access in &batch {
             if counts.requests_replayed == warmup {
-                at_warmup = replay.cache.stats();
-                drive_at_warmup = drive_counts();
-                device_ns_at_warmup = device_ns();
-                device_at_warmup = counters.snapshot();
+                at_warmup = snapshot();
                 reads = Reads::default();
             }
             counts.next_request();
@@ -515,15 +511,11 @@ fn replay<D: Device + Clone>(
             progress: accesses.progress(),
         });
     }
-    let stats = replay.cache.stats();
-    let device_ns = device_ns()
-        .zip(device_ns_at_warmup)
-        .map(|(now, before)| now - before);
-    let device = (device_at_warmup, counters.snapshot());
+    let at_end = snapshot();
     let objects_cached = if large {
         count_objects(&replay, &keys_seen)?
     } else {
-        stats.resident_entries
+        at_end.stats.resident_entries
     };
     let settings = settings(
         options,
@@ -537,21 +529,11 @@ fn replay<D: Device + Clone>(
         &Measured {
             counts,
             reads,
-            stats,
             at_warmup,
-            drive: drive_counts()
-                .zip(drive_at_warmup)
-                .map(|((now, erases), (before, erases_before))| {
-                    let erases: Vec<u32> = zip(erases, erases_before)
-                        .map(|(now, before)| now - before)
-                        .collect();
-                    (now - before, EraseSpread::of(&erases))
-                }),
+            at_end,
             bytes_beside_values: bytes_beside_values(&replay.cache.books(), object_bytes),
             entries_resident,
             objects_cached,
-            device_ns,
-            device,
             capacity,
             start,
         },
@@ -574,19 +556,26 @@ fn bytes_beside_values(books: &BooksSnapshot, object_bytes: u64) -> f64 {
     bytes.saturating_sub(object_bytes) as f64 / entries.max(1) as f64
 }
 
+/// What was counted up to some moment, beside requests.
+struct Snapshot {
+    stats: Stats,
+    /// What passed to the device.
+    device: DeviceCounts,
+    /// What the device has taken, where that is not the time that passes.
+    device_ns: Option<u64>,
+    /// What the simulated drive did, and the erases of each of its superblocks.
+    drive: Option<(FtlCounts, Vec<u32>)>,
+}
+
 struct Measured {
-    drive: Option<(FtlCounts, EraseSpread)>,
+    counts: Counts,
+    reads: Reads,
+    at_warmup: Snapshot,
+    at_end: Snapshot,
     bytes_beside_values: f64,
     /// Sum over the requests counted.
     entries_resident: u128,
-    counts: Counts,
-    reads: Reads,
-    stats: Stats,
-    at_warmup: Stats,
     objects_cached: u64,
-    device_ns: Option<u64>,
-    /// What passed to the device, at the end of the warm-up and of all.
-    device: (DeviceCounts, DeviceCounts),
     capacity: u64,
     start: Instant,
 }
@@ -632,17 +621,30 @@ fn report(trace: &Trace, cache: &CacheOptions, settings: Settings, measured: &Me
     let Measured {
         counts,
         reads,
-        stats,
-        at_warmup,
-        drive,
+        at_warmup:
+            Snapshot {
+                stats: at_warmup,
+                device: before,
+                ..
+            },
+        at_end: Snapshot {
+            stats, device: after, ..
+        },
         bytes_beside_values,
         entries_resident,
         objects_cached,
-        device_ns,
-        device: (before, after),
         capacity,
         start,
     } = measured;
+    let (earlier, later) = (&measured.at_warmup, &measured.at_end);
+    let drive = later.drive.as_ref().zip(earlier.drive.as_ref());
+    let drive = drive.map(|((now, erases), (before, erases_before))| {
+        let erases: Vec<u32> = zip(erases, erases_before)
+            .map(|(now, before)| now - before)
+            .collect();
+        (*now - *before, EraseSpread::of(&erases))
+    });
+    let device_ns = later.device_ns.zip(earlier.device_ns);
     let elapsed = start.elapsed().as_secs_f64();
     let inserted = stats.flash.appended_bytes - at_warmup.flash.appended_bytes;
     let written = stats.flash.written_bytes - at_warmup.flash.written_bytes;
@@ -689,7 +691,7 @@ fn report(trace: &Trace, cache: &CacheOptions, settings: Settings, measured: &Me
         flash_reads_per_miss: ratio(reads.miss_reads, counts.lookups - counts.hits),
         flash_rounds_per_hit: ratio(reads.hit_rounds, counts.hits),
         cascade: (cache.index != IndexOptions::Full).then(|| CascadeReport::of(stats, at_warmup)),
-        device_seconds: device_ns.map(|nanoseconds| nanoseconds as f64 / 1e9),
+        device_seconds: device_ns.map(|(now, before)| (now - before) as f64 / 1e9),
         erases_min: drive.as_ref().map(|(_, spread)| spread.min),
         erases_mean: drive.as_ref().map(|(_, spread)| spread.mean),
         erases_max: drive.as_ref().map(|(_, spread)| spread.max),

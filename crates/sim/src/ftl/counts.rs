@@ -1,6 +1,5 @@
 //! What a simulated drive counts.
 
-use std::collections::BTreeMap;
 use std::ops::Sub;
 
 /// What a drive did since it was new. Values only rise; the difference of two is what happened between them.
@@ -54,24 +53,16 @@ pub struct EraseSpread {
     pub mean: f64,
     /// The most erases of a superblock.
     pub max: u32,
-    /// How many superblocks were erased so many times.
-    pub histogram: BTreeMap<u32, u32>,
 }
 
 impl EraseSpread {
     /// The spread of `erases`, one number per superblock, at least one.
     pub fn of(erases: &[u32]) -> Self {
-        let mut histogram = BTreeMap::new();
-        let mut total = 0u64;
-        for count in erases {
-            *histogram.entry(*count).or_insert(0) += 1;
-            total += u64::from(*count);
-        }
+        let total: u64 = erases.iter().map(|count| u64::from(*count)).sum();
         Self {
-            min: histogram.keys().next().copied().unwrap_or(0),
+            min: erases.iter().min().copied().unwrap_or(0),
             mean: total as f64 / erases.len().max(1) as f64,
-            max: histogram.keys().next_back().copied().unwrap_or(0),
-            histogram,
+            max: erases.iter().max().copied().unwrap_or(0),
         }
     }
 }

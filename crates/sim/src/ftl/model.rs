@@ -1,6 +1,6 @@
 //! The page-mapped translation and its garbage collection.
 
-use super::counts::{EraseSpread, FtlCounts};
+use super::counts::FtlCounts;
 use super::options::{FtlError, FtlOptions, Shape};
 use super::page_map::PageMap;
 use super::partial::PartialPages;
@@ -160,11 +160,6 @@ impl Ftl {
     /// Erases of each superblock since the drive was new: as many of each of its erase blocks.
     pub fn erases(&self) -> &[u32] {
         &self.erases
-    }
-
-    /// How the erases spread over superblocks.
-    pub fn erase_spread(&self) -> EraseSpread {
-        EraseSpread::of(&self.erases)
     }
 
     /// Counts everything again, for tests. Time in proportion to the pages.
