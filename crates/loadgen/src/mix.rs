@@ -66,11 +66,6 @@ impl Mix {
         &self.name
     }
 
-    /// Whether operations are those of the trace.
-    pub fn is_as_recorded(&self) -> bool {
-        self.ends.is_empty()
-    }
-
     /// Whether keys are drawn by how lately they were inserted.
     pub fn is_latest(&self) -> bool {
         self.is_latest
@@ -196,7 +191,7 @@ mod tests {
             assert!((taken as f64 / 100_000.0 - share).abs() < 0.01, "{name}: {taken}");
         }
         let trace: Mix = "trace".parse().unwrap();
-        assert!(trace.is_as_recorded() && trace.draw(&mut Random(1)).is_none());
+        assert!(trace.draw(&mut Random(1)).is_none());
     }
 
     #[test]

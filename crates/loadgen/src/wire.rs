@@ -224,22 +224,25 @@ mod tests {
         END\r\nDELETED\r\nNOT_FOUND\r\nNOT_STORED\r\nEXISTS\r\nERROR\r\nCLIENT_ERROR bad\r\nSERVER_ERROR out of memory\r\n\
         TOUCHED\r\nOK\r\n18446744073709551615\r\nSTAT pid 12\r\nVA 3 f5 W X\r\na\r\n\r\nHD\r\nEX c7\r\n";
 
+    fn value(key: &'static [u8], flags: u64, data: &'static [u8], cas: Option<u64>) -> Reply<'static> {
+        Reply::Value {
+            key,
+            flags,
+            data,
+            cas,
+        }
+    }
+
+    fn meta(code: [u8; 2], flags: &'static [u8], data: Option<&'static [u8]>) -> Reply<'static> {
+        Reply::Meta { code, flags, data }
+    }
+
     fn replies() -> Vec<Reply<'static>> {
         vec![
-            Reply::Value {
-                key: b"k1",
-                flags: 0,
-                data: b"a\r\nb!",
-                cas: None,
-            },
+            value(b"k1", 0, b"a\r\nb!", None),
             Reply::End,
             Reply::Stored,
-            Reply::Value {
-                key: b"key2",
-                flags: u64::from(u32::MAX),
-                data: b"",
-                cas: Some(u64::MAX),
-            },
+            value(b"key2", u64::from(u32::MAX), b"", Some(u64::MAX)),
             Reply::End,
             Reply::Deleted,
             Reply::NotFound,
@@ -252,21 +255,9 @@ mod tests {
             Reply::Ok,
             Reply::Number(u64::MAX),
             Reply::Stat(b"pid", b"12"),
-            Reply::Meta {
-                code: *b"VA",
-                flags: b"f5 W X",
-                data: Some(b"a\r\n"),
-            },
-            Reply::Meta {
-                code: *b"HD",
-                flags: b"",
-                data: None,
-            },
-            Reply::Meta {
-                code: *b"EX",
-                flags: b"c7",
-                data: None,
-            },
+            meta(*b"VA", b"f5 W X", Some(b"a\r\n")),
+            meta(*b"HD", b"", None),
+            meta(*b"EX", b"c7", None),
         ]
     }
 

@@ -135,33 +135,6 @@ mod tests {
         unsafe { buf.put(at, Payload::Bytes(bytes)) }
     }
 
-    #[test]
-    fn keeps_bytes_and_forgets_voids() {
-        let buf = SparseBuf::with_len(4096);
-        put(&buf, 10, b"header");
-        // SAFETY: as in `put`.
-        unsafe { buf.put(16, Payload::Void(100)) };
-        assert_eq!(buf.bytes(10, 6), Some(&b"header"[..]));
-        assert_eq!(buf.bytes(12, 2), Some(&b"ad"[..]));
-        assert_eq!(buf.bytes(10, 7), None);
-        assert_eq!(buf.payload(16, 100), Some(Payload::Void(100)));
-        assert_eq!(buf.payload(16, 5000), None);
-    }
-
-    #[test]
-    fn a_later_put_replaces_what_it_overlaps() {
-        let buf = SparseBuf::with_len(4096);
-        put(&buf, 0, b"0123456789");
-        put(&buf, 3, b"abc");
-        assert_eq!(buf.bytes(0, 3), Some(&b"012"[..]));
-        assert_eq!(buf.bytes(3, 3), Some(&b"abc"[..]));
-        assert_eq!(buf.bytes(6, 4), Some(&b"6789"[..]));
-        assert_eq!(
-            buf.parts(2, 3),
-            vec![(0, Box::from(&b"2"[..])), (1, Box::from(&b"ab"[..]))]
-        );
-    }
-
     const LEN: usize = 3000;
 
     fn random(state: &mut Random, below: usize) -> usize {
@@ -179,6 +152,9 @@ mod tests {
         let expected: Option<Vec<u8>> =
             is_one_put.then(|| run.iter().flatten().map(|(_, byte)| *byte).collect());
         assert_eq!(buf.bytes(at, len), expected.as_deref(), "{len} bytes at {at}");
+        let payload = expected.as_deref().map_or(Payload::Void(len), Payload::Bytes);
+        assert_eq!(buf.payload(at, len), Some(payload));
+        assert_eq!(buf.payload(at, LEN + 1 - at), None);
     }
 
     fn check_parts(buf: &SparseBuf, model: &Model, at: usize, len: usize) {

@@ -50,51 +50,43 @@ pub enum Format {
     Fiu,
 }
 
+/// Every format with its name on the command line, in the order of the enum.
+const NAMES: [(Format, &str); 18] = [
+    (Format::OracleGeneral, "oracle-general"),
+    (Format::Csv, "csv"),
+    (Format::TimeIdSize, "time-id-size"),
+    (Format::WikiTsv, "wiki-tsv"),
+    (Format::Jedi, "jedi"),
+    (Format::Mooncake, "mooncake"),
+    (Format::KeysBeU32, "keys-be-u32"),
+    (Format::KeysBeI64, "keys-be-i64"),
+    (Format::KeysLeU32, "keys-le-u32"),
+    (Format::Arc, "arc"),
+    (Format::MetaKv, "meta-kv"),
+    (Format::MetaBlock, "meta-block"),
+    (Format::Twitter, "twitter"),
+    (Format::NasaTsv, "nasa-tsv"),
+    (Format::Vscsi, "vscsi"),
+    (Format::Blkreplay, "blkreplay"),
+    (Format::Mqsim, "mqsim"),
+    (Format::Fiu, "fiu"),
+];
+
 impl Format {
     /// Every format, in the order in which messages list them.
-    pub const ALL: [Format; 18] = [
-        Format::OracleGeneral,
-        Format::Csv,
-        Format::TimeIdSize,
-        Format::WikiTsv,
-        Format::Jedi,
-        Format::Mooncake,
-        Format::KeysBeU32,
-        Format::KeysBeI64,
-        Format::KeysLeU32,
-        Format::Arc,
-        Format::MetaKv,
-        Format::MetaBlock,
-        Format::Twitter,
-        Format::NasaTsv,
-        Format::Vscsi,
-        Format::Blkreplay,
-        Format::Mqsim,
-        Format::Fiu,
-    ];
+    pub const ALL: [Format; NAMES.len()] = {
+        let mut all = [Format::OracleGeneral; NAMES.len()];
+        let mut at = 0;
+        while at < all.len() {
+            all[at] = NAMES[at].0;
+            at += 1;
+        }
+        all
+    };
 
     /// The name on the command line.
     pub fn name(self) -> &'static str {
-        match self {
-            Format::OracleGeneral => "oracle-general",
-            Format::Csv => "csv",
-            Format::TimeIdSize => "time-id-size",
-            Format::WikiTsv => "wiki-tsv",
-            Format::Jedi => "jedi",
-            Format::Mooncake => "mooncake",
-            Format::KeysBeU32 => "keys-be-u32",
-            Format::KeysBeI64 => "keys-be-i64",
-            Format::KeysLeU32 => "keys-le-u32",
-            Format::Arc => "arc",
-            Format::MetaKv => "meta-kv",
-            Format::MetaBlock => "meta-block",
-            Format::Twitter => "twitter",
-            Format::NasaTsv => "nasa-tsv",
-            Format::Vscsi => "vscsi",
-            Format::Blkreplay => "blkreplay",
-            Format::Mqsim => "mqsim",
-            Format::Fiu => "fiu",
-        }
+        NAMES[self as usize].1
     }
 
     /// Units of time in a second, where times are not in seconds but in a known part of it.
@@ -148,7 +140,8 @@ mod tests {
 
     #[test]
     fn every_name_parses_back_and_an_unknown_one_lists_them() {
-        for format in Format::ALL {
+        for (number, format) in Format::ALL.into_iter().enumerate() {
+            assert_eq!(format as usize, number);
             assert_eq!(format.name().parse::<Format>().unwrap(), format);
         }
         assert_eq!(Format::parse_or_auto("auto").unwrap(), None);

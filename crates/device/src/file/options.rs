@@ -137,10 +137,3 @@ pub enum FileError {
         source: io::Error,
     },
 }
-
-impl FileError {
-    /// Whether trying again later can help without anyone changing a setting.
-    pub fn is_retryable(&self) -> bool {
-        matches!(self, FileError::Locked { .. })
-    }
-}

@@ -40,51 +40,35 @@ pub struct Profile {
     pub write: Direction,
 }
 
-const fn direction(latency_ns: u64, megabytes_per_second: u64, parallelism: u32) -> Direction {
-    Direction {
-        latency_ns,
-        bytes_per_second: megabytes_per_second * 1_000_000,
-        parallelism,
+/// Of both directions: nanoseconds of latency, megabytes a second, parallelism.
+const fn preset(name: &'static str, read: (u64, u64, u32), write: (u64, u64, u32)) -> Profile {
+    const fn direction((latency_ns, megabytes_per_second, parallelism): (u64, u64, u32)) -> Direction {
+        Direction {
+            latency_ns,
+            bytes_per_second: megabytes_per_second * 1_000_000,
+            parallelism,
+        }
+    }
+    Profile {
+        name,
+        read: direction(read),
+        write: direction(write),
     }
 }
 
 impl Profile {
     /// Memory.
-    pub const DRAM: Self = Self {
-        name: "dram",
-        read: direction(101, 17_000, 16),
-        write: direction(86, 13_000, 16),
-    };
+    pub const DRAM: Self = preset("dram", (101, 17_000, 16), (86, 13_000, 16));
     /// Persistent memory on the memory bus.
-    pub const NVM: Self = Self {
-        name: "nvm",
-        read: direction(305, 6_600, 8),
-        write: direction(94, 2_300, 4),
-    };
+    pub const NVM: Self = preset("nvm", (305, 6_600, 8), (94, 2_300, 4));
     /// An SSD of persistent memory.
-    pub const OPTANE: Self = Self {
-        name: "optane",
-        read: direction(8_400, 2_600, 6),
-        write: direction(9_100, 2_200, 6),
-    };
+    pub const OPTANE: Self = preset("optane", (8_400, 2_600, 6), (9_100, 2_200, 6));
     /// A flash SSD on PCI Express.
-    pub const NVME: Self = Self {
-        name: "nvme",
-        read: direction(65_500, 3_500, 33),
-        write: direction(16_700, 2_700, 9),
-    };
+    pub const NVME: Self = preset("nvme", (65_500, 3_500, 33), (16_700, 2_700, 9));
     /// A flash SSD on SATA.
-    pub const SATA: Self = Self {
-        name: "sata",
-        read: direction(92_500, 550, 10),
-        write: direction(16_000, 520, 2),
-    };
+    pub const SATA: Self = preset("sata", (92_500, 550, 10), (16_000, 520, 2));
     /// A hard disk.
-    pub const HDD: Self = Self {
-        name: "hdd",
-        read: direction(12_700_000, 250, 1),
-        write: direction(12_700_000, 250, 1),
-    };
+    pub const HDD: Self = preset("hdd", (12_700_000, 250, 1), (12_700_000, 250, 1));
 
     /// All presets, the fastest first.
     pub const ALL: [Self; 6] = [

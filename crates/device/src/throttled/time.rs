@@ -50,11 +50,6 @@ impl VirtualTime {
     pub fn new() -> Self {
         Self::default()
     }
-
-    /// Lets time pass without a wait: what the device has to itself meanwhile.
-    pub fn advance_ns(&self, ns: u64) {
-        self.0.fetch_add(ns, Ordering::Relaxed);
-    }
 }
 
 impl Timeline for VirtualTime {

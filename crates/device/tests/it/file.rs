@@ -48,6 +48,10 @@ fn refused(path: &Path, options: &FileOptions) -> FileError {
     }
 }
 
+fn is_locked(error: &FileError) -> bool {
+    matches!(error, FileError::Locked { .. })
+}
+
 fn filled(byte: u8, len: usize) -> Arc<AlignedBuf> {
     let buf = AlignedBuf::with_len(len);
     // SAFETY: nobody else knows the buffer.
@@ -167,12 +171,12 @@ fn a_file_is_held_until_it_and_its_handles_are_gone() {
         drop(shared);
         let error = refused(path, &options);
         assert!(
-            error.is_retryable() && error.to_string().contains(path.to_str().unwrap()),
+            is_locked(&error) && error.to_string().contains(path.to_str().unwrap()),
             "{error}"
         );
         let read = device.read(0, 4096);
         drop(device);
-        assert!(refused(path, &options).is_retryable(), "a future is a handle too");
+        assert!(is_locked(&refused(path, &options)), "a future is a handle too");
         drop(read);
         open(path, &options);
     });
@@ -187,7 +191,7 @@ fn opening_waits_for_a_file_that_is_let_go() {
     std::thread::scope(|scope| {
         let opener = scope.spawn(|| {
             let error = refused(&path, &sized(MIB));
-            tell.send(error.is_retryable()).unwrap();
+            tell.send(is_locked(&error)).unwrap();
             let patient = FileOptions {
                 lock_wait: Duration::from_secs(60),
                 ..sized(MIB)

@@ -30,10 +30,6 @@ impl Latest {
     pub(super) fn keys(&self) -> u64 {
         self.ages.ranks()
     }
-
-    pub(super) fn inserts(&self) -> bool {
-        self.insert > 0.0
-    }
 }
 
 /// A stream of them.

@@ -158,11 +158,6 @@ impl Generator {
         self.seed
     }
 
-    /// Whether it goes on without end.
-    pub fn is_endless(&self) -> bool {
-        self.requests == u64::MAX
-    }
-
     /// Starts the sequence.
     pub fn open(&self) -> Box<dyn RequestReader> {
         Box::new(self.stream())
@@ -195,17 +190,6 @@ impl Generator {
             Workload::Latest(latest) => latest.keys(),
             Workload::CacheLib(cachelib) => cachelib.ranks(),
         }
-    }
-
-    /// How many different keys there are, all of which have a rank; `None` where new keys keep coming, as with `latest`
-    /// and lone gets.
-    pub fn key_space(&self) -> Option<u64> {
-        let grows = match &self.workload {
-            Workload::Zipf(_) | Workload::Hotspot(_) | Workload::Normal(_) => false,
-            Workload::Latest(latest) => latest.inserts(),
-            Workload::CacheLib(cachelib) => cachelib.has_lone_keys(),
-        };
-        (!grows).then(|| self.ranks())
     }
 
     /// The key with a rank, from 1 to [`ranks`](Generator::ranks); other ranks give keys of no meaning. All keys in

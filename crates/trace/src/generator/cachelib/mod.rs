@@ -117,11 +117,6 @@ impl CacheLib {
         self.pools.iter().all(|pool| pool.sizes.is_some())
     }
 
-    /// Whether some requests are for keys that occur only once.
-    pub(super) fn has_lone_keys(&self) -> bool {
-        self.pools.iter().any(|pool| pool.ops.has_lone())
-    }
-
     /// How many different keys occur, those that occur only once left out.
     pub(super) fn ranks(&self) -> u64 {
         self.pools.iter().map(|pool| pool.popularity.ranks()).sum()

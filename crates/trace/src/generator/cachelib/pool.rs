@@ -66,11 +66,6 @@ impl OpWeights {
         }
     }
 
-    pub(super) fn has_lone(&self) -> bool {
-        let [get, lone_get, set, lone_set, _] = self.shares;
-        lone_get.0 > get.0 || lone_set.0 > set.0
-    }
-
     #[inline]
     pub(super) fn draw(&self, random: &mut Random) -> PoolOp {
         let point = random.next_f64();
