@@ -40,6 +40,10 @@ impl<'a> Bytes<'a> {
     }
 }
 
+pub(crate) fn put_u32(bytes: &mut [u8], at: usize, number: u32) {
+    bytes[at..at + 4].copy_from_slice(&number.to_le_bytes());
+}
+
 /// Where something of this length is to be cut: everywhere if it is short, else near its ends and now and then between.
 pub(crate) fn cuts(len: usize) -> impl Iterator<Item = usize> {
     let stride = (len / 64).max(1);

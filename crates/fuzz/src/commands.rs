@@ -2,8 +2,8 @@
 
 use crate::bytes::cuts;
 use pumice_door_memcached::parse::{
-    Command, Exptime, Get, Key, KeyScratch, Limits, MetaFlags, Mode, Needed, Parsed, Store, StoreReply,
-    parse, parse_apart,
+    Command, Exptime, Get, Key, KeyScratch, Limits, MetaFlags, MetaRequest, Mode, Needed, Parsed, Store,
+    StoreReply, parse, parse_apart,
 };
 use std::fmt::Write as _;
 
@@ -164,49 +164,26 @@ fn check_command(command: &Command<'_>, bytes: &[u8], limits: &Limits) {
                 (words[1], exptime(words[2]))
             );
         }
-        Command::MetaGet(get) => {
-            let said = Said::of(&get.key, get.flags, &words[2..]);
-            let expected = (
-                said.has(b'v'),
-                said.has(b'q'),
-                said.has(b'u'),
-                said.exptime(b'T'),
-                said.exptime(b'N'),
-                said.exptime(b'R'),
-            );
-            let got = (
-                get.value,
-                get.quiet,
-                get.aside,
-                get.touch,
-                get.vivify,
-                get.recache,
-            );
-            assert_eq!(got, expected);
-        }
-        Command::MetaDelete(delete) => {
-            let said = Said::of(&delete.key, delete.flags, &words[2..]);
-            let expected = (
-                said.has(b'q'),
-                said.number(b'C'),
-                said.has(b'I'),
-                said.exptime(b'T'),
-            );
-            let got = (delete.quiet, delete.compare, delete.invalidate, delete.touch);
-            assert_eq!(got, expected);
-        }
-        Command::MetaDelta(delta) => {
-            let said = Said::of(&delta.key, delta.flags, &words[2..]);
-            assert_eq!(delta.by, said.number(b'D').unwrap_or(1));
-            assert_eq!(delta.initial, said.number(b'J').unwrap_or(0));
-            assert_eq!(delta.compare, said.number(b'C').filter(|unique| *unique != 0));
-            let times = (said.exptime(b'T'), said.exptime(b'N'));
-            assert_eq!((delta.touch, delta.vivify), times);
-            let down = matches!(said.argument(b'M'), Some(b"D" | b"-"));
-            assert_eq!(
-                (delta.up, delta.value, delta.quiet),
-                (!down, said.has(b'v'), said.has(b'q'))
-            );
+        Command::MetaGet(request) | Command::MetaDelete(request) | Command::MetaDelta(request) => {
+            let said = Said::of(&request.key, request.flags, &words[2..]);
+            let MetaRequest {
+                quiet,
+                value,
+                aside,
+                invalidate,
+                ..
+            } = *request;
+            let expected = (said.has(b'q'), said.has(b'v'), said.has(b'u'), said.has(b'I'));
+            assert_eq!((quiet, value, aside, invalidate), expected);
+            let times = (said.exptime(b'T'), said.exptime(b'N'), said.exptime(b'R'));
+            assert_eq!((request.touch, request.vivify, request.recache), times);
+            let numbers = (said.number(b'D').unwrap_or(1), said.number(b'J').unwrap_or(0));
+            assert_eq!((request.by, request.initial), numbers);
+            let is_delta = matches!(command, Command::MetaDelta(_));
+            let compare = said.number(b'C').filter(|unique| *unique != 0 || !is_delta);
+            assert_eq!(request.compare, compare);
+            let down = is_delta && matches!(said.argument(b'M'), Some(b"D" | b"-"));
+            assert_eq!(request.up, !down);
         }
         Command::MetaDebug(debug) => check_key(&debug.key),
         _ => {}
@@ -453,17 +430,14 @@ fn write(command: &Command<'_>) -> Option<Vec<u8>> {
             }
             is_silent = *noreply;
         }
-        Command::MetaGet(get) => {
-            say(&[b"mg", get.key.token()]);
-            words_of(get.flags).iter().for_each(|flag| say(&[flag]));
-        }
-        Command::MetaDelete(delete) => {
-            say(&[b"md", delete.key.token()]);
-            words_of(delete.flags).iter().for_each(|flag| say(&[flag]));
-        }
-        Command::MetaDelta(delta) => {
-            say(&[b"ma", delta.key.token()]);
-            words_of(delta.flags).iter().for_each(|flag| say(&[flag]));
+        Command::MetaGet(request) | Command::MetaDelete(request) | Command::MetaDelta(request) => {
+            say(&[match command {
+                Command::MetaGet(_) => b"mg",
+                Command::MetaDelete(_) => b"md",
+                _ => b"ma",
+            }]);
+            say(&[request.key.token()]);
+            words_of(request.flags).iter().for_each(|flag| say(&[flag]));
         }
         Command::MetaDebug(debug) => {
             say(&[b"me", debug.key.token()]);
@@ -495,9 +469,9 @@ fn describe(command: &Command<'_>) -> String {
     let (mut text, mut tail) = (format!("{command:?}"), String::new());
     // The only thing that keeps the line as it was is what is left of it.
     let flags = match command {
-        Command::MetaGet(get) => Some(get.flags),
-        Command::MetaDelete(delete) => Some(delete.flags),
-        Command::MetaDelta(delta) => Some(delta.flags),
+        Command::MetaGet(request) | Command::MetaDelete(request) | Command::MetaDelta(request) => {
+            Some(request.flags)
+        }
         Command::Store(Store {
             reply: StoreReply::Meta { flags, .. },
             ..

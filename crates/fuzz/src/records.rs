@@ -1,6 +1,6 @@
 //! The formats of a block and of the log, one by one: what is accepted is what would be written.
 
-use crate::bytes::Bytes;
+use crate::bytes::{Bytes, put_u32};
 use pumice_device::{AlignedBuf, Payload, SECTOR_BYTES};
 use pumice_flash::codec::{checksum, value_checksum};
 use pumice_flash::footer::{
@@ -27,10 +27,6 @@ pub(crate) fn run(data: &[u8]) {
         3 => superblock(from.0, is_signed),
         _ => written(from),
     }
-}
-
-fn put_u32(bytes: &mut [u8], at: usize, number: u32) {
-    bytes[at..at + 4].copy_from_slice(&number.to_le_bytes());
 }
 
 /// A footer with its trailer.

@@ -5,7 +5,7 @@
 //! damaged too, whose end cannot be told from one that was lost, it holds what it held at some time. Where checksums were made to
 //! fit, it holds that, unless it was objects that were forged.
 
-use crate::bytes::Bytes;
+use crate::bytes::{Bytes, put_u32};
 use crate::image::{self, BLOCK_BYTES, Entry, Image, KEYS, Rig};
 use pumice_device::{Device, MemDevice, MemMedium, SECTOR_BYTES};
 use pumice_flash::codec::{checksum, value_checksum};
@@ -409,10 +409,6 @@ fn look(bytes: &[u8]) -> Option<u64> {
 fn sign(bytes: &mut [u8], cache_id: u64, at: usize, len: usize) {
     let crc = checksum(cache_id, &[&bytes[at + 4..at + len]]);
     put_u32(bytes, at, crc);
-}
-
-fn put_u32(bytes: &mut [u8], at: usize, number: u32) {
-    bytes[at..at + 4].copy_from_slice(&number.to_le_bytes());
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {

@@ -3,7 +3,7 @@
 use super::{Executor, Output, marks, meta_get};
 use crate::budget::Share;
 use crate::counters::Operation;
-use crate::parse::{Command, Get, KeyScratch, Keys, Limits, MetaGet, Parsed, parse};
+use crate::parse::{Command, Get, KeyScratch, Keys, Limits, MetaRequest, Parsed, parse};
 use pumice::{Action, Meta, Object, Outcome, Tier};
 use pumice_device::Device;
 
@@ -13,7 +13,7 @@ pub(crate) enum Ask<'a> {
     /// A key of get or gets.
     Classic { key: &'a [u8], with_cas: bool },
     /// A key of mg.
-    Meta(MetaGet<'a>),
+    Meta(MetaRequest<'a>),
     /// What stands between: the end of a get, the answer to mn.
     Text(&'static str),
 }

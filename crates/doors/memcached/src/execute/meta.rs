@@ -2,12 +2,12 @@
 
 use super::modify::{Added, Sum};
 use super::{Executor, Output, exptime, marks};
-use crate::parse::{MetaDebug, MetaDelete, MetaDelta};
+use crate::parse::{MetaDebug, MetaRequest};
 use pumice::{Action, Located, Meta, Outcome};
 use pumice_device::{Buffer, Device};
 
 impl<D: Device + Clone> Executor<D> {
-    pub(super) async fn meta_delete(&self, delete: MetaDelete<'_>, output: &mut Output<D::Buf>) {
+    pub(super) async fn meta_delete(&self, delete: MetaRequest<'_>, output: &mut Output<D::Buf>) {
         let mut scratch = super::scratch();
         let key = delete.key.bytes(&mut scratch);
         let mut other_version = false;
@@ -66,7 +66,7 @@ impl<D: Device + Clone> Executor<D> {
         output.text("\r\n");
     }
 
-    pub(super) async fn meta_delta(&self, delta: MetaDelta<'_>, output: &mut Output<D::Buf>) {
+    pub(super) async fn meta_delta(&self, delta: MetaRequest<'_>, output: &mut Output<D::Buf>) {
         let now = self.now_secs();
         let mut scratch = super::scratch();
         let key = delta.key.bytes(&mut scratch);
@@ -175,7 +175,7 @@ struct Expiries {
 
 impl Expiries {
     /// `before` is none where there is no object.
-    fn of(delta: &MetaDelta<'_>, before: Option<u32>, now: u32) -> Self {
+    fn of(delta: &MetaRequest<'_>, before: Option<u32>, now: u32) -> Self {
         let mut expiries = Self {
             before: before.unwrap_or(0),
             after: 0,
@@ -189,7 +189,7 @@ impl Expiries {
     }
 
     /// What the expiry is after one flag.
-    fn at(&self, delta: &MetaDelta<'_>, letter: u8, expiry: u32) -> u32 {
+    fn at(&self, delta: &MetaRequest<'_>, letter: u8, expiry: u32) -> u32 {
         let exptime = match letter {
             b'T' => delta.touch,
             b'N' if self.vivified => delta.vivify,
@@ -201,7 +201,7 @@ impl Expiries {
 
 /// The reply to an ma that has changed or made a number.
 fn meta_sum<B: Buffer>(
-    delta: &MetaDelta<'_>,
+    delta: &MetaRequest<'_>,
     number: u64,
     version: u64,
     expiries: &Expiries,

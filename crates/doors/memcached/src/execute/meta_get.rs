@@ -6,21 +6,21 @@
 use super::get::{Ask, Found};
 use super::{Executor, Output, exptime, marks};
 use crate::counters::Operation;
-use crate::parse::MetaGet;
+use crate::parse::MetaRequest;
 use pumice::{Action, Meta, Object, Outcome};
 use pumice_device::{Buffer, Device};
 
 /// An mg that has to change the cache.
 #[derive(Clone, Copy)]
 pub(crate) struct MetaChange<'a> {
-    get: MetaGet<'a>,
+    get: MetaRequest<'a>,
     /// Whether the object was hit before, where it was looked up already: that counts as a hit itself.
     was_used: Option<bool>,
 }
 
 impl<'a> MetaChange<'a> {
     /// One that nothing was looked up for.
-    pub(super) fn new(get: MetaGet<'a>) -> Self {
+    pub(super) fn new(get: MetaRequest<'a>) -> Self {
         Self { get, was_used: None }
     }
 }
@@ -40,7 +40,7 @@ struct Turn {
 
 impl Turn {
     /// Works through the flags; `None` on a miss that stays one.
-    fn of(get: &MetaGet<'_>, found: Option<Meta>, now: u32) -> Option<Self> {
+    fn of(get: &MetaRequest<'_>, found: Option<Meta>, now: u32) -> Option<Self> {
         let vivified = found.is_none();
         if vivified && get.vivify.is_none() {
             return None;
@@ -180,7 +180,7 @@ impl<D: Device + Clone> Executor<D> {
 
 /// The line of a hit that changes nothing.
 pub(super) fn hit<B: Buffer>(
-    get: &MetaGet<'_>,
+    get: &MetaRequest<'_>,
     found: &Found,
     now: impl Fn() -> u32,
     output: &mut Output<B>,
@@ -190,7 +190,7 @@ pub(super) fn hit<B: Buffer>(
 
 /// The line of a hit. `turn` is what the command did to the object, if anything.
 fn head<B: Buffer>(
-    get: &MetaGet<'_>,
+    get: &MetaRequest<'_>,
     found: &Found,
     turn: Option<&Turn>,
     now: impl Fn() -> u32,
@@ -250,7 +250,7 @@ fn head<B: Buffer>(
     output.text("\r\n");
 }
 
-pub(super) fn miss<B: Buffer>(get: &MetaGet<'_>, output: &mut Output<B>) {
+pub(super) fn miss<B: Buffer>(get: &MetaRequest<'_>, output: &mut Output<B>) {
     if get.quiet {
         return;
     }

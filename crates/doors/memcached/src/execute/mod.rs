@@ -123,44 +123,23 @@ impl<D: Device + Clone> Executor<D> {
         command: &Command<'_>,
         output: &mut Output<D::Buf>,
     ) -> Option<(Flow, Operation)> {
-        let operation = match command {
+        match command {
             Command::Store(store) if store::is_immediate(store) => {
                 self.set(store, output);
-                Operation::Set
+                return Some((Flow::Continue, Operation::Set));
             }
             Command::FlushAll { delay, noreply } => {
                 self.counters().cmd_flush.add(1);
                 let at = exptime::flush_time(*delay, self.now_secs());
                 self.cache.flush_all(&self.cx, at);
                 output.unless(*noreply, "OK\r\n");
-                Operation::Other
             }
-            Command::Verbosity { noreply } => {
-                output.unless(*noreply, "OK\r\n");
-                Operation::Other
-            }
-            Command::Version => {
-                output.text("VERSION ");
-                output.text(VERSION);
-                output.text("\r\n");
-                Operation::Other
-            }
-            Command::Stats(what) => {
-                self.statistics(*what, output);
-                Operation::Other
-            }
-            Command::Shutdown => {
-                output.text("ERROR: shutdown not enabled\r\n");
-                Operation::Other
-            }
-            Command::MetaNoop => {
-                output.text("MN\r\n");
-                Operation::Other
-            }
-            Command::MetaDebug(debug) => {
-                self.meta_debug(*debug, output);
-                Operation::Other
-            }
+            Command::Verbosity { noreply } => output.unless(*noreply, "OK\r\n"),
+            Command::Version => output.text(format!("VERSION {VERSION}\r\n")),
+            Command::Stats(what) => self.statistics(*what, output),
+            Command::Shutdown => output.text("ERROR: shutdown not enabled\r\n"),
+            Command::MetaNoop => output.text("MN\r\n"),
+            Command::MetaDebug(debug) => self.meta_debug(*debug, output),
             Command::Quit => return Some((Flow::Close, Operation::Other)),
             Command::Http => {
                 // As memcached does: whoever has a browser or a server send a request here is not to have its body executed.
@@ -168,8 +147,8 @@ impl<D: Device + Clone> Executor<D> {
                 return Some((Flow::Close, Operation::Other));
             }
             _ => return None,
-        };
-        Some((Flow::Continue, operation))
+        }
+        Some((Flow::Continue, Operation::Other))
     }
 
     /// Executes a command that may have to read flash first. Commands that never wait, and reads that belong into a

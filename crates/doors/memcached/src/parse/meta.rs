@@ -32,66 +32,34 @@ impl<'a> MetaFlags<'a> {
     }
 }
 
-/// mg: one key to read.
+/// mg, md or ma: a key, and what the flags say. What means nothing to the command is not looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MetaGet<'a> {
+pub struct MetaRequest<'a> {
     /// The key.
     pub key: Key<'a>,
     /// What to answer.
     pub flags: MetaFlags<'a>,
-    /// The value is wanted.
-    pub value: bool,
-    /// A miss is not answered.
+    /// A miss of mg is not answered, nor success of the others.
     pub quiet: bool,
-    /// It is not to count as an access.
+    /// The value is wanted, of ma the new number.
+    pub value: bool,
+    /// mg: it is not to count as an access.
     pub aside: bool,
-    /// The new expiry.
-    pub touch: Option<Exptime>,
-    /// On a miss, an empty object with this expiry is made, and the client wins.
-    pub vivify: Option<Exptime>,
-    /// Where less than this is left to live, the client wins.
-    pub recache: Option<Exptime>,
-}
-
-/// md: one key to delete.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MetaDelete<'a> {
-    /// The key.
-    pub key: Key<'a>,
-    /// What to answer.
-    pub flags: MetaFlags<'a>,
-    /// Success is not answered.
-    pub quiet: bool,
-    /// The CAS unique that the key must hold.
-    pub compare: Option<u64>,
-    /// The object is not deleted but marked as stale.
+    /// md: the object is not deleted but marked as stale.
     pub invalidate: bool,
-    /// The new expiry of what is marked as stale.
+    /// The new expiry, of md that of what is marked as stale.
     pub touch: Option<Exptime>,
-}
-
-/// ma: a number to add or subtract.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MetaDelta<'a> {
-    /// The key.
-    pub key: Key<'a>,
-    /// What to answer.
-    pub flags: MetaFlags<'a>,
-    /// The new number is wanted.
-    pub value: bool,
-    /// Success is not answered.
-    pub quiet: bool,
-    /// How much.
-    pub by: u64,
-    /// To add, not to subtract.
-    pub up: bool,
-    /// The CAS unique that the key must hold.
-    pub compare: Option<u64>,
-    /// The new expiry.
-    pub touch: Option<Exptime>,
-    /// On a miss, the number is made, with this expiry.
+    /// On a miss, an object with this expiry is made: an empty one that the client of mg wins, or a number.
     pub vivify: Option<Exptime>,
-    /// What the number is then.
+    /// mg: where less than this is left to live, the client wins.
+    pub recache: Option<Exptime>,
+    /// md, ma: the CAS unique that the key must hold.
+    pub compare: Option<u64>,
+    /// ma: how much.
+    pub by: u64,
+    /// ma: to add, not to subtract.
+    pub up: bool,
+    /// ma: what a number that is made is.
     pub initial: u64,
 }
 
@@ -102,76 +70,69 @@ pub struct MetaDebug<'a> {
     pub key: Key<'a>,
 }
 
-/// What the flags of a command say, whatever the command.
+/// What the flags of a command say, those of ms included.
 struct Scanned<'a> {
-    key: Key<'a>,
-    flags: MetaFlags<'a>,
-    quiet: bool,
-    value: bool,
-    aside: bool,
-    invalidate: bool,
-    exptime: Option<Exptime>,
-    vivify: Option<Exptime>,
-    recache: Option<Exptime>,
+    request: MetaRequest<'a>,
     client_flags: u32,
-    compare: Option<u64>,
     mode: Option<u8>,
-    by: u64,
-    initial: u64,
     long_opaque: bool,
 }
 
 impl<'a> Scanned<'a> {
     fn new(key: Key<'a>, tokens: Tokens<'a>) -> Self {
         Self {
-            key,
-            flags: MetaFlags { tokens },
-            quiet: false,
-            value: false,
-            aside: false,
-            invalidate: false,
-            exptime: None,
-            vivify: None,
-            recache: None,
+            request: MetaRequest {
+                key,
+                flags: MetaFlags { tokens },
+                quiet: false,
+                value: false,
+                aside: false,
+                invalidate: false,
+                touch: None,
+                vivify: None,
+                recache: None,
+                compare: None,
+                by: 1,
+                up: true,
+                initial: 0,
+            },
             client_flags: 0,
-            compare: None,
             mode: None,
-            by: 1,
-            initial: 0,
             long_opaque: false,
         }
     }
 
     /// Takes in one flag.
     fn flag(&mut self, letter: u8, argument: &[u8]) -> Result<(), Wrong> {
+        let request = &mut self.request;
         match letter {
             b'b' => {
-                self.key = self
+                request.key = request
                     .key
                     .into_base64()
                     .ok_or(Wrong::Noted(replies::BAD_KEY_CODE))?
             }
-            b'q' => self.quiet = true,
-            b'v' => self.value = true,
-            b'u' => self.aside = true,
-            b'I' => self.invalidate = true,
-            b'T' => self.exptime = Some(exptime(argument)?),
-            b'N' => self.vivify = Some(exptime(argument)?),
-            b'R' => self.recache = Some(exptime(argument)?),
+            b'q' => request.quiet = true,
+            b'v' => request.value = true,
+            b'u' => request.aside = true,
+            b'I' => request.invalidate = true,
+            b'T' => request.touch = Some(exptime(argument)?),
+            b'N' => request.vivify = Some(exptime(argument)?),
+            b'R' => request.recache = Some(exptime(argument)?),
             b'F' => self.client_flags = number::flags(argument).ok_or(Wrong::Unnamed)?,
             b'C' => {
                 let unique = number::unsigned(argument).ok_or(Wrong::Noted(replies::BAD_TOKEN))?;
-                self.compare = Some(unique);
+                request.compare = Some(unique);
             }
             b'M' => match argument {
                 [mode] => self.mode = Some(*mode),
                 _ => return Err(Wrong::Noted(replies::MODE_LENGTH)),
             },
             b'D' => {
-                self.by = number::unsigned(argument).ok_or(Wrong::Noted(replies::BAD_META_DELTA))?;
+                request.by = number::unsigned(argument).ok_or(Wrong::Noted(replies::BAD_META_DELTA))?;
             }
             b'J' => {
-                self.initial = number::unsigned(argument).ok_or(Wrong::Noted(replies::BAD_INITIAL))?;
+                request.initial = number::unsigned(argument).ok_or(Wrong::Noted(replies::BAD_INITIAL))?;
             }
             b'O' => self.long_opaque = argument.len() >= MAX_OPAQUE_BYTES,
             // P and L are for proxies.
@@ -202,7 +163,7 @@ fn scan<'a>(key: Key<'a>, tokens: Tokens<'a>) -> Result<Scanned<'a>, &'static st
     let mut scanned = Scanned::new(key, tokens);
     let mut seen = 0u128;
     let mut noted = None;
-    for (letter, argument) in scanned.flags.iter() {
+    for (letter, argument) in scanned.request.flags.iter() {
         let bit = 1u128
             .checked_shl(u32::from(letter))
             .filter(|bit| letter < 127 && seen & bit == 0)
@@ -240,22 +201,13 @@ pub(super) fn get(mut tokens: Tokens<'_>) -> LineResult<'_> {
     let key = first_key(&mut tokens)?;
     check_count(tokens, MAX_FLAGS, replies::FLAGS_TOO_LONG)?;
     let scanned = scan(key, tokens).map_err(Refused::new)?;
-    if scanned.flags.iter().any(|(letter, _)| letter == b'l') {
+    if scanned.request.flags.iter().any(|(letter, _)| letter == b'l') {
         return Err(Refused::new(replies::INVALID_FLAG));
     }
     if scanned.long_opaque {
         return Err(Refused::new(replies::OPAQUE_TOO_LONG));
     }
-    Ok(Request::Whole(Command::MetaGet(MetaGet {
-        key: scanned.key,
-        flags: scanned.flags,
-        value: scanned.value,
-        quiet: scanned.quiet,
-        aside: scanned.aside,
-        touch: scanned.exptime,
-        vivify: scanned.vivify,
-        recache: scanned.recache,
-    })))
+    Ok(Request::Whole(Command::MetaGet(scanned.request)))
 }
 
 pub(super) fn set<'a>(mut tokens: Tokens<'a>, limits: &Limits) -> LineResult<'a> {
@@ -280,16 +232,16 @@ pub(super) fn set<'a>(mut tokens: Tokens<'a>, limits: &Limits) -> LineResult<'a>
         return Err(refused(replies::OPAQUE_TOO_LONG));
     }
     let store = Store {
-        key: scanned.key,
+        key: scanned.request.key,
         mode,
         flags: scanned.client_flags,
-        exptime: scanned.exptime.unwrap_or(Exptime(0)),
-        compare: scanned.compare,
-        invalidate: scanned.invalidate,
+        exptime: scanned.request.touch.unwrap_or(Exptime(0)),
+        compare: scanned.request.compare,
+        invalidate: scanned.request.invalidate,
         value: b"",
         reply: StoreReply::Meta {
-            flags: scanned.flags,
-            quiet: scanned.quiet,
+            flags: scanned.request.flags,
+            quiet: scanned.request.quiet,
         },
     };
     Ok(request(store, len, limits))
@@ -301,20 +253,13 @@ pub(super) fn delete(mut tokens: Tokens<'_>) -> LineResult<'_> {
     if scanned.long_opaque {
         return Err(Refused::new(replies::OPAQUE_TOO_LONG));
     }
-    Ok(Request::Whole(Command::MetaDelete(MetaDelete {
-        key: scanned.key,
-        flags: scanned.flags,
-        quiet: scanned.quiet,
-        compare: scanned.compare,
-        invalidate: scanned.invalidate,
-        touch: scanned.exptime,
-    })))
+    Ok(Request::Whole(Command::MetaDelete(scanned.request)))
 }
 
 pub(super) fn delta(mut tokens: Tokens<'_>) -> LineResult<'_> {
     let key = first_key(&mut tokens)?;
-    let scanned = scan_briefly(key, tokens)?;
-    let up = match scanned.mode {
+    let mut scanned = scan_briefly(key, tokens)?;
+    scanned.request.up = match scanned.mode {
         None | Some(b'I' | b'+') => true,
         Some(b'D' | b'-') => false,
         Some(_) => return Err(Refused::new(replies::DELTA_MODE_INVALID)),
@@ -322,19 +267,9 @@ pub(super) fn delta(mut tokens: Tokens<'_>) -> LineResult<'_> {
     if scanned.long_opaque {
         return Err(Refused::new(replies::OPAQUE_TOO_LONG));
     }
-    Ok(Request::Whole(Command::MetaDelta(MetaDelta {
-        key: scanned.key,
-        flags: scanned.flags,
-        value: scanned.value,
-        quiet: scanned.quiet,
-        by: scanned.by,
-        up,
-        // As memcached has it, 0 compares nothing here.
-        compare: scanned.compare.filter(|unique| *unique != 0),
-        touch: scanned.exptime,
-        vivify: scanned.vivify,
-        initial: scanned.initial,
-    })))
+    // As memcached has it, 0 compares nothing here.
+    scanned.request.compare = scanned.request.compare.filter(|unique| *unique != 0);
+    Ok(Request::Whole(Command::MetaDelta(scanned.request)))
 }
 
 /// As memcached has it: b counts directly behind the key, everything else is passed over, and there is one error.

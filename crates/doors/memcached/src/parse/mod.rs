@@ -25,7 +25,7 @@ pub use auth::{Attempt, parse_attempt};
 pub use get::{Get, Keys};
 pub use key::{Key, KeyScratch, MAX_KEY_BYTES};
 pub use line::Tokens;
-pub use meta::{MetaDebug, MetaDelete, MetaDelta, MetaFlags, MetaGet};
+pub use meta::{MetaDebug, MetaFlags, MetaRequest};
 pub use modify::{Delete, Delta, Touch};
 pub(crate) use number::in_value as number_in_value;
 pub use store::{Mode, Store, StoreReply, TooLarge};
@@ -146,11 +146,11 @@ pub enum Command<'a> {
     /// mn.
     MetaNoop,
     /// mg.
-    MetaGet(MetaGet<'a>),
+    MetaGet(MetaRequest<'a>),
     /// md.
-    MetaDelete(MetaDelete<'a>),
+    MetaDelete(MetaRequest<'a>),
     /// ma.
-    MetaDelta(MetaDelta<'a>),
+    MetaDelta(MetaRequest<'a>),
     /// me.
     MetaDebug(MetaDebug<'a>),
 }
