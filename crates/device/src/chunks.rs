@@ -2,36 +2,34 @@
 
 use std::collections::HashMap;
 
-/// Size of a chunk, in bytes: small enough that a few scattered sectors of a huge device stay cheap.
-const CHUNK_BYTES: usize = 64 * 1024;
+/// Size of a chunk, in bytes: small enough that a few scattered sectors of a huge device stay cheap. A position in it has 16 bits.
+pub(crate) const CHUNK_BYTES: usize = 64 * 1024;
 
 /// A sparse array of bytes; what was never written reads as zeros.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct ChunkMap {
-    chunks: HashMap<u64, Box<[u8]>>,
+    chunks: HashMap<usize, Box<[u8]>>,
 }
 
 impl ChunkMap {
     /// Fills `out` with the bytes at `offset`.
     pub(crate) fn read(&self, offset: u64, out: &mut [u8]) {
-        for_each_chunk(offset, out.len(), |chunk, within, at, len| {
-            let to = &mut out[at..at + len];
-            match self.chunks.get(&chunk) {
-                Some(bytes) => to.copy_from_slice(&bytes[within..within + len]),
+        for span in spans(offset, out.len()) {
+            let to = &mut out[span.at..][..span.len];
+            match self.chunks.get(&span.chunk) {
+                Some(bytes) => to.copy_from_slice(&bytes[span.within..][..span.len]),
                 None => to.fill(0),
             }
-        });
+        }
     }
 
     /// Puts `bytes` at `offset`.
     pub(crate) fn write(&mut self, offset: u64, bytes: &[u8]) {
-        for_each_chunk(offset, bytes.len(), |chunk, within, at, len| {
-            let to = self
-                .chunks
-                .entry(chunk)
-                .or_insert_with(|| vec![0; CHUNK_BYTES].into_boxed_slice());
-            to[within..within + len].copy_from_slice(&bytes[at..at + len]);
-        });
+        for span in spans(offset, bytes.len()) {
+            let to = self.chunks.entry(span.chunk);
+            let to = to.or_insert_with(|| vec![0; CHUNK_BYTES].into_boxed_slice());
+            to[span.within..][..span.len].copy_from_slice(&bytes[span.at..][..span.len]);
+        }
     }
 
     /// Memory held, in bytes.
@@ -40,17 +38,32 @@ impl ChunkMap {
     }
 }
 
-/// Calls `each(chunk, offset in chunk, offset in range, length)` for the chunks that a range touches. The caller has
-/// checked that the range does not overflow.
-fn for_each_chunk(offset: u64, len: usize, mut each: impl FnMut(u64, usize, usize, usize)) {
+/// What a range has in one chunk.
+pub(crate) struct Span {
+    pub(crate) chunk: usize,
+    /// Where it starts in the chunk.
+    pub(crate) within: usize,
+    /// Where it starts in the range.
+    pub(crate) at: usize,
+    pub(crate) len: usize,
+}
+
+/// Cuts a range at the borders of chunks. The caller has checked that it does not overflow.
+pub(crate) fn spans(offset: u64, len: usize) -> impl Iterator<Item = Span> {
     let mut at = 0;
-    while at < len {
+    std::iter::from_fn(move || {
         let position = offset + at as u64;
         let within = (position % CHUNK_BYTES as u64) as usize;
-        let part = (CHUNK_BYTES - within).min(len - at);
-        each(position / CHUNK_BYTES as u64, within, at, part);
-        at += part;
-    }
+        let span = Span {
+            chunk: usize::try_from(position / CHUNK_BYTES as u64)
+                .expect("an offset of 64 bits in chunks of 16"),
+            within,
+            at,
+            len: (CHUNK_BYTES - within).min(len - at),
+        };
+        at += span.len;
+        (span.len > 0).then_some(span)
+    })
 }
 
 #[cfg(test)]

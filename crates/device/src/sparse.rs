@@ -2,10 +2,10 @@
 
 mod parts;
 
-use crate::chunks::ChunkMap;
+use crate::chunks::{CHUNK_BYTES, ChunkMap, spans};
 use crate::{Buffer, Device, SECTOR_BYTES, SparseBuf, check_log_range, check_range, check_write_range};
 use parking_lot::{Mutex, RwLock};
-use parts::{Parts, PartsMaker, STRETCH_BYTES};
+use parts::{Parts, PartsMaker};
 use std::future::{Future, ready};
 use std::io;
 use std::ops::Range;
@@ -48,7 +48,6 @@ impl SparseMedium {
     }
 }
 
-const CHUNK_BYTES: usize = STRETCH_BYTES;
 const CHUNKS_PER_GROUP: usize = 1 << 10;
 
 /// Real parts of a chunk; `None` where there are none. A chunk is replaced, never changed.
@@ -133,34 +132,6 @@ impl PartMap {
 fn chunk_of(groups: &[Option<Box<[Chunk]>>], number: usize) -> Option<&Parts> {
     let group = groups.get(number / CHUNKS_PER_GROUP)?.as_ref()?;
     group[number % CHUNKS_PER_GROUP].as_ref()
-}
-
-/// What a range has in one chunk.
-struct Span {
-    chunk: usize,
-    /// Where it starts in the chunk.
-    within: usize,
-    /// Where it starts in the range.
-    at: usize,
-    len: usize,
-}
-
-/// Cuts a range at the borders of chunks. The caller has checked that it does not overflow.
-fn spans(offset: u64, len: usize) -> impl Iterator<Item = Span> {
-    let mut at = 0;
-    std::iter::from_fn(move || {
-        let position = offset + at as u64;
-        let within = (position % CHUNK_BYTES as u64) as usize;
-        let span = Span {
-            chunk: usize::try_from(position / CHUNK_BYTES as u64)
-                .expect("an offset of 64 bits in chunks of 16"),
-            within,
-            at,
-            len: (CHUNK_BYTES - within).min(len - at),
-        };
-        at += span.len;
-        (span.len > 0).then_some(span)
-    })
 }
 
 /// A handle on a [`SparseMedium`]. Every operation is done when its call returns; its future is ready at once.

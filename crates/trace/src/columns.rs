@@ -98,21 +98,14 @@ fn parse(spec: &str) -> Result<Columns, String> {
         delimiter: delimiter.unwrap_or(b','),
         header: header.unwrap_or(false),
     };
-    let named = [
-        Some(&columns.id),
-        columns.time.as_ref(),
-        columns.size.as_ref(),
-        columns.op.as_ref(),
-    ]
-    .into_iter()
-    .flatten()
-    .find_map(|column| {
-        if let Column::Name(name) = column {
-            Some(name)
-        } else {
-            None
-        }
-    });
+    let others = [&columns.time, &columns.size, &columns.op].into_iter().flatten();
+    let named = [&columns.id]
+        .into_iter()
+        .chain(others)
+        .find_map(|column| match column {
+            Column::Name(name) => Some(name.clone()),
+            Column::Number(_) => None,
+        });
     match named {
         Some(name) if !columns.header => Err(format!(
             "column `{name}` is a name, which needs `header=true`; otherwise give its number"

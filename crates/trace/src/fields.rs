@@ -252,6 +252,14 @@ pub(crate) fn is_blank(byte: &u8) -> bool {
 mod tests {
     use super::*;
 
+    fn field(text: &str) -> Field<'_> {
+        Field {
+            name: "field",
+            bytes: text.as_bytes(),
+            at: 0,
+        }
+    }
+
     #[test]
     fn numbers_are_read_to_their_limits_and_refused_beyond() {
         assert_eq!(parse_u64(b"18446744073709551615"), Some(u64::MAX));
@@ -275,15 +283,7 @@ mod tests {
 
     #[test]
     fn keys_that_differ_as_text_differ_as_keys() {
-        let key = |text: &'static str| {
-            Field {
-                name: "id",
-                bytes: text.as_bytes(),
-                at: 0,
-            }
-            .any_key()
-            .unwrap()
-        };
+        let key = |text| field(text).any_key().unwrap();
         assert_eq!(key("7"), 7);
         assert_eq!(key("0"), 0);
         assert_eq!(key("-2"), u64::MAX - 1);
@@ -308,13 +308,7 @@ mod tests {
     #[test]
     fn textual_keys_keep_their_hash_for_good() {
         // XXH3-64 with seed 0; pinned, because results recorded elsewhere depend on it.
-        let key = Field {
-            name: "id",
-            bytes: b"pumice",
-            at: 0,
-        }
-        .text_key()
-        .unwrap();
+        let key = field("pumice").text_key().unwrap();
         assert_eq!(key, XxHash3_64::oneshot(b"pumice"));
         assert_eq!(
             XxHash3_64::oneshot(b""),
@@ -325,14 +319,7 @@ mod tests {
 
     #[test]
     fn times_drop_their_decimals() {
-        let time = |text: &'static str| {
-            Field {
-                name: "time",
-                bytes: text.as_bytes(),
-                at: 0,
-            }
-            .time()
-        };
+        let time = |text| field(text).time();
         assert_eq!(time("12"), Ok(12));
         assert_eq!(time("12.999"), Ok(12));
         assert!(time("-1").is_err());

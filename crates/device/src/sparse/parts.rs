@@ -1,11 +1,8 @@
-//! The real parts of a stretch of a simulated device, in little memory.
+//! The real parts of a chunk of a simulated device, in little memory.
 //!
 //! What is real there are the headers of records and tables of them, and one header, or one row, is much like another. So only
 //! the words of 32 bits are kept in which a part differs: a short part from the first one, the rows of a long part from its first
 //! row. It knows nothing of what the words mean.
-
-/// Bytes of a stretch: a position in it has 16 bits.
-pub(super) const STRETCH_BYTES: usize = 64 << 10;
 
 /// Words of the longest short part: its mask is half a word.
 const SHORT_WORDS: usize = 16;
@@ -140,7 +137,7 @@ fn unmask(masks: &[u32], kept: &[u32], from: usize, to: usize, mut show: impl Fn
 /// Makes [`Parts`]. One that is used again keeps its memory.
 #[derive(Debug, Default)]
 pub(super) struct PartsMaker {
-    /// Where parts start in the stretch, and in `bytes`.
+    /// Where parts start in the chunk, and in `bytes`.
     starts: Vec<(usize, usize)>,
     bytes: Vec<u8>,
     index: Vec<u32>,
@@ -209,7 +206,7 @@ impl PartsMaker {
 }
 
 fn low_half(number: usize) -> u32 {
-    u32::from(u16::try_from(number).expect("numbers of a stretch have 16 bits"))
+    u32::from(u16::try_from(number).expect("numbers of a chunk have 16 bits"))
 }
 
 fn push_short(data: &mut Vec<u32>, words: &[u32], len: usize, base: &[u32; SHORT_WORDS]) {
@@ -256,6 +253,7 @@ fn row_len(words: &[u32]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chunks::CHUNK_BYTES;
 
     fn make(parts: &[(usize, Vec<u8>)]) -> Parts {
         let mut maker = PartsMaker::default();
@@ -281,13 +279,13 @@ mod tests {
         let mut numbers = pumice_world::Random(3);
         let mut random = |below: usize| numbers.below(below as u64) as usize;
         for round in 0..300 {
-            let mut model = vec![None; STRETCH_BYTES];
+            let mut model = vec![None; CHUNK_BYTES];
             let mut parts = Vec::new();
             let mut at = random(200);
             let row = 1 + random(70);
-            while at < STRETCH_BYTES && parts.len() < 40 {
+            while at < CHUNK_BYTES && parts.len() < 40 {
                 let len = 1 + random([5, 64, 70, 300, 20_000][round % 5]);
-                let len = len.min(STRETCH_BYTES - at);
+                let len = len.min(CHUNK_BYTES - at);
                 // Bytes that mostly repeat from row to row and from part to part.
                 let part: Vec<u8> = (0..len)
                     .map(|i| if random(4) == 0 { random(256) } else { i % row } as u8)
@@ -299,10 +297,10 @@ mod tests {
                 at += len + random(3) * random(1000);
             }
             let made = make(&parts);
-            assert_eq!(seen(&made, 0, STRETCH_BYTES), model);
+            assert_eq!(seen(&made, 0, CHUNK_BYTES), model);
             for _ in 0..50 {
-                let from = random(STRETCH_BYTES);
-                let to = from + random(STRETCH_BYTES - from + 1);
+                let from = random(CHUNK_BYTES);
+                let to = from + random(CHUNK_BYTES - from + 1);
                 assert_eq!(seen(&made, from, to), model[from..to], "{from}..{to}");
             }
         }
@@ -310,19 +308,19 @@ mod tests {
 
     #[test]
     fn the_most_parts_and_the_longest_find_room() {
-        let bytes: Vec<_> = (0..STRETCH_BYTES / 2).map(|i| (2 * i, vec![i as u8])).collect();
+        let bytes: Vec<_> = (0..CHUNK_BYTES / 2).map(|i| (2 * i, vec![i as u8])).collect();
         let made = make(&bytes);
         assert_eq!(
-            seen(&made, STRETCH_BYTES - 4, STRETCH_BYTES),
+            seen(&made, CHUNK_BYTES - 4, CHUNK_BYTES),
             [Some(254), None, Some(255), None]
         );
-        let whole: Vec<u8> = (0..STRETCH_BYTES).map(|i| ((i * i) >> 7) as u8).collect();
+        let whole: Vec<u8> = (0..CHUNK_BYTES).map(|i| ((i * i) >> 7) as u8).collect();
         let made = make(&[(0, whole.clone())]);
         assert_eq!(
-            seen(&made, 0, STRETCH_BYTES),
+            seen(&made, 0, CHUNK_BYTES),
             whole.iter().copied().map(Some).collect::<Vec<_>>()
         );
-        assert!(made.memory() <= STRETCH_BYTES / 32 * 33 + 16);
+        assert!(made.memory() <= CHUNK_BYTES / 32 * 33 + 16);
     }
 
     /// What a cache writes: headers in which a checksum, a counter and a key differ, and a table with a row for each.
