@@ -141,6 +141,9 @@ settings! {
     flash_timeout "flash-timeout" "SECONDS",
     /// How lines of the log are written to stderr: text or json [default: text]
     log_format "log-format" "FORMAT",
+    /// Seconds after which what is in a block buffer alone is written to flash, so that a crash loses no older objects; 0 for when its
+    /// block is full [default: 5]
+    flush_interval "flush-interval" "SECONDS",
     /// Worker threads [default: one per CPU]
     #[arg(short = 't')]
     threads "threads" "N",

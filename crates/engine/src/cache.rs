@@ -166,6 +166,7 @@ impl<D: Device + Clone> ObjectCache<D> {
             maker: options.maker,
             accept_clock: options.accept_clock,
             durability: options.durability,
+            flush_interval_secs: options.flush_interval_secs,
             buffers_max: options.buffers_max.max(2),
             unit_bytes: shape.unit_bytes(),
             layout: options.layout,
@@ -333,15 +334,17 @@ impl<D: Device + Clone> ObjectCache<D> {
         self.inner.store().failure()
     }
 
-    /// A second has passed, or about that: to be called by every thread that has a handle on the device, with it. Where the device was
-    /// taken out, what still waits for it on this handle is ended, and what is to be done then is begun. Else it costs
-    /// nothing. How long a device may take to answer is for the caller to say, with [`Device::tick`].
+    /// A second has passed, or about that: to be called by every thread that has a handle on the device, with it. What has been in a
+    /// buffer alone for the flush interval is written ([`CacheOptions::flush_interval_secs`]). Where the device was taken out, what still
+    /// waits for it on this handle is ended, and what is to be done then is begun. How long a device may take to answer is for the caller
+    /// to say, with [`Device::tick`].
     pub fn tick(&self, cx: &Cx<D>) {
         let store = self.inner.store();
         if store.is_out() {
             cx.device.tick(store.patience_when_out(cx.now()));
-            self.kick(cx);
         }
+        store.flush_aged(cx.now());
+        self.kick(cx);
     }
 
     /// The device owes an answer: one of what [`Device::tick`] has ended. That takes it out, also where nobody waited for the answer any

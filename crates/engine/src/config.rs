@@ -77,6 +77,9 @@ pub struct CacheOptions {
     pub flash_write: FlashWrite,
     /// What a reply promises.
     pub durability: Durability,
+    /// Seconds after which an object that is in a block buffer alone is written, by the next [`tick`](crate::ObjectCache::tick), so that a
+    /// crash loses no older ones; 0 = when its block is full. With durability `off` nothing is.
+    pub flush_interval_secs: u32,
     /// The longest value, in bytes.
     pub item_bytes_max: usize,
     /// Random numbers for a new cache: its id and the seed of its hash.
@@ -103,6 +106,7 @@ impl Default for CacheOptions {
             index_heap_bytes: 0,
             flash_write: FlashWrite::Insertion,
             durability: Durability::Process,
+            flush_interval_secs: 0,
             item_bytes_max: 1 << 20,
             random: [0x5eed, 0xcafe],
             lockstep: false,

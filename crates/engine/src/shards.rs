@@ -112,6 +112,14 @@ impl<B: Buffer> Mappings for Inner<B> {
         while self.pages.free_pages() < self.pages_low + pages && self.feed_from_free(SEGMENTS_FLOOR) {}
     }
 
+    fn hash_of(&self, key: &[u8], slice: SliceId, version: u64) -> KeyHash {
+        self.hasher.hash(&PartId {
+            key,
+            slice,
+            set: version,
+        })
+    }
+
     fn identity_bits(&self) -> u32 {
         self.shape.identity_bits()
     }

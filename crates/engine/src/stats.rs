@@ -61,6 +61,9 @@ pub struct Stats {
     pub flash_out: bool,
     /// Whether the next start will know of that.
     pub flash_out_remembered: bool,
+    /// Seconds for which the oldest object that was to go to flash has been in a block buffer alone, where a crash loses it, and with
+    /// durability `power` a power cut; up to one too many.
+    pub unwritten_secs: u32,
     /// Log records in use.
     pub log_used: u64,
     /// Log records that fit.
@@ -128,6 +131,7 @@ impl<D: Device> ObjectCache<D> {
         stats.blocks_checkpoint = checkpoint as u64;
         stats.flash_out = store.is_out();
         stats.flash_out_remembered = store.is_remembered();
+        stats.unwritten_secs = store.unwritten_secs();
         (stats.log_used, stats.log_slots) = store.log_usage();
         stats.rounds = std::array::from_fn(|at| inner.rounds[at].load(Ordering::Relaxed));
         stats

@@ -360,7 +360,7 @@ impl<B: Buffer> Inner<B> {
                 self.home(appended.mapping.location)
             }
             Err(_) => {
-                self.store().strike(&cx.device, hash, appended.mapping);
+                self.store().void_appended(&cx.device, hash);
                 self.store().forget(Some(hash), appended.mapping);
                 0
             }

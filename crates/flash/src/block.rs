@@ -4,7 +4,8 @@ use crate::footer::{FooterEntry, Trailer, footer_len};
 use crate::record::{HEADER_BYTES, RecordParts};
 use parking_lot::Mutex;
 use pumice_index::{Location, Mapping};
-use pumice_memory::{Buffer, Payload};
+use pumice_memory::{Buffer, Payload, SECTOR_BYTES};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -33,7 +34,8 @@ pub struct OpenBlock<B> {
     device_offset: u64,
     block_bytes: usize,
     fill: Mutex<Fill>,
-    writers: AtomicU32,
+    /// Threads between reserving and publishing, in two turns: of the last prefix that was begun, and since.
+    writers: [AtomicU32; 2],
     /// Log position when the block stopped being a mere buffer; `u64::MAX` before.
     pub(crate) sealing_position: AtomicU64,
     /// Set when the block is composed, once: a write that did not come to its end is made again with the same bytes.
@@ -44,6 +46,12 @@ pub struct OpenBlock<B> {
 struct Fill {
     at: usize,
     entries: Vec<FooterEntry>,
+    /// Bytes from the start that are on the device, whole sectors.
+    written: usize,
+    /// See [`OpenBlock::unwritten_since`].
+    unwritten_since: Option<u32>,
+    /// The turn of writers that reserve now.
+    turn: usize,
 }
 
 impl Fill {
@@ -51,6 +59,17 @@ impl Fill {
     fn room(&self, block_bytes: usize) -> usize {
         block_bytes.saturating_sub(self.at + footer_len(self.entries.len() + 1))
     }
+}
+
+/// A part of an active block that is written before the block is full.
+pub(crate) struct Prefix {
+    /// Bytes of the block, whole sectors.
+    pub(crate) range: Range<usize>,
+    /// Bytes of those that hold nothing.
+    pub(crate) padding: usize,
+    /// Its records.
+    pub(crate) entries: Vec<FooterEntry>,
+    turn: usize,
 }
 
 /// What a block is written with.
@@ -69,6 +88,7 @@ pub struct Appended<B> {
     /// The mapping to make: where the record is, from now on for good.
     pub mapping: Mapping,
     block: Arc<OpenBlock<B>>,
+    turn: usize,
 }
 
 impl<B> Appended<B> {
@@ -94,7 +114,7 @@ impl<B: Buffer> Appended<B> {
 
 impl<B> Drop for Appended<B> {
     fn drop(&mut self) {
-        self.block.writers.fetch_sub(1, Ordering::Release);
+        self.block.writers[self.turn].fetch_sub(1, Ordering::Release);
     }
 }
 
@@ -109,7 +129,7 @@ impl<B: Buffer> OpenBlock<B> {
             block_bytes: buffer.len(),
             buffer,
             fill: Mutex::new(Fill::default()),
-            writers: AtomicU32::new(0),
+            writers: Default::default(),
             sealing_position: AtomicU64::new(u64::MAX),
             composed: OnceLock::new(),
         }
@@ -140,7 +160,7 @@ impl<B: Buffer> OpenBlock<B> {
             expiry: parts.expiry,
             number,
         });
-        self.writers.fetch_add(1, Ordering::Relaxed);
+        self.writers[fill.turn].fetch_add(1, Ordering::Relaxed);
         Some(Appended {
             mapping: Mapping {
                 location: Location {
@@ -150,6 +170,7 @@ impl<B: Buffer> OpenBlock<B> {
                 note: 0,
             },
             block: Arc::clone(self),
+            turn: fill.turn,
         })
     }
 
@@ -168,16 +189,56 @@ impl<B: Buffer> OpenBlock<B> {
         usize::try_from(location.offset - self.device_offset).expect("inside the block")
     }
 
-    /// Takes a record from the footer under construction.
-    pub(crate) fn strike(&self, location: Location) {
-        let offset = u32::try_from(location.offset - self.device_offset).expect("inside the block");
-        self.fill.lock().entries.retain(|entry| entry.offset != offset);
+    /// When the oldest record that is not on the device was appended, in Unix seconds, up to a second too early; `seen` where that is
+    /// since it was last asked.
+    pub(crate) fn unwritten_since(&self, seen: u32) -> Option<u32> {
+        let mut fill = self.fill.lock();
+        (fill.at > fill.written).then(|| *fill.unwritten_since.get_or_insert(seen))
+    }
+
+    /// Bytes from the start that are on the device.
+    pub(crate) fn written(&self) -> usize {
+        self.fill.lock().written
+    }
+
+    /// Begins to write what was appended since the last write, made up to a sector, so that what is written never changes and no
+    /// sector is written twice. `None` where the footer leaves no room for that. One at a time is written.
+    pub(crate) fn begin_prefix(&self) -> Option<Prefix> {
+        let mut fill = self.fill.lock();
+        let end = fill.at.next_multiple_of(SECTOR_BYTES);
+        if end + footer_len(fill.entries.len()) > self.block_bytes {
+            return None;
+        }
+        let padding = end - std::mem::replace(&mut fill.at, end);
+        let turn = fill.turn;
+        fill.turn = 1 - turn;
+        let first = (fill.entries).partition_point(|entry| (entry.offset as usize) < fill.written);
+        Some(Prefix {
+            range: fill.written..end,
+            padding,
+            entries: fill.entries[first..].to_vec(),
+            turn,
+        })
+    }
+
+    /// Waits for the threads that publish what is in a prefix: for copies of at most a record's length.
+    pub(crate) fn wait_for_prefix(&self, prefix: &Prefix) {
+        while self.writers[prefix.turn].load(Ordering::Acquire) != 0 {
+            std::thread::yield_now();
+        }
+    }
+
+    /// A prefix that was begun at a second is on the device.
+    pub(crate) fn note_written(&self, prefix: &Prefix, begun: u32) {
+        let mut fill = self.fill.lock();
+        fill.written = prefix.range.end;
+        fill.unwritten_since = (fill.at > fill.written).then_some(begun);
     }
 
     /// Takes the footer entries of a block that nobody appends to any more. Waits for threads that are between reserving and publishing:
     /// for copies of at most a record's length, on other threads, which is short.
     pub(crate) fn finish(&self) -> Vec<FooterEntry> {
-        while self.writers.load(Ordering::Acquire) != 0 {
+        while self.writers.iter().any(|turn| turn.load(Ordering::Acquire) != 0) {
             std::thread::yield_now();
         }
         std::mem::take(&mut self.fill.lock().entries)

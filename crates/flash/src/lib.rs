@@ -93,6 +93,9 @@ pub trait Mappings {
         self.with_shard(self.shard_of(hash), f)
     }
 
+    /// The hash of the record of a key that is this slice of the set of that version, or no slice.
+    fn hash_of(&self, key: &[u8], slice: SliceId, version: u64) -> KeyHash;
+
     /// Asks for the memory that a question about `hash` will need.
     fn prefetch(&self, hash: KeyHash) {
         self.with(hash, |shard| shard.prefetch(hash));

@@ -22,6 +22,35 @@ pub enum LogKind {
     FlushAt,
     /// Block `a` in its life `b` is reclaimed: nothing in it counts any more.
     Reclaim,
+    /// A block in its life `b` was active, and what it began with is on the device: `a` says which, and how far that reaches.
+    Prefix,
+    /// As `Invalidate`, of a copy in a prefix that had died before: what is mapped under `a` meanwhile stays.
+    Void,
+}
+
+/// What `a` of a record of a prefix says, from the lowest bit on. A block has at most 2^16 sectors, its footer included.
+#[derive(Clone, Copy)]
+pub(crate) struct PrefixMark {
+    pub(crate) block: u32,
+    /// Where the prefix ends.
+    pub(crate) end_sectors: u16,
+    /// Where the block stood in the queue, as in a [trailer](crate::footer::Trailer).
+    pub(crate) position: u16,
+}
+
+impl PrefixMark {
+    pub(crate) fn encode(self) -> u64 {
+        u64::from(self.block) | u64::from(self.end_sectors) << 32 | u64::from(self.position) << 48
+    }
+
+    pub(crate) fn decode(a: u64) -> Self {
+        let (block, end_sectors, position) = (a as u32, (a >> 32) as u16, (a >> 48) as u16);
+        Self {
+            block,
+            end_sectors,
+            position,
+        }
+    }
 }
 
 /// One record. 32 bytes, little-endian.
@@ -29,10 +58,10 @@ pub enum LogKind {
 /// | offset | size | field      | meaning                                                               |
 /// |-------:|-----:|------------|-----------------------------------------------------------------------|
 /// |      0 |    4 | `crc32c`   | over the cache id and bytes 4..32                                     |
-/// |      4 |    2 | `kind`     | 1 invalidate, 2 flush all, 3 flush at, 4 reclaim                      |
+/// |      4 |    2 | `kind`     | 1 invalidate, 2 flush all, 3 flush at, 4 reclaim, 5 prefix, 6 void    |
 /// |      6 |    2 | zero       |                                                                       |
 /// |      8 |    8 | `position` | counts records since format; slot = position mod slots: tells old laps |
-/// |     16 |    8 | `a`        | hash, time or block                                                   |
+/// |     16 |    8 | `a`        | hash, time, block, or a prefix's mark                                 |
 /// |     24 |    8 | `b`        | version or sequence                                                   |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogRecord {
@@ -55,6 +84,8 @@ impl LogRecord {
             LogKind::FlushAll => 2,
             LogKind::FlushAt => 3,
             LogKind::Reclaim => 4,
+            LogKind::Prefix => 5,
+            LogKind::Void => 6,
         };
         out[4..6].copy_from_slice(&kind.to_le_bytes());
         out[8..16].copy_from_slice(&self.position.to_le_bytes());
@@ -77,6 +108,8 @@ impl LogRecord {
             2 => LogKind::FlushAll,
             3 => LogKind::FlushAt,
             4 => LogKind::Reclaim,
+            5 => LogKind::Prefix,
+            6 => LogKind::Void,
             _ => return None,
         };
         if fields.u16()? != 0 {

@@ -191,6 +191,21 @@ impl RecordHeader {
     }
 }
 
+/// Header and key of the record at `at`, where their checksum is right; the value is not looked at, and need not be there.
+pub(crate) fn read_head<B: Buffer>(
+    buffer: &B,
+    at: usize,
+    cache_id: u64,
+    sequence: u64,
+) -> Option<(RecordHeader, &[u8])> {
+    let bytes = buffer.bytes(at, HEADER_BYTES)?;
+    let header = RecordHeader::decode_unchecked(bytes)?;
+    let key = buffer.bytes(at + HEADER_BYTES, usize::from(header.key_len))?;
+    let crc = u32::from_le_bytes(*bytes.first_chunk()?);
+    let is_whole = crc == checksum(cache_id, &[&bytes[4..], key]) && header.sequence == sequence as u32;
+    is_whole.then_some((header, key))
+}
+
 /// Whether an expiry (0 = never) has passed at `now`.
 pub fn is_expired(expiry: u32, now: u32) -> bool {
     expiry != 0 && expiry <= now

@@ -34,6 +34,13 @@ impl<B: Buffer> FlashStore<B> {
     ) {
         match work.task() {
             Task::Seal(_) => self.perform_seal(device, mappings, now, work).await,
+            Task::Flush(block) => {
+                if let Err(error) = self.write_prefix(device, mappings, now, block).await {
+                    tracing::error!("writing the beginning of block {}: {error}", block.id);
+                    add(&self.counters.write_errors, 1);
+                }
+                work.finish(|_| {});
+            }
             Task::Reclaim => {
                 self.reclaim(device, mappings, now, work.claim()).await;
                 work.finish(|_| {});
@@ -81,6 +88,9 @@ impl<B: Buffer> FlashStore<B> {
         let Task::Seal(block) = work.task() else {
             unreachable!("called for this task only")
         };
+        // What was written before is not written again, and nothing of this block may reach the device when it is another's.
+        self.wait_for(|structure| !structure.flushing.contains(&block.id))
+            .await;
         let end = self.seal(device, mappings, now, block).await;
         self.end_block(work, &end);
     }
@@ -153,10 +163,12 @@ impl<B: Buffer> FlashStore<B> {
 
     async fn write_block<D: Device<Buf = B>>(&self, device: &D, block: &OpenBlock<B>) -> io::Result<()> {
         let block_bytes = usize::try_from(self.geometry.block_bytes).expect("at most 256 MiB");
-        let offset = self.geometry.block_offset(block.id);
-        add(&self.counters.written_bytes, self.geometry.block_bytes);
+        // What it begins with may be there already.
+        let range = block.written()..block_bytes;
+        let offset = self.geometry.block_offset(block.id) + range.start as u64;
+        add(&self.counters.written_bytes, range.len() as u64);
         self.shared
-            .write(device, offset, Arc::clone(&block.buffer), 0..block_bytes)
+            .write(device, offset, Arc::clone(&block.buffer), range)
             .await?;
         if self.durability() == Durability::Power {
             self.shared.sync(device).await?;

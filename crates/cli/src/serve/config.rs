@@ -22,6 +22,8 @@ const IDLE_TIMEOUT_SECS_MAX: u32 = 365 * 24 * 3600;
 /// The longest time to wait for an answer of the flash device, in seconds, and the usual one.
 const FLASH_TIMEOUT_SECS_MAX: u32 = 86_400;
 const FLASH_TIMEOUT_SECS: u32 = 30;
+const FLUSH_INTERVAL_SECS_MAX: u32 = 86_400;
+const FLUSH_INTERVAL_SECS: u32 = 5;
 
 /// The settings of a server.
 #[derive(Debug)]
@@ -32,6 +34,8 @@ pub struct ServeConfig {
     pub flash: PathBuf,
     /// Seconds after which a flash device that does not answer has failed; 0 = never.
     pub flash_timeout_secs: u32,
+    /// Seconds after which what is in a block buffer alone is written; 0 = when its block is full.
+    pub flush_interval_secs: u32,
     /// How much of it to use, if that was said.
     pub flash_size: Option<Size>,
     /// Block size in bytes, if that was said.
@@ -86,6 +90,8 @@ impl ServeConfig {
         Ok(Self {
             flash_timeout_secs: secs(&layers.flash_timeout(), FLASH_TIMEOUT_SECS_MAX)?
                 .unwrap_or(FLASH_TIMEOUT_SECS),
+            flush_interval_secs: secs(&layers.flush_interval(), FLUSH_INTERVAL_SECS_MAX)?
+                .unwrap_or(FLUSH_INTERVAL_SECS),
             dram,
             flash,
             flash_size: size(&layers.flash_size())?,
@@ -327,7 +333,7 @@ mod tests {
             (FlashWrite::Insertion, Durability::Process)
         );
         assert!(config.threads >= 1);
-        assert_eq!(config.flash_timeout_secs, 30);
+        assert_eq!((config.flash_timeout_secs, config.flush_interval_secs), (30, 5));
         let layout = &config.layout;
         assert_eq!(
             (layout.layout, layout.policy.name().as_str()),

@@ -7,6 +7,7 @@ mod common;
 mod descriptors;
 mod flash_fails;
 mod flash_file;
+mod flush_interval;
 mod frozen;
 mod inspect;
 mod replay_as_served;

@@ -20,6 +20,7 @@ fn options(dram_bytes: usize) -> CacheOptions {
         dram_bytes,
         block_bytes: Some(64 << 10),
         item_bytes_max: 200 << 10,
+        flush_interval_secs: 3,
         ..CacheOptions::default()
     }
 }

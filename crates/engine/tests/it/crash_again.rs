@@ -111,6 +111,7 @@ fn under(layouts: &[LayoutOptions], index: IndexOptions) {
                 buffers_max: 10,
                 layout: *layout,
                 index,
+                flush_interval_secs: 3,
                 ..CacheOptions::default()
             };
             let (crashed, found) = crash_again_and_again(100 * at + seed, options);

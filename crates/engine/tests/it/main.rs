@@ -6,6 +6,7 @@ mod common;
 mod crash;
 mod crash_again;
 mod faults;
+mod flush_interval;
 mod forgotten;
 mod hangs;
 mod inspect;

@@ -48,7 +48,7 @@ impl<S: Source + ?Sized> Walk<'_, S> {
         let (part, offset) = (Part::Log(record.position), self.slot_offset(record.position));
         self.used(offset, LOG_RECORD_BYTES);
         match record.kind {
-            LogKind::Invalidate | LogKind::FlushAll
+            LogKind::Invalidate | LogKind::Void | LogKind::FlushAll
                 if record.b >> EPOCH_SHIFT > u64::from(self.superblock.epoch) =>
             {
                 let what = "its version is of a later epoch than the superblock's";
@@ -68,7 +68,7 @@ impl<S: Source + ?Sized> Walk<'_, S> {
                     }
                 }
             }
-            LogKind::Invalidate | LogKind::FlushAll | LogKind::FlushAt => {}
+            LogKind::Invalidate | LogKind::FlushAll | LogKind::FlushAt | LogKind::Prefix | LogKind::Void => {}
         }
     }
 

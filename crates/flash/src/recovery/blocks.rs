@@ -2,20 +2,24 @@
 
 use super::replay::{Found, Recovery, Snapshot, Summary};
 use crate::Mappings;
-use crate::checkpoint::BlockRole;
-use crate::footer::{FooterEntry, TRAILER_BYTES, Trailer, decode_entries};
+use crate::checkpoint::{BlockRole, Head};
+use crate::footer::{FooterEntry, TRAILER_BYTES, Trailer, decode_entries, encode_footer, footer_len};
+use crate::log::PrefixMark;
 use crate::mapping_log::Shape;
-use crate::record::{Record, is_expired};
+use crate::record::{HEADER_BYTES, Record, is_expired, read_head};
 use crate::store::{SealedBlock, VirtualCache};
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_index::cascade::PageNumber;
 use pumice_index::{Location, Mapping};
-use pumice_memory::Buffer;
+use pumice_memory::{Buffer, Payload};
 use std::collections::{BTreeMap, HashSet};
+use std::io;
 use std::sync::Arc;
 
 /// Mappings added between two looks for pages of mappings to write.
 const ENTRIES_PER_DRAIN: usize = 1024;
+/// A prefix is read in parts of so many bytes.
+const PREFIX_READ_BYTES: usize = 128 << 10;
 /// Trailers read at a time.
 const READ_DEPTH: usize = 32;
 
@@ -96,10 +100,117 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                 }
             }
         }
+        self.adopt_prefixes(head, summary, &covered, &mut new, found)
+            .await;
         // The block that was open at the crash has a sequence that no trailer shows. It is never used again.
         found.next_sequence += u64::from(geometry.blocks);
         new.sort_unstable_by_key(|(_, trailer)| trailer.sequence);
         (covered, new)
+    }
+
+    /// Makes sealed blocks of those that were being filled and whose beginnings are on the device. Their footers are written before any
+    /// checkpoint can name them. One that died with its footer half written is found by its prefix again.
+    async fn adopt_prefixes(
+        &mut self,
+        head: &Head,
+        summary: &Summary,
+        covered: &[bool],
+        new: &mut Vec<(u32, Trailer)>,
+        found: &mut Found,
+    ) {
+        for (&block, &(mark, sequence)) in &summary.prefixes {
+            let row = head.rows.get(block as usize);
+            // Otherwise it ended before the checkpoint, and of what had died in it the log need not tell any more.
+            let was_open = sequence >= head.next_sequence
+                || row.is_some_and(|row| row.sequence == sequence && row.role == BlockRole::Open);
+            let is_known = covered[block as usize] || new.iter().any(|(other, _)| *other == block);
+            found.next_sequence = found.next_sequence.max(sequence + 1);
+            if !was_open || is_known || summary.is_reclaimed(block, sequence) {
+                continue;
+            }
+            let entries = self.read_prefix(mark, sequence).await;
+            if entries.is_empty() {
+                continue;
+            }
+            let time = self.now.max(self.superblock.time);
+            let cache_id = self.superblock.cache_id;
+            let (footer, trailer) = encode_footer(cache_id, block, sequence, time, mark.position, &entries);
+            if let Err(error) = self.write_footer(block, &footer).await {
+                tracing::warn!("writing a footer for block {block}: {error}: its objects are lost");
+                continue;
+            }
+            self.out.prefixes += 1;
+            new.push((block, trailer));
+        }
+    }
+
+    /// The records of a prefix, in order, up to the first header that does not fit.
+    async fn read_prefix(&mut self, mark: PrefixMark, sequence: u64) -> Vec<FooterEntry> {
+        let geometry = self.superblock.geometry;
+        let block_bytes = usize::try_from(geometry.block_bytes).unwrap_or(0);
+        let end = (usize::from(mark.end_sectors) * SECTOR_BYTES).min(block_bytes);
+        let mut entries: Vec<FooterEntry> = Vec::new();
+        // What was read last, and from where in the block.
+        let mut part: Option<(usize, D::Buf)> = None;
+        let mut at = 0;
+        while at < end {
+            let head_end = (at + HEADER_BYTES + usize::from(u8::MAX)).min(end);
+            let is_in = |(start, buffer): &(usize, D::Buf)| *start <= at && head_end <= start + buffer.len();
+            if !part.as_ref().is_some_and(is_in) {
+                let start = at / SECTOR_BYTES * SECTOR_BYTES;
+                let len = PREFIX_READ_BYTES.min(end - start);
+                self.out.bytes_read += len as u64;
+                let offset = geometry.block_offset(mark.block) + start as u64;
+                part = self
+                    .device
+                    .read(offset, len)
+                    .await
+                    .ok()
+                    .map(|buffer| (start, buffer));
+            }
+            let Some((start, buffer)) = &part else { break };
+            let head = read_head(buffer, at - start, self.superblock.cache_id, sequence);
+            let Some((header, key)) = head else {
+                if at.is_multiple_of(SECTOR_BYTES) {
+                    break;
+                }
+                // An earlier prefix ended here: the next record begins with a sector.
+                at = at.next_multiple_of(SECTOR_BYTES);
+                continue;
+            };
+            let len = pumice_index::padded_len(header.encoded_len() as u64, self.unit_bytes);
+            let entry = FooterEntry {
+                hash: self.mappings.hash_of(key, header.slice, header.version),
+                version: header.version,
+                offset: at as u32,
+                len: u32::try_from(len).unwrap_or(u32::MAX),
+                expiry: header.expiry,
+                number: entries.len() as u32,
+            };
+            at = at.saturating_add(entry.len as usize);
+            if at > end || at + footer_len(entries.len() + 1) > block_bytes {
+                break;
+            }
+            entries.push(entry);
+        }
+        entries
+    }
+
+    /// Writes a footer to a block's end; the sector of the trailer last, so that where that is whole all is.
+    async fn write_footer(&self, block: u32, footer: &[u8]) -> io::Result<()> {
+        let geometry = self.superblock.geometry;
+        let len = footer.len().next_multiple_of(SECTOR_BYTES);
+        let buffer = D::Buf::with_len(len);
+        // SAFETY: nobody else knows the buffer, which was just made.
+        unsafe { buffer.put(len - footer.len(), Payload::Bytes(footer)) };
+        let buffer = Arc::new(buffer);
+        let offset = geometry.block_offset(block) + geometry.block_bytes - len as u64;
+        let last = len - SECTOR_BYTES;
+        if last > 0 {
+            self.device.write(offset, Arc::clone(&buffer), 0..last).await?;
+            self.device.sync().await?;
+        }
+        self.device.write(offset + last as u64, buffer, last..len).await
     }
 
     /// Blocks may have been lent for pages of mappings while the checkpoint was being written, after it took the `lives` of blocks:

@@ -5,6 +5,8 @@
 //! 2. every block's trailer is read. A block that the checkpoint knows as sealed, in the same life, is *covered*: its
 //!    mappings come from the checkpoint. A block that was open then, or opened later, is *new*: its mappings come from
 //!    its footer. Every other block counts for nothing: it was reclaimed, or never finished;
+//!    Where the log says that what such a block began with was written, and there is no footer, the records' headers tell its
+//!    objects, and the footer is written now;
 //! 3. the log since the checkpoint says which copies are void, and which blocks were reclaimed;
 //! 4. a new checkpoint is written ([`settle`]) before the first request, so that no later start depends on what this one read.
 //!
@@ -112,6 +114,8 @@ pub struct OpenOptions {
     pub accept_clock: bool,
     /// What a reply promises.
     pub durability: Durability,
+    /// Seconds after which what is in a buffer alone is written; 0 = when its block is full.
+    pub flush_interval_secs: u32,
     /// The most block buffers, at least 2.
     pub buffers_max: usize,
     /// Objects start at multiples of this many bytes.
@@ -145,6 +149,8 @@ pub struct Recovered {
     pub bytes_read: u64,
     /// Log records applied.
     pub log_records: u64,
+    /// Blocks that were being filled, of which what they began with is back.
+    pub prefixes: u64,
     /// Mappings for which there was no DRAM.
     pub no_memory: u64,
     /// The highest Unix time that the device has recorded, in seconds: the clock must not show less.

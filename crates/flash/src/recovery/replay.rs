@@ -7,7 +7,7 @@ use crate::Mappings;
 use crate::checkpoint::{Head, StreamReader};
 use crate::footer::Trailer;
 use crate::layout::LayoutOptions;
-use crate::log::{self, LogEnd, LogKind, LogRecord};
+use crate::log::{self, LogEnd, LogKind, LogRecord, PrefixMark};
 use crate::mapping_log::{Borrowed, MappingLog};
 use crate::queue::SavedPlace;
 use crate::store::{Invalidated, SavedInvalidated, SavedRanks, SealedBlock, SlotKind, Slots, VirtualCache};
@@ -46,6 +46,8 @@ pub(super) struct Summary {
     /// Highest reclaimed sequence by block.
     reclaimed: Vec<u64>,
     pub(super) void: VoidTable,
+    /// What was last said of a prefix of each block, and in which life.
+    pub(super) prefixes: BTreeMap<u32, (PrefixMark, u64)>,
 }
 
 impl Summary {
@@ -253,8 +255,15 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
         let (mut version_max, mut flushed) = (0, 0);
         let mut reclaimed = vec![0u64; geometry.blocks as usize];
         let mut void = VoidTable::new(0, void_records(geometry.log_slots));
+        let mut prefixes = BTreeMap::new();
         let end = self.scan_log(head.log_start, |record| match record.kind {
-            LogKind::Invalidate => {
+            LogKind::Prefix => {
+                let mark = PrefixMark::decode(record.a);
+                if mark.block < geometry.blocks {
+                    prefixes.insert(mark.block, (mark, record.b));
+                }
+            }
+            LogKind::Invalidate | LogKind::Void => {
                 version_max = version_max.max(record.b);
                 void.add(record.a >> ignored_bits, record.b);
             }
@@ -279,6 +288,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
             flushed,
             reclaimed,
             void,
+            prefixes,
         })
     }
 
@@ -287,7 +297,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
         let ignored_bits = self.ignored_bits();
         let mut void = VoidTable::new(start, void_records(self.superblock.geometry.log_slots));
         let end = self.scan_log(head.log_start, |record| {
-            if record.kind == LogKind::Invalidate {
+            if matches!(record.kind, LogKind::Invalidate | LogKind::Void) {
                 void.add(record.a >> ignored_bits, record.b);
             }
         })?;
@@ -438,7 +448,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                     }
                 }
             }
-            LogKind::FlushAt | LogKind::Reclaim => {}
+            LogKind::FlushAt | LogKind::Reclaim | LogKind::Prefix | LogKind::Void => {}
         });
         end == Some(summary.end)
     }

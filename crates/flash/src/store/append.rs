@@ -162,7 +162,7 @@ impl<B: Buffer> FlashStore<B> {
     }
 
     /// Starts sealing an open block. Its section has a new insertion point, and the caller rebalances.
-    fn retire_open(&self, order: &mut Order<B>, id: u32) {
+    pub(super) fn retire_open(&self, order: &mut Order<B>, id: u32) {
         let block = order.close(id).expect("it is open");
         if let Some(keys) = &mut order.virtual_cache {
             keys.note_block(block.filled().0, self.blocks_full_at_once());
@@ -267,6 +267,7 @@ impl<B: Buffer> FlashStore<B> {
         info.sequence.store(sequence, Ordering::Relaxed);
         info.live.store(0, Ordering::Relaxed);
         info.filled.store(0, Ordering::Relaxed);
+        info.prefix_end.store(0, Ordering::Relaxed);
         info.is_kept.store(stream == Stream::Kept, Ordering::Relaxed);
         info.is_leaving.store(false, Ordering::Release);
         info.mean_len.store(0, Ordering::Relaxed);

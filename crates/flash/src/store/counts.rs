@@ -60,6 +60,10 @@ pumice_world::figures! {
     Counter log_failures,
     /// Blocks written.
     Counter sealed_blocks,
+    /// Writes of the beginnings of blocks that are being filled, after the flush interval.
+    Counter prefix_writes,
+    /// Bytes of padding to whole sectors in writes of the beginnings of blocks.
+    Counter prefix_padding_bytes,
     /// Blocks that were no insertion points any more, before they were full, because their sections merged.
     Counter merged_blocks,
     /// Blocks made free.

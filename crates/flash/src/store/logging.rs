@@ -1,6 +1,6 @@
 //! What dies on flash is logged; and what is done where it cannot be.
 
-use super::{BlockInfo, Durability, FlashStore, SlotKind, State, add};
+use super::{BlockInfo, Durability, FlashStore, State, add};
 use crate::geometry::LOG_RECORD_BYTES;
 use crate::layout::Layout;
 use crate::log::LogKind;
@@ -18,8 +18,17 @@ impl<B: Buffer> FlashStore<B> {
     /// Called under the shard's lock for a copy whose mapping is about to be removed or replaced: records it in the log
     /// if it counts as flash. `version` is above that of every copy that is to be void.
     pub fn invalidate<D: Device>(&self, device: &D, hash: u64, mapping: Mapping, version: u64) {
-        let info = &self.blocks[self.block_of(mapping.location) as usize];
-        let counts_as_flash = !matches!(info.state(), State::Free | State::Active);
+        let location = mapping.location;
+        let id = self.block_of(location);
+        let info = &self.blocks[id as usize];
+        let counts_as_flash = match info.state() {
+            State::Free => false,
+            State::Active => {
+                let end = u64::from(info.prefix_end.load(Ordering::Acquire));
+                location.offset < self.geometry.block_offset(id) + end
+            }
+            _ => true,
+        };
         // With a cascade index the block's footer may name the copy although it is dead.
         if counts_as_flash || self.mapping_log.get().is_some() {
             self.append_log(device, LogKind::Invalidate, hash, version);
@@ -74,18 +83,12 @@ impl<B: Buffer> FlashStore<B> {
         self.invalidated.lock().forget_before(structure.next_sequence);
     }
 
-    /// A record that was just appended is mapped by nothing, and no start may find it: it goes from its block's footer, or, where
-    /// its neighbours' numbers count, is void by the log. The caller still holds what the append returned.
-    pub fn strike<D: Device>(&self, device: &D, hash: u64, mapping: Mapping) {
-        if self.slot_kind != SlotKind::None {
-            self.append_log(device, LogKind::Invalidate, hash, self.next_version());
-            // Nor may the reclaim of the block take it for the last that was written.
-            return self.note_invalidated(hash);
-        }
-        let id = self.block_of(mapping.location);
-        if let Some(block) = self.open.lock().iter().find(|block| block.id == id) {
-            block.strike(mapping.location);
-        }
+    /// A record that was just appended under `hash` is mapped by nothing, and no start may find it. The caller still holds what the
+    /// append returned.
+    pub fn void_appended<D: Device>(&self, device: &D, hash: u64) {
+        self.append_log(device, LogKind::Invalidate, hash, self.next_version());
+        // Nor may the reclaim of the block take it for the last that was written.
+        self.note_invalidated(hash);
     }
 
     /// Whether nothing was invalidated under `hash` since the block at `location` was opened, so far as is remembered.

@@ -26,6 +26,7 @@ mod health;
 mod invalidated;
 mod logging;
 mod order;
+mod prefix;
 mod ranks;
 mod read;
 mod slices;
@@ -123,6 +124,8 @@ pub(crate) struct BlockInfo {
     state: AtomicU8,
     /// Writes that failed since the last one that did not.
     failures: AtomicU8,
+    /// Of an open block, bytes from its start that a start may find although there is no footer: what dies there is logged.
+    prefix_end: AtomicU32,
     /// Reclaims begun in this life: more than one where one was broken off.
     pub(crate) reclaims: AtomicU8,
     pub(crate) sequence: AtomicU64,
@@ -146,6 +149,7 @@ impl BlockInfo {
         Self {
             state: AtomicU8::new(State::Free as u8),
             failures: AtomicU8::new(0),
+            prefix_end: AtomicU32::new(0),
             reclaims: AtomicU8::new(0),
             sequence: AtomicU64::new(0),
             live: AtomicU64::new(0),
@@ -206,6 +210,10 @@ pub(crate) struct Structure<B> {
     /// Sealed blocks in order of sequence, the oldest first.
     pub(crate) queue: VecDeque<u32>,
     pub(crate) to_seal: VecDeque<Arc<OpenBlock<B>>>,
+    /// Active blocks whose beginnings are to be written.
+    to_flush: Vec<Arc<OpenBlock<B>>>,
+    /// Numbers of those of which they are being written.
+    pub(crate) flushing: Vec<u32>,
     /// Blocks that are being written.
     pub(crate) sealing: usize,
     pub(crate) buffers: Vec<Arc<B>>,
@@ -256,6 +264,9 @@ pub struct FlashStore<B> {
     pub(crate) cache_id: u64,
     unit_bytes: u64,
     durability: Durability,
+    flush_interval_secs: u32,
+    /// When active blocks were last looked at, in Unix seconds.
+    looked_at: AtomicU32,
     buffers_max: usize,
     pub(crate) lockstep: bool,
     pub(crate) blocks: Arc<[BlockInfo]>,
@@ -373,6 +384,8 @@ impl<B: Buffer> FlashStore<B> {
             free,
             queue: sealed.iter().map(|block| block.id).collect(),
             to_seal: VecDeque::new(),
+            to_flush: Vec::new(),
+            flushing: Vec::new(),
             sealing: 0,
             buffers: Vec::new(),
             buffers_made: 0,
@@ -399,6 +412,8 @@ impl<B: Buffer> FlashStore<B> {
             cache_id: start.superblock.cache_id,
             unit_bytes: options.unit_bytes,
             durability: options.durability,
+            flush_interval_secs: options.flush_interval_secs,
+            looked_at: AtomicU32::new(options.now),
             buffers_max: options.buffers_max,
             lockstep: options.lockstep,
             blocks,

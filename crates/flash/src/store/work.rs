@@ -1,7 +1,7 @@
 //! Background work: what is due, who has taken it, and who waits for its end.
 
 use super::health::Health;
-use super::{FlashStore, SlotKind, Structure};
+use super::{FlashStore, SlotKind, State, Structure};
 use crate::block::OpenBlock;
 use crate::geometry::Geometry;
 use crate::mapping_log::{BLOCKS_LEFT, Due, PendingWrite};
@@ -79,6 +79,8 @@ pub struct Work<B: Buffer> {
 pub(crate) enum Task<B: Buffer> {
     /// Compose and write a full block.
     Seal(Arc<OpenBlock<B>>),
+    /// Write what an active block begins with.
+    Flush(Arc<OpenBlock<B>>),
     /// Make blocks free until enough are.
     Reclaim,
     /// Make one block free whatever is free.
@@ -110,7 +112,7 @@ impl<B: Buffer> Work<B> {
             change(structure);
             // A block's buffer is free before anyone who waits for one is woken. What is for mappings has a lock of its own, which
             // comes before this one.
-            (!matches!(task, Task::Seal(_))).then_some(task)
+            (!matches!(task, Task::Seal(_) | Task::Flush(_))).then_some(task)
         });
         drop(left);
     }
@@ -139,6 +141,7 @@ impl<B: Buffer> Structure<B> {
         self.in_flight -= 1;
         match task {
             Task::Seal(_) => self.sealing -= 1,
+            Task::Flush(block) => self.flushing.retain(|id| *id != block.id),
             Task::Reclaim | Task::EarlyReclaim => self.reclaiming -= 1,
             Task::Checkpoint => self.checkpointing = false,
             Task::WriteMappings(_) | Task::TakeOut => {}
@@ -224,6 +227,10 @@ impl<B: Buffer> FlashStore<B> {
                 structure.sealing += 1;
                 return Some(self.claim(&mut structure, Task::Seal(block)));
             }
+            if let Some(block) = structure.to_flush.pop() {
+                structure.flushing.push(block.id);
+                return Some(self.claim(&mut structure, Task::Flush(block)));
+            }
             if structure.reclaiming < self.reclaims_max() && self.wants_reclaim(&structure) {
                 structure.reclaiming += 1;
                 return Some(self.claim(&mut structure, Task::Reclaim));
@@ -269,15 +276,18 @@ impl<B: Buffer> FlashStore<B> {
     /// Where a checkpoint is due, but a block has been open for so long that the log would have to be kept from then on: the
     /// position before which a block must not have been opened.
     fn held_log(&self, structure: &Structure<B>) -> Option<u64> {
-        if self.mapping_log.get().is_none() || structure.checkpointing || !self.wants_checkpoint() {
+        if structure.checkpointing || !self.wants_checkpoint() {
             return None;
         }
         let oldest = self.log.position().saturating_sub(self.geometry.log_slots / 8);
         let open = self.open.lock();
-        let mut positions = open
+        // With index `full` what is being written has its footer soon, and is not waited for.
+        let has_pages = self.mapping_log.get().is_some();
+        let mut open = open
             .iter()
-            .map(|block| block.sealing_position.load(Ordering::Acquire));
-        positions.any(|position| position < oldest).then_some(oldest)
+            .filter(|block| has_pages || self.blocks[block.id as usize].state() == State::Active);
+        let is_old = |block: &Arc<OpenBlock<B>>| block.sealing_position.load(Ordering::Acquire) < oldest;
+        open.any(is_old).then_some(oldest)
     }
 
     /// Claims the right to reclaim the oldest block whatever is free, for a host that needs the DRAM of its mappings. `None`

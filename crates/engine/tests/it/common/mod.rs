@@ -209,6 +209,7 @@ pub fn of_kind(kind: u64) -> CacheOptions {
         item_bytes_max: 200 << 10,
         layout,
         index,
+        flush_interval_secs: 3,
         ..CacheOptions::default()
     };
     // Where there are many streams. Elsewhere few, so that there is none now and then.
@@ -395,7 +396,10 @@ pub fn step<D: Device + Clone>(
             rig.cache.flush_all(&rig.cx, None);
             model.before = model.live.drain().map(|(n, entry)| (n, Some(entry))).collect();
         }
-        _ => rig.clock.advance_secs(1 + random.below(20) as u32),
+        _ => {
+            rig.clock.advance_secs(1 + random.below(20) as u32);
+            rig.cache.tick(&rig.cx);
+        }
     }
     if random.below(3) == 0 {
         rig.settle();

@@ -98,6 +98,10 @@ impl Mappings for Index {
         f(&mut self.shards[shard].lock())
     }
 
+    fn hash_of(&self, _: &[u8], _: SliceId, _: u64) -> KeyHash {
+        unreachable!("nothing is written before its block is full")
+    }
+
     fn identity_bits(&self) -> u32 {
         self.shape.identity_bits()
     }
@@ -214,6 +218,7 @@ pub fn options(durability: Durability) -> OpenOptions {
         maker: pumice_flash::Maker::Serve,
         accept_clock: false,
         durability,
+        flush_interval_secs: 0,
         buffers_max: 4,
         unit_bytes: 16,
         layout: LayoutOptions::default(),
