@@ -320,8 +320,16 @@ fn stats_count_what_happened() {
     ] {
         assert!(text.contains(line), "{line} not in {text}");
     }
-    assert!(stats(&mut client, "stats settings\r\n").contains("STAT item_size_max 1048576\r\n"));
+    // What is held and its limit are of items in DRAM, as in memcached; flash has a pair of its own.
     client.ask("set a 0 0 1\r\n1\r\n", "STORED\r\n");
+    let text = stats(&mut client, "stats\r\n");
+    let value = |name: &str| -> u64 {
+        let line = text.lines().find_map(|line| line.strip_prefix(&format!("STAT {name} ")));
+        line.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
+    };
+    assert!((1..=value("limit_maxbytes")).contains(&value("bytes")), "{text}");
+    assert!(value("flash_bytes") <= value("flash_limit_maxbytes"), "{text}");
+    assert!(stats(&mut client, "stats settings\r\n").contains("STAT item_size_max 1048576\r\n"));
     let items = "STAT items:1:number 1\r\nSTAT items:1:mem_requested #\r\nSTAT items:1:evicted 0\r\n\
                  STAT items:1:outofmemory 0\r\nEND\r\n";
     let bytes = client.ask("stats items\r\n", items)[0];
