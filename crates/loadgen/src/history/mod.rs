@@ -52,14 +52,15 @@ use parking_lot::Mutex;
 use population::Population;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// Wrong answers that are told in words.
 const EXAMPLES_MAX: usize = 10;
-const KEYS_MAX: u32 = 1 << 24;
-const CONNECTIONS_MAX: usize = 256;
+const KEYS_MAX: u64 = 1 << 24;
+const CONNECTIONS_MAX: u64 = 256;
 
 /// How to make a history check.
 #[derive(Clone, Debug)]
@@ -98,24 +99,17 @@ impl HistoryOptions {
     }
 
     fn check(&self) -> Result<(), LoadError> {
-        let ranges = [
-            (
-                "--connections",
-                self.connections as u64,
-                1,
-                CONNECTIONS_MAX as u64,
-            ),
-            ("--keys", self.keys.into(), 1, KEYS_MAX.into()),
-            ("--value-size-max", self.value_bytes_max.into(), 24, 1 << 20),
-        ];
-        for (flag, value, least, most) in ranges {
-            if !(least..=most).contains(&value) {
-                return Err(LoadError::Settings(format!(
-                    "{flag} {value}: expected {least} to {most}"
-                )));
-            }
-        }
-        Ok(())
+        let check = |flag: &str, value: u64, range: RangeInclusive<u64>| match range.contains(&value) {
+            true => Ok(()),
+            false => Err(LoadError::Settings(format!(
+                "{flag} {value}: expected {} to {}",
+                range.start(),
+                range.end()
+            ))),
+        };
+        check("--connections", self.connections as u64, 1..=CONNECTIONS_MAX)?;
+        check("--keys", self.keys.into(), 1..=KEYS_MAX)?;
+        check("--value-size-max", self.value_bytes_max.into(), 24..=1 << 20)
     }
 }
 

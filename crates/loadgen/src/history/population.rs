@@ -248,42 +248,24 @@ mod tests {
     fn values_are_told_apart() {
         let all = population();
         let flags = |version| u64::from(Population::flags(8, version));
-        assert_eq!(all.read(8, flags(3), &value(&all, 8, 3, 100)), Ok(3));
-        assert!(
-            all.read(8, flags(4), &value(&all, 8, 3, 100))
-                .unwrap_err()
-                .contains("flags")
-        );
-        assert!(
-            all.read(9, flags(3), &value(&all, 8, 3, 100))
-                .unwrap_err()
-                .contains("FOREIGN")
-        );
-        assert!(
-            all.read(8, flags(3), &value(&all, 8, 3, 100)[..99])
-                .unwrap_err()
-                .contains("DAMAGED")
-        );
+        let good = value(&all, 8, 3, 100);
+        assert_eq!(all.read(8, flags(3), &good), Ok(3));
         let earlier = Population::new(2000, KeyText::new("h", None).unwrap(), 4, 500, 1);
-        assert!(
-            all.read(8, flags(3), &value(&earlier, 8, 3, 100))
-                .unwrap_err()
-                .contains("another run")
-        );
-        assert_eq!(all.read(1, COUNTER_FLAGS.into(), b"123 "), Ok(123));
-        assert!(
-            all.read(1, COUNTER_FLAGS.into(), b"12x")
-                .unwrap_err()
-                .contains("DAMAGED")
-        );
-        // Whatever this key's own values look like, another key's is told by name.
-        for key in [1, 3, 4] {
-            let foreign = value(&all, 8, 3, 100);
-            assert!(
-                all.read(key, 0, &foreign).unwrap_err().contains("FOREIGN"),
-                "{key}"
-            );
+        for (key, flags, bytes, what) in [
+            (8, flags(4), &good[..], "flags"),
+            (9, flags(3), &good, "FOREIGN"),
+            (8, flags(3), &good[..99], "DAMAGED"),
+            (8, flags(3), &value(&earlier, 8, 3, 100), "another run"),
+            (1, COUNTER_FLAGS.into(), b"12x", "DAMAGED"),
+            // Whatever this key's own values look like, another key's is told by name.
+            (1, 0, &good, "FOREIGN"),
+            (3, 0, &good, "FOREIGN"),
+            (4, 0, &good, "FOREIGN"),
+        ] {
+            let error = all.read(key, flags, bytes).unwrap_err();
+            assert!(error.contains(what), "{key}: {error}");
         }
+        assert_eq!(all.read(1, COUNTER_FLAGS.into(), b"123 "), Ok(123));
     }
 
     #[test]

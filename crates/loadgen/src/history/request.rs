@@ -80,99 +80,59 @@ impl Ask {
 
     /// Appends the command. `is_first`: whether a `get` begins here. `length`: of a new value.
     pub fn append(self, out: &mut Vec<u8>, all: &Population, key: u32, length: usize, is_first: bool) {
-        let text = |out: &mut Vec<u8>| all.text.append(out, key.into());
-        match self {
-            Ask::Get { unique, is_last } => {
-                if is_first {
-                    out.extend_from_slice(if unique { b"gets" } else { b"get" });
+        let (verb, name) = (self.name(), all.text.show(key.into()));
+        let new = |version| (value(all, key, version, length), Population::flags(key, version));
+        let time = |ttl: Ttl| ttl.unwrap_or(0);
+        let (line, value) = match self {
+            Ask::Get { is_last, .. } => {
+                let line = format!("{} {name}", if is_first { verb } else { "" });
+                out.extend_from_slice(line.as_bytes());
+                if is_last {
+                    out.extend_from_slice(b"\r\n");
                 }
-                out.push(b' ');
-                text(out);
-                if !is_last {
-                    return;
-                }
+                return;
             }
-            Ask::GetAndTouch(ttl) => {
-                out.extend_from_slice(b"gat ");
-                time(out, ttl);
-                out.push(b' ');
-                text(out);
-            }
-            Ask::MetaGet => {
-                out.extend_from_slice(b"mg ");
-                text(out);
-                out.extend_from_slice(b" v f c");
-            }
+            Ask::GetAndTouch(ttl) => (format!("gat {} {name}", time(ttl)), None),
+            Ask::MetaGet => (format!("mg {name} v f c"), None),
             Ask::Store(Verb::MetaSet, version, ttl) => {
-                let value = value(all, key, version, length);
-                out.extend_from_slice(b"ms ");
-                text(out);
-                out.push(b' ');
-                append_number(out, value.len() as u64);
-                out.extend_from_slice(b" F");
-                append_number(out, Population::flags(key, version).into());
-                out.extend_from_slice(b" T");
-                time(out, ttl);
-                out.extend_from_slice(b"\r\n");
-                out.extend_from_slice(&value);
+                let (value, flags) = new(version);
+                (
+                    format!("ms {name} {} F{flags} T{}", value.len(), time(ttl)),
+                    Some(value),
+                )
             }
-            Ask::Store(verb, version, ttl) => {
-                let verb: &[u8] = match verb {
-                    Verb::Add => b"add ",
-                    Verb::Replace => b"replace ",
-                    Verb::Set | Verb::MetaSet => b"set ",
-                };
-                out.extend_from_slice(verb);
-                text(out);
-                let value = value(all, key, version, length);
-                data(out, Population::flags(key, version), ttl, None, &value);
+            Ask::Store(_, version, ttl) => {
+                let (value, flags) = new(version);
+                (
+                    format!("{verb} {name} {flags} {} {}", time(ttl), value.len()),
+                    Some(value),
+                )
             }
             Ask::Swap { unique, version, .. } => {
-                out.extend_from_slice(b"cas ");
-                text(out);
-                let value = value(all, key, version, length);
-                data(out, Population::flags(key, version), None, Some(unique), &value);
+                let (value, flags) = new(version);
+                (
+                    format!("cas {name} {flags} 0 {} {unique}", value.len()),
+                    Some(value),
+                )
             }
             Ask::Join(version) => {
-                let front = Population::class(key) == Class::Prepended;
-                out.extend_from_slice(if front { b"prepend " } else { b"append " });
-                text(out);
-                let mut piece = Vec::with_capacity(HEADER_BYTES);
+                let is_front = Population::class(key) == Class::Prepended;
+                let verb = if is_front { "prepend" } else { "append" };
+                let mut piece = Vec::new();
                 all.values.append(&mut piece, key.into(), version, HEADER_BYTES);
-                data(out, 0, None, None, &piece);
+                (format!("{verb} {name} 0 0 {}", piece.len()), Some(piece))
             }
-            Ask::Increment(delta) => {
-                out.extend_from_slice(b"incr ");
-                text(out);
-                out.push(b' ');
-                append_number(out, delta);
-            }
-            Ask::Touch(ttl) => {
-                out.extend_from_slice(b"touch ");
-                text(out);
-                out.push(b' ');
-                time(out, ttl);
-            }
-            Ask::Expire => {
-                out.extend_from_slice(b"touch ");
-                text(out);
-                out.extend_from_slice(b" -1");
-            }
-            Ask::Delete { meta } => {
-                out.extend_from_slice(if meta { b"md " } else { b"delete " });
-                text(out);
-            }
-            Ask::Invalidate(ttl) => {
-                out.extend_from_slice(b"md ");
-                text(out);
-                out.extend_from_slice(b" I");
-                if ttl.is_some() {
-                    out.extend_from_slice(b" T");
-                    time(out, ttl);
-                }
-            }
+            Ask::Increment(delta) => (format!("incr {name} {delta}"), None),
+            Ask::Touch(ttl) => (format!("touch {name} {}", time(ttl)), None),
+            Ask::Expire => (format!("touch {name} -1"), None),
+            Ask::Delete { .. } => (format!("{verb} {name}"), None),
+            Ask::Invalidate(None) => (format!("md {name} I"), None),
+            Ask::Invalidate(Some(ttl)) => (format!("md {name} I T{ttl}"), None),
+        };
+        for part in [Some(line.into_bytes()), value].into_iter().flatten() {
+            out.extend_from_slice(&part);
+            out.extend_from_slice(b"\r\n");
         }
-        out.extend_from_slice(b"\r\n");
     }
 
     /// What an answer means that is no value; `None` where the reply does not fit.
@@ -322,24 +282,6 @@ impl MetaFlags {
         // Only what is stale can be won, and once.
         (!told.won || told.marks == STALE).then_some(told)
     }
-}
-
-fn time(out: &mut Vec<u8>, ttl: Ttl) {
-    append_number(out, ttl.unwrap_or(0).into());
-}
-
-/// The rest of a classic command that has a value.
-fn data(out: &mut Vec<u8>, flags: u32, ttl: Ttl, unique: Option<u64>, value: &[u8]) {
-    for number in [flags, ttl.unwrap_or(0), value.len() as u32] {
-        out.push(b' ');
-        append_number(out, number.into());
-    }
-    if let Some(unique) = unique {
-        out.push(b' ');
-        append_number(out, unique);
-    }
-    out.extend_from_slice(b"\r\n");
-    out.extend_from_slice(value);
 }
 
 /// A new value.
