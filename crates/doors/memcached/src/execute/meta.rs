@@ -59,11 +59,7 @@ impl<D: Device + Clone> Executor<D> {
         if delete.quiet && reply == "HD" {
             return;
         }
-        output.text(reply);
-        for (letter, argument) in delete.flags.iter() {
-            super::echo(output, letter, argument, &delete.key);
-        }
-        output.text("\r\n");
+        super::bare(reply, &delete, output);
     }
 
     pub(super) async fn meta_delta(&self, delta: MetaRequest<'_>, output: &mut Output<D::Buf>) {
@@ -141,11 +137,7 @@ impl<D: Device + Clone> Executor<D> {
             }
             (_, Sum::OtherVersion) => "EX",
         };
-        output.text(reply);
-        for (letter, argument) in delta.flags.iter() {
-            super::echo(output, letter, argument, &delta.key);
-        }
-        output.text("\r\n");
+        super::bare(reply, &delta, output);
     }
 
     /// Says where an object is. It reads nothing, and is no access to the object.

@@ -251,12 +251,7 @@ fn head<B: Buffer>(
 }
 
 pub(super) fn miss<B: Buffer>(get: &MetaRequest<'_>, output: &mut Output<B>) {
-    if get.quiet {
-        return;
+    if !get.quiet {
+        super::bare("EN", get, output);
     }
-    output.text("EN");
-    for (letter, argument) in get.flags.iter() {
-        super::echo(output, letter, argument, &get.key);
-    }
-    output.text("\r\n");
 }

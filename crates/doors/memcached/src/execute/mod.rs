@@ -18,7 +18,7 @@ pub(crate) use output::Output;
 
 use crate::budget::Share;
 use crate::counters::{Counters, Operation, WorkerStats};
-use crate::parse::{Command, Exptime, Key, MAX_KEY_BYTES};
+use crate::parse::{Command, Exptime, Key, MAX_KEY_BYTES, MetaRequest};
 use crate::shared::Shared;
 use pumice::{Action, Cx, Object, ObjectCache, Outcome, Reads};
 use pumice_device::Device;
@@ -210,6 +210,15 @@ fn ttl<B: pumice_device::Buffer>(expiry: u32, now: impl Fn() -> u32, output: &mu
         output.text(" t");
         output.number(u64::from(expiry.saturating_sub(now())));
     }
+}
+
+/// Writes a meta reply that says nothing of an object.
+fn bare<B: pumice_device::Buffer>(code: &str, request: &MetaRequest<'_>, output: &mut Output<B>) {
+    output.text(code);
+    for (letter, argument) in request.flags.iter() {
+        echo(output, letter, argument, &request.key);
+    }
+    output.text("\r\n");
 }
 
 /// Writes the flags of a meta reply that only repeat the request: the key and the opaque.
