@@ -26,26 +26,10 @@ const BASELINES: [&str; 9] = [
     "gdsf",
 ];
 
-/// Names of the policies there are for layout `exact`: those of all policies, which run as their exact twins, and the
-/// baselines.
-pub const EXACT_POLICIES: [&str; POLICY_NAMES.len() + BASELINES.len()] = {
-    let mut names = [""; POLICY_NAMES.len() + BASELINES.len()];
-    let mut at = 0;
-    while at < names.len() {
-        names[at] = if at < POLICY_NAMES.len() {
-            POLICY_NAMES[at]
-        } else {
-            BASELINES[at - POLICY_NAMES.len()]
-        };
-        at += 1;
-    }
-    names
-};
-
 /// What to replay under layout `exact`.
 #[derive(Debug, Clone)]
 pub struct ExactOptions {
-    /// One of [`EXACT_POLICIES`].
+    /// One of [`POLICY_NAMES`], which run as their exact twins, or a baseline: `slru-list-1` to `slru-list-8`, or `gdsf`.
     pub policy: String,
     /// The capacity.
     pub size: CacheSize,
@@ -80,7 +64,7 @@ pub fn replay_exact(
             let policy = policy_named(name).ok_or_else(|| SimError::Policy {
                 policy: name.to_owned(),
                 layout: "exact",
-                known: EXACT_POLICIES.join(", "),
+                known: [&POLICY_NAMES[..], &BASELINES].concat().join(", "),
             })?;
             replay(trace, options, progress, |capacity| Twin::new(policy, capacity))
         }

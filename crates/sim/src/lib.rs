@@ -21,7 +21,7 @@ mod size;
 pub use accesses::{Access, Accesses, Survey};
 pub use counts::Counts;
 pub use error::SimError;
-pub use exact::{EXACT_POLICIES, ExactOptions, replay_exact};
+pub use exact::{ExactOptions, replay_exact};
 pub use flash::{AsServed, FlashOptions, ReplayDevice, replay_flash};
 pub use ftl::{EraseSpread, Ftl, FtlCounts, FtlDevice, FtlError, FtlOptions};
 pub use objects::ObjectNumbers;

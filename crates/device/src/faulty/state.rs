@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 /// What an operation does.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Work {
     Read(u64, usize),
     Write(u64, Arc<AlignedBuf>, Range<usize>),
@@ -147,15 +147,17 @@ impl State {
     pub(super) fn begin(&mut self, work: Work, outcome: &SharedOutcome) -> Vec<Waker> {
         self.begun += 1;
         let hangs = self.plan.hangs_at.is_some_and(|at| self.begun >= at);
+        let pending = |due, begun| Pending {
+            work: work.clone(),
+            outcome: Arc::clone(outcome),
+            due,
+            begun,
+            is_given_up: false,
+        };
+        let begun = self.silence.now();
         if !self.crashed && (hangs || self.rng.chance(self.plan.hang)) {
             self.counts.hung += 1;
-            self.hung.push(Pending {
-                work,
-                outcome: Arc::clone(outcome),
-                due: 0,
-                begun: self.silence.now(),
-                is_given_up: false,
-            });
+            self.hung.push(pending(0, begun));
             return Vec::new();
         }
         if self.plan.delay && !self.crashed {
@@ -166,13 +168,7 @@ impl State {
                 0
             };
             self.counts.slow += u64::from(is_late);
-            self.pending.push(Pending {
-                work,
-                outcome: Arc::clone(outcome),
-                due: self.turns + late,
-                begun: self.silence.now(),
-                is_given_up: false,
-            });
+            self.pending.push(pending(self.turns + late, begun));
             return Vec::new();
         }
         self.answers += 1;

@@ -129,52 +129,37 @@ fn split<'a>(
     let mut number = 0;
     while let Some(rest) = line.get(at..) {
         number += 1;
-        let lead = rest
-            .iter()
-            .position(|&byte| byte != b' ' || byte == delimiter)
-            .unwrap_or(rest.len());
-        let (field, used) = if rest.get(lead) == Some(&b'"') {
-            let start = lead + 1;
-            let close = closing_quote(rest, start).ok_or_else(|| Fault {
+        let is_content = |byte: &u8| *byte != b' ' || *byte == delimiter;
+        let lead = rest.iter().position(is_content).unwrap_or(rest.len());
+        let (start, end, used);
+        if rest.get(lead) == Some(&b'"') {
+            start = lead + 1;
+            end = closing_quote(rest, start).ok_or_else(|| Fault {
                 at: at + lead,
                 what: "a quoted field does not end on its line".into(),
             })?;
-            let after = &rest[close + 1..];
-            let blanks = after
-                .iter()
-                .position(|&byte| byte != b' ' || byte == delimiter)
-                .unwrap_or(after.len());
+            let after = &rest[end + 1..];
+            let blanks = after.iter().position(is_content).unwrap_or(after.len());
+            used = end + 1 + blanks;
             if after.get(blanks).is_some_and(|&byte| byte != delimiter) {
-                let what = "expected a delimiter after a quoted field".into();
                 return Err(Fault {
-                    at: at + close + 1 + blanks,
-                    what,
+                    at: at + used,
+                    what: "expected a delimiter after a quoted field".into(),
                 });
             }
-            (
-                Field {
-                    name: "field",
-                    bytes: &rest[start..close],
-                    at: at + start,
-                },
-                close + 1 + blanks,
-            )
         } else {
-            let len = memchr::memchr(delimiter, rest).unwrap_or(rest.len());
-            let bytes = rest.get(lead..len).unwrap_or_default();
-            let bytes = if delimiter == b' ' {
-                bytes
-            } else {
-                bytes.trim_ascii_end()
+            used = memchr::memchr(delimiter, rest).unwrap_or(rest.len());
+            start = lead.min(used);
+            let field = &rest[start..used];
+            end = match delimiter {
+                b' ' => used,
+                _ => start + field.trim_ascii_end().len(),
             };
-            (
-                Field {
-                    name: "field",
-                    bytes,
-                    at: at + lead,
-                },
-                len,
-            )
+        }
+        let field = Field {
+            name: "field",
+            bytes: &rest[start..end],
+            at: at + start,
         };
         each(number, field)?;
         at += used + 1;
