@@ -193,7 +193,10 @@ mod tests {
         }
         assert_eq!(snapshot.cumulative().last(), Some((1 << 36, 1000)));
         let bounds: Vec<u64> = snapshot.cumulative().map(|(bound, _)| bound).collect();
-        assert!(bounds.windows(2).all(|pair| pair[1] * 2 <= pair[0] * 3), "{bounds:?}");
+        assert!(
+            bounds.windows(2).all(|pair| pair[1] * 2 <= pair[0] * 3),
+            "{bounds:?}"
+        );
     }
 
     #[test]

@@ -324,8 +324,12 @@ fn stats_count_what_happened() {
     client.ask("set a 0 0 1\r\n1\r\n", "STORED\r\n");
     let text = stats(&mut client, "stats\r\n");
     let value = |name: &str| -> u64 {
-        let line = text.lines().find_map(|line| line.strip_prefix(&format!("STAT {name} ")));
-        line.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix(&format!("STAT {name} ")));
+        line.unwrap_or_else(|| panic!("no {name} in {text}"))
+            .parse()
+            .unwrap()
     };
     assert!((1..=value("limit_maxbytes")).contains(&value("bytes")), "{text}");
     assert!(value("flash_bytes") <= value("flash_limit_maxbytes"), "{text}");
