@@ -2,7 +2,9 @@
 
 use anyhow::{Context, bail};
 use clap::Args;
-use pumice_flash::inspect::{self, Finding, Severity, Sink, Source, Summary};
+use pumice_flash::Geometry;
+use pumice_flash::inspect::{self, BlockCounts, Finding, Severity, Sink, Source, Summary};
+use pumice_flash::superblock::FORMAT;
 use pumice_trace::Human;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
@@ -131,7 +133,7 @@ impl ReadOnly {
 }
 
 impl Source for ReadOnly {
-    fn len(&self) -> u64 {
+    fn bytes(&self) -> u64 {
         self.len
     }
 
@@ -152,7 +154,7 @@ fn fields(path: &Path, summary: &Summary) -> Value {
         "leftovers": summary.leftovers,
         "will_be_emptied": summary.will_be_emptied,
         "bytes_used": summary.bytes_used,
-        "format": pumice_flash::superblock::FORMAT,
+        "format": FORMAT,
         "cache_id": format!("{:016x}", superblock.cache_id),
         "hash_seed": format!("{:016x}", superblock.hash_seed),
         "layout": superblock.layout.name(),
@@ -204,104 +206,77 @@ fn fields(path: &Path, summary: &Summary) -> Value {
 
 fn text(path: &Path, summary: &Summary) -> String {
     let superblock = &summary.superblock;
-    let geometry = &superblock.geometry;
-    let blocks = &summary.blocks;
+    let Geometry {
+        capacity,
+        blocks,
+        reserved,
+        ..
+    } = superblock.geometry;
+    let BlockCounts {
+        sealed,
+        free,
+        checkpoint: of_checkpoints,
+        mappings,
+        open,
+        unknown,
+    } = summary.blocks;
     let stop = match (superblock.clean, summary.will_be_emptied) {
         (true, false) => "the last stop was clean",
         (false, false) => "in use, or stopped by a crash",
         (_, true) => "the next start empties it",
     };
-    let policy = summary
-        .policy
-        .map_or_else(String::new, |policy| format!(", policy {policy}"));
-    let beyond = summary.device_bytes - geometry.capacity;
-    let lines = [
-        (
-            "cache",
-            format!(
-                "{}, format {}, id {:016x}",
-                path.display(),
-                pumice_flash::superblock::FORMAT,
-                superblock.cache_id
-            ),
-        ),
-        (
-            "superblock",
-            format!(
-                "generation {} in slot {}, start {}, highest Unix time {}; {stop}",
-                superblock.generation,
-                superblock.generation % 2,
-                superblock.epoch,
-                superblock.time
-            ),
-        ),
-        (
-            "arrangement",
-            format!("layout {}{policy}, index {}", superblock.layout, superblock.index),
-        ),
-        (
-            "size",
-            format!(
-                "{} ({} bytes): {} blocks of {}, {} of them reserved, from byte {}; log of {} records{}",
-                Human(geometry.capacity),
-                geometry.capacity,
-                geometry.blocks,
-                Human(geometry.block_bytes),
-                geometry.reserved,
-                geometry.data_offset,
-                geometry.log_slots,
-                if beyond > 0 {
-                    format!("; {beyond} bytes of the device lie beyond it")
-                } else {
-                    String::new()
-                }
-            ),
-        ),
-        (
-            "blocks",
-            format!(
-                "{} sealed, {} free, {} of checkpoints, {} of mappings, {} left open, {} that cannot be told",
-                blocks.sealed, blocks.free, blocks.checkpoint, blocks.mappings, blocks.open, blocks.unknown
-            ),
-        ),
-        (
-            "objects",
-            format!("{} in footers, {}", summary.objects, Human(summary.object_bytes)),
-        ),
-        (
-            "checkpoint",
-            summary.checkpoint.map_or("none".to_owned(), |checkpoint| {
-                format!(
-                    "number {}{}: {} in {} from block {}, {}",
-                    checkpoint.id,
-                    if checkpoint.is_newest {
-                        ""
-                    } else {
-                        ", not the newest"
-                    },
-                    Human(checkpoint.bytes),
-                    count(checkpoint.blocks.into(), "block"),
-                    checkpoint.first_block,
-                    count(checkpoint.mappings, "mapping")
-                )
-            }),
-        ),
-        (
-            "log",
-            format!(
-                "{}, positions {} to below {}",
-                count(summary.log.records, "record"),
-                summary.log.start,
-                summary.log.next
-            ),
-        ),
-        ("mapping pages", summary.mapping_pages.to_string()),
-        ("verdict", verdict(summary)),
-    ];
-    lines
-        .iter()
-        .map(|(name, text)| format!("{name:<14} {text}\n"))
-        .collect()
+    let policy = summary.policy.map(|policy| format!(", policy {policy}"));
+    let beyond = match summary.device_bytes - capacity {
+        0 => String::new(),
+        beyond => format!("; {beyond} bytes of the device lie beyond it"),
+    };
+    let checkpoint = summary.checkpoint.map_or("none".to_owned(), |checkpoint| {
+        let is_older = if checkpoint.is_newest {
+            ""
+        } else {
+            ", not the newest"
+        };
+        format!(
+            "number {}{is_older}: {} in {} from block {}, {}",
+            checkpoint.id,
+            Human(checkpoint.bytes),
+            count(checkpoint.blocks.into(), "block"),
+            checkpoint.first_block,
+            count(checkpoint.mappings, "mapping")
+        )
+    });
+    format!(
+        "cache          {}, format {FORMAT}, id {:016x}\n\
+         superblock     generation {} in slot {}, start {}, highest Unix time {}; {stop}\n\
+         arrangement    layout {}{}, index {}\n\
+         size           {} ({capacity} bytes): {blocks} blocks of {}, {reserved} of them reserved, from byte {}; log of {} records{beyond}\n\
+         blocks         {sealed} sealed, {free} free, {of_checkpoints} of checkpoints, {mappings} of mappings, {open} left open, {unknown} that cannot be told\n\
+         objects        {} in footers, {}\n\
+         checkpoint     {checkpoint}\n\
+         log            {}, positions {} to below {}\n\
+         mapping pages  {}\n\
+         verdict        {}\n",
+        path.display(),
+        superblock.cache_id,
+        superblock.generation,
+        superblock.generation % 2,
+        superblock.epoch,
+        superblock.time,
+        superblock.layout,
+        policy.unwrap_or_default(),
+        superblock.index,
+        Human(capacity),
+        Human(superblock.geometry.block_bytes),
+        superblock.geometry.data_offset,
+        superblock.geometry.log_slots,
+        summary.objects,
+        Human(summary.object_bytes),
+        count(summary.log.records, "record"),
+        summary.log.start,
+        summary.log.next,
+        summary.mapping_pages,
+        verdict(summary)
+    )
 }
 
 fn verdict(summary: &Summary) -> String {

@@ -40,7 +40,7 @@ pub enum GeometryError {
 }
 
 /// The division of a device; stored in the superblock, never changed but by reformatting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Geometry {
     /// Bytes of the device that are used.
     pub capacity: u64,

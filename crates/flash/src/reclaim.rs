@@ -22,7 +22,7 @@ use crate::footer::{FooterEntry, Trailer, decode_entries};
 use crate::layout::Layout;
 use crate::log::LogKind;
 use crate::record::{Record, is_expired};
-use crate::store::{Claim, FlashStore, Order, SlotKind, State, Structure, Victim, add, give_turn};
+use crate::store::{BlockInfo, Claim, FlashStore, Order, SlotKind, State, Structure, Victim, add, give_turn};
 use crate::survivors::{MovedCopy, Origin};
 use crate::{CopyMove, Gone, Mappings};
 use pumice_device::{Device, SECTOR_BYTES};
@@ -186,6 +186,14 @@ impl<B: Buffer> FlashStore<B> {
         })
     }
 
+    /// Whether a sealed block goes before the lowest when room is wanted: an empty one, and under `ripq`, which moves the rest, one
+    /// that is mostly dead.
+    pub(crate) fn is_early_victim(&self, info: &BlockInfo, live: u64) -> bool {
+        info.state() == State::Sealed
+            && live * 2 < info.filled.load(Ordering::Relaxed)
+            && (live == 0 || self.layout().layout == Layout::Ripq)
+    }
+
     fn pick(&self, structure: &Structure<B>, order: &Order<B>, now: u32, round: usize) -> Option<(u32, How)> {
         let lowest = self.lowest_sealed(structure, order, round);
         let mut deadest: Option<(u32, u64)> = None;
@@ -195,8 +203,8 @@ impl<B: Buffer> FlashStore<B> {
         for id in self.sealed_in_order(order, structure.queue.iter().copied()) {
             let info = &self.blocks[id as usize];
             let live = info.live.load(Ordering::Relaxed);
-            let filled = info.filled.load(Ordering::Relaxed);
-            if info.expiry_max.load(Ordering::Relaxed) != u32::MAX || live * 2 < filled {
+            let is_early = self.is_early_victim(info, live);
+            if info.expiry_max.load(Ordering::Relaxed) != u32::MAX || is_early {
                 // Worth another look next time.
                 self.has_early_victims.store(true, Ordering::Relaxed);
             }
@@ -208,15 +216,13 @@ impl<B: Buffer> FlashStore<B> {
             if is_expired(info.expiry_max.load(Ordering::Relaxed), now) {
                 return Some((id, How::Evict));
             }
-            if live * 2 < filled && deadest.is_none_or(|(_, least)| live < least) {
+            if is_early && deadest.is_none_or(|(_, least)| live < least) {
                 deadest = Some((id, live));
             }
         }
         // The lowest block goes anyway.
-        match deadest.filter(|(id, _)| lowest.is_none_or(|(lowest, _)| *id != lowest)) {
-            Some((id, _)) if self.layout().layout == Layout::Ripq => Some((id, How::Rescue)),
-            _ => lowest,
-        }
+        let deadest = deadest.filter(|(id, _)| lowest.is_none_or(|(lowest, _)| *id != lowest));
+        deadest.map(|(id, _)| (id, How::Rescue)).or(lowest)
     }
 
     /// Removes what is still mapped to a block, and frees it. May be broken off anywhere and done again.

@@ -216,7 +216,7 @@ impl<B: Buffer> FlashStore<B> {
     fn note_early_victim(&self, info: &BlockInfo) {
         // A change, although of nothing: of this and a death at the same time, the later one sees what the other did.
         let live = info.live.fetch_add(0, Ordering::AcqRel);
-        if info.expiry_max.load(Ordering::Relaxed) != u32::MAX || info.is_early_victim(live) {
+        if info.expiry_max.load(Ordering::Relaxed) != u32::MAX || self.is_early_victim(info, live) {
             self.has_early_victims.store(true, Ordering::Relaxed);
         }
     }

@@ -45,7 +45,7 @@ pub struct CheckpointRef {
 }
 
 /// A superblock, in one sector of each slot, little-endian; see `docs/formats.md` for the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Superblock {
     /// Random at format time.
     pub cache_id: u64,

@@ -159,16 +159,11 @@ fn superblock(bytes: &[u8], is_signed: bool) {
             cache_id: CACHE_ID,
             hash_seed: 1,
             geometry,
-            layout: pumice_flash::Layout::Fifo,
-            index: pumice_index::IndexKind::Full,
-            maker: pumice_flash::superblock::Maker::Serve,
             generation: 2,
             epoch: 3,
             clean: true,
-            discard: false,
             time: 4,
-            ahead: 0,
-            checkpoints: Default::default(),
+            ..Superblock::default()
         };
         let mut edits = Bytes(bytes);
         sector = real.encode();

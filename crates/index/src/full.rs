@@ -98,11 +98,6 @@ impl IndexShape {
         self.unit_bytes
     }
 
-    /// The longest object that can be mapped, in bytes, padding included.
-    pub fn len_max(&self) -> u64 {
-        self.unit_bytes * UNITS_MAX
-    }
-
     /// Bytes of one mapping, without slack.
     pub fn entry_bytes(&self) -> usize {
         self.table.entry_bytes()
@@ -214,11 +209,6 @@ impl FullShard {
         }
     }
 
-    /// Where `hash` is mapped to.
-    pub fn get(&self, hash: KeyHash) -> Option<Location> {
-        self.mapping(hash).map(|mapping| mapping.location)
-    }
-
     /// Where `hash` is mapped to, and the note.
     pub fn mapping(&self, hash: KeyHash) -> Option<Mapping> {
         self.table
@@ -232,11 +222,6 @@ impl FullShard {
         self.table
             .find(self.shape.tag(hash), |p| self.shape.place(p) == place)
             .map(|p| self.shape.unpack(p))
-    }
-
-    /// Whether `hash` is mapped to `location`.
-    pub fn is_live(&self, hash: KeyHash, location: Location) -> bool {
-        self.live(hash, location).is_some()
     }
 
     /// Maps `hash`, in place of whatever it was mapped to, which is returned.
@@ -411,12 +396,12 @@ mod tests {
                     len: unit as u32,
                 },
                 Location {
-                    offset: capacity - shard.shape.len_max().min(capacity / 2),
+                    offset: capacity - (unit * UNITS_MAX).min(capacity / 2),
                     len: unit as u32 * 3,
                 },
                 Location {
                     offset: unit * 7,
-                    len: (shard.shape.len_max()) as u32,
+                    len: (unit * UNITS_MAX) as u32,
                 },
             ] {
                 let note = (1 << note_bits) - 1;
@@ -452,7 +437,7 @@ mod tests {
             Ok(Some(to(0))),
             "the tags are equal, so the stranger is replaced"
         );
-        assert!(!shard.is_live(a, at(0)));
+        assert!(shard.live(a, at(0)).is_none());
         assert_eq!(shard.compare_and_set(a, at(0), to(320)), None);
         assert_eq!(shard.compare_and_set(b, at(160), to(320)), Some(to(160)));
         assert_eq!(shard.remove_at(b, at(160)), None);
@@ -489,7 +474,9 @@ mod tests {
         for capacity in [1 << 30, 4 << 40, 64 << 40] {
             let shape = IndexShape::new(capacity, 12, 4);
             let location = shape.dumped_location(&vec![0xFF; shape.entry_bytes()]);
-            assert!(location.is_some_and(|location| u64::from(location.len) > shape.len_max()));
+            assert!(
+                location.is_some_and(|location| u64::from(location.len) > shape.unit_bytes() * UNITS_MAX)
+            );
         }
     }
 }

@@ -79,7 +79,7 @@ impl IndexShard {
     /// Whether nothing maps `hash` to `location` any more. What DRAM does not know counts as mapped.
     pub fn is_dead(&self, hash: KeyHash, location: Location) -> bool {
         match self {
-            IndexShard::Full(shard) => !shard.is_live(hash, location),
+            IndexShard::Full(shard) => shard.live(hash, location).is_none(),
             IndexShard::Cascade(shard) => shard.is_dead(hash, location),
         }
     }

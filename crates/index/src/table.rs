@@ -87,8 +87,10 @@ impl TableShape {
         let mut wide = [0; 16];
         wide[..entry.len()].copy_from_slice(entry);
         let whole = u128::from_le_bytes(wide);
-        let payload = whole & ((1 << self.payload_bits) - 1);
-        ((whole >> self.payload_bits) as u64, payload as u64)
+        (
+            (whole >> self.payload_bits) as u64,
+            whole as u64 & self.payload_mask(),
+        )
     }
 
     fn payload_mask(&self) -> u64 {
@@ -251,30 +253,17 @@ impl PackedTable {
     /// Changes every payload to what `change` makes of it.
     pub fn rewrite(&mut self, mut change: impl FnMut(u64) -> u64) {
         for bucket in 0..self.buckets() {
-            for slot in 0..self.count(bucket) {
-                let (tag, payload) = self.entry(bucket, slot);
-                let new = change(payload);
-                debug_assert!(new >> self.shape.payload_bits == 0);
-                if new != payload {
-                    self.write_rest(bucket, slot, tag, new);
-                }
-            }
+            self.sweep(bucket, |_, payload| Swept::Keep(change(payload)));
         }
     }
 
     /// Keeps the entries that `keep` likes.
     pub fn retain(&mut self, mut keep: impl FnMut(u64, u64) -> bool) {
         for bucket in 0..self.buckets() {
-            let mut slot = 0;
-            while slot < self.count(bucket) {
-                let (tag, payload) = self.entry(bucket, slot);
-                if keep(tag, payload) {
-                    slot += 1;
-                } else {
-                    self.take_out(tag, bucket, slot);
-                    self.len -= 1;
-                }
-            }
+            self.sweep(bucket, |tag, payload| match keep(tag, payload) {
+                true => Swept::Keep(payload),
+                false => Swept::Take,
+            });
         }
     }
 
@@ -286,6 +275,7 @@ impl PackedTable {
             let (tag, payload) = self.entry(bucket, slot);
             match visit(tag, payload) {
                 Swept::Keep(new) => {
+                    debug_assert!(new >> self.shape.payload_bits == 0);
                     if new != payload {
                         self.write_rest(bucket, slot, tag, new);
                     }

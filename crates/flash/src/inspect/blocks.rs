@@ -100,7 +100,7 @@ impl<S: Source + ?Sized> Walk<'_, S> {
     }
 
     /// What stands there cannot be told.
-    fn unknown_block(&mut self, block: u32, what: String) {
+    fn unknown_block(&mut self, block: u32, what: impl Into<String>) {
         self.summary.blocks.unknown += 1;
         self.wrong(Part::Block(block), self.tail_offset(block), what);
     }
@@ -149,20 +149,16 @@ impl<S: Source + ?Sized> Walk<'_, S> {
                 self.unknown_block(block, what);
             }
             Tail::Whole(trailer) if is_later(trailer) && clean => {
-                let sequence = trailer.sequence;
-                self.unknown_block(
-                    block,
-                    format!("its sequence {sequence} is later than the checkpoint of the clean stop"),
-                );
+                self.unknown_block(block, "it was sealed after the checkpoint of the clean stop");
             }
             Tail::Whole(trailer) if is_later(trailer) => self.sealed_block(block, trailer, true),
             Tail::Damaged(was) if !clean && was.as_ref().is_none_or(is_later) => {
-                self.unknown_block(block, "its trailer is damaged".to_owned());
+                self.unknown_block(block, "its trailer is damaged");
             }
             _ if open.is_some() && !clean => {
                 self.summary.blocks.open += 1;
                 let what = "it was open when the checkpoint was begun, and was never sealed";
-                self.tell(true, Part::Block(block), self.tail_offset(block), what.to_owned());
+                self.tell(true, Part::Block(block), self.tail_offset(block), what);
             }
             _ => self.summary.blocks.free += 1,
         }
@@ -196,13 +192,13 @@ impl<S: Source + ?Sized> Walk<'_, S> {
             let difference = checksum(cache_id, &[&footer[..listed_len]]) ^ trailer.entries_crc;
             if difference == 0 {
                 let what = "an entry of its footer lies outside the block's data: its objects are lost";
-                return self.wrong(part, offset, what.to_owned());
+                return self.wrong(part, offset, what);
             }
             // The part in the trailer's sector was written with it.
             let is_torn =
                 may_be_torn && footer_len > SECTOR_BYTES && wrong_bit(listed_len, difference).is_none();
             let what = "the checksum of its footer is wrong: its objects are lost";
-            return self.tell(is_torn, part, offset, what.to_owned());
+            return self.tell(is_torn, part, offset, what);
         };
         let unit_bytes = index_shape(&self.superblock, 1).unit_bytes();
         let (mut former_end, mut torn, mut expiry_max) = (0, None, 0);
@@ -221,11 +217,8 @@ impl<S: Source + ?Sized> Walk<'_, S> {
             };
             if !fault.is_empty() {
                 let entry_offset = offset + u64::from(entry.number) * ENTRY_BYTES as u64;
-                self.wrong(
-                    part,
-                    entry_offset,
-                    format!("footer entry {} {fault}", entry.number),
-                );
+                let what = format!("footer entry {} {fault}", entry.number);
+                self.wrong(part, entry_offset, what);
             }
             former_end = former_end.max(entry.offset + entry.len);
             if !self.verify {
@@ -243,27 +236,17 @@ impl<S: Source + ?Sized> Walk<'_, S> {
                 trailer.sequence,
                 true,
             );
-            match whole {
-                Some(whole) if is_of_entry(whole.header(), entry, unit_bytes) => {}
+            let what = match whole {
+                Some(whole) if is_of_entry(whole.header(), entry, unit_bytes) => continue,
                 None if may_be_torn && !is_rotten(cache_id, record) => {
                     torn = Some((torn.map_or(0, |(count, _)| count) + 1, at));
+                    continue;
                 }
-                Some(_) => {
-                    let what = format!(
-                        "the record of footer entry {} is not as the footer says",
-                        entry.number
-                    );
-                    self.wrong(part, at, what);
-                }
-                None => {
-                    let what = "is damaged, or of a former life of the block";
-                    self.wrong(
-                        part,
-                        at,
-                        format!("the record of footer entry {} {what}", entry.number),
-                    );
-                }
-            }
+                Some(_) => "is not as the footer says",
+                None => "is damaged, or of a former life of the block",
+            };
+            let what = format!("the record of footer entry {} {what}", entry.number);
+            self.wrong(part, at, what);
         }
         if let Some((count, at)) = torn {
             let what = format!(
@@ -274,7 +257,7 @@ impl<S: Source + ?Sized> Walk<'_, S> {
         }
         if expiry_max != trailer.expiry_max {
             let what = "its trailer has another latest expiry than its entries";
-            self.wrong(part, self.tail_offset(block), what.to_owned());
+            self.wrong(part, self.tail_offset(block), what);
         }
     }
 

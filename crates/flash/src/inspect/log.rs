@@ -52,7 +52,7 @@ impl<S: Source + ?Sized> Walk<'_, S> {
                 if record.b >> EPOCH_SHIFT > u64::from(self.superblock.epoch) =>
             {
                 let what = "its version is of a later epoch than the superblock's";
-                self.wrong(part, offset, what.to_owned());
+                self.wrong(part, offset, what);
             }
             LogKind::FlushAt if record.a > u64::from(u32::MAX) => {
                 let what = format!("a flush at second {} can never be", record.a);
@@ -83,7 +83,7 @@ impl<S: Source + ?Sized> Walk<'_, S> {
         let is_rotten = was.is_some_and(|record| record.position == position);
         if is_rotten || bytes[8..16] == position.to_le_bytes() {
             let what = "the last record is damaged, or a crash cut it short: this is the log's end";
-            self.tell(!self.superblock.clean, part, offset, what.to_owned());
+            self.tell(!self.superblock.clean, part, offset, what);
         }
     }
 
@@ -97,14 +97,10 @@ impl<S: Source + ?Sized> Walk<'_, S> {
         if !reaches && !self.summary.will_be_emptied {
             self.summary.will_be_emptied = true;
             let before = first.saturating_sub(1);
+            let (part, offset) = (Part::Log(before), self.slot_offset(before));
             let what = "the log is not the one that was written: the next start empties the cache";
             // Without a checkpoint, a crash may have cut formatting short.
-            self.tell(
-                start.is_none(),
-                Part::Log(before),
-                self.slot_offset(before),
-                what.to_owned(),
-            );
+            self.tell(start.is_none(), part, offset, what);
         }
     }
 }

@@ -29,12 +29,7 @@ use std::task::{Context, Poll, Waker};
 /// Bytes that can be looked at: a device, or a copy of one.
 pub trait Source {
     /// How many there are.
-    fn len(&self) -> u64;
-
-    /// Whether there are none.
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
+    fn bytes(&self) -> u64;
 
     /// Fills `out` with the bytes from `offset` on.
     ///
@@ -44,8 +39,8 @@ pub trait Source {
 }
 
 impl Source for [u8] {
-    fn len(&self) -> u64 {
-        <[u8]>::len(self) as u64
+    fn bytes(&self) -> u64 {
+        self.len() as u64
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
@@ -120,7 +115,7 @@ pub fn inspect<S: Source + ?Sized>(
     if walk.summary.will_be_emptied {
         walk.summary.blocks.free = walk.superblock.geometry.blocks.into();
         let what = "no whole log was kept since the last stop: the next start empties the cache";
-        walk.tell(true, Part::Device, 0, what.to_owned());
+        walk.tell(true, Part::Device, 0, what);
         return Ok(walk.summary);
     }
     let named = walk.superblock.checkpoints.into_iter();
@@ -153,7 +148,7 @@ pub fn inspect<S: Source + ?Sized>(
     } else if base.is_none() {
         walk.summary.will_be_emptied = true;
         let what = "no checkpoint is whole: the next start empties the cache";
-        walk.tell(true, Part::Device, 0, what.to_owned());
+        walk.tell(true, Part::Device, 0, what);
     }
     walk.blocks(&base.unwrap_or_default());
     Ok(walk.summary)
@@ -181,7 +176,7 @@ struct Walk<'a, S: Source + ?Sized> {
 }
 
 impl<S: Source + ?Sized> Walk<'_, S> {
-    fn tell(&mut self, is_leftover: bool, part: Part, offset: u64, what: String) {
+    fn tell(&mut self, is_leftover: bool, part: Part, offset: u64, what: impl Into<String>) {
         let (count, severity) = if is_leftover {
             (&mut self.summary.leftovers, Severity::Leftover)
         } else {
@@ -192,12 +187,12 @@ impl<S: Source + ?Sized> Walk<'_, S> {
             severity,
             part,
             offset,
-            what,
+            what: what.into(),
         });
     }
 
     /// Something must not be.
-    fn wrong(&mut self, part: Part, offset: u64, what: String) {
+    fn wrong(&mut self, part: Part, offset: u64, what: impl Into<String>) {
         self.tell(false, part, offset, what);
     }
 

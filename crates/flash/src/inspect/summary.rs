@@ -107,7 +107,7 @@ pub struct LogSummary {
 }
 
 /// What is on a device.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Summary {
     /// The superblock that counts.
     pub superblock: Superblock,
@@ -139,26 +139,4 @@ pub struct Summary {
     pub inconsistencies: u64,
     /// How many leftovers of a crash were named.
     pub leftovers: u64,
-}
-
-impl Summary {
-    pub(super) fn new(superblock: Superblock, device_bytes: u64, verified: bool) -> Self {
-        Self {
-            superblock,
-            device_bytes,
-            verified,
-            will_be_emptied: superblock.discard && !superblock.clean,
-            blocks: BlockCounts::default(),
-            objects: 0,
-            object_bytes: 0,
-            checkpoint: None,
-            policy: None,
-            log: LogSummary::default(),
-            mapping_pages: 0,
-            page_mappings: 0,
-            bytes_used: 0,
-            inconsistencies: 0,
-            leftovers: 0,
-        }
-    }
 }

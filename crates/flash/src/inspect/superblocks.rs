@@ -18,7 +18,7 @@ pub(super) fn open<'a, S: Source + ?Sized>(
     sink: &'a mut dyn Sink,
     verify: bool,
 ) -> Result<Walk<'a, S>, InspectError> {
-    let len = source.len();
+    let len = source.bytes();
     if len == 0 {
         return Err(InspectError::Empty);
     }
@@ -52,7 +52,13 @@ pub(super) fn open<'a, S: Source + ?Sized>(
         sink,
         verify,
         superblock,
-        summary: Summary::new(superblock, len, verify),
+        summary: Summary {
+            superblock,
+            device_bytes: len,
+            verified: verify,
+            will_be_emptied: superblock.discard && !superblock.clean,
+            ..Summary::default()
+        },
         reclaimed: vec![0; blocks],
         in_chain: vec![false; blocks],
     };
@@ -62,7 +68,7 @@ pub(super) fn open<'a, S: Source + ?Sized>(
     }
     let other = 1 - slot;
     match &unread[other] {
-        Some(error) => walk.wrong_slot(other, &format!("it cannot be read: {error}")),
+        Some(error) => walk.wrong_slot(other, format!("it cannot be read: {error}")),
         None => walk.other_slot(other, &slots[other], &sectors[other]),
     }
     Ok(walk)
@@ -85,13 +91,12 @@ fn refusal(slots: &[SlotContent]) -> InspectError {
 }
 
 impl<S: Source + ?Sized> Walk<'_, S> {
-    fn wrong_slot(&mut self, slot: usize, what: &str) {
-        self.tell_of_slot(false, slot, what);
+    fn wrong_slot(&mut self, slot: usize, what: impl Into<String>) {
+        self.wrong(Part::Superblock(slot as u32), slot as u64 * SECTOR, what);
     }
 
-    fn tell_of_slot(&mut self, is_leftover: bool, slot: usize, what: &str) {
-        let part = Part::Superblock(slot as u32);
-        self.tell(is_leftover, part, slot as u64 * SECTOR, what.to_owned());
+    fn torn_slot(&mut self, slot: usize, what: &str) {
+        self.tell(true, Part::Superblock(slot as u32), slot as u64 * SECTOR, what);
     }
 
     /// Compares the slot that does not count with the one that does. It is one generation older, or was being written at a crash.
@@ -100,14 +105,14 @@ impl<S: Source + ?Sized> Walk<'_, S> {
         match content {
             SlotContent::Valid(other) => self.older_superblock(slot, other),
             _ if newest.generation == 1 => {
-                self.tell_of_slot(true, slot, "it was never written whole: formatting was cut short");
+                self.torn_slot(slot, "it was never written whole: formatting was cut short");
             }
             SlotContent::Empty => self.wrong_slot(slot, "it is all zero"),
             SlotContent::Foreign => self.wrong_slot(slot, "it does not begin with `PUMICE`"),
             SlotContent::OtherFormat(format) => {
                 self.wrong_slot(
                     slot,
-                    &format!("it has format version {format}, the other one has not"),
+                    format!("it has format version {format}, the other one has not"),
                 );
             }
             SlotContent::Damaged => {
@@ -123,7 +128,7 @@ impl<S: Source + ?Sized> Walk<'_, S> {
                         "it is damaged: its checksum is wrong, or its fields contradict one another",
                     );
                 } else {
-                    self.tell_of_slot(true, slot, "it was torn by a crash: its checksum is wrong");
+                    self.torn_slot(slot, "it was torn by a crash: its checksum is wrong");
                 }
             }
         }
@@ -135,7 +140,7 @@ impl<S: Source + ?Sized> Walk<'_, S> {
             // A start that empties the cache, or a reformat, writes the slots one after the other.
             if other.generation + 1 == newest.generation || other.generation == 1 {
                 let what = "it is of another cache: emptying or formatting it was cut short";
-                return self.tell_of_slot(true, slot, what);
+                return self.torn_slot(slot, what);
             }
             return self.wrong_slot(slot, "the copies disagree: the cache id is another");
         }
@@ -150,7 +155,7 @@ impl<S: Source + ?Sized> Walk<'_, S> {
             if !agrees {
                 self.wrong_slot(
                     slot,
-                    &format!("the copies disagree: the {what} does not fit the other's"),
+                    format!("the copies disagree: the {what} does not fit the other's"),
                 );
             }
         }

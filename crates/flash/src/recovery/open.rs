@@ -2,7 +2,7 @@
 
 use super::{OpenError, OpenOptions, device_error};
 use crate::geometry::{Geometry, SUPERBLOCKS_BYTES};
-use crate::superblock::{CheckpointRef, Maker, SlotContent, Superblock};
+use crate::superblock::{Maker, SlotContent, Superblock};
 use pumice_device::{Device, SECTOR_BYTES};
 
 /// A superblock that is in order, and what it took to get it.
@@ -42,13 +42,8 @@ pub async fn open_superblock<D: Device>(device: &D, options: &OpenOptions) -> Re
             layout: options.layout.layout,
             index: options.index,
             maker: options.maker,
-            generation: 0,
-            epoch: 0,
-            clean: false,
-            discard: false,
             time: options.now,
-            ahead: 0,
-            checkpoints: [CheckpointRef::default(); 2],
+            ..Superblock::default()
         };
         Ok(Opened {
             superblock,
@@ -67,34 +62,19 @@ pub async fn open_superblock<D: Device>(device: &D, options: &OpenOptions) -> Re
     check_maker(&superblock, options.maker)?;
     let found = superblock.geometry;
     let usable = device.capacity() / SECTOR_BYTES as u64 * SECTOR_BYTES as u64;
-    if usable != found.capacity {
-        return Err(OpenError::Disagrees {
-            what: "the size of the device",
-            wanted: usable.to_string(),
-            found: found.capacity.to_string(),
-        });
+    let agree = |what, wanted: &dyn ToString, found: &dyn ToString| {
+        let (wanted, found) = (wanted.to_string(), found.to_string());
+        match wanted == found {
+            true => Ok(()),
+            false => Err(OpenError::Disagrees { what, wanted, found }),
+        }
+    };
+    agree("the size of the device", &usable, &found.capacity)?;
+    if options.check_block_bytes {
+        agree("the block size", &options.block_bytes, &found.block_bytes)?;
     }
-    if options.check_block_bytes && options.block_bytes != found.block_bytes {
-        return Err(OpenError::Disagrees {
-            what: "the block size",
-            wanted: options.block_bytes.to_string(),
-            found: found.block_bytes.to_string(),
-        });
-    }
-    if options.layout.layout != superblock.layout {
-        return Err(OpenError::Disagrees {
-            what: "the layout",
-            wanted: options.layout.layout.to_string(),
-            found: superblock.layout.to_string(),
-        });
-    }
-    if options.index != superblock.index {
-        return Err(OpenError::Disagrees {
-            what: "the index",
-            wanted: options.index.to_string(),
-            found: superblock.index.to_string(),
-        });
-    }
+    agree("the layout", &options.layout.layout, &superblock.layout)?;
+    agree("the index", &options.index, &superblock.index)?;
     Ok(Opened {
         superblock,
         formatted: false,

@@ -23,7 +23,7 @@ impl<B: Buffer> FlashStore<B> {
             let bytes = info.live.load(Ordering::Relaxed);
             let is_known = self.has_early_victims.load(Ordering::Relaxed);
             assert!(
-                is_known || !info.is_early_victim(bytes),
+                is_known || !self.is_early_victim(info, bytes),
                 "block {id} is forgotten"
             );
             live += bytes;

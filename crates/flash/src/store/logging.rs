@@ -135,7 +135,7 @@ impl<B: Buffer> FlashStore<B> {
         } else {
             info.live.fetch_sub(len, Ordering::AcqRel) - len
         };
-        if info.is_early_victim(live) && !self.has_early_victims.load(Ordering::Relaxed) {
+        if self.is_early_victim(info, live) && !self.has_early_victims.load(Ordering::Relaxed) {
             self.has_early_victims.store(true, Ordering::Relaxed);
         }
     }

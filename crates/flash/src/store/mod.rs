@@ -167,11 +167,6 @@ impl BlockInfo {
         State::from_u8(self.state.load(Ordering::Acquire))
     }
 
-    /// Whether a sealed block goes before the lowest when room is wanted.
-    pub(crate) fn is_early_victim(&self, live: u64) -> bool {
-        self.state() == State::Sealed && live * 2 < self.filled.load(Ordering::Relaxed)
-    }
-
     /// What a mapping on flash is compared with.
     pub(crate) fn life(&self) -> Life {
         // In this order: a block begins its next life with both.

@@ -40,11 +40,6 @@ impl CascadeCounts {
         self.tier2_mappings + self.tier3_mappings
     }
 
-    /// Lookups that a page resolved.
-    pub fn flash_hits(&self) -> u64 {
-        self.tier2_hits + self.tier3_hits
-    }
-
     /// DRAM of what grows with the mappings on flash, in bytes.
     pub fn heap_bytes(&self) -> usize {
         (self.tier2_bytes + self.tier3_bytes + self.directory_bytes) as usize
