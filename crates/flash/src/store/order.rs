@@ -90,14 +90,19 @@ impl<B> Order<B> {
         places: &[SavedPlace],
         ranks: &SavedRanks,
     ) -> Self {
-        if options.layout != Layout::Ripq {
-            return Self {
-                open: Vec::new(),
-                ranked: None,
-                virtual_cache: None,
-                last_slice: None,
-            };
+        let ranked = (options.layout == Layout::Ripq).then(|| Ranked {
+            queue: Self::queue(shape, geometry, sealed, places),
+            ranks: Ranks::restore(ranks, options.policy_checksum()),
+        });
+        Self {
+            open: Vec::new(),
+            ranked,
+            virtual_cache: None,
+            last_slice: None,
         }
+    }
+
+    fn queue(shape: QueueShape, geometry: &Geometry, sealed: &[SealedBlock], places: &[SavedPlace]) -> Queue {
         let known = sealed.iter().filter(|block| block.position.is_none());
         let known: HashSet<u32> = known.map(|block| block.id).collect();
         let saved = places.iter().map(|place| SavedPlace {
@@ -113,15 +118,7 @@ impl<B> Order<B> {
             })
             .collect();
         queue.insert_blocks(unknown.into_iter());
-        Self {
-            open: Vec::new(),
-            ranked: Some(Ranked {
-                queue,
-                ranks: Ranks::restore(ranks, options.policy_checksum()),
-            }),
-            virtual_cache: None,
-            last_slice: None,
-        }
+        queue
     }
 
     /// The lowest absolute priority.
