@@ -32,7 +32,7 @@ pub use layout::{Layout, LayoutError, LayoutOptions, open_buffers};
 pub use log::{LogKind, LogRecord};
 pub use mapping_log::{MappingBytes, MappingLog, mapping_log_bytes};
 pub use record::{Record, RecordHeader, RecordParts, SliceId};
-pub use recovery::{OpenError, OpenOptions, Recovered};
+pub use recovery::{OpenError, OpenOptions, Recovered, Tally};
 pub use store::{
     Durability, FlashCounts, FlashFailure, FlashStore, HIDDEN_SHARE, IN_A_ROW_MAX, INVALIDATED_SHARE,
     MappingDram, Rank, ReadFault, Source, VIRTUAL_KEY_BYTES, Work, slot_bits,

@@ -1,7 +1,6 @@
 //! A server that is killed while it is quiet: what had been set for longer than the flush interval is there again.
 
 use crate::common::{Server, name, place, value};
-use std::time::{Duration, Instant};
 
 const KEYS: u32 = 50;
 
@@ -16,19 +15,8 @@ fn a_quiet_server_that_is_killed_loses_nothing_older_than_the_interval() {
         for key in 0..KEYS {
             client.set(&name(key), &value(key, 1)[..100]);
         }
-        let figure = |wanted: &str| {
-            let (_, metrics) = server.admin("/metrics");
-            let mut lines = metrics.lines();
-            let found =
-                lines.find_map(|line| line.strip_prefix(wanted)?.strip_prefix(' ')?.parse::<u64>().ok());
-            found.unwrap_or_else(|| panic!("no {wanted} in {metrics}"))
-        };
-        let since = Instant::now();
-        while figure("pumice_flash_prefix_writes_total") == 0 || figure("pumice_flash_unwritten_seconds") > 0
-        {
-            assert!(since.elapsed() < Duration::from_secs(20), "nothing is written");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        server.wait_until_written();
+        assert!(server.figure("pumice_flash_prefix_writes_total") > 0);
         for key in 0..KEYS / 2 {
             assert!(client.delete(&name(key)));
         }

@@ -10,5 +10,6 @@ mod flash_file;
 mod flush_interval;
 mod frozen;
 mod inspect;
+mod killed_starts;
 mod replay_as_served;
 mod trace;

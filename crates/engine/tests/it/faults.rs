@@ -375,3 +375,33 @@ fn power_cuts_bring_nothing_back_that_was_replaced_durably() {
     println!("{served} objects served after power cuts that undid {lost} writes and appends");
     assert!(served > 2_000 && lost > 100, "{served}, {lost}");
 }
+
+/// What a start cannot read no later one has: so it reads twice.
+#[test]
+fn a_read_that_fails_once_costs_a_start_no_block() {
+    let (mut errors, mut unread) = (0, 0);
+    for seed in 0..20 {
+        let medium = Arc::new(FaultyMedium::new(4 << 20, seed, FaultPlan::default()));
+        let clock = Arc::new(ManualClock::new(1_000));
+        let open = || Rig::try_open(FaultyDevice::new(Arc::clone(&medium)), clock.clone(), of_kind(0));
+        let rig = open().unwrap();
+        for n in 0..600 {
+            rig.set(&key(n), &[7; 2_000]);
+            rig.settle();
+        }
+        drop(rig);
+        medium.crash();
+        medium.restart();
+        medium.set_plan(FaultPlan {
+            read_error: 0.2,
+            ..FaultPlan::default()
+        });
+        let before = medium.counts().read_errors;
+        unread += open().map_or(0, |rig| rig.recovered.tally.unread_blocks);
+        errors += medium.counts().read_errors - before;
+    }
+    assert!(
+        errors > 100 && unread * 3 < errors,
+        "{unread} blocks lost to {errors} errors"
+    );
+}

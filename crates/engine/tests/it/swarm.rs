@@ -85,15 +85,17 @@ fn survive(seed: u64) -> (u64, FaultCounts) {
         let plan = plan(&mut random, is_last);
         let mut rig = None;
         if random.below(2) == 0 {
-            // A start may fail on a failing device. Then it is tried again, on one that works.
+            // A start may fail on a failing device, or crash. Then it is tried again, on one that works.
+            let crash = (random.below(2) == 0).then(|| CrashPoint::WriteOrAppend(1 + random.below(12)));
             medium.set_plan(FaultPlan {
-                crash: None,
+                crash,
                 dies_at: None,
                 hangs_at: None,
                 ..plan.clone()
             });
             rig = Rig::try_open(device(), Arc::clone(&clock), options).ok();
-            if rig.is_none() {
+            if rig.is_none() || medium.is_crashed() {
+                rig = None;
                 medium.crash();
                 medium.restart();
             }

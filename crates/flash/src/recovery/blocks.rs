@@ -1,5 +1,6 @@
 //! What the blocks say: which of them count, and the mappings that their footers list.
 
+use super::read_twice;
 use super::replay::{Found, Recovery, Snapshot, Summary};
 use crate::Mappings;
 use crate::checkpoint::{BlockRole, Head};
@@ -59,18 +60,28 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
         let wanted: Vec<u32> = (0..geometry.blocks)
             .filter(|block| !chain.contains(block))
             .collect();
+        let last_sector =
+            |block: u32| geometry.block_offset(block) + geometry.block_bytes - SECTOR_BYTES as u64;
         for batch in wanted.chunks(READ_DEPTH) {
             // All reads of the batch are started before the first is waited for.
             let reads: Vec<_> = batch
                 .iter()
-                .map(|block| {
-                    let end = geometry.block_offset(*block) + geometry.block_bytes;
-                    self.device.read(end - SECTOR_BYTES as u64, SECTOR_BYTES)
-                })
+                .map(|block| self.device.read(last_sector(*block), SECTOR_BYTES))
                 .collect();
             for (block, read) in batch.iter().zip(reads) {
                 self.out.bytes_read += SECTOR_BYTES as u64;
-                let Ok(sector) = read.await else { continue };
+                let read = match read.await {
+                    Err(_) => self.device.read(last_sector(*block), SECTOR_BYTES).await,
+                    read => read,
+                };
+                let sector = match read {
+                    Ok(sector) => sector,
+                    Err(error) => {
+                        tracing::warn!("reading the trailer of block {block}: {error}: its objects are lost");
+                        self.out.tally.unread_blocks += 1;
+                        continue;
+                    }
+                };
                 let trailer = sector
                     .bytes(SECTOR_BYTES - TRAILER_BYTES, TRAILER_BYTES)
                     .and_then(|bytes| Trailer::decode(self.superblock.cache_id, bytes))
@@ -161,9 +172,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                 let len = PREFIX_READ_BYTES.min(end - start);
                 self.out.bytes_read += len as u64;
                 let offset = geometry.block_offset(mark.block) + start as u64;
-                part = self
-                    .device
-                    .read(offset, len)
+                part = read_twice(self.device, offset, len)
                     .await
                     .ok()
                     .map(|buffer| (start, buffer));
@@ -236,7 +245,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
             for page in pages {
                 let Some(offset) = shape.offset(page) else { break };
                 self.out.bytes_read += SECTOR_BYTES as u64;
-                let Ok(sector) = self.device.read(offset, SECTOR_BYTES).await else {
+                let Ok(sector) = read_twice(self.device, offset, SECTOR_BYTES).await else {
                     continue;
                 };
                 let life = sector
@@ -260,7 +269,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
         let len = footer_len.next_multiple_of(SECTOR_BYTES);
         let offset = geometry.block_offset(block) + block_bytes.checked_sub(len)? as u64;
         self.out.bytes_read += len as u64;
-        let buffer = self.device.read(offset, len).await.ok()?;
+        let buffer = read_twice(self.device, offset, len).await.ok()?;
         let entries = buffer
             .bytes(len - footer_len, footer_len)
             .and_then(|bytes| decode_entries(self.superblock.cache_id, trailer, bytes, block_bytes))
@@ -300,11 +309,17 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                 tracing::warn!("writing mappings: {error}");
             }
             let identity = entry.hash >> ignored_bits;
-            if !summary.void.covers(identity)
-                || summary.void.is_void(identity, entry.version)
-                || entry.version < summary.flushed
-                || is_expired(entry.expiry, self.now)
-            {
+            if !summary.void.covers(identity) {
+                continue;
+            }
+            let tally = &mut self.out.tally;
+            tally.found += 1;
+            if summary.void.is_void(identity, entry.version) || entry.version < summary.flushed {
+                tally.void += 1;
+                continue;
+            }
+            if is_expired(entry.expiry, self.now) {
+                tally.expired += 1;
                 continue;
             }
             self.mappings.make_room(0);
@@ -319,14 +334,18 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                 .mappings
                 .with(entry.hash, |shard| shard.get(entry.hash).is_some());
             if is_moved && !self.is_whole(location, trailer.sequence, entry).await {
+                self.out.tally.torn += 1;
                 continue;
             }
             let added = self.mappings.with(entry.hash, |shard| {
                 shard.set(entry.hash, Mapping { location, note })
             });
-            if added.is_err() {
+            let Ok(old) = added else {
                 self.out.no_memory += 1;
-            } else if let Some(keys) = &mut keys {
+                continue;
+            };
+            self.out.tally.replaced += u64::from(old.is_some());
+            if let Some(keys) = &mut keys {
                 keys.found(entry.hash, entry.len.into());
             }
         }
@@ -341,7 +360,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
             return false;
         };
         self.out.bytes_read += len as u64;
-        let Ok(buffer) = self.device.read(start, len).await else {
+        let Ok(buffer) = read_twice(self.device, start, len).await else {
             return false;
         };
         let at = len - usize::try_from(end - location.offset).unwrap_or(len);

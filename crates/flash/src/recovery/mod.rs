@@ -132,6 +132,28 @@ pub struct OpenOptions {
     pub random: [u64; 2],
 }
 
+/// What became of the objects that a start found, each counted once, and of blocks. With index `cascade` those of the checkpoint are not
+/// counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Mappings of the checkpoint, and entries of footers of blocks that it does not cover.
+    pub found: u64,
+    /// Mappings into blocks that were reclaimed or whose footers count instead.
+    pub uncovered: u64,
+    /// Voided by the log.
+    pub void: u64,
+    /// Expired.
+    pub expired: u64,
+    /// Moved from another block, and not whole: the former copy stays.
+    pub torn: u64,
+    /// Copies in whose places later ones came.
+    pub replaced: u64,
+    /// Blocks whose trailers could not be read.
+    pub unread_blocks: u64,
+    /// Blocks whose footers could not be read or are damaged.
+    pub damaged_blocks: u64,
+}
+
 /// What was found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
@@ -151,12 +173,31 @@ pub struct Recovered {
     pub log_records: u64,
     /// Blocks that were being filled, of which what they began with is back.
     pub prefixes: u64,
+    /// What became of what was found.
+    pub tally: Tally,
     /// Mappings for which there was no DRAM.
     pub no_memory: u64,
     /// The highest Unix time that the device has recorded, in seconds: the clock must not show less.
     pub time: u32,
     /// Whether [`settle`] has to write a checkpoint.
     pub needs_checkpoint: bool,
+}
+
+impl Recovered {
+    /// How many objects a full index has after what [`Tally`] says.
+    pub fn accounted(&self) -> u64 {
+        let tally = &self.tally;
+        let gone = tally.uncovered + tally.void + tally.expired + tally.torn + tally.replaced;
+        tally.found.saturating_sub(gone + self.no_memory)
+    }
+}
+
+/// Reads, and once more where that fails: of what a start cannot read no later one hears.
+async fn read_twice<D: Device>(device: &D, offset: u64, len: usize) -> io::Result<D::Buf> {
+    match device.read(offset, len).await {
+        Err(_) => device.read(offset, len).await,
+        read => read,
+    }
 }
 
 fn device_error(what: &'static str) -> impl FnOnce(io::Error) -> OpenError {
@@ -314,6 +355,12 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
             "{} mappings found no room in DRAM: their objects are lost",
             recovery.out.no_memory
         );
+    }
+    if !was_clean && !is_new {
+        let Recovered {
+            tally, log_records, ..
+        } = &recovery.out;
+        tracing::info!("recovery: {tally:?}, {log_records} log records");
     }
     recovery.out.needs_checkpoint = !is_new && (!was_clean || recovery.out.no_memory > 0);
     Ok((store, recovery.out))

@@ -2,7 +2,7 @@
 
 use super::blocks::sealed_block;
 use super::void::{VOID_RECORDS_MAX, VoidTable};
-use super::{EPOCH_SHIFT, OpenError, Recovered};
+use super::{EPOCH_SHIFT, OpenError, Recovered, read_twice};
 use crate::Mappings;
 use crate::checkpoint::{Head, StreamReader};
 use crate::footer::Trailer;
@@ -98,6 +98,8 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                 Err(error) => {
                     tracing::warn!("checkpoint {}: {error}", checkpoint.id);
                     self.clear();
+                    self.out.tally.found = 0;
+                    self.out.no_memory = 0;
                 }
             }
         }
@@ -136,7 +138,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
             self.superblock.cache_id,
             self.superblock.slot_offset(),
         );
-        let read = |offset, len| device.read(offset, len);
+        let read = |offset, len| read_twice(device, offset, len);
         let mut reader = StreamReader::open(read, &geometry, cache_id, checkpoint, named_at).await?;
         self.out.bytes_read += checkpoint.len;
         let blocks = reader.blocks().map(|(block, _)| block).collect();
@@ -162,6 +164,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                 }
                 continue;
             }
+            self.out.tally.found += len as u64;
             self.mappings.make_room(len * entry_bytes);
             self.mappings.with_shard(shard, |shard| shard.reserve(len));
             let mut left = len;
@@ -333,12 +336,14 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
         let (covered, mut new) = self.classify(snapshot, &summary, found).await;
         found.slots.retain(|block, _| covered[*block as usize]);
         self.prepare_mapping_log(snapshot, found, &new).await;
+        let uncovered = &mut self.out.tally.uncovered;
         for shard in 0..self.mappings.shards() {
             self.mappings.with_shard(shard, |shard| {
                 shard.retain(|mapping| {
-                    geometry
-                        .block_of(mapping.location.offset)
-                        .is_some_and(|block| covered[block as usize])
+                    let block = geometry.block_of(mapping.location.offset);
+                    let is_covered = block.is_some_and(|block| covered[block as usize]);
+                    *uncovered += u64::from(!is_covered);
+                    is_covered
                 });
             });
         }
@@ -355,6 +360,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
             let mut readable = Vec::with_capacity(new.len());
             for (block, trailer) in new {
                 let Some(entries) = self.read_entries(block, &trailer).await else {
+                    self.out.tally.damaged_blocks += 1;
                     continue;
                 };
                 if is_first {
@@ -430,6 +436,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
     /// Removes from the snapshot's mappings what the log voids; false where it does not say what it said before.
     fn apply_log(&mut self, snapshot: &Snapshot, summary: &Summary) -> bool {
         let mappings = self.mappings;
+        let mut voided = 0;
         let end = self.scan_log(snapshot.head.log_start, |record| match record.kind {
             LogKind::Invalidate => {
                 let shard = mappings.shard_of(record.a);
@@ -438,18 +445,23 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                     .get(shard)
                     .is_some_and(|dumped| record.position >= *dumped)
                 {
-                    mappings.with_shard(shard, |shard| shard.remove(record.a));
+                    let removed = mappings.with_shard(shard, |shard| shard.remove(record.a));
+                    voided += u64::from(removed.is_some());
                 }
             }
             LogKind::FlushAll => {
                 for (shard, dumped) in snapshot.positions.iter().enumerate() {
                     if record.position >= *dumped {
-                        mappings.with_shard(shard, pumice_index::IndexShard::clear);
+                        mappings.with_shard(shard, |shard| {
+                            shard.for_each(|_| voided += 1);
+                            shard.clear();
+                        });
                     }
                 }
             }
             LogKind::FlushAt | LogKind::Reclaim | LogKind::Prefix | LogKind::Void => {}
         });
+        self.out.tally.void += voided;
         end == Some(summary.end)
     }
 }

@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 /// Settings that are the same for all: small blocks, so that little is much.
 const FLAGS: &str = "--memcached 127.0.0.1:0 --admin 127.0.0.1:0 --threads 1 --dram 96MiB --flash-size 16MiB --block-size 64KiB \
@@ -58,6 +59,8 @@ impl Server {
             ])
             .args(flags)
             .args(more.split_whitespace())
+            // What tests know is no setting.
+            .env_remove("PUMICE_RUNS")
             .current_dir(directory)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -125,6 +128,26 @@ impl Server {
         stream.read_to_string(&mut reply).unwrap();
         let status = reply.split(' ').nth(1).unwrap().parse().unwrap();
         (status, reply.split_once("\r\n\r\n").unwrap().1.to_owned())
+    }
+
+    /// One of the metrics.
+    pub fn figure(&self, name: &str) -> u64 {
+        let (_, metrics) = self.admin("/metrics");
+        let mut lines = metrics.lines();
+        let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
+        value.unwrap_or_else(|| panic!("no {name} in {metrics}"))
+    }
+
+    /// Waits until all that was set before is written, with a flush interval of a second: that, a second between two looks, and one more.
+    pub fn wait_until_written(&self) {
+        let since = Instant::now();
+        while since.elapsed() < Duration::from_secs(3) || self.figure("pumice_flash_unwritten_seconds") > 0 {
+            assert!(
+                since.elapsed() < Duration::from_secs(60),
+                "something is never written"
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 
     /// A clean stop; its status.

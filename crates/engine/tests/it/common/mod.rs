@@ -41,6 +41,9 @@ impl<D: Device + Clone> Rig<D> {
         let cx = Cx::new(device, clock.clone(), Rc::new(executor.spawner()));
         let opened = executor.block_on(ObjectCache::open(&cx, options), park(&cx.device, |_| {}));
         let (cache, recovered) = opened.expect("parking never fails")?;
+        if options.index == IndexOptions::Full && !recovered.discarded {
+            assert_eq!(recovered.objects, recovered.accounted(), "{recovered:?}");
+        }
         Ok(Self {
             executor,
             clock,
