@@ -125,38 +125,34 @@ pub trait Device: 'static {
     fn turn(&self, block: bool) -> io::Result<usize>;
 }
 
+fn invalid(what: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, what)
+}
+
 /// Checks a range against the contract of [`Device::read`] and [`Device::write`].
 ///
 /// # Errors
 /// [`io::ErrorKind::InvalidInput`], naming what is wrong.
 pub fn check_range(capacity: u64, offset: u64, len: usize) -> io::Result<()> {
-    let invalid = |what: &str| {
-        Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            format!("device range at {offset}, {len} bytes: {what} (capacity {capacity})"),
-        ))
+    let what = match offset.checked_add(len as u64) {
+        _ if len == 0 => "length is 0",
+        _ if !len.is_multiple_of(SECTOR_BYTES) || !offset.is_multiple_of(SECTOR_BYTES as u64) => {
+            "not aligned to 4096 bytes"
+        }
+        Some(end) if end <= capacity => return Ok(()),
+        _ => "past the end",
     };
-    if len == 0 {
-        return invalid("length is 0");
-    }
-    if !len.is_multiple_of(SECTOR_BYTES) || !offset.is_multiple_of(SECTOR_BYTES as u64) {
-        return invalid("not aligned to 4096 bytes");
-    }
-    match offset.checked_add(len as u64) {
-        Some(end) if end <= capacity => Ok(()),
-        _ => invalid("past the end"),
-    }
+    Err(invalid(format!(
+        "device range at {offset}, {len} bytes: {what} (capacity {capacity})"
+    )))
 }
 
 /// Checks the arguments of [`Device::write`], where `len` is the length of its buffer.
 fn check_write_range(capacity: u64, offset: u64, len: usize, range: &Range<usize>) -> io::Result<()> {
     if range.start > range.end || range.end > len || !range.start.is_multiple_of(SECTOR_BYTES) {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            format!(
-                "device write at {offset}: part {range:?} of a buffer of {len} bytes is outside or not aligned"
-            ),
-        ));
+        return Err(invalid(format!(
+            "device write at {offset}: part {range:?} of a buffer of {len} bytes is outside or not aligned"
+        )));
     }
     check_range(capacity, offset, range.len())
 }
@@ -164,21 +160,16 @@ fn check_write_range(capacity: u64, offset: u64, len: usize, range: &Range<usize
 /// Checks the arguments of [`Device::write`] and returns the bytes to write.
 fn check_write<B: Buffer>(capacity: u64, offset: u64, data: &B, range: Range<usize>) -> io::Result<&[u8]> {
     check_write_range(capacity, offset, data.len(), &range)?;
-    data.bytes(range.start, range.len()).ok_or_else(|| {
-        io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "device write of a buffer without bytes",
-        )
-    })
+    let bytes = data.bytes(range.start, range.len());
+    bytes.ok_or_else(|| invalid("device write of a buffer without bytes".to_owned()))
 }
 
 /// Checks a range against the contract of [`Device::append_log`] and [`Device::read_log`].
 fn check_log_range(capacity: u64, offset: u64, len: usize) -> io::Result<()> {
     match offset.checked_add(len as u64) {
         Some(end) if end <= capacity => Ok(()),
-        _ => Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            format!("device log range at {offset}, {len} bytes: past the end (capacity {capacity})"),
-        )),
+        _ => Err(invalid(format!(
+            "device log range at {offset}, {len} bytes: past the end (capacity {capacity})"
+        ))),
     }
 }

@@ -223,11 +223,7 @@ pub(crate) fn report(options: &Options, measured: Measured) -> Report {
     });
     let seconds = nanoseconds as f64 / 1e9;
     let requests = stats.requests_all();
-    let overall = if seconds > 0.0 {
-        requests as f64 / seconds
-    } else {
-        0.0
-    };
+    let overall = per(requests as f64, seconds);
     let mut all = histogram();
     for latencies in stats.latencies.iter().chain([&stats.late]) {
         // All have the same bounds.
@@ -250,24 +246,14 @@ pub(crate) fn report(options: &Options, measured: Measured) -> Report {
         .map(|(fault, name, _)| (*name, stats.faults.of(*fault)))
         .filter(|(_, count)| *count > 0)
         .collect();
-    let micros_per_request = |time: f64| {
-        if requests > 0 {
-            time * 1e6 / requests as f64
-        } else {
-            0.0
-        }
-    };
+    let micros_per_request = |time: f64| per(time * 1e6, requests as f64);
     let server = options
         .server_pid
         .zip(measured.server_cpu)
         .map(|(pid, cpu)| ServerReport {
             pid,
             cpu_seconds: cpu.as_secs_f64(),
-            cores: if seconds > 0.0 {
-                cpu.as_secs_f64() / seconds
-            } else {
-                0.0
-            },
+            cores: per(cpu.as_secs_f64(), seconds),
             cpu_us_per_request: micros_per_request(cpu.as_secs_f64()),
         });
     let idle: Vec<f64> = measured.finished.iter().map(idle_share).collect();
@@ -314,6 +300,11 @@ pub(crate) fn report(options: &Options, measured: Measured) -> Report {
             seconds: preloaded.took.as_secs_f64(),
         }),
     }
+}
+
+/// 0 of nothing.
+fn per(amount: f64, of: f64) -> f64 {
+    if of > 0.0 { amount / of } else { 0.0 }
 }
 
 fn idle_share(thread: &Finished) -> f64 {

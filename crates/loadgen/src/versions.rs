@@ -20,7 +20,6 @@
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 use pumice_world::mix64;
-use std::hash::{BuildHasherDefault, Hasher};
 
 /// A write that was given a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +50,7 @@ pub struct VersionTable {
 #[derive(Debug)]
 struct Shard {
     lines: Box<[Line]>,
-    writes: HashMap<u64, Writes, BuildHasherDefault<KeyHasher>>,
+    writes: HashMap<u64, Writes>,
 }
 
 /// One cache line.
@@ -76,26 +75,6 @@ struct Writes {
     older: u32,
     younger: u32,
     younger_from: u32,
-}
-
-/// Keys are hashed once, by [`mix64`].
-#[derive(Debug, Default)]
-struct KeyHasher(u64);
-
-impl Hasher for KeyHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = mix64(self.0 ^ u64::from(*byte));
-        }
-    }
-
-    fn write_u64(&mut self, key: u64) {
-        self.0 = mix64(key);
-    }
 }
 
 impl VersionTable {

@@ -2,7 +2,7 @@
 
 use pumice_trace::{Progress, Trace};
 
-use crate::accesses::{Accesses, Survey};
+use crate::accesses::Accesses;
 use crate::error::SimError;
 use crate::rules::ReplayRules;
 use crate::size::CacheSize;
@@ -22,8 +22,6 @@ pub struct ReplayProgress {
 pub struct Prepared<'a> {
     /// The accesses, at the start of the trace.
     pub accesses: Accesses<'a>,
-    /// The first pass, if there was one.
-    pub survey: Option<Survey>,
     /// The cache size in the replay's unit; not 0.
     pub capacity: u64,
     /// Accesses before figures are counted.
@@ -55,7 +53,6 @@ pub fn prepare<'a>(
         let capacity = size.resolve(accesses.unit(), 0, trace.name())?;
         return Ok(Prepared {
             accesses,
-            survey: None,
             capacity,
             warmup: 0,
             passes: 1,
@@ -78,7 +75,6 @@ pub fn prepare<'a>(
     let warmup = rules.warmup.of(survey.accesses);
     Ok(Prepared {
         accesses,
-        survey: Some(survey),
         capacity,
         warmup,
         passes: 2,

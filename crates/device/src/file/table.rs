@@ -369,26 +369,17 @@ impl Table {
 
     /// Lets go of pieces that wait in vain: their turn, in which that would be noticed, may never come.
     fn retire_waiting(&mut self) {
-        for is_read in [true, false] {
-            let lane = if is_read {
-                &mut self.reads
-            } else {
-                &mut self.writes
-            };
-            let waiting = std::mem::take(&mut lane.waiting);
-            for key in waiting {
-                if self.operations[self.pieces[key].operation].error.is_some() {
-                    self.retire(key);
-                } else {
-                    let lane = if is_read {
-                        &mut self.reads
-                    } else {
-                        &mut self.writes
-                    };
-                    lane.waiting.push_back(key);
+        let mut vain = Vec::new();
+        for lane in [&mut self.reads, &mut self.writes] {
+            lane.waiting.retain(|key| {
+                let is_wanted = self.operations[self.pieces[*key].operation].error.is_none();
+                if !is_wanted {
+                    vain.push(*key);
                 }
-            }
+                is_wanted
+            });
         }
+        vain.into_iter().for_each(|key| self.retire(key));
     }
 
     /// Gives up an operation that is not over, once.

@@ -79,7 +79,7 @@ impl Lane {
 
     /// Takes `bytes` if they are free and nobody waits. A request above the lane takes all of it.
     fn try_take(self: &Arc<Self>, bytes: usize) -> Option<Share> {
-        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(self.total);
+        let bytes = self.at_most(bytes);
         self.semaphore.try_acquire_many(bytes).ok()?.forget();
         let lane = Arc::clone(self);
         Some(Share { lane, bytes })
@@ -87,12 +87,11 @@ impl Lane {
 
     /// Takes `bytes` that can be done without, if that leaves half of the lane free.
     pub(crate) fn try_take_ahead(self: &Arc<Self>, bytes: usize) -> Option<Share> {
-        let fits = bytes
-            <= self
-                .semaphore
-                .available_permits()
-                .saturating_sub(self.total_bytes() / 2);
-        fits.then(|| self.try_take(bytes)).flatten()
+        let spare = self
+            .semaphore
+            .available_permits()
+            .saturating_sub(self.total_bytes() / 2);
+        (bytes <= spare).then(|| self.try_take(bytes)).flatten()
     }
 
     /// Waits until `bytes` are free, and takes them. A request above the lane waits for all of it.
@@ -100,7 +99,7 @@ impl Lane {
         if let Some(share) = self.try_take(bytes) {
             return share;
         }
-        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(self.total);
+        let bytes = self.at_most(bytes);
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let waiting = Waiting(&self.waiting);
         match self.semaphore.acquire_many(bytes).await {
@@ -109,6 +108,10 @@ impl Lane {
         }
         drop(waiting);
         Share { lane: self, bytes }
+    }
+
+    fn at_most(&self, bytes: usize) -> u32 {
+        u32::try_from(bytes).unwrap_or(u32::MAX).min(self.total)
     }
 
     pub(crate) fn total_bytes(&self) -> usize {

@@ -141,6 +141,13 @@ impl Operation {
         Operation::Other,
     ];
 
+    pub(crate) fn delta(up: bool) -> Self {
+        match up {
+            true => Operation::Incr,
+            false => Operation::Decr,
+        }
+    }
+
     /// A name for metrics: the operation, and the tier that answered where there is one.
     pub fn name(self) -> (&'static str, &'static str) {
         match self {

@@ -132,30 +132,17 @@ impl GeneratedRequests {
     pub fn fill(&mut self, out: &mut Vec<Request>, count: usize) {
         out.clear();
         out.reserve(count);
-        let (random, maker) = (&mut self.random, &mut self.maker);
-        match &mut self.source {
-            Source::Zipf(zipf) => {
-                let mut ranks = [0; 256];
-                let mut left = count;
-                while left > 0 {
-                    let ranks = &mut ranks[..left.min(256)];
-                    zipf.draw_many(random, ranks);
-                    out.extend(ranks.iter().map(|&rank| maker.make(get(rank))));
-                    left -= ranks.len();
-                }
-            }
-            Source::Hotspot(hotspot) => {
-                out.extend((0..count).map(|_| maker.make(get(hotspot.draw(random)))));
-            }
-            Source::Normal(normal) => {
-                out.extend((0..count).map(|_| maker.make(get(normal.draw(random)))));
-            }
-            Source::Latest(latest) => {
-                out.extend((0..count).map(|_| maker.make(latest.draw(random))));
-            }
-            Source::CacheLib(cachelib) => {
-                out.extend((0..count).map(|_| maker.make(cachelib.draw(random))));
-            }
+        let Source::Zipf(zipf) = &self.source else {
+            out.extend(std::iter::repeat_with(|| self.draw()).take(count));
+            return;
+        };
+        let mut ranks = [0; 256];
+        let mut left = count;
+        while left > 0 {
+            let ranks = &mut ranks[..left.min(256)];
+            zipf.draw_many(&mut self.random, ranks);
+            out.extend(ranks.iter().map(|&rank| self.maker.make(get(rank))));
+            left -= ranks.len();
         }
     }
 }

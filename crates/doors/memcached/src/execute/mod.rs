@@ -173,19 +173,11 @@ impl<D: Device + Clone> Executor<D> {
             }
             Command::MetaDelta(delta) => {
                 self.meta_delta(delta, output).await;
-                if delta.up {
-                    Operation::Incr
-                } else {
-                    Operation::Decr
-                }
+                Operation::delta(delta.up)
             }
             Command::Delta(delta) => {
                 self.delta(delta, output).await;
-                if delta.up {
-                    Operation::Incr
-                } else {
-                    Operation::Decr
-                }
+                Operation::delta(delta.up)
             }
             Command::Touch(touch) => {
                 self.touch(touch, output).await;
