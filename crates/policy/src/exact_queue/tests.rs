@@ -213,6 +213,18 @@ fn the_queue_agrees_with_a_vector() {
     }
 }
 
+fn order(queue: &ExactQueue) -> Vec<u32> {
+    queue.iter().map(|(object, _)| object).collect()
+}
+
+/// The tree of a relative queue.
+fn tree(queue: &ExactQueue) -> &Tree<()> {
+    match &queue.order {
+        Order::Relative { tree, .. } => tree,
+        Order::Absolute { .. } => unreachable!("a relative queue"),
+    }
+}
+
 #[test]
 fn an_object_stands_with_its_upper_end_at_the_point() {
     let mut queue = ExactQueue::relative();
@@ -220,7 +232,6 @@ fn an_object_stands_with_its_upper_end_at_the_point() {
     queue.insert(1, 10, Priority::Relative(1.0));
     // Of 40 bytes 30 end at 0.75, so 10 are below.
     queue.insert(2, 20, Priority::Relative(0.75));
-    let order = |queue: &ExactQueue| queue.iter().map(|(object, _)| object).collect::<Vec<_>>();
     assert_eq!(order(&queue), [0, 2, 1]);
     queue.insert(3, 40, Priority::Relative(0.5));
     assert_eq!(order(&queue), [3, 0, 2, 1]);
@@ -270,7 +281,6 @@ fn what_stands_above_a_point_keeps_its_bytes_whatever_is_put_in_there() {
 #[test]
 fn new_objects_go_to_the_top_until_the_queue_has_been_full() {
     let mut queue = ExactQueue::relative();
-    let order = |queue: &ExactQueue| queue.iter().map(|(object, _)| object).collect::<Vec<_>>();
     for (object, size) in [(0, 100), (1, 1), (2, 50), (3, 10)] {
         queue.insert_new(object, size, Priority::Relative(0.5));
     }
@@ -295,10 +305,7 @@ fn equal_values_stand_in_order_of_use_and_the_lowest_never_falls() {
     }
     queue.increase(0, Priority::Absolute(5.0));
     queue.increase(1, Priority::Absolute(4.0));
-    assert_eq!(
-        queue.iter().map(|(object, _)| object).collect::<Vec<_>>(),
-        [1, 2, 0]
-    );
+    assert_eq!(order(&queue), [1, 2, 0]);
     assert_eq!(queue.lowest(), 5.0);
     queue.insert(9, 1, Priority::Absolute(1.0));
     assert_eq!((queue.min(), queue.lowest()), (Some(9), 5.0));
@@ -310,10 +317,7 @@ fn equal_values_stand_in_order_of_use_and_the_lowest_never_falls() {
 fn nodes_are_used_again() {
     let mut queue = ExactQueue::relative();
     let mut random = Random(1);
-    let leaves = |queue: &ExactQueue| match &queue.order {
-        Order::Relative { tree, .. } => tree.leaves.len(),
-        Order::Absolute { .. } => unreachable!("a relative queue"),
-    };
+    let leaves = |queue: &ExactQueue| tree(queue).leaves.len();
     let mut after_first = 0;
     for round in 0..20 {
         for object in 0..2000 {
@@ -346,9 +350,7 @@ fn side_by_side_insertions_fill_leaves() {
             Priority::Relative([1.0 / 3.0, 2.0 / 3.0, 1.0][object as usize % 3]),
         );
     }
-    let Order::Relative { tree, .. } = &queue.order else {
-        unreachable!("a relative queue")
-    };
+    let tree = tree(&queue);
     let used = tree.leaves.len() - tree.free_leaves.len();
     assert!(
         used * LEAF < 4000 * 3 / 2,

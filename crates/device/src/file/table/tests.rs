@@ -17,6 +17,14 @@ fn outcome(table: &mut Table, key: usize) -> Option<io::Result<Work>> {
     table.poll(key, Waker::noop()).ok()
 }
 
+/// What a finished operation failed with.
+fn failure(table: &mut Table, key: usize) -> io::Error {
+    match outcome(table, key) {
+        Some(Err(error)) => error,
+        _ => panic!("it did not fail"),
+    }
+}
+
 /// Starts the next piece, which must be a read, and says where it reads to, how much and from where.
 fn started(table: &mut Table) -> (usize, *mut u8, usize, u64) {
     match table.start_next() {
@@ -81,9 +89,7 @@ fn a_read_that_never_gets_on_ends_with_an_error() {
         let (key, ..) = started(&mut table);
         table.report(key, 512, path());
     }
-    let Some(Err(error)) = outcome(&mut table, operation) else {
-        panic!("the read did not fail")
-    };
+    let error = failure(&mut table, operation);
     assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
 }
 
@@ -115,9 +121,7 @@ fn the_end_of_the_file_is_an_error_that_names_the_operation() {
     table.report(key, SECTOR as i32, path());
     let (key, ..) = started(&mut table);
     table.report(key, 0, path());
-    let Some(Err(error)) = outcome(&mut table, operation) else {
-        panic!("the read did not fail")
-    };
+    let error = failure(&mut table, operation);
     assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
     let text = error.to_string();
     assert!(text.contains("read of 8192 bytes at 12288 of flash"), "{text}");
@@ -134,9 +138,7 @@ fn a_failed_piece_fails_its_operation_when_the_others_are_over_and_keeps_the_kin
     // The third never starts.
     assert!(table.start_next().is_none());
     table.report(second, PIECE_BYTES as i32, path());
-    let Some(Err(error)) = outcome(&mut table, operation) else {
-        panic!("the read did not fail")
-    };
+    let error = failure(&mut table, operation);
     assert_eq!(error.kind(), io::ErrorKind::StorageFull);
 }
 
@@ -201,13 +203,9 @@ fn what_is_not_answered_in_time_ends_and_its_buffer_stays_until_it_is() {
         assert!(outcome(&mut table, operation).is_none());
     }
     assert_eq!(table.tick(3, 0).len(), 1);
-    let ended = outcome(&mut table, operation);
-    let said = match &ended {
-        Some(Err(error)) => error.to_string(),
-        _ => panic!("it still waits"),
-    };
-    assert_eq!(said, "write of 8192 bytes at 0: no answer for 3 s");
-    assert!(is_overdue(ended) && table.has_given_up());
+    let error = failure(&mut table, operation);
+    assert_eq!(error.to_string(), "write of 8192 bytes at 0: no answer for 3 s");
+    assert!(Overdue::is(&error) && table.has_given_up());
     assert_eq!(
         (table.tick(3, 0).len(), table.under_way()),
         (0, 1),

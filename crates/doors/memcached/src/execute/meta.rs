@@ -41,14 +41,8 @@ impl<D: Device + Clone> Executor<D> {
                 "HD"
             }
             Outcome::Stored { .. } => "HD",
-            Outcome::Busy => {
-                output.text(super::BUSY);
-                return;
-            }
-            Outcome::Rejected(_) => {
-                output.text(super::NO_MEMORY);
-                return;
-            }
+            Outcome::Busy => return output.text(super::BUSY),
+            Outcome::Rejected(_) => return output.text(super::NO_MEMORY),
             _ if other_version => "EX",
             _ => {
                 counters.delete_misses.add(1);
@@ -119,18 +113,9 @@ impl<D: Device + Clone> Executor<D> {
                 }
                 return;
             }
-            (Outcome::Busy, _) => {
-                output.text(super::BUSY);
-                return;
-            }
-            (_, Sum::NotNumeric) => {
-                output.text(super::modify::NOT_NUMERIC);
-                return;
-            }
-            (_, Sum::Is(_)) => {
-                output.text(super::modify::NO_MEMORY);
-                return;
-            }
+            (Outcome::Busy, _) => return output.text(super::BUSY),
+            (_, Sum::NotNumeric) => return output.text(super::modify::NOT_NUMERIC),
+            (_, Sum::Is(_)) => return output.text(super::modify::NO_MEMORY),
             (_, Sum::NotFound) => {
                 counters.deltas(delta.up, false);
                 "NF"

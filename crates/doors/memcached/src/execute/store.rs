@@ -138,14 +138,8 @@ impl<D: Device + Clone> Executor<D> {
                     Verdict::NotStored => ("NS", 0),
                     Verdict::Exists => ("EX", 0),
                     Verdict::NotFound => ("NF", 0),
-                    Verdict::Rejected => {
-                        output.text(super::NO_MEMORY);
-                        return;
-                    }
-                    Verdict::Busy => {
-                        output.text(super::BUSY);
-                        return;
-                    }
+                    Verdict::Rejected => return output.text(super::NO_MEMORY),
+                    Verdict::Busy => return output.text(super::BUSY),
                 };
                 output.text(reply);
                 for (letter, argument) in flags.iter() {
