@@ -64,9 +64,7 @@ impl<'a> Accesses<'a> {
         let reader = trace.open()?;
         let sizing = match (&rules.missing_sizes, reader.has_sizes()) {
             (MissingSizes::Drawn(_), true) => {
-                return Err(SimError::SizesRecorded {
-                    trace: trace.name().to_owned(),
-                });
+                return Err(SimError::SizesRecorded(trace.name().to_owned()));
             }
             (_, true) => Sizing::Recorded,
             (MissingSizes::Unit, false) => Sizing::Same(1),

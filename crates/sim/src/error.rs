@@ -38,17 +38,11 @@ pub enum SimError {
         unit: &'static str,
     },
     /// A warm-up outside [0, 1).
-    #[error("bad warm-up `{text}`: give a fraction from 0 to below 1")]
-    Warmup {
-        /// What was given.
-        text: String,
-    },
+    #[error("bad warm-up `{0}`: give a fraction from 0 to below 1")]
+    Warmup(String),
     /// No such way to treat operations.
-    #[error("unknown --ops `{text}` (lookup, as-recorded)")]
-    Ops {
-        /// What was given.
-        text: String,
-    },
+    #[error("unknown --ops `{0}` (lookup, as-recorded)")]
+    Ops(String),
     /// No such policy for this layout.
     #[error("no policy `{policy}` for layout {layout} (policies: {known})")]
     Policy {
@@ -79,12 +73,9 @@ pub enum SimError {
         /// What the device said.
         source: std::io::Error,
     },
-    /// Sizes by rule for a trace that has sizes.
-    #[error("{trace} has sizes of its own: leave out --sizes")]
-    SizesRecorded {
-        /// The trace.
-        trace: String,
-    },
+    /// Sizes by rule for this trace, which has sizes.
+    #[error("{0} has sizes of its own: leave out --sizes")]
+    SizesRecorded(String),
     /// A trace that must be read twice and cannot.
     #[error("{trace} cannot be read twice, which {reason} needs: give a file")]
     ReadOnce {

@@ -39,9 +39,7 @@ impl FromStr for OpsMode {
         match text {
             "lookup" => Ok(OpsMode::Lookup),
             "as-recorded" => Ok(OpsMode::AsRecorded),
-            _ => Err(SimError::Ops {
-                text: text.to_owned(),
-            }),
+            _ => Err(SimError::Ops(text.to_owned())),
         }
     }
 }
@@ -110,9 +108,7 @@ impl FromStr for Warmup {
     /// [`SimError::Warmup`].
     fn from_str(text: &str) -> Result<Self, SimError> {
         let warmup = text.parse().ok().and_then(Warmup::new);
-        warmup.ok_or_else(|| SimError::Warmup {
-            text: text.to_owned(),
-        })
+        warmup.ok_or_else(|| SimError::Warmup(text.to_owned()))
     }
 }
 

@@ -74,12 +74,10 @@ pub fn convert(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Converted, TraceError> {
     if !WRITABLE.contains(&options.to) {
-        return Err(TraceError::NotWritable { format: options.to });
+        return Err(TraceError::NotWritable(options.to));
     }
     if fs::symlink_metadata(out).is_ok() {
-        return Err(TraceError::Exists {
-            name: out.display().to_string(),
-        });
+        return Err(TraceError::Exists(out.display().to_string()));
     }
     let mut reader = trace.open()?;
     let compressed = out.extension().is_some_and(|extension| extension == "zst");
@@ -167,9 +165,9 @@ impl Part {
                 file,
                 kept: false,
             }),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(TraceError::Exists {
-                name: path.display().to_string(),
-            }),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                Err(TraceError::Exists(path.display().to_string()))
+            }
             Err(source) => Err(TraceError::Write {
                 name: path.display().to_string(),
                 source,

@@ -82,11 +82,8 @@ pub enum TraceError {
         what: String,
     },
     /// No format has this name.
-    #[error("unknown trace format `{name}` (formats: auto, {list})", list = Format::list())]
-    UnknownFormat {
-        /// The name that was given.
-        name: String,
-    },
+    #[error("unknown trace format `{0}` (formats: auto, {list})", list = Format::list())]
+    UnknownFormat(String),
     /// The content does not show its format.
     #[error("{name}: {reason}; name its format with --format (formats: {list})", list = Format::list())]
     Undetected {
@@ -103,12 +100,9 @@ pub enum TraceError {
         /// What is wrong with it.
         what: String,
     },
-    /// Format csv was asked for without a description of its columns.
-    #[error("{name}: format csv needs --columns, such as `time=1,id=2,size=3,header=true`")]
-    NoColumns {
-        /// The file.
-        name: String,
-    },
+    /// Format csv was asked for without a description of its columns, for this file.
+    #[error("{0}: format csv needs --columns, such as `time=1,id=2,size=3,header=true`")]
+    NoColumns(String),
     /// Columns were described for a format that fixes its own.
     #[error("{name}: --columns is for format csv, not for {format}")]
     ColumnsWithout {
@@ -126,23 +120,14 @@ pub enum TraceError {
         format: &'static str,
     },
     /// No key has this name.
-    #[error("`{name}`: no such key (object, fingerprint)")]
-    UnknownKey {
-        /// The name that was given.
-        name: String,
-    },
+    #[error("`{0}`: no such key (object, fingerprint)")]
+    UnknownKey(String),
     /// A trace cannot be written in this format.
-    #[error("format `{format}` cannot be written (formats that can: {list})", list = crate::convert::writable_list())]
-    NotWritable {
-        /// The format.
-        format: Format,
-    },
+    #[error("format `{0}` cannot be written (formats that can: {list})", list = crate::convert::writable_list())]
+    NotWritable(Format),
     /// The file to be written is there already.
-    #[error("{name} is there already; remove it, or write to another name")]
-    Exists {
-        /// The file.
-        name: String,
-    },
+    #[error("{0} is there already; remove it, or write to another name")]
+    Exists(String),
     /// The file could not be written.
     #[error("cannot write {name}: {source}")]
     Write {

@@ -122,9 +122,7 @@ impl FromStr for Format {
 
     fn from_str(name: &str) -> Result<Self, TraceError> {
         let found = Format::ALL.into_iter().find(|format| format.name() == name);
-        found.ok_or_else(|| TraceError::UnknownFormat {
-            name: name.to_owned(),
-        })
+        found.ok_or_else(|| TraceError::UnknownFormat(name.to_owned()))
     }
 }
 

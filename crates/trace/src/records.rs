@@ -122,39 +122,26 @@ impl Record for OracleGeneral {
     }
 }
 
-/// Big-endian 32-bit keys, sign-extended to 64 bits (their writers are Java programs).
-pub(crate) struct KeysBeU32;
+/// Keys alone, of 4 or 8 bytes; those of 4 are sign-extended (their writers are Java programs).
+pub(crate) struct Keys<const BYTES: usize, const IS_BIG_ENDIAN: bool>;
 
-impl Record for KeysBeU32 {
-    const BYTES: usize = 4;
+impl<const BYTES: usize, const IS_BIG_ENDIAN: bool> Record for Keys<BYTES, IS_BIG_ENDIAN> {
+    const BYTES: usize = BYTES;
     const HAS_SIZE: bool = false;
 
     fn decode(record: &[u8]) -> Request {
-        lookup(i64::from(i32::from_be_bytes(bytes_at(record, 0))))
-    }
-}
-
-/// Little-endian 32-bit keys, sign-extended like the big-endian ones.
-pub(crate) struct KeysLeU32;
-
-impl Record for KeysLeU32 {
-    const BYTES: usize = 4;
-    const HAS_SIZE: bool = false;
-
-    fn decode(record: &[u8]) -> Request {
-        lookup(i64::from(i32::from_le_bytes(bytes_at(record, 0))))
-    }
-}
-
-/// Big-endian 64-bit keys.
-pub(crate) struct KeysBeI64;
-
-impl Record for KeysBeI64 {
-    const BYTES: usize = 8;
-    const HAS_SIZE: bool = false;
-
-    fn decode(record: &[u8]) -> Request {
-        lookup(i64::from_be_bytes(bytes_at(record, 0)))
+        let mut bytes = bytes_at::<BYTES>(record, 0);
+        if IS_BIG_ENDIAN {
+            bytes.reverse();
+        }
+        let key = match BYTES {
+            4 => i64::from(i32::from_le_bytes(bytes_at(&bytes, 0))),
+            _ => i64::from_le_bytes(bytes_at(&bytes, 0)),
+        };
+        Request {
+            key: key.cast_unsigned(),
+            ..Request::BLANK
+        }
     }
 }
 
@@ -165,15 +152,6 @@ pub(crate) fn bytes_at<const N: usize>(record: &[u8], at: usize) -> [u8; N] {
         .and_then(|rest| rest.first_chunk())
         .copied()
         .unwrap_or([0; N])
-}
-
-fn lookup(key: i64) -> Request {
-    Request {
-        key: key.cast_unsigned(),
-        size: None,
-        time: 0,
-        op: Op::Get,
-    }
 }
 
 /// Reads a format made of records of fixed size.

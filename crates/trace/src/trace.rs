@@ -16,7 +16,7 @@ use crate::formats::{
 };
 use crate::generator::Generator;
 use crate::input::Input;
-use crate::records::{KeysBeI64, KeysBeU32, KeysLeU32, OracleGeneral, Place, RecordReader};
+use crate::records::{Keys, OracleGeneral, Place, RecordReader};
 use crate::request::RequestReader;
 use crate::text::TextReader;
 use crate::window::Window;
@@ -47,9 +47,7 @@ impl FromStr for TraceKey {
         match name {
             "object" => Ok(TraceKey::Object),
             "fingerprint" => Ok(TraceKey::Fingerprint),
-            _ => Err(TraceError::UnknownKey {
-                name: name.to_owned(),
-            }),
+            _ => Err(TraceError::UnknownKey(name.to_owned())),
         }
     }
 }
@@ -211,9 +209,9 @@ impl Trace {
         }
         Ok(match format {
             Format::OracleGeneral => Box::new(RecordReader::<OracleGeneral>::new(window, place)),
-            Format::KeysBeU32 => Box::new(RecordReader::<KeysBeU32>::new(window, place)),
-            Format::KeysBeI64 => Box::new(RecordReader::<KeysBeI64>::new(window, place)),
-            Format::KeysLeU32 => Box::new(RecordReader::<KeysLeU32>::new(window, place)),
+            Format::KeysBeU32 => Box::new(RecordReader::<Keys<4, true>>::new(window, place)),
+            Format::KeysBeI64 => Box::new(RecordReader::<Keys<8, true>>::new(window, place)),
+            Format::KeysLeU32 => Box::new(RecordReader::<Keys<4, false>>::new(window, place)),
             Format::TimeIdSize => Box::new(TextReader::new(window, place, TimeIdSize)),
             Format::WikiTsv => Box::new(TextReader::new(window, place, Headed::new(&WIKI_TSV))),
             Format::Jedi => Box::new(TextReader::new(window, place, Jedi)),
@@ -230,9 +228,7 @@ impl Trace {
             Format::Csv => match columns {
                 Some(columns) => Box::new(TextReader::new(window, place, Csv::new(columns))),
                 None => {
-                    return Err(TraceError::NoColumns {
-                        name: name.to_owned(),
-                    });
+                    return Err(TraceError::NoColumns(name.to_owned()));
                 }
             },
         })
@@ -248,9 +244,7 @@ fn no_fingerprints(name: &str, format: &'static str) -> TraceError {
 
 fn check_options(name: &str, options: &TraceOptions) -> Result<(), TraceError> {
     match (options.format, &options.columns) {
-        (Some(Format::Csv), None) => Err(TraceError::NoColumns {
-            name: name.to_owned(),
-        }),
+        (Some(Format::Csv), None) => Err(TraceError::NoColumns(name.to_owned())),
         (Some(format), Some(_)) if format != Format::Csv => Err(TraceError::ColumnsWithout {
             name: name.to_owned(),
             format,

@@ -73,11 +73,8 @@ pub enum FileError {
         source: io::Error,
     },
     /// A directory, pipe, socket or character device.
-    #[error("{} is neither a regular file nor a block device", path.display())]
-    NotAFile {
-        /// What was to be opened.
-        path: PathBuf,
-    },
+    #[error("{} is neither a regular file nor a block device", .0.display())]
+    NotAFile(PathBuf),
     /// Another process, or another handle in this one, holds it.
     #[error(
         "{} is in use by another process (waited {} ms for it); stop that process or choose another path",
@@ -89,12 +86,9 @@ pub enum FileError {
         /// How long it was waited for.
         waited: Duration,
     },
-    /// No size was asked for, and the file has none.
-    #[error("{} is empty and no size was given; say how many bytes to use", path.display())]
-    NoSize {
-        /// The empty file.
-        path: PathBuf,
-    },
+    /// No size was asked for, and this file has none.
+    #[error("{} is empty and no size was given; say how many bytes to use", .0.display())]
+    NoSize(PathBuf),
     /// Less than one sector.
     #[error("{wanted} bytes are too few for {}; at least {} are needed", path.display(), crate::SECTOR_BYTES)]
     TooSmall {

@@ -75,7 +75,7 @@ impl FileShared {
         let had = length(path, &io, is_block_device)?;
         let capacity = match options.size {
             Some(size) => size,
-            None if had == 0 => return Err(FileError::NoSize { path: path.into() }),
+            None if had == 0 => return Err(FileError::NoSize(path.into())),
             None => had,
         };
         if capacity < SECTOR_BYTES as u64 {
@@ -344,7 +344,7 @@ fn open_locked(path: &Path, options: &FileOptions, deadline: Instant) -> Result<
     let stat = rustix::fs::fstat(&io).map_err(open_error)?;
     let kind = FileType::from_raw_mode(stat.st_mode);
     if kind != FileType::RegularFile && kind != FileType::BlockDevice {
-        return Err(FileError::NotAFile { path: path.into() });
+        return Err(FileError::NotAFile(path.into()));
     }
     let lock = |file: &OwnedFd| loop {
         match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
