@@ -37,13 +37,13 @@ def points(value):
 
 
 @contextlib.contextmanager
-def pumice(comparison, dram, flash, *flags, group=None):
+def pumice(comparison, dram, flash, *flags, **how):
     """Pumice with one worker thread on the server's core; sizes in MiB. Its files are removed."""
     directory = fresh_directory(comparison.directory, "pumice")
     sizes = ["--threads", "1", "--dram", f"{dram}MiB", "--flash", "flash", "--flash-size", f"{flash}MiB"]
     with contextlib.ExitStack() as stack:
         stack.enter_context(removed(directory))
-        yield stack.enter_context(Pumice(directory, *sizes, *flags, core=comparison.server_core, group=group))
+        yield stack.enter_context(Pumice(directory, *sizes, *flags, core=comparison.server_core, **how))
 
 
 @contextlib.contextmanager
@@ -130,9 +130,9 @@ def dram_per_object(report):
     return report["index_dram_bytes"] / max(1, report["objects_cached"])
 
 
-def inprocess(comparison, command, *words, group=None):
+def inprocess(comparison, command, *words, group=None, program=machine.INPROCESS):
     """What `bench/inprocess` reports, and how busy its core was."""
-    report = machine.run_json([machine.INPROCESS, command, *words], comparison.server_core, group)
+    report = machine.run_json([program, command, *words], comparison.server_core, group)
     took = report["took"]
     return report, took, took["cpu_seconds"] / took["seconds"]
 

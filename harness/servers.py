@@ -136,8 +136,8 @@ class Server:
 class Pumice(Server):
     """Pumice with the flags of a test; `wait=False` does not wait until it is ready."""
 
-    def __init__(self, directory, *flags, wait=True, core=None, group=None):
-        command = [machine.BINARY, "serve", "--memcached", "127.0.0.1:0", "--admin", "127.0.0.1:0", *flags]
+    def __init__(self, directory, *flags, wait=True, core=None, group=None, program=machine.BINARY):
+        command = [program, "serve", "--memcached", "127.0.0.1:0", "--admin", "127.0.0.1:0", *flags]
         super().__init__("pumice", directory, command, core, group)
         self.address = self.admin = None
         if wait:
