@@ -64,16 +64,6 @@ impl<D: Device> CountingDevice<D> {
     pub fn new(inner: D, counters: Arc<DeviceCounters>) -> Self {
         Self { inner, counters }
     }
-
-    /// The device behind.
-    pub fn inner(&self) -> &D {
-        &self.inner
-    }
-
-    /// The shared counters.
-    pub fn counters(&self) -> &Arc<DeviceCounters> {
-        &self.counters
-    }
 }
 
 impl<D: Device> Device for CountingDevice<D> {

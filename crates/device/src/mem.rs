@@ -50,11 +50,6 @@ impl MemDevice {
         Self { medium }
     }
 
-    /// The medium behind this handle.
-    pub fn medium(&self) -> &Arc<MemMedium> {
-        &self.medium
-    }
-
     fn read_now(&self, offset: u64, len: usize) -> io::Result<AlignedBuf> {
         check_range(self.medium.capacity, offset, len)?;
         let mut buf = AlignedBuf::with_len(len);

@@ -149,11 +149,6 @@ impl SparseDevice {
         Self { medium }
     }
 
-    /// The medium behind this handle.
-    pub fn medium(&self) -> &Arc<SparseMedium> {
-        &self.medium
-    }
-
     fn read_now(&self, offset: u64, len: usize) -> io::Result<SparseBuf> {
         check_range(self.medium.capacity, offset, len)?;
         Ok(self.medium.parts.lock().read(offset + self.medium.shift, len))

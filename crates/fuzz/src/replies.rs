@@ -37,10 +37,9 @@ impl<'a> Replies<'a> {
 
     fn line_among(&mut self, expected: &[&[u8]]) -> &'a [u8] {
         let line = self.line();
-        assert!(
+        expect(
             expected.contains(&line) || line.starts_with(b"SERVER_ERROR "),
-            "{}",
-            line.escape_ascii()
+            line,
         );
         line
     }
@@ -122,11 +121,7 @@ impl<'a> Replies<'a> {
             Command::MetaDebug(debug) => {
                 let line = self.line();
                 let head = [b"ME ", debug.key.token(), b" "].concat();
-                assert!(
-                    line == b"EN" || line.starts_with(&head),
-                    "{}",
-                    line.escape_ascii()
-                );
+                expect(line == b"EN" || line.starts_with(&head), line);
             }
             // Statistics, and what this does not know: anything that ends where the no-op's answer stands.
             _ => {
@@ -143,11 +138,7 @@ impl<'a> Replies<'a> {
         loop {
             let line = self.line();
             let Some(head) = line.strip_prefix(b"VALUE ") else {
-                assert!(
-                    line == b"END" || line.starts_with(b"SERVER_ERROR "),
-                    "{}",
-                    line.escape_ascii()
-                );
+                expect(line == b"END" || line.starts_with(b"SERVER_ERROR "), line);
                 return;
             };
             let words: Vec<&[u8]> = head.split(|byte| *byte == b' ').collect();
@@ -181,28 +172,29 @@ impl<'a> Replies<'a> {
         }
         let mut words = line.split(|byte| *byte == b' ');
         let code = words.next().unwrap_or_default();
-        assert!(codes.contains(&code), "{}", line.escape_ascii());
+        expect(codes.contains(&code), line);
         let len = (code == b"VA").then(|| words.next().expect("a length"));
         for word in words {
             let (letter, argument) = word.split_first().expect("a flag");
             let asked = flags.iter().find(|(asked, _)| asked == letter);
             match letter {
                 // These the server says by itself.
-                b'W' | b'Z' | b'X' | b'b' => assert!(argument.is_empty(), "{}", line.escape_ascii()),
+                b'W' | b'Z' | b'X' | b'b' => expect(argument.is_empty(), line),
                 b'O' => assert_eq!(asked.map(|(_, opaque)| opaque), Some(argument)),
                 b'k' => assert!(asked.is_some() && !argument.is_empty()),
                 b't' => assert!(asked.is_some() && (argument == b"-1" || number::<u32>(argument).is_some())),
-                _ => assert!(
-                    asked.is_some() && number::<u64>(argument).is_some(),
-                    "{}",
-                    line.escape_ascii()
-                ),
+                _ => expect(asked.is_some() && number::<u64>(argument).is_some(), line),
             }
         }
         if let Some(len) = len {
             self.value(len);
         }
     }
+}
+
+#[track_caller]
+fn expect(is_right: bool, line: &[u8]) {
+    assert!(is_right, "{}", line.escape_ascii());
 }
 
 fn number<T: std::str::FromStr>(word: &[u8]) -> Option<T> {

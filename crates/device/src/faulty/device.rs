@@ -23,11 +23,6 @@ impl FaultyDevice {
         Self { medium }
     }
 
-    /// The medium behind this handle.
-    pub fn medium(&self) -> &Arc<FaultyMedium> {
-        &self.medium
-    }
-
     fn start(&self, work: Work) -> Operation {
         let outcome = SharedOutcome::default();
         let wakers = self.medium.lock().begin(work, &outcome);

@@ -1,6 +1,5 @@
 //! One thread's handle on a file.
 
-use super::options::Engine;
 use super::pool::{PoolClient, signal};
 use super::ring::Ring;
 use super::shared::FileShared;
@@ -91,16 +90,6 @@ impl FileDevice {
     /// The file behind.
     pub fn shared(&self) -> &Arc<FileShared> {
         &self.inner.shared
-    }
-
-    /// What carries the operations.
-    pub fn engine(&self) -> Engine {
-        self.inner.shared.engine()
-    }
-
-    /// Whether reads and writes go past the page cache (O_DIRECT).
-    pub fn is_direct(&self) -> bool {
-        self.inner.shared.is_direct()
     }
 
     /// A nonblocking eventfd that becomes readable when results wait for a `turn(false)`.

@@ -35,7 +35,6 @@ pub struct FileShared {
     path: PathBuf,
     capacity: u64,
     direct: bool,
-    was_empty: bool,
     engine: Engine,
     /// Dropped before the descriptors: joins its threads.
     pool: Option<Pool>,
@@ -136,7 +135,6 @@ impl FileShared {
             path: path.into(),
             capacity,
             direct,
-            was_empty: had == 0,
             engine: if pool.is_some() {
                 Engine::Threads
             } else {
@@ -160,11 +158,6 @@ impl FileShared {
     /// Size in bytes, a multiple of [`SECTOR_BYTES`].
     pub fn capacity(&self) -> u64 {
         self.capacity
-    }
-
-    /// Whether the file was made by this opening, or had length 0. Never for a block device.
-    pub fn was_empty(&self) -> bool {
-        self.was_empty
     }
 
     /// Whether reads and writes go past the page cache (O_DIRECT).

@@ -69,11 +69,6 @@ impl<D: Device> ThrottledDevice<D> {
         }
     }
 
-    /// The device behind.
-    pub fn inner(&self) -> &D {
-        &self.inner
-    }
-
     /// When the next operation of this handle is done by the model, on its timeline; `None` where none is under way.
     pub fn next_due_ns(&self) -> Option<u64> {
         self.waiting.borrow().queue.peek().map(|Reverse((due, _))| *due)

@@ -34,16 +34,6 @@ impl<D: Device> FtlDevice<D> {
         }
         Ok(Self { inner, ftl })
     }
-
-    /// The device behind.
-    pub fn inner(&self) -> &D {
-        &self.inner
-    }
-
-    /// The shared model.
-    pub fn ftl(&self) -> &Arc<Mutex<Ftl>> {
-        &self.ftl
-    }
 }
 
 fn locked(ftl: &Mutex<Ftl>) -> MutexGuard<'_, Ftl> {
