@@ -104,8 +104,11 @@ class Run(Lives):
             flushed = self.rng.random() < 0.1
             if flushed:
                 expect(client.command(b"flush_all") == b"OK", "OK for flush_all", "something else")
+            if is_aged:
+                # With load the blocks would be full before.
+                time.sleep(FLUSHED_SECONDS)
             load.go_on()
-            moment = self.rng.uniform(0.05, 1.5) + (FLUSHED_SECONDS if is_aged else 0)
+            moment = self.rng.uniform(0.01, 0.05) if is_aged else self.rng.uniform(0.05, 1.5)
             time.sleep(moment)
             owed = set(quiet) if is_aged else said_written(client, quiet)
             stats = client.stats()
