@@ -12,7 +12,7 @@
 //! omission. Arrivals of the window that were sent are waited for at the end; the rest count as not sent, each once, with what they had
 //! waited ([`Report::arrivals`]). What the warm-up left behind is dropped when the window begins.
 //!
-//! Requests are counted that are answered in the measured window, latencies of operations that began in it. A miss of
+//! Requests, lookups, hits and latencies are of what began in the measured window, whenever it was answered. A miss of
 //! `look-aside` and the set that answers it are two requests; `rmw` is two requests with one latency. Replies of one
 //! turn of the event loop have one time stamp, taken when it wakes.
 //!

@@ -25,8 +25,8 @@ pub(crate) struct Measured {
 
 /// The result of a run.
 ///
-/// Counts are of requests answered in the measured window; latencies are of requests that were sent (open loop: were
-/// to be sent) in it, whenever they were answered; errors are of the whole run, preload and warm-up included.
+/// Counts and latencies are of requests that were sent (open loop: were to be sent) in the measured window, whenever they
+/// were answered; bytes are those of the window; errors are of the whole run, preload and warm-up included.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// How the run was set up.
@@ -39,7 +39,7 @@ pub struct Report {
     pub requests_per_second: f64,
     /// Median of the window's whole seconds; the above where it has none.
     pub requests_per_second_median: f64,
-    /// Requests answered in each second of the window; the last may be a part.
+    /// Requests answered in each second of the window; the last may be a part, and has those answered after the window.
     pub series: Vec<u64>,
     /// Keys asked for by gets of all kinds.
     pub lookups: u64,

@@ -79,7 +79,7 @@ const EXAMPLES_MAX: usize = 5;
 /// Latencies above are counted as this: in nanoseconds.
 const LATENCY_MAX: u64 = 1_000_000_000_000;
 
-/// Counts of the measured window, or of everything where it says so.
+/// Counts of requests that began in the measured window, or of everything where it says so.
 #[derive(Clone, Debug)]
 pub struct Stats {
     /// Requests answered, by kind.
@@ -90,9 +90,9 @@ pub struct Stats {
     pub hits: u64,
     /// `cas` requests that came too late.
     pub cas_conflicts: u64,
-    /// Bytes received.
+    /// Bytes received in the window.
     pub bytes_in: u64,
-    /// Bytes sent.
+    /// Bytes sent in it.
     pub bytes_out: u64,
     /// Latencies in nanoseconds, by kind.
     pub latencies: Vec<Histogram<u64>>,

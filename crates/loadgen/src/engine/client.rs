@@ -32,12 +32,10 @@ pub(super) struct Client {
     pub stats: Stats,
     /// The time that this turn's replies came, in nanoseconds.
     pub now: u64,
-    /// From when to when requests are counted.
+    /// From when to when requests must have begun to be counted.
     pub window: std::ops::Range<u64>,
     /// Whether `now` is within.
     pub is_counted: bool,
-    /// Which second of the window it is.
-    pub second: usize,
     /// Requests answered since the thread started, of all phases.
     pub answered: u64,
     scan: Vec<u64>,
@@ -53,7 +51,6 @@ impl Client {
             now: 0,
             window: 0..0,
             is_counted: false,
-            second: 0,
             answered: 0,
             scan: Vec::new(),
         }
@@ -182,18 +179,15 @@ impl Client {
                 Ok(())
             }
             (Command::Scan, Reply::Value { key, data, .. }) => {
+                let is_counted = self.window.contains(&request.began);
                 while request.size > 0 {
                     request.size -= 1;
                     let Some((asked, floor)) = conn.scans.pop_front() else {
                         break;
                     };
-                    if self.is_counted {
-                        self.stats.lookups += 1;
-                    }
+                    self.stats.lookups += u64::from(is_counted);
                     if self.shared.keys.is(key, asked) {
-                        if self.is_counted {
-                            self.stats.hits += 1;
-                        }
+                        self.stats.hits += u64::from(is_counted);
                         self.check(asked, floor, key, data);
                         return Ok(());
                     }
@@ -230,20 +224,18 @@ impl Client {
     }
 
     fn read_ended(&mut self, conn: &mut Connection, request: Pending, out: &mut Vec<u8>) {
-        if request.command == Command::Scan {
+        let is_scan = request.command == Command::Scan;
+        if is_scan {
             conn.scans.drain(..scan_keys(&request).min(conn.scans.len()));
-            if self.is_counted {
-                self.stats.lookups += u64::from(request.size);
-            }
-            return self.answered(Kind::Scan, Some(request.began));
         }
-        if self.is_counted {
-            self.stats.lookups += 1;
+        if self.window.contains(&request.began) {
+            self.stats.lookups += if is_scan { u64::from(request.size) } else { 1 };
             self.stats.hits += u64::from(request.is_hit);
         }
+        let is_over = request.command != Command::Gets || !request.is_hit;
+        self.answered(request, is_over);
         match request.command {
             Command::Gets if request.is_hit => {
-                self.answered(Kind::ReadModifyWrite, None);
                 let ticket = self.shared.versions.begin(request.key, false);
                 out.extend_from_slice(b"cas ");
                 self.put_value(out, request.key, request.size, ticket, Some(conn.cas));
@@ -256,19 +248,16 @@ impl Client {
                     request.size,
                 );
             }
-            Command::Gets => self.answered(Kind::ReadModifyWrite, Some(request.began)),
             Command::GetOrFill if !request.is_hit => {
-                self.answered(Kind::Get, Some(request.began));
                 let ticket = self.put_set(out, request.key, request.size);
                 self.wait_for(conn, Command::Set, request.key, UNSTAMPED, ticket, request.size);
             }
-            _ => self.answered(Kind::Get, Some(request.began)),
+            _ => {}
         }
     }
 
     fn write_ended(&mut self, request: Pending, reply: Reply<'_>) -> Result<(), ()> {
         let (key, ticket) = (request.key, request.ticket);
-        let kind = kind(request.command);
         match (request.command, reply) {
             (Command::Set | Command::Cas, Reply::Stored)
             | (Command::Delete, Reply::Deleted | Reply::NotFound) => {
@@ -280,9 +269,8 @@ impl Client {
             }
             (Command::Cas, Reply::Exists | Reply::NotFound) => {
                 self.shared.versions.ended(key, ticket);
-                if self.is_counted && reply == Reply::Exists {
-                    self.stats.cas_conflicts += 1;
-                }
+                let is_late = reply == Reply::Exists && self.window.contains(&request.began);
+                self.stats.cas_conflicts += u64::from(is_late);
             }
             (Command::Set | Command::Insert | Command::Cas, Reply::NotStored) => {
                 self.shared.versions.ended(key, ticket);
@@ -293,22 +281,23 @@ impl Client {
             }
             _ => return self.misfit(Some(request), reply),
         }
-        self.answered(kind, Some(request.began));
+        self.answered(request, true);
         Ok(())
     }
 
-    /// Counts a request that was answered, and its latency if it is over.
+    /// Counts a request that was answered, and its latency if its operation is over.
     #[inline]
-    fn answered(&mut self, kind: Kind, began: Option<u64>) {
+    fn answered(&mut self, request: Pending, is_over: bool) {
         self.answered += 1;
-        if self.is_counted {
+        if self.window.contains(&request.began) {
+            let kind = kind(request.command);
             self.stats.requests[kind as usize] += 1;
-            self.stats.seconds[self.second] += 1;
-        }
-        if let Some(began) = began
-            && self.window.contains(&began)
-        {
-            self.stats.latency(kind, self.now - began.min(self.now));
+            if let Some(second) = self.stats.seconds.last_mut() {
+                *second += 1;
+            }
+            if is_over {
+                self.stats.latency(kind, self.now.saturating_sub(request.began));
+            }
         }
     }
 
@@ -326,7 +315,7 @@ impl Client {
         let key = self.shared.keys.show(request.key);
         let what = || format!("{:?} {key}: {}", request.command, said.escape_ascii());
         self.stats.faults.count(fault, 1, what);
-        self.answered(kind(request.command), None);
+        self.answered(request, false);
     }
 
     #[cold]

@@ -414,11 +414,11 @@ impl Worker {
         client.is_counted = client.window.contains(&now);
         if client.is_counted {
             self.last_counted = now;
-            while now >= self.second_ends {
-                client.stats.seconds.push(0);
-                client.second = client.stats.seconds.len() - 1;
-                self.second_ends += 1_000_000_000;
-            }
+        }
+        // What the window's requests still get after it counts in its last second.
+        while now.min(client.window.end.saturating_sub(1)) >= self.second_ends {
+            client.stats.seconds.push(0);
+            self.second_ends += 1_000_000_000;
         }
         if now >= self.phase.stop {
             self.is_stopping = true;

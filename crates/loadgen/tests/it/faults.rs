@@ -220,6 +220,10 @@ fn a_rate_above_the_servers_is_said_and_every_arrival_counts_once() {
             .collect();
         assert_eq!(of_kind.len(), kinds, "{:?}", report.kinds);
         assert_eq!(of_kind.iter().sum::<u64>(), arrivals.sent);
+        assert_eq!(
+            (report.requests, report.series.iter().sum()),
+            (arrivals.sent, arrivals.sent)
+        );
         assert_eq!(report.latency.as_ref().unwrap().count, arrivals.due);
         let text = pumice_loadgen::text(&report);
         let counts: Vec<u64> = (text.lines())
@@ -240,6 +244,30 @@ fn a_rate_above_the_servers_is_said_and_every_arrival_counts_once() {
     let report = run(&options, &mut |_| {}).unwrap();
     assert_eq!(report.arrivals.as_ref().unwrap().due, 250);
     assert_eq!(report.latency.unwrap().count, 250);
+}
+
+#[test]
+fn what_the_warm_up_left_under_way_is_in_no_row_and_no_total() {
+    let mut options = options(
+        Wrong::Slow(Duration::from_millis(1)),
+        "look-aside:50,scan:20,delete:30",
+    );
+    (options.connections, options.pipeline) = (8, 4);
+    (options.warm_up, options.rate) = (Duration::from_millis(200), Some(50_000.0));
+    (options.requests, options.poisson) = (Some(500), true);
+    let report = run(&options, &mut |_| {}).unwrap();
+    assert_clean(&report);
+    let of_kind = |name: &str| report.kinds[name].requests;
+    assert_eq!(report.arrivals.as_ref().unwrap().sent, 500);
+    assert_eq!(of_kind("get") + of_kind("scan") + of_kind("delete"), 500);
+    assert_eq!(report.requests, report.latency.as_ref().unwrap().count);
+    assert_eq!(report.requests, report.series.iter().sum::<u64>());
+    for kind in report.kinds.values() {
+        assert_eq!(kind.requests, kind.latency.as_ref().unwrap().count);
+    }
+    options.mix = "get".parse().unwrap();
+    let report = run(&options, &mut |_| {}).unwrap();
+    assert_eq!((report.requests, report.lookups), (500, 500));
 }
 
 #[test]
