@@ -218,7 +218,7 @@ fn cache_groups(stats: &Stats) -> [Group; 4] {
         capacity_bytes "Bytes of the device" = stats.flash_capacity_bytes;
         out "1 if the device failed for good and was taken out: DRAM serves alone" = u64::from(stats.flash_out);
         out_remembered "1 if it was taken out and the next start will know" = u64::from(stats.flash_out_remembered);
-        unwritten_seconds "Age of the oldest object in a block buffer that a crash would lose, or with durability power a power cut" = u64::from(stats.unwritten_secs);
+        unwritten_seconds "For how long the oldest object in a block buffer has been there unwritten (durability power: unflushed)" = u64::from(stats.unwritten_secs);
         blocks_free "Blocks that are free" = stats.blocks_free;
         blocks_sealed "Blocks that are on flash" = stats.blocks_sealed;
         blocks_kept "Blocks that are on flash and hold what two-phase reclaim has kept" = stats.blocks_kept;

@@ -143,11 +143,13 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
             if entries.is_empty() {
                 continue;
             }
-            let time = self.now.max(self.superblock.time);
+            // Not the clock's, which may not be confirmed yet.
+            let time = self.superblock.time;
             let cache_id = self.superblock.cache_id;
             let (footer, trailer) = encode_footer(cache_id, block, sequence, time, mark.position, &entries);
             if let Err(error) = self.write_footer(block, &footer).await {
                 tracing::warn!("writing a footer for block {block}: {error}: its objects are lost");
+                self.out.tally.unread_blocks += 1;
                 continue;
             }
             self.out.prefixes += 1;
@@ -177,7 +179,14 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                     .ok()
                     .map(|buffer| (start, buffer));
             }
-            let Some((start, buffer)) = &part else { break };
+            let Some((start, buffer)) = &part else {
+                tracing::warn!(
+                    "reading the beginning of block {}: what follows byte {at} is lost",
+                    mark.block
+                );
+                self.out.tally.unread_blocks += 1;
+                break;
+            };
             let head = read_head(buffer, at - start, self.superblock.cache_id, sequence);
             let Some((header, key)) = head else {
                 if at.is_multiple_of(SECTOR_BYTES) {

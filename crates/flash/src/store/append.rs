@@ -236,6 +236,15 @@ impl<B: Buffer> FlashStore<B> {
         self.rebalance(&mut order);
     }
 
+    /// Starts sealing a block, if it is open.
+    pub(crate) fn retire_one(&self, id: u32) {
+        let mut order = self.order.lock();
+        if order.open.iter().any(|block| block.id == id) {
+            self.retire_open(&mut order, id);
+            self.rebalance(&mut order);
+        }
+    }
+
     /// Called under the `order` lock: whoever finds a block open there may go on appending to it.
     pub(super) fn retire(&self, block: Arc<OpenBlock<B>>) {
         block

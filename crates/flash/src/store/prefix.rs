@@ -70,9 +70,11 @@ impl<B: Buffer> FlashStore<B> {
     ) -> io::Result<()> {
         let info = &self.blocks[block.id as usize];
         let prefix = {
-            // A block begins to be sealed under this lock, and is not written before this has ended.
+            // A block begins to be sealed under this lock, and is not written before this has ended. One that died before is another
+            // life's by now.
             let mut order = self.order.lock();
-            if info.state() != State::Active {
+            let is_this_life = info.sequence.load(Ordering::Acquire) == block.sequence;
+            if info.state() != State::Active || !is_this_life {
                 return Ok(());
             }
             let prefix = block.begin_prefix();
