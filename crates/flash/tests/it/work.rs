@@ -5,7 +5,7 @@ use crate::common;
 use crate::common::{Random, Rig, options};
 use pumice_device::{AlignedBuf, FaultPlan, FaultyMedium};
 use pumice_flash::log::LogRecord;
-use pumice_flash::{Durability, Geometry, IN_A_ROW_MAX, Layout, LayoutOptions, LogKind, Work};
+use pumice_flash::{Durability, Geometry, IN_A_ROW_MAX, Layout, LayoutOptions, LogKind, OpenOptions, Work};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -397,4 +397,34 @@ fn a_checkpoint_gives_others_their_turn_while_it_looks_keys_up() {
     let total = locks() - start;
     println!("{total} locks, {most} in a turn");
     assert!(total > 1_100 && most < 1_100);
+}
+
+#[test]
+fn a_block_that_died_before_its_beginning_was_written_leaves_that_of_its_next_life_alone() {
+    let options = OpenOptions {
+        flush_interval_secs: 5,
+        ..options(Durability::Process)
+    };
+    let mut rig = Rig::open(&medium(1 << 20, false), KEYS, &options);
+    rig.auto_kick = false;
+    let home = |n| rig.index.location(n).unwrap().offset / common::BLOCK_BYTES;
+    rig.set(0, 2_000).unwrap();
+    let first = home(0);
+    rig.store().flush_aged(1_000);
+    rig.store().flush_aged(1_005);
+    // The write is due, and all that it was to write dies: blocks die empty until that one is filled again.
+    loop {
+        rig.remove(0);
+        rig.store().retire_active();
+        let seal = rig.store().take_work().unwrap();
+        rig.run(rig.store().perform(&rig.device, &*rig.index, 1_000, seal));
+        rig.set(0, 1_000).unwrap();
+        if home(0) == first {
+            break;
+        }
+    }
+    let flush = rig.store().take_work().unwrap();
+    rig.run(rig.store().perform(&rig.device, &*rig.index, 1_000, flush));
+    assert_eq!(rig.store().counts().prefix_writes, 0);
+    rig.check_blocks();
 }

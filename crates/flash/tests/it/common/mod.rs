@@ -358,7 +358,7 @@ impl Rig {
         }
     }
 
-    fn remove(&self, n: u64) -> u64 {
+    pub fn remove(&self, n: u64) -> u64 {
         self.index.with(hash(n), |shard| {
             let version = self.store().next_version();
             if let Some(mapping) = shard.mapping(hash(n)) {
