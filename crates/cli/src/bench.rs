@@ -7,7 +7,7 @@ use anyhow::Context;
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use pumice_loadgen::{LoadError, Mix, Options, Stage, Status, Target, ValueSizes};
-use pumice_trace::{Columns, Format, SizeDistribution, TraceError, TraceOptions};
+use pumice_trace::{Columns, Format, SizeDistribution, TraceError, TraceOptions, bytes};
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -122,7 +122,7 @@ struct MemcachedArgs {
     key_prefix: String,
 
     /// Bytes of every key [default: 16, or what the prefix and 11 digits need]
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "SIZE", value_parser = bytes::<usize>)]
     key_size: Option<usize>,
 
     /// Most keys of one scan

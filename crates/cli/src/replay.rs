@@ -16,7 +16,7 @@ use pumice_sim::{
     AsServed, CacheSize, ExactOptions, FlashOptions, MissingSizes, OpsMode, ReplayDevice, ReplayProgress,
     ReplayRules, Report, SimError, Warmup, replay_exact, replay_flash,
 };
-use pumice_trace::{Human, Size, SizeDistribution, TraceError};
+use pumice_trace::{Human, SizeDistribution, TraceError, bytes};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
@@ -59,8 +59,8 @@ pub struct ReplayArgs {
 
     /// With --layout exact: larger objects are refused even if there is room, as the flash layouts refuse those above half of
     /// their blocks
-    #[arg(long, value_name = "SIZE")]
-    max_object_size: Option<Size>,
+    #[arg(long, value_name = "SIZE", value_parser = bytes::<u64>)]
+    max_object_size: Option<u64>,
 
     /// DRAM for the whole process, which is divided as `serve` does it; 0: no DRAM tier, and an index as large as it needs to be
     /// [default: 0, or with --config as `serve`]
@@ -76,8 +76,8 @@ pub struct ReplayArgs {
     max_item_size: Option<String>,
 
     /// Bytes of a block, a power of two [default: such that there are 1024 to 2047, below 1MiB 512 to 1023; at least 64KiB]
-    #[arg(long, value_name = "SIZE")]
-    block_size: Option<Size>,
+    #[arg(long, value_name = "SIZE", value_parser = bytes::<u64>)]
+    block_size: Option<u64>,
 
     /// Where mappings are: full (all in DRAM; auto is that, but with --dram or --config as `serve`), or cascade (hot ones in DRAM,
     /// the rest on flash) [default: auto]
@@ -94,8 +94,8 @@ pub struct ReplayArgs {
     tier1: Option<f64>,
 
     /// Bytes of every object, where the trace has no sizes [default: 4KiB; with --layout exact objects are counted]
-    #[arg(long, value_name = "SIZE", conflicts_with = "sizes")]
-    object_size: Option<Size>,
+    #[arg(long, value_name = "SIZE", conflicts_with = "sizes", value_parser = bytes::<u64>)]
+    object_size: Option<u64>,
 
     /// Sizes from a distribution as CacheBench writes it, where the trace has none
     #[arg(long, value_name = "FILE")]
@@ -165,10 +165,7 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
         let options = ExactOptions {
             policy: args.policy.clone().unwrap_or_else(|| "slru-3".into()),
             size: flash_size,
-            object_bytes_max: args
-                .max_object_size
-                .map(|size| bytes(size, "--max-object-size"))
-                .transpose()?,
+            object_bytes_max: args.max_object_size,
             rules,
         };
         replay_exact(&trace, &options, &mut progress)
@@ -186,10 +183,7 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
             reformat: args.reformat,
             size: flash_size,
             dram_bytes: 0,
-            block_bytes: args
-                .block_size
-                .map(|size| bytes(size, "--block-size"))
-                .transpose()?,
+            block_bytes: args.block_size,
             device: match args.device.to_str() {
                 Some("sim") => ReplayDevice::Sim,
                 _ => ReplayDevice::Path(PathBuf::from(&args.device)),
@@ -251,10 +245,6 @@ fn as_served(args: &ReplayArgs) -> anyhow::Result<(AsServed, CacheSize)> {
     fn given(value: &Option<impl ToString>) -> Option<Vec<String>> {
         value.as_ref().map(|value| vec![value.to_string()])
     }
-    let block_size = args
-        .block_size
-        .map(|size| bytes(size, "--block-size"))
-        .transpose()?;
     let settings = Settings {
         dram: given(&args.dram),
         layout: given(&args.layout),
@@ -263,7 +253,7 @@ fn as_served(args: &ReplayArgs) -> anyhow::Result<(AsServed, CacheSize)> {
         theta: given(&args.theta),
         reclaim: given(&args.reclaim),
         index: given(&args.index),
-        block_size: given(&block_size),
+        block_size: given(&args.block_size),
         flash_write: given(&args.flash_write),
         max_item_size: given(&args.max_item_size),
         ..Settings::default()
@@ -422,18 +412,11 @@ fn missing_sizes(args: &ReplayArgs, is_exact: bool) -> anyhow::Result<MissingSiz
         return Ok(MissingSizes::Drawn(Arc::new(sizes)));
     }
     match args.object_size {
-        Some(size) => match bytes(size, "--object-size")? {
-            0 => Err(usage("--object-size `0`: an object has at least 1 byte")),
-            size => Ok(MissingSizes::Fixed(size)),
-        },
+        Some(0) => Err(usage("--object-size `0`: an object has at least 1 byte")),
+        Some(size) => Ok(MissingSizes::Fixed(size)),
         None if is_exact => Ok(MissingSizes::Unit),
         None => Ok(MissingSizes::Fixed(4 << 10)),
     }
-}
-
-fn bytes(size: Size, flag: &str) -> anyhow::Result<u64> {
-    size.bytes()
-        .ok_or_else(|| usage(format!("{flag}: a percentage makes no sense here")))
 }
 
 /// What the user asked for in vain is usage; what went wrong on the way is not.

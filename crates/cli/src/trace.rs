@@ -6,7 +6,7 @@ use crate::usage::usage;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use pumice_sim::ReplayProgress;
-use pumice_trace::{ConvertOptions, Format, Human, Progress, Size, Summary, convert};
+use pumice_trace::{ConvertOptions, Format, Human, Progress, Summary, bytes, convert};
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -48,9 +48,9 @@ struct ConvertArgs {
     #[arg(long, value_name = "NAME")]
     to: String,
 
-    /// The size written for every object, where the trace has no sizes and the format has
-    #[arg(long, value_name = "SIZE", default_value = "1")]
-    object_size: Size,
+    /// The size written for every object, where the trace has no sizes and the format has [default: 1]
+    #[arg(long, value_name = "SIZE", value_parser = bytes::<u64>)]
+    object_size: Option<u64>,
 }
 
 /// Does what `trace` is asked for.
@@ -172,16 +172,20 @@ fn converted(args: &ConvertArgs) -> anyhow::Result<String> {
             args.to
         ))
     })?;
-    let object_size = args
-        .object_size
-        .bytes()
-        .ok_or_else(|| usage("--object-size: a percentage makes no sense here"))?;
     let trace = args.source.trace()?;
     let bar = Bar::new("converting");
+    let object_size = args.object_size.unwrap_or(1);
     let options = ConvertOptions { to, object_size };
     let converted = convert(&trace, &args.out, options, &mut |progress| show(&bar, progress));
     bar.clear();
     let converted = converted.map_err(trace_error)?;
+    if !converted.has_sizes && args.object_size.is_none() && !matches!(to, Format::Csv | Format::KeysBeI64) {
+        // Nobody can be told where stderr is gone.
+        let _ = writeln!(
+            std::io::stderr(),
+            "pumice: note: the trace has no sizes, so each object is written with 1 byte; --object-size gives another size"
+        );
+    }
     let mut text = format!(
         "{}: {} requests as {to}\n",
         args.out.display(),

@@ -1,7 +1,7 @@
 //! Sizes of values: fixed by the key.
 
 use crate::value::HEADER_BYTES;
-use pumice_trace::{Size, SizeDistribution};
+use pumice_trace::{SizeDistribution, bytes};
 use pumice_world::mix64;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ impl FromStr for ValueSizes {
         }
         let (first, last) = text.split_once('-').unwrap_or((text, text));
         match (bytes(first), bytes(last)) {
-            (Some(first), Some(last)) if first <= last && last <= VALUE_BYTES_MAX => {
+            (Ok(first), Ok(last)) if first <= last && last <= VALUE_BYTES_MAX => {
                 Ok(ValueSizes::Range(first, last))
             }
             _ => Err(format!(
@@ -60,10 +60,6 @@ impl FromStr for ValueSizes {
             )),
         }
     }
-}
-
-fn bytes(text: &str) -> Option<u32> {
-    u32::try_from(text.parse::<Size>().ok()?.bytes()?).ok()
 }
 
 #[cfg(test)]

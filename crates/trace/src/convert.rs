@@ -48,6 +48,8 @@ pub struct Converted {
     pub deletes_left_out: u64,
     /// Sets that became plain accesses, since the format has no operations.
     pub sets_without_op: u64,
+    /// Whether the trace has sizes.
+    pub has_sizes: bool,
 }
 
 /// Writes `trace` to the file `out`, which must not be there; compressed with zstd if its name ends in `.zst`. Until all is
@@ -95,6 +97,7 @@ pub fn convert(
         requests: 0,
         deletes_left_out: 0,
         sets_without_op: 0,
+        has_sizes: reader.has_sizes(),
     };
     // Mending goes back over the file, which a compressed one does not allow.
     let mends = options.to == Format::OracleGeneral;

@@ -34,7 +34,7 @@ pub use error::{Compression, TraceError};
 pub use format::Format;
 pub use generator::{GeneratedRequests, Generator};
 pub use request::{BATCH_REQUESTS, DiskRequests, Op, Progress, Records, Request, RequestReader};
-pub use size::{Human, Size};
+pub use size::{Human, Size, bytes};
 pub use sizes::SizeDistribution;
 pub use summary::{ObjectSizes, Summary};
 pub use trace::{Trace, TraceKey, TraceOptions};

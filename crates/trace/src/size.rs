@@ -18,6 +18,7 @@ pub enum Size {
 const UNITS: [(&str, u32); 4] = [("K", 10), ("M", 20), ("G", 30), ("T", 40)];
 
 const EXPECTED: &str = "expected a size such as 64MiB, 64M, 4GB (K, M, G, T, powers of two) or 10%";
+const EXPECTED_BYTES: &str = "expected a size such as 64MiB, 64M, 4GB (K, M, G, T, powers of two)";
 const TOO_LARGE: &str = "the size is too large";
 
 /// Decimals that a size may have, and their scale.
@@ -38,13 +39,17 @@ impl Size {
             }
         }
     }
+}
 
-    /// The bytes, where no share makes sense.
-    pub fn bytes(self) -> Option<u64> {
-        match self {
-            Size::Plain(bytes) | Size::Bytes(bytes) => Some(bytes),
-            Size::Share(_) => None,
-        }
+/// The bytes of a [`Size`], where no share makes sense.
+///
+/// # Errors
+/// For people.
+pub fn bytes<T: TryFrom<u64>>(text: &str) -> Result<T, &'static str> {
+    match text.parse() {
+        Ok(Size::Plain(bytes) | Size::Bytes(bytes)) => bytes.try_into().map_err(|_| TOO_LARGE),
+        Ok(Size::Share(_)) | Err(EXPECTED) => Err(EXPECTED_BYTES),
+        Err(what) => Err(what),
     }
 }
 
@@ -142,7 +147,12 @@ mod tests {
         assert_eq!("10%".parse::<Size>().unwrap().of(1000), 100);
         assert_eq!("12.5 %".parse::<Size>().unwrap().of(1000), 125);
         assert_eq!("100%".parse(), Ok(Size::Share(Size::WHOLE)));
-        assert_eq!("10%".parse::<Size>().unwrap().bytes(), None);
+        assert_eq!((bytes("4k"), bytes("4k")), (Ok(4096u32), Ok(4096u64)));
+        assert_eq!(
+            (bytes::<u32>("10%"), bytes::<u32>("2048x")),
+            (Err(EXPECTED_BYTES), Err(EXPECTED_BYTES))
+        );
+        assert_eq!(bytes::<u32>("4GiB"), Err(TOO_LARGE));
     }
 
     #[test]

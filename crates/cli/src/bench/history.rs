@@ -4,6 +4,7 @@ use super::{load_error, seconds};
 use anyhow::Context;
 use clap::Args;
 use pumice_loadgen::{HistoryOptions, HistoryReport, Target, history};
+use pumice_trace::bytes;
 use std::io::Write;
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ pub struct HistoryArgs {
     keys: u32,
 
     /// Bytes of values at most; of one key in 512 they are 100,000 to 700,000
-    #[arg(long, value_name = "BYTES", default_value_t = 4096)]
+    #[arg(long, value_name = "SIZE", default_value_t = 4096, value_parser = bytes::<u32>)]
     value_size_max: u32,
 
     /// How often flush_all comes, on average; 0: never

@@ -236,13 +236,8 @@ fn size(given: &Given<'_>) -> anyhow::Result<Option<Size>> {
 }
 
 fn bytes(given: &Given<'_>) -> anyhow::Result<Option<u64>> {
-    match given.parse::<Size>()? {
-        None => Ok(None),
-        Some(size) => size
-            .bytes()
-            .map(Some)
-            .ok_or_else(|| given.wrong("a percentage makes no sense here")),
-    }
+    let bytes = given.text()?.map(pumice_trace::bytes).transpose();
+    bytes.map_err(|what| given.wrong(what))
 }
 
 fn block_size(given: &Given<'_>) -> anyhow::Result<Option<u64>> {

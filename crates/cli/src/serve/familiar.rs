@@ -36,8 +36,8 @@ pub struct Familiar {
     /// Connections that may wait to be accepted.
     #[arg(short, long = "listen-backlog", hide = true, value_parser = clap::value_parser!(u32).range(1..))]
     pub backlog: Option<u32>,
-    /// Raises the level of the log.
-    #[arg(short, long = "verbose", hide = true, action = ArgAction::Count)]
+    /// Log debug messages too; -vv: trace messages too
+    #[arg(short, long = "verbose", action = ArgAction::Count)]
     pub verbosity: u8,
     #[arg(short = 'U', long = "udp-port", hide = true)]
     udp_port: Option<u16>,
@@ -169,10 +169,10 @@ impl FromArgMatches for Others {
 
 /// `-m`: as memcached, a plain number is of MiB.
 fn memory(text: &str) -> Result<u64, &'static str> {
-    let bytes = match text.parse()? {
-        Size::Plain(mebibytes) => mebibytes.checked_mul(1 << 20),
-        Size::Bytes(bytes) => Some(bytes),
-        Size::Share(_) => None,
+    let bytes = match text.parse() {
+        Ok(Size::Plain(mebibytes)) => mebibytes.checked_mul(1 << 20),
+        Ok(Size::Bytes(bytes)) => Some(bytes),
+        _ => None,
     };
     bytes
         .filter(|bytes| *bytes > 0)

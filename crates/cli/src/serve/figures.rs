@@ -414,6 +414,11 @@ mod tests {
                 );
             }
         }
+        for (room, name) in WATCHED {
+            let is_listed = page.contains(&format!("`pumice_{room}_{name}_total`"));
+            // The one that `memcached` counts itself.
+            assert!(is_listed || name == "connections_rejected", "{room} {name}");
+        }
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md");
         let written = std::fs::read_to_string(path).unwrap();
         let (head, listed) = written.split_at(written.find("| metric |").expect("there is a table"));

@@ -46,6 +46,7 @@ fn bad_usage_ends_with_2_and_says_what_is_wrong() {
         ("--target a:1 --duration=-1", "seconds"),
         ("--target a:1 --poisson", "--rate"),
         ("--target a:1 --key-size 5", "--key-size"),
+        ("--target a:1 --key-size 1K", "key size 1024"),
         ("--target a:1 --format nonsense", "nonsense"),
     ] {
         let output = bench(flags);

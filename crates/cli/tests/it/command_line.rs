@@ -44,6 +44,15 @@ fn bad_usage_ends_with_2_and_says_what_is_wrong() {
         ),
         ("serve --theta 1.5", &["--theta `1.5`", "0 to 1"]),
         (
+            "serve --max-item-size 2048x",
+            &["--max-item-size `2048x`", "powers of two)\n"],
+        ),
+        ("serve --flash-size 2048x", &["--flash-size `2048x`", "or 10%"]),
+        (
+            "bench history --target a:1 --value-size-max 4MB",
+            &["--value-size-max 4194304", "24 to"],
+        ),
+        (
             "replay zipf:keys=10,requests=10,theta=1 --theta NaN",
             &["theta NaN", "0 to 1"],
         ),

@@ -150,7 +150,7 @@ fn bad_usage_ends_with_2_and_damage_with_1() {
         (
             "trace convert t out --to csv --object-size 5%",
             2,
-            &["--object-size"],
+            &["--object-size", "powers of two)\n"],
         ),
         ("replay t --layout exact --key content", 2, &["--key `content`"]),
     ] {
@@ -176,6 +176,23 @@ fn what_convert_wrote_is_read_and_a_format_that_cannot_be_right_is_doubted() {
             (&to.into(), &4000.into()),
             "{to}"
         );
+    }
+    let sizeless = "trace convert zipf:keys=5,requests=40,theta=0.9 out --to";
+    for (rest, is_said) in [
+        ("csv", false),
+        ("keys-be-i64", false),
+        ("time-id-size --object-size 1K", false),
+        ("oracle-general", true),
+    ] {
+        let output = pumice(folder.path(), &format!("{sizeless} {rest}"));
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{rest}: {errors}");
+        assert_eq!(
+            errors.contains("note: the trace has no sizes"),
+            is_said,
+            "{rest}: {errors}"
+        );
+        std::fs::remove_file(folder.path().join("out")).unwrap();
     }
     let output = pumice(folder.path(), "trace info oracle-general");
     assert!(

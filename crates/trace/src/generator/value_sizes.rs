@@ -4,15 +4,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::cachelib::CacheLib;
-use super::parts::{Parts, whole};
+use super::parts::Parts;
 use crate::error::TraceError;
+use crate::size::bytes;
 use crate::sizes::SizeDistribution;
 use pumice_world::mix64;
 
 #[derive(Debug, Clone)]
 pub(super) enum ValueSizes {
     None,
-    Constant(u64),
     /// `first` to `first + more`, all alike.
     Range {
         first: u64,
@@ -36,17 +36,15 @@ impl ValueSizes {
                 let distribution = SizeDistribution::open(Path::new(path))?;
                 Ok(ValueSizes::Drawn(Arc::new(distribution)))
             }
-            (Some(size), None) => Self::constant_or_range(size).map_err(wrong),
+            (Some(size), None) => Self::range(size).map_err(wrong),
         }
     }
 
-    fn constant_or_range(size: &str) -> Result<Self, String> {
-        let Some((first, last)) = size.split_once('-') else {
-            return whole("size", size).map(ValueSizes::Constant);
-        };
-        let (Ok(first), Ok(last)) = (whole("size", first), whole("size", last)) else {
+    fn range(size: &str) -> Result<Self, String> {
+        let (first, last) = size.split_once('-').unwrap_or((size, size));
+        let (Ok(first), Ok(last)) = (bytes::<u64>(first), bytes::<u64>(last)) else {
             return Err(format!(
-                "`size={size}` is neither a whole number nor a range such as `600-4096`"
+                "`size={size}` is neither a size such as `4KiB` nor a range such as `600-4096`"
             ));
         };
         match last.checked_sub(first) {
@@ -64,7 +62,6 @@ impl ValueSizes {
     pub(super) fn of(&self, number: u64, key: u64) -> Option<u64> {
         match self {
             ValueSizes::None => None,
-            ValueSizes::Constant(size) => Some(*size),
             ValueSizes::Range { first, more } => {
                 let product = u128::from(mix64(key)) * (u128::from(*more) + 1);
                 Some(first + (product >> 64) as u64)
