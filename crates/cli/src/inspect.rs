@@ -181,6 +181,7 @@ fn fields(path: &Path, summary: &Summary) -> Value {
             "free": blocks.free,
             "checkpoint": blocks.checkpoint,
             "mappings": blocks.mappings,
+            "prefixes": blocks.prefixes,
             "open": blocks.open,
             "unknown": blocks.unknown,
         },
@@ -217,6 +218,7 @@ fn text(path: &Path, summary: &Summary) -> String {
         free,
         checkpoint: of_checkpoints,
         mappings,
+        prefixes,
         open,
         unknown,
     } = summary.blocks;
@@ -250,7 +252,7 @@ fn text(path: &Path, summary: &Summary) -> String {
          superblock     generation {} in slot {}, start {}, highest Unix time {}; {stop}\n\
          arrangement    layout {}{}, index {}\n\
          size           {} ({capacity} bytes): {blocks} blocks of {}, {reserved} of them reserved, from byte {}; log of {} records{beyond}\n\
-         blocks         {sealed} sealed, {free} free, {of_checkpoints} of checkpoints, {mappings} of mappings, {open} left open, {unknown} that cannot be told\n\
+         blocks         {sealed} sealed, {free} free, {of_checkpoints} of checkpoints, {mappings} of mappings, {prefixes} with a prefix, {open} left open, {unknown} that cannot be told\n\
          objects        {} in footers, {}\n\
          checkpoint     {checkpoint}\n\
          log            {}, positions {} to below {}\n\

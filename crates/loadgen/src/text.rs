@@ -7,36 +7,30 @@ use std::fmt::Write;
 pub fn text(report: &Report) -> String {
     let mut lines: Vec<(&str, String)> = Vec::new();
     let settings = &report.settings;
-    lines.push((
-        "target",
-        format!(
-            "{}, {} connections of {} threads, {} deep",
-            settings.target, settings.connections, settings.threads, settings.pipeline
-        ),
-    ));
+    let target = format!(
+        "{}, {} connections of {} threads, {} deep",
+        settings.target, settings.connections, settings.threads, settings.pipeline
+    );
+    lines.push(("target", target));
+    let spacing = if settings.poisson {
+        "Poisson"
+    } else {
+        "evenly spaced"
+    };
     let rate = settings.rate.map_or("closed loop".to_owned(), |rate| {
-        let spacing = if settings.poisson {
-            "Poisson"
-        } else {
-            "evenly spaced"
-        };
         format!("open loop, {rate} per second, {spacing}")
     });
-    lines.push((
-        "workload",
-        format!(
-            "{} of {}, values of {}; {rate}",
-            settings.mix, settings.keys, settings.value_size
-        ),
-    ));
+    let workload = format!(
+        "{} of {}, values of {}; {rate}",
+        settings.mix, settings.keys, settings.value_size
+    );
+    lines.push(("workload", workload));
     if let Some(preload) = &report.preload {
-        let rate = preload.keys as f64 / preload.seconds.max(1e-9);
+        let (keys, seconds) = (preload.keys, preload.seconds);
+        let rate = keys as f64 / seconds.max(1e-9);
         lines.push((
             "preload",
-            format!(
-                "{} keys in {:.2} s, {rate:.0} per second",
-                preload.keys, preload.seconds
-            ),
+            format!("{keys} keys in {seconds:.2} s, {rate:.0} per second"),
         ));
     }
     if report.seconds > 0.0 {
@@ -53,64 +47,47 @@ pub fn text(report: &Report) -> String {
 }
 
 fn measured(report: &Report, lines: &mut Vec<(&str, String)>) {
-    lines.push((
-        "requests",
-        format!(
-            "{:.0} per second (median of seconds), {:.0} overall, {} in {:.2} s",
-            report.requests_per_second_median, report.requests_per_second, report.requests, report.seconds
-        ),
-    ));
+    let requests = format!(
+        "{:.0} per second (median of seconds), {:.0} overall, {} in {:.2} s",
+        report.requests_per_second_median, report.requests_per_second, report.requests, report.seconds
+    );
+    lines.push(("requests", requests));
     if let Some(ratio) = report.hit_ratio {
-        lines.push((
-            "hit ratio",
-            format!("{:.4} % of {} keys", ratio * 100.0, report.lookups),
-        ));
+        let hits = format!("{:.4} % of {} keys", ratio * 100.0, report.lookups);
+        lines.push(("hit ratio", hits));
     }
     let rate = |bytes: u64| bytes as f64 / report.seconds / f64::from(1 << 20);
+    let (received, sent) = (rate(report.bytes_in), rate(report.bytes_out));
     lines.push((
         "bytes",
-        format!(
-            "{:.1} MiB/s received, {:.1} MiB/s sent",
-            rate(report.bytes_in),
-            rate(report.bytes_out)
-        ),
+        format!("{received:.1} MiB/s received, {sent:.1} MiB/s sent"),
     ));
-    let client = &report.client;
+    let (idle, cpu) = (report.client.idle_share, report.client.cpu_us_per_request);
     lines.push((
         "client",
-        format!(
-            "{:.1} % idle, {:.3} us of CPU per request",
-            client.idle_share * 100.0,
-            client.cpu_us_per_request
-        ),
+        format!("{:.1} % idle, {cpu:.3} us of CPU per request", idle * 100.0),
     ));
     if let Some(server) = &report.server {
+        let (cores, cpu) = (server.cores, server.cpu_us_per_request);
         lines.push((
             "server",
-            format!(
-                "{:.2} cores, {:.3} us of CPU per request",
-                server.cores, server.cpu_us_per_request
-            ),
+            format!("{cores:.2} cores, {cpu:.3} us of CPU per request"),
         ));
     }
-    if client.idle_share < 0.05 {
-        lines.push((
-            "",
-            "the client had hardly any time to spare: this measures the client".to_owned(),
-        ));
+    if idle < 0.05 {
+        let what = "the client had hardly any time to spare: this measures the client";
+        lines.push(("", what.to_owned()));
     }
     if let Some(arrivals) = report.arrivals.as_ref().filter(|arrivals| arrivals.fell_behind) {
-        lines.push((
-            "FELL BEHIND",
-            format!(
-                "{} per second were to be sent, and {:.0} were: {} of {} arrivals were not sent, the oldest waited {:.3} s",
-                report.settings.rate.unwrap_or_default(),
-                arrivals.sent_per_second,
-                arrivals.not_sent,
-                arrivals.due,
-                arrivals.behind_seconds
-            ),
-        ));
+        let what = format!(
+            "{} per second were to be sent, and {:.0} were: {} of {} arrivals were not sent, the oldest waited {:.3} s",
+            report.settings.rate.unwrap_or_default(),
+            arrivals.sent_per_second,
+            arrivals.not_sent,
+            arrivals.due,
+            arrivals.behind_seconds
+        );
+        lines.push(("FELL BEHIND", what));
     }
 }
 

@@ -1,6 +1,7 @@
 //! A server that is killed while it is quiet: what had been set for longer than the flush interval is there again.
 
 use crate::common::{Server, name, place, value};
+use std::process::Command;
 
 const KEYS: u32 = 50;
 
@@ -22,6 +23,14 @@ fn a_quiet_server_that_is_killed_loses_nothing_older_than_the_interval() {
         }
         drop(client);
         server.kill();
+        let mut inspect = Command::new(env!("CARGO_BIN_EXE_pumice"));
+        let inspect = inspect
+            .args(["inspect", "c.flash", "--json"])
+            .current_dir(directory.path());
+        let inspected = inspect.output().unwrap().stdout;
+        let report: serde_json::Value = serde_json::from_slice(&inspected).unwrap();
+        assert!(report["blocks"]["prefixes"].as_u64().unwrap() > 0, "{report}");
+        assert_eq!(report["inconsistencies"], 0, "{report}");
         let server = start();
         assert!(
             server.recovered("after a stop that was not clean"),

@@ -45,10 +45,18 @@ fn a_cache_is_described_and_not_changed() {
     assert_eq!(report["verified"], false);
     assert_eq!(report["geometry"]["capacity"], 4 << 20);
     let blocks = report["blocks"].as_object().unwrap();
-    let of_all: u64 = ["sealed", "free", "checkpoint", "mappings", "open", "unknown"]
-        .iter()
-        .map(|state| blocks[*state].as_u64().unwrap())
-        .sum();
+    let of_all: u64 = [
+        "sealed",
+        "free",
+        "checkpoint",
+        "mappings",
+        "prefixes",
+        "open",
+        "unknown",
+    ]
+    .iter()
+    .map(|state| blocks[*state].as_u64().unwrap())
+    .sum();
     assert_eq!(report["geometry"]["blocks"], of_all);
     assert!(report["objects"].as_u64().unwrap() > 500, "{report}");
     assert_eq!(std::fs::read(&path).unwrap(), before);

@@ -136,9 +136,8 @@ impl<S: Source + ?Sized> Walk<'_, S> {
     fn other_block(&mut self, block: u32, snapshot: &Snapshot, open: Option<u64>, tail: &Tail) {
         let clean = self.superblock.clean;
         let reclaimed = self.reclaimed[block as usize];
-        let is_later = |trailer: &Trailer| {
-            trailer.sequence > reclaimed
-                && (open == Some(trailer.sequence) || trailer.sequence >= snapshot.next_sequence)
+        let is_later = |sequence: u64| {
+            sequence > reclaimed && (open == Some(sequence) || sequence >= snapshot.next_sequence)
         };
         match tail {
             Tail::Whole(trailer) if trailer.block != block => {
@@ -148,13 +147,14 @@ impl<S: Source + ?Sized> Walk<'_, S> {
                 );
                 self.unknown_block(block, what);
             }
-            Tail::Whole(trailer) if is_later(trailer) && clean => {
+            Tail::Whole(trailer) if is_later(trailer.sequence) && clean => {
                 self.unknown_block(block, "it was sealed after the checkpoint of the clean stop");
             }
-            Tail::Whole(trailer) if is_later(trailer) => self.sealed_block(block, trailer, true),
-            Tail::Damaged(was) if !clean && was.as_ref().is_none_or(is_later) => {
+            Tail::Whole(trailer) if is_later(trailer.sequence) => self.sealed_block(block, trailer, true),
+            Tail::Damaged(was) if !clean && was.as_ref().is_none_or(|was| is_later(was.sequence)) => {
                 self.unknown_block(block, "its trailer is damaged");
             }
+            _ if is_later(self.prefixed[block as usize]) && !clean => self.summary.blocks.prefixes += 1,
             _ if open.is_some() && !clean => {
                 self.summary.blocks.open += 1;
                 let what = "it was open when the checkpoint was begun, and was never sealed";

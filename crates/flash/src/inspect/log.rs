@@ -3,7 +3,7 @@
 use super::rot::mended;
 use super::{LogSummary, Part, Source, Walk};
 use crate::geometry::LOG_RECORD_BYTES;
-use crate::log::{self, LogKind, LogRecord};
+use crate::log::{self, LogKind, LogRecord, PrefixMark};
 use crate::recovery::EPOCH_SHIFT;
 
 impl<S: Source + ?Sized> Walk<'_, S> {
@@ -68,7 +68,14 @@ impl<S: Source + ?Sized> Walk<'_, S> {
                     }
                 }
             }
-            LogKind::Invalidate | LogKind::FlushAll | LogKind::FlushAt | LogKind::Prefix | LogKind::Void => {}
+            LogKind::Prefix => {
+                let block = PrefixMark::decode(record.a).block as usize;
+                let highest = self.prefixed.get_mut(block);
+                highest
+                    .into_iter()
+                    .for_each(|highest| *highest = record.b.max(*highest));
+            }
+            LogKind::Invalidate | LogKind::FlushAll | LogKind::FlushAt | LogKind::Void => {}
         }
     }
 

@@ -171,6 +171,8 @@ struct Walk<'a, S: Source + ?Sized> {
     summary: Summary,
     /// The highest sequence of each block that the log says was reclaimed.
     reclaimed: Vec<u64>,
+    /// The highest sequence of each block that the log has a prefix of.
+    prefixed: Vec<u64>,
     /// Whether a checkpoint that the superblock names stands on the block.
     in_chain: Vec<bool>,
 }

@@ -72,7 +72,9 @@ pub struct BlockCounts {
     pub checkpoint: u64,
     /// Pages of mappings that the checkpoint names.
     pub mappings: u64,
-    /// Open when the checkpoint was begun, and never sealed.
+    /// Never sealed, with a prefix whose objects count; no object of it is looked at.
+    pub prefixes: u64,
+    /// Open when the checkpoint was begun, and never sealed, without one.
     pub open: u64,
     /// What stands there cannot be told: damaged or unreadable.
     pub unknown: u64,

@@ -60,6 +60,7 @@ pub(super) fn open<'a, S: Source + ?Sized>(
             ..Summary::default()
         },
         reclaimed: vec![0; blocks],
+        prefixed: vec![0; blocks],
         in_chain: vec![false; blocks],
     };
     walk.used(0, SUPERBLOCKS_BYTES);
