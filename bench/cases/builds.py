@@ -4,7 +4,7 @@ import os
 
 from comparison import Comparison, case
 from harness import Failure, machine
-from tools import figures, inprocess, load, pumice, thousands
+from tools import figures, gib, inprocess, load, pumice, thousands
 
 LOADS = {
     "DRAM hits": {"mix": "get", "keys": "zipf:keys=500000,theta=0.9", "value_size": 100},
@@ -61,5 +61,5 @@ def builds(arguments):
     for what, (rate, cpu, *words) in works.items():
         comparison.turns(engine(what, rate, cpu, "pumice", *words), engine(what, rate, cpu, "peer", *words))
     for what in (*LOADS, *works):
-        comparison.row(what, f"{what}: requests_per_second", "≥ 0.95 ×", "", thousands, cpu=f"{what}: server_cpu_us")
+        comparison.row(what, f"{what}: requests_per_second", "≥ 0.95 ×", "", gib if what == "fill" else thousands, cpu=f"{what}: server_cpu_us")
     return comparison
