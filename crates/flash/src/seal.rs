@@ -38,7 +38,7 @@ impl<B: Buffer> FlashStore<B> {
                 if let Err(error) = self.write_prefix(device, mappings, now, block).await {
                     tracing::error!("writing the beginning of block {}: {error}", block.id);
                     add(&self.counters.write_errors, 1);
-                    // Sealing writes it again, and decides about the block if that fails too.
+                    // The seal writes these bytes again; where that fails too, it drops the block.
                     self.retire_one(block.id);
                 }
                 work.finish(|_| {});
