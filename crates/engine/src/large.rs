@@ -137,7 +137,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         };
         while let Some(slice) = slices.next(&self.inner) {
             // Without one slice there is no object, and the older one is gone all the same.
-            self.publish_slice(cx, slice)
+            self.publish(cx, slice)
                 .inspect_err(|_| self.give_up(cx, key, slices.manifest()))?;
         }
         let manifest = slices.manifest();
@@ -217,7 +217,7 @@ impl<D: Device + Clone> ObjectCache<D> {
     ) -> Result<Manifest, RejectReason> {
         let mut slices = Slices::new(&self.inner, key, value)?;
         while let Some(slice) = slices.next(&self.inner) {
-            self.when_there_is_room(cx, slice.encoded_len(), || self.publish_slice(cx, slice))
+            self.when_there_is_room(cx, slice.encoded_len(), || self.publish(cx, slice))
                 .await
                 .inspect_err(|_| self.drop_slices(cx, key, slices.manifest(), |books| &books.rejected))?;
             if self.inner.lockstep {
@@ -269,19 +269,6 @@ impl<D: Device + Clone> ObjectCache<D> {
         }
         store.wait_for_progress().await;
         true
-    }
-
-    /// Stores a slice. It keeps the version of its set, which is older than what other keys have logged since. So storing it logs nothing
-    /// that would void it after a crash, but where its hash is another key's, too, of whose copy the index knows.
-    fn publish_slice(&self, cx: &Cx<D>, parts: RecordParts<'_>) -> Result<(), RejectReason> {
-        self.make_room(cx);
-        let hash = self.inner.hasher.hash(&PartId::of(&parts));
-        let stored = {
-            let mut shard = self.inner.lock(hash);
-            self.inner.publish_versioned(cx, &mut shard, hash, parts)
-        };
-        self.kick(cx);
-        stored.map(|_| ())
     }
 
     /// Reads the slices of a large object. `None` where one has been evicted: the object is then no more.
@@ -375,17 +362,25 @@ const SLICES_CHECKED_MAX: u16 = 1024;
 /// The longest head record: header, key and manifest, rounded up as blocks do.
 const HEAD_BYTES_MAX: u32 = 512;
 
-/// The record of a head.
-pub(crate) fn head_parts<'a>(key: &'a [u8], manifest: Payload<'a>, meta: Meta) -> RecordParts<'a> {
+/// The record of an object that is one record.
+pub(crate) fn whole_parts<'a>(key: &'a [u8], value: Payload<'a>, meta: Meta) -> RecordParts<'a> {
     RecordParts {
         version: 0,
         expiry: meta.expiry,
         flags: meta.flags,
         marks: meta.marks,
-        slice: SliceId::Head,
+        slice: SliceId::Whole,
         key,
-        value: manifest,
-        value_crc: payload_checksum(manifest),
+        value,
+        value_crc: payload_checksum(value),
+    }
+}
+
+/// The record of a head.
+pub(crate) fn head_parts<'a>(key: &'a [u8], manifest: Payload<'a>, meta: Meta) -> RecordParts<'a> {
+    RecordParts {
+        slice: SliceId::Head,
+        ..whole_parts(key, manifest, meta)
     }
 }
 

@@ -2,15 +2,14 @@
 
 use crate::books::{Books, Line};
 use crate::cache::{Cx, ObjectCache};
-use crate::large::{Manifest, head_parts};
+use crate::large::{Manifest, head_parts, whole_parts};
 use crate::object::{Meta, Object};
 use crate::part::PartId;
 use crate::read::Place;
 use crate::shards::Shard;
 use crate::write::RejectReason;
 use pumice_device::Device;
-use pumice_flash::record::payload_checksum;
-use pumice_flash::{RecordParts, SliceId};
+use pumice_flash::RecordParts;
 use pumice_index::KeyHash;
 use pumice_memory::Payload;
 
@@ -189,17 +188,8 @@ impl<D: Device + Clone> ObjectCache<D> {
         let tried = if self.inner.is_large(key, value.len()) {
             self.store_large_if(cx, key, place, payload, meta).await
         } else {
-            let parts = RecordParts {
-                version: 0,
-                expiry: meta.expiry,
-                flags: meta.flags,
-                marks: meta.marks,
-                slice: SliceId::Whole,
-                key,
-                value: payload,
-                value_crc: payload_checksum(payload),
-            };
-            self.publish_when_room(cx, place, parts).await
+            self.publish_when_room(cx, place, whole_parts(key, payload, meta))
+                .await
         };
         if let Some(old) = old.filter(|_| matches!(tried, Tried::Done(_))) {
             self.drop_slices(cx, key, old, |books| &books.overwritten);
@@ -318,23 +308,12 @@ impl<D: Device + Clone> ObjectCache<D> {
     }
 
     fn delete_if(&self, cx: &Cx<D>, key: &[u8], place: Place, object: &Object<D::Buf>) -> Option<Outcome> {
-        let inner = &*self.inner;
-        let part = PartId::object(key);
-        let hash = inner.hasher.hash(&part);
-        {
-            let mut shard = inner.lock(hash);
-            if !self.is_still(&shard, hash, key, place) {
-                return None;
-            }
-            let version = inner.store().next_version();
-            for bytes in inner.clear_part(cx, &mut shard, hash, &part, version) {
-                inner.books.deleted.add(bytes);
-            }
+        if !self.remove_if(cx, key, place, |books| &books.deleted) {
+            return None;
         }
         if let Some(manifest) = Manifest::decode(&object.head) {
             self.drop_slices(cx, key, manifest, |books| &books.deleted);
         }
-        self.kick(cx);
         Some(Outcome::Deleted)
     }
 

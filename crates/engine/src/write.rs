@@ -2,11 +2,11 @@
 
 use crate::cache::{Cx, Inner, ObjectCache};
 use crate::config::FlashWrite;
+use crate::large::whole_parts;
 use crate::object::Meta;
 use crate::part::PartId;
 use crate::shards::Shard;
 use pumice_device::Device;
-use pumice_flash::record::payload_checksum;
 use pumice_flash::{Rank, Record, RecordParts, SliceId};
 use pumice_index::{KeyHash, Mapping};
 use pumice_memory::{Buffer, Payload};
@@ -40,17 +40,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         // The checksum below takes as long as memory does.
         self.inner
             .prefetch_both(self.inner.hasher.hash(&PartId::object(key)));
-        let parts = RecordParts {
-            version: 0,
-            expiry: meta.expiry,
-            flags: meta.flags,
-            marks: meta.marks,
-            slice: SliceId::Whole,
-            key,
-            value,
-            value_crc: payload_checksum(value),
-        };
-        self.publish(cx, parts)
+        self.publish(cx, whole_parts(key, value, meta))
     }
 
     /// As [`ObjectCache::set`], but a large object waits for block buffers instead of losing slices.
@@ -246,20 +236,8 @@ impl<B: Buffer> Inner<B> {
         self.tier.has_room(parts.dram_len()) || self.store().has_room(parts.encoded_len() as u64)
     }
 
-    /// Stores one record under the shard's lock, with a new version.
+    /// Stores one record under the shard's lock, with a new version unless it is a slice.
     pub(crate) fn publish_locked<D: Device<Buf = B>>(
-        &self,
-        cx: &Cx<D>,
-        shard: &mut Shard,
-        hash: KeyHash,
-        parts: RecordParts<'_>,
-    ) -> Result<u64, RejectReason> {
-        let version = self.store().next_version();
-        self.publish_versioned(cx, shard, hash, RecordParts { version, ..parts })
-    }
-
-    /// Stores one record under the shard's lock.
-    pub(crate) fn publish_versioned<D: Device<Buf = B>>(
         &self,
         cx: &Cx<D>,
         shard: &mut Shard,
@@ -268,10 +246,11 @@ impl<B: Buffer> Inner<B> {
     ) -> Result<u64, RejectReason> {
         let bytes = self.store().padded_len(&parts);
         self.books.offered.add(bytes);
-        // A slice's version is its set's, and a stranger's may have become higher since.
-        let void_below = match parts.slice {
-            SliceId::Part(_) => (self.store().next_version(), Some(parts.version)),
-            _ => (parts.version, None),
+        // A slice keeps the version of its set, and a stranger's may have become higher since.
+        let version = self.store().next_version();
+        let (parts, own) = match parts.slice {
+            SliceId::Part(_) => (parts, Some(parts.version)),
+            _ => (RecordParts { version, ..parts }, None),
         };
         // A write is a hit on what it replaces, as far as flash knows of that.
         let store = self.store();
@@ -279,7 +258,7 @@ impl<B: Buffer> Inner<B> {
         let old = shard.flash.mapping(hash);
         let rank = store.rank_again(hash, old, self.object_bytes(&parts));
         let part = PartId::of(&parts);
-        let mut voided = self.void_part(cx, shard, hash, &part, old, void_below);
+        let mut voided = self.void_part(cx, shard, hash, &part, old, (version, own));
         for gone in voided.gone.into_iter().flatten() {
             self.books.overwritten.add(gone);
         }
@@ -353,10 +332,12 @@ impl<B: Buffer> Inner<B> {
             }
         }
         match shard.flash.set(hash, appended.mapping) {
-            Ok(None) => self.home(appended.mapping.location),
-            Ok(Some(stranger)) => {
+            Ok(stranger) => {
                 // Callers cleared the key, so this is another key's copy that appeared since: it is lost.
-                debug_assert!(false, "a mapping appeared under the lock: {stranger:?}");
+                debug_assert!(
+                    stranger.is_none(),
+                    "a mapping appeared under the lock: {stranger:?}"
+                );
                 self.home(appended.mapping.location)
             }
             Err(_) => {
