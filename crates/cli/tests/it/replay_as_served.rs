@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::process::Command;
 
-const TRACE: &str = "zipf:keys=30000,theta=0.8,requests=60000,size=1000-5000,seed=3";
+const TRACE: &str = "zipf:keys=30000,theta=0.8,requests=60000,size=2000-10000,seed=3";
 
 fn replay(directory: &Path, flags: &[&str]) -> serde_json::Value {
     let output = Command::new(env!("CARGO_BIN_EXE_pumice"))
@@ -28,7 +28,7 @@ fn served(server: &Server) -> f64 {
         .unwrap()
         .open()
         .unwrap();
-    let value = vec![b'v'; 5000];
+    let value = vec![b'v'; 10_000];
     // Keys of 8 bytes, as a replay has them.
     let mut names: HashMap<u64, String> = HashMap::new();
     let (mut hits, mut lookups) = (0, 0);
@@ -51,8 +51,8 @@ fn served(server: &Server) -> f64 {
 fn a_replay_of_a_servers_settings_hits_as_the_server_does() {
     const OWN: [&str; 5] = ["--dram", "--flash-size", "--block-size", "--layout", "--index"];
     for settings in [
-        "dram = \"64MiB\"\nflash-size = \"40MiB\"\npolicy = \"slru-3\"\nflash-write = \"eviction\"\n",
-        "dram = \"64MiB\"\nflash-size = \"40MiB\"\nlayout = \"fifo\"\nblock-size = \"256KiB\"\n",
+        "dram = \"64MiB\"\nflash-size = \"80MiB\"\npolicy = \"slru-3\"\nflash-write = \"eviction\"\n",
+        "dram = \"64MiB\"\nflash-size = \"80MiB\"\nlayout = \"fifo\"\nblock-size = \"256KiB\"\n",
     ] {
         let directory = place();
         std::fs::write(
@@ -95,7 +95,7 @@ fn a_replay_of_a_servers_settings_hits_as_the_server_does() {
         assert!(more["object_hit_ratio"].as_f64().unwrap() > of_replay + 0.003);
         // Without a file the flags alone are a server's.
         if settings.contains("fifo") {
-            let flags = "--dram 64MiB --flash-size 40MiB --layout fifo --block-size 256KiB";
+            let flags = "--dram 64MiB --flash-size 80MiB --layout fifo --block-size 256KiB";
             let alone = replay(directory.path(), &flags.split(' ').collect::<Vec<_>>());
             assert_eq!(alone["object_hit_ratio"], report["object_hit_ratio"]);
             assert_eq!(alone["settings"]["buffers"], report["settings"]["buffers"]);
