@@ -55,7 +55,7 @@ impl<D: Device> Cx<D> {
         }
     }
 
-    /// What a change has to wait for first, if anything: where it may block the thread, as on a file system that is frozen.
+    /// What a log append has to wait for first, if anything: where it may block the thread, as on a file system that is frozen.
     pub fn log_wait(&self) -> Option<Task> {
         self.log_gate.as_ref()?()
     }
@@ -307,6 +307,19 @@ impl<D: Device + Clone> ObjectCache<D> {
         inner.store().perform(&cx.device, inner, cx.now(), work).await;
         // One piece of work often makes another due: a sealed block, a reclaim.
         self.kick(&cx);
+    }
+
+    /// What a change has to wait for first, if anything: [`Cx::log_wait`], and a log without room. Whoever changes anything without
+    /// waiting is served all the same; where the log is full then, a crash empties the cache.
+    pub fn change_wait(&self, cx: &Cx<D>) -> Option<impl Future<Output = ()> + use<'_, D>> {
+        let store = self.inner.store();
+        let gate = cx.log_wait();
+        (gate.is_some() || store.is_log_short()).then_some(async move {
+            if let Some(gate) = gate {
+                gate.await;
+            }
+            store.wait_for_log().await;
+        })
     }
 
     /// Waits until what was invalidated is as durable as the cache promises; at once unless that is `power`, or the flash device

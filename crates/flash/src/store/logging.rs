@@ -195,6 +195,19 @@ impl<B: Buffer> FlashStore<B> {
             && (failed_at == 0 || wanted > failed_at + log_slots / 16)
     }
 
+    /// Whether the log is nearly full, and a checkpoint is about to make room: a change should wait for it ([`FlashStore::wait_for_log`]).
+    pub fn is_log_short(&self) -> bool {
+        let (used, slots) = self.log.usage();
+        used > slots / 8 * 7 && self.checkpoint_failed_at.load(Ordering::Relaxed) == 0 && !self.is_out()
+    }
+
+    /// Waits until the log has room, or nothing is under way that would make any. A device that is slower than its log fills slows down
+    /// the changes; without that a crash would empty the cache.
+    pub async fn wait_for_log(&self) {
+        self.wait_for(|structure| structure.in_flight == 0 || !self.is_log_short())
+            .await;
+    }
+
     /// From now until the next checkpoint a crash empties the cache. A failing device gets a few tries; if none succeeds,
     /// it is taken out.
     pub(crate) fn distrust<D: Device>(&self, device: &D) {

@@ -219,7 +219,7 @@ impl<D: Device + Clone> Connection<D> {
                 }
             };
             if command.changes()
-                && let Some(wait) = executor.cx.log_wait()
+                && let Some(wait) = executor.cache.change_wait(&executor.cx)
             {
                 sender.flush().await?;
                 wait.await;

@@ -42,7 +42,7 @@ impl<D: Device + Clone> Connection<D> {
         }
         let worker = Rc::clone(&self.worker);
         let executor = &worker.executor;
-        if let Some(wait) = executor.cx.log_wait() {
+        if let Some(wait) = executor.cache.change_wait(&executor.cx) {
             wait.await;
         }
         let mut tally = Tally::start(executor);
