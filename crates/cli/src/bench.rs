@@ -1,5 +1,6 @@
 //! `pumice bench`: load for a server, ours or another's, and what it makes of it.
 
+mod device;
 mod history;
 
 use crate::usage::usage;
@@ -40,6 +41,12 @@ enum Protocol {
     /// damaged, a change that was lost or made twice, reads that go back; where the server stopped answering; or where
     /// nothing was answered.
     History(Box<history::HistoryArgs>),
+
+    /// Measures a file or block device: operations a second and their latency, by size, depth and mix, at random places.
+    ///
+    /// It goes past the page cache where it can. Numbers of a drive depend on what was written to it before, and on how long: give
+    /// --seconds 60 or more for writes that last.
+    Device(Box<device::DeviceArgs>),
 }
 
 /// Flags of `bench memcached`.
@@ -159,6 +166,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     match &args.protocol {
         Protocol::Memcached(args) => memcached(args),
         Protocol::History(args) => history::run(args),
+        Protocol::Device(args) => device::run(args),
     }
 }
 

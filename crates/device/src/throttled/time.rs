@@ -29,15 +29,22 @@ impl Default for RealTime {
     }
 }
 
+/// A sleep ends up to so late: where the kernel may add 50 µs of slack, and the processor has to wake up. The rest is waited for awake.
+const AWAKE: Duration = Duration::from_micros(100);
+
 impl Timeline for RealTime {
     fn now_ns(&self) -> u64 {
         u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
     fn wait_until(&self, ns: u64) {
-        let left = ns.saturating_sub(self.now_ns());
-        // A sleep may end some microseconds late, never early.
-        std::thread::sleep(Duration::from_nanos(left));
+        let left = Duration::from_nanos(ns.saturating_sub(self.now_ns()));
+        if let Some(asleep) = left.checked_sub(AWAKE) {
+            std::thread::sleep(asleep);
+        }
+        while self.now_ns() < ns {
+            std::hint::spin_loop();
+        }
     }
 }
 
