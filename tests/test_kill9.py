@@ -9,11 +9,16 @@ In some rounds the set is left in block buffers for longer than the flush interv
 Right before the kill the server is asked with `me` where each of the untouched objects is. What it says is written must be served by the
 next start, in each round: but for one in a hundred, and in few rounds for a block that was reclaimed between the answer and the kill.
 
+The same with a performance tier that is lost, cut short, swapped for an old copy of itself or overwritten in places, before a start and
+under load: nothing else may come of it.
+
 With --full 50 rounds of each layout and index; `--with rounds=200` is another number, `flash=512MiB` another size: the default is small
 enough to be written over several times."""
 
 import contextlib
+import os
 import random
+import shutil
 import time
 
 import pytest
@@ -37,6 +42,8 @@ LOAD = {"connections": 2, "keys": 6000, "value_size_max": 400, "flush_every": 0}
 FLUSHED_SECONDS = 3.0
 # How long the load looks at what came back.
 LOOK_SECONDS = 0.3
+TIER_BYTES = 40 << 20
+TIER_ROUNDS = 3
 ROUNDS = {"ripq, full": 6, "fifo, full": 5, "fifo, cascade": 4, "sipq, full": 3, "ripq, cascade": 2, "sipq, cascade": 2}
 
 
@@ -108,6 +115,7 @@ class Run(Lives):
                 # With load the blocks would be full before.
                 time.sleep(FLUSHED_SECONDS)
             load.go_on()
+            self.disturb(client)
             moment = self.rng.uniform(0.01, 0.05) if is_aged else self.rng.uniform(0.05, 1.5)
             time.sleep(moment)
             owed = set(quiet) if is_aged else said_written(client, quiet)
@@ -136,6 +144,9 @@ class Run(Lives):
             else:
                 server.kill9()
 
+    def disturb(self, client):
+        """Does what else is done under load."""
+
     def judge(self, server, number, owed, served, flushed):
         if flushed:
             expect(not owed and not served, "nothing that flush_all removed", (len(owed), len(served)))
@@ -154,11 +165,72 @@ class Run(Lives):
         expect(gone <= most, f"all but {most} of the {len(owed)} that were said to be written to be served", kept)
 
 
+class TierRun(Run):
+    """The same over a performance tier, to which everything happens that may."""
+
+    copy_reads = made_good = left_out = 0
+
+    def __init__(self, directory, *rest):
+        self.path, self.former = os.path.join(directory, "p.tier"), os.path.join(directory, "former.tier")
+        super().__init__(directory, *rest, "--performance-tier", "p.tier", "--performance-size", TIER_BYTES)
+
+    def start(self, **chances):
+        if os.path.exists(self.path):
+            what = self.rng.choice(["nothing", "nothing", "nothing", "lost", "cut", "swapped", "overwritten"])
+            if what == "swapped" and os.path.exists(self.former):
+                os.replace(self.former, self.path)
+            elif what == "lost":
+                os.remove(self.path)
+            elif what in ("cut", "overwritten"):
+                self.spoil(what)
+            if self.rng.random() < 0.5 and os.path.exists(self.path):
+                shutil.copyfile(self.path, self.former)
+        elif self.kills:
+            # What is lost stays out until something is put there.
+            open(self.path, "xb").close()
+        server = super().start(**chances)
+        self.left_out += "performance" not in server.stats()
+        return server
+
+    def spoil(self, what):
+        with open(self.path, "r+b") as tier:
+            if what == "cut":
+                tier.truncate(self.rng.randrange(TIER_BYTES))
+            for _ in range(200 if what == "overwritten" else 0):
+                tier.seek(self.rng.randrange(4096, TIER_BYTES))
+                tier.write(self.rng.randbytes(100))
+
+    def disturb(self, client):
+        # What was read back made copies; now they are read while they change.
+        for quiet in self.quiet:
+            client.read_back(quiet, value_of)
+        if os.path.exists(self.path):
+            self.spoil(self.rng.choice(["overwritten", "overwritten", "cut"]))
+
+    def judge(self, server, *rest):
+        super().judge(server, *rest)
+        figures = server.stats().get("performance", {})
+        self.copy_reads += figures.get("copy_reads", 0)
+        self.made_good += figures.get("made_good", 0)
+
+
 @pytest.mark.parametrize("case", CASES, ids="-".join)
 def test_kill9(directory, seed, size, server_flags, case):
     rng = random.Random(seed)
     run = Run(directory, rng, case, "--flush-interval", "1", "--flash-size", size("flash", "160MiB", "160MiB"), *server_flags)
-    rounds = size("rounds", ROUNDS[run.name], 50)
+    go(run, directory, rng, size("rounds", ROUNDS[run.name], 50))
+
+
+@pytest.mark.parametrize("case", [CASES[0], CASES[1]], ids="-".join)
+def test_kill9_with_a_performance_tier(directory, seed, size, server_flags, case):
+    rng = random.Random(seed)
+    run = TierRun(directory, rng, case, "--flush-interval", "1", "--flash-size", size("flash", "160MiB", "160MiB"), *server_flags)
+    go(run, directory, rng, size("rounds", TIER_ROUNDS, 30))
+    print(f"{run.copy_reads} reads of copies, {run.made_good} made good, {run.left_out} starts without the tier")
+    expect(run.copy_reads > 0, "copies to be read", run.copy_reads)
+
+
+def go(run, directory, rng, rounds):
     with History(directory, rng.randrange(1 << 32), 86_400, **LOAD) as load:
         load.pause()
         for number in range(rounds):

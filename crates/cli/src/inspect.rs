@@ -2,9 +2,13 @@
 
 use anyhow::{Context, bail};
 use clap::Args;
+use pumice_device::SECTOR_BYTES;
 use pumice_flash::Geometry;
+use pumice_flash::footer::Trailer;
 use pumice_flash::inspect::{self, BlockCounts, Finding, Severity, Sink, Source, Summary};
 use pumice_flash::superblock::FORMAT;
+use pumice_nhc::format::{UPPER_DATA_OFFSET, UPPER_FORMAT};
+use pumice_nhc::{Found, UpperSuperblock};
 use pumice_trace::Human;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
@@ -22,7 +26,7 @@ const LOCK_POLL: Duration = Duration::from_millis(10);
 /// Flags of `inspect`.
 #[derive(Args, Debug)]
 pub struct InspectArgs {
-    /// The cache: a file or a block device that `pumice serve --flash` has used
+    /// The cache: a file or a block device that `pumice serve --flash` has used; or its performance tier
     #[arg(value_name = "PATH")]
     path: PathBuf,
 
@@ -43,6 +47,14 @@ pub fn run(args: &InspectArgs) -> anyhow::Result<bool> {
     let name = || args.path.display();
     let device = ReadOnly::open(&args.path)?;
     let mut out = BufWriter::new(io::stdout().lock());
+    if let Some(copies) = Copies::of(&device).with_context(|| name().to_string())? {
+        let _ = match args.json {
+            true => writeln!(out, "{}", copies.fields(&args.path)),
+            false => write!(out, "{}", copies.text(&args.path)),
+        };
+        let _ = out.flush();
+        return Ok(true);
+    }
     let mut findings = Findings {
         json: args.json,
         count: 0,
@@ -142,6 +154,67 @@ impl Source for ReadOnly {
     }
 }
 
+/// What is on the device of a performance tier. Which of it counts a start finds out, with the flash at hand.
+struct Copies {
+    superblock: UpperSuperblock,
+    places: u64,
+    copies: u64,
+}
+
+impl Copies {
+    fn of(device: &ReadOnly) -> io::Result<Option<Self>> {
+        let mut sector = vec![0; SECTOR_BYTES];
+        if device.len < SECTOR_BYTES as u64 {
+            return Ok(None);
+        }
+        device.read(0, &mut sector)?;
+        let Found::Copies(superblock) = UpperSuperblock::decode(&sector) else {
+            return Ok(None);
+        };
+        let block_bytes = superblock.block_bytes.max(SECTOR_BYTES as u64);
+        let bytes = superblock.bytes.min(device.len);
+        let places = bytes.saturating_sub(UPPER_DATA_OFFSET) / block_bytes;
+        let mut copies = 0;
+        for place in 0..places {
+            let end = UPPER_DATA_OFFSET + (place + 1) * block_bytes;
+            device.read(end - SECTOR_BYTES as u64, &mut sector)?;
+            copies += u64::from(Trailer::decode(superblock.owner, &sector).is_some());
+        }
+        Ok(Some(Self {
+            superblock,
+            places,
+            copies,
+        }))
+    }
+
+    fn fields(&self, path: &Path) -> Value {
+        json!({
+            "path": path.display().to_string(),
+            "format": UPPER_FORMAT,
+            "cache_id": format!("{:016x}", self.superblock.owner),
+            "bytes": self.superblock.bytes,
+            "block_bytes": self.superblock.block_bytes,
+            "places": self.places,
+            "copies": self.copies,
+        })
+    }
+
+    fn text(&self, path: &Path) -> String {
+        format!(
+            "performance    {}, format {UPPER_FORMAT}, copies of blocks of cache {:016x}\n\
+             size           {} ({} bytes): {} places of {}\n\
+             copies         {}; which of them count a start finds out, by the flash\n",
+            path.display(),
+            self.superblock.owner,
+            Human(self.superblock.bytes),
+            self.superblock.bytes,
+            self.places,
+            Human(self.superblock.block_bytes),
+            self.copies,
+        )
+    }
+}
+
 fn fields(path: &Path, summary: &Summary) -> Value {
     let superblock = &summary.superblock;
     let geometry = &superblock.geometry;
@@ -167,6 +240,7 @@ fn fields(path: &Path, summary: &Summary) -> Value {
         "made_by": superblock.maker.to_string(),
         "clean": superblock.clean,
         "discard": superblock.discard,
+        "has_tier": superblock.has_tier,
         "geometry": {
             "capacity": geometry.capacity,
             "block_bytes": geometry.block_bytes,
@@ -250,7 +324,7 @@ fn text(path: &Path, summary: &Summary) -> String {
     format!(
         "cache          {}, format {FORMAT}, id {:016x}\n\
          superblock     generation {} in slot {}, start {}, highest Unix time {}; {stop}\n\
-         arrangement    layout {}{}, index {}\n\
+         arrangement    layout {}{}, index {}{}\n\
          size           {} ({capacity} bytes): {blocks} blocks of {}, {reserved} of them reserved, from byte {}; log of {} records{beyond}\n\
          blocks         {sealed} sealed, {free} free, {of_checkpoints} of checkpoints, {mappings} of mappings, {prefixes} with a prefix, {open} left open, {unknown} that cannot be told\n\
          objects        {} in footers, {}\n\
@@ -267,6 +341,11 @@ fn text(path: &Path, summary: &Summary) -> String {
         superblock.layout,
         policy.unwrap_or_default(),
         superblock.index,
+        if superblock.has_tier {
+            ", with a performance tier"
+        } else {
+            ""
+        },
         Human(capacity),
         Human(superblock.geometry.block_bytes),
         superblock.geometry.data_offset,

@@ -93,6 +93,12 @@ settings! {
     flash "flash" "PATH",
     /// How much of it to use (10% is of its file system or device) [default: 4GiB, or all of a block device]
     flash_size "flash-size" "SIZE",
+    /// A faster device that holds copies of the blocks of --flash that are read most: a file, made if it is missing, or a raw block
+    /// device. Nothing is lost with it [default: none]
+    performance_tier "performance-tier" "PATH",
+    /// How much of it to use, at most as much as of --flash (10% is of its file system or device) [default: all of a file or block device
+    /// that is there]
+    performance_size "performance-size" "SIZE",
     /// Unit of flash writes and reclaim, a power of two [default: follows from flash and DRAM size]
     block_size "block-size" "SIZE",
     /// How objects are arranged on flash: ripq, sipq, or fifo [default: ripq, or what the flash was made with]

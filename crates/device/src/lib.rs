@@ -77,6 +77,19 @@ pub trait Device: 'static {
     /// Reads `len` bytes at `offset`.
     fn read(&self, offset: u64, len: usize) -> impl Future<Output = io::Result<Self::Buf>> + 'static;
 
+    /// Reads `len` bytes at `offset` from a copy on a faster device, where there is one that may be used, and returns what `check` makes of
+    /// them. `None`, also where the copy cannot be read or `check` finds its bytes wrong: [`read`](Device::read) them, which never asks a
+    /// copy. The default has no copies.
+    fn read_copy<T: 'static>(
+        &self,
+        offset: u64,
+        len: usize,
+        check: impl Fn(Self::Buf) -> Option<T> + 'static,
+    ) -> impl Future<Output = Option<T>> + 'static {
+        let _ = (offset, len, check);
+        std::future::ready(None)
+    }
+
     /// Writes the bytes `range` of `data` to `offset`.
     fn write(
         &self,

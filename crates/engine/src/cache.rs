@@ -165,6 +165,7 @@ impl<D: Device + Clone> ObjectCache<D> {
             reformat: options.reformat,
             maker: options.maker,
             accept_clock: options.accept_clock,
+            has_tier: options.has_tier,
             durability: options.durability,
             flush_interval_secs: options.flush_interval_secs,
             buffers_max: options.buffers_max.max(2),
@@ -273,6 +274,16 @@ impl<D: Device + Clone> ObjectCache<D> {
     /// How objects are arranged on flash.
     pub fn layout(&self) -> &LayoutOptions {
         self.inner.store().layout()
+    }
+
+    /// Tells this cache from those that were on the device before; a start that has to begin with an empty flash tier changes it.
+    pub fn cache_id(&self) -> u64 {
+        self.inner.store().cache_id()
+    }
+
+    /// The block of the device whose last sector this is, if it is a block of objects that is written as a whole and not being reclaimed.
+    pub fn sealed_block(&self, last_sector: &[u8]) -> Option<u32> {
+        self.inner.store().sealed_block(last_sector)
     }
 
     /// Re-derives the accounting of the flash layout's queue, and compares it with the index. For tests, while nothing else runs.

@@ -65,6 +65,8 @@ pub struct CacheOptions {
     pub maker: Maker,
     /// Believe a clock that is more than a day ahead of what the device saw.
     pub accept_clock: bool,
+    /// Whether the device is to have a performance tier. The superblock tells the next start; nothing else follows from it here.
+    pub has_tier: bool,
     /// How objects are arranged on flash, and what steers it. Layout `sipq` keeps keys in DRAM beside `dram_bytes`, without a
     /// bound by default: where there is a budget, set `virtual_keys_max` to [`MemoryPlan::virtual_keys`].
     pub layout: LayoutOptions,
@@ -101,6 +103,7 @@ impl Default for CacheOptions {
             reformat: false,
             maker: Maker::Serve,
             accept_clock: false,
+            has_tier: false,
             layout: LayoutOptions::default(),
             index: IndexOptions::Full,
             index_heap_bytes: 0,

@@ -72,6 +72,8 @@ pub struct Superblock {
     /// The same of the last start, where its clock was far ahead of `time` and no second start has confirmed it; else 0. So a clock
     /// that is wrong once does not stay the cache's time.
     pub ahead: u32,
+    /// Whether the last start was to use a performance tier. That decides how a later one takes a tier that it does not find.
+    pub has_tier: bool,
     /// Newest checkpoint, and the one before.
     pub checkpoints: [CheckpointRef; 2],
 }
@@ -138,7 +140,7 @@ impl Superblock {
             out.extend_from_slice(&checkpoint.len.to_le_bytes());
             out.extend_from_slice(&checkpoint.log_start.to_le_bytes());
         }
-        out.extend_from_slice(&[self.index as u8, self.maker as u8, 0, 0]);
+        out.extend_from_slice(&[self.index as u8, self.maker as u8, u8::from(self.has_tier), 0]);
         out.extend_from_slice(&self.ahead.to_le_bytes());
         out.resize(SECTOR_BYTES, 0);
         let crc = checksum(0, &[&out[..12], &out[16..]]);
@@ -197,7 +199,7 @@ impl Superblock {
             [2] => Maker::Replay,
             _ => return None,
         };
-        let [_, _] = fields.array()?;
+        let [has_tier, _] = fields.array()?;
         let ahead = fields.u32()?;
         // The geometry follows from two numbers; anything else would be a lie that later arithmetic trusts.
         let geometry = Geometry {
@@ -225,6 +227,7 @@ impl Superblock {
             discard: discard == 1,
             time,
             ahead,
+            has_tier: has_tier == 1,
             checkpoints,
         }))
     }
@@ -249,6 +252,7 @@ mod tests {
             discard: false,
             time: 12,
             ahead: 13,
+            has_tier: true,
             checkpoints: [
                 CheckpointRef {
                     id: 4,

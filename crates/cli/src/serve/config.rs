@@ -38,6 +38,10 @@ pub struct ServeConfig {
     pub flush_interval_secs: u32,
     /// How much of it to use, if that was said.
     pub flash_size: Option<Size>,
+    /// The file or device with copies of the flash, if there is to be one.
+    pub performance_tier: Option<PathBuf>,
+    /// How much of it to use, if that was said.
+    pub performance_size: Option<Size>,
     /// Block size in bytes, if that was said.
     pub block_size: Option<u64>,
     /// Erase what is there.
@@ -95,6 +99,8 @@ impl ServeConfig {
             dram,
             flash,
             flash_size: size(&layers.flash_size())?,
+            performance_tier: performance_tier(layers)?,
+            performance_size: size(&layers.performance_size())?,
             block_size: block_size(&layers.block_size())?,
             reformat,
             layout: layout(layers)?,
@@ -160,6 +166,15 @@ fn layout(layers: &Layers) -> anyhow::Result<LayoutOptions> {
             _ => layers.policy().wrong(&what),
         }
     })
+}
+
+fn performance_tier(layers: &Layers) -> anyhow::Result<Option<PathBuf>> {
+    let tier = path(&layers.performance_tier())?;
+    let size = layers.performance_size();
+    if tier.is_none() && size.text()?.is_some() {
+        return Err(size.wrong("of which device? --performance-tier is not given"));
+    }
+    Ok(tier)
 }
 
 fn cpus() -> usize {

@@ -5,6 +5,7 @@ use pumice::Stats;
 use pumice_device::DeviceCounts;
 use pumice_door_admin::{BookLine, BooksFault, Figures, Group, Latency, Source};
 use pumice_door_memcached::{DoorStats, Operation};
+use pumice_nhc::TierCounts;
 use pumice_trace::Human;
 use pumice_world::{Figure, Kind};
 use std::sync::Arc;
@@ -148,7 +149,12 @@ impl Source for ServerFigures {
                 Human(self.common.checkpoint_bytes),
             ));
         };
-        let failure = cache.flash_failure()?;
+        let Some(failure) = cache.flash_failure() else {
+            let reason = self.common.performance.as_ref()?.tier.failure()?;
+            return Some(format!(
+                "the performance tier is left alone until the next start, the flash serves everything: {reason}"
+            ));
+        };
         let next = if failure.remembered {
             "the next start makes an empty cache of it"
         } else {
@@ -162,6 +168,21 @@ impl Source for ServerFigures {
 
     fn figures(&self) -> Figures {
         let mut groups = vec![process(), self.server(), self.memcached(), self.device()];
+        if let Some(performance) = &self.common.performance {
+            let tier = &performance.tier;
+            let (places, copies) = (tier.places().into(), tier.copies());
+            let counters = performance.counters.iter();
+            let counts = counters.map(|counters| counters.snapshot());
+            let mut sum = DeviceCounts::default();
+            counts.for_each(|counts| sum += counts);
+            groups.extend(performance_groups(
+                tier.works(),
+                places,
+                copies,
+                tier.counts(),
+                sum,
+            ));
+        }
         let mut books = Vec::new();
         let mut index_rounds = Vec::new();
         if let Some(cache) = self.cache() {
@@ -211,6 +232,26 @@ fn seconds(name: &'static str, help: &'static str, kind: Kind, value: f64) -> Fi
         kind,
         value,
     }
+}
+
+fn performance_groups(
+    works: bool,
+    places: u64,
+    copies: u64,
+    counts: TierCounts,
+    device: DeviceCounts,
+) -> [Group; 2] {
+    let mut tier = gauges! { "performance";
+        works "1 while copies are read: 0 before the start has looked at them, and when the performance tier is left alone" = u64::from(works);
+        places "Blocks that the performance tier has room for" = places;
+        copies "Blocks of which the performance tier has a copy that counts" = copies;
+    };
+    tier.figures.extend(counts.figures());
+    let device = Group {
+        room: "performance_device",
+        figures: device.figures(),
+    };
+    [tier, device]
 }
 
 fn cache_groups(stats: &Stats) -> [Group; 4] {
@@ -298,7 +339,7 @@ fn process() -> Group {
 }
 
 /// Counters of which a rise is logged: what is lost, or refused for want of something.
-const WATCHED: [(&str, &str); 8] = [
+const WATCHED: [(&str, &str); 9] = [
     ("memcached", "connections_rejected"),
     ("memcached", "slow_peers_closed"),
     ("memcached", "store_no_memory"),
@@ -307,6 +348,7 @@ const WATCHED: [(&str, &str); 8] = [
     ("flash", "corrupt_records"),
     ("flash", "read_errors"),
     ("index_cascade", "forgotten"),
+    ("performance", "made_good"),
 ];
 
 /// How long nothing is said of a counter after a rise was.
@@ -388,6 +430,13 @@ mod tests {
             room: "device",
             figures: DeviceCounts::default().figures(),
         });
+        groups.extend(performance_groups(
+            false,
+            0,
+            0,
+            TierCounts::default(),
+            DeviceCounts::default(),
+        ));
         groups.push(Group {
             room: "memcached",
             figures: pumice_door_memcached::Counts::default().figures(),

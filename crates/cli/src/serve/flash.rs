@@ -30,16 +30,18 @@ pub struct Target {
     pub time: u32,
     /// Bytes of the newest checkpoint on it.
     pub checkpoint_bytes: u64,
+    /// Whether the last start of the cache on it was to use a performance tier.
+    pub has_tier: bool,
 }
 
 /// What the path is before it is opened.
-enum Before {
+pub(super) enum Before {
     Missing,
     File { len: u64 },
     BlockDevice,
 }
 
-fn before(path: &Path) -> Before {
+pub(super) fn before(path: &Path) -> Before {
     // Anything else, and what cannot be looked at, is for the opening to refuse.
     match std::fs::metadata(path) {
         Ok(meta) if meta.file_type().is_block_device() => Before::BlockDevice,
@@ -124,6 +126,7 @@ pub fn look(config: &ServeConfig) -> anyhow::Result<Target> {
         layout,
         time: found.time,
         checkpoint_bytes: found.checkpoint_bytes,
+        has_tier: found.has_tier,
     })
 }
 
@@ -145,6 +148,7 @@ impl Target {
             index: config.index,
             time: 0,
             checkpoint_bytes: 0,
+            has_tier: false,
         }
     }
 
@@ -153,25 +157,37 @@ impl Target {
     /// # Errors
     /// What opening it said.
     pub fn open(&self, config: &ServeConfig) -> anyhow::Result<Arc<FileShared>> {
-        let was_there = std::fs::symlink_metadata(&config.flash).is_ok();
-        let opened = open_file(config, Some(self.capacity), true).map(Arc::new);
-        opened.inspect_err(|error| {
-            // Only what this call has made: a regular file, with no other server on it.
-            let is_of_others = was_there || matches!(error.downcast_ref(), Some(FileError::Locked { .. }));
-            if !is_of_others && std::fs::symlink_metadata(&config.flash).is_ok_and(|found| found.is_file()) {
-                let _ = std::fs::remove_file(&config.flash);
-            }
-        })
+        make_file(&config.flash, self.capacity).context("flash device")
     }
+}
+
+/// Opens a device that is to have `capacity` bytes, making the file and reserving its space where that is needed.
+pub(super) fn make_file(path: &Path, capacity: u64) -> Result<Arc<FileShared>, FileError> {
+    let was_there = std::fs::symlink_metadata(path).is_ok();
+    let opened = open_file(path, Some(capacity), true).map(Arc::new);
+    opened.inspect_err(|error| {
+        // Only what this call has made: a regular file, with no other server on it.
+        let is_of_others = was_there || matches!(error, FileError::Locked { .. });
+        if !is_of_others && std::fs::symlink_metadata(path).is_ok_and(|found| found.is_file()) {
+            let _ = std::fs::remove_file(path);
+        }
+    })
 }
 
 /// The size that the settings ask for, in bytes and whole sectors.
 fn wanted_bytes(config: &ServeConfig, before: &Before) -> anyhow::Result<u64> {
+    let bytes = size_at(&config.flash, before, config.flash_size).context("flash device")?;
+    Ok(bytes.unwrap_or(DEFAULT_BYTES))
+}
+
+/// The size that is asked for, or that is there, in bytes and whole sectors; `None` of a file that is missing or empty, where none was
+/// asked for.
+pub(super) fn size_at(path: &Path, before: &Before, asked: Option<Size>) -> anyhow::Result<Option<u64>> {
     let whole = || -> anyhow::Result<u64> {
         if let Before::BlockDevice = before {
-            return Ok(open_file(config, None, false)?.capacity());
+            return Ok(open_file(path, None, false)?.capacity());
         }
-        let directory = directory_of(&config.flash);
+        let directory = directory_of(path);
         let stat = rustix::fs::statvfs(directory).with_context(|| {
             format!(
                 "cannot find the size of the file system of {}",
@@ -180,23 +196,23 @@ fn wanted_bytes(config: &ServeConfig, before: &Before) -> anyhow::Result<u64> {
         })?;
         Ok(stat.f_blocks.saturating_mul(stat.f_frsize))
     };
-    let bytes = match (config.flash_size, before) {
+    let bytes = match (asked, before) {
         (Some(share @ Size::Share(_)), _) => share.of(whole()?),
         (Some(size), _) => size.of(0),
         (None, Before::BlockDevice) => whole()?,
         (None, Before::File { len: len @ 1.. }) => *len,
-        (None, _) => DEFAULT_BYTES,
+        (None, _) => return Ok(None),
     };
-    Ok(bytes / SECTOR_BYTES as u64 * SECTOR_BYTES as u64)
+    Ok(Some(bytes / SECTOR_BYTES as u64 * SECTOR_BYTES as u64))
 }
 
-fn open_file(config: &ServeConfig, size: Option<u64>, preallocate: bool) -> anyhow::Result<FileShared> {
+pub(super) fn open_file(path: &Path, size: Option<u64>, preallocate: bool) -> Result<FileShared, FileError> {
     let options = FileOptions {
         size,
         preallocate,
         ..FileOptions::default()
     };
-    FileShared::open(&config.flash, &options).context("flash device")
+    FileShared::open(path, &options)
 }
 
 fn directory_of(path: &Path) -> &Path {
@@ -214,6 +230,7 @@ struct Found {
     index: IndexKind,
     time: u32,
     checkpoint_bytes: u64,
+    has_tier: bool,
 }
 
 /// Reads the superblock, writing nothing; `None` where the device is empty.
@@ -224,7 +241,7 @@ fn peek(config: &ServeConfig, before: &Before) -> anyhow::Result<Option<Found>> 
     {
         return Err(anyhow::Error::new(OpenError::Foreign).context(format!("flash device {path}")));
     }
-    let shared = Arc::new(open_file(config, None, false)?);
+    let shared = Arc::new(open_file(&config.flash, None, false).context("flash device")?);
     let device = FileDevice::new(shared, 2).with_context(|| format!("flash device {path}"))?;
     let superblock = read_superblock(&device).with_context(|| format!("flash device {path}"))?;
     let Some(superblock) = superblock else {
@@ -247,5 +264,6 @@ fn peek(config: &ServeConfig, before: &Before) -> anyhow::Result<Option<Found>> 
         index: superblock.index,
         time: superblock.time,
         checkpoint_bytes: superblock.checkpoints[0].len,
+        has_tier: superblock.has_tier,
     }))
 }

@@ -12,6 +12,7 @@ mod limits;
 mod listen;
 mod log;
 mod memory;
+mod performance;
 mod report;
 mod user;
 mod worker;
@@ -90,6 +91,7 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
     let target = flash::look(&config)?;
     let connections = Connections::plan(&config);
     let division = memory::divide(&config, &target, &connections)?;
+    let performance = performance::look(&config, &target, division.plan.block_bytes)?;
     // Before the flash file is made: a failed start leaves no new file behind.
     let door = bind(&config, &connections, &access)?;
     let admin = config.admin.map(bind_admin).transpose()?;
@@ -99,7 +101,11 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
         .context("cannot start an event loop")?;
     let _pid_file = config.pid_file.as_deref().map(PidFile::write).transpose()?;
     let flash = target.open(&config)?;
-    report::start(&config, &flash, &target, &division);
+    let performance = match performance {
+        None => None,
+        Some(wanted) => wanted.open(&config)?,
+    };
+    report::start(&config, &flash, &target, &division, performance.as_ref());
     let clock = SystemClock::new(target.time);
     if clock.behind_secs() > 86_400 {
         tracing::warn!(
@@ -116,10 +122,12 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
         options: CacheOptions {
             accept_clock: args.accept_clock,
             random: random()?,
+            has_tier: config.performance_tier.is_some(),
             ..cache_options(&config, &target, &division)?
         },
         flash_timeout_secs: config.flash_timeout_secs,
         counters: (0..config.threads).map(|_| Arc::default()).collect(),
+        performance,
         door,
         workers: config.threads,
         stop: stopping,

@@ -3,6 +3,7 @@
 use super::config::ServeConfig;
 use super::flash::Target;
 use super::memory::Division;
+use super::performance::Performance;
 use super::worker::Closed;
 use pumice::{IndexKind, MemoryPlan, Recovered};
 use pumice_device::FileShared;
@@ -19,7 +20,13 @@ pub fn line(text: fmt::Arguments<'_>) {
 }
 
 /// What is known before the cache is opened.
-pub fn start(config: &ServeConfig, flash: &FileShared, target: &Target, division: &Division) {
+pub fn start(
+    config: &ServeConfig,
+    flash: &FileShared,
+    target: &Target,
+    division: &Division,
+    performance: Option<&Performance>,
+) {
     let plan = &division.plan;
     line(format_args!("pumice {}", env!("CARGO_PKG_VERSION")));
     line(format_args!(
@@ -51,6 +58,20 @@ pub fn start(config: &ServeConfig, flash: &FileShared, target: &Target, division
             pumice::Durability::Off => "off",
         },
     ));
+    if let Some(Performance { shared, tier, .. }) = performance {
+        line(format_args!(
+            "performance tier: {}, {} for copies of {} blocks, {} with {}",
+            shared.path().display(),
+            Human(shared.capacity()),
+            tier.places(),
+            if shared.is_direct() {
+                "O_DIRECT"
+            } else {
+                "buffered I/O"
+            },
+            shared.engine(),
+        ));
+    }
     if let Some(choice) = &division.choice {
         let (fits, why) = match (choice.full_bytes <= choice.pool, choice.kind) {
             (true, _) => ("fit in", ""),

@@ -1,9 +1,11 @@
 //! Worker threads: each a current-thread event loop with its own handle on the flash device.
 
+use super::performance::Performance;
 use anyhow::{Context, anyhow};
 use pumice::{CacheOptions, Cx, LeftBehind, ObjectCache, Recovered};
 use pumice_device::{CountingDevice, Device, DeviceCounters, FileDevice, FileShared, Overdue};
 use pumice_door_memcached::Door;
+use pumice_nhc::Tiered;
 use pumice_world::{Clock, Spawner, Task};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -14,8 +16,8 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, watch};
 use tokio::task::LocalSet;
 
-/// A worker's handle on the flash device, which counts.
-pub type ServedDevice = CountingDevice<FileDevice>;
+/// A worker's handle on the flash device, and on the performance tier where there is one; both count.
+pub type ServedDevice = Tiered<CountingDevice<FileDevice>, CountingDevice<FileDevice>>;
 
 /// The cache as `serve` runs it.
 pub type ServedCache = ObjectCache<ServedDevice>;
@@ -45,6 +47,8 @@ pub struct Common {
     pub flash_timeout_secs: u32,
     /// What each worker's handle on the device counts.
     pub counters: Vec<Arc<DeviceCounters>>,
+    /// The performance tier, if there is one.
+    pub performance: Option<Performance>,
     /// The memcached door.
     pub door: Door,
     /// Number of workers.
@@ -106,7 +110,11 @@ pub fn run(index: usize, common: &Common) -> anyhow::Result<Option<Closed>> {
         }
         let counters = Arc::clone(&common.counters[index]);
         let counting = CountingDevice::new(device.clone(), counters);
-        let cx = Cx::new(counting, Arc::clone(&common.clock), Rc::new(LocalTasks));
+        let tiered = match &common.performance {
+            None => Tiered::without(counting),
+            Some(performance) => above(counting, index, performance),
+        };
+        let cx = Cx::new(tiered, Arc::clone(&common.clock), Rc::new(LocalTasks));
         let log_gate = Rc::new(move || device.log_wait().map(|wait| Box::pin(wait) as Task));
         let log_gate = Some(log_gate as Rc<dyn Fn() -> Option<Task>>);
         let work = serve(index, common, Cx { log_gate, ..cx }, overdue);
@@ -121,6 +129,33 @@ pub fn run(index: usize, common: &Common) -> anyhow::Result<Option<Closed>> {
             },
         }
     })
+}
+
+/// A handle on the flash device and on the performance tier. Where the latter cannot be had, the flash serves alone.
+fn above(lower: CountingDevice<FileDevice>, index: usize, performance: &Performance) -> ServedDevice {
+    let tier = &performance.tier;
+    let handle = || {
+        let device = FileDevice::new(Arc::clone(&performance.shared), RING_ENTRIES)?;
+        let driver = drive(device.clone())?;
+        anyhow::Ok((device, driver))
+    };
+    let (device, driver) = match handle() {
+        Ok(handle) => handle,
+        Err(error) => {
+            tier.leave_out(format!("worker {index} has no handle on it: {error:#}"));
+            return Tiered::without(lower);
+        }
+    };
+    let counters = Arc::clone(&performance.counters[index]);
+    let upper = CountingDevice::new(device, counters);
+    let tiered = Tiered::new(lower, upper, Arc::clone(tier), Rc::new(LocalTasks));
+    let (driven, watched) = (Arc::clone(tier), tiered.clone());
+    tokio::task::spawn_local(async move {
+        let Err(error) = driver.await;
+        driven.leave_out(format!("its event loop failed: {error}"));
+    });
+    each_second(move || watched.tick_upper());
+    tiered
 }
 
 /// Registers the device with the event loop. The future that comes back starts and completes its operations: after its
@@ -174,6 +209,10 @@ async fn serve(
         opened(common).await?
     };
     let Some(cache) = cache else { return Ok(None) };
+    if let (0, Some(performance)) = (index, &common.performance) {
+        let (device, start) = (cx.device.clone(), performance.start(&cache));
+        tokio::task::spawn_local(async move { device.start(start).await });
+    }
     let (watched, watcher) = (Arc::clone(&cache), cx.clone());
     each_second(move || {
         if let Some(overdue) = overdue.take() {

@@ -12,5 +12,6 @@ mod flush_interval;
 mod frozen;
 mod inspect;
 mod killed_starts;
+mod performance;
 mod replay_as_served;
 mod trace;

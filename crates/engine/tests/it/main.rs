@@ -20,6 +20,7 @@ mod lost_checkpoint;
 mod model;
 mod no_room;
 mod peek;
+mod performance;
 mod pinned;
 mod power;
 mod sizes;

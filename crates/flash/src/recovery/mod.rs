@@ -112,6 +112,8 @@ pub struct OpenOptions {
     pub maker: Maker,
     /// Believe a clock that is far ahead of what the device saw.
     pub accept_clock: bool,
+    /// Whether the device is to have a performance tier, for the superblock.
+    pub has_tier: bool,
     /// What a reply promises.
     pub durability: Durability,
     /// Seconds after which what is in a buffer alone is written; 0 = when its block is full.
@@ -295,6 +297,7 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
     recovery.out.time = superblock.time;
     superblock.clean = false;
     superblock.discard = options.durability == Durability::Off;
+    superblock.has_tier = options.has_tier;
     let start = Start {
         superblock,
         log_next: found.log_next,

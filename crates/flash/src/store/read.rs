@@ -2,6 +2,7 @@
 
 use super::{FlashStore, State, add};
 use crate::block::OpenBlock;
+use crate::footer::Trailer;
 use crate::record::Record;
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_index::Location;
@@ -97,29 +98,48 @@ impl<B: Buffer> FlashStore<B> {
         let end = (location.offset + u64::from(location.len)).next_multiple_of(sector);
         let len = usize::try_from(end - start).expect("at most 1 MiB and two sectors");
         add(&self.counters.record_reads, 1);
-        let read = self.shared.read(device, start, len).await;
-        // The block may have begun another life while the read was under way: then the bytes mean nothing.
+        let at = usize::try_from(location.offset - start).expect("below a sector");
+        let (cache_id, record_len) = (self.cache_id, location.len as usize);
+        let decode =
+            move |buffer: B| Record::decode(Arc::new(buffer), at, record_len, cache_id, sequence, true);
+        // The block may have begun another life while a read was under way: then the bytes mean nothing.
         let info = &self.blocks[self.block_of(location) as usize];
-        if info.sequence.load(Ordering::Acquire) != sequence {
+        let is_reclaimed = || info.sequence.load(Ordering::Acquire) != sequence;
+        if !self.is_out()
+            && let Some(record) = device.read_copy(start, len, decode).await
+        {
+            return if is_reclaimed() {
+                Err(ReadFault::Reclaimed)
+            } else {
+                Ok(record)
+            };
+        }
+        let read = self.shared.read(device, start, len).await;
+        if is_reclaimed() {
             return Err(ReadFault::Reclaimed);
         }
         let buffer = read.map_err(|error| {
             add(&self.counters.read_errors, 1);
             ReadFault::Device(error)
         })?;
-        let at = usize::try_from(location.offset - start).expect("below a sector");
-        Record::decode(
-            Arc::new(buffer),
-            at,
-            location.len as usize,
-            self.cache_id,
-            sequence,
-            true,
-        )
-        .ok_or_else(|| {
+        decode(buffer).ok_or_else(|| {
             add(&self.counters.corrupt_records, 1);
             ReadFault::Corrupt
         })
+    }
+
+    /// The block whose last sector this is, if it is a block of objects that is on the device as a whole, in this life.
+    pub fn sealed_block(&self, last_sector: &[u8]) -> Option<u32> {
+        let trailer = Trailer::decode(self.cache_id, last_sector)?;
+        let info = self.blocks.get(trailer.block as usize)?;
+        let is_it =
+            info.state() == State::Sealed && info.sequence.load(Ordering::Acquire) == trailer.sequence;
+        is_it.then_some(trailer.block)
+    }
+
+    /// What tells this cache from others on the same device, before and after it.
+    pub fn cache_id(&self) -> u64 {
+        self.cache_id
     }
 
     /// Counts a record that was another key's.

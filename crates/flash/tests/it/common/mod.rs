@@ -217,6 +217,7 @@ pub fn options(durability: Durability) -> OpenOptions {
         reformat: false,
         maker: pumice_flash::Maker::Serve,
         accept_clock: false,
+        has_tier: false,
         durability,
         flush_interval_secs: 0,
         buffers_max: 4,

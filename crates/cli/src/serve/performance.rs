@@ -1,0 +1,195 @@
+//! The performance tier: whether the device that is to hold it may, and what all workers share of it.
+
+use super::config::ServeConfig;
+use super::flash::{Before, Target, before, make_file, open_file, size_at};
+use super::worker::ServedCache;
+use crate::usage::{Usage, usage};
+use anyhow::{Context, anyhow};
+use pumice_device::{DeviceCounters, FileDevice, FileShared, SECTOR_BYTES};
+use pumice_flash::Geometry;
+use pumice_nhc::{Division, Found, Start, Tier, format};
+use pumice_trace::Human;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The fewest copies that are worth a device.
+const PLACES_MIN: u32 = 2;
+
+/// A device that may hold the performance tier, found out without changing anything.
+pub struct Wanted {
+    division: Division,
+    bytes: u64,
+    /// The cache whose copies are there, in this arrangement.
+    owner: Option<u64>,
+    is_new: bool,
+}
+
+/// What all workers share of a performance tier.
+pub struct Performance {
+    /// The device.
+    pub shared: Arc<FileShared>,
+    /// Which blocks have a copy on it.
+    pub tier: Arc<Tier>,
+    /// What each worker's handle on it counts.
+    pub counters: Vec<Arc<DeviceCounters>>,
+    owner: Option<u64>,
+}
+
+/// Looks at the device that the settings name, for a cache with blocks of so many bytes; `None` where there is to be no tier, or where the
+/// one that was there is left out.
+///
+/// # Errors
+/// Usage, where the settings make no sense together. And where the tier is new, that the device holds something else or what opening it
+/// said; later that is a warning.
+pub fn look(config: &ServeConfig, target: &Target, block_bytes: u64) -> anyhow::Result<Option<Wanted>> {
+    let Some(path) = &config.performance_tier else {
+        return Ok(None);
+    };
+    let is_new = !target.has_tier || config.reformat;
+    leave_out(is_new, path, check(config, target, block_bytes, path, is_new))
+}
+
+/// What goes wrong with a tier that was there before costs the tier alone.
+fn leave_out<T>(is_new: bool, path: &Path, result: anyhow::Result<T>) -> anyhow::Result<Option<T>> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if is_new || error.is::<Usage>() => {
+            Err(error.context(format!("performance tier {}", path.display())))
+        }
+        Err(error) => {
+            tracing::warn!(
+                "the performance tier {} is left out, the flash serves everything: {error:#}",
+                path.display()
+            );
+            Ok(None)
+        }
+    }
+}
+
+fn check(
+    config: &ServeConfig,
+    target: &Target,
+    block_bytes: u64,
+    path: &Path,
+    is_new: bool,
+) -> anyhow::Result<Wanted> {
+    if is_same(path, &config.flash) {
+        return Err(usage("it is the flash device itself; give another, or none"));
+    }
+    let before = before(path);
+    if !is_new && matches!(before, Before::Missing) {
+        return Err(anyhow!(
+            "it is missing; an empty file there, or a start without --performance-tier, makes a new one possible"
+        ));
+    }
+    let found = match before {
+        Before::File { len: 0 } | Before::Missing => Found::Empty,
+        Before::File { len } if len < SECTOR_BYTES as u64 => Found::Foreign,
+        _ => {
+            let shared = Arc::new(open_file(path, None, false)?);
+            let device = FileDevice::new(shared, 2)?;
+            format::look(&device).context("cannot read its beginning")?
+        }
+    };
+    if found == Found::Foreign {
+        return Err(anyhow!(
+            "it is not empty and holds no copies of Pumice's; give another, or erase its first MiB yourself"
+        ));
+    }
+    let asked = size_at(path, &before, config.performance_size)?;
+    let bytes = match (config.performance_size, found) {
+        (None, Found::Copies(copies)) => copies.bytes,
+        _ => asked.ok_or_else(|| usage("it is to be made; --performance-size says how large"))?,
+    };
+    if bytes > target.capacity {
+        return Err(usage(format!(
+            "--performance-size is {:#}, but the flash has {:#}, and of more there can be no copy",
+            Human(bytes),
+            Human(target.capacity),
+        )));
+    }
+    let geometry = Geometry::plan(target.capacity, block_bytes)?;
+    let division = Division {
+        offset: geometry.data_offset,
+        block_bytes: geometry.block_bytes,
+        blocks: geometry.blocks,
+    };
+    if division.places(bytes) < PLACES_MIN {
+        return Err(usage(format!(
+            "{:#} are too few: with blocks of {:#} at least {} bytes are needed",
+            Human(bytes),
+            Human(block_bytes),
+            format::UPPER_DATA_OFFSET + u64::from(PLACES_MIN) * block_bytes,
+        )));
+    }
+    if let (Found::Copies(copies), Before::File { len }, false) = (found, &before, is_new)
+        && *len < copies.bytes.min(bytes)
+    {
+        return Err(anyhow!(
+            "it has {len} bytes, and was made with {}: it was cut short",
+            copies.bytes
+        ));
+    }
+    let owner = match found {
+        Found::Copies(copies) if copies.bytes == bytes && copies.block_bytes == block_bytes => {
+            Some(copies.owner)
+        }
+        _ => None,
+    };
+    Ok(Wanted {
+        division,
+        bytes,
+        owner,
+        is_new,
+    })
+}
+
+/// Whether two paths name one file or block device.
+fn is_same(a: &Path, b: &Path) -> bool {
+    match (std::fs::metadata(a), std::fs::metadata(b)) {
+        (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()) || (a.rdev() != 0 && a.rdev() == b.rdev()),
+        // Of files that are still to be made the directory is there.
+        (Err(_), Err(_)) => {
+            let whole = |path: &Path| {
+                let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+                let directory = directory.unwrap_or(Path::new("."));
+                Some((directory.canonicalize().ok()?, path.file_name()?.to_owned()))
+            };
+            a == b || whole(a).is_some_and(|a| Some(a) == whole(b))
+        }
+        _ => false,
+    }
+}
+
+impl Wanted {
+    /// Opens the device, making the file and reserving its space where that is needed; `None` where it is left out.
+    ///
+    /// # Errors
+    /// Where the tier is new, what opening it said.
+    pub fn open(&self, config: &ServeConfig) -> anyhow::Result<Option<Performance>> {
+        let Some(path) = &config.performance_tier else {
+            return Ok(None);
+        };
+        let opened = make_file(path, self.bytes).map_err(anyhow::Error::from);
+        let shared = leave_out(self.is_new, path, opened)?;
+        Ok(shared.map(|shared| Performance {
+            tier: Tier::new(self.division, shared.capacity()),
+            shared,
+            counters: (0..config.threads).map(|_| Arc::default()).collect(),
+            owner: self.owner,
+        }))
+    }
+}
+
+impl Performance {
+    /// How the tier of an open cache starts.
+    pub fn start(&self, cache: &Arc<ServedCache>) -> Start {
+        let known = Arc::clone(cache);
+        Start {
+            owner: cache.cache_id(),
+            makes: self.owner != Some(cache.cache_id()),
+            catalog: Box::new(move |last_sector| known.sealed_block(last_sector)),
+        }
+    }
+}

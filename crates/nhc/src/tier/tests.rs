@@ -1,0 +1,400 @@
+//! A store of blocks whose sectors say what they are, over a tier, and a model that knows what each read may find. Operations of both
+//! devices are under way at any time and end in any order; they fail, hang, lie, and everything crashes.
+
+use super::format::UPPER_DATA_OFFSET;
+use super::{Division, Start, Tier, TierCounts, Tiered};
+use parking_lot::Mutex;
+use pumice_device::{AlignedBuf, Buffer, Device, FaultPlan, FaultyDevice, FaultyMedium, SECTOR_BYTES};
+use pumice_world::{Executor, LocalSpawner, Random, Spawner};
+use std::cell::{Cell, RefCell};
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+
+const SECTOR: u64 = SECTOR_BYTES as u64;
+const BLOCKS: u32 = 12;
+const PLACES: u32 = 4;
+const BLOCK_SECTORS: u32 = 4;
+const DIVISION: Division = Division {
+    offset: 3 * SECTOR,
+    block_bytes: BLOCK_SECTORS as u64 * SECTOR,
+    blocks: BLOCKS,
+};
+
+type Handle = Tiered<FaultyDevice, FaultyDevice>;
+
+/// What a sector is: block, life of the block, number in the block.
+type Sector = (u32, u64, u32);
+
+fn fill((block, life, number): Sector) -> Vec<u8> {
+    let mut random = Random(u64::from(block) << 40 ^ life << 8 ^ u64::from(number));
+    let mut bytes = Vec::with_capacity(SECTOR_BYTES);
+    bytes.extend_from_slice(&block.to_le_bytes());
+    bytes.extend_from_slice(&number.to_le_bytes());
+    bytes.extend_from_slice(&life.to_le_bytes());
+    while bytes.len() < SECTOR_BYTES {
+        bytes.extend_from_slice(&random.next_u64().to_le_bytes());
+    }
+    bytes
+}
+
+/// What a sector says it is, if it is whole.
+fn sector(bytes: &[u8]) -> Option<Sector> {
+    let word = |at: usize| Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
+    let life = u64::from_le_bytes(*bytes.get(8..)?.first_chunk()?);
+    let found = (word(0)?, life, word(4)?);
+    (fill(found) == bytes).then_some(found)
+}
+
+/// Lets everything else run once.
+async fn give_turn() {
+    let mut is_first = true;
+    poll_fn(|context| {
+        if std::mem::take(&mut is_first) {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Poll::Ready(())
+    })
+    .await;
+}
+
+/// What the store knows: the life of each block that is whole.
+type Whole = Arc<Mutex<Vec<Option<u64>>>>;
+
+#[derive(Clone)]
+struct Store {
+    device: Handle,
+    whole: Whole,
+    busy: Rc<RefCell<Vec<bool>>>,
+    lives: Rc<Cell<u64>>,
+    wrong: Rc<RefCell<Vec<String>>>,
+    /// Reads accept any whole sector, so that a wrong one shows.
+    trusts: bool,
+    /// Writes pass by the tier.
+    plants: Option<FaultyDevice>,
+}
+
+impl Store {
+    fn catalog(&self) -> super::Catalog {
+        let whole = Arc::clone(&self.whole);
+        Box::new(move |bytes| {
+            let (block, life, number) = sector(bytes)?;
+            let is_it = number == BLOCK_SECTORS - 1 && whole.lock().get(block as usize) == Some(&Some(life));
+            is_it.then_some(block)
+        })
+    }
+
+    async fn put(&self, block: u32, life: u64, sectors: std::ops::Range<u32>) -> bool {
+        let bytes: Vec<u8> = sectors
+            .clone()
+            .flat_map(|number| fill((block, life, number)))
+            .collect();
+        let mut buffer = AlignedBuf::with_len(bytes.len());
+        buffer.as_mut_slice().copy_from_slice(&bytes);
+        let offset = DIVISION.block_offset(block) + u64::from(sectors.start) * SECTOR;
+        let (buffer, range) = (Arc::new(buffer), 0..bytes.len());
+        match &self.plants {
+            None => self.device.write(offset, buffer, range).await.is_ok(),
+            Some(lower) => lower.write(offset, buffer, range).await.is_ok(),
+        }
+    }
+
+    /// Another life of a block, written in one piece or two.
+    async fn write(self, block: u32, discards: bool, first: u32) {
+        self.whole.lock()[block as usize] = None;
+        if discards && self.plants.is_none() {
+            self.device
+                .discard(DIVISION.block_offset(block), DIVISION.block_bytes);
+        }
+        let life = self.lives.get() + 1;
+        self.lives.set(life);
+        let mut is_written = true;
+        if first > 0 {
+            is_written = self.put(block, life, 0..first).await;
+            give_turn().await;
+        }
+        is_written = is_written && self.put(block, life, first..BLOCK_SECTORS).await;
+        if is_written {
+            self.whole.lock()[block as usize] = Some(life);
+        }
+        self.busy.borrow_mut()[block as usize] = false;
+    }
+
+    async fn read(self, block: u32, number: u32) {
+        let Some(life) = self.whole.lock()[block as usize] else {
+            return;
+        };
+        let offset = DIVISION.block_offset(block) + u64::from(number) * SECTOR;
+        let trusts = self.trusts;
+        let check = move |bytes: AlignedBuf| {
+            let found = sector(bytes.as_slice())?;
+            (trusts || found == (block, life, number)).then_some(found)
+        };
+        let copy = self.device.read_copy(offset, SECTOR_BYTES, check).await;
+        let found = match copy {
+            Some(found) => Some(found),
+            None => {
+                let read = self.device.read(offset, SECTOR_BYTES).await;
+                read.ok().and_then(|bytes| sector(bytes.as_slice()))
+            }
+        };
+        let is_still = self.whole.lock()[block as usize] == Some(life);
+        if is_still && found != Some((block, life, number)) {
+            let what = format!("block {block}, life {life}, sector {number}: {found:?}, copy {copy:?}");
+            self.wrong.borrow_mut().push(what);
+        }
+    }
+}
+
+#[derive(Clone, Copy, Default)]
+struct Run {
+    seed: u64,
+    plants: bool,
+    /// The upper device lies: bits flip, writes get lost or go elsewhere.
+    lies: bool,
+    /// The upper device fails.
+    fails: bool,
+    /// It is replaced by what it was before, now and then.
+    goes_back: bool,
+}
+
+fn upper_plan(run: &Run, random: &mut Random) -> FaultPlan {
+    let some = |is: bool, p: f64| if is { p } else { 0.0 };
+    FaultPlan {
+        delay: true,
+        slow: 0.1,
+        read_error: some(run.fails, 0.05),
+        write_error: some(run.fails, 0.05),
+        hang: some(run.fails, 0.0005),
+        dies_at: (run.fails && random.below(3) == 0).then(|| 1 + random.below(600)),
+        bit_rot: some(run.lies, 0.02),
+        lost_write: some(run.lies, 0.05),
+        misdirected_write: some(run.lies, 0.05),
+        ..FaultPlan::default()
+    }
+}
+
+/// Runs it; returns what was wrong, and what the tiers counted.
+fn run(run: Run) -> (Vec<String>, TierCounts) {
+    let mut random = Random(run.seed);
+    let plan = FaultPlan {
+        delay: true,
+        slow: 0.1,
+        ..FaultPlan::default()
+    };
+    let lower = Arc::new(FaultyMedium::new(
+        DIVISION.block_offset(BLOCKS),
+        random.next_u64(),
+        plan,
+    ));
+    let upper_bytes = UPPER_DATA_OFFSET + u64::from(PLACES) * DIVISION.block_bytes;
+    let upper = Arc::new(FaultyMedium::new(
+        upper_bytes,
+        random.next_u64(),
+        FaultPlan::default(),
+    ));
+    let whole: Whole = Arc::new(Mutex::new(vec![None; BLOCKS as usize]));
+    let lives = Rc::new(Cell::new(0));
+    let wrong = Rc::default();
+    let mut counts = TierCounts::default();
+    let mut former: Option<Vec<u8>> = None;
+    for start in 0..6 {
+        let executor = Executor::new();
+        let spawner: Rc<LocalSpawner> = Rc::new(executor.spawner());
+        let (below, above) = (
+            FaultyDevice::new(Arc::clone(&lower)),
+            FaultyDevice::new(Arc::clone(&upper)),
+        );
+        upper.set_plan(FaultPlan::default());
+        let mut image = vec![0; usize::try_from(upper_bytes).unwrap()];
+        above.read_log(0, &mut image).unwrap();
+        if run.goes_back && random.below(2) == 0 {
+            let image = former.as_ref().unwrap_or(&image);
+            above.append_log(0, image).unwrap();
+        }
+        if start == 0 || random.below(2) == 0 {
+            former = Some(image);
+        }
+        upper.set_plan(upper_plan(&run, &mut random));
+        let tier = Tier::new(DIVISION, upper_bytes);
+        let device = Tiered::new(
+            below.clone(),
+            above.clone(),
+            Arc::clone(&tier),
+            Rc::<LocalSpawner>::clone(&spawner),
+        );
+        let store = Store {
+            device: device.clone(),
+            whole: Arc::clone(&whole),
+            busy: Rc::new(RefCell::new(vec![false; BLOCKS as usize])),
+            lives: Rc::clone(&lives),
+            wrong: Rc::clone(&wrong),
+            trusts: !run.lies,
+            plants: run.plants.then(|| below.clone()),
+        };
+        let begin = Start {
+            owner: 1,
+            makes: start == 0,
+            catalog: store.catalog(),
+        };
+        let starting = device.clone();
+        spawner.spawn(Box::pin(async move { starting.start(begin).await }));
+        let steps = 400 + random.below(6_000);
+        let steps = async {
+            for _ in 0..steps {
+                // Few blocks are read most, and which they are changes.
+                let spread = 1 + random.below(u64::from(BLOCKS));
+                let block = (random.below(spread) + lives.get() / 16) as u32 % BLOCKS;
+                match random.below(60) {
+                    0 if !store.busy.borrow()[block as usize] => {
+                        store.busy.borrow_mut()[block as usize] = true;
+                        let (discards, first) =
+                            (random.below(2) == 0, random.below(BLOCK_SECTORS.into()) as u32);
+                        spawner.spawn(Box::pin(store.clone().write(block, discards, first)));
+                    }
+                    1 if run.fails => drop(device.tick(30)),
+                    2 => {
+                        // A reader that gives up.
+                        let read = device.read_copy(DIVISION.block_offset(block), SECTOR_BYTES, |_| Some(()));
+                        drop(read);
+                    }
+                    3..20 => {
+                        let number = random.below(BLOCK_SECTORS.into()) as u32;
+                        spawner.spawn(Box::pin(store.clone().read(block, number)));
+                    }
+                    20..34 => drop(below.turn(false)),
+                    34..48 => drop(above.turn(false)),
+                    _ => {}
+                }
+                give_turn().await;
+            }
+        };
+        let done: Result<(), Infallible> = executor.block_on(steps, || Ok(()));
+        let Ok(()) = done;
+        assert!(tier.table.copies() <= u64::from(PLACES));
+        let written = tier.earned_bytes.load(std::sync::atomic::Ordering::Relaxed);
+        assert!(
+            tier.counts().copied_bytes <= written,
+            "more is copied than was written"
+        );
+        counts += tier.counts();
+        // kill -9: what is under way is torn, what is done stays.
+        lower.crash();
+        upper.crash();
+        drop(executor);
+        lower.restart();
+        upper.restart();
+    }
+    (wrong.take(), counts)
+}
+
+fn runs(each: Run, seeds: u64) -> TierCounts {
+    let mut sum = TierCounts::default();
+    for seed in 0..seeds {
+        let (wrong, counts) = run(Run { seed, ..each });
+        assert_eq!(wrong, Vec::<String>::new(), "seed {seed}");
+        sum += counts;
+    }
+    sum
+}
+
+#[test]
+fn no_interleaving_of_writes_copies_reads_and_crashes_shows_a_stale_copy() {
+    let counts = runs(
+        Run {
+            goes_back: true,
+            ..Run::default()
+        },
+        24,
+    );
+    assert!(counts.copy_reads > 10_000, "{counts:?}");
+    for count in [
+        counts.copied_blocks,
+        counts.void_copies,
+        counts.adopted_copies,
+        counts.replaced_copies,
+        counts.abandoned_copies,
+    ] {
+        assert!(count > 20, "{counts:?}");
+    }
+    assert_eq!((counts.made_good, counts.errors), (0, 0), "{counts:?}");
+}
+
+#[test]
+fn errors_and_silence_of_the_upper_device_are_made_good() {
+    let counts = runs(
+        Run {
+            fails: true,
+            goes_back: true,
+            ..Run::default()
+        },
+        24,
+    );
+    assert!(
+        counts.copy_reads > 1_000 && counts.made_good > 100 && counts.errors > 100,
+        "{counts:?}"
+    );
+}
+
+#[test]
+fn what_fails_its_check_is_read_below() {
+    let counts = runs(
+        Run {
+            lies: true,
+            fails: true,
+            goes_back: true,
+            ..Run::default()
+        },
+        24,
+    );
+    assert!(
+        counts.copy_reads > 1_000 && counts.wrong_copies > 100,
+        "{counts:?}"
+    );
+}
+
+#[test]
+fn a_planted_stale_copy_is_caught() {
+    let planted = Run {
+        plants: true,
+        ..Run::default()
+    };
+    let caught = (0..8).filter(|seed| {
+        !run(Run {
+            seed: *seed,
+            ..planted
+        })
+        .0
+        .is_empty()
+    });
+    assert!(caught.count() >= 6);
+}
+
+/// The contract of a device, over a tier that has nothing to copy.
+#[test]
+fn it_is_a_device() {
+    let medium = || {
+        Arc::new(pumice_device::MemMedium::new(
+            pumice_device::conformance::MIN_CAPACITY,
+        ))
+    };
+    let (lower, upper) = (medium(), medium());
+    let executor = Executor::new();
+    let division = Division {
+        offset: 2 * SECTOR,
+        block_bytes: 64 << 10,
+        blocks: 100,
+    };
+    let tier = Tier::new(division, upper.capacity());
+    pumice_device::conformance::check(|| {
+        Tiered::new(
+            pumice_device::MemDevice::new(Arc::clone(&lower)),
+            pumice_device::MemDevice::new(Arc::clone(&upper)),
+            Arc::clone(&tier),
+            Rc::new(executor.spawner()),
+        )
+    });
+}
