@@ -4,6 +4,7 @@
 
 mod bench;
 mod inspect;
+mod model;
 mod replay;
 mod serve;
 mod settings;
@@ -37,6 +38,8 @@ enum Command {
     Replay(Box<replay::ReplayArgs>),
     /// Puts load on a server, verifies what it returns, and measures.
     Bench(bench::BenchArgs),
+    /// Runs a model of what the cache does, in virtual time.
+    Model(Box<model::ModelArgs>),
     /// Tells what is in a trace, or writes it in another format.
     Trace(Box<trace::TraceArgs>),
     /// Says what is on a cache device, and whether all of it is as it must be. Reads only; a running server must be stopped first.
@@ -68,6 +71,7 @@ fn run(cli: Cli) -> anyhow::Result<bool> {
         Command::Serve(args) => serve::run(*args),
         Command::Replay(args) => replay::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Model(args) => model::run(&args),
         Command::Trace(args) => trace::run(&args),
     }?;
     Ok(true)

@@ -25,7 +25,8 @@ pub use overdue::Overdue;
 pub use pumice_memory::{AlignedBuf, Buffer, Payload, SECTOR_BYTES, SparseBuf};
 pub use sparse::{SparseDevice, SparseMedium};
 pub use throttled::{
-    Direction, Profile, ProfileError, RealTime, Throttle, ThrottledDevice, Timeline, VirtualTime,
+    Direction, Kind, Lanes, Profile, ProfileError, RealTime, Stalls, Throttle, ThrottledDevice, Timeline,
+    VirtualTime,
 };
 
 use std::future::Future;

@@ -612,7 +612,7 @@ fn settings(options: &FlashOptions, setup: &Setup, common: Settings) -> Settings
         }),
         superblock: Some(options.superblock_blocks),
         trim: has_drive.then_some(options.trim),
-        throttle: options.throttle.map(|profile| profile.name),
+        throttle: options.throttle.map(|profile| profile.to_string()),
         ..common
     }
 }

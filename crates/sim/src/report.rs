@@ -134,7 +134,7 @@ pub struct Settings {
     /// Whether that drive is told of free blocks.
     pub trim: Option<bool>,
     /// The kind of device that the replay was as slow as.
-    pub throttle: Option<&'static str>,
+    pub throttle: Option<String>,
 }
 
 impl Settings {

@@ -1,6 +1,6 @@
 //! The device, and what its handles share.
 
-use super::lanes::Lanes;
+use super::lanes::{Kind, Lanes};
 use super::profile::Profile;
 use super::time::Timeline;
 use crate::{Buffer, Device, Overdue, check_range, check_write_range};
@@ -18,8 +18,7 @@ use std::task::{Context, Poll, Waker};
 
 /// What the handles on one device share: how busy it is.
 pub struct Throttle {
-    read: Mutex<Lanes>,
-    write: Mutex<Lanes>,
+    lanes: Mutex<Lanes>,
     timeline: Arc<dyn Timeline>,
 }
 
@@ -27,14 +26,15 @@ impl Throttle {
     /// An idle device of this kind, in the time of `timeline`.
     pub fn new(profile: &Profile, timeline: Arc<dyn Timeline>) -> Self {
         Self {
-            read: Mutex::new(Lanes::new(profile.read)),
-            write: Mutex::new(Lanes::new(profile.write)),
+            lanes: Mutex::new(Lanes::new(profile)),
             timeline,
         }
     }
 
-    fn begin(&self, lanes: &Mutex<Lanes>, bytes: usize) -> u64 {
-        lanes.lock().begin(self.timeline.now_ns(), bytes as u64)
+    fn begin(&self, kind: Kind, offset: u64, bytes: usize) -> u64 {
+        let mut lanes = self.lanes.lock();
+        // Under the lock: the lanes know no earlier time than they have seen.
+        lanes.begin(self.timeline.now_ns(), kind, offset, bytes as u64)
     }
 }
 
@@ -120,7 +120,7 @@ impl<D: Device> Device for ThrottledDevice<D> {
     fn read(&self, offset: u64, len: usize) -> impl Future<Output = io::Result<Self::Buf>> + 'static {
         // What is refused takes no time.
         let is_good = check_range(self.capacity(), offset, len).is_ok();
-        let delay = is_good.then(|| self.until(self.throttle.begin(&self.throttle.read, len)));
+        let delay = is_good.then(|| self.until(self.throttle.begin(Kind::Read, offset, len)));
         let operation = self.inner.read(offset, len);
         async move { both(operation, delay).await }
     }
@@ -132,7 +132,7 @@ impl<D: Device> Device for ThrottledDevice<D> {
         range: Range<usize>,
     ) -> impl Future<Output = io::Result<()>> + 'static {
         let is_good = check_write_range(self.capacity(), offset, data.len(), &range).is_ok();
-        let delay = is_good.then(|| self.until(self.throttle.begin(&self.throttle.write, range.len())));
+        let delay = is_good.then(|| self.until(self.throttle.begin(Kind::Write, offset, range.len())));
         let operation = self.inner.write(offset, data, range);
         async move { both(operation, delay).await }
     }
@@ -146,7 +146,7 @@ impl<D: Device> Device for ThrottledDevice<D> {
     }
 
     fn sync(&self) -> impl Future<Output = io::Result<()>> + 'static {
-        let delay = self.until(self.throttle.write.lock().last_done());
+        let delay = self.until(self.throttle.lanes.lock().writes_done());
         let operation = self.inner.sync();
         async move { both(operation, Some(delay)).await }
     }

@@ -2,19 +2,25 @@
 //!
 //! # The model
 //!
-//! Each direction, reads and writes, has some lanes that work at the same time, a latency that an operation spends in its lane, and one
-//! channel through which the bytes of all lanes pass:
+//! A device has some lanes that work at the same time, and one channel through which the bytes of all lanes pass. Reads and writes share
+//! both; each has a latency and a bandwidth of its own:
 //!
 //! ```text
-//! begin = max(now, when a lane is free)        the lane that is free first
-//! ready = begin + latency
-//! done  = max(ready, when the channel is free) + bytes / bandwidth
+//! begin  = max(now, when a lane is free)                the lane that is free first
+//! passed = max(begin, when the channel is free) + bytes / bandwidth
+//! done   = passed + latency
 //! ```
 //!
-//! The lane and the channel are free again at `done`. So one small operation at a time takes the latency, many at once come to
-//! parallelism / latency operations a second, and large ones to the bandwidth. Reads and writes do not slow each other down, order and
-//! place cost nothing, and nothing is cleaned up in the background: that is what [`Profile`]s cannot say. A sync waits for all writes
-//! under way. Log appends go to memory, as they do on a file, and cost nothing.
+//! The channel is free again at `passed`, the lane at `done`. So one small operation at a time takes the latency, many at once come to
+//! parallelism / latency operations a second, and large ones to the bandwidth. There are as many lanes as the direction with more
+//! parallelism has. An operation of the other one is answered at `done` too, and holds its lane for longer, by lanes / parallelism: so
+//! writes alone, reads alone, and what is between come to what each could do of the whole device. A drive that has taken a write into
+//! its memory is as busy for a while after it has answered.
+//!
+//! A kind of device may have service times that vary around these, evenly, and pauses in which nothing is done, one in each period; both
+//! follow from a seed. A disk has a latency only where an operation does not begin where the last one ended. Otherwise order and place
+//! cost nothing, and nothing is cleaned up in the background: that is what [`Profile`]s cannot say. A sync waits for all writes under
+//! way. Log appends go to memory, as they do on a file, and cost nothing.
 //!
 //! An operation is really carried out by the device beneath, and is done when both are: on a slower device than the model the model
 //! changes nothing.
@@ -30,5 +36,6 @@ mod profile;
 mod time;
 
 pub use device::{Throttle, ThrottledDevice};
-pub use profile::{Direction, Profile, ProfileError};
+pub use lanes::{Kind, Lanes};
+pub use profile::{Direction, Profile, ProfileError, Stalls};
 pub use time::{RealTime, Timeline, VirtualTime};

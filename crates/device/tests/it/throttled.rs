@@ -32,7 +32,9 @@ fn rate(profile: &Profile, depth: usize, bytes: usize, writes: bool) -> f64 {
             all.into_iter()
                 .for_each(|one| block_on(&device, one).expect("it is written"));
         } else {
+            // From the last place to the first: none follows on the one before.
             let all: Vec<_> = (0..depth)
+                .rev()
                 .map(|n| device.read((n * bytes) as u64, bytes))
                 .collect();
             all.into_iter()
@@ -74,7 +76,7 @@ fn presets_do_what_their_makers_say() {
 
 #[test]
 fn a_sync_waits_for_writes_and_not_for_reads() {
-    let (time, device) = throttled(&Profile::HDD);
+    let (time, device) = throttled(&Profile::NVME);
     let buffer = Arc::new(AlignedBuf::with_len(SECTOR));
     block_on(&device, device.sync()).unwrap();
     assert_eq!(time.now_ns(), 0, "nothing to flush");
@@ -82,11 +84,35 @@ fn a_sync_waits_for_writes_and_not_for_reads() {
     drop(device.write(0, Arc::clone(&buffer), 0..SECTOR));
     drop(device.write(1 << 20, buffer, 0..SECTOR));
     block_on(&device, device.sync()).unwrap();
-    let two_writes = 2 * Profile::HDD.write.latency_ns;
+    let (write, read) = (Profile::NVME.write.latency_ns, Profile::NVME.read.latency_ns);
+    assert!((write..read).contains(&time.now_ns()), "{}", time.now_ns());
+}
+
+#[test]
+fn a_disk_that_writes_does_not_read() {
+    let (time, device) = throttled(&Profile::HDD);
+    let buffer = Arc::new(AlignedBuf::with_len(SECTOR));
+    drop(device.write(1 << 20, buffer, 0..SECTOR));
+    block_on(&device, device.read(0, SECTOR)).unwrap();
+    let two = 2 * Profile::HDD.read.latency_ns;
     assert!(
-        (two_writes..two_writes + 1_000_000).contains(&time.now_ns()),
+        (two..two + 1_000_000).contains(&time.now_ns()),
         "{}",
         time.now_ns()
+    );
+}
+
+#[test]
+fn a_disk_seeks_once_for_what_follows() {
+    let (time, device) = throttled(&Profile::HDD);
+    for n in 0..1_000 {
+        block_on(&device, device.read(n * SECTOR as u64, SECTOR)).unwrap();
+    }
+    let seconds = time.now_ns() as f64 / 1e9;
+    let expected = 0.0127 + 1_000.0 * SECTOR as f64 / 250e6;
+    assert!(
+        (seconds / expected - 1.0).abs() < 0.01,
+        "{seconds} s, not {expected} s"
     );
 }
 
@@ -103,7 +129,7 @@ fn handles_share_the_device() {
     let (time, one) = throttled(&Profile::HDD);
     let other = one.clone();
     drop(one.read(0, SECTOR));
-    block_on(&other, other.read(SECTOR as u64, SECTOR)).unwrap();
+    block_on(&other, other.read(1 << 20, SECTOR)).unwrap();
     assert!(
         time.now_ns() >= 2 * Profile::HDD.read.latency_ns,
         "{}",
@@ -131,6 +157,36 @@ fn in_real_time_it_takes_real_time() {
 fn kinds_are_known_by_name() {
     for profile in Profile::ALL {
         assert_eq!(profile.name.parse(), Ok(profile));
+    }
+    let odd = "nvme*40:read=2us/2.5GB/6:vary=30:stall=5ms/200ms:seed=7";
+    let profile: Profile = odd.parse().unwrap();
+    assert_eq!(profile.write, Profile::NVME.slower(40).write);
+    assert_eq!(
+        (profile.read.latency_ns, profile.read.bytes_per_second),
+        (2_000, 2_500_000_000)
+    );
+    for text in [odd, "optane*40", "hdd"] {
+        let profile: Profile = text.parse().unwrap();
+        assert_eq!(profile.to_string().parse(), Ok(profile), "{text}");
+    }
+    assert_eq!("optane*40".parse::<Profile>().unwrap().to_string(), "optane*40");
+    for wrong in [
+        "nvme*0",
+        "nvme*",
+        "nvme:read=5us",
+        "nvme:read=5us/0B/1",
+        "nvme:write=5us/1GB/0",
+        "nvme:vary=101",
+        "nvme:stall=5ms/5ms",
+        "nvme:stall=5/200",
+        "nvme:read=-1us/1GB/1",
+        "nvme:lanes=3",
+        "nvme:",
+        "nvme:read=1us/1GB/1/1",
+    ] {
+        let part = wrong.split_once(':').map_or(wrong, |(_, part)| part);
+        let error = wrong.parse::<Profile>().unwrap_err().to_string();
+        assert!(error.contains(&format!("`{part}`")), "{error}");
     }
     let error = "tape".parse::<Profile>().unwrap_err().to_string();
     assert!(error.contains("`tape`") && error.contains("hdd"), "{error}");

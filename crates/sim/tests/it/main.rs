@@ -3,5 +3,6 @@
 mod closed_form;
 mod flash;
 mod ftl;
+mod nhc;
 mod reference;
 mod replay;

@@ -1,0 +1,3 @@
+//! Tests of the scheduler on surfaces of cost that are known.
+
+mod scheduler;

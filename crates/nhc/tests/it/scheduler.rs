@@ -1,0 +1,176 @@
+//! One client, whose requests take what a formula says of `load_admit` and `data_admit`.
+
+use pumice_nhc::{Counts, Meter, Objective, Reason, Scheduler, Side, State};
+use pumice_world::Random;
+
+struct Load {
+    scheduler: Scheduler,
+    meter: Meter,
+    random: Random,
+    now: u64,
+    /// The sum of costs without chance, of requests.
+    cost: f64,
+    requests: u64,
+}
+
+impl Load {
+    fn new(seed: u64) -> Self {
+        Self {
+            scheduler: Scheduler::new(Objective::Throughput),
+            meter: Meter::new(),
+            random: Random(seed),
+            now: 0,
+            cost: 0.0,
+            requests: 0,
+        }
+    }
+
+    /// So many requests, each of which takes `cost` with a share of `noise` of it by chance. The mean without chance.
+    fn run(&mut self, requests: u64, noise: f64, hits: f64, cost: impl Fn(f64, bool) -> f64) -> f64 {
+        (self.cost, self.requests) = (0.0, 0);
+        for _ in 0..requests {
+            let switch = self.scheduler.switch();
+            let exact = 1_000.0 * cost(switch.load_admit(), switch.data_admit());
+            let took = exact * (1.0 + noise * (2.0 * self.random.next_f64() - 1.0));
+            let begun = self.now;
+            self.meter.begin(begun);
+            let mut side = Side::Lower;
+            if self.random.next_f64() < hits {
+                self.meter.hit();
+                side = switch.route((self.random.next_u64() >> 32) as u32);
+            } else {
+                self.meter.miss();
+            }
+            self.now += took as u64;
+            self.meter.end_read(side, begun, self.now);
+            (self.cost, self.requests) = (self.cost + exact / 1_000.0, self.requests + 1);
+            if self.scheduler.is_due(self.meter.completions()) {
+                let mut counts = Counts::new();
+                counts.add(&self.meter, self.now);
+                self.scheduler.window(&counts, self.now);
+            }
+        }
+        self.cost / self.requests as f64
+    }
+}
+
+/// Two devices, both saturated: the one with more work for what it can do decides.
+fn saturated(best: f64) -> impl Fn(f64, bool) -> f64 {
+    move |load, data| {
+        let upper = load / best * if data { 1.1 } else { 1.0 };
+        upper.max((1.0 - load) / (1.0 - best))
+    }
+}
+
+#[test]
+fn it_finds_the_split_and_holds_the_data() {
+    for best in [0.5, 0.7, 0.85] {
+        for seed in 1..=5 {
+            let mut load = Load::new(seed);
+            load.run(60_000, 0.5, 0.95, saturated(best));
+            let cost = load.run(300_000, 0.5, 0.95, saturated(best));
+            assert!(cost < 1.04, "best {best}, seed {seed}: {cost}");
+            let status = load.scheduler.status();
+            assert_eq!(
+                (status.state, status.reason),
+                (State::Tuning, Reason::Redirecting)
+            );
+            assert!((status.load_admit - best).abs() < 0.08, "{status:?}");
+        }
+    }
+}
+
+#[test]
+fn it_leaves_classic_caching_alone_where_that_is_best() {
+    for seed in 1..=5 {
+        let mut load = Load::new(seed);
+        let cost = load.run(400_000, 0.5, 0.95, |load, _| 1.0 + 5.0 * (1.0 - load));
+        assert!(cost < 1.01, "seed {seed}: {cost}");
+        let status = load.scheduler.status();
+        assert_eq!(
+            (status.state, status.load_admit, status.moves),
+            (State::Filling, 1.0, 0),
+            "{status:?}"
+        );
+        assert_eq!(status.reason, Reason::Worse);
+    }
+}
+
+#[test]
+fn where_nothing_makes_a_difference_it_is_near_classic_caching() {
+    for seed in 1..=5 {
+        let mut load = Load::new(seed);
+        load.run(400_000, 0.5, 0.95, |_, _| 1.0);
+        let status = load.scheduler.status();
+        assert!(status.load_admit > 0.8, "{status:?}");
+    }
+}
+
+#[test]
+fn not_to_copy_may_be_the_whole_gain() {
+    for seed in 1..=5 {
+        let mut load = Load::new(seed);
+        let cost = |load: f64, data: bool| 1.0 + f64::from(u8::from(data)) * 0.3 + (1.0 - load);
+        load.run(60_000, 0.5, 0.8, cost);
+        let mean = load.run(300_000, 0.5, 0.8, cost);
+        assert!(mean < 1.02, "seed {seed}: {mean}");
+        assert_eq!(load.scheduler.status().state, State::Tuning);
+    }
+}
+
+#[test]
+fn it_copies_again_where_hits_have_fallen() {
+    let mut load = Load::new(1);
+    load.run(100_000, 0.5, 0.95, saturated(0.6));
+    assert_eq!(load.scheduler.status().state, State::Tuning);
+    load.run(3_000, 0.5, 0.5, saturated(0.6));
+    let status = load.scheduler.status();
+    assert_eq!((status.state, status.falls), (State::Filling, 1));
+    load.run(120_000, 0.5, 0.95, saturated(0.6));
+    assert_eq!(load.scheduler.status().state, State::Tuning);
+}
+
+#[test]
+fn it_follows_a_change_of_the_load() {
+    for seed in 1..=5 {
+        let mut load = Load::new(seed);
+        load.run(100_000, 0.5, 0.95, |load, _| 0.3 + 0.3 * (1.0 - load));
+        for best in [0.5, 0.8, 0.6] {
+            // Each load has another level of cost, as loads have.
+            load.run(25_000, 0.5, 0.95, |at, data| saturated(best)(at, data) / best);
+            let cost = load.run(20_000, 0.5, 0.95, |at, data| saturated(best)(at, data) / best) * best;
+            assert!(cost < 1.06, "seed {seed}, best {best}: {cost}");
+        }
+    }
+}
+
+#[test]
+fn afresh_it_knows_nothing() {
+    let mut load = Load::new(1);
+    load.run(100_000, 0.5, 0.95, saturated(0.6));
+    load.scheduler.restart();
+    let status = load.scheduler.status();
+    assert_eq!(
+        (status.load_admit, status.data_admit, status.reason),
+        (1.0, true, Reason::TooFew)
+    );
+    assert_eq!(load.scheduler.switch().load_admit(), 1.0);
+}
+
+#[test]
+fn a_switch_sends_the_share_that_it_is_set_to() {
+    let load = Load::new(1);
+    let switch = load.scheduler.switch();
+    assert!(
+        [0, 1 << 31, u32::MAX]
+            .iter()
+            .all(|&random| switch.route(random) == Side::Upper)
+    );
+    let half = pumice_nhc::Switch::new(0.5, false);
+    assert_eq!(
+        (half.route((1 << 31) - 1), half.route(1 << 31)),
+        (Side::Upper, Side::Lower)
+    );
+    let none = pumice_nhc::Switch::new(0.0, false);
+    assert_eq!((none.route(0), none.data_admit()), (Side::Lower, false));
+}
