@@ -115,10 +115,10 @@ class Run(Lives):
                 # With load the blocks would be full before.
                 time.sleep(FLUSHED_SECONDS)
             load.go_on()
-            self.disturb(client)
+            self.disturb(server, client)
             moment = self.rng.uniform(0.01, 0.05) if is_aged else self.rng.uniform(0.05, 1.5)
             time.sleep(moment)
-            owed = set(quiet) if is_aged else said_written(client, quiet)
+            owed = set(quiet) if is_aged and not flushed else said_written(client, quiet)
             stats = client.stats()
             self.operations += sum(int(value) for name, value in stats.items() if name.startswith("cmd_"))
             is_closing = self.kill(server, seconds=0.03)
@@ -133,6 +133,7 @@ class Run(Lives):
             time.sleep(LOOK_SECONDS)
             load.pause()
             load.check()
+            self.note(server)
             print(
                 f"round {number}: killed {'while it stopped ' if is_closing else ''}after {moment:.2f} s; of {len(quiet)} quiet objects "
                 f"{len(owed)} were written and {len(owed & served)} of them served, {len(served)} in all"
@@ -144,8 +145,11 @@ class Run(Lives):
             else:
                 server.kill9()
 
-    def disturb(self, client):
+    def disturb(self, server, client):
         """Does what else is done under load."""
+
+    def note(self, server):
+        """Counts what a server did that is about to end."""
 
     def judge(self, server, number, owed, served, flushed):
         if flushed:
@@ -196,19 +200,20 @@ class TierRun(Run):
         with open(self.path, "r+b") as tier:
             if what == "cut":
                 tier.truncate(self.rng.randrange(TIER_BYTES))
-            for _ in range(200 if what == "overwritten" else 0):
+            for _ in range(5000 if what == "overwritten" else 0):
                 tier.seek(self.rng.randrange(4096, TIER_BYTES))
                 tier.write(self.rng.randbytes(100))
 
-    def disturb(self, client):
-        # What was read back made copies; now they are read while they change.
-        for quiet in self.quiet:
-            client.read_back(quiet, value_of)
+    def disturb(self, server, client):
+        what = self.rng.choice(["nothing", "overwritten", "overwritten", "cut"])
         if os.path.exists(self.path):
-            self.spoil(self.rng.choice(["overwritten", "overwritten", "cut"]))
+            self.spoil(what)
+        # Not in DRAM yet, and those of the round before have copies.
+        for quiet in self.quiet[:-1]:
+            client.read_back(quiet, value_of)
+        self.note(server)
 
-    def judge(self, server, *rest):
-        super().judge(server, *rest)
+    def note(self, server):
         figures = server.stats().get("performance", {})
         self.copy_reads += figures.get("copy_reads", 0)
         self.made_good += figures.get("made_good", 0)
