@@ -99,6 +99,9 @@ settings! {
     /// How much of it to use, at most as much as of --flash (10% is of its file system or device) [default: all of a file or block device
     /// that is there]
     performance_size "performance-size" "SIZE",
+    /// What is to be best where reads are split between --performance-tier and --flash: throughput (most requests a second), mean (of
+    /// latencies of reads) or p99 (of latencies) [default: throughput]
+    performance_objective "performance-objective" "NAME",
     /// Unit of flash writes and reclaim, a power of two [default: follows from flash and DRAM size]
     block_size "block-size" "SIZE",
     /// How objects are arranged on flash: ripq, sipq, or fifo [default: ripq, or what the flash was made with]

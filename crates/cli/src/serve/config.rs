@@ -8,6 +8,7 @@ use pumice::IndexKind;
 use pumice::{Durability, FlashWrite};
 use pumice_door_memcached::Listen;
 use pumice_flash::{Layout, LayoutError, LayoutOptions};
+use pumice_nhc::Objective;
 use pumice_trace::{Human, Size};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -42,6 +43,8 @@ pub struct ServeConfig {
     pub performance_tier: Option<PathBuf>,
     /// How much of it to use, if that was said.
     pub performance_size: Option<Size>,
+    /// What is to be best where reads are split.
+    pub performance_objective: Objective,
     /// Block size in bytes, if that was said.
     pub block_size: Option<u64>,
     /// Erase what is there.
@@ -101,6 +104,7 @@ impl ServeConfig {
             flash_size: size(&layers.flash_size())?,
             performance_tier: performance_tier(layers)?,
             performance_size: size(&layers.performance_size())?,
+            performance_objective: performance_objective(&layers.performance_objective())?,
             block_size: block_size(&layers.block_size())?,
             reformat,
             layout: layout(layers)?,
@@ -175,6 +179,17 @@ fn performance_tier(layers: &Layers) -> anyhow::Result<Option<PathBuf>> {
         return Err(size.wrong("of which device? --performance-tier is not given"));
     }
     Ok(tier)
+}
+
+fn performance_objective(given: &Given<'_>) -> anyhow::Result<Objective> {
+    let all = [Objective::Throughput, Objective::Mean, Objective::P99];
+    let names = all.map(|objective| objective.to_string());
+    match given.text()? {
+        None => Ok(Objective::default()),
+        Some(text) => text
+            .parse()
+            .map_err(|_| given.wrong(format!("no such objective ({})", names.join(", ")))),
+    }
 }
 
 fn cpus() -> usize {

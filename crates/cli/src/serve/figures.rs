@@ -5,7 +5,7 @@ use pumice::Stats;
 use pumice_device::DeviceCounts;
 use pumice_door_admin::{BookLine, BooksFault, Figures, Group, Latency, Source};
 use pumice_door_memcached::{DoorStats, Operation};
-use pumice_nhc::TierCounts;
+use pumice_nhc::{Counts, Reason, State, Status, TierCounts};
 use pumice_trace::Human;
 use pumice_world::{Figure, Kind};
 use std::sync::Arc;
@@ -170,6 +170,7 @@ impl Source for ServerFigures {
         let mut groups = vec![process(), self.server(), self.memcached(), self.device()];
         if let Some(performance) = &self.common.performance {
             let tier = &performance.tier;
+            groups.push(split_group(tier.status(), &tier.load()));
             let (places, copies) = (tier.places().into(), tier.copies());
             let counters = performance.counters.iter();
             let counts = counters.map(|counters| counters.snapshot());
@@ -232,6 +233,70 @@ fn seconds(name: &'static str, help: &'static str, kind: Kind, value: f64) -> Fi
         kind,
         value,
     }
+}
+
+/// How reads are split, and why so.
+fn split_group(status: Status, load: &Counts) -> Group {
+    let is = |reason| u64::from(status.reason == reason);
+    let mut split = gauges! { "performance_split";
+        data_admit "1 while blocks may be copied" = u64::from(status.data_admit);
+        state "State of the algorithm: 1 copies what is read, 2 holds the copies and tunes" = match status.state {
+            State::Filling => 1,
+            State::Tuning => 2,
+        };
+        too_few "1 where nothing is redirected because too little was asked for so far" = is(Reason::TooFew);
+        worse "1 where nothing is redirected because that was found worse" = is(Reason::Worse);
+        no_difference "1 where nothing is redirected because that was found to make no difference" = is(Reason::NoDifference);
+        outstanding "Operations under way on both devices" = load.outstanding;
+    };
+    let figure = |name, help, kind, value| Figure {
+        name,
+        help,
+        kind,
+        value,
+    };
+    let counter = |name, help, value| Figure::documented(name, help, Kind::Counter, value);
+    let [upper, lower] = load.read_latency_ns.map(|ns| ns as f64 / 1e9);
+    split.figures.extend([
+        figure(
+            "load_admit_ratio",
+            "Share of reads with a copy that go to the performance tier",
+            Kind::Gauge,
+            status.load_admit,
+        ),
+        figure(
+            "settled_seconds",
+            "Time from the last jump of the load until the split was held",
+            Kind::Gauge,
+            status.settled_ns as f64 / 1e9,
+        ),
+        counter("windows", "Windows measured", status.windows),
+        counter("trials", "Comparisons of two splits", status.trials),
+        counter("moves", "Comparisons that changed the split", status.moves),
+        counter(
+            "upper_reads",
+            "Reads that the performance tier answered",
+            load.reads[0],
+        ),
+        counter(
+            "lower_reads",
+            "Reads that the capacity tier answered, of every kind",
+            load.reads[1],
+        ),
+        figure(
+            "upper_read_seconds",
+            "Sum of the latencies of reads that the performance tier answered",
+            Kind::Counter,
+            upper,
+        ),
+        figure(
+            "lower_read_seconds",
+            "Sum of the latencies of reads that the capacity tier answered",
+            Kind::Counter,
+            lower,
+        ),
+    ]);
+    split
 }
 
 fn performance_groups(
@@ -437,6 +502,8 @@ mod tests {
             TierCounts::default(),
             DeviceCounts::default(),
         ));
+        let idle = pumice_nhc::Scheduler::new(pumice_nhc::Objective::default()).status();
+        groups.push(split_group(idle, &Counts::new()));
         groups.push(Group {
             room: "memcached",
             figures: pumice_door_memcached::Counts::default().figures(),

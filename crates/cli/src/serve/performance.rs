@@ -5,7 +5,7 @@ use super::flash::{Before, Target, before, make_file, open_file, size_at};
 use super::worker::ServedCache;
 use crate::usage::{Usage, usage};
 use anyhow::{Context, anyhow};
-use pumice_device::{DeviceCounters, FileDevice, FileShared, SECTOR_BYTES};
+use pumice_device::{DeviceCounters, FileDevice, FileShared, RealTime, SECTOR_BYTES};
 use pumice_flash::Geometry;
 use pumice_nhc::{Division, Found, Start, Tier, format};
 use pumice_trace::Human;
@@ -174,7 +174,12 @@ impl Wanted {
         let opened = make_file(path, self.bytes).map_err(anyhow::Error::from);
         let shared = leave_out(self.is_new, path, opened)?;
         Ok(shared.map(|shared| Performance {
-            tier: Tier::new(self.division, shared.capacity()),
+            tier: Tier::new(
+                self.division,
+                shared.capacity(),
+                config.performance_objective,
+                Arc::new(RealTime::new()),
+            ),
             shared,
             counters: (0..config.threads).map(|_| Arc::default()).collect(),
             owner: self.owner,

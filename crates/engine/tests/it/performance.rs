@@ -42,7 +42,7 @@ fn tiered(
         block_bytes,
         blocks: geometry.blocks,
     };
-    let tier = Tier::new(division, upper.capacity());
+    let tier = Tier::held(division, upper.capacity(), 0.8, true);
     let late = Rc::new(Late::default());
     let device = Tiered::new(
         MemDevice::new(Arc::clone(lower)),
@@ -65,7 +65,10 @@ fn tiered(
 fn live<D: Device + Clone>(rig: &Rig<D>, random: &mut Random, steps: u64) -> Vec<Option<Vec<u8>>> {
     let mut found = Vec::new();
     if random.0 & 0xff == 0 {
-        (0..KEYS).for_each(|n| assert!(rig.set(&key(n), &value(n, 0, 1_500))));
+        for n in 0..KEYS {
+            assert!(rig.set(&key(n), &value(n, 0, 1_500)));
+            rig.settle();
+        }
     }
     for step in 0..steps {
         let spread = 1 + random.below(KEYS);
@@ -128,7 +131,7 @@ fn a_cache_answers_as_without_the_tier_however_that_fails() {
         }
         println!("kind {kind}: {counts:?}");
         assert!(
-            counts.copy_reads > 1_000 && counts.made_good > 20 && counts.adopted_copies > 4,
+            counts.copy_reads > 500 && counts.redirected_reads > 100 && counts.made_good > 10,
             "kind {kind}: {counts:?}"
         );
     }
@@ -201,7 +204,7 @@ impl<D: Device + Clone> Device for Watched<D> {
 /// Of the flash hits of a Zipf load, the share that copies answer, and the share in the blocks that were read most: as many blocks as the
 /// tier has places, chosen afterwards for each stretch of `STRETCH` reads.
 fn shares(layout: LayoutOptions, part: u64) -> (f64, f64) {
-    const STRETCH: u64 = 20_000;
+    const STRETCH: u64 = 10_000;
     const ITEMS: u64 = 120_000;
     let options = CacheOptions {
         dram_bytes: 1 << 20,
@@ -219,7 +222,7 @@ fn shares(layout: LayoutOptions, part: u64) -> (f64, f64) {
         block_bytes: geometry.block_bytes,
         blocks: geometry.blocks,
     };
-    let tier = Tier::new(division, upper.capacity());
+    let tier = Tier::held(division, upper.capacity(), 1.0, true);
     let late = Rc::new(Late::default());
     let device = Tiered::new(
         MemDevice::new(lower),
@@ -249,7 +252,7 @@ fn shares(layout: LayoutOptions, part: u64) -> (f64, f64) {
         .collect();
     let mut random = Random(7);
     let (mut reads, mut hottest, mut answered, mut before) = (0, 0, 0, 0);
-    for step in 0..1_200_000 {
+    for step in 0..800_000 {
         let drawn = random.next_f64() * total;
         // Neighbours in popularity are no neighbours in time.
         let n = weights.partition_point(|weight| *weight < drawn) as u64;
@@ -259,7 +262,7 @@ fn shares(layout: LayoutOptions, part: u64) -> (f64, f64) {
         if step % 16 == 0 {
             rig.settle();
         }
-        let is_warm = step > 400_000;
+        let is_warm = step > 300_000;
         let so_far: u64 = watched.reads.borrow().values().sum();
         if so_far >= STRETCH {
             let mut counts: Vec<u64> = watched
@@ -278,7 +281,7 @@ fn shares(layout: LayoutOptions, part: u64) -> (f64, f64) {
             before = copies;
         }
     }
-    assert!(reads > 5 * STRETCH, "{reads} reads of flash");
+    assert!(reads > 8 * STRETCH, "{reads} reads of flash");
     let counts = tier.counts();
     println!("{part} %: {reads} reads, {hottest} of the hottest, {answered} answered by copies; {counts:?}");
     (answered as f64 / reads as f64, hottest as f64 / reads as f64)

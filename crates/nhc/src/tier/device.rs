@@ -2,7 +2,9 @@
 
 use super::choose::READS_A_ROUND;
 use super::format::{UPPER_DATA_OFFSET, UpperSuperblock};
+use super::split::{Part, Request};
 use super::{Catalog, PATIENCE_SECS, Stage, Tier, add};
+use crate::Side;
 use pumice_device::{Device, Overdue, SECTOR_BYTES};
 use pumice_world::Spawner;
 use std::cell::Cell;
@@ -14,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// A handle adds its reads to those of all others by so many.
-const READS_AT_ONCE: u64 = 64;
+const READS_AT_ONCE: u64 = 32;
 
 /// How a tier begins; see [`Tiered::start`].
 pub struct Start {
@@ -38,6 +40,7 @@ pub(super) struct Upper<U> {
     spawner: Rc<dyn Spawner>,
     /// Reads of this handle that are not added to the others' yet.
     reads: Rc<Cell<u64>>,
+    part: Rc<Part>,
 }
 
 impl<U: Clone> Clone for Upper<U> {
@@ -47,6 +50,7 @@ impl<U: Clone> Clone for Upper<U> {
             tier: Arc::clone(&self.tier),
             spawner: Rc::clone(&self.spawner),
             reads: Rc::clone(&self.reads),
+            part: Rc::clone(&self.part),
         }
     }
 }
@@ -69,6 +73,7 @@ impl<L: Device, U: Device<Buf = L::Buf>> Tiered<L, U> {
     /// A handle on `lower`, and on its copies on `upper`. Copies are made by tasks of `spawner`.
     pub fn new(lower: L, upper: U, tier: Arc<Tier>, spawner: Rc<dyn Spawner>) -> Self {
         let upper = Some(Upper {
+            part: Rc::new(Part::new(&tier.split)),
             device: upper,
             tier,
             spawner,
@@ -170,7 +175,7 @@ impl<L: Device + Clone, U: Device<Buf = L::Buf> + Clone> Tiered<L, U> {
         }
     }
 
-    /// Looks now and then whether there is something to copy.
+    /// Looks now and then whether there is something to decide, or to copy.
     fn look(&self, upper: &Upper<U>) {
         let reads = upper.reads.get() + 1;
         upper.reads.set(reads % READS_AT_ONCE);
@@ -179,6 +184,7 @@ impl<L: Device + Clone, U: Device<Buf = L::Buf> + Clone> Tiered<L, U> {
         }
         let tier = &upper.tier;
         add(&tier.reads, reads);
+        tier.split.look();
         if !tier.works() || !tier.is_choice_due() || tier.is_copying.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -195,7 +201,7 @@ impl<L: Device + Clone, U: Device<Buf = L::Buf> + Clone> Tiered<L, U> {
         &self,
         offset: u64,
         len: usize,
-    ) -> Option<(Pin, impl Future<Output = io::Result<L::Buf>> + 'static)> {
+    ) -> Option<(Pin, Request, impl Future<Output = io::Result<L::Buf>> + 'static)> {
         let upper = self.upper.as_ref()?;
         let tier = &upper.tier;
         let division = tier.table.division();
@@ -205,6 +211,14 @@ impl<L: Device + Clone, U: Device<Buf = L::Buf> + Clone> Tiered<L, U> {
         if !tier.works() {
             return None;
         }
+        if tier.table.place(block).is_none() {
+            upper.part.miss();
+            return None;
+        }
+        if upper.part.route() == Side::Lower {
+            add(&tier.counters.redirected_reads, 1);
+            return None;
+        }
         let place = tier.table.pin(block)?;
         let pin = Pin {
             tier: Arc::clone(tier),
@@ -212,7 +226,8 @@ impl<L: Device + Clone, U: Device<Buf = L::Buf> + Clone> Tiered<L, U> {
             place,
         };
         let at = upper.place_offset(place) + (offset - division.block_offset(block));
-        Some((pin, upper.device.read(at, len)))
+        let request = upper.part.begin();
+        Some((pin, request, upper.device.read(at, len)))
     }
 }
 
@@ -226,7 +241,7 @@ impl Tier {
     pub(super) fn is_choice_due(&self) -> bool {
         let blocks = u64::from(self.table.division().blocks);
         let since = self.reads.load(Ordering::Relaxed) - self.chosen_at.load(Ordering::Relaxed);
-        since >= READS_A_ROUND * blocks
+        since >= READS_A_ROUND * blocks && self.split.switch().data_admit()
     }
 }
 
@@ -295,7 +310,17 @@ impl<L: Device + Clone, U: Device<Buf = L::Buf> + Clone> Device for Tiered<L, U>
     }
 
     fn read(&self, offset: u64, len: usize) -> impl Future<Output = io::Result<Self::Buf>> + 'static {
-        self.lower.read(offset, len)
+        let request = self.upper.as_ref().map(|upper| upper.part.begin());
+        let read = self.lower.read(offset, len);
+        async move {
+            let result = read.await;
+            if let Some(request) = request
+                && result.is_ok()
+            {
+                request.end_read(Side::Lower);
+            }
+            result
+        }
     }
 
     fn read_copy<T: 'static>(
@@ -306,8 +331,12 @@ impl<L: Device + Clone, U: Device<Buf = L::Buf> + Clone> Device for Tiered<L, U>
     ) -> impl Future<Output = Option<T>> + 'static {
         let reading = self.begin_copy_read(offset, len);
         async move {
-            let (pin, read) = reading?;
-            pin.judge(read.await, check)
+            let (pin, request, read) = reading?;
+            let found = pin.judge(read.await, check);
+            if found.is_some() {
+                request.end_read(Side::Upper);
+            }
+            found
         }
     }
 
@@ -323,9 +352,15 @@ impl<L: Device + Clone, U: Device<Buf = L::Buf> + Clone> Device for Tiered<L, U>
             tier.table.begin_write(offset, len);
             add(&tier.earned_bytes, len);
         }
+        let request = self.upper.as_ref().map(|upper| upper.part.begin());
         let write = self.lower.write(offset, data, range);
         async move {
             let result = write.await;
+            if let Some(request) = request
+                && result.is_ok()
+            {
+                request.end_write();
+            }
             // Of a write that got no answer, as of one whose future was dropped, nobody knows the end: its blocks stay without copies.
             if let Some(tier) = tier
                 && !result.as_ref().is_err_and(Overdue::is)

@@ -27,15 +27,19 @@ mod choose;
 mod copy;
 mod device;
 pub mod format;
+mod split;
 mod table;
 #[cfg(test)]
 mod tests;
 
 pub use device::{Start, Tiered};
 
+use crate::{Counts, Objective, Status, Switch};
 use choose::Chooser;
 use format::UPPER_DATA_OFFSET;
 use parking_lot::Mutex;
+use pumice_device::Timeline;
+use split::Split;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -104,6 +108,8 @@ pumice_world::figures! {
     Counter reads,
     /// Reads of records that a copy answered.
     Counter copy_reads,
+    /// Reads of records with a copy that went to the capacity tier, because the performance tier has enough to do.
+    Counter redirected_reads,
     /// Reads of records that a copy failed to answer (error, no answer in time, or a wrong checksum), made good from the capacity tier.
     Counter made_good,
     /// Records of copies with a wrong checksum.
@@ -155,11 +161,27 @@ pub struct Tier {
     earned_bytes: AtomicU64,
     is_copying: AtomicBool,
     chooser: Mutex<Chooser>,
+    split: Arc<Split>,
 }
 
 impl Tier {
-    /// A tier over a lower device divided like this, on an upper one of `upper_bytes`. It does nothing before [`Tiered::start`].
-    pub fn new(division: Division, upper_bytes: u64) -> Arc<Self> {
+    /// A tier over a lower device divided like this, on an upper one of `upper_bytes`, which splits reads for this objective by times of
+    /// `time`. It does nothing before [`Tiered::start`].
+    pub fn new(
+        division: Division,
+        upper_bytes: u64,
+        objective: Objective,
+        time: Arc<dyn Timeline>,
+    ) -> Arc<Self> {
+        Self::over(division, upper_bytes, Split::new(objective, time))
+    }
+
+    /// As [`Tier::new`], with a split that nobody changes: what the scheduler is compared with.
+    pub fn held(division: Division, upper_bytes: u64, load_admit: f64, data_admit: bool) -> Arc<Self> {
+        Self::over(division, upper_bytes, Split::held(load_admit, data_admit))
+    }
+
+    fn over(division: Division, upper_bytes: u64, split: Arc<Split>) -> Arc<Self> {
         let places = division.places(upper_bytes);
         Arc::new(Self {
             table: Table::new(division, places),
@@ -173,6 +195,7 @@ impl Tier {
             earned_bytes: AtomicU64::new(0),
             is_copying: AtomicBool::new(false),
             chooser: Mutex::new(Chooser::new(division.blocks, places)),
+            split,
         })
     }
 
@@ -184,6 +207,21 @@ impl Tier {
             void_copies: self.table.void_copies(),
             ..self.counters.snapshot()
         }
+    }
+
+    /// What the scheduler does.
+    pub fn status(&self) -> Status {
+        self.split.status()
+    }
+
+    /// What was asked of each device, and how long it took.
+    pub fn load(&self) -> Counts {
+        self.split.counts()
+    }
+
+    /// What the scheduler has set last, trials included.
+    pub fn switch(&self) -> &Switch {
+        self.split.switch()
     }
 
     /// Copies that the upper device has room for.

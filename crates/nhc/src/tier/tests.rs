@@ -3,8 +3,12 @@
 
 use super::format::UPPER_DATA_OFFSET;
 use super::{Division, Start, Tier, TierCounts, Tiered};
+use crate::Objective;
 use parking_lot::Mutex;
-use pumice_device::{AlignedBuf, Buffer, Device, FaultPlan, FaultyDevice, FaultyMedium, SECTOR_BYTES};
+use pumice_device::{
+    AlignedBuf, Buffer, Device, FaultPlan, FaultyDevice, FaultyMedium, MemDevice, MemMedium, Profile,
+    SECTOR_BYTES, Throttle, ThrottledDevice, Timeline, VirtualTime,
+};
 use pumice_world::{Executor, LocalSpawner, Random, Spawner};
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
@@ -219,7 +223,11 @@ fn run(run: Run) -> (Vec<String>, TierCounts) {
             former = Some(image);
         }
         upper.set_plan(upper_plan(&run, &mut random));
-        let tier = Tier::new(DIVISION, upper_bytes);
+        let (load_admit, data_admit) = match run.plants {
+            true => (1.0, true),
+            false => (0.7 + random.next_f64() / 2.0, random.below(6) > 0),
+        };
+        let tier = Tier::held(DIVISION, upper_bytes, load_admit, data_admit);
         let device = Tiered::new(
             below.clone(),
             above.clone(),
@@ -317,6 +325,7 @@ fn no_interleaving_of_writes_copies_reads_and_crashes_shows_a_stale_copy() {
         counts.adopted_copies,
         counts.replaced_copies,
         counts.abandoned_copies,
+        counts.redirected_reads,
     ] {
         assert!(count > 20, "{counts:?}");
     }
@@ -388,7 +397,7 @@ fn it_is_a_device() {
         block_bytes: 64 << 10,
         blocks: 100,
     };
-    let tier = Tier::new(division, upper.capacity());
+    let tier = Tier::held(division, upper.capacity(), 1.0, true);
     pumice_device::conformance::check(|| {
         Tiered::new(
             pumice_device::MemDevice::new(Arc::clone(&lower)),
@@ -397,4 +406,105 @@ fn it_is_a_device() {
             Rc::new(executor.spawner()),
         )
     });
+}
+
+/// Requests a second of virtual time, of clients that wait for each answer, over blocks of which nearly all have a copy; and the share of
+/// reads that were redirected at the end.
+fn throughput(reads: u64, tier: &dyn Fn(Division, u64, Arc<VirtualTime>) -> Arc<Tier>) -> (f64, f64) {
+    const CLIENTS: u64 = 40;
+    let time = Arc::new(VirtualTime::new());
+    let throttled = |kind: &str, bytes: u64| {
+        let profile: Profile = kind.parse().unwrap();
+        let throttle = Arc::new(Throttle::new(&profile, Arc::<VirtualTime>::clone(&time)));
+        ThrottledDevice::new(MemDevice::new(Arc::new(MemMedium::new(bytes))), throttle)
+    };
+    let division = Division {
+        blocks: 40,
+        ..DIVISION
+    };
+    let upper_bytes = UPPER_DATA_OFFSET + 38 * division.block_bytes;
+    let lower = throttled("nvme", division.block_offset(division.blocks));
+    let upper = throttled("optane", upper_bytes);
+    let tier = tier(division, upper_bytes, Arc::clone(&time));
+    let executor = Executor::new();
+    let device = Tiered::new(
+        lower.clone(),
+        upper.clone(),
+        Arc::clone(&tier),
+        Rc::new(executor.spawner()),
+    );
+    let park = || {
+        // Time passes to what is due first, on either device.
+        let due = lower.next_due_ns().into_iter().chain(upper.next_due_ns()).min();
+        time.wait_until(due.expect("something is under way"));
+        device.turn(false).map(drop)
+    };
+    let start = async {
+        for block in 0..division.blocks {
+            let bytes: Vec<u8> = (0..BLOCK_SECTORS)
+                .flat_map(|number| fill((block, 1, number)))
+                .collect();
+            let mut buffer = AlignedBuf::with_len(bytes.len());
+            buffer.as_mut_slice().copy_from_slice(&bytes);
+            let offset = division.block_offset(block);
+            device
+                .write(offset, Arc::new(buffer), 0..bytes.len())
+                .await
+                .unwrap();
+        }
+        let catalog: super::Catalog = Box::new(|bytes| Some(sector(bytes)?.0));
+        let (owner, makes) = (1, true);
+        device
+            .start(Start {
+                owner,
+                makes,
+                catalog,
+            })
+            .await;
+    };
+    executor.block_on(start, park).unwrap();
+    let done = Rc::new(Cell::new(0));
+    let marks: Rc<RefCell<Vec<(u64, TierCounts)>>> = Rc::default();
+    for client in 0..CLIENTS {
+        let (device, tier, time) = (device.clone(), Arc::clone(&tier), Arc::clone(&time));
+        let (done, marks) = (Rc::clone(&done), Rc::clone(&marks));
+        let mut random = Random(client);
+        executor.spawner().spawn(Box::pin(async move {
+            while done.get() < reads {
+                let offset = division.block_offset(random.below(division.blocks.into()) as u32);
+                if device.read_copy(offset, SECTOR_BYTES, Some).await.is_none() {
+                    device.read(offset, SECTOR_BYTES).await.unwrap();
+                }
+                done.set(done.get() + 1);
+                if done.get() == reads / 2 || done.get() == reads {
+                    marks.borrow_mut().push((time.now_ns(), tier.counts()));
+                }
+            }
+        }));
+    }
+    executor.run_until_idle(park).unwrap();
+    let marks = marks.borrow();
+    let ((from, before), (to, after)) = (marks[0], marks[1]);
+    let redirected = (after.redirected_reads - before.redirected_reads) as f64;
+    let answered = (after.copy_reads - before.copy_reads) as f64;
+    let rate = (reads / 2) as f64 / ((to - from) as f64 / 1e9);
+    (rate, redirected / (redirected + answered))
+}
+
+#[test]
+fn reads_beyond_what_the_upper_device_can_do_go_below() {
+    let held = |load: f64| {
+        throughput(30_000, &move |division, bytes, _| {
+            Tier::held(division, bytes, load, true)
+        })
+    };
+    let (classic, _) = held(1.0);
+    let best = (2..10)
+        .map(|part| held(f64::from(part) / 10.0).0)
+        .fold(0.0, f64::max);
+    let (found, redirected) = throughput(120_000, &|division, bytes, time| {
+        Tier::new(division, bytes, Objective::Throughput, time)
+    });
+    println!("{classic:.0} classic, {best:.0} at best, {found:.0} found with {redirected:.2} redirected");
+    assert!(best > 1.2 * classic && found > 0.93 * best);
 }

@@ -1,0 +1,141 @@
+//! How reads are split between the two devices: what each handle measures, and who asks the scheduler.
+
+use crate::{Counts, Meter, Objective, Scheduler, Side, Status, Switch};
+use parking_lot::Mutex;
+use pumice_device::{Timeline, VirtualTime};
+use pumice_world::Random;
+use std::cell::RefCell;
+use std::sync::Arc;
+
+/// What all handles share of it.
+pub struct Split {
+    switch: Arc<Switch>,
+    scheduler: Mutex<Scheduler>,
+    /// Those of handles that are gone, too: counts never fall.
+    meters: Mutex<Vec<Arc<Meter>>>,
+    time: Arc<dyn Timeline>,
+}
+
+impl Split {
+    pub fn new(objective: Objective, time: Arc<dyn Timeline>) -> Arc<Self> {
+        let scheduler = Scheduler::new(objective);
+        Arc::new(Self {
+            switch: Arc::clone(scheduler.switch()),
+            scheduler: Mutex::new(scheduler),
+            meters: Mutex::default(),
+            time,
+        })
+    }
+
+    /// One that stands still.
+    pub fn held(load_admit: f64, data_admit: bool) -> Arc<Self> {
+        Arc::new(Self {
+            switch: Arc::new(Switch::new(load_admit, data_admit)),
+            // It sets a switch of its own, which nobody asks.
+            scheduler: Mutex::new(Scheduler::new(Objective::default())),
+            meters: Mutex::default(),
+            time: Arc::new(VirtualTime::new()),
+        })
+    }
+
+    pub fn switch(&self) -> &Switch {
+        &self.switch
+    }
+
+    pub fn status(&self) -> Status {
+        self.scheduler.lock().status()
+    }
+
+    /// What all handles have counted.
+    pub fn counts(&self) -> Counts {
+        let (mut counts, now) = (Counts::new(), self.time.now_ns());
+        for meter in &*self.meters.lock() {
+            counts.add(meter, now);
+        }
+        counts
+    }
+
+    /// Lets the scheduler decide, if it is time and no other thread does that.
+    pub fn look(&self) {
+        let Some(mut scheduler) = self.scheduler.try_lock() else {
+            return;
+        };
+        let completions = self.meters.lock().iter().map(|meter| meter.completions()).sum();
+        if scheduler.is_due(completions) {
+            scheduler.window(&self.counts(), self.time.now_ns());
+        }
+    }
+}
+
+/// One handle's part of it.
+pub struct Part {
+    pub split: Arc<Split>,
+    meter: Arc<Meter>,
+    random: RefCell<Random>,
+}
+
+impl Part {
+    pub fn new(split: &Arc<Split>) -> Self {
+        let meter = Arc::new(Meter::new());
+        let mut meters = split.meters.lock();
+        meters.push(Arc::clone(&meter));
+        // Another sequence for each handle.
+        let random = RefCell::new(Random(meters.len() as u64));
+        Self {
+            split: Arc::clone(split),
+            meter,
+            random,
+        }
+    }
+
+    /// Where a read goes whose block has a copy.
+    pub fn route(&self) -> Side {
+        self.meter.hit();
+        let random = self.random.borrow_mut().next_u64();
+        self.split.switch.route((random >> 32) as u32)
+    }
+
+    /// A read whose block has none.
+    pub fn miss(&self) {
+        self.meter.miss();
+    }
+
+    pub fn begin(&self) -> Request {
+        let begun = self.split.time.now_ns();
+        self.meter.begin(begun);
+        Request {
+            meter: Arc::clone(&self.meter),
+            split: Arc::clone(&self.split),
+            begun,
+            is_done: false,
+        }
+    }
+}
+
+/// A read or a write that is under way. Where it is dropped it came to nothing.
+pub struct Request {
+    meter: Arc<Meter>,
+    split: Arc<Split>,
+    begun: u64,
+    is_done: bool,
+}
+
+impl Request {
+    pub fn end_read(mut self, side: Side) {
+        self.is_done = true;
+        self.meter.end_read(side, self.begun, self.split.time.now_ns());
+    }
+
+    pub fn end_write(mut self) {
+        self.is_done = true;
+        self.meter.end_write(self.begun, self.split.time.now_ns());
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        if !self.is_done {
+            self.meter.abandon(self.split.time.now_ns());
+        }
+    }
+}
