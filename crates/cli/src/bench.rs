@@ -1,6 +1,6 @@
 //! `pumice bench`: load for a server, ours or another's, and what it makes of it.
 
-mod device;
+pub(crate) mod device;
 mod history;
 
 use crate::usage::usage;

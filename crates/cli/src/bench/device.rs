@@ -49,7 +49,7 @@ pub struct DeviceArgs {
     #[arg(long)]
     overwrite: bool,
 
-    /// Make it as slow as another kind of device: dram, nvm, optane, nvme, sata or hdd
+    /// Make it as slow as another kind of device: dram, nvm, optane, nvme, sata or hdd, or N times as slow, for example nvme*40
     #[arg(long, value_name = "KIND")]
     throttle: Option<Profile>,
 
@@ -121,7 +121,7 @@ struct Report<'a> {
     engine: String,
     is_direct: bool,
     used_bytes: u64,
-    throttle: Option<&'static str>,
+    throttle: Option<String>,
     seconds: f64,
     seed: u64,
     rows: Vec<Row>,
@@ -272,7 +272,7 @@ pub fn run(args: &DeviceArgs) -> anyhow::Result<()> {
         engine: shared.engine().to_string(),
         is_direct: shared.is_direct(),
         used_bytes: shared.capacity(),
-        throttle: args.throttle.as_ref().map(|profile| profile.name),
+        throttle: args.throttle.as_ref().map(ToString::to_string),
         seconds: args.seconds.as_secs_f64(),
         seed: args.seed,
         rows: Vec::new(),

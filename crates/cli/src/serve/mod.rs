@@ -14,12 +14,14 @@ mod log;
 mod memory;
 mod performance;
 mod report;
+mod throttle;
 mod user;
 mod worker;
 
 pub use familiar::Familiar;
 
 use crate::settings::{Layers, Settings};
+use crate::usage::usage;
 use access::Access;
 use anyhow::{Context, anyhow};
 use clap::Args;
@@ -49,8 +51,8 @@ pub(crate) const TIER1_SHARE: f64 = 0.03;
 /// Flags of `serve`.
 #[derive(Args, Debug)]
 pub struct ServeArgs {
-    /// A file of settings; every flag below but --reformat and --accept-clock is a key of it, and an environment variable (--flash-size is
-    /// `flash-size` there and PUMICE_FLASH_SIZE)
+    /// A file of settings; every flag below but --reformat, --accept-clock and --throttle is a key of it, and an environment variable
+    /// (--flash-size is `flash-size` there and PUMICE_FLASH_SIZE)
     #[arg(long, value_name = "FILE", env = "PUMICE_CONFIG")]
     config: Option<PathBuf>,
 
@@ -64,6 +66,11 @@ pub struct ServeArgs {
     /// Believe a clock that is more than a day ahead of the last time that the flash device saw, now and not at the second start
     #[arg(long)]
     accept_clock: bool,
+
+    /// Make devices as slow as other kinds would be, to try them out: dram, nvm, optane, nvme, sata or hdd, or N times as slow, for
+    /// example flash=nvme*40. What the device really takes comes on top where it is more
+    #[arg(long, value_name = "KINDS")]
+    throttle: Option<throttle::Kinds>,
 
     #[command(flatten)]
     familiar: Familiar,
@@ -87,6 +94,12 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
         user::become_user(user)?;
     }
     limits::allow_open_files(&config);
+    let kinds = args.throttle.unwrap_or_default();
+    if kinds.performance_tier.is_some() && config.performance_tier.is_none() {
+        return Err(usage(
+            "--throttle: there is no performance tier; give --performance-tier",
+        ));
+    }
     // Whether it can work is known before anything is made.
     let target = flash::look(&config)?;
     let connections = Connections::plan(&config);
@@ -103,7 +116,7 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
     let flash = target.open(&config)?;
     let performance = match performance {
         None => None,
-        Some(wanted) => wanted.open(&config)?,
+        Some(wanted) => wanted.open(&config, throttle::throttle(kinds.performance_tier))?,
     };
     report::start(&config, &flash, &target, &division, performance.as_ref());
     let clock = SystemClock::new(target.time);
@@ -114,6 +127,9 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
             clock.behind_secs() / 86_400
         );
     }
+    runtime
+        .block_on(throttle::test_all(&kinds))
+        .context("--throttle")?;
     let (stop, stopping) = watch::channel(false);
     let common = Arc::new(Common {
         clock: Arc::new(clock),
@@ -125,6 +141,7 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
             has_tier: config.performance_tier.is_some(),
             ..cache_options(&config, &target, &division)?
         },
+        throttle: throttle::throttle(kinds.flash),
         flash_timeout_secs: config.flash_timeout_secs,
         counters: (0..config.threads).map(|_| Arc::default()).collect(),
         performance,

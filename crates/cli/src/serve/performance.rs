@@ -5,7 +5,7 @@ use super::flash::{Before, Target, before, make_file, open_file, size_at};
 use super::worker::ServedCache;
 use crate::usage::{Usage, usage};
 use anyhow::{Context, anyhow};
-use pumice_device::{DeviceCounters, FileDevice, FileShared, RealTime, SECTOR_BYTES};
+use pumice_device::{DeviceCounters, FileDevice, FileShared, RealTime, SECTOR_BYTES, Throttle};
 use pumice_flash::Geometry;
 use pumice_nhc::{Division, Found, Start, Tier, format};
 use pumice_trace::Human;
@@ -33,6 +33,8 @@ pub struct Performance {
     pub tier: Arc<Tier>,
     /// What each worker's handle on it counts.
     pub counters: Vec<Arc<DeviceCounters>>,
+    /// How slow the device is to be.
+    pub throttle: Option<Arc<Throttle>>,
     owner: Option<u64>,
 }
 
@@ -167,7 +169,11 @@ impl Wanted {
     ///
     /// # Errors
     /// Where the tier is new, what opening it said.
-    pub fn open(&self, config: &ServeConfig) -> anyhow::Result<Option<Performance>> {
+    pub fn open(
+        &self,
+        config: &ServeConfig,
+        throttle: Option<Arc<Throttle>>,
+    ) -> anyhow::Result<Option<Performance>> {
         let Some(path) = &config.performance_tier else {
             return Ok(None);
         };
@@ -182,6 +188,7 @@ impl Wanted {
             ),
             shared,
             counters: (0..config.threads).map(|_| Arc::default()).collect(),
+            throttle,
             owner: self.owner,
         }))
     }

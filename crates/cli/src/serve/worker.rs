@@ -1,9 +1,12 @@
 //! Worker threads: each a current-thread event loop with its own handle on the flash device.
 
 use super::performance::Performance;
+use super::throttle::pace;
 use anyhow::{Context, anyhow};
 use pumice::{CacheOptions, Cx, LeftBehind, ObjectCache, Recovered};
-use pumice_device::{CountingDevice, Device, DeviceCounters, FileDevice, FileShared, Overdue};
+use pumice_device::{
+    CountingDevice, Device, DeviceCounters, FileDevice, FileShared, Overdue, Throttle, ThrottledDevice,
+};
 use pumice_door_memcached::Door;
 use pumice_nhc::Tiered;
 use pumice_world::{Clock, Spawner, Task};
@@ -16,8 +19,11 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, watch};
 use tokio::task::LocalSet;
 
-/// A worker's handle on the flash device, and on the performance tier where there is one; both count.
-pub type ServedDevice = Tiered<CountingDevice<FileDevice>, CountingDevice<FileDevice>>;
+/// A worker's handle on one device, which counts, and is slower where that was asked for.
+type One = CountingDevice<ThrottledDevice<FileDevice>>;
+
+/// A worker's handle on the flash device, and on the performance tier where there is one.
+pub type ServedDevice = Tiered<One, One>;
 
 /// The cache as `serve` runs it.
 pub type ServedCache = ObjectCache<ServedDevice>;
@@ -43,6 +49,8 @@ pub struct Common {
     pub checkpoint_bytes: u64,
     /// How worker 0 opens the cache.
     pub options: CacheOptions,
+    /// How slow the flash device is to be.
+    pub throttle: Option<Arc<Throttle>>,
     /// Seconds after which a flash device that does not answer has failed; 0 = never.
     pub flash_timeout_secs: u32,
     /// What each worker's handle on the device counts.
@@ -109,7 +117,9 @@ pub fn run(index: usize, common: &Common) -> anyhow::Result<Option<Closed>> {
             });
         }
         let counters = Arc::clone(&common.counters[index]);
-        let counting = CountingDevice::new(device.clone(), counters);
+        let throttled =
+            throttled(device.clone(), &common.throttle).context("cannot throttle the flash device")?;
+        let counting = CountingDevice::new(throttled, counters);
         let tiered = match &common.performance {
             None => Tiered::without(counting),
             Some(performance) => above(counting, index, performance),
@@ -132,12 +142,12 @@ pub fn run(index: usize, common: &Common) -> anyhow::Result<Option<Closed>> {
 }
 
 /// A handle on the flash device and on the performance tier. Where the latter cannot be had, the flash serves alone.
-fn above(lower: CountingDevice<FileDevice>, index: usize, performance: &Performance) -> ServedDevice {
+fn above(lower: One, index: usize, performance: &Performance) -> ServedDevice {
     let tier = &performance.tier;
     let handle = || {
         let device = FileDevice::new(Arc::clone(&performance.shared), RING_ENTRIES)?;
         let driver = drive(device.clone())?;
-        anyhow::Ok((device, driver))
+        anyhow::Ok((throttled(device, &performance.throttle)?, driver))
     };
     let (device, driver) = match handle() {
         Ok(handle) => handle,
@@ -156,6 +166,22 @@ fn above(lower: CountingDevice<FileDevice>, index: usize, performance: &Performa
     });
     each_second(move || watched.tick_upper());
     tiered
+}
+
+/// A handle that is as slow as asked for.
+fn throttled(
+    device: FileDevice,
+    throttle: &Option<Arc<Throttle>>,
+) -> std::io::Result<ThrottledDevice<FileDevice>> {
+    let device = ThrottledDevice::new(device, throttle.clone());
+    if throttle.is_some() {
+        let paced = pace(device.clone())?;
+        tokio::task::spawn_local(async move {
+            let Err(error) = paced.await;
+            tracing::error!("--throttle: the timer failed, and what waits for it is never done: {error}");
+        });
+    }
+    Ok(device)
 }
 
 /// Registers the device with the event loop. The future that comes back starts and completes its operations: after its

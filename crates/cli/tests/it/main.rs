@@ -14,4 +14,5 @@ mod inspect;
 mod killed_starts;
 mod performance;
 mod replay_as_served;
+mod throttle;
 mod trace;

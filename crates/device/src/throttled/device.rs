@@ -45,7 +45,8 @@ impl Throttle {
 /// [`next_due_ns`](ThrottledDevice::next_due_ns) has come.
 pub struct ThrottledDevice<D> {
     inner: D,
-    throttle: Arc<Throttle>,
+    /// `None`: as fast as the device beneath.
+    throttle: Option<Arc<Throttle>>,
     waiting: Rc<RefCell<Waiting>>,
 }
 
@@ -53,32 +54,57 @@ impl<D: Clone> Clone for ThrottledDevice<D> {
     fn clone(&self) -> Self {
         Self {
             inner: self.inner.clone(),
-            throttle: Arc::clone(&self.throttle),
+            throttle: self.throttle.clone(),
             waiting: Rc::clone(&self.waiting),
         }
     }
 }
 
 impl<D: Device> ThrottledDevice<D> {
-    /// A handle on `inner` that takes as long as `throttle` says.
-    pub fn new(inner: D, throttle: Arc<Throttle>) -> Self {
+    /// A handle on `inner` that takes as long as `throttle` says, or without one as long as `inner` does.
+    pub fn new(inner: D, throttle: impl Into<Option<Arc<Throttle>>>) -> Self {
         Self {
             inner,
-            throttle,
+            throttle: throttle.into(),
             waiting: Rc::default(),
         }
     }
 
+    /// Waits until an operation of this handle is under way that is done by the model before `than`, on its timeline; returns when that
+    /// is. One waits at a time.
+    pub fn due_before(&self, than: u64) -> impl Future<Output = u64> + 'static {
+        let waiting = Rc::clone(&self.waiting);
+        std::future::poll_fn(move |context| {
+            let mut waiting = waiting.borrow_mut();
+            let first = waiting.first().filter(|due| *due < than);
+            if first.is_none() {
+                waiting.pacer = Some(context.waker().clone());
+            }
+            first.map_or(Poll::Pending, Poll::Ready)
+        })
+    }
+
+    /// Nanoseconds until then.
+    pub fn wait_ns(&self, due: u64) -> u64 {
+        let now = self.throttle.as_ref().map(|throttle| throttle.timeline.now_ns());
+        now.map_or(0, |now| due.saturating_sub(now))
+    }
+
     /// When the next operation of this handle is done by the model, on its timeline; `None` where none is under way.
     pub fn next_due_ns(&self) -> Option<u64> {
-        self.waiting.borrow().queue.peek().map(|Reverse((due, _))| *due)
+        self.waiting.borrow().first()
     }
 
     /// A future that is done at `due`.
     fn until(&self, due: u64) -> Delay {
-        let mut waiting = self.waiting.borrow_mut();
-        let key = waiting.delays.insert(State::Waiting(None));
-        waiting.queue.push(Reverse((due, key)));
+        let (key, pacer) = {
+            let mut waiting = self.waiting.borrow_mut();
+            let is_first = waiting.first().is_none_or(|first| due < first);
+            let key = waiting.delays.insert(State::Waiting(None));
+            waiting.queue.push(Reverse((due, key)));
+            (key, is_first.then(|| waiting.pacer.take()).flatten())
+        };
+        pacer.into_iter().for_each(Waker::wake);
         Delay {
             waiting: Rc::clone(&self.waiting),
             key: Some(key),
@@ -86,8 +112,9 @@ impl<D: Device> ThrottledDevice<D> {
     }
 
     /// Ends what is due; returns how much that was.
-    fn end_due(&self) -> usize {
-        let now = self.throttle.timeline.now_ns();
+    pub fn end_due(&self) -> usize {
+        let Some(throttle) = &self.throttle else { return 0 };
+        let now = throttle.timeline.now_ns();
         let mut ended = 0;
         let mut wakers = Vec::new();
         {
@@ -119,8 +146,8 @@ impl<D: Device> Device for ThrottledDevice<D> {
 
     fn read(&self, offset: u64, len: usize) -> impl Future<Output = io::Result<Self::Buf>> + 'static {
         // What is refused takes no time.
-        let is_good = check_range(self.capacity(), offset, len).is_ok();
-        let delay = is_good.then(|| self.until(self.throttle.begin(Kind::Read, offset, len)));
+        let throttle = (self.throttle.as_ref()).filter(|_| check_range(self.capacity(), offset, len).is_ok());
+        let delay = throttle.map(|throttle| self.until(throttle.begin(Kind::Read, offset, len)));
         let operation = self.inner.read(offset, len);
         async move { both(operation, delay).await }
     }
@@ -132,7 +159,8 @@ impl<D: Device> Device for ThrottledDevice<D> {
         range: Range<usize>,
     ) -> impl Future<Output = io::Result<()>> + 'static {
         let is_good = check_write_range(self.capacity(), offset, data.len(), &range).is_ok();
-        let delay = is_good.then(|| self.until(self.throttle.begin(Kind::Write, offset, range.len())));
+        let throttle = self.throttle.as_ref().filter(|_| is_good);
+        let delay = throttle.map(|throttle| self.until(throttle.begin(Kind::Write, offset, range.len())));
         let operation = self.inner.write(offset, data, range);
         async move { both(operation, delay).await }
     }
@@ -146,9 +174,10 @@ impl<D: Device> Device for ThrottledDevice<D> {
     }
 
     fn sync(&self) -> impl Future<Output = io::Result<()>> + 'static {
-        let delay = self.until(self.throttle.lanes.lock().writes_done());
+        let throttle = self.throttle.as_ref();
+        let delay = throttle.map(|throttle| self.until(throttle.lanes.lock().writes_done()));
         let operation = self.inner.sync();
-        async move { both(operation, Some(delay)).await }
+        async move { both(operation, delay).await }
     }
 
     fn tick(&self, patience: u32) -> Vec<Overdue> {
@@ -165,10 +194,10 @@ impl<D: Device> Device for ThrottledDevice<D> {
             if completed > 0 || !block {
                 return Ok(completed);
             }
-            match self.next_due_ns() {
-                Some(due) => self.throttle.timeline.wait_until(due),
+            match (self.next_due_ns(), &self.throttle) {
+                (Some(due), Some(throttle)) => throttle.timeline.wait_until(due),
                 // The model is done, and the device is not.
-                None => return self.inner.turn(true),
+                _ => return self.inner.turn(true),
             }
         }
     }
@@ -189,6 +218,14 @@ struct Waiting {
     /// When each delay is over.
     queue: BinaryHeap<Reverse<(u64, usize)>>,
     delays: slab::Slab<State>,
+    /// Who waits for an earlier first.
+    pacer: Option<Waker>,
+}
+
+impl Waiting {
+    fn first(&self) -> Option<u64> {
+        self.queue.peek().map(|Reverse((due, _))| *due)
+    }
 }
 
 enum State {

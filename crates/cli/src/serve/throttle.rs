@@ -1,0 +1,270 @@
+//! `--throttle`: devices that are as slow as others would be, in the time that passes.
+//!
+//! The waits have to be exact to microseconds. A timer of the event loop has milliseconds, and a sleep ends 60 µs late. So the event loop
+//! sleeps until shortly before an operation is done by the model, and is awake for the rest, while it goes on serving.
+
+use crate::bench::device::{Load, measure};
+use pumice_device::{
+    Device, MemDevice, MemMedium, Profile, RealTime, Throttle, ThrottledDevice, Timeline, VirtualTime,
+};
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::str::FromStr;
+use std::sync::Arc;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::task::LocalSet;
+
+/// The event loop is awake for so long before an operation is done: the kernel's slack of a timer, 50 µs, and the time until a processor runs.
+const AWAKE_NS: u64 = 100_000;
+
+/// How long a self-test of one kind takes, about, in nanoseconds.
+const TEST_NS: u64 = 200_000_000;
+
+/// A deviation of more than so many percent from the model is a warning.
+const TOLERANCE_PERCENT: f64 = 5.0;
+
+/// Which kinds of devices the flash and the performance tier are to be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kinds {
+    /// Of `--flash`.
+    pub flash: Option<Profile>,
+    /// Of `--performance-tier`.
+    pub performance_tier: Option<Profile>,
+}
+
+impl FromStr for Kinds {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut kinds = Self::default();
+        for part in text.split(',') {
+            let (device, kind) = part.split_once('=').unwrap_or(("flash", part));
+            let slot = match device.trim() {
+                "flash" => &mut kinds.flash,
+                "performance-tier" => &mut kinds.performance_tier,
+                other => return Err(format!("there are flash= and performance-tier=, not `{other}=`")),
+            };
+            let profile = kind
+                .trim()
+                .parse()
+                .map_err(|error: pumice_device::ProfileError| error.to_string())?;
+            if slot.replace(profile).is_some() {
+                return Err(format!("`{device}` is given twice"));
+            }
+        }
+        Ok(kinds)
+    }
+}
+
+/// A device of a kind that is throttled from now on; `None` where it is as fast as it is.
+pub fn throttle(kind: Option<Profile>) -> Option<Arc<Throttle>> {
+    kind.map(|profile| Arc::new(Throttle::new(&profile, Arc::new(RealTime::new()))))
+}
+
+/// Ends the operations of a handle when the model is done with them.
+///
+/// # Errors
+/// What the system says of the timer.
+pub fn pace<D: Device>(
+    device: ThrottledDevice<D>,
+) -> io::Result<impl Future<Output = io::Result<Infallible>>> {
+    let timer = rustix::time::timerfd_create(
+        TimerfdClockId::Monotonic,
+        TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC,
+    )?;
+    #[expect(
+        deprecated,
+        reason = "its successor is unsafe, and newer than the oldest tokio that serves us"
+    )]
+    let timer = AsyncFd::with_interest(timer, Interest::READABLE)?;
+    Ok(async move {
+        loop {
+            let due = device.due_before(u64::MAX).await;
+            match device.wait_ns(due).checked_sub(AWAKE_NS) {
+                Some(asleep @ 1..) => {
+                    set(&timer, asleep)?;
+                    tokio::select! {
+                        ready = timer.readable() => ready?.clear_ready(),
+                        _ = device.due_before(due) => {}
+                    }
+                }
+                _ => {
+                    device.end_due();
+                    tokio::task::yield_now().await;
+                }
+            }
+        }
+    })
+}
+
+fn set(timer: &AsyncFd<OwnedFd>, ns: u64) -> io::Result<()> {
+    let spec = |ns: u64| Timespec {
+        tv_sec: i64::try_from(ns / 1_000_000_000).unwrap_or(i64::MAX),
+        tv_nsec: (ns % 1_000_000_000) as _,
+    };
+    let once = Itimerspec {
+        it_interval: spec(0),
+        it_value: spec(ns),
+    };
+    rustix::time::timerfd_settime(timer.get_ref(), TimerfdTimerFlags::empty(), &once)?;
+    Ok(())
+}
+
+/// Reads of 4 KiB: what one alone takes, in microseconds, and how many a second there are of many at once.
+#[derive(Clone, Copy, Debug)]
+struct Speed {
+    mean_us: f64,
+    per_second: f64,
+}
+
+/// Compares each kind with its model, and says how far they are apart.
+///
+/// # Errors
+/// What the system says of the timer.
+pub async fn test_all(kinds: &Kinds) -> io::Result<()> {
+    let all = [
+        ("flash", kinds.flash),
+        ("performance-tier", kinds.performance_tier),
+    ];
+    for (name, kind) in all {
+        if let Some(kind) = kind {
+            LocalSet::new().run_until(test(name, kind)).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Compares a kind of device with its model, on this event loop, and says how far they are apart.
+///
+/// # Errors
+/// What the system says of the timer.
+async fn test(name: &str, kind: Profile) -> io::Result<()> {
+    let model = of_model(kind)?;
+    let found = of_event_loop(kind, model).await?;
+    let said = format!(
+        "{name} is as slow as {kind}: a read of 4 KiB takes {:.1} us (model {:.1}), and there are {:.0} a second of many at once (model {:.0})",
+        found.mean_us, model.mean_us, found.per_second, model.per_second
+    );
+    let off = |found: f64, model: f64| (found / model - 1.0).abs() * 100.0;
+    let off = off(found.mean_us, model.mean_us).max(off(found.per_second, model.per_second));
+    if off > TOLERANCE_PERCENT {
+        tracing::warn!(
+            "{said}: {off:.0} % off, so figures are not the model's. The processors are busy, or this kind is too fast for them"
+        );
+    } else {
+        tracing::info!("{said}");
+    }
+    Ok(())
+}
+
+/// Enough that the lanes never wait.
+fn many(kind: &Profile) -> u32 {
+    kind.read.parallelism.saturating_mul(2)
+}
+
+fn medium() -> MemDevice {
+    MemDevice::new(Arc::new(MemMedium::new(1 << 20)))
+}
+
+fn of_model(kind: Profile) -> io::Result<Speed> {
+    let row = |depth| {
+        let time: Arc<dyn Timeline> = Arc::new(VirtualTime::new());
+        let throttle = Arc::new(Throttle::new(&kind, Arc::clone(&time)));
+        let device = ThrottledDevice::new(medium(), throttle);
+        let load = Load {
+            size: 4096,
+            depth,
+            reads: 100,
+            seed: 1,
+        };
+        measure(&device, &time, load, |ended| ended >= 2_000)
+    };
+    let alone = row(1)?.read.map_or(0.0, |read| read.mean_us);
+    Ok(Speed {
+        mean_us: alone,
+        per_second: row(many(&kind))?.operations_per_second,
+    })
+}
+
+async fn of_event_loop(kind: Profile, model: Speed) -> io::Result<Speed> {
+    let row = async |depth: u32, rate: f64| {
+        let time = Arc::new(RealTime::new());
+        let throttle = Arc::new(Throttle::new(&kind, Arc::clone(&time) as Arc<dyn Timeline>));
+        let device = ThrottledDevice::new(medium(), throttle);
+        let pacer = tokio::task::spawn_local(pace(device.clone())?);
+        let each = ((rate * TEST_NS as f64 / 1e9) as u32 / depth).clamp(4, 100_000);
+        let start = time.now_ns();
+        let readers: Vec<_> = (0..depth)
+            .map(|_| {
+                let device = device.clone();
+                tokio::task::spawn_local(async move {
+                    for _ in 0..each {
+                        device.read(0, 4096).await?;
+                    }
+                    io::Result::Ok(())
+                })
+            })
+            .collect();
+        for reader in readers {
+            reader.await.map_err(io::Error::other)??;
+        }
+        pacer.abort();
+        let took = (time.now_ns() - start) as f64;
+        io::Result::Ok((took / f64::from(each) / 1e3, f64::from(each * depth) * 1e9 / took))
+    };
+    let (mean_us, _) = row(1, 1e6 / model.mean_us).await?;
+    let (_, per_second) = row(many(&kind), model.per_second).await?;
+    Ok(Speed { mean_us, per_second })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_given_by_device() {
+        let kinds: Kinds = "flash=nvme*40,performance-tier=optane*40".parse().unwrap();
+        assert_eq!(kinds.flash, Some(Profile::NVME.slower(40)));
+        assert_eq!(kinds.performance_tier, Some(Profile::OPTANE.slower(40)));
+        let flash = Kinds {
+            flash: Some(Profile::SATA),
+            performance_tier: None,
+        };
+        assert_eq!("sata".parse(), Ok(flash));
+        for (bad, part) in [
+            ("tape", "no such kind"),
+            ("disk=sata", "not `disk=`"),
+            ("sata,flash=sata", "twice"),
+        ] {
+            let error = bad.parse::<Kinds>().unwrap_err();
+            assert!(error.contains(part), "{bad}: {error}");
+        }
+    }
+
+    /// A wait on the event loop is never too short, and is over soon after.
+    #[test]
+    fn operations_are_done_when_the_model_is() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        tokio::task::LocalSet::new().block_on(&runtime, async {
+            let kind = Profile::OPTANE.slower(40);
+            let time = Arc::new(RealTime::new());
+            let throttle = Arc::new(Throttle::new(&kind, Arc::clone(&time) as Arc<dyn Timeline>));
+            let device = ThrottledDevice::new(medium(), throttle);
+            tokio::task::spawn_local(pace(device.clone()).unwrap());
+            let mut least = u64::MAX;
+            for _ in 0..50 {
+                let begun = time.now_ns();
+                device.read(0, 4096).await.unwrap();
+                least = least.min(time.now_ns() - begun);
+            }
+            assert!((399_000..450_000).contains(&least), "{least} ns");
+        });
+    }
+}
