@@ -48,9 +48,12 @@ fn fill(server: &Server) {
 fn read(server: &Server, rounds: u32) -> u32 {
     let mut client = server.client();
     let mut found = 0;
-    for n in (0..rounds).flat_map(|_| 0..KEYS) {
-        if let Some(read) = client.get(&key(n)) {
-            assert!(read == value(n), "key {n}");
+    let keys: Vec<u32> = (0..KEYS).collect();
+    for numbers in (0..rounds).flat_map(|_| keys.chunks(40)) {
+        let names: Vec<String> = numbers.iter().map(|n| key(*n)).collect();
+        for (name, read) in client.get_many(&names) {
+            let n = name.strip_prefix("key-").unwrap().parse().unwrap();
+            assert!(read == value(n), "{name}");
             found += 1;
         }
     }

@@ -230,6 +230,23 @@ impl Client {
         Some(value)
     }
 
+    /// Of many keys those that are there, with their values.
+    pub fn get_many(&mut self, keys: &[String]) -> Vec<(String, Vec<u8>)> {
+        let mut found = Vec::new();
+        let mut head = self.ask(&format!("get {}", keys.join(" ")));
+        while head != "END" {
+            let mut words = head.split(' ');
+            let key = words.nth(1).unwrap().to_owned();
+            let len: usize = words.next_back().unwrap().parse().unwrap();
+            let mut value = vec![0; len + 2];
+            self.0.read_exact(&mut value).unwrap();
+            value.truncate(len);
+            found.push((key, value));
+            head = self.line();
+        }
+        found
+    }
+
     /// One of memcached's statistics.
     pub fn stat(&mut self, name: &str) -> String {
         let mut found = None;
