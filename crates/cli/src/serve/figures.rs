@@ -307,7 +307,7 @@ fn performance_groups(
     device: DeviceCounts,
 ) -> [Group; 2] {
     let mut tier = gauges! { "performance";
-        works "1 while copies are read: 0 before the start has looked at them, and when the performance tier is left alone" = u64::from(works);
+        works "1 while copies are read, 0 when the performance tier is left alone" = u64::from(works);
         places "Blocks that the performance tier has room for" = places;
         copies "Blocks of which the performance tier has a copy that counts" = copies;
     };

@@ -5,6 +5,7 @@ use super::format::{UPPER_DATA_OFFSET, UpperSuperblock};
 use super::split::{Part, Request};
 use super::{Catalog, PATIENCE_SECS, Stage, Tier, add};
 use crate::Side;
+use futures_util::future::join_all;
 use pumice_device::{Device, Overdue, SECTOR_BYTES};
 use pumice_world::Spawner;
 use std::cell::Cell;
@@ -14,6 +15,9 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// Places that are looked at together at a start.
+const ADOPTS_AT_ONCE: usize = 16;
 
 /// A handle adds its reads to those of all others by so many.
 const READS_AT_ONCE: u64 = 32;
@@ -124,21 +128,26 @@ impl<L: Device + Clone, U: Device<Buf = L::Buf> + Clone> Tiered<L, U> {
         if tier.catalog.set(start.catalog).is_err() {
             return;
         }
-        for place in 0..tier.places() {
-            if tier.failure().is_some() {
+        // Until all places were looked at none may be written to; but what is found is read.
+        tier.is_copying.store(true, Ordering::Release);
+        let claim = Claim(Arc::clone(tier));
+        let (waits, works) = (Stage::Waits as u8, Stage::Works as u8);
+        let _ = tier
+            .stage
+            .compare_exchange(waits, works, Ordering::AcqRel, Ordering::Relaxed);
+        let places: Vec<u32> = (0..tier.places()).collect();
+        for some in places.chunks(ADOPTS_AT_ONCE) {
+            if !tier.works() {
                 return;
             }
-            self.adopt(upper, place).await;
+            join_all(some.iter().map(|place| self.adopt(upper, *place))).await;
         }
         let free = u64::from(tier.places()) - tier.copies();
         if start.makes {
             // What the lower device holds was written once.
             add(&tier.earned_bytes, free * division.block_bytes);
         }
-        let (waits, works) = (Stage::Waits as u8, Stage::Works as u8);
-        let _ = tier
-            .stage
-            .compare_exchange(waits, works, Ordering::AcqRel, Ordering::Relaxed);
+        drop(claim);
     }
 
     /// Enters the copy that stands at a place, if it is one.

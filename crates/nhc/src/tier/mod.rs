@@ -138,7 +138,7 @@ fn add(counter: &AtomicU64, by: u64) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Stage {
-    /// Its copies have not been looked at yet.
+    /// It is not begun yet.
     Waits,
     Works,
     /// It is left alone.
