@@ -100,7 +100,7 @@ settings! {
     /// that is there]
     performance_size "performance-size" "SIZE",
     /// What is to be best where reads are split between --performance-tier and --flash: throughput (most requests a second), mean (of
-    /// latencies of reads) or p99 (of latencies) [default: throughput]
+    /// latencies of reads) or p99 (of latencies); classic: none are split, a copy answers where there is one [default: throughput]
     performance_objective "performance-objective" "NAME",
     /// Unit of flash writes and reclaim, a power of two [default: follows from flash and DRAM size]
     block_size "block-size" "SIZE",

@@ -43,8 +43,8 @@ pub struct ServeConfig {
     pub performance_tier: Option<PathBuf>,
     /// How much of it to use, if that was said.
     pub performance_size: Option<Size>,
-    /// What is to be best where reads are split.
-    pub performance_objective: Objective,
+    /// What is to be best where reads are split; `None`: they are not.
+    pub performance_objective: Option<Objective>,
     /// Block size in bytes, if that was said.
     pub block_size: Option<u64>,
     /// Erase what is there.
@@ -181,15 +181,19 @@ fn performance_tier(layers: &Layers) -> anyhow::Result<Option<PathBuf>> {
     Ok(tier)
 }
 
-fn performance_objective(given: &Given<'_>) -> anyhow::Result<Objective> {
-    let all = [Objective::Throughput, Objective::Mean, Objective::P99];
-    let names = all.map(|objective| objective.to_string());
-    match given.text()? {
-        None => Ok(Objective::default()),
-        Some(text) => text
-            .parse()
-            .map_err(|_| given.wrong(format!("no such objective ({})", names.join(", ")))),
+fn performance_objective(given: &Given<'_>) -> anyhow::Result<Option<Objective>> {
+    let Some(text) = given.text()? else {
+        return Ok(Some(Objective::default()));
+    };
+    if text == "classic" {
+        return Ok(None);
     }
+    let objective = text.parse().map_err(|_| {
+        let all = [Objective::Throughput, Objective::Mean, Objective::P99];
+        let names = all.map(|objective| objective.to_string());
+        given.wrong(format!("no such objective ({}, classic)", names.join(", ")))
+    })?;
+    Ok(Some(objective))
 }
 
 fn cpus() -> usize {

@@ -180,12 +180,13 @@ impl Wanted {
         let opened = make_file(path, self.bytes).map_err(anyhow::Error::from);
         let shared = leave_out(self.is_new, path, opened)?;
         Ok(shared.map(|shared| Performance {
-            tier: Tier::new(
-                self.division,
-                shared.capacity(),
-                config.performance_objective,
-                Arc::new(RealTime::new()),
-            ),
+            tier: match config.performance_objective {
+                None => Tier::held(self.division, shared.capacity(), 1.0, true),
+                Some(objective) => {
+                    let time = Arc::new(RealTime::new());
+                    Tier::new(self.division, shared.capacity(), objective, time)
+                }
+            },
             shared,
             counters: (0..config.threads).map(|_| Arc::default()).collect(),
             throttle,

@@ -1,0 +1,129 @@
+"""Non-hierarchical caching in the time that passes, over the memcached door, against the model in virtual time."""
+
+import contextlib
+import html
+import os
+import subprocess
+import time
+
+from comparison import Comparison, case
+from harness import Failure, machine
+from harness.servers import Pumice, fresh_directory
+from tools import load, percent, removed, thousands
+
+VALUE_BYTES = 2048
+SWEEP = (2, 4, 6, 8, 12, 16, 24)
+
+
+@contextlib.contextmanager
+def tiered(comparison, arguments, objective, keys):
+    """A server with a tier of half its flash, all keys set once, and read until copies are made."""
+    upper = f"performance-tier={arguments.upper}"
+    flags = ["--threads", "1", "--dram", f"{arguments.dram}MiB", "--flash", "flash", "--flash-size", f"{arguments.flash}MiB", "--layout", "ripq",
+             "--throttle", f"flash={arguments.lower},{upper}", "--performance-tier", "tier", "--performance-size", f"{arguments.flash // 2}MiB",
+             "--performance-objective", objective]
+    directory = fresh_directory(comparison.directory, objective)
+    with removed(directory), Pumice(directory, *flags, core=comparison.server_core) as server:
+        settings = {"keys": keys, "value_size": VALUE_BYTES, "timeout": 60}
+        load(server, comparison.load_core, preload_only=True, connections=16, **settings)
+        load(server, comparison.load_core, mix="get", connections=24, warm_up=0, duration=arguments.warm_up, **settings)
+        yield server, settings
+
+
+def gets(comparison, server, settings, connections, seconds):
+    return load(server, comparison.load_core, mix="get", connections=connections, warm_up=1, duration=seconds, **settings)
+
+
+def counts(server):
+    stats = server.stats()
+    tier, device = stats["performance"], stats["device"]
+    return {"reads": tier["reads"], "hits": tier["copy_reads"] + tier["redirected_reads"],
+            "device_reads": device["reads"] + stats["performance_device"]["reads"],
+            "device_bytes": device["read_bytes"] + stats["performance_device"]["read_bytes"]}
+
+
+@case(pairs=3, seconds=10.0, dram=64, in_all=False, flash=(512, "MiB of flash; the tier has half of it"), upper=("optane*40", "kind of the tier"),
+      lower=("nvme*40", "kind of the flash"), keys=(200_000, "number of keys"), warm_up=(30.0, "seconds in which copies are made"),
+      quick={"seconds": 1.0, "warm_up": 3.0, "pairs": 1, "flash": 128, "keys": 40_000})
+def nhc_real(arguments):
+    """A performance tier in real time: gain over classic caching, beside the gain that the model has in virtual time.
+
+    One server with `--layout ripq --dram 64MiB`, flash and tier are files on a tmpfs (give --dir there) that are throttled: `nvme*40`, and
+    `optane*40` above it, half as large. Gets of 2 KiB items by Zipf 0.99, closed loop, 4 N1 connections, N1 being the fewest with
+    which classic caching (`--performance-objective classic`) does 95 % of its most. The model has the hits and the bytes of a read that the
+    server counted. The gains must be within 10 points of each other. Then the load goes from 4 N1 to N1 and back, and the page that is
+    written shows how load_admit follows. Any wrong value is an error."""
+    keys = f"zipf:keys={arguments.keys},theta=0.99"
+    settings = {"tier": f"{arguments.upper} of {arguments.flash // 2} MiB", "flash": f"{arguments.lower} of {arguments.flash} MiB", "keys": keys,
+                "value bytes": VALUE_BYTES, "DRAM MiB": arguments.dram, "seconds": arguments.seconds, "warm-up": arguments.warm_up}
+    comparison = Comparison(arguments, settings, peer="classic")
+    with contextlib.ExitStack() as stack:
+        sides = {name: stack.enter_context(tiered(comparison, arguments, objective, keys))
+                 for name, objective in (("pumice", "throughput"), ("peer", "classic"))}
+        rates = {}
+        for connections in SWEEP:
+            rates[connections] = gets(comparison, *sides["peer"], connections, max(1, arguments.seconds / 4))["requests_per_second"]
+        n1 = min(number for number, rate in rates.items() if rate >= 0.95 * max(rates.values()))
+        comparison.settings.update({"sweep": rates, "N1": n1})
+        before = counts(sides["pumice"][0])
+
+        def side(name):
+            def turn(_):
+                report = gets(comparison, *sides[name], 4 * n1, arguments.seconds)
+                return {"requests_per_second": report["requests_per_second"], "client_idle": report.get("client_idle")}
+
+            return turn
+
+        comparison.turns(side("pumice"), side("peer"))
+        after = counts(sides["pumice"][0])
+        spent = {name: after[name] - before[name] for name in after}
+        hits = min(1, spent["hits"] / max(1, spent["reads"]))
+        size = spent["device_bytes"] // max(1, spent["device_reads"])
+        model = machine.run_json([machine.BINARY, "model", "nhc", "--upper", arguments.upper, "--lower", arguments.lower, "--load", "closed:4",
+                                  "--hits", f"{hits:.4f}", "--size", str(size), "--json"])
+        samples = follow(comparison, sides["pumice"], n1, arguments.seconds)
+    comparison.row(f"gets of flash with a tier, {4 * n1} connections, against classic caching", "requests_per_second", "", "", thousands)
+    gain, virtual = comparison.ratio("requests_per_second"), model["nhc_to_classic"]
+    comparison.note(f"N1 {n1}; of reads of flash {percent(hits)} had a copy, of {size} bytes; the model gains {percent(virtual - 1)}")
+    if gain:
+        comparison.must(abs(gain["ratio"] - virtual) <= 0.1, f"gain {percent(gain['ratio'] - 1)}, and {percent(virtual - 1)} in virtual time")
+    page(comparison, samples)
+    return comparison
+
+
+def follow(comparison, side, n1, seconds):
+    """Load 4 N1, N1, 4 N1: (seconds, load_admit, phase) over time."""
+    server, settings = side
+    samples, begun = [], time.monotonic()
+    for connections in (4 * n1, n1, 4 * n1):
+        words = [machine.BINARY, "bench", "memcached", "--json", "--target", server.target, "--mix", "get", "--keys", settings["keys"],
+                 "--value-size", str(VALUE_BYTES), "--connections", str(connections), "--warm-up", "0", "--duration", str(seconds)]
+        with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as client:
+            while client.poll() is None:
+                split = server.stats()["performance_split"]
+                samples.append((time.monotonic() - begun, split["load_admit_ratio"], connections))
+                time.sleep(0.1)
+            if client.returncode:
+                raise Failure(f"the load ended with {client.returncode}: {client.stderr.read().decode()}")
+    for connections in (n1, 4 * n1):
+        values = [admit for _, admit, phase in samples if phase == connections]
+        comparison.note(f"load_admit at {connections} connections: {sum(values) / len(values):.2f} on average")
+    return samples
+
+
+def page(comparison, samples):
+    """load_admit and connections over time, as one page."""
+    last = samples[-1][0]
+    most = max(phase for _, _, phase in samples)
+
+    def line(values, colour):
+        points = " ".join(f"{40 + 700 * at / last:.1f},{220 - 200 * value:.1f}" for at, value in values)
+        return f'<polyline points="{points}" fill="none" stroke="{colour}"/>'
+
+    lines = line([(at, admit) for at, admit, _ in samples], "#06c") + line([(at, phase / most) for at, _, phase in samples], "#aaa")
+    title = f"load_admit (blue) and connections (grey, at most {most}) over {last:.0f} s; commit {comparison.commit['commit']}"
+    path = os.path.join(machine.TARGET, "nhc-real.html")
+    with open(path, "w") as file:
+        file.write(f'<!doctype html><meta charset="utf-8"><title>load_admit</title><p>{html.escape(title)}</p>'
+                   f'<svg viewBox="0 0 760 240" width="760">{lines}<text x="2" y="24">1</text><text x="2" y="224">0</text></svg>\n')
+    comparison.note(f"load_admit over time: {os.path.relpath(path, machine.ROOT)}")
