@@ -212,7 +212,7 @@ pub struct Status {
 
 /// The least and most by which `load_admit` is moved at once.
 const STEPS: (f64, f64) = (0.01, 0.16);
-/// The step at `load_admit` 1, and the least one after a jump.
+/// The step at `load_admit` 1, and the most one where no difference was found; the one after a jump.
 const STEP_AFRESH: f64 = 0.04;
 const STEP_JUMP: f64 = 0.08;
 /// Requests of a window: at least, and for each that is under way.
@@ -220,7 +220,7 @@ const WINDOW: (u64, u64) = (256, 2);
 /// As many for the 99th percentile, of which a hundredth tells.
 const WINDOW_P99: (u64, u64) = (3_000, 8);
 /// Where no difference is found windows are twice as long next time, up to so many times; where one is found at once, half.
-const SCALE_MAX: u64 = 8;
+const SCALE_MAX: u64 = 4;
 /// No window is longer, whatever is under way.
 const WINDOW_MAX: u64 = 1 << 18;
 /// Requests let through between settings, at least; otherwise as many as are under way.
@@ -260,7 +260,7 @@ pub struct Scheduler {
     is_data_next: bool,
     phase: Phase,
     backoff: u32,
-    /// Windows are so many times as long as need be: chance hid what there was to find.
+    /// Windows are so many times as long as they would be: chance hid what there was to find.
     scale: u64,
     noise: Noise,
     level: Level,
@@ -372,29 +372,26 @@ impl Scheduler {
             self.held.data = true;
         }
         let cost = self.cost(&sample);
-        match &mut self.phase {
-            // Its settings are void.
-            Phase::Trial(_) if has_fallen => self.next_trial(),
-            Phase::Trial(trial) => {
-                if let Some(verdict) = trial.note(cost, &mut self.noise) {
-                    self.conclude(verdict, done, now_ns);
-                }
+        if has_fallen {
+            // Settings under trial are void, and another split is best meanwhile.
+            self.afresh();
+            self.phase = Phase::Hold { until: done };
+        }
+        let is_trial = matches!(self.phase, Phase::Trial(_));
+        if self.level.has_jumped(cost, self.under_way, &self.noise, is_trial) {
+            self.afresh();
+            self.is_data_next = false;
+            self.unsettled_since = Some(now_ns);
+            self.next_trial();
+        } else if let Phase::Trial(trial) = &mut self.phase {
+            if let Some(verdict) = trial.note(cost, &mut self.noise) {
+                self.conclude(verdict, done, now_ns);
             }
-            Phase::Hold { until } => {
-                let until = *until;
-                if self.level.has_jumped(cost, &self.noise) {
-                    self.level = Level::default();
-                    self.backoff = 0;
-                    self.scale = 1;
-                    self.step = self.step.max(STEP_JUMP);
-                    (self.moved_up, self.is_heading) = (None, false);
-                    self.is_data_next = false;
-                    self.unsettled_since = Some(now_ns);
-                    self.next_trial();
-                } else if done >= until {
-                    self.next_trial();
-                }
-            }
+        } else if self.held.data && self.held.load < 1.0 && self.hits.is_steady() {
+            self.hold_data(true);
+            self.next_trial();
+        } else if matches!(self.phase, Phase::Hold { until } if done >= until) {
+            self.next_trial();
         }
         let next = match &self.phase {
             Phase::Hold { .. } => self.held,
@@ -454,6 +451,14 @@ impl Scheduler {
         self.phase = Phase::Trial(Trial::new(a, b));
     }
 
+    /// What was best is so no longer.
+    fn afresh(&mut self) {
+        self.level = Level::default();
+        (self.backoff, self.scale) = (0, 1);
+        self.step = STEP_JUMP;
+        (self.moved_up, self.is_heading) = (None, false);
+    }
+
     /// Whether the next trial goes on up, or down.
     fn heads(&self, up: bool) -> bool {
         self.is_heading && self.moved_up == Some(up)
@@ -465,9 +470,9 @@ impl Scheduler {
         let [a, b] = trial.settings();
         let was_quick = trial.was_quick();
         self.status.trials += 1;
-        let is_least = self.step <= STEPS.0 * 1.001 || self.held.load >= 1.0;
+        let is_least = self.step <= STEPS.0 * 1.001;
         self.scale = match verdict {
-            Verdict::Even if is_least => (2 * self.scale).min(SCALE_MAX),
+            Verdict::Even => (2 * self.scale).min(SCALE_MAX),
             _ if was_quick => (self.scale / 2).max(1),
             _ => self.scale,
         };
@@ -486,22 +491,28 @@ impl Scheduler {
         let is_back = has_moved && self.moved_up.is_some_and(|up| up != (better > was));
         if has_moved {
             self.moved_up = Some(better > was);
+            if self.step > STEP_AFRESH {
+                // Another cost is usual there.
+                self.level = Level::default();
+            }
             self.step = (self.step * if is_back { 0.5 } else { 2.0 }).clamp(STEPS.0, STEPS.1);
             self.status.moves += 1;
-            self.level = Level::default();
             self.backoff = match (is_least, is_back) {
                 (true, true) => self.backoff,
                 (true, false) => self.backoff / 2,
                 (false, _) => 0,
             };
-        } else {
+        } else if self.is_heading {
             // Too far: the best is within half of what it came by, or of what it would have gone on.
-            let less = if self.is_heading { 4.0 } else { 2.0 };
-            self.step = (self.step / less).max(STEPS.0);
+            self.step = (self.step / 4.0).max(STEPS.0);
+        } else {
+            // Chance hides what so small a step brings.
+            self.step = (self.step * 2.0).min(STEP_AFRESH);
         }
+        let is_even = !has_moved && !self.is_heading;
         self.is_heading = has_moved && !is_back;
         // To and fro by the least step: the best is between.
-        let is_found = is_least && (is_back || !has_moved);
+        let is_found = is_even || (is_least && is_back);
         if is_least && is_back {
             better = f64::midpoint(was, better);
         }
@@ -511,12 +522,11 @@ impl Scheduler {
             Verdict::Even => Reason::NoDifference,
             _ => Reason::Worse,
         };
-        if self.hits.is_steady() && better < 1.0 {
+        if self.hits.is_steady() && better < 1.0 && self.held.data {
             self.hold_data(true);
-        }
-        if better >= 1.0 {
+            self.next_trial();
+        } else if better >= 1.0 {
             self.step = STEP_AFRESH;
-            (self.moved_up, self.is_heading) = (None, false);
             self.hold(done, now_ns);
         } else if is_found {
             self.hold(done, now_ns);
@@ -530,7 +540,8 @@ impl Scheduler {
         if self.held.data == held {
             self.held.data = !held;
             self.hits.turn(held);
-            self.level = Level::default();
+            // Another load on the upper device: the best is elsewhere now.
+            self.afresh();
         }
     }
 
@@ -539,6 +550,7 @@ impl Scheduler {
         let until = done + ((windows * self.length()) << self.backoff.min(doublings));
         self.backoff += 1;
         self.phase = Phase::Hold { until };
+        (self.moved_up, self.is_heading) = (None, false);
         if let Some(since) = self.unsettled_since.take() {
             self.status.settled_ns = now_ns.saturating_sub(since);
         }
@@ -559,28 +571,37 @@ impl Governor for Scheduler {
     }
 }
 
-/// The cost of what is held.
+/// What is held costs so much, with so many requests under way.
 #[derive(Debug, Default)]
 struct Level {
     windows: f64,
-    mean: f64,
+    /// Means of the logarithms of both.
+    means: [f64; 2],
     off: u32,
 }
 
 impl Level {
-    /// Notes a window; true where the second one in a row is far from those before.
-    fn has_jumped(&mut self, cost: f64, noise: &Noise) -> bool {
-        let logarithm = cost.max(1.0).ln();
+    /// Notes a window; true where the second one in a row is far from those before. A load that does not wait for answers shows in the
+    /// cost; a change of the number of clients may leave that as it was. Windows of a trial are of other settings: they must be further off, and
+    /// count for no mean.
+    fn has_jumped(&mut self, cost: f64, under_way: f64, noise: &Noise, is_trial: bool) -> bool {
+        let logarithms = [cost.max(1.0).ln(), under_way.max(0.01).ln()];
         let (least, deviations) = JUMP;
         let limit = least.max(deviations * noise.of_a_window());
-        if self.windows >= 2.0 && (logarithm - self.mean).abs() > limit {
+        let limits = [limit * if is_trial { 2.0 } else { 1.0 }, 2.0 * limit];
+        let is_off = |which: usize| (logarithms[which] - self.means[which]).abs() > limits[which];
+        if self.windows >= 2.0 && (is_off(0) || is_off(1)) {
             self.off += 1;
             return self.off >= 2;
         }
         self.off = 0;
-        self.windows += 1.0;
-        // The mean of the first windows, then one that follows slowly.
-        self.mean += (logarithm - self.mean) / self.windows.min(64.0);
+        if !is_trial {
+            self.windows += 1.0;
+            for (mean, logarithm) in self.means.iter_mut().zip(logarithms) {
+                // The mean of the first windows, then one that follows slowly.
+                *mean += (logarithm - *mean) / self.windows.min(64.0);
+            }
+        }
         false
     }
 }

@@ -6,8 +6,9 @@ use super::Setting;
 const PAIRS_MAX: usize = 12;
 /// Pairs without which nothing is decided.
 const PAIRS_MIN: usize = 2;
-/// A pair counts for no more than this, so that a stall of a device does not decide a trial.
-const CLIP: f64 = 0.5;
+/// A pair counts for no more than so many standard deviations of those before, and for no less than the first bound or more than the second, so that a
+/// stall of a device neither decides a trial nor hides what others have found.
+const CLIP: (f64, f64, f64) = (4.0, 0.1, 0.5);
 /// Smaller differences are none.
 const DIFFERENCE_MIN: f64 = 0.001;
 /// What was seen before counts as so many pairs.
@@ -101,7 +102,9 @@ impl Trial {
             0.0
         };
         let ratio = if self.is_forward() { ratio } else { -ratio };
-        self.pairs.push(ratio.clamp(-CLIP, CLIP));
+        let (deviations, least, most) = CLIP;
+        let clip = (deviations * noise.variance.sqrt()).clamp(least, most);
+        self.pairs.push(ratio.clamp(-clip, clip));
         let verdict = self.verdict(noise)?;
         let (_, squares) = self.moments();
         let degrees = self.pairs.len() as f64 - 1.0;
