@@ -508,3 +508,64 @@ fn reads_beyond_what_the_upper_device_can_do_go_below() {
     println!("{classic:.0} classic, {best:.0} at best, {found:.0} found with {redirected:.2} redirected");
     assert!(best > 1.2 * classic && found > 0.93 * best);
 }
+
+#[test]
+fn nothing_is_copied_before_every_place_was_looked_at() {
+    let upper_bytes = UPPER_DATA_OFFSET + u64::from(PLACES) * DIVISION.block_bytes;
+    let lower = MemDevice::new(Arc::new(MemMedium::new(DIVISION.block_offset(BLOCKS))));
+    let delay = FaultPlan {
+        delay: true,
+        ..FaultPlan::default()
+    };
+    let upper = FaultyDevice::new(Arc::new(FaultyMedium::new(upper_bytes, 1, delay)));
+    let tier = Tier::held(DIVISION, upper_bytes, 1.0, true);
+    let executor = Executor::new();
+    let device = Tiered::new(
+        lower,
+        upper.clone(),
+        Arc::clone(&tier),
+        Rc::new(executor.spawner()),
+    );
+    let starting = device.clone();
+    executor.spawner().spawn(Box::pin(async move {
+        let mut whole = AlignedBuf::with_len(BLOCK_SECTORS as usize * SECTOR_BYTES);
+        for number in 0..BLOCK_SECTORS {
+            let at = number as usize * SECTOR_BYTES;
+            whole.as_mut_slice()[at..at + SECTOR_BYTES].copy_from_slice(&fill((0, 1, number)));
+        }
+        let range = 0..whole.len();
+        let offset = DIVISION.block_offset(0);
+        // As much as a copy of it takes, and more.
+        let whole = Arc::new(whole);
+        for _ in 0..2 {
+            let write = starting.write(offset, Arc::clone(&whole), range.clone());
+            write.await.unwrap();
+        }
+        let catalog: super::Catalog = Box::new(|bytes| Some(sector(bytes)?.0));
+        let (owner, makes) = (1, true);
+        starting
+            .start(Start {
+                owner,
+                makes,
+                catalog,
+            })
+            .await;
+    }));
+    let read_a_lot = |turns: bool| {
+        let reads = async {
+            for _ in 0..1_000 {
+                let read = device.read_copy(DIVISION.block_offset(0), SECTOR_BYTES, |_| Some(()));
+                drop(read);
+                if turns {
+                    upper.turn(false).unwrap();
+                }
+                give_turn().await;
+            }
+        };
+        let Ok(()) = executor.block_on(reads, || Ok::<(), Infallible>(()));
+        tier.counts().copied_bytes
+    };
+    // The upper device has not answered what a start asks first.
+    assert_eq!(read_a_lot(false), 0);
+    assert!(read_a_lot(true) > 0 && tier.copies() == 1);
+}
