@@ -172,15 +172,20 @@ class Run(Lives):
 class TierRun(Run):
     """The same over a performance tier, to which everything happens that may."""
 
-    copy_reads = made_good = left_out = 0
+    starts = copy_reads = made_good = left_out = 0
+    is_out = False
 
     def __init__(self, directory, *rest):
         self.path, self.former = os.path.join(directory, "p.tier"), os.path.join(directory, "former.tier")
         super().__init__(directory, *rest, "--performance-tier", "p.tier", "--performance-size", TIER_BYTES)
 
     def start(self, **chances):
-        if os.path.exists(self.path):
-            what = self.rng.choice(["nothing", "nothing", "nothing", "lost", "cut", "swapped", "overwritten"])
+        self.starts += 1
+        if self.is_out and self.rng.random() < 0.7:
+            # What was left out stays so until there is an empty file.
+            open(self.path, "wb").close()
+        elif os.path.exists(self.path):
+            what = self.draw("nothing", "nothing", "nothing", "lost", "cut", "swapped", "overwritten")
             if what == "swapped" and os.path.exists(self.former):
                 os.replace(self.former, self.path)
             elif what == "lost":
@@ -189,12 +194,14 @@ class TierRun(Run):
                 self.spoil(what)
             if self.rng.random() < 0.5 and os.path.exists(self.path):
                 shutil.copyfile(self.path, self.former)
-        elif self.kills:
-            # What is lost stays out until something is put there.
-            open(self.path, "xb").close()
         server = super().start(**chances)
-        self.left_out += "performance" not in server.stats()
+        self.is_out = "performance" not in server.stats()
+        self.left_out += self.is_out
         return server
+
+    def draw(self, *choices):
+        """The first starts find what the ones before left, so that every run reads copies."""
+        return self.rng.choice(choices) if self.starts > 3 else "nothing"
 
     def spoil(self, what):
         with open(self.path, "r+b") as tier:
@@ -205,7 +212,7 @@ class TierRun(Run):
                 tier.write(self.rng.randbytes(100))
 
     def disturb(self, server, client):
-        what = self.rng.choice(["nothing", "overwritten", "overwritten", "cut"])
+        what = self.draw("nothing", "overwritten", "overwritten", "cut")
         if os.path.exists(self.path):
             self.spoil(what)
         # Not in DRAM yet, and those of the round before have copies.
