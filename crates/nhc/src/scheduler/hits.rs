@@ -18,6 +18,17 @@ const MEMORY: f64 = 50_000.0;
 /// Points of the curve of hits over reads.
 const POINTS: usize = 96;
 
+/// What reads have shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Seen {
+    /// Nothing new.
+    Usual,
+    /// Hits have fallen.
+    Fallen,
+    /// Data was held for long: whether hits can rise further is to be seen.
+    HeldForLong,
+}
+
 /// Watches hits, by numbers of reads alone.
 #[derive(Debug)]
 pub(super) struct Hits {
@@ -80,8 +91,8 @@ impl Hits {
         };
     }
 
-    /// Notes reads; true where hits have fallen, or data was held for long. `data`: what the upper device has may change.
-    pub(super) fn note(&mut self, hits: u64, misses: u64, data: bool) -> bool {
+    /// Notes reads; hits are no longer steady where they show something. `data`: what the upper device has may change.
+    pub(super) fn note(&mut self, hits: u64, misses: u64, data: bool) -> Seen {
         let reads = hits + misses;
         let Some(usual) = &mut self.usual else {
             self.reads += reads;
@@ -102,7 +113,7 @@ impl Hits {
                 });
             }
             self.usual = self.steady_ratio();
-            return false;
+            return Seen::Usual;
         };
         self.steady += reads;
         let (reads, hits) = (reads as f64, hits as f64);
@@ -119,18 +130,19 @@ impl Hits {
                 1
             };
             self.rise();
-            return true;
+            return Seen::Fallen;
         }
         if !data && self.steady > HELD_MAX * STEADY_MIN * self.patience {
-            self.patience = (2 * self.patience).min(PATIENCE_MAX);
             self.rise();
-            return true;
+            // For longer next time: this one goes by what it was.
+            self.patience = (2 * self.patience).min(PATIENCE_MAX);
+            return Seen::HeldForLong;
         }
         if reads > 0.0 && (data || self.known < MEMORY) {
             self.known = (self.known + reads).min(MEMORY);
             *usual += (hits / reads - *usual) * (reads / self.known).min(1.0);
         }
-        false
+        Seen::Usual
     }
 
     /// The ratio of the last third of the reads, if it is no higher than that of the third before.
@@ -172,7 +184,7 @@ mod tests {
         let mut falls = 0;
         for window in 0..windows {
             let good = (0..300).filter(|_| random.next_f64() < ratio(window)).count() as u64;
-            falls += u64::from(hits.note(good, 300 - good, data));
+            falls += u64::from(hits.note(good, 300 - good, data) != Seen::Usual);
         }
         falls
     }

@@ -38,7 +38,7 @@ mod trial;
 pub use baselines::{Balance, Literal, fixed_split, paper};
 pub use counts::{Counts, Histogram, Meter, Side};
 
-use hits::Hits;
+use hits::{Hits, Seen};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -258,6 +258,8 @@ pub struct Scheduler {
     is_heading: bool,
     /// Whether the next trial at `load_admit` 1 is one of data.
     is_data_next: bool,
+    /// Data is let be changed for a while, though hits have not fallen.
+    is_refresh: bool,
     phase: Phase,
     backoff: u32,
     /// Windows are so many times as long as they would be: chance hid what there was to find.
@@ -291,6 +293,7 @@ impl Scheduler {
             moved_up: None,
             is_heading: false,
             is_data_next: false,
+            is_refresh: false,
             phase: Phase::Hold { until: 0 },
             backoff: 0,
             scale: 1,
@@ -366,16 +369,25 @@ impl Scheduler {
         let sample = counts.since(&mark);
         self.under_way = sample.outstanding_ns as f64 / now_ns.saturating_sub(since).max(1) as f64;
         self.status.windows += 1;
-        let has_fallen = self.hits.note(sample.hits, sample.misses, self.held.data);
-        if has_fallen {
-            self.status.falls += 1;
+        let seen = self.hits.note(sample.hits, sample.misses, self.held.data);
+        if seen != Seen::Usual {
             self.held.data = true;
+            self.is_refresh = seen == Seen::HeldForLong;
         }
         let cost = self.cost(&sample);
-        if has_fallen {
-            // Settings under trial are void, and another split is best meanwhile.
-            self.afresh();
-            self.phase = Phase::Hold { until: done };
+        match seen {
+            Seen::Usual => {}
+            Seen::Fallen => {
+                // Settings under trial are void, and another split is best meanwhile.
+                self.status.falls += 1;
+                self.afresh();
+                self.phase = Phase::Hold { until: done };
+            }
+            // The split stays until hits are steady.
+            Seen::HeldForLong => {
+                self.level = Level::default();
+                self.phase = Phase::Hold { until: u64::MAX };
+            }
         }
         let is_trial = matches!(self.phase, Phase::Trial(_));
         if self.level.has_jumped(cost, self.under_way, &self.noise, is_trial) {
@@ -387,7 +399,7 @@ impl Scheduler {
             if let Some(verdict) = trial.note(cost, &mut self.noise) {
                 self.conclude(verdict, done, now_ns);
             }
-        } else if self.held.data && self.held.load < 1.0 && self.hits.is_steady() {
+        } else if self.held.data && (self.held.load < 1.0 || self.is_refresh) && self.hits.is_steady() {
             self.hold_data(true);
             self.next_trial();
         } else if matches!(self.phase, Phase::Hold { until } if done >= until) {
@@ -540,8 +552,11 @@ impl Scheduler {
         if self.held.data == held {
             self.held.data = !held;
             self.hits.turn(held);
-            // Another load on the upper device: the best is elsewhere now.
-            self.afresh();
+            self.level = Level::default();
+            // Another load on the upper device: the best is elsewhere now, or where it was before the refresh.
+            if !std::mem::take(&mut self.is_refresh) {
+                self.afresh();
+            }
         }
     }
 
