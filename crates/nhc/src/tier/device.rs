@@ -5,11 +5,11 @@ use super::format::{UPPER_DATA_OFFSET, UpperSuperblock};
 use super::split::{Part, Request};
 use super::{Catalog, PATIENCE_SECS, Stage, Tier, add};
 use crate::Side;
-use futures_util::future::join_all;
+use futures_util::future::{Either, join_all};
 use pumice_device::{Device, Overdue, SECTOR_BYTES};
 use pumice_world::Spawner;
 use std::cell::Cell;
-use std::future::Future;
+use std::future::{Future, ready};
 use std::io;
 use std::ops::Range;
 use std::rc::Rc;
@@ -319,17 +319,18 @@ impl<L: Device + Clone, U: Device<Buf = L::Buf> + Clone> Device for Tiered<L, U>
     }
 
     fn read(&self, offset: u64, len: usize) -> impl Future<Output = io::Result<Self::Buf>> + 'static {
-        let request = self.upper.as_ref().map(|upper| upper.part.begin());
+        let Some(upper) = &self.upper else {
+            return Either::Left(self.lower.read(offset, len));
+        };
+        let request = upper.part.begin();
         let read = self.lower.read(offset, len);
-        async move {
+        Either::Right(async move {
             let result = read.await;
-            if let Some(request) = request
-                && result.is_ok()
-            {
+            if result.is_ok() {
                 request.end_read(Side::Lower);
             }
             result
-        }
+        })
     }
 
     fn read_copy<T: 'static>(
@@ -338,15 +339,16 @@ impl<L: Device + Clone, U: Device<Buf = L::Buf> + Clone> Device for Tiered<L, U>
         len: usize,
         check: impl Fn(Self::Buf) -> Option<T> + 'static,
     ) -> impl Future<Output = Option<T>> + 'static {
-        let reading = self.begin_copy_read(offset, len);
-        async move {
-            let (pin, request, read) = reading?;
+        let Some((pin, request, read)) = self.begin_copy_read(offset, len) else {
+            return Either::Left(ready(None));
+        };
+        Either::Right(async move {
             let found = pin.judge(read.await, check);
             if found.is_some() {
                 request.end_read(Side::Upper);
             }
             found
-        }
+        })
     }
 
     fn write(

@@ -5,6 +5,7 @@ use parking_lot::Mutex;
 use pumice_device::{Timeline, VirtualTime};
 use pumice_world::Random;
 use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// What all handles share of it.
@@ -100,12 +101,11 @@ impl Part {
         self.meter.miss();
     }
 
-    pub fn begin(&self) -> Request {
+    pub fn begin(self: &Rc<Self>) -> Request {
         let begun = self.split.time.now_ns();
         self.meter.begin(begun);
         Request {
-            meter: Arc::clone(&self.meter),
-            split: Arc::clone(&self.split),
+            part: Rc::clone(self),
             begun,
             is_done: false,
         }
@@ -114,8 +114,7 @@ impl Part {
 
 /// A read or a write that is under way. Where it is dropped it came to nothing.
 pub struct Request {
-    meter: Arc<Meter>,
-    split: Arc<Split>,
+    part: Rc<Part>,
     begun: u64,
     is_done: bool,
 }
@@ -123,19 +122,21 @@ pub struct Request {
 impl Request {
     pub fn end_read(mut self, side: Side) {
         self.is_done = true;
-        self.meter.end_read(side, self.begun, self.split.time.now_ns());
+        let now = self.part.split.time.now_ns();
+        self.part.meter.end_read(side, self.begun, now);
     }
 
     pub fn end_write(mut self) {
         self.is_done = true;
-        self.meter.end_write(self.begun, self.split.time.now_ns());
+        let now = self.part.split.time.now_ns();
+        self.part.meter.end_write(self.begun, now);
     }
 }
 
 impl Drop for Request {
     fn drop(&mut self) {
         if !self.is_done {
-            self.meter.abandon(self.split.time.now_ns());
+            self.part.meter.abandon(self.part.split.time.now_ns());
         }
     }
 }
