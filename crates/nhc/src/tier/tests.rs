@@ -569,3 +569,120 @@ fn nothing_is_copied_before_every_place_was_looked_at() {
     assert_eq!(read_a_lot(false), 0);
     assert!(read_a_lot(true) > 0 && tier.copies() == 1);
 }
+
+/// Threads that write, copy and read at the same time: what interleavings at whole operations do not show.
+#[test]
+fn threads_see_no_stale_copy() {
+    const ROUNDS: u64 = 100_000;
+    let upper_bytes = UPPER_DATA_OFFSET + u64::from(PLACES) * DIVISION.block_bytes;
+    let lower = Arc::new(MemMedium::new(DIVISION.block_offset(BLOCKS)));
+    let upper = Arc::new(MemMedium::new(upper_bytes));
+    let tier = Tier::held(DIVISION, upper_bytes, 1.0, true);
+    let whole: Whole = Arc::new(Mutex::new(vec![None; BLOCKS as usize]));
+    let is_done = std::sync::atomic::AtomicBool::new(false);
+    let with_handle = |work: &mut dyn FnMut(&Executor, &Tiered<MemDevice, MemDevice>)| {
+        let executor = Executor::new();
+        let below = MemDevice::new(Arc::clone(&lower));
+        let above = MemDevice::new(Arc::clone(&upper));
+        let device = Tiered::new(below, above, Arc::clone(&tier), Rc::new(executor.spawner()));
+        work(&executor, &device);
+    };
+    let run = |executor: &Executor, future: &mut dyn FnMut() -> pumice_world::Task| {
+        let Ok(()) = executor.block_on(future(), || Ok::<(), Infallible>(()));
+    };
+    let write = |executor: &Executor, device: &Tiered<MemDevice, MemDevice>, block: u32, life: u64| {
+        whole.lock()[block as usize] = None;
+        run(executor, &mut || {
+            let bytes: Vec<u8> = (0..BLOCK_SECTORS)
+                .flat_map(|number| fill((block, life, number)))
+                .collect();
+            let mut buffer = AlignedBuf::with_len(bytes.len());
+            buffer.as_mut_slice().copy_from_slice(&bytes);
+            let device = device.clone();
+            Box::pin(async move {
+                let offset = DIVISION.block_offset(block);
+                let written = device.write(offset, Arc::new(buffer), 0..bytes.len()).await;
+                written.unwrap();
+            })
+        });
+        whole.lock()[block as usize] = Some(life);
+    };
+    with_handle(&mut |executor, device| {
+        (0..BLOCKS).for_each(|block| write(executor, device, block, 1));
+        let known = Arc::clone(&whole);
+        run(executor, &mut || {
+            let (device, known) = (device.clone(), Arc::clone(&known));
+            let catalog: super::Catalog = Box::new(move |bytes| {
+                let (block, life, _) = sector(bytes)?;
+                (known.lock()[block as usize] == Some(life)).then_some(block)
+            });
+            let (owner, makes) = (1, true);
+            Box::pin(async move {
+                device
+                    .start(Start {
+                        owner,
+                        makes,
+                        catalog,
+                    })
+                    .await
+            })
+        });
+    });
+    let stale = std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..3)
+            .map(|seed| {
+                let (whole, with_handle) = (&whole, &with_handle);
+                scope.spawn(move || {
+                    let stale = RefCell::new(Vec::new());
+                    with_handle(&mut |executor, device| {
+                        let mut random = Random(seed);
+                        let reads = async {
+                            for round in 0..ROUNDS {
+                                let spread = 1 + random.below(BLOCKS.into());
+                                let block =
+                                    ((random.below(spread) + round / 2_000) % u64::from(BLOCKS)) as u32;
+                                let life = whole.lock()[block as usize];
+                                let number = random.below(BLOCK_SECTORS.into()) as u32;
+                                let offset = DIVISION.block_offset(block) + u64::from(number) * SECTOR;
+                                let check = |bytes: AlignedBuf| Some(sector(bytes.as_slice()));
+                                let copy = device.read_copy(offset, SECTOR_BYTES, check).await;
+                                give_turn().await;
+                                let (Some(life), Some(found)) = (life, copy) else {
+                                    continue;
+                                };
+                                let is_still = whole.lock()[block as usize] == Some(life);
+                                if is_still && found != Some((block, life, number)) {
+                                    stale.borrow_mut().push((block, life, number, found));
+                                }
+                            }
+                        };
+                        let Ok(()) = executor.block_on(reads, || Ok::<(), Infallible>(()));
+                    });
+                    stale.into_inner()
+                })
+            })
+            .collect();
+        let writer = scope.spawn(|| {
+            with_handle(&mut |executor, device| {
+                let mut random = Random(99);
+                for life in 2.. {
+                    if is_done.load(std::sync::atomic::Ordering::Relaxed) {
+                        return;
+                    }
+                    write(executor, device, random.below(BLOCKS.into()) as u32, life);
+                    std::thread::yield_now();
+                }
+            });
+        });
+        let stale: Vec<_> = readers
+            .into_iter()
+            .flat_map(|reader| reader.join().unwrap())
+            .collect();
+        is_done.store(true, std::sync::atomic::Ordering::Relaxed);
+        writer.join().unwrap();
+        stale
+    });
+    let counts = tier.counts();
+    assert_eq!(stale, Vec::new(), "{counts:?}");
+    assert!(counts.copy_reads > 1_000 && counts.void_copies > 20, "{counts:?}");
+}
