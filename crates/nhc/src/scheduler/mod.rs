@@ -519,7 +519,12 @@ impl Scheduler {
             self.step = (self.step / 4.0).max(STEPS.0);
         } else {
             // Chance hides what so small a step brings.
-            self.step = (self.step * 2.0).min(STEP_AFRESH);
+            let most = if was >= 1.0 { STEPS.1 } else { STEP_AFRESH };
+            self.step = if verdict == Verdict::Even {
+                (self.step * 2.0).min(most)
+            } else {
+                STEP_AFRESH
+            };
         }
         let is_even = !has_moved && !self.is_heading;
         self.is_heading = has_moved && !is_back;
@@ -538,7 +543,9 @@ impl Scheduler {
             self.hold_data(true);
             self.next_trial();
         } else if better >= 1.0 {
-            self.step = STEP_AFRESH;
+            if has_moved {
+                self.step = STEP_AFRESH;
+            }
             self.hold(done, now_ns);
         } else if is_found {
             self.hold(done, now_ns);
