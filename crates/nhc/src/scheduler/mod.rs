@@ -212,7 +212,8 @@ pub struct Status {
 
 /// The least and most by which `load_admit` is moved at once.
 const STEPS: (f64, f64) = (0.01, 0.16);
-/// The step at `load_admit` 1, and the most one where no difference was found; the one after a jump.
+/// The most below 1 where no difference was found; the one at `load_admit` 1; the one after a jump.
+const STEP_EVEN: f64 = 0.02;
 const STEP_AFRESH: f64 = 0.04;
 const STEP_JUMP: f64 = 0.08;
 /// Requests of a window: at least, and for each that is under way.
@@ -519,7 +520,12 @@ impl Scheduler {
             self.step = (self.step / 4.0).max(STEPS.0);
         } else {
             // Chance hides what so small a step brings.
-            let most = if was >= 1.0 { STEPS.1 } else { STEP_AFRESH };
+            // Nor may trials themselves be the slowest hundredth, or half of them overload the lower device for a second.
+            let most = match self.objective {
+                _ if was < 1.0 => STEP_EVEN,
+                Objective::P99 => STEP_AFRESH,
+                _ => STEPS.1,
+            };
             self.step = if verdict == Verdict::Even {
                 (self.step * 2.0).min(most)
             } else {
