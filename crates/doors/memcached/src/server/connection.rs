@@ -331,6 +331,11 @@ async fn get_and_touch<D: Device + Clone>(
 ) -> io::Result<bool> {
     for key in get.keys {
         sender.flush_before_waiting().await?;
+        // Each key is a change, and a line may have any number of them.
+        if let Some(wait) = executor.cache.change_wait(&executor.cx) {
+            sender.flush().await?;
+            wait.await;
+        }
         *sender.changed = true;
         if !executor.get_and_touch(key, &get, sender.output).await {
             return Ok(false);
