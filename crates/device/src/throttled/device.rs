@@ -61,7 +61,7 @@ impl<D: Clone> Clone for ThrottledDevice<D> {
 }
 
 impl<D: Device> ThrottledDevice<D> {
-    /// A handle on `inner` that takes as long as `throttle` says, or without one as long as `inner` does.
+    /// A handle on `inner`. With a throttle an operation takes as long as the model says, without one as long as `inner` takes.
     pub fn new(inner: D, throttle: impl Into<Option<Arc<Throttle>>>) -> Self {
         Self {
             inner,

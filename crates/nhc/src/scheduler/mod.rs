@@ -270,7 +270,7 @@ pub struct Scheduler {
     hits: Hits,
     /// The counts and the time at which the window began; `None` while requests under the setting before are let through.
     mark: Option<(Counts, u64)>,
-    /// Completions at which the window, or the letting through, ends.
+    /// The count of completed requests at which the window ends, or the wait for requests of the setting before.
     due: u64,
     /// Mean requests under way in the last window.
     under_way: f64,
@@ -341,16 +341,6 @@ impl Scheduler {
             },
             ..self.status
         }
-    }
-
-    /// Forgets everything that was learned, as after a change of the devices. Counts may begin anew.
-    pub fn restart(&mut self) {
-        let switch = Arc::clone(&self.switch);
-        *self = Self {
-            switch,
-            ..Self::new(self.objective)
-        };
-        self.switch.set(self.held.load, self.held.data);
     }
 
     /// Takes the counts so far. Called seldom, its windows are as long as that; nothing else comes of it.
@@ -609,7 +599,7 @@ struct Level {
 }
 
 impl Level {
-    /// Notes a window; true where the second one in a row is far from those before. A load that does not wait for answers shows in the
+    /// Notes the cost of a window. Returns true where two windows in a row are far from those before. A load that does not wait for answers shows in the
     /// cost; a change of the number of clients may leave that as it was. Windows of a trial are of other settings: they must be further off, and
     /// count for no mean.
     fn has_jumped(&mut self, cost: f64, under_way: f64, noise: &Noise, is_trial: bool) -> bool {

@@ -11,9 +11,9 @@ const ERRORS: f32 = 2.0;
 
 #[derive(Clone, Copy, Default)]
 struct Heat {
-    /// Reads, fading.
+    /// The number of reads. Each round takes it times [`FADES_TO`] before it adds its own.
     reads: f32,
-    /// Rounds, fading alike: their quotient is the rate from the first round on.
+    /// The number of rounds, faded in the same way: `reads / rounds` is the reads of a round, also after few rounds.
     rounds: f32,
     version: u32,
 }

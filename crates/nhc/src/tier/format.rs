@@ -1,4 +1,4 @@
-//! What is on an upper device beside the copies: one sector that says so.
+//! The superblock of an upper device: one sector that names the cache whose copies the device holds, and how they are arranged.
 
 use crc_fast::CrcAlgorithm;
 use pumice_device::{Device, SECTOR_BYTES};

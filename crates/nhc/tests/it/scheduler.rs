@@ -145,19 +145,6 @@ fn it_follows_a_change_of_the_load() {
 }
 
 #[test]
-fn afresh_it_knows_nothing() {
-    let mut load = Load::new(1);
-    load.run(100_000, 0.5, 0.95, saturated(0.6));
-    load.scheduler.restart();
-    let status = load.scheduler.status();
-    assert_eq!(
-        (status.load_admit, status.data_admit, status.reason),
-        (1.0, true, Reason::TooFew)
-    );
-    assert_eq!(load.scheduler.switch().load_admit(), 1.0);
-}
-
-#[test]
 fn a_switch_sends_the_share_that_it_is_set_to() {
     let load = Load::new(1);
     let switch = load.scheduler.switch();
