@@ -19,6 +19,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Operations that are under way have so many bytes of memory at most.
+const MEMORY_MAX: u64 = 4 << 30;
+
 /// Flags of `bench device`.
 #[derive(Args, Debug)]
 pub struct DeviceArgs {
@@ -236,6 +239,14 @@ pub fn run(args: &DeviceArgs) -> anyhow::Result<()> {
     if let Some(size) = args.sizes.iter().find(|size| **size == 0 || **size % sector != 0) {
         return Err(usage(format!("--sizes: {size} is no multiple of 4KiB")));
     }
+    let largest = *args.sizes.iter().max().expect("clap has a default");
+    let entries = *args.depths.iter().max().expect("clap has a default");
+    let memory = (largest as u64).saturating_mul(u64::from(entries));
+    if memory > MEMORY_MAX {
+        return Err(usage(format!(
+            "--sizes and --depths: {entries} operations of {largest} bytes take {memory} bytes of memory, more than {MEMORY_MAX}"
+        )));
+    }
     let is_new = !args.path.exists();
     if !is_new && !args.overwrite && args.reads.iter().any(|reads| *reads < 100) {
         let path = args.path.display();
@@ -258,7 +269,6 @@ pub fn run(args: &DeviceArgs) -> anyhow::Result<()> {
     }
     let shared = FileShared::open(&args.path, &options)?;
     let _made = is_new.then(|| Made(&args.path));
-    let largest = *args.sizes.iter().max().expect("clap has a default");
     if shared.capacity() < largest as u64 {
         return Err(usage(format!(
             "{} has {} bytes, fewer than one operation of {largest}",
@@ -277,7 +287,6 @@ pub fn run(args: &DeviceArgs) -> anyhow::Result<()> {
         seed: args.seed,
         rows: Vec::new(),
     };
-    let entries = *args.depths.iter().max().expect("clap has a default");
     let device = FileDevice::new(Arc::new(shared), entries).context("cannot make a handle on the device")?;
     let failed = |error: std::io::Error| anyhow!(error).context(args.path.display().to_string());
     if is_new {

@@ -80,6 +80,8 @@ fn what_it_cannot_do_or_must_not_is_refused() {
     refused("--sizes 2MiB", 2, "fewer than one operation");
     refused("--sizes 5000", 2, "multiple of 4KiB");
     refused("--throttle tape", 2, "no such kind");
+    refused("--sizes 1TiB", 2, "bytes of memory");
+    refused("--sizes 4MiB --depths 4096", 2, "bytes of memory");
     assert_eq!(std::fs::read(&path).unwrap(), vec![7; 1 << 20]);
     let output = bench(
         &path,

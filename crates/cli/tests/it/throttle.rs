@@ -29,6 +29,14 @@ fn a_throttled_flash_is_as_slow_as_asked_for_and_answers_right() {
 }
 
 #[test]
+fn a_start_does_not_wait_for_a_kind_that_is_very_slow() {
+    let directory = place();
+    let server = Server::start_with(directory.path(), &[], "--throttle flash=nvme*1000000").unwrap();
+    assert!(server.said.join("\n").contains("not tested"), "{:?}", server.said);
+    server.kill();
+}
+
+#[test]
 fn kinds_that_there_are_not_are_usage() {
     let directory = place();
     for (kinds, part) in [
