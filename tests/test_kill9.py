@@ -211,6 +211,23 @@ class TierRun(Run):
                 tier.seek(self.rng.randrange(4096, TIER_BYTES))
                 tier.write(self.rng.randbytes(100))
 
+    def read_copies(self):
+        """Lives in which nothing happens to the tier, until copies are read: the kills may all have come before there were any."""
+        deadline = time.monotonic() + 60
+        while not self.copy_reads:
+            expect(time.monotonic() < deadline, "copies to be read within 60 s", self.copy_reads)
+            if self.is_out:
+                open(self.path, "wb").close()
+            with Run.start(self, share=0) as server, contextlib.closing(Client(server.address)) as client:
+                self.is_out = "performance" not in server.stats()
+                # As many bytes may be copied as were written in this life, and DRAM has nothing of the lives before.
+                written = write_quiet(server, client, -len(self.quiet), False)
+                for quiet in self.quiet:
+                    client.read_back(quiet, value_of)
+                self.quiet = self.quiet[-5:] + [written]
+                self.note(server)
+                server.terminate()
+
     def disturb(self, server, client):
         what = self.draw("nothing", "overwritten", "overwritten", "cut")
         if os.path.exists(self.path):
@@ -239,7 +256,7 @@ def test_kill9_with_a_performance_tier(directory, seed, size, server_flags, case
     run = TierRun(directory, rng, case, "--flush-interval", "1", "--flash-size", size("flash", "160MiB", "160MiB"), *server_flags)
     go(run, directory, rng, size("rounds", TIER_ROUNDS, 30))
     print(f"{run.copy_reads} reads of copies, {run.made_good} made good, {run.left_out} starts without the tier")
-    expect(run.copy_reads > 0, "copies to be read", run.copy_reads)
+    run.read_copies()
 
 
 def go(run, directory, rng, rounds):
