@@ -6,7 +6,6 @@ use crate::evict::LeftBehind;
 use crate::shards::{KeyHasher, LockedShard, Shard};
 use parking_lot::Mutex;
 use pumice_device::{Device, Overdue};
-use pumice_flash::record::is_expired;
 use pumice_flash::recovery::{open_superblock, recover, settle};
 use pumice_flash::{
     Durability, FlashFailure, FlashStore, Geometry, Gone, LayoutOptions, MappingLog, OpenError, OpenOptions,
@@ -15,6 +14,7 @@ use pumice_flash::{
 use pumice_index::cascade::{CascadeShard, MapSpace};
 use pumice_index::{FullShard, IndexKind, IndexShape, IndexShard};
 use pumice_memory::{Buffer, PAGE_BYTES, PagePool, SegmentPool};
+use pumice_record::is_expired;
 use pumice_tier::{DramShape, DramShard, DramTier, Ghost};
 use pumice_world::{Clock, Spawner, Task};
 use std::rc::Rc;

@@ -8,8 +8,9 @@ use crate::large::ROOM_TRIES_MAX;
 use crate::object::Meta;
 use crate::part::PartId;
 use pumice_device::Device;
-use pumice_flash::{LogKind, Record};
+use pumice_flash::LogKind;
 use pumice_memory::Buffer;
+use pumice_record::Record;
 use pumice_tier::Queue;
 use std::collections::HashSet;
 

@@ -14,10 +14,10 @@ use crate::write::RejectReason;
 use futures_util::StreamExt as _;
 use futures_util::stream;
 use pumice_device::Device;
-use pumice_flash::codec::Fields;
-use pumice_flash::record::{HEADER_BYTES, MANIFEST_BYTES, payload_checksum};
-use pumice_flash::{Record, RecordParts, SliceId};
 use pumice_memory::{Buffer, Payload};
+use pumice_record::codec::Fields;
+use pumice_record::{HEADER_BYTES, MANIFEST_BYTES, payload_checksum};
+use pumice_record::{Record, RecordParts, SliceId};
 use std::pin::pin;
 
 /// The value of a head record: what the object is made of. 20 bytes, little-endian: slices' version (8), length of the

@@ -7,9 +7,9 @@ use crate::cache::{Cx, ObjectCache};
 use crate::large::Manifest;
 use crate::object::Meta;
 use pumice_device::Device;
-use pumice_flash::record::HEADER_BYTES;
-use pumice_flash::{Record, SliceId};
 use pumice_memory::Buffer;
+use pumice_record::HEADER_BYTES;
+use pumice_record::{Record, SliceId};
 
 /// Buckets of a shard's table that are gone through under one lock: some 400 items.
 const BUCKETS: usize = 16;

@@ -7,9 +7,10 @@ use crate::object::Tier;
 use crate::part::PartId;
 use crate::read::{Place, Seen};
 use pumice_device::Device;
-use pumice_flash::{Record, SliceId, Source};
+use pumice_flash::Source;
 use pumice_index::Mapping;
 use pumice_memory::Buffer;
+use pumice_record::{Record, SliceId};
 
 /// Where an object is; see [`ObjectCache::locate`].
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,7 +1,7 @@
 //! What a hit gives.
 
-use pumice_flash::{Record, RecordHeader};
 use pumice_memory::{Buffer, Payload};
+use pumice_record::{Record, RecordHeader};
 
 /// What a client says of an object beside its value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -106,7 +106,7 @@ impl<B: Buffer> Object<B> {
     }
 
     pub(crate) fn is_sliced(&self) -> bool {
-        self.header().slice == pumice_flash::SliceId::Head
+        self.header().slice == pumice_record::SliceId::Head
     }
 
     /// Which tier answered.

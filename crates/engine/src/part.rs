@@ -1,7 +1,7 @@
 //! Which part of which object a record is.
 
-use pumice_flash::{Record, RecordParts, SliceId};
 use pumice_memory::Buffer;
+use pumice_record::{Record, RecordParts, SliceId};
 
 /// One part of an object: the whole of a small one, the head of a large one, or one slice of one set of a large one.
 ///

@@ -7,10 +7,11 @@ use crate::part::PartId;
 use crate::shards::Shard;
 use crate::update::Reads;
 use pumice_device::Device;
-use pumice_flash::{Gone, Mappings, ReadFault, Record, SliceId, Source};
+use pumice_flash::{Gone, Mappings, ReadFault, Source};
 use pumice_index::cascade::{Plan, Resolved};
 use pumice_index::{KeyHash, Location, Lookup as IndexLookup};
 use pumice_memory::{Buffer, SECTOR_BYTES};
+use pumice_record::{Record, SliceId};
 use pumice_tier::Queue;
 use std::sync::atomic::Ordering;
 

@@ -9,9 +9,9 @@ use crate::read::Place;
 use crate::shards::Shard;
 use crate::write::RejectReason;
 use pumice_device::Device;
-use pumice_flash::RecordParts;
 use pumice_index::KeyHash;
 use pumice_memory::Payload;
+use pumice_record::RecordParts;
 
 /// What to do with the object that was found, or not found.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,9 +7,10 @@ use crate::object::Meta;
 use crate::part::PartId;
 use crate::shards::Shard;
 use pumice_device::Device;
-use pumice_flash::{Rank, Record, RecordParts, SliceId};
+use pumice_flash::Rank;
 use pumice_index::{KeyHash, Mapping};
 use pumice_memory::{Buffer, Payload};
+use pumice_record::{Record, RecordParts, SliceId};
 
 /// Why an object was not stored. After a set the older object under the key is gone all the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -142,7 +143,7 @@ impl<B: Buffer> Inner<B> {
     /// The longest value that is one record, for a key of this length.
     pub(crate) fn slice_bytes(&self, key: &[u8]) -> usize {
         let record_max = usize::try_from(self.store().record_max()).expect("at most 1 MiB");
-        record_max - pumice_flash::record::HEADER_BYTES - key.len()
+        record_max - pumice_record::HEADER_BYTES - key.len()
     }
 
     /// Whether records go to flash as they are set.

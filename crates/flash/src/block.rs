@@ -1,10 +1,10 @@
 //! A block that is still a buffer in DRAM.
 
 use crate::footer::{FooterEntry, Trailer, footer_len};
-use crate::record::{HEADER_BYTES, RecordParts};
 use parking_lot::Mutex;
 use pumice_index::{Location, Mapping};
 use pumice_memory::{Buffer, Payload, SECTOR_BYTES};
+use pumice_record::{HEADER_BYTES, RecordParts, put_head};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -256,23 +256,4 @@ impl<B: Buffer> OpenBlock<B> {
         let fill = self.fill.lock();
         (fill.at, fill.entries.len())
     }
-}
-
-/// Writes header and key in one piece, as buffers that keep only pieces want it. The caller owns the range (see
-/// [`Buffer::put`]) and nobody reads it yet.
-pub(crate) fn put_head<B: Buffer>(buffer: &B, at: usize, header: &[u8], key: &[u8]) {
-    const INLINE: usize = 320;
-    let len = header.len() + key.len();
-    let mut inline = [0; INLINE];
-    let heap;
-    let head: &[u8] = if len <= INLINE {
-        inline[..header.len()].copy_from_slice(header);
-        inline[header.len()..len].copy_from_slice(key);
-        &inline[..len]
-    } else {
-        heap = [header, key].concat();
-        &heap
-    };
-    // SAFETY: the caller reserved the range.
-    unsafe { buffer.put(at, Payload::Bytes(head)) };
 }

@@ -1,6 +1,6 @@
 //! What a block says of itself: a footer that lists its objects, and a trailer in its last bytes.
 
-use crate::codec::{Fields, checksum};
+use pumice_record::codec::{Fields, checksum};
 
 /// Length of a footer entry in bytes.
 pub const ENTRY_BYTES: usize = 28;

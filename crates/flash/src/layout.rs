@@ -1,9 +1,9 @@
 //! Layouts: how objects are arranged in blocks, and which objects a reclaim keeps.
 
-use crate::codec::value_checksum;
 use parking_lot::Mutex;
 use pumice_index::Mapping;
 use pumice_policy::Policy;
+use pumice_record::codec::value_checksum;
 use std::fmt;
 use std::str::FromStr;
 

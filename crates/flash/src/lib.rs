@@ -9,8 +9,6 @@
 
 pub mod block;
 pub mod checkpoint;
-pub mod codec;
-mod dram_header;
 pub mod footer;
 pub mod geometry;
 pub mod inspect;
@@ -19,7 +17,6 @@ pub mod log;
 mod mapping_log;
 pub mod queue;
 pub mod reclaim;
-pub mod record;
 pub mod recovery;
 pub mod seal;
 pub mod store;
@@ -31,7 +28,6 @@ pub use geometry::{Geometry, GeometryError};
 pub use layout::{Layout, LayoutError, LayoutOptions, open_buffers};
 pub use log::{LogKind, LogRecord};
 pub use mapping_log::{MappingBytes, MappingLog, mapping_log_bytes};
-pub use record::{Record, RecordHeader, RecordParts, SliceId};
 pub use recovery::{OpenError, OpenOptions, Recovered, Tally};
 pub use store::{
     Durability, FlashCounts, FlashFailure, FlashStore, HIDDEN_SHARE, IN_A_ROW_MAX, INVALIDATED_SHARE,
@@ -41,6 +37,7 @@ pub use superblock::Maker;
 pub use survivors::RECLAIM_READ_BYTES;
 
 use pumice_index::{IndexShard, KeyHash, Location, Mapping};
+use pumice_record::SliceId;
 
 /// Why a copy on flash is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

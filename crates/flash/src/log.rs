@@ -4,10 +4,10 @@
 //! an ordinary buffered write: it survives the end of the process at the price of a copy to the page cache.
 //! A checkpoint makes the records before it unnecessary.
 
-use crate::codec::{Fields, checksum};
 use crate::geometry::{Geometry, LOG_RECORD_BYTES};
 use parking_lot::Mutex;
 use pumice_device::Device;
+use pumice_record::codec::{Fields, checksum};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -21,13 +21,13 @@
 use crate::footer::{FooterEntry, Trailer, decode_entries};
 use crate::layout::Layout;
 use crate::log::LogKind;
-use crate::record::{Record, is_expired};
 use crate::store::{BlockInfo, Claim, FlashStore, Order, SlotKind, State, Structure, Victim, add, give_turn};
 use crate::survivors::{MovedCopy, Origin};
 use crate::{CopyMove, Gone, Mappings};
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_index::Mapping;
 use pumice_memory::Buffer;
+use pumice_record::{Record, is_expired};
 use std::sync::atomic::Ordering;
 
 /// Entries of a footer that are looked at before other tasks get their turn.

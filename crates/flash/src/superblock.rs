@@ -1,10 +1,10 @@
 //! The superblock: what the device is, and where its newest checkpoints are. Two slots, written in turn.
 
-use crate::codec::{Fields, checksum};
 use crate::geometry::Geometry;
 use crate::layout::Layout;
 use pumice_index::IndexKind;
 use pumice_memory::SECTOR_BYTES;
+use pumice_record::codec::{Fields, checksum};
 use std::fmt;
 
 const MAGIC: [u8; 8] = *b"PUMICE\r\n";

@@ -12,12 +12,12 @@
 use crate::footer::FooterEntry;
 use crate::layout::Layout;
 use crate::reclaim::{ENTRIES_PER_TURN, prefetch_ahead};
-use crate::record::{Record, is_expired};
 use crate::store::{FlashStore, Shared, SlotKind, Structure, add, give_turn};
 use crate::{CopyMove, Mappings};
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_index::{IndexShard, Location, Mapping};
 use pumice_memory::Buffer;
+use pumice_record::{Record, is_expired};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;

@@ -2,14 +2,15 @@
 
 use crate::bytes::{Bytes, put_u32};
 use pumice_device::{AlignedBuf, Payload, SECTOR_BYTES};
-use pumice_flash::codec::{checksum, value_checksum};
+use pumice_flash::LogRecord;
 use pumice_flash::footer::{
     ENTRY_BYTES, FooterEntry, TRAILER_BYTES, Trailer, decode_entries, encode_footer, footer_len,
 };
 use pumice_flash::geometry::LOG_RECORD_BYTES;
-use pumice_flash::record::{HEADER_BYTES, Record, RecordHeader, RecordParts};
 use pumice_flash::superblock::{SlotContent, Superblock};
-use pumice_flash::{LogRecord, SliceId};
+use pumice_record::SliceId;
+use pumice_record::codec::{checksum, value_checksum};
+use pumice_record::{HEADER_BYTES, Record, RecordHeader, RecordParts};
 use std::sync::Arc;
 
 const CACHE_ID: u64 = 0x0123_4567_89ab_cdef;

@@ -10,8 +10,8 @@
 //! until no mapping and no reader is left.
 
 use parking_lot::Mutex;
-use pumice_flash::{Record, RecordParts};
 use pumice_memory::{Buffer, prefetch};
+use pumice_record::{Record, RecordParts};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock};

@@ -1,9 +1,9 @@
 //! One shard's table of the items in DRAM.
 
 use crate::segments::DramTier;
-use pumice_flash::Record;
 use pumice_index::{KeyHash, PackedTable, TableFull, TableShape};
 use pumice_memory::{Buffer, PagePool};
+use pumice_record::Record;
 use std::sync::Arc;
 
 /// The highest hit count that S3-FIFO keeps: two bits.

@@ -93,7 +93,7 @@ fn what_cannot_be_looked_at_says_why() {
     for slot in [0, 4096] {
         newer[slot + 8] = 4;
         let sum =
-            pumice_flash::codec::checksum(0, &[&newer[slot..slot + 12], &newer[slot + 16..slot + 4096]]);
+            pumice_record::codec::checksum(0, &[&newer[slot..slot + 12], &newer[slot + 16..slot + 4096]]);
         newer[slot + 12..slot + 16].copy_from_slice(&sum.to_le_bytes());
     }
     for (content, status, part) in [

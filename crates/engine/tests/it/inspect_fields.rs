@@ -4,12 +4,12 @@
 use crate::common::{Model, Random, Rig, Weights, cascade, sipq, step};
 use pumice::{CacheOptions, IndexOptions, LayoutOptions};
 use pumice_device::{Device, MemDevice, MemMedium};
-use pumice_flash::codec::checksum;
 use pumice_flash::footer::{FooterEntry, Trailer, decode_entries, encode_footer};
 use pumice_flash::inspect::{Finding, InspectError, Severity, Sink, Summary, inspect};
-use pumice_flash::record::{HEADER_BYTES, RecordHeader};
 use pumice_flash::superblock::FORMAT;
 use pumice_flash::{LogKind, LogRecord};
+use pumice_record::codec::checksum;
+use pumice_record::{HEADER_BYTES, RecordHeader};
 use pumice_world::ManualClock;
 use std::sync::Arc;
 

@@ -4,8 +4,8 @@
 use crate::common::{Model, Random, Rig, Weights, check_get, gdsf, key, narrow_tier1, ripq, step, value};
 use pumice::{CacheOptions, CascadeOptions, IndexOptions, LayoutOptions};
 use pumice_device::{Device, MemDevice, MemMedium, SECTOR_BYTES};
-use pumice_flash::codec::{Fields, checksum};
 use pumice_flash::superblock::{CheckpointRef, SlotContent, Superblock};
+use pumice_record::codec::{Fields, checksum};
 use pumice_world::ManualClock;
 use std::collections::BTreeMap;
 use std::sync::Arc;

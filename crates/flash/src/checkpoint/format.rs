@@ -1,11 +1,11 @@
 //! The bytes of a checkpoint: part headers, chunks, the head of the stream.
 
-use crate::codec::{Fields, checksum};
 use crate::geometry::Geometry;
 use crate::queue::SavedPlace;
 use crate::store::{Filter, SavedFill, SavedKey, SavedRanks, Slots};
 use pumice_device::SECTOR_BYTES;
 use pumice_policy::Bin;
+use pumice_record::codec::{Fields, checksum};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"PMcp");
 /// About how many bytes are written or read at a time.

@@ -6,12 +6,12 @@ use super::format::{
     decode_place, decode_row, decode_sample, mix,
 };
 use crate::OpenError;
-use crate::codec::{Fields, checksum};
 use crate::geometry::Geometry;
 use crate::store::{FILTERS_MAX, Filter, SavedInvalidated, SavedKey, SavedRanks, Slots, VirtualCache};
 use crate::superblock::CheckpointRef;
 use pumice_device::SECTOR_BYTES;
 use pumice_memory::Buffer;
+use pumice_record::codec::{Fields, checksum};
 use std::io;
 
 /// Reads a checkpoint's stream back, chunk by chunk. `R` reads bytes of the device, of which offset and length are whole sectors.

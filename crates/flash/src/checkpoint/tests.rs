@@ -5,12 +5,12 @@ use super::format::{
     NO_BLOCK, PartHeader, chunk_bytes, encode_fill, encode_filter, encode_invalidated, encode_slots, mix,
 };
 use super::reader::StreamReader;
-use crate::codec::checksum;
 use crate::geometry::Geometry;
 use crate::layout::{Layout, LayoutOptions};
 use crate::store::{Invalidated, SavedFill, SavedInvalidated, Slots, VirtualCache};
 use crate::superblock::CheckpointRef;
 use pumice_device::{Device, MemDevice, MemMedium, SECTOR_BYTES};
+use pumice_record::codec::checksum;
 use pumice_world::Executor;
 use pumice_world::Random;
 use std::collections::BTreeMap;

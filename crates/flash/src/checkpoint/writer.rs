@@ -2,10 +2,10 @@
 
 use super::format::{NO_BLOCK, PartHeader, chunk_bytes, mix};
 use crate::Mappings;
-use crate::codec::checksum;
 use crate::store::{FlashStore, State, add};
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_memory::{Buffer, Payload};
+use pumice_record::codec::checksum;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -4,13 +4,13 @@ use super::checkpoint::{Snapshot, index_shape};
 use super::rot::{mended, wrong_bit};
 use super::{Part, Source, Walk};
 use crate::checkpoint::{BlockRole, BlockRow};
-use crate::codec::{checksum, value_checksum};
 use crate::footer::{ENTRY_BYTES, FooterEntry, TRAILER_BYTES, Trailer, decode_entries};
-use crate::record::{HEADER_BYTES, MANIFEST_BYTES, Record, RecordHeader, SliceId};
 use crate::recovery::EPOCH_SHIFT;
 use pumice_device::SECTOR_BYTES;
 use pumice_index::padded_len;
 use pumice_memory::{AlignedBuf, Buffer};
+use pumice_record::codec::{checksum, value_checksum};
+use pumice_record::{HEADER_BYTES, MANIFEST_BYTES, Record, RecordHeader, SliceId};
 use std::sync::Arc;
 
 /// Bytes of a block that are read at a time: what cannot be read costs no more than that.

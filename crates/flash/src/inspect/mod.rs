@@ -19,8 +19,8 @@ mod superblocks;
 
 pub use summary::{BlockCounts, CheckpointSummary, Finding, LogSummary, Part, Severity, Summary};
 
-use crate::codec::value_checksum;
 use crate::superblock::{FORMAT, Superblock};
+use pumice_record::codec::value_checksum;
 use std::io;
 use std::ops::Range;
 use std::pin::pin;

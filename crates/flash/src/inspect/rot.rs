@@ -3,7 +3,7 @@
 //! A CRC is linear: how a wrong bit changes it depends on the bit's place alone, and CRC-32C has another answer for each bit of
 //! anything shorter than 256 MiB.
 
-use crate::codec::checksum;
+use pumice_record::codec::checksum;
 
 /// CRC-32C's polynomial, reflected.
 const POLYNOMIAL: u32 = 0x82F6_3B78;

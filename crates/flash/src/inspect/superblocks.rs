@@ -2,10 +2,10 @@
 
 use super::rot::mended;
 use super::{InspectError, Part, Sink, Source, Summary, Walk};
-use crate::codec::checksum;
 use crate::geometry::SUPERBLOCKS_BYTES;
 use crate::superblock::{SlotContent, Superblock};
 use pumice_device::SECTOR_BYTES;
+use pumice_record::codec::checksum;
 
 const SECTOR: u64 = SECTOR_BYTES as u64;
 /// Bytes that no start and no checkpoint changes: magic and format, the hash seed and the division, the layout, the index and the

@@ -1,11 +1,11 @@
 //! The pages themselves: how they are numbered and signed, and where their bytes can be had.
 
 use super::MappingLog;
-use crate::codec::checksum;
 use crate::geometry::Geometry;
 use pumice_device::SECTOR_BYTES;
 use pumice_index::cascade::{PAGE_PAYLOAD_BYTES, PageNumber};
 use pumice_memory::Buffer;
+use pumice_record::codec::checksum;
 use std::sync::Arc;
 
 pub(super) const HEADER_BYTES: usize = SECTOR_BYTES - PAGE_PAYLOAD_BYTES;

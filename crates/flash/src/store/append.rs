@@ -4,11 +4,11 @@ use super::{FlashStore, Order, Rank, Slots, State, Structure, add};
 use crate::block::{Appended, OpenBlock, Stream};
 use crate::layout::Note;
 use crate::queue::Seat;
-use crate::record::RecordParts;
 use parking_lot::MutexGuard;
 use pumice_index::{Location, Mapping, padded_len};
 use pumice_memory::Buffer;
 use pumice_policy::Priority;
+use pumice_record::RecordParts;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 

@@ -3,10 +3,10 @@
 use super::{FlashStore, State, add};
 use crate::block::OpenBlock;
 use crate::footer::Trailer;
-use crate::record::Record;
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_index::Location;
 use pumice_memory::Buffer;
+use pumice_record::Record;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -3,9 +3,9 @@
 use super::{FlashStore, Order, Rank};
 use crate::block::{OpenBlock, Stream};
 use crate::queue::Seat;
-use crate::record::{RecordParts, SliceId};
 use pumice_index::unpadded_len;
 use pumice_memory::Buffer;
+use pumice_record::{RecordParts, SliceId};
 use std::sync::atomic::Ordering;
 
 /// A slice that others of its object are to stand beside. The insertion point that is nearest to their priority may change from one to the

@@ -2,7 +2,8 @@
 
 use crate::common::{Random, Rig, hash, options, ripq};
 use pumice_device::{FaultPlan, FaultyMedium};
-use pumice_flash::{Durability, Layout, LayoutOptions, LogKind, OpenOptions, SliceId};
+use pumice_flash::{Durability, Layout, LayoutOptions, LogKind, OpenOptions};
+use pumice_record::SliceId;
 use std::collections::HashMap;
 use std::sync::Arc;
 

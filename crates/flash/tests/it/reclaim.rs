@@ -4,8 +4,8 @@ use crate::common;
 
 use crate::common::{Random, Rig, options, ripq, sipq};
 use pumice_device::{Device, FaultPlan, FaultyMedium};
-use pumice_flash::record::HEADER_BYTES;
 use pumice_flash::{Durability, LayoutOptions, OpenOptions, RECLAIM_READ_BYTES};
+use pumice_record::HEADER_BYTES;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::task::{Context, Waker};

@@ -3,14 +3,15 @@
 
 use parking_lot::Mutex;
 use pumice_device::{AlignedBuf, Device, FaultyDevice, FaultyMedium, Payload};
-use pumice_flash::record::payload_checksum;
 use pumice_flash::recovery::{open_superblock, recover, settle};
 use pumice_flash::{
-    CopyMove, Durability, FlashStore, Gone, Layout, LayoutOptions, Mappings, OpenOptions, Rank, Record,
-    RecordParts, Recovered, SliceId, Source, Work,
+    CopyMove, Durability, FlashStore, Gone, Layout, LayoutOptions, Mappings, OpenOptions, Rank, Recovered,
+    Source, Work,
 };
 use pumice_index::{FullShard, IndexShape, IndexShard, KeyHash, Location, Mapping};
 use pumice_memory::{PagePool, SegmentPool};
+use pumice_record::payload_checksum;
+use pumice_record::{Record, RecordParts, SliceId};
 use pumice_world::{Executor, Spawner};
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;

@@ -1,6 +1,5 @@
 //! An object as it stands on flash: header, key, value, padding; and read from there, or from the DRAM tier, where its header is shorter.
 
-use crate::block::put_head;
 use crate::codec::{Fields, checksum, value_checksum};
 use crate::dram_header;
 use pumice_memory::{Buffer, Payload, SECTOR_BYTES};
@@ -23,7 +22,8 @@ pub enum SliceId {
 }
 
 impl SliceId {
-    pub(crate) fn encode(self) -> u16 {
+    /// As it stands in a header.
+    pub fn encode(self) -> u16 {
         match self {
             SliceId::Whole => 0,
             SliceId::Head => u16::MAX,
@@ -31,7 +31,8 @@ impl SliceId {
         }
     }
 
-    pub(crate) fn decode(code: u16) -> Self {
+    /// Reads what [`SliceId::encode`] wrote; every code means something.
+    pub fn decode(code: u16) -> Self {
         match code {
             0 => SliceId::Whole,
             u16::MAX => SliceId::Head,
@@ -192,7 +193,7 @@ impl RecordHeader {
 }
 
 /// Header and key of the record at `at`, where their checksum is right; the value is not looked at, and need not be there.
-pub(crate) fn read_head<B: Buffer>(
+pub fn read_head<B: Buffer>(
     buffer: &B,
     at: usize,
     cache_id: u64,
@@ -204,6 +205,25 @@ pub(crate) fn read_head<B: Buffer>(
     let crc = u32::from_le_bytes(*bytes.first_chunk()?);
     let is_whole = crc == checksum(cache_id, &[&bytes[4..], key]) && header.sequence == sequence as u32;
     is_whole.then_some((header, key))
+}
+
+/// Writes header and key in one piece, as buffers that keep only pieces want it. The caller owns the range (see
+/// [`Buffer::put`]) and nobody reads it yet.
+pub fn put_head<B: Buffer>(buffer: &B, at: usize, header: &[u8], key: &[u8]) {
+    const INLINE: usize = 320;
+    let len = header.len() + key.len();
+    let mut inline = [0; INLINE];
+    let heap;
+    let head: &[u8] = if len <= INLINE {
+        inline[..header.len()].copy_from_slice(header);
+        inline[header.len()..len].copy_from_slice(key);
+        &inline[..len]
+    } else {
+        heap = [header, key].concat();
+        &heap
+    };
+    // SAFETY: the caller reserved the range.
+    unsafe { buffer.put(at, Payload::Bytes(head)) };
 }
 
 /// Whether an expiry (0 = never) has passed at `now`.
