@@ -6,6 +6,7 @@ mod clean_stop;
 mod command_line;
 mod common;
 mod descriptors;
+mod documents;
 mod flash_fails;
 mod flash_file;
 mod flush_interval;
