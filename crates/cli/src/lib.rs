@@ -3,6 +3,8 @@
 //! Exit status: 0 done, 1 failed, 2 bad usage. An error says on stderr what was wrong, where, and what to do.
 
 mod bench;
+#[cfg(test)]
+mod documents;
 mod inspect;
 mod model;
 mod replay;

@@ -87,79 +87,84 @@ macro_rules! settings {
 }
 
 settings! {
-    /// DRAM for the whole process (10% is of the machine's memory) [default: 256MiB]
+    /// DRAM of the whole process; 10% is of the machine's memory, or of the limit of its control group [default: 256MiB]
     dram "dram" "SIZE",
     /// The flash device: a file, made if it is missing, or a raw block device [default: pumice.flash]
     flash "flash" "PATH",
-    /// How much of it to use (10% is of its file system or device) [default: 4GiB, or all of a block device]
+    /// How much of it to use, from 8 blocks on; 10% is of its file system or device; fixed when the cache is made [default: 4GiB, or all of a
+    /// block device]
     flash_size "flash-size" "SIZE",
     /// A faster device that holds copies of the blocks of --flash that are read most: a file, made if it is missing, or a raw block
     /// device. Nothing is lost with it [default: none]
     performance_tier "performance-tier" "PATH",
-    /// How much of it to use, at most as much as of --flash (10% is of its file system or device) [default: all of a file or block device
-    /// that is there]
+    /// How much of it to use, from two blocks to as much as of --flash; 10% is of its file system or device [default: all of a file or block
+    /// device that is there]
     performance_size "performance-size" "SIZE",
     /// What is to be best where reads are split between --performance-tier and --flash: throughput (most requests a second), mean (of
     /// latencies of reads) or p99 (of latencies); classic: none are split, a copy answers where there is one [default: throughput]
     performance_objective "performance-objective" "NAME",
-    /// Unit of flash writes and reclaim, a power of two [default: follows from flash and DRAM size]
+    /// Unit of flash writes and reclaim, a power of two from 64KiB to 256MiB; fixed when the cache is made [default: follows from flash and
+    /// DRAM size]
     block_size "block-size" "SIZE",
-    /// How objects are arranged on flash: ripq, sipq, or fifo [default: ripq, or what the flash was made with]
+    /// How objects are arranged on flash: ripq, sipq, or fifo; fixed when the cache is made [default: ripq, or what the flash was made with]
     layout "layout" "NAME",
-    /// What stays when flash is full: fifo, lru, slru-1 to slru-8, gdsf-1 to gdsf-4, lfu [default: slru-3; fifo with layout fifo]
+    /// What stays when flash is full: fifo, lru, slru-1 to slru-8, gdsf-1 to gdsf-4, lfu; fifo alone with layout fifo [default: slru-3; fifo
+    /// with layout fifo]
     policy "policy" "NAME",
-    /// Ripq: about 1/alpha blocks are filled at a time; more follow the policy closer and take more DRAM; 0.015625 to 0.5
-    /// [default: 0.125]
+    /// Ripq: about 1/alpha blocks are filled at a time, from 0.015625 to 0.5; more follow the policy closer and take more DRAM. All layouts:
+    /// 2/alpha + 2 blocks of the default size fit a quarter of the DRAM [default: 0.125]
     alpha "alpha" "FRACTION",
-    /// Logical occupancy. Ripq: objects in the last 1 - theta of the queue are not kept when their block goes [default: 1; lru and
-    /// slru-1 0.75, gdsf-1 0.6, gdsf-2 0.5]; sipq: the share of what the blocks can hold of objects that the queue of keys may have [default: 0.5]. Less means fewer writes
-    /// and fewer hits
+    /// Logical occupancy, from 0 to 1; less means fewer writes and fewer hits. Ripq: objects in the last 1 - theta of the queue are not kept
+    /// when their block is reclaimed; sipq: the share of what the blocks can hold of objects that the queue of keys may have [default: 1; 0.75
+    /// with lru and slru-1, 0.6 with gdsf-1, 0.5 with gdsf-2 and under sipq]
     theta "theta" "FRACTION",
-    /// With layout fifo and index cascade, what a reclaim does: two-phase (writes again what was asked for since it was written)
-    /// or evict [default: two-phase]
+    /// Layout fifo with index cascade: what a reclaim does: two-phase (objects that were asked for since they were written are written
+    /// again) or evict [default: two-phase]
     reclaim "reclaim" "HOW",
     /// Where mappings are: full (all in DRAM), cascade (hot ones in DRAM, the rest on flash), or auto (full where the budget holds
-    /// that for objects of 300 bytes) [default: auto, or what the flash was made with]
+    /// that for objects of 300 bytes); fixed when the cache is made [default: auto, or what the flash was made with]
     index "index" "NAME",
-    /// When an object is written to flash: insertion, or eviction (from DRAM) [default: insertion]
+    /// When an object is written to flash: insertion, or eviction (from DRAM: fewer writes, and a crash loses what DRAM alone holds)
+    /// [default: insertion]
     flash_write "flash-write" "WHEN",
-    /// What a reply promises of a delete or overwrite: process (survives kill -9), power (survives a power cut), off
-    /// [default: process]
+    /// What a reply promises of a delete or overwrite: process (survives kill -9), power (survives a power cut, at a device flush), off (a
+    /// crash empties the cache) [default: process]
     durability "durability" "LEVEL",
-    /// The largest value [default: 1MiB]
+    /// The largest value, from 1KiB to 1GiB [default: 1MiB]
     #[arg(short = 'I')]
     max_item_size "max-item-size" "SIZE",
-    /// Where the memcached protocol is served: ADDR:PORT or unix:PATH, several with commas, or off [default: 127.0.0.1:11211]
+    /// Where the memcached protocol is served: ADDR:PORT or unix:PATH, several with commas, or off; port 0 lets the system choose
+    /// [default: 127.0.0.1:11211]
     memcached "memcached" "ADDR",
-    /// Where it is served with TLS: ADDR:PORT, several with commas [default: nowhere]
+    /// Where it is served with TLS 1.2 and 1.3: ADDR:PORT, several with commas [default: nowhere]
     memcached_tls "memcached-tls" "ADDR",
-    /// The certificate of that, with its chain, PEM
+    /// The certificate of --memcached-tls with its chain, PEM; at most 16 certificates and 1 MiB [default: none]
     tls_certificate "tls-certificate" "FILE",
     /// Its private key, PEM, not encrypted [default: in the file of the certificate]
     tls_key "tls-key" "FILE",
-    /// Permissions of unix sockets, in octal [default: 700]
+    /// Permissions of unix sockets, in octal, 0 to 777 [default: 700]
     #[arg(short = 'a', alias = "unix-mask")]
     unix_mode "unix-mode" "MODE",
     /// Who may use the memcached protocol: a file of lines user:password, as memcached's -Y [default: everybody]
     #[arg(short = 'Y')]
     auth_file "auth-file" "FILE",
-    /// Where metrics, health and statistics are served, or off [default: 127.0.0.1:11250]
+    /// Where metrics, health and statistics are served: ADDR:PORT, or off [default: 127.0.0.1:11250]
     admin "admin" "ADDR",
-    /// Seconds for which the flash device may answer nothing while it is asked, after which it counts as failed for good; 0 for any time
-    /// [default: 30]
+    /// Seconds for which the flash device may answer nothing while it is asked, after which it counts as failed for good, and 8 times as many
+    /// for a single request while others are answered; 0 for any time, at most 86400 [default: 30]
     flash_timeout "flash-timeout" "SECONDS",
     /// How lines of the log are written to stderr: text or json [default: text]
     log_format "log-format" "FORMAT",
-    /// Seconds after which what is in a block buffer alone is written to flash, so that a crash loses no older objects; 0 for when its
-    /// block is full [default: 5]
+    /// Seconds after which an object that is in a block buffer alone is written to flash, so that a crash loses none that is older; 0 for when
+    /// its block is full, at most 86400 [default: 5]
     flush_interval "flush-interval" "SECONDS",
-    /// Worker threads [default: one per CPU]
+    /// Worker threads, 1 to 1024 [default: one per CPU]
     #[arg(short = 't')]
     threads "threads" "N",
-    /// The most connections at once [default: 1024]
+    /// The most connections at once, 1 to 1048576; more are turned away [default: 1024]
     #[arg(short = 'c', alias = "conn-limit")]
     max_connections "max-connections" "N",
-    /// Seconds without a command after which a connection is closed; 0 for never [default: 0]
+    /// Seconds without a command after which a connection is closed; 0 for never, at most 31536000 [default: 0]
     idle_timeout "idle-timeout" "SECONDS",
 }
 

@@ -447,6 +447,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_table_of_settings_is_what_help_says() {
+        let mut page = String::from("| flag | meaning | default |\n| --- | --- | --- |\n");
+        let command = ServeArgs::augment_args(clap::Command::new("serve"));
+        for argument in command.get_arguments().filter(|argument| !argument.is_hide_set()) {
+            let name = argument.get_long().unwrap();
+            let value = argument
+                .get_value_names()
+                .filter(|_| argument.get_action().takes_values());
+            let value = value.map_or_else(String::new, |names| format!(" {}", names[0]));
+            let help = argument.get_help().unwrap().to_string().replace('\n', " ");
+            let (meaning, default) = help.split_once(" [default: ").unwrap_or((&help, "]"));
+            let default = default.strip_suffix(']').expect("the default stands at the end");
+            page += &format!("| `--{name}{value}` | {meaning} | {default} |\n");
+        }
+        crate::documents::check("operations.md", "table of settings", &page);
+    }
+
+    #[test]
     fn a_second_signal_within_a_second_is_the_same_request() {
         let start = Instant::now();
         let asked = |milliseconds: &[u64]| -> Vec<Stop> {
