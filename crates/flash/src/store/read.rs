@@ -48,11 +48,22 @@ impl<B: Buffer> FlashStore<B> {
         }
     }
 
-    /// Whether a start after a crash now would find the copy at `location`: its block is written and not being reclaimed, and
-    /// that start would trust what it finds. Called under the lock of the shard that maps it.
+    /// Whether a start after a crash now would find the copy at `location`: its block, or a prefix with the copy, is written and not
+    /// being reclaimed, and that start would trust what it finds. Called under the lock of the shard that maps it.
     pub fn is_written(&self, location: Location) -> bool {
-        let info = &self.blocks[self.block_of(location) as usize];
-        info.state() == State::Sealed && !self.superblock.lock().discard
+        let id = self.block_of(location);
+        let is_there = match self.blocks[id as usize].state() {
+            State::Sealed => true,
+            State::Active | State::Sealing => {
+                let open = self.open.lock();
+                let block = open.iter().find(|block| block.id == id);
+                block.is_some_and(|block| {
+                    block.position_of(location) + location.len as usize <= block.written()
+                })
+            }
+            _ => false,
+        };
+        is_there && !self.superblock.lock().discard
     }
 
     /// Whether a block of objects stands at `location`, in a buffer or written, on a device that was not given up.
