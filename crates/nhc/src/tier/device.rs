@@ -249,7 +249,9 @@ impl Tier {
 
     pub(super) fn is_choice_due(&self) -> bool {
         let blocks = u64::from(self.table.division().blocks);
-        let since = self.reads.load(Ordering::Relaxed) - self.chosen_at.load(Ordering::Relaxed);
+        let reads = self.reads.load(Ordering::Relaxed);
+        // Another thread may have chosen since, at more reads.
+        let since = reads.saturating_sub(self.chosen_at.load(Ordering::Relaxed));
         since >= READS_A_ROUND * blocks && self.split.switch().data_admit()
     }
 }
@@ -286,28 +288,29 @@ impl Pin {
     /// What the caller makes of the bytes.
     fn judge<B, T>(&self, read: io::Result<B>, check: impl Fn(B) -> Option<T>) -> Option<T> {
         let tier = &self.tier;
-        let found = match read {
-            Ok(bytes) => {
-                let found = check(bytes);
-                if found.is_none() {
-                    add(&tier.counters.wrong_copies, 1);
+        let bad = match read.map(check) {
+            Ok(Some(found)) => {
+                add(&tier.counters.copy_reads, 1);
+                tier.note_success();
+                return Some(found);
+            }
+            Ok(None) => None,
+            Err(error) => Some(error),
+        };
+        add(&tier.counters.made_good, 1);
+        // Many may read one bad copy at the same time, and one bad copy is no bad device: only the first counts as a failure.
+        let is_first = tier.table.give_up(self.block, self.place, true);
+        match bad {
+            Some(error) if is_first || Overdue::is(&error) => tier.note_error(&error),
+            Some(_) => add(&tier.counters.errors, 1),
+            None => {
+                add(&tier.counters.wrong_copies, 1);
+                if is_first {
                     tier.note_failure(&"a copy with a wrong checksum");
                 }
-                found
             }
-            Err(error) => {
-                tier.note_error(&error);
-                None
-            }
-        };
-        if found.is_some() {
-            add(&tier.counters.copy_reads, 1);
-            tier.note_success();
-        } else {
-            add(&tier.counters.made_good, 1);
-            tier.table.give_up(self.block, self.place, true);
         }
-        found
+        None
     }
 }
 

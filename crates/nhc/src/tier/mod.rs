@@ -45,7 +45,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use table::Table;
 
-/// Failures of the upper device in a row, after which it is left alone.
+/// Failures of the upper device in a row, after which it is left alone; however many read a bad copy, it is one.
 pub const FAILURES_MAX: u32 = 8;
 
 /// Seconds that the upper device may leave an operation without an answer while it answers nothing at all. Few, because the lower one

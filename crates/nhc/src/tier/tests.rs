@@ -2,7 +2,7 @@
 //! devices are under way at any time and end in any order; they fail, hang, lie, and everything crashes.
 
 use super::format::UPPER_DATA_OFFSET;
-use super::{Division, Start, Tier, TierCounts, Tiered};
+use super::{Division, FAILURES_MAX, Start, Tier, TierCounts, Tiered};
 use crate::Objective;
 use parking_lot::Mutex;
 use pumice_device::{
@@ -568,6 +568,44 @@ fn nothing_is_copied_before_every_place_was_looked_at() {
     // The upper device has not answered what a start asks first.
     assert_eq!(read_a_lot(false), 0);
     assert!(read_a_lot(true) > 0 && tier.copies() == 1);
+}
+
+#[test]
+fn a_bad_copy_is_one_failure_however_many_read_it() {
+    let upper_bytes = UPPER_DATA_OFFSET + u64::from(PLACES) * DIVISION.block_bytes;
+    let memory = |bytes| MemDevice::new(Arc::new(MemMedium::new(bytes)));
+    let (lower, upper) = (memory(DIVISION.block_offset(BLOCKS)), memory(upper_bytes));
+    let tier = Tier::held(DIVISION, upper_bytes, 1.0, true);
+    let executor = Executor::new();
+    let device = Tiered::new(lower, upper, Arc::clone(&tier), Rc::new(executor.spawner()));
+    let many = 3 * FAILURES_MAX;
+    let reads = async {
+        // Nothing is on either device, and so a copy of it.
+        let catalog: super::Catalog = Box::new(|_| Some(0));
+        let (owner, makes) = (1, true);
+        device
+            .start(Start {
+                owner,
+                makes,
+                catalog,
+            })
+            .await;
+        assert_eq!(tier.copies(), 1);
+        let offset = DIVISION.block_offset(0);
+        let reads: Vec<_> = (0..many)
+            .map(|_| device.read_copy(offset, SECTOR_BYTES, |_| None::<()>))
+            .collect();
+        for read in reads {
+            assert_eq!(read.await, None);
+        }
+    };
+    let Ok(()) = executor.block_on(reads, || Ok::<(), Infallible>(()));
+    let counts = tier.counts();
+    assert_eq!(
+        (counts.wrong_copies, counts.made_good),
+        (many.into(), many.into())
+    );
+    assert_eq!((tier.copies(), tier.failure()), (0, None));
 }
 
 /// Threads that write, copy and read at the same time: what interleavings at whole operations do not show.
