@@ -116,7 +116,10 @@ impl Source for ServerFigures {
             ));
         };
         let Some(failure) = cache.flash_failure() else {
-            let reason = self.common.performance.as_ref()?.tier.failure()?;
+            let Some(performance) = &self.common.performance else {
+                return self.common.tier_left_out.clone();
+            };
+            let reason = performance.tier.failure()?;
             return Some(format!(
                 "the performance tier is left alone until the next start, the flash serves everything: {reason}"
             ));
@@ -155,6 +158,9 @@ impl Source for ServerFigures {
                 sum,
             ));
         }
+        if self.common.tier_left_out.is_some() {
+            groups.push(works_group(false));
+        }
         let mut books = Vec::new();
         let mut index_rounds = Vec::new();
         if let Some(cache) = self.cache() {
@@ -178,6 +184,7 @@ impl Source for ServerFigures {
         Figures {
             version: env!("CARGO_PKG_VERSION"),
             ready: self.is_ready(),
+            limitation: self.limitation(),
             books,
             latency: self.latency(),
             index_rounds,
@@ -315,6 +322,13 @@ fn split_group(status: Status, load: &Counts) -> Group {
     split
 }
 
+/// All that there is to say of a tier that a start has left out.
+fn works_group(works: bool) -> Group {
+    gauges! { "performance";
+        works "1 while copies are read, 0 when the performance tier is left alone or left out" = u64::from(works);
+    }
+}
+
 fn performance_groups(
     works: bool,
     places: u64,
@@ -322,11 +336,12 @@ fn performance_groups(
     counts: TierCounts,
     device: DeviceCounts,
 ) -> [Group; 2] {
-    let mut tier = gauges! { "performance";
-        works "1 while copies are read, 0 when the performance tier is left alone" = u64::from(works);
+    let mut tier = works_group(works);
+    let copied = gauges! { "performance";
         places "Blocks that the performance tier has room for" = places;
         copies "Blocks of which the performance tier has a copy that counts" = copies;
     };
+    tier.figures.extend(copied.figures);
     tier.figures.extend(counts.figures());
     let device = Group {
         room: "performance_device",

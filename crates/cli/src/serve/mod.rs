@@ -116,7 +116,12 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
     let flash = target.open(&config)?;
     let performance = match performance {
         None => None,
-        Some(wanted) => wanted.open(&config, throttle::throttle(kinds.performance_tier))?,
+        Some(Err(left_out)) => Some(Err(left_out)),
+        Some(Ok(wanted)) => Some(wanted.open(&config, throttle::throttle(kinds.performance_tier))?),
+    };
+    let (performance, tier_left_out) = match performance.transpose() {
+        Ok(performance) => (performance, None),
+        Err(reason) => (None, Some(reason)),
     };
     report::start(&config, &flash, &target, &division, performance.as_ref());
     let clock = SystemClock::new(target.time);
@@ -145,6 +150,7 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
         flash_timeout_secs: config.flash_timeout_secs,
         counters: (0..config.threads).map(|_| Arc::default()).collect(),
         performance,
+        tier_left_out,
         door,
         workers: config.threads,
         stop: stopping,

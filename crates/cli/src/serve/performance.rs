@@ -10,7 +10,7 @@ use pumice_flash::Geometry;
 use pumice_nhc::{Division, Found, Start, Tier, format};
 use pumice_trace::Human;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The fewest copies that are worth a device.
@@ -18,6 +18,7 @@ const PLACES_MIN: u32 = 2;
 
 /// A device that may hold the performance tier, found out without changing anything.
 pub struct Wanted {
+    path: PathBuf,
     division: Division,
     bytes: u64,
     /// The cache whose copies are there, in this arrangement.
@@ -38,33 +39,41 @@ pub struct Performance {
     owner: Option<u64>,
 }
 
-/// Looks at the device that the settings name, for a cache with blocks of so many bytes; `None` where there is to be no tier, or where the
-/// one that was there is left out.
+/// A tier, or why the one that was there before is left out.
+pub type OrLeftOut<T> = Result<T, String>;
+
+/// Looks at the device that the settings name, for a cache with blocks of so many bytes; `None` where there is to be no tier.
 ///
 /// # Errors
 /// Usage, where the settings make no sense together. And where the tier is new, that the device holds something else or what opening it
 /// said; later that is a warning.
-pub fn look(config: &ServeConfig, target: &Target, block_bytes: u64) -> anyhow::Result<Option<Wanted>> {
+pub fn look(
+    config: &ServeConfig,
+    target: &Target,
+    block_bytes: u64,
+) -> anyhow::Result<Option<OrLeftOut<Wanted>>> {
     let Some(path) = &config.performance_tier else {
         return Ok(None);
     };
     let is_new = !target.has_tier || config.reformat;
-    leave_out(is_new, path, check(config, target, block_bytes, path, is_new))
+    let checked = check(config, target, block_bytes, path, is_new);
+    leave_out(is_new, path, checked).map(Some)
 }
 
 /// What goes wrong with a tier that was there before costs the tier alone.
-fn leave_out<T>(is_new: bool, path: &Path, result: anyhow::Result<T>) -> anyhow::Result<Option<T>> {
+fn leave_out<T>(is_new: bool, path: &Path, result: anyhow::Result<T>) -> anyhow::Result<OrLeftOut<T>> {
     match result {
-        Ok(found) => Ok(Some(found)),
+        Ok(found) => Ok(Ok(found)),
         Err(error) if is_new || error.is::<Usage>() => {
             Err(error.context(format!("performance tier {}", path.display())))
         }
         Err(error) => {
-            tracing::warn!(
+            let reason = format!(
                 "the performance tier {} is left out, the flash serves everything: {error:#}",
                 path.display()
             );
-            Ok(None)
+            tracing::warn!("{reason}");
+            Ok(Err(reason))
         }
     }
 }
@@ -80,6 +89,9 @@ fn check(
         return Err(usage("it is the flash device itself; give another, or none"));
     }
     let before = before(path);
+    if matches!(before, Before::Missing) && path.exists() {
+        return Err(anyhow!("it is neither a regular file nor a block device"));
+    }
     if !is_new && matches!(before, Before::Missing) {
         return Err(anyhow!(
             "it is missing; an empty file there, or a start without --performance-tier, makes a new one possible"
@@ -104,9 +116,14 @@ fn check(
         (None, Found::Copies(copies)) => copies.bytes,
         _ => asked.ok_or_else(|| usage("it is to be made; --performance-size says how large"))?,
     };
+    // A size that the device itself says is no mistake of the settings.
+    let refuse = |what: String| match config.performance_size {
+        Some(_) => usage(format!("--performance-size is {what}")),
+        None => anyhow!("its size is {what}; --performance-size says how much of it to use"),
+    };
     if bytes > target.capacity {
-        return Err(usage(format!(
-            "--performance-size is {:#}, but the flash has {:#}, and of more there can be no copy",
+        return Err(refuse(format!(
+            "{:#}, but the flash has {:#}, and of more there can be no copy",
             Human(bytes),
             Human(target.capacity),
         )));
@@ -118,8 +135,8 @@ fn check(
         blocks: geometry.blocks,
     };
     if division.places(bytes) < PLACES_MIN {
-        return Err(usage(format!(
-            "{:#} are too few: with blocks of {:#} at least {} bytes are needed",
+        return Err(refuse(format!(
+            "{:#}, which is too little: with blocks of {:#} at least {} bytes are needed",
             Human(bytes),
             Human(block_bytes),
             format::UPPER_DATA_OFFSET + u64::from(PLACES_MIN) * block_bytes,
@@ -140,6 +157,7 @@ fn check(
         _ => None,
     };
     Ok(Wanted {
+        path: path.to_owned(),
         division,
         bytes,
         owner,
@@ -165,7 +183,7 @@ fn is_same(a: &Path, b: &Path) -> bool {
 }
 
 impl Wanted {
-    /// Opens the device, making the file and reserving its space where that is needed; `None` where it is left out.
+    /// Opens the device, making the file and reserving its space where that is needed.
     ///
     /// # Errors
     /// Where the tier is new, what opening it said.
@@ -173,12 +191,9 @@ impl Wanted {
         &self,
         config: &ServeConfig,
         throttle: Option<Arc<Throttle>>,
-    ) -> anyhow::Result<Option<Performance>> {
-        let Some(path) = &config.performance_tier else {
-            return Ok(None);
-        };
-        let opened = make_file(path, self.bytes).map_err(anyhow::Error::from);
-        let shared = leave_out(self.is_new, path, opened)?;
+    ) -> anyhow::Result<OrLeftOut<Performance>> {
+        let opened = make_file(&self.path, self.bytes).map_err(anyhow::Error::from);
+        let shared = leave_out(self.is_new, &self.path, opened)?;
         Ok(shared.map(|shared| Performance {
             tier: match config.performance_objective {
                 None => Tier::held(self.division, shared.capacity(), 1.0, true),

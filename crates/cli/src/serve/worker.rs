@@ -57,6 +57,8 @@ pub struct Common {
     pub counters: Vec<Arc<DeviceCounters>>,
     /// The performance tier, if there is one.
     pub performance: Option<Performance>,
+    /// Why the one that was there before is left out.
+    pub tier_left_out: Option<String>,
     /// The memcached door.
     pub door: Door,
     /// Number of workers.

@@ -1,6 +1,7 @@
 //! A performance tier under a real server: what it does, what is refused, and what it costs to lose it.
 
 use crate::common::{Server, place};
+use pumice_nhc::UpperSuperblock;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -157,6 +158,13 @@ fn what_makes_no_sense_is_refused_when_a_tier_is_added() {
     std::fs::write(directory.join("p.tier"), &foreign).unwrap();
     let tier = "--performance-tier p.tier --performance-size 8MiB";
     refused(directory, 1, tier, &["p.tier", "holds no copies of Pumice's"]);
+    let directory_as_tier = "--performance-tier . --performance-size 8MiB";
+    refused(
+        directory,
+        1,
+        directory_as_tier,
+        &["neither a regular file nor a block device"],
+    );
     // A cache is not copies either.
     std::fs::copy(directory.join("c.flash"), directory.join("d.flash")).unwrap();
     let other = "--performance-tier d.flash --performance-size 8MiB";
@@ -174,16 +182,23 @@ fn a_tier_that_is_not_what_it_was_is_left_out_and_not_touched() {
     assert!(server.stop().success());
     let path = directory.join("p.tier");
     let whole = std::fs::read(&path).unwrap();
-    let left_out = |why: &str| {
-        let server = start(directory, TIER);
+    let left_out_with = |tier: &str, why: &str| {
+        let server = start(directory, tier);
         assert!(
             server.stderr().contains("is left out") && server.stderr().contains(why),
             "{}",
             server.stderr()
         );
         assert!(read(&server, 1) >= all);
+        let (_, stats) = server.admin("/stats");
+        assert!(
+            stats.contains("\"limitation\":\"the performance tier") && stats.contains(why),
+            "{stats}"
+        );
+        assert_eq!(server.figure("pumice_performance_works"), 0);
         server.kill();
     };
+    let left_out = |why: &str| left_out_with(TIER, why);
     std::fs::remove_file(&path).unwrap();
     left_out("it is missing");
     assert!(!path.exists());
@@ -194,6 +209,14 @@ fn a_tier_that_is_not_what_it_was_is_left_out_and_not_touched() {
     std::fs::write(&path, &foreign).unwrap();
     left_out("holds no copies");
     assert_eq!(std::fs::read(&path).unwrap(), foreign);
+    // Copies of another, larger cache, by their own word.
+    let larger = UpperSuperblock {
+        owner: 1,
+        bytes: 1 << 40,
+        block_bytes: 64 << 10,
+    };
+    std::fs::write(&path, larger.encode()).unwrap();
+    left_out_with("--performance-tier p.tier", "of more there can be no copy");
     // What it was, later.
     std::fs::write(&path, &whole).unwrap();
     let server = start(directory, TIER);

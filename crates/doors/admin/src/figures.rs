@@ -83,6 +83,9 @@ pub struct Figures {
     pub version: &'static str,
     /// Whether requests are served.
     pub ready: bool,
+    /// What is missing; see [`Source::limitation`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limitation: Option<String>,
     /// The books, line by line.
     #[serde(serialize_with = "books_by_name")]
     pub books: Vec<BookLine>,

@@ -159,6 +159,7 @@ mod tests {
         let text = text(Figures {
             version: "1",
             ready: true,
+            limitation: None,
             books: vec![BookLine {
                 name: "offered",
                 entries: 3,

@@ -27,6 +27,7 @@ impl Source for Fixed {
         Figures {
             version: "9.9",
             ready: self.is_ready(),
+            limitation: self.limitation(),
             books: vec![BookLine {
                 name: "offered",
                 entries: 1,
@@ -97,7 +98,7 @@ async fn every_path_answers_what_it_promises() {
     assert_eq!(status, 200);
     assert_eq!(
         body,
-        r#"{"version":"9.9","ready":true,"books":{"offered":{"entries":1,"bytes":2}},"latency":[],"index_rounds":[0,7,2,1],"flash":{"written_bytes":3}}"#
+        r#"{"version":"9.9","ready":true,"limitation":"no flash","books":{"offered":{"entries":1,"bytes":2}},"latency":[],"index_rounds":[0,7,2,1],"flash":{"written_bytes":3}}"#
     );
     let (status, body) = ask(address, "/metrics").await;
     assert_eq!(status, 200);
