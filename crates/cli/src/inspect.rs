@@ -2,11 +2,11 @@
 
 use anyhow::{Context, bail};
 use clap::Args;
+use pumice_blocks::Geometry;
+use pumice_blocks::footer::Trailer;
+use pumice_blocks::superblock::FORMAT;
 use pumice_device::SECTOR_BYTES;
-use pumice_flash::Geometry;
-use pumice_flash::footer::Trailer;
 use pumice_flash::inspect::{self, BlockCounts, Finding, Severity, Sink, Source, Summary};
-use pumice_flash::superblock::FORMAT;
 use pumice_nhc::format::{UPPER_DATA_OFFSET, UPPER_FORMAT};
 use pumice_nhc::{Found, UpperSuperblock};
 use pumice_trace::Human;
@@ -229,10 +229,10 @@ fn fields(path: &Path, summary: &Summary) -> Value {
         "bytes_used": summary.bytes_used,
         "format": FORMAT,
         "cache_id": format!("{:016x}", superblock.cache_id),
-        "hash_seed": format!("{:016x}", superblock.hash_seed),
-        "layout": superblock.layout.name(),
+        "hash_seed": format!("{:016x}", summary.settings.hash_seed),
+        "layout": summary.settings.layout.name(),
         "policy": summary.policy,
-        "index": superblock.index.to_string(),
+        "index": summary.settings.index.to_string(),
         "generation": superblock.generation,
         "epoch": superblock.epoch,
         "time": superblock.time,
@@ -338,9 +338,9 @@ fn text(path: &Path, summary: &Summary) -> String {
         superblock.generation % 2,
         superblock.epoch,
         superblock.time,
-        superblock.layout,
+        summary.settings.layout,
         policy.unwrap_or_default(),
-        superblock.index,
+        summary.settings.index,
         if superblock.has_tier {
             ", with a performance tier"
         } else {

@@ -10,8 +10,9 @@ use anyhow::Context;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use pumice::{CacheOptions, IndexOptions};
+use pumice_blocks::{GeometryError, OpenError};
 use pumice_device::Profile;
-use pumice_flash::{GeometryError, Layout, LayoutOptions, OpenError};
+use pumice_flash::{Layout, LayoutOptions};
 use pumice_sim::{
     AsServed, CacheSize, ExactOptions, FlashOptions, MissingSizes, OpsMode, ReplayDevice, ReplayProgress,
     ReplayRules, Report, SimError, Warmup, replay_exact, replay_flash,

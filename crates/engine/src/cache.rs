@@ -5,11 +5,11 @@ use crate::config::{CacheOptions, FlashWrite, IndexOptions};
 use crate::evict::LeftBehind;
 use crate::shards::{KeyHasher, LockedShard, Shard};
 use parking_lot::Mutex;
+use pumice_blocks::{Geometry, OpenError};
 use pumice_device::{Device, Overdue};
 use pumice_flash::recovery::{open_superblock, recover, settle};
 use pumice_flash::{
-    Durability, FlashFailure, FlashStore, Geometry, Gone, LayoutOptions, MappingLog, OpenError, OpenOptions,
-    Recovered, Work,
+    Durability, FlashFailure, FlashStore, Gone, LayoutOptions, MappingLog, OpenOptions, Recovered, Work,
 };
 use pumice_index::cascade::{CascadeShard, MapSpace};
 use pumice_index::{FullShard, IndexKind, IndexShape, IndexShard};

@@ -1,6 +1,7 @@
 //! Options.
 
-use pumice_flash::{Durability, LayoutOptions, Maker};
+use pumice_blocks::Maker;
+use pumice_flash::{Durability, LayoutOptions};
 use pumice_index::IndexKind;
 use pumice_index::cascade::{CascadeOptions, PAGE_ENTRIES};
 

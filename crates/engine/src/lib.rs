@@ -52,8 +52,9 @@ pub use list::{Listed, Listing};
 pub use locate::{FlashCopy, KnownObject, Located};
 pub use object::{Meta, Object, Tier};
 pub use plan::{Budget, IndexChoice, MemoryPlan, PlanError};
+pub use pumice_blocks::Maker;
 pub use pumice_flash::{
-    Durability, FlashCounts, FlashFailure, Layout, LayoutError, LayoutOptions, Maker, Recovered,
+    Durability, FlashCounts, FlashFailure, Layout, LayoutError, LayoutOptions, Recovered,
 };
 pub use pumice_index::IndexKind;
 pub use pumice_index::cascade::CascadeOptions;

@@ -1,7 +1,8 @@
 //! How the DRAM budget is divided, and which index it can hold.
 
+use pumice_blocks::Geometry;
 use pumice_flash::{
-    Geometry, HIDDEN_SHARE, INVALIDATED_SHARE, Layout, LayoutOptions, RECLAIM_READ_BYTES, VIRTUAL_KEY_BYTES,
+    HIDDEN_SHARE, INVALIDATED_SHARE, Layout, LayoutOptions, RECLAIM_READ_BYTES, VIRTUAL_KEY_BYTES,
     mapping_log_bytes, open_buffers, slot_bits,
 };
 use pumice_index::{IndexKind, IndexShape};

@@ -1,7 +1,8 @@
 //! A block that is still a buffer in DRAM.
 
-use crate::footer::{FooterEntry, Trailer, footer_len};
+use crate::footer::FooterEntry;
 use parking_lot::Mutex;
+use pumice_blocks::footer::{Trailer, footer_len};
 use pumice_index::{Location, Mapping};
 use pumice_memory::{Buffer, Payload, SECTOR_BYTES};
 use pumice_record::{HEADER_BYTES, RecordParts, put_head};
@@ -57,7 +58,7 @@ struct Fill {
 impl Fill {
     /// The longest record that still fits a block of so many bytes, beside the footer that it needs then.
     fn room(&self, block_bytes: usize) -> usize {
-        block_bytes.saturating_sub(self.at + footer_len(self.entries.len() + 1))
+        block_bytes.saturating_sub(self.at + footer_len::<FooterEntry>(self.entries.len() + 1))
     }
 }
 
@@ -206,7 +207,7 @@ impl<B: Buffer> OpenBlock<B> {
     pub(crate) fn begin_prefix(&self) -> Option<Prefix> {
         let mut fill = self.fill.lock();
         let end = fill.at.next_multiple_of(SECTOR_BYTES);
-        if end + footer_len(fill.entries.len()) > self.block_bytes {
+        if end + footer_len::<FooterEntry>(fill.entries.len()) > self.block_bytes {
             return None;
         }
         let padding = end - std::mem::replace(&mut fill.at, end);

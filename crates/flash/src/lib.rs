@@ -10,7 +10,6 @@
 pub mod block;
 pub mod checkpoint;
 pub mod footer;
-pub mod geometry;
 pub mod inspect;
 mod layout;
 pub mod log;
@@ -19,21 +18,20 @@ pub mod queue;
 pub mod reclaim;
 pub mod recovery;
 pub mod seal;
+mod settings;
 pub mod store;
-pub mod superblock;
 mod survivors;
 
 pub use block::{Appended, OpenBlock};
-pub use geometry::{Geometry, GeometryError};
 pub use layout::{Layout, LayoutError, LayoutOptions, open_buffers};
 pub use log::{LogKind, LogRecord};
 pub use mapping_log::{MappingBytes, MappingLog, mapping_log_bytes};
-pub use recovery::{OpenError, OpenOptions, Recovered, Tally};
+pub use recovery::{OpenOptions, Recovered, Tally, recovery_bytes};
+pub use settings::{STORE, Settings};
 pub use store::{
     Durability, FlashCounts, FlashFailure, FlashStore, HIDDEN_SHARE, IN_A_ROW_MAX, INVALIDATED_SHARE,
-    MappingDram, Rank, ReadFault, Source, VIRTUAL_KEY_BYTES, Work, slot_bits,
+    MappingDram, Rank, ReadFault, Source, VIRTUAL_KEY_BYTES, Work, record_max, slot_bits,
 };
-pub use superblock::Maker;
 pub use survivors::RECLAIM_READ_BYTES;
 
 use pumice_index::{IndexShard, KeyHash, Location, Mapping};

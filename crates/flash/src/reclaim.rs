@@ -18,12 +18,13 @@
 //! one active block), and the victim is free. A crash finds those of them whose new block was sealed; what was in a buffer is
 //! gone. (To keep the victim until then would keep a block for every section that fills slowly.)
 
-use crate::footer::{FooterEntry, Trailer, decode_entries};
+use crate::footer::FooterEntry;
 use crate::layout::Layout;
-use crate::log::LogKind;
 use crate::store::{BlockInfo, Claim, FlashStore, Order, SlotKind, State, Structure, Victim, add, give_turn};
 use crate::survivors::{MovedCopy, Origin};
 use crate::{CopyMove, Gone, Mappings};
+use pumice_blocks::footer::{Trailer, decode_entries};
+use pumice_blocks::log::Kind;
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_index::Mapping;
 use pumice_memory::Buffer;
@@ -236,7 +237,7 @@ impl<B: Buffer> FlashStore<B> {
     ) {
         let info = &self.blocks[id as usize];
         let sequence = info.sequence.load(Ordering::Relaxed);
-        self.append_log(device, LogKind::Reclaim, u64::from(id), sequence);
+        self.append_log(device, Kind::Reclaim, u64::from(id), sequence);
         let begun = info.reclaims.load(Ordering::Relaxed);
         info.reclaims.store(begun.saturating_add(1), Ordering::Relaxed);
         // Of one that was broken off it is not known what is done; and where not all deaths are known, what lives is an estimate.

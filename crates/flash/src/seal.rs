@@ -1,10 +1,11 @@
 //! Composing and writing a full block.
 
 use crate::block::{Composed, OpenBlock};
-use crate::footer::{FooterEntry, encode_footer};
-use crate::log::LogKind;
+use crate::footer::{Ending, FooterEntry};
 use crate::store::{BlockInfo, Durability, FlashStore, SlotKind, State, Task, Work, add};
 use crate::{Gone, Mappings};
+use pumice_blocks::footer::encode_footer;
+use pumice_blocks::log::Kind;
 use pumice_device::Device;
 use pumice_index::Location;
 use pumice_memory::Buffer;
@@ -118,7 +119,8 @@ impl<B: Buffer> FlashStore<B> {
         let Err(error) = written else {
             info.footer_len
                 .store(trailer.footer_len() as u32, Ordering::Relaxed);
-            info.expiry_max.store(trailer.expiry_max, Ordering::Relaxed);
+            info.expiry_max
+                .store(Ending::of(trailer).expiry_max, Ordering::Relaxed);
             info.filled.store(composed.filled, Ordering::Relaxed);
             self.shrink_slots(block.id);
             add(&self.counters.sealed_blocks, 1);
@@ -127,7 +129,7 @@ impl<B: Buffer> FlashStore<B> {
         tracing::error!("writing block {}: {error}", block.id);
         add(&self.counters.write_errors, 1);
         // What the device holds now is undefined, so nothing in this life of the block may ever count.
-        self.append_log(device, LogKind::Reclaim, u64::from(block.id), block.sequence);
+        self.append_log(device, Kind::Reclaim, u64::from(block.id), block.sequence);
         info.is_leaving.store(true, Ordering::Release);
         for entry in &composed.entries {
             mappings.drop_copy(entry.hash, self.location(block.id, entry), Gone::Lost);
@@ -151,8 +153,9 @@ impl<B: Buffer> FlashStore<B> {
         }
         let trailer = entries.iter().any(lives).then(|| {
             let position = self.position_of_block(block.id);
+            let own = Ending::new(&entries, position).encode();
             let (footer, trailer) =
-                encode_footer(self.cache_id, block.id, block.sequence, now, position, &entries);
+                encode_footer(self.cache_id, block.id, block.sequence, now, own, &entries);
             block.put_footer(&footer);
             trailer
         });

@@ -1,9 +1,10 @@
 //! Devices that real caches were written to, and what must be known of them.
 
 use pumice::{CacheOptions, CascadeOptions, Cx, IndexOptions, Layout, LayoutOptions, Meta, ObjectCache};
+use pumice_blocks::OpenError;
 use pumice_device::{Device, MemDevice, MemMedium, Payload};
+use pumice_flash::Recovered;
 use pumice_flash::inspect::{Finding, Sink, inspect};
-use pumice_flash::{OpenError, Recovered};
 use pumice_world::{Clock, Executor, ManualClock, Random};
 use std::collections::HashMap;
 use std::convert::Infallible;

@@ -1,13 +1,13 @@
 //! The formats of a block and of the log, one by one: what is accepted is what would be written.
 
 use crate::bytes::{Bytes, put_u32};
+use pumice_blocks::footer::{TRAILER_BYTES, Trailer, decode_entries, encode_footer, footer_len};
+use pumice_blocks::geometry::LOG_RECORD_BYTES;
+use pumice_blocks::superblock::{SlotContent, Superblock};
 use pumice_device::{AlignedBuf, Payload, SECTOR_BYTES};
 use pumice_flash::LogRecord;
-use pumice_flash::footer::{
-    ENTRY_BYTES, FooterEntry, TRAILER_BYTES, Trailer, decode_entries, encode_footer, footer_len,
-};
-use pumice_flash::geometry::LOG_RECORD_BYTES;
-use pumice_flash::superblock::{SlotContent, Superblock};
+use pumice_flash::Settings;
+use pumice_flash::footer::{ENTRY_BYTES, Ending, FooterEntry};
 use pumice_record::SliceId;
 use pumice_record::codec::{checksum, value_checksum};
 use pumice_record::{HEADER_BYTES, Record, RecordHeader, RecordParts};
@@ -39,7 +39,7 @@ fn footer(mut bytes: Vec<u8>, is_signed: bool) {
             put_u32(&mut bytes, at + 32, room as u32);
         }
         bytes[at + 4..at + 8].copy_from_slice(b"PMbk");
-        bytes[at + 8..at + 12].copy_from_slice(&[1, 0, 0, 0]);
+        bytes[at + 8..at + 12].copy_from_slice(&[2, 0, ENTRY_BYTES as u8, 0]);
         bytes[at + 24..at + 32].copy_from_slice(&CACHE_ID.to_le_bytes());
         let entries = at - room * ENTRY_BYTES;
         let crc = checksum(CACHE_ID, &[&bytes[entries..at]]);
@@ -51,11 +51,11 @@ fn footer(mut bytes: Vec<u8>, is_signed: bool) {
         return;
     };
     assert!(Trailer::decode(CACHE_ID + 1, &bytes).is_none(), "another cache's");
-    assert_eq!(trailer.footer_len(), footer_len(trailer.count as usize));
-    let Some(entries) = decode_entries(CACHE_ID, &trailer, &bytes, BLOCK_BYTES) else {
+    let Some(entries) = decode_entries::<FooterEntry>(CACHE_ID, &trailer, &bytes, BLOCK_BYTES) else {
         return;
     };
     assert_eq!(entries.len(), trailer.count as usize);
+    assert_eq!(trailer.footer_len(), footer_len::<FooterEntry>(entries.len()));
     let room = BLOCK_BYTES - trailer.footer_len();
     for (number, entry) in (0..).zip(&entries) {
         assert_eq!(entry.number, number);
@@ -65,18 +65,20 @@ fn footer(mut bytes: Vec<u8>, is_signed: bool) {
         block,
         sequence,
         time,
-        position,
+        own,
         ..
     } = trailer;
-    let (again, encoded) = encode_footer(CACHE_ID, block, sequence, time, position, &entries);
+    let (again, encoded) = encode_footer(CACHE_ID, block, sequence, time, own, &entries);
     let entries_len = again.len() - TRAILER_BYTES;
     let start = bytes.len() - again.len();
     assert!(again[..entries_len] == bytes[start..start + entries_len]);
-    // A trailer says again what the latest expiry is; whoever made these may have it otherwise.
-    if encoded.expiry_max == trailer.expiry_max {
-        assert!(again == bytes[start..], "{trailer:?}");
-    }
-    assert!(decode_entries(CACHE_ID, &trailer, &bytes[1..], BLOCK_BYTES).is_none() || start > 0);
+    assert_eq!(encoded, trailer);
+    assert!(again == bytes[start..], "{trailer:?}");
+    let ending = Ending::of(&trailer);
+    assert_eq!(ending.encode()[..6], trailer.own[..6]);
+    assert!(
+        decode_entries::<FooterEntry>(CACHE_ID, &trailer, &bytes[1..], BLOCK_BYTES).is_none() || start > 0
+    );
 }
 
 /// Copies bytes to the start of a buffer of whole sectors.
@@ -155,10 +157,9 @@ fn superblock(bytes: &[u8], is_signed: bool) {
     let mut sector = bytes[..bytes.len().min(SECTOR_BYTES)].to_vec();
     if is_signed {
         // What a real one has, with these bytes over it.
-        let geometry = pumice_flash::Geometry::plan(1 << 20, 64 << 10).expect("it is large enough");
+        let geometry = pumice_blocks::Geometry::plan(1 << 20, 64 << 10).expect("it is large enough");
         let real = Superblock {
             cache_id: CACHE_ID,
-            hash_seed: 1,
             geometry,
             generation: 2,
             epoch: 3,
@@ -177,6 +178,9 @@ fn superblock(bytes: &[u8], is_signed: bool) {
     }
     match Superblock::decode(&sector) {
         SlotContent::Valid(superblock) => {
+            if let Some(settings) = Settings::decode(&superblock.own) {
+                assert_eq!(settings.encode(), superblock.own);
+            }
             let again = superblock.encode();
             assert_eq!(again.len(), SECTOR_BYTES);
             assert_eq!(Superblock::decode(&again), SlotContent::Valid(superblock));
@@ -236,7 +240,14 @@ fn written(mut from: Bytes<'_>) {
         expiry,
         number: 0,
     };
-    let (mut footer, trailer) = encode_footer(CACHE_ID, 3, sequence, flags, flip, &[entry]);
+    let (mut footer, trailer) = encode_footer(
+        CACHE_ID,
+        3,
+        sequence,
+        flags,
+        Ending::new(&[entry], flip).encode(),
+        &[entry],
+    );
     assert_eq!(Trailer::decode(CACHE_ID, &footer), Some(trailer));
     let is_inside = usize::from(flip) + 160 <= BLOCK_BYTES - footer.len();
     let entries = decode_entries(CACHE_ID, &trailer, &footer, BLOCK_BYTES);
@@ -244,5 +255,7 @@ fn written(mut from: Bytes<'_>) {
     let bit = usize::from(flip) % (8 * footer.len());
     footer[bit / 8] ^= 1 << (bit % 8);
     let trailer = Trailer::decode(CACHE_ID, &footer);
-    assert!(trailer.is_none_or(|trailer| decode_entries(CACHE_ID, &trailer, &footer, BLOCK_BYTES).is_none()));
+    assert!(trailer.is_none_or(|trailer| {
+        decode_entries::<FooterEntry>(CACHE_ID, &trailer, &footer, BLOCK_BYTES).is_none()
+    }));
 }

@@ -7,11 +7,12 @@
 
 use crate::bytes::{Bytes, put_u32};
 use crate::image::{self, BLOCK_BYTES, Entry, Image, KEYS, Rig};
+use pumice_blocks::footer::TRAILER_BYTES;
+use pumice_blocks::geometry::LOG_RECORD_BYTES;
+use pumice_blocks::superblock::{SlotContent, Superblock};
 use pumice_device::{Device, MemDevice, MemMedium, SECTOR_BYTES};
-use pumice_flash::footer::{ENTRY_BYTES, TRAILER_BYTES};
-use pumice_flash::geometry::LOG_RECORD_BYTES;
+use pumice_flash::footer::ENTRY_BYTES;
 use pumice_flash::inspect::{Finding, Severity, Sink, inspect};
-use pumice_flash::superblock::{SlotContent, Superblock};
 use pumice_record::codec::{checksum, value_checksum};
 use pumice_record::{HEADER_BYTES, RecordHeader};
 use std::ops::Range;

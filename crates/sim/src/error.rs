@@ -58,7 +58,7 @@ pub enum SimError {
     Ftl(crate::ftl::FtlError),
     /// The cache could not be opened on the device.
     #[error(transparent)]
-    Open(pumice_flash::OpenError),
+    Open(pumice_blocks::OpenError),
     /// A server would not start with these settings.
     #[error("{0}")]
     Served(String),

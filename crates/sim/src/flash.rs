@@ -17,12 +17,13 @@ use pumice::{
     BooksSnapshot, CacheOptions, Cx, FlashWrite, Found, IndexOptions, LargeLookup, Lookup, Maker, Meta,
     ObjectCache, RejectReason, Stats,
 };
+use pumice_blocks::open::{check_maker, read_superblock};
+use pumice_blocks::{Geometry, OpenError};
 use pumice_device::{
     CountingDevice, Device, DeviceCounters, DeviceCounts, FileDevice, FileOptions, FileShared, Payload,
     Profile, RealTime, SparseDevice, SparseMedium, Throttle, ThrottledDevice, Timeline, VirtualTime,
 };
-use pumice_flash::recovery::{check_maker, read_superblock};
-use pumice_flash::{Geometry, Layout, LayoutOptions, OpenError};
+use pumice_flash::{Layout, LayoutOptions, STORE};
 use pumice_trace::{BATCH_REQUESTS, Op, Trace};
 use pumice_world::{Executor, ManualClock, Random};
 
@@ -169,7 +170,7 @@ fn refuse_others(path: &Path) -> Result<(), SimError> {
         what: "opening the device",
         source,
     })?;
-    let found = read_superblock(&device).map_err(SimError::Open)?;
+    let found = read_superblock(&device, STORE).map_err(SimError::Open)?;
     found.map_or(Ok(()), |superblock| {
         check_maker(&superblock, Maker::Replay).map_err(SimError::Open)
     })
@@ -433,7 +434,7 @@ fn replay<D: Device + Clone>(
     let mut object_bytes = 0;
     let mut entries_resident: u128 = 0;
     let mut large = false;
-    let is_large = |size: u64| size > geometry.record_max() - 64;
+    let is_large = |size: u64| size > pumice_flash::record_max(&geometry) - 64;
     // Where no object can be large, nobody asks which there were.
     let asks_for_objects = accesses.object_size().is_none_or(is_large);
     accesses.tell_objects_apart(asks_for_objects);

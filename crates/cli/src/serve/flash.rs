@@ -4,10 +4,11 @@ use super::config::ServeConfig;
 use crate::usage::usage;
 use anyhow::{Context, anyhow};
 use pumice::IndexKind;
+use pumice_blocks::geometry::SUPERBLOCKS_BYTES;
+use pumice_blocks::open::{check_maker, read_superblock};
+use pumice_blocks::{Maker, OpenError};
 use pumice_device::{FileDevice, FileError, FileOptions, FileShared, SECTOR_BYTES};
-use pumice_flash::geometry::SUPERBLOCKS_BYTES;
-use pumice_flash::recovery::{check_maker, read_superblock};
-use pumice_flash::{Layout, LayoutOptions, Maker, OpenError};
+use pumice_flash::{Layout, LayoutOptions, STORE, Settings};
 use pumice_trace::{Human, Size};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -243,11 +244,14 @@ fn peek(config: &ServeConfig, before: &Before) -> anyhow::Result<Option<Found>> 
     }
     let shared = Arc::new(open_file(&config.flash, None, false).context("flash device")?);
     let device = FileDevice::new(shared, 2).with_context(|| format!("flash device {path}"))?;
-    let superblock = read_superblock(&device).with_context(|| format!("flash device {path}"))?;
+    let superblock = read_superblock(&device, STORE).with_context(|| format!("flash device {path}"))?;
     let Some(superblock) = superblock else {
         return Ok(None);
     };
     check_maker(&superblock, Maker::Serve).with_context(|| format!("flash device {path}"))?;
+    let settings = Settings::decode(&superblock.own)
+        .ok_or(OpenError::Damaged)
+        .with_context(|| format!("flash device {path}"))?;
     let capacity = superblock.geometry.capacity;
     if let Before::File { len } = before
         && *len < capacity
@@ -260,8 +264,8 @@ fn peek(config: &ServeConfig, before: &Before) -> anyhow::Result<Option<Found>> 
     Ok(Some(Found {
         capacity,
         block_bytes: superblock.geometry.block_bytes,
-        layout: superblock.layout,
-        index: superblock.index,
+        layout: settings.layout,
+        index: settings.index,
         time: superblock.time,
         checkpoint_bytes: superblock.checkpoints[0].len,
         has_tier: superblock.has_tier,

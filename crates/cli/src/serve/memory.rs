@@ -4,8 +4,8 @@ use super::config::ServeConfig;
 use super::flash::Target;
 use crate::usage::usage;
 use pumice::{Budget, IndexChoice, IndexKind, MemoryPlan, PlanError};
+use pumice_blocks::Geometry;
 use pumice_door_memcached::BudgetSizes;
-use pumice_flash::Geometry;
 use pumice_trace::Human;
 
 /// Memory for connections, in bytes.
@@ -77,7 +77,7 @@ pub fn divide(config: &ServeConfig, target: &Target, connections: &Connections) 
     let divided = |index| {
         budget(connections.total).divide(index).and_then(|plan| {
             let recovery = Geometry::plan(target.capacity, plan.block_bytes)
-                .map_or(0, |geometry| geometry.recovery_bytes());
+                .map_or(0, |geometry| pumice_flash::recovery_bytes(&geometry));
             if recovery > connections.total {
                 budget(recovery).divide(index)
             } else {

@@ -3,7 +3,7 @@
 //! Writes are made to fail by a limit on the size of files that is set on the running server; reads by cutting the file short.
 
 use crate::common::{Server, name, place, value};
-use pumice_flash::superblock::{SlotContent, Superblock};
+use pumice_blocks::superblock::{SlotContent, Superblock};
 use rustix::process::{Resource, Rlimit, prlimit};
 use std::path::Path;
 use std::time::{Duration, Instant};

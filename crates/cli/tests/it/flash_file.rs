@@ -1,7 +1,7 @@
 //! A flash file that is not what it was: at a start that is an error that says what to do, or a recovery that serves nothing wrong.
 
 use crate::common::{Server, name, place, value};
-use pumice_flash::superblock::{FORMAT, Maker, SlotContent, Superblock};
+use pumice_blocks::superblock::{FORMAT, Maker, SlotContent, Superblock};
 use pumice_record::codec::checksum;
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -3,10 +3,12 @@
 
 use crate::common::{Model, Random, Rig, Weights, cascade, sipq, step};
 use pumice::{CacheOptions, IndexOptions, LayoutOptions};
+use pumice_blocks::footer::{Trailer, decode_entries, encode_footer};
+use pumice_blocks::log::Kind;
+use pumice_blocks::superblock::FORMAT;
 use pumice_device::{Device, MemDevice, MemMedium};
-use pumice_flash::footer::{FooterEntry, Trailer, decode_entries, encode_footer};
+use pumice_flash::footer::FooterEntry;
 use pumice_flash::inspect::{Finding, InspectError, Severity, Sink, Summary, inspect};
-use pumice_flash::superblock::FORMAT;
 use pumice_flash::{LogKind, LogRecord};
 use pumice_record::codec::checksum;
 use pumice_record::{HEADER_BYTES, RecordHeader};
@@ -107,7 +109,8 @@ impl Image {
         (0..self.summary.superblock.geometry.blocks)
             .filter_map(|block| {
                 let trailer = Trailer::decode(self.cache_id(), self.block(block))?;
-                let entries = decode_entries(self.cache_id(), &trailer, self.block(block), BLOCK)?;
+                let entries =
+                    decode_entries::<FooterEntry>(self.cache_id(), &trailer, self.block(block), BLOCK)?;
                 (entries.len() > 10 && self.counts(block)).then_some((block, trailer, entries))
             })
             .max_by_key(|(_, _, entries)| entries.len())
@@ -121,7 +124,7 @@ impl Image {
             trailer.block,
             trailer.sequence,
             trailer.time,
-            trailer.position,
+            trailer.own,
             entries,
         );
         let end = self.block_at(at) + BLOCK;
@@ -379,7 +382,7 @@ fn superblocks() {
         image.bytes[other..other + SECTOR].copy_from_slice(&sector);
         image
     };
-    let older = pumice_flash::superblock::Superblock {
+    let older = pumice_blocks::superblock::Superblock {
         generation: newest.generation - 1,
         ..newest
     };
@@ -394,18 +397,22 @@ fn superblocks() {
         (
             {
                 let mut older = older;
-                older.layout = pumice::Layout::Sipq;
+                let settings = pumice_flash::Settings {
+                    layout: pumice::Layout::Sipq,
+                    ..image.summary.settings
+                };
+                older.own = settings.encode();
                 older.encode()
             },
-            "the copies disagree: the layout",
+            "the copies disagree: the settings",
         ),
         (
             {
                 let mut older = older;
-                older.hash_seed += 1;
+                older.store.format += 1;
                 older.encode()
             },
-            "the copies disagree: the hash seed",
+            "the copies disagree: the store",
         ),
         (
             {
@@ -465,19 +472,19 @@ fn the_log() {
     })
     .names(slot.clone(), "are missing before the log's end");
     let nowhere = LogRecord {
-        kind: LogKind::Reclaim,
+        kind: Kind::Reclaim,
         a: 1 << 40,
         ..record
     };
     with(nowhere).names(slot.clone(), "there is none");
     let future = LogRecord {
-        kind: LogKind::Invalidate,
+        kind: Kind::Own(LogKind::Invalidate),
         b: u64::MAX,
         ..record
     };
     with(future).names(slot.clone(), "epoch");
     let never = LogRecord {
-        kind: LogKind::FlushAt,
+        kind: Kind::Own(LogKind::FlushAt),
         a: 1 << 40,
         ..record
     };

@@ -2,8 +2,8 @@
 
 use crate::common::dying::{KEYS, Run};
 use crate::common::{KINDS, key, of_kind};
+use pumice_blocks::geometry::{Geometry, LOG_RECORD_BYTES};
 use pumice_device::{Device, FaultyDevice};
-use pumice_flash::geometry::{Geometry, LOG_RECORD_BYTES};
 use std::sync::Arc;
 
 #[test]

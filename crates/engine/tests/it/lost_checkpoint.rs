@@ -4,9 +4,9 @@
 use crate::common::dying::{KEYS, Run, calm, serve_from_dram};
 use crate::common::{KINDS, Rig, key, of_kind};
 use pumice::{CacheOptions, Durability, IndexOptions};
+use pumice_blocks::geometry::LOG_RECORD_BYTES;
+use pumice_blocks::superblock::{SlotContent, Superblock};
 use pumice_device::{Device, FaultPlan, FaultyDevice, SECTOR_BYTES};
-use pumice_flash::geometry::LOG_RECORD_BYTES;
-use pumice_flash::superblock::{SlotContent, Superblock};
 use std::convert::Infallible;
 use std::ops::Range;
 use std::sync::Arc;

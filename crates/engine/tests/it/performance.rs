@@ -36,7 +36,7 @@ fn tiered(
 ) -> (Rig<Above>, Arc<Tier>) {
     let clock = Arc::new(ManualClock::new(1_000));
     let block_bytes = options.block_bytes.unwrap();
-    let geometry = pumice_flash::Geometry::plan(lower.capacity(), block_bytes).unwrap();
+    let geometry = pumice_blocks::Geometry::plan(lower.capacity(), block_bytes).unwrap();
     let division = Division {
         offset: geometry.data_offset,
         block_bytes,
@@ -216,7 +216,7 @@ fn shares(layout: LayoutOptions, part: u64) -> (f64, f64) {
     let lower = Arc::new(MemMedium::new(flash_bytes));
     let upper = Arc::new(MemMedium::new(flash_bytes * part / 100));
     let clock = Arc::new(ManualClock::new(1_000));
-    let geometry = pumice_flash::Geometry::plan(flash_bytes, options.block_bytes.unwrap()).unwrap();
+    let geometry = pumice_blocks::Geometry::plan(flash_bytes, options.block_bytes.unwrap()).unwrap();
     let division = Division {
         offset: geometry.data_offset,
         block_bytes: geometry.block_bytes,

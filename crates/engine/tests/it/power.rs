@@ -4,8 +4,8 @@
 use crate::common::dying::{KEYS, Run, calm};
 use crate::common::{KINDS, Rig, key, of_kind};
 use pumice::{CacheOptions, Durability};
+use pumice_blocks::geometry::{Geometry, LOG_RECORD_BYTES};
 use pumice_device::{FaultPlan, FaultyDevice};
-use pumice_flash::geometry::{Geometry, LOG_RECORD_BYTES};
 
 fn power(kind: u64) -> CacheOptions {
     CacheOptions {

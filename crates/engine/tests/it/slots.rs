@@ -3,8 +3,8 @@
 
 use crate::common::{Model, Random, Rig, Weights, check_get, gdsf, key, narrow_tier1, ripq, step, value};
 use pumice::{CacheOptions, CascadeOptions, IndexOptions, LayoutOptions};
+use pumice_blocks::superblock::{CheckpointRef, SlotContent, Superblock};
 use pumice_device::{Device, MemDevice, MemMedium, SECTOR_BYTES};
-use pumice_flash::superblock::{CheckpointRef, SlotContent, Superblock};
 use pumice_record::codec::{Fields, checksum};
 use pumice_world::ManualClock;
 use std::collections::BTreeMap;
@@ -182,11 +182,11 @@ impl Checkpoint {
 /// Where the slots begin in the stream of a cache without keys of `sipq`; see docs/formats.md.
 fn slots_at(stream: &[u8]) -> usize {
     let mut fields = Fields(stream);
-    fields.bytes(20).unwrap();
+    fields.bytes(16).unwrap();
+    let rows = fields.u32().unwrap() as usize;
+    fields.bytes(rows * 17 + 4).unwrap();
     let shards = fields.u32().unwrap();
     fields.bytes(4).unwrap();
-    let rows = fields.u32().unwrap() as usize;
-    fields.bytes(rows * 17).unwrap();
     let places = fields.u32().unwrap() as usize;
     fields.bytes(places * 9 + 20).unwrap();
     for _ in 0..2 {

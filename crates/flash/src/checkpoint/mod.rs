@@ -18,13 +18,14 @@ mod reader;
 mod tests;
 mod writer;
 
-pub(crate) use format::{BlockRole, BlockRow, HEAD_BYTES, Head, KEYS_BATCH, PART_HEADER_BYTES, ROW_BYTES};
-pub(crate) use reader::StreamReader;
+pub(crate) use format::{KEYS_BATCH, Overview};
+pub(crate) use reader::ReadObjects;
 
 use crate::Mappings;
 use crate::layout::Layout;
 use crate::store::{Durability, FlashStore, SavedKey, SavedRanks, State, add};
-use crate::superblock::CheckpointRef;
+use pumice_blocks::chain::{BlockRole, BlockRow, Head, NO_BLOCK};
+use pumice_blocks::superblock::CheckpointRef;
 use pumice_device::Device;
 use pumice_memory::Buffer;
 use std::io;
@@ -48,7 +49,7 @@ impl<B: Buffer> FlashStore<B> {
         self.sealed_at_checkpoint.store(sealed, Ordering::Relaxed);
         let failures = self.counters.log_failures.load(Ordering::Acquire);
         let number = self.begin_mapping_checkpoint();
-        let (head, failure_may_count) = self.head(mappings);
+        let (head, overview, failure_may_count) = self.head(mappings);
         let id = self
             .superblock
             .lock()
@@ -61,6 +62,7 @@ impl<B: Buffer> FlashStore<B> {
         let mut writer = StreamWriter::new(self, device, mappings, now, id);
         let mut bytes = Vec::new();
         head.encode(&mut bytes);
+        overview.encode(&mut bytes);
         writer.write(&bytes).await?;
         let mut is_whole = true;
         for shard in 0..mappings.shards() {
@@ -230,7 +232,7 @@ impl<B: Buffer> FlashStore<B> {
             writer.write(&bytes).await?;
             bytes.clear();
         }
-        bytes.extend_from_slice(&format::NO_BLOCK.to_le_bytes());
+        bytes.extend_from_slice(&NO_BLOCK.to_le_bytes());
         writer.write(&bytes).await
     }
 
@@ -254,7 +256,7 @@ impl<B: Buffer> FlashStore<B> {
 
     /// The head of a checkpoint that begins now, and whether a log record that could not be stored concerns a block that is
     /// still open.
-    fn head<M: Mappings>(&self, mappings: &M) -> (Head, bool) {
+    fn head<M: Mappings>(&self, mappings: &M) -> (Head, Overview, bool) {
         // Before the locks below: shards come first in the lock order.
         let entry_bytes = mappings.with_shard(0, |shard| shard.entry_bytes());
         let order = self.order.lock();
@@ -291,19 +293,21 @@ impl<B: Buffer> FlashStore<B> {
                     }
                 },
                 footer_len: info.footer_len.load(Ordering::Relaxed),
-                expiry_max: info.expiry_max.load(Ordering::Relaxed),
+                own: info.expiry_max.load(Ordering::Relaxed),
             })
             .collect();
         let head = Head {
             next_sequence: structure.next_sequence,
             log_start,
+            rows,
+        };
+        let overview = Overview {
             flush_at: self.flush_at(),
             shards: u32::try_from(mappings.shards()).expect("few shards"),
             entry_bytes: u32::try_from(entry_bytes).expect("about ten"),
-            rows,
             places,
             ranks,
         };
-        (head, failure_may_count)
+        (head, overview, failure_may_count)
     }
 }

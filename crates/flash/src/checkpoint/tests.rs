@@ -1,14 +1,13 @@
 //! The slots of a checkpoint, what was invalidated, and what a queue of keys has learned, as they are written and as somebody else might
 //! write them. Their checksums are right.
 
-use super::format::{
-    NO_BLOCK, PartHeader, chunk_bytes, encode_fill, encode_filter, encode_invalidated, encode_slots, mix,
-};
-use super::reader::StreamReader;
-use crate::geometry::Geometry;
+use super::format::{encode_fill, encode_filter, encode_invalidated, encode_slots};
+use super::reader::ReadObjects;
 use crate::layout::{Layout, LayoutOptions};
 use crate::store::{Invalidated, SavedFill, SavedInvalidated, Slots, VirtualCache};
-use crate::superblock::CheckpointRef;
+use pumice_blocks::chain::{NO_BLOCK, PartHeader, StreamReader, chunk_bytes, mix};
+use pumice_blocks::geometry::Geometry;
+use pumice_blocks::superblock::CheckpointRef;
 use pumice_device::{Device, MemDevice, MemMedium, SECTOR_BYTES};
 use pumice_record::codec::checksum;
 use pumice_world::Executor;

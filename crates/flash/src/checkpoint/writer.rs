@@ -1,8 +1,8 @@
 //! Writing a checkpoint's stream into blocks.
 
-use super::format::{NO_BLOCK, PartHeader, chunk_bytes, mix};
 use crate::Mappings;
 use crate::store::{FlashStore, State, add};
+use pumice_blocks::chain::{NO_BLOCK, PartHeader, chunk_bytes, mix};
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_memory::{Buffer, Payload};
 use pumice_record::codec::checksum;

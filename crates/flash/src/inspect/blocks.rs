@@ -3,9 +3,10 @@
 use super::checkpoint::{Snapshot, index_shape};
 use super::rot::{mended, wrong_bit};
 use super::{Part, Source, Walk};
-use crate::checkpoint::{BlockRole, BlockRow};
-use crate::footer::{ENTRY_BYTES, FooterEntry, TRAILER_BYTES, Trailer, decode_entries};
+use crate::footer::{ENTRY_BYTES, Ending, FooterEntry};
 use crate::recovery::EPOCH_SHIFT;
+use pumice_blocks::chain::{BlockRole, BlockRow};
+use pumice_blocks::footer::{TRAILER_BYTES, Trailer, decode_entries};
 use pumice_device::SECTOR_BYTES;
 use pumice_index::padded_len;
 use pumice_memory::{AlignedBuf, Buffer};
@@ -118,7 +119,9 @@ impl<S: Source + ?Sized> Walk<'_, S> {
                 format!("its trailer has sequence {}", trailer.sequence)
             }
             Tail::Whole(trailer) => {
-                if trailer.footer_len() != row.footer_len as usize || trailer.expiry_max != row.expiry_max {
+                if trailer.footer_len() != row.footer_len as usize
+                    || Ending::of(trailer).expiry_max != row.own
+                {
                     let what = format!("{says}, and its trailer says another length or expiry of its footer");
                     self.wrong(Part::Block(block), offset, what);
                 }
@@ -188,7 +191,7 @@ impl<S: Source + ?Sized> Walk<'_, S> {
         };
         let data = Arc::new(self.block_from(block, from, block_bytes));
         let footer = &data.as_slice()[footer_at - from..];
-        let Some(entries) = decode_entries(cache_id, trailer, footer, block_bytes) else {
+        let Some(entries) = decode_entries::<FooterEntry>(cache_id, trailer, footer, block_bytes) else {
             let difference = checksum(cache_id, &[&footer[..listed_len]]) ^ trailer.entries_crc;
             if difference == 0 {
                 let what = "an entry of its footer lies outside the block's data: its objects are lost";
@@ -200,7 +203,7 @@ impl<S: Source + ?Sized> Walk<'_, S> {
             let what = "the checksum of its footer is wrong: its objects are lost";
             return self.tell(is_torn, part, offset, what);
         };
-        let unit_bytes = index_shape(&self.superblock, 1).unit_bytes();
+        let unit_bytes = index_shape(&geometry, &self.settings, 1).unit_bytes();
         let (mut former_end, mut torn, mut expiry_max) = (0, None, 0);
         for entry in &entries {
             self.summary.objects += 1;
@@ -255,7 +258,7 @@ impl<S: Source + ?Sized> Walk<'_, S> {
             );
             self.tell(true, part, at, what);
         }
-        if expiry_max != trailer.expiry_max {
+        if expiry_max != Ending::of(trailer).expiry_max {
             let what = "its trailer has another latest expiry than its entries";
             self.wrong(part, self.tail_offset(block), what);
         }

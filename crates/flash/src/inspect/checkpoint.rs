@@ -1,12 +1,16 @@
 //! A checkpoint, read as a start reads it.
 
 use super::{Part, Source, Walk, ready};
-use crate::OpenError;
-use crate::checkpoint::{BlockRole, BlockRow, HEAD_BYTES, Head, PART_HEADER_BYTES, ROW_BYTES, StreamReader};
-use crate::footer::{ENTRY_BYTES, TRAILER_BYTES};
+use crate::checkpoint::{Overview, ReadObjects};
+use crate::footer::ENTRY_BYTES;
 use crate::layout::Layout;
+use crate::settings::Settings;
 use crate::store::Invalidated;
-use crate::superblock::{CheckpointRef, Superblock};
+use pumice_blocks::Geometry;
+use pumice_blocks::OpenError;
+use pumice_blocks::chain::{BlockRole, BlockRow, HEAD_BYTES, PART_HEADER_BYTES, ROW_BYTES, StreamReader};
+use pumice_blocks::footer::TRAILER_BYTES;
+use pumice_blocks::superblock::{CheckpointRef, Superblock};
 use pumice_device::SECTOR_BYTES;
 use pumice_index::cascade::Image;
 use pumice_index::{IndexKind, IndexShape};
@@ -39,12 +43,12 @@ impl Snapshot {
 }
 
 /// How the mappings of a cache with so many shards are packed.
-pub(super) fn index_shape(superblock: &Superblock, shards: u32) -> IndexShape {
-    let note_bits = match superblock.index {
-        IndexKind::Full => superblock.layout.note_bits(),
+pub(super) fn index_shape(geometry: &Geometry, settings: &Settings, shards: u32) -> IndexShape {
+    let note_bits = match settings.index {
+        IndexKind::Full => settings.layout.note_bits(),
         IndexKind::Cascade => IndexShape::CASCADE_NOTE_BITS,
     };
-    IndexShape::new(superblock.geometry.capacity, shards.ilog2(), note_bits)
+    IndexShape::new(geometry.capacity, shards.ilog2(), note_bits)
 }
 
 impl<S: Source + ?Sized> Walk<'_, S> {
@@ -63,12 +67,9 @@ impl<S: Source + ?Sized> Walk<'_, S> {
     async fn read_checkpoint(&mut self, reference: &CheckpointRef) -> Result<Snapshot, OpenError> {
         let part = Part::Checkpoint(reference.id);
         let Superblock {
-            geometry,
-            cache_id,
-            index,
-            layout,
-            ..
+            geometry, cache_id, ..
         } = self.superblock;
+        let Settings { index, layout, .. } = self.settings;
         let named_at = self.superblock.slot_offset();
         let source = self.source;
         let read = async |offset, len| {
@@ -86,10 +87,14 @@ impl<S: Source + ?Sized> Walk<'_, S> {
         whole.finish().await?;
         let mut reader = StreamReader::open(read, &geometry, cache_id, reference, named_at).await?;
         let head = reader.head().await?;
-        let Head {
-            shards, entry_bytes, ..
-        } = head;
-        let shape = index_shape(&self.superblock, shards.clamp(1, SHARDS_MAX));
+        let Overview {
+            shards,
+            entry_bytes,
+            places,
+            ranks,
+            ..
+        } = reader.overview().await?;
+        let shape = index_shape(&geometry, &self.settings, shards.clamp(1, SHARDS_MAX));
         let item_bytes = match index {
             IndexKind::Full => shape.entry_bytes(),
             IndexKind::Cascade => 1,
@@ -111,7 +116,7 @@ impl<S: Source + ?Sized> Walk<'_, S> {
                 self.wrong(part, offset, format!("its row of block {block} {what}"));
             }
         }
-        let places = head.places.iter().filter_map(|place| place.block);
+        let places = places.iter().filter_map(|place| place.block);
         if let Some(block) = places.into_iter().find(|block| *block >= geometry.blocks) {
             let what = format!("a place of its queue names block {block}, and there is none");
             self.wrong(part, reader.offset_of(0), what);
@@ -121,7 +126,7 @@ impl<S: Source + ?Sized> Walk<'_, S> {
             rows: head.rows,
             has_pages: vec![false; geometry.blocks as usize],
             blocks: reader.blocks().count() as u32,
-            policy: head.ranks.policy,
+            policy: ranks.policy,
             ..Snapshot::default()
         };
         for shard in 0..shards {

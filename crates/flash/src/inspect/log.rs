@@ -2,9 +2,10 @@
 
 use super::rot::mended;
 use super::{LogSummary, Part, Source, Walk};
-use crate::geometry::LOG_RECORD_BYTES;
-use crate::log::{self, LogKind, LogRecord, PrefixMark};
+use crate::log::{LogKind, LogRecord};
 use crate::recovery::EPOCH_SHIFT;
+use pumice_blocks::geometry::LOG_RECORD_BYTES;
+use pumice_blocks::log::{self, Kind, PrefixMark};
 
 impl<S: Source + ?Sized> Walk<'_, S> {
     /// Walks the log from position `start` on, notes which blocks it says were reclaimed, and names where records are missing before
@@ -14,7 +15,7 @@ impl<S: Source + ?Sized> Walk<'_, S> {
         let source = self.source;
         let read = |offset, out: &mut [u8]| source.read(offset, out);
         let (mut next, mut records) = (start, 0);
-        let end = log::scan(read, cache_id, &geometry, start, |record| {
+        let end = log::scan::<LogKind>(read, cache_id, &geometry, start, |record| {
             if record.position != next {
                 let what = format!(
                     "positions {next} to below {} are missing before the log's end",
@@ -48,17 +49,17 @@ impl<S: Source + ?Sized> Walk<'_, S> {
         let (part, offset) = (Part::Log(record.position), self.slot_offset(record.position));
         self.used(offset, LOG_RECORD_BYTES);
         match record.kind {
-            LogKind::Invalidate | LogKind::Void | LogKind::FlushAll
+            Kind::Own(LogKind::Invalidate) | Kind::Own(LogKind::Void) | Kind::Own(LogKind::FlushAll)
                 if record.b >> EPOCH_SHIFT > u64::from(self.superblock.epoch) =>
             {
                 let what = "its version is of a later epoch than the superblock's";
                 self.wrong(part, offset, what);
             }
-            LogKind::FlushAt if record.a > u64::from(u32::MAX) => {
+            Kind::Own(LogKind::FlushAt) if record.a > u64::from(u32::MAX) => {
                 let what = format!("a flush at second {} can never be", record.a);
                 self.wrong(part, offset, what);
             }
-            LogKind::Reclaim => {
+            Kind::Reclaim => {
                 let block = usize::try_from(record.a).ok();
                 match block.and_then(|block| self.reclaimed.get_mut(block)) {
                     Some(highest) => *highest = record.b.max(*highest),
@@ -68,14 +69,17 @@ impl<S: Source + ?Sized> Walk<'_, S> {
                     }
                 }
             }
-            LogKind::Prefix => {
+            Kind::Prefix => {
                 let block = PrefixMark::decode(record.a).block as usize;
                 let highest = self.prefixed.get_mut(block);
                 highest
                     .into_iter()
                     .for_each(|highest| *highest = record.b.max(*highest));
             }
-            LogKind::Invalidate | LogKind::FlushAll | LogKind::FlushAt | LogKind::Void => {}
+            Kind::Own(LogKind::Invalidate)
+            | Kind::Own(LogKind::FlushAll)
+            | Kind::Own(LogKind::FlushAt)
+            | Kind::Own(LogKind::Void) => {}
         }
     }
 
@@ -100,7 +104,8 @@ impl<S: Source + ?Sized> Walk<'_, S> {
         let read = |offset, out: &mut [u8]| source.read(offset, out);
         let (cache_id, geometry) = (self.superblock.cache_id, self.superblock.geometry);
         let first = start.unwrap_or(0);
-        let reaches = start == Some(0) || log::reaches(read, cache_id, &geometry, first).unwrap_or(false);
+        let reaches =
+            start == Some(0) || log::reaches::<LogKind>(read, cache_id, &geometry, first).unwrap_or(false);
         if !reaches && !self.summary.will_be_emptied {
             self.summary.will_be_emptied = true;
             let before = first.saturating_sub(1);

@@ -19,7 +19,8 @@ mod superblocks;
 
 pub use summary::{BlockCounts, CheckpointSummary, Finding, LogSummary, Part, Severity, Summary};
 
-use crate::superblock::{FORMAT, Superblock};
+use crate::settings::{STORE, Settings};
+use pumice_blocks::superblock::{FORMAT, Store, Superblock};
 use pumice_record::codec::value_checksum;
 use std::io;
 use std::ops::Range;
@@ -84,6 +85,12 @@ pub enum InspectError {
         "it has format version {0}, and this program knows version {FORMAT}; use the program that made it"
     )]
     OtherFormat(u32),
+    /// Another kind of store, or another version of its formats.
+    #[error(
+        "it has a store of kind {}, format {}, and this program knows kind {}, format {} there; use the program that made it",
+        .0.kind, .0.format, STORE.kind, STORE.format
+    )]
+    OtherStore(Store),
     /// Neither superblock is whole.
     #[error("both superblocks are damaged, at byte 0 and at byte 4096: no start can use this cache")]
     Damaged,
@@ -168,6 +175,7 @@ struct Walk<'a, S: Source + ?Sized> {
     sink: &'a mut dyn Sink,
     verify: bool,
     superblock: Superblock,
+    settings: Settings,
     summary: Summary,
     /// The highest sequence of each block that the log says was reclaimed.
     reclaimed: Vec<u64>,

@@ -2,8 +2,8 @@
 
 use super::checkpoint::Snapshot;
 use super::{Part, Source, Walk};
-use crate::checkpoint::BlockRole;
 use crate::mapping_log::Shape;
+use pumice_blocks::chain::BlockRole;
 use pumice_device::SECTOR_BYTES;
 use pumice_index::cascade::{PAGE_PAYLOAD_BYTES, PageNumber, PageShape};
 use pumice_index::{IndexShape, Location};

@@ -1,6 +1,7 @@
 //! What an inspection found, as plain figures and as a list of places.
 
-use crate::superblock::Superblock;
+use crate::settings::Settings;
+use pumice_blocks::Superblock;
 use std::fmt;
 
 /// How much a finding matters.
@@ -113,6 +114,8 @@ pub struct LogSummary {
 pub struct Summary {
     /// The superblock that counts.
     pub superblock: Superblock,
+    /// The settings in it that objects were written with.
+    pub settings: Settings,
     /// Bytes that are there; more than the capacity where the file is longer.
     pub device_bytes: u64,
     /// Whether every byte that counts was looked at.

@@ -2,15 +2,16 @@
 
 use super::rot::mended;
 use super::{InspectError, Part, Sink, Source, Summary, Walk};
-use crate::geometry::SUPERBLOCKS_BYTES;
-use crate::superblock::{SlotContent, Superblock};
+use crate::settings::{STORE, Settings};
+use pumice_blocks::geometry::SUPERBLOCKS_BYTES;
+use pumice_blocks::superblock::{SlotContent, Superblock};
 use pumice_device::SECTOR_BYTES;
 use pumice_record::codec::checksum;
 
 const SECTOR: u64 = SECTOR_BYTES as u64;
-/// Bytes that no start and no checkpoint changes: magic and format, the hash seed and the division, the layout, the index and the
-/// zeros behind it.
-const CONSTANT: [std::ops::Range<usize>; 4] = [0..12, 24..88, 104..106, 172..SECTOR_BYTES];
+/// Bytes that no start and no checkpoint changes: magic and format, the division, the maker, the store, its settings and the zeros
+/// behind them.
+const CONSTANT: [std::ops::Range<usize>; 4] = [0..12, 24..80, 103..104, 168..SECTOR_BYTES];
 
 /// Reads the superblocks and begins a walk with the one that counts.
 pub(super) fn open<'a, S: Source + ?Sized>(
@@ -46,14 +47,20 @@ pub(super) fn open<'a, S: Source + ?Sized>(
         let capacity = superblock.geometry.capacity;
         return Err(InspectError::Truncated { len, capacity });
     }
+    if superblock.store != STORE {
+        return Err(InspectError::OtherStore(superblock.store));
+    }
+    let settings = Settings::decode(&superblock.own).ok_or(InspectError::Damaged)?;
     let blocks = superblock.geometry.blocks as usize;
     let mut walk = Walk {
         source,
         sink,
         verify,
         superblock,
+        settings,
         summary: Summary {
             superblock,
+            settings,
             device_bytes: len,
             verified: verify,
             will_be_emptied: superblock.discard && !superblock.clean,
@@ -147,9 +154,8 @@ impl<S: Source + ?Sized> Walk<'_, S> {
         }
         for (what, agrees) in [
             ("division", other.geometry == newest.geometry),
-            ("hash seed", other.hash_seed == newest.hash_seed),
-            ("layout", other.layout == newest.layout),
-            ("index", other.index == newest.index),
+            ("store", other.store == newest.store),
+            ("settings", other.own == newest.own),
             ("generation", other.generation + 1 == newest.generation),
             ("epoch", other.epoch <= newest.epoch),
         ] {

@@ -26,10 +26,10 @@ mod store;
 #[cfg(test)]
 mod tests;
 
-use crate::geometry::Geometry;
 use chunks::{Filled, Pages};
 use pages::HEADER_BYTES;
 use parking_lot::Mutex;
+use pumice_blocks::geometry::Geometry;
 use pumice_device::SECTOR_BYTES;
 use pumice_index::Location;
 use pumice_index::cascade::{Life, MapSpace, PAGE_PAYLOAD_BYTES, PageNumber};

@@ -1,7 +1,7 @@
 //! The pages themselves: how they are numbered and signed, and where their bytes can be had.
 
 use super::MappingLog;
-use crate::geometry::Geometry;
+use pumice_blocks::geometry::Geometry;
 use pumice_device::SECTOR_BYTES;
 use pumice_index::cascade::{PAGE_PAYLOAD_BYTES, PageNumber};
 use pumice_memory::Buffer;

@@ -1,13 +1,14 @@
 //! What the blocks say: which of them count, and the mappings that their footers list.
 
-use super::read_twice;
 use super::replay::{Found, Recovery, Snapshot, Summary};
 use crate::Mappings;
-use crate::checkpoint::{BlockRole, Head};
-use crate::footer::{FooterEntry, TRAILER_BYTES, Trailer, decode_entries, encode_footer, footer_len};
-use crate::log::PrefixMark;
+use crate::footer::{Ending, FooterEntry};
 use crate::mapping_log::Shape;
 use crate::store::{SealedBlock, VirtualCache};
+use pumice_blocks::chain::{BlockRole, Head};
+use pumice_blocks::footer::{TRAILER_BYTES, Trailer, decode_entries, encode_footer, footer_len};
+use pumice_blocks::log::PrefixMark;
+use pumice_blocks::open::read_twice;
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_index::cascade::PageNumber;
 use pumice_index::{Location, Mapping};
@@ -50,7 +51,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                         id: block,
                         sequence: row.sequence,
                         footer_len: row.footer_len,
-                        expiry_max: row.expiry_max,
+                        expiry_max: row.own,
                         position: None,
                     });
                 }
@@ -146,7 +147,8 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
             // Not the clock's, which may not be confirmed yet.
             let time = self.superblock.time;
             let cache_id = self.superblock.cache_id;
-            let (footer, trailer) = encode_footer(cache_id, block, sequence, time, mark.position, &entries);
+            let own = Ending::new(&entries, mark.own).encode();
+            let (footer, trailer) = encode_footer(cache_id, block, sequence, time, own, &entries);
             if let Err(error) = self.write_footer(block, &footer).await {
                 tracing::warn!("writing a footer for block {block}: {error}: its objects are lost");
                 self.out.tally.unread_blocks += 1;
@@ -206,7 +208,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                 number: entries.len() as u32,
             };
             at = at.saturating_add(entry.len as usize);
-            if at > end || at + footer_len(entries.len() + 1) > block_bytes {
+            if at > end || at + footer_len::<FooterEntry>(entries.len() + 1) > block_bytes {
                 break;
             }
             entries.push(entry);
@@ -387,11 +389,12 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
 }
 
 pub(super) fn sealed_block(id: u32, trailer: &Trailer) -> SealedBlock {
+    let Ending { expiry_max, position } = Ending::of(trailer);
     SealedBlock {
         id,
         sequence: trailer.sequence,
         footer_len: u32::try_from(trailer.footer_len()).unwrap_or(u32::MAX),
-        expiry_max: trailer.expiry_max,
-        position: Some(trailer.position),
+        expiry_max,
+        position: Some(position),
     }
 }

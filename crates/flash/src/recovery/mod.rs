@@ -17,21 +17,22 @@ mod open;
 mod replay;
 mod void;
 
-pub use open::{Opened, check_maker, open_superblock, read_superblock};
-pub(crate) use void::{VOID_RECORD_BYTES, VOID_RECORDS_MAX};
+pub use open::{Opened, open_superblock};
+use void::{VOID_RECORD_BYTES, VOID_RECORDS_MAX};
 
 use crate::Mappings;
-use crate::geometry::{GeometryError, LOG_RECORD_BYTES};
 use crate::layout::LayoutOptions;
 use crate::log::LogKind;
 use crate::mapping_log::MappingLog;
 use crate::store::{Durability, FlashStore, SlotKind, Start, VirtualCache, add};
-use crate::superblock::{CheckpointRef, Maker, Superblock};
+use pumice_blocks::geometry::LOG_RECORD_BYTES;
+use pumice_blocks::log::{Kind, SCAN_BYTES};
+use pumice_blocks::open::device_error;
+use pumice_blocks::{CheckpointRef, Geometry, Maker, OpenError, Superblock};
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_index::IndexKind;
 use pumice_memory::Buffer;
 use replay::{Found, Recovery};
-use std::io;
 use std::sync::Arc;
 
 /// Bits of a version below the epoch: 2^44 sets per start, and 2^20 starts.
@@ -40,63 +41,16 @@ pub(crate) const EPOCH_SHIFT: u32 = 44;
 /// A start's clock may be ahead of what the device saw by so many seconds, a day, and is believed.
 const JUMP_SECS_MAX: u32 = 86_400;
 
-/// Why a device could not be opened.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// The device failed.
-    #[error("{what}: {source}")]
-    Device {
-        /// What was being done.
-        what: &'static str,
-        /// What the device said.
-        source: io::Error,
-    },
-    /// The size does not work.
-    #[error(transparent)]
-    Geometry(#[from] GeometryError),
-    /// There is something else on it.
-    #[error("the device is not empty and holds no Pumice cache; give another, or --reformat to erase it")]
-    Foreign,
-    /// A newer or older format.
-    #[error("the device has format version {0}, this program knows version {known}; use the program that made it, or --reformat to erase it", known = crate::superblock::FORMAT)]
-    OtherFormat(u32),
-    /// It is a cache of another program's.
-    #[error(
-        "the cache on the device was made by `pumice {found}`, and `pumice {wanted}` does not touch it; give another device, or --reformat to erase it"
-    )]
-    OtherMaker {
-        /// What made it.
-        found: Maker,
-        /// What opens it.
-        wanted: Maker,
-    },
-    /// Both superblocks are damaged.
-    #[error("both superblocks of the device are damaged; --reformat makes an empty cache of it")]
-    Damaged,
-    /// Flags and superblock disagree.
-    #[error(
-        "{what} is {wanted} by the settings but {found} on the device; change the setting, or --reformat to erase the device"
-    )]
-    Disagrees {
-        /// Which setting.
-        what: &'static str,
-        /// What was asked for.
-        wanted: String,
-        /// What the superblock says.
-        found: String,
-    },
-    /// A checkpoint is not whole; recovery goes on without it.
-    #[error("checkpoint unusable: byte {offset}: {what}")]
-    Checkpoint {
-        /// Where on the device it is damaged.
-        offset: u64,
-        /// What is wrong there.
-        what: String,
-    },
-    /// The start cannot be recorded.
-    #[error("the device cannot record this start; it failed {0} times")]
-    Unwritable(u32),
+/// DRAM that a start may take beside the index and the store's own tables, in bytes, given back before the first request:
+/// - 16 bytes for each record that fits the log, but at most 4 MiB: where the log has more it is read in rounds;
+/// - 256 KiB for a stretch of the log, 1 MiB for the stream of a checkpoint and the trailers under way;
+/// - 192 bytes for each block: its row in the checkpoint, raw and decoded, its trailer, what was found of it.
+///
+/// And one footer at a time, raw and decoded. An entry and its record take 76 bytes of a block at least and 60 bytes
+/// here, so that is less than a block, and no block buffer is in use yet.
+pub fn recovery_bytes(geometry: &Geometry) -> u64 {
+    let void = geometry.log_slots.min(VOID_RECORDS_MAX as u64) * VOID_RECORD_BYTES;
+    void + SCAN_BYTES + (1 << 20) + 192 * u64::from(geometry.blocks)
 }
 
 /// How to open a device.
@@ -192,18 +146,6 @@ impl Recovered {
         let gone = tally.uncovered + tally.void + tally.expired + tally.torn + tally.replaced;
         tally.found.saturating_sub(gone + self.no_memory)
     }
-}
-
-/// Reads, and once more where that fails: of what a start cannot read no later one hears.
-async fn read_twice<D: Device>(device: &D, offset: u64, len: usize) -> io::Result<D::Buf> {
-    match device.read(offset, len).await {
-        Err(_) => device.read(offset, len).await,
-        read => read,
-    }
-}
-
-fn device_error(what: &'static str) -> impl FnOnce(io::Error) -> OpenError {
-    move |source| OpenError::Device { what, source }
 }
 
 /// Rebuilds the mappings into `mappings` (empty shards, made for the superblock's geometry), and opens the store. With a cascade
@@ -343,7 +285,7 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
     let is_new = recovery.out.formatted || recovery.out.discarded;
     if is_new && options.durability != Durability::Off {
         // It says nothing. Where it is missing at a later start, so is what came after it.
-        let stored = store.log.append(device, LogKind::FlushAt, 0, 0);
+        let stored = store.log.append(device, Kind::Own(LogKind::FlushAt), 0, 0);
         stored.map_err(device_error("writing the log"))?;
         add(&store.counters.written_bytes, LOG_RECORD_BYTES);
         add(&store.counters.log_records, 1);

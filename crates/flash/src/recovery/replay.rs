@@ -2,16 +2,20 @@
 
 use super::blocks::sealed_block;
 use super::void::{VOID_RECORDS_MAX, VoidTable};
-use super::{EPOCH_SHIFT, OpenError, Recovered, read_twice};
+use super::{EPOCH_SHIFT, Recovered};
 use crate::Mappings;
-use crate::checkpoint::{Head, StreamReader};
-use crate::footer::Trailer;
+use crate::checkpoint::{Overview, ReadObjects};
 use crate::layout::LayoutOptions;
-use crate::log::{self, LogEnd, LogKind, LogRecord, PrefixMark};
+use crate::log::{LogKind, LogRecord};
 use crate::mapping_log::{Borrowed, MappingLog};
 use crate::queue::SavedPlace;
 use crate::store::{Invalidated, SavedInvalidated, SavedRanks, SealedBlock, SlotKind, Slots, VirtualCache};
-use crate::superblock::{CheckpointRef, Superblock};
+use pumice_blocks::OpenError;
+use pumice_blocks::chain::{Head, StreamReader};
+use pumice_blocks::footer::Trailer;
+use pumice_blocks::log::{self, Kind, LogEnd, PrefixMark};
+use pumice_blocks::open::read_twice;
+use pumice_blocks::superblock::{CheckpointRef, Superblock};
 use pumice_device::Device;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -115,8 +119,8 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
         found.slots = std::mem::take(&mut snapshot.slots);
         found.invalidated = snapshot.invalidated.take().filter(|_| self.out.clean);
         found.checkpoint_blocks = snapshot.blocks.clone();
-        found.places = snapshot.head.places.clone();
-        found.ranks = snapshot.head.ranks.clone();
+        found.places = snapshot.overview.places.clone();
+        found.ranks = snapshot.overview.ranks.clone();
         found.usable = self.replay(&snapshot, &mut found).await;
         if !found.usable {
             self.out.clean = false;
@@ -143,8 +147,10 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
         self.out.bytes_read += checkpoint.len;
         let blocks = reader.blocks().map(|(block, _)| block).collect();
         let head = reader.head().await?;
+        let overview = reader.overview().await?;
         let entry_bytes = self.mappings.with_shard(0, |shard| shard.entry_bytes());
-        if head.entry_bytes as usize != entry_bytes || head.shards as usize != self.mappings.shards() {
+        if overview.entry_bytes as usize != entry_bytes || overview.shards as usize != self.mappings.shards()
+        {
             // Another number of shards cuts hashes differently. The dump has no whole hashes, so it is
             // of no use; footers have them.
             return Err(reader.bad("it was written with another division of the index"));
@@ -200,6 +206,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
             slots,
             invalidated,
             head,
+            overview,
             positions,
             blocks,
         })
@@ -238,7 +245,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
             return true;
         }
         let read = |offset, out: &mut [u8]| self.device.read_log(offset, out);
-        match log::reaches(read, superblock.cache_id, &superblock.geometry, start) {
+        match log::reaches::<LogKind>(read, superblock.cache_id, &superblock.geometry, start) {
             Ok(true) => true,
             Ok(false) => {
                 tracing::warn!("the invalidation log is not the one that was written: starting empty");
@@ -251,32 +258,32 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
         }
     }
 
-    fn summarise_log(&mut self, head: &Head) -> Option<Summary> {
+    fn summarise_log(&mut self, snapshot: &Snapshot) -> Option<Summary> {
         let geometry = self.superblock.geometry;
         let ignored_bits = self.ignored_bits();
-        let mut flush_at = head.flush_at;
+        let mut flush_at = snapshot.overview.flush_at;
         let (mut version_max, mut flushed) = (0, 0);
         let mut reclaimed = vec![0u64; geometry.blocks as usize];
         let mut void = VoidTable::new(0, void_records(geometry.log_slots));
         let mut prefixes = BTreeMap::new();
-        let end = self.scan_log(head.log_start, |record| match record.kind {
-            LogKind::Prefix => {
+        let end = self.scan_log(snapshot.head.log_start, |record| match record.kind {
+            Kind::Prefix => {
                 let mark = PrefixMark::decode(record.a);
                 if mark.block < geometry.blocks {
                     prefixes.insert(mark.block, (mark, record.b));
                 }
             }
-            LogKind::Invalidate | LogKind::Void => {
+            Kind::Own(LogKind::Invalidate) | Kind::Own(LogKind::Void) => {
                 version_max = version_max.max(record.b);
                 void.add(record.a >> ignored_bits, record.b);
             }
-            LogKind::FlushAll => {
+            Kind::Own(LogKind::FlushAll) => {
                 flush_at = 0;
                 version_max = version_max.max(record.b);
                 flushed = flushed.max(record.b);
             }
-            LogKind::FlushAt => flush_at = u32::try_from(record.a).unwrap_or(0),
-            LogKind::Reclaim => {
+            Kind::Own(LogKind::FlushAt) => flush_at = u32::try_from(record.a).unwrap_or(0),
+            Kind::Reclaim => {
                 let block = usize::try_from(record.a).ok();
                 if let Some(highest) = block.and_then(|block| reclaimed.get_mut(block)) {
                     *highest = record.b.max(*highest);
@@ -300,7 +307,10 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
         let ignored_bits = self.ignored_bits();
         let mut void = VoidTable::new(start, void_records(self.superblock.geometry.log_slots));
         let end = self.scan_log(head.log_start, |record| {
-            if matches!(record.kind, LogKind::Invalidate | LogKind::Void) {
+            if matches!(
+                record.kind,
+                Kind::Own(LogKind::Invalidate) | Kind::Own(LogKind::Void)
+            ) {
                 void.add(record.a >> ignored_bits, record.b);
             }
         })?;
@@ -319,7 +329,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
         if !self.out.clean && !self.log_reaches(snapshot) {
             return false;
         }
-        let Some(mut summary) = self.summarise_log(head) else {
+        let Some(mut summary) = self.summarise_log(snapshot) else {
             return false;
         };
         self.out.log_records = summary.end.records;
@@ -438,7 +448,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
         let mappings = self.mappings;
         let mut voided = 0;
         let end = self.scan_log(snapshot.head.log_start, |record| match record.kind {
-            LogKind::Invalidate => {
+            Kind::Own(LogKind::Invalidate) => {
                 let shard = mappings.shard_of(record.a);
                 if snapshot
                     .positions
@@ -449,7 +459,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                     voided += u64::from(removed.is_some());
                 }
             }
-            LogKind::FlushAll => {
+            Kind::Own(LogKind::FlushAll) => {
                 for (shard, dumped) in snapshot.positions.iter().enumerate() {
                     if record.position >= *dumped {
                         mappings.with_shard(shard, |shard| {
@@ -459,7 +469,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                     }
                 }
             }
-            LogKind::FlushAt | LogKind::Reclaim | LogKind::Prefix | LogKind::Void => {}
+            Kind::Own(LogKind::FlushAt) | Kind::Reclaim | Kind::Prefix | Kind::Own(LogKind::Void) => {}
         });
         self.out.tally.void += voided;
         end == Some(summary.end)
@@ -480,6 +490,7 @@ fn note_version(found: &mut Found, version: u64) {
 #[derive(Default)]
 pub(super) struct Snapshot {
     pub(super) head: Head,
+    overview: Overview,
     /// Log position at each shard's dump.
     positions: Vec<u64>,
     pub(super) blocks: Vec<u32>,

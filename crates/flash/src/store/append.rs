@@ -5,12 +5,18 @@ use crate::block::{Appended, OpenBlock, Stream};
 use crate::layout::Note;
 use crate::queue::Seat;
 use parking_lot::MutexGuard;
+use pumice_blocks::Geometry;
 use pumice_index::{Location, Mapping, padded_len};
 use pumice_memory::Buffer;
 use pumice_policy::Priority;
 use pumice_record::RecordParts;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// The longest record that a block may hold, in bytes: a quarter of it, so that what does not fit the rest of a block wastes little.
+pub fn record_max(geometry: &Geometry) -> u64 {
+    (geometry.block_bytes / 4).min(1 << 20)
+}
 
 impl<B: Buffer> FlashStore<B> {
     /// Length of a record in a block, padding included.
@@ -20,7 +26,7 @@ impl<B: Buffer> FlashStore<B> {
 
     /// The longest record, in bytes.
     pub fn record_max(&self) -> u64 {
-        self.geometry.record_max()
+        record_max(&self.geometry)
     }
 
     /// Appends a new record to the active block of its rank. The caller holds the lock of the shard of `hash`, makes the mapping,
@@ -98,7 +104,7 @@ impl<B: Buffer> FlashStore<B> {
         survivor: bool,
     ) -> Option<Appended<B>> {
         let len = self.padded_len(parts);
-        if len > self.geometry.record_max() {
+        if len > self.record_max() {
             return None;
         }
         let len = usize::try_from(len).expect("at most 1 MiB");

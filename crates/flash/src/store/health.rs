@@ -17,8 +17,8 @@
 
 use super::{Durability, FlashStore, Shared, Task, Work};
 use crate::Mappings;
-use crate::geometry::Geometry;
 use parking_lot::Mutex;
+use pumice_blocks::geometry::Geometry;
 use pumice_device::{Device, Overdue};
 use pumice_memory::{Buffer, Payload, SECTOR_BYTES};
 use std::future::Future;

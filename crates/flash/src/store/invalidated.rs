@@ -12,7 +12,7 @@
 //! key in some eighty counts as invalidated that was not.
 
 use super::{HIDDEN_SHARE, INVALIDATED_SHARE};
-use crate::geometry::Geometry;
+use pumice_blocks::geometry::Geometry;
 use std::collections::VecDeque;
 
 /// Filters that are kept, the one being filled included.

@@ -1,10 +1,11 @@
 //! What dies on flash is logged; and what is done where it cannot be.
 
 use super::{BlockInfo, Durability, FlashStore, State, add};
-use crate::geometry::LOG_RECORD_BYTES;
 use crate::layout::Layout;
 use crate::log::LogKind;
-use crate::superblock::Superblock;
+use pumice_blocks::geometry::LOG_RECORD_BYTES;
+use pumice_blocks::log::Kind;
+use pumice_blocks::superblock::Superblock;
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_index::{Location, Mapping};
 use pumice_memory::Buffer;
@@ -142,12 +143,12 @@ impl<B: Buffer> FlashStore<B> {
 
     /// Appends a record; where that fails, marks the cache so that it starts empty after a crash: nothing void is ever
     /// served.
-    pub fn append_log<D: Device>(&self, device: &D, kind: LogKind, a: u64, b: u64) {
+    pub fn append_log<D: Device>(&self, device: &D, kind: impl Into<Kind<LogKind>>, a: u64, b: u64) {
         // What is on a device that was taken out is void as it is.
         if self.durability == Durability::Off || self.is_out() {
             return;
         }
-        let stored = match self.log.append(device, kind, a, b) {
+        let stored = match self.log.append(device, kind.into(), a, b) {
             Ok(stored) => stored,
             Err(error) => {
                 tracing::error!("invalidation log: {error}");

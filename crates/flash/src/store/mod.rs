@@ -35,6 +35,7 @@ mod streams;
 mod virtual_cache;
 mod work;
 
+pub use append::record_max;
 pub use counts::{FlashCounts, MappingDram};
 pub use health::{FlashFailure, IN_A_ROW_MAX};
 pub use order::Rank;
@@ -53,16 +54,16 @@ pub(crate) use work::{Claim, Shared, Task, give_turn};
 
 use crate::block::OpenBlock;
 use crate::footer::entries_of;
-use crate::geometry::Geometry;
 use crate::layout::{Layout, LayoutOptions};
-use crate::log::Log;
 use crate::mapping_log::MappingLog;
 use crate::queue::{QueueShape, SavedPlace};
 use crate::reclaim::How;
 use crate::recovery::OpenOptions;
-use crate::superblock::Superblock;
 use order::queue_shape;
 use parking_lot::Mutex;
+use pumice_blocks::geometry::Geometry;
+use pumice_blocks::log::Log;
+use pumice_blocks::superblock::Superblock;
 use pumice_index::cascade::Life;
 use pumice_memory::Buffer;
 use std::collections::{BTreeMap, VecDeque};

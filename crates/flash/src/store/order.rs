@@ -5,10 +5,10 @@ use super::{FlashStore, Ranks, SavedKey, SavedRanks, SealedBlock, SlotKind, Stat
 use crate::Mappings;
 use crate::block::{OpenBlock, Stream};
 use crate::checkpoint::KEYS_BATCH;
-use crate::geometry::Geometry;
 use crate::layout::{Layout, LayoutOptions, MARKS, Note};
 use crate::queue::{Queue, QueueShape, SECTION_BLOCKS_MIN, SavedPlace, Seat};
 use crate::reclaim::ENTRIES_PER_TURN;
+use pumice_blocks::geometry::Geometry;
 use pumice_index::Mapping;
 use pumice_memory::Buffer;
 use pumice_policy::{Hit, Priority};

@@ -19,8 +19,9 @@
 use super::{Durability, FlashStore, State, add, give_turn};
 use crate::Mappings;
 use crate::block::OpenBlock;
-use crate::log::{LogKind, PrefixMark};
+use crate::log::LogKind;
 use crate::reclaim::ENTRIES_PER_TURN;
+use pumice_blocks::log::{Kind, PrefixMark};
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_memory::Buffer;
 use std::io;
@@ -116,9 +117,9 @@ impl<B: Buffer> FlashStore<B> {
         let mark = PrefixMark {
             block: block.id,
             end_sectors: (end / SECTOR_BYTES) as u16,
-            position: self.position_of_block(block.id),
+            own: self.position_of_block(block.id),
         };
-        self.append_log(device, LogKind::Prefix, mark.encode(), block.sequence);
+        self.append_log(device, Kind::Prefix, mark.encode(), block.sequence);
         if self.durability == Durability::Power {
             self.shared.sync(device).await?;
         }

@@ -2,7 +2,7 @@
 
 use super::{FlashStore, State, add};
 use crate::block::OpenBlock;
-use crate::footer::Trailer;
+use pumice_blocks::footer::Trailer;
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_index::Location;
 use pumice_memory::Buffer;

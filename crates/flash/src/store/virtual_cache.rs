@@ -8,8 +8,8 @@
 //! Cost: O(log n) for each operation; about 60 bytes of DRAM for each key in the queue.
 
 use super::hashes::ByHash;
-use crate::geometry::Geometry;
 use crate::layout::{Layout, LayoutOptions};
+use pumice_blocks::geometry::Geometry;
 use pumice_policy::{ExactQueue, ObjectNumber, Policy, Priority};
 
 /// DRAM of a key, in bytes, at most; see the figures at [`ExactQueue`].

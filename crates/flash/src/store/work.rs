@@ -3,10 +3,10 @@
 use super::health::Health;
 use super::{FlashStore, SlotKind, State, Structure};
 use crate::block::OpenBlock;
-use crate::geometry::Geometry;
 use crate::mapping_log::{BLOCKS_LEFT, Due, PendingWrite};
 use crate::reclaim::FREE_CRITICAL;
 use parking_lot::Mutex;
+use pumice_blocks::geometry::Geometry;
 use pumice_memory::Buffer;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

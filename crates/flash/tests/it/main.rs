@@ -2,6 +2,7 @@
 
 mod common;
 mod crash;
+mod golden;
 mod kept;
 mod order;
 mod reclaim;

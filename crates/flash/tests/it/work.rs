@@ -3,9 +3,10 @@
 use crate::common;
 
 use crate::common::{Random, Rig, options};
+use pumice_blocks::Geometry;
 use pumice_device::{AlignedBuf, FaultPlan, FaultyMedium};
 use pumice_flash::log::LogRecord;
-use pumice_flash::{Durability, Geometry, IN_A_ROW_MAX, Layout, LayoutOptions, LogKind, OpenOptions, Work};
+use pumice_flash::{Durability, IN_A_ROW_MAX, Layout, LayoutOptions, LogKind, OpenOptions, Work};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -298,7 +299,7 @@ fn a_log_longer_than_the_table_of_void_versions_is_read_in_rounds() {
     assert_eq!(compare(&rig, &live), wanted, "all that is live, and nothing else");
     assert!(wanted < 300 && wanted > 100, "{wanted} live");
     assert_eq!(
-        geometry.recovery_bytes(),
+        pumice_flash::recovery_bytes(&geometry),
         (4 << 20) + (256 << 10) + (1 << 20) + 192 * u64::from(geometry.blocks)
     );
     assert!(size_of::<LogRecord>() == 32);

@@ -1,7 +1,7 @@
 //! Replays under flash layouts: repeatable, the same on a simulated and a real device, and clear about what cannot be.
 
+use pumice_blocks::superblock::{Maker, SlotContent, Superblock};
 use pumice_device::Profile;
-use pumice_flash::superblock::{Maker, SlotContent, Superblock};
 use pumice_flash::{Layout, LayoutOptions};
 use pumice_sim::{
     ExactOptions, FlashOptions, MissingSizes, OpsMode, ReplayDevice, ReplayRules, Report, Settings, SimError,

@@ -36,7 +36,7 @@ impl<D: Device + Clone> Rig<D> {
         device: D,
         clock: Arc<ManualClock>,
         options: CacheOptions,
-    ) -> Result<Self, pumice_flash::OpenError> {
+    ) -> Result<Self, pumice_blocks::OpenError> {
         let executor = Executor::new();
         let cx = Cx::new(device, clock.clone(), Rc::new(executor.spawner()));
         let opened = executor.block_on(ObjectCache::open(&cx, options), park(&cx.device, |_| {}));

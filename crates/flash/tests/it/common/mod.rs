@@ -216,7 +216,7 @@ pub fn options(durability: Durability) -> OpenOptions {
         block_bytes: BLOCK_BYTES,
         check_block_bytes: true,
         reformat: false,
-        maker: pumice_flash::Maker::Serve,
+        maker: pumice_blocks::Maker::Serve,
         accept_clock: false,
         has_tier: false,
         durability,

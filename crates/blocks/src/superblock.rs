@@ -1,15 +1,16 @@
 //! The superblock: what the device is, and where its newest checkpoints are. Two slots, written in turn.
 
 use crate::geometry::Geometry;
-use crate::layout::Layout;
-use pumice_index::IndexKind;
 use pumice_memory::SECTOR_BYTES;
 use pumice_record::codec::{Fields, checksum};
 use std::fmt;
 
 const MAGIC: [u8; 8] = *b"PUMICE\r\n";
-/// Version of every format on the device; a change of any of them is a new number.
-pub const FORMAT: u32 = 3;
+/// Version of the formats of this room: superblock, log, trailer, checkpoint chain. A change of any of them is a new number. Owners
+/// have their own ([`Store::format`]).
+pub const FORMAT: u32 = 4;
+/// Bytes of a superblock that are the owner's.
+pub const OWN_BYTES: usize = 64;
 
 /// The program that made a cache. Others do not touch it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -31,6 +32,15 @@ impl fmt::Display for Maker {
     }
 }
 
+/// The kind of store that owns the blocks, and the version of its formats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Store {
+    /// 1 = objects. No two kinds share a number.
+    pub kind: u16,
+    /// Version of the owner's formats: footer entries, its records in blocks and log, its part of a checkpoint.
+    pub format: u16,
+}
+
 /// Where a checkpoint stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct CheckpointRef {
@@ -44,41 +54,64 @@ pub struct CheckpointRef {
     pub log_start: u64,
 }
 
-/// A superblock, in one sector of each slot, little-endian; see `docs/formats.md` for the table.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// A superblock, in one sector of each slot, little-endian; `docs/formats.md` has the table. The comment of a field names the fault
+/// that it guards against, where there is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Superblock {
-    /// Random at format time.
+    /// Random at format time; part of every checksum. Guards against bytes of a former cache on the same device.
     pub cache_id: u64,
-    /// Seed of the key hash.
-    pub hash_seed: u64,
-    /// The division of the device.
+    /// What owns the blocks. Guards against another kind of store, or another version of it, that opens the device.
+    pub store: Store,
+    /// The division of the device. Guards against a device that has another size than when it was formatted.
     pub geometry: Geometry,
-    /// How objects are arranged.
-    pub layout: Layout,
-    /// Where mappings are.
-    pub index: IndexKind,
-    /// What made it. A replay erases what it finds, and must not find a server's.
+    /// The program that made it. Guards against a replay, which erases what it finds, on a server's device.
     pub maker: Maker,
-    /// Counts superblock writes; the higher slot wins.
+    /// Counts superblock writes; the higher slot wins. Guards against a torn write of the other slot.
     pub generation: u64,
-    /// Counts starts: the upper bits of versions.
+    /// Counts starts. Guards against two versions or sequences that are the same in two runs.
     pub epoch: u32,
-    /// Whether the last stop was clean, so that the newest checkpoint tells everything.
+    /// The last stop was clean: the newest checkpoint tells everything.
     pub clean: bool,
-    /// Whether what is on flash must be forgotten unless the stop was clean (no log was kept, or it overflowed).
+    /// Unless `clean`, everything on the device must be forgotten. Guards against a log that lost a record, or was never kept.
     pub discard: bool,
-    /// Highest Unix time seen, in seconds.
+    /// Highest Unix time seen, in seconds. Guards against a clock that is set back, which would bring expired objects back.
     pub time: u32,
-    /// The same of the last start, where its clock was far ahead of `time` and no second start has confirmed it; else 0. So a clock
-    /// that is wrong once does not stay the cache's time.
+    /// The same of the last start, where its clock was far ahead of `time` and no second start has confirmed it; else 0. Guards against
+    /// a clock that is wrong once.
     pub ahead: u32,
-    /// Whether the last start was to use a performance tier. That decides how a later one takes a tier that it does not find.
+    /// The last start was to use a performance tier. Guards against the loss of the tier's file, which a later start is to report.
     pub has_tier: bool,
-    /// Newest checkpoint, and the one before.
+    /// Newest checkpoint, and the one before. Guards against damage in the newest.
     pub checkpoints: [CheckpointRef; 2],
+    /// The owner's settings that blocks were written with.
+    pub own: [u8; OWN_BYTES],
+}
+
+impl Default for Superblock {
+    fn default() -> Self {
+        Self {
+            cache_id: 0,
+            store: Store::default(),
+            geometry: Geometry::default(),
+            maker: Maker::default(),
+            generation: 0,
+            epoch: 0,
+            clean: false,
+            discard: false,
+            time: 0,
+            ahead: 0,
+            has_tier: false,
+            checkpoints: Default::default(),
+            own: [0; OWN_BYTES],
+        }
+    }
 }
 
 /// What a slot holds.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "two of them live, for a moment, at a start"
+)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotContent {
     /// A good superblock.
@@ -100,7 +133,7 @@ impl Superblock {
     }
 
     /// Notes that it is `now`.
-    pub(crate) fn saw(&mut self, now: u32) {
+    pub fn saw(&mut self, now: u32) {
         let time = match self.ahead {
             0 => &mut self.time,
             _ => &mut self.ahead,
@@ -117,7 +150,6 @@ impl Superblock {
         out.extend_from_slice(&[0; 4]);
         for field in [
             self.cache_id,
-            self.hash_seed,
             g.capacity,
             g.block_bytes,
             u64::from(g.blocks),
@@ -129,10 +161,11 @@ impl Superblock {
         ] {
             out.extend_from_slice(&field.to_le_bytes());
         }
-        out.extend_from_slice(&self.epoch.to_le_bytes());
-        out.extend_from_slice(&self.time.to_le_bytes());
-        out.extend_from_slice(&(self.layout as u16).to_le_bytes());
-        out.extend_from_slice(&[u8::from(self.clean), u8::from(self.discard)]);
+        for field in [self.epoch, self.time, self.ahead] {
+            out.extend_from_slice(&field.to_le_bytes());
+        }
+        out.extend_from_slice(&[self.clean, self.discard, self.has_tier].map(u8::from));
+        out.push(self.maker as u8);
         for checkpoint in &self.checkpoints {
             out.extend_from_slice(&checkpoint.id.to_le_bytes());
             out.extend_from_slice(&checkpoint.first_block.to_le_bytes());
@@ -140,8 +173,10 @@ impl Superblock {
             out.extend_from_slice(&checkpoint.len.to_le_bytes());
             out.extend_from_slice(&checkpoint.log_start.to_le_bytes());
         }
-        out.extend_from_slice(&[self.index as u8, self.maker as u8, u8::from(self.has_tier), 0]);
-        out.extend_from_slice(&self.ahead.to_le_bytes());
+        out.extend_from_slice(&self.store.kind.to_le_bytes());
+        out.extend_from_slice(&self.store.format.to_le_bytes());
+        out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(&self.own);
         out.resize(SECTOR_BYTES, 0);
         let crc = checksum(0, &[&out[..12], &out[16..]]);
         out[12..16].copy_from_slice(&crc.to_le_bytes());
@@ -170,17 +205,17 @@ impl Superblock {
             return Some(SlotContent::OtherFormat(format));
         }
         let cache_id = fields.u64()?;
-        let hash_seed = fields.u64()?;
         let capacity = fields.u64()?;
         let block_bytes = fields.u64()?;
         let blocks = u32::try_from(fields.u64()?).ok()?;
         let reserved = u32::try_from(fields.u64()?).ok()?;
         let (log_offset, log_slots, data_offset) = (fields.u64()?, fields.u64()?, fields.u64()?);
         let generation = fields.count()?;
-        let epoch = fields.u32()?;
-        let time = fields.u32()?;
-        let layout = Layout::from_number(fields.u16()?)?;
-        let [clean, discard] = fields.array()?;
+        let (epoch, time, ahead) = (fields.u32()?, fields.u32()?, fields.u32()?);
+        let [clean, discard, has_tier, maker] = fields.array()?;
+        let maker = [Maker::Serve, Maker::Replay]
+            .into_iter()
+            .find(|known| *known as u8 == maker)?;
         let mut checkpoints = [CheckpointRef::default(); 2];
         for checkpoint in &mut checkpoints {
             checkpoint.id = fields.count()?;
@@ -189,18 +224,12 @@ impl Superblock {
             checkpoint.len = fields.count()?;
             checkpoint.log_start = fields.count()?;
         }
-        let index = match fields.array()? {
-            [0] => IndexKind::Full,
-            [1] => IndexKind::Cascade,
-            _ => return None,
+        let store = Store {
+            kind: fields.u16()?,
+            format: fields.u16()?,
         };
-        let maker = match fields.array()? {
-            [1] => Maker::Serve,
-            [2] => Maker::Replay,
-            _ => return None,
-        };
-        let [has_tier, _] = fields.array()?;
-        let ahead = fields.u32()?;
+        fields.u32()?;
+        let own = fields.array()?;
         // The geometry follows from two numbers; anything else would be a lie that later arithmetic trusts.
         let geometry = Geometry {
             capacity,
@@ -216,10 +245,8 @@ impl Superblock {
         }
         Some(SlotContent::Valid(Self {
             cache_id,
-            hash_seed,
+            store,
             geometry,
-            layout,
-            index,
             maker,
             generation,
             epoch,
@@ -229,6 +256,7 @@ impl Superblock {
             ahead,
             has_tier: has_tier == 1,
             checkpoints,
+            own,
         }))
     }
 }
@@ -237,14 +265,11 @@ impl Superblock {
 mod tests {
     use super::*;
 
-    #[test]
-    fn reads_back_and_any_flipped_byte_is_found() {
-        let superblock = Superblock {
-            cache_id: 1,
-            hash_seed: 2,
+    fn superblock() -> Superblock {
+        Superblock {
+            cache_id: 0x0102_0304_0506_0708,
+            store: Store { kind: 1, format: 9 },
             geometry: Geometry::plan(1 << 30, 1 << 20).unwrap(),
-            layout: Layout::Ripq,
-            index: IndexKind::Cascade,
             maker: Maker::Replay,
             generation: 7,
             epoch: 3,
@@ -262,7 +287,13 @@ mod tests {
                 },
                 CheckpointRef::default(),
             ],
-        };
+            own: std::array::from_fn(|at| at as u8 + 100),
+        }
+    }
+
+    #[test]
+    fn reads_back_and_any_flipped_byte_is_found() {
+        let superblock = superblock();
         let sector = superblock.encode();
         assert_eq!(sector.len(), SECTOR_BYTES);
         assert_eq!(Superblock::decode(&sector), SlotContent::Valid(superblock));
@@ -276,5 +307,38 @@ mod tests {
         }
         assert_eq!(Superblock::decode(&[0; SECTOR_BYTES]), SlotContent::Empty);
         assert_eq!(Superblock::decode(&[7; SECTOR_BYTES]), SlotContent::Foreign);
+    }
+
+    /// The bytes of the format, written out: where this fails, [`FORMAT`] must change.
+    #[test]
+    fn its_bytes_are_these() {
+        let sector = superblock().encode();
+        assert_eq!(&sector[..12], b"PUMICE\r\n\x04\0\0\0");
+        assert_eq!(sector[16..24], [8, 7, 6, 5, 4, 3, 2, 1]);
+        assert_eq!(sector[24..32], (1u64 << 30).to_le_bytes());
+        assert_eq!(sector[80..88], 7u64.to_le_bytes());
+        assert_eq!(
+            sector[88..104],
+            [3, 0, 0, 0, 12, 0, 0, 0, 13, 0, 0, 0, 1, 0, 1, 2]
+        );
+        assert_eq!(sector[104..120], [4, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(sector[168..176], [1, 0, 9, 0, 0, 0, 0, 0]);
+        assert_eq!(sector[176], 100);
+        assert_eq!(sector[239..241], [163, 0]);
+        assert_eq!(
+            checksum(0, &[&sector[..12], &sector[16..]]),
+            u32::from_le_bytes([sector[12], sector[13], sector[14], sector[15]])
+        );
+    }
+
+    #[test]
+    fn another_format_is_named() {
+        for format in [1u32, 3, 5] {
+            let mut sector = superblock().encode();
+            sector[8..12].copy_from_slice(&format.to_le_bytes());
+            let crc = checksum(0, &[&sector[..12], &sector[16..]]);
+            sector[12..16].copy_from_slice(&crc.to_le_bytes());
+            assert_eq!(Superblock::decode(&sector), SlotContent::OtherFormat(format));
+        }
     }
 }

@@ -1,7 +1,5 @@
-//! How a device is divided: superblocks, invalidation log, blocks.
+//! How a device is divided: superblocks, log, blocks.
 
-use crate::log::SCAN_BYTES;
-use crate::recovery::{VOID_RECORD_BYTES, VOID_RECORDS_MAX};
 use pumice_memory::SECTOR_BYTES;
 
 /// Bytes before the log: two superblock slots, each in its own sector.
@@ -119,23 +117,6 @@ impl Geometry {
     pub fn block_of(&self, offset: u64) -> Option<u32> {
         let block = offset.checked_sub(self.data_offset)? / self.block_bytes;
         u32::try_from(block).ok().filter(|block| *block < self.blocks)
-    }
-
-    /// DRAM that a start may take beside the index and the store's own tables, in bytes, given back before the first request:
-    /// - 16 bytes for each record that fits the log, but at most 4 MiB: where the log has more it is read in rounds;
-    /// - 256 KiB for a stretch of the log, 1 MiB for the stream of a checkpoint and the trailers under way;
-    /// - 192 bytes for each block: its row in the checkpoint, raw and decoded, its trailer, what was found of it.
-    ///
-    /// And one footer at a time, raw and decoded. An entry and its record take 76 bytes of a block at least and 60 bytes
-    /// here, so that is less than a block, and no block buffer is in use yet.
-    pub fn recovery_bytes(&self) -> u64 {
-        let void = self.log_slots.min(VOID_RECORDS_MAX as u64) * VOID_RECORD_BYTES;
-        void + SCAN_BYTES + (1 << 20) + 192 * u64::from(self.blocks)
-    }
-
-    /// The longest record a block may hold: a quarter of it, so that what does not fit a block's rest wastes little.
-    pub fn record_max(&self) -> u64 {
-        (self.block_bytes / 4).min(1 << 20)
     }
 }
 

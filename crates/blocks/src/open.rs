@@ -1,0 +1,167 @@
+//! The superblock of a device: found, or none there; and why a device cannot be opened.
+
+use crate::geometry::{GeometryError, SUPERBLOCKS_BYTES};
+use crate::superblock::{FORMAT, Maker, SlotContent, Store, Superblock};
+use pumice_device::{Device, SECTOR_BYTES};
+use std::io;
+
+/// Why a device could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The device failed.
+    #[error("{what}: {source}")]
+    Device {
+        /// What was being done.
+        what: &'static str,
+        /// What the device said.
+        source: io::Error,
+    },
+    /// The size does not work.
+    #[error(transparent)]
+    Geometry(#[from] GeometryError),
+    /// There is something else on it.
+    #[error("the device is not empty and holds no Pumice cache; give another, or --reformat to erase it")]
+    Foreign,
+    /// A newer or older format.
+    #[error("the device has format version {0}, this program knows version {known}; use the program that made it, or --reformat to erase it", known = FORMAT)]
+    OtherFormat(u32),
+    /// It is a cache of another program's.
+    #[error(
+        "the cache on the device was made by `pumice {found}`, and `pumice {wanted}` does not touch it; give another device, or --reformat to erase it"
+    )]
+    OtherMaker {
+        /// What made it.
+        found: Maker,
+        /// What opens it.
+        wanted: Maker,
+    },
+    /// Another kind of store, or another version of its formats.
+    #[error(
+        "the device has a store of kind {}, format {}, and this one is of kind {}, format {}; use the program that made it, or \
+         --reformat to erase it", found.kind, found.format, wanted.kind, wanted.format
+    )]
+    OtherStore {
+        /// The store that made it.
+        found: Store,
+        /// The store that opens it.
+        wanted: Store,
+    },
+    /// Both superblocks are damaged.
+    #[error("both superblocks of the device are damaged; --reformat makes an empty cache of it")]
+    Damaged,
+    /// Flags and superblock disagree.
+    #[error(
+        "{what} is {wanted} by the settings but {found} on the device; change the setting, or --reformat to erase the device"
+    )]
+    Disagrees {
+        /// Which setting.
+        what: &'static str,
+        /// What was asked for.
+        wanted: String,
+        /// What the superblock says.
+        found: String,
+    },
+    /// A checkpoint is not whole; recovery goes on without it.
+    #[error("checkpoint unusable: byte {offset}: {what}")]
+    Checkpoint {
+        /// Where on the device it is damaged.
+        offset: u64,
+        /// What is wrong there.
+        what: String,
+    },
+    /// The start cannot be recorded.
+    #[error("the device cannot record this start; it failed {0} times")]
+    Unwritable(u32),
+}
+
+/// Reads, and once more where that fails: of what a start cannot read no later one hears.
+///
+/// # Errors
+/// What the device said the second time.
+pub async fn read_twice<D: Device>(device: &D, offset: u64, len: usize) -> io::Result<D::Buf> {
+    match device.read(offset, len).await {
+        Err(_) => device.read(offset, len).await,
+        read => read,
+    }
+}
+
+/// An error of the device, with what was being done.
+pub fn device_error(what: &'static str) -> impl FnOnce(io::Error) -> OpenError {
+    move |source| OpenError::Device { what, source }
+}
+
+/// Whether a cache is one of `wanted`'s.
+///
+/// # Errors
+/// [`OpenError::OtherMaker`], where it is not.
+pub fn check_maker(superblock: &Superblock, wanted: Maker) -> Result<(), OpenError> {
+    match superblock.maker {
+        found if found == wanted => Ok(()),
+        found => Err(OpenError::OtherMaker { found, wanted }),
+    }
+}
+
+/// Reads the superblock that counts, writing nothing; `None` where the device is empty.
+///
+/// # Errors
+/// [`OpenError`], where there is something else, another format, or another store than `wanted`.
+pub fn read_superblock<D: Device>(device: &D, wanted: Store) -> Result<Option<Superblock>, OpenError> {
+    if device.capacity() < SUPERBLOCKS_BYTES {
+        return Err(OpenError::Foreign);
+    }
+    let mut slots = [SlotContent::Empty; 2];
+    for (at, slot) in (0u64..).zip(&mut slots) {
+        let mut sector = vec![0; SECTOR_BYTES];
+        device
+            .read_log(at * SECTOR_BYTES as u64, &mut sector)
+            .map_err(device_error("reading the superblock"))?;
+        *slot = Superblock::decode(&sector);
+    }
+    // Also where the other copy is of this format: a program of another version has begun to write here, and only it knows
+    // what it did.
+    if let Some(format) = slots.iter().find_map(|slot| match slot {
+        SlotContent::OtherFormat(format) => Some(*format),
+        _ => None,
+    }) {
+        return Err(OpenError::OtherFormat(format));
+    }
+    let valid = slots.iter().filter_map(|slot| match slot {
+        SlotContent::Valid(superblock) => Some(*superblock),
+        _ => None,
+    });
+    if let Some(newest) = valid.max_by_key(|superblock| superblock.generation) {
+        let found = newest.store;
+        if found != wanted {
+            return Err(OpenError::OtherStore { found, wanted });
+        }
+        if slots.iter().any(|slot| !matches!(slot, SlotContent::Valid(_))) && newest.generation > 1 {
+            tracing::warn!(
+                "one of the two superblocks is damaged: the other one counts, and both are written anew"
+            );
+        }
+        return Ok(Some(newest));
+    }
+    if slots.contains(&SlotContent::Foreign) {
+        return Err(OpenError::Foreign);
+    }
+    if slots.contains(&SlotContent::Damaged) && !slots.contains(&SlotContent::Empty) {
+        return Err(OpenError::Damaged);
+    }
+    // Empty, or a format that never got past its first superblock.
+    if slots.contains(&SlotContent::Damaged) || is_blank(device)? {
+        return Ok(None);
+    }
+    Err(OpenError::Foreign)
+}
+
+/// Whether the device's first MiB is zero, as in a new file: a device without our superblock that holds anything else
+/// is somebody's.
+fn is_blank<D: Device>(device: &D) -> Result<bool, OpenError> {
+    let len = device.capacity().min(1 << 20) as usize / SECTOR_BYTES * SECTOR_BYTES;
+    let mut bytes = vec![0; len];
+    device
+        .read_log(0, &mut bytes)
+        .map_err(device_error("reading the device's start"))?;
+    Ok(bytes.iter().all(|b| *b == 0))
+}

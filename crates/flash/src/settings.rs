@@ -1,0 +1,78 @@
+//! What a superblock says of a store of objects beside what it says of any store.
+
+use crate::layout::Layout;
+use pumice_blocks::superblock::{OWN_BYTES, Store};
+use pumice_index::IndexKind;
+use pumice_record::codec::Fields;
+
+/// A store of objects, and the version of its formats.
+pub const STORE: Store = Store { kind: 1, format: 1 };
+
+/// The settings that blocks and mappings were written with.
+///
+/// | offset | size | field       | meaning                          |
+/// |-------:|-----:|-------------|----------------------------------|
+/// |      0 |    8 | `hash_seed` | seed of the key hash             |
+/// |      8 |    2 | `layout`    | 1 = fifo, 2 = sipq, 3 = ripq     |
+/// |     10 |    1 | `index`     | 0 = full, 1 = cascade            |
+/// |     11 |   53 | zero        |                                  |
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// Seed of the key hash; random at format time.
+    pub hash_seed: u64,
+    /// How objects are arranged.
+    pub layout: Layout,
+    /// Where mappings are.
+    pub index: IndexKind,
+}
+
+impl Settings {
+    /// As the superblock has them.
+    pub fn encode(&self) -> [u8; OWN_BYTES] {
+        let mut out = [0; OWN_BYTES];
+        out[..8].copy_from_slice(&self.hash_seed.to_le_bytes());
+        out[8..10].copy_from_slice(&(self.layout as u16).to_le_bytes());
+        out[10] = self.index as u8;
+        out
+    }
+
+    /// Reads them; `None` where they cannot be.
+    pub fn decode(bytes: &[u8; OWN_BYTES]) -> Option<Self> {
+        let mut fields = Fields(bytes);
+        let settings = Self {
+            hash_seed: fields.u64()?,
+            layout: Layout::from_number(fields.u16()?)?,
+            index: match fields.u8()? {
+                0 => IndexKind::Full,
+                1 => IndexKind::Cascade,
+                _ => return None,
+            },
+        };
+        fields.0.iter().all(|byte| *byte == 0).then_some(settings)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_encoded_is_decoded_and_nonsense_is_not() {
+        for layout in Layout::ALL {
+            for index in [IndexKind::Full, IndexKind::Cascade] {
+                let settings = Settings {
+                    hash_seed: 0x0102_0304_0506_0708,
+                    layout,
+                    index,
+                };
+                let bytes = settings.encode();
+                assert_eq!(Settings::decode(&bytes), Some(settings));
+                for (at, byte) in [(8, 9), (9, 1), (10, 2), (11, 1), (63, 1)] {
+                    let mut bad = bytes;
+                    bad[at] = byte;
+                    assert_eq!(Settings::decode(&bad), None, "byte {at}");
+                }
+            }
+        }
+    }
+}
