@@ -3,13 +3,29 @@
 //! This room knows blocks and their generations. It knows no key, no hash, no version and no index: those are the owner's, whose bytes
 //! have a place in the superblock, in log records, in footers and in checkpoints. The bytes are described in `docs/formats.md`.
 
+mod block;
+mod blocks;
 pub mod chain;
+mod checkpoint;
 pub mod footer;
 pub mod geometry;
+mod health;
 pub mod log;
 pub mod open;
+mod owner;
+mod pool;
+pub mod recovery;
+mod seal;
 pub mod superblock;
+mod work;
 
+pub use block::{OpenBlock, Prefix, Reserved};
+pub use blocks::{BlockCounts, Blocks, Durability, Start, Totals, add};
+pub use checkpoint::{Begun, StreamWriter};
 pub use geometry::{Geometry, GeometryError};
+pub use health::{DeviceFailure, IN_A_ROW_MAX};
 pub use open::OpenError;
+pub use owner::{Contents, Owner, SealEnd, Tenant};
+pub use pool::{Block, Pool, State};
 pub use superblock::{CheckpointRef, Maker, SlotContent, Store, Superblock};
+pub use work::{Claim, Shared, Task, Work, give_turn};

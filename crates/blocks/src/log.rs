@@ -265,9 +265,9 @@ pub fn reaches<K: OwnKind>(
     Ok(found.is_some_and(|record| record.position >= before && record.position % geometry.log_slots == slot))
 }
 
-/// How a log ended at a start.
+/// What a pass over the log has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LogEnd {
+pub struct Scan {
     /// Where the log goes on.
     pub next: u64,
     /// Records from the wanted position on.
@@ -295,9 +295,9 @@ pub fn scan<K: OwnKind>(
     geometry: &Geometry,
     start: u64,
     mut visit: impl FnMut(&LogRecord<K>),
-) -> io::Result<LogEnd> {
+) -> io::Result<Scan> {
     let slots = geometry.log_slots;
-    let mut end = LogEnd {
+    let mut end = Scan {
         next: start,
         records: 0,
         has_gap: false,

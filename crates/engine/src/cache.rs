@@ -5,12 +5,11 @@ use crate::config::{CacheOptions, FlashWrite, IndexOptions};
 use crate::evict::LeftBehind;
 use crate::shards::{KeyHasher, LockedShard, Shard};
 use parking_lot::Mutex;
+use pumice_blocks::{DeviceFailure, Durability};
 use pumice_blocks::{Geometry, OpenError};
 use pumice_device::{Device, Overdue};
 use pumice_flash::recovery::{open_superblock, recover, settle};
-use pumice_flash::{
-    Durability, FlashFailure, FlashStore, Gone, LayoutOptions, MappingLog, OpenOptions, Recovered, Work,
-};
+use pumice_flash::{FlashStore, Gone, LayoutOptions, MappingLog, OpenOptions, Recovered, Work};
 use pumice_index::cascade::{CascadeShard, MapSpace};
 use pumice_index::{FullShard, IndexKind, IndexShape, IndexShard};
 use pumice_memory::{Buffer, PAGE_BYTES, PagePool, SegmentPool};
@@ -70,7 +69,7 @@ impl<D: Device> Cx<D> {
     }
 }
 
-pub(crate) struct Inner<B> {
+pub(crate) struct Inner<B: Buffer> {
     pub(crate) store: OnceLock<FlashStore<B>>,
     pub(crate) tier: DramTier<B>,
     pub(crate) shards: Vec<LockedShard>,
@@ -354,7 +353,7 @@ impl<D: Device + Clone> ObjectCache<D> {
 
     /// Why the flash device was taken out, if it was. DRAM then serves alone until the next start, which begins with an empty
     /// flash tier.
-    pub fn flash_failure(&self) -> Option<FlashFailure> {
+    pub fn flash_failure(&self) -> Option<DeviceFailure> {
         self.inner.store().failure()
     }
 

@@ -1,7 +1,8 @@
 //! Options.
 
+use pumice_blocks::Durability;
 use pumice_blocks::Maker;
-use pumice_flash::{Durability, LayoutOptions};
+use pumice_flash::LayoutOptions;
 use pumice_index::IndexKind;
 use pumice_index::cascade::{CascadeOptions, PAGE_ENTRIES};
 

@@ -53,9 +53,8 @@ pub use locate::{FlashCopy, KnownObject, Located};
 pub use object::{Meta, Object, Tier};
 pub use plan::{Budget, IndexChoice, MemoryPlan, PlanError};
 pub use pumice_blocks::Maker;
-pub use pumice_flash::{
-    Durability, FlashCounts, FlashFailure, Layout, LayoutError, LayoutOptions, Recovered,
-};
+pub use pumice_blocks::{DeviceFailure, Durability};
+pub use pumice_flash::{FlashCounts, Layout, LayoutError, LayoutOptions, Recovered};
 pub use pumice_index::IndexKind;
 pub use pumice_index::cascade::CascadeOptions;
 pub use read::{FlashLookup, Found, Lookup};

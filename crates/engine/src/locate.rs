@@ -304,7 +304,7 @@ mod tests {
                 }
             }
             rig.settle();
-            assert!(rig.cache.stats().flash.prefix_writes > 9, "{layout:?}");
+            assert!(rig.cache.stats().blocks.prefix_writes > 9, "{layout:?}");
             let written = |number| {
                 let located = rig.locate(&key(number))?;
                 Some(located.flash?.written)

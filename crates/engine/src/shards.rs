@@ -274,7 +274,7 @@ mod tests {
     use super::*;
     use crate::testing::{CASCADE, Rig, VALUE, small};
     use crate::{CacheOptions, FlashWrite};
-    use pumice_flash::Durability;
+    use pumice_blocks::Durability;
 
     /// An object whose mapping is on flash, in a shard whose part in DRAM is full while flash takes no mappings: when it moves, its new
     /// mapping hides the one on flash, and goes in all the same.

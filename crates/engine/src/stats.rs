@@ -2,6 +2,7 @@
 
 use crate::books::{BooksFault, BooksSnapshot};
 use crate::cache::{ObjectCache, ROUNDS};
+use pumice_blocks::BlockCounts;
 use pumice_device::Device;
 use pumice_flash::{FlashCounts, MappingDram};
 use pumice_index::Mapping;
@@ -21,8 +22,10 @@ pub struct Stats {
     pub dram_items: u64,
     /// Mappings of the flash index.
     pub flash_items: u64,
-    /// What the store counts.
+    /// What the store counts of objects.
     pub flash: FlashCounts,
+    /// What it counts of blocks.
+    pub blocks: BlockCounts,
     /// DRAM of the flash index, slack included.
     pub index_dram_bytes: u64,
     /// Of a cascade index, summed over its partitions.
@@ -117,6 +120,7 @@ impl<D: Device> ObjectCache<D> {
         stats.index_dram_bytes += store.order_bytes() + stats.mapping_dram.all();
         (stats.resident_entries, stats.resident_bytes) = stats.books.resident();
         stats.flash = store.counts();
+        stats.blocks = store.block_counts();
         stats.dram_segment_bytes = inner.tier.budget_bytes();
         stats.dram_used_bytes = inner.tier.used_bytes();
         stats.ghost_bytes = inner.ghost.lock().dram_bytes() as u64;

@@ -29,8 +29,8 @@ pub use mapping_log::{MappingBytes, MappingLog, mapping_log_bytes};
 pub use recovery::{OpenOptions, Recovered, Tally, recovery_bytes};
 pub use settings::{STORE, Settings};
 pub use store::{
-    Durability, FlashCounts, FlashFailure, FlashStore, HIDDEN_SHARE, IN_A_ROW_MAX, INVALIDATED_SHARE,
-    MappingDram, Rank, ReadFault, Source, VIRTUAL_KEY_BYTES, Work, record_max, slot_bits,
+    FlashCounts, FlashStore, HIDDEN_SHARE, INVALIDATED_SHARE, MappingDram, Rank, ReadFault, Source,
+    VIRTUAL_KEY_BYTES, Work, record_max, slot_bits,
 };
 pub use survivors::RECLAIM_READ_BYTES;
 

@@ -20,11 +20,12 @@
 
 use crate::footer::FooterEntry;
 use crate::layout::Layout;
-use crate::store::{BlockInfo, Claim, FlashStore, Order, SlotKind, State, Structure, Victim, add, give_turn};
+use crate::store::{BlockInfo, FlashStore, Order, Pool, SlotKind, Victim};
 use crate::survivors::{MovedCopy, Origin};
 use crate::{CopyMove, Gone, Mappings};
 use pumice_blocks::footer::{Trailer, decode_entries};
 use pumice_blocks::log::Kind;
+use pumice_blocks::{Claim, State, add, give_turn};
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_index::Mapping;
 use pumice_memory::Buffer;
@@ -100,7 +101,7 @@ impl<B: Buffer> FlashStore<B> {
         claim: Claim,
         round: usize,
     ) {
-        while let Some((id, how)) = self.choose(claim, |structure, _| structure.ready.pop_front()) {
+        while let Some((id, how)) = self.choose(claim, |pool, _| pool.own.ready.pop_front()) {
             self.reclaim_block(device, mappings, now, id, self.how_now(how))
                 .await;
         }
@@ -117,52 +118,52 @@ impl<B: Buffer> FlashStore<B> {
     }
 
     fn choose_lowest(&self, claim: Claim, round: usize) -> Option<(u32, How)> {
-        self.choose(claim, |structure, order| {
+        self.choose(claim, |pool, order| {
             // Of new objects fewer stay, so that more room and more of the index become free.
-            let (id, how) = self.lowest_sealed(structure, order, round.max(HOT_ROUNDS_MAX))?;
-            structure.queue.retain(|queued| *queued != id);
+            let (id, how) = self.lowest_sealed(pool, order, round.max(HOT_ROUNDS_MAX))?;
+            pool.own.queue.retain(|queued| *queued != id);
             Some((id, how))
         })
     }
 
-    fn lowest_sealed(&self, structure: &Structure<B>, order: &Order<B>, round: usize) -> Option<(u32, How)> {
-        let how = self.how_lowest(structure, round);
+    fn lowest_sealed(&self, pool: &Pool<B>, order: &Order<B>, round: usize) -> Option<(u32, How)> {
+        let how = self.how_lowest(pool, round);
         let may_go = |id: &u32| self.blocks[*id as usize].state() == State::Sealed;
         let id = match &order.ranked {
             Some(ranked) => ranked.queue.blocks().find(may_go),
-            None => self.lowest_of_streams(structure, how == How::Evict || round >= HOT_ROUNDS_MAX, may_go),
+            None => self.lowest_of_streams(pool, how == How::Evict || round >= HOT_ROUNDS_MAX, may_go),
         };
         Some((id?, how))
     }
 
     /// What becomes of the lowest block, when so many victims have gone before it in the same piece of work.
-    fn how_lowest(&self, structure: &Structure<B>, round: usize) -> How {
+    fn how_lowest(&self, pool: &Pool<B>, round: usize) -> How {
         let is_hot_kept = || self.slot_kind != SlotKind::None && round < 2 * HOT_ROUNDS_MAX;
         match self.layout().layout {
-            Layout::Fifo if is_hot_kept() && structure.free.len() >= FREE_CRITICAL => How::Lowest,
+            Layout::Fifo if is_hot_kept() && pool.free.len() >= FREE_CRITICAL => How::Lowest,
             Layout::Fifo => How::Evict,
             // All blocks had their turn, and nothing new came in: what is kept, with its mappings, is more than finds room.
-            Layout::Sipq if structure.victims_idle > structure.queue.len() || round >= KEPT_ROUNDS_MAX => {
+            Layout::Sipq if pool.own.victims_idle > pool.own.queue.len() || round >= KEPT_ROUNDS_MAX => {
                 How::Evict
             }
             Layout::Sipq | Layout::Ripq => How::Lowest,
         }
     }
 
-    /// Takes a victim out of the structure and notes what becomes of it.
+    /// Takes a victim out of the pool and notes what becomes of it.
     fn choose(
         &self,
         claim: Claim,
-        take: impl FnOnce(&mut Structure<B>, &Order<B>) -> Option<(u32, How)>,
+        take: impl FnOnce(&mut Pool<B>, &Order<B>) -> Option<(u32, How)>,
     ) -> Option<(u32, How)> {
         let order = self.order.lock();
-        let mut structure = self.shared.structure.lock();
-        let (id, how) = take(&mut structure, &order)?;
+        let mut pool = self.shared.pool.lock();
+        let (id, how) = take(&mut pool, &order)?;
         if how != How::Empty {
             self.has_been_full.store(true, Ordering::Relaxed);
         }
         self.blocks[id as usize].set_state(State::Reclaiming);
-        structure.victims.push(Victim {
+        pool.own.victims.push(Victim {
             id,
             how,
             stays: u64::MAX,
@@ -172,17 +173,18 @@ impl<B: Buffer> FlashStore<B> {
     }
 
     fn choose_victim(&self, now: u32, claim: Claim, round: usize) -> Option<(u32, How)> {
-        self.choose(claim, |structure, order| {
-            if !self.wants_reclaim(structure) {
+        self.choose(claim, |pool, order| {
+            if !self.wants_reclaim(pool) {
                 return None;
             }
-            if let Some(ready) = structure.ready.pop_front() {
+            if let Some(ready) = pool.own.ready.pop_front() {
                 return Some(ready);
             }
-            structure.note_victim(self.counters.appended_objects.load(Ordering::Relaxed));
-            self.follow_load(structure);
-            let (id, how) = self.pick(structure, order, now, round)?;
-            structure.queue.retain(|queued| *queued != id);
+            pool.own
+                .note_victim(self.counters.appended_objects.load(Ordering::Relaxed));
+            self.follow_load(pool);
+            let (id, how) = self.pick(pool, order, now, round)?;
+            pool.own.queue.retain(|queued| *queued != id);
             Some((id, how))
         })
     }
@@ -195,13 +197,13 @@ impl<B: Buffer> FlashStore<B> {
             && (live == 0 || self.layout().layout == Layout::Ripq)
     }
 
-    fn pick(&self, structure: &Structure<B>, order: &Order<B>, now: u32, round: usize) -> Option<(u32, How)> {
-        let lowest = self.lowest_sealed(structure, order, round);
+    fn pick(&self, pool: &Pool<B>, order: &Order<B>, now: u32, round: usize) -> Option<(u32, How)> {
+        let lowest = self.lowest_sealed(pool, order, round);
         let mut deadest: Option<(u32, u64)> = None;
         if !self.has_early_victims.swap(false, Ordering::Relaxed) {
             return lowest;
         }
-        for id in self.sealed_in_order(order, structure.queue.iter().copied()) {
+        for id in self.sealed_in_order(order, pool.own.queue.iter().copied()) {
             let info = &self.blocks[id as usize];
             let live = info.live.load(Ordering::Relaxed);
             let is_early = self.is_early_victim(info, live);
@@ -298,13 +300,14 @@ impl<B: Buffer> FlashStore<B> {
         self.leave_order(id);
         device.discard(self.geometry.block_offset(id), self.geometry.block_bytes);
         add(&self.counters.reclaimed_blocks, 1);
-        let oldest = self.shared.change(|structure| {
-            structure.victims.retain(|victim| victim.id != id);
-            self.give_back(structure, id);
+        let oldest = self.shared.change(|pool| {
+            pool.own.victims.retain(|victim| victim.id != id);
+            self.give_back(pool, id);
             // Others that are being reclaimed, too, and one of kept objects may be open for long.
-            let victims = structure.victims.iter().map(|victim| victim.id);
-            let ready = structure.ready.iter().map(|(id, _)| *id);
-            let sealed = structure
+            let victims = pool.own.victims.iter().map(|victim| victim.id);
+            let ready = pool.own.ready.iter().map(|(id, _)| *id);
+            let sealed = pool
+                .own
                 .queue
                 .front()
                 .copied()
@@ -312,7 +315,7 @@ impl<B: Buffer> FlashStore<B> {
                 .chain(victims)
                 .chain(ready);
             let sealed = sealed.map(|id| self.blocks[id as usize].sequence.load(Ordering::Relaxed));
-            let to_seal = structure.to_seal.iter().map(|block| block.sequence);
+            let to_seal = pool.to_seal.iter().map(|block| block.sequence);
             let open = self.open.lock().iter().map(|block| block.sequence).min();
             sealed.chain(to_seal).chain(open).min().unwrap_or(0)
         });
@@ -348,7 +351,7 @@ impl<B: Buffer> FlashStore<B> {
             Ok(buffer) => buffer,
             Err(error) => {
                 tracing::warn!("reading the footer of block {id}: {error}");
-                add(&self.counters.read_errors, 1);
+                add(&self.totals.read_errors, 1);
                 return None;
             }
         };

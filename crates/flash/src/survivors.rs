@@ -12,8 +12,9 @@
 use crate::footer::FooterEntry;
 use crate::layout::Layout;
 use crate::reclaim::{ENTRIES_PER_TURN, prefetch_ahead};
-use crate::store::{FlashStore, Shared, SlotKind, Structure, add, give_turn};
+use crate::store::{FlashStore, Reclaims, Shared, SlotKind};
 use crate::{CopyMove, Mappings};
+use pumice_blocks::{add, give_turn};
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_index::{IndexShard, Location, Mapping};
 use pumice_memory::Buffer;
@@ -113,7 +114,7 @@ impl<B: Buffer> FlashStore<B> {
         }
         let bytes = stay.iter().map(|entry| u64::from(entry.len)).sum();
         if let Some(victim) =
-            (self.shared.structure.lock().victims.iter_mut()).find(|victim| victim.id == origin.id)
+            (self.shared.pool.lock().own.victims.iter_mut()).find(|victim| victim.id == origin.id)
         {
             victim.stays = bytes;
         }
@@ -171,7 +172,7 @@ impl<B: Buffer> FlashStore<B> {
                 }
                 Err(error) => {
                     tracing::warn!("reading block {} to move objects out of it: {error}", origin.id);
-                    add(&self.counters.read_errors, 1);
+                    add(&self.totals.read_errors, 1);
                     go.extend_from_slice(&run.entries);
                 }
             }
@@ -233,17 +234,17 @@ impl<B: Buffer> FlashStore<B> {
 
     /// Waits for a block where none is free, or else for a buffer; whether it is worth trying again.
     async fn makes_room<D: Device<Buf = B>, M: Mappings>(&self, device: &D, mappings: &M, now: u32) -> bool {
-        if !self.shared.structure.lock().free.is_empty() {
+        if !self.shared.pool.lock().free.is_empty() {
             // Others may have made room since it was found that there is none.
             return self.makes_buffer_free(device, mappings, now).await || {
-                let structure = self.shared.structure.lock();
-                self.has_buffer(&structure) && !structure.free.is_empty()
+                let pool = self.shared.pool.lock();
+                self.has_buffer(&pool) && !pool.free.is_empty()
             };
         }
         let Some(_stall) = Stall::begin(&self.shared) else {
             return false;
         };
-        self.wait_for(|structure| !structure.free.is_empty() || structure.are_all_stalled())
+        self.wait_for(|pool| !pool.free.is_empty() || pool.own.are_all_stalled())
             .await;
         true
     }
@@ -259,14 +260,12 @@ impl<B: Buffer> FlashStore<B> {
             self.perform_seal(device, mappings, now, work).await;
             return true;
         }
-        if self.shared.structure.lock().sealing == 0 {
+        if self.shared.pool.lock().sealing == 0 {
             return false;
         }
-        let before = self.counters.sealed_blocks.load(Ordering::Relaxed);
-        self.wait_for(|structure| {
-            structure.sealing == 0 || self.counters.sealed_blocks.load(Ordering::Relaxed) > before
-        })
-        .await;
+        let before = self.totals.sealed_blocks.load(Ordering::Relaxed);
+        self.wait_for(|pool| pool.sealing == 0 || self.totals.sealed_blocks.load(Ordering::Relaxed) > before)
+            .await;
         true
     }
 
@@ -297,28 +296,28 @@ impl<B: Buffer> FlashStore<B> {
 }
 
 /// A reclaim that waits for a block that another one makes free.
-struct Stall<'a, B>(&'a Shared<B>);
+struct Stall<'a, B: Buffer>(&'a Shared<B>);
 
-impl<'a, B> Stall<'a, B> {
+impl<'a, B: Buffer> Stall<'a, B> {
     /// `None` where all others wait: the last goes on without room, and makes its victim free.
     fn begin(shared: &'a Shared<B>) -> Option<Self> {
-        let mut structure = shared.structure.lock();
-        structure.stalled += 1;
-        if structure.are_all_stalled() {
-            structure.stalled -= 1;
+        let reclaims = &mut shared.pool.lock().own;
+        reclaims.stalled += 1;
+        if reclaims.are_all_stalled() {
+            reclaims.stalled -= 1;
             return None;
         }
         Some(Self(shared))
     }
 }
 
-impl<B> Drop for Stall<'_, B> {
+impl<B: Buffer> Drop for Stall<'_, B> {
     fn drop(&mut self) {
-        self.0.structure.lock().stalled -= 1;
+        self.0.pool.lock().own.stalled -= 1;
     }
 }
 
-impl<B> Structure<B> {
+impl Reclaims {
     fn are_all_stalled(&self) -> bool {
         self.stalled >= self.victims.len()
     }

@@ -648,8 +648,8 @@ fn report(trace: &Trace, cache: &CacheOptions, settings: Settings, measured: &Me
     let device_ns = later.device_ns.zip(earlier.device_ns);
     let elapsed = start.elapsed().as_secs_f64();
     let inserted = stats.flash.appended_bytes - at_warmup.flash.appended_bytes;
-    let written = stats.flash.written_bytes - at_warmup.flash.written_bytes;
-    let index_bytes = |stats: &Stats| stats.flash.checkpoint_bytes + stats.flash.mapping_bytes;
+    let written = stats.blocks.written_bytes - at_warmup.blocks.written_bytes;
+    let index_bytes = |stats: &Stats| stats.blocks.checkpoint_bytes + stats.flash.mapping_bytes;
     let index_written = index_bytes(stats) - index_bytes(at_warmup);
     let ratio = |a: u64, b: u64| (b > 0).then(|| a as f64 / b as f64);
     let application_amplification = ratio(written, inserted);

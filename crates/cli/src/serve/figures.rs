@@ -367,6 +367,7 @@ fn cache_groups(stats: &Stats) -> [Group; 4] {
         buffer_bytes "DRAM of block buffers" = stats.block_buffer_bytes;
     };
     flash.figures.extend(stats.flash.figures());
+    flash.figures.extend(stats.blocks.figures());
     let index = gauges! { "index";
         mappings "Entries that the index maps" = stats.flash_items;
         dram_bytes "DRAM of the index, slack included" = stats.index_dram_bytes;

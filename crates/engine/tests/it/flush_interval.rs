@@ -115,9 +115,9 @@ fn a_crash_loses_nothing_older_than_the_interval() {
                     let age = rig.cache.stats().unwritten_secs;
                     assert!(age < INTERVAL_SECS, "{what}: {age} s");
                 }
-                let flash = rig.cache.stats().flash;
-                writes += flash.prefix_writes;
-                padding += flash.prefix_padding_bytes;
+                let blocks = rig.cache.stats().blocks;
+                writes += blocks.prefix_writes;
+                padding += blocks.prefix_padding_bytes;
                 // A crash: what is in buffers is gone.
             }
             println!("kind {kind}: {prefixes} prefixes found of {writes} written");
@@ -140,8 +140,8 @@ fn an_idle_cache_writes_nothing_and_seals_no_block_for_it() {
         let rig = lives.open();
         second(&rig, &mut Model::new(), &mut Random(kind), 20);
         let written = || {
-            let flash = rig.cache.stats().flash;
-            (flash.written_bytes, flash.prefix_writes, flash.sealed_blocks)
+            let blocks = rig.cache.stats().blocks;
+            (blocks.written_bytes, blocks.prefix_writes, blocks.sealed_blocks)
         };
         let before = written();
         for _ in 0..INTERVAL_SECS {
@@ -176,6 +176,6 @@ fn without_an_interval_nothing_is_written_before_its_block_is_full() {
     for _ in 0..100 {
         second(&rig, &mut Model::new(), &mut Random(1), 0);
     }
-    assert_eq!(rig.cache.stats().flash.prefix_writes, 0);
+    assert_eq!(rig.cache.stats().blocks.prefix_writes, 0);
     assert!(rig.cache.stats().unwritten_secs >= 100);
 }

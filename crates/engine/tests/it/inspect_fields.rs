@@ -267,7 +267,7 @@ fn checkpoints() {
     let at = image.block_at(checkpoint.first_block);
     let (sealed, ..) = image.sealed();
     let blocks = superblock.geometry.blocks as usize;
-    let row = |block: u32| 32 + 17 * block as usize;
+    let row = |block: u32| 20 + 17 * block as usize;
     let edited = |edit: &dyn Fn(&mut [u8])| {
         let mut image = image.clone();
         image.edit_checkpoint(edit);
@@ -290,11 +290,11 @@ fn checkpoints() {
         stream.copy_within(from..from + 17, to);
     });
     named.names(in_trailer(free), "the checkpoint has it sealed with sequence");
-    edited(&|stream| stream[20] ^= 1).names(in_it.clone(), "shards");
-    edited(&|stream| stream[28] ^= 1).names(in_it.clone(), "blocks, and the device has");
+    edited(&|stream| stream[20 + 17 * blocks + 4] ^= 1).names(in_it.clone(), "shards");
+    edited(&|stream| stream[16] ^= 1).names(in_it.clone(), "blocks, and the device has");
     edited(&|stream| stream[8] ^= 1).names(in_it.clone(), "needs the log from");
     // Behind the rows: no places, ranks without lists, then the first shard.
-    let shard = 32 + 17 * blocks + 4 + 20 + 4 + 4;
+    let shard = 20 + 17 * blocks + 12 + 4 + 20 + 4 + 4;
     edited(&|stream| stream[shard + 7] = 1).names(in_it.clone(), "was dumped at log position");
     edited(&|stream| stream[shard + 8] ^= 1).names(at..at + BLOCK, "");
     edited(&|stream| {

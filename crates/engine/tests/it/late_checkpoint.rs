@@ -43,7 +43,7 @@ fn open(kind: u64) -> Rig<MemDevice> {
 fn a_checkpoint_that_began_late_is_followed_by_another_before_the_log_is_full() {
     for kind in 0..KINDS {
         let rig = open(kind);
-        let counts = || rig.cache.stats().flash;
+        let counts = || rig.cache.stats().blocks;
         delete(&rig, 0..300);
         rig.settle();
         let first = counts().checkpoints;
@@ -81,7 +81,7 @@ fn where_the_log_is_nearly_full_changes_wait_for_the_checkpoint() {
             delete(&rig, n..n + 1);
         }
         assert!((1..20).contains(&waited), "kind {kind}: {waited}");
-        let counts = rig.cache.stats().flash;
+        let counts = rig.cache.stats().blocks;
         assert_eq!(counts.log_failures, 0, "kind {kind}: {counts:?}");
         rig.check();
     }

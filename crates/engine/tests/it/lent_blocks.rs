@@ -50,8 +50,8 @@ fn no_partition_is_forgotten_after_a_crash() {
             "start after {crash} crashes"
         );
         // What is named by the checkpoint that has just been written is what was there while it was.
-        let before = rig.cache.stats().flash.checkpoints;
-        while rig.cache.stats().flash.checkpoints == before {
+        let before = rig.cache.stats().blocks.checkpoints;
+        while rig.cache.stats().blocks.checkpoints == before {
             if !rig.set(&key(random.below(KEYS)), &value(step, step, 250)) {
                 rig.settle();
             }

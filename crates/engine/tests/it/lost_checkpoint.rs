@@ -83,7 +83,7 @@ fn delete_before_a_lost_checkpoint(kind: u64, records: bool) -> Rig<FaultyDevice
     run.medium.set_plan(calm());
     fill_log(&run, &rig);
     rig.settle();
-    let counts = rig.cache.stats().flash;
+    let counts = rig.cache.stats().blocks;
     assert_eq!((counts.checkpoints, counts.log_failures == 0), (1, records));
     drop(rig);
     let rig = lose_checkpoint(&run);
@@ -174,14 +174,14 @@ fn a_superblock_that_failed_to_be_written_does_not_count() {
             ..calm()
         });
         rig.settle();
-        if rig.cache.stats().flash.checkpoints > 0 {
+        if rig.cache.stats().blocks.checkpoints > 0 {
             continue;
         }
         failed += 1;
         without_log(&run);
         // Too few for the next checkpoint to be due.
         deleted.extend(delete(&rig, KEYS / 2..KEYS / 2 + 50));
-        assert_eq!(rig.cache.stats().flash.checkpoints, 0);
+        assert_eq!(rig.cache.stats().blocks.checkpoints, 0);
         drop(rig);
         run.medium.crash();
         run.medium.restart();
@@ -289,7 +289,7 @@ fn a_mark_that_a_checkpoint_makes_is_in_both_slots() {
             rig.set(&key(n), &[7; 2_000]);
         }
         fill_log(&run, &rig);
-        let checkpoints = || rig.cache.stats().flash.checkpoints;
+        let checkpoints = || rig.cache.stats().blocks.checkpoints;
         let before = checkpoints();
         let Ok(()) = rig.executor.run_until_idle::<Infallible>(|| {
             rig.cx.device.turn(true).unwrap();

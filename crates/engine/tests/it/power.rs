@@ -98,9 +98,9 @@ fn a_delete_for_whose_record_there_is_no_room_holds() {
         }
         rig.run(rig.cache.commit(&rig.cx)).unwrap();
         assert_eq!(usage().0, usage().1, "it is full");
-        assert_eq!(rig.cache.stats().flash.log_failures, 0);
+        assert_eq!(rig.cache.stats().blocks.log_failures, 0);
         let deleted = delete_some(&rig);
-        assert!(deleted.len() == 5 && rig.cache.stats().flash.log_failures >= 5);
+        assert!(deleted.len() == 5 && rig.cache.stats().blocks.log_failures >= 5);
         let rig = cut_power(&run, rig);
         for n in deleted {
             assert_eq!(rig.get(&key(n)), None, "seed {seed}, key {n}");

@@ -239,7 +239,7 @@ impl<B: Buffer> MappingLog<B> {
 }
 
 /// A chunk that is to be written; where it is dropped before that, it is due again.
-pub(crate) struct PendingWrite<B: Buffer> {
+pub struct PendingWrite<B: Buffer> {
     pub(super) log: Arc<MappingLog<B>>,
     pub(super) chunk: Arc<Chunk<B>>,
     pub(super) is_done: AtomicBool,

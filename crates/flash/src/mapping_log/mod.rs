@@ -26,6 +26,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 
+use crate::store::life_of;
 use chunks::{Filled, Pages};
 use pages::HEADER_BYTES;
 use parking_lot::Mutex;
@@ -49,7 +50,7 @@ pub(crate) use store::BLOCKS_LEFT;
 const HELD_MIN: usize = 4;
 
 /// The pages; see the module's text.
-pub struct MappingLog<B> {
+pub struct MappingLog<B: Buffer> {
     /// While a cache is opened.
     recovering: OnceLock<Recovering>,
     store: OnceLock<Attached<B>>,
@@ -78,7 +79,7 @@ pub(crate) struct Borrowed {
     pub(crate) next: u64,
 }
 
-impl<B> Default for MappingLog<B> {
+impl<B: Buffer> Default for MappingLog<B> {
     fn default() -> Self {
         Self {
             recovering: OnceLock::new(),
@@ -149,7 +150,7 @@ impl<B: Buffer> MapSpace for MappingLog<B> {
             return Life::Sequence(0);
         };
         match (self.store.get(), self.recovering.get()) {
-            (Some(store), _) => store.blocks[block as usize].life(),
+            (Some(store), _) => life_of(&store.blocks[block as usize]),
             (None, Some(recovering)) => Life::Sequence(recovering.sequences[block as usize]),
             (None, None) => Life::Sequence(0),
         }
@@ -161,7 +162,7 @@ impl<B: Buffer> MapSpace for MappingLog<B> {
 
     fn next_life(&self) -> u64 {
         match (self.store.get(), self.recovering.get()) {
-            (Some(store), _) => store.shared.structure.lock().next_sequence,
+            (Some(store), _) => store.shared.pool.lock().next_sequence,
             (None, Some(recovering)) => recovering.borrowed.lock().next,
             (None, None) => 0,
         }
@@ -323,7 +324,7 @@ impl<B: Buffer> MappingLog<B> {
         self.note_work();
     }
 
-    /// Whether as many blocks wait for a checkpoint as half of those that hold pages. Asked under the structure's lock, which comes
+    /// Whether as many blocks wait for a checkpoint as half of those that hold pages. Asked under the pool's lock, which comes
     /// after that of the pages.
     fn wants_checkpoint(&self) -> bool {
         self.wants_checkpoint.load(Ordering::Relaxed)
@@ -336,7 +337,7 @@ impl<B: Buffer> MappingLog<B> {
 }
 
 /// A partition that is to be reorganised; where this is dropped before its end, it is due again.
-pub(crate) struct Due<B: Buffer> {
+pub struct Due<B: Buffer> {
     log: Arc<MappingLog<B>>,
     pub(crate) partition: u32,
     is_done: AtomicBool,

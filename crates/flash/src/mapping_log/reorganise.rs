@@ -3,7 +3,8 @@
 use super::pages::PageSource;
 use super::{Due, MappingBytes};
 use crate::Mappings;
-use crate::store::{FlashStore, add, give_turn};
+use crate::store::{FlashStore, life_of};
+use pumice_blocks::{add, give_turn};
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_index::cascade::{Life, MapSpace, Merged, PageNumber, Reorganisation};
 use pumice_memory::Buffer;
@@ -72,7 +73,7 @@ impl<B: Buffer> FlashStore<B> {
             begun.merge(payloads, |location| {
                 // A page may name any place.
                 let block = self.geometry.block_of(location.offset);
-                block.map_or(Life::Sequence(0), |block| self.blocks[block as usize].life())
+                block.map_or(Life::Sequence(0), |block| life_of(&self.blocks[block as usize]))
             })
         });
         let Some(merged) = merged else {
@@ -172,7 +173,7 @@ impl<B: Buffer> FlashStore<B> {
                 Ok(buffer) => Arc::new(buffer),
                 Err(error) => {
                     tracing::warn!("reading pages of mappings: {error}");
-                    add(&self.counters.read_errors, 1);
+                    add(&self.totals.read_errors, 1);
                     return None;
                 }
             };

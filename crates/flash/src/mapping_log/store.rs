@@ -4,7 +4,8 @@
 use super::MappingLog;
 use super::chunks::{Filled, PendingWrite};
 use super::pages::{MappingBytes, PageSource, Shape};
-use crate::store::{BlockInfo, Durability, FlashStore, SavedInvalidated, Shared, State, add};
+use crate::store::{BlockInfo, FlashStore, SavedInvalidated, Shared};
+use pumice_blocks::{Durability, State, add};
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_index::cascade::PageNumber;
 use pumice_memory::Buffer;
@@ -16,7 +17,7 @@ use std::sync::atomic::Ordering;
 pub(crate) const BLOCKS_LEFT: usize = 2;
 
 /// What the log needs of the store.
-pub(super) struct Attached<B> {
+pub(super) struct Attached<B: Buffer> {
     pub(super) shape: Shape,
     pub(super) shared: Arc<Shared<B>>,
     pub(super) blocks: Arc<[BlockInfo]>,
@@ -25,18 +26,16 @@ pub(super) struct Attached<B> {
 impl<B: Buffer> Attached<B> {
     /// Borrows a free block, with a sequence of its own: what a former life has left there is told from its pages.
     pub(super) fn borrow(&self) -> Option<Filled> {
-        let mut structure = self.shared.structure.lock();
+        let mut pool = self.shared.pool.lock();
         self.shared.has_work.store(true, Ordering::Release);
-        structure.mappings_want_block = structure.free.len() <= BLOCKS_LEFT;
-        if structure.mappings_want_block {
+        pool.own.mappings_want_block = pool.free.len() <= BLOCKS_LEFT;
+        if pool.own.mappings_want_block {
             return None;
         }
-        let id = structure.free.pop_front()?;
-        let life = structure.next_sequence;
-        structure.next_sequence += 1;
+        let (id, life) = pool.take_free()?;
         let info = &self.blocks[id as usize];
         info.sequence.store(life, Ordering::Release);
-        info.set_state(State::Mappings);
+        info.set_state(State::Lent);
         Some(Filled { id, life, next: 0 })
     }
 }
@@ -55,13 +54,13 @@ impl<B: Buffer> FlashStore<B> {
             state.checkpoints_kept = [None; 2];
         }
         {
-            let mut structure = self.shared.structure.lock();
+            let mut pool = self.shared.pool.lock();
             let mut invalidated = self.invalidated.lock();
             invalidated.ignore_bits(64 - identity_bits);
             self.hidden.lock().ignore_bits(64 - identity_bits);
-            if !saved.is_some_and(|saved| invalidated.restore(saved, structure.next_sequence)) {
+            if !saved.is_some_and(|saved| invalidated.restore(saved, pool.next_sequence)) {
                 // Of what was invalidated before this start nothing is known.
-                invalidated.forget_before(structure.next_sequence);
+                invalidated.forget_before(pool.next_sequence);
             }
             drop(invalidated);
             let filled = state.block.map(|block| block.id);
@@ -80,13 +79,13 @@ impl<B: Buffer> FlashStore<B> {
                     if let Some(life) = log.life_of(id) {
                         info.sequence.store(life, Ordering::Relaxed);
                     }
-                    info.set_state(State::Mappings);
-                    structure.free.retain(|free| *free != id);
+                    info.set_state(State::Lent);
+                    pool.free.retain(|free| *free != id);
                 }
             }
             if let Some(recovering) = log.recovering.get() {
                 let next = recovering.borrowed.lock().next;
-                structure.next_sequence = structure.next_sequence.max(next);
+                pool.next_sequence = pool.next_sequence.max(next);
             }
         }
         drop(state);
@@ -127,13 +126,13 @@ impl<B: Buffer> FlashStore<B> {
         let Some(log) = self.mapping_log.get() else {
             return Ok(());
         };
-        let failed = self.counters.write_errors.load(Ordering::Relaxed);
+        let failed = self.totals.write_errors.load(Ordering::Relaxed);
         log.state.lock().close_chunk();
         while let Some(write) = log.take_full() {
             self.write_mappings(device, &write).await;
         }
         log.wait_for_writes(1).await;
-        if self.counters.write_errors.load(Ordering::Relaxed) != failed {
+        if self.totals.write_errors.load(Ordering::Relaxed) != failed {
             return Err(io::Error::other("pages of mappings could not be written"));
         }
         Ok(())
@@ -166,9 +165,9 @@ impl<B: Buffer> FlashStore<B> {
             empty
         };
         if !empty.is_empty() {
-            self.shared.change(|structure| {
+            self.shared.change(|pool| {
                 for id in empty {
-                    self.give_back(structure, id);
+                    self.give_back(pool, id);
                 }
             });
         }
@@ -181,13 +180,13 @@ impl<B: Buffer> FlashStore<B> {
         self.blocks[block as usize].note_write(written.is_ok());
         match written {
             Ok(len) => {
-                add(&self.counters.written_bytes, len);
+                add(&self.totals.written_bytes, len);
                 add(&self.counters.mapping_bytes, len);
             }
             Err(error) => {
                 // Who looks for a page there finds none, and its partition forgets what it had.
                 tracing::error!("writing mappings to block {block}: {error}");
-                add(&self.counters.write_errors, 1);
+                add(&self.totals.write_errors, 1);
             }
         }
     }
@@ -221,7 +220,7 @@ impl<B: Buffer> FlashStore<B> {
                     Ok(buffer) => log.checked(*page, &Arc::new(buffer), 0),
                     Err(error) => {
                         tracing::warn!("reading a page of mappings: {error}");
-                        add(&self.counters.read_errors, 1);
+                        add(&self.totals.read_errors, 1);
                         None
                     }
                 },

@@ -24,22 +24,18 @@ use crate::Mappings;
 use crate::layout::LayoutOptions;
 use crate::log::LogKind;
 use crate::mapping_log::MappingLog;
-use crate::store::{Durability, FlashStore, SlotKind, Start, VirtualCache, add};
-use pumice_blocks::geometry::LOG_RECORD_BYTES;
-use pumice_blocks::log::{Kind, SCAN_BYTES};
-use pumice_blocks::open::device_error;
-use pumice_blocks::{CheckpointRef, Geometry, Maker, OpenError, Superblock};
-use pumice_device::{Device, SECTOR_BYTES};
+use crate::store::{FlashStore, SlotKind, Start, VirtualCache};
+use pumice_blocks::log::SCAN_BYTES;
+use pumice_blocks::recovery::StartClock;
+use pumice_blocks::{Durability, Geometry, Maker, OpenError};
+use pumice_device::Device;
 use pumice_index::IndexKind;
 use pumice_memory::Buffer;
-use replay::{Found, Recovery};
+use replay::{Found, Objects, Recovery};
 use std::sync::Arc;
 
 /// Bits of a version below the epoch: 2^44 sets per start, and 2^20 starts.
 pub(crate) const EPOCH_SHIFT: u32 = 44;
-
-/// A start's clock may be ahead of what the device saw by so many seconds, a day, and is believed.
-const JUMP_SECS_MAX: u32 = 86_400;
 
 /// DRAM that a start may take beside the index and the store's own tables, in bytes, given back before the first request:
 /// - 16 bytes for each record that fits the log, but at most 4 MiB: where the log has more it is read in rounds;
@@ -161,27 +157,22 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
     mapping_log: Option<&Arc<MappingLog<B>>>,
 ) -> Result<(FlashStore<B>, Recovered), OpenError> {
     let mut recovery = Recovery {
-        device,
-        mappings,
-        superblock: opened.superblock,
-        layout: options.layout,
-        mapping_log,
-        slot_kind: SlotKind::of(&options.layout, options.index),
-        unit_bytes: options.unit_bytes,
+        base: pumice_blocks::recovery::Recovery::new(device, opened.superblock),
+        objects: Objects {
+            mappings,
+            layout: options.layout,
+            mapping_log,
+            slot_kind: SlotKind::of(&options.layout, options.index),
+            unit_bytes: options.unit_bytes,
+            cache_id: opened.superblock.cache_id,
+            found: 0,
+            no_memory: 0,
+        },
         out: Recovered::default(),
         now: options.now,
     };
     recovery.out.formatted = opened.formatted;
-    let Superblock { time, ahead, .. } = opened.superblock;
-    let is_back = ahead != 0 && options.now < ahead.saturating_sub(JUMP_SECS_MAX);
-    if is_back {
-        tracing::warn!(
-            "the clock of the last start was {} days ahead of this one's: when what was stored then expires nobody knows, so the cache \
-             starts empty",
-            (ahead - options.now) / JUMP_SECS_MAX
-        );
-    }
-    let found = if opened.formatted || is_back {
+    let found = if opened.formatted || opened.superblock.is_clock_back(options.now) {
         Found {
             epoch: opened.superblock.epoch,
             time: opened.superblock.time,
@@ -203,15 +194,7 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
             let out = &mut recovery.out;
             out.discarded = !opened.formatted;
             (out.objects, out.bytes) = (0, 0);
-            // Made from the old one, so that it differs even where the random number is the same as before.
-            let former = recovery
-                .superblock
-                .cache_id
-                .wrapping_add(u64::from(recovery.superblock.epoch));
-            recovery.superblock.cache_id = (former ^ options.random[0].rotate_left(32))
-                .wrapping_mul(0x9E37_79B9_7F4A_7C15)
-                .wrapping_add(1);
-            recovery.superblock.checkpoints = [CheckpointRef::default(); 2];
+            recovery.base.superblock.begin_anew(options.random[0]);
             Found {
                 epoch: found.epoch,
                 time: found.time,
@@ -220,24 +203,17 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
         }
     };
     let slots = found.slots;
-    let mut superblock = recovery.superblock;
-    let was_clean = recovery.out.clean;
-    superblock.epoch = superblock.epoch.max(found.epoch).saturating_add(1);
-    let seen = time.max(found.time);
-    let is_jump = options.now > seen.saturating_add(JUMP_SECS_MAX) && !opened.formatted;
-    if is_jump && ahead == 0 && !options.accept_clock {
-        tracing::warn!(
-            "the clock is {} days ahead of the last time that the device saw: what was to expire until then has expired, but the time is \
-             not recorded before a second start confirms it. --accept-clock does it at once; if the clock is wrong, stop and set it",
-            (options.now - seen) / JUMP_SECS_MAX
-        );
-        (superblock.time, superblock.ahead) = (seen, options.now);
-    } else {
-        let confirmed = if is_back { 0 } else { ahead };
-        (superblock.time, superblock.ahead) = (seen.max(options.now).max(confirmed), 0);
-    }
+    let mut superblock = recovery.base.superblock;
+    let was_clean = recovery.base.clean;
+    recovery.out.clean = was_clean;
+    recovery.out.bytes_read = recovery.base.bytes_read;
+    recovery.out.tally.unread_blocks = recovery.base.unread_blocks;
+    let clock = StartClock {
+        now: options.now,
+        accept_clock: options.accept_clock,
+    };
+    superblock.begin_start(found.epoch, found.time, clock, opened.formatted);
     recovery.out.time = superblock.time;
-    superblock.clean = false;
     superblock.discard = options.durability == Durability::Off;
     superblock.has_tier = options.has_tier;
     let start = Start {
@@ -273,28 +249,10 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
     store.settle_order();
     store.prune_ranks(mappings).await;
     store.prune_keys(mappings);
-    // Both slots, so that no superblock of a former identity or of a clean stop can ever win.
-    for _ in 0..2 {
-        let mut superblock = store.superblock.lock();
-        superblock.generation += 1;
-        device
-            .append_log(superblock.slot_offset(), &superblock.encode())
-            .map_err(device_error("writing the superblock"))?;
-        add(&store.counters.written_bytes, SECTOR_BYTES as u64);
-    }
     let is_new = recovery.out.formatted || recovery.out.discarded;
-    if is_new && options.durability != Durability::Off {
-        // It says nothing. Where it is missing at a later start, so is what came after it.
-        let stored = store.log.append(device, Kind::Own(LogKind::FlushAt), 0, 0);
-        stored.map_err(device_error("writing the log"))?;
-        add(&store.counters.written_bytes, LOG_RECORD_BYTES);
-        add(&store.counters.log_records, 1);
-    }
-    // With any durability: a power cut must not bring the superblock of a clean stop back, nor one that forbids to discard.
-    device
-        .sync()
-        .await
-        .map_err(device_error("flushing the superblock"))?;
+    store
+        .record_start(device, is_new.then_some(LogKind::FlushAt))
+        .await?;
     if recovery.out.no_memory > 0 {
         tracing::warn!(
             "{} mappings found no room in DRAM: their objects are lost",

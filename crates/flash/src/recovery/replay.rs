@@ -1,10 +1,11 @@
-//! Bringing the mappings up to date: checkpoint, trailers, log, footers.
+//! Bringing the mappings up to date: checkpoint, log, footers.
 
 use super::blocks::sealed_block;
 use super::void::{VOID_RECORDS_MAX, VoidTable};
 use super::{EPOCH_SHIFT, Recovered};
 use crate::Mappings;
 use crate::checkpoint::{Overview, ReadObjects};
+use crate::footer::{Ending, FooterEntry};
 use crate::layout::LayoutOptions;
 use crate::log::{LogKind, LogRecord};
 use crate::mapping_log::{Borrowed, MappingLog};
@@ -12,12 +13,15 @@ use crate::queue::SavedPlace;
 use crate::store::{Invalidated, SavedInvalidated, SavedRanks, SealedBlock, SlotKind, Slots, VirtualCache};
 use pumice_blocks::OpenError;
 use pumice_blocks::chain::{Head, StreamReader};
-use pumice_blocks::footer::Trailer;
-use pumice_blocks::log::{self, Kind, LogEnd, PrefixMark};
-use pumice_blocks::open::read_twice;
-use pumice_blocks::superblock::{CheckpointRef, Superblock};
+use pumice_blocks::footer::{OWN_BYTES, Trailer};
+use pumice_blocks::log::Kind;
+use pumice_blocks::recovery::{self, LogEnd, LogSummary, Restore};
 use pumice_device::Device;
+use pumice_index::padded_len;
+use pumice_memory::Buffer;
+use pumice_record::read_head;
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 
 /// What recovery found out about the device.
@@ -42,142 +46,91 @@ pub(super) struct Found {
 
 /// What the log says, but for what it voids outside the table's range.
 pub(super) struct Summary {
-    end: LogEnd,
-    flush_at: u32,
-    version_max: u64,
+    of_blocks: LogSummary,
     /// Copies below this version are void.
     pub(super) flushed: u64,
-    /// Highest reclaimed sequence by block.
-    reclaimed: Vec<u64>,
     pub(super) void: VoidTable,
-    /// What was last said of a prefix of each block, and in which life.
-    pub(super) prefixes: BTreeMap<u32, (PrefixMark, u64)>,
 }
 
-impl Summary {
-    pub(super) fn is_reclaimed(&self, block: u32, sequence: u64) -> bool {
-        sequence <= self.reclaimed[block as usize]
-    }
+/// A checkpoint, read back; its mappings are in the shards already. Without one nothing is in it.
+#[derive(Default)]
+struct Base {
+    head: Head,
+    blocks: Vec<u32>,
+    /// Log position at each shard's dump.
+    positions: Vec<u64>,
 }
 
-pub(super) struct Recovery<'a, D: Device, M> {
-    pub(super) device: &'a D,
+/// What is restored of a checkpoint beside mappings.
+pub(super) struct Own {
+    overview: Overview,
+    positions: Vec<u64>,
+    virtual_cache: Option<VirtualCache>,
+    slots: BTreeMap<u32, Slots>,
+    invalidated: Option<SavedInvalidated>,
+}
+
+/// The owner of the blocks, at a start.
+pub(super) struct Objects<'a, B: Buffer, M> {
     pub(super) mappings: &'a M,
-    pub(super) superblock: Superblock,
     pub(super) layout: LayoutOptions,
-    pub(super) mapping_log: Option<&'a Arc<MappingLog<D::Buf>>>,
+    pub(super) mapping_log: Option<&'a Arc<MappingLog<B>>>,
     pub(super) slot_kind: SlotKind,
     /// Objects start and end at multiples of this many bytes.
     pub(super) unit_bytes: u64,
-    pub(super) out: Recovered,
-    pub(super) now: u32,
+    pub(super) cache_id: u64,
+    /// Mappings of the checkpoint; and those of them for which there was no DRAM.
+    pub(super) found: u64,
+    pub(super) no_memory: u64,
 }
 
-impl<D: Device, M: Mappings> Recovery<'_, D, M> {
-    pub(super) async fn find(&mut self) -> Found {
-        let mut found = Found {
-            epoch: self.superblock.epoch,
-            time: self.superblock.time,
-            ..Found::default()
-        };
-        if self.superblock.discard && !self.superblock.clean {
-            tracing::warn!("the last stop was not clean and no complete log was kept: starting empty");
-            return found;
-        }
-        let named: Vec<CheckpointRef> = self
-            .superblock
-            .checkpoints
-            .into_iter()
-            .filter(|c| c.id != 0)
-            .collect();
-        let mut loaded = None;
-        for (age, checkpoint) in named.iter().enumerate() {
-            match self.load(checkpoint).await {
-                Ok(snapshot) => {
-                    self.superblock.checkpoints = [*checkpoint, CheckpointRef::default()];
-                    self.out.clean = self.superblock.clean && age == 0;
-                    loaded = Some(snapshot);
-                    break;
-                }
-                Err(error) => {
-                    tracing::warn!("checkpoint {}: {error}", checkpoint.id);
-                    self.clear();
-                    self.out.tally.found = 0;
-                    self.out.no_memory = 0;
-                }
-            }
-        }
-        if loaded.is_none() && (!named.is_empty() || self.superblock.clean) {
-            tracing::warn!("no checkpoint is whole: starting empty");
-            return found;
-        }
-        let mut snapshot: Snapshot = loaded.unwrap_or_default();
-        // Without a checkpoint the footers tell all keys.
-        let geometry = &self.superblock.geometry;
-        found.virtual_cache =
-            (snapshot.virtual_cache.take()).or_else(|| VirtualCache::of(&self.layout, geometry));
-        found.slots = std::mem::take(&mut snapshot.slots);
-        found.invalidated = snapshot.invalidated.take().filter(|_| self.out.clean);
-        found.checkpoint_blocks = snapshot.blocks.clone();
-        found.places = snapshot.overview.places.clone();
-        found.ranks = snapshot.overview.ranks.clone();
-        found.usable = self.replay(&snapshot, &mut found).await;
-        if !found.usable {
-            self.out.clean = false;
-            found.invalidated = None;
-        }
-        found
+impl<D: Buffer, M: Mappings> Objects<'_, D, M> {
+    pub(super) fn ignored_bits(&self) -> u32 {
+        64 - self.mappings.identity_bits()
     }
+}
 
-    fn clear(&self) {
-        for shard in 0..self.mappings.shards() {
-            self.mappings.with_shard(shard, pumice_index::IndexShard::clear);
-        }
-    }
+impl<D: Buffer, M: Mappings> Restore for Objects<'_, D, M> {
+    type Kind = LogKind;
+    type Entry = FooterEntry;
+    type Own = Own;
 
-    async fn load(&mut self, checkpoint: &CheckpointRef) -> Result<Snapshot, OpenError> {
-        let geometry = self.superblock.geometry;
-        let (device, cache_id, named_at) = (
-            self.device,
-            self.superblock.cache_id,
-            self.superblock.slot_offset(),
-        );
-        let read = |offset, len| read_twice(device, offset, len);
-        let mut reader = StreamReader::open(read, &geometry, cache_id, checkpoint, named_at).await?;
-        self.out.bytes_read += checkpoint.len;
-        let blocks = reader.blocks().map(|(block, _)| block).collect();
-        let head = reader.head().await?;
-        let overview = reader.overview().await?;
+    async fn restore<B, R>(&mut self, stream: &mut StreamReader<'_, R>) -> Result<Own, OpenError>
+    where
+        B: Buffer,
+        R: AsyncFn(u64, usize) -> io::Result<B>,
+    {
+        let overview = stream.overview().await?;
         let entry_bytes = self.mappings.with_shard(0, |shard| shard.entry_bytes());
         if overview.entry_bytes as usize != entry_bytes || overview.shards as usize != self.mappings.shards()
         {
             // Another number of shards cuts hashes differently. The dump has no whole hashes, so it is
             // of no use; footers have them.
-            return Err(reader.bad("it was written with another division of the index"));
+            return Err(stream.bad("it was written with another division of the index"));
         }
         let mut positions = Vec::with_capacity(self.mappings.shards());
         for shard in 0..self.mappings.shards() {
-            let (position, len) = reader.shard_head(entry_bytes).await?;
+            let (position, len) = stream.shard_head(entry_bytes).await?;
             positions.push(position);
             if self.mapping_log.is_some() {
-                let image = reader.take(len).await?;
+                let image = stream.take(len).await?;
                 self.mappings.make_room(len);
                 let loaded = self.mappings.with_shard(shard, |shard| {
                     shard.cascade().is_some_and(|shard| shard.load(&image))
                 });
                 if !loaded {
-                    return Err(reader.bad("a partition is damaged, or there is no DRAM for it"));
+                    return Err(stream.bad("a partition is damaged, or there is no DRAM for it"));
                 }
                 continue;
             }
-            self.out.tally.found += len as u64;
+            self.found += len as u64;
             self.mappings.make_room(len * entry_bytes);
             self.mappings.with_shard(shard, |shard| shard.reserve(len));
             let mut left = len;
             while left > 0 {
                 let batch = left.min(4096);
-                let bytes = reader.take(batch * entry_bytes).await?;
-                self.out.no_memory += self.mappings.with_shard(shard, |shard| {
+                let bytes = stream.take(batch * entry_bytes).await?;
+                self.no_memory += self.mappings.with_shard(shard, |shard| {
                     bytes
                         .chunks_exact(entry_bytes)
                         .filter(|entry| !shard.load_entry(entry))
@@ -186,169 +139,174 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                 left -= batch;
             }
         }
-        let mut virtual_cache = VirtualCache::of(&self.layout, &geometry);
+        let mut virtual_cache = VirtualCache::of(&self.layout, stream.geometry());
         if virtual_cache.is_some() {
             let policy = self.layout.policy_checksum();
-            reader.keys(policy, virtual_cache.as_mut()).await?;
+            stream.keys(policy, virtual_cache.as_mut()).await?;
         }
         let (mut slots, mut invalidated) = (BTreeMap::new(), None);
         if self.mapping_log.is_some() {
-            let words_max = Invalidated::of(&geometry).words();
-            invalidated = Some(reader.invalidated(words_max).await?);
+            let words_max = Invalidated::of(stream.geometry()).words();
+            invalidated = Some(stream.invalidated(words_max).await?);
             let bits = self.slot_kind.bits();
-            reader
+            stream
                 .slots(bits, |block, saved| drop(slots.insert(block, saved)))
                 .await?;
         }
-        reader.finish().await?;
-        Ok(Snapshot {
+        Ok(Own {
+            overview,
+            positions,
             virtual_cache,
             slots,
             invalidated,
-            head,
-            overview,
-            positions,
-            blocks,
         })
     }
 
-    /// Reads the log; `None` where it cannot be relied on. Cost: one pass over what is written of it since `start`.
-    fn scan_log(&mut self, start: u64, visit: impl FnMut(&LogRecord)) -> Option<LogEnd> {
-        let superblock = &self.superblock;
-        match log::scan(
-            |offset, out| self.device.read_log(offset, out),
-            superblock.cache_id,
-            &superblock.geometry,
-            start,
-            visit,
-        ) {
-            Ok(end) if end.has_gap => {
-                tracing::warn!("the invalidation log has a hole: starting empty");
-                None
-            }
-            Ok(end) => {
-                self.out.bytes_read += end.bytes_read;
-                Some(end)
-            }
-            Err(error) => {
-                tracing::warn!("reading the invalidation log: {error}: starting empty");
-                None
-            }
+    fn forget(&mut self) {
+        for shard in 0..self.mappings.shards() {
+            self.mappings.with_shard(shard, pumice_index::IndexShard::clear);
         }
+        (self.found, self.no_memory) = (0, 0);
     }
 
-    /// Whether the log is still the one that belongs to the snapshot. A cache that was formatted begins with a record, but not
-    /// with durability `off`, which has none.
-    fn log_reaches(&self, snapshot: &Snapshot) -> bool {
-        let (superblock, start) = (&self.superblock, snapshot.head.log_start);
-        if start == 0 && !snapshot.blocks.is_empty() {
-            return true;
-        }
-        let read = |offset, out: &mut [u8]| self.device.read_log(offset, out);
-        match log::reaches::<LogKind>(read, superblock.cache_id, &superblock.geometry, start) {
-            Ok(true) => true,
-            Ok(false) => {
-                tracing::warn!("the invalidation log is not the one that was written: starting empty");
-                false
-            }
-            Err(error) => {
-                tracing::warn!("reading the invalidation log: {error}: starting empty");
-                false
-            }
-        }
+    fn piece<B: Buffer>(
+        &self,
+        buffer: &B,
+        at: usize,
+        offset: u32,
+        number: u32,
+        sequence: u64,
+    ) -> Option<FooterEntry> {
+        let (header, key) = read_head(buffer, at, self.cache_id, sequence)?;
+        let len = padded_len(header.encoded_len() as u64, self.unit_bytes);
+        Some(FooterEntry {
+            hash: self.mappings.hash_of(key, header.slice, header.version),
+            version: header.version,
+            offset,
+            len: u32::try_from(len).unwrap_or(u32::MAX),
+            expiry: header.expiry,
+            number,
+        })
     }
 
-    fn summarise_log(&mut self, snapshot: &Snapshot) -> Option<Summary> {
-        let geometry = self.superblock.geometry;
-        let ignored_bits = self.ignored_bits();
-        let mut flush_at = snapshot.overview.flush_at;
+    fn trailer(&self, entries: &[FooterEntry], position: u16) -> [u8; OWN_BYTES] {
+        Ending::new(entries, position).encode()
+    }
+}
+
+pub(super) struct Recovery<'a, D: Device, M> {
+    pub(super) base: recovery::Recovery<'a, D>,
+    pub(super) objects: Objects<'a, D::Buf, M>,
+    pub(super) out: Recovered,
+    pub(super) now: u32,
+}
+
+impl<D: Device, M: Mappings> Recovery<'_, D, M> {
+    /// Where checkpoint or log cannot be relied on, what is found is of no use: the cache starts empty, and nothing wrong is served.
+    pub(super) async fn find(&mut self) -> Found {
+        let superblock = self.base.superblock;
+        let mut found = Found {
+            epoch: superblock.epoch,
+            time: superblock.time,
+            ..Found::default()
+        };
+        if superblock.discard && !superblock.clean {
+            tracing::warn!("the last stop was not clean and no complete log was kept: starting empty");
+            return found;
+        }
+        let snapshot = match self.base.snapshot(&mut self.objects).await {
+            recovery::Base::Whole(snapshot) => Some(snapshot),
+            recovery::Base::None => None,
+            recovery::Base::Lost => {
+                tracing::warn!("no checkpoint is whole: starting empty");
+                return found;
+            }
+        };
+        self.out.tally.found = self.objects.found;
+        self.out.no_memory = self.objects.no_memory;
+        found.usable = self.replay(snapshot, &mut found).await;
+        if !found.usable {
+            self.base.clean = false;
+            found.invalidated = None;
+        }
+        found
+    }
+
+    /// Brings the snapshot up to date; false where that is not possible.
+    async fn replay(&mut self, mut snapshot: Option<recovery::Snapshot<Own>>, found: &mut Found) -> bool {
+        let geometry = self.base.superblock.geometry;
+        let ignored_bits = self.objects.ignored_bits();
+        let mut flush_at = snapshot.as_ref().map_or(0, |s| s.own.overview.flush_at);
         let (mut version_max, mut flushed) = (0, 0);
-        let mut reclaimed = vec![0u64; geometry.blocks as usize];
         let mut void = VoidTable::new(0, void_records(geometry.log_slots));
-        let mut prefixes = BTreeMap::new();
-        let end = self.scan_log(snapshot.head.log_start, |record| match record.kind {
-            Kind::Prefix => {
-                let mark = PrefixMark::decode(record.a);
-                if mark.block < geometry.blocks {
-                    prefixes.insert(mark.block, (mark, record.b));
-                }
-            }
-            Kind::Own(LogKind::Invalidate) | Kind::Own(LogKind::Void) => {
+        let end = self.base.log(snapshot.as_ref(), |kind, record| match kind {
+            LogKind::Invalidate | LogKind::Void => {
                 version_max = version_max.max(record.b);
                 void.add(record.a >> ignored_bits, record.b);
             }
-            Kind::Own(LogKind::FlushAll) => {
+            LogKind::FlushAll => {
                 flush_at = 0;
                 version_max = version_max.max(record.b);
                 flushed = flushed.max(record.b);
             }
-            Kind::Own(LogKind::FlushAt) => flush_at = u32::try_from(record.a).unwrap_or(0),
-            Kind::Reclaim => {
-                let block = usize::try_from(record.a).ok();
-                if let Some(highest) = block.and_then(|block| reclaimed.get_mut(block)) {
-                    *highest = record.b.max(*highest);
-                }
-            }
-        })?;
+            LogKind::FlushAt => flush_at = u32::try_from(record.a).unwrap_or(0),
+        });
         void.finish();
-        Some(Summary {
-            end,
-            flush_at,
-            version_max,
-            flushed,
-            reclaimed,
-            void,
-            prefixes,
-        })
-    }
-
-    /// What the log voids from `start` on. It is read anew, and must say the same.
-    fn void_from(&mut self, head: &Head, summary: &Summary, start: u64) -> Option<VoidTable> {
-        let ignored_bits = self.ignored_bits();
-        let mut void = VoidTable::new(start, void_records(self.superblock.geometry.log_slots));
-        let end = self.scan_log(head.log_start, |record| {
-            if matches!(
-                record.kind,
-                Kind::Own(LogKind::Invalidate) | Kind::Own(LogKind::Void)
-            ) {
-                void.add(record.a >> ignored_bits, record.b);
+        let of_blocks = match end {
+            LogEnd::Whole(summary) => summary,
+            LogEnd::Gap => return starts_empty("the invalidation log has a hole"),
+            LogEnd::Missing => {
+                return starts_empty("the invalidation log is not the one that was written");
             }
-        })?;
-        void.finish();
-        (end == summary.end).then_some(void)
-    }
-
-    pub(super) fn ignored_bits(&self) -> u32 {
-        64 - self.mappings.identity_bits()
-    }
-
-    /// Brings the snapshot up to date; false where that is not possible.
-    async fn replay(&mut self, snapshot: &Snapshot, found: &mut Found) -> bool {
-        let geometry = self.superblock.geometry;
-        let head = &snapshot.head;
-        if !self.out.clean && !self.log_reaches(snapshot) {
-            return false;
-        }
-        let Some(mut summary) = self.summarise_log(snapshot) else {
-            return false;
+            LogEnd::Failed(error) => {
+                return starts_empty(&format!("reading the invalidation log: {error}"));
+            }
         };
-        self.out.log_records = summary.end.records;
-        found.log_next = summary.end.next;
-        found.flush_at = summary.flush_at;
-        note_version(found, summary.version_max);
-        if summary.flushed > 0
+        self.out.log_records = of_blocks.scan.records;
+        found.log_next = of_blocks.scan.next;
+        found.flush_at = flush_at;
+        note_version(found, version_max);
+        let blocks = self
+            .base
+            .blocks(snapshot.as_ref(), &of_blocks, &self.objects)
+            .await;
+        found.next_sequence = blocks.next_sequence;
+        found.time = found.time.max(blocks.time);
+        self.out.prefixes = blocks.prefixes;
+        let covered = blocks.covered;
+        found.sealed = (blocks.sealed.iter())
+            .map(|(id, row, trailer)| SealedBlock {
+                position: None,
+                ..trailer.as_ref().map_or(
+                    SealedBlock {
+                        id: *id,
+                        sequence: row.sequence,
+                        footer_len: row.footer_len,
+                        expiry_max: row.own,
+                        position: None,
+                    },
+                    |trailer| sealed_block(*id, trailer),
+                )
+            })
+            .collect();
+        let base = self.take_base(snapshot.take(), found);
+        if flushed > 0
             && let Some(keys) = &mut found.virtual_cache
         {
             // Since the checkpoint: it fills again.
             keys.clear();
         }
-
-        let (covered, mut new) = self.classify(snapshot, &summary, found).await;
+        let mut summary = Summary {
+            of_blocks,
+            flushed,
+            void,
+        };
+        let mut new = blocks.new;
         found.slots.retain(|block, _| covered[*block as usize]);
-        self.prepare_mapping_log(snapshot, found, &new).await;
+        self.prepare_mapping_log(&base, found, &new).await;
         let uncovered = &mut self.out.tally.uncovered;
-        for shard in 0..self.mappings.shards() {
-            self.mappings.with_shard(shard, |shard| {
+        for shard in 0..self.objects.mappings.shards() {
+            self.objects.mappings.with_shard(shard, |shard| {
                 shard.retain(|mapping| {
                     let block = geometry.block_of(mapping.location.offset);
                     let is_covered = block.is_some_and(|block| covered[block as usize]);
@@ -357,10 +315,10 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                 });
             });
         }
-        if summary.end.records > 0 {
+        if summary.of_blocks.scan.records > 0 {
             // What it voids is not in those filters.
             found.invalidated = None;
-            if !self.apply_log(snapshot, &summary) {
+            if !self.apply_log(&base, &summary) {
                 return false;
             }
         }
@@ -375,7 +333,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                 };
                 if is_first {
                     found.sealed.push(sealed_block(block, &trailer));
-                    let slots = Slots::of_entries(self.slot_kind, &entries);
+                    let slots = Slots::of_entries(self.objects.slot_kind, &entries);
                     if slots.len() > 0 {
                         found.slots.insert(block, slots);
                     }
@@ -392,17 +350,57 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
             let Some(start) = summary.void.end() else {
                 return true;
             };
-            let Some(void) = self.void_from(head, &summary, start) else {
+            let Some(void) = self.void_from(&base, &summary, start) else {
                 return false;
             };
             summary.void = void;
         }
     }
 
+    /// Parts what a checkpoint has into what the store starts from and what mappings are brought up to date with.
+    fn take_base(&self, snapshot: Option<recovery::Snapshot<Own>>, found: &mut Found) -> Base {
+        let geometry = &self.base.superblock.geometry;
+        // Without a checkpoint the footers tell all keys.
+        let fresh = || VirtualCache::of(&self.objects.layout, geometry);
+        let Some(recovery::Snapshot { head, blocks, own }) = snapshot else {
+            found.virtual_cache = fresh();
+            return Base::default();
+        };
+        found.virtual_cache = own.virtual_cache.or_else(fresh);
+        found.slots = own.slots;
+        found.invalidated = own.invalidated.filter(|_| self.base.clean);
+        found.checkpoint_blocks = blocks.clone();
+        found.places = own.overview.places;
+        found.ranks = own.overview.ranks;
+        Base {
+            head,
+            blocks,
+            positions: own.positions,
+        }
+    }
+
+    /// What the log voids from `start` on. It is read anew, and must say the same.
+    fn void_from(&mut self, base: &Base, summary: &Summary, start: u64) -> Option<VoidTable> {
+        let ignored_bits = self.objects.ignored_bits();
+        let mut void = VoidTable::new(start, void_records(self.base.superblock.geometry.log_slots));
+        let visit = |record: &LogRecord| {
+            if let Kind::Own(LogKind::Invalidate | LogKind::Void) = record.kind {
+                void.add(record.a >> ignored_bits, record.b);
+            }
+        };
+        let is_same = self
+            .base
+            .log_again(base.head.log_start, &summary.of_blocks.scan, visit);
+        void.finish();
+        is_same.then_some(void)
+    }
+
     /// Lets a cascade index put pages on blocks that nothing else stands on.
-    async fn prepare_mapping_log(&mut self, snapshot: &Snapshot, found: &mut Found, new: &[(u32, Trailer)]) {
-        let Some(log) = self.mapping_log else { return };
-        let geometry = self.superblock.geometry;
+    async fn prepare_mapping_log(&mut self, snapshot: &Base, found: &mut Found, new: &[(u32, Trailer)]) {
+        let Some(log) = self.objects.mapping_log else {
+            return;
+        };
+        let geometry = self.base.superblock.geometry;
         let mut sequences = vec![0; geometry.blocks as usize];
         for block in &found.sealed {
             sequences[block.id as usize] = block.sequence;
@@ -413,8 +411,8 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
         let is_free = |id: &u32| sequences[*id as usize] == 0 && !snapshot.blocks.contains(id);
         let free = (0..geometry.blocks).filter(is_free).collect();
         let mut pages = Vec::new();
-        for shard in 0..self.mappings.shards() {
-            self.mappings.with_shard(shard, |shard| {
+        for shard in 0..self.objects.mappings.shards() {
+            self.objects.mappings.with_shard(shard, |shard| {
                 pages.extend(shard.cascade().into_iter().flat_map(|shard| shard.pages()))
             });
         }
@@ -423,7 +421,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
             .map(|id| rows.get(id).map_or(0, |row| row.sequence))
             .collect();
         // Nothing was lent while the checkpoint of a clean stop was written.
-        if !self.out.clean {
+        if !self.base.clean {
             self.find_later_lives(snapshot.head.next_sequence, &pages, &sequences, &mut lives)
                 .await;
             let latest = lives.iter().copied().max().unwrap_or(0);
@@ -436,7 +434,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
         };
         log.recover(
             geometry,
-            self.superblock.cache_id,
+            self.base.superblock.cache_id,
             sequences.into(),
             pages.into_iter(),
             lent,
@@ -444,23 +442,20 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
     }
 
     /// Removes from the snapshot's mappings what the log voids; false where it does not say what it said before.
-    fn apply_log(&mut self, snapshot: &Snapshot, summary: &Summary) -> bool {
-        let mappings = self.mappings;
+    fn apply_log(&mut self, base: &Base, summary: &Summary) -> bool {
+        let mappings = self.objects.mappings;
         let mut voided = 0;
-        let end = self.scan_log(snapshot.head.log_start, |record| match record.kind {
+        let visit = |record: &LogRecord| match record.kind {
             Kind::Own(LogKind::Invalidate) => {
                 let shard = mappings.shard_of(record.a);
-                if snapshot
-                    .positions
-                    .get(shard)
-                    .is_some_and(|dumped| record.position >= *dumped)
-                {
+                let dumped = base.positions.get(shard);
+                if dumped.is_some_and(|dumped| record.position >= *dumped) {
                     let removed = mappings.with_shard(shard, |shard| shard.remove(record.a));
                     voided += u64::from(removed.is_some());
                 }
             }
             Kind::Own(LogKind::FlushAll) => {
-                for (shard, dumped) in snapshot.positions.iter().enumerate() {
+                for (shard, dumped) in base.positions.iter().enumerate() {
                     if record.position >= *dumped {
                         mappings.with_shard(shard, |shard| {
                             shard.for_each(|_| voided += 1);
@@ -469,11 +464,20 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                     }
                 }
             }
-            Kind::Own(LogKind::FlushAt) | Kind::Reclaim | Kind::Prefix | Kind::Own(LogKind::Void) => {}
-        });
+            Kind::Own(LogKind::FlushAt | LogKind::Void) | Kind::Reclaim | Kind::Prefix => {}
+        };
+        let is_same = self
+            .base
+            .log_again(base.head.log_start, &summary.of_blocks.scan, visit);
         self.out.tally.void += voided;
-        end == Some(summary.end)
+        is_same
     }
+}
+
+/// Says why what was found is of no use.
+fn starts_empty(why: &str) -> bool {
+    tracing::warn!("{why}: starting empty");
+    false
 }
 
 /// Records that the table of void versions has room for.
@@ -484,17 +488,4 @@ fn void_records(log_slots: u64) -> usize {
 fn note_version(found: &mut Found, version: u64) {
     let epoch = u32::try_from(version >> EPOCH_SHIFT).unwrap_or(u32::MAX - 1);
     found.epoch = found.epoch.max(epoch);
-}
-
-/// A checkpoint, read back; its mappings are in the shards already.
-#[derive(Default)]
-pub(super) struct Snapshot {
-    pub(super) head: Head,
-    overview: Overview,
-    /// Log position at each shard's dump.
-    positions: Vec<u64>,
-    pub(super) blocks: Vec<u32>,
-    virtual_cache: Option<VirtualCache>,
-    slots: BTreeMap<u32, Slots>,
-    invalidated: Option<SavedInvalidated>,
 }

@@ -1,11 +1,11 @@
 //! Appending: the active blocks, and the buffers they come from.
 
-use super::{FlashStore, Order, Rank, Slots, State, Structure, add};
+use super::{FlashStore, Order, Pool, Rank, Slots, State};
 use crate::block::{Appended, OpenBlock, Stream};
 use crate::layout::Note;
 use crate::queue::Seat;
 use parking_lot::MutexGuard;
-use pumice_blocks::Geometry;
+use pumice_blocks::{Geometry, add};
 use pumice_index::{Location, Mapping, padded_len};
 use pumice_memory::Buffer;
 use pumice_policy::Priority;
@@ -111,7 +111,7 @@ impl<B: Buffer> FlashStore<B> {
         let stream = self.stream(survivor);
         let reserved = loop {
             let Some(block) = order.active(section, stream) else {
-                if let Some(block) = self.open_block(survivor, stream) {
+                if let Some(block) = self.open_new_block(survivor, stream) {
                     if let Some(ranked) = &mut order.ranked {
                         ranked.queue.open(section, block.id);
                         self.note_fill(&ranked.queue);
@@ -120,18 +120,18 @@ impl<B: Buffer> FlashStore<B> {
                     continue;
                 }
                 // What room there is goes to the reclaim that waits for it.
-                if !survivor && self.shared.structure.lock().stalled > 0 {
+                if !survivor && self.shared.pool.lock().own.stalled > 0 {
                     break None;
                 }
                 // Rather somewhat too high or too low than not at all.
                 let block = order.nearest_with_room(section, len);
-                let reserved = block.and_then(|block| block.reserve(hash, parts, len));
+                let reserved = block.and_then(|block| Appended::reserve(block, hash, parts, len));
                 if reserved.is_none() {
                     self.give_buffer_up(&mut order);
                 }
                 break reserved;
             };
-            if let Some(reserved) = block.reserve(hash, parts, len) {
+            if let Some(reserved) = Appended::reserve(block, hash, parts, len) {
                 break Some(reserved);
             }
             let id = block.id;
@@ -183,9 +183,9 @@ impl<B: Buffer> FlashStore<B> {
     /// How many blocks can be full of objects at once: all but those that are kept free, the open one, and those of checkpoints
     /// and mappings. Two checkpoints are kept, and while one is written there are three.
     fn blocks_full_at_once(&self) -> usize {
-        let checkpoints = 3 * self.shared.structure.lock().checkpoint_blocks[0].len();
+        let checkpoints = 3 * self.shared.pool.lock().checkpoint_blocks[0].len();
         let states = self.blocks.iter().map(|info| info.state());
-        let taken = states.filter(|state| matches!(state, State::Mappings | State::Bad));
+        let taken = states.filter(|state| matches!(state, State::Lent | State::Bad));
         let others = self.blocks_kept_free() + 1 + checkpoints + taken.count();
         self.blocks.len().saturating_sub(others)
     }
@@ -193,8 +193,8 @@ impl<B: Buffer> FlashStore<B> {
     /// Where every buffer is some section's that is seldom inserted at, the fullest goes, so that the next record finds one.
     fn give_buffer_up(&self, order: &mut Order<B>) {
         let is_waiting = {
-            let structure = self.shared.structure.lock();
-            structure.sealing > 0 || !structure.to_seal.is_empty() || self.has_buffer(&structure)
+            let pool = self.shared.pool.lock();
+            pool.sealing > 0 || !pool.to_seal.is_empty() || self.has_buffer(&pool)
         };
         if is_waiting {
             return;
@@ -253,65 +253,45 @@ impl<B: Buffer> FlashStore<B> {
 
     /// Called under the `order` lock: whoever finds a block open there may go on appending to it.
     pub(super) fn retire(&self, block: Arc<OpenBlock<B>>) {
-        block
-            .sealing_position
-            .fetch_min(self.log.position(), Ordering::Release);
-        self.blocks[block.id as usize].set_state(State::Sealing);
-        let mut structure = self.shared.structure.lock();
-        structure.to_seal.push_back(block);
-        self.shared.has_work.store(true, Ordering::Release);
+        self.close_block(block);
     }
 
-    fn open_block(&self, survivor: bool, stream: Stream) -> Option<Arc<OpenBlock<B>>> {
-        let mut structure = self.shared.structure.lock();
+    fn open_new_block(&self, survivor: bool, stream: Stream) -> Option<Arc<OpenBlock<B>>> {
+        let mut pool = self.shared.pool.lock();
         // The last free blocks are for survivors and checkpoints, whose work frees others.
         let kept_back = if survivor {
             0
         } else {
-            self.kept_for_survivors(&structure)
+            self.kept_for_survivors(&pool)
         };
-        if structure.free.len() <= kept_back {
+        if pool.free.len() <= kept_back {
             self.shared.has_work.store(true, Ordering::Release);
             return None;
         }
-        let buffer = self.take_buffer(&mut structure)?;
-        let id = structure.free.pop_front().expect("counted above");
-        let sequence = structure.next_sequence;
-        structure.next_sequence += 1;
-        let info = &self.blocks[id as usize];
-        info.sequence.store(sequence, Ordering::Relaxed);
-        info.live.store(0, Ordering::Relaxed);
-        info.filled.store(0, Ordering::Relaxed);
-        info.prefix_end.store(0, Ordering::Relaxed);
-        info.is_kept.store(stream == Stream::Kept, Ordering::Relaxed);
-        info.is_leaving.store(false, Ordering::Release);
-        info.mean_len.store(0, Ordering::Relaxed);
-        *info.slots.lock() = Slots::new(self.slot_kind.bits());
-        info.reclaims.store(0, Ordering::Relaxed);
-        info.set_state(State::Active);
-        let block = Arc::new(OpenBlock::new(
-            id,
-            sequence,
-            stream,
-            self.geometry.block_offset(id),
-            buffer,
-        ));
+        let block = self.open_block(&mut pool, stream, |info| {
+            info.live.store(0, Ordering::Relaxed);
+            info.filled.store(0, Ordering::Relaxed);
+            info.is_kept.store(stream == Stream::Kept, Ordering::Relaxed);
+            info.is_leaving.store(false, Ordering::Release);
+            info.mean_len.store(0, Ordering::Relaxed);
+            *info.slots.lock() = Slots::new(self.slot_kind.bits());
+            info.reclaims.store(0, Ordering::Relaxed);
+        })?;
         if self.mapping_log.get().is_some() {
             // Its footer may name what is dead: what is logged from here on concerns it.
             block
                 .sealing_position
                 .store(self.log.position(), Ordering::Release);
         }
-        self.open.lock().push(Arc::clone(&block));
-        drop(structure);
+        drop(pool);
         self.shared.has_work.store(true, Ordering::Release);
         Some(block)
     }
 
     /// Free blocks that new objects leave to survivors: as many as the bytes fill that are still to leave victims, and one at
     /// least.
-    fn kept_for_survivors(&self, structure: &Structure<B>) -> usize {
-        let moved = structure.victims.iter().filter(|victim| victim.how.moves());
+    fn kept_for_survivors(&self, pool: &Pool<B>) -> usize {
+        let moved = pool.own.victims.iter().filter(|victim| victim.how.moves());
         let bytes: u64 = moved
             .map(|victim| {
                 victim
@@ -320,27 +300,6 @@ impl<B: Buffer> FlashStore<B> {
             })
             .sum();
         usize::try_from(bytes.div_ceil(self.geometry.block_bytes)).map_or(usize::MAX, |blocks| blocks.max(1))
-    }
-
-    fn take_buffer(&self, structure: &mut Structure<B>) -> Option<Arc<B>> {
-        // A buffer that a reader still looks at stays in the list until that is over.
-        for at in 0..structure.buffers.len() {
-            if let Some(buffer) = Arc::get_mut(&mut structure.buffers[at]) {
-                buffer.reset();
-                return Some(structure.buffers.swap_remove(at));
-            }
-        }
-        if structure.buffers_made < self.buffers_max {
-            structure.buffers_made += 1;
-            let len = usize::try_from(self.geometry.block_bytes).expect("at most 256 MiB");
-            return Some(Arc::new(B::with_len(len)));
-        }
-        None
-    }
-
-    pub(crate) fn has_buffer(&self, structure: &Structure<B>) -> bool {
-        structure.buffers_made < self.buffers_max
-            || structure.buffers.iter().any(|b| Arc::strong_count(b) == 1)
     }
 
     /// Whether an append of `len` bytes would find a buffer and a block now, so that a caller that may wait knows when to. Where the device
@@ -352,21 +311,16 @@ impl<B: Buffer> FlashStore<B> {
         let len = usize::try_from(padded_len(len, self.unit_bytes)).unwrap_or(usize::MAX);
         let order = self.order.lock();
         let mut open = order.open.iter();
-        let is_open = open.any(|block| block.stream == Stream::New && block.fits(len));
+        let is_open = open.any(|block| block.tag == Stream::New && block.fits(len));
         drop(order);
-        let structure = self.shared.structure.lock();
-        (is_open && structure.stalled == 0)
-            || (self.has_buffer(&structure) && structure.free.len() > self.kept_for_survivors(&structure))
+        let pool = self.shared.pool.lock();
+        (is_open && pool.own.stalled == 0)
+            || (self.has_buffer(&pool) && pool.free.len() > self.kept_for_survivors(&pool))
     }
 
     /// Appends that were refused so far because no block was free, or no buffer for one.
     pub fn dropped_no_block(&self) -> u64 {
         self.counters.dropped_no_block.load(Ordering::Relaxed)
-    }
-
-    /// Number of blocks that are full but not yet written.
-    pub fn unsealed_backlog(&self) -> usize {
-        self.open.lock().len()
     }
 
     /// Sequence of the block that holds `location`.

@@ -59,12 +59,12 @@ impl<B: Buffer> FlashStore<B> {
 
     /// Whether each block is in one list, and is what that says.
     fn check_blocks(&self) {
-        let structure = self.shared.structure.lock();
-        let [newest, older] = &structure.checkpoint_blocks;
-        let dropped = &structure.checkpoint_dropped;
+        let pool = self.shared.pool.lock();
+        let [newest, older] = &pool.checkpoint_blocks;
+        let dropped = &pool.checkpoint_dropped;
         let lists: [(&[State], Vec<u32>); 3] = [
-            (&[State::Free], structure.free.iter().copied().collect()),
-            (&[State::Sealed], structure.queue.iter().copied().collect()),
+            (&[State::Free], pool.free.iter().copied().collect()),
+            (&[State::Sealed], pool.own.queue.iter().copied().collect()),
             (
                 &[State::Checkpoint, State::Bad],
                 [newest, older, dropped].into_iter().flatten().copied().collect(),
@@ -81,7 +81,7 @@ impl<B: Buffer> FlashStore<B> {
                 );
             }
         }
-        if structure.in_flight > 0 {
+        if pool.in_flight > 0 {
             // Somebody may have one in hand, as for a checkpoint that is being written.
             return;
         }

@@ -1,6 +1,6 @@
 //! Running totals.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 pumice_world::figures! {
     /// DRAM of a cascade index beside its partitions, in bytes.
@@ -21,7 +21,7 @@ impl MappingDram {
 }
 
 pumice_world::figures! {
-    /// Running totals since the store was opened.
+    /// Running totals of objects since the store was opened.
     pub struct FlashCounts;
     of pub(crate) struct Counters: AtomicU64;
     /// Objects appended for the first time (slices counted singly).
@@ -40,10 +40,6 @@ pumice_world::figures! {
     Counter survivors_dropped,
     /// Bytes read to move objects out of reclaimed blocks, of which footers are no part.
     Counter reclaim_read_bytes,
-    /// Bytes sent to the device: blocks, log, checkpoints, superblocks.
-    Counter written_bytes,
-    /// Bytes written in checkpoints.
-    Counter checkpoint_bytes,
     /// Bytes written in pages of mappings.
     Counter mapping_bytes,
     /// Reads of pages of mappings for lookups.
@@ -54,24 +50,10 @@ pumice_world::figures! {
     Counter reorganisations,
     /// Bytes read to reorganise partitions of mappings.
     Counter reorganisation_read_bytes,
-    /// Log records appended.
-    Counter log_records,
-    /// Log records that could not be stored, so that the cache would start empty after a crash.
-    Counter log_failures,
-    /// Blocks written.
-    Counter sealed_blocks,
-    /// Writes of the beginnings of blocks that are being filled, after the flush interval.
-    Counter prefix_writes,
-    /// Bytes of padding to whole sectors in writes of the beginnings of blocks.
-    Counter prefix_padding_bytes,
     /// Blocks that were no insertion points any more, before they were full, because their sections merged.
     Counter merged_blocks,
     /// Blocks made free.
     Counter reclaimed_blocks,
-    /// Writes of blocks that failed.
-    Counter write_errors,
-    /// Blocks given up until the next start, because their writes failed again and again.
-    Counter bad_blocks,
     /// Flash copies dropped, because no block was free, or no buffer for one.
     Counter dropped_no_block,
     /// Reads of records from the device.
@@ -80,14 +62,6 @@ pumice_world::figures! {
     Counter buffer_reads,
     /// Records that were not what was written.
     Counter corrupt_records,
-    /// Reads that the device failed.
-    Counter read_errors,
     /// Records that were another key's.
     Counter key_mismatches,
-    /// Checkpoints written.
-    Counter checkpoints,
-}
-
-pub(crate) fn add(counter: &AtomicU64, n: u64) {
-    counter.fetch_add(n, Ordering::Relaxed);
 }

@@ -1,14 +1,14 @@
 //! The order of blocks by priority, and the blocks that are being filled.
 
 use super::slices::LastSlice;
-use super::{FlashStore, Ranks, SavedKey, SavedRanks, SealedBlock, SlotKind, State, VirtualCache, give_turn};
+use super::{FlashStore, Ranks, SavedKey, SavedRanks, SealedBlock, SlotKind, VirtualCache};
 use crate::Mappings;
 use crate::block::{OpenBlock, Stream};
 use crate::checkpoint::KEYS_BATCH;
 use crate::layout::{Layout, LayoutOptions, MARKS, Note};
 use crate::queue::{Queue, QueueShape, SECTION_BLOCKS_MIN, SavedPlace, Seat};
 use crate::reclaim::ENTRIES_PER_TURN;
-use pumice_blocks::geometry::Geometry;
+use pumice_blocks::{Geometry, State, give_turn};
 use pumice_index::Mapping;
 use pumice_memory::Buffer;
 use pumice_policy::{Hit, Priority};
@@ -57,7 +57,7 @@ impl Rank {
 }
 
 /// The blocks that are being filled, and under a layout that has one the queue that they are part of.
-pub(crate) struct Order<B> {
+pub(crate) struct Order<B: Buffer> {
     pub(crate) open: Vec<Arc<OpenBlock<B>>>,
     pub(crate) ranked: Option<Ranked>,
     pub(crate) virtual_cache: Option<VirtualCache>,
@@ -79,7 +79,7 @@ pub(super) fn queue_shape(options: &LayoutOptions, blocks: u32, block_bytes: u64
     }
 }
 
-impl<B> Order<B> {
+impl<B: Buffer> Order<B> {
     /// An order without open blocks: sealed blocks as a checkpoint has saved them, others by where they stood when they were
     /// sealed.
     pub(super) fn recovered(
@@ -138,7 +138,7 @@ impl<B> Order<B> {
     pub(super) fn active(&self, section: usize, stream: Stream) -> Option<&Arc<OpenBlock<B>>> {
         match &self.ranked {
             Some(ranked) => self.block(ranked.queue.active_block(section)?),
-            None => self.open.iter().find(|block| block.stream == stream),
+            None => self.open.iter().find(|block| block.tag == stream),
         }
     }
 
@@ -247,7 +247,7 @@ impl<B: Buffer> FlashStore<B> {
         if self.has_been_full.load(Ordering::Relaxed) {
             return;
         }
-        let free = self.shared.structure.lock().free.len();
+        let free = self.shared.pool.lock().free.len();
         let is_used = free <= (self.blocks.len() / FULL_SHARE).max(self.blocks_kept_free() + 1);
         let bytes = self.geometry.block_bytes * self.blocks.len() as u64;
         if is_used && queue.bytes() * 2 > bytes {

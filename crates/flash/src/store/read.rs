@@ -1,8 +1,9 @@
 //! Reading records: from buffers and from the device.
 
-use super::{FlashStore, State, add};
-use crate::block::OpenBlock;
+use super::FlashStore;
+use crate::block::{OpenBlock, position_of};
 use pumice_blocks::footer::Trailer;
+use pumice_blocks::{State, add};
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_index::Location;
 use pumice_memory::Buffer;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Where the bytes of a record can be had; decided under the shard's lock.
-pub enum Source<B> {
+pub enum Source<B: Buffer> {
     /// In an open block's buffer.
     Memory(Arc<OpenBlock<B>>),
     /// On the device, in this life of its block.
@@ -37,15 +38,12 @@ impl<B: Buffer> FlashStore<B> {
     /// Where the record at `location` can be read; called under the shard's lock that the mapping was seen under.
     pub fn source(&self, location: Location) -> Source<B> {
         let id = self.block_of(location);
-        let info = &self.blocks[id as usize];
-        if matches!(info.state(), State::Active | State::Sealing)
-            && let Some(block) = self.open.lock().iter().find(|b| b.id == id)
-        {
-            return Source::Memory(Arc::clone(block));
-        }
-        Source::Device {
-            sequence: info.sequence.load(Ordering::Acquire),
-        }
+        self.find_open(id).map_or_else(
+            || Source::Device {
+                sequence: self.blocks[id as usize].sequence.load(Ordering::Acquire),
+            },
+            Source::Memory,
+        )
     }
 
     /// Whether a start after a crash now would find the copy at `location`: its block, or a prefix with the copy, is written and not
@@ -54,13 +52,9 @@ impl<B: Buffer> FlashStore<B> {
         let id = self.block_of(location);
         let is_there = match self.blocks[id as usize].state() {
             State::Sealed => true,
-            State::Active | State::Sealing => {
-                let open = self.open.lock();
-                let block = open.iter().find(|block| block.id == id);
-                block.is_some_and(|block| {
-                    block.position_of(location) + location.len as usize <= block.written()
-                })
-            }
+            State::Active | State::Sealing => self.find_open(id).is_some_and(|block| {
+                position_of(&block, location) + location.len as usize <= block.written()
+            }),
             _ => false,
         };
         is_there && !self.superblock.lock().discard
@@ -69,10 +63,10 @@ impl<B: Buffer> FlashStore<B> {
     /// Whether a block of objects stands at `location`, in a buffer or written, on a device that was not given up.
     pub fn holds_objects(&self, location: Location) -> bool {
         let info = &self.blocks[self.block_of(location) as usize];
-        !self.shared.health.is_given_up()
+        !self.is_given_up()
             && !matches!(
                 info.state(),
-                State::Free | State::Checkpoint | State::Mappings | State::Bad
+                State::Free | State::Checkpoint | State::Lent | State::Bad
             )
     }
 
@@ -86,7 +80,7 @@ impl<B: Buffer> FlashStore<B> {
     pub fn peek_memory(&self, block: &OpenBlock<B>, location: Location) -> Option<Record<B>> {
         Record::decode(
             Arc::clone(&block.buffer),
-            block.position_of(location),
+            position_of(block, location),
             location.len as usize,
             self.cache_id,
             block.sequence,
@@ -130,7 +124,7 @@ impl<B: Buffer> FlashStore<B> {
             return Err(ReadFault::Reclaimed);
         }
         let buffer = read.map_err(|error| {
-            add(&self.counters.read_errors, 1);
+            add(&self.totals.read_errors, 1);
             ReadFault::Device(error)
         })?;
         decode(buffer).ok_or_else(|| {
@@ -146,11 +140,6 @@ impl<B: Buffer> FlashStore<B> {
         let is_it =
             info.state() == State::Sealed && info.sequence.load(Ordering::Acquire) == trailer.sequence;
         is_it.then_some(trailer.block)
-    }
-
-    /// What tells this cache from others on the same device, before and after it.
-    pub fn cache_id(&self) -> u64 {
-        self.cache_id
     }
 
     /// Counts a record that was another key's.

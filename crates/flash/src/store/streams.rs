@@ -11,7 +11,7 @@
 //! objects that are asked for the first time since they were written while they stand in the last blocks of either stream, which are
 //! those that a smaller stream would have let go. The stream whose last blocks have more of them, by weight, grows.
 
-use super::{BlockInfo, FlashStore, SealedBlock, SlotKind, State, Structure, order::POSITION_KEPT};
+use super::{BlockInfo, FlashStore, Pool, SealedBlock, SlotKind, State, order::POSITION_KEPT};
 use crate::block::Stream;
 use crate::queue::SavedPlace;
 use pumice_memory::Buffer;
@@ -144,11 +144,11 @@ impl<B: Buffer> FlashStore<B> {
     /// is in it, and new objects are worth least.
     pub(crate) fn lowest_of_streams(
         &self,
-        structure: &Structure<B>,
+        pool: &Pool<B>,
         is_kept_spared: bool,
         may_go: impl Fn(&u32) -> bool,
     ) -> Option<u32> {
-        let queue = &structure.queue;
+        let queue = &pool.own.queue;
         if self.slot_kind != SlotKind::Hit {
             return queue.iter().copied().find(may_go);
         }
@@ -159,7 +159,7 @@ impl<B: Buffer> FlashStore<B> {
                 .copied()
                 .find(|id| is_kept(id) == stream && may_go(id))
         };
-        let enough = structure.division.wanted(queue.len()) + 1;
+        let enough = pool.own.division.wanted(queue.len()) + 1;
         let is_new_above = || queue.iter().filter(|id| !is_kept(id)).take(enough).count() >= enough;
         if is_kept_spared || is_new_above() {
             first(false).or_else(|| first(true))
@@ -169,7 +169,7 @@ impl<B: Buffer> FlashStore<B> {
     }
 
     /// A victim is about to be chosen: which stream is worth more is counted.
-    pub(crate) fn follow_load(&self, structure: &mut Structure<B>) {
+    pub(crate) fn follow_load(&self, pool: &mut Pool<B>) {
         if self.slot_kind != SlotKind::Hit {
             return;
         }
@@ -178,7 +178,7 @@ impl<B: Buffer> FlashStore<B> {
         for (stream, tail) in self.tails.iter().enumerate() {
             let is_of =
                 |id: &&u32| usize::from(self.blocks[**id as usize].is_kept.load(Ordering::Relaxed)) == stream;
-            let last = structure.queue.iter().filter(is_of).take(tail_blocks);
+            let last = pool.own.queue.iter().filter(is_of).take(tail_blocks);
             let (len, newest) = last.fold((0, None), |(len, _), id| (len + 1, Some(*id)));
             hits[stream] = tail.hits.swap(0, Ordering::Relaxed) as f64 / f64::from(len.max(1));
             let below = newest.map_or(0, |id| {
@@ -186,7 +186,7 @@ impl<B: Buffer> FlashStore<B> {
             });
             tail.below.store(below, Ordering::Relaxed);
         }
-        structure.division.follow(hits, self.blocks.len());
+        pool.own.division.follow(hits, self.blocks.len());
     }
 }
 

@@ -2,8 +2,9 @@
 //! is there afterwards, all of it; what was changed never comes back.
 
 use crate::common::{Random, Rig, options, ripq, sipq};
+use pumice_blocks::Durability;
 use pumice_device::{CrashPoint, FaultPlan, FaultyMedium};
-use pumice_flash::{Durability, FlashCounts, Layout, LayoutOptions, OpenOptions};
+use pumice_flash::{FlashCounts, Layout, LayoutOptions, OpenOptions};
 use std::collections::HashMap;
 use std::sync::Arc;
 

@@ -1,8 +1,9 @@
 //! What a write that hits does to an object's place, and what a reclaim reads and keeps.
 
 use crate::common::{BLOCK_BYTES, Rig, hash, options};
+use pumice_blocks::Durability;
 use pumice_device::{FaultPlan, FaultyMedium};
-use pumice_flash::{Durability, Layout, LayoutOptions, Mappings, OpenOptions};
+use pumice_flash::{Layout, LayoutOptions, Mappings, OpenOptions};
 use std::collections::HashSet;
 use std::sync::Arc;
 

@@ -1,8 +1,9 @@
 //! The queue of layout `ripq` through restarts.
 
 use crate::common::{Random, Rig, hash, options, ripq};
+use pumice_blocks::Durability;
 use pumice_device::{FaultPlan, FaultyMedium};
-use pumice_flash::{Durability, Layout, LayoutOptions, LogKind, OpenOptions};
+use pumice_flash::{Layout, LayoutOptions, LogKind, OpenOptions};
 use pumice_record::SliceId;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -289,7 +290,7 @@ fn a_crash_keeps_most_keys_of_sipq_and_none_of_what_is_gone() {
         let medium = medium();
         let rig = open(&medium, layout);
         fill(&rig, &mut Random(1));
-        assert!(rig.store().counts().checkpoints > 0, "from time to time");
+        assert!(rig.store().block_counts().checkpoints > 0, "from time to time");
         crash_under_sipq(rig, &medium, layout, 0.6);
     }
 }
@@ -303,7 +304,7 @@ fn a_crash_before_the_first_checkpoint_keeps_the_keys_of_sipq() {
         rig.set(n, 2_000);
         rig.settle();
     }
-    let counts = rig.store().counts();
+    let counts = rig.store().block_counts();
     assert!(counts.checkpoints == 0 && counts.sealed_blocks > 20, "{counts:?}");
     crash_under_sipq(rig, &medium, layout, 0.95);
 }
@@ -319,7 +320,7 @@ fn off_after_a_crash(explicit_checkpoint: bool) -> f64 {
             .unwrap();
     }
     assert!(
-        rig.store().counts().checkpoints > 0,
+        rig.store().block_counts().checkpoints > 0,
         "the order is kept from time to time"
     );
     // Some blocks are reclaimed and written again after the checkpoint.

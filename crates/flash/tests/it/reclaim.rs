@@ -3,8 +3,9 @@
 use crate::common;
 
 use crate::common::{Random, Rig, options, ripq, sipq};
+use pumice_blocks::Durability;
 use pumice_device::{Device, FaultPlan, FaultyMedium};
-use pumice_flash::{Durability, LayoutOptions, OpenOptions, RECLAIM_READ_BYTES};
+use pumice_flash::{LayoutOptions, OpenOptions, RECLAIM_READ_BYTES};
 use pumice_record::HEADER_BYTES;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -302,10 +303,12 @@ fn a_survivor_finds_the_room_that_another_thread_made_after_there_was_none() {
                 }
             }));
         }
-        let sealed = rig.store().counts().sealed_blocks;
+        let sealed = rig.store().block_counts().sealed_blocks;
         rig.run(rig.store().perform(&rig.device, &*rig.index, NOW, reclaim));
         let counts = rig.store().counts();
-        assert!(rig.index.after_no_room.lock().is_none() && counts.sealed_blocks > sealed);
+        assert!(
+            rig.index.after_no_room.lock().is_none() && rig.store().block_counts().sealed_blocks > sealed
+        );
         assert!(counts.survivors > 5, "{counts:?}");
         assert_eq!(counts.survivors_dropped, 0, "{is_written}");
         rig.settle();

@@ -2,11 +2,11 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use parking_lot::Mutex;
+use pumice_blocks::Durability;
 use pumice_device::{AlignedBuf, Device, FaultyDevice, FaultyMedium, Payload};
 use pumice_flash::recovery::{open_superblock, recover, settle};
 use pumice_flash::{
-    CopyMove, Durability, FlashStore, Gone, Layout, LayoutOptions, Mappings, OpenOptions, Rank, Recovered,
-    Source, Work,
+    CopyMove, FlashStore, Gone, Layout, LayoutOptions, Mappings, OpenOptions, Rank, Recovered, Source, Work,
 };
 use pumice_index::{FullShard, IndexShape, IndexShard, KeyHash, Location, Mapping};
 use pumice_memory::{PagePool, SegmentPool};
@@ -406,7 +406,7 @@ impl Rig {
     /// Blocks that are being reclaimed.
     pub fn victims(&self) -> usize {
         let (free, sealed, open, checkpoint) = self.store().block_usage();
-        let bad = usize::try_from(self.store().counts().bad_blocks).unwrap();
+        let bad = usize::try_from(self.store().block_counts().bad_blocks).unwrap();
         self.store().geometry().blocks as usize - free - sealed - open - checkpoint - bad
     }
 

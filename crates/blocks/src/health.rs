@@ -13,12 +13,13 @@
 //!
 //! From then on deletes are not logged, so what is on the device must never count again. So the first thing that is done is to give both
 //! superblocks `discard` and to flush them, once, where the device still takes that. Until it has or has failed, no change is answered
-//! ([`FlashStore::wait_until_settled`]). With durability `off` they have it from the start.
+//! ([`Blocks::wait_until_settled`]). With durability `off` they have it from the start.
 
-use super::{Durability, FlashStore, Shared, Task, Work};
-use crate::Mappings;
+use crate::blocks::{Blocks, Durability};
+use crate::geometry::Geometry;
+use crate::owner::Owner;
+use crate::work::{Shared, Task, Work};
 use parking_lot::Mutex;
-use pumice_blocks::geometry::Geometry;
 use pumice_device::{Device, Overdue};
 use pumice_memory::{Buffer, Payload, SECTOR_BYTES};
 use std::future::Future;
@@ -35,7 +36,7 @@ const SETTLE_SECS: u32 = 10;
 
 /// A device that was taken out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FlashFailure {
+pub struct DeviceFailure {
     /// What it did.
     pub reason: String,
     /// Whether its superblocks say so, and the next start will know.
@@ -111,7 +112,7 @@ pub(crate) struct Health {
 }
 
 impl Health {
-    pub(super) fn new(geometry: Geometry) -> Self {
+    pub(crate) fn new(geometry: Geometry) -> Self {
         Self {
             geometry,
             stage: AtomicU8::new(Stage::Works as u8),
@@ -139,17 +140,17 @@ impl Health {
     }
 
     /// Whether nothing is mapped any more to a device that was taken out.
-    pub(super) fn is_given_up(&self) -> bool {
+    pub(crate) fn is_given_up(&self) -> bool {
         self.is_given_up.load(Ordering::Acquire)
     }
 
     /// Whether somebody has to see to a device that was taken out.
-    pub(super) fn is_due(&self) -> bool {
+    pub(crate) fn is_due(&self) -> bool {
         self.is_due.load(Ordering::Acquire)
     }
 
     /// Somebody has to see to it.
-    pub(super) fn set_due(&self) {
+    pub(crate) fn set_due(&self) {
         self.is_due.store(true, Ordering::Release);
     }
 }
@@ -159,17 +160,22 @@ fn is_out_error() -> io::Error {
 }
 
 /// The ways to the device that are watched. Each starts with the call, as with [`Device`].
-impl<B: Buffer> Shared<B> {
-    pub(crate) fn is_out(&self) -> bool {
+impl<O: Owner> Shared<O> {
+    /// Whether the device was taken out; cheap.
+    pub fn is_out(&self) -> bool {
         self.health.is_out()
     }
 
-    pub(crate) fn read<D: Device<Buf = B>>(
+    /// Reads bytes.
+    ///
+    /// # Errors
+    /// What the device said, or that it was taken out.
+    pub fn read<D: Device<Buf = O::Buf>>(
         &self,
         device: &D,
         offset: u64,
         len: usize,
-    ) -> impl Future<Output = io::Result<B>> {
+    ) -> impl Future<Output = io::Result<O::Buf>> {
         let read = (!self.is_out()).then(|| device.read(offset, len));
         async move {
             let result = read.ok_or_else(is_out_error)?.await;
@@ -178,11 +184,15 @@ impl<B: Buffer> Shared<B> {
         }
     }
 
-    pub(crate) fn write<D: Device<Buf = B>>(
+    /// Writes bytes of a buffer.
+    ///
+    /// # Errors
+    /// What the device said, or that it was taken out.
+    pub fn write<D: Device<Buf = O::Buf>>(
         &self,
         device: &D,
         offset: u64,
-        data: Arc<B>,
+        data: Arc<O::Buf>,
         range: Range<usize>,
     ) -> impl Future<Output = io::Result<()>> {
         let write = (!self.is_out()).then(|| device.write(offset, data, range));
@@ -193,7 +203,11 @@ impl<B: Buffer> Shared<B> {
         }
     }
 
-    pub(crate) fn sync<D: Device<Buf = B>>(&self, device: &D) -> impl Future<Output = io::Result<()>> {
+    /// Flushes the device, and takes it out where that fails.
+    ///
+    /// # Errors
+    /// What the device said, or that it was taken out.
+    pub fn sync<D: Device<Buf = O::Buf>>(&self, device: &D) -> impl Future<Output = io::Result<()>> {
         let sync = (!self.is_out()).then(|| device.sync());
         async move {
             let result = sync.ok_or_else(is_out_error)?.await;
@@ -219,7 +233,7 @@ impl<B: Buffer> Shared<B> {
     }
 
     /// Some errors say by themselves that nothing is to be expected of the device any more.
-    pub(super) fn saw_error(&self, error: &io::Error) {
+    pub fn saw_error(&self, error: &io::Error) {
         if Overdue::is(error) {
             return self.take_out(format!("it does not answer: {error}"));
         }
@@ -231,7 +245,7 @@ impl<B: Buffer> Shared<B> {
     }
 
     /// Takes the device out, if it is not out yet. What is left to do is a piece of work.
-    pub(crate) fn take_out(&self, reason: String) {
+    pub fn take_out(&self, reason: String) {
         let mut said = self.health.reason.lock();
         if self.is_out() {
             return;
@@ -241,20 +255,20 @@ impl<B: Buffer> Shared<B> {
         self.health.stage.store(Stage::Out as u8, Ordering::Release);
         self.health.set_due();
         // Under the lock: whoever is finding that there is nothing to do finds this afterwards.
-        let _structure = self.structure.lock();
+        let _pool = self.pool.lock();
         self.has_work.store(true, Ordering::Release);
     }
 }
 
-impl<B: Buffer> FlashStore<B> {
+impl<O: Owner> Blocks<O> {
     /// Whether the device was taken out; cheap.
     pub fn is_out(&self) -> bool {
         self.shared.is_out()
     }
 
     /// Why the device was taken out, if it was.
-    pub fn failure(&self) -> Option<FlashFailure> {
-        self.is_out().then(|| FlashFailure {
+    pub fn failure(&self) -> Option<DeviceFailure> {
+        self.is_out().then(|| DeviceFailure {
             reason: self.shared.health.reason.lock().clone(),
             remembered: self.is_remembered(),
         })
@@ -267,7 +281,8 @@ impl<B: Buffer> FlashStore<B> {
 
     /// Waits until the superblocks of a device that was taken out say so, or cannot; which of the two.
     pub async fn wait_until_settled(&self) -> bool {
-        self.wait_for(|_| self.shared.health.stage() > Stage::Settling)
+        self.shared
+            .wait_for(|_| self.shared.health.stage() > Stage::Settling)
             .await;
         self.is_remembered()
     }
@@ -298,12 +313,17 @@ impl<B: Buffer> FlashStore<B> {
     ///
     /// # Errors
     /// What the device said, or that it was taken out.
-    pub fn sync<D: Device<Buf = B>>(&self, device: &D) -> impl Future<Output = io::Result<()>> {
+    pub fn sync<D: Device<Buf = O::Buf>>(&self, device: &D) -> impl Future<Output = io::Result<()>> {
         self.shared.sync(device)
     }
 
+    /// Whether somebody has to see to a device that was taken out.
+    pub fn is_failure_due(&self) -> bool {
+        self.shared.health.is_due()
+    }
+
     /// What there is to do for a device that was taken out.
-    pub(super) fn take_failure_work(&self) -> Option<Work<B>> {
+    pub fn take_failure_work(&self) -> Option<Work<O>> {
         let work = self.find_failure_work();
         if work.is_some() {
             self.shared.has_work.store(true, Ordering::Release);
@@ -311,17 +331,17 @@ impl<B: Buffer> FlashStore<B> {
         work
     }
 
-    fn find_failure_work(&self) -> Option<Work<B>> {
+    fn find_failure_work(&self) -> Option<Work<O>> {
         {
-            let mut structure = self.shared.structure.lock();
+            let mut pool = self.shared.pool.lock();
             // First, and under the lock. Whoever makes something due says so under the lock afterwards: either it is found here, or
             // there is work again when this is through.
             self.shared.has_work.store(false, Ordering::Release);
             if self.shared.health.is_due.swap(false, Ordering::AcqRel) {
-                return Some(self.claim(&mut structure, Task::TakeOut));
+                return Some(self.claim(&mut pool, Task::TakeOut));
             }
         }
-        // Their blocks are not written: nothing in them is mapped any more.
+        // Their blocks are not written: nothing leads to them any more.
         self.shared
             .health
             .is_given_up()
@@ -329,8 +349,9 @@ impl<B: Buffer> FlashStore<B> {
             .flatten()
     }
 
-    /// Gives both superblocks of a device that was taken out `discard`, where it takes that, and gives up what is mapped to it.
-    pub(crate) async fn perform_take_out<D: Device<Buf = B>, M: Mappings>(&self, device: &D, mappings: &M) {
+    /// Gives both superblocks of a device that was taken out `discard`, where it takes that. The first half of [`Task::TakeOut`]: the
+    /// owner then gives up everything that leads to the device, and calls [`Blocks::note_given_up`].
+    pub async fn remember_failure<D: Device<Buf = O::Buf>>(&self, device: &D) {
         let health = &self.shared.health;
         health.stage.fetch_max(Stage::Settling as u8, Ordering::AcqRel);
         let stage = match self.store_discard(device).await {
@@ -346,19 +367,23 @@ impl<B: Buffer> FlashStore<B> {
         health.stage.fetch_max(stage as u8, Ordering::AcqRel);
         self.shared.change(|_| ());
         // What is under way beside this ends by itself, and accounts for what it gives up.
-        self.wait_for(|structure| structure.in_flight == 1).await;
-        mappings.give_up_all();
-        health.is_given_up.store(true, Ordering::Release);
-        self.note_flush();
-        self.forget_order();
-        self.retire_active();
-        self.shared.change(|_| ());
+        self.shared.wait_for(|pool| pool.in_flight == 1).await;
+    }
+
+    /// Nothing leads any more to a device that was taken out: blocks that wait to be written need not be.
+    pub fn note_given_up(&self) {
+        self.shared.health.is_given_up.store(true, Ordering::Release);
+    }
+
+    /// Whether nothing leads any more to a device that was taken out.
+    pub fn is_given_up(&self) -> bool {
+        self.shared.health.is_given_up()
     }
 
     /// Writes `discard` to both superblocks and flushes it, past the page cache as blocks are, so that a device that hangs holds no
     /// thread. It counts only where all of that succeeded; but what can be done is done.
-    async fn store_discard<D: Device<Buf = B>>(&self, device: &D) -> io::Result<()> {
-        if self.durability() == Durability::Off {
+    async fn store_discard<D: Device<Buf = O::Buf>>(&self, device: &D) -> io::Result<()> {
+        if self.durability == Durability::Off {
             return Ok(());
         }
         let writes = {
@@ -367,7 +392,7 @@ impl<B: Buffer> FlashStore<B> {
             // Both, so that the one that is left when the other cannot be read says the same.
             [(); 2].map(|()| {
                 superblock.generation += 1;
-                let buffer = B::with_len(SECTOR_BYTES);
+                let buffer = O::Buf::with_len(SECTOR_BYTES);
                 // SAFETY: the buffer was just made; nobody else knows it.
                 unsafe { buffer.put(0, Payload::Bytes(&superblock.encode())) };
                 device.write(superblock.slot_offset(), Arc::new(buffer), 0..SECTOR_BYTES)

@@ -1,0 +1,213 @@
+//! A block that is still a buffer in DRAM.
+
+use crate::footer::{Entry, Trailer, footer_len};
+use crate::owner::Owner;
+use parking_lot::Mutex;
+use pumice_memory::{Buffer, Payload, SECTOR_BYTES};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// A block being filled, or filled and on its way to the device.
+///
+/// Several threads append at once: each reserves its range under the lock and copies outside it. The block is
+/// composed and written only after the last of them has dropped its [`Reserved`].
+pub struct OpenBlock<O: Owner> {
+    /// Number of the block on the device.
+    pub id: u32,
+    /// Sequence of this generation.
+    pub sequence: u64,
+    /// The owner's.
+    pub tag: O::Tag,
+    /// The bytes.
+    pub buffer: Arc<O::Buf>,
+    /// Where the block starts on the device, in bytes.
+    pub device_offset: u64,
+    block_bytes: usize,
+    fill: Mutex<Fill<O::Entry>>,
+    /// Threads between reserving and publishing, in two turns: of the last prefix that was begun, and since.
+    writers: [AtomicU32; 2],
+    /// Log position when the block stopped being a mere buffer; `u64::MAX` before.
+    pub sealing_position: AtomicU64,
+    /// Set when the block is composed, once: a write that did not come to its end is made again with the same bytes.
+    pub(crate) composed: OnceLock<Composed<O::Entry>>,
+}
+
+struct Fill<E> {
+    at: usize,
+    entries: Vec<E>,
+    /// Bytes from the start that are on the device, whole sectors.
+    written: usize,
+    /// See [`OpenBlock::unwritten_since`].
+    unwritten_since: Option<u32>,
+    /// The turn of writers that reserve now.
+    turn: usize,
+}
+
+impl<E: Entry> Fill<E> {
+    /// The longest piece that still fits a block of so many bytes, beside the footer that it needs then.
+    fn room(&self, block_bytes: usize) -> usize {
+        block_bytes.saturating_sub(self.at + footer_len::<E>(self.entries.len() + 1))
+    }
+}
+
+/// The beginning of an active block that is written before the block is full.
+pub struct Prefix<E> {
+    /// Bytes of the block, whole sectors.
+    pub range: Range<usize>,
+    /// Bytes of those that hold nothing.
+    pub padding: usize,
+    /// Its entries.
+    pub entries: Vec<E>,
+    turn: usize,
+}
+
+/// What a block is written with.
+pub(crate) struct Composed<E> {
+    /// What the footer lists.
+    pub(crate) entries: Vec<E>,
+    /// `None` where nothing was live: there is nothing to write.
+    pub(crate) trailer: Option<Trailer>,
+}
+
+/// Room in an open block. Its block is not sealed before this is dropped: drop it after the piece can be found.
+pub struct Reserved<O: Owner> {
+    /// The block.
+    pub block: Arc<OpenBlock<O>>,
+    /// Bytes into the block.
+    pub at: usize,
+    turn: usize,
+}
+
+impl<O: Owner> Drop for Reserved<O> {
+    fn drop(&mut self) {
+        self.block.writers[self.turn].fetch_sub(1, Ordering::Release);
+    }
+}
+
+impl<O: Owner> OpenBlock<O> {
+    /// An empty block over `buffer`, which has the block's length.
+    pub(crate) fn new(id: u32, sequence: u64, tag: O::Tag, device_offset: u64, buffer: Arc<O::Buf>) -> Self {
+        Self {
+            id,
+            sequence,
+            tag,
+            device_offset,
+            block_bytes: buffer.len(),
+            buffer,
+            fill: Mutex::new(Fill {
+                at: 0,
+                entries: Vec::new(),
+                written: 0,
+                unwritten_since: None,
+                turn: 0,
+            }),
+            writers: Default::default(),
+            sealing_position: AtomicU64::new(u64::MAX),
+            composed: OnceLock::new(),
+        }
+    }
+
+    /// Reserves room for a piece of `len` bytes; `None` where it does not fit any more. `entry` makes its entry of the footer, from
+    /// the offset in the block and the number of the entry. The caller alone writes to the range ([`Buffer::put`]), before anybody
+    /// hears of it.
+    pub fn reserve(
+        self: &Arc<Self>,
+        len: usize,
+        entry: impl FnOnce(u32, u32) -> O::Entry,
+    ) -> Option<Reserved<O>> {
+        let mut fill = self.fill.lock();
+        let number = u32::try_from(fill.entries.len()).expect("a block has fewer than 2^32 bytes");
+        let at = fill.at;
+        if len > fill.room(self.block_bytes) {
+            return None;
+        }
+        fill.at += len;
+        let offset = u32::try_from(at).expect("blocks are at most 256 MiB");
+        fill.entries.push(entry(offset, number));
+        self.writers[fill.turn].fetch_add(1, Ordering::Relaxed);
+        Some(Reserved {
+            block: Arc::clone(self),
+            at,
+            turn: fill.turn,
+        })
+    }
+
+    /// Whether a piece of `len` bytes still fits.
+    pub fn fits(&self, len: usize) -> bool {
+        len <= self.room()
+    }
+
+    /// The longest piece that still fits, in bytes.
+    pub fn room(&self) -> usize {
+        self.fill.lock().room(self.block_bytes)
+    }
+
+    /// When the oldest piece that is not on the device was appended, in Unix seconds, up to a second too early; `seen` where that is
+    /// since it was last asked.
+    pub(crate) fn unwritten_since(&self, seen: u32) -> Option<u32> {
+        let mut fill = self.fill.lock();
+        (fill.at > fill.written).then(|| *fill.unwritten_since.get_or_insert(seen))
+    }
+
+    /// Bytes from the start that are on the device.
+    pub(crate) fn written(&self) -> usize {
+        self.fill.lock().written
+    }
+
+    /// Begins to write what was appended since the last write, made up to a sector, so that what is written never changes and no
+    /// sector is written twice. `None` where the footer leaves no room for that. One at a time is written.
+    pub fn begin_prefix(&self) -> Option<Prefix<O::Entry>> {
+        let mut fill = self.fill.lock();
+        let end = fill.at.next_multiple_of(SECTOR_BYTES);
+        if end + footer_len::<O::Entry>(fill.entries.len()) > self.block_bytes {
+            return None;
+        }
+        let padding = end - std::mem::replace(&mut fill.at, end);
+        let turn = fill.turn;
+        fill.turn = 1 - turn;
+        let first = (fill.entries).partition_point(|entry| entry.range().start < fill.written as u64);
+        Some(Prefix {
+            range: fill.written..end,
+            padding,
+            entries: fill.entries[first..].to_vec(),
+            turn,
+        })
+    }
+
+    /// Waits for the threads that publish what is in a prefix: for copies of at most a piece's length.
+    pub(crate) fn wait_for_prefix(&self, prefix: &Prefix<O::Entry>) {
+        while self.writers[prefix.turn].load(Ordering::Acquire) != 0 {
+            std::thread::yield_now();
+        }
+    }
+
+    /// A prefix that was begun at a second is on the device.
+    pub(crate) fn note_written(&self, prefix: &Prefix<O::Entry>, begun: u32) {
+        let mut fill = self.fill.lock();
+        fill.written = prefix.range.end;
+        fill.unwritten_since = (fill.at > fill.written).then_some(begun);
+    }
+
+    /// Takes the footer entries of a block that nobody appends to any more. Waits for threads that are between reserving and publishing:
+    /// for copies of at most a piece's length, on other threads, which is short.
+    pub(crate) fn finish(&self) -> Vec<O::Entry> {
+        while self.writers.iter().any(|turn| turn.load(Ordering::Acquire) != 0) {
+            std::thread::yield_now();
+        }
+        std::mem::take(&mut self.fill.lock().entries)
+    }
+
+    /// Writes the footer to the block's end.
+    pub(crate) fn put_footer(&self, footer: &[u8]) {
+        let at = self.block_bytes - footer.len();
+        // SAFETY: the room was kept free by `append`, and no piece's range reaches into it.
+        unsafe { self.buffer.put(at, Payload::Bytes(footer)) };
+    }
+
+    /// Bytes appended so far, and pieces.
+    pub fn filled(&self) -> (usize, usize) {
+        let fill = self.fill.lock();
+        (fill.at, fill.entries.len())
+    }
+}

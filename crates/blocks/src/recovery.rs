@@ -1,0 +1,592 @@
+//! A start: what checkpoints, log and blocks say.
+//!
+//! This reports, and its owner decides: whether a log with a hole means that the cache starts empty, or that dirty data is lost and
+//! the start is refused, is not known here. After a clean stop the newest checkpoint tells everything. Otherwise:
+//! 1. the newest whole checkpoint gives the owner its part, and says which blocks were sealed or open when it was begun
+//!    ([`Recovery::snapshot`]);
+//! 2. the log since the checkpoint says which blocks were reclaimed and which prefixes were written, and gives the owner its records
+//!    ([`Recovery::log`]);
+//! 3. every block's trailer is read ([`Recovery::blocks`]). A block that the checkpoint knows as sealed, in the same generation, is
+//!    *covered*: the checkpoint has its entries. A block that was open then, or opened later, is *new*: its footer has them. Every other
+//!    block counts for nothing: it was reclaimed, or never finished. Where the log has a prefix of a block without a footer, the owner
+//!    finds the entries of its pieces, and the footer is written now;
+//! 4. the owner writes a new checkpoint before the first request, so that no later start depends on what this one read.
+
+use crate::blocks::{Blocks, Durability, add};
+use crate::chain::{BlockRole, BlockRow, Head, StreamReader};
+use crate::footer::{Entry, OWN_BYTES, TRAILER_BYTES, Trailer, decode_entries, encode_footer, footer_len};
+use crate::geometry::LOG_RECORD_BYTES;
+use crate::log::{self, Kind, LogRecord, OwnKind, PrefixMark, Scan};
+use crate::open::{OpenError, device_error, read_twice};
+use crate::owner::Owner;
+use crate::superblock::{CheckpointRef, Superblock};
+use pumice_device::{Device, SECTOR_BYTES};
+use pumice_memory::{Buffer, Payload};
+use std::collections::{BTreeMap, HashSet};
+use std::io;
+use std::sync::Arc;
+
+/// A start's clock may be ahead of what the device saw by so many seconds, a day, and is believed.
+const JUMP_SECS_MAX: u32 = 86_400;
+/// A prefix is read in parts of so many bytes.
+const PREFIX_READ_BYTES: usize = 128 << 10;
+/// The longest head of a piece, from which its owner tells how long it is, in bytes.
+pub const PIECE_HEAD_BYTES_MAX: usize = 512;
+/// Trailers read at a time.
+const READ_DEPTH: usize = 32;
+
+/// What a start asks of the owner.
+pub trait Restore {
+    /// Its kinds of log records.
+    type Kind: OwnKind;
+    /// An entry of a footer.
+    type Entry: Entry;
+    /// What it keeps of its part of a checkpoint beside what it restores.
+    type Own;
+
+    /// Restores the owner's part of a checkpoint. The head was read. What is read may prove damaged after it was restored.
+    ///
+    /// # Errors
+    /// [`OpenError::Checkpoint`] where the part cannot be used; an older one is tried then.
+    #[expect(async_fn_in_trait, reason = "a start is one future of one thread")]
+    async fn restore<B, R>(&mut self, stream: &mut StreamReader<'_, R>) -> Result<Self::Own, OpenError>
+    where
+        B: Buffer,
+        R: AsyncFn(u64, usize) -> io::Result<B>;
+
+    /// Forgets what was restored: the checkpoint proved damaged.
+    fn forget(&mut self);
+
+    /// The entry of the piece that begins at `at` of `buffer`, which is byte `offset` of a block, and is the piece number `number` of
+    /// it; `None` where none of this sequence begins there, which ends a prefix. `buffer` has [`PIECE_HEAD_BYTES_MAX`] bytes of it, or
+    /// what the prefix has.
+    fn piece<B: Buffer>(
+        &self,
+        buffer: &B,
+        at: usize,
+        offset: u32,
+        number: u32,
+        sequence: u64,
+    ) -> Option<Self::Entry>;
+
+    /// The owner's bytes of the trailer of a block with these entries, which `own` of a prefix's mark belongs to.
+    fn trailer(&self, entries: &[Self::Entry], own: u16) -> [u8; OWN_BYTES];
+}
+
+/// The checkpoint that a start begins with.
+pub enum Base<T> {
+    /// It was restored.
+    Whole(Snapshot<T>),
+    /// There was none yet.
+    None,
+    /// None that the superblock names is whole, or, after a clean stop, it names none.
+    Lost,
+}
+
+/// A checkpoint that was restored.
+pub struct Snapshot<T> {
+    /// What blocks were when it was begun, and from where on the log matters.
+    pub head: Head,
+    /// Its own blocks.
+    pub blocks: Vec<u32>,
+    /// The owner's.
+    pub own: T,
+}
+
+/// How the log ended.
+pub enum LogEnd {
+    /// Nothing is missing.
+    Whole(LogSummary),
+    /// A record is missing among others: nobody knows what it said.
+    Gap,
+    /// The log is not the one that was written beside the checkpoint.
+    Missing,
+    /// It cannot be read.
+    Failed(io::Error),
+}
+
+/// What the log says of blocks.
+pub struct LogSummary {
+    /// Where it goes on, and how much was read.
+    pub scan: Scan,
+    /// Highest reclaimed sequence by block.
+    reclaimed: Vec<u64>,
+    /// What was last said of a prefix of each block, and in which generation.
+    prefixes: BTreeMap<u32, (PrefixMark, u64)>,
+}
+
+impl LogSummary {
+    /// Whether a block was reclaimed in this generation, or a later one.
+    pub fn is_reclaimed(&self, block: u32, sequence: u64) -> bool {
+        sequence <= self.reclaimed[block as usize]
+    }
+}
+
+/// Blocks that count.
+pub struct FoundBlocks {
+    /// By block: whether the checkpoint has its entries.
+    pub covered: Vec<bool>,
+    /// Covered blocks: number, and the row of the checkpoint; where the trailer was read, with that.
+    pub sealed: Vec<(u32, BlockRow, Option<Trailer>)>,
+    /// New blocks, in order of sequence. Their footers were not read.
+    pub new: Vec<(u32, Trailer)>,
+    /// The lowest sequence that the next generation of any block may have.
+    pub next_sequence: u64,
+    /// The latest Unix time at which a block was sealed, in seconds.
+    pub time: u32,
+    /// Blocks that were being filled, of which a prefix is back.
+    pub prefixes: u64,
+}
+
+/// A start under way.
+pub struct Recovery<'a, D> {
+    /// The device.
+    pub device: &'a D,
+    /// The superblock that counts. Where an older checkpoint is gone back to, it names no other.
+    pub superblock: Superblock,
+    /// Whether the last stop was clean, and its checkpoint is whole.
+    pub clean: bool,
+    /// Bytes read so far.
+    pub bytes_read: u64,
+    /// Blocks whose trailers could not be read, or whose prefixes could not be made whole.
+    pub unread_blocks: u64,
+}
+
+impl<'a, D: Device> Recovery<'a, D> {
+    /// A start from this superblock.
+    pub fn new(device: &'a D, superblock: Superblock) -> Self {
+        Self {
+            device,
+            superblock,
+            clean: false,
+            bytes_read: 0,
+            unread_blocks: 0,
+        }
+    }
+
+    /// Restores the newest checkpoint that is whole.
+    pub async fn snapshot<O: Restore>(&mut self, owner: &mut O) -> Base<O::Own> {
+        let named = self.superblock.checkpoints.into_iter();
+        let named: Vec<CheckpointRef> = named.filter(|named| named.id != 0).collect();
+        for (age, checkpoint) in named.iter().enumerate() {
+            match self.load(checkpoint, owner).await {
+                Ok(snapshot) => {
+                    self.superblock.checkpoints = [*checkpoint, CheckpointRef::default()];
+                    self.clean = self.superblock.clean && age == 0;
+                    return Base::Whole(snapshot);
+                }
+                Err(error) => {
+                    tracing::warn!("checkpoint {}: {error}", checkpoint.id);
+                    owner.forget();
+                }
+            }
+        }
+        match named.is_empty() && !self.superblock.clean {
+            true => Base::None,
+            false => Base::Lost,
+        }
+    }
+
+    async fn load<O: Restore>(
+        &mut self,
+        checkpoint: &CheckpointRef,
+        owner: &mut O,
+    ) -> Result<Snapshot<O::Own>, OpenError> {
+        let (device, superblock) = (self.device, self.superblock);
+        let read = async |offset, len| read_twice(device, offset, len).await;
+        let (geometry, cache_id) = (superblock.geometry, superblock.cache_id);
+        let named_at = superblock.slot_offset();
+        let mut reader = StreamReader::open(read, &geometry, cache_id, checkpoint, named_at).await?;
+        self.bytes_read += checkpoint.len;
+        let blocks = reader.blocks().map(|(block, _)| block).collect();
+        let head = reader.head().await?;
+        let own = owner.restore(&mut reader).await?;
+        reader.finish().await?;
+        Ok(Snapshot { head, blocks, own })
+    }
+
+    /// Reads the log since a checkpoint, `None` where there is none yet, and shows the owner its records. Cost: one pass over what was
+    /// written of it.
+    pub fn log<K: OwnKind, T>(
+        &mut self,
+        snapshot: Option<&Snapshot<T>>,
+        mut visit: impl FnMut(K, &LogRecord<K>),
+    ) -> LogEnd {
+        let geometry = self.superblock.geometry;
+        let start = snapshot.map_or(0, |snapshot| snapshot.head.log_start);
+        // A log that nothing was added to at a clean stop, or that begins with the cache, needs no record before it. With durability
+        // `off` there is none.
+        if !self.clean && (start > 0 || snapshot.is_none()) {
+            match self.log_reaches::<K>(start) {
+                Ok(true) => {}
+                Ok(false) => return LogEnd::Missing,
+                Err(error) => return LogEnd::Failed(error),
+            }
+        }
+        let mut reclaimed = vec![0u64; geometry.blocks as usize];
+        let mut prefixes = BTreeMap::new();
+        let scan = self.scan(start, |record: &LogRecord<K>| match record.kind {
+            Kind::Prefix => {
+                let mark = PrefixMark::decode(record.a);
+                if mark.block < geometry.blocks {
+                    prefixes.insert(mark.block, (mark, record.b));
+                }
+            }
+            Kind::Reclaim => {
+                let block = usize::try_from(record.a).ok();
+                if let Some(highest) = block.and_then(|block| reclaimed.get_mut(block)) {
+                    *highest = record.b.max(*highest);
+                }
+            }
+            Kind::Own(kind) => visit(kind, record),
+        });
+        match scan {
+            Ok(scan) if scan.has_gap => LogEnd::Gap,
+            Ok(scan) => LogEnd::Whole(LogSummary {
+                scan,
+                reclaimed,
+                prefixes,
+            }),
+            Err(error) => LogEnd::Failed(error),
+        }
+    }
+
+    /// Reads the log again, for an owner that cannot hold all it says at once; whether it says the same as before.
+    pub fn log_again<K: OwnKind>(
+        &mut self,
+        start: u64,
+        before: &Scan,
+        visit: impl FnMut(&LogRecord<K>),
+    ) -> bool {
+        match self.scan(start, visit) {
+            Ok(scan) => scan == *before,
+            Err(error) => {
+                tracing::warn!("reading the log: {error}");
+                false
+            }
+        }
+    }
+
+    fn scan<K: OwnKind>(&mut self, start: u64, visit: impl FnMut(&LogRecord<K>)) -> io::Result<Scan> {
+        let superblock = &self.superblock;
+        let read = |offset, out: &mut [u8]| self.device.read_log(offset, out);
+        let scan = log::scan(read, superblock.cache_id, &superblock.geometry, start, visit)?;
+        self.bytes_read += scan.bytes_read;
+        Ok(scan)
+    }
+
+    fn log_reaches<K: OwnKind>(&self, start: u64) -> io::Result<bool> {
+        let superblock = &self.superblock;
+        let read = |offset, out: &mut [u8]| self.device.read_log(offset, out);
+        log::reaches::<K>(read, superblock.cache_id, &superblock.geometry, start)
+    }
+
+    /// Tells which blocks count, and makes blocks of prefixes.
+    pub async fn blocks<O: Restore>(
+        &mut self,
+        snapshot: Option<&Snapshot<O::Own>>,
+        summary: &LogSummary,
+        owner: &O,
+    ) -> FoundBlocks {
+        let geometry = self.superblock.geometry;
+        let no_head = Head::default();
+        let (head, chain) = snapshot.map_or((&no_head, &[][..]), |snapshot| {
+            (&snapshot.head, &snapshot.blocks[..])
+        });
+        let chain: HashSet<u32> = chain.iter().copied().collect();
+        let mut found = FoundBlocks {
+            covered: vec![false; geometry.blocks as usize],
+            sealed: Vec::new(),
+            new: Vec::new(),
+            next_sequence: head.next_sequence,
+            time: 0,
+            prefixes: 0,
+        };
+        if self.clean {
+            for (block, row) in (0u32..).zip(&head.rows) {
+                // One that was reclaimed for the checkpoint itself was sealed when that began; there may be no record of it.
+                if row.role == BlockRole::Sealed
+                    && !chain.contains(&block)
+                    && !summary.is_reclaimed(block, row.sequence)
+                {
+                    found.covered[block as usize] = true;
+                    found.sealed.push((block, *row, None));
+                }
+            }
+            return found;
+        }
+        let wanted: Vec<u32> = (0..geometry.blocks)
+            .filter(|block| !chain.contains(block))
+            .collect();
+        for batch in wanted.chunks(READ_DEPTH) {
+            for (block, trailer) in self.trailers(batch).await {
+                found.next_sequence = found.next_sequence.max(trailer.sequence + 1);
+                found.time = found.time.max(trailer.time);
+                if summary.is_reclaimed(block, trailer.sequence) {
+                    continue;
+                }
+                let row = head.rows.get(block as usize);
+                match row.filter(|row| row.sequence == trailer.sequence) {
+                    Some(row) if row.role == BlockRole::Sealed => {
+                        found.covered[block as usize] = true;
+                        found.sealed.push((block, *row, Some(trailer)));
+                    }
+                    Some(row) if row.role == BlockRole::Open => found.new.push((block, trailer)),
+                    _ if trailer.sequence >= head.next_sequence => found.new.push((block, trailer)),
+                    _ => {}
+                }
+            }
+        }
+        self.adopt_prefixes(head, summary, owner, &mut found).await;
+        // The block that was open at the crash has a sequence that no trailer shows. It is never used again.
+        found.next_sequence += u64::from(geometry.blocks);
+        found.new.sort_unstable_by_key(|(_, trailer)| trailer.sequence);
+        found
+    }
+
+    /// The trailers of a batch of blocks, of those that have one.
+    async fn trailers(&mut self, batch: &[u32]) -> Vec<(u32, Trailer)> {
+        let geometry = self.superblock.geometry;
+        let last_sector =
+            |block: u32| geometry.block_offset(block) + geometry.block_bytes - SECTOR_BYTES as u64;
+        let mut trailers = Vec::new();
+        // All reads of the batch are started before the first is waited for.
+        let reads: Vec<_> = batch
+            .iter()
+            .map(|block| self.device.read(last_sector(*block), SECTOR_BYTES))
+            .collect();
+        for (block, read) in batch.iter().zip(reads) {
+            self.bytes_read += SECTOR_BYTES as u64;
+            let read = match read.await {
+                Err(_) => self.device.read(last_sector(*block), SECTOR_BYTES).await,
+                read => read,
+            };
+            let sector = match read {
+                Ok(sector) => sector,
+                Err(error) => {
+                    tracing::warn!("reading the trailer of block {block}: {error}: what it holds is lost");
+                    self.unread_blocks += 1;
+                    continue;
+                }
+            };
+            let trailer = sector
+                .bytes(SECTOR_BYTES - TRAILER_BYTES, TRAILER_BYTES)
+                .and_then(|bytes| Trailer::decode(self.superblock.cache_id, bytes))
+                .filter(|trailer| trailer.block == *block)
+                .filter(|trailer| trailer.footer_len() as u64 <= geometry.block_bytes);
+            trailers.extend(trailer.map(|trailer| (*block, trailer)));
+        }
+        trailers
+    }
+
+    /// Makes sealed blocks of those that were being filled and whose beginnings are on the device. Their footers are written before any
+    /// checkpoint can name them. One that died with its footer half written is found by its prefix again.
+    async fn adopt_prefixes<O: Restore>(
+        &mut self,
+        head: &Head,
+        summary: &LogSummary,
+        owner: &O,
+        found: &mut FoundBlocks,
+    ) {
+        for (&block, &(mark, sequence)) in &summary.prefixes {
+            let row = head.rows.get(block as usize);
+            // Otherwise it ended before the checkpoint, and of what had died in it the log need not tell any more.
+            let was_open = sequence >= head.next_sequence
+                || row.is_some_and(|row| row.sequence == sequence && row.role == BlockRole::Open);
+            let is_known =
+                found.covered[block as usize] || found.new.iter().any(|(other, _)| *other == block);
+            found.next_sequence = found.next_sequence.max(sequence + 1);
+            if !was_open || is_known || summary.is_reclaimed(block, sequence) {
+                continue;
+            }
+            let entries = self.read_prefix(mark, sequence, owner).await;
+            if entries.is_empty() {
+                continue;
+            }
+            // Not the clock's, which may not be confirmed yet.
+            let time = self.superblock.time;
+            let own = owner.trailer(&entries, mark.own);
+            let (footer, trailer) =
+                encode_footer(self.superblock.cache_id, block, sequence, time, own, &entries);
+            if let Err(error) = self.write_footer(block, &footer).await {
+                tracing::warn!("writing a footer for block {block}: {error}: what it holds is lost");
+                self.unread_blocks += 1;
+                continue;
+            }
+            found.prefixes += 1;
+            found.new.push((block, trailer));
+        }
+    }
+
+    /// The entries of the pieces of a prefix, in order, up to the first that does not fit.
+    async fn read_prefix<O: Restore>(&mut self, mark: PrefixMark, sequence: u64, owner: &O) -> Vec<O::Entry> {
+        let geometry = self.superblock.geometry;
+        let block_bytes = usize::try_from(geometry.block_bytes).unwrap_or(0);
+        let end = (usize::from(mark.end_sectors) * SECTOR_BYTES).min(block_bytes);
+        let mut entries: Vec<O::Entry> = Vec::new();
+        // What was read last, and from where in the block.
+        let mut part: Option<(usize, D::Buf)> = None;
+        let mut at = 0;
+        while at < end {
+            let head_end = (at + PIECE_HEAD_BYTES_MAX).min(end);
+            let is_in = |(start, buffer): &(usize, D::Buf)| *start <= at && head_end <= start + buffer.len();
+            if !part.as_ref().is_some_and(is_in) {
+                let start = at / SECTOR_BYTES * SECTOR_BYTES;
+                let len = PREFIX_READ_BYTES.min(end - start);
+                self.bytes_read += len as u64;
+                let offset = geometry.block_offset(mark.block) + start as u64;
+                part = read_twice(self.device, offset, len)
+                    .await
+                    .ok()
+                    .map(|buffer| (start, buffer));
+            }
+            let Some((start, buffer)) = &part else {
+                tracing::warn!(
+                    "reading the beginning of block {}: what follows byte {at} is lost",
+                    mark.block
+                );
+                self.unread_blocks += 1;
+                break;
+            };
+            let number = entries.len() as u32;
+            let Some(entry) = owner.piece(buffer, at - start, at as u32, number, sequence) else {
+                if at.is_multiple_of(SECTOR_BYTES) {
+                    break;
+                }
+                // An earlier prefix ended here: the next piece begins with a sector.
+                at = at.next_multiple_of(SECTOR_BYTES);
+                continue;
+            };
+            let piece_end = usize::try_from(entry.range().end).unwrap_or(usize::MAX);
+            if piece_end <= at
+                || piece_end > end
+                || piece_end + footer_len::<O::Entry>(entries.len() + 1) > block_bytes
+            {
+                break;
+            }
+            at = piece_end;
+            entries.push(entry);
+        }
+        entries
+    }
+
+    /// Writes a footer to a block's end; the sector of the trailer last, so that where that is whole all is.
+    async fn write_footer(&self, block: u32, footer: &[u8]) -> io::Result<()> {
+        let geometry = self.superblock.geometry;
+        let len = footer.len().next_multiple_of(SECTOR_BYTES);
+        let buffer = D::Buf::with_len(len);
+        // SAFETY: nobody else knows the buffer, which was just made.
+        unsafe { buffer.put(len - footer.len(), Payload::Bytes(footer)) };
+        let buffer = Arc::new(buffer);
+        let offset = geometry.block_offset(block) + geometry.block_bytes - len as u64;
+        let last = len - SECTOR_BYTES;
+        if last > 0 {
+            self.device.write(offset, Arc::clone(&buffer), 0..last).await?;
+            self.device.sync().await?;
+        }
+        self.device.write(offset + last as u64, buffer, last..len).await
+    }
+
+    /// Reads and checks the footer of a new block. One is held at a time: it is shorter than a block.
+    pub async fn entries<E: Entry>(&mut self, block: u32, trailer: &Trailer) -> Option<Vec<E>> {
+        let geometry = self.superblock.geometry;
+        let footer_len = trailer.footer_len();
+        let block_bytes = usize::try_from(geometry.block_bytes).ok()?;
+        let len = footer_len.next_multiple_of(SECTOR_BYTES);
+        let offset = geometry.block_offset(block) + block_bytes.checked_sub(len)? as u64;
+        self.bytes_read += len as u64;
+        let buffer = read_twice(self.device, offset, len).await.ok()?;
+        let bytes = buffer.bytes(len - footer_len, footer_len)?;
+        decode_entries(self.superblock.cache_id, trailer, bytes, block_bytes)
+    }
+}
+
+/// What the clock says, and whether it is believed.
+#[derive(Clone, Copy, Debug)]
+pub struct StartClock {
+    /// Unix time in seconds.
+    pub now: u32,
+    /// Believe a clock that is far ahead of what the device saw.
+    pub accept_clock: bool,
+}
+
+impl Superblock {
+    /// Whether the clock of the last start was far ahead of this one's: then nobody knows when anything that it stored expires.
+    pub fn is_clock_back(&self, now: u32) -> bool {
+        self.ahead != 0 && now < self.ahead.saturating_sub(JUMP_SECS_MAX)
+    }
+
+    /// Gives the device a new identity: no byte that is there can pass as ours again. `random` need not differ from that of another
+    /// time.
+    pub fn begin_anew(&mut self, random: u64) {
+        let former = self.cache_id.wrapping_add(u64::from(self.epoch));
+        self.cache_id = (former ^ random.rotate_left(32))
+            .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+            .wrapping_add(1);
+        self.checkpoints = [CheckpointRef::default(); 2];
+    }
+
+    /// Makes it that of a start. `epoch` and `time` are the highest that anything on the device shows.
+    pub fn begin_start(&mut self, epoch: u32, time: u32, clock: StartClock, formatted: bool) {
+        let StartClock { now, accept_clock } = clock;
+        self.epoch = self.epoch.max(epoch).saturating_add(1);
+        let is_back = self.is_clock_back(now);
+        let seen = self.time.max(time);
+        let is_jump = now > seen.saturating_add(JUMP_SECS_MAX) && !formatted;
+        if is_back {
+            tracing::warn!(
+                "the clock of the last start was {} days ahead of this one's: when what was stored then expires nobody knows, so the \
+                 cache starts empty",
+                (self.ahead - now) / JUMP_SECS_MAX
+            );
+        }
+        if is_jump && self.ahead == 0 && !accept_clock {
+            tracing::warn!(
+                "the clock is {} days ahead of the last time that the device saw: what was to expire until then has expired, but the time \
+                 is not recorded before a second start confirms it. --accept-clock does it at once; if the clock is wrong, stop and set it",
+                (now - seen) / JUMP_SECS_MAX
+            );
+            (self.time, self.ahead) = (seen, now);
+        } else {
+            let confirmed = if is_back { 0 } else { self.ahead };
+            (self.time, self.ahead) = (seen.max(now).max(confirmed), 0);
+        }
+        self.clean = false;
+    }
+}
+
+impl<O: Owner> Blocks<O> {
+    /// Records this start on the device, before anything is answered. `first` is the first record of the log of a cache that begins
+    /// anew: it need not say anything, but where it is missing at a later start, so is what came after it.
+    ///
+    /// # Errors
+    /// [`OpenError::Device`] where the device does not take it.
+    pub async fn record_start<D: Device<Buf = O::Buf>>(
+        &self,
+        device: &D,
+        first: Option<O::Kind>,
+    ) -> Result<(), OpenError> {
+        // Both slots, so that no superblock of a former identity or of a clean stop can ever win.
+        for _ in 0..2 {
+            let mut superblock = self.superblock.lock();
+            superblock.generation += 1;
+            device
+                .append_log(superblock.slot_offset(), &superblock.encode())
+                .map_err(device_error("writing the superblock"))?;
+            add(&self.totals.written_bytes, SECTOR_BYTES as u64);
+        }
+        if let Some(first) = first
+            && self.durability != Durability::Off
+        {
+            let stored = self.log.append(device, Kind::Own(first), 0, 0);
+            stored.map_err(device_error("writing the log"))?;
+            add(&self.totals.written_bytes, LOG_RECORD_BYTES);
+            add(&self.totals.log_records, 1);
+        }
+        // With any durability: a power cut must not bring the superblock of a clean stop back, nor one that forbids to discard.
+        device
+            .sync()
+            .await
+            .map_err(device_error("flushing the superblock"))
+    }
+}

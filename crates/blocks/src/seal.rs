@@ -1,0 +1,200 @@
+//! Writing blocks: a full one with its footer, and the beginning of one that fills slowly.
+//!
+//! # Prefixes
+//!
+//! A prefix ends with a whole sector and is never changed: the next piece begins behind it, and the block is sealed by a write of what
+//! follows. When it is on the device a log record says how far it reaches, in which generation of its block. A start that finds no
+//! footer of that generation asks the owner for the entries of the pieces up to there, and writes the footer.
+//!
+//! So a piece in a prefix counts as flash from the moment its write begins: its death is logged afterwards, and a death before is logged
+//! by whoever writes the prefix:
+//!
+//! ```text
+//! flush 1  prefix_end = end                        (begin_prefix)
+//! flush 2  for each entry, under its lock: dead? log    (the owner)
+//! flush 3  write, log the prefix                   (write_prefix)
+//! set 1    under the lock: entry below prefix_end? log
+//! set 2    the key leads to the new copy
+//! ```
+//! A death before the lock's turn in flush 2 is found there; one after it sees flush 1.
+
+use crate::block::{Composed, OpenBlock, Prefix};
+use crate::blocks::{Blocks, Durability, add};
+use crate::footer::encode_footer;
+use crate::log::{Kind, PrefixMark};
+use crate::owner::{Contents, Owner, SealEnd, Tenant};
+use crate::pool::State;
+use crate::work::{Task, Work};
+use pumice_device::{Device, SECTOR_BYTES};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl<O: Owner> Blocks<O> {
+    /// Writes the block of a piece of work, which is a [`Task::Seal`].
+    ///
+    /// Order on the device: the whole block, footer included, in one write; then (with `power`) a flush. A crash before
+    /// the write is complete leaves no valid trailer for this sequence, and the block counts for nothing.
+    pub async fn seal<D: Device<Buf = O::Buf>>(
+        &self,
+        device: &D,
+        tenant: &impl Tenant<O>,
+        now: u32,
+        work: Work<O>,
+    ) {
+        let Task::Seal(block) = work.task() else {
+            unreachable!("called for this task only")
+        };
+        let block = Arc::clone(block);
+        // What was written before is not written again, and nothing of this block may reach the device when it is another's.
+        self.wait_for(|pool| !pool.flushing.contains(&block.id)).await;
+        // Once, and what is written is the same each time: a write that was given up may still be under way.
+        let composed = block.composed.get_or_init(|| self.compose(tenant, now, &block));
+        let end = match &composed.trailer {
+            None => SealEnd::Empty,
+            Some(trailer) => {
+                let footer_len = u32::try_from(trailer.footer_len()).expect("shorter than a block");
+                let written = self.write_block(device, &block).await;
+                let info = &self.blocks[block.id as usize];
+                info.note_write(written.is_ok());
+                match written {
+                    Ok(()) => {
+                        info.footer_len.store(footer_len, Ordering::Relaxed);
+                        add(&self.totals.sealed_blocks, 1);
+                        SealEnd::Written
+                    }
+                    Err(error) => {
+                        tracing::error!("writing block {}: {error}", block.id);
+                        add(&self.totals.write_errors, 1);
+                        // What the device holds now is undefined, so nothing in this generation of the block may ever count.
+                        self.append_log(device, Kind::Reclaim, block.id.into(), block.sequence);
+                        SealEnd::Failed
+                    }
+                }
+            }
+        };
+        tenant.settle(&block, end, &composed.entries);
+        let buffer = Arc::clone(&block.buffer);
+        // All in one step: whoever looks for a victim finds the block in each of its places or in none, and a checkpoint that finds
+        // it open finds its log position too.
+        work.finish(|pool| {
+            pool.buffers.push(buffer);
+            if end == SealEnd::Written {
+                self.blocks[block.id as usize].set_state(State::Sealed);
+            } else {
+                self.give_back(pool, block.id);
+            }
+            tenant.file(pool, block.id, end);
+            self.open.lock().retain(|open| open.id != block.id);
+        });
+    }
+
+    fn compose(&self, tenant: &impl Tenant<O>, now: u32, block: &OpenBlock<O>) -> Composed<O::Entry> {
+        let Contents { entries, own } = tenant.compose(block, block.finish());
+        let trailer = own.map(|own| {
+            let (footer, trailer) =
+                encode_footer(self.cache_id, block.id, block.sequence, now, own, &entries);
+            block.put_footer(&footer);
+            trailer
+        });
+        Composed { entries, trailer }
+    }
+
+    async fn write_block<D: Device<Buf = O::Buf>>(&self, device: &D, block: &OpenBlock<O>) -> io::Result<()> {
+        let block_bytes = usize::try_from(self.geometry.block_bytes).expect("at most 256 MiB");
+        // Its beginning may be there already.
+        let range = block.written()..block_bytes;
+        let offset = self.geometry.block_offset(block.id) + range.start as u64;
+        add(&self.totals.written_bytes, range.len() as u64);
+        self.shared
+            .write(device, offset, Arc::clone(&block.buffer), range)
+            .await?;
+        if self.durability == Durability::Power {
+            self.shared.sync(device).await?;
+        }
+        Ok(())
+    }
+
+    /// Notes how old what is in buffers is, and makes it due to be written where that is the flush interval. To be called each second.
+    pub fn flush_aged(&self, now: u32) {
+        let seen = self.looked_at.swap(now, Ordering::Relaxed);
+        let mut old = self.open.lock().clone();
+        old.retain(|block| {
+            let since = block.unwritten_since(seen);
+            since.is_some_and(|since| now.saturating_sub(since) >= self.flush_interval_secs)
+        });
+        // Without a log no start would find it.
+        if self.flush_interval_secs == 0 || self.durability == Durability::Off || self.is_out() {
+            return;
+        }
+        let mut pool = self.shared.pool.lock();
+        for block in old {
+            let is_taken =
+                pool.flushing.contains(&block.id) || pool.to_flush.iter().any(|other| other.id == block.id);
+            if !is_taken && self.blocks[block.id as usize].state() == State::Active {
+                pool.to_flush.push(block);
+                self.shared.has_work.store(true, Ordering::Release);
+            }
+        }
+    }
+
+    /// For how many seconds the oldest piece had been in a buffer alone when it was last looked, up to one too many.
+    pub fn unwritten_secs(&self) -> u32 {
+        let now = self.looked_at.load(Ordering::Relaxed);
+        let open = self.open.lock();
+        let since = open.iter().filter_map(|block| block.unwritten_since(now)).min();
+        since.map_or(0, |since| now.saturating_sub(since))
+    }
+
+    /// Whether a block is still being filled, in the generation that it was taken in.
+    pub fn is_active(&self, block: &OpenBlock<O>) -> bool {
+        let info = &self.blocks[block.id as usize];
+        let is_this = info.sequence.load(Ordering::Acquire) == block.sequence;
+        info.state() == State::Active && is_this
+    }
+
+    /// Deaths in a prefix that was begun ([`OpenBlock::begin_prefix`]) are logged from here on; flush 1. Waits for threads that are
+    /// between reserving and publishing, which is short.
+    pub fn begin_prefix(&self, block: &OpenBlock<O>, prefix: &Prefix<O::Entry>) {
+        // A checkpoint keeps the log from here on, as long as the block has no footer.
+        block
+            .sealing_position
+            .fetch_min(self.log.position(), Ordering::Release);
+        let info = &self.blocks[block.id as usize];
+        info.prefix_end.store(prefix.range.end as u32, Ordering::Release);
+        block.wait_for_prefix(prefix);
+    }
+
+    /// Writes a prefix, and logs it; flush 3. `own` are the owner's bits of the log record.
+    ///
+    /// # Errors
+    /// What the device said. The seal writes these bytes again.
+    pub async fn write_prefix<D: Device<Buf = O::Buf>>(
+        &self,
+        device: &D,
+        block: &OpenBlock<O>,
+        prefix: &Prefix<O::Entry>,
+        own: u16,
+        now: u32,
+    ) -> io::Result<()> {
+        let (start, end) = (prefix.range.start, prefix.range.end);
+        add(&self.totals.prefix_writes, 1);
+        add(&self.totals.prefix_padding_bytes, prefix.padding as u64);
+        add(&self.totals.written_bytes, (end - start) as u64);
+        let offset = self.geometry.block_offset(block.id) + start as u64;
+        self.shared
+            .write(device, offset, Arc::clone(&block.buffer), prefix.range.clone())
+            .await?;
+        let mark = PrefixMark {
+            block: block.id,
+            end_sectors: (end / SECTOR_BYTES) as u16,
+            own,
+        };
+        self.append_log(device, Kind::Prefix, mark.encode(), block.sequence);
+        if self.durability == Durability::Power {
+            self.shared.sync(device).await?;
+        }
+        block.note_written(prefix, now);
+        Ok(())
+    }
+}
