@@ -151,7 +151,7 @@ impl<O: Owner> OpenBlock<O> {
     }
 
     /// Bytes from the start that are on the device.
-    pub(crate) fn written(&self) -> usize {
+    pub fn written(&self) -> usize {
         self.fill.lock().written
     }
 

@@ -12,24 +12,21 @@
 //!    finds the entries of its pieces, and the footer is written now;
 //! 4. the owner writes a new checkpoint before the first request, so that no later start depends on what this one read.
 
-use crate::blocks::{Blocks, Durability, add};
+mod prefix;
+mod start;
+
+pub use start::StartClock;
+
 use crate::chain::{BlockRole, BlockRow, Head, StreamReader};
-use crate::footer::{Entry, OWN_BYTES, TRAILER_BYTES, Trailer, decode_entries, encode_footer, footer_len};
-use crate::geometry::LOG_RECORD_BYTES;
+use crate::footer::{Entry, OWN_BYTES, TRAILER_BYTES, Trailer, decode_entries};
 use crate::log::{self, Kind, LogRecord, OwnKind, PrefixMark, Scan};
-use crate::open::{OpenError, device_error, read_twice};
-use crate::owner::Owner;
+use crate::open::{OpenError, read_twice};
 use crate::superblock::{CheckpointRef, Superblock};
 use pumice_device::{Device, SECTOR_BYTES};
-use pumice_memory::{Buffer, Payload};
+use pumice_memory::Buffer;
 use std::collections::{BTreeMap, HashSet};
 use std::io;
-use std::sync::Arc;
 
-/// A start's clock may be ahead of what the device saw by so many seconds, a day, and is believed.
-const JUMP_SECS_MAX: u32 = 86_400;
-/// A prefix is read in parts of so many bytes.
-const PREFIX_READ_BYTES: usize = 128 << 10;
 /// The longest head of a piece, from which its owner tells how long it is, in bytes.
 pub const PIECE_HEAD_BYTES_MAX: usize = 512;
 /// Trailers read at a time.
@@ -379,114 +376,6 @@ impl<'a, D: Device> Recovery<'a, D> {
         trailers
     }
 
-    /// Makes sealed blocks of those that were being filled and whose beginnings are on the device. Their footers are written before any
-    /// checkpoint can name them. One that died with its footer half written is found by its prefix again.
-    async fn adopt_prefixes<O: Restore>(
-        &mut self,
-        head: &Head,
-        summary: &LogSummary,
-        owner: &O,
-        found: &mut FoundBlocks,
-    ) {
-        for (&block, &(mark, sequence)) in &summary.prefixes {
-            let row = head.rows.get(block as usize);
-            // Otherwise it ended before the checkpoint, and of what had died in it the log need not tell any more.
-            let was_open = sequence >= head.next_sequence
-                || row.is_some_and(|row| row.sequence == sequence && row.role == BlockRole::Open);
-            let is_known =
-                found.covered[block as usize] || found.new.iter().any(|(other, _)| *other == block);
-            found.next_sequence = found.next_sequence.max(sequence + 1);
-            if !was_open || is_known || summary.is_reclaimed(block, sequence) {
-                continue;
-            }
-            let entries = self.read_prefix(mark, sequence, owner).await;
-            if entries.is_empty() {
-                continue;
-            }
-            // Not the clock's, which may not be confirmed yet.
-            let time = self.superblock.time;
-            let own = owner.trailer(&entries, mark.own);
-            let (footer, trailer) =
-                encode_footer(self.superblock.cache_id, block, sequence, time, own, &entries);
-            if let Err(error) = self.write_footer(block, &footer).await {
-                tracing::warn!("writing a footer for block {block}: {error}: what it holds is lost");
-                self.unread_blocks += 1;
-                continue;
-            }
-            found.prefixes += 1;
-            found.new.push((block, trailer));
-        }
-    }
-
-    /// The entries of the pieces of a prefix, in order, up to the first that does not fit.
-    async fn read_prefix<O: Restore>(&mut self, mark: PrefixMark, sequence: u64, owner: &O) -> Vec<O::Entry> {
-        let geometry = self.superblock.geometry;
-        let block_bytes = usize::try_from(geometry.block_bytes).unwrap_or(0);
-        let end = (usize::from(mark.end_sectors) * SECTOR_BYTES).min(block_bytes);
-        let mut entries: Vec<O::Entry> = Vec::new();
-        // What was read last, and from where in the block.
-        let mut part: Option<(usize, D::Buf)> = None;
-        let mut at = 0;
-        while at < end {
-            let head_end = (at + PIECE_HEAD_BYTES_MAX).min(end);
-            let is_in = |(start, buffer): &(usize, D::Buf)| *start <= at && head_end <= start + buffer.len();
-            if !part.as_ref().is_some_and(is_in) {
-                let start = at / SECTOR_BYTES * SECTOR_BYTES;
-                let len = PREFIX_READ_BYTES.min(end - start);
-                self.bytes_read += len as u64;
-                let offset = geometry.block_offset(mark.block) + start as u64;
-                part = read_twice(self.device, offset, len)
-                    .await
-                    .ok()
-                    .map(|buffer| (start, buffer));
-            }
-            let Some((start, buffer)) = &part else {
-                tracing::warn!(
-                    "reading the beginning of block {}: what follows byte {at} is lost",
-                    mark.block
-                );
-                self.unread_blocks += 1;
-                break;
-            };
-            let number = entries.len() as u32;
-            let Some(entry) = owner.piece(buffer, at - start, at as u32, number, sequence) else {
-                if at.is_multiple_of(SECTOR_BYTES) {
-                    break;
-                }
-                // An earlier prefix ended here: the next piece begins with a sector.
-                at = at.next_multiple_of(SECTOR_BYTES);
-                continue;
-            };
-            let piece_end = usize::try_from(entry.range().end).unwrap_or(usize::MAX);
-            if piece_end <= at
-                || piece_end > end
-                || piece_end + footer_len::<O::Entry>(entries.len() + 1) > block_bytes
-            {
-                break;
-            }
-            at = piece_end;
-            entries.push(entry);
-        }
-        entries
-    }
-
-    /// Writes a footer to a block's end; the sector of the trailer last, so that where that is whole all is.
-    async fn write_footer(&self, block: u32, footer: &[u8]) -> io::Result<()> {
-        let geometry = self.superblock.geometry;
-        let len = footer.len().next_multiple_of(SECTOR_BYTES);
-        let buffer = D::Buf::with_len(len);
-        // SAFETY: nobody else knows the buffer, which was just made.
-        unsafe { buffer.put(len - footer.len(), Payload::Bytes(footer)) };
-        let buffer = Arc::new(buffer);
-        let offset = geometry.block_offset(block) + geometry.block_bytes - len as u64;
-        let last = len - SECTOR_BYTES;
-        if last > 0 {
-            self.device.write(offset, Arc::clone(&buffer), 0..last).await?;
-            self.device.sync().await?;
-        }
-        self.device.write(offset + last as u64, buffer, last..len).await
-    }
-
     /// Reads and checks the footer of a new block. One is held at a time: it is shorter than a block.
     pub async fn entries<E: Entry>(&mut self, block: u32, trailer: &Trailer) -> Option<Vec<E>> {
         let geometry = self.superblock.geometry;
@@ -498,95 +387,5 @@ impl<'a, D: Device> Recovery<'a, D> {
         let buffer = read_twice(self.device, offset, len).await.ok()?;
         let bytes = buffer.bytes(len - footer_len, footer_len)?;
         decode_entries(self.superblock.cache_id, trailer, bytes, block_bytes)
-    }
-}
-
-/// What the clock says, and whether it is believed.
-#[derive(Clone, Copy, Debug)]
-pub struct StartClock {
-    /// Unix time in seconds.
-    pub now: u32,
-    /// Believe a clock that is far ahead of what the device saw.
-    pub accept_clock: bool,
-}
-
-impl Superblock {
-    /// Whether the clock of the last start was far ahead of this one's: then nobody knows when anything that it stored expires.
-    pub fn is_clock_back(&self, now: u32) -> bool {
-        self.ahead != 0 && now < self.ahead.saturating_sub(JUMP_SECS_MAX)
-    }
-
-    /// Gives the device a new identity: no byte that is there can pass as ours again. `random` need not differ from that of another
-    /// time.
-    pub fn begin_anew(&mut self, random: u64) {
-        let former = self.cache_id.wrapping_add(u64::from(self.epoch));
-        self.cache_id = (former ^ random.rotate_left(32))
-            .wrapping_mul(0x9E37_79B9_7F4A_7C15)
-            .wrapping_add(1);
-        self.checkpoints = [CheckpointRef::default(); 2];
-    }
-
-    /// Makes it that of a start. `epoch` and `time` are the highest that anything on the device shows.
-    pub fn begin_start(&mut self, epoch: u32, time: u32, clock: StartClock, formatted: bool) {
-        let StartClock { now, accept_clock } = clock;
-        self.epoch = self.epoch.max(epoch).saturating_add(1);
-        let is_back = self.is_clock_back(now);
-        let seen = self.time.max(time);
-        let is_jump = now > seen.saturating_add(JUMP_SECS_MAX) && !formatted;
-        if is_back {
-            tracing::warn!(
-                "the clock of the last start was {} days ahead of this one's: when what was stored then expires nobody knows, so the \
-                 cache starts empty",
-                (self.ahead - now) / JUMP_SECS_MAX
-            );
-        }
-        if is_jump && self.ahead == 0 && !accept_clock {
-            tracing::warn!(
-                "the clock is {} days ahead of the last time that the device saw: what was to expire until then has expired, but the time \
-                 is not recorded before a second start confirms it. --accept-clock does it at once; if the clock is wrong, stop and set it",
-                (now - seen) / JUMP_SECS_MAX
-            );
-            (self.time, self.ahead) = (seen, now);
-        } else {
-            let confirmed = if is_back { 0 } else { self.ahead };
-            (self.time, self.ahead) = (seen.max(now).max(confirmed), 0);
-        }
-        self.clean = false;
-    }
-}
-
-impl<O: Owner> Blocks<O> {
-    /// Records this start on the device, before anything is answered. `first` is the first record of the log of a cache that begins
-    /// anew: it need not say anything, but where it is missing at a later start, so is what came after it.
-    ///
-    /// # Errors
-    /// [`OpenError::Device`] where the device does not take it.
-    pub async fn record_start<D: Device<Buf = O::Buf>>(
-        &self,
-        device: &D,
-        first: Option<O::Kind>,
-    ) -> Result<(), OpenError> {
-        // Both slots, so that no superblock of a former identity or of a clean stop can ever win.
-        for _ in 0..2 {
-            let mut superblock = self.superblock.lock();
-            superblock.generation += 1;
-            device
-                .append_log(superblock.slot_offset(), &superblock.encode())
-                .map_err(device_error("writing the superblock"))?;
-            add(&self.totals.written_bytes, SECTOR_BYTES as u64);
-        }
-        if let Some(first) = first
-            && self.durability != Durability::Off
-        {
-            let stored = self.log.append(device, Kind::Own(first), 0, 0);
-            stored.map_err(device_error("writing the log"))?;
-            add(&self.totals.written_bytes, LOG_RECORD_BYTES);
-            add(&self.totals.log_records, 1);
-        }
-        // With any durability: a power cut must not bring the superblock of a clean stop back, nor one that forbids to discard.
-        device
-            .sync()
-            .await
-            .map_err(device_error("flushing the superblock"))
     }
 }

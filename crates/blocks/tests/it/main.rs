@@ -1,0 +1,4 @@
+//! A small store on blocks, without objects, layouts or an index, under everything that `pumice-testkit` has.
+
+mod runs;
+mod toy;

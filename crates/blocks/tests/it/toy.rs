@@ -1,0 +1,640 @@
+//! A log of numbers under numbers: the smallest store that blocks can have. The oldest block goes first, with all that is in it.
+
+use parking_lot::Mutex;
+use pumice_blocks::chain::{StreamReader, put_len};
+use pumice_blocks::footer::{Entry, OWN_BYTES, Trailer};
+use pumice_blocks::log::{Kind, LogRecord, OwnKind};
+use pumice_blocks::open::read_superblock;
+use pumice_blocks::recovery::{Base, LogEnd, Recovery, Restore, StartClock};
+use pumice_blocks::{
+    Blocks, Claim, Contents, Durability, Geometry, Maker, OpenBlock, OpenError, Owner, Pool, SealEnd, Start,
+    State, Store, StreamWriter, Superblock, Task, Tenant, Work,
+};
+use pumice_device::{Device, FaultyDevice};
+use pumice_memory::{AlignedBuf, Buffer, Payload};
+use pumice_record::codec::{Fields, checksum};
+use pumice_world::{Executor, Spawner};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+const STORE: Store = Store { kind: 999, format: 1 };
+const BLOCK_BYTES: u64 = 64 << 10;
+const NOW: u32 = 1_000;
+/// A piece: checksum, sequence, key, version, value, and bytes that fill blocks soon.
+const PIECE_BYTES: usize = 4_000;
+const HEAD_BYTES: usize = 32;
+
+/// A value as it was written.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Place {
+    key: u64,
+    version: u64,
+    /// Bytes into the block.
+    offset: u32,
+}
+
+impl Entry for Place {
+    const BYTES: usize = 20;
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.key.to_le_bytes());
+        out.extend_from_slice(&self.version.to_le_bytes());
+        out.extend_from_slice(&self.offset.to_le_bytes());
+    }
+
+    fn decode(fields: &mut Fields<'_>, _: u32) -> Option<Self> {
+        Some(Self {
+            key: fields.u64()?,
+            version: fields.u64()?,
+            offset: fields.u32()?,
+        })
+    }
+
+    fn range(&self) -> Range<u64> {
+        u64::from(self.offset)..u64::from(self.offset) + PIECE_BYTES as u64
+    }
+}
+
+/// A key lost the value that it had before version `b`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Died;
+
+impl OwnKind for Died {
+    fn number(self) -> u16 {
+        0
+    }
+
+    fn from_number(number: u16) -> Option<Self> {
+        (number == 0).then_some(Died)
+    }
+}
+
+/// The types of this store. Sealed blocks, the oldest first, are its part of the pool; it has no work of its own.
+struct Toy;
+
+impl Owner for Toy {
+    type Buf = AlignedBuf;
+    type Kind = Died;
+    type Entry = Place;
+    type Tag = ();
+    type Info = ();
+    type State = VecDeque<u32>;
+    type Task = ();
+
+    fn task_ended(_: &mut VecDeque<u32>, (): &()) {}
+
+    fn put_back(_: &mut VecDeque<u32>, _: Claim, (): ()) -> Option<()> {
+        None
+    }
+}
+
+/// Where each key's value is: number of the block, and the place in it. Its lock comes before those of blocks.
+type Index = HashMap<u64, (u32, Place)>;
+
+struct Inner {
+    base: Blocks<Toy>,
+    index: Mutex<Index>,
+    /// The block that is being filled, under the lock of the index.
+    active: Mutex<Option<Arc<OpenBlock<Toy>>>>,
+}
+
+impl Tenant<Toy> for Inner {
+    fn compose(&self, block: &OpenBlock<Toy>, mut entries: Vec<Place>) -> Contents<Place> {
+        let index = self.index.lock();
+        entries.retain(|place| index.get(&place.key) == Some(&(block.id, *place)));
+        let own = (!entries.is_empty()).then_some([0; OWN_BYTES]);
+        Contents { entries, own }
+    }
+
+    fn settle(&self, block: &OpenBlock<Toy>, end: SealEnd, _: &[Place]) {
+        if end == SealEnd::Failed {
+            self.index.lock().retain(|_, (id, _)| *id != block.id);
+        }
+    }
+
+    fn file(&self, pool: &mut Pool<Toy>, block: u32, end: SealEnd) {
+        if end == SealEnd::Written {
+            pool.own.push_back(block);
+        }
+    }
+}
+
+impl Inner {
+    /// Logs the death of what the index has under a key, where flash may have it. Under the lock of the index.
+    fn bury(&self, device: &FaultyDevice, index: &mut Index, key: u64, version: u64) {
+        let Some((block, place)) = index.remove(&key) else {
+            return;
+        };
+        let info = &self.base.blocks[block as usize];
+        let is_buffer =
+            info.state() == State::Active && place.offset >= info.prefix_end.load(Ordering::Acquire);
+        if !is_buffer {
+            self.base.append_log(device, Died, key, version);
+        }
+    }
+
+    fn set(&self, device: &FaultyDevice, key: u64, value: u64, version: u64) -> bool {
+        let mut index = self.index.lock();
+        self.bury(device, &mut index, key, version);
+        let mut active = self.active.lock();
+        for _ in 0..2 {
+            if let Some(block) = &*active {
+                let entry = |offset, _| Place { key, version, offset };
+                if let Some(reserved) = block.reserve(PIECE_BYTES, entry) {
+                    let mut head = [0; HEAD_BYTES];
+                    let fields = [key, version, value].map(u64::to_le_bytes).concat();
+                    head[4..8].copy_from_slice(&(block.sequence as u32).to_le_bytes());
+                    head[8..].copy_from_slice(&fields);
+                    let crc = checksum(self.base.cache_id, &[&head[4..]]);
+                    head[..4].copy_from_slice(&crc.to_le_bytes());
+                    // SAFETY: the range was reserved for this piece alone.
+                    unsafe { block.buffer.put(reserved.at, Payload::Bytes(&head)) };
+                    let place = Place {
+                        key,
+                        version,
+                        offset: reserved.at as u32,
+                    };
+                    index.insert(key, (block.id, place));
+                    return true;
+                }
+            }
+            if let Some(full) = active.take() {
+                self.base.close_block(full);
+            }
+            let mut pool = self.base.shared.pool.lock();
+            // One is for a checkpoint.
+            *active = (pool.free.len() > 1)
+                .then(|| self.base.open_block(&mut pool, (), |_| {}))
+                .flatten();
+        }
+        false
+    }
+
+    async fn get(&self, device: &FaultyDevice, key: u64) -> Option<u64> {
+        let (block, place) = *self.index.lock().get(&key)?;
+        let info = &self.base.blocks[block as usize];
+        let sequence = info.sequence.load(Ordering::Acquire);
+        if let Some(open) = self.base.find_open(block) {
+            let value = read_piece(&*open.buffer, place.offset as usize, self.base.cache_id, sequence);
+            return value.map(|(_, value)| value);
+        }
+        let at = self.base.geometry.block_offset(block) + u64::from(place.offset);
+        let start = at / 4096 * 4096;
+        let read = self.base.shared.read(device, start, 8192).await;
+        let is_same = info.sequence.load(Ordering::Acquire) == sequence;
+        let buffer = read.ok().filter(|_| is_same)?;
+        let (found, value) = read_piece(&buffer, (at - start) as usize, self.base.cache_id, sequence)?;
+        (found.key == key && found.version == place.version).then_some(value)
+    }
+
+    fn take_work(&self) -> Option<Work<Toy>> {
+        if self.base.is_out() {
+            return self.base.take_failure_work();
+        }
+        if let Some(seal) = self.base.take_seal() {
+            return Some(seal);
+        }
+        let mut pool = self.base.shared.pool.lock();
+        if let Some(flush) = self.base.take_flush(&mut pool) {
+            return Some(flush);
+        }
+        // Often, so that starts begin with one that blocks were open beside.
+        let is_due = self.base.sealed_since_checkpoint() > 5;
+        if !pool.checkpointing && self.base.wants_checkpoint(is_due) {
+            pool.checkpointing = true;
+            return Some(self.base.claim(&mut pool, Task::Checkpoint));
+        }
+        if pool.in_flight == 0 && pool.free.len() < 3 && !pool.own.is_empty() {
+            return Some(self.base.claim(&mut pool, Task::Own(())));
+        }
+        self.base.shared.has_work.store(false, Ordering::Release);
+        None
+    }
+
+    async fn perform(&self, device: &FaultyDevice, work: Work<Toy>) {
+        match work.task() {
+            Task::Seal(_) => return self.base.seal(device, self, NOW, work).await,
+            Task::Flush(block) => {
+                // The seal writes these bytes again.
+                let _ = self.flush(device, block).await;
+            }
+            Task::Checkpoint => {
+                if let Err(error) = self.checkpoint(device, false).await {
+                    self.base.note_checkpoint_failure(&error);
+                }
+            }
+            Task::TakeOut => {
+                self.base.remember_failure(device).await;
+                self.index.lock().clear();
+                self.base.note_given_up();
+            }
+            Task::Own(()) => self.reclaim(device),
+        }
+        work.finish(|_| {});
+    }
+
+    async fn flush(&self, device: &FaultyDevice, block: &OpenBlock<Toy>) -> io::Result<()> {
+        let prefix = {
+            let _active = self.active.lock();
+            if !self.base.is_active(block) {
+                return Ok(());
+            }
+            let Some(prefix) = block.begin_prefix() else {
+                return Ok(());
+            };
+            prefix
+        };
+        self.base.begin_prefix(block, &prefix);
+        for place in &prefix.entries {
+            let index = self.index.lock();
+            if index.get(&place.key) != Some(&(block.id, *place)) {
+                self.base.append_log(device, Died, place.key, place.version + 1);
+            }
+        }
+        self.base.write_prefix(device, block, &prefix, 0, NOW).await
+    }
+
+    /// Gives up the oldest block.
+    fn reclaim(&self, device: &FaultyDevice) {
+        let victim = self.base.shared.pool.lock().own.pop_front();
+        let Some(victim) = victim else { return };
+        let info = &self.base.blocks[victim as usize];
+        info.set_state(State::Reclaiming);
+        let sequence = info.sequence.load(Ordering::Relaxed);
+        self.base
+            .append_log(device, Kind::Reclaim, victim.into(), sequence);
+        self.index.lock().retain(|_, (id, _)| *id != victim);
+        self.base.shared.change(|pool| self.base.give_back(pool, victim));
+    }
+
+    async fn checkpoint(&self, device: &FaultyDevice, clean: bool) -> io::Result<()> {
+        let begun = {
+            let _active = self.active.lock();
+            self.base.begin_checkpoint(|_| 0)
+        };
+        let take = async || {
+            loop {
+                let taken = self.base.take_for_checkpoint(&mut self.base.shared.pool.lock());
+                match taken {
+                    Some(id) => return Ok(id),
+                    None if self.base.shared.pool.lock().own.is_empty() => break,
+                    None => self.reclaim(device),
+                }
+            }
+            Err(io::Error::other("no block is free"))
+        };
+        let mut writer = StreamWriter::new(&self.base, device, &begun, take);
+        let mut bytes = Vec::new();
+        begun.head.encode(&mut bytes);
+        {
+            let index = self.index.lock();
+            bytes.extend_from_slice(&self.base.log.position().to_le_bytes());
+            put_len(index.len(), &mut bytes);
+            for (block, place) in index.values() {
+                bytes.extend_from_slice(&block.to_le_bytes());
+                place.encode(&mut bytes);
+            }
+        }
+        writer.write(&bytes).await?;
+        let finished = self.base.finish_checkpoint(device, &begun, writer, NOW, clean);
+        finished.await.map(drop)
+    }
+}
+
+/// The piece at `at`, and its value.
+fn read_piece<B: Buffer>(buffer: &B, at: usize, cache_id: u64, sequence: u64) -> Option<(Place, u64)> {
+    let bytes = buffer.bytes(at, HEAD_BYTES)?;
+    let mut fields = Fields(bytes);
+    let is_whole = fields.u32()? == checksum(cache_id, &[&bytes[4..]]) && fields.u32()? == sequence as u32;
+    let (key, version, value) = (fields.u64()?, fields.u64()?, fields.u64()?);
+    is_whole.then_some((
+        Place {
+            key,
+            version,
+            offset: 0,
+        },
+        value,
+    ))
+}
+
+/// What a start finds.
+#[derive(Default)]
+struct Found {
+    cache_id: u64,
+    index: Index,
+    /// Log position at the dump of the index.
+    dumped: u64,
+}
+
+impl Restore for Found {
+    type Kind = Died;
+    type Entry = Place;
+    type Own = ();
+
+    async fn restore<B, R>(&mut self, stream: &mut StreamReader<'_, R>) -> Result<(), OpenError>
+    where
+        B: Buffer,
+        R: AsyncFn(u64, usize) -> io::Result<B>,
+    {
+        let bytes = stream.take(8).await?;
+        self.dumped = Fields(&bytes).u64().expect("eight bytes were taken");
+        let mapping = |fields: &mut Fields<'_>| Some((fields.u32()?, Place::decode(fields, 0)?));
+        for (block, place) in stream.list("mapping", 4 + Place::BYTES, mapping).await? {
+            self.index.insert(place.key, (block, place));
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self) {
+        (self.index, self.dumped) = (Index::new(), 0);
+    }
+
+    fn piece<B: Buffer>(&self, buffer: &B, at: usize, offset: u32, _: u32, sequence: u64) -> Option<Place> {
+        let (place, _) = read_piece(buffer, at, self.cache_id, sequence)?;
+        Some(Place { offset, ..place })
+    }
+
+    fn trailer(&self, _: &[Place], _: u16) -> [u8; OWN_BYTES] {
+        [0; OWN_BYTES]
+    }
+}
+
+impl Found {
+    /// Brings what the checkpoint had up to date; `None` where it cannot be trusted, and the store starts empty.
+    async fn find(
+        &mut self,
+        recovery: &mut Recovery<'_, FaultyDevice>,
+    ) -> Option<(u64, u64, Vec<u32>, BTreeMap<u64, (u32, u32)>)> {
+        if recovery.superblock.discard && !recovery.superblock.clean {
+            return None;
+        }
+        let snapshot = match recovery.snapshot(self).await {
+            Base::Whole(snapshot) => Some(snapshot),
+            Base::None => None,
+            Base::Lost => return None,
+        };
+        let (mut void, mut since) = (HashMap::new(), Vec::new());
+        let dumped = self.dumped;
+        let end = recovery.log(snapshot.as_ref(), |Died, record: &LogRecord<Died>| {
+            let highest = void.entry(record.a).or_insert(0);
+            *highest = record.b.max(*highest);
+            if record.position >= dumped {
+                since.push((record.a, record.b));
+            }
+        });
+        let LogEnd::Whole(summary) = end else { return None };
+        let blocks = recovery.blocks(snapshot.as_ref(), &summary, self).await;
+        self.index.retain(|_, (block, _)| blocks.covered[*block as usize]);
+        for (key, version) in since {
+            if self
+                .index
+                .get(&key)
+                .is_some_and(|(_, place)| place.version < version)
+            {
+                self.index.remove(&key);
+            }
+        }
+        let mut sealed: BTreeMap<u64, (u32, u32)> = (blocks.sealed.iter())
+            .map(|(id, row, _)| (row.sequence, (*id, row.footer_len)))
+            .collect();
+        for (block, trailer) in blocks.new {
+            let Some(entries) = recovery.entries::<Place>(block, &trailer).await else {
+                continue;
+            };
+            sealed.insert(trailer.sequence, (block, footer_len(&trailer)));
+            for place in entries {
+                let is_void = void
+                    .get(&place.key)
+                    .is_some_and(|version| place.version < *version);
+                let is_newer = self
+                    .index
+                    .get(&place.key)
+                    .is_none_or(|(_, other)| other.version < place.version);
+                if !is_void && is_newer {
+                    self.index.insert(place.key, (block, place));
+                }
+            }
+        }
+        let own = snapshot.map_or(Vec::new(), |snapshot| snapshot.blocks);
+        Some((summary.scan.next, blocks.next_sequence, own, sealed))
+    }
+}
+
+fn footer_len(trailer: &Trailer) -> u32 {
+    u32::try_from(trailer.footer_len()).expect("shorter than a block")
+}
+
+/// The store, for tests of one thread.
+pub struct ToyStore {
+    inner: Arc<Inner>,
+    device: FaultyDevice,
+    executor: Executor,
+    forgotten: bool,
+    version: u64,
+    /// What was given up is told from this: where each key was when it was last asked.
+    known: HashMap<u64, (u32, Place)>,
+    second: u32,
+}
+
+fn park(device: &FaultyDevice) -> impl FnMut() -> io::Result<()> {
+    let device = device.clone();
+    move || device.turn(true).map(drop)
+}
+
+async fn start(device: &FaultyDevice) -> Result<(Inner, bool), OpenError> {
+    let found = read_superblock(device, STORE)?;
+    let fresh = || -> Result<Superblock, OpenError> {
+        Ok(Superblock {
+            cache_id: 77,
+            store: STORE,
+            geometry: Geometry::plan(device.capacity(), BLOCK_BYTES)?,
+            maker: Maker::Serve,
+            time: NOW,
+            ..Superblock::default()
+        })
+    };
+    let formatted = found.is_none();
+    let superblock = found.map_or_else(fresh, Ok)?;
+    let mut recovery = Recovery::new(device, superblock);
+    let mut restored = Found {
+        cache_id: superblock.cache_id,
+        ..Found::default()
+    };
+    let old = if formatted {
+        None
+    } else {
+        restored.find(&mut recovery).await
+    };
+    let (was_clean, mut superblock) = (recovery.clean && old.is_some(), recovery.superblock);
+    let forgotten = old.is_none() && !formatted;
+    let (log_next, next_sequence, checkpoint, sealed) = old.unwrap_or_else(|| {
+        restored.forget();
+        superblock.begin_anew(5);
+        (0, 1, Vec::new(), BTreeMap::new())
+    });
+    let clock = StartClock {
+        now: NOW,
+        accept_clock: false,
+    };
+    superblock.begin_start(0, 0, clock, formatted);
+    superblock.discard = false;
+    let is_new = formatted || forgotten;
+    let inner = Inner {
+        base: Blocks::new(Start {
+            superblock,
+            log_next,
+            log_tail: superblock.checkpoints[0].log_start,
+            next_sequence: next_sequence.max(1),
+            checkpoint_blocks: [checkpoint, Vec::new()],
+            sealed: (sealed.iter())
+                .map(|(sequence, (id, footer_len))| (*id, *sequence, *footer_len))
+                .collect(),
+            durability: Durability::Process,
+            flush_interval_secs: 2,
+            buffers_max: 3,
+            now: NOW,
+            own: sealed.values().map(|(id, _)| *id).collect(),
+        }),
+        index: Mutex::new(restored.index),
+        active: Mutex::new(None),
+    };
+    inner.base.record_start(device, is_new.then_some(Died)).await?;
+    if !is_new && !was_clean {
+        match inner.checkpoint(device, false).await {
+            Ok(()) => inner.base.forget_previous_checkpoint(device),
+            Err(_) => inner.base.distrust(device),
+        }
+    }
+    Ok((inner, forgotten))
+}
+
+impl ToyStore {
+    fn run<T>(&self, future: impl Future<Output = T>) -> T {
+        self.executor
+            .block_on(future, park(&self.device))
+            .expect("something is under way")
+    }
+
+    fn kick(&self) {
+        while let Some(work) = self.inner.take_work() {
+            let (inner, device) = (Arc::clone(&self.inner), self.device.clone());
+            let work = async move { inner.perform(&device, work).await };
+            self.executor.spawner().spawn(Box::pin(work));
+        }
+    }
+
+    /// Ends the store as a clean stop does.
+    pub fn close(mut self) -> io::Result<()> {
+        let active = self.inner.active.lock().take();
+        active
+            .into_iter()
+            .for_each(|block| self.inner.base.close_block(block));
+        pumice_testkit::Store::settle(&mut self);
+        self.run(self.inner.checkpoint(&self.device, true))
+    }
+}
+
+impl pumice_testkit::Store for ToyStore {
+    fn open(device: FaultyDevice) -> Result<Self, String> {
+        let executor = Executor::new();
+        let started = executor.block_on(start(&device), park(&device));
+        let (inner, forgotten) = match started {
+            Ok(started) => started.map_err(|error| error.to_string())?,
+            Err(error) => return Err(error.to_string()),
+        };
+        let epoch = u64::from(inner.base.superblock.lock().epoch);
+        let known = inner.index.lock().clone();
+        Ok(Self {
+            inner: Arc::new(inner),
+            device,
+            executor,
+            forgotten,
+            version: epoch << 44,
+            known,
+            second: NOW,
+        })
+    }
+
+    fn has_forgotten(&self) -> bool {
+        self.forgotten
+    }
+
+    fn set(&mut self, key: u64, value: u64) -> bool {
+        self.version += 1;
+        self.known.remove(&key);
+        let is_there = self.inner.set(&self.device, key, value, self.version);
+        if let Some(place) = self.inner.index.lock().get(&key) {
+            self.known.insert(key, *place);
+        }
+        self.kick();
+        is_there
+    }
+
+    fn delete(&mut self, key: u64) {
+        self.version += 1;
+        self.known.remove(&key);
+        let mut index = self.inner.index.lock();
+        self.inner.bury(&self.device, &mut index, key, self.version);
+    }
+
+    fn get(&mut self, key: u64) -> Option<u64> {
+        self.run(self.inner.get(&self.device, key))
+    }
+
+    fn is_on_device(&mut self, key: u64) -> bool {
+        let Some((block, place)) = self.inner.index.lock().get(&key).copied() else {
+            return false;
+        };
+        match self.inner.base.find_open(block) {
+            Some(open) => place.range().end <= open.written() as u64,
+            None => self.inner.base.blocks[block as usize].state() == State::Sealed,
+        }
+    }
+
+    fn turn(&mut self) {
+        self.second += 1;
+        self.inner.base.flush_aged(self.second);
+        self.kick();
+        let _ = self.device.turn(true);
+        self.run(std::future::ready(()));
+        self.run(pumice_blocks::give_turn());
+    }
+
+    fn settle(&mut self) {
+        loop {
+            self.kick();
+            if self.executor.run_until_idle(park(&self.device)).is_err() || !self.inner.base.has_work() {
+                return;
+            }
+        }
+    }
+
+    fn given_up(&mut self) -> Vec<u64> {
+        let index = self.inner.index.lock();
+        let gone: Vec<u64> = (self.known.iter())
+            .filter(|(key, place)| index.get(key) != Some(place))
+            .map(|(key, _)| *key)
+            .collect();
+        for key in &gone {
+            self.known.remove(key);
+        }
+        gone
+    }
+
+    fn check(&mut self) {
+        let pool = self.inner.base.shared.pool.lock();
+        for (key, (block, _)) in &*self.inner.index.lock() {
+            let state = self.inner.base.blocks[*block as usize].state();
+            assert!(
+                matches!(state, State::Active | State::Sealing | State::Sealed),
+                "key {key} is in block {block}, which is {state:?}"
+            );
+        }
+        for id in &pool.free {
+            assert_eq!(self.inner.base.blocks[*id as usize].state(), State::Free);
+        }
+    }
+}
