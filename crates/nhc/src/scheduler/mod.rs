@@ -21,8 +21,14 @@
 //! `load_admit` moves to the better of `load_admit` ± step, and goes on in that direction by a step twice as long as long as that is better than
 //! to stay; then the step is shortened. At
 //! the smallest step without a difference it is held, for longer each time; held, the cost is watched, and a jump starts trials at once with a
-//! large step. So little is spent on probing where nothing is to be gained. Where reads are redirected, the upper device is the bottleneck
-//! and copies would take from it: `data_admit` is 0. At `load_admit` 1 a trial of `data_admit` 0 against 1 decides.
+//! large step. So little is spent on probing where nothing is to be gained.
+//!
+//! In turns with another setting one may look better than it is by itself: a queue that fills in one window is empty again after the next. So a trial
+//! also ends, and what was held before it is held again, where its better side costs more than that did. Where more is under way than before, that
+//! much is no loss of the trial's.
+//!
+//! Where reads are redirected, the upper device is the bottleneck and copies would take from it: `data_admit` is 0. At `load_admit` 1 a trial of
+//! `data_admit` 0 against 1 decides.
 //!
 //! # What differs from the paper
 //!
@@ -43,7 +49,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use trial::{Noise, Trial, Verdict};
+use trial::{Noise, Trial, Verdict, logarithm};
 
 /// What is to be best.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -230,6 +236,10 @@ const SETTLE: u64 = 32;
 const HOLD: (u64, u32) = (16, 5);
 /// A jump of the cost: by so much of its logarithm, and so many standard deviations, twice in a row.
 const JUMP: (f64, f64) = (0.15, 6.0);
+/// A trial is a loss: both sides cost more, by so much of the logarithm and so many standard deviations.
+const LOSS: (f64, f64) = (0.03, 4.0);
+/// The usual cost is that of so many windows.
+const WINDOWS: f64 = 64.0;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Setting {
@@ -381,13 +391,17 @@ impl Scheduler {
             }
         }
         let is_trial = matches!(self.phase, Phase::Trial(_));
-        if self.level.has_jumped(cost, self.under_way, &self.noise, is_trial) {
+        let held = (!is_trial).then_some(self.held.load);
+        if self.level.has_jumped(cost, self.under_way, &self.noise, held) {
             self.afresh();
             self.is_data_next = false;
             self.unsettled_since = Some(now_ns);
             self.next_trial();
         } else if let Phase::Trial(trial) = &mut self.phase {
-            if let Some(verdict) = trial.note(cost, &mut self.noise) {
+            let verdict = trial.note(cost, self.under_way, &mut self.noise);
+            if self.level.is_below(trial, &self.noise) {
+                self.go_back(done, now_ns);
+            } else if let Some(verdict) = verdict {
                 self.conclude(verdict, done, now_ns);
             }
         } else if self.held.data && (self.held.load < 1.0 || self.is_refresh) && self.hits.is_steady() {
@@ -550,6 +564,21 @@ impl Scheduler {
         }
     }
 
+    /// Both sides of a trial cost more than what was held before it: back to that.
+    fn go_back(&mut self, done: u64, now_ns: u64) {
+        self.status.trials += 1;
+        self.held.load = self.level.load;
+        self.step = if self.held.load < 1.0 {
+            (self.step / 4.0).max(STEPS.0)
+        } else {
+            STEP_AFRESH
+        };
+        // Or the load is another.
+        self.level = Level::default();
+        self.backoff = 0;
+        self.hold(done, now_ns);
+    }
+
     /// Holds what the upper device has, or lets it be changed.
     fn hold_data(&mut self, held: bool) {
         if self.held.data == held {
@@ -592,6 +621,8 @@ impl Governor for Scheduler {
 /// What is held costs so much, with so many requests under way.
 #[derive(Debug, Default)]
 struct Level {
+    /// `load_admit` that was held last.
+    load: f64,
     windows: f64,
     /// Means of the logarithms of both.
     means: [f64; 2],
@@ -602,24 +633,34 @@ impl Level {
     /// Notes the cost of a window. Returns true where two windows in a row are far from those before. A load that does not wait for answers shows in the
     /// cost; a change of the number of clients may leave that as it was. Windows of a trial are of other settings: they must be further off, and
     /// count for no mean.
-    fn has_jumped(&mut self, cost: f64, under_way: f64, noise: &Noise, is_trial: bool) -> bool {
-        let logarithms = [cost.max(1.0).ln(), under_way.max(0.01).ln()];
+    fn has_jumped(&mut self, cost: f64, under_way: f64, noise: &Noise, held: Option<f64>) -> bool {
+        let logarithms = [cost, under_way].map(logarithm);
         let (least, deviations) = JUMP;
         let limit = least.max(deviations * noise.of_a_window());
-        let limits = [limit * if is_trial { 2.0 } else { 1.0 }, 2.0 * limit];
+        let limits = [limit * if held.is_none() { 2.0 } else { 1.0 }, 2.0 * limit];
         let is_off = |which: usize| (logarithms[which] - self.means[which]).abs() > limits[which];
         if self.windows >= 2.0 && (is_off(0) || is_off(1)) {
             self.off += 1;
             return self.off >= 2;
         }
         self.off = 0;
-        if !is_trial {
-            self.windows += 1.0;
+        if let Some(load) = held {
+            self.load = load;
+            self.windows = (self.windows + 1.0).min(WINDOWS);
             for (mean, logarithm) in self.means.iter_mut().zip(logarithms) {
                 // The mean of the first windows, then one that follows slowly.
-                *mean += (logarithm - *mean) / self.windows.min(64.0);
+                *mean += (logarithm - *mean) / self.windows;
             }
         }
         false
+    }
+
+    /// Whether both sides of a trial cost more than what was held before it, and not only because more is asked for.
+    fn is_below(&self, trial: &Trial, noise: &Noise) -> bool {
+        let Some(([cost, under_way], error)) = trial.above(self.means, self.windows, noise) else {
+            return false;
+        };
+        let (least, deviations) = LOSS;
+        self.windows >= 2.0 && cost - under_way.max(0.0) > least.max(deviations * error)
     }
 }

@@ -19,6 +19,11 @@ fn critical(pairs: usize) -> f64 {
     2.4 + 3.2 / pairs as f64
 }
 
+/// Of a cost, or of requests under way, where there are any.
+pub(super) fn logarithm(figure: f64) -> f64 {
+    figure.max(0.01).ln()
+}
+
 /// How far pairs are apart by chance.
 #[derive(Debug)]
 pub(super) struct Noise {
@@ -60,6 +65,10 @@ pub(super) struct Trial {
     first: Option<f64>,
     /// Logarithms of the ratio of costs, first setting over second.
     pairs: Vec<f64>,
+    /// Sums of the logarithms of either setting's costs, of whole pairs.
+    sums: [f64; 2],
+    /// The sum of the logarithms of requests under way.
+    under_way: f64,
 }
 
 impl Trial {
@@ -68,6 +77,8 @@ impl Trial {
             settings: [first, second],
             first: None,
             pairs: Vec::with_capacity(PAIRS_MAX),
+            sums: [0.0; 2],
+            under_way: 0.0,
         }
     }
 
@@ -90,18 +101,24 @@ impl Trial {
         self.settings[usize::from(self.is_forward() == self.first.is_some())]
     }
 
-    /// Notes the cost of a window.
-    pub(super) fn note(&mut self, cost: f64, noise: &mut Noise) -> Option<Verdict> {
+    /// Notes the cost of a window, and how many requests were under way in it.
+    pub(super) fn note(&mut self, cost: f64, under_way: f64, noise: &mut Noise) -> Option<Verdict> {
+        self.under_way += logarithm(under_way);
         let Some(before) = self.first.take() else {
             self.first = Some(cost);
             return None;
         };
+        let mut costs = [before, cost].map(logarithm);
+        if !self.is_forward() {
+            costs.reverse();
+        }
+        self.sums[0] += costs[0];
+        self.sums[1] += costs[1];
         let ratio = if before > 0.0 && cost > 0.0 {
-            (before / cost).ln()
+            costs[0] - costs[1]
         } else {
             0.0
         };
-        let ratio = if self.is_forward() { ratio } else { -ratio };
         let (deviations, least, most) = CLIP;
         let clip = (deviations * noise.variance.sqrt()).clamp(least, most);
         self.pairs.push(ratio.clamp(-clip, clip));
@@ -111,6 +128,19 @@ impl Trial {
         // Noise follows what is seen over some trials.
         noise.variance = (noise.variance * 24.0 + squares) / (24.0 + degrees);
         Some(verdict)
+    }
+
+    /// By how much the logarithm of the cost of the better setting, and that of the requests under way, are above `means` of so many windows; and the
+    /// standard deviation of the former. After as many pairs as decide anything.
+    pub(super) fn above(&self, means: [f64; 2], windows: f64, noise: &Noise) -> Option<([f64; 2], f64)> {
+        let pairs = self.pairs.len() as f64;
+        if self.pairs.len() < PAIRS_MIN || self.first.is_some() {
+            return None;
+        }
+        let cost = self.sums[0].min(self.sums[1]) / pairs - means[0];
+        let under_way = self.under_way / (2.0 * pairs) - means[1];
+        let error = noise.of_a_window() * (1.0 / pairs + 1.0 / windows).sqrt();
+        Some(([cost, under_way], error))
     }
 
     /// The mean, and the sum of squares around it.
@@ -156,7 +186,7 @@ mod tests {
         let (mut trial, mut noise) = (Trial::new(A, B), Noise::default());
         for window in 0.. {
             let setting = trial.setting();
-            if let Some(verdict) = trial.note(cost(setting, window), &mut noise) {
+            if let Some(verdict) = trial.note(cost(setting, window), 1.0, &mut noise) {
                 return (verdict, window + 1);
             }
         }
@@ -194,6 +224,20 @@ mod tests {
             run(|_, window| if window == 3 { 50.0 } else { 1.0 }).0,
             Verdict::Even
         );
+    }
+
+    #[test]
+    fn it_is_known_how_far_the_better_side_is_above_what_was_held() {
+        let noise = Noise::default();
+        let mut trial = Trial::new(A, B);
+        for window in 0..4 {
+            assert_eq!(trial.above([0.0; 2], 16.0, &noise), None, "window {window}");
+            let cost = if trial.setting() == A { 1.3 } else { 1.2 };
+            trial.note(cost, 2.0, &mut Noise::default());
+        }
+        let ([cost, under_way], error) = trial.above([1.1f64.ln(), 2f64.ln()], 16.0, &noise).unwrap();
+        assert!((cost - (1.2f64 / 1.1).ln()).abs() < 1e-9 && under_way.abs() < 1e-9);
+        assert!((0.02..0.03).contains(&error), "{error}");
     }
 
     #[test]
