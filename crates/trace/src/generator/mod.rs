@@ -29,8 +29,8 @@ use value_sizes::ValueSizes;
 ///
 /// | kind | requests | parts of its own |
 /// |------|----------|------------------|
-/// | `zipf` | gets of rank k with a probability proportional to k^-theta ([`Zipf`]) | `keys`, `theta` |
-/// | `uniform` | gets of all keys alike | `keys` |
+/// | `zipf` | gets of rank k with a probability proportional to k^-theta ([`Zipf`]); `sets` of the requests are sets | `keys`, `theta`, `sets` |
+/// | `uniform` | the same, of all keys alike | `keys`, `sets` |
 /// | `hotspot` | gets; `share` of them go to the first `hot` of the ranks, all alike there and among the others (YCSB's hotspot) | `keys`, `hot` (0.2), `share` (0.8) |
 /// | `normal` | gets of ranks that are normally distributed over the key range; what falls outside is drawn again (memtier_benchmark's pattern G) | `keys`, `mean` (0.5), `sd` (1/6) |
 /// | `latest` | `insert` of them are sets of new keys, the others gets of the k-th newest of the `keys` newest keys with a probability proportional to k^-theta (YCSB's workload D) | `keys`, `theta` (0.99), `insert` (0.05) |
@@ -44,6 +44,7 @@ use value_sizes::ValueSizes;
 /// | `size` | bytes of every object, or a range such as `600-4096`, all sizes in it alike | no sizes; `cachelib`: those of `config` |
 /// | `sizes` | a CacheLib size distribution file ([`SizeDistribution`](crate::SizeDistribution)), whose path has no comma | as `size` |
 /// | `theta` | Zipf exponent, 0 to 20 | required for `zipf` |
+/// | `sets` | share of the requests that are sets, of keys drawn as those of gets, 0 to 1 | 0 |
 /// | `hot` | share of the keys that is the hot set, 0 to 1 | 0.2 |
 /// | `share` | share of the requests that goes there, 0 to 1 | 0.8 |
 /// | `mean` | the middle of the bell, as a share of the key range, 0 to 1 | 0.5 |
@@ -57,7 +58,7 @@ use value_sizes::ValueSizes;
 /// bits. For `normal` the ranks are positions in the key range, for `latest` the ages at the start, for `cachelib` the key
 /// numbers, pool by pool, from the most popular on; other ranks run from the most to the least popular. New keys
 /// are made likewise from numbers beyond the ranks. A size depends on the key alone, and so does a key's length.
-/// Requests are gets but for `latest` and `cachelib`; the time of a request is its number, from 0.
+/// Requests are gets but for `latest`, `cachelib` and `sets`; the time of a request is its number, from 0.
 ///
 /// # What a CacheBench configuration means here
 ///
@@ -72,6 +73,8 @@ pub struct Generator {
     kind: &'static str,
     workload: Workload,
     requests: u64,
+    /// Share of the requests that are sets, where the workload draws keys alone.
+    sets: f64,
     seed: u64,
     sizes: ValueSizes,
 }
@@ -87,8 +90,8 @@ enum Workload {
 
 /// Kinds of generators, each with the parts of its own.
 const KINDS: [(&str, &[&str]); 6] = [
-    ("zipf", &["keys", "theta"]),
-    ("uniform", &["keys"]),
+    ("zipf", &["keys", "theta", "sets"]),
+    ("uniform", &["keys", "sets"]),
     ("hotspot", &Hotspot::PARTS),
     ("normal", &Normal::PARTS),
     ("latest", &Latest::PARTS),
@@ -132,6 +135,7 @@ impl Generator {
             "cachelib" => Workload::CacheLib(Arc::new(CacheLib::from_parts(&parts, seed, wrong)?)),
             _ => Workload::Zipf(zipf_from_parts(kind, &parts).map_err(wrong)?),
         };
+        let sets = parts.decimal("sets", 0.0, 1.0).map_err(wrong)?.unwrap_or(0.0);
         let requests = required("requests", requests).map_err(wrong)?;
         let sizes = match (ValueSizes::from_parts(&parts, wrong)?, &workload) {
             (ValueSizes::None, Workload::CacheLib(cachelib)) if cachelib.has_sizes() => {
@@ -143,6 +147,7 @@ impl Generator {
             kind,
             workload,
             requests,
+            sets,
             seed,
             sizes,
         })

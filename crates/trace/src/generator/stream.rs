@@ -28,6 +28,7 @@ pub(super) struct Draw {
 pub struct GeneratedRequests {
     source: Source,
     random: Random,
+    sets: f64,
     maker: RequestMaker,
     kind: &'static str,
     requests: u64,
@@ -103,6 +104,7 @@ impl GeneratedRequests {
         GeneratedRequests {
             source: Source::new(&generator.workload, part, parts),
             random,
+            sets: generator.sets,
             maker: RequestMaker {
                 key_base,
                 sizes: generator.sizes.clone(),
@@ -118,13 +120,16 @@ impl GeneratedRequests {
     #[inline]
     pub fn draw(&mut self) -> Request {
         let random = &mut self.random;
-        let draw = match &mut self.source {
+        let mut draw = match &mut self.source {
             Source::Zipf(zipf) => get(zipf.draw(random)),
             Source::Hotspot(hotspot) => get(hotspot.draw(random)),
             Source::Normal(normal) => get(normal.draw(random)),
             Source::Latest(latest) => latest.draw(random),
             Source::CacheLib(cachelib) => cachelib.draw(random),
         };
+        if random.chance(self.sets) {
+            draw.op = Op::Set;
+        }
         self.maker.make(draw)
     }
 
@@ -132,9 +137,12 @@ impl GeneratedRequests {
     pub fn fill(&mut self, out: &mut Vec<Request>, count: usize) {
         out.clear();
         out.reserve(count);
-        let Source::Zipf(zipf) = &self.source else {
-            out.extend(std::iter::repeat_with(|| self.draw()).take(count));
-            return;
+        let zipf = match &self.source {
+            Source::Zipf(zipf) if self.sets == 0.0 => zipf,
+            _ => {
+                out.extend(std::iter::repeat_with(|| self.draw()).take(count));
+                return;
+            }
         };
         let mut ranks = [0; 256];
         let mut left = count;
@@ -166,7 +174,7 @@ impl RequestReader for GeneratedRequests {
     fn records(&self) -> Records {
         Records {
             count: self.maker.done,
-            have_ops: matches!(self.source, Source::Latest(_) | Source::CacheLib(_)),
+            have_ops: self.sets > 0.0 || matches!(self.source, Source::Latest(_) | Source::CacheLib(_)),
             disk: None,
         }
     }

@@ -46,6 +46,27 @@ fn popularity_follows_theta_and_keys_are_scrambled() {
 }
 
 #[test]
+fn a_share_of_the_requests_are_sets_of_keys_that_are_drawn_alike() {
+    let spec = "zipf:keys=100,theta=1.1,requests=20000,sets=0.2";
+    let (sets, gets): (Vec<Request>, Vec<Request>) =
+        (generate(spec).into_iter()).partition(|request| request.op == Op::Set);
+    assert!((3800..4200).contains(&sets.len()), "{}", sets.len());
+    let top = |requests: &[Request]| {
+        let most = spec.parse::<Generator>().unwrap().key_of_rank(1);
+        let found = requests.iter().filter(|request| request.key == most).count();
+        found as f64 / requests.len() as f64
+    };
+    assert!((top(&sets) - top(&gets)).abs() < 0.03);
+    assert!(
+        generate("uniform:keys=5,requests=50,sets=1")
+            .iter()
+            .all(|request| request.op == Op::Set)
+    );
+    let plain = "zipf:keys=100,theta=1.1,requests=2000";
+    assert_eq!(generate(&format!("{plain},sets=0")), generate(plain));
+}
+
+#[test]
 fn sizes_are_constant_or_drawn_for_each_key() {
     assert!(
         generate("uniform:keys=5,requests=50")
@@ -245,6 +266,8 @@ fn what_is_wrong_with_a_name_is_named() {
         ("zipf:keys=1,theta=nan,requests=1", "theta from 0 to 20"),
         ("zipf:keys=1,theta=x,requests=1", "`theta=x`"),
         ("zipf:keys=1e6,theta=1,requests=1", "`keys=1e6`"),
+        ("zipf:keys=1,theta=1,requests=1,sets=2", "sets from 0 to 1"),
+        ("hotspot:keys=1,requests=1,sets=0.2", "unknown part `sets`"),
         ("zipf:keys=1,alpha=1,requests=1", "unknown part `alpha`"),
         ("uniform:keys=1,theta=1,requests=1", "unknown part `theta`"),
         ("uniform:keys=1,keys=2,requests=1", "given twice"),
