@@ -4,7 +4,7 @@ use crate::cache::Inner;
 use crate::evict::SEGMENTS_FLOOR;
 use crate::part::PartId;
 use parking_lot::{Mutex, MutexGuard};
-use pumice_flash::{CopyMove, Gone, Mappings};
+use pumice_flash::{CopyMove, Gone, Mappings, Standing};
 use pumice_index::{IndexShard, KeyHash, Location, Mapping};
 use pumice_memory::{Buffer, PAGE_BYTES};
 use pumice_record::SliceId;
@@ -133,14 +133,15 @@ impl<B: Buffer> Mappings for Inner<B> {
         f(&mut self.shards[shard].0.lock().flash)
     }
 
-    fn drop_copy(&self, hash: KeyHash, location: Location, why: Gone) -> bool {
+    fn drop_copy(&self, hash: KeyHash, own: Mapping, why: Gone) -> bool {
+        let location = own.location;
         let mut shard = self.lock(hash);
         let home = self.home(location);
         let is_exact = shard.flash.is_exact();
         let gone = match why {
             Gone::Corrupt => shard.flash.remove_at(hash, location),
             Gone::Evicted | Gone::Expired | Gone::Lost => {
-                let is_last = !is_exact && self.store().is_last_written(hash, location);
+                let is_last = !is_exact && self.store().is_last(&shard.flash, hash, own);
                 shard.flash.reclaim(hash, location, is_last)
             }
         };
@@ -166,7 +167,7 @@ impl<B: Buffer> Mappings for Inner<B> {
         append: impl FnOnce(Mapping) -> Option<Mapping>,
     ) -> CopyMove {
         let mut shard = self.lock(hash);
-        let Some(mapping) = self.store().live_or_last(&shard.flash, hash, from) else {
+        let Standing::Live(mapping) = self.store().standing(&shard.flash, hash, from) else {
             return CopyMove::Dead;
         };
         let Some(to) = append(mapping) else {

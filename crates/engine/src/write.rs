@@ -257,7 +257,8 @@ impl<B: Buffer> Inner<B> {
         let store = self.store();
         shard.dram.prefetch_item(&self.tier, hash);
         let old = shard.flash.mapping(hash);
-        let rank = store.rank_again(hash, old, self.object_bytes(&parts));
+        let may_have = shard.flash.is_unsure(hash);
+        let rank = store.rank_again(hash, old, may_have, self.object_bytes(&parts));
         let part = PartId::of(&parts);
         let mut voided = self.void_part(cx, shard, hash, &part, old, (version, own));
         for gone in voided.gone.into_iter().flatten() {
@@ -466,8 +467,8 @@ mod tests {
             assert!(inner.lock(own).flash.is_unsure(own), "its mapping is on flash");
             assert!(rig.evict(&stranger, former));
             let place = rig.hash(&stranger);
-            let location = inner.lock(place).flash.get(place).expect("just mapped");
-            assert!(inner.drop_copy(place, location, Gone::Evicted));
+            let mapping = inner.lock(place).flash.mapping(place).expect("just mapped");
+            assert!(inner.drop_copy(place, mapping, Gone::Evicted));
             assert!(!inner.lock(own).flash.is_unsure(own), "nothing leads to it");
             let may_have = |key: &[u8]| inner.store().may_have_unmapped(rig.hash(key));
             assert!(may_have(&key) && others.iter().filter(|other| may_have(other)).count() < 40);

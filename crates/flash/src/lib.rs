@@ -32,7 +32,7 @@ pub use store::{
     FlashCounts, FlashStore, HIDDEN_SHARE, INVALIDATED_SHARE, MappingDram, Rank, ReadFault, Source,
     VIRTUAL_KEY_BYTES, Work, record_max, slot_bits,
 };
-pub use survivors::RECLAIM_READ_BYTES;
+pub use survivors::{RECLAIM_READ_BYTES, Standing};
 
 use pumice_index::{IndexShard, KeyHash, Location, Mapping};
 use pumice_record::SliceId;
@@ -100,10 +100,10 @@ pub trait Mappings {
     /// for: what died unknown to DRAM, in an index that does not know all.
     fn account_rest(&self, _objects: u64, _bytes: u64) {}
 
-    /// Removes the mapping of `hash` if it is `location`, and accounts for it; true if it was.
-    fn drop_copy(&self, hash: KeyHash, location: Location, why: Gone) -> bool;
+    /// Removes the mapping of `hash` if it is to the place of `own`, and accounts for it; true if it was.
+    fn drop_copy(&self, hash: KeyHash, own: Mapping, why: Gone) -> bool;
 
-    /// Makes a survivor's copy live: if `hash` is mapped to `from`, see [`FlashStore::live_or_last`], calls `append` with the mapping, under the shard's lock, and maps
+    /// Makes a survivor's copy live: if `hash` is mapped to `from`, see [`FlashStore::standing`], calls `append` with the mapping, under the shard's lock, and maps
     /// it to what that returns.
     fn move_copy(
         &self,

@@ -333,7 +333,7 @@ impl<B: Buffer> FlashStore<B> {
         } else {
             Gone::Evicted
         };
-        mappings.drop_copy(entry.hash, self.location(id, entry), why);
+        mappings.drop_copy(entry.hash, self.mapping(id, entry), why);
     }
 
     /// Reads and checks the footer of a sealed block.

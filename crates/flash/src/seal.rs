@@ -132,7 +132,7 @@ impl<B: Buffer, M: Mappings> Tenant<Objects<B>> for Sealer<'_, B, M> {
             info.is_leaving.store(true, Ordering::Release);
             for entry in entries {
                 self.mappings
-                    .drop_copy(entry.hash, store.location(block.id, entry), Gone::Lost);
+                    .drop_copy(entry.hash, store.mapping(block.id, entry), Gone::Lost);
             }
         }
         store.settle_slots(block.id, Some(entries));

@@ -1,6 +1,7 @@
 //! Moving what a reclaim keeps: the objects that stay go to the active blocks of their sections.
 //!
-//! Only what stays is read: neighbours in one read, single objects one by one, several reads under way at once. Whether an
+//! Where DRAM does not know whether an object is live, pages of mappings are asked first, many at a time and at most one for every two
+//! objects. Only what stays is read: neighbours in one read, single objects one by one, several reads under way at once. Whether an
 //! object stays is asked twice, before its read and before its copy: meanwhile it may have been deleted, or others may have
 //! overtaken it. What looked like going before is not asked again, and goes.
 //!
@@ -16,7 +17,8 @@ use crate::store::{FlashStore, Reclaims, Shared, SlotKind};
 use crate::{CopyMove, Mappings};
 use pumice_blocks::{add, give_turn};
 use pumice_device::{Device, SECTOR_BYTES};
-use pumice_index::{IndexShard, Location, Mapping};
+use pumice_index::cascade::PageNumber;
+use pumice_index::{IndexShard, Location, Lookup, Mapping};
 use pumice_memory::Buffer;
 use pumice_record::{Record, is_expired};
 use std::collections::VecDeque;
@@ -35,6 +37,31 @@ const READS_MAX: usize = 8;
 pub const RECLAIM_READ_BYTES: u64 = 2 << 20;
 /// Rounds of waiting for room, for one victim.
 const WAITS_MAX: usize = 16;
+
+/// Objects of a victim of which it is unknown whether they are live, and whose pages of mappings are read at once.
+const ASKED_AT_ONCE: usize = 32;
+/// Of so many objects of a victim one page may be read to learn that.
+const ENTRIES_PER_PAGE_ASKED: usize = 2;
+
+/// What DRAM says of a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It is the latest of its key, and mapped so.
+    Live(Mapping),
+    /// It is not, or nothing leads to it.
+    Dead,
+    /// Only pages of mappings tell.
+    Unknown,
+}
+
+/// What becomes of an object of a victim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Stays,
+    Goes,
+    /// It is worth its copy, if it is live.
+    Unknown,
+}
 
 /// Objects that one read brings.
 pub(crate) struct Run {
@@ -97,13 +124,17 @@ impl<B: Buffer> FlashStore<B> {
         entries: Vec<FooterEntry>,
     ) -> (Vec<FooterEntry>, Vec<MovedCopy>) {
         let (mut stay, mut go, mut left) = (Vec::new(), Vec::new(), Vec::new());
+        let mut asked = Vec::new();
         for (at, entry) in entries.iter().enumerate() {
             if at % ENTRIES_PER_TURN == ENTRIES_PER_TURN - 1 {
                 give_turn().await;
             }
             prefetch_ahead(mappings, &entries, at);
-            if self.stays(mappings, now, origin, entry) {
+            let fate = self.fate(mappings, now, origin, entry);
+            if fate == Fate::Stays {
                 stay.push(*entry);
+            } else if fate == Fate::Unknown {
+                asked.push(*entry);
             } else if self.mapping_log.get().is_some() {
                 // A lookup may still find its mapping on flash, and bring it back to DRAM.
                 go.push(*entry);
@@ -112,6 +143,15 @@ impl<B: Buffer> FlashStore<B> {
                 self.drop_entry(mappings, now, origin.id, entry);
             }
         }
+        let mut pages_left = entries.len() / ENTRIES_PER_PAGE_ASKED;
+        for batch in asked.chunks(ASKED_AT_ONCE) {
+            self.ask(device, mappings, batch, &mut pages_left).await;
+            for entry in batch {
+                let stays = self.fate(mappings, now, origin, entry) == Fate::Stays;
+                if stays { &mut stay } else { &mut go }.push(*entry);
+            }
+        }
+        stay.sort_unstable_by_key(|entry| entry.offset);
         let bytes = stay.iter().map(|entry| u64::from(entry.len)).sum();
         if let Some(victim) =
             (self.shared.pool.lock().own.victims.iter_mut()).find(|victim| victim.id == origin.id)
@@ -141,7 +181,7 @@ impl<B: Buffer> FlashStore<B> {
                     add(&self.counters.reclaim_read_bytes, run.bytes());
                     let buffer = Arc::new(buffer);
                     for entry in &run.entries {
-                        if !self.stays(mappings, now, origin, entry) {
+                        if self.fate(mappings, now, origin, entry) != Fate::Stays {
                             go.push(*entry);
                             continue;
                         }
@@ -182,9 +222,9 @@ impl<B: Buffer> FlashStore<B> {
     }
 
     /// Whether an object of a victim is live, and worth its copy.
-    fn stays<M: Mappings>(&self, mappings: &M, now: u32, origin: &Origin, entry: &FooterEntry) -> bool {
+    fn fate<M: Mappings>(&self, mappings: &M, now: u32, origin: &Origin, entry: &FooterEntry) -> Fate {
         if is_expired(entry.expiry, now) {
-            return false;
+            return Fate::Goes;
         }
         let own = self.mapping(origin.id, entry);
         let keeps = |mapping| {
@@ -193,19 +233,77 @@ impl<B: Buffer> FlashStore<B> {
         };
         // Slots tell without the index, which is slower.
         if self.slot_kind != SlotKind::None && !keeps(own) {
-            return false;
+            return Fate::Goes;
         }
-        let live = mappings.with(entry.hash, |shard| self.live_or_last(shard, entry.hash, own));
-        live.is_some_and(|live| self.slot_kind != SlotKind::None || keeps(live))
+        let standing = mappings.with(entry.hash, |shard| self.standing(shard, entry.hash, own));
+        let (mapping, fate) = match standing {
+            Standing::Live(mapping) => (mapping, Fate::Stays),
+            Standing::Unknown => (own, Fate::Unknown),
+            Standing::Dead => return Fate::Goes,
+        };
+        if self.slot_kind != SlotKind::None || keeps(mapping) {
+            fate
+        } else {
+            Fate::Goes
+        }
     }
 
-    /// The mapping of an object of a victim, if it is live. Where DRAM does not know its mapping, it is live if nothing has been
-    /// invalidated under its hash since its block was opened.
-    pub fn live_or_last(&self, shard: &IndexShard, hash: u64, own: Mapping) -> Option<Mapping> {
-        let is_last = || shard.is_unsure(hash) && self.is_last_written(hash, own.location);
-        shard
-            .live(hash, own.location)
-            .or_else(|| is_last().then_some(own))
+    /// What DRAM says of an object of a victim. Called under the shard's lock.
+    pub fn standing(&self, shard: &IndexShard, hash: u64, own: Mapping) -> Standing {
+        if let Some(known) = shard.live(hash, own.location) {
+            return Standing::Live(known);
+        }
+        if !shard.is_unsure(hash) || self.note(own).is_none() || self.was_broken_off(own.location) {
+            return Standing::Dead;
+        }
+        if self.is_last(shard, hash, own) {
+            Standing::Live(own)
+        } else {
+            Standing::Unknown
+        }
+    }
+
+    /// Reads the pages that may map these objects, all at once, so that DRAM knows their mappings then; of those for which more than
+    /// `pages_left` would have to be read it stays unknown.
+    async fn ask<D: Device<Buf = B>, M: Mappings>(
+        &self,
+        device: &D,
+        mappings: &M,
+        entries: &[FooterEntry],
+        pages_left: &mut usize,
+    ) {
+        let mut plans = Vec::new();
+        for entry in entries {
+            let Lookup::Read(plan) = mappings.with(entry.hash, |shard| shard.peek(entry.hash)) else {
+                continue;
+            };
+            if let Some(left) = pages_left.checked_sub(plan.pages().len()) {
+                *pages_left = left;
+                plans.push((entry.hash, plan));
+            }
+        }
+        let pages: Vec<PageNumber> = (plans.iter())
+            .flat_map(|(_, plan)| plan.pages())
+            .copied()
+            .collect();
+        add(
+            &self.counters.reclaim_read_bytes,
+            (pages.len() * SECTOR_BYTES) as u64,
+        );
+        let found = self.read_mappings(device, &pages).await;
+        let mut found = found.iter().map(|bytes| bytes.as_ref()?.payload());
+        for (hash, plan) in plans {
+            let payloads: Vec<_> = found.by_ref().take(plan.pages().len()).collect();
+            // What cannot be read costs this object, and not yet the partition.
+            if payloads.contains(&None) {
+                continue;
+            }
+            mappings.with(hash, |shard| {
+                if let Some(shard) = shard.cascade() {
+                    shard.resolve(hash, &plan, payloads);
+                }
+            });
+        }
     }
 
     /// The record of an entry, in the bytes of its run.

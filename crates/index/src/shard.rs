@@ -92,6 +92,14 @@ impl IndexShard {
         }
     }
 
+    /// Whether of two mappings of `hash` on flash one may supersede the other, so far as DRAM knows.
+    pub fn is_contested(&self, hash: KeyHash) -> bool {
+        match self {
+            IndexShard::Full(_) => false,
+            IndexShard::Cascade(shard) => shard.is_contested(hash),
+        }
+    }
+
     /// Maps `hash`, in place of whatever it was mapped to, of which is returned what DRAM knows.
     ///
     /// # Errors

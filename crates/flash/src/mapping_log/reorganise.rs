@@ -3,6 +3,7 @@
 use super::pages::PageSource;
 use super::{Due, MappingBytes};
 use crate::Mappings;
+use crate::reclaim::ENTRIES_PER_TURN;
 use crate::store::{FlashStore, life_of};
 use pumice_blocks::{add, give_turn};
 use pumice_device::{Device, SECTOR_BYTES};
@@ -81,6 +82,16 @@ impl<B: Buffer> FlashStore<B> {
             return;
         };
         drop(pages);
+        // Before it takes the place of what says so.
+        let mut dead = (0, 0);
+        for (at, (mapping, sequence)) in merged.superseded().iter().enumerate() {
+            if at % ENTRIES_PER_TURN == ENTRIES_PER_TURN - 1 {
+                give_turn().await;
+            }
+            let len = self.note_superseded(*mapping, *sequence);
+            dead = (dead.0 + u64::from(len > 0), dead.1 + len);
+        }
+        mappings.account_rest(dead.0, dead.1);
         if self.put_merged(device, &merged, &mut unfinished.pages).await {
             unfinished.is_done = true;
             let pages = std::mem::take(&mut unfinished.pages);

@@ -157,6 +157,11 @@ impl Invalidated {
         self.known_from = self.known_from.max(sequence);
     }
 
+    /// Whether nothing is known of the block of this sequence.
+    pub(crate) fn is_before(&self, sequence: u64) -> bool {
+        sequence < self.known_from
+    }
+
     /// Whether something under `hash` may have become void since the block of this sequence was opened.
     pub(crate) fn since(&self, hash: u64, sequence: u64) -> bool {
         let hash = hash >> self.ignored_bits;
@@ -165,7 +170,7 @@ impl Invalidated {
             .iter()
             .rev()
             .take_while(|filter| filter.closed_at > sequence);
-        sequence < self.known_from || younger.any(|filter| filter.has(hash))
+        self.is_before(sequence) || younger.any(|filter| filter.has(hash))
     }
 
     /// Whether something under `hash` may have become void since the oldest block was opened.

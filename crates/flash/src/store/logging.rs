@@ -5,7 +5,7 @@ use crate::layout::Layout;
 use crate::log::LogKind;
 use pumice_blocks::State;
 use pumice_device::Device;
-use pumice_index::{Location, Mapping};
+use pumice_index::{IndexShard, Location, Mapping};
 use pumice_memory::Buffer;
 use std::sync::atomic::Ordering;
 
@@ -43,7 +43,8 @@ impl<B: Buffer> FlashStore<B> {
 
     /// Remembers that what stands in blocks under `hash` may not be the latest any more.
     pub fn note_invalidated(&self, hash: u64) {
-        if self.mapping_log.get().is_some() {
+        // Slots with seats say which objects are dead.
+        if self.mapping_log.get().is_some() && !self.slot_kind.has_seats() {
             let pool = self.shared.pool.lock();
             self.invalidated.lock().note(hash, pool.next_sequence);
         }
@@ -86,12 +87,47 @@ impl<B: Buffer> FlashStore<B> {
         self.note_invalidated(hash);
     }
 
-    /// Whether nothing was invalidated under `hash` since the block at `location` was opened, so far as is remembered.
-    pub fn is_last_written(&self, hash: u64, location: Location) -> bool {
+    /// Whether a copy whose mapping DRAM does not know is the latest under `hash` for certain, and its mapping is on flash. Where slots
+    /// say which objects are dead, all deaths reach them: at once where DRAM knew the mapping, else with the reorganisation that
+    /// merges it with what superseded it, and until then the index says that it is contested. Elsewhere nothing may have been
+    /// invalidated under the hash since the block was opened, so far as is remembered. Called under the shard's lock.
+    pub fn is_last(&self, shard: &IndexShard, hash: u64, own: Mapping) -> bool {
+        let sequence = self.sequence_at(own.location);
+        let is_latest = || {
+            if self.slot_kind.has_seats() {
+                self.has_slot(own)
+                    && self.note(own).is_some()
+                    && !shard.is_contested(hash)
+                    && !self.invalidated.lock().is_before(sequence)
+            } else {
+                !self.invalidated.lock().since(hash, sequence)
+            }
+        };
+        shard.is_unsure(hash) && !self.was_broken_off(own.location) && is_latest()
+    }
+
+    /// Whether a reclaim of the block was broken off: what it let go of is not told from what is left.
+    pub(crate) fn was_broken_off(&self, location: Location) -> bool {
         let info = &self.blocks[self.block_of(location) as usize];
-        // What a reclaim that was broken off let go of is not told from what is left.
-        info.reclaims.load(Ordering::Relaxed) <= 1
-            && !self.invalidated.lock().since(hash, self.sequence_at(location))
+        info.reclaims.load(Ordering::Relaxed) > 1
+    }
+
+    /// A reorganisation has found that a mapping to the block of this sequence is superseded, and nobody knew: the bytes that lived
+    /// until now, or 0.
+    pub(crate) fn note_superseded(&self, mapping: Mapping, sequence: u64) -> u64 {
+        let mut order = self.order.lock();
+        // A block is opened under this lock.
+        if !self.slot_kind.has_seats() || self.sequence_at(mapping.location) != sequence {
+            return 0;
+        }
+        let len = self.counted_len(mapping);
+        if !self.uncount_in(&mut order, None, mapping) {
+            return 0;
+        }
+        drop(order);
+        let info = &self.blocks[self.block_of(mapping.location) as usize];
+        self.note_death(info, len);
+        len
     }
 
     /// The mapping of a copy was removed without need for a record (reclaimed, corrupt, expired).

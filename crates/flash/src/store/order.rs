@@ -293,10 +293,14 @@ impl<B: Buffer> FlashStore<B> {
     }
 
     /// Where a new value is to go that replaces one, mapped to `old` as far as is known: a write is a hit, too. Called before the
-    /// old one is invalidated, under its shard's lock.
-    pub fn rank_again(&self, hash: u64, old: Option<Mapping>, object_bytes: u64) -> Rank {
+    /// old one is invalidated, under its shard's lock. Where flash `may_have` one whose mapping DRAM does not know, it counts as one that
+    /// was not asked for since it was new.
+    pub fn rank_again(&self, hash: u64, old: Option<Mapping>, may_have: bool, object_bytes: u64) -> Rank {
         if self.layout.layout == Layout::Fifo {
             return Rank::TOP;
+        }
+        if old.is_none() && may_have && self.layout.layout == Layout::Ripq {
+            return self.rank_new_hit(object_bytes);
         }
         let order = self.order.lock();
         let policy = self.layout.policy;
@@ -400,7 +404,10 @@ impl<B: Buffer> FlashStore<B> {
         if self.layout.layout == Layout::Fifo {
             return true;
         }
-        let mut order = self.order.lock();
+        self.uncount_in(&mut self.order.lock(), hash, mapping)
+    }
+
+    pub(super) fn uncount_in(&self, order: &mut Order<B>, hash: Option<u64>, mapping: Mapping) -> bool {
         if let (Some(keys), Some(hash)) = (&mut order.virtual_cache, hash) {
             keys.remove(hash);
         }
@@ -419,7 +426,7 @@ impl<B: Buffer> FlashStore<B> {
         } else {
             ranked.queue.remove(seat, len);
         }
-        self.rebalance(&mut order);
+        self.rebalance(order);
         true
     }
 

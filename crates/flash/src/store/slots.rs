@@ -2,7 +2,8 @@
 //!
 //! A cascade index keeps most mappings on flash, where no bit can be changed. What a layout wants to know of an object that
 //! changes is kept here instead: under `fifo` with two-phase reclaim one bit, whether it was asked for since it was written; under
-//! `ripq` four bits, or six with an absolute policy that counts more than two accesses: where it counts ([`Note`]), or that it is dead.
+//! `ripq` six bits: where it counts ([`Note`]), or that it is dead, and with an absolute policy that counts more than two accesses in two
+//! of them how often it was asked for.
 //!
 //! The slot of an object is its number in its block, in order of offset. A mapping says its low [`SLOT_BITS`] bits in its note;
 //! the rest follow from its offset and the offsets of every 64th object, which are kept here. Cost: the bits, and three eighths of a
@@ -21,12 +22,10 @@ use std::sync::atomic::Ordering;
 const STRIDE: u32 = 1 << SLOT_BITS;
 const LOW: u32 = STRIDE - 1;
 
-/// Bits of a slot that say where an object counts.
-const SEAT_BITS: u32 = 4;
-/// Its object counts nowhere any more.
-const DEAD: u32 = (1 << SEAT_BITS) - 1;
-/// It counts in its block, and was asked for since it was new: where accesses are not kept, 0 is a new one.
-const HIT: u32 = DEAD - 1;
+/// Bits of a slot under `ripq`.
+const RIPQ_BITS: u32 = 6;
+/// Those of them that count accesses, where the policy does.
+const ACCESS_BITS: u32 = 2;
 
 /// What a slot is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,9 +61,26 @@ impl SlotKind {
         match self {
             SlotKind::None => 0,
             SlotKind::Hit => 1,
-            SlotKind::Seat => SEAT_BITS,
-            SlotKind::SeatAndAccesses => SEAT_BITS + 2,
+            SlotKind::Seat | SlotKind::SeatAndAccesses => RIPQ_BITS,
         }
+    }
+
+    /// Bits of a slot that say where an object counts.
+    fn seat_bits(self) -> u32 {
+        match self {
+            SlotKind::SeatAndAccesses => RIPQ_BITS - ACCESS_BITS,
+            _ => RIPQ_BITS,
+        }
+    }
+
+    /// The seat of an object that counts nowhere any more.
+    fn dead(self) -> u32 {
+        (1 << self.seat_bits()) - 1
+    }
+
+    /// The seat of one that counts in its block, and was asked for since it was new: where accesses are not kept, 0 is a new one.
+    fn hit(self) -> u32 {
+        self.dead() - 1
     }
 
     /// Whether slots say where objects count.
@@ -75,8 +91,8 @@ impl SlotKind {
     /// Marks that a queue can give out, plus one.
     pub(crate) fn marks(self) -> u32 {
         match self {
-            SlotKind::Seat => HIT,
-            SlotKind::SeatAndAccesses => DEAD,
+            SlotKind::Seat => self.hit(),
+            SlotKind::SeatAndAccesses => self.dead(),
             SlotKind::None | SlotKind::Hit => MARKS,
         }
     }
@@ -88,26 +104,26 @@ impl SlotKind {
 
     fn encode(self, note: Note) -> u32 {
         match self {
-            SlotKind::SeatAndAccesses => (note.accesses - 1) << SEAT_BITS | note.mark,
-            _ if note.mark == 0 && note.accesses > 1 => HIT,
+            SlotKind::SeatAndAccesses => (note.accesses - 1) << self.seat_bits() | note.mark,
+            _ if note.mark == 0 && note.accesses > 1 => self.hit(),
             _ => note.mark,
         }
     }
 
     /// `None` of a dead object.
     pub(super) fn decode(self, slot: u32) -> Option<Note> {
-        let seat = slot & DEAD;
+        let seat = slot & self.dead();
         let note = match self {
             SlotKind::SeatAndAccesses => Note {
                 mark: seat,
-                accesses: (slot >> SEAT_BITS) + 1,
+                accesses: (slot >> self.seat_bits()) + 1,
             },
             _ => Note {
-                mark: if seat == HIT { 0 } else { seat },
+                mark: if seat == self.hit() { 0 } else { seat },
                 accesses: u32::from(seat != 0) + 1,
             },
         };
-        (seat != DEAD).then_some(note)
+        (seat != self.dead()).then_some(note)
     }
 }
 
@@ -315,7 +331,7 @@ impl<B: Buffer> FlashStore<B> {
     }
 
     /// Whether it can be kept where an object counts.
-    pub(super) fn has_slot(&self, mapping: Mapping) -> bool {
+    pub(crate) fn has_slot(&self, mapping: Mapping) -> bool {
         !self.slot_kind.has_seats() || self.with_slot(mapping, |_, _| ()).is_some()
     }
 
@@ -324,9 +340,10 @@ impl<B: Buffer> FlashStore<B> {
         if !self.slot_kind.has_seats() {
             return true;
         }
+        let dead = self.slot_kind.dead();
         let was_dead = self.with_slot(mapping, |slots, number| {
-            let was_dead = slots.get(number) & DEAD == DEAD;
-            slots.set(number, DEAD);
+            let was_dead = slots.get(number) & dead == dead;
+            slots.set(number, dead);
             was_dead
         });
         // Where its block has slots and it has none, it was never counted.

@@ -4,7 +4,7 @@
 //! is neither and has no place says that the key is not on flash: a lookup has read that there.
 
 use super::counts::CascadeCounts;
-use super::filter::{Filter, FilterShape};
+use super::filter::{Filter, FilterShape, Match};
 use super::page::PageShape;
 use super::wide::Wide;
 use super::{MapSpace, PageNumber};
@@ -170,6 +170,28 @@ impl CascadeShard {
     pub fn is_unsure(&self, hash: KeyHash) -> bool {
         let tag = self.shape.tag(hash);
         self.tier1.find(tag, |_| true).is_none() && (self.is_blank() || self.may_hold(tag))
+    }
+
+    /// Whether one mapping of `hash` on flash may supersede another one there, which no reorganisation has merged yet. Where none does,
+    /// and tier 1 knows nothing, a mapping on flash is the latest unless a reorganisation has named it as superseded
+    /// ([`Merged::superseded`](super::Merged::superseded)), or tier 1 knew it when it was superseded.
+    pub fn is_contested(&self, hash: KeyHash) -> bool {
+        let tag = self.shape.tag(hash);
+        let mut has_older = self.wide.filter().matches(tag).next().is_some();
+        for generation in &self.generations {
+            // Only a shield supersedes what is on flash, and only from a younger page.
+            let oldest = (generation.filter.matches(tag))
+                .map(|found| found.hint & PAGE_HINT)
+                .min();
+            let is_over = |found: &Match| {
+                found.hint & SHIELD_HINT != 0 && (has_older || oldest < Some(found.hint & PAGE_HINT))
+            };
+            if generation.filter.matches(tag).any(|found| is_over(&found)) {
+                return true;
+            }
+            has_older |= oldest.is_some();
+        }
+        self.is_blank()
     }
 
     /// Whether there may be a mapping in a page.

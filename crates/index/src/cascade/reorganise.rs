@@ -9,7 +9,7 @@ use super::page::{MappingPage, PAGE_PAYLOAD_BYTES, PageEntry, PageShape};
 use super::partition::{CascadeShard, Merging};
 use super::wide::{WIDE_CELL_BITS, Wide};
 use super::{Life, PageNumber};
-use crate::Location;
+use crate::{Location, Mapping};
 
 /// Tier 2 is merged into tier 3 when it has so many pages for each of tier 3's, in hundredths.
 const REORGANISE_PERCENT: usize = 50;
@@ -34,6 +34,7 @@ pub struct Merged {
     len: usize,
     page_entries: usize,
     epoch: u32,
+    superseded: Vec<(Mapping, u64)>,
 }
 
 impl Reorganisation {
@@ -71,6 +72,15 @@ impl Reorganisation {
             len: 0,
             page_entries: self.page_entries,
             epoch: self.epoch,
+            superseded: Vec::new(),
+        };
+        // Entries of one tag that are not its newest.
+        let mut older_ones: Vec<(PageEntry, u64)> = Vec::new();
+        let sequence_of = |entry: &PageEntry| {
+            let sequence = entry
+                .mapping
+                .map(|mapping| life_at(mapping.location).sequence())?;
+            (entry.life != 0 && self.shape.life(sequence) == entry.life).then_some(sequence)
         };
         let mut full = Vec::with_capacity(self.page_entries);
         let mut last = 0;
@@ -95,16 +105,19 @@ impl Reorganisation {
             }
             last = entry.tag;
             if !take_older {
-                older.next_if(|superseded| superseded.tag == entry.tag);
+                let same = older.next_if(|superseded| superseded.tag == entry.tag);
+                older_ones.extend(same.and_then(|old| Some((old, sequence_of(&old)?))));
                 if newer.peek().is_some_and(|(newest, ..)| *newest == entry.tag) {
+                    older_ones.extend(sequence_of(&entry).map(|sequence| (entry, sequence)));
                     continue;
                 }
             }
-            let is_valid = entry
-                .mapping
-                .filter(|_| entry.life != 0)
-                .is_some_and(|mapping| self.shape.life(life_at(mapping.location).sequence()) == entry.life);
-            if is_valid {
+            // A start may have mapped anew what a page had already: that is one copy.
+            let superseded = older_ones.drain(..).filter(|(old, _)| *old != entry);
+            merged
+                .superseded
+                .extend(superseded.filter_map(|(old, sequence)| Some((old.mapping?, sequence))));
+            if sequence_of(&entry).is_some() {
                 full.push(entry);
                 if full.len() == self.page_entries {
                     merged.push(&mut full);
@@ -133,6 +146,12 @@ impl Merged {
     fn page(&self, number: usize) -> MappingPage<'_> {
         let page = self.shape.decode(self.partition, &self.pages[number]);
         page.expect("it was encoded for this partition")
+    }
+
+    /// The mappings that newer ones or tombstones have superseded, each with the sequence of its block: those copies are dead, and
+    /// when this is the wide table nothing on flash says so any more.
+    pub fn superseded(&self) -> &[(Mapping, u64)] {
+        &self.superseded
     }
 
     /// All tags, in order.

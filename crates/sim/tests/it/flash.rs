@@ -147,6 +147,39 @@ fn no_partition_is_forgotten_in_a_replay_without_faults() {
 }
 
 #[test]
+fn ripq_hits_as_often_with_a_cascade_index() {
+    let lookups = "zipf:keys=200000,theta=0.8,requests=800000,seed=7";
+    let sets = "zipf:keys=300000,theta=0.9,requests=1200000,sets=0.2,seed=7";
+    for (trace, ops, most) in [
+        (lookups, OpsMode::Lookup, 0.01),
+        (sets, OpsMode::AsRecorded, 0.02),
+    ] {
+        let hits = |index| {
+            let options = FlashOptions {
+                index,
+                layout: LayoutOptions::new(Layout::Ripq, None, None, None).unwrap(),
+                rules: ReplayRules {
+                    missing_sizes: MissingSizes::Fixed(300),
+                    ops,
+                    ..ReplayRules::default()
+                },
+                ..options("40%", ReplayDevice::Sim)
+            };
+            let report = replay(trace, &options);
+            println!("{trace}: {:?}", report.cascade);
+            assert!(report.cascade.is_none_or(|cascade| cascade.forgotten == 0));
+            report.object_hit_ratio.unwrap()
+        };
+        let (full, cascade) = (
+            hits(pumice::IndexOptions::Full),
+            hits(pumice::IndexOptions::cascade(0.03)),
+        );
+        println!("{trace}: full {full:.4}, cascade {cascade:.4}");
+        assert!(full - cascade < most, "{trace}: {full}, {cascade}");
+    }
+}
+
+#[test]
 fn a_cascade_index_hits_as_the_full_one_does_and_counts_what_it_costs() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let small = |index, device| FlashOptions {

@@ -40,7 +40,7 @@ fn check(slots: &Slots, model: &[(u32, u32)]) {
 
 #[test]
 fn the_low_bits_and_the_offset_give_the_number_and_each_slot_is_its_own() {
-    assert_eq!(widths(), [1, 4, 6]);
+    assert_eq!(widths(), [1, 6, 6]);
     let mut random = Random(7);
     for bits in widths() {
         for objects in [1, 2, 63, 64, 65, 128, 129, 700, 3_001] {
@@ -161,19 +161,19 @@ fn dram_is_the_bits_and_three_eighths_of_one_where_words_are_whole() {
 #[test]
 fn a_slot_of_four_bits_says_new_hit_one_of_thirteen_groups_or_dead() {
     let kind = SlotKind::Seat;
-    assert_eq!((kind.marks() - 1, kind.bits()), (13, 4));
+    assert_eq!((kind.marks() - 1, kind.bits()), (61, 6));
     assert_eq!(kind.encode(Note::NEW), 0, "what a start writes for new objects");
     assert_eq!(kind.decode(0), Some(Note::NEW));
     let hit = Note { mark: 0, accesses: 2 };
-    assert_eq!(kind.encode(hit), HIT);
-    assert_eq!(kind.decode(HIT), Some(hit));
+    assert_eq!(kind.encode(hit), kind.hit());
+    assert_eq!(kind.decode(kind.hit()), Some(hit));
     for mark in 1..kind.marks() {
         let note = Note { mark, accesses: 2 };
         assert_eq!(kind.decode(kind.encode(note)), Some(note));
         assert_eq!(kind.encode(Note { mark, accesses: 1 }), kind.encode(note));
     }
-    assert_eq!(kind.decode(DEAD), None);
-    for slot in (0..1 << kind.bits()).filter(|slot| *slot != DEAD) {
+    assert_eq!(kind.decode(kind.dead()), None);
+    for slot in (0..1 << kind.bits()).filter(|slot| *slot != kind.dead()) {
         assert_eq!(
             kind.encode(kind.decode(slot).unwrap()),
             slot,
@@ -197,8 +197,8 @@ fn a_slot_of_six_bits_has_fourteen_groups_and_four_accesses() {
         }
     }
     for accesses in 0..4 {
-        assert_eq!(kind.decode(accesses << SEAT_BITS | DEAD), None);
-        codes.push(accesses << SEAT_BITS | DEAD);
+        assert_eq!(kind.decode(accesses << kind.seat_bits() | kind.dead()), None);
+        codes.push(accesses << kind.seat_bits() | kind.dead());
     }
     codes.sort_unstable();
     let all: Vec<u32> = (0..1 << kind.bits()).collect();
@@ -227,7 +227,7 @@ fn a_kind_follows_from_index_layout_and_policy() {
         assert_eq!(slot_bits(&options, IndexKind::Cascade), kind.bits());
         let note = if kind == SlotKind::None { 0 } else { 130 % 64 };
         assert_eq!(kind.note(130), note);
-        assert!(!kind.has_seats() || kind.marks() <= DEAD);
+        assert!(!kind.has_seats() || kind.marks() <= kind.dead());
     }
 }
 

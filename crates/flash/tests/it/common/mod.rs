@@ -111,9 +111,9 @@ impl Mappings for Index {
         self.shape.shard_of(hash)
     }
 
-    fn drop_copy(&self, hash: KeyHash, location: Location, why: Gone) -> bool {
+    fn drop_copy(&self, hash: KeyHash, own: Mapping, why: Gone) -> bool {
         let removed = self.with(hash, |shard| {
-            let mapping = shard.remove_at(hash, location)?;
+            let mapping = shard.remove_at(hash, own.location)?;
             self.store().forget(Some(hash), mapping);
             Some(mapping)
         });
@@ -308,7 +308,7 @@ impl Rig {
     /// As [`Rig::set`], but where something is there, which counts as a hit on it.
     pub fn set_again(&self, n: u64, len: usize) -> Option<u64> {
         let old = self.index.with(hash(n), |shard| shard.mapping(hash(n)));
-        let rank = self.store().rank_again(hash(n), old, len as u64);
+        let rank = self.store().rank_again(hash(n), old, false, len as u64);
         let version = self.remove(n);
         self.append_with(n, len, version, SliceId::Whole, Some(rank))
     }
