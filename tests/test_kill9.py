@@ -37,8 +37,9 @@ SLACK_OBJECTS = (1 << 20) // QUIET_BYTES
 SLACK_ROUNDS = 0.1
 # Of all untouched objects at least so many must be served.
 SERVED_SHARE = 0.95
-# So that the load writes a small part of the flash in a round: the untouched objects are not to be reclaimed.
+# So that the load writes a small part of the flash in a round, on a fast machine too: the untouched objects are not to be reclaimed.
 LOAD = {"connections": 2, "keys": 6000, "value_size_max": 400, "flush_every": 0}
+LOAD_BYTES = 16 << 20
 # How long the load looks at what came back.
 LOOK_SECONDS = 0.3
 TIER_BYTES = 40 << 20
@@ -123,10 +124,14 @@ class Run(Lives):
                 expect(client.command(b"flush_all") == b"OK", "OK for flush_all", "something else")
             elif is_aged:
                 wait_until_written(client, quiet)
+            most = server.stats()["flash"]["written_bytes"] + LOAD_BYTES
             load.go_on()
             self.disturb(server, client, load)
             moment = self.rng.uniform(0.01, 0.05) if is_aged else self.rng.uniform(0.05, 1.5)
-            time.sleep(moment)
+            until = time.monotonic() + moment
+            while (left := until - time.monotonic()) > 0 and server.stats()["flash"]["written_bytes"] < most:
+                time.sleep(min(left, 0.02))
+            moment -= max(left, 0)
             written, moved = said_written(client, quiet)
             owed = set(quiet) - moved if is_aged and not flushed else written
             stats = client.stats()
