@@ -36,7 +36,7 @@ pub struct Begun {
     failures: u64,
 }
 
-/// Writes a stream into blocks. Dropped before [`Blocks::finish_checkpoint`] has taken them, it gives them back. `T` takes a free block
+/// Writes a stream into blocks. Dropped before its end, it gives them back. `T` takes a free block
 /// for it ([`Blocks::take_for_checkpoint`]), and makes one free first where there is none.
 pub struct StreamWriter<'a, O: Owner, D, T> {
     base: &'a Blocks<O>,
@@ -51,6 +51,19 @@ pub struct StreamWriter<'a, O: Owner, D, T> {
 }
 
 impl<O: Owner, D, T> Drop for StreamWriter<'_, O, D, T> {
+    fn drop(&mut self) {
+        self.base.free_checkpoint_blocks(std::mem::take(&mut self.blocks));
+    }
+}
+
+/// A stream that is on the device as a whole. Dropped before [`Blocks::finish_checkpoint`] has taken its blocks, it gives them back.
+pub struct WrittenStream<'a, O: Owner> {
+    base: &'a Blocks<O>,
+    blocks: Vec<u32>,
+    len: u64,
+}
+
+impl<O: Owner> Drop for WrittenStream<'_, O> {
     fn drop(&mut self) {
         self.base.free_checkpoint_blocks(std::mem::take(&mut self.blocks));
     }
@@ -145,18 +158,21 @@ impl<'a, O: Owner, D: Device<Buf = O::Buf>, T: AsyncFn() -> io::Result<u32>> Str
     }
 
     /// Writes what is left.
-    async fn finish(&mut self) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// What the device said.
+    pub async fn finish(mut self) -> io::Result<WrittenStream<'a, O>> {
         let last = std::mem::take(&mut self.pending);
         if !last.is_empty() {
             self.chunk(&last).await?;
         }
         let block = *self.blocks.last().expect("the head was written");
-        self.close_block(block, NO_BLOCK).await
-    }
-
-    /// The blocks, which are the caller's now, and the stream's length in bytes.
-    fn into_parts(mut self) -> (Vec<u32>, u64) {
-        (std::mem::take(&mut self.blocks), self.total)
+        self.close_block(block, NO_BLOCK).await?;
+        Ok(WrittenStream {
+            base: self.base,
+            blocks: std::mem::take(&mut self.blocks),
+            len: self.total,
+        })
     }
 
     async fn put(&self, block: u32, offset: u64, bytes: &[u8]) -> io::Result<()> {
@@ -221,24 +237,19 @@ impl<O: Owner> Blocks<O> {
     ///
     /// # Errors
     /// What the device said; the checkpoints before stay good.
-    pub async fn finish_checkpoint<D, T>(
+    pub async fn finish_checkpoint<D: Device<Buf = O::Buf>>(
         &self,
         device: &D,
         begun: &Begun,
-        mut writer: StreamWriter<'_, O, D, T>,
+        mut stream: WrittenStream<'_, O>,
         now: u32,
         clean: bool,
-    ) -> io::Result<bool>
-    where
-        D: Device<Buf = O::Buf>,
-        T: AsyncFn() -> io::Result<u32>,
-    {
-        writer.finish().await?;
+    ) -> io::Result<bool> {
         if self.durability == Durability::Power {
             self.shared.sync(device).await?;
         }
         // From here to where the blocks are noted nothing is waited for: what the superblock names is never given back.
-        let (blocks, total) = writer.into_parts();
+        let (blocks, total) = (std::mem::take(&mut stream.blocks), stream.len);
         let newest = CheckpointRef {
             id: begun.id,
             first_block: blocks[0],

@@ -299,7 +299,8 @@ impl Inner {
             }
         }
         writer.write(&bytes).await?;
-        let finished = self.base.finish_checkpoint(device, &begun, writer, NOW, clean);
+        let stream = writer.finish().await?;
+        let finished = self.base.finish_checkpoint(device, &begun, stream, NOW, clean);
         finished.await.map(drop)
     }
 }

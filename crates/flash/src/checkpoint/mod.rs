@@ -62,8 +62,9 @@ impl<B: Buffer> FlashStore<B> {
             self.write_invalidated(clean && is_whole, &mut writer).await?;
             self.write_slots(&mut writer).await?;
         }
+        let stream = writer.finish().await?;
         self.flush_mappings(device).await?;
-        let is_alone = self.finish_checkpoint(device, &begun, writer, now, clean).await?;
+        let is_alone = self.finish_checkpoint(device, &begun, stream, now, clean).await?;
         self.note_mapping_checkpoint(number, is_alone);
         Ok(())
     }

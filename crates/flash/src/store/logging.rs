@@ -4,6 +4,7 @@ use super::{BlockInfo, FlashStore};
 use crate::layout::Layout;
 use crate::log::LogKind;
 use pumice_blocks::State;
+use pumice_blocks::log::Kind;
 use pumice_device::Device;
 use pumice_index::{IndexShard, Location, Mapping};
 use pumice_memory::Buffer;
@@ -168,6 +169,14 @@ impl<B: Buffer> FlashStore<B> {
         };
         if self.is_early_victim(info, live) && !self.has_early_victims.load(Ordering::Relaxed) {
             self.has_early_victims.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Appends a record ([`pumice_blocks::Blocks::append_log`]), and sees to a checkpoint that is due.
+    pub fn append_log<D: Device>(&self, device: &D, kind: impl Into<Kind<LogKind>>, a: u64, b: u64) {
+        self.base.append_log(device, kind, a, b);
+        if self.is_checkpoint_due() {
+            self.shared.has_work.store(true, Ordering::Release);
         }
     }
 
