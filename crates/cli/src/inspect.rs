@@ -171,7 +171,7 @@ impl Copies {
         let Found::Copies(superblock) = UpperSuperblock::decode(&sector) else {
             return Ok(None);
         };
-        let block_bytes = superblock.block_bytes.max(SECTOR_BYTES as u64);
+        let block_bytes = superblock.block_bytes;
         let bytes = superblock.bytes.min(device.len);
         let places = bytes.saturating_sub(UPPER_DATA_OFFSET) / block_bytes;
         let mut copies = 0;

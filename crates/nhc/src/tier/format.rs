@@ -39,7 +39,7 @@ pub enum Found {
     Empty,
     /// Copies.
     Copies(UpperSuperblock),
-    /// Copies, by its magic, of another format or damaged: of no use.
+    /// Copies, by its magic, of another format, damaged, or with sizes that cannot be: of no use.
     Useless,
     /// Something else: not to be overwritten.
     Foreign,
@@ -79,7 +79,12 @@ impl UpperSuperblock {
                 bytes: word(24)?,
                 block_bytes: word(32)?,
             };
-            is_whole.then_some(Found::Copies(superblock))
+            let is_good = is_whole
+                && superblock.block_bytes > 0
+                && [superblock.bytes, superblock.block_bytes]
+                    .iter()
+                    .all(|bytes| bytes.is_multiple_of(SECTOR_BYTES as u64));
+            is_good.then_some(Found::Copies(superblock))
         };
         read().unwrap_or(Found::Useless)
     }
@@ -109,6 +114,7 @@ pub fn look<D: Device>(device: &D) -> io::Result<Found> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pumice_world::Random;
 
     #[test]
     fn reads_back_and_any_flipped_byte_is_found() {
@@ -128,5 +134,54 @@ mod tests {
         }
         assert_eq!(UpperSuperblock::decode(&[0; SECTOR_BYTES]), Found::Empty);
         assert_eq!(UpperSuperblock::decode(&sector[..100]), Found::Useless);
+    }
+
+    /// Whoever can write to the device can make a checksum fit.
+    #[test]
+    fn hostile_bytes_are_useless_foreign_or_possible() {
+        let mut random = Random(1);
+        let mut seen = [0; 4];
+        for round in 0..20_000 {
+            let (owner, bytes, block_bytes) = (random.next_u64(), random.next_u64(), random.next_u64());
+            // Often whole sectors, and often few.
+            let shift = random.below(64);
+            let some = |size: u64, keep: u64| size >> shift & !keep;
+            let keep = if round % 2 == 0 {
+                SECTOR_BYTES as u64 - 1
+            } else {
+                0
+            };
+            let superblock = UpperSuperblock {
+                owner,
+                bytes: some(bytes, keep),
+                block_bytes: some(block_bytes, keep),
+            };
+            let mut sector = superblock.encode();
+            for _ in 0..random.below(4) {
+                sector[random.below(64) as usize] = random.next_u64() as u8;
+            }
+            if random.below(4) > 0 {
+                let crc = checksum(&sector);
+                sector[12..16].copy_from_slice(&crc.to_le_bytes());
+            }
+            if random.below(8) == 0 {
+                sector.truncate(random.below(SECTOR_BYTES as u64) as usize);
+            }
+            match UpperSuperblock::decode(&sector) {
+                Found::Copies(found) => {
+                    assert_eq!(UpperSuperblock::decode(&found.encode()), Found::Copies(found));
+                    assert!(found.block_bytes > 0 && found.block_bytes % SECTOR_BYTES as u64 == 0);
+                    assert_eq!(found.bytes % SECTOR_BYTES as u64, 0);
+                    seen[0] += 1;
+                }
+                Found::Useless => seen[1] += 1,
+                Found::Foreign => {
+                    assert_ne!(sector.get(..8), Some(&MAGIC[..]));
+                    seen[2] += 1;
+                }
+                Found::Empty => seen[3] += 1,
+            }
+        }
+        assert!(seen[..3].iter().all(|count| *count > 500), "{seen:?}");
     }
 }

@@ -79,6 +79,8 @@ struct Store {
     trusts: bool,
     /// Writes pass by the tier.
     plants: Option<FaultyDevice>,
+    /// Blocks are written in place, and known as what they were until that is done.
+    overwrites: bool,
 }
 
 impl Store {
@@ -108,8 +110,10 @@ impl Store {
 
     /// Another life of a block, written in one piece or two.
     async fn write(self, block: u32, discards: bool, first: u32) {
-        self.whole.lock()[block as usize] = None;
-        if discards && self.plants.is_none() {
+        if !self.overwrites {
+            self.whole.lock()[block as usize] = None;
+        }
+        if discards && self.plants.is_none() && !self.overwrites {
             self.device
                 .discard(DIVISION.block_offset(block), DIVISION.block_bytes);
         }
@@ -127,10 +131,14 @@ impl Store {
         self.busy.borrow_mut()[block as usize] = false;
     }
 
+    /// The life of a block that is whole and not being written.
+    fn life(&self, block: u32) -> Option<u64> {
+        let is_busy = self.busy.borrow()[block as usize];
+        self.whole.lock()[block as usize].filter(|_| !is_busy)
+    }
+
     async fn read(self, block: u32, number: u32) {
-        let Some(life) = self.whole.lock()[block as usize] else {
-            return;
-        };
+        let Some(life) = self.life(block) else { return };
         let offset = DIVISION.block_offset(block) + u64::from(number) * SECTOR;
         let trusts = self.trusts;
         let check = move |bytes: AlignedBuf| {
@@ -145,8 +153,7 @@ impl Store {
                 read.ok().and_then(|bytes| sector(bytes.as_slice()))
             }
         };
-        let is_still = self.whole.lock()[block as usize] == Some(life);
-        if is_still && found != Some((block, life, number)) {
+        if self.life(block) == Some(life) && found != Some((block, life, number)) {
             let what = format!("block {block}, life {life}, sector {number}: {found:?}, copy {copy:?}");
             self.wrong.borrow_mut().push(what);
         }
@@ -161,8 +168,9 @@ struct Run {
     lies: bool,
     /// The upper device fails.
     fails: bool,
-    /// It is replaced by what it was before, now and then.
+    /// It is replaced by what it was before, now and then, and has the end of a block that is none of the tier's.
     goes_back: bool,
+    overwrites: bool,
 }
 
 fn upper_plan(run: &Run, random: &mut Random) -> FaultPlan {
@@ -200,7 +208,10 @@ fn run(run: Run) -> (Vec<String>, TierCounts) {
         random.next_u64(),
         FaultPlan::default(),
     ));
-    let whole: Whole = Arc::new(Mutex::new(vec![None; BLOCKS as usize]));
+    let mut lives_of_all = vec![None; BLOCKS as usize];
+    // The store has a block beyond those that may be copied.
+    lives_of_all.push(Some(0));
+    let whole: Whole = Arc::new(Mutex::new(lives_of_all));
     let lives = Rc::new(Cell::new(0));
     let wrong = Rc::default();
     let mut counts = TierCounts::default();
@@ -218,6 +229,10 @@ fn run(run: Run) -> (Vec<String>, TierCounts) {
         if run.goes_back && random.below(2) == 0 {
             let image = former.as_ref().unwrap_or(&image);
             above.append_log(0, image).unwrap();
+            let place = random.below(PLACES.into()) + 1;
+            let last = UPPER_DATA_OFFSET + place * DIVISION.block_bytes - SECTOR;
+            let beyond = fill((BLOCKS, 0, BLOCK_SECTORS - 1));
+            above.append_log(last, &beyond).unwrap();
         }
         if start == 0 || random.below(2) == 0 {
             former = Some(image);
@@ -242,6 +257,7 @@ fn run(run: Run) -> (Vec<String>, TierCounts) {
             wrong: Rc::clone(&wrong),
             trusts: !run.lies,
             plants: run.plants.then(|| below.clone()),
+            overwrites: run.overwrites,
         };
         let begin = Start {
             owner: 1,
@@ -289,6 +305,9 @@ fn run(run: Run) -> (Vec<String>, TierCounts) {
             "more is copied than was written"
         );
         counts += tier.counts();
+        for (life, is_busy) in whole.lock().iter_mut().zip(&*store.busy.borrow()) {
+            *life = life.filter(|_| !is_busy);
+        }
         // kill -9: what is under way is torn, what is done stays.
         lower.crash();
         upper.crash();
@@ -330,6 +349,21 @@ fn no_interleaving_of_writes_copies_reads_and_crashes_shows_a_stale_copy() {
         assert!(count > 20, "{counts:?}");
     }
     assert_eq!((counts.made_good, counts.errors), (0, 0), "{counts:?}");
+}
+
+#[test]
+fn a_block_that_is_known_while_it_is_written_is_not_copied() {
+    let counts = runs(
+        Run {
+            overwrites: true,
+            ..Run::default()
+        },
+        24,
+    );
+    assert!(
+        counts.copy_reads > 10_000 && counts.copied_blocks > 20,
+        "{counts:?}"
+    );
 }
 
 #[test]
