@@ -1,6 +1,7 @@
 //! Counts what passes to another device.
 
 use crate::{Device, Overdue};
+use futures_util::FutureExt;
 use std::future::Future;
 use std::io;
 use std::ops::Range;
@@ -78,7 +79,7 @@ impl<D: Device> Device for CountingDevice<D> {
         add(&self.counters.read_bytes, len);
         let counters = Arc::clone(&self.counters);
         let operation = self.inner.read(offset, len);
-        async move { counters.seen(operation.await) }
+        operation.map(move |result| counters.seen(result))
     }
 
     fn write(
@@ -91,7 +92,7 @@ impl<D: Device> Device for CountingDevice<D> {
         add(&self.counters.written_bytes, range.len());
         let counters = Arc::clone(&self.counters);
         let operation = self.inner.write(offset, data, range);
-        async move { counters.seen(operation.await) }
+        operation.map(move |result| counters.seen(result))
     }
 
     fn append_log(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
@@ -108,7 +109,7 @@ impl<D: Device> Device for CountingDevice<D> {
         add(&self.counters.syncs, 1);
         let counters = Arc::clone(&self.counters);
         let operation = self.inner.sync();
-        async move { counters.seen(operation.await) }
+        operation.map(move |result| counters.seen(result))
     }
 
     fn tick(&self, patience: u32) -> Vec<Overdue> {

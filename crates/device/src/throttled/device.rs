@@ -4,6 +4,7 @@ use super::lanes::{Kind, Lanes};
 use super::profile::Profile;
 use super::time::Timeline;
 use crate::{Buffer, Device, Overdue, check_range, check_write_range};
+use futures_util::future::{FutureExt, OptionFuture, join};
 use parking_lot::Mutex;
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -149,7 +150,7 @@ impl<D: Device> Device for ThrottledDevice<D> {
         let throttle = (self.throttle.as_ref()).filter(|_| check_range(self.capacity(), offset, len).is_ok());
         let delay = throttle.map(|throttle| self.until(throttle.begin(Kind::Read, offset, len)));
         let operation = self.inner.read(offset, len);
-        async move { both(operation, delay).await }
+        both(operation, delay)
     }
 
     fn write(
@@ -162,7 +163,7 @@ impl<D: Device> Device for ThrottledDevice<D> {
         let throttle = self.throttle.as_ref().filter(|_| is_good);
         let delay = throttle.map(|throttle| self.until(throttle.begin(Kind::Write, offset, range.len())));
         let operation = self.inner.write(offset, data, range);
-        async move { both(operation, delay).await }
+        both(operation, delay)
     }
 
     fn append_log(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
@@ -177,7 +178,7 @@ impl<D: Device> Device for ThrottledDevice<D> {
         let throttle = self.throttle.as_ref();
         let delay = throttle.map(|throttle| self.until(throttle.lanes.lock().writes_done()));
         let operation = self.inner.sync();
-        async move { both(operation, delay).await }
+        both(operation, delay)
     }
 
     fn tick(&self, patience: u32) -> Vec<Overdue> {
@@ -204,12 +205,8 @@ impl<D: Device> Device for ThrottledDevice<D> {
 }
 
 /// Waits for the operation, and for the model.
-async fn both<T>(operation: impl Future<Output = io::Result<T>>, delay: Option<Delay>) -> io::Result<T> {
-    let result = operation.await;
-    if let Some(delay) = delay {
-        delay.await;
-    }
-    result
+fn both<T>(operation: impl Future<Output = T>, delay: Option<Delay>) -> impl Future<Output = T> {
+    join(operation, OptionFuture::from(delay)).map(|(result, _)| result)
 }
 
 /// What a handle waits for.

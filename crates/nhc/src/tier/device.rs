@@ -2,14 +2,14 @@
 
 use super::choose::READS_A_ROUND;
 use super::format::{UPPER_DATA_OFFSET, UpperSuperblock};
-use super::split::{Part, Request};
+use super::split::Part;
 use super::{Catalog, PATIENCE_SECS, Stage, Tier, add};
 use crate::Side;
-use futures_util::future::{Either, join_all};
+use futures_util::future::{Either, FutureExt, join_all};
 use pumice_device::{Device, Overdue, SECTOR_BYTES};
 use pumice_world::Spawner;
 use std::cell::Cell;
-use std::future::{Future, ready};
+use std::future::Future;
 use std::io;
 use std::ops::Range;
 use std::rc::Rc;
@@ -205,13 +205,33 @@ impl<L: Device + Clone, U: Device<Buf = L::Buf> + Clone> Tiered<L, U> {
         }));
     }
 
-    /// Begins a read of the copy of a range, if there is one.
-    fn begin_copy_read(
+    /// A read of the lower device that counts. In a box and not inlined, as is that of a copy: so where there is no upper device, a read is no
+    /// larger than that of the lower one, and inlined.
+    #[inline(never)]
+    fn read_lower(
         &self,
+        upper: &Upper<U>,
         offset: u64,
         len: usize,
-    ) -> Option<(Pin, Request, impl Future<Output = io::Result<L::Buf>> + 'static)> {
-        let upper = self.upper.as_ref()?;
+    ) -> std::pin::Pin<Box<impl Future<Output = io::Result<L::Buf>> + 'static>> {
+        let request = upper.part.begin();
+        Box::pin(self.lower.read(offset, len).map(move |result| {
+            if result.is_ok() {
+                request.end_read(Side::Lower);
+            }
+            result
+        }))
+    }
+
+    /// Begins a read of the copy of a range, if there is one.
+    #[inline(never)]
+    fn read_upper<T: 'static>(
+        &self,
+        upper: &Upper<U>,
+        offset: u64,
+        len: usize,
+        check: impl Fn(L::Buf) -> Option<T> + 'static,
+    ) -> Option<std::pin::Pin<Box<impl Future<Output = Option<T>> + 'static>>> {
         let tier = &upper.tier;
         let division = tier.table.division();
         let block = division.block_of(offset, len as u64)?;
@@ -236,7 +256,13 @@ impl<L: Device + Clone, U: Device<Buf = L::Buf> + Clone> Tiered<L, U> {
         };
         let at = upper.place_offset(place) + (offset - division.block_offset(block));
         let request = upper.part.begin();
-        Some((pin, request, upper.device.read(at, len)))
+        Some(Box::pin(upper.device.read(at, len).map(move |read| {
+            let found = pin.judge(read, check);
+            if found.is_some() {
+                request.end_read(Side::Upper);
+            }
+            found
+        })))
     }
 }
 
@@ -321,37 +347,26 @@ impl<L: Device + Clone, U: Device<Buf = L::Buf> + Clone> Device for Tiered<L, U>
         self.lower.capacity()
     }
 
+    #[inline]
     fn read(&self, offset: u64, len: usize) -> impl Future<Output = io::Result<Self::Buf>> + 'static {
-        let Some(upper) = &self.upper else {
-            return Either::Left(self.lower.read(offset, len));
-        };
-        let request = upper.part.begin();
-        let read = self.lower.read(offset, len);
-        Either::Right(async move {
-            let result = read.await;
-            if result.is_ok() {
-                request.end_read(Side::Lower);
-            }
-            result
-        })
+        match &self.upper {
+            None => Either::Left(self.lower.read(offset, len)),
+            Some(upper) => Either::Right(self.read_lower(upper, offset, len)),
+        }
     }
 
+    #[inline]
     fn read_copy<T: 'static>(
         &self,
         offset: u64,
         len: usize,
         check: impl Fn(Self::Buf) -> Option<T> + 'static,
     ) -> impl Future<Output = Option<T>> + 'static {
-        let Some((pin, request, read)) = self.begin_copy_read(offset, len) else {
-            return Either::Left(ready(None));
+        let reading = match &self.upper {
+            None => None,
+            Some(upper) => self.read_upper(upper, offset, len, check),
         };
-        Either::Right(async move {
-            let found = pin.judge(read.await, check);
-            if found.is_some() {
-                request.end_read(Side::Upper);
-            }
-            found
-        })
+        async move { reading?.await }
     }
 
     fn write(
@@ -367,12 +382,8 @@ impl<L: Device + Clone, U: Device<Buf = L::Buf> + Clone> Device for Tiered<L, U>
             add(&tier.earned_bytes, len);
         }
         let request = self.upper.as_ref().map(|upper| upper.part.begin());
-        let write = self.lower.write(offset, data, range);
-        async move {
-            let result = write.await;
-            if let Some(request) = request
-                && result.is_ok()
-            {
+        self.lower.write(offset, data, range).map(move |result| {
+            if let (Some(request), Ok(())) = (request, &result) {
                 request.end_write();
             }
             // Of a write that got no answer, as of one whose future was dropped, nobody knows the end: its blocks stay without copies.
@@ -382,7 +393,7 @@ impl<L: Device + Clone, U: Device<Buf = L::Buf> + Clone> Device for Tiered<L, U>
                 tier.table.end_write(offset, len, result.is_ok());
             }
             result
-        }
+        })
     }
 
     fn append_log(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
