@@ -1,7 +1,7 @@
 //! A performance tier under a real server: what it does, what is refused, and what it costs to lose it.
 
 use crate::common::{Server, place};
-use pumice_nhc::UpperSuperblock;
+use pumice_nhc::{Found, UpperSuperblock};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -170,6 +170,91 @@ fn what_makes_no_sense_is_refused_when_a_tier_is_added() {
     let other = "--performance-tier d.flash --performance-size 8MiB";
     refused(directory, 1, other, &["holds no copies of Pumice's"]);
     assert_eq!(std::fs::read(directory.join("p.tier")).unwrap(), foreign);
+}
+
+/// The limit of a file's size stands for a disk without room: either way its space cannot be reserved.
+#[test]
+fn a_tier_for_which_there_is_no_room_is_refused_and_nothing_is_left_of_it() {
+    let directory = place();
+    let directory = directory.path();
+    assert!(Server::start(directory).stop().success());
+    let before = std::fs::read(directory.join("c.flash")).unwrap();
+    // In blocks of 512 bytes or 1 KiB, as the shell has it; less than the tier either way.
+    let limited = "trap '' XFSZ; ulimit -f 8192; exec \"$0\" serve \"$@\"";
+    let flags = "--memcached 127.0.0.1:0 --dram 96MiB --flash c.flash --performance-tier p.tier --performance-size 12MiB";
+    let output = Command::new("sh")
+        .args(["-c", limited, env!("CARGO_BIN_EXE_pumice")])
+        .args(flags.split_whitespace())
+        .current_dir(directory)
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    for words in [
+        "performance tier p.tier",
+        "cannot reserve 12582912 bytes for p.tier",
+        "choose a smaller size",
+    ] {
+        assert!(stderr.contains(words), "{words:?}: {stderr}");
+    }
+    assert!(
+        !directory.join("p.tier").exists(),
+        "a failed start leaves nothing"
+    );
+    assert!(std::fs::read(directory.join("c.flash")).unwrap() == before);
+    let fits = "--performance-tier p.tier --performance-size 12MiB";
+    let server = Server::start_with(directory, &[], fits).unwrap_or_else(|refused| panic!("{refused:?}"));
+    assert!(server.stop().success());
+}
+
+/// A superblock with sizes that cannot be costs its copies, and no start.
+#[test]
+fn sizes_of_a_hostile_superblock_are_not_believed() {
+    let directory = place();
+    let directory = directory.path();
+    let tier = "--performance-tier p.tier";
+    let begin = |more: &str| {
+        let flags = format!("{tier} {more}");
+        Server::start_with(directory, &[], &flags).unwrap_or_else(|refused| panic!("{refused:?}"))
+    };
+    assert!(begin("--performance-size 8MiB").stop().success());
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .open(directory.join("p.tier"))
+        .unwrap();
+    let mut sector = vec![0; 4096];
+    for (bytes, block_bytes) in [
+        (u64::MAX, 64 << 10),
+        (u64::MAX - 4095, 64 << 10),
+        (8 << 20, 0),
+        (8 << 20, u64::MAX - 4095),
+        (0, 0),
+        ((8 << 20) + 1, 64 << 10),
+    ] {
+        file.read_exact_at(&mut sector, 0).unwrap();
+        let Found::Copies(real) = UpperSuperblock::decode(&sector) else {
+            panic!("it is a tier");
+        };
+        let hostile = UpperSuperblock {
+            bytes,
+            block_bytes,
+            ..real
+        };
+        file.write_all_at(&hostile.encode(), 0).unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_pumice"))
+            .args(["inspect", "p.tier"])
+            .current_dir(directory)
+            .output()
+            .unwrap();
+        assert!(
+            output.status.code().is_some_and(|status| status < 3),
+            "{output:?}"
+        );
+        let server = begin("");
+        assert!(!server.stderr().contains("panic"), "{}", server.stderr());
+        assert!(server.stop().success());
+    }
 }
 
 #[test]
