@@ -220,7 +220,7 @@ impl Run {
             "resident_entries": stats.resident_entries,
             "tier1_mappings": stats.cascade.tier1_mappings,
             "appended_bytes": stats.flash.appended_bytes - before.flash.appended_bytes,
-            "written_bytes": stats.flash.written_bytes - before.flash.written_bytes,
+            "written_bytes": stats.blocks.written_bytes - before.blocks.written_bytes,
             "mapping_bytes": stats.flash.mapping_bytes - before.flash.mapping_bytes,
             "survivor_bytes": stats.flash.survivor_bytes - before.flash.survivor_bytes,
             "resident_bytes_max": resident_bytes_max()?,

@@ -332,9 +332,9 @@ pub fn stats_json(before: &Stats, stats: &Stats) -> Value {
         "sets_without_flash_copy": stats.flash.dropped_no_block
             - before.flash.dropped_no_block,
         "survivors": stats.flash.survivors - before.flash.survivors,
-        "sealed_blocks": stats.flash.sealed_blocks - before.flash.sealed_blocks,
-        "checkpoint_bytes": stats.flash.checkpoint_bytes - before.flash.checkpoint_bytes,
-        "written_bytes": stats.flash.written_bytes - before.flash.written_bytes,
+        "sealed_blocks": stats.blocks.sealed_blocks - before.blocks.sealed_blocks,
+        "checkpoint_bytes": stats.blocks.checkpoint_bytes - before.blocks.checkpoint_bytes,
+        "written_bytes": stats.blocks.written_bytes - before.blocks.written_bytes,
         "record_reads": stats.flash.record_reads - before.flash.record_reads,
         "corrupt_records": stats.flash.corrupt_records,
     })
@@ -488,7 +488,7 @@ impl Side {
     /// number of objects.
     async fn lap(&self, capacity: u64, keys: &Cell<u64>, workload: &Workload) -> anyhow::Result<u64> {
         let first = keys.get();
-        let until = self.cache.stats().flash.written_bytes + capacity;
+        let until = self.cache.stats().blocks.written_bytes + capacity;
         loop {
             for _ in 0..SETS_PER_TURN {
                 self.set(keys.get(), workload).await?;
@@ -497,7 +497,7 @@ impl Side {
             self.let_background_run(false).await?;
             // Reading the figures takes every lock.
             if keys.get().is_multiple_of(64 * SETS_PER_TURN)
-                && self.cache.stats().flash.written_bytes >= until
+                && self.cache.stats().blocks.written_bytes >= until
             {
                 break;
             }
