@@ -35,6 +35,8 @@ pub struct OpenBlock<O: Owner> {
 
 struct Fill<E> {
     at: usize,
+    /// Bytes of all pieces, without what is between prefixes.
+    piece_bytes: usize,
     entries: Vec<E>,
     /// Bytes from the start that are on the device, whole sectors.
     written: usize,
@@ -51,7 +53,7 @@ impl<E: Entry> Fill<E> {
     }
 }
 
-/// The beginning of an active block that is written before the block is full.
+/// A part of an active block that is written before the block is full: what was appended since the last one.
 pub struct Prefix<E> {
     /// Bytes of the block, whole sectors.
     pub range: Range<usize>,
@@ -97,6 +99,7 @@ impl<O: Owner> OpenBlock<O> {
             buffer,
             fill: Mutex::new(Fill {
                 at: 0,
+                piece_bytes: 0,
                 entries: Vec::new(),
                 written: 0,
                 unwritten_since: None,
@@ -123,6 +126,7 @@ impl<O: Owner> OpenBlock<O> {
             return None;
         }
         fill.at += len;
+        fill.piece_bytes += len;
         let offset = u32::try_from(at).expect("blocks are at most 256 MiB");
         fill.entries.push(entry(offset, number));
         self.writers[fill.turn].fetch_add(1, Ordering::Relaxed);
@@ -201,8 +205,13 @@ impl<O: Owner> OpenBlock<O> {
     /// Writes the footer to the block's end.
     pub(crate) fn put_footer(&self, footer: &[u8]) {
         let at = self.block_bytes - footer.len();
-        // SAFETY: the room was kept free by `append`, and no piece's range reaches into it.
+        // SAFETY: the room was kept free by `reserve`, and no piece's range reaches into it.
         unsafe { self.buffer.put(at, Payload::Bytes(footer)) };
+    }
+
+    /// Bytes of all pieces that were appended, dead ones included.
+    pub fn piece_bytes(&self) -> u64 {
+        self.fill.lock().piece_bytes as u64
     }
 
     /// Bytes appended so far, and pieces.

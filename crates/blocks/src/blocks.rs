@@ -40,7 +40,7 @@ pumice_world::figures! {
     Counter written_bytes,
     /// Bytes written in checkpoints.
     Counter checkpoint_bytes,
-    /// Log records appended.
+    /// Log records that were to be appended.
     Counter log_records,
     /// Log records that could not be stored, so that the cache would start empty after a crash.
     Counter log_failures,

@@ -74,18 +74,20 @@ impl<O: Owner> Blocks<O> {
             }
         };
         tenant.settle(&block, end, &composed.entries);
-        let buffer = Arc::clone(&block.buffer);
+        let (id, buffer) = (block.id, Arc::clone(&block.buffer));
+        // The last hold on the block but that of the work, which ends first: whoever is woken finds the buffer free.
+        drop(block);
         // All in one step: whoever looks for a victim finds the block in each of its places or in none, and a checkpoint that finds
         // it open finds its log position too.
         work.finish(|pool| {
             pool.buffers.push(buffer);
             if end == SealEnd::Written {
-                self.blocks[block.id as usize].set_state(State::Sealed);
+                self.blocks[id as usize].set_state(State::Sealed);
             } else {
-                self.give_back(pool, block.id);
+                self.give_back(pool, id);
             }
-            tenant.file(pool, block.id, end);
-            self.open.lock().retain(|open| open.id != block.id);
+            tenant.file(pool, id, end);
+            self.open.lock().retain(|open| open.id != id);
         });
     }
 

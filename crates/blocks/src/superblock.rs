@@ -62,7 +62,7 @@ pub struct Superblock {
     pub cache_id: u64,
     /// What owns the blocks. Guards against another kind of store, or another version of it, that opens the device.
     pub store: Store,
-    /// The division of the device. Guards against a device that has another size than when it was formatted.
+    /// The division of the device. Guards against a device that has another size than when it was formatted; the owner compares.
     pub geometry: Geometry,
     /// The program that made it. Guards against a replay, which erases what it finds, on a server's device.
     pub maker: Maker,

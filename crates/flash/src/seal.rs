@@ -120,12 +120,7 @@ impl<B: Buffer, M: Mappings> Tenant<Objects<B>> for Sealer<'_, B, M> {
         if end == SealEnd::Written {
             let expiry_max = Ending::new(entries, 0).expiry_max;
             info.expiry_max.store(expiry_max, Ordering::Relaxed);
-            // With slots the footer lists all that were written; without, the dead take room, too.
-            let filled = match store.slot_kind {
-                SlotKind::None => block.filled().0 as u64,
-                _ => entries.iter().map(|entry| u64::from(entry.len)).sum(),
-            };
-            info.filled.store(filled, Ordering::Relaxed);
+            info.filled.store(block.piece_bytes(), Ordering::Relaxed);
             return store.shrink_slots(block.id);
         }
         if end == SealEnd::Failed {

@@ -1,8 +1,8 @@
 //! For tests alone: crashes and faults for any kind of store.
 //!
 //! A new kind of store implements [`Store`], some ten short methods, and has from its first day a crash at each of its writes and
-//! appends ([`crash_at_every_write`]), crashes within the starts that follow ([`crash_within_starts`]), and all faults of the simulated
-//! device together ([`swarm`]). Each compares the store with a plain map, both ways: nothing wrong is served, and what must be there is.
+//! appends ([`crash_at_every_write`]), crashes within the starts that follow ([`crash_within_starts`]), and the faults of the simulated
+//! device together, but for power cuts, hangs and death ([`swarm`]). Each compares the store with a plain map, both ways: nothing wrong is served, and what must be there is.
 //!
 //! The runs are deterministic: a failure names its seed and its point.
 

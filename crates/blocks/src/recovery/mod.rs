@@ -29,6 +29,8 @@ use std::io;
 
 /// The longest head of a piece, from which its owner tells how long it is, in bytes.
 pub const PIECE_HEAD_BYTES_MAX: usize = 512;
+/// No sequence of a block is as high.
+const SEQUENCES_MAX: u64 = 1 << 62;
 /// Trailers read at a time.
 const READ_DEPTH: usize = 32;
 
@@ -197,6 +199,9 @@ impl<'a, D: Device> Recovery<'a, D> {
         self.bytes_read += checkpoint.len;
         let blocks = reader.blocks().map(|(block, _)| block).collect();
         let head = reader.head().await?;
+        if head.log_start != checkpoint.log_start {
+            return Err(reader.bad("it needs the log from another position on than the superblock says"));
+        }
         let own = owner.restore(&mut reader).await?;
         reader.finish().await?;
         Ok(Snapshot { head, blocks, own })
@@ -223,6 +228,8 @@ impl<'a, D: Device> Recovery<'a, D> {
         let mut reclaimed = vec![0u64; geometry.blocks as usize];
         let mut prefixes = BTreeMap::new();
         let scan = self.scan(start, |record: &LogRecord<K>| match record.kind {
+            // Nobody lives to see such a sequence; with it later arithmetic would overflow.
+            Kind::Prefix | Kind::Reclaim if record.b >= SEQUENCES_MAX => {}
             Kind::Prefix => {
                 let mark = PrefixMark::decode(record.a);
                 if mark.block < geometry.blocks {
@@ -317,6 +324,10 @@ impl<'a, D: Device> Recovery<'a, D> {
             .collect();
         for batch in wanted.chunks(READ_DEPTH) {
             for (block, trailer) in self.trailers(batch).await {
+                // Another store's, or none at all.
+                if usize::from(trailer.entry_bytes) != O::Entry::BYTES {
+                    continue;
+                }
                 found.next_sequence = found.next_sequence.max(trailer.sequence + 1);
                 found.time = found.time.max(trailer.time);
                 if summary.is_reclaimed(block, trailer.sequence) {

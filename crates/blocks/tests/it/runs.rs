@@ -59,3 +59,14 @@ fn a_clean_stop_leaves_everything() {
     }
     store.check();
 }
+
+#[test]
+fn a_buffer_is_free_before_anyone_who_waits_for_one_is_woken() {
+    let plan = FaultPlan {
+        delay: true,
+        ..FaultPlan::default()
+    };
+    let medium = Arc::new(FaultyMedium::new(4 << 20, 3, plan));
+    let mut store = ToyStore::open(FaultyDevice::new(medium)).unwrap();
+    assert!(store.finds_the_buffer_free());
+}

@@ -17,8 +17,10 @@ use pumice_world::{Executor, Spawner};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::ops::Range;
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Wake, Waker};
 
 const STORE: Store = Store { kind: 999, format: 1 };
 const BLOCK_BYTES: u64 = 64 << 10;
@@ -342,7 +344,14 @@ impl Restore for Found {
     {
         let bytes = stream.take(8).await?;
         self.dumped = Fields(&bytes).u64().expect("eight bytes were taken");
-        let mapping = |fields: &mut Fields<'_>| Some((fields.u32()?, Place::decode(fields, 0)?));
+        // Checksums are seen at the stream's end only, and places are believed from here on.
+        let Geometry {
+            blocks, block_bytes, ..
+        } = *stream.geometry();
+        let mapping = |fields: &mut Fields<'_>| {
+            let (block, place) = (fields.u32()?, Place::decode(fields, 0)?);
+            (block < blocks && place.range().end <= block_bytes).then_some((block, place))
+        };
         for (block, place) in stream.list("mapping", 4 + Place::BYTES, mapping).await? {
             self.index.insert(place.key, (block, place));
         }
@@ -538,6 +547,38 @@ impl ToyStore {
     }
 }
 
+/// Looks for a free buffer at the moment when it wakes.
+struct Sees {
+    inner: Arc<Inner>,
+    has_buffer: AtomicBool,
+}
+
+impl Wake for Sees {
+    fn wake(self: Arc<Self>) {
+        let has_buffer = self.inner.base.has_buffer(&self.inner.base.shared.pool.lock());
+        self.has_buffer.store(has_buffer, Ordering::Relaxed);
+    }
+}
+
+impl ToyStore {
+    /// Fills all buffers, waits for one, and says whether one was free when the last wake came: on another thread its reader goes on at
+    /// once.
+    pub fn finds_the_buffer_free(&mut self) -> bool {
+        while pumice_testkit::Store::set(self, self.version % 50, 1) {}
+        let sees = Arc::new(Sees {
+            inner: Arc::clone(&self.inner),
+            has_buffer: AtomicBool::new(false),
+        });
+        let waker = Waker::from(Arc::clone(&sees));
+        let inner = Arc::clone(&self.inner);
+        let mut waits = pin!(inner.base.wait_for(|pool| inner.base.has_buffer(pool)));
+        while waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
+            pumice_testkit::Store::turn(self);
+        }
+        sees.has_buffer.load(Ordering::Relaxed)
+    }
+}
+
 impl pumice_testkit::Store for ToyStore {
     fn open(device: FaultyDevice) -> Result<Self, String> {
         let executor = Executor::new();
@@ -626,8 +667,9 @@ impl pumice_testkit::Store for ToyStore {
     }
 
     fn check(&mut self) {
+        let index = self.inner.index.lock();
         let pool = self.inner.base.shared.pool.lock();
-        for (key, (block, _)) in &*self.inner.index.lock() {
+        for (key, (block, _)) in &*index {
             let state = self.inner.base.blocks[*block as usize].state();
             assert!(
                 matches!(state, State::Active | State::Sealing | State::Sealed),

@@ -175,7 +175,7 @@ impl<B: Buffer> FlashStore<B> {
     /// Appends a record ([`pumice_blocks::Blocks::append_log`]), and sees to a checkpoint that is due.
     pub fn append_log<D: Device>(&self, device: &D, kind: impl Into<Kind<LogKind>>, a: u64, b: u64) {
         self.base.append_log(device, kind, a, b);
-        if self.is_checkpoint_due() {
+        if !self.is_out() && self.is_checkpoint_due() {
             self.shared.has_work.store(true, Ordering::Release);
         }
     }
