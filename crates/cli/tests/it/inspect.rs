@@ -89,9 +89,9 @@ fn what_cannot_be_looked_at_says_why() {
     let directory = cache();
     let bytes = std::fs::read(directory.path().join("c.flash")).unwrap();
     let mut newer = bytes.clone();
-    // Format 4, in both superblocks, with their checksums.
+    // The next format, in both superblocks, with their checksums.
     for slot in [0, 4096] {
-        newer[slot + 8] = 4;
+        newer[slot + 8] += 1;
         let sum =
             pumice_record::codec::checksum(0, &[&newer[slot..slot + 12], &newer[slot + 16..slot + 4096]]);
         newer[slot + 12..slot + 16].copy_from_slice(&sum.to_le_bytes());
@@ -106,7 +106,7 @@ fn what_cannot_be_looked_at_says_why() {
             1,
             "it was truncated: the superblock speaks of 4194304 bytes",
         ),
-        (Some(&newer[..]), 1, "format version 4"),
+        (Some(&newer[..]), 1, "it has format version 5"),
         (None, 1, "cannot open x.flash"),
     ] {
         let path = directory.path().join("x.flash");
