@@ -27,6 +27,11 @@ STALL_READS = 1000
 CASES = {}
 
 
+def without_places(text):
+    """JSON without the places of files on this machine: paths in the repository from there on, of others the name."""
+    return re.sub(r'"/(?:[^"/\s]+/)+([^"/\s]+)"', r'"\1"', text.replace(machine.ROOT + os.sep, ""))
+
+
 class Case:
     """A function with the options it has: `option=(default, help)` or `(default, help, choices)`; a list as default takes
     many. `quick` are the values of --quick. Without `pairs` there is one turn: the counts are the same each time."""
@@ -235,6 +240,5 @@ class Comparison:
         record = {"name": self.name, "date": self.date, **self.commit, "machine": self.machine, "settings": self.settings,
                   "notes": self.notes, "sides": self.sides, "rows": self.rows, "runs": self.runs}
         with open(path, "w") as file:
-            json.dump(record, file, indent=1)
-            file.write("\n")
+            file.write(without_places(json.dumps(record, indent=1)) + "\n")
         return path

@@ -160,7 +160,7 @@ impl<O: Owner> OpenBlock<O> {
     }
 
     /// Begins to write what was appended since the last write, made up to a sector, so that what is written never changes and no
-    /// sector is written twice. `None` where the footer leaves no room for that. One at a time is written.
+    /// sector is written twice. `None` where the footer leaves no room for that. At most one prefix of a block is written at a time.
     pub fn begin_prefix(&self) -> Option<Prefix<O::Entry>> {
         let mut fill = self.fill.lock();
         let end = fill.at.next_multiple_of(SECTOR_BYTES);

@@ -35,7 +35,7 @@ pub trait OwnKind: Copy + Eq {
     /// The number of this kind on the device, below 65,520; no two kinds share one.
     fn number(self) -> u16;
 
-    /// The kind with this number. A record of a number without a kind is damaged.
+    /// The kind that has this number; `None` makes its record damaged.
     fn from_number(number: u16) -> Option<Self>;
 }
 

@@ -16,7 +16,7 @@ pub trait Owner: Sized {
     type Kind: OwnKind;
     /// An entry of a footer.
     type Entry: Entry + Clone;
-    /// What an open block is filled with, where that matters to the owner; else `()`.
+    /// The owner's label of an open block, such as the stream that fills it; `()` where it needs none.
     type Tag: Copy;
     /// What DRAM has of a block beside its state and sequence.
     type Info: Default;

@@ -11,7 +11,7 @@ use pumice_memory::Buffer;
 use pumice_record::codec::Fields;
 use std::io;
 
-/// The parts of a stream that are about objects, in the order in which they stand there behind the head.
+/// The objects' parts of a checkpoint's stream. They follow its head in this order.
 pub(crate) trait ReadObjects {
     /// Reads what it says of objects as a whole.
     async fn overview(&mut self) -> Result<Overview, OpenError>;
