@@ -1,0 +1,183 @@
+//! Buckets of packed slots.
+
+use std::ops::Range;
+
+/// Slots of a bucket.
+pub const BUCKET_SLOTS: usize = 128;
+/// The lower 16 bits of all slots of a bucket stand side by side, for a search that compares many at once.
+const LOW_BYTES: usize = 2;
+/// Lower parts that are compared at once, in bytes.
+const GROUP_BYTES: usize = 64;
+
+/// Buckets of slots of `slot_bytes` each, the newest first. A slot is a number, whose lower `key_bits` bits are what it is found by.
+///
+/// A bucket is the lower 16 bits of its slots, one behind the other, then their upper parts.
+pub(crate) struct Buckets {
+    slot_bytes: usize,
+    key_bits: u32,
+    lens: Box<[u8]>,
+    bytes: Box<[u8]>,
+}
+
+impl Buckets {
+    /// Empty buckets for slots of `bits` bits, at most 64.
+    pub(crate) fn new(buckets: usize, key_bits: u32, bits: u32) -> Self {
+        assert!(bits <= 64 && key_bits < 64, "a slot of {bits} bits");
+        let slot_bytes = bits.div_ceil(8).max(LOW_BYTES as u32) as usize;
+        Self {
+            slot_bytes,
+            key_bits,
+            lens: vec![0; buckets].into(),
+            bytes: vec![0; buckets * BUCKET_SLOTS * slot_bytes].into(),
+        }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.lens.len()
+    }
+
+    pub(crate) fn slot_bytes(&self) -> usize {
+        self.slot_bytes
+    }
+
+    /// DRAM that such buckets take, in bytes, without the struct itself.
+    pub(crate) fn dram_bytes_for(buckets: u64, bits: u32) -> u64 {
+        let slot_bytes = u64::from(bits.div_ceil(8)).max(LOW_BYTES as u64);
+        buckets * (1 + BUCKET_SLOTS as u64 * slot_bytes)
+    }
+
+    /// DRAM, in bytes, without the struct itself.
+    pub(crate) fn dram_bytes(&self) -> u64 {
+        (self.lens.len() + self.bytes.len()) as u64
+    }
+
+    pub(crate) fn len(&self, bucket: usize) -> usize {
+        self.lens[bucket].into()
+    }
+
+    /// The bytes of a bucket's lower parts, and of its upper ones.
+    fn parts(&self, bucket: usize) -> (&[u8], &[u8]) {
+        let bytes = BUCKET_SLOTS * self.slot_bytes;
+        self.bytes[bucket * bytes..][..bytes].split_at(BUCKET_SLOTS * LOW_BYTES)
+    }
+
+    fn parts_mut(&mut self, bucket: usize) -> (&mut [u8], &mut [u8]) {
+        let bytes = BUCKET_SLOTS * self.slot_bytes;
+        self.bytes[bucket * bytes..][..bytes].split_at_mut(BUCKET_SLOTS * LOW_BYTES)
+    }
+
+    pub(crate) fn get(&self, bucket: usize, at: usize) -> u64 {
+        let (low, high) = self.parts(bucket);
+        let mut bytes = [0; 8];
+        bytes[..LOW_BYTES].copy_from_slice(&low[at * LOW_BYTES..][..LOW_BYTES]);
+        let wide = self.slot_bytes - LOW_BYTES;
+        bytes[LOW_BYTES..][..wide].copy_from_slice(&high[at * wide..][..wide]);
+        u64::from_le_bytes(bytes)
+    }
+
+    pub(crate) fn set(&mut self, bucket: usize, at: usize, slot: u64) {
+        let wide = self.slot_bytes - LOW_BYTES;
+        let (low, high) = self.parts_mut(bucket);
+        let bytes = slot.to_le_bytes();
+        debug_assert!(
+            bytes[LOW_BYTES + wide..].iter().all(|byte| *byte == 0),
+            "{slot:x} is too wide"
+        );
+        low[at * LOW_BYTES..][..LOW_BYTES].copy_from_slice(&bytes[..LOW_BYTES]);
+        high[at * wide..][..wide].copy_from_slice(&bytes[LOW_BYTES..][..wide]);
+    }
+
+    /// The first slot from `from` on with this key, and where it is.
+    pub(crate) fn find(&self, bucket: usize, key: u64, from: usize) -> Option<(usize, u64)> {
+        let len = self.len(bucket);
+        let mask = (1u64 << self.key_bits) - 1;
+        let low_mask = mask as u16;
+        let low_key = key as u16 & low_mask;
+        let is_like = |low: &[u8; LOW_BYTES]| u16::from_le_bytes(*low) & low_mask == low_key;
+        let groups = self.parts(bucket).0.as_chunks::<GROUP_BYTES>().0;
+        let slots_of_group = GROUP_BYTES / LOW_BYTES;
+        for (number, group) in groups.iter().enumerate().skip(from / slots_of_group) {
+            let start = number * slots_of_group;
+            if start >= len {
+                break;
+            }
+            let lows = group.as_chunks::<LOW_BYTES>().0;
+            // Without a branch, so that all are compared at once.
+            if !lows.iter().fold(false, |any, low| any | is_like(low)) {
+                continue;
+            }
+            for (at, low) in (start..len).zip(lows) {
+                if at >= from && is_like(low) {
+                    let slot = self.get(bucket, at);
+                    if slot & mask == key {
+                        return Some((at, slot));
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// Moves the slots `range` of a bucket on, so that the first of them comes to `to`.
+    fn shift(&mut self, bucket: usize, range: Range<usize>, to: usize) {
+        let wide = self.slot_bytes - LOW_BYTES;
+        let (low, high) = self.parts_mut(bucket);
+        low.copy_within(range.start * LOW_BYTES..range.end * LOW_BYTES, to * LOW_BYTES);
+        high.copy_within(range.start * wide..range.end * wide, to * wide);
+    }
+
+    /// Puts a slot first. A full bucket loses its last one, which is returned.
+    pub(crate) fn push(&mut self, bucket: usize, slot: u64) -> Option<u64> {
+        let len = self.len(bucket);
+        let lost = (len == BUCKET_SLOTS).then(|| self.get(bucket, len - 1));
+        let kept = len - usize::from(lost.is_some());
+        self.shift(bucket, 0..kept, 1);
+        self.set(bucket, 0, slot);
+        self.lens[bucket] = (kept + 1) as u8;
+        lost
+    }
+
+    /// Puts a slot last, where there is room: a bucket that is read back keeps its order.
+    pub(crate) fn push_last(&mut self, bucket: usize, slot: u64) -> bool {
+        let len = self.len(bucket);
+        let fits = len < BUCKET_SLOTS;
+        if fits {
+            self.set(bucket, len, slot);
+            self.lens[bucket] = (len + 1) as u8;
+        }
+        fits
+    }
+
+    pub(crate) fn move_first(&mut self, bucket: usize, at: usize) {
+        if at > 0 {
+            let slot = self.get(bucket, at);
+            self.shift(bucket, 0..at, 1);
+            self.set(bucket, 0, slot);
+        }
+    }
+
+    pub(crate) fn remove(&mut self, bucket: usize, at: usize) {
+        let len = self.len(bucket);
+        self.shift(bucket, at + 1..len, at);
+        self.lens[bucket] = (len - 1) as u8;
+    }
+
+    /// Keeps the slots of a bucket that `keep` says, in their order.
+    pub(crate) fn retain(&mut self, bucket: usize, mut keep: impl FnMut(u64) -> bool) {
+        let (len, mut kept) = (self.len(bucket), 0);
+        for at in 0..len {
+            let slot = self.get(bucket, at);
+            if keep(slot) {
+                if kept < at {
+                    self.set(bucket, kept, slot);
+                }
+                kept += 1;
+            }
+        }
+        self.lens[bucket] = kept as u8;
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.lens.fill(0);
+    }
+}

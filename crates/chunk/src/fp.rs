@@ -1,0 +1,163 @@
+//! Fingerprint to place: which contents are on flash.
+
+use crate::TooWide;
+use crate::buckets::{BUCKET_SLOTS, Buckets};
+use crate::place::{Place, PlaceBits};
+
+/// Bits of a fingerprint that a slot has at least.
+const TAG_BITS_MIN: u32 = 12;
+/// And at most: what is left of whole bytes.
+const TAG_BITS_MAX: u32 = 16;
+/// The lower bits of a hash are the tag, the others say the bucket.
+const BUCKET_BITS: u32 = 64 - TAG_BITS_MAX;
+
+/// The index of contents by 64 bits of their fingerprints; see the crate's text. A slot is, from the lowest bit on: tag, place.
+///
+/// With 14 bits of tag and a full bucket, 0.8 % of searches for a content that is not there find a candidate.
+pub struct FpIndex {
+    tag_bits: u32,
+    place: PlaceBits,
+    slots: Buckets,
+}
+
+impl FpIndex {
+    /// An empty index with at least `capacity` slots. Its tags fill the slots to whole bytes.
+    ///
+    /// # Errors
+    /// [`TooWide`], where a slot would need more than 64 bits.
+    pub fn new(capacity: u64, place: PlaceBits) -> Result<Self, TooWide> {
+        let tag_bits = Self::tag_bits(place)?;
+        Ok(Self {
+            tag_bits,
+            place,
+            slots: Buckets::new(
+                Self::buckets_for(capacity) as usize,
+                tag_bits,
+                tag_bits + place.bits(),
+            ),
+        })
+    }
+
+    fn buckets_for(capacity: u64) -> u64 {
+        capacity.div_ceil(BUCKET_SLOTS as u64).max(1)
+    }
+
+    fn tag_bits(place: PlaceBits) -> Result<u32, TooWide> {
+        let bits = TAG_BITS_MIN + place.bits();
+        if bits > u64::BITS {
+            return Err(TooWide {
+                index: "FP-index",
+                bits,
+            });
+        }
+        let whole = bits.next_multiple_of(8) - place.bits();
+        Ok(whole.min(TAG_BITS_MAX))
+    }
+
+    /// DRAM that such an index takes, in bytes.
+    ///
+    /// # Errors
+    /// [`TooWide`], as [`FpIndex::new`].
+    pub fn dram_bytes_for(capacity: u64, place: PlaceBits) -> Result<u64, TooWide> {
+        let bits = Self::tag_bits(place)? + place.bits();
+        Ok(Buckets::dram_bytes_for(Self::buckets_for(capacity), bits) + size_of::<Self>() as u64)
+    }
+
+    /// DRAM, in bytes.
+    pub fn dram_bytes(&self) -> u64 {
+        self.slots.dram_bytes() + size_of::<Self>() as u64
+    }
+
+    /// Bytes of a slot.
+    pub fn slot_bytes(&self) -> usize {
+        self.slots.slot_bytes()
+    }
+
+    /// Number of buckets: what [`FpIndex::visit`] goes through.
+    pub fn buckets(&self) -> usize {
+        self.slots.count()
+    }
+
+    /// Contents. Cost: a pass over the buckets.
+    pub fn len(&self) -> u64 {
+        (0..self.slots.count())
+            .map(|bucket| self.slots.len(bucket) as u64)
+            .sum()
+    }
+
+    /// Whether there is none. Cost: as [`FpIndex::len`].
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn key(&self, hash: u64) -> (usize, u64) {
+        let upper = u128::from(hash >> TAG_BITS_MAX);
+        let bucket = (upper * self.slots.count() as u128) >> BUCKET_BITS;
+        (bucket as usize, hash & ((1 << self.tag_bits) - 1))
+    }
+
+    /// Places that may have the content of this hash, the newest first.
+    pub fn candidates(&self, hash: u64) -> impl Iterator<Item = Place> {
+        let (bucket, tag) = self.key(hash);
+        let mut from = 0;
+        std::iter::from_fn(move || {
+            let (at, slot) = self.slots.find(bucket, tag, from)?;
+            from = at + 1;
+            Some(self.place.decode(slot >> self.tag_bits))
+        })
+    }
+
+    /// Notes where a content is. A full bucket forgets its oldest, which is returned.
+    pub fn insert(&mut self, hash: u64, place: Place) -> Option<Place> {
+        let (bucket, tag) = self.key(hash);
+        let lost = self
+            .slots
+            .push(bucket, tag | self.place.encode(place) << self.tag_bits)?;
+        Some(self.place.decode(lost >> self.tag_bits))
+    }
+
+    /// Forgets that a content is at a place; whether it was known.
+    pub fn remove(&mut self, hash: u64, place: Place) -> bool {
+        let (bucket, tag) = self.key(hash);
+        let wanted = tag | self.place.encode(place) << self.tag_bits;
+        let mut from = 0;
+        while let Some((at, slot)) = self.slots.find(bucket, tag, from) {
+            if slot == wanted {
+                self.slots.remove(bucket, at);
+                return true;
+            }
+            from = at + 1;
+        }
+        false
+    }
+
+    /// Forgets the contents of a bucket whose places `keep` does not want.
+    pub fn retain(&mut self, bucket: usize, mut keep: impl FnMut(Place) -> bool) {
+        let (place, bits) = (self.place, self.tag_bits);
+        self.slots.retain(bucket, |slot| keep(place.decode(slot >> bits)));
+    }
+
+    /// Shows tags and places of a bucket, the newest first.
+    pub fn visit(&self, bucket: usize, mut show: impl FnMut(u16, Place)) {
+        for at in 0..self.slots.len(bucket) {
+            let slot = self.slots.get(bucket, at);
+            let tag = slot & ((1 << self.tag_bits) - 1);
+            show(tag as u16, self.place.decode(slot >> self.tag_bits));
+        }
+    }
+
+    /// Puts a content that [`FpIndex::visit`] showed behind those of its bucket; whether there was room, and it can be one of this index.
+    pub fn restore(&mut self, bucket: usize, tag: u16, place: Place) -> bool {
+        let tag = u64::from(tag);
+        let is_valid = bucket < self.buckets() && tag >> self.tag_bits == 0;
+        is_valid
+            && self
+                .slots
+                .push_last(bucket, tag | self.place.encode(place) << self.tag_bits)
+    }
+
+    /// Forgets all.
+    pub fn clear(&mut self) {
+        self.slots.clear();
+    }
+}

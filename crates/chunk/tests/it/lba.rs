@@ -1,0 +1,223 @@
+//! The LBA-index against a map of queues, both ways.
+
+use proptest::prelude::*;
+use pumice_chunk::{BUCKET_SLOTS, LbaIndex, Place, PlaceBits, Slot};
+use pumice_world::Random;
+use std::collections::{BTreeMap, HashMap};
+
+const BLOCKS: u32 = 1_000;
+const NUMBERS: u32 = 5_000;
+
+fn place(random: &mut Random) -> Place {
+    Place {
+        block: random.below(BLOCKS.into()) as u32,
+        number: random.below(NUMBERS.into()) as u32,
+    }
+}
+
+fn index(addresses: u64, capacity: u64) -> LbaIndex {
+    LbaIndex::new(addresses, capacity, PlaceBits::new(BLOCKS, NUMBERS), 99).unwrap()
+}
+
+/// All mappings, the newest of each bucket first.
+fn all(index: &LbaIndex) -> Vec<(usize, Slot)> {
+    let mut slots = Vec::new();
+    for bucket in 0..index.buckets() {
+        index.visit(bucket, |slot, _| slots.push((bucket, slot)));
+    }
+    slots
+}
+
+/// Mappings with when each was used last, and each address' bucket.
+#[derive(Default)]
+struct Model {
+    mapped: BTreeMap<u64, (Place, u64)>,
+    time: u64,
+}
+
+impl Model {
+    fn stamp(&mut self) -> u64 {
+        self.time += 1;
+        self.time
+    }
+
+    /// The address of a bucket that was used longest ago, where the bucket is full.
+    fn oldest(&self, buckets: &HashMap<u64, usize>, of: u64) -> Option<u64> {
+        let same = (self.mapped.iter()).filter(|(address, _)| buckets.get(address) == buckets.get(&of));
+        let same: Vec<_> = same.map(|(address, (_, used))| (*used, *address)).collect();
+        (same.len() == BUCKET_SLOTS).then(|| same.iter().min().expect("it is full").1)
+    }
+
+    fn check(&self, index: &LbaIndex) {
+        let found = all(index);
+        assert_eq!(found.len(), self.mapped.len());
+        assert_eq!(index.len(), self.mapped.len() as u64);
+        let mut before: Option<(usize, u64)> = None;
+        for (bucket, slot) in found {
+            let (place, used) = self.mapped[&slot.address];
+            assert_eq!(slot.place, place, "{slot:?}");
+            assert_eq!(index.get(slot.address), Some(place));
+            if let Some((_, newer)) = before.filter(|(former, _)| *former == bucket) {
+                assert!(newer > used, "bucket {bucket} is out of order at {slot:?}");
+            }
+            before = Some((bucket, used));
+        }
+    }
+}
+
+fn run(addresses: u64, capacity: u64, seed: u64, steps: u32) {
+    let mut index = index(addresses, capacity);
+    // An address' bucket is where an otherwise empty index shows it.
+    let mut buckets = HashMap::new();
+    for address in 0..addresses {
+        index.insert(address, Place { block: 0, number: 0 });
+        buckets.insert(address, all(&index)[0].0);
+        index.clear();
+    }
+    let (mut model, mut random) = (Model::default(), Random(seed));
+    for _ in 0..steps {
+        let address = random.below(addresses);
+        match random.below(8) {
+            0..4 => {
+                let place = place(&mut random);
+                let is_new = !model.mapped.contains_key(&address);
+                let oldest = is_new.then(|| model.oldest(&buckets, address)).flatten();
+                let evicted = index.insert(address, place);
+                assert_eq!(evicted.map(|slot| slot.address), oldest);
+                if let Some(slot) = evicted {
+                    let (place, _) = model.mapped.remove(&slot.address).unwrap();
+                    assert_eq!(slot.place, place);
+                }
+                let used = model.stamp();
+                model.mapped.insert(address, (place, used));
+            }
+            4..6 => {
+                let used = model.stamp();
+                let known = model.mapped.get_mut(&address);
+                let known = known.map(|mapping| {
+                    mapping.1 = used;
+                    mapping.0
+                });
+                assert_eq!(index.touch(address), known);
+            }
+            6 => assert_eq!(
+                index.remove(address),
+                model.mapped.remove(&address).map(|(place, _)| place)
+            ),
+            _ => {
+                let to = place(&mut random);
+                let from = index.get(address).unwrap_or(to);
+                let other = Place {
+                    block: from.block ^ 1,
+                    ..from
+                };
+                assert!(!index.replace(address, other, to));
+                assert_eq!(
+                    index.replace(address, from, to),
+                    model.mapped.contains_key(&address)
+                );
+                if let Some(mapping) = model.mapped.get_mut(&address) {
+                    mapping.0 = to;
+                }
+            }
+        }
+    }
+    model.check(&index);
+    for address in 0..addresses {
+        assert_eq!(
+            index.get(address),
+            model.mapped.get(&address).map(|(place, _)| *place)
+        );
+    }
+    // What is shown gives the same index again.
+    let shown = all(&index);
+    let mut again = self::index(addresses, capacity);
+    assert!(shown.iter().all(|(_, slot)| again.restore(*slot)));
+    assert!(shown.iter().all(|(_, slot)| !again.restore(*slot)), "twice");
+    assert_eq!(all(&again), shown);
+    for bucket in 0..index.buckets() {
+        index.retain(bucket, |slot| slot.place.block % 2 == 0);
+    }
+    model.mapped.retain(|_, (place, _)| place.block % 2 == 0);
+    model.check(&index);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn an_lru_queue_of_each_bucket_is_what_it_holds(
+        addresses in 1u64..1_500, capacity in 1u64..700, seed: u64,
+    ) {
+        run(addresses, capacity, seed, 3_000);
+    }
+}
+
+#[test]
+fn an_address_beyond_the_volume_is_never_mapped() {
+    let mut index = index(500, 500);
+    assert_eq!(index.get(500), None);
+    assert_eq!(index.touch(u64::MAX), None);
+    assert_eq!(index.remove(501), None);
+    let place = Place { block: 1, number: 1 };
+    assert!(!index.restore(Slot { address: 500, place }));
+    assert!(!index.replace(500, place, place));
+    assert!(index.is_empty());
+}
+
+/// A volume of 8 TiB in chunks of 32 KiB, a quarter of it mapped, 512 GiB of flash in blocks of 128 MiB.
+#[test]
+fn a_slot_of_a_large_volume_takes_five_bytes() {
+    let (addresses, capacity) = (1 << 28, 1 << 26);
+    let bits = PlaceBits::new(4096, 1 << 14);
+    let dram_bytes = LbaIndex::dram_bytes_for(addresses, capacity, bits).unwrap();
+    let each = dram_bytes as f64 / capacity as f64;
+    assert!((5.0..5.02).contains(&each), "{each}");
+}
+
+#[test]
+fn what_is_promised_is_what_is_taken() {
+    for (addresses, capacity) in [(1, 1), (1_000, 10_000), (1 << 20, 1 << 14), (1 << 40, 1 << 12)] {
+        let bits = PlaceBits::new(BLOCKS, NUMBERS);
+        let index = index(addresses, capacity);
+        assert_eq!(
+            LbaIndex::dram_bytes_for(addresses, capacity, bits).unwrap(),
+            index.dram_bytes()
+        );
+        let slots = index.buckets() * BUCKET_SLOTS;
+        assert!(slots as u64 >= capacity.min(addresses));
+        let heap = index.dram_bytes() - size_of::<LbaIndex>() as u64;
+        assert_eq!(heap, (index.buckets() + slots * index.slot_bytes()) as u64);
+    }
+}
+
+#[test]
+fn slots_wider_than_64_bits_are_refused() {
+    let bits = PlaceBits::new(u32::MAX, u32::MAX);
+    let error = LbaIndex::new(1 << 40, 1, bits, 0).err().unwrap();
+    assert_eq!(error.bits, 40 + 64 + 1);
+    assert!(LbaIndex::dram_bytes_for(1 << 40, 1, bits).is_err());
+}
+
+/// A large volume in one bucket: remainders are longer than the part of a slot that a search compares first.
+#[test]
+fn remainders_of_more_than_16_bits_are_compared_whole() {
+    let mut index = index(1 << 24, 128);
+    let mut random = Random(5);
+    let mut mapped = HashMap::new();
+    while mapped.len() < 100 {
+        let (address, place) = (random.below(1 << 24), place(&mut random));
+        index.insert(address, place);
+        mapped.insert(address, place);
+    }
+    assert_eq!(index.buckets(), 1);
+    for _ in 0..50_000 {
+        let address = random.below(1 << 24);
+        assert_eq!(index.get(address), mapped.get(&address).copied());
+    }
+    assert!(
+        mapped
+            .iter()
+            .all(|(address, place)| index.get(*address) == Some(*place))
+    );
+}

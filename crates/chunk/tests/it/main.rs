@@ -1,0 +1,5 @@
+//! The room's tests: both indexes and the offsets against plain maps.
+
+mod fp;
+mod lba;
+mod offsets;
