@@ -23,7 +23,23 @@ pub enum Durability {
     Process,
     /// It survives a power cut too.
     Power,
-    /// Nothing is logged; after a stop that was not clean the cache starts empty.
+    /// Nothing is logged: only a clean stop leaves anything to rely on.
+    Off,
+}
+
+/// How an append to the log ended. Only its owner knows whether a change may go on without its record: a cache of copies starts empty
+/// after a crash ([`Blocks::lose_record`]); a store with the only copy waits ([`Blocks::wait_for_log`]), writes a checkpoint and
+/// appends again, or refuses the change.
+#[must_use = "without its record no start knows of the change: the owner decides what follows"]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Logged {
+    /// It is in the log.
+    Stored,
+    /// The log is full until a checkpoint has made room. Nothing was written.
+    NoRoom,
+    /// The device failed, or is fenced. The record is not in the log; another append takes its place.
+    Failed,
+    /// No log is kept: [`Durability::Off`].
     Off,
 }
 
@@ -42,7 +58,7 @@ pumice_world::figures! {
     Counter checkpoint_bytes,
     /// Log records that were to be appended.
     Counter log_records,
-    /// Log records that could not be stored, so that the cache would start empty after a crash.
+    /// Log records that could not be stored and were lost, so that the cache would start empty after a crash.
     Counter log_failures,
     /// Blocks written.
     Counter sealed_blocks,
@@ -121,8 +137,8 @@ pub struct Blocks<O: Owner> {
     pub(crate) sealed_at_checkpoint: AtomicU64,
     /// Log records wanted until the last checkpoint that failed; 0 = none since the last good one.
     pub(crate) checkpoint_failed_at: AtomicU64,
-    /// Records that could not be stored were to have positions below this.
-    pub(crate) log_failed_below: AtomicU64,
+    /// Lost records were to have positions below this.
+    pub(crate) lost_below: AtomicU64,
 }
 
 impl<O: Owner> Blocks<O> {
@@ -160,7 +176,7 @@ impl<O: Owner> Blocks<O> {
             synced: AtomicU64::new(0),
             sealed_at_checkpoint: AtomicU64::new(0),
             checkpoint_failed_at: AtomicU64::new(0),
-            log_failed_below: AtomicU64::new(0),
+            lost_below: AtomicU64::new(0),
         }
     }
 
@@ -327,34 +343,51 @@ impl<O: Owner> Blocks<O> {
         }
     }
 
-    /// Appends a record; where that fails, marks the cache so that it starts empty after a crash: nothing void is ever
-    /// served.
-    pub fn append_log<D: Device>(&self, device: &D, kind: impl Into<Kind<O::Kind>>, a: u64, b: u64) {
-        let kind = kind.into();
-        // What is on a device that was taken out is void as it is.
-        if self.durability == Durability::Off || self.is_out() {
-            return;
+    /// Appends a record, and reports.
+    pub fn append_log<D: Device>(
+        &self,
+        device: &D,
+        kind: impl Into<Kind<O::Kind>>,
+        a: u64,
+        b: u64,
+    ) -> Logged {
+        if self.durability == Durability::Off {
+            return Logged::Off;
         }
-        let stored = match self.log.append(device, kind, a, b) {
-            Ok(stored) => stored,
+        if self.is_out() {
+            return Logged::Failed;
+        }
+        let logged = match self.log.append(device, kind.into(), a, b) {
+            Ok(true) => Logged::Stored,
+            Ok(false) => Logged::NoRoom,
             Err(error) => {
                 tracing::error!("log: {error}");
                 self.shared.saw_error(&error);
-                false
+                Logged::Failed
             }
         };
         add(&self.totals.log_records, 1);
-        add(&self.totals.written_bytes, LOG_RECORD_BYTES);
-        if !stored {
-            self.log_failed_below
-                .fetch_max(self.log.position() + 1, Ordering::AcqRel);
-            self.totals.log_failures.fetch_add(1, Ordering::AcqRel);
-            self.distrust(device);
+        if logged != Logged::NoRoom {
+            add(&self.totals.written_bytes, LOG_RECORD_BYTES);
         }
-        self.logged.fetch_add(1, Ordering::AcqRel);
+        if logged == Logged::Stored {
+            self.logged.fetch_add(1, Ordering::AcqRel);
+        }
         if self.wants_checkpoint(false) {
             self.shared.has_work.store(true, Ordering::Release);
         }
+        logged
+    }
+
+    /// The owner makes a change without its record, which could not be stored: the superblock gets `discard`
+    /// ([`Blocks::mark_discard`]), and keeps it until a checkpoint covers the change.
+    pub fn lose_record<D: Device>(&self, device: &D) {
+        self.lost_below
+            .fetch_max(self.log.position() + 1, Ordering::AcqRel);
+        self.totals.log_failures.fetch_add(1, Ordering::AcqRel);
+        self.mark_discard(device);
+        // Also where the mark was there: another thread may have made it, and not flushed it yet.
+        self.logged.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Whether a quarter of the log has been written since the newest checkpoint, or three quarters of it are in use, or the owner says
@@ -394,9 +427,9 @@ impl<O: Owner> Blocks<O> {
             .await;
     }
 
-    /// From now until the next checkpoint a crash empties the cache. A failing device gets a few tries; if none succeeds,
-    /// it is taken out.
-    pub fn distrust<D: Device>(&self, device: &D) {
+    /// The owner wants a start to discard everything that it finds, until the next checkpoint. A failing device gets a few tries; if
+    /// none succeeds, it is fenced.
+    pub fn mark_discard<D: Device>(&self, device: &D) {
         let mut superblock = self.superblock.lock();
         if superblock.discard || self.is_out() {
             return;
@@ -452,18 +485,14 @@ impl<O: Owner> Blocks<O> {
         }
     }
 
-    /// Waits until what was logged is as durable as was asked for; at once unless that is [`Durability::Power`], and where the
-    /// device was taken out.
+    /// Waits until what was logged is as durable as was asked for; at once unless that is [`Durability::Power`].
     ///
     /// # Errors
-    /// What the device said, which is then taken out.
+    /// What the device said, which is then fenced; or that it is fenced, and what was logged last may not be durable.
     pub async fn commit<D: Device<Buf = O::Buf>>(&self, device: &D) -> io::Result<()> {
-        // Not the position of the log: a record that could not be stored does not move it, and its answer stands on a mark.
+        // Not the position of the log: a lost record does not move it, and its answer stands on a mark.
         let logged = self.logged.load(Ordering::Acquire);
-        if self.durability == Durability::Power
-            && !self.is_out()
-            && self.synced.load(Ordering::Acquire) < logged
-        {
+        if self.durability == Durability::Power && self.synced.load(Ordering::Acquire) < logged {
             self.shared.sync(device).await?;
             self.synced.fetch_max(logged, Ordering::AcqRel);
         }

@@ -7,10 +7,10 @@
 //! 1. [`Blocks::begin_checkpoint`] notes, under one lock, which blocks are sealed or open, the next sequence, and the log position from
 //!    which records matter. Blocks sealed later are found by their trailers.
 //! 2. The owner writes the stream. Crash: the superblock still names the checkpoints before, whose blocks are untouched.
-//! 3. [`Blocks::finish_checkpoint`] (with `power`) flushes, then writes the superblock; to both slots where it is marked `discard` and was
-//!    not. Crash: one of its two slots is valid, either is consistent.
-//! 4. It frees the blocks of the checkpoint before the last, and forgets the log records that only it needed. Where a record could not be
-//!    stored since the last, those of the last too: a start that had to go back to it would find alive what that record voids.
+//! 3. [`Blocks::finish_checkpoint`] (with `power`) flushes, then writes the superblock; to both slots where the owner marks it `discard`
+//!    and it was not. Crash: one of its two slots is valid, either is consistent.
+//! 4. It frees the blocks of the checkpoint before the last, and forgets the log records that only it needed. Where a record was lost
+//!    since the last, those of the last too: a start that had to go back to it would find alive what that record voids.
 
 use crate::blocks::{Blocks, Durability, add};
 use crate::chain::{BlockRole, BlockRow, Head, NO_BLOCK, PartHeader, chunk_bytes, mix};
@@ -24,16 +24,25 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// Whether a checkpoint makes up for every lost record ([`Blocks::lose_record`]). An owner that loses none always finds `Whole`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coverage {
+    /// It does, or none was lost.
+    Whole,
+    /// One came after a part of the snapshot was taken, or voids an entry of a footer that is still on its way.
+    Partial,
+}
+
 /// A checkpoint that is being written.
 pub struct Begun {
     /// Its number.
     pub id: u64,
     /// What the stream begins with.
     pub head: Head,
-    /// Whether a log record that could not be stored concerns a block that is still open.
-    failure_may_count: bool,
-    /// Log records that could not be stored before.
-    failures: u64,
+    /// Whether a lost record may concern a block that is still open.
+    concerns_open: bool,
+    /// Records lost before.
+    lost: u64,
 }
 
 /// Writes a stream into blocks. Dropped before its end, it gives them back. `T` takes a free block
@@ -130,7 +139,7 @@ impl<'a, O: Owner, D: Device<Buf = O::Buf>, T: AsyncFn() -> io::Result<u32>> Str
     async fn next_block(&mut self) -> io::Result<()> {
         if self.blocks.len() * 4 >= self.base.geometry.blocks as usize {
             return Err(io::Error::other(
-                "a snapshot of the index would fill a quarter of the device",
+                "a checkpoint would fill a quarter of the device",
             ));
         }
         let block = (self.take)().await?;
@@ -198,7 +207,7 @@ impl<O: Owner> Blocks<O> {
     pub fn begin_checkpoint(&self, own: impl Fn(&Block<O::Info>) -> u32) -> Begun {
         let sealed = self.totals.sealed_blocks.load(Ordering::Relaxed);
         self.sealed_at_checkpoint.store(sealed, Ordering::Relaxed);
-        let failures = self.totals.log_failures.load(Ordering::Acquire);
+        let lost = self.totals.log_failures.load(Ordering::Acquire);
         let named = self.superblock.lock().checkpoints;
         let id = named.iter().map(|named| named.id).max().unwrap_or(0) + 1;
         let pool = self.shared.pool.lock();
@@ -206,8 +215,8 @@ impl<O: Owner> Blocks<O> {
         let positions = || (open.iter()).map(|block| block.sealing_position.load(Ordering::Acquire));
         // A block that is sealing was composed, or will be, with what was live at its own moment: records since then count.
         let log_start = positions().fold(self.log.position(), u64::min);
-        let failed_below = self.log_failed_below.load(Ordering::Acquire);
-        let failure_may_count = positions().any(|position| position < failed_below);
+        let lost_below = self.lost_below.load(Ordering::Acquire);
+        let concerns_open = positions().any(|position| position < lost_below);
         let row = |block: &Block<O::Info>| BlockRow {
             sequence: block.sequence.load(Ordering::Relaxed),
             role: match block.state() {
@@ -227,13 +236,14 @@ impl<O: Owner> Blocks<O> {
                 log_start,
                 rows: self.blocks.iter().map(row).collect(),
             },
-            failure_may_count,
-            failures,
+            concerns_open,
+            lost,
         }
     }
 
     /// Makes a stream that was written whole the newest checkpoint: steps 3 and 4. `clean`: nothing changes after it, and the superblock
-    /// says so. Returns whether no start could go back to the checkpoint before.
+    /// says so. `discard` decides whether a start after a crash discards everything from here on; it is asked under the lock of the
+    /// superblock. Returns whether no start could go back to the checkpoint before.
     ///
     /// # Errors
     /// What the device said; the checkpoints before stay good.
@@ -244,6 +254,7 @@ impl<O: Owner> Blocks<O> {
         mut stream: WrittenStream<'_, O>,
         now: u32,
         clean: bool,
+        discard: impl FnOnce(Coverage) -> bool,
     ) -> io::Result<bool> {
         if self.durability == Durability::Power {
             self.shared.sync(device).await?;
@@ -260,12 +271,15 @@ impl<O: Owner> Blocks<O> {
             let mut superblock = self.superblock.lock();
             let before = *superblock;
             superblock.clean = clean;
-            // A record that could not be stored is made good by this checkpoint, unless it came after a dump, or voids what
-            // the footer of a block lists that is still on its way.
-            let has_failed = self.totals.log_failures.load(Ordering::Acquire) != begun.failures;
-            superblock.discard = self.durability == Durability::Off || has_failed || begun.failure_may_count;
-            // Without all records since the checkpoint before nobody can go back to it.
-            let previous = if before.discard || superblock.discard {
+            let is_late = self.totals.log_failures.load(Ordering::Acquire) != begun.lost;
+            let coverage = if is_late || begun.concerns_open {
+                Coverage::Partial
+            } else {
+                Coverage::Whole
+            };
+            superblock.discard = discard(coverage);
+            // Without all records since the checkpoint before no start can go back to it.
+            let previous = if before.discard || superblock.discard || coverage == Coverage::Partial {
                 CheckpointRef::default()
             } else {
                 before.checkpoints[0]
@@ -277,7 +291,7 @@ impl<O: Owner> Blocks<O> {
                 *superblock = before;
                 self.write_superblock_again(device, &mut superblock);
             } else if superblock.discard && !before.discard {
-                // A mark is in both slots, as where a record fails: a start that finds this one unreadable would go by the other, and
+                // A mark is in both slots, as where a record is lost: a start that finds this one unreadable would go by the other, and
                 // take what it names for whole. One of the two will do where the other cannot be written.
                 self.insist_on_superblock(device, &mut superblock);
             }
@@ -328,22 +342,23 @@ impl<O: Owner> Blocks<O> {
         self.free_checkpoint_blocks(dropped);
     }
 
-    /// Gives up the checkpoint before the newest, so that no later start can fall back to it.
-    pub fn forget_previous_checkpoint<D: Device>(&self, device: &D) {
+    /// Drops the checkpoint before the newest, so that no later start can fall back to it; false where a superblock may still lead
+    /// there.
+    #[must_use = "a start may go back to the checkpoint: the owner decides what follows"]
+    pub fn forget_previous_checkpoint<D: Device>(&self, device: &D) -> bool {
         {
             let mut superblock = self.superblock.lock();
             superblock.checkpoints[1] = CheckpointRef::default();
             // To both slots: where one cannot be read, and the newest checkpoint neither, the other would lead to the one before.
             if !(0..2).all(|_| self.write_superblock(device, &mut superblock)) {
-                drop(superblock);
-                self.distrust(device);
-                return;
+                return false;
             }
         }
         let covered = self.log.last_checkpoint();
         self.log.truncate(covered, covered);
         let blocks = std::mem::take(&mut self.shared.pool.lock().checkpoint_blocks[1]);
         self.free_checkpoint_blocks(blocks);
+        true
     }
 
     /// Takes a free block for a checkpoint.

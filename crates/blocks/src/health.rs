@@ -11,9 +11,10 @@
 //! - a log record could not be stored, nor the mark in the superblock that makes up for it;
 //! - a checkpoint's superblock could not be written, nor the one before it again: what a start would find there nobody knows.
 //!
-//! From then on deletes are not logged, so what is on the device must never count again. So the first thing that is done is to give both
-//! superblocks `discard` and to flush them, once, where the device still takes that. Until it has or has failed, no change is answered
-//! ([`Blocks::wait_until_settled`]). With durability `off` they have it from the start.
+//! From then on nothing is logged. What the next start is to make of the device the owner decides, who finds [`Task::TakeOut`] due. A
+//! cache of copies lets nothing on it count again ([`Blocks::remember_failure`]): both superblocks get `discard` and are flushed, once,
+//! where the device still takes that. A store with the only copy leaves the device as it is ([`Blocks::keep_after_failure`]). Until that is
+//! settled no change is answered ([`Blocks::wait_until_settled`]).
 
 use crate::blocks::{Blocks, Durability};
 use crate::geometry::Geometry;
@@ -250,7 +251,7 @@ impl<O: Owner> Shared<O> {
         if self.is_out() {
             return;
         }
-        tracing::error!("the flash device is taken out, DRAM serves alone until the next start: {reason}");
+        tracing::error!("the flash device is taken out until the next start: {reason}");
         *said = reason;
         self.health.stage.store(Stage::Out as u8, Ordering::Release);
         self.health.set_due();
@@ -349,22 +350,30 @@ impl<O: Owner> Blocks<O> {
             .flatten()
     }
 
-    /// Gives both superblocks of a device that was taken out `discard`, where it takes that. The first half of [`Task::TakeOut`]: the
-    /// owner then gives up everything that leads to the device, and calls [`Blocks::note_given_up`].
-    pub async fn remember_failure<D: Device<Buf = O::Buf>>(&self, device: &D) {
+    /// Gives both superblocks of a device that was taken out `discard`, where it takes that; whether it did. The first half of
+    /// [`Task::TakeOut`], for an owner of copies: it then drops everything that leads to the device, and calls
+    /// [`Blocks::note_given_up`].
+    pub async fn remember_failure<D: Device<Buf = O::Buf>>(&self, device: &D) -> io::Result<()> {
         let health = &self.shared.health;
         health.stage.fetch_max(Stage::Settling as u8, Ordering::AcqRel);
-        let stage = match self.store_discard(device).await {
-            Ok(()) => Stage::Remembered,
-            Err(error) => {
-                tracing::error!(
-                    "the superblocks of the flash device that was taken out cannot be written: {error}; start the next with --reformat, \
-                     or what is deleted from now on may be served again"
-                );
-                Stage::Unremembered
-            }
-        };
-        health.stage.fetch_max(stage as u8, Ordering::AcqRel);
+        let stored = self.store_discard(device).await;
+        self.settle_failure(if stored.is_ok() {
+            Stage::Remembered
+        } else {
+            Stage::Unremembered
+        })
+        .await;
+        stored
+    }
+
+    /// Leaves a device that was taken out as it is, for the next start to find. The first half of [`Task::TakeOut`], for an owner of the
+    /// only copy, which refuses all changes from here on.
+    pub async fn keep_after_failure(&self) {
+        self.settle_failure(Stage::Unremembered).await;
+    }
+
+    async fn settle_failure(&self, stage: Stage) {
+        self.shared.health.stage.fetch_max(stage as u8, Ordering::AcqRel);
         self.shared.change(|_| ());
         // What is under way beside this ends by itself, and accounts for what it gives up.
         self.shared.wait_for(|pool| pool.in_flight == 1).await;

@@ -20,8 +20,8 @@ pub mod superblock;
 mod work;
 
 pub use block::{OpenBlock, Prefix, Reserved};
-pub use blocks::{BlockCounts, Blocks, Durability, Start, Totals, add};
-pub use checkpoint::{Begun, StreamWriter, WrittenStream};
+pub use blocks::{BlockCounts, Blocks, Durability, Logged, Start, Totals, add};
+pub use checkpoint::{Begun, Coverage, StreamWriter, WrittenStream};
 pub use geometry::{Geometry, GeometryError};
 pub use health::{DeviceFailure, IN_A_ROW_MAX};
 pub use open::OpenError;

@@ -1,6 +1,7 @@
 //! The seam between blocks and the store that owns them.
 
 use crate::block::OpenBlock;
+use crate::blocks::Logged;
 use crate::footer::{Entry, OWN_BYTES};
 use crate::log::OwnKind;
 use crate::pool::Pool;
@@ -48,8 +49,9 @@ pub enum SealEnd {
     Written,
     /// Nothing in it was live: nothing was written.
     Empty,
-    /// The device failed; the log says that nothing in this generation counts.
-    Failed,
+    /// The device failed, and what it has of the block is undefined. The log is to say that nothing in this generation counts; where
+    /// it does not, a start may find the block.
+    Failed(Logged),
 }
 
 /// What sealing asks of a store.

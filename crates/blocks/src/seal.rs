@@ -19,7 +19,7 @@
 //! A death before the lock's turn in flush 2 is found there; one after it sees flush 1.
 
 use crate::block::{Composed, OpenBlock, Prefix};
-use crate::blocks::{Blocks, Durability, add};
+use crate::blocks::{Blocks, Durability, Logged, add};
 use crate::footer::encode_footer;
 use crate::log::{Kind, PrefixMark};
 use crate::owner::{Contents, Owner, SealEnd, Tenant};
@@ -66,9 +66,12 @@ impl<O: Owner> Blocks<O> {
                     Err(error) => {
                         tracing::error!("writing block {}: {error}", block.id);
                         add(&self.totals.write_errors, 1);
-                        // What the device holds now is undefined, so nothing in this generation of the block may ever count.
-                        self.append_log(device, Kind::Reclaim, block.id.into(), block.sequence);
-                        SealEnd::Failed
+                        SealEnd::Failed(self.append_log(
+                            device,
+                            Kind::Reclaim,
+                            block.id.into(),
+                            block.sequence,
+                        ))
                     }
                 }
             }
@@ -167,7 +170,8 @@ impl<O: Owner> Blocks<O> {
         block.wait_for_prefix(prefix);
     }
 
-    /// Writes a prefix, and logs it; flush 3. `own` are the owner's bits of the log record.
+    /// Writes a prefix, and logs it; flush 3. `own` are the owner's bits of the log record. Where that is not stored, a start finds
+    /// the prefix only if the block is sealed before.
     ///
     /// # Errors
     /// What the device said. The seal writes these bytes again.
@@ -178,7 +182,7 @@ impl<O: Owner> Blocks<O> {
         prefix: &Prefix<O::Entry>,
         own: u16,
         now: u32,
-    ) -> io::Result<()> {
+    ) -> io::Result<Logged> {
         let (start, end) = (prefix.range.start, prefix.range.end);
         add(&self.totals.prefix_writes, 1);
         add(&self.totals.prefix_padding_bytes, prefix.padding as u64);
@@ -192,11 +196,11 @@ impl<O: Owner> Blocks<O> {
             end_sectors: (end / SECTOR_BYTES) as u16,
             own,
         };
-        self.append_log(device, Kind::Prefix, mark.encode(), block.sequence);
+        let logged = self.append_log(device, Kind::Prefix, mark.encode(), block.sequence);
         if self.durability == Durability::Power {
             self.shared.sync(device).await?;
         }
         block.note_written(prefix, now);
-        Ok(())
+        Ok(logged)
     }
 }

@@ -45,7 +45,12 @@ impl<B: Buffer> FlashStore<B> {
                 }
             }
             TakeOut => {
-                self.remember_failure(device).await;
+                if let Err(error) = self.remember_failure(device).await {
+                    tracing::error!(
+                        "the superblocks of the flash device that was taken out cannot be written: {error}; start the next with \
+                         --reformat, or what is deleted from now on may be served again"
+                    );
+                }
                 mappings.give_up_all();
                 self.note_given_up();
                 self.note_flush();
@@ -65,8 +70,12 @@ impl<B: Buffer> FlashStore<B> {
         now: u32,
         work: Work<B>,
     ) {
-        let store = self;
-        self.seal(device, &Sealer { store, mappings }, now, work).await;
+        let sealer = Sealer {
+            store: self,
+            device,
+            mappings,
+        };
+        self.seal(device, &sealer, now, work).await;
     }
 
     /// Notes whether a block that counts as sealed from now on may go before the lowest. Not earlier: whoever looked for a victim
@@ -89,12 +98,13 @@ impl<B: Buffer> FlashStore<B> {
 }
 
 /// A store with its mappings, while one of its blocks is sealed.
-struct Sealer<'a, B: Buffer, M> {
+struct Sealer<'a, B: Buffer, D, M> {
     store: &'a FlashStore<B>,
+    device: &'a D,
     mappings: &'a M,
 }
 
-impl<B: Buffer, M: Mappings> Tenant<Objects<B>> for Sealer<'_, B, M> {
+impl<B: Buffer, D: Device<Buf = B>, M: Mappings> Tenant<Objects<B>> for Sealer<'_, B, D, M> {
     /// Drops from the footer what has died.
     fn compose(&self, block: &OpenBlock<B>, mut entries: Vec<FooterEntry>) -> Contents<FooterEntry> {
         let store = self.store;
@@ -123,7 +133,8 @@ impl<B: Buffer, M: Mappings> Tenant<Objects<B>> for Sealer<'_, B, M> {
             info.filled.store(block.piece_bytes(), Ordering::Relaxed);
             return store.shrink_slots(block.id);
         }
-        if end == SealEnd::Failed {
+        if let SealEnd::Failed(logged) = end {
+            store.make_up_for(self.device, logged);
             info.is_leaving.store(true, Ordering::Release);
             for entry in entries {
                 self.mappings

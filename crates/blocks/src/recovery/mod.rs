@@ -127,6 +127,9 @@ pub struct FoundBlocks {
     pub covered: Vec<bool>,
     /// Covered blocks: number, and the row of the checkpoint; where the trailer was read, with that.
     pub sealed: Vec<(u32, BlockRow, Option<Trailer>)>,
+    /// Blocks that the checkpoint has as sealed, that were not reclaimed since, and whose trailers are not there: what they hold is
+    /// lost. Not known after a clean stop, where trailers are not read.
+    pub lost: Vec<u32>,
     /// New blocks, in order of sequence. Their footers were not read.
     pub new: Vec<(u32, Trailer)>,
     /// The lowest sequence that the next generation of any block may have.
@@ -147,8 +150,9 @@ pub struct Recovery<'a, D> {
     pub clean: bool,
     /// Bytes read so far.
     pub bytes_read: u64,
-    /// Blocks whose trailers could not be read, or whose prefixes could not be made whole.
-    pub unread_blocks: u64,
+    /// Blocks whose trailers could not be read, or whose prefixes could not be made whole: this start has not, or only in part, what
+    /// they hold.
+    pub unread_blocks: Vec<u32>,
 }
 
 impl<'a, D: Device> Recovery<'a, D> {
@@ -159,7 +163,7 @@ impl<'a, D: Device> Recovery<'a, D> {
             superblock,
             clean: false,
             bytes_read: 0,
-            unread_blocks: 0,
+            unread_blocks: Vec::new(),
         }
     }
 
@@ -301,6 +305,7 @@ impl<'a, D: Device> Recovery<'a, D> {
         let mut found = FoundBlocks {
             covered: vec![false; geometry.blocks as usize],
             sealed: Vec::new(),
+            lost: Vec::new(),
             new: Vec::new(),
             next_sequence: head.next_sequence,
             time: 0,
@@ -345,6 +350,17 @@ impl<'a, D: Device> Recovery<'a, D> {
                 }
             }
         }
+        let must_be_there = |(block, row): &(u32, &BlockRow)| {
+            row.role == BlockRole::Sealed
+                && !chain.contains(block)
+                && !summary.is_reclaimed(*block, row.sequence)
+                && !found.covered[*block as usize]
+        };
+        found.lost = (0u32..)
+            .zip(&head.rows)
+            .filter(must_be_there)
+            .map(|(block, _)| block)
+            .collect();
         self.adopt_prefixes(head, summary, owner, &mut found).await;
         // The block that was open at the crash has a sequence that no trailer shows. It is never used again.
         found.next_sequence += u64::from(geometry.blocks);
@@ -372,8 +388,8 @@ impl<'a, D: Device> Recovery<'a, D> {
             let sector = match read {
                 Ok(sector) => sector,
                 Err(error) => {
-                    tracing::warn!("reading the trailer of block {block}: {error}: what it holds is lost");
-                    self.unread_blocks += 1;
+                    tracing::warn!("reading the trailer of block {block}: {error}");
+                    self.unread_blocks.push(*block);
                     continue;
                 }
             };

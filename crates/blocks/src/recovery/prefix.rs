@@ -44,8 +44,8 @@ impl<D: Device> Recovery<'_, D> {
             let (footer, trailer) =
                 encode_footer(self.superblock.cache_id, block, sequence, time, own, &entries);
             if let Err(error) = self.write_footer(block, &footer).await {
-                tracing::warn!("writing a footer for block {block}: {error}: what it holds is lost");
-                self.unread_blocks += 1;
+                tracing::warn!("writing a footer for block {block}: {error}");
+                self.unread_blocks.push(block);
                 continue;
             }
             found.prefixes += 1;
@@ -77,10 +77,10 @@ impl<D: Device> Recovery<'_, D> {
             }
             let Some((start, buffer)) = &part else {
                 tracing::warn!(
-                    "reading the beginning of block {}: what follows byte {at} is lost",
+                    "the beginning of block {} cannot be read from byte {at} on",
                     mark.block
                 );
-                self.unread_blocks += 1;
+                self.unread_blocks.push(mark.block);
                 break;
             };
             let number = entries.len() as u32;

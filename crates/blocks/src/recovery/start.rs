@@ -45,8 +45,7 @@ impl Superblock {
         let is_jump = now > seen.saturating_add(JUMP_SECS_MAX) && !formatted;
         if is_back {
             tracing::warn!(
-                "the clock of the last start was {} days ahead of this one's: when what was stored then expires nobody knows, so the \
-                 cache starts empty",
+                "the clock of the last start was {} days ahead of this one's: nobody knows when what was stored then expires",
                 (self.ahead - now) / JUMP_SECS_MAX
             );
         }

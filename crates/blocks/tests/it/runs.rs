@@ -5,6 +5,9 @@ use pumice_device::{FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_testkit::{Load, Store, crash_at_every_write, crash_within_starts, swarm};
 use std::sync::Arc;
 
+type Copies = ToyStore<false>;
+type OnlyCopy = ToyStore<true>;
+
 fn load(seed: u64) -> Load {
     Load {
         seed,
@@ -17,14 +20,14 @@ fn load(seed: u64) -> Load {
 
 #[test]
 fn a_crash_at_every_write_leaves_what_was_on_the_device() {
-    let totals = crash_at_every_write::<ToyStore>(Load { stride: 3, ..load(1) });
+    let totals = crash_at_every_write::<Copies>(Load { stride: 3, ..load(1) });
     println!("{totals:?}");
     assert!(totals.crashes > 200 && totals.seen.owed > 1_000, "{totals:?}");
 }
 
 #[test]
 fn crashes_within_starts_lose_nothing_more() {
-    let totals = crash_within_starts::<ToyStore>(load(2), 20);
+    let totals = crash_within_starts::<Copies>(load(2), 20);
     println!("{totals:?}");
     assert!(totals.crashes > 100 && totals.seen.owed > 200, "{totals:?}");
 }
@@ -33,7 +36,7 @@ fn crashes_within_starts_lose_nothing_more() {
 fn no_fault_brings_a_wrong_value_back() {
     let (mut hits, mut faults, mut forgotten) = (0, 0, 0);
     for seed in 0..60 {
-        let totals = swarm::<ToyStore>(load(seed), 5);
+        let totals = swarm::<Copies>(load(seed), 5);
         hits += totals.seen.hits;
         faults += totals.faults;
         forgotten += totals.forgotten;
@@ -46,13 +49,13 @@ fn no_fault_brings_a_wrong_value_back() {
 fn a_clean_stop_leaves_everything() {
     let medium = Arc::new(FaultyMedium::new(1 << 20, 3, FaultPlan::default()));
     let device = || FaultyDevice::new(Arc::clone(&medium));
-    let mut store = ToyStore::open(device()).unwrap();
+    let mut store = Copies::open(device()).unwrap();
     for key in 0..60 {
         assert!(store.set(key, key * 7));
         store.settle();
     }
     store.close().unwrap();
-    let mut store = ToyStore::open(device()).unwrap();
+    let mut store = Copies::open(device()).unwrap();
     assert!(!store.has_forgotten());
     for key in 0..60 {
         assert_eq!(store.get(key), Some(key * 7), "key {key}");
@@ -67,6 +70,67 @@ fn a_buffer_is_free_before_anyone_who_waits_for_one_is_woken() {
         ..FaultPlan::default()
     };
     let medium = Arc::new(FaultyMedium::new(4 << 20, 3, plan));
-    let mut store = ToyStore::open(FaultyDevice::new(medium)).unwrap();
+    let mut store = Copies::open(FaultyDevice::new(medium)).unwrap();
     assert!(store.finds_the_buffer_free());
+}
+
+#[test]
+fn a_store_with_the_only_copy_loses_nothing_to_a_crash_either() {
+    let totals = crash_at_every_write::<OnlyCopy>(Load { stride: 7, ..load(4) });
+    assert!(totals.crashes > 90 && totals.seen.owed > 400, "{totals:?}");
+}
+
+/// What became of a value that was on the device when a change of it found no room in the log, or an append that fails, and of the store
+/// after a crash: `(change made, value after it, records lost, start forgot everything)`.
+fn after_a_change<S>(
+    fill: impl Fn(&mut S),
+    figures: impl Fn(&S) -> u64,
+    fails: bool,
+) -> (bool, Option<u64>, u64, bool)
+where
+    S: Store,
+{
+    let medium = Arc::new(FaultyMedium::new(1 << 20, 5, FaultPlan::default()));
+    let open = || S::open(FaultyDevice::new(Arc::clone(&medium))).unwrap();
+    let mut store = open();
+    for key in 0..40 {
+        assert!(store.set(key, key));
+        store.settle();
+    }
+    assert!(store.is_on_device(3));
+    fill(&mut store);
+    if fails {
+        medium.set_plan(FaultPlan {
+            append_error: 1.0,
+            ..FaultPlan::default()
+        });
+    }
+    let is_made = store.set(3, 100);
+    let lost = figures(&store);
+    medium.set_plan(FaultPlan::default());
+    store.settle();
+    medium.crash();
+    drop(store);
+    medium.restart();
+    let mut store = open();
+    (is_made, store.get(3), lost, store.has_forgotten())
+}
+
+#[test]
+fn what_a_full_log_means_the_owner_decides() {
+    // The new value was in DRAM alone, so a crash leaves none.
+    let fill = |store: &mut OnlyCopy| assert!(store.fill_log() > 100);
+    let kept = after_a_change(fill, |store| store.figures().1, false);
+    assert_eq!(kept, (true, None, 0, false), "a checkpoint makes room");
+    let fill = |store: &mut Copies| assert!(store.fill_log() > 100);
+    let copies = after_a_change(fill, |store| store.figures().1, false);
+    assert!(copies.0 && copies.2 == 1, "{copies:?}");
+}
+
+#[test]
+fn what_a_failed_append_means_the_owner_decides() {
+    let kept = after_a_change(|_: &mut OnlyCopy| (), |store| store.figures().1, true);
+    assert_eq!(kept, (false, Some(3), 0, false), "the change is refused");
+    let copies = after_a_change(|_: &mut Copies| (), |store| store.figures().1, true);
+    assert!(copies.0 && copies.1.is_none() && copies.2 == 1, "{copies:?}");
 }

@@ -7,8 +7,8 @@ use pumice_blocks::log::{Kind, LogRecord, OwnKind};
 use pumice_blocks::open::read_superblock;
 use pumice_blocks::recovery::{Base, LogEnd, Recovery, Restore, StartClock};
 use pumice_blocks::{
-    Blocks, Claim, Contents, Durability, Geometry, Maker, OpenBlock, OpenError, Owner, Pool, SealEnd, Start,
-    State, Store, StreamWriter, Superblock, Task, Tenant, Work,
+    Blocks, Claim, Contents, Coverage, Durability, Geometry, Logged, Maker, OpenBlock, OpenError, Owner,
+    Pool, SealEnd, Start, State, Store, StreamWriter, Superblock, Task, Tenant, Work,
 };
 use pumice_device::{Device, FaultyDevice};
 use pumice_memory::{AlignedBuf, Buffer, Payload};
@@ -98,22 +98,34 @@ type Index = HashMap<u64, (u32, Place)>;
 
 struct Inner {
     base: Blocks<Toy>,
+    /// Whether it refuses what it cannot log, as a store with the only copy does. Else it holds copies, and starts empty after that.
+    keeps: bool,
     index: Mutex<Index>,
     /// The block that is being filled, under the lock of the index.
     active: Mutex<Option<Arc<OpenBlock<Toy>>>>,
 }
 
-impl Tenant<Toy> for Inner {
+/// The store while one of its blocks is written.
+struct Sealer<'a> {
+    toy: &'a Inner,
+    device: &'a FaultyDevice,
+}
+
+impl Tenant<Toy> for Sealer<'_> {
     fn compose(&self, block: &OpenBlock<Toy>, mut entries: Vec<Place>) -> Contents<Place> {
-        let index = self.index.lock();
+        let index = self.toy.index.lock();
         entries.retain(|place| index.get(&place.key) == Some(&(block.id, *place)));
         let own = (!entries.is_empty()).then_some([0; OWN_BYTES]);
         Contents { entries, own }
     }
 
     fn settle(&self, block: &OpenBlock<Toy>, end: SealEnd, _: &[Place]) {
-        if end == SealEnd::Failed {
-            self.index.lock().retain(|_, (id, _)| *id != block.id);
+        if let SealEnd::Failed(logged) = end {
+            if self.toy.decide(self.device, logged).is_err() {
+                let reason = "a block that was not written may come back".to_owned();
+                self.toy.base.shared.take_out(reason);
+            }
+            self.toy.index.lock().retain(|_, (id, _)| *id != block.id);
         }
     }
 
@@ -125,22 +137,40 @@ impl Tenant<Toy> for Inner {
 }
 
 impl Inner {
+    /// Decides whether a change may be made, whose record ended so.
+    fn decide(&self, device: &FaultyDevice, logged: Logged) -> Result<(), Logged> {
+        match logged {
+            Logged::Stored | Logged::Off => {}
+            Logged::NoRoom | Logged::Failed if self.keeps => return Err(logged),
+            // What is on a fenced device is void as it is.
+            Logged::NoRoom | Logged::Failed if self.base.is_out() => {}
+            Logged::NoRoom | Logged::Failed => self.base.lose_record(device),
+        }
+        Ok(())
+    }
+
+    fn log(&self, device: &FaultyDevice, kind: impl Into<Kind<Died>>, a: u64, b: u64) -> Result<(), Logged> {
+        self.decide(device, self.base.append_log(device, kind, a, b))
+    }
+
     /// Logs the death of what the index has under a key, where flash may have it. Under the lock of the index.
-    fn bury(&self, device: &FaultyDevice, index: &mut Index, key: u64, version: u64) {
-        let Some((block, place)) = index.remove(&key) else {
-            return;
+    fn bury(&self, device: &FaultyDevice, index: &mut Index, key: u64, version: u64) -> Result<(), Logged> {
+        let Some((block, place)) = index.get(&key).copied() else {
+            return Ok(());
         };
         let info = &self.base.blocks[block as usize];
         let is_buffer =
             info.state() == State::Active && place.offset >= info.prefix_end.load(Ordering::Acquire);
         if !is_buffer {
-            self.base.append_log(device, Died, key, version);
+            self.log(device, Died, key, version)?;
         }
+        index.remove(&key);
+        Ok(())
     }
 
-    fn set(&self, device: &FaultyDevice, key: u64, value: u64, version: u64) -> bool {
+    fn set(&self, device: &FaultyDevice, key: u64, value: u64, version: u64) -> Result<bool, Logged> {
         let mut index = self.index.lock();
-        self.bury(device, &mut index, key, version);
+        self.bury(device, &mut index, key, version)?;
         let mut active = self.active.lock();
         for _ in 0..2 {
             if let Some(block) = &*active {
@@ -160,7 +190,7 @@ impl Inner {
                         offset: reserved.at as u32,
                     };
                     index.insert(key, (block.id, place));
-                    return true;
+                    return Ok(true);
                 }
             }
             if let Some(full) = active.take() {
@@ -172,7 +202,7 @@ impl Inner {
                 .then(|| self.base.open_block(&mut pool, (), |_| {}))
                 .flatten();
         }
-        false
+        Ok(false)
     }
 
     async fn get(&self, device: &FaultyDevice, key: u64) -> Option<u64> {
@@ -218,7 +248,10 @@ impl Inner {
 
     async fn perform(&self, device: &FaultyDevice, work: Work<Toy>) {
         match work.task() {
-            Task::Seal(_) => return self.base.seal(device, self, NOW, work).await,
+            Task::Seal(_) => {
+                let sealer = Sealer { toy: self, device };
+                return self.base.seal(device, &sealer, NOW, work).await;
+            }
             Task::Flush(block) => {
                 // The seal writes these bytes again.
                 let _ = self.flush(device, block).await;
@@ -229,7 +262,10 @@ impl Inner {
                 }
             }
             Task::TakeOut => {
-                self.base.remember_failure(device).await;
+                match self.keeps {
+                    true => self.base.keep_after_failure().await,
+                    false => drop(self.base.remember_failure(device).await),
+                }
                 self.index.lock().clear();
                 self.base.note_given_up();
             }
@@ -253,10 +289,14 @@ impl Inner {
         for place in &prefix.entries {
             let index = self.index.lock();
             if index.get(&place.key) != Some(&(block.id, *place)) {
-                self.base.append_log(device, Died, place.key, place.version + 1);
+                self.log(device, Died, place.key, place.version + 1)
+                    .map_err(|logged| io::Error::other(format!("{logged:?}")))?;
             }
         }
-        self.base.write_prefix(device, block, &prefix, 0, NOW).await
+        let logged = self.base.write_prefix(device, block, &prefix, 0, NOW).await?;
+        // Without the record a start finds the block only where it is sealed before: nothing that is stored there was promised.
+        let _ = self.decide(device, logged);
+        Ok(())
     }
 
     /// Gives up the oldest block.
@@ -264,10 +304,15 @@ impl Inner {
         let victim = self.base.shared.pool.lock().own.pop_front();
         let Some(victim) = victim else { return };
         let info = &self.base.blocks[victim as usize];
-        info.set_state(State::Reclaiming);
         let sequence = info.sequence.load(Ordering::Relaxed);
-        self.base
-            .append_log(device, Kind::Reclaim, victim.into(), sequence);
+        if let Err(logged) = self.log(device, Kind::Reclaim, victim.into(), sequence) {
+            self.base.shared.pool.lock().own.push_front(victim);
+            if logged == Logged::Failed {
+                self.base.shared.take_out("no block can be freed".to_owned());
+            }
+            return;
+        }
+        info.set_state(State::Reclaiming);
         self.index.lock().retain(|_, (id, _)| *id != victim);
         self.base.shared.change(|pool| self.base.give_back(pool, victim));
     }
@@ -279,14 +324,17 @@ impl Inner {
         };
         let take = async || {
             loop {
+                let before = self.base.shared.pool.lock().own.len();
                 let taken = self.base.take_for_checkpoint(&mut self.base.shared.pool.lock());
                 match taken {
                     Some(id) => return Ok(id),
-                    None if self.base.shared.pool.lock().own.is_empty() => break,
                     None => self.reclaim(device),
                 }
+                let pool = self.base.shared.pool.lock();
+                if pool.free.is_empty() && pool.own.len() == before {
+                    return Err(io::Error::other("no block is free"));
+                }
             }
-            Err(io::Error::other("no block is free"))
         };
         let mut writer = StreamWriter::new(&self.base, device, &begun, take);
         let mut bytes = Vec::new();
@@ -302,7 +350,8 @@ impl Inner {
         }
         writer.write(&bytes).await?;
         let stream = writer.finish().await?;
-        let finished = self.base.finish_checkpoint(device, &begun, stream, NOW, clean);
+        let discard = |coverage| coverage == Coverage::Partial;
+        let finished = (self.base).finish_checkpoint(device, &begun, stream, NOW, clean, discard);
         finished.await.map(drop)
     }
 }
@@ -437,8 +486,8 @@ fn footer_len(trailer: &Trailer) -> u32 {
     u32::try_from(trailer.footer_len()).expect("shorter than a block")
 }
 
-/// The store, for tests of one thread.
-pub struct ToyStore {
+/// The store, for tests of one thread. `KEEPS`: it has the only copy.
+pub struct ToyStore<const KEEPS: bool> {
     inner: Arc<Inner>,
     device: FaultyDevice,
     executor: Executor,
@@ -454,7 +503,7 @@ fn park(device: &FaultyDevice) -> impl FnMut() -> io::Result<()> {
     move || device.turn(true).map(drop)
 }
 
-async fn start(device: &FaultyDevice) -> Result<(Inner, bool), OpenError> {
+async fn start(device: &FaultyDevice, keeps: bool) -> Result<(Inner, bool), OpenError> {
     let found = read_superblock(device, STORE)?;
     let fresh = || -> Result<Superblock, OpenError> {
         Ok(Superblock {
@@ -508,20 +557,26 @@ async fn start(device: &FaultyDevice) -> Result<(Inner, bool), OpenError> {
             now: NOW,
             own: sealed.values().map(|(id, _)| *id).collect(),
         }),
+        keeps,
         index: Mutex::new(restored.index),
         active: Mutex::new(None),
     };
     inner.base.record_start(device, is_new.then_some(Died)).await?;
     if !is_new && !was_clean {
-        match inner.checkpoint(device, false).await {
+        let is_only = match inner.checkpoint(device, false).await {
             Ok(()) => inner.base.forget_previous_checkpoint(device),
-            Err(_) => inner.base.distrust(device),
+            Err(_) => false,
+        };
+        match is_only {
+            true => {}
+            false if keeps => return Err(OpenError::Unwritable(1)),
+            false => inner.base.mark_discard(device),
         }
     }
     Ok((inner, forgotten))
 }
 
-impl ToyStore {
+impl<const KEEPS: bool> ToyStore<KEEPS> {
     fn run<T>(&self, future: impl Future<Output = T>) -> T {
         self.executor
             .block_on(future, park(&self.device))
@@ -534,6 +589,34 @@ impl ToyStore {
             let work = async move { inner.perform(&device, work).await };
             self.executor.spawner().spawn(Box::pin(work));
         }
+    }
+
+    /// Makes a change; `None` where it is refused. Where the log is full a checkpoint makes room, or two: the one before the newest needs
+    /// its records too.
+    fn change<T>(&mut self, change: impl Fn(&Self) -> Result<T, Logged>) -> Option<T> {
+        for _ in 0..3 {
+            match change(self) {
+                Ok(made) => return Some(made),
+                Err(Logged::NoRoom) => self.run(self.inner.checkpoint(&self.device, false)).ok()?,
+                Err(_) => return None,
+            }
+        }
+        None
+    }
+
+    /// Fills the log with records that say nothing; how many there was room for.
+    pub fn fill_log(&mut self) -> u64 {
+        let mut stored = 0;
+        while self.inner.base.append_log(&self.device, Died, u64::MAX, 0) == Logged::Stored {
+            stored += 1;
+        }
+        stored
+    }
+
+    /// The superblock as it was written last, and the records that were lost.
+    pub fn figures(&self) -> (Superblock, u64) {
+        let lost = self.inner.base.totals.log_failures.load(Ordering::Relaxed);
+        (*self.inner.base.superblock.lock(), lost)
     }
 
     /// Ends the store as a clean stop does.
@@ -560,7 +643,7 @@ impl Wake for Sees {
     }
 }
 
-impl ToyStore {
+impl<const KEEPS: bool> ToyStore<KEEPS> {
     /// Fills all buffers, waits for one, and says whether one was free when the last wake came: on another thread its reader goes on at
     /// once.
     pub fn finds_the_buffer_free(&mut self) -> bool {
@@ -579,10 +662,10 @@ impl ToyStore {
     }
 }
 
-impl pumice_testkit::Store for ToyStore {
+impl<const KEEPS: bool> pumice_testkit::Store for ToyStore<KEEPS> {
     fn open(device: FaultyDevice) -> Result<Self, String> {
         let executor = Executor::new();
-        let started = executor.block_on(start(&device), park(&device));
+        let started = executor.block_on(start(&device, KEEPS), park(&device));
         let (inner, forgotten) = match started {
             Ok(started) => started.map_err(|error| error.to_string())?,
             Err(error) => return Err(error.to_string()),
@@ -607,7 +690,7 @@ impl pumice_testkit::Store for ToyStore {
     fn set(&mut self, key: u64, value: u64) -> bool {
         self.version += 1;
         self.known.remove(&key);
-        let is_there = self.inner.set(&self.device, key, value, self.version);
+        let is_there = self.change(|toy| toy.inner.set(&toy.device, key, value, toy.version)) == Some(true);
         if let Some(place) = self.inner.index.lock().get(&key) {
             self.known.insert(key, *place);
         }
@@ -618,8 +701,10 @@ impl pumice_testkit::Store for ToyStore {
     fn delete(&mut self, key: u64) {
         self.version += 1;
         self.known.remove(&key);
-        let mut index = self.inner.index.lock();
-        self.inner.bury(&self.device, &mut index, key, self.version);
+        self.change(|toy| {
+            let mut index = toy.inner.index.lock();
+            toy.inner.bury(&toy.device, &mut index, key, toy.version)
+        });
     }
 
     fn get(&mut self, key: u64) -> Option<u64> {

@@ -14,7 +14,7 @@ use crate::Mappings;
 use crate::layout::Layout;
 use crate::store::{FlashStore, Objects, SavedKey, SavedRanks};
 use pumice_blocks::chain::NO_BLOCK;
-use pumice_blocks::{Begun, State, StreamWriter};
+use pumice_blocks::{Begun, Coverage, Durability, State, StreamWriter};
 use pumice_device::Device;
 use pumice_memory::Buffer;
 use std::io;
@@ -64,7 +64,10 @@ impl<B: Buffer> FlashStore<B> {
         }
         let stream = writer.finish().await?;
         self.flush_mappings(device).await?;
-        let is_alone = self.finish_checkpoint(device, &begun, stream, now, clean).await?;
+        // Without all records what a start would find cannot be told from what is void.
+        let discard = |coverage| coverage == Coverage::Partial || self.durability() == Durability::Off;
+        let finished = self.finish_checkpoint(device, &begun, stream, now, clean, discard);
+        let is_alone = finished.await?;
         self.note_mapping_checkpoint(number, is_alone);
         Ok(())
     }

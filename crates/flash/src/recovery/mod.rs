@@ -172,7 +172,11 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
         now: options.now,
     };
     recovery.out.formatted = opened.formatted;
-    let found = if opened.formatted || opened.superblock.is_clock_back(options.now) {
+    let is_clock_back = opened.superblock.is_clock_back(options.now);
+    if is_clock_back {
+        tracing::warn!("expiry times cannot be trusted: starting empty");
+    }
+    let found = if opened.formatted || is_clock_back {
         Found {
             epoch: opened.superblock.epoch,
             time: opened.superblock.time,
@@ -207,7 +211,7 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
     let was_clean = recovery.base.clean;
     recovery.out.clean = was_clean;
     recovery.out.bytes_read = recovery.base.bytes_read;
-    recovery.out.tally.unread_blocks = recovery.base.unread_blocks;
+    recovery.out.tally.unread_blocks = recovery.base.unread_blocks.len() as u64;
     let clock = StartClock {
         now: options.now,
         accept_clock: options.accept_clock,
@@ -281,11 +285,14 @@ pub async fn settle<B: Buffer, D: Device<Buf = B>, M: Mappings>(
     if !recovered.needs_checkpoint {
         return;
     }
-    match store.checkpoint(device, mappings, now, false).await {
+    let is_only = match store.checkpoint(device, mappings, now, false).await {
         Ok(()) => store.forget_previous_checkpoint(device),
         Err(error) => {
             tracing::warn!("checkpoint after recovery: {error}");
-            store.distrust(device);
+            false
         }
+    };
+    if !is_only {
+        store.mark_discard(device);
     }
 }

@@ -3,8 +3,8 @@
 use super::{BlockInfo, FlashStore};
 use crate::layout::Layout;
 use crate::log::LogKind;
-use pumice_blocks::State;
 use pumice_blocks::log::Kind;
+use pumice_blocks::{Logged, State};
 use pumice_device::Device;
 use pumice_index::{IndexShard, Location, Mapping};
 use pumice_memory::Buffer;
@@ -172,11 +172,22 @@ impl<B: Buffer> FlashStore<B> {
         }
     }
 
-    /// Appends a record ([`pumice_blocks::Blocks::append_log`]), and sees to a checkpoint that is due.
+    /// Appends a record ([`pumice_blocks::Blocks::append_log`]), and sees to a checkpoint that is due. All here is copies: where a
+    /// record cannot be stored, the cache starts empty after a crash, and nothing void is ever served.
     pub fn append_log<D: Device>(&self, device: &D, kind: impl Into<Kind<LogKind>>, a: u64, b: u64) {
-        self.base.append_log(device, kind, a, b);
+        let logged = self.base.append_log(device, kind, a, b);
+        self.make_up_for(device, logged);
         if !self.is_out() && self.is_checkpoint_due() {
             self.shared.has_work.store(true, Ordering::Release);
+        }
+    }
+
+    /// A change goes on, whether its record was stored or not. What is on a fenced device is void as it is.
+    pub(crate) fn make_up_for<D: Device>(&self, device: &D, logged: Logged) {
+        match logged {
+            Logged::Stored | Logged::Off => {}
+            Logged::NoRoom | Logged::Failed if self.is_out() => {}
+            Logged::NoRoom | Logged::Failed => self.lose_record(device),
         }
     }
 

@@ -49,6 +49,8 @@ impl<B: Buffer> FlashStore<B> {
             }
         }
         let position = self.position_of_block(block.id);
-        self.write_prefix(device, block, &prefix, position, now).await
+        let logged = self.write_prefix(device, block, &prefix, position, now).await?;
+        self.make_up_for(device, logged);
+        Ok(())
     }
 }
