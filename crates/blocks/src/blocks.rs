@@ -294,7 +294,7 @@ impl<O: Owner> Blocks<O> {
 
     /// The open block with this number.
     pub fn find_open(&self, id: u32) -> Option<Arc<OpenBlock<O>>> {
-        let is_open = matches!(self.blocks[id as usize].state(), State::Active | State::Sealing);
+        let is_open = self.blocks[id as usize].state().is_open();
         let open = is_open.then(|| self.open.lock());
         open?.iter().find(|block| block.id == id).cloned()
     }

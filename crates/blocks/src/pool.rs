@@ -45,6 +45,11 @@ pub enum State {
 }
 
 impl State {
+    /// Whether the block's bytes are in a buffer.
+    pub fn is_open(self) -> bool {
+        matches!(self, State::Active | State::Sealing)
+    }
+
     fn from_u8(value: u8) -> Self {
         match value {
             0 => State::Free,

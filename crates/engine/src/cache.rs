@@ -3,7 +3,8 @@
 use crate::books::{Books, BooksSnapshot};
 use crate::config::{CacheOptions, FlashWrite, IndexOptions};
 use crate::evict::LeftBehind;
-use crate::shards::{KeyHasher, LockedShard, Shard};
+use crate::part::KeyHasher;
+use crate::shards::{LockedShard, Shard};
 use parking_lot::Mutex;
 use pumice_blocks::{DeviceFailure, Durability};
 use pumice_blocks::{Geometry, OpenError};

@@ -131,7 +131,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         meta: Meta,
     ) -> Result<u64, RejectReason> {
         let mut slices = Slices::new(&self.inner, key, value).inspect_err(|_| self.remove(cx, key))?;
-        let old = match self.inner.part(cx, &PartId::object(key), false) {
+        let old = match self.inner.part(cx, &PartId::object(key), false, None) {
             Part::Hit(seen) => Manifest::decode(&seen.record),
             Part::Miss | Part::Flash(_) => None,
         };
@@ -170,7 +170,7 @@ impl<D: Device + Clone> ObjectCache<D> {
     /// What the key's head describes now, if it is a large object's and can be had with little reading.
     async fn standing_manifest(&self, cx: &Cx<D>, key: &[u8]) -> Option<Manifest> {
         let part = PartId::object(key);
-        match self.inner.part(cx, &part, false) {
+        match self.inner.part(cx, &part, false, None) {
             Part::Hit(seen) => Manifest::decode(&seen.record),
             Part::Miss => None,
             Part::Flash(flash) if flash.len() > HEAD_BYTES_MAX => None,

@@ -51,6 +51,7 @@ pub use large::LargeLookup;
 pub use list::{Listed, Listing};
 pub use locate::{FlashCopy, KnownObject, Located};
 pub use object::{Meta, Object, Tier};
+pub use part::HashLimit;
 pub use plan::{Budget, IndexChoice, MemoryPlan, PlanError};
 pub use pumice_blocks::Maker;
 pub use pumice_blocks::{DeviceFailure, Durability};
@@ -58,7 +59,6 @@ pub use pumice_flash::{FlashCounts, Layout, LayoutError, LayoutOptions, Recovere
 pub use pumice_index::IndexKind;
 pub use pumice_index::cascade::CascadeOptions;
 pub use read::{FlashLookup, Found, Lookup};
-pub use shards::HashLimit;
 pub use stats::{DeviceReads, Stats};
 pub use update::{Action, Outcome, Reads};
 pub use write::RejectReason;

@@ -1,7 +1,10 @@
-//! Which part of which object a record is.
+//! Which part of which object a record is, and the hash that stands for it.
 
+use pumice_index::KeyHash;
 use pumice_memory::Buffer;
 use pumice_record::{Record, RecordParts, SliceId};
+use pumice_world::{MIX_STEP, mix64};
+use twox_hash::XxHash3_64;
 
 /// One part of an object: the whole of a small one, the head of a large one, or one slice of one set of a large one.
 ///
@@ -51,5 +54,45 @@ impl<'a> PartId<'a> {
             _ => true,
         };
         same && record.key() == self.key
+    }
+}
+
+/// Hashes keys: XXH3-64 with the cache's seed.
+#[derive(Clone, Copy, Debug)]
+pub struct KeyHasher {
+    seed: u64,
+    limit: HashLimit,
+}
+
+/// For tests of collisions: how many bits of the hash to keep, from the top.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HashLimit(pub u32);
+
+impl Default for HashLimit {
+    fn default() -> Self {
+        Self(64)
+    }
+}
+
+impl KeyHasher {
+    /// A hasher with `seed`.
+    pub fn new(seed: u64, limit: HashLimit) -> Self {
+        Self { seed, limit }
+    }
+
+    /// The hash of a part: of the key, or of a slice's key, number and set.
+    pub(crate) fn hash(&self, part: &PartId<'_>) -> KeyHash {
+        let mut hash = XxHash3_64::oneshot_with_seed(self.seed, part.key);
+        if let SliceId::Part(number) = part.slice {
+            // Mixed for each, so that the slices of an object spread over all shards.
+            let of_set = hash.wrapping_add(mix64(part.set));
+            hash = mix64(of_set.wrapping_add(u64::from(number).wrapping_mul(MIX_STEP)));
+        }
+        match self.limit.0 {
+            0 => hash & 0xFFFF,
+            64.. => hash,
+            // The lowest bits are below what an index tells apart: collisions there are of keys with different hashes.
+            bits => hash & (u64::MAX << (64 - bits) | 0xFFFF),
+        }
     }
 }

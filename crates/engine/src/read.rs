@@ -7,9 +7,9 @@ use crate::part::PartId;
 use crate::shards::Shard;
 use crate::update::Reads;
 use pumice_device::Device;
-use pumice_flash::{Gone, Mappings, ReadFault, Source};
-use pumice_index::cascade::{Plan, Resolved};
-use pumice_index::{KeyHash, Location, Lookup as IndexLookup};
+use pumice_flash::{Gone, MappingBytes, Mappings, OpenBlock, ReadFault, Source};
+use pumice_index::cascade::Plan;
+use pumice_index::{KeyHash, Location, Lookup as IndexLookup, Mapping};
 use pumice_memory::{Buffer, SECTOR_BYTES};
 use pumice_record::{Record, SliceId};
 use pumice_tier::Queue;
@@ -49,7 +49,6 @@ pub enum Found<B> {
 /// A read that is to be made.
 #[derive(Clone, Copy, Debug)]
 pub struct FlashLookup {
-    hash: KeyHash,
     at: At,
     /// Whether a hit is to leave a trace.
     counts: bool,
@@ -112,6 +111,20 @@ pub(crate) enum Part<B> {
     Flash(FlashLookup),
 }
 
+impl<B: Buffer> From<Part<B>> for Lookup<B> {
+    fn from(part: Part<B>) -> Self {
+        match part {
+            Part::Hit(seen) => match seen.found() {
+                Found::Hit(object) => Lookup::Hit(object),
+                Found::Large(large) => Lookup::Large(large),
+                Found::Miss => Lookup::Miss,
+            },
+            Part::Miss => Lookup::Miss,
+            Part::Flash(flash) => Lookup::Flash(flash),
+        }
+    }
+}
+
 /// Where a live copy was seen; conditional changes compare it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
@@ -131,28 +144,24 @@ pub(crate) enum Place {
 impl<D: Device + Clone> ObjectCache<D> {
     /// Looks a key up without I/O. A hit counts for eviction.
     pub fn lookup(&self, cx: &Cx<D>, key: &[u8]) -> Lookup<D::Buf> {
-        self.look_up(cx, key, true)
+        self.flush_if_due(cx);
+        let found = self.inner.part(cx, &PartId::object(key), true, None);
+        self.kick(cx);
+        found.into()
     }
 
     /// As [`ObjectCache::lookup`], but a hit does not count, and what is read from flash stays there. What a large object is made of
     /// counts all the same.
     pub fn peek(&self, cx: &Cx<D>, key: &[u8]) -> Lookup<D::Buf> {
-        self.look_up(cx, key, false)
-    }
-
-    fn look_up(&self, cx: &Cx<D>, key: &[u8], count: bool) -> Lookup<D::Buf> {
         self.flush_if_due(cx);
-        match self.part(cx, &PartId::object(key), count) {
-            Part::Hit(seen) => match seen.found() {
-                Found::Hit(object) => Lookup::Hit(object),
-                Found::Large(large) => Lookup::Large(large),
-                Found::Miss => Lookup::Miss,
-            },
-            Part::Miss => Lookup::Miss,
+        let found = self.inner.part(cx, &PartId::object(key), false, None);
+        self.kick(cx);
+        match found {
             Part::Flash(flash) => Lookup::Flash(FlashLookup {
-                counts: count,
+                counts: false,
                 ..flash
             }),
+            found => found.into(),
         }
     }
 
@@ -199,7 +208,9 @@ impl<D: Device + Clone> ObjectCache<D> {
                 shard.flash.is_unsure(hash),
             )
         };
-        let seen = match self.part(cx, &part, true) {
+        let found = self.inner.part(cx, &part, true, None);
+        self.kick(cx);
+        let seen = match found {
             Part::Hit(seen) => Some(seen),
             Part::Miss => None,
             Part::Flash(flash) => {
@@ -228,92 +239,68 @@ impl<D: Device + Clone> ObjectCache<D> {
         })
     }
 
-    /// Looks one part up without I/O, and begins what that makes due: where sections merge, the block of one is to be written.
-    fn part(&self, cx: &Cx<D>, part: &PartId<'_>, count: bool) -> Part<D::Buf> {
-        let found = self.inner.part(cx, part, count);
-        self.kick(cx);
-        found
-    }
-
     /// Gets one part of an object from whichever tier has it.
     pub(crate) async fn fetch(&self, cx: &Cx<D>, part: &PartId<'_>) -> Option<Seen<D::Buf>> {
-        match self.part(cx, part, true) {
+        let found = self.inner.part(cx, part, true, None);
+        self.kick(cx);
+        match found {
             Part::Hit(seen) => Some(seen),
             Part::Miss => None,
             Part::Flash(flash) => self.fetch_from(cx, part, flash).await,
         }
     }
 
+    /// Reads a part that may be on flash: the pages that have its mapping, where DRAM does not know it, then the record. Where the mapping
+    /// changes meanwhile the part is looked up again, a few times; then it is a miss.
     pub(crate) async fn fetch_from(
         &self,
         cx: &Cx<D>,
         part: &PartId<'_>,
-        flash: FlashLookup,
-    ) -> Option<Seen<D::Buf>> {
-        let mut rounds = 0;
-        let seen = self.fetch_counting(cx, part, flash, &mut rounds).await;
-        self.inner.rounds[rounds.min(ROUNDS - 1)].fetch_add(1, Ordering::Relaxed);
-        // It counted, or is gone.
-        self.kick(cx);
-        seen
-    }
-
-    /// `rounds` goes up with each read that had to wait for the one before.
-    async fn fetch_counting(
-        &self,
-        cx: &Cx<D>,
-        part: &PartId<'_>,
         mut flash: FlashLookup,
-        rounds: &mut usize,
     ) -> Option<Seen<D::Buf>> {
         let inner = &*self.inner;
         let counts = flash.counts;
-        // The mapping may change while the read is under way: look again, a few times, then call it a miss.
-        let mut moves_left = MOVES_MAX;
-        let mut attempt = 0;
-        while attempt < LOOKUPS_MAX {
+        // Reads that had to wait for the one before.
+        let mut rounds = 0;
+        let (mut moves_left, mut lookups_left) = (MOVES_MAX, LOOKUPS_MAX);
+        let seen = loop {
+            rounds += 1;
             let place = match flash.at {
                 At::Record(place) => place,
-                At::Mapping(plan) => match self.locate_on_flash(cx, part, flash.hash, &plan, rounds).await {
-                    Part::Hit(seen) => return Some(seen),
-                    Part::Miss => return None,
-                    Part::Flash(FlashLookup {
-                        at: At::Record(place),
-                        ..
-                    }) => place,
-                    // Pages have moved: once more from the start.
-                    Part::Flash(again) if moves_left > 0 => {
-                        moves_left -= 1;
-                        flash = again;
-                        continue;
+                At::Mapping(plan) => {
+                    match self.read_mapping(cx, part, &plan).await {
+                        Part::Hit(seen) => break Some(seen),
+                        Part::Miss => break None,
+                        Part::Flash(found) => flash = found,
                     }
-                    Part::Flash(_) => return None,
-                },
+                    if let At::Mapping(_) = flash.at {
+                        // Pages have moved: once more from the start.
+                        if moves_left == 0 {
+                            break None;
+                        }
+                        moves_left -= 1;
+                    }
+                    continue;
+                }
             };
-            *rounds += 1;
             let read = inner
                 .store()
-                .read_device(&cx.device, place.location, place.sequence)
-                .await;
-            if read.is_err() {
-                // The device may be out by this: that is to be remembered even if nothing else comes.
-                self.kick(cx);
-            }
-            match read {
+                .read_device(&cx.device, place.location, place.sequence);
+            match read.await {
+                Ok(record) if !part.is(&record) => {
+                    inner.store().count_key_mismatch();
+                    break None;
+                }
+                Ok(record) if cx.is_past(record.header().expiry) => {
+                    inner.drop_logged(cx, place.hash, place.location, Gone::Expired);
+                    break None;
+                }
                 Ok(record) => {
-                    if !part.is(&record) {
-                        inner.store().count_key_mismatch();
-                        return None;
-                    }
-                    if cx.is_past(record.header().expiry) {
-                        inner.drop_logged(cx, place.hash, place.location, Gone::Expired);
-                        return None;
-                    }
                     let place = match counts {
                         true => self.promote(cx, place, &record),
                         false => Place::Flash(place.location, place.sequence),
                     };
-                    return Some(Seen {
+                    break Some(Seen {
                         record,
                         tier: Tier::Flash,
                         place,
@@ -324,59 +311,43 @@ impl<D: Device + Clone> ObjectCache<D> {
                 Err(_) if !inner.is_current(place) => {}
                 Err(ReadFault::Corrupt) => {
                     inner.drop_logged(cx, place.hash, place.location, Gone::Corrupt);
-                    return None;
+                    break None;
                 }
                 Err(ReadFault::Device(error)) => {
                     tracing::debug!("reading an object: {error}");
                     inner.drop_logged(cx, place.hash, place.location, Gone::Lost);
-                    return None;
+                    break None;
                 }
             }
-            attempt += 1;
-            if attempt < LOOKUPS_MAX {
-                match inner.part(cx, part, false) {
-                    Part::Hit(seen) => return Some(seen),
-                    Part::Miss => return None,
-                    Part::Flash(again) => flash = again,
-                }
+            // The device may be out by this: that is to be remembered even if nothing else comes.
+            self.kick(cx);
+            lookups_left -= 1;
+            if lookups_left == 0 {
+                break None;
             }
-        }
-        None
+            match inner.part(cx, part, false, None) {
+                Part::Hit(seen) => break Some(seen),
+                Part::Miss => break None,
+                Part::Flash(again) => flash = again,
+            }
+        };
+        inner.rounds[rounds.min(ROUNDS - 1)].fetch_add(1, Ordering::Relaxed);
+        // It counted, or is gone, or the device is out.
+        self.kick(cx);
+        seen
     }
 
     /// Reads pages of mappings, and finds the part in what they say.
-    async fn locate_on_flash(
-        &self,
-        cx: &Cx<D>,
-        part: &PartId<'_>,
-        hash: KeyHash,
-        plan: &Plan,
-        rounds: &mut usize,
-    ) -> Part<D::Buf> {
+    async fn read_mapping(&self, cx: &Cx<D>, part: &PartId<'_>, plan: &Plan) -> Part<D::Buf> {
         let inner = &*self.inner;
         inner.store().count_mapping_round();
-        *rounds += 1;
         let pages = inner.store().read_mappings(&cx.device, plan.pages()).await;
         // Tier 1 learns what was read, and may grow. Sets see to that else, and there may be none.
         inner.make_room(0);
-        let found = {
-            let mut shard = inner.lock(hash);
-            let payloads = pages.iter().map(|page| page.as_ref()?.payload());
-            let resolved = shard
-                .flash
-                .cascade()
-                .map_or(Resolved::Miss, |shard| shard.resolve(hash, plan, payloads));
-            match resolved {
-                Resolved::Miss => Some(Part::Miss),
-                Resolved::Hit(mapping) => {
-                    Some(inner.part_at(cx, &mut shard, part, hash, mapping.location, false))
-                }
-                Resolved::Again => None,
-            }
-        };
+        let found = inner.part(cx, part, false, Some((plan, &pages)));
         // What tier 1 has let go for this may have filled a chunk.
         self.kick(cx);
-        found.unwrap_or_else(|| inner.part(cx, part, false))
+        found
     }
 
     /// Puts what was read from flash into the DRAM tier, if it is still the live copy and DRAM has none. Never written to
@@ -431,8 +402,15 @@ impl<B: Buffer> Inner<B> {
         Some((location, self.store().sequence_at(location)))
     }
 
-    /// Finds one part of an object without I/O.
-    pub(crate) fn part<D: Device<Buf = B>>(&self, cx: &Cx<D>, part: &PartId<'_>, count: bool) -> Part<B> {
+    /// Finds one part of an object without I/O: in the DRAM tier, else where the index says, which is asked what `pages` of a plan say
+    /// where they were read. What that may make due is to be kicked: where sections merge, the block of one is to be written.
+    pub(crate) fn part<D: Device<Buf = B>>(
+        &self,
+        cx: &Cx<D>,
+        part: &PartId<'_>,
+        count: bool,
+        pages: Option<(&Plan, &[Option<MappingBytes<B>>])>,
+    ) -> Part<B> {
         let hash = self.hasher.hash(part);
         let mut shard = self.lock(hash);
         if let Some(found) = shard.dram.find(&self.tier, hash, |record| part.is(record)) {
@@ -451,18 +429,28 @@ impl<B: Buffer> Inner<B> {
                 place: Place::Dram(version),
             });
         }
-        let location = match shard.flash.lookup(hash) {
-            IndexLookup::Hit(mapping) => mapping.location,
-            IndexLookup::Miss => return Part::Miss,
-            IndexLookup::Read(plan) => {
-                return Part::Flash(FlashLookup {
-                    hash,
-                    at: At::Mapping(plan),
-                    counts: true,
-                });
+        let known = match pages {
+            None => shard.flash.lookup(hash),
+            Some((plan, pages)) => {
+                let payloads = pages.iter().map(|page| page.as_ref()?.payload());
+                shard.flash.resolve(hash, plan, payloads)
             }
         };
-        self.part_at(cx, &mut shard, part, hash, location, count)
+        let at = match known {
+            IndexLookup::Miss => return Part::Miss,
+            IndexLookup::Read(plan) => At::Mapping(plan),
+            IndexLookup::Hit(Mapping { location, .. }) => match self.store().source(location) {
+                Source::Memory(block) => {
+                    return self.part_in_buffer(cx, &mut shard, part, (hash, location), &block, count);
+                }
+                Source::Device { sequence } => At::Record(RecordPlace {
+                    hash,
+                    location,
+                    sequence,
+                }),
+            },
+        };
+        Part::Flash(FlashLookup { at, counts: true })
     }
 
     /// Whether it is certain, without I/O, that a part is in neither tier. Leaves no trace.
@@ -473,50 +461,37 @@ impl<B: Buffer> Inner<B> {
         dram.is_none() && matches!(shard.flash.peek(hash), IndexLookup::Miss)
     }
 
-    /// Finds one part where flash is said to have it, under the shard's lock.
-    fn part_at<D: Device<Buf = B>>(
+    /// Finds one part in the buffer of a block that is not written yet, under the shard's lock.
+    fn part_in_buffer<D: Device<Buf = B>>(
         &self,
         cx: &Cx<D>,
         shard: &mut Shard,
         part: &PartId<'_>,
-        hash: KeyHash,
-        location: Location,
+        (hash, location): (KeyHash, Location),
+        block: &OpenBlock<B>,
         count: bool,
     ) -> Part<B> {
-        match self.store().source(location) {
-            Source::Device { sequence } => Part::Flash(FlashLookup {
-                hash,
-                at: At::Record(RecordPlace {
-                    hash,
-                    location,
-                    sequence,
-                }),
-                counts: true,
-            }),
-            Source::Memory(block) => {
-                let Some(record) = self.store().read_memory(&block, location) else {
-                    return Part::Miss;
-                };
-                if !part.is(&record) {
-                    self.store().count_key_mismatch();
-                    return Part::Miss;
-                }
-                if cx.is_past(record.header().expiry) {
-                    self.invalidate_locked(cx, shard, hash, location);
-                    self.books.expired.add(u64::from(location.len));
-                    return Part::Miss;
-                }
-                let place = Place::Flash(location, self.store().sequence_at(location));
-                if count && self.ranks_hits() {
-                    self.count_hit(shard, hash, self.object_bytes(&record.parts()));
-                }
-                Part::Hit(Seen {
-                    record,
-                    tier: Tier::Dram,
-                    place,
-                })
-            }
+        let Some(record) = self.store().read_memory(block, location) else {
+            return Part::Miss;
+        };
+        if !part.is(&record) {
+            self.store().count_key_mismatch();
+            return Part::Miss;
         }
+        if cx.is_past(record.header().expiry) {
+            self.invalidate_locked(cx, shard, hash, location);
+            self.books.expired.add(u64::from(location.len));
+            return Part::Miss;
+        }
+        let place = Place::Flash(location, self.store().sequence_at(location));
+        if count && self.ranks_hits() {
+            self.count_hit(shard, hash, self.object_bytes(&record.parts()));
+        }
+        Part::Hit(Seen {
+            record,
+            tier: Tier::Dram,
+            place,
+        })
     }
 
     /// Removes an expired item from both tiers. What flash held is logged: after a crash the clock may show an earlier time,

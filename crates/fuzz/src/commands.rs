@@ -92,12 +92,14 @@ fn bound(input: &[u8], limits: &Limits) -> usize {
     }
 }
 
-fn check_incomplete(input: &[u8], needed: Needed, limits: &Limits) {
+fn check_incomplete(input: &[u8], needed: Needed<'_>, limits: &Limits) {
     match needed {
         Needed::Line => {
             assert!(!input.contains(&b'\n') && input.len() < bound(input, limits));
         }
-        Needed::Value { line_len, value_len } => {
+        Needed::Value {
+            line_len, value_len, ..
+        } => {
             assert!(input[..line_len].ends_with(b"\n") && value_len <= limits.max_value_bytes);
             assert!(input.len() < line_len + value_len as usize + 2);
             let line = parse(&input[..line_len], limits);

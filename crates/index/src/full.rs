@@ -6,7 +6,7 @@
 //!
 //! Every method is called under the shard's lock, which the owner of the shards holds; none waits for anything.
 
-use crate::{KeyHash, Location, Lookup, Mapping, PackedTable, TableFull, TableShape};
+use crate::{KeyHash, Location, Mapping, PackedTable, TableFull, TableShape};
 use pumice_memory::PagePool;
 use std::sync::Arc;
 
@@ -199,14 +199,6 @@ impl FullShard {
     /// Asks for the memory that a question about `hash` will need.
     pub fn prefetch(&self, hash: KeyHash) {
         self.table.prefetch(self.shape.tag(hash));
-    }
-
-    /// What is known of `hash`.
-    pub fn lookup(&self, hash: KeyHash) -> Lookup {
-        match self.mapping(hash) {
-            Some(mapping) => Lookup::Hit(mapping),
-            None => Lookup::Miss,
-        }
     }
 
     /// Where `hash` is mapped to, and the note.

@@ -1,6 +1,6 @@
 //! One shard of either index, behind one set of questions.
 
-use crate::cascade::CascadeShard;
+use crate::cascade::{CascadeShard, Plan, Resolved};
 use crate::{FullShard, KeyHash, Location, Lookup, Mapping, TableFull};
 
 /// A shard of the index that a cache was opened with.
@@ -43,15 +43,33 @@ impl IndexShard {
     /// What is known of `hash`.
     pub fn lookup(&mut self, hash: KeyHash) -> Lookup {
         match self {
-            IndexShard::Full(shard) => shard.lookup(hash),
+            IndexShard::Full(shard) => shard.mapping(hash).map_or(Lookup::Miss, Lookup::Hit),
             IndexShard::Cascade(shard) => shard.lookup(hash),
+        }
+    }
+
+    /// What is known of `hash` once the pages of `plan` were read, which a lookup asked for: [`CascadeShard::resolve`].
+    pub fn resolve<'a>(
+        &mut self,
+        hash: KeyHash,
+        plan: &Plan,
+        payloads: impl IntoIterator<Item = Option<&'a [u8]>>,
+    ) -> Lookup {
+        let resolved = match self {
+            IndexShard::Full(_) => Resolved::Again,
+            IndexShard::Cascade(shard) => shard.resolve(hash, plan, payloads),
+        };
+        match resolved {
+            Resolved::Hit(mapping) => Lookup::Hit(mapping),
+            Resolved::Miss => Lookup::Miss,
+            Resolved::Again => self.lookup(hash),
         }
     }
 
     /// As [`IndexShard::lookup`], but it leaves no trace.
     pub fn peek(&self, hash: KeyHash) -> Lookup {
         match self {
-            IndexShard::Full(shard) => shard.lookup(hash),
+            IndexShard::Full(shard) => shard.mapping(hash).map_or(Lookup::Miss, Lookup::Hit),
             IndexShard::Cascade(shard) => shard.peek(hash),
         }
     }

@@ -38,12 +38,15 @@ impl<B: Buffer> FlashStore<B> {
     /// Where the record at `location` can be read; called under the shard's lock that the mapping was seen under.
     pub fn source(&self, location: Location) -> Source<B> {
         let id = self.block_of(location);
-        self.find_open(id).map_or_else(
-            || Source::Device {
-                sequence: self.blocks[id as usize].sequence.load(Ordering::Acquire),
-            },
-            Source::Memory,
-        )
+        let block = &self.blocks[id as usize];
+        if block.state().is_open()
+            && let Some(open) = self.find_open(id)
+        {
+            return Source::Memory(open);
+        }
+        Source::Device {
+            sequence: block.sequence.load(Ordering::Acquire),
+        }
     }
 
     /// Whether a start after a crash now would find the copy at `location`: its block, or a prefix with the copy, is written and not

@@ -1,9 +1,9 @@
-//! Reads: what a run of them asks for, and what hits and misses answer.
+//! Reads: what a step of a run asks for, and what hits and misses answer.
 
 use super::{Executor, Output, marks, meta_get};
 use crate::budget::Share;
 use crate::counters::Operation;
-use crate::parse::{Command, Get, KeyScratch, Keys, Limits, MetaRequest, Parsed, parse};
+use crate::parse::{Get, KeyScratch, MetaRequest};
 use pumice::{Action, Meta, Object, Outcome, Tier};
 use pumice_device::Device;
 
@@ -33,97 +33,6 @@ impl<'a> Ask<'a> {
             Ask::Classic { key, .. } => Some(key),
             Ask::Meta(get) => Some(get.key.bytes(scratch)),
             Ask::Text(_) => None,
-        }
-    }
-}
-
-/// A run of reads: consecutive get, gets, mg and mn commands as steps, in order. They may be looked up in any order, but
-/// for what an mg changes.
-pub(crate) struct Asks<'a> {
-    keys: Option<(Keys<'a>, bool)>,
-    /// Whether the line goes on behind the keys.
-    is_part: bool,
-    single: Option<Ask<'a>>,
-    rest: &'a [u8],
-    consumed: usize,
-    limits: &'a Limits,
-}
-
-impl<'a> Asks<'a> {
-    /// The run that starts with `first` and goes on in `rest`; nothing if `first` is no read.
-    pub(crate) fn start(first: &Command<'a>, rest: &'a [u8], limits: &'a Limits) -> Option<Self> {
-        let mut asks = Self {
-            keys: None,
-            is_part: false,
-            single: None,
-            rest,
-            consumed: 0,
-            limits,
-        };
-        asks.admit(first).then_some(asks)
-    }
-
-    /// The first keys of a line that goes on.
-    pub(crate) fn part(get: Get<'a>, limits: &'a Limits) -> Self {
-        Self {
-            keys: Some((get.keys, get.with_cas)),
-            is_part: true,
-            single: None,
-            rest: b"",
-            consumed: 0,
-            limits,
-        }
-    }
-
-    /// Bytes of `rest` that the run took so far.
-    pub(crate) fn consumed(&self) -> usize {
-        self.consumed
-    }
-
-    fn admit(&mut self, command: &Command<'a>) -> bool {
-        match command {
-            Command::Get(Get {
-                keys,
-                with_cas,
-                touch: None,
-            }) => self.keys = Some((*keys, *with_cas)),
-            Command::MetaGet(get) if get.touch.is_none() => self.single = Some(Ask::Meta(*get)),
-            Command::MetaNoop => self.single = Some(Ask::Text("MN\r\n")),
-            _ => return false,
-        }
-        true
-    }
-}
-
-impl<'a> Iterator for Asks<'a> {
-    type Item = Ask<'a>;
-
-    fn next(&mut self) -> Option<Ask<'a>> {
-        loop {
-            if let Some((keys, with_cas)) = &mut self.keys {
-                let with_cas = *with_cas;
-                if let Some(key) = keys.next() {
-                    return Some(Ask::Classic { key, with_cas });
-                }
-                self.keys = None;
-                if self.is_part {
-                    return None;
-                }
-                return Some(Ask::Text("END\r\n"));
-            }
-            if let Some(ask) = self.single.take() {
-                return Some(ask);
-            }
-            if self.rest.is_empty() {
-                return None;
-            }
-            match parse(self.rest, self.limits) {
-                Parsed::Command { command, consumed } if self.admit(&command) => {
-                    self.consumed += consumed;
-                    self.rest = &self.rest[consumed..];
-                }
-                _ => return None,
-            }
         }
     }
 }

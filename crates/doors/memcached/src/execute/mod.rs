@@ -11,7 +11,7 @@ mod output;
 mod stats;
 mod store;
 
-pub(crate) use get::{Ask, Asks};
+pub(crate) use get::Ask;
 pub(crate) use key_dump::line as key_dump_line;
 pub(crate) use meta_get::MetaChange;
 pub(crate) use output::Output;
@@ -152,7 +152,7 @@ impl<D: Device + Clone> Executor<D> {
     }
 
     /// Executes a command that may have to read flash first. Commands that never wait, and reads that belong into a
-    /// run ([`Asks`]), are executed elsewhere.
+    /// run ([`Ask`]), are executed elsewhere.
     pub(crate) async fn execute(&self, command: Command<'_>, output: &mut Output<D::Buf>) -> Operation {
         match command {
             Command::Store(store) => {

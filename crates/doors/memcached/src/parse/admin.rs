@@ -1,7 +1,8 @@
 //! flush_all, verbosity, lru_crawler metadump.
 
+use super::command::{Command, Exptime, LineResult, Refused, Request, replies};
 use super::line::Arguments;
-use super::{Command, Exptime, LineResult, Refused, Request, number, replies};
+use super::number;
 
 pub(super) fn flush_all<'a>(arguments: &Arguments<'a>) -> LineResult<'a> {
     let noreply = arguments.noreply();

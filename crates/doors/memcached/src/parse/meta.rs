@@ -3,11 +3,14 @@
 //! Flags that memcached knows but that mean nothing to the command are passed over, as it does. One flag is refused: l of
 //! mg, because no time of the last access is kept.
 
-use super::line::Tokens;
-use super::store::{request, value_len};
-use super::{
-    Command, Exptime, Key, Limits, LineResult, Mode, Refused, Request, Store, StoreReply, number, replies,
+use super::command::{
+    Command, Exptime, Limits, LineResult, MetaDebug, MetaFlags, MetaRequest, Mode, Refused, Request, Store,
+    StoreReply, replies,
 };
+use super::keys::Key;
+use super::line::Tokens;
+use super::number;
+use super::store::{request, value_len};
 
 /// The most flags that mg, md and ma take.
 const MAX_FLAGS: usize = 17;
@@ -17,58 +20,6 @@ const MAX_SET_FLAGS: usize = 16;
 
 /// The longest opaque token, its letter included.
 const MAX_OPAQUE_BYTES: usize = 32;
-
-/// The flags of a meta command in the order in which they were given, all of them checked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MetaFlags<'a> {
-    tokens: Tokens<'a>,
-}
-
-impl<'a> MetaFlags<'a> {
-    /// Each flag as it was given: its letter and its argument.
-    pub fn iter(&self) -> impl Iterator<Item = (u8, &'a [u8])> + use<'a> {
-        self.tokens
-            .filter_map(|token| token.split_first().map(|(letter, argument)| (*letter, argument)))
-    }
-}
-
-/// mg, md or ma: a key, and what the flags say. What means nothing to the command is not looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MetaRequest<'a> {
-    /// The key.
-    pub key: Key<'a>,
-    /// What to answer.
-    pub flags: MetaFlags<'a>,
-    /// A miss of mg is not answered, nor success of the others.
-    pub quiet: bool,
-    /// The value is wanted, of ma the new number.
-    pub value: bool,
-    /// mg: it is not to count as an access.
-    pub aside: bool,
-    /// md: the object is not deleted but marked as stale.
-    pub invalidate: bool,
-    /// The new expiry, of md that of what is marked as stale.
-    pub touch: Option<Exptime>,
-    /// On a miss, an object with this expiry is made: an empty one that the client of mg wins, or a number.
-    pub vivify: Option<Exptime>,
-    /// mg: where less than this is left to live, the client wins.
-    pub recache: Option<Exptime>,
-    /// md, ma: the CAS unique that the key must hold.
-    pub compare: Option<u64>,
-    /// ma: how much.
-    pub by: u64,
-    /// ma: to add, not to subtract.
-    pub up: bool,
-    /// ma: what a number that is made is.
-    pub initial: u64,
-}
-
-/// me: one key to say where its object is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MetaDebug<'a> {
-    /// The key.
-    pub key: Key<'a>,
-}
 
 /// What the flags of a command say, those of ms included.
 struct Scanned<'a> {

@@ -1,40 +1,9 @@
 //! delete, incr, decr, touch.
 
+use super::command::{Command, Delete, Delta, Exptime, LineResult, Refused, Request, Touch, replies};
+use super::keys::Key;
 use super::line::Arguments;
-use super::{Command, Exptime, Key, LineResult, Refused, Request, number, replies};
-
-/// A key to delete.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Delete<'a> {
-    /// The key.
-    pub key: Key<'a>,
-    /// No reply is wanted.
-    pub noreply: bool,
-}
-
-/// A number to add or subtract.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Delta<'a> {
-    /// The key.
-    pub key: Key<'a>,
-    /// How much.
-    pub by: u64,
-    /// incr, not decr.
-    pub up: bool,
-    /// No reply is wanted.
-    pub noreply: bool,
-}
-
-/// A key that gets a new expiry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Touch<'a> {
-    /// The key.
-    pub key: Key<'a>,
-    /// When it expires.
-    pub exptime: Exptime,
-    /// No reply is wanted.
-    pub noreply: bool,
-}
+use super::number;
 
 pub(super) fn delete<'a>(arguments: &Arguments<'a>) -> LineResult<'a> {
     let noreply = arguments.noreply();

@@ -1,80 +1,11 @@
 //! set, add, replace, append, prepend, cas; what they share with ms.
 
+use super::command::{
+    Command, Exptime, Limits, LineResult, Mode, Refused, Request, Store, StoreReply, TooLarge, replies,
+};
+use super::keys::Key;
 use super::line::Arguments;
-use super::{Command, Exptime, Key, Limits, LineResult, MetaFlags, Refused, Request, number, replies};
-
-/// What has to be the case for a value to be stored, and what is done with it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// Always stored.
-    Set,
-    /// Stored where the key holds nothing.
-    Add,
-    /// Stored where the key holds something.
-    Replace,
-    /// Put after what the key holds.
-    Append,
-    /// Put before what the key holds.
-    Prepend,
-}
-
-/// A value to store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Store<'a> {
-    /// The key.
-    pub key: Key<'a>,
-    /// How it is stored.
-    pub mode: Mode,
-    /// The client's flags.
-    pub flags: u32,
-    /// When it expires.
-    pub exptime: Exptime,
-    /// The CAS unique that the key must hold.
-    pub compare: Option<u64>,
-    /// An older CAS unique than the key holds is taken, too; the object is then stale.
-    pub invalidate: bool,
-    /// The value.
-    pub value: &'a [u8],
-    /// How to answer.
-    pub reply: StoreReply<'a>,
-}
-
-/// How a storage command is answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StoreReply<'a> {
-    /// In words, or not at all.
-    Classic {
-        /// No reply is wanted.
-        noreply: bool,
-    },
-    /// In two letters with the flags that were asked for.
-    Meta {
-        /// The flags.
-        flags: MetaFlags<'a>,
-        /// Success is not answered.
-        quiet: bool,
-    },
-}
-
-impl StoreReply<'_> {
-    /// Whether even errors are not answered (`noreply`; quiet meta commands do answer errors).
-    pub fn is_noreply(&self) -> bool {
-        matches!(self, StoreReply::Classic { noreply: true })
-    }
-}
-
-/// A value that is larger than the limit. Its bytes follow and have to be passed over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TooLarge<'a> {
-    /// The key.
-    pub key: Key<'a>,
-    /// Whether what the key holds must go, as memcached has it: after a set, which would have replaced it, and after ms.
-    pub unlink: bool,
-    /// Whether no answer is wanted.
-    pub noreply: bool,
-    /// Bytes to pass over: the value and its line end.
-    pub skip: u64,
-}
+use super::number;
 
 /// The largest length of a value that memcached takes for one at all.
 const MAX_ANNOUNCED: u64 = i32::MAX as u64 - 3;

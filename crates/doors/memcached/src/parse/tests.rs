@@ -76,6 +76,41 @@ fn refusal(input: &[u8]) -> (&'static str, usize) {
 }
 
 #[test]
+fn a_line_ends_with_lf_or_crlf() {
+    let consumed = |input| match parse(input, &limits()) {
+        Parsed::Command { consumed, .. } => consumed,
+        Parsed::Malformed { consumed, reply, .. } => {
+            assert_eq!(reply, replies::ERROR);
+            consumed
+        }
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(consumed(b"get a\r\nget b"), 7);
+    assert_eq!(consumed(b"get a\n"), 6);
+    assert_eq!(consumed(b"\r\n"), 2);
+    assert_eq!(parse(b"get a\r", &limits()), Parsed::Incomplete(Needed::Line));
+    let Command::Get(mut get) = one(b"get a\rb\r\n") else {
+        panic!("not a get");
+    };
+    assert_eq!((get.keys.next(), get.keys.next()), (Some(&b"a\rb"[..]), None));
+}
+
+#[test]
+fn only_lines_of_keys_may_be_long() {
+    let limits = limits();
+    let mut keys = b"get k ".to_vec();
+    keys.resize(limits.keys_window_bytes - 1, b'k');
+    assert_eq!(parse(&keys, &limits), Parsed::Incomplete(Needed::Line));
+    keys.resize(limits.keys_window_bytes + 1, b'k');
+    let Parsed::Keys { get, head_len, rest } = parse(&keys, &limits) else {
+        panic!("it goes on");
+    };
+    assert_eq!((get.keys.count(), head_len, rest), (1, 4, 6));
+    assert_eq!(parse(&[b'x'; 2047], &limits), Parsed::Incomplete(Needed::Line));
+    assert_eq!(parse(&[b'x'; 2048], &limits), Parsed::TooLong);
+}
+
+#[test]
 fn a_storage_command_is_whole_with_its_value() {
     let Command::Store(store) = one(b"cas key 7 -1 3 99 noreply\r\na\nb\r\n") else {
         panic!("not a store");
@@ -84,13 +119,15 @@ fn a_storage_command_is_whole_with_its_value() {
     assert_eq!((store.exptime, store.compare), (Exptime(-1), Some(99)));
     assert_eq!(store.value, b"a\nb");
     assert!(store.reply.is_noreply());
-    assert_eq!(
-        parse(b"set k 0 0 5\r\nabc", &limits()),
-        Parsed::Incomplete(Needed::Value {
-            line_len: 13,
-            value_len: 5
-        })
-    );
+    let Parsed::Incomplete(Needed::Value {
+        line_len,
+        value_len,
+        store,
+    }) = parse(b"set k 0 0 5\r\nabc", &limits())
+    else {
+        panic!("its value is not there");
+    };
+    assert_eq!((line_len, value_len, store.key.token()), (13, 5, &b"k"[..]));
 }
 
 #[test]

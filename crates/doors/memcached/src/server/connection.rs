@@ -5,12 +5,12 @@ use super::foreign;
 use super::input::Input;
 use super::key_dump;
 use super::progress::Progress;
-use super::reads::{self, Tally};
+use super::reads::{self, Asks, Tally};
 use super::sender::Sender;
 use super::stream::Stream;
 use crate::budget::Share;
 use crate::counters::Operation;
-use crate::execute::{Asks, Executor, Flow, Output};
+use crate::execute::{Executor, Flow, Output};
 use crate::parse::{Attempt, Command, Get, Needed, Parsed, parse, parse_attempt};
 use pumice_device::Device;
 use std::io;
@@ -180,7 +180,9 @@ impl<D: Device + Clone> Connection<D> {
             let (command, consumed) = match parse(input.bytes(), limits) {
                 Parsed::Command { command, consumed } => (command, consumed),
                 Parsed::Incomplete(Needed::Line) => break Next::Read { is_value: false },
-                Parsed::Incomplete(Needed::Value { line_len, value_len }) => {
+                Parsed::Incomplete(Needed::Value {
+                    line_len, value_len, ..
+                }) => {
                     if value_len <= inline_max {
                         break Next::Read { is_value: true };
                     }
@@ -224,8 +226,8 @@ impl<D: Device + Clone> Connection<D> {
                 sender.flush().await?;
                 wait.await;
             }
-            let rest = &input.bytes()[consumed..];
-            if let Some(mut asks) = Asks::start(&command, rest, limits) {
+            if command.is_read() {
+                let mut asks = Asks::new(command, &input.bytes()[consumed..], limits);
                 reads::run(executor, &mut asks, &mut sender, &mut tally).await?;
                 let consumed = consumed + asks.consumed();
                 input.consume(consumed);

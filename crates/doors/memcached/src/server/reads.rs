@@ -3,8 +3,8 @@
 use super::sender::Sender;
 use crate::budget::{SMALL_BYTES, Share};
 use crate::counters::Operation;
-use crate::execute::{Ask, Asks, Executor, MetaChange};
-use crate::parse::MAX_KEY_BYTES;
+use crate::execute::{Ask, Executor, MetaChange};
+use crate::parse::{Command, Get, Limits, MAX_KEY_BYTES, Parsed, parse};
 use futures_util::future::FutureExt;
 use futures_util::stream::{FuturesOrdered, StreamExt};
 use pumice::{FlashLookup, Found, LargeLookup, Lookup};
@@ -49,6 +49,72 @@ impl Tally {
         }
         self.since_ns = now_ns;
         now_ns
+    }
+}
+
+/// A run of reads: consecutive get, gets, mg and mn commands as steps, in order. They may be looked up in any order, but
+/// for what an mg changes.
+pub(super) struct Asks<'a> {
+    /// The command whose steps are next.
+    command: Option<Command<'a>>,
+    /// Whether its line goes on behind the keys.
+    is_part: bool,
+    rest: &'a [u8],
+    consumed: usize,
+    limits: &'a Limits,
+}
+
+impl<'a> Asks<'a> {
+    /// The run that starts with a command that reads ([`Command::is_read`]) and goes on in `rest`.
+    pub(super) fn new(first: Command<'a>, rest: &'a [u8], limits: &'a Limits) -> Self {
+        Self {
+            command: Some(first),
+            is_part: false,
+            rest,
+            consumed: 0,
+            limits,
+        }
+    }
+
+    /// The first keys of a line that goes on.
+    pub(super) fn part(get: Get<'a>, limits: &'a Limits) -> Self {
+        Self {
+            is_part: true,
+            ..Self::new(Command::Get(get), b"", limits)
+        }
+    }
+
+    /// Bytes of `rest` that the run took so far.
+    pub(super) fn consumed(&self) -> usize {
+        self.consumed
+    }
+}
+
+impl<'a> Iterator for Asks<'a> {
+    type Item = Ask<'a>;
+
+    fn next(&mut self) -> Option<Ask<'a>> {
+        if self.command.is_none() && !self.rest.is_empty() {
+            match parse(self.rest, self.limits) {
+                Parsed::Command { command, consumed } if command.is_read() => {
+                    self.command = Some(command);
+                    self.consumed += consumed;
+                    self.rest = &self.rest[consumed..];
+                }
+                _ => {}
+            }
+        }
+        if let Some(Command::Get(get)) = &mut self.command {
+            let with_cas = get.with_cas;
+            if let Some(key) = get.keys.next() {
+                return Some(Ask::Classic { key, with_cas });
+            }
+        }
+        match self.command.take()? {
+            Command::MetaGet(get) => Some(Ask::Meta(get)),
+            Command::MetaNoop => Some(Ask::Text("MN\r\n")),
+            _ => (!self.is_part).then_some(Ask::Text("END\r\n")),
+        }
     }
 }
 

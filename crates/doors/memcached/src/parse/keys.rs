@@ -1,4 +1,8 @@
-//! Keys: up to 250 bytes, plain or (meta commands) base64.
+//! Keys: up to 250 bytes, plain or (meta commands) base64; and the lines that list them: get, gets, gat, gats.
+
+use super::command::{Command, Exptime, Get, LineResult, Refused, Request, replies};
+use super::line::Tokens;
+use super::number;
 
 /// The longest key, in bytes, as it stands in the command.
 pub const MAX_KEY_BYTES: usize = 250;
@@ -51,6 +55,67 @@ impl<'a> Key<'a> {
         }
         let len = decode(self.token, scratch).expect("checked when the key was made");
         &scratch[..len]
+    }
+}
+
+/// The keys of a [`Get`], all of them checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keys<'a> {
+    tokens: Tokens<'a>,
+}
+
+impl<'a> Iterator for Keys<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        self.tokens.next()
+    }
+}
+
+/// Reads the keys of get and gets, and of gat and gats those behind the expiry. One bad key refuses them all, as in memcached, which
+/// drops the replies it has prepared.
+pub(super) fn get(tokens: Tokens<'_>, with_cas: bool, touch: Option<Exptime>) -> LineResult<'_> {
+    if touch.is_none() && { tokens }.next().is_none() {
+        return Err(Refused::new(replies::ERROR));
+    }
+    if !{ tokens }.all(|token| Key::plain(token).is_some()) {
+        return Err(Refused::new(replies::BAD_FORMAT));
+    }
+    Ok(Request::Whole(Command::Get(Get {
+        keys: Keys { tokens },
+        with_cas,
+        touch,
+    })))
+}
+
+pub(super) fn gat(mut tokens: Tokens<'_>, with_cas: bool) -> LineResult<'_> {
+    let Some(exptime) = tokens.next() else {
+        return Err(Refused::new(replies::ERROR));
+    };
+    let Some(exptime) = number::signed(exptime) else {
+        return Err(Refused::new(replies::BAD_EXPTIME));
+    };
+    get(tokens, with_cas, Some(Exptime(exptime)))
+}
+
+/// The keys that stand whole in the window of a line that goes on, the length of the command up to its first key, and where the keys that
+/// follow begin. The last word is left to the rest, so that there always is one. Nothing where that leaves no key, or one of them is none.
+pub(super) fn first_keys(window: &[u8]) -> Option<(Get<'_>, usize, usize)> {
+    let mut tokens = Tokens::new(window);
+    let (touch, with_cas) = match tokens.next()? {
+        b"gat" => (Some(Exptime(number::signed(tokens.next()?)?)), false),
+        b"gats" => (Some(Exptime(number::signed(tokens.next()?)?)), true),
+        name => (None, name == b"gets"),
+    };
+    let head_len = window.len() - tokens.rest().len() + 1;
+    let listed = window.get(head_len..)?;
+    let end = listed.iter().rposition(|byte| *byte != b' ')?;
+    let last = listed[..end].iter().rposition(|byte| *byte == b' ')? + 1;
+    let tokens = Tokens::new(&listed[..last]);
+    { tokens }.next()?;
+    match get(tokens, with_cas, touch) {
+        Ok(Request::Whole(Command::Get(get))) => Some((get, head_len, head_len + last)),
+        _ => None,
     }
 }
 
