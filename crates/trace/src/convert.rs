@@ -11,24 +11,11 @@ use crate::format::Format;
 use crate::request::{BATCH_REQUESTS, Op, Progress, Request};
 use crate::trace::Trace;
 
-/// Formats that can be written.
-const WRITABLE: [Format; 4] = [
-    Format::OracleGeneral,
-    Format::Csv,
-    Format::TimeIdSize,
-    Format::KeysBeI64,
-];
-
 /// Bytes of a record of oracle-general, and where in it the next access stands.
 const ORACLE_BYTES: usize = 24;
 const ORACLE_NEXT: usize = 16;
 /// Records of oracle-general that are mended at a time.
 const MENDED_RECORDS: usize = 16 * 1024;
-
-/// Names of the formats that can be written.
-pub(crate) fn writable_list() -> String {
-    WRITABLE.map(Format::name).join(", ")
-}
 
 /// How a trace is written.
 #[derive(Debug, Clone, Copy)]
@@ -75,7 +62,7 @@ pub fn convert(
     options: ConvertOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Converted, TraceError> {
-    if !WRITABLE.contains(&options.to) {
+    if !Format::WRITABLE.contains(&options.to) {
         return Err(TraceError::NotWritable(options.to));
     }
     if fs::symlink_metadata(out).is_ok() {

@@ -123,7 +123,7 @@ pub enum TraceError {
     #[error("`{0}`: no such key (object, fingerprint)")]
     UnknownKey(String),
     /// A trace cannot be written in this format.
-    #[error("format `{0}` cannot be written (formats that can: {list})", list = crate::convert::writable_list())]
+    #[error("format `{0}` cannot be written (formats that can: {list})", list = Format::writable_list())]
     NotWritable(Format),
     /// The file to be written is there already.
     #[error("{0} is there already; remove it, or write to another name")]

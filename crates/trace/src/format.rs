@@ -1,4 +1,4 @@
-//! The formats by name.
+//! The formats, and what stands for an object, by name.
 
 use std::fmt;
 use std::str::FromStr;
@@ -84,6 +84,14 @@ impl Format {
         all
     };
 
+    /// Formats that can be written.
+    pub(crate) const WRITABLE: [Format; 4] = [
+        Format::OracleGeneral,
+        Format::Csv,
+        Format::TimeIdSize,
+        Format::KeysBeI64,
+    ];
+
     /// The name on the command line.
     pub fn name(self) -> &'static str {
         NAMES[self as usize].1
@@ -102,6 +110,11 @@ impl Format {
     /// The names of all formats, separated by commas.
     pub fn list() -> String {
         Format::ALL.map(Format::name).join(", ")
+    }
+
+    /// The names of the formats that can be written.
+    pub(crate) fn writable_list() -> String {
+        Format::WRITABLE.map(Format::name).join(", ")
     }
 
     /// Parses a name as on the command line; `auto` is `None`.
@@ -129,6 +142,28 @@ impl FromStr for Format {
 impl fmt::Display for Format {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
+    }
+}
+
+/// What stands for the object of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TraceKey {
+    /// `object`: the key or the address that the trace records.
+    #[default]
+    Object,
+    /// `fingerprint`: the hash of the content, in format fiu.
+    Fingerprint,
+}
+
+impl FromStr for TraceKey {
+    type Err = TraceError;
+
+    fn from_str(name: &str) -> Result<Self, TraceError> {
+        match name {
+            "object" => Ok(TraceKey::Object),
+            "fingerprint" => Ok(TraceKey::Fingerprint),
+            _ => Err(TraceError::UnknownKey(name.to_owned())),
+        }
     }
 }
 

@@ -31,13 +31,13 @@ mod zipf;
 pub use columns::{Column, Columns};
 pub use convert::{ConvertOptions, Converted, convert};
 pub use error::{Compression, TraceError};
-pub use format::Format;
+pub use format::{Format, TraceKey};
 pub use generator::{GeneratedRequests, Generator};
 pub use request::{BATCH_REQUESTS, DiskRequests, Op, Progress, Records, Request, RequestReader};
 pub use size::{Human, Size, bytes};
 pub use sizes::SizeDistribution;
 pub use summary::{ObjectSizes, Summary};
-pub use trace::{Trace, TraceKey, TraceOptions};
+pub use trace::{Trace, TraceOptions};
 pub use zipf::Zipf;
 
 #[cfg(test)]

@@ -4,12 +4,11 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use crate::columns::Columns;
 use crate::detect::{SAMPLE_BYTES, converted_columns, detect};
 use crate::error::TraceError;
-use crate::format::Format;
+use crate::format::{Format, TraceKey};
 use crate::formats::{
     Arc, Blkreplay, Csv, Fiu, Headed, Jedi, META_BLOCK, META_KV, Mooncake, Mqsim, NASA_TSV, TimeIdSize,
     Twitter, VscsiReader, WIKI_TSV,
@@ -28,28 +27,6 @@ pub struct TraceOptions {
     pub format: Option<Format>,
     /// The columns of format csv.
     pub columns: Option<Columns>,
-}
-
-/// What stands for the object of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum TraceKey {
-    /// `object`: the key or the address that the trace records.
-    #[default]
-    Object,
-    /// `fingerprint`: the hash of the content, in format fiu.
-    Fingerprint,
-}
-
-impl FromStr for TraceKey {
-    type Err = TraceError;
-
-    fn from_str(name: &str) -> Result<Self, TraceError> {
-        match name {
-            "object" => Ok(TraceKey::Object),
-            "fingerprint" => Ok(TraceKey::Fingerprint),
-            _ => Err(TraceError::UnknownKey(name.to_owned())),
-        }
-    }
 }
 
 /// A trace that can be opened.

@@ -2,9 +2,9 @@
 
 use super::pages::{Extent, Pages, read_or_write};
 use crate::fields::{Fault, Field, Fields, parse_u64};
+use crate::format::TraceKey;
 use crate::request::{DiskRequests, Op, Request};
 use crate::text::LineParser;
-use crate::trace::TraceKey;
 
 /// `time pid process sector length op major minor hash`, blank separated: nanoseconds, sectors of 512 bytes, R or W, and the
 /// MD5 of the content. Lines that do not have nine fields with R or W as the sixth are no records: files begin and end with

@@ -3,8 +3,8 @@
 //! As YCSB's workload D (Cooper et al., SoCC 2010), with one difference: reads go to the `keys` most recent keys, and not
 //! to all there ever were, so that the workload stays the same however long it goes on.
 
+use super::draw::Draw;
 use super::parts::{Parts, required};
-use super::stream::Draw;
 use crate::request::Op;
 use crate::zipf::Zipf;
 use pumice_world::Random;

@@ -1,6 +1,7 @@
 //! Seeded synthetic workloads under the interface of a trace.
 
 mod cachelib;
+mod draw;
 mod hotspot;
 mod latest;
 mod normal;

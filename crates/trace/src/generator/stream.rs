@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::cachelib::{CacheLib, CacheLibStream};
+use super::draw::Draw;
 use super::hotspot::Hotspot;
 use super::latest::{Latest, LatestStream};
 use super::normal::Normal;
@@ -12,13 +13,6 @@ use crate::error::TraceError;
 use crate::request::{BATCH_REQUESTS, Op, Progress, Records, Request, RequestReader};
 use crate::zipf::Zipf;
 use pumice_world::{Random, mix64};
-
-/// What a workload draws: the number that the key is made from, and what is done with it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Draw {
-    pub(super) number: u64,
-    pub(super) op: Op,
-}
 
 /// The requests of a [`Generator`]: by the batch as a [`RequestReader`], one by one with
 /// [`draw`](GeneratedRequests::draw), or as many as wanted with [`fill`](GeneratedRequests::fill).

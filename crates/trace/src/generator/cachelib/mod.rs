@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use self::json::{Fields, JsonFile};
 use self::pool::{Pool, PoolOp, PoolSpec};
+use super::draw::Draw;
 use super::parts::Parts;
-use super::stream::Draw;
 use crate::error::TraceError;
 use crate::request::Op;
 use crate::zipf::Zipf;
