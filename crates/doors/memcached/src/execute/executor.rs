@@ -1,0 +1,141 @@
+//! What all commands are executed with: the cache, the budgets, the counters, and the replies that several give.
+
+use super::exptime;
+use super::output::Output;
+use crate::budget::Share;
+use crate::counters::{Counters, Operation, WorkerStats};
+use crate::parse::{Exptime, Key, MAX_KEY_BYTES, MetaRequest};
+use crate::shared::Shared;
+use pumice::{Action, Cx, Object, ObjectCache, Outcome, Reads};
+use pumice_device::Device;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// What a change answers that lost to others too often.
+pub(super) const BUSY: &str = "SERVER_ERROR too many changes to this key at once, try again\r\n";
+
+/// Objects up to this size are changed under a share of the small lane, larger ones under one of the large lane.
+pub(super) const SMALL_CHANGE_BYTES: u64 = 16 << 10;
+
+pub(super) const NO_MEMORY: &str = "SERVER_ERROR out of memory storing object\r\n";
+
+/// Executes the commands of one worker's connections.
+pub(crate) struct Executor<D: Device + Clone> {
+    pub(crate) cx: Rc<Cx<D>>,
+    pub(crate) cache: Arc<ObjectCache<D>>,
+    pub(crate) shared: Arc<Shared>,
+    /// The worker's number.
+    pub(crate) index: usize,
+}
+
+impl<D: Device + Clone> Executor<D> {
+    pub(crate) fn stats(&self) -> &WorkerStats {
+        self.shared.stats.worker(self.index)
+    }
+
+    pub(super) fn counters(&self) -> &Counters {
+        &self.stats().counters
+    }
+
+    /// Counts a connection that is closed since it speaks another protocol.
+    pub(crate) fn refuse_protocol(&self, protocol: &str) {
+        self.counters().foreign_protocols.add(1);
+        if self.shared.foreign_said.is_due() {
+            tracing::warn!("a client speaks {protocol}: closed; foreign_protocols counts them all");
+        }
+    }
+
+    pub(super) fn now_secs(&self) -> u32 {
+        self.cx.clock.now_secs()
+    }
+
+    /// What an exptime means now. The clock is only read where it matters.
+    pub(super) fn expiry(&self, exptime: Exptime) -> u32 {
+        match exptime {
+            Exptime(0) => 0,
+            some => exptime::absolute(some, self.now_secs()),
+        }
+    }
+
+    pub(crate) fn monotonic_ns(&self) -> u64 {
+        self.cx.clock.monotonic_ns()
+    }
+
+    /// Counts the latency of operations.
+    pub(crate) fn record(&self, operation: Operation, ns: u64, count: u64) {
+        self.stats().latency[operation as usize].record(ns, count);
+    }
+
+    /// A conditional change, within the budgets: as [`ObjectCache::update`]. `value` says whether `decide` looks at the value.
+    ///
+    /// Returns the share with it, for as long as the object that `decide` saw is kept. The caller holds no share.
+    pub(super) async fn change<F>(&self, key: &[u8], value: bool, mut decide: F) -> (Outcome, Share)
+    where
+        F: FnMut(Option<&Object<D::Buf>>) -> Action,
+    {
+        let output = &self.shared.budgets.output;
+        let mut reads = Reads {
+            value,
+            bytes_max: SMALL_CHANGE_BYTES,
+        };
+        // The old value and the new one.
+        let mut share = output.take(2 * SMALL_CHANGE_BYTES as usize).await;
+        loop {
+            let outcome = self.cache.update(&self.cx, key, reads, &mut decide).await;
+            let Outcome::NeedsMemory { bytes } = outcome else {
+                return (outcome, share);
+            };
+            drop(share);
+            let twice = usize::try_from(bytes.saturating_mul(2)).unwrap_or(usize::MAX);
+            share = output.take(twice).await;
+            reads.bytes_max = bytes;
+        }
+    }
+}
+
+/// Room for a decoded key.
+pub(super) fn scratch() -> [u8; MAX_KEY_BYTES] {
+    [0; MAX_KEY_BYTES]
+}
+
+/// Writes how long an object has to live, as meta replies have it.
+pub(super) fn ttl<B: pumice_device::Buffer>(expiry: u32, now: impl Fn() -> u32, output: &mut Output<B>) {
+    if expiry == 0 {
+        output.text(" t-1");
+    } else {
+        output.text(" t");
+        output.number(u64::from(expiry.saturating_sub(now())));
+    }
+}
+
+/// Writes a meta reply that says nothing of an object.
+pub(super) fn bare<B: pumice_device::Buffer>(code: &str, request: &MetaRequest<'_>, output: &mut Output<B>) {
+    output.text(code);
+    for (letter, argument) in request.flags.iter() {
+        echo(output, letter, argument, &request.key);
+    }
+    output.text("\r\n");
+}
+
+/// Writes the flags of a meta reply that only repeat the request: the key and the opaque.
+pub(super) fn echo<B: pumice_device::Buffer>(
+    output: &mut Output<B>,
+    letter: u8,
+    argument: &[u8],
+    key: &Key<'_>,
+) {
+    match letter {
+        b'k' => {
+            output.text(" k");
+            output.text(key.token());
+            if key.is_base64() {
+                output.text(" b");
+            }
+        }
+        b'O' => {
+            output.text(" O");
+            output.text(argument);
+        }
+        _ => {}
+    }
+}
