@@ -3,7 +3,7 @@
 //! Implementations: [`FileDevice`] (a file or raw block device through O_DIRECT and io_uring, or ordinary positioned
 //! I/O on a few threads where either is refused), [`MemDevice`] (memory), [`SparseDevice`] (keeps headers, forgets
 //! values: for simulation), [`FaultyDevice`] (seeded faults over memory), [`CountingDevice`] (counts what passes to another),
-//! [`ThrottledDevice`] (as slow as another kind of device).
+//! [`ThrottledDevice`] (as slow as another kind of device), [`SubDevice`] (a range of another).
 //! All of them run the conformance suite in [`conformance`].
 
 mod chunks;
@@ -13,6 +13,7 @@ mod file;
 mod mem;
 mod overdue;
 mod sparse;
+mod sub;
 mod throttled;
 
 pub mod conformance;
@@ -24,6 +25,7 @@ pub use mem::{MemDevice, MemMedium};
 pub use overdue::Overdue;
 pub use pumice_memory::{AlignedBuf, Buffer, Payload, SECTOR_BYTES, SparseBuf};
 pub use sparse::{SparseDevice, SparseMedium};
+pub use sub::SubDevice;
 pub use throttled::{
     Direction, Kind, Lanes, Profile, ProfileError, RealTime, Stalls, Throttle, ThrottledDevice, Timeline,
     VirtualTime,
