@@ -193,7 +193,7 @@ impl<O: Owner> OpenBlock<O> {
         fill.unwritten_since = (fill.at > fill.written).then_some(begun);
     }
 
-    /// Takes the footer entries of a block that nobody appends to any more. Waits for threads that are between reserving and publishing:
+    /// Takes the footer entries of a block that gets no more pieces. Waits for threads that are between reserving and publishing:
     /// for copies of at most a piece's length, on other threads, which is short.
     pub(crate) fn finish(&self) -> Vec<O::Entry> {
         while self.writers.iter().any(|turn| turn.load(Ordering::Acquire) != 0) {

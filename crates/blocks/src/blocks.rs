@@ -68,7 +68,7 @@ pumice_world::figures! {
     Counter prefix_padding_bytes,
     /// Writes of blocks that failed.
     Counter write_errors,
-    /// Blocks given up until the next start, because their writes failed again and again.
+    /// Blocks not used until the next start, because their writes failed again and again.
     Counter bad_blocks,
     /// Reads that the device failed.
     Counter read_errors,
@@ -85,7 +85,7 @@ pub fn add(counter: &AtomicU64, n: u64) {
 pub struct Start<S> {
     /// The superblock of this start.
     pub superblock: Superblock,
-    /// Where the log goes on.
+    /// Position of the next log record.
     pub log_next: u64,
     /// Records below this position are not needed any more.
     pub log_tail: u64,
@@ -115,7 +115,7 @@ pub struct Blocks<O: Owner> {
     pub cache_id: u64,
     pub(crate) durability: Durability,
     pub(crate) flush_interval_secs: u32,
-    /// When active blocks were last looked at, in Unix seconds.
+    /// When the ages of active blocks were last checked, in Unix seconds.
     pub(crate) looked_at: AtomicU32,
     pub(crate) buffers_max: usize,
     /// Every block.
@@ -300,7 +300,7 @@ impl<O: Owner> Blocks<O> {
     }
 
     fn take_buffer(&self, pool: &mut Pool<O>) -> Option<Arc<O::Buf>> {
-        // A buffer that a reader still looks at stays in the list until that is over.
+        // A buffer that a reader still has stays in the list.
         for at in 0..pool.buffers.len() {
             if let Some(buffer) = Arc::get_mut(&mut pool.buffers[at]) {
                 buffer.reset();
@@ -440,7 +440,7 @@ impl<O: Owner> Blocks<O> {
         for written in &mut written {
             *written = self.insist_on_superblock(device, &mut superblock);
         }
-        // Both of what follows before the lock is let go of: whoever finds the mark made then finds that it is to be flushed, or that
+        // Both of what follows before the lock is released: a thread that finds the mark then finds that it is to be flushed, or that
         // the device is out, and does not answer before that is seen to.
         self.logged.fetch_add(1, Ordering::AcqRel);
         if written == [false; 2] {
@@ -450,8 +450,8 @@ impl<O: Owner> Blocks<O> {
     }
 
     /// After a superblock that could not be written: its slot may hold it all the same, as a write that fails may have been done in
-    /// part or whole. What is true is written over it; where that fails too, nobody knows what a start would find, and the device is
-    /// taken out.
+    /// part or whole. What is true is written over it; where that fails too, what a start would find is unknown, and the device is
+    /// fenced.
     pub fn write_superblock_again<D: Device>(&self, device: &D, superblock: &mut Superblock) {
         if !self.insist_on_superblock(device, superblock) {
             self.shared

@@ -1,7 +1,7 @@
-//! Whether the device still works, and how one that does not is taken out.
+//! Whether the device still works, and how one that does not is fenced.
 //!
-//! A device that fails now and then costs the objects that it fails. One that has failed altogether is *taken out*, for as long as
-//! the process runs: it is neither read nor written any more, nothing is mapped to it, and DRAM goes on alone. That is so when
+//! A device that fails now and then costs the objects that it fails. One that has failed for good is *fenced*, for as long as
+//! the process runs: it is neither read nor written any more. That is so when
 //!
 //! - reads, or writes, of [`IN_A_ROW_MAX`] blocks failed one after the other, without one between that did not. (Any number of
 //!   failures in one block is one: a block may be bad as a whole.)
@@ -9,7 +9,7 @@
 //! - the file became shorter, or its file system can no longer be written to;
 //! - an operation got no answer in the time that the caller of [`Device::tick`] gives it;
 //! - a log record could not be stored, nor the mark in the superblock that makes up for it;
-//! - a checkpoint's superblock could not be written, nor the one before it again: what a start would find there nobody knows.
+//! - a checkpoint's superblock could not be written, nor the one before it again: what a start would find there is unknown.
 //!
 //! From then on nothing is logged. What the next start is to make of the device the owner decides, who finds [`Task::TakeOut`] due. A
 //! cache of copies lets nothing on it count again ([`Blocks::remember_failure`]): both superblocks get `discard` and are flushed, once,
@@ -29,13 +29,13 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
-/// Failures of reads, or of writes, in so many blocks in a row, and the device is taken out.
+/// Blocks in a row in which a read failed, or in which a write failed, before the device is fenced.
 pub const IN_A_ROW_MAX: u32 = 8;
 
-/// Seconds that a device that was taken out has for its superblocks: it may hang.
+/// Seconds that a fenced device has for its superblocks: it may hang.
 const SETTLE_SECS: u32 = 10;
 
-/// A device that was taken out.
+/// A fenced device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceFailure {
     /// What it did.
@@ -49,7 +49,7 @@ pub struct DeviceFailure {
 #[repr(u8)]
 enum Stage {
     Works,
-    /// It was just taken out.
+    /// It was just fenced.
     Out,
     /// Its superblocks are being written.
     Settling,
@@ -76,7 +76,7 @@ impl Way {
         }
     }
 
-    /// One did not fail.
+    /// One succeeded.
     fn succeeded(&self) {
         // Nearly always there is nothing to forget.
         if self.has_failed.load(Ordering::Relaxed) {
@@ -103,12 +103,12 @@ pub(crate) struct Health {
     stage: AtomicU8,
     reads: Way,
     writes: Way,
-    /// Whether somebody has to see to a device that was taken out.
+    /// Whether the work that follows a fence is due.
     is_due: AtomicBool,
-    /// Whether what was mapped to it is given up.
+    /// Whether everything that leads to it was dropped.
     is_given_up: AtomicBool,
     reason: Mutex<String>,
-    /// When a device that was taken out has no more time for its superblocks; 0 = not known yet.
+    /// Deadline for the superblocks of a fenced device; 0 = not known yet.
     settle_until: AtomicU32,
 }
 
@@ -140,12 +140,12 @@ impl Health {
         self.stage() != Stage::Works
     }
 
-    /// Whether nothing is mapped any more to a device that was taken out.
+    /// Whether everything that leads to a fenced device was dropped.
     pub(crate) fn is_given_up(&self) -> bool {
         self.is_given_up.load(Ordering::Acquire)
     }
 
-    /// Whether somebody has to see to a device that was taken out.
+    /// Whether the work that follows a fence is due.
     pub(crate) fn is_due(&self) -> bool {
         self.is_due.load(Ordering::Acquire)
     }
@@ -160,9 +160,9 @@ fn is_out_error() -> io::Error {
     io::Error::new(io::ErrorKind::NotConnected, "the flash device was taken out")
 }
 
-/// The ways to the device that are watched. Each starts with the call, as with [`Device`].
+/// I/O that counts towards the health of the device. Each operation starts with the call, as with [`Device`].
 impl<O: Owner> Shared<O> {
-    /// Whether the device was taken out; cheap.
+    /// Whether the device is fenced; cheap.
     pub fn is_out(&self) -> bool {
         self.health.is_out()
     }
@@ -170,7 +170,7 @@ impl<O: Owner> Shared<O> {
     /// Reads bytes.
     ///
     /// # Errors
-    /// What the device said, or that it was taken out.
+    /// What the device said, or that it is fenced.
     pub fn read<D: Device<Buf = O::Buf>>(
         &self,
         device: &D,
@@ -188,7 +188,7 @@ impl<O: Owner> Shared<O> {
     /// Writes bytes of a buffer.
     ///
     /// # Errors
-    /// What the device said, or that it was taken out.
+    /// What the device said, or that it is fenced.
     pub fn write<D: Device<Buf = O::Buf>>(
         &self,
         device: &D,
@@ -204,10 +204,10 @@ impl<O: Owner> Shared<O> {
         }
     }
 
-    /// Flushes the device, and takes it out where that fails.
+    /// Flushes the device, and fences it where that fails.
     ///
     /// # Errors
-    /// What the device said, or that it was taken out.
+    /// What the device said, or that it is fenced.
     pub fn sync<D: Device<Buf = O::Buf>>(&self, device: &D) -> impl Future<Output = io::Result<()>> {
         let sync = (!self.is_out()).then(|| device.sync());
         async move {
@@ -233,7 +233,7 @@ impl<O: Owner> Shared<O> {
         self.saw_error(error);
     }
 
-    /// Some errors say by themselves that nothing is to be expected of the device any more.
+    /// Some errors fence the device at once.
     pub fn saw_error(&self, error: &io::Error) {
         if Overdue::is(error) {
             return self.take_out(format!("it does not answer: {error}"));
@@ -245,7 +245,7 @@ impl<O: Owner> Shared<O> {
         }
     }
 
-    /// Takes the device out, if it is not out yet. What is left to do is a piece of work.
+    /// Fences the device, once. What is left to do is a piece of work.
     pub fn take_out(&self, reason: String) {
         let mut said = self.health.reason.lock();
         if self.is_out() {
@@ -255,19 +255,19 @@ impl<O: Owner> Shared<O> {
         *said = reason;
         self.health.stage.store(Stage::Out as u8, Ordering::Release);
         self.health.set_due();
-        // Under the lock: whoever is finding that there is nothing to do finds this afterwards.
+        // Under the lock: a thread that is finding nothing to do looks again afterwards.
         let _pool = self.pool.lock();
         self.has_work.store(true, Ordering::Release);
     }
 }
 
 impl<O: Owner> Blocks<O> {
-    /// Whether the device was taken out; cheap.
+    /// Whether the device is fenced; cheap.
     pub fn is_out(&self) -> bool {
         self.shared.is_out()
     }
 
-    /// Why the device was taken out, if it was.
+    /// Why the device is fenced, if it is.
     pub fn failure(&self) -> Option<DeviceFailure> {
         self.is_out().then(|| DeviceFailure {
             reason: self.shared.health.reason.lock().clone(),
@@ -275,12 +275,12 @@ impl<O: Owner> Blocks<O> {
         })
     }
 
-    /// Whether a device that was taken out is known as such at the next start.
+    /// Whether the next start will know that the device was fenced.
     pub fn is_remembered(&self) -> bool {
         self.shared.health.stage() == Stage::Remembered
     }
 
-    /// Waits until the superblocks of a device that was taken out say so, or cannot; which of the two.
+    /// Waits until the superblocks of a fenced device say so, or cannot; true where they do.
     pub async fn wait_until_settled(&self) -> bool {
         self.shared
             .wait_for(|_| self.shared.health.stage() > Stage::Settling)
@@ -288,7 +288,7 @@ impl<O: Owner> Blocks<O> {
         self.is_remembered()
     }
 
-    /// How long a device that was taken out may answer nothing, for [`Device::tick`]. `now` is a time in seconds.
+    /// Seconds without an answer that a fenced device has, for [`Device::tick`]. `now` is a time in seconds.
     pub fn patience_when_out(&self, now: u32) -> u32 {
         let health = &self.shared.health;
         if health.stage() != Stage::Settling {
@@ -305,25 +305,25 @@ impl<O: Owner> Blocks<O> {
         if now < until { SETTLE_SECS } else { 0 }
     }
 
-    /// The device owes an answer, which [`Device::tick`] has found out, maybe for an operation that nobody waits for: it is taken out.
+    /// An operation has timed out, as [`Device::tick`] has found, maybe one that nothing waits for: the device is fenced.
     pub fn saw_overdue(&self, overdue: Overdue) {
         self.shared.saw_error(&overdue.into());
     }
 
-    /// Flushes the device, and takes it out where that fails.
+    /// Flushes the device, and fences it where that fails.
     ///
     /// # Errors
-    /// What the device said, or that it was taken out.
+    /// What the device said, or that it is fenced.
     pub fn sync<D: Device<Buf = O::Buf>>(&self, device: &D) -> impl Future<Output = io::Result<()>> {
         self.shared.sync(device)
     }
 
-    /// Whether somebody has to see to a device that was taken out.
+    /// Whether the work that follows a fence is due.
     pub fn is_failure_due(&self) -> bool {
         self.shared.health.is_due()
     }
 
-    /// What there is to do for a device that was taken out.
+    /// The work that follows a fence.
     pub fn take_failure_work(&self) -> Option<Work<O>> {
         let work = self.find_failure_work();
         if work.is_some() {
@@ -335,14 +335,14 @@ impl<O: Owner> Blocks<O> {
     fn find_failure_work(&self) -> Option<Work<O>> {
         {
             let mut pool = self.shared.pool.lock();
-            // First, and under the lock. Whoever makes something due says so under the lock afterwards: either it is found here, or
+            // First, and under the lock. A thread that makes something due sets the flag under the lock afterwards: either it is found here, or
             // there is work again when this is through.
             self.shared.has_work.store(false, Ordering::Release);
             if self.shared.health.is_due.swap(false, Ordering::AcqRel) {
                 return Some(self.claim(&mut pool, Task::TakeOut));
             }
         }
-        // Their blocks are not written: nothing leads to them any more.
+        // Blocks that wait are not written: nothing leads to them any more.
         self.shared
             .health
             .is_given_up()
@@ -350,7 +350,7 @@ impl<O: Owner> Blocks<O> {
             .flatten()
     }
 
-    /// Gives both superblocks of a device that was taken out `discard`, where it takes that; whether it did. The first half of
+    /// Gives both superblocks of a fenced device `discard`, where it takes that; whether it did. The first half of
     /// [`Task::TakeOut`], for an owner of copies: it then drops everything that leads to the device, and calls
     /// [`Blocks::note_given_up`].
     pub async fn remember_failure<D: Device<Buf = O::Buf>>(&self, device: &D) -> io::Result<()> {
@@ -366,7 +366,7 @@ impl<O: Owner> Blocks<O> {
         stored
     }
 
-    /// Leaves a device that was taken out as it is, for the next start to find. The first half of [`Task::TakeOut`], for an owner of the
+    /// Leaves a fenced device as it is, for the next start to find. The first half of [`Task::TakeOut`], for an owner of the
     /// only copy, which refuses all changes from here on.
     pub async fn keep_after_failure(&self) {
         self.settle_failure(Stage::Unremembered).await;
@@ -375,16 +375,16 @@ impl<O: Owner> Blocks<O> {
     async fn settle_failure(&self, stage: Stage) {
         self.shared.health.stage.fetch_max(stage as u8, Ordering::AcqRel);
         self.shared.change(|_| ());
-        // What is under way beside this ends by itself, and accounts for what it gives up.
+        // What is under way beside this ends by itself, and accounts for what it drops.
         self.shared.wait_for(|pool| pool.in_flight == 1).await;
     }
 
-    /// Nothing leads any more to a device that was taken out: blocks that wait to be written need not be.
+    /// Nothing leads to the fenced device any more: blocks that wait to be written need not be.
     pub fn note_given_up(&self) {
         self.shared.health.is_given_up.store(true, Ordering::Release);
     }
 
-    /// Whether nothing leads any more to a device that was taken out.
+    /// Whether nothing leads to the fenced device any more.
     pub fn is_given_up(&self) -> bool {
         self.shared.health.is_given_up()
     }

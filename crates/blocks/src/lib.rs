@@ -27,5 +27,5 @@ pub use health::{DeviceFailure, IN_A_ROW_MAX};
 pub use open::OpenError;
 pub use owner::{Contents, Owner, SealEnd, Tenant};
 pub use pool::{Block, Pool, State};
-pub use superblock::{CheckpointRef, Maker, SlotContent, Store, Superblock};
+pub use superblock::{CheckpointRef, Maker, SlotContent, StoreId, Superblock};
 pub use work::{Claim, Shared, Task, Work, give_turn};

@@ -268,11 +268,11 @@ pub fn reaches<K: OwnKind>(
 /// What a pass over the log has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scan {
-    /// Where the log goes on.
+    /// Position of the next record.
     pub next: u64,
     /// Records from the wanted position on.
     pub records: u64,
-    /// A record is missing among others: nobody knows what it said.
+    /// A record is missing among others.
     pub has_gap: bool,
     /// Bytes read.
     pub bytes_read: u64,

@@ -1,7 +1,7 @@
 //! The superblock of a device: found, or none there; and why a device cannot be opened.
 
 use crate::geometry::{GeometryError, SUPERBLOCKS_BYTES};
-use crate::superblock::{FORMAT, Maker, SlotContent, Store, Superblock};
+use crate::superblock::{FORMAT, Maker, SlotContent, StoreId, Superblock};
 use pumice_device::{Device, SECTOR_BYTES};
 use std::io;
 
@@ -43,13 +43,19 @@ pub enum OpenError {
     )]
     OtherStore {
         /// The store that made it.
-        found: Store,
+        found: StoreId,
         /// The store that opens it.
-        wanted: Store,
+        wanted: StoreId,
     },
     /// Both superblocks are damaged.
     #[error("both superblocks of the device are damaged; --reformat makes an empty cache of it")]
     Damaged,
+    /// The superblock is whole, and the owner's part of it means nothing to this program.
+    #[error(
+        "the superblocks of the device are whole, but the settings of the store in them are none that this program knows; use the program \
+         that made it, or --reformat to erase it"
+    )]
+    UnknownSettings,
     /// Flags and superblock disagree.
     #[error(
         "{what} is {wanted} by the settings but {found} on the device; change the setting, or --reformat to erase the device"
@@ -106,7 +112,7 @@ pub fn check_maker(superblock: &Superblock, wanted: Maker) -> Result<(), OpenErr
 ///
 /// # Errors
 /// [`OpenError`], where there is something else, another format, or another store than `wanted`.
-pub fn read_superblock<D: Device>(device: &D, wanted: Store) -> Result<Option<Superblock>, OpenError> {
+pub fn read_superblock<D: Device>(device: &D, wanted: StoreId) -> Result<Option<Superblock>, OpenError> {
     if device.capacity() < SUPERBLOCKS_BYTES {
         return Err(OpenError::Foreign);
     }

@@ -38,7 +38,7 @@ pub trait Owner: Sized {
 pub struct Contents<E> {
     /// The entries that the footer lists.
     pub entries: Vec<E>,
-    /// The owner's bytes of the trailer; `None` where nothing in the block lives, and nothing is to be written.
+    /// The owner's bytes of the trailer; `None` where nothing in the block is live, and nothing is to be written.
     pub own: Option<[u8; OWN_BYTES]>,
 }
 

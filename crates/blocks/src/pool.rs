@@ -12,8 +12,8 @@
 //! ```
 //!
 //! From `sealing` on a block counts as flash: what dies in it goes through the log. The state changes before the block is composed,
-//! and whoever logs a death reads the state under a lock of the owner's that composing takes too: so a death is either struck from the
-//! footer or logged, or both, never neither.
+//! and a thread that logs a death reads the state under a lock of the owner's that composing takes too: so a death is dropped from the
+//! footer, or logged, or both.
 
 use crate::block::OpenBlock;
 use crate::owner::Owner;
@@ -64,7 +64,7 @@ impl State {
     }
 }
 
-/// Writes of a block that fail one after the other before it is given up.
+/// Writes of a block that fail in a row before it is not used any more.
 pub(crate) const FAILURES_MAX: u8 = 2;
 
 /// What DRAM knows of a block.
@@ -132,7 +132,7 @@ impl<I> std::ops::Deref for Block<I> {
 pub struct Pool<O: Owner> {
     /// Free blocks; the first is used next.
     pub free: VecDeque<u32>,
-    /// Full blocks that nobody writes yet.
+    /// Full blocks whose writing has not begun.
     pub to_seal: VecDeque<Arc<OpenBlock<O>>>,
     /// Active blocks whose beginnings are to be written.
     pub(crate) to_flush: Vec<Arc<OpenBlock<O>>>,
@@ -140,7 +140,7 @@ pub struct Pool<O: Owner> {
     pub(crate) flushing: Vec<u32>,
     /// Blocks that are being written.
     pub sealing: usize,
-    /// Buffers that no block has. A reader may still look at one.
+    /// Buffers that no block has. A reader may still have one.
     pub(crate) buffers: Vec<Arc<O::Buf>>,
     /// Buffers that there are.
     pub(crate) buffers_made: usize,

@@ -7,7 +7,7 @@
 //! footer of that generation asks the owner for the entries of the pieces up to there, and writes the footer.
 //!
 //! So a piece in a prefix counts as flash from the moment its write begins: its death is logged afterwards, and a death before is logged
-//! by whoever writes the prefix:
+//! by the thread that writes the prefix:
 //!
 //! ```text
 //! flush 1  prefix_end = end                        (begin_prefix)
@@ -48,7 +48,7 @@ impl<O: Owner> Blocks<O> {
         let block = Arc::clone(block);
         // What was written before is not written again, and nothing of this block may reach the device when it is another's.
         self.wait_for(|pool| !pool.flushing.contains(&block.id)).await;
-        // Once, and what is written is the same each time: a write that was given up may still be under way.
+        // Once, and what is written is the same each time: a write whose future was dropped may still be under way.
         let composed = block.composed.get_or_init(|| self.compose(tenant, now, &block));
         let end = match &composed.trailer {
             None => SealEnd::Empty,
@@ -78,9 +78,9 @@ impl<O: Owner> Blocks<O> {
         };
         tenant.settle(&block, end, &composed.entries);
         let (id, buffer) = (block.id, Arc::clone(&block.buffer));
-        // The last hold on the block but that of the work, which ends first: whoever is woken finds the buffer free.
+        // The last reference to the block but that of the work, which ends first: a task that is woken finds the buffer free.
         drop(block);
-        // All in one step: whoever looks for a victim finds the block in each of its places or in none, and a checkpoint that finds
+        // All in one step: a search for a victim finds the block in each of its places or in none, and a checkpoint that finds
         // it open finds its log position too.
         work.finish(|pool| {
             pool.buffers.push(buffer);
@@ -143,7 +143,7 @@ impl<O: Owner> Blocks<O> {
         }
     }
 
-    /// For how many seconds the oldest piece had been in a buffer alone when it was last looked, up to one too many.
+    /// Seconds for which the oldest piece had been in a buffer alone at the last check, up to one too many.
     pub fn unwritten_secs(&self) -> u32 {
         let now = self.looked_at.load(Ordering::Relaxed);
         let open = self.open.lock();

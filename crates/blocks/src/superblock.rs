@@ -7,7 +7,7 @@ use std::fmt;
 
 const MAGIC: [u8; 8] = *b"PUMICE\r\n";
 /// Version of the formats of this room: superblock, log, trailer, checkpoint chain. A change of any of them is a new number. Owners
-/// have their own ([`Store::format`]).
+/// have their own ([`StoreId::format`]).
 pub const FORMAT: u32 = 4;
 /// Bytes of a superblock that are the owner's.
 pub const OWN_BYTES: usize = 64;
@@ -34,7 +34,7 @@ impl fmt::Display for Maker {
 
 /// The kind of store that owns the blocks, and the version of its formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Store {
+pub struct StoreId {
     /// 1 = objects. No two kinds share a number.
     pub kind: u16,
     /// Version of the owner's formats: footer entries, its records in blocks and log, its part of a checkpoint.
@@ -61,7 +61,7 @@ pub struct Superblock {
     /// Random at format time; part of every checksum. Guards against bytes of a former cache on the same device.
     pub cache_id: u64,
     /// What owns the blocks. Guards against another kind of store, or another version of it, that opens the device.
-    pub store: Store,
+    pub store: StoreId,
     /// The division of the device. Guards against a device that has another size than when it was formatted; the owner compares.
     pub geometry: Geometry,
     /// The program that made it. Guards against a replay, which erases what it finds, on a server's device.
@@ -91,7 +91,7 @@ impl Default for Superblock {
     fn default() -> Self {
         Self {
             cache_id: 0,
-            store: Store::default(),
+            store: StoreId::default(),
             geometry: Geometry::default(),
             maker: Maker::default(),
             generation: 0,
@@ -224,7 +224,7 @@ impl Superblock {
             checkpoint.len = fields.count()?;
             checkpoint.log_start = fields.count()?;
         }
-        let store = Store {
+        let store = StoreId {
             kind: fields.u16()?,
             format: fields.u16()?,
         };
@@ -268,7 +268,7 @@ mod tests {
     fn superblock() -> Superblock {
         Superblock {
             cache_id: 0x0102_0304_0506_0708,
-            store: Store { kind: 1, format: 9 },
+            store: StoreId { kind: 1, format: 9 },
             geometry: Geometry::plan(1 << 30, 1 << 20).unwrap(),
             maker: Maker::Replay,
             generation: 7,

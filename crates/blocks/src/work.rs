@@ -1,4 +1,4 @@
-//! Background work: pieces that somebody has taken, and who waits for their end.
+//! Background work: pieces that were claimed, and the tasks that wait for their end.
 
 use crate::block::OpenBlock;
 use crate::geometry::Geometry;
@@ -28,7 +28,7 @@ impl<O: Owner> Shared<O> {
         }
     }
 
-    /// Changes the pool and wakes who waits for a change.
+    /// Changes the pool and wakes the tasks that wait for a change.
     pub fn change<R>(&self, change: impl FnOnce(&mut Pool<O>) -> R) -> R {
         let (result, waiters) = {
             let mut pool = self.pool.lock();
@@ -86,7 +86,7 @@ pub enum Task<O: Owner> {
     Flush(Arc<OpenBlock<O>>),
     /// Write a checkpoint.
     Checkpoint,
-    /// Say in the superblocks that the device failed, and give up what is on it.
+    /// The device was fenced: persist that, or leave it; drop what leads to it.
     TakeOut,
     /// The owner's.
     Own(O::Task),
@@ -120,7 +120,7 @@ impl<O: Owner> Work<O> {
         let left = self.shared.change(|pool| {
             pool.release(&task);
             change(pool);
-            // A block's buffer is free before anyone who waits for one is woken. What the owner's work holds may take locks that come
+            // A block's buffer is free before a task that waits for one is woken. What the owner's work holds may take locks that come
             // before this one when it is dropped.
             (!matches!(task, Task::Seal(_) | Task::Flush(_))).then_some(task)
         });
@@ -135,7 +135,7 @@ impl<O: Owner> Drop for Work<O> {
             pool.release(&task);
             match task {
                 Task::Seal(block) => pool.to_seal.push_front(block),
-                // Due again when its block is looked at next.
+                // Due again when the age of its block is checked next.
                 Task::Flush(_) | Task::Checkpoint => {}
                 Task::TakeOut => self.shared.health.set_due(),
                 Task::Own(task) => return O::put_back(&mut pool.own, self.claim, task),

@@ -62,9 +62,9 @@ impl<B: Buffer> Appended<B> {
     pub(crate) fn copy(&self, cache_id: u64, parts: &RecordParts<'_>) {
         let (block, at) = (self.block(), self.reserved.at);
         let header = parts.header(block.sequence).encode(cache_id, parts.key);
-        put_head(&*block.buffer, at, &header, parts.key);
-        // SAFETY: the range was reserved for this record alone, and nobody reads it before the mapping is made.
+        // SAFETY: the range was reserved for this record alone, and nothing reads it before the mapping is made.
         unsafe {
+            put_head(&*block.buffer, at, &header, parts.key);
             block
                 .buffer
                 .put_in_sequence(at + HEADER_BYTES + parts.key.len(), parts.value)

@@ -1,12 +1,12 @@
 //! What a superblock says of a store of objects beside what it says of any store.
 
 use crate::layout::Layout;
-use pumice_blocks::superblock::{OWN_BYTES, Store};
+use pumice_blocks::superblock::{OWN_BYTES, StoreId};
 use pumice_index::IndexKind;
 use pumice_record::codec::Fields;
 
 /// A store of objects, and the version of its formats.
-pub const STORE: Store = Store { kind: 1, format: 1 };
+pub const STORE: StoreId = StoreId { kind: 1, format: 1 };
 
 /// The settings that blocks and mappings were written with.
 ///

@@ -10,7 +10,7 @@
 //! |      2 |    2 | `value_len` | bytes, the lower half                              |
 //! |      4 |    4 | `value_crc` | CRC-32C of the value                               |
 //! |      8 |    8 | `version`   | orders copies                                      |
-//! |     16 |    8 | `home`      | where the copy on flash is                         |
+//! |     16 |    8 | `backing`   | where the copy on flash is                         |
 //! |     24 |    4 | `expiry`    | Unix seconds                                       |
 //! |        |    4 | `flags`     | the client's                                       |
 //! |        |    2 | `value_len` | the upper half                                     |
@@ -32,13 +32,13 @@ const HAS_SLICE: u8 = 8;
 const HAS_MARKS: u8 = 16;
 
 /// Header bytes, and how many of them there are.
-pub(crate) fn encode(header: &RecordHeader, home: u64) -> ([u8; DRAM_HEADER_BYTES_MAX], usize) {
+pub(crate) fn encode(header: &RecordHeader, backing: u64) -> ([u8; DRAM_HEADER_BYTES_MAX], usize) {
     let mut out = [0; DRAM_HEADER_BYTES_MAX];
     out[1] = header.key_len;
     out[2..4].copy_from_slice(&(header.value_len as u16).to_le_bytes());
     out[4..8].copy_from_slice(&header.value_crc.to_le_bytes());
     out[8..16].copy_from_slice(&header.version.to_le_bytes());
-    out[16..24].copy_from_slice(&home.to_le_bytes());
+    out[16..24].copy_from_slice(&backing.to_le_bytes());
     let mut len = FIXED_BYTES;
     let mut put = |has: u8, bytes: &[u8]| {
         if bytes.iter().any(|byte| *byte != 0) {
@@ -81,7 +81,7 @@ pub(crate) fn len_of(has: u8) -> usize {
     FIXED_BYTES + there.map(|(_, len)| len).sum::<usize>()
 }
 
-/// The header that `bytes` are, and its home.
+/// The header that `bytes` are, and its backing location.
 pub(crate) fn decode(bytes: &[u8]) -> Option<(RecordHeader, u64)> {
     let mut fields = Fields(bytes);
     let has = fields.u8()?;
@@ -96,7 +96,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<(RecordHeader, u64)> {
         marks: 0,
         slice: SliceId::Whole,
     };
-    let home = fields.u64()?;
+    let backing = fields.u64()?;
     if has != 0 {
         if has & HAS_EXPIRY != 0 {
             header.expiry = fields.u32()?;
@@ -114,7 +114,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<(RecordHeader, u64)> {
             header.marks = fields.u8()?;
         }
     }
-    fields.0.is_empty().then_some((header, home))
+    fields.0.is_empty().then_some((header, backing))
 }
 
 #[cfg(test)]

@@ -73,13 +73,17 @@ impl<'a> RecordParts<'a> {
         dram_header::len(self) + self.key.len() + self.value.len()
     }
 
-    /// Writes the item of these parts for the DRAM tier, with 64 bits that say where the object's copy on flash is. The caller owns
-    /// the range of [`RecordParts::dram_len`] bytes from `at` on (see [`Buffer::put`]), and nobody reads it yet.
-    pub fn put_dram<B: Buffer>(&self, buffer: &B, at: usize, home: u64) {
-        let (header, len) = dram_header::encode(&self.header(0), home);
-        put_head(buffer, at, &header[..len], self.key);
-        // SAFETY: the caller owns the range.
-        unsafe { buffer.put(at + len + self.key.len(), self.value) };
+    /// Writes the item of these parts for the DRAM tier, with 64 bits that say where the object's copy on flash is.
+    ///
+    /// # Safety
+    /// The [`RecordParts::dram_len`] bytes from `at` on are the caller's alone, and nothing reads them yet ([`Buffer::put`]).
+    pub unsafe fn put_dram<B: Buffer>(&self, buffer: &B, at: usize, backing: u64) {
+        let (header, len) = dram_header::encode(&self.header(0), backing);
+        // SAFETY: the range is the caller's.
+        unsafe {
+            put_head(buffer, at, &header[..len], self.key);
+            buffer.put(at + len + self.key.len(), self.value);
+        }
     }
 
     /// The header to store with these parts in a block with `sequence`.
@@ -113,7 +117,7 @@ pub fn payload_checksum(value: Payload<'_>) -> u32 {
 /// |      0 |    4 | `crc32c`    | over the cache id, bytes 4..36 and the key                             |
 /// |      4 |    4 | `value_crc` | CRC-32C of the value                                                   |
 /// |      8 |    8 | `version`   | orders copies; the memcached CAS unique                                |
-/// |     16 |    4 | `sequence`  | low half of the block's: leftovers of the block's former life stay dead |
+/// |     16 |    4 | `sequence`  | low half of the block's: leftovers of a former generation stay dead     |
 /// |     20 |    4 | `expiry`    | Unix seconds, 0 = never                                                |
 /// |     24 |    4 | `flags`     | the client's; of a slice, KiB of the whole value, rounded up           |
 /// |     28 |    4 | `value_len` | bytes                                                                  |
@@ -192,7 +196,7 @@ impl RecordHeader {
     }
 }
 
-/// Header and key of the record at `at`, where their checksum is right; the value is not looked at, and need not be there.
+/// Header and key of the record at `at`, where their checksum is right; the value is not read, and need not be there.
 pub fn read_head<B: Buffer>(
     buffer: &B,
     at: usize,
@@ -207,9 +211,11 @@ pub fn read_head<B: Buffer>(
     is_whole.then_some((header, key))
 }
 
-/// Writes header and key in one piece, as buffers that keep only pieces want it. The caller owns the range (see
-/// [`Buffer::put`]) and nobody reads it yet.
-pub fn put_head<B: Buffer>(buffer: &B, at: usize, header: &[u8], key: &[u8]) {
+/// Writes header and key in one piece, as buffers that keep only pieces want it.
+///
+/// # Safety
+/// The bytes from `at` on, as many as the two have, are the caller's alone, and nothing reads them yet ([`Buffer::put`]).
+pub unsafe fn put_head<B: Buffer>(buffer: &B, at: usize, header: &[u8], key: &[u8]) {
     const INLINE: usize = 320;
     let len = header.len() + key.len();
     let mut inline = [0; INLINE];
@@ -222,7 +228,7 @@ pub fn put_head<B: Buffer>(buffer: &B, at: usize, header: &[u8], key: &[u8]) {
         heap = [header, key].concat();
         &heap
     };
-    // SAFETY: the caller reserved the range.
+    // SAFETY: the range is the caller's.
     unsafe { buffer.put(at, Payload::Bytes(head)) };
 }
 
@@ -253,7 +259,7 @@ impl<B> Clone for Record<B> {
 impl<B: Buffer> Record<B> {
     /// Checks the record at `at` of `buffer`, which must not reach past `at + len`.
     ///
-    /// `verify` says whether the checksums must be looked at: they must where the bytes come from a device.
+    /// `verify`: check the checksums, as for bytes that come from a device.
     /// `None` where anything is off.
     pub fn decode(
         buffer: Arc<B>,
@@ -285,24 +291,24 @@ impl<B: Buffer> Record<B> {
         })
     }
 
-    /// Reads the item at `at` of a DRAM segment; nothing rots there. Returns its home too, see [`RecordParts::put_dram`].
+    /// Reads the item at `at` of a DRAM segment; nothing rots there. Returns its backing location too, see [`RecordParts::put_dram`].
     pub fn decode_dram(buffer: Arc<B>, at: usize) -> Option<(Self, u64)> {
         let len = dram_header::len_of(*buffer.bytes(at, 1)?.first()?);
-        let (header, home) = dram_header::decode(buffer.bytes(at, len)?)?;
+        let (header, backing) = dram_header::decode(buffer.bytes(at, len)?)?;
         let record = Self {
             buffer,
             key_at: at + len,
             header,
         };
-        Some((record, home))
+        Some((record, backing))
     }
 
     /// A copy in memory of its own, so that the record no longer pins what it stood in. Like an item of DRAM it has no sequence.
     pub fn detached(&self) -> Self {
         let parts = self.parts();
         let copy = B::with_len(parts.dram_len().next_multiple_of(SECTOR_BYTES));
-        // The buffer was just made; nobody else knows it.
-        parts.put_dram(&copy, 0, 0);
+        // SAFETY: the buffer was just made; nothing else has it.
+        unsafe { parts.put_dram(&copy, 0, 0) };
         Self {
             buffer: Arc::new(copy),
             key_at: parts.dram_len() - parts.key.len() - parts.value.len(),

@@ -284,8 +284,8 @@ impl<B: Buffer> DramTier<B> {
             .slot
             .buffer
             .get_or_init(|| Arc::new(B::with_len(self.segment_bytes)));
-        // The range was reserved for this call alone, and nobody reads it before the mapping is made.
-        parts.put_dram(&**buffer, at, home);
+        // SAFETY: the range was reserved for this call alone, and nothing reads it before the mapping is made.
+        unsafe { parts.put_dram(&**buffer, at, home) };
         Some(reserved)
     }
 

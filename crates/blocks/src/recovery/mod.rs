@@ -72,8 +72,8 @@ pub trait Restore {
     fn trailer(&self, entries: &[Self::Entry], own: u16) -> [u8; OWN_BYTES];
 }
 
-/// The checkpoint that a start begins with.
-pub enum Base<T> {
+/// How restoring a checkpoint ended.
+pub enum Restored<T> {
     /// It was restored.
     Whole(Snapshot<T>),
     /// There was none yet.
@@ -96,7 +96,7 @@ pub struct Snapshot<T> {
 pub enum LogEnd {
     /// Nothing is missing.
     Whole(LogSummary),
-    /// A record is missing among others: nobody knows what it said.
+    /// A record is missing among others: its change is unknown.
     Gap,
     /// The log is not the one that was written beside the checkpoint.
     Missing,
@@ -106,7 +106,7 @@ pub enum LogEnd {
 
 /// What the log says of blocks.
 pub struct LogSummary {
-    /// Where it goes on, and how much was read.
+    /// Position of the next record, and how much was read.
     pub scan: Scan,
     /// Highest reclaimed sequence by block.
     reclaimed: Vec<u64>,
@@ -168,7 +168,7 @@ impl<'a, D: Device> Recovery<'a, D> {
     }
 
     /// Restores the newest checkpoint that is whole.
-    pub async fn snapshot<O: Restore>(&mut self, owner: &mut O) -> Base<O::Own> {
+    pub async fn snapshot<O: Restore>(&mut self, owner: &mut O) -> Restored<O::Own> {
         let named = self.superblock.checkpoints.into_iter();
         let named: Vec<CheckpointRef> = named.filter(|named| named.id != 0).collect();
         for (age, checkpoint) in named.iter().enumerate() {
@@ -176,7 +176,7 @@ impl<'a, D: Device> Recovery<'a, D> {
                 Ok(snapshot) => {
                     self.superblock.checkpoints = [*checkpoint, CheckpointRef::default()];
                     self.clean = self.superblock.clean && age == 0;
-                    return Base::Whole(snapshot);
+                    return Restored::Whole(snapshot);
                 }
                 Err(error) => {
                     tracing::warn!("checkpoint {}: {error}", checkpoint.id);
@@ -185,8 +185,8 @@ impl<'a, D: Device> Recovery<'a, D> {
             }
         }
         match named.is_empty() && !self.superblock.clean {
-            true => Base::None,
-            false => Base::Lost,
+            true => Restored::None,
+            false => Restored::Lost,
         }
     }
 
@@ -232,7 +232,7 @@ impl<'a, D: Device> Recovery<'a, D> {
         let mut reclaimed = vec![0u64; geometry.blocks as usize];
         let mut prefixes = BTreeMap::new();
         let scan = self.scan(start, |record: &LogRecord<K>| match record.kind {
-            // Nobody lives to see such a sequence; with it later arithmetic would overflow.
+            // No device reaches such a sequence; later arithmetic would overflow.
             Kind::Prefix | Kind::Reclaim if record.b >= SEQUENCES_MAX => {}
             Kind::Prefix => {
                 let mark = PrefixMark::decode(record.a);

@@ -21,7 +21,7 @@ pub struct StartClock {
 }
 
 impl Superblock {
-    /// Whether the clock of the last start was far ahead of this one's: then nobody knows when anything that it stored expires.
+    /// Whether the clock of the last start was far ahead of this one's: the expiry times that it stored mean nothing then.
     pub fn is_clock_back(&self, now: u32) -> bool {
         self.ahead != 0 && now < self.ahead.saturating_sub(JUMP_SECS_MAX)
     }

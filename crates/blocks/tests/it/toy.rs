@@ -5,10 +5,10 @@ use pumice_blocks::chain::{StreamReader, put_len};
 use pumice_blocks::footer::{Entry, OWN_BYTES, Trailer};
 use pumice_blocks::log::{Kind, LogRecord, OwnKind};
 use pumice_blocks::open::read_superblock;
-use pumice_blocks::recovery::{Base, LogEnd, Recovery, Restore, StartClock};
+use pumice_blocks::recovery::{LogEnd, Recovery, Restore, Restored, StartClock};
 use pumice_blocks::{
     Blocks, Claim, Contents, Coverage, Durability, Geometry, Logged, Maker, OpenBlock, OpenError, Owner,
-    Pool, SealEnd, Start, State, Store, StreamWriter, Superblock, Task, Tenant, Work,
+    Pool, SealEnd, Start, State, StoreId, StreamWriter, Superblock, Task, Tenant, Work,
 };
 use pumice_device::{Device, FaultyDevice};
 use pumice_memory::{AlignedBuf, Buffer, Payload};
@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Wake, Waker};
 
-const STORE: Store = Store { kind: 999, format: 1 };
+const STORE: StoreId = StoreId { kind: 999, format: 1 };
 const BLOCK_BYTES: u64 = 64 << 10;
 const NOW: u32 = 1_000;
 /// A piece: checksum, sequence, key, version, value, and bytes that fill blocks soon.
@@ -431,9 +431,9 @@ impl Found {
             return None;
         }
         let snapshot = match recovery.snapshot(self).await {
-            Base::Whole(snapshot) => Some(snapshot),
-            Base::None => None,
-            Base::Lost => return None,
+            Restored::Whole(snapshot) => Some(snapshot),
+            Restored::None => None,
+            Restored::Lost => return None,
         };
         let (mut void, mut since) = (HashMap::new(), Vec::new());
         let dumped = self.dumped;

@@ -250,7 +250,7 @@ fn peek(config: &ServeConfig, before: &Before) -> anyhow::Result<Option<Found>> 
     };
     check_maker(&superblock, Maker::Serve).with_context(|| format!("flash device {path}"))?;
     let settings = Settings::decode(&superblock.own)
-        .ok_or(OpenError::Damaged)
+        .ok_or(OpenError::UnknownSettings)
         .with_context(|| format!("flash device {path}"))?;
     let capacity = superblock.geometry.capacity;
     if let Before::File { len } = before

@@ -568,6 +568,17 @@ fn what_is_no_cache_is_told_apart() {
     damaged[100] ^= 1;
     damaged[SECTOR + 100] ^= 1;
     assert!(matches!(look(&damaged), InspectError::Damaged));
+    // A layout that there is not, in superblocks that are whole.
+    let mut unknown = image.bytes.clone();
+    for slot in unknown[..2 * SECTOR].chunks_exact_mut(SECTOR) {
+        slot[176 + 8] = 99;
+        let crc = checksum(0, &[&slot[..12], &slot[16..]]);
+        slot[12..16].copy_from_slice(&crc.to_le_bytes());
+    }
+    assert!(matches!(
+        look(&unknown),
+        InspectError::UnknownSettings { at: 0 | 4096 }
+    ));
     // What stands behind the cache is not looked at.
     let longer = [&image.bytes[..], &[7; 8192]].concat();
     let summary = inspect(&longer[..], &mut Heard::default(), true).unwrap();

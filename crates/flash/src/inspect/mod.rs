@@ -20,7 +20,7 @@ mod superblocks;
 pub use summary::{BlockCounts, CheckpointSummary, Finding, LogSummary, Part, Severity, Summary};
 
 use crate::settings::{STORE, Settings};
-use pumice_blocks::superblock::{FORMAT, Store, Superblock};
+use pumice_blocks::superblock::{FORMAT, StoreId, Superblock};
 use pumice_record::codec::value_checksum;
 use std::io;
 use std::ops::Range;
@@ -90,10 +90,19 @@ pub enum InspectError {
         "it has a store of kind {}, format {}, and this program knows kind {}, format {} there; use the program that made it",
         .0.kind, .0.format, STORE.kind, STORE.format
     )]
-    OtherStore(Store),
+    OtherStore(StoreId),
     /// Neither superblock is whole.
     #[error("both superblocks are damaged, at byte 0 and at byte 4096: no start can use this cache")]
     Damaged,
+    /// The superblock is whole, and the settings in it mean nothing to this program.
+    #[error(
+        "the superblock at byte {at} is whole, but the settings of the store in it are none that this program knows; use the program \
+         that made it"
+    )]
+    UnknownSettings {
+        /// Where the superblock stands, in bytes.
+        at: u64,
+    },
     /// Shorter than its superblock says.
     #[error(
         "it was truncated: the superblock speaks of {capacity} bytes, and {len} are there; no start can use it"

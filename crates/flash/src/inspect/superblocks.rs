@@ -50,7 +50,8 @@ pub(super) fn open<'a, S: Source + ?Sized>(
     if superblock.store != STORE {
         return Err(InspectError::OtherStore(superblock.store));
     }
-    let settings = Settings::decode(&superblock.own).ok_or(InspectError::Damaged)?;
+    let at = superblock.slot_offset();
+    let settings = Settings::decode(&superblock.own).ok_or(InspectError::UnknownSettings { at })?;
     let blocks = superblock.geometry.blocks as usize;
     let mut walk = Walk {
         source,

@@ -81,7 +81,7 @@ pub async fn open_superblock<D: Device>(device: &D, options: &OpenOptions) -> Re
     if options.check_block_bytes {
         agree("the block size", &options.block_bytes, &found.block_bytes)?;
     }
-    let settings = Settings::decode(&superblock.own).ok_or(OpenError::Damaged)?;
+    let settings = Settings::decode(&superblock.own).ok_or(OpenError::UnknownSettings)?;
     agree("the layout", &options.layout.layout, &settings.layout)?;
     agree("the index", &options.index, &settings.index)?;
     Ok(Opened {

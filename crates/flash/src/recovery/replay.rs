@@ -54,7 +54,7 @@ pub(super) struct Summary {
 
 /// A checkpoint, read back; its mappings are in the shards already. Without one nothing is in it.
 #[derive(Default)]
-struct Base {
+struct CheckpointParts {
     head: Head,
     blocks: Vec<u32>,
     /// Log position at each shard's dump.
@@ -215,9 +215,9 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
             return found;
         }
         let snapshot = match self.base.snapshot(&mut self.objects).await {
-            recovery::Base::Whole(snapshot) => Some(snapshot),
-            recovery::Base::None => None,
-            recovery::Base::Lost => {
+            recovery::Restored::Whole(snapshot) => Some(snapshot),
+            recovery::Restored::None => None,
+            recovery::Restored::Lost => {
                 tracing::warn!("no checkpoint is whole: starting empty");
                 return found;
             }
@@ -358,13 +358,13 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
     }
 
     /// Parts what a checkpoint has into what the store starts from and what mappings are brought up to date with.
-    fn take_base(&self, snapshot: Option<recovery::Snapshot<Own>>, found: &mut Found) -> Base {
+    fn take_base(&self, snapshot: Option<recovery::Snapshot<Own>>, found: &mut Found) -> CheckpointParts {
         let geometry = &self.base.superblock.geometry;
         // Without a checkpoint the footers tell all keys.
         let fresh = || VirtualCache::of(&self.objects.layout, geometry);
         let Some(recovery::Snapshot { head, blocks, own }) = snapshot else {
             found.virtual_cache = fresh();
-            return Base::default();
+            return CheckpointParts::default();
         };
         found.virtual_cache = own.virtual_cache.or_else(fresh);
         found.slots = own.slots;
@@ -372,7 +372,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
         found.checkpoint_blocks = blocks.clone();
         found.places = own.overview.places;
         found.ranks = own.overview.ranks;
-        Base {
+        CheckpointParts {
             head,
             blocks,
             positions: own.positions,
@@ -380,7 +380,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
     }
 
     /// What the log voids from `start` on. It is read anew, and must say the same.
-    fn void_from(&mut self, base: &Base, summary: &Summary, start: u64) -> Option<VoidTable> {
+    fn void_from(&mut self, base: &CheckpointParts, summary: &Summary, start: u64) -> Option<VoidTable> {
         let ignored_bits = self.objects.ignored_bits();
         let mut void = VoidTable::new(start, void_records(self.base.superblock.geometry.log_slots));
         let visit = |record: &LogRecord| {
@@ -396,7 +396,12 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
     }
 
     /// Lets a cascade index put pages on blocks that nothing else stands on.
-    async fn prepare_mapping_log(&mut self, snapshot: &Base, found: &mut Found, new: &[(u32, Trailer)]) {
+    async fn prepare_mapping_log(
+        &mut self,
+        snapshot: &CheckpointParts,
+        found: &mut Found,
+        new: &[(u32, Trailer)],
+    ) {
         let Some(log) = self.objects.mapping_log else {
             return;
         };
@@ -442,7 +447,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
     }
 
     /// Removes from the snapshot's mappings what the log voids; false where it does not say what it said before.
-    fn apply_log(&mut self, base: &Base, summary: &Summary) -> bool {
+    fn apply_log(&mut self, base: &CheckpointParts, summary: &Summary) -> bool {
         let mappings = self.objects.mappings;
         let mut voided = 0;
         let visit = |record: &LogRecord| match record.kind {

@@ -1,8 +1,8 @@
 //! The queue of layout `ripq` through restarts.
 
 use crate::common::{Random, Rig, hash, options, ripq};
-use pumice_blocks::Durability;
-use pumice_device::{FaultPlan, FaultyMedium};
+use pumice_blocks::{Durability, SlotContent, Superblock};
+use pumice_device::{Device, FaultPlan, FaultyDevice, FaultyMedium, SECTOR_BYTES};
 use pumice_flash::{Layout, LayoutOptions, LogKind, OpenOptions};
 use pumice_record::SliceId;
 use std::collections::HashMap;
@@ -413,6 +413,37 @@ fn another_layout_is_refused() {
     let message = opened.unwrap().unwrap_err().to_string();
     assert!(
         message.contains("layout is fifo") && message.contains("ripq"),
+        "{message}"
+    );
+}
+
+#[test]
+fn settings_that_mean_nothing_are_told_from_damage() {
+    let medium = medium();
+    drop(open(&medium, ripq()));
+    let device = FaultyDevice::new(Arc::clone(&medium));
+    for slot in [0, SECTOR_BYTES as u64] {
+        let mut sector = vec![0; SECTOR_BYTES];
+        device.read_log(slot, &mut sector).unwrap();
+        let SlotContent::Valid(mut superblock) = Superblock::decode(&sector) else {
+            panic!("the superblock at byte {slot} is not whole");
+        };
+        // A layout that there is not.
+        superblock.own[8] = 99;
+        device.append_log(slot, &superblock.encode()).unwrap();
+    }
+    let executor = pumice_world::Executor::new();
+    let options = OpenOptions {
+        layout: ripq(),
+        ..options(Durability::Process)
+    };
+    let opened: Result<_, std::convert::Infallible> = executor
+        .block_on(pumice_flash::recovery::open_superblock(&device, &options), || {
+            Ok(())
+        });
+    let message = opened.unwrap().unwrap_err().to_string();
+    assert!(
+        message.contains("superblocks of the device are whole") && message.contains("--reformat"),
         "{message}"
     );
 }
