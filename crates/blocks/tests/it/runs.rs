@@ -1,12 +1,9 @@
 //! Everything that the testkit has, on the small store.
 
-use crate::toy::ToyStore;
+use crate::{Copies, OnlyCopy};
 use pumice_device::{FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_testkit::{Load, Store, crash_at_every_write, crash_within_starts, swarm};
 use std::sync::Arc;
-
-type Copies = ToyStore<false>;
-type OnlyCopy = ToyStore<true>;
 
 fn load(seed: u64) -> Load {
     Load {
@@ -119,18 +116,18 @@ where
 #[test]
 fn what_a_full_log_means_the_owner_decides() {
     // The new value was in DRAM alone, so a crash leaves none.
-    let fill = |store: &mut OnlyCopy| assert!(store.fill_log() > 100);
-    let kept = after_a_change(fill, |store| store.figures().1, false);
+    let fill = |store: &mut OnlyCopy| assert!(store.log_nothing(u64::MAX) > 100);
+    let kept = after_a_change(fill, |store| store.figures().lost_records, false);
     assert_eq!(kept, (true, None, 0, false), "a checkpoint makes room");
-    let fill = |store: &mut Copies| assert!(store.fill_log() > 100);
-    let copies = after_a_change(fill, |store| store.figures().1, false);
+    let fill = |store: &mut Copies| assert!(store.log_nothing(u64::MAX) > 100);
+    let copies = after_a_change(fill, |store| store.figures().lost_records, false);
     assert!(copies.0 && copies.2 == 1, "{copies:?}");
 }
 
 #[test]
 fn what_a_failed_append_means_the_owner_decides() {
-    let kept = after_a_change(|_: &mut OnlyCopy| (), |store| store.figures().1, true);
+    let kept = after_a_change(|_: &mut OnlyCopy| (), |store| store.figures().lost_records, true);
     assert_eq!(kept, (false, Some(3), 0, false), "the change is refused");
-    let copies = after_a_change(|_: &mut Copies| (), |store| store.figures().1, true);
+    let copies = after_a_change(|_: &mut Copies| (), |store| store.figures().lost_records, true);
     assert!(copies.0 && copies.1.is_none() && copies.2 == 1, "{copies:?}");
 }

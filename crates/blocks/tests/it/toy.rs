@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Wake, Waker};
 
-const STORE: StoreId = StoreId { kind: 999, format: 1 };
+pub const STORE: StoreId = StoreId { kind: 999, format: 1 };
 const BLOCK_BYTES: u64 = 64 << 10;
 const NOW: u32 = 1_000;
 /// A piece: checksum, sequence, key, version, value, and bytes that fill blocks soon.
@@ -379,6 +379,8 @@ struct Found {
     index: Index,
     /// Log position at the dump of the index.
     dumped: u64,
+    /// Blocks that must be there and are not.
+    lost: Vec<u32>,
 }
 
 impl Restore for Found {
@@ -422,18 +424,18 @@ impl Restore for Found {
 }
 
 impl Found {
-    /// Brings what the checkpoint had up to date; `None` where it cannot be trusted, and the store starts empty.
+    /// Brings what the checkpoint had up to date, or says why it cannot be trusted.
     async fn find(
         &mut self,
         recovery: &mut Recovery<'_, FaultyDevice>,
-    ) -> Option<(u64, u64, Vec<u32>, BTreeMap<u64, (u32, u32)>)> {
+    ) -> Result<(u64, u64, Vec<u32>, BTreeMap<u64, (u32, u32)>), &'static str> {
         if recovery.superblock.discard && !recovery.superblock.clean {
-            return None;
+            return Err("a record was lost");
         }
         let snapshot = match recovery.snapshot(self).await {
             Restored::Whole(snapshot) => Some(snapshot),
             Restored::None => None,
-            Restored::Lost => return None,
+            Restored::Lost => return Err("no checkpoint is whole"),
         };
         let (mut void, mut since) = (HashMap::new(), Vec::new());
         let dumped = self.dumped;
@@ -444,8 +446,14 @@ impl Found {
                 since.push((record.a, record.b));
             }
         });
-        let LogEnd::Whole(summary) = end else { return None };
+        let summary = match end {
+            LogEnd::Whole(summary) => summary,
+            LogEnd::Gap => return Err("the log has a gap"),
+            LogEnd::Missing => return Err("the log is missing"),
+            LogEnd::Failed(_) => return Err("the log cannot be read"),
+        };
         let blocks = recovery.blocks(snapshot.as_ref(), &summary, self).await;
+        self.lost = blocks.lost;
         self.index.retain(|_, (block, _)| blocks.covered[*block as usize]);
         for (key, version) in since {
             if self
@@ -478,7 +486,7 @@ impl Found {
             }
         }
         let own = snapshot.map_or(Vec::new(), |snapshot| snapshot.blocks);
-        Some((summary.scan.next, blocks.next_sequence, own, sealed))
+        Ok((summary.scan.next, blocks.next_sequence, own, sealed))
     }
 }
 
@@ -487,8 +495,10 @@ fn footer_len(trailer: &Trailer) -> u32 {
 }
 
 /// The store, for tests of one thread. `KEEPS`: it has the only copy.
-pub struct ToyStore<const KEEPS: bool> {
+/// `POWER`: what is committed survives a power cut.
+pub struct ToyStore<const KEEPS: bool, const POWER: bool> {
     inner: Arc<Inner>,
+    lost: Vec<u32>,
     device: FaultyDevice,
     executor: Executor,
     forgotten: bool,
@@ -503,7 +513,11 @@ fn park(device: &FaultyDevice) -> impl FnMut() -> io::Result<()> {
     move || device.turn(true).map(drop)
 }
 
-async fn start(device: &FaultyDevice, keeps: bool) -> Result<(Inner, bool), OpenError> {
+async fn start(
+    device: &FaultyDevice,
+    keeps: bool,
+    durability: Durability,
+) -> Result<(Inner, bool, Vec<u32>), OpenError> {
     let found = read_superblock(device, STORE)?;
     let fresh = || -> Result<Superblock, OpenError> {
         Ok(Superblock {
@@ -522,10 +536,15 @@ async fn start(device: &FaultyDevice, keeps: bool) -> Result<(Inner, bool), Open
         cache_id: superblock.cache_id,
         ..Found::default()
     };
-    let old = if formatted {
-        None
-    } else {
-        restored.find(&mut recovery).await
+    let old = match formatted {
+        true => None,
+        false => match restored.find(&mut recovery).await {
+            Err(why) if keeps => {
+                let (what, source) = ("the only copy", io::Error::other(why));
+                return Err(OpenError::Device { what, source });
+            }
+            found => found.ok(),
+        },
     };
     let (was_clean, mut superblock) = (recovery.clean && old.is_some(), recovery.superblock);
     let forgotten = old.is_none() && !formatted;
@@ -551,14 +570,14 @@ async fn start(device: &FaultyDevice, keeps: bool) -> Result<(Inner, bool), Open
             sealed: (sealed.iter())
                 .map(|(sequence, (id, footer_len))| (*id, *sequence, *footer_len))
                 .collect(),
-            durability: Durability::Process,
+            durability,
             flush_interval_secs: 2,
             buffers_max: 3,
             now: NOW,
             own: sealed.values().map(|(id, _)| *id).collect(),
         }),
         keeps,
-        index: Mutex::new(restored.index),
+        index: Mutex::new(std::mem::take(&mut restored.index)),
         active: Mutex::new(None),
     };
     inner.base.record_start(device, is_new.then_some(Died)).await?;
@@ -573,10 +592,22 @@ async fn start(device: &FaultyDevice, keeps: bool) -> Result<(Inner, bool), Open
             false => inner.base.mark_discard(device),
         }
     }
-    Ok((inner, forgotten))
+    Ok((inner, forgotten, restored.lost))
 }
 
-impl<const KEEPS: bool> ToyStore<KEEPS> {
+/// What tests see of a store.
+#[derive(Clone, Debug)]
+pub struct Figures {
+    pub next_sequence: u64,
+    pub log_position: u64,
+    pub log_used: u64,
+    /// Records that were lost.
+    pub lost_records: u64,
+    /// Blocks that the start did not find, and must have.
+    pub lost_blocks: Vec<u32>,
+}
+
+impl<const KEEPS: bool, const POWER: bool> ToyStore<KEEPS, POWER> {
     fn run<T>(&self, future: impl Future<Output = T>) -> T {
         self.executor
             .block_on(future, park(&self.device))
@@ -604,19 +635,36 @@ impl<const KEEPS: bool> ToyStore<KEEPS> {
         None
     }
 
-    /// Fills the log with records that say nothing; how many there was room for.
-    pub fn fill_log(&mut self) -> u64 {
-        let mut stored = 0;
-        while self.inner.base.append_log(&self.device, Died, u64::MAX, 0) == Logged::Stored {
-            stored += 1;
-        }
-        stored
+    /// Adds records that say nothing to the log, where there is room; how many.
+    pub fn log_nothing(&self, records: u64) -> u64 {
+        let append = || self.inner.base.append_log(&self.device, Died, u64::MAX, 0);
+        (0..records).take_while(|_| append() == Logged::Stored).count() as u64
     }
 
-    /// The superblock as it was written last, and the records that were lost.
-    pub fn figures(&self) -> (Superblock, u64) {
-        let lost = self.inner.base.totals.log_failures.load(Ordering::Relaxed);
-        (*self.inner.base.superblock.lock(), lost)
+    /// Waits until all changes are durable.
+    pub fn commit(&self) -> io::Result<()> {
+        self.run(self.inner.base.commit(&self.device))
+    }
+
+    /// Writes a checkpoint, beside all else.
+    pub fn checkpoint(&mut self) -> io::Result<()> {
+        self.run(self.inner.checkpoint(&self.device, false))
+    }
+
+    /// The oldest sealed block.
+    pub fn oldest_sealed(&self) -> Option<u32> {
+        self.inner.base.shared.pool.lock().own.front().copied()
+    }
+
+    pub fn figures(&self) -> Figures {
+        let base = &self.inner.base;
+        Figures {
+            next_sequence: base.shared.pool.lock().next_sequence,
+            log_position: base.log.position(),
+            log_used: base.log_usage().0,
+            lost_records: base.totals.log_failures.load(Ordering::Relaxed),
+            lost_blocks: self.lost.clone(),
+        }
     }
 
     /// Ends the store as a clean stop does.
@@ -643,7 +691,7 @@ impl Wake for Sees {
     }
 }
 
-impl<const KEEPS: bool> ToyStore<KEEPS> {
+impl<const KEEPS: bool, const POWER: bool> ToyStore<KEEPS, POWER> {
     /// Fills all buffers, waits for one, and says whether one was free when the last wake came: on another thread its reader goes on at
     /// once.
     pub fn finds_the_buffer_free(&mut self) -> bool {
@@ -662,11 +710,16 @@ impl<const KEEPS: bool> ToyStore<KEEPS> {
     }
 }
 
-impl<const KEEPS: bool> pumice_testkit::Store for ToyStore<KEEPS> {
+impl<const KEEPS: bool, const POWER: bool> pumice_testkit::Store for ToyStore<KEEPS, POWER> {
     fn open(device: FaultyDevice) -> Result<Self, String> {
         let executor = Executor::new();
-        let started = executor.block_on(start(&device, KEEPS), park(&device));
-        let (inner, forgotten) = match started {
+        let durability = if POWER {
+            Durability::Power
+        } else {
+            Durability::Process
+        };
+        let started = executor.block_on(start(&device, KEEPS, durability), park(&device));
+        let (inner, forgotten, lost) = match started {
             Ok(started) => started.map_err(|error| error.to_string())?,
             Err(error) => return Err(error.to_string()),
         };
@@ -674,6 +727,7 @@ impl<const KEEPS: bool> pumice_testkit::Store for ToyStore<KEEPS> {
         let known = inner.index.lock().clone();
         Ok(Self {
             inner: Arc::new(inner),
+            lost,
             device,
             executor,
             forgotten,

@@ -1,0 +1,407 @@
+//! A start on a device that another program, another kind of store or a fault has changed.
+
+use crate::toy::STORE;
+use crate::{Copies, Durable, OnlyCopy};
+use pumice_blocks::chain::{NO_BLOCK, PartHeader};
+use pumice_blocks::geometry::LOG_RECORD_BYTES;
+use pumice_blocks::log::{Kind, LogRecord, OwnKind, PrefixMark};
+use pumice_blocks::{Geometry, SlotContent, StoreId, Superblock};
+use pumice_device::{Device, FaultPlan, FaultyDevice, FaultyMedium, SECTOR_BYTES};
+use pumice_testkit::{Model, Store};
+use pumice_world::Random;
+use std::sync::Arc;
+
+const SECTOR: u64 = SECTOR_BYTES as u64;
+const KEYS: u64 = 60;
+
+fn device(medium: &Arc<FaultyMedium>) -> FaultyDevice {
+    FaultyDevice::new(Arc::clone(medium))
+}
+
+fn open<S: Store>(medium: &Arc<FaultyMedium>) -> S {
+    S::open(device(medium)).unwrap()
+}
+
+/// What a start says that does not come to its end.
+fn refused<S: Store>(medium: &Arc<FaultyMedium>) -> String {
+    S::open(device(medium)).map(drop).unwrap_err()
+}
+
+fn read(medium: &Arc<FaultyMedium>, offset: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    device(medium).read_log(offset, &mut bytes).unwrap();
+    bytes
+}
+
+fn write(medium: &Arc<FaultyMedium>, offset: u64, bytes: &[u8]) {
+    device(medium).append_log(offset, bytes).unwrap();
+}
+
+fn superblocks(medium: &Arc<FaultyMedium>) -> [Superblock; 2] {
+    [0, SECTOR].map(
+        |slot| match Superblock::decode(&read(medium, slot, SECTOR_BYTES)) {
+            SlotContent::Valid(superblock) => superblock,
+            other => panic!("slot at {slot}: {other:?}"),
+        },
+    )
+}
+
+fn newest(medium: &Arc<FaultyMedium>) -> Superblock {
+    let [first, second] = superblocks(medium);
+    if first.generation > second.generation {
+        first
+    } else {
+        second
+    }
+}
+
+/// A store on a device of its own, of which every value but the last few is on the device.
+fn filled<S: Store>(capacity: u64, keys: u64) -> (Arc<FaultyMedium>, S) {
+    let medium = Arc::new(FaultyMedium::new(capacity, 11, FaultPlan::default()));
+    let mut store: S = open(&medium);
+    for key in 0..keys {
+        assert!(store.set(key, key * 7));
+        if key % 8 == 0 {
+            store.settle();
+        }
+    }
+    store.settle();
+    (medium, store)
+}
+
+fn crash<S: Store>(medium: &Arc<FaultyMedium>, store: S) {
+    medium.crash();
+    drop(store);
+    medium.restart();
+}
+
+/// The superblock of a cache of format 3, as it stood in slot 1; all else of the sector is zero.
+const FORMAT_3: [u64; 14] = [
+    0x0A0D_4543_494D_5550,
+    0xCD7C_0BF7_0000_0003,
+    0x0123_4567_89AB_CDEF,
+    0x2A,
+    0x0400_0000,
+    0x0001_0000,
+    0x03F7,
+    0x0A,
+    0x2000,
+    0x4000,
+    0x0008_2000,
+    1,
+    0x6B49_D200_0000_0001,
+    3,
+];
+
+#[test]
+fn a_device_of_an_older_format_is_refused_by_name_and_stays_as_it_is() {
+    let medium = Arc::new(FaultyMedium::new(1 << 20, 1, FaultPlan::default()));
+    write(&medium, SECTOR, &FORMAT_3.map(u64::to_le_bytes).concat());
+    let before = read(&medium, 0, 1 << 20);
+    let message = refused::<Copies>(&medium);
+    assert!(
+        message.contains("format version 3") && message.contains("version 4"),
+        "{message}"
+    );
+    assert!(before == read(&medium, 0, 1 << 20), "it was written to");
+}
+
+#[test]
+fn another_kind_of_store_or_another_format_of_it_is_refused_and_stays_as_it_is() {
+    let others = [
+        StoreId { kind: 1, ..STORE },
+        StoreId {
+            format: STORE.format + 1,
+            ..STORE
+        },
+    ];
+    for other in others {
+        let (medium, store) = filled::<Copies>(1 << 20, KEYS);
+        crash(&medium, store);
+        for superblock in superblocks(&medium) {
+            let superblock = Superblock {
+                store: other,
+                ..superblock
+            };
+            write(&medium, superblock.slot_offset(), &superblock.encode());
+        }
+        let before = read(&medium, 0, 1 << 20);
+        let message = refused::<Copies>(&medium);
+        for store in [other, STORE] {
+            let named = format!("kind {}, format {}", store.kind, store.format);
+            assert!(message.contains(&named), "{message}");
+        }
+        assert!(before == read(&medium, 0, 1 << 20), "it was written to");
+    }
+}
+
+#[test]
+fn a_checkpoint_of_two_blocks_is_read_and_where_the_second_is_damaged_the_one_before_counts() {
+    const MANY: u64 = 3_000;
+    let (medium, store) = filled::<Copies>(16 << 20, MANY);
+    store.close().unwrap();
+    let superblock = newest(&medium);
+    let [checkpoint, before] = superblock.checkpoints;
+    let first = superblock.geometry.block_offset(checkpoint.first_block);
+    let header = PartHeader::decode(superblock.cache_id, &read(&medium, first, SECTOR_BYTES)).unwrap();
+    assert!(superblock.clean && header.next != NO_BLOCK && header.len < checkpoint.len && before.id != 0);
+    let second = superblock.geometry.block_offset(header.next);
+    for is_damaged in [false, true] {
+        if is_damaged {
+            medium.rot_at(second + SECTOR + 10);
+        }
+        let mut store: Copies = open(&medium);
+        assert!(!store.has_forgotten());
+        for key in 0..MANY {
+            assert_eq!(store.get(key), Some(key * 7), "key {key}, damaged: {is_damaged}");
+        }
+        store.check();
+        if is_damaged {
+            assert_eq!(newest(&medium).checkpoints[1].id, 0);
+            break;
+        }
+        // As it was: a start writes superblocks only.
+        assert_eq!(newest(&medium).checkpoints[0], checkpoint);
+        drop(store);
+        for slot in [
+            superblock,
+            Superblock {
+                generation: superblock.generation + 1,
+                ..superblock
+            },
+        ] {
+            write(&medium, slot.slot_offset(), &slot.encode());
+        }
+    }
+}
+
+#[test]
+fn what_is_committed_with_power_survives_a_power_cut() {
+    let mut owed = 0;
+    for seed in 0..12 {
+        let plan = FaultPlan {
+            delay: true,
+            volatile: true,
+            ..FaultPlan::default()
+        };
+        let medium = Arc::new(FaultyMedium::new(1 << 20, seed, plan));
+        let (mut model, mut random) = (Model::default(), Random(seed));
+        let mut store: Durable = open(&medium);
+        for _ in 0..300 {
+            let key = random.below(KEYS);
+            if random.below(3) == 0 {
+                store.delete(key);
+                model.delete(key);
+            } else {
+                let value = random.next_u64();
+                let is_there = store.set(key, value);
+                model.set(key, value, is_there);
+            }
+            store.commit().unwrap();
+            match random.below(4) {
+                0 => store.settle(),
+                _ => store.turn(),
+            }
+            model.look(&mut store);
+        }
+        medium.cut_power();
+        drop(store);
+        medium.restart();
+        let mut store: Durable = open(&medium);
+        let what = format!("seed {seed}");
+        assert!(!store.has_forgotten(), "{what}");
+        owed += model.compare(&mut store, KEYS, false, &what).owed;
+        store.check();
+    }
+    assert!(owed > 100, "{owed}");
+}
+
+/// Zeroes the record `back` before the end of a log; the store crashes.
+fn lose_a_record<S: Store>(medium: &Arc<FaultyMedium>, store: S, geometry: &Geometry, position: u64) {
+    crash(medium, store);
+    let slot = position % geometry.log_slots;
+    let record = [0; LOG_RECORD_BYTES as usize];
+    write(medium, geometry.log_offset + slot * LOG_RECORD_BYTES, &record);
+}
+
+#[test]
+fn a_gap_in_the_log_is_reported() {
+    for back in [2, 7] {
+        let (medium, store) = filled::<Copies>(1 << 20, KEYS);
+        store.log_nothing(9);
+        let (geometry, position) = (newest(&medium).geometry, store.figures().log_position);
+        lose_a_record(&medium, store, &geometry, position - back);
+        assert!(
+            open::<Copies>(&medium).has_forgotten(),
+            "{back}: copies start empty"
+        );
+
+        let (medium, store) = filled::<OnlyCopy>(1 << 20, KEYS);
+        store.log_nothing(9);
+        let (geometry, position) = (newest(&medium).geometry, store.figures().log_position);
+        lose_a_record(&medium, store, &geometry, position - back);
+        assert!(
+            refused::<OnlyCopy>(&medium).contains("gap"),
+            "{back}: the only copy is refused"
+        );
+    }
+}
+
+#[test]
+fn a_log_that_is_not_there_is_reported() {
+    for has_checkpoint in [false, true] {
+        let (medium, mut store) = filled::<Copies>(1 << 20, KEYS);
+        if has_checkpoint {
+            store.log_nothing(3);
+            store.checkpoint().unwrap();
+        }
+        assert_eq!(newest(&medium).checkpoints[0].id != 0, has_checkpoint);
+        crash(&medium, store);
+        let geometry = newest(&medium).geometry;
+        let log = vec![0; (geometry.log_slots * LOG_RECORD_BYTES) as usize];
+        let whole = read(&medium, geometry.log_offset, log.len());
+        write(&medium, geometry.log_offset, &log);
+        assert!(
+            open::<Copies>(&medium).has_forgotten(),
+            "checkpoint: {has_checkpoint}"
+        );
+        assert!(whole != log);
+    }
+    let (medium, store) = filled::<OnlyCopy>(1 << 20, KEYS);
+    crash(&medium, store);
+    let geometry = newest(&medium).geometry;
+    let log = vec![0; (geometry.log_slots * LOG_RECORD_BYTES) as usize];
+    write(&medium, geometry.log_offset, &log);
+    assert!(refused::<OnlyCopy>(&medium).contains("missing"));
+}
+
+#[test]
+fn no_start_goes_back_behind_the_checkpoint_of_an_unclean_one() {
+    let (medium, mut store) = filled::<Copies>(1 << 20, KEYS);
+    store.checkpoint().unwrap();
+    store.checkpoint().unwrap();
+    assert!(newest(&medium).checkpoints[1].id != 0);
+    crash(&medium, store);
+    let store: Copies = open(&medium);
+    let [first, second] = superblocks(&medium);
+    assert_eq!(first.checkpoints[1].id + second.checkpoints[1].id, 0);
+    assert_eq!(first.checkpoints[0], second.checkpoints[0]);
+    // Nor is its log kept.
+    let figures = store.figures();
+    assert_eq!(
+        figures.log_used,
+        figures.log_position - first.checkpoints[0].log_start
+    );
+}
+
+#[test]
+fn no_start_goes_back_behind_a_record_that_was_lost() {
+    let (medium, mut store) = filled::<Copies>(1 << 20, KEYS);
+    store.checkpoint().unwrap();
+    store.checkpoint().unwrap();
+    assert!(newest(&medium).checkpoints[1].id != 0);
+    store.log_nothing(u64::MAX);
+    store.delete(3);
+    assert!(superblocks(&medium).iter().all(|superblock| superblock.discard));
+    store.checkpoint().unwrap();
+    let superblock = newest(&medium);
+    assert_eq!((superblock.discard, superblock.checkpoints[1].id), (false, 0));
+    store.checkpoint().unwrap();
+    assert!(
+        newest(&medium).checkpoints[1].id != 0,
+        "from then on there are two again"
+    );
+}
+
+/// An owner without records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Never {}
+
+impl OwnKind for Never {
+    fn number(self) -> u16 {
+        match self {}
+    }
+
+    fn from_number(_: u16) -> Option<Self> {
+        None
+    }
+}
+
+/// Adds records to the log of a store that has crashed, from `position` on.
+fn forge(medium: &Arc<FaultyMedium>, position: u64, records: &[(Kind<Never>, u64, u64)]) {
+    let superblock = newest(medium);
+    let geometry = superblock.geometry;
+    for (position, (kind, a, b)) in (position..).zip(records) {
+        let record = LogRecord {
+            kind: *kind,
+            position,
+            a: *a,
+            b: *b,
+        };
+        let offset = geometry.log_offset + position % geometry.log_slots * LOG_RECORD_BYTES;
+        write(medium, offset, &record.encode(superblock.cache_id));
+    }
+}
+
+#[test]
+fn sequences_go_on_above_all_that_were_taken_and_do_not_leap() {
+    // Blocks that were sealed, a buffer that was lost, a prefix.
+    for (keys, is_flushed) in [(KEYS, false), (KEYS + 5, false), (KEYS + 5, true)] {
+        let (medium, mut store) = filled::<Copies>(1 << 20, keys);
+        if is_flushed {
+            (0..4).for_each(|_| store.turn());
+            store.settle();
+        } else {
+            // Until no buffer is left: all of them are lost, with sequences that no trailer shows.
+            assert!((1_000..).take_while(|key| store.set(*key, 1)).count() > 16);
+        }
+        let before = store.figures();
+        crash(&medium, store);
+        // No block ever has such a sequence; blocks that there are not count for nothing.
+        let mark = PrefixMark {
+            block: 2,
+            end_sectors: 1,
+            own: 0,
+        };
+        let nowhere = PrefixMark { block: 500, ..mark };
+        let records = [
+            (Kind::Reclaim, 2, 1 << 62),
+            (Kind::Reclaim, 2, u64::MAX),
+            (Kind::Prefix, mark.encode(), 1 << 62),
+            (Kind::Prefix, mark.encode(), u64::MAX),
+            (Kind::Prefix, nowhere.encode(), before.next_sequence),
+            (Kind::Reclaim, 500, before.next_sequence),
+            (Kind::Reclaim, u64::MAX, before.next_sequence),
+        ];
+        forge(&medium, before.log_position, &records);
+        let mut store: Copies = open(&medium);
+        assert!(!store.has_forgotten());
+        let (blocks, next) = (newest(&medium).geometry.blocks, store.figures().next_sequence);
+        let highest = before.next_sequence + u64::from(blocks) + 2;
+        assert!(
+            (before.next_sequence..=highest).contains(&next),
+            "{next}, before {before:?}"
+        );
+        for key in 0..KEYS - 16 {
+            assert_eq!(store.get(key), Some(key * 7), "key {key}");
+        }
+        store.check();
+    }
+}
+
+#[test]
+fn a_sealed_block_that_is_not_there_any_more_is_reported() {
+    let (medium, mut store) = filled::<OnlyCopy>(1 << 20, KEYS);
+    store.checkpoint().unwrap();
+    let block = store.oldest_sealed().unwrap();
+    crash(&medium, store);
+    let geometry = newest(&medium).geometry;
+    medium.rot_at(geometry.block_offset(block) + geometry.block_bytes - 60);
+    let mut store: OnlyCopy = open(&medium);
+    assert_eq!(store.figures().lost_blocks, [block]);
+    let gone = (0..KEYS - 16).filter(|key| store.get(*key).is_none()).count();
+    assert!((1..=16).contains(&gone), "{gone} of one block");
+    crash(&medium, store);
+    // What was reported once is the checkpoint's from then on.
+    assert!(open::<OnlyCopy>(&medium).figures().lost_blocks.is_empty());
+}
