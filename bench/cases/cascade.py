@@ -53,8 +53,8 @@ def cascade_dram(arguments):
     """What the cascade index takes of DRAM and of the device, against the full index: counts of `pumice replay`.
 
     The same requests through both indexes, without a DRAM tier: items of 300 bytes, Zipf 0.99 over `--keys` keys, a miss inserts,
-    `--warm-up` of the requests fill the cache before figures are counted. The layout is plain fifo on both sides (`--reclaim evict`:
-    with the full index there is no two-phase reclaim; one row has what that costs more). The device is simulated (`--device sim`), so
+    `--warm-up` of the requests fill the cache before figures are counted. The layout is `fifo` on both sides; one row has
+    what `clock` costs more. The device is simulated (`--device sim`), so
     nothing here is a time, and replays run two at a time.
 
     What is compared: DRAM of the index for each object cached, all in; objects for each byte of it; device reads of a hit, those of
@@ -73,8 +73,8 @@ def cascade_dram(arguments):
     shapes = {"shape": (arguments.shape_items, "sim"), "file": (arguments.file_items, comparison.path("dram.pumice"))}
 
     def flags(index, *more):
-        plain = ["--reclaim", "evict"] if index == "cascade" and "--reclaim" not in more else []
-        return [*fixed, "--layout", "fifo", "--index", index, "--superblock", 0, *plain, *more]
+        layout = [] if "--layout" in more else ["--layout", "fifo"]
+        return [*fixed, *layout, "--index", index, "--superblock", 0, *more]
 
     def run(index, *more):
         return counts(replay(trace, *flags(index, "--flash-size", f"{arguments.flash}MiB", "--warmup", arguments.warm_up, *more)))
@@ -87,10 +87,10 @@ def cascade_dram(arguments):
     def side(index, *more):
         def turn(_):
             found = run(index, *more)
-            found["two_phase"] = found["bytes_per_item"]
+            found["clock"] = found["bytes_per_item"]
             if index == "cascade":
-                found["two_phase_figures"] = run(index, *more, "--reclaim", "two-phase")
-                found["two_phase"] = found["two_phase_figures"]["bytes_per_item"]
+                found["clock_figures"] = run(index, *more, "--layout", "clock")
+                found["clock"] = found["clock_figures"]["bytes_per_item"]
             with comparison.files("dram.pumice"):
                 for name, (items, device) in shapes.items():
                     if items:
@@ -118,7 +118,7 @@ def cascade_dram(arguments):
         others = [share for share in CURVE if share != arguments.tier1]
         curve = at_once([lambda share=share: run("cascade", "--tier1", share) for share in others])
         mine["curve"] = dict(zip(others, curve))
-        comparison.notes.append(f"with two-phase reclaim: {show_counts(mine['two_phase_figures'])}")
+        comparison.notes.append(f"with layout clock: {show_counts(mine['clock_figures'])}")
         for share, point in sorted({**mine["curve"], arguments.tier1: mine}.items()):
             comparison.notes.append(f"tier1 {share}: {show_counts(point)}")
         report = mine["report"]
@@ -129,7 +129,7 @@ def cascade_dram(arguments):
     row, three = comparison.row, "{:.3f}".format
     dram = ("≤ 2.5 B", "≤ 1 B at ≤ 1 read a miss, or 2.5 B at ≤ 0.02", "{:.2f} B".format)
     row("DRAM of the index per item, all in", "bytes_per_item", *dram)
-    row("the same with two-phase reclaim, which has a bit for each object", "two_phase", *dram)
+    row("the same with layout clock, which has a bit for each object", "clock", *dram)
     for name, (items, _) in shapes.items():
         if items:
             where = " on a file" if name == "file" else ""
@@ -178,7 +178,7 @@ def cascade_gets(arguments):
     settings = {"items": arguments.keys, "value bytes": ITEM_BYTES, "flash MiB": flash, "depth": arguments.depth,
                 "tier1": arguments.tier1, "seconds": arguments.seconds, "warm-up": arguments.warm_up}
     comparison = Comparison(arguments, settings, "cascade", "full")
-    flags = {"pumice": ["--index", "cascade", "--tier1", arguments.tier1, "--reclaim", "evict"], "peer": ["--index", "full"]}
+    flags = {"pumice": ["--index", "cascade", "--tier1", arguments.tier1, "--layout", "fifo"], "peer": ["--index", "full", "--layout", "fifo"]}
 
     def side(process, what, spec):
         def turn(_):
@@ -208,7 +208,7 @@ def cascade_gets(arguments):
     return comparison
 
 
-# --- two-phase reclaim ------------------------------------------------------------------------------------------------
+# --- layout clock -----------------------------------------------------------------------------------------------------
 
 # The share of the keys that fits, and so much more flash than items take: blocks that are free, are buffers, or hold mappings.
 SHARE, SPARE = 0.2, 1.13
@@ -217,35 +217,35 @@ WORKLOAD = "zipf:theta=0.99"
 WARM_UP_DEPTH = 256
 # Requests of the replay for each item that fits: several times round the flash, and as many again that count.
 REQUESTS_PER_ITEM = 40
-RECLAIMS = {"pumice": "two-phase", "peer": "evict"}
+LAYOUTS = {"pumice": "clock", "peer": "fifo"}
 
 
 def replayed_misses(comparison, items, keys, flash):
-    """Misses of two-phase reclaim and of exact LRU for as many bytes of objects, and amplification of both, without any times."""
+    """Misses of layout clock and of exact LRU for as many bytes of objects, and amplification of both, without any times."""
     trace = f"{WORKLOAD},keys={keys},requests={items * REQUESTS_PER_ITEM}"
     common = ["--object-size", ITEM_BYTES, "--warmup", 0.5]
-    flags = [*common, "--layout", "fifo", "--index", "cascade", "--superblock", 0, "--flash-size", f"{flash}MiB", "--reclaim"]
-    two_phase, evict = at_once([lambda reclaim=reclaim: replay(trace, *flags, reclaim) for reclaim in RECLAIMS.values()])
-    size = int(two_phase["object_bytes_resident_mean"])
+    flags = [*common, "--index", "cascade", "--superblock", 0, "--flash-size", f"{flash}MiB", "--layout"]
+    clock, fifo = at_once([lambda layout=layout: replay(trace, *flags, layout) for layout in LAYOUTS.values()])
+    size = int(clock["object_bytes_resident_mean"])
     lru = replay(trace, *common, "--layout", "exact", "--policy", "lru", "--flash-size", size)
-    misses = [1 - report["object_hit_ratio"] for report in (two_phase, evict, lru)]
-    amplification = [report["app_write_amplification"] for report in (two_phase, evict)]
+    misses = [1 - report["object_hit_ratio"] for report in (clock, fifo, lru)]
+    amplification = [report["app_write_amplification"] for report in (clock, fifo)]
     comparison.notes.append(
-        f"replayed, {size / ITEM_BYTES / keys * 100:.1f} % of the keys cached: misses {misses[0]:.4f} with two-phase, {misses[1]:.4f} "
-        f"with evict, {misses[2]:.4f} with exact LRU of as many bytes; amplification {amplification[0]:.3f} and {amplification[1]:.3f}"
+        f"replayed, {size / ITEM_BYTES / keys * 100:.1f} % of the keys cached: misses {misses[0]:.4f} with clock, {misses[1]:.4f} "
+        f"with fifo, {misses[2]:.4f} with exact LRU of as many bytes; amplification {amplification[0]:.3f} and {amplification[1]:.3f}"
     )
-    for name, missed, written, report in (("pumice", misses[0], amplification[0], two_phase), ("peer", misses[2], amplification[1], lru)):
+    for name, missed, written, report in (("pumice", misses[0], amplification[0], clock), ("peer", misses[2], amplification[1], lru)):
         comparison.runs[name][0] |= {"replayed_misses": missed, "replayed_amplification": written, "replay": report}
 
 
 @case(inprocess=True, pairs=3, seconds=30, keys=(2_000_000, "keys"), depth=(16, "requests at once"),
       origin_ms=(5.0, "what a miss waits for"), warm_up=(90.0, "seconds"),
       quick={"keys": 400_000, "seconds": 2, "pairs": 2, "warm_up": 4})
-def cascade_two_phase(arguments):
-    """Two-phase reclaim against plain FIFO under the cascade index: a look-aside load before an origin that takes 5 ms.
+def cascade_clock(arguments):
+    """Layout clock against fifo under the cascade index: a look-aside load before an origin that takes 5 ms.
 
-    Both sides are `bench/inprocess pumice-gets --index cascade`, with `--reclaim two-phase` and with `--reclaim evict`: the engine
-    under layout fifo, without a DRAM tier, on a file with O_DIRECT, one thread, on the same one core. Flash is such that a fifth of
+    Both sides are `bench/inprocess pumice-gets --index cascade`, with `--layout clock` and with `--layout fifo`: the engine
+    without a DRAM tier, on a file with O_DIRECT, one thread, on the same one core. Flash is such that a fifth of
     the keys fit, with values of 300 bytes. `--depth` tasks make gets of keys drawn by Zipf 0.99, each one after the other. Where a
     get misses, its task waits for as long as the origin takes, and sets the item. Every value is checked for its key and length.
     Both are filled, and look aside for `--warm-up` seconds before an origin that takes no time; then they take turns.
@@ -254,15 +254,15 @@ def cascade_two_phase(arguments):
     shown beside it. The thread polls while the origin is waited for, so CPU time says nothing.
 
     Amplification is all bytes sent to the device for each byte of items that are set; that of the replay, many times round the flash,
-    says more than that of a turn. Misses are compared with an exact LRU's by `pumice replay`: the same keys through two-phase
-    reclaim on a simulated device, and through `--layout exact --policy lru` of as many bytes as it had of objects on average."""
+    says more than that of a turn. Misses are compared with an exact LRU's by `pumice replay`: the same keys through layout
+    clock on a simulated device, and through `--layout exact --policy lru` of as many bytes as it had of objects on average."""
     keys, depth, origin_ms = arguments.keys, arguments.depth, arguments.origin_ms
     items = int(keys * SHARE)
     flash = math.ceil(items * RECORD_BYTES * SPARE / 2**20)
     settings = {"keys": f"{WORKLOAD},keys={keys}", "value bytes": ITEM_BYTES, "flash MiB": flash, "depth": depth,
                 "origin ms": origin_ms, "seconds": arguments.seconds, "warm-up": arguments.warm_up}
-    comparison = Comparison(arguments, settings, *RECLAIMS.values())
-    flags = {name: ["--index", "cascade", "--reclaim", reclaim] for name, reclaim in RECLAIMS.items()}
+    comparison = Comparison(arguments, settings, *LAYOUTS.values())
+    flags = {name: ["--index", "cascade", "--layout", layout] for name, layout in LAYOUTS.items()}
 
     def side(process):
         def turn(_):
@@ -277,15 +277,15 @@ def cascade_two_phase(arguments):
     with gets_of_sides(comparison, "origin", keys, flash, flags) as processes:
         for process in processes.values():
             process.run(WORKLOAD, WARM_UP_DEPTH, arguments.warm_up, 0)
-        comparison.turns(*[side(processes.get(name)) for name in RECLAIMS])
+        comparison.turns(*[side(processes.get(name)) for name in LAYOUTS])
     if arguments.only is None:
         replayed_misses(comparison, items, keys, flash)
-    what, row = "two-phase reclaim against plain FIFO", comparison.row
+    what, row = "layout clock against fifo", comparison.row
     row(f"{what}, look-aside with an origin of {origin_ms:g} ms: requests/s", "requests_per_second", "≥ 1.12 ×", "≥ 1.20 ×", thousands)
     row(f"{what}: misses", "miss_ratio", "", "", points)
     row(f"{what}: amplification", "amplification", "", "", "{:.3f}".format)
     row(f"{what}, replayed for {REQUESTS_PER_ITEM} requests an item: amplification", "replayed_amplification", "", "", "{:.3f}".format)
-    row("misses of two-phase reclaim against exact LRU, replayed", "replayed_misses", "≤ 1.00 ×", "", points)
+    row("misses of layout clock against exact LRU, replayed", "replayed_misses", "≤ 1.00 ×", "", points)
     return comparison
 
 

@@ -231,14 +231,7 @@ impl Run {
 
 pub fn gets(args: &GetsArgs) -> anyhow::Result<Value> {
     let workload = Workload::new(args.keys, 0.0, (args.size, args.size))?;
-    let layout = LayoutOptions {
-        keeps_hot: match args.reclaim.as_str() {
-            "two-phase" => true,
-            "evict" => false,
-            other => bail!("--reclaim {other}: two-phase or evict"),
-        },
-        ..LayoutOptions::new("fifo".parse()?, None, None, None)?
-    };
+    let layout = LayoutOptions::new(args.layout.parse()?, None, None, None)?;
     let index = match args.index.as_str() {
         "full" => IndexOptions::Full,
         "cascade" => IndexOptions::cascade(args.tier1),

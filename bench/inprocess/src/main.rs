@@ -220,9 +220,9 @@ struct GetsArgs {
     /// Of a cascade index: mappings in DRAM for each on flash
     #[arg(long, default_value_t = 0.04)]
     tier1: f64,
-    /// With index cascade: two-phase, which writes hot items again, or evict
-    #[arg(long, default_value = "two-phase")]
-    reclaim: String,
+    /// fifo, or clock, which writes hot items again
+    #[arg(long, default_value = "clock")]
+    layout: String,
 }
 
 fn main() -> anyhow::Result<()> {

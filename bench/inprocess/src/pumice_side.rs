@@ -7,7 +7,7 @@ use crate::workload::Workload;
 use crate::{FillArgs, HitsArgs, ReadsArgs};
 use anyhow::{Context, anyhow, bail, ensure};
 use pumice::{
-    Budget, CacheOptions, Cx, Found, IndexKind, Layout, LayoutOptions, Lookup, Meta, Object, ObjectCache,
+    Budget, CacheOptions, Cx, Found, IndexKind, LayoutName, LayoutOptions, Lookup, Meta, Object, ObjectCache,
     RejectReason, Stats, Tier,
 };
 use pumice_device::{AlignedBuf, Device, FileDevice, FileOptions, FileShared, Payload};
@@ -176,7 +176,7 @@ pub fn options(
 
 /// The layout that `serve` takes by default.
 fn as_served() -> anyhow::Result<LayoutOptions> {
-    Ok(LayoutOptions::new(Layout::Ripq, None, None, None)?)
+    Ok(LayoutOptions::new(LayoutName::Ripq, None, None, None)?)
 }
 
 pub fn check(workload: &Workload, key: u64, object: &Object<AlignedBuf>) -> anyhow::Result<()> {

@@ -12,7 +12,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use pumice::{CacheOptions, IndexOptions};
 use pumice_blocks::{GeometryError, OpenError};
 use pumice_device::Profile;
-use pumice_flash::{Layout, LayoutOptions};
+use pumice_flash::{LayoutName, LayoutOptions};
 use pumice_sim::{
     AsServed, CacheSize, ExactOptions, FlashOptions, MissingSizes, OpsMode, ReplayDevice, ReplayProgress,
     ReplayRules, Report, SimError, Warmup, replay_exact, replay_flash,
@@ -84,11 +84,6 @@ pub struct ReplayArgs {
     /// the rest on flash) [default: auto]
     #[arg(long, value_name = "auto|full|cascade")]
     index: Option<String>,
-
-    /// With --index cascade and --layout fifo, what a reclaim does: two-phase writes again what was asked for since it was written,
-    /// evict does not [default: two-phase]
-    #[arg(long, value_name = "two-phase|evict")]
-    reclaim: Option<String>,
 
     /// With index cascade: mappings in DRAM for each on flash, above 0 and at most 1 [default: 0.03]
     #[arg(long, value_name = "SHARE")]
@@ -252,7 +247,6 @@ fn as_served(args: &ReplayArgs) -> anyhow::Result<(AsServed, CacheSize)> {
         policy: given(&args.policy),
         alpha: given(&args.alpha),
         theta: given(&args.theta),
-        reclaim: given(&args.reclaim),
         index: given(&args.index),
         block_size: given(&args.block_size),
         flash_write: given(&args.flash_write),
@@ -346,13 +340,6 @@ fn without_effect(args: &ReplayArgs) -> Vec<(&'static str, &'static str)> {
         is_flash && is_cascade || is_served,
         "but with --index cascade",
     );
-    let is_two_phase = is_cascade && layout == "fifo";
-    note(
-        args.reclaim.is_some(),
-        "--reclaim",
-        is_two_phase || is_served,
-        "but with --index cascade and --layout fifo",
-    );
     flags
 }
 
@@ -361,9 +348,8 @@ fn check_built(args: &ReplayArgs) -> anyhow::Result<()> {
     if let Some(share) = args.tier1.filter(|share| !(*share > 0.0 && *share <= 1.0)) {
         return Err(usage(format!("--tier1 {share}: not a share above 0, up to 1")));
     }
-    LayoutOptions::new(Layout::Ripq, None, args.alpha, args.theta)
+    LayoutOptions::new(LayoutName::Ripq, None, args.alpha, args.theta)
         .map_err(|error| usage(error.to_string()))?;
-    keeps_hot(args)?;
     match args.index.as_deref().unwrap_or("auto") {
         "auto" | "full" => {}
         "cascade" if args.layout() != "exact" => {}
@@ -383,28 +369,14 @@ fn check_built(args: &ReplayArgs) -> anyhow::Result<()> {
 }
 
 fn layout(args: &ReplayArgs) -> anyhow::Result<LayoutOptions> {
-    let name: Layout = args.layout().parse().map_err(|_| {
+    let name: LayoutName = args.layout().parse().map_err(|_| {
         usage(format!(
-            "--layout `{}`: no such layout (exact, fifo, sipq, ripq)",
+            "--layout `{}`: no such layout (exact, fifo, clock, sipq, ripq)",
             args.layout()
         ))
     })?;
-    let options = LayoutOptions::new(name, args.policy.as_deref(), args.alpha, args.theta)
-        .map_err(|error| usage(error.to_string()))?;
-    Ok(LayoutOptions {
-        keeps_hot: keeps_hot(args)?,
-        ..options
-    })
-}
-
-fn keeps_hot(args: &ReplayArgs) -> anyhow::Result<bool> {
-    match args.reclaim.as_deref() {
-        None | Some("two-phase") => Ok(true),
-        Some("evict") => Ok(false),
-        Some(other) => Err(usage(format!(
-            "--reclaim `{other}`: no such reclaim (two-phase, evict)"
-        ))),
-    }
+    LayoutOptions::new(name, args.policy.as_deref(), args.alpha, args.theta)
+        .map_err(|error| usage(error.to_string()))
 }
 
 fn missing_sizes(args: &ReplayArgs, is_exact: bool) -> anyhow::Result<MissingSizes> {

@@ -106,7 +106,7 @@ settings! {
     /// Unit of flash writes and reclaim, a power of two from 64KiB to 256MiB; fixed when the cache is made [default: follows from flash and
     /// DRAM size]
     block_size "block-size" "SIZE",
-    /// How objects are arranged on flash: ripq, sipq, or fifo; fixed when the cache is made [default: ripq, or what the flash was made with]
+    /// How objects are arranged on flash: ripq, sipq, clock (objects that were asked for are written again) or fifo; fixed when the cache is made [default: ripq, or what the flash was made with]
     layout "layout" "NAME",
     /// What stays when flash is full: fifo, lru, slru-1 to slru-8, gdsf-1 to gdsf-4, lfu; fifo alone with layout fifo [default: slru-3; fifo
     /// with layout fifo]
@@ -118,9 +118,6 @@ settings! {
     /// when their block is reclaimed; sipq: the share of what the blocks can hold of objects that the queue of keys may have [default: 1; 0.75
     /// with lru and slru-1, 0.6 with gdsf-1, 0.5 with gdsf-2 and under sipq]
     theta "theta" "FRACTION",
-    /// Layout fifo with index cascade: what a reclaim does: two-phase (objects that were asked for since they were written are written
-    /// again) or evict [default: two-phase]
-    reclaim "reclaim" "HOW",
     /// Where mappings are: full (all in DRAM), cascade (hot ones in DRAM, the rest on flash), or auto (full where the budget holds
     /// that for objects of 300 bytes); fixed when the cache is made [default: auto, or what the flash was made with]
     index "index" "NAME",

@@ -432,7 +432,9 @@ impl<'a> Slices<'a> {
     /// The next slice, made to fit where it will go.
     fn next<B: Buffer>(&mut self, inner: &Inner<B>) -> Option<RecordParts<'a>> {
         let room = inner.is_flash_first().then(|| {
-            let rank = inner.store().rank_new(self.value.len() as u64);
+            let rank = inner
+                .store()
+                .rank(pumice_flash::Arrival::New, self.value.len() as u64);
             inner
                 .store()
                 .room_left(rank, SliceId::Part(self.number), self.version, self.key)

@@ -55,7 +55,7 @@ pub use part::HashLimit;
 pub use plan::{Budget, IndexChoice, MemoryPlan, PlanError};
 pub use pumice_blocks::Maker;
 pub use pumice_blocks::{DeviceFailure, Durability};
-pub use pumice_flash::{FlashCounts, Layout, LayoutError, LayoutOptions, Recovered};
+pub use pumice_flash::{FlashCounts, LayoutError, LayoutName, LayoutOptions, Recovered};
 pub use pumice_index::IndexKind;
 pub use pumice_index::cascade::CascadeOptions;
 pub use read::{FlashLookup, Found, Lookup};

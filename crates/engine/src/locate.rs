@@ -130,11 +130,11 @@ impl<B: Buffer> Inner<B> {
 mod tests {
     use super::*;
     use crate::testing::{Rig, START_SECS};
-    use crate::{CacheOptions, Durability, HashLimit, Layout, LayoutOptions};
+    use crate::{CacheOptions, Durability, HashLimit, LayoutName, LayoutOptions};
     use pumice_device::MemMedium;
     use std::sync::Arc;
 
-    fn options(layout: Layout, dram_bytes: usize) -> CacheOptions {
+    fn options(layout: LayoutName, dram_bytes: usize) -> CacheOptions {
         CacheOptions {
             layout: LayoutOptions::new(layout, None, None, None).expect("these go together"),
             dram_bytes,
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn what_memory_has_is_known_in_full() {
-        for layout in [Layout::Fifo, Layout::Sipq, Layout::Ripq] {
+        for layout in [LayoutName::Fifo, LayoutName::Sipq, LayoutName::Ripq] {
             let rig = Rig::new(options(layout, 4 << 20));
             assert_eq!(rig.locate(b"key"), None);
             let version = rig.set(b"key", &[7; 300], START_SECS + 50);
@@ -164,7 +164,7 @@ mod tests {
                 !copy.written && (339..360).contains(&copy.record_bytes),
                 "{copy:?}"
             );
-            assert_eq!(copy.position.is_some(), layout == Layout::Ripq);
+            assert_eq!(copy.position.is_some(), layout == LayoutName::Ripq);
             assert!(
                 copy.position
                     .is_none_or(|position| (0.0..=1.0).contains(&position))
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn of_what_the_device_alone_has_only_its_place_is_known() {
-        let rig = Rig::new(options(Layout::Ripq, 0));
+        let rig = Rig::new(options(LayoutName::Ripq, 0));
         let version = rig.set(b"key", &[7; 300], 0);
         let buffered = rig.locate(b"key").expect("just set");
         assert_eq!(buffered.known, known(version, 0, 300), "a buffer is memory");
@@ -201,7 +201,7 @@ mod tests {
     fn a_large_object_is_its_head() {
         let rig = Rig::new(CacheOptions {
             buffers_max: 16,
-            ..options(Layout::Fifo, 4 << 20)
+            ..options(LayoutName::Fifo, 4 << 20)
         });
         let version = rig.set(b"key", &[7; 200_000], 0);
         let located = rig.locate(b"key").expect("just set");
@@ -216,7 +216,7 @@ mod tests {
     fn another_key_with_the_same_hash_bits_is_told_apart_where_memory_has_one() {
         let limited = |dram_bytes| CacheOptions {
             hash_limit: HashLimit(0),
-            ..options(Layout::Fifo, dram_bytes)
+            ..options(LayoutName::Fifo, dram_bytes)
         };
         let rig = Rig::new(limited(0));
         rig.set(b"one", b"1", 0);
@@ -237,7 +237,11 @@ mod tests {
 
     #[test]
     fn asking_leaves_no_trace() {
-        for (layout, dram_bytes) in [(Layout::Ripq, 0), (Layout::Sipq, 0), (Layout::Ripq, 4 << 20)] {
+        for (layout, dram_bytes) in [
+            (LayoutName::Ripq, 0),
+            (LayoutName::Sipq, 0),
+            (LayoutName::Ripq, 4 << 20),
+        ] {
             let rig = Rig::new(options(layout, dram_bytes));
             rig.set(b"key", &[7; 300], START_SECS + 5);
             let hash = rig.cache.inner.hasher.hash(&PartId::object(b"key"));
@@ -279,7 +283,7 @@ mod tests {
     /// without a stop.
     #[test]
     fn a_crash_leaves_what_is_said_to_be_written() {
-        for layout in [Layout::Fifo, Layout::Sipq, Layout::Ripq] {
+        for layout in [LayoutName::Fifo, LayoutName::Sipq, LayoutName::Ripq] {
             let medium = Arc::new(MemMedium::new(16 << 20));
             let options = CacheOptions {
                 flush_interval_secs: 1,
@@ -336,7 +340,7 @@ mod tests {
     fn what_was_asked_for_in_dram_goes_to_flash_above_what_was_not() {
         let options = CacheOptions {
             flash_write: crate::FlashWrite::Eviction,
-            ..options(Layout::Ripq, 2 << 20)
+            ..options(LayoutName::Ripq, 2 << 20)
         };
         let rig = Rig::open(&Arc::new(MemMedium::new(64 << 20)), options);
         let key = |number: u32| format!("key {number}").into_bytes();
@@ -365,7 +369,7 @@ mod tests {
     fn nothing_counts_as_written_that_a_start_would_not_trust() {
         let rig = Rig::new(CacheOptions {
             durability: Durability::Off,
-            ..options(Layout::Fifo, 0)
+            ..options(LayoutName::Fifo, 0)
         });
         rig.set(b"key", b"value", 0);
         rig.write_open_blocks();

@@ -2,8 +2,8 @@
 
 use pumice_blocks::Geometry;
 use pumice_flash::{
-    HIDDEN_SHARE, INVALIDATED_SHARE, Layout, LayoutOptions, RECLAIM_READ_BYTES, VIRTUAL_KEY_BYTES,
-    mapping_log_bytes, open_buffers, slot_bits,
+    HIDDEN_SHARE, INVALIDATED_SHARE, LayoutNeeds, LayoutOptions, VIRTUAL_KEY_BYTES, mapping_log_bytes,
+    slot_bits,
 };
 use pumice_index::{IndexKind, IndexShape};
 
@@ -140,29 +140,19 @@ impl Budget {
             block_bytes.unwrap_or_else(|| Geometry::block_bytes_for(flash, serve_min, active, total / 4));
         // A quarter more for footers under construction: a 28-byte entry for each record of 144 bytes or so.
         let buffer_cost = block_bytes + block_bytes / 4;
-        let open_max = match layout.layout {
-            Layout::Fifo | Layout::Sipq => 16,
-            Layout::Ripq => open_buffers(layout.alpha).max(16),
-        };
-        // With two-phase reclaim two are open.
+        let LayoutNeeds {
+            open_blocks,
+            buffers_max,
+            order_bytes,
+            order_share,
+            moving_bytes,
+            ..
+        } = layout.needs();
         let slots = slot_bits(layout, index);
-        let has_streams = layout.layout == Layout::Fifo && slots != 0;
         let fit = usize::try_from(total / 4 / buffer_cost).unwrap_or(usize::MAX);
-        let buffers = fit.clamp(3 + usize::from(has_streams), open_max) as u64;
+        let buffers = fit.clamp(2 + open_blocks, buffers_max) as u64;
         let block_buffers = buffers * buffer_cost;
-        // The queue's tables, and the sample of keys whose priorities are kept.
-        let order = match layout.layout {
-            Layout::Fifo => 0,
-            // A fifth of the budget for the keys of the virtual cache.
-            Layout::Sipq => total / 5,
-            Layout::Ripq if layout.policy.is_absolute() => 8 << 20,
-            Layout::Ripq => 1 << 20,
-        };
-        // What reclaims have read and not yet moved.
-        let moving = match layout.layout {
-            Layout::Fifo if !has_streams => 0,
-            _ => RECLAIM_READ_BYTES,
-        };
+        let order = order_bytes + (total as f64 * order_share) as u64;
         // What a cascade index has of objects on flash: enough for a device full of objects of 300 bytes, or half.
         let (index_heap, mapping_pages) = match index {
             IndexKind::Full => (0, 0),
@@ -178,7 +168,7 @@ impl Budget {
                 (heap, pages + flash / INVALIDATED_SHARE + flash / HIDDEN_SHARE)
             }
         };
-        let base = MemoryPlan::BASE + order + moving + index_heap + mapping_pages;
+        let base = MemoryPlan::BASE + order + moving_bytes + index_heap + mapping_pages;
         // A thirteenth of the rest covers what the allocator and the kernel's accounting round up.
         let pool = total.checked_sub(base + connections + block_buffers)? / 13 * 12;
         // 4 KiB for each shard and tier, some to grow with, and a few segments of at most 1 MiB.

@@ -278,7 +278,7 @@ mod tests {
             let mut is_copied = false;
             let moved = inner.move_copy(hash, from, |_| {
                 is_copied = true;
-                let rank = store.rank_new(u64::from(location.len));
+                let rank = store.rank(pumice_flash::Arrival::New, u64::from(location.len));
                 Some(
                     store
                         .append(hash, &small(b"key", store.next_version()), rank)?

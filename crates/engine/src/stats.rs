@@ -54,7 +54,7 @@ pub struct Stats {
     pub blocks_free: u64,
     /// Blocks that are sealed.
     pub blocks_sealed: u64,
-    /// Blocks that are sealed and hold what two-phase reclaim has kept.
+    /// Blocks that are sealed and hold what layout `clock` has kept.
     pub blocks_kept: u64,
     /// Blocks that are buffers.
     pub blocks_open: u64,

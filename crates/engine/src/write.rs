@@ -7,7 +7,7 @@ use crate::object::Meta;
 use crate::part::PartId;
 use crate::shards::Shard;
 use pumice_device::Device;
-use pumice_flash::Rank;
+use pumice_flash::{Arrival, Rank};
 use pumice_index::{KeyHash, Mapping};
 use pumice_memory::{Buffer, Payload};
 use pumice_record::{Record, RecordParts, SliceId};
@@ -258,7 +258,12 @@ impl<B: Buffer> Inner<B> {
         shard.dram.prefetch_item(&self.tier, hash);
         let old = shard.flash.mapping(hash);
         let may_have = shard.flash.is_unsure(hash);
-        let rank = store.rank_again(hash, old, may_have, self.object_bytes(&parts));
+        let again = Arrival::Again {
+            hash,
+            old,
+            may_be_more: may_have,
+        };
+        let rank = store.rank(again, self.object_bytes(&parts));
         let part = PartId::of(&parts);
         let mut voided = self.void_part(cx, shard, hash, &part, old, (version, own));
         for gone in voided.gone.into_iter().flatten() {
@@ -309,7 +314,7 @@ impl<B: Buffer> Inner<B> {
         parts: &RecordParts<'_>,
         rank: Option<Rank>,
     ) -> u64 {
-        let rank = rank.unwrap_or_else(|| self.store().rank_new(self.object_bytes(parts)));
+        let rank = rank.unwrap_or_else(|| self.store().rank(Arrival::New, self.object_bytes(parts)));
         self.append_over(cx, shard, hash, parts, rank, &mut None)
     }
 
@@ -363,7 +368,7 @@ impl<B: Buffer> Inner<B> {
         if shard.flash.is_unsure(hash) {
             self.store().note_hidden(hash);
         }
-        let rank = was_hit.then(|| self.store().rank_new_hit(self.object_bytes(parts)));
+        let rank = was_hit.then(|| self.store().rank(Arrival::Asked, self.object_bytes(parts)));
         self.append_locked(cx, shard, hash, parts, rank)
     }
 

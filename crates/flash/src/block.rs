@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub enum Stream {
     /// New objects; under most layouts all.
     New,
-    /// With two-phase reclaim: what was asked for while it stood in another block.
+    /// Under `clock`: what was asked for while it stood in another block.
     Kept,
 }
 

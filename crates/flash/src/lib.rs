@@ -5,7 +5,7 @@
 //! written in one piece and from then on immutable. Space is reclaimed by whole blocks. What is overwritten or
 //! deleted while it stands on flash is recorded in the invalidation log before anyone hears of it.
 //!
-//! Layouts: `fifo`, `sipq`, `ripq`. The formats are described in `docs/formats.md`.
+//! Layouts: `fifo`, `clock`, `sipq`, `ripq`. The formats are described in `docs/formats.md`.
 
 pub mod block;
 pub mod checkpoint;
@@ -14,7 +14,6 @@ pub mod inspect;
 mod layout;
 pub mod log;
 mod mapping_log;
-pub mod queue;
 pub mod reclaim;
 pub mod recovery;
 pub mod seal;
@@ -23,14 +22,17 @@ pub mod store;
 mod survivors;
 
 pub use block::{Appended, OpenBlock};
-pub use layout::{Layout, LayoutError, LayoutOptions, open_buffers};
+pub use layout::ripq::queue;
+pub use layout::{
+    Arrival, LayoutError, LayoutName, LayoutNeeds, LayoutOptions, Rank, VIRTUAL_KEY_BYTES, slot_bits,
+};
 pub use log::{LogKind, LogRecord};
 pub use mapping_log::{MappingBytes, MappingLog, mapping_log_bytes};
 pub use recovery::{OpenOptions, Recovered, Tally, recovery_bytes};
 pub use settings::{STORE, Settings};
 pub use store::{
-    FlashCounts, FlashStore, HIDDEN_SHARE, INVALIDATED_SHARE, MappingDram, Rank, ReadFault, Source,
-    VIRTUAL_KEY_BYTES, Work, record_max, slot_bits,
+    FlashCounts, FlashStore, HIDDEN_SHARE, INVALIDATED_SHARE, MappingDram, ReadFault, Source, Work,
+    record_max,
 };
 pub use survivors::{RECLAIM_READ_BYTES, Standing};
 

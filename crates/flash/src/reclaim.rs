@@ -1,9 +1,8 @@
 //! Reclaim: making blocks free again.
 //!
 //! The victim is a block without a live object, or whose objects have all expired, wherever it stands; else one that
-//! is more than half dead, under `ripq`, whose live objects are moved; else the lowest. Under `fifo` that is the oldest, and its objects are
-//! evicted, or with two-phase reclaim those that were used move to blocks of their own; under `ripq` those that were raised since move to where they belong (RIPQ, section 4.2: materialisation). Under
-//! `sipq` it is the oldest too, and those whose keys are in the queue of keys move to the active block.
+//! is more than half dead, where the layout wants that, whose live objects are moved; else the one that the layout says, with what it
+//! keeps ([`Layout::victim`](crate::layout::Layout::victim), [`keeps`](crate::layout::Layout::keeps)).
 //!
 //! Several blocks may be reclaimed at once, each by a piece of work of its own, because most of a reclaim is waiting for the
 //! device; in lockstep there is one at a time.
@@ -14,13 +13,13 @@
 //!
 //! # Survivors
 //!
-//! The record comes first here too; then the objects that stay are copied to the active blocks of their sections (`sipq` has
-//! one active block), and the victim is free. A crash finds those of them whose new block was sealed; what was in a buffer is
+//! The record comes first here too; then the objects that stay are copied to the open blocks that the layout says, and the victim is
+//! free. A crash finds those of them whose new block was sealed; what was in a buffer is
 //! gone. (To keep the victim until then would keep a block for every section that fills slowly.)
 
 use crate::footer::FooterEntry;
-use crate::layout::Layout;
-use crate::store::{BlockInfo, FlashStore, Order, Pool, SlotKind, Victim};
+use crate::layout::{Choice, Fate};
+use crate::store::{BlockInfo, FlashStore, Order, Pool, Victim};
 use crate::survivors::{MovedCopy, Origin};
 use crate::{CopyMove, Gone, Mappings};
 use pumice_blocks::footer::{Trailer, decode_entries};
@@ -35,14 +34,6 @@ use std::sync::atomic::Ordering;
 /// Entries of a footer that are looked at before other tasks get their turn.
 pub(crate) const ENTRIES_PER_TURN: usize = 1024;
 
-/// With two-phase reclaim: so few free blocks are too few to wait for the copies of hot objects.
-pub(crate) const FREE_CRITICAL: usize = 2;
-/// With two-phase reclaim: after so many victims in one piece of work the next ones are of new objects, of which fewer stay; after twice
-/// as many they go whole.
-const HOT_ROUNDS_MAX: usize = 4;
-/// Under `sipq` it is after so many.
-const KEPT_ROUNDS_MAX: usize = 32;
-
 /// What becomes of a victim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum How {
@@ -50,7 +41,7 @@ pub(crate) enum How {
     Empty,
     /// Its live objects go, as evicted or expired.
     Evict,
-    /// The objects that were raised move, the others go.
+    /// The objects that the layout keeps move, the others go.
     Lowest,
     /// Its live objects move.
     Rescue,
@@ -119,48 +110,47 @@ impl<B: Buffer> FlashStore<B> {
 
     fn choose_lowest(&self, claim: Claim, round: usize) -> Option<(u32, How)> {
         self.choose(claim, |pool, order| {
-            // Of new objects fewer stay, so that more room and more of the index become free.
-            let (id, how) = self.lowest_sealed(pool, order, round.max(HOT_ROUNDS_MAX))?;
+            let (id, how) = self.next_victim(pool, order, round, true)?;
             pool.own.queue.retain(|queued| *queued != id);
             Some((id, how))
         })
     }
 
-    fn lowest_sealed(&self, pool: &Pool<B>, order: &Order<B>, round: usize) -> Option<(u32, How)> {
-        let how = self.how_lowest(pool, round);
-        let may_go = |id: &u32| self.blocks[*id as usize].state() == State::Sealed;
-        let id = match &order.ranked {
-            Some(ranked) => ranked.queue.blocks().find(may_go),
-            None => self.lowest_of_streams(pool, how == How::Evict || round >= HOT_ROUNDS_MAX, may_go),
+    /// The victim that is the layout's choice, when so many have gone before it in the same piece of work.
+    fn next_victim(
+        &self,
+        pool: &Pool<B>,
+        order: &mut Order<B>,
+        round: usize,
+        is_forced: bool,
+    ) -> Option<(u32, How)> {
+        let choice = Choice {
+            ground: self.ground(),
+            by_age: &pool.own.queue,
+            free: pool.free.len(),
+            round,
+            idle: pool.own.victims_idle,
+            is_forced,
         };
-        Some((id?, how))
-    }
-
-    /// What becomes of the lowest block, when so many victims have gone before it in the same piece of work.
-    fn how_lowest(&self, pool: &Pool<B>, round: usize) -> How {
-        let is_hot_kept = || self.slot_kind != SlotKind::None && round < 2 * HOT_ROUNDS_MAX;
-        match self.layout().layout {
-            Layout::Fifo if is_hot_kept() && pool.free.len() >= FREE_CRITICAL => How::Lowest,
-            Layout::Fifo => How::Evict,
-            // All blocks had their turn, and nothing new came in: what is kept, with its mappings, is more than finds room.
-            Layout::Sipq if pool.own.victims_idle > pool.own.queue.len() || round >= KEPT_ROUNDS_MAX => {
-                How::Evict
-            }
-            Layout::Sipq | Layout::Ripq => How::Lowest,
-        }
+        let (id, fate) = order.layout.victim(&choice)?;
+        let how = match fate {
+            Fate::Drop => How::Evict,
+            Fate::Move => How::Lowest,
+        };
+        Some((id, how))
     }
 
     /// Takes a victim out of the pool and notes what becomes of it.
     fn choose(
         &self,
         claim: Claim,
-        take: impl FnOnce(&mut Pool<B>, &Order<B>) -> Option<(u32, How)>,
+        take: impl FnOnce(&mut Pool<B>, &mut Order<B>) -> Option<(u32, How)>,
     ) -> Option<(u32, How)> {
-        let order = self.order.lock();
+        let mut order = self.order.lock();
         let mut pool = self.shared.pool.lock();
-        let (id, how) = take(&mut pool, &order)?;
+        let (id, how) = take(&mut pool, &mut order)?;
         if how != How::Empty {
-            self.has_been_full.store(true, Ordering::Relaxed);
+            order.layout.note_full();
         }
         self.blocks[id as usize].set_state(State::Reclaiming);
         pool.own.victims.push(Victim {
@@ -182,7 +172,6 @@ impl<B: Buffer> FlashStore<B> {
             }
             pool.own
                 .note_victim(self.counters.appended_objects.load(Ordering::Relaxed));
-            self.follow_load(pool);
             let (id, how) = self.pick(pool, order, now, round)?;
             pool.own.queue.retain(|queued| *queued != id);
             Some((id, how))
@@ -194,16 +183,16 @@ impl<B: Buffer> FlashStore<B> {
     pub(crate) fn is_early_victim(&self, info: &BlockInfo, live: u64) -> bool {
         info.state() == State::Sealed
             && live * 2 < info.filled.load(Ordering::Relaxed)
-            && (live == 0 || self.layout().layout == Layout::Ripq)
+            && (live == 0 || self.wants.compaction)
     }
 
-    fn pick(&self, pool: &Pool<B>, order: &Order<B>, now: u32, round: usize) -> Option<(u32, How)> {
-        let lowest = self.lowest_sealed(pool, order, round);
+    fn pick(&self, pool: &Pool<B>, order: &mut Order<B>, now: u32, round: usize) -> Option<(u32, How)> {
+        let lowest = self.next_victim(pool, order, round, false);
         let mut deadest: Option<(u32, u64)> = None;
         if !self.has_early_victims.swap(false, Ordering::Relaxed) {
             return lowest;
         }
-        for id in self.sealed_in_order(order, pool.own.queue.iter().copied()) {
+        for id in order.layout.sealed(self.ground(), &pool.own.queue) {
             let info = &self.blocks[id as usize];
             let live = info.live.load(Ordering::Relaxed);
             let is_early = self.is_early_victim(info, live);
@@ -213,7 +202,7 @@ impl<B: Buffer> FlashStore<B> {
             }
             if live == 0 {
                 // With a cascade index that is an estimate: what was raised and is there all the same moves.
-                let is_estimate = self.mapping_log.get().is_some() && self.layout().layout == Layout::Ripq;
+                let is_estimate = self.mapping_log.get().is_some() && self.wants.compaction;
                 return Some((id, if is_estimate { How::Rescue } else { How::Empty }));
             }
             if is_expired(info.expiry_max.load(Ordering::Relaxed), now) {
@@ -251,7 +240,7 @@ impl<B: Buffer> FlashStore<B> {
         if !is_empty && let Some(mut entries) = self.read_footer(device, id, sequence).await {
             let bytes: u64 = entries.iter().map(|entry| u64::from(entry.len)).sum();
             reclaimed = Some((entries.len() as u64, bytes));
-            all = self.slot_kind.has_seats().then(|| entries.clone());
+            all = self.knows_deaths().then(|| entries.clone());
             if how.moves() {
                 let origin = Origin {
                     id,

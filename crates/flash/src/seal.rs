@@ -2,12 +2,13 @@
 
 use crate::block::OpenBlock;
 use crate::footer::{Ending, FooterEntry};
-use crate::store::{BlockInfo, FlashStore, Objects, Pool, SlotKind, Task, Work};
+use crate::layout::NotePlace;
+use crate::store::{BlockInfo, FlashStore, Objects, Pool, Task, Work};
 use crate::{Gone, Mappings};
 use pumice_blocks::Task::{Checkpoint, Flush, Own, Seal, TakeOut};
 use pumice_blocks::{Contents, SealEnd, Tenant, add};
 use pumice_device::Device;
-use pumice_index::Location;
+use pumice_index::{Location, Mapping};
 use pumice_memory::Buffer;
 use std::sync::atomic::Ordering;
 
@@ -89,6 +90,14 @@ impl<B: Buffer> FlashStore<B> {
         }
     }
 
+    /// A mapping to an object that a footer lists.
+    pub(crate) fn mapping(&self, block: u32, entry: &FooterEntry) -> Mapping {
+        Mapping {
+            location: self.location(block, entry),
+            note: self.ground().mapping_bits(entry.number),
+        }
+    }
+
     pub(crate) fn location(&self, block: u32, entry: &FooterEntry) -> Location {
         Location {
             offset: self.geometry.block_offset(block) + u64::from(entry.offset),
@@ -114,7 +123,7 @@ impl<B: Buffer, D: Device<Buf = B>, M: Mappings> Tenant<Objects<B>> for Sealer<'
                 .with(entry.hash, |shard| !shard.is_dead(entry.hash, location))
         };
         // With slots all stay, because their numbers are those of the slots.
-        if store.slot_kind == SlotKind::None {
+        if store.notes != NotePlace::Slot {
             entries.retain(lives);
         }
         let own = entries

@@ -1,6 +1,6 @@
 //! What a superblock says of a store of objects beside what it says of any store.
 
-use crate::layout::Layout;
+use crate::layout::LayoutName;
 use pumice_blocks::superblock::{OWN_BYTES, StoreId};
 use pumice_index::IndexKind;
 use pumice_record::codec::Fields;
@@ -13,7 +13,7 @@ pub const STORE: StoreId = StoreId { kind: 1, format: 1 };
 /// | offset | size | field       | meaning                          |
 /// |-------:|-----:|-------------|----------------------------------|
 /// |      0 |    8 | `hash_seed` | seed of the key hash             |
-/// |      8 |    2 | `layout`    | 1 = fifo, 2 = sipq, 3 = ripq     |
+/// |      8 |    2 | `layout`    | 1 = fifo, 2 = sipq, 3 = ripq, 4 = clock |
 /// |     10 |    1 | `index`     | 0 = full, 1 = cascade            |
 /// |     11 |   53 | zero        |                                  |
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub struct Settings {
     /// Seed of the key hash; random at format time.
     pub hash_seed: u64,
     /// How objects are arranged.
-    pub layout: Layout,
+    pub layout: LayoutName,
     /// Where mappings are.
     pub index: IndexKind,
 }
@@ -41,7 +41,7 @@ impl Settings {
         let mut fields = Fields(bytes);
         let settings = Self {
             hash_seed: fields.u64()?,
-            layout: Layout::from_number(fields.u16()?)?,
+            layout: LayoutName::from_number(fields.u16()?)?,
             index: match fields.u8()? {
                 0 => IndexKind::Full,
                 1 => IndexKind::Cascade,
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn what_is_encoded_is_decoded_and_nonsense_is_not() {
-        for layout in Layout::ALL {
+        for layout in LayoutName::ALL {
             for index in [IndexKind::Full, IndexKind::Cascade] {
                 let settings = Settings {
                     hash_seed: 0x0102_0304_0506_0708,

@@ -11,9 +11,9 @@
 //! they never all wait.
 
 use crate::footer::FooterEntry;
-use crate::layout::Layout;
+use crate::layout::NotePlace;
 use crate::reclaim::{ENTRIES_PER_TURN, prefetch_ahead};
-use crate::store::{FlashStore, Reclaims, Shared, SlotKind};
+use crate::store::{FlashStore, Reclaims, Shared};
 use crate::{CopyMove, Mappings};
 use pumice_blocks::{add, give_turn};
 use pumice_device::{Device, SECTOR_BYTES};
@@ -229,10 +229,10 @@ impl<B: Buffer> FlashStore<B> {
         let own = self.mapping(origin.id, entry);
         let keeps = |mapping| {
             self.keeps(entry.hash, mapping, origin.is_tail)
-                || (self.layout().layout == Layout::Fifo && mappings.is_hot(entry.hash, own.location))
+                || (self.wants.dram_hot && mappings.is_hot(entry.hash, own.location))
         };
         // Slots tell without the index, which is slower.
-        if self.slot_kind != SlotKind::None && !keeps(own) {
+        if self.notes == NotePlace::Slot && !keeps(own) {
             return Fate::Goes;
         }
         let standing = mappings.with(entry.hash, |shard| self.standing(shard, entry.hash, own));
@@ -241,7 +241,7 @@ impl<B: Buffer> FlashStore<B> {
             Standing::Unknown => (own, Fate::Unknown),
             Standing::Dead => return Fate::Goes,
         };
-        if self.slot_kind != SlotKind::None || keeps(mapping) {
+        if self.notes == NotePlace::Slot || keeps(mapping) {
             fate
         } else {
             Fate::Goes
@@ -253,7 +253,7 @@ impl<B: Buffer> FlashStore<B> {
         if let Some(known) = shard.live(hash, own.location) {
             return Standing::Live(known);
         }
-        if !shard.is_unsure(hash) || self.note(own).is_none() || self.was_broken_off(own.location) {
+        if !shard.is_unsure(hash) || self.is_known_dead(own) || self.was_broken_off(own.location) {
             return Standing::Dead;
         }
         if self.is_last(shard, hash, own) {

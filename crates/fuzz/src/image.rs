@@ -1,6 +1,6 @@
 //! Devices that real caches were written to, and what must be known of them.
 
-use pumice::{CacheOptions, CascadeOptions, Cx, IndexOptions, Layout, LayoutOptions, Meta, ObjectCache};
+use pumice::{CacheOptions, CascadeOptions, Cx, IndexOptions, LayoutName, LayoutOptions, Meta, ObjectCache};
 use pumice_blocks::OpenError;
 use pumice_device::{Device, MemDevice, MemMedium, Payload};
 use pumice_flash::Recovered;
@@ -262,12 +262,12 @@ fn images(index: IndexOptions) -> Vec<Image> {
 }
 
 fn ripq(policy: &str) -> LayoutOptions {
-    LayoutOptions::new(Layout::Ripq, Some(policy), Some(0.25), Some(0.9)).expect("in range")
+    LayoutOptions::new(LayoutName::Ripq, Some(policy), Some(0.25), Some(0.9)).expect("in range")
 }
 
 fn sipq(policy: &str) -> LayoutOptions {
     LayoutOptions {
         virtual_keys_max: 100,
-        ..LayoutOptions::new(Layout::Sipq, Some(policy), None, Some(0.6)).expect("in range")
+        ..LayoutOptions::new(LayoutName::Sipq, Some(policy), None, Some(0.6)).expect("in range")
     }
 }

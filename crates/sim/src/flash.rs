@@ -23,7 +23,7 @@ use pumice_device::{
     CountingDevice, Device, DeviceCounters, DeviceCounts, FileDevice, FileOptions, FileShared, Payload,
     Profile, RealTime, SparseDevice, SparseMedium, Throttle, ThrottledDevice, Timeline, VirtualTime,
 };
-use pumice_flash::{Layout, LayoutOptions, STORE};
+use pumice_flash::{LayoutName, LayoutOptions, STORE};
 use pumice_trace::{BATCH_REQUESTS, Op, Trace};
 use pumice_world::{Executor, ManualClock, Random};
 
@@ -591,13 +591,8 @@ fn settings(options: &FlashOptions, setup: &Setup, common: Settings) -> Settings
         IndexOptions::Cascade(cascade) => Some(cascade.tier1_share),
     };
     Settings {
-        alpha: (layout.layout == Layout::Ripq).then_some(layout.alpha),
-        theta: (layout.layout != Layout::Fifo).then_some(layout.theta),
-        reclaim: (layout.layout == Layout::Fifo && tier1.is_some()).then_some(if layout.keeps_hot {
-            "two-phase"
-        } else {
-            "evict"
-        }),
+        alpha: (layout.layout == LayoutName::Ripq).then_some(layout.alpha),
+        theta: matches!(layout.layout, LayoutName::Sipq | LayoutName::Ripq).then_some(layout.theta),
         tier1,
         max_object_bytes: Some(cache.item_bytes_max as u64),
         flash_write: (cache.dram_bytes > 0).then_some(match cache.flash_write {

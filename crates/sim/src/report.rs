@@ -115,8 +115,6 @@ pub struct Settings {
     pub alpha: Option<f64>,
     /// The logical occupancy of `ripq` and `sipq`.
     pub theta: Option<f64>,
-    /// What a reclaim of `fifo` with a cascade index does.
-    pub reclaim: Option<&'static str>,
     /// Of a cascade index, mappings in DRAM for each on flash.
     pub tier1: Option<f64>,
     /// When objects go to flash.
@@ -247,7 +245,7 @@ mod tests {
             device_reads device_read_bytes device_writes device_written_bytes";
         assert_eq!(names(text), contract.split_whitespace().collect::<Vec<_>>());
         let contract = "format seed ops warmup flash_size object_size object_size_is_assumed max_object_bytes alpha theta \
-            reclaim tier1 flash_write block_bytes blocks buffers device superblock trim throttle";
+            tier1 flash_write block_bytes blocks buffers device superblock trim throttle";
         assert_eq!(names(settings), contract.split_whitespace().collect::<Vec<_>>());
     }
 }

@@ -7,7 +7,7 @@ use crate::usage::usage;
 use pumice::IndexKind;
 use pumice::{Durability, FlashWrite};
 use pumice_door_memcached::Listen;
-use pumice_flash::{Layout, LayoutError, LayoutOptions};
+use pumice_flash::{LayoutError, LayoutName, LayoutOptions};
 use pumice_nhc::Objective;
 use pumice_trace::{Human, Size};
 use std::net::SocketAddr;
@@ -148,20 +148,13 @@ impl ServeConfig {
 fn layout(layers: &Layers) -> anyhow::Result<LayoutOptions> {
     let setting = layers.layout();
     let layout = match setting.text()? {
-        None => Layout::Ripq,
+        None => LayoutName::Ripq,
         Some(name) => name
             .parse()
-            .map_err(|_| setting.wrong("no such layout (ripq, sipq, fifo)"))?,
+            .map_err(|_| setting.wrong("no such layout (ripq, sipq, clock, fifo)"))?,
     };
     let (alpha, theta) = (layers.alpha().parse::<f64>()?, layers.theta().parse::<f64>()?);
-    let reclaim = layers.reclaim();
-    let keeps_hot = match reclaim.text()? {
-        None | Some("two-phase") => true,
-        Some("evict") => false,
-        Some(_) => return Err(reclaim.wrong("no such reclaim (two-phase, evict)")),
-    };
     let options = LayoutOptions::new(layout, layers.policy().text()?, alpha, theta);
-    let options = options.map(|options| LayoutOptions { keeps_hot, ..options });
     options.map_err(|error| {
         let what = error.to_string();
         match error {
@@ -366,7 +359,7 @@ mod tests {
         let layout = &config.layout;
         assert_eq!(
             (layout.layout, layout.policy.name().as_str()),
-            (Layout::Ripq, "slru-3")
+            (LayoutName::Ripq, "slru-3")
         );
         assert_eq!((layout.alpha, layout.theta), (1.0 / 8.0, 1.0));
     }

@@ -358,7 +358,7 @@ fn cache_groups(stats: &Stats) -> [Group; 4] {
         unwritten_seconds "For how long the oldest object in a block buffer has been there unwritten (durability power: unflushed)" = u64::from(stats.unwritten_secs);
         blocks_free "Blocks that are free" = stats.blocks_free;
         blocks_sealed "Blocks that are on flash" = stats.blocks_sealed;
-        blocks_kept "Blocks that are on flash and hold what two-phase reclaim has kept" = stats.blocks_kept;
+        blocks_kept "Blocks that are on flash and hold what layout clock has kept" = stats.blocks_kept;
         blocks_open "Blocks that are buffers" = stats.blocks_open;
         blocks_checkpoint "Blocks that hold checkpoints" = stats.blocks_checkpoint;
         block_size_bytes "Bytes of a block" = stats.block_bytes;

@@ -8,7 +8,7 @@ use pumice_blocks::geometry::SUPERBLOCKS_BYTES;
 use pumice_blocks::open::{check_maker, read_superblock};
 use pumice_blocks::{Maker, OpenError};
 use pumice_device::{FileDevice, FileError, FileOptions, FileShared, SECTOR_BYTES};
-use pumice_flash::{Layout, LayoutOptions, STORE, Settings};
+use pumice_flash::{LayoutName, LayoutOptions, STORE, Settings};
 use pumice_trace::{Human, Size};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -105,10 +105,7 @@ pub fn look(config: &ServeConfig) -> anyhow::Result<Target> {
                     found.layout,
                 );
             }
-            LayoutOptions {
-                keeps_hot: wanted.keeps_hot,
-                ..LayoutOptions::new(found.layout, None, None, None).expect("defaults go together")
-            }
+            LayoutOptions::new(found.layout, None, None, None).expect("defaults go together")
         }
     };
     if let Some(wanted) = config.index
@@ -227,7 +224,7 @@ fn directory_of(path: &Path) -> &Path {
 struct Found {
     capacity: u64,
     block_bytes: u64,
-    layout: Layout,
+    layout: LayoutName,
     index: IndexKind,
     time: u32,
     checkpoint_bytes: u64,

@@ -66,8 +66,8 @@ fn bad_usage_ends_with_2_and_says_what_is_wrong() {
             &["alpha 9"],
         ),
         (
-            "replay zipf:keys=10,requests=10,theta=1 --reclaim never",
-            &["--reclaim `never`", "two-phase, evict"],
+            "replay zipf:keys=10,requests=10,theta=1 --layout clock --policy lru",
+            &["no policy `lru` for layout clock"],
         ),
         (
             "replay zipf:keys=10,requests=10,theta=1 --tier1 2",
@@ -79,8 +79,8 @@ fn bad_usage_ends_with_2_and_says_what_is_wrong() {
         ),
         ("serve --index half", &["--index `half`", "auto, full, cascade"]),
         (
-            "serve --reclaim never",
-            &["--reclaim `never`", "two-phase, evict"],
+            "serve --layout clock --policy lru",
+            &["no policy `lru` for layout clock"],
         ),
         ("serve --http 127.0.0.1:0", &["--http"]),
         ("serve --nbd 127.0.0.1:0", &["--nbd"]),

@@ -1,6 +1,6 @@
 //! A clean stop with objects that DRAM alone holds: they are back, or the stop says how many are not and why.
 
-use crate::common::{KINDS, Rig, key, of_kind};
+use crate::common::{FULL_KINDS, KINDS, Rig, key, of_kind};
 use pumice::{CacheOptions, FlashWrite, IndexOptions, LeftBehind};
 use pumice_device::{MemDevice, MemMedium};
 use pumice_world::ManualClock;
@@ -76,7 +76,7 @@ fn what_flash_has_no_room_for_is_counted() {
         );
         let missing = OBJECTS - back;
         // A cascade index loses some more at a reclaim, and does not know of it.
-        let slack = if kind < KINDS / 2 { 0 } else { OBJECTS / 20 };
+        let slack = if kind < FULL_KINDS { 0 } else { OBJECTS / 20 };
         assert!(
             left.sum().abs_diff(missing) <= slack,
             "kind {kind}: {missing} are missing, {left:?}"

@@ -7,7 +7,7 @@ use crate::common::{
     Entry, Model, Random, Rig, Weights, cascade, cascade_layouts, check_get, gdsf, key, ripq, sipq,
     sipq_gdsf, step,
 };
-use pumice::{CacheOptions, FlashWrite, HashLimit, IndexOptions, Layout, Tier};
+use pumice::{CacheOptions, FlashWrite, HashLimit, IndexOptions, LayoutName, Tier};
 use pumice_device::{CrashPoint, FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_world::ManualClock;
 use std::collections::HashMap;
@@ -291,7 +291,7 @@ fn crash_everywhere_with(seed: u64, options: CacheOptions, flash_bytes: u64, loa
          {counts:?}"
     );
     // Layout `fifo` gives up all that its oldest block has.
-    let missing_share = if options.layout.layout == Layout::Fifo {
+    let missing_share = if options.layout.layout == LayoutName::Fifo {
         15
     } else {
         20
@@ -325,11 +325,10 @@ fn crash_at_every_point(seed: u64, options: CacheOptions) {
         },
         ..load(500)
     };
-    let gives_all_up = options.layout.layout == Layout::Fifo
-        && (options.index == IndexOptions::Full || options.flash_write == FlashWrite::Eviction);
+    let gives_all_up =
+        options.layout.layout == LayoutName::Fifo || options.flash_write == FlashWrite::Eviction;
     let Counts { reclaimed, moved } = crash_everywhere_with(seed, options, 2 << 20, &churn);
     assert!(
-        // Layout `fifo` gives up all that a block has, unless reclaim is two-phase.
         reclaimed > 40 && (moved > 10 || gives_all_up),
         "{reclaimed} blocks reclaimed, {moved} objects moved: the test proves nothing"
     );
@@ -393,10 +392,10 @@ fn blocks_that_are_reclaimed_again_and_again_bring_nothing_back_and_lose_nothing
 
 #[test]
 fn a_crash_at_every_write_under_a_cascade_index() {
-    let [two_phase, plain, ripq, gdsf, sipq] = cascade_layouts();
+    let [clock, plain, ripq, gdsf, sipq] = cascade_layouts();
     for (seed, dram_bytes, flash_write, layout) in [
-        (30, 2 << 20, FlashWrite::Insertion, two_phase),
-        (31, 0, FlashWrite::Insertion, two_phase),
+        (30, 2 << 20, FlashWrite::Insertion, clock),
+        (31, 0, FlashWrite::Insertion, clock),
         (32, 640 << 10, FlashWrite::Eviction, plain),
         (33, 2 << 20, FlashWrite::Insertion, ripq),
         (34, 0, FlashWrite::Insertion, ripq),

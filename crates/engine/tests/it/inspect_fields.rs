@@ -398,7 +398,7 @@ fn superblocks() {
             {
                 let mut older = older;
                 let settings = pumice_flash::Settings {
-                    layout: pumice::Layout::Sipq,
+                    layout: pumice::LayoutName::Sipq,
                     ..image.summary.settings
                 };
                 older.own = settings.encode();

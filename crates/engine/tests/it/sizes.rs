@@ -1,7 +1,7 @@
 //! Objects of every size a block can hold, and objects that expire, under the layouts that keep some.
 
 use crate::common::{Rig, key, ripq};
-use pumice::{CacheOptions, Layout, LayoutOptions, Meta};
+use pumice::{CacheOptions, LayoutName, LayoutOptions, Meta};
 use pumice_device::{MemDevice, MemMedium, Payload};
 use pumice_world::ManualClock;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ fn open(medium: &Arc<MemMedium>, clock: &Arc<ManualClock>, layout: LayoutOptions
 }
 
 fn sipq() -> LayoutOptions {
-    LayoutOptions::new(Layout::Sipq, Some("slru-3"), None, Some(0.6)).unwrap()
+    LayoutOptions::new(LayoutName::Sipq, Some("slru-3"), None, Some(0.6)).unwrap()
 }
 
 fn name(n: usize) -> Vec<u8> {
@@ -64,7 +64,7 @@ fn objects_of_every_size_are_read_back_moved_and_found_again() {
             rig.settle();
             is_there(&rig, len, "just set");
         }
-        if layout.layout != Layout::Fifo {
+        if layout.layout != LayoutName::Fifo {
             // Others push them out again and again, and hits keep them.
             for round in 0..30 {
                 for n in 0..150 {

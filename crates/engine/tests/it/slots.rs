@@ -1,7 +1,9 @@
 //! Slots of a cascade index through restarts: what was asked for stays what it was, and a checkpoint that lies about slots costs
 //! misses at most.
 
-use crate::common::{Model, Random, Rig, Weights, check_get, gdsf, key, narrow_tier1, ripq, step, value};
+use crate::common::{
+    Model, Random, Rig, Weights, check_get, clock, gdsf, key, narrow_tier1, ripq, step, value,
+};
 use pumice::{CacheOptions, CascadeOptions, IndexOptions, LayoutOptions};
 use pumice_blocks::superblock::{CheckpointRef, SlotContent, Superblock};
 use pumice_device::{Device, MemDevice, MemMedium, SECTOR_BYTES};
@@ -28,9 +30,9 @@ fn options(layout: LayoutOptions, index: CascadeOptions) -> CacheOptions {
     }
 }
 
-/// Two-phase reclaim, `ripq`, and `ripq` with accesses: slots of 1, 6 and 6 bits.
+/// `clock`, `ripq`, and `ripq` with accesses: slots of 1, 6 and 6 bits.
 fn layouts() -> [(LayoutOptions, u32); 3] {
-    [(LayoutOptions::default(), 1), (ripq(), 6), (gdsf(), 6)]
+    [(clock(), 1), (ripq(), 6), (gdsf(), 6)]
 }
 
 /// Everything in tier 1.
@@ -288,10 +290,10 @@ fn what_was_asked_for_before_a_clean_stop_outlives_its_block_and_the_rest_does_n
 
 #[test]
 fn blocks_of_kept_objects_are_known_again_after_a_clean_stop_and_after_a_kill() {
-    let (two_phase, width) = layouts()[0];
+    let (clock, width) = layouts()[0];
     assert_eq!(width, 1);
     for kill in [false, true] {
-        let options = options(two_phase, wide_tier1());
+        let options = options(clock, wide_tier1());
         let medium = Arc::new(MemMedium::new(64 * BLOCK_BYTES));
         let mut rig = open(&medium, options);
         for n in 0..4_000 {

@@ -1,7 +1,9 @@
 //! The bytes of a checkpoint that are about objects.
 
-use crate::queue::SavedPlace;
-use crate::store::{Filter, SavedFill, SavedKey, SavedRanks, Slots};
+use crate::layout::ripq::queue::SavedPlace;
+use crate::layout::sipq::keys::{SavedFill, SavedKey};
+use crate::layout::{SavedOrder, Slots};
+use crate::store::Filter;
 use pumice_blocks::Geometry;
 use pumice_blocks::chain::{NO_BLOCK, put_len};
 use pumice_policy::Bin;
@@ -13,9 +15,7 @@ pub(crate) struct Overview {
     pub(crate) flush_at: u32,
     pub(crate) shards: u32,
     pub(crate) entry_bytes: u32,
-    /// The queue from its tail; empty under `fifo`.
-    pub(crate) places: Vec<SavedPlace>,
-    pub(crate) ranks: SavedRanks,
+    pub(crate) order: SavedOrder,
 }
 
 /// Bytes of an [`Overview`] before its places.
@@ -26,23 +26,24 @@ impl Overview {
         out.extend_from_slice(&self.flush_at.to_le_bytes());
         out.extend_from_slice(&self.shards.to_le_bytes());
         out.extend_from_slice(&self.entry_bytes.to_le_bytes());
-        put_len(self.places.len(), out);
-        for place in &self.places {
+        let SavedOrder { places, ranks } = &self.order;
+        put_len(places.len(), out);
+        for place in places {
             out.push(u8::from(place.starts_section));
             out.extend_from_slice(&place.block.unwrap_or(NO_BLOCK).to_le_bytes());
             out.extend_from_slice(&place.mark.to_le_bytes());
         }
-        out.extend_from_slice(&self.ranks.policy.to_le_bytes());
-        out.extend_from_slice(&self.ranks.lowest.to_le_bytes());
-        out.extend_from_slice(&self.ranks.threshold.to_le_bytes());
-        put_len(self.ranks.bins.len(), out);
-        for bin in &self.ranks.bins {
+        out.extend_from_slice(&ranks.policy.to_le_bytes());
+        out.extend_from_slice(&ranks.lowest.to_le_bytes());
+        out.extend_from_slice(&ranks.threshold.to_le_bytes());
+        put_len(ranks.bins.len(), out);
+        for bin in &ranks.bins {
             out.extend_from_slice(&bin.lower.to_le_bytes());
             out.extend_from_slice(&bin.upper.to_le_bytes());
             out.extend_from_slice(&bin.weight.to_le_bytes());
         }
-        put_len(self.ranks.sample.len(), out);
-        for (hash, value, bytes) in &self.ranks.sample {
+        put_len(ranks.sample.len(), out);
+        for (hash, value, bytes) in &ranks.sample {
             out.extend_from_slice(&hash.to_le_bytes());
             out.extend_from_slice(&value.to_le_bytes());
             out.extend_from_slice(&bytes.to_le_bytes());

@@ -11,8 +11,8 @@ pub(crate) use format::{KEYS_BATCH, Overview};
 pub(crate) use reader::ReadObjects;
 
 use crate::Mappings;
-use crate::layout::Layout;
-use crate::store::{FlashStore, Objects, SavedKey, SavedRanks};
+use crate::layout::sipq::keys::SavedKey;
+use crate::store::{FlashStore, Objects};
 use pumice_blocks::chain::NO_BLOCK;
 use pumice_blocks::{Begun, Coverage, Durability, State, StreamWriter};
 use pumice_device::Device;
@@ -55,9 +55,7 @@ impl<B: Buffer> FlashStore<B> {
             bytes[8..16].copy_from_slice(&count.to_le_bytes());
             writer.write(&bytes).await?;
         }
-        if self.layout().layout == Layout::Sipq {
-            self.write_keys(&mut writer).await?;
-        }
+        self.write_keys(&mut writer).await?;
         if self.mapping_log.get().is_some() {
             self.write_invalidated(clean && is_whole, &mut writer).await?;
             self.write_slots(&mut writer).await?;
@@ -72,20 +70,21 @@ impl<B: Buffer> FlashStore<B> {
         Ok(())
     }
 
-    /// The keys of the virtual cache, from the lowest. What moves between two batches may be in both or in neither; at a clean
+    /// The exact queue of keys, of a layout that has one, from the lowest. What moves between two batches may be in both or in neither; at a clean
     /// stop nothing moves.
     async fn write_keys<D: Device<Buf = B>, T: AsyncFn() -> io::Result<u32>>(
         &self,
         writer: &mut StreamWriter<'_, Objects<B>, D, T>,
     ) -> io::Result<()> {
+        let Some(fill) = self.order.lock().layout.keys().map(|keys| keys.fill()) else {
+            return Ok(());
+        };
         let mut bytes = Vec::new();
         bytes.extend_from_slice(&self.layout().policy_checksum().to_le_bytes());
-        if let Some(keys) = &self.order.lock().virtual_cache {
-            format::encode_fill(keys.fill(), &mut bytes);
-        }
+        format::encode_fill(fill, &mut bytes);
         let mut below = 0;
         loop {
-            let batch: Vec<SavedKey> = match &self.order.lock().virtual_cache {
+            let batch: Vec<SavedKey> = match self.order.lock().layout.keys() {
                 Some(keys) => keys.save_from(below).take(format::KEYS_BATCH).collect(),
                 None => Vec::new(),
             };
@@ -129,7 +128,7 @@ impl<B: Buffer> FlashStore<B> {
         &self,
         writer: &mut StreamWriter<'_, Objects<B>, D, T>,
     ) -> io::Result<()> {
-        let mut bytes = vec![self.slot_kind.bits() as u8];
+        let mut bytes = vec![self.slot_bits as u8];
         for (id, info) in (0..).zip(&*self.blocks) {
             {
                 let slots = info.slots.lock();
@@ -150,21 +149,11 @@ impl<B: Buffer> FlashStore<B> {
         let entry_bytes = mappings.with_shard(0, |shard| shard.entry_bytes());
         let order = self.order.lock();
         let begun = self.begin_checkpoint(|info| info.expiry_max.load(Ordering::Relaxed));
-        let (places, ranks) = order.ranked.as_ref().map_or_else(
-            || (self.save_kept(), SavedRanks::default()),
-            |ranked| {
-                (
-                    ranked.queue.save().collect(),
-                    ranked.ranks.save(self.layout().policy_checksum()),
-                )
-            },
-        );
         let overview = Overview {
             flush_at: self.flush_at(),
             shards: u32::try_from(mappings.shards()).expect("few shards"),
             entry_bytes: u32::try_from(entry_bytes).expect("about ten"),
-            places,
-            ranks,
+            order: order.layout.save(self.ground()),
         };
         (begun, overview)
     }

@@ -4,7 +4,10 @@ use super::format::{
     FILL_BYTES, KEY_BYTES, KEYS_BATCH, OVERVIEW_BYTES, Overview, PLACE_BYTES, RANK_BYTES, RANKS_HEAD_BYTES,
     decode_bin, decode_fill, decode_key, decode_place, decode_sample,
 };
-use crate::store::{FILTERS_MAX, Filter, SavedInvalidated, SavedKey, SavedRanks, Slots, VirtualCache};
+use crate::layout::ripq::ranks::SavedRanks;
+use crate::layout::sipq::keys::{KeyQueue, SavedKey};
+use crate::layout::{SavedOrder, Slots};
+use crate::store::{FILTERS_MAX, Filter, SavedInvalidated};
 use pumice_blocks::OpenError;
 use pumice_blocks::chain::{NO_BLOCK, StreamReader};
 use pumice_memory::Buffer;
@@ -19,9 +22,9 @@ pub(crate) trait ReadObjects {
     /// Reads the head of a shard's dump: log position, and how many items of `item_bytes` it has.
     async fn shard_head(&mut self, item_bytes: usize) -> Result<(u64, usize), OpenError>;
 
-    /// Reads what a virtual cache has learned and its keys, from the lowest, into `cache`, if there is one. The absolute priorities of
+    /// Reads what a queue of keys has learned and its keys, from the lowest, into `cache`, if there is one. The absolute priorities of
     /// another policy than `policy` count for nothing. Returns whose they are.
-    async fn keys(&mut self, policy: u32, cache: Option<&mut VirtualCache>) -> Result<u32, OpenError>;
+    async fn keys(&mut self, policy: u32, cache: Option<&mut KeyQueue>) -> Result<u32, OpenError>;
 
     /// Reads what was invalidated before the checkpoint. Filters have up to `words_max` words each.
     async fn invalidated(&mut self, words_max: usize) -> Result<SavedInvalidated, OpenError>;
@@ -48,13 +51,15 @@ impl<B: Buffer, R: AsyncFn(u64, usize) -> io::Result<B>> ReadObjects for StreamR
             flush_at,
             shards,
             entry_bytes,
-            places,
-            ranks: SavedRanks {
-                policy,
-                lowest: f64::from_bits(lowest),
-                bins,
-                threshold,
-                sample,
+            order: SavedOrder {
+                places,
+                ranks: SavedRanks {
+                    policy,
+                    lowest: f64::from_bits(lowest),
+                    bins,
+                    threshold,
+                    sample,
+                },
             },
         })
     }
@@ -115,7 +120,7 @@ impl<B: Buffer, R: AsyncFn(u64, usize) -> io::Result<B>> ReadObjects for StreamR
         }
     }
 
-    async fn keys(&mut self, policy: u32, mut cache: Option<&mut VirtualCache>) -> Result<u32, OpenError> {
+    async fn keys(&mut self, policy: u32, mut cache: Option<&mut KeyQueue>) -> Result<u32, OpenError> {
         let saved_policy = self.u32().await?;
         let bytes = self.take(FILL_BYTES).await?;
         let fill = decode_fill(&mut Fields(&bytes), self.geometry());

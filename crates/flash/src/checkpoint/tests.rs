@@ -3,8 +3,9 @@
 
 use super::format::{encode_fill, encode_filter, encode_invalidated, encode_slots};
 use super::reader::ReadObjects;
-use crate::layout::{Layout, LayoutOptions};
-use crate::store::{Invalidated, SavedFill, SavedInvalidated, Slots, VirtualCache};
+use crate::layout::sipq::keys::{KeyQueue, SavedFill};
+use crate::layout::{LayoutName, LayoutOptions, Slots};
+use crate::store::{Invalidated, SavedInvalidated};
 use pumice_blocks::chain::{NO_BLOCK, PartHeader, StreamReader, chunk_bytes, mix};
 use pumice_blocks::geometry::Geometry;
 use pumice_blocks::superblock::CheckpointRef;
@@ -121,13 +122,13 @@ fn slots_read_back_as_they_were_written_and_others_widths_are_left_out() {
 #[test]
 fn what_a_virtual_cache_cannot_have_learned_is_refused() {
     let geometry = geometry();
-    let layout = LayoutOptions::new(Layout::Sipq, None, None, None).unwrap();
+    let layout = LayoutOptions::new(LayoutName::Sipq, None, None, None).unwrap();
     let read = |bytes: &[u8]| {
         let mut stream = layout.policy_checksum().to_le_bytes().to_vec();
         stream.extend_from_slice(bytes);
         stream.extend_from_slice(&0u32.to_le_bytes());
         let (device, checkpoint) = device_with(&stream);
-        let mut cache = VirtualCache::of(&layout, &geometry).unwrap();
+        let mut cache = KeyQueue::of(&layout, &geometry);
         let read = |offset, len| device.read(offset, len);
         let reads = async {
             let mut reader = StreamReader::open(read, &geometry, CACHE_ID, &checkpoint, 0).await?;

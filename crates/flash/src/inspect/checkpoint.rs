@@ -3,7 +3,7 @@
 use super::{Part, Source, Walk, ready};
 use crate::checkpoint::{Overview, ReadObjects};
 use crate::footer::ENTRY_BYTES;
-use crate::layout::Layout;
+use crate::layout::SavedOrder;
 use crate::settings::Settings;
 use crate::store::Invalidated;
 use pumice_blocks::Geometry;
@@ -90,8 +90,7 @@ impl<S: Source + ?Sized> Walk<'_, S> {
         let Overview {
             shards,
             entry_bytes,
-            places,
-            ranks,
+            order: SavedOrder { places, ranks },
             ..
         } = reader.overview().await?;
         let shape = index_shape(&geometry, &self.settings, shards.clamp(1, SHARDS_MAX));
@@ -168,7 +167,7 @@ impl<S: Source + ?Sized> Walk<'_, S> {
                 left -= batch;
             }
         }
-        if layout == Layout::Sipq {
+        if layout.has_keys() {
             snapshot.policy = reader.keys(0, None).await?;
         }
         if index == IndexKind::Cascade {

@@ -59,7 +59,7 @@ impl<B: Buffer> FlashStore<B> {
             invalidated.ignore_bits(64 - identity_bits);
             self.hidden.lock().ignore_bits(64 - identity_bits);
             // What slots of a checkpoint call live may be dead: pages of mappings are asked.
-            let saved = saved.filter(|_| !self.slot_kind.has_seats());
+            let saved = saved.filter(|_| !self.knows_deaths());
             if !saved.is_some_and(|saved| invalidated.restore(saved, pool.next_sequence)) {
                 // Of what was invalidated before this start nothing is known.
                 invalidated.forget_before(pool.next_sequence);

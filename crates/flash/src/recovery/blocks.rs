@@ -3,8 +3,9 @@
 use super::replay::{Recovery, Summary};
 use crate::Mappings;
 use crate::footer::{Ending, FooterEntry};
+use crate::layout::Slots;
 use crate::mapping_log::Shape;
-use crate::store::{SealedBlock, VirtualCache};
+use crate::store::SealedBlock;
 use pumice_blocks::footer::Trailer;
 use pumice_blocks::open::read_twice;
 use pumice_device::{Device, SECTOR_BYTES};
@@ -84,7 +85,6 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
         trailer: &Trailer,
         entries: &[FooterEntry],
         summary: &Summary,
-        mut keys: Option<&mut VirtualCache>,
     ) {
         let ignored_bits = self.objects.ignored_bits();
         for (at, entry) in entries.iter().enumerate() {
@@ -113,7 +113,10 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                 offset: self.base.superblock.geometry.block_offset(block) + u64::from(entry.offset),
                 len: entry.len,
             };
-            let note = self.objects.slot_kind.note(entry.number);
+            let note = match self.objects.slot_bits {
+                0 => 0,
+                _ => Slots::low_bits(entry.number),
+            };
             // An older version would be void. So this is an object that was moved here from a block that has not been
             // reclaimed since, and its former copy is as good as this one, or better: the last write may be torn.
             let is_moved = self
@@ -132,7 +135,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                 continue;
             };
             self.out.tally.replaced += u64::from(old.is_some());
-            if let Some(keys) = &mut keys {
+            if let Some(keys) = self.objects.layout.keys_mut() {
                 keys.found(entry.hash, entry.len.into());
             }
         }

@@ -21,10 +21,10 @@ pub use open::{Opened, open_superblock};
 use void::{VOID_RECORD_BYTES, VOID_RECORDS_MAX};
 
 use crate::Mappings;
-use crate::layout::LayoutOptions;
+use crate::layout::{LayoutName, LayoutOptions, slot_bits};
 use crate::log::LogKind;
 use crate::mapping_log::MappingLog;
-use crate::store::{FlashStore, SlotKind, Start, VirtualCache};
+use crate::store::{FlashStore, Start};
 use pumice_blocks::log::SCAN_BYTES;
 use pumice_blocks::recovery::StartClock;
 use pumice_blocks::{Durability, Geometry, Maker, OpenError};
@@ -156,13 +156,16 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
     mappings: &M,
     mapping_log: Option<&Arc<MappingLog<B>>>,
 ) -> Result<(FlashStore<B>, Recovered), OpenError> {
+    let geometry = opened.superblock.geometry;
+    let new_layout = || LayoutName::new_layout(&options.layout, options.index, &geometry);
     let mut recovery = Recovery {
         base: pumice_blocks::recovery::Recovery::new(device, opened.superblock),
         objects: Objects {
             mappings,
-            layout: options.layout,
+            policy: options.layout.policy_checksum(),
+            layout: new_layout(),
             mapping_log,
-            slot_kind: SlotKind::of(&options.layout, options.index),
+            slot_bits: slot_bits(&options.layout, options.index),
             unit_bytes: options.unit_bytes,
             cache_id: opened.superblock.cache_id,
             found: 0,
@@ -199,6 +202,7 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
             out.discarded = !opened.formatted;
             (out.objects, out.bytes) = (0, 0);
             recovery.base.superblock.begin_anew(options.random[0]);
+            recovery.objects.layout = new_layout();
             Found {
                 epoch: found.epoch,
                 time: found.time,
@@ -229,11 +233,8 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
         flush_at: found.flush_at,
         checkpoint_blocks: [found.checkpoint_blocks, Vec::new()],
         sealed: found.sealed,
-        places: found.places,
-        ranks: found.ranks,
-        virtual_cache: found
-            .virtual_cache
-            .or_else(|| VirtualCache::of(&options.layout, &superblock.geometry)),
+        order: found.order,
+        layout: recovery.objects.layout,
     };
     let store = FlashStore::start(start, options);
     if let Some(log) = mapping_log {

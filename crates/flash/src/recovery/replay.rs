@@ -6,11 +6,10 @@ use super::{EPOCH_SHIFT, Recovered};
 use crate::Mappings;
 use crate::checkpoint::{Overview, ReadObjects};
 use crate::footer::{Ending, FooterEntry};
-use crate::layout::LayoutOptions;
+use crate::layout::{Layout, SavedOrder, Slots};
 use crate::log::{LogKind, LogRecord};
 use crate::mapping_log::{Borrowed, MappingLog};
-use crate::queue::SavedPlace;
-use crate::store::{Invalidated, SavedInvalidated, SavedRanks, SealedBlock, SlotKind, Slots, VirtualCache};
+use crate::store::{Invalidated, SavedInvalidated, SealedBlock};
 use pumice_blocks::OpenError;
 use pumice_blocks::chain::{Head, StreamReader};
 use pumice_blocks::footer::{OWN_BYTES, Trailer};
@@ -35,9 +34,7 @@ pub(super) struct Found {
     pub(super) flush_at: u32,
     pub(super) checkpoint_blocks: Vec<u32>,
     pub(super) sealed: Vec<SealedBlock>,
-    pub(super) places: Vec<SavedPlace>,
-    pub(super) ranks: SavedRanks,
-    pub(super) virtual_cache: Option<VirtualCache>,
+    pub(super) order: SavedOrder,
     /// Slots of sealed blocks, where the index has them.
     pub(super) slots: BTreeMap<u32, Slots>,
     /// After a clean stop, where the index asks for it.
@@ -65,7 +62,6 @@ struct CheckpointParts {
 pub(super) struct Own {
     overview: Overview,
     positions: Vec<u64>,
-    virtual_cache: Option<VirtualCache>,
     slots: BTreeMap<u32, Slots>,
     invalidated: Option<SavedInvalidated>,
 }
@@ -73,9 +69,11 @@ pub(super) struct Own {
 /// The owner of the blocks, at a start.
 pub(super) struct Objects<'a, B: Buffer, M> {
     pub(super) mappings: &'a M,
-    pub(super) layout: LayoutOptions,
+    /// The checksum of the name of the policy.
+    pub(super) policy: u32,
+    pub(super) layout: Box<dyn Layout>,
     pub(super) mapping_log: Option<&'a Arc<MappingLog<B>>>,
-    pub(super) slot_kind: SlotKind,
+    pub(super) slot_bits: u32,
     /// Objects start and end at multiples of this many bytes.
     pub(super) unit_bytes: u64,
     pub(super) cache_id: u64,
@@ -139,24 +137,20 @@ impl<D: Buffer, M: Mappings> Restore for Objects<'_, D, M> {
                 left -= batch;
             }
         }
-        let mut virtual_cache = VirtualCache::of(&self.layout, stream.geometry());
-        if virtual_cache.is_some() {
-            let policy = self.layout.policy_checksum();
-            stream.keys(policy, virtual_cache.as_mut()).await?;
+        if let Some(keys) = self.layout.keys_mut() {
+            stream.keys(self.policy, Some(keys)).await?;
         }
         let (mut slots, mut invalidated) = (BTreeMap::new(), None);
         if self.mapping_log.is_some() {
             let words_max = Invalidated::of(stream.geometry()).words();
             invalidated = Some(stream.invalidated(words_max).await?);
-            let bits = self.slot_kind.bits();
             stream
-                .slots(bits, |block, saved| drop(slots.insert(block, saved)))
+                .slots(self.slot_bits, |block, saved| drop(slots.insert(block, saved)))
                 .await?;
         }
         Ok(Own {
             overview,
             positions,
-            virtual_cache,
             slots,
             invalidated,
         })
@@ -166,6 +160,7 @@ impl<D: Buffer, M: Mappings> Restore for Objects<'_, D, M> {
         for shard in 0..self.mappings.shards() {
             self.mappings.with_shard(shard, pumice_index::IndexShard::clear);
         }
+        self.layout.forget_all();
         (self.found, self.no_memory) = (0, 0);
     }
 
@@ -290,11 +285,9 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
             })
             .collect();
         let base = self.take_base(snapshot.take(), found);
-        if flushed > 0
-            && let Some(keys) = &mut found.virtual_cache
-        {
-            // Since the checkpoint: it fills again.
-            keys.clear();
+        if flushed > 0 {
+            // Since the checkpoint: the queue of keys fills again.
+            self.objects.layout.forget_all();
         }
         let mut summary = Summary {
             of_blocks,
@@ -333,7 +326,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                 };
                 if is_first {
                     found.sealed.push(sealed_block(block, &trailer));
-                    let slots = Slots::of_entries(self.objects.slot_kind, &entries);
+                    let slots = Slots::of_entries(self.objects.slot_bits, &entries);
                     if slots.len() > 0 {
                         found.slots.insert(block, slots);
                     }
@@ -341,8 +334,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                         note_version(found, entry.version);
                     }
                 }
-                let keys = found.virtual_cache.as_mut();
-                self.add_entries(block, &trailer, &entries, &summary, keys).await;
+                self.add_entries(block, &trailer, &entries, &summary).await;
                 readable.push((block, trailer));
             }
             new = readable;
@@ -359,19 +351,14 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
 
     /// Parts what a checkpoint has into what the store starts from and what mappings are brought up to date with.
     fn take_base(&self, snapshot: Option<recovery::Snapshot<Own>>, found: &mut Found) -> CheckpointParts {
-        let geometry = &self.base.superblock.geometry;
         // Without a checkpoint the footers tell all keys.
-        let fresh = || VirtualCache::of(&self.objects.layout, geometry);
         let Some(recovery::Snapshot { head, blocks, own }) = snapshot else {
-            found.virtual_cache = fresh();
             return CheckpointParts::default();
         };
-        found.virtual_cache = own.virtual_cache.or_else(fresh);
         found.slots = own.slots;
         found.invalidated = own.invalidated.filter(|_| self.base.clean);
         found.checkpoint_blocks = blocks.clone();
-        found.places = own.overview.places;
-        found.ranks = own.overview.ranks;
+        found.order = own.overview.order;
         CheckpointParts {
             head,
             blocks,

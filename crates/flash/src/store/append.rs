@@ -1,14 +1,12 @@
 //! Appending: the active blocks, and the buffers they come from.
 
-use super::{FlashStore, Order, Pool, Rank, Slots, State};
+use super::order::{Order, OrderGuard};
+use super::{FlashStore, Pool, State};
 use crate::block::{Appended, OpenBlock, Stream};
-use crate::layout::Note;
-use crate::queue::Seat;
-use parking_lot::MutexGuard;
+use crate::layout::{Placed, Rank, Slots};
 use pumice_blocks::{Geometry, add};
 use pumice_index::{Location, Mapping, padded_len};
 use pumice_memory::Buffer;
-use pumice_policy::Priority;
 use pumice_record::RecordParts;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -36,25 +34,10 @@ impl<B: Buffer> FlashStore<B> {
         if self.is_out() {
             return None;
         }
-        let mut order = self.order.lock();
-        let beside = self.section_beside(&order, parts.slice, parts.version, parts.key);
-        let section = order.ranked.as_mut().map_or(0, |ranked| {
-            if let Priority::Absolute(value) = rank.priority() {
-                ranked.ranks.put(hash, value, self.padded_len(parts));
-            }
-            let position = ranked.position(rank.priority());
-            beside.unwrap_or_else(|| {
-                let section = ranked.queue.insertion_section(position);
-                ranked.queue.note_insertion(section, position);
-                section
-            })
-        });
-        // Only one layout keeps notes, and it has a queue of blocks.
-        let note = (order.ranked.is_some()).then(|| rank.note());
-        if let Some(keys) = &mut order.virtual_cache {
-            keys.insert(hash, self.padded_len(parts), rank.priority(), rank.accesses());
-        }
-        let Some(appended) = self.append_at(order, section, hash, parts, note, false) else {
+        let mut order = self.order();
+        let beside = self.beside(&order, parts.slice, parts.version, parts.key);
+        let placed = order.layout.insert(hash, self.padded_len(parts), rank, beside);
+        let Some(appended) = self.append_at(order, placed, hash, parts, false) else {
             self.forget_key(hash);
             add(&self.counters.dropped_no_block, 1);
             return None;
@@ -75,32 +58,21 @@ impl<B: Buffer> FlashStore<B> {
         if self.is_out() {
             return None;
         }
-        let order = self.order.lock();
-        let seat = self.seat(from);
-        let section = order
-            .ranked
-            .as_ref()
-            .map_or(0, |ranked| ranked.queue.section_of(seat));
-        let note = Note {
-            mark: 0,
-            ..self.note(from).unwrap_or(Note::NEW)
-        };
-        let note = (order.ranked.is_some()).then_some(note);
-        let appended = self.append_at(order, section, hash, parts, note, true)?;
+        let order = self.order();
+        let (placed, is_raised) = order.layout.insert_again(self.ground(), from);
+        let appended = self.append_at(order, placed, hash, parts, true)?;
         add(&self.counters.survivors, 1);
-        let is_unraised = matches!(seat, Seat::Device(_)) && note.is_some();
-        add(&self.counters.survivors_unraised, u64::from(is_unraised));
+        add(&self.counters.survivors_unraised, u64::from(!is_raised));
         add(&self.counters.survivor_bytes, parts.encoded_len() as u64);
         Some(appended)
     }
 
     fn append_at(
         &self,
-        mut order: MutexGuard<'_, Order<B>>,
-        section: usize,
+        mut order: OrderGuard<'_, B>,
+        placed: Placed,
         hash: u64,
         parts: &RecordParts<'_>,
-        note: Option<Note>,
         survivor: bool,
     ) -> Option<Appended<B>> {
         let len = self.padded_len(parts);
@@ -108,14 +80,11 @@ impl<B: Buffer> FlashStore<B> {
             return None;
         }
         let len = usize::try_from(len).expect("at most 1 MiB");
-        let stream = self.stream(survivor);
         let reserved = loop {
-            let Some(block) = order.active(section, stream) else {
-                if let Some(block) = self.open_new_block(survivor, stream) {
-                    if let Some(ranked) = &mut order.ranked {
-                        ranked.queue.open(section, block.id);
-                        self.note_fill(&ranked.queue);
-                    }
+            let Some(block) = order.at(placed.point) else {
+                if let Some(block) = self.open_new_block(survivor) {
+                    let is_full = self.is_full();
+                    order.layout.opened(placed.point, block.id, is_full);
                     order.open.push(block);
                     continue;
                 }
@@ -124,7 +93,7 @@ impl<B: Buffer> FlashStore<B> {
                     break None;
                 }
                 // Rather somewhat too high or too low than not at all.
-                let block = order.nearest_with_room(section, len);
+                let block = order.nearest_with_room(placed.point, len);
                 let reserved = block.and_then(|block| Appended::reserve(block, hash, parts, len));
                 if reserved.is_none() {
                     self.give_buffer_up(&mut order);
@@ -137,19 +106,13 @@ impl<B: Buffer> FlashStore<B> {
             let id = block.id;
             self.retire_open(&mut order, id);
         };
-        let Some(mut reserved) = reserved else {
-            self.rebalance(&mut order);
-            return None;
-        };
+        let mut reserved = reserved?;
         let location = reserved.mapping.location;
-        reserved.mapping.note = self.add_slot(location, note);
+        reserved.mapping.note = self.ground().add_note(location, placed.note);
         if !survivor {
-            self.note_slice(&mut order, section, parts, reserved.block());
+            self.note_slice(&mut order, placed.point, parts, reserved.block());
         }
-        if let Some(ranked) = &mut order.ranked {
-            ranked.queue.add(Seat::Device(reserved.block().id), len as u64);
-        }
-        self.rebalance(&mut order);
+        order.layout.appended(reserved.block().id, len as u64);
         drop(order);
         // Copied outside the lock, into a range that is this call's alone.
         reserved.copy(self.cache_id, parts);
@@ -158,26 +121,14 @@ impl<B: Buffer> FlashStore<B> {
         Some(reserved)
     }
 
-    /// The last thing that each change of the order does, under its lock: sections that are too large split, neighbours that are too
-    /// small merge. Numbers of sections from before mean nothing then.
-    pub(super) fn rebalance(&self, order: &mut Order<B>) {
-        order.rebalance(|block| {
-            add(&self.counters.merged_blocks, 1);
-            self.retire(block);
-        });
-    }
-
-    /// Starts sealing an open block. Its section has a new insertion point, and the caller rebalances.
+    /// Starts sealing an open block, under the order's lock: a caller that finds a block open there may go on appending to it.
     pub(super) fn retire_open(&self, order: &mut Order<B>, id: u32) {
         let block = order.close(id).expect("it is open");
-        if let Some(keys) = &mut order.virtual_cache {
-            keys.note_block(block.filled().0, self.blocks_full_at_once());
-        }
-        self.retire(block);
-        if let Some(ranked) = &mut order.ranked {
-            let section = ranked.queue.section_of(Seat::Device(id));
-            ranked.queue.seal(section);
-        }
+        let bytes = block.filled().0;
+        self.close_block(block);
+        order
+            .layout
+            .closed(id, Some((bytes, &|| self.blocks_full_at_once())));
     }
 
     /// How many blocks can be full of objects at once: all but those that are kept free, the open one, and those of checkpoints
@@ -208,55 +159,47 @@ impl<B: Buffer> FlashStore<B> {
     /// Where every buffer is an open block's that has no room, and nothing is under way that would free one, starts sealing the fullest;
     /// false where there is no such block. For callers that wait for room.
     pub fn make_way(&self) -> bool {
-        let mut order = self.order.lock();
+        let mut order = self.order();
         let before = order.open.len();
         self.give_buffer_up(&mut order);
-        let has_begun = order.open.len() < before;
-        self.rebalance(&mut order);
-        has_begun
+        order.open.len() < before
     }
 
     /// Starts sealing all open blocks, however full they are. For a clean stop, and for tests.
     pub fn retire_active(&self) {
-        let mut order = self.order.lock();
-        let open = std::mem::take(&mut order.open);
-        if let Some(ranked) = &mut order.ranked {
-            for section in 0..ranked.queue.sections() {
-                if ranked.queue.active_block(section).is_some() {
-                    ranked.queue.seal(section);
-                }
+        let mut order = self.order();
+        for point in 0..order.layout.points() {
+            if let Some(id) = order.layout.open_block(point) {
+                order.layout.closed(id, None);
             }
         }
-        open.into_iter().for_each(|block| self.retire(block));
-        self.rebalance(&mut order);
+        let open = std::mem::take(&mut order.open);
+        open.into_iter().for_each(|block| self.close_block(block));
     }
 
     /// Starts sealing the open blocks that were opened before the log was at a position.
     pub(crate) fn retire_older(&self, position: u64) {
-        let mut order = self.order.lock();
+        let mut order = self.order();
         let is_old = |block: &&Arc<OpenBlock<B>>| block.sealing_position.load(Ordering::Acquire) < position;
         let old: Vec<u32> = order.open.iter().filter(is_old).map(|block| block.id).collect();
         for id in &old {
             self.retire_open(&mut order, *id);
         }
-        self.rebalance(&mut order);
     }
 
     /// Starts sealing a block, if it is open.
     pub(crate) fn retire_one(&self, id: u32) {
-        let mut order = self.order.lock();
+        let mut order = self.order();
         if order.open.iter().any(|block| block.id == id) {
             self.retire_open(&mut order, id);
-            self.rebalance(&mut order);
         }
     }
 
-    /// Called under the `order` lock: whoever finds a block open there may go on appending to it.
-    pub(super) fn retire(&self, block: Arc<OpenBlock<B>>) {
-        self.close_block(block);
-    }
-
-    fn open_new_block(&self, survivor: bool, stream: Stream) -> Option<Arc<OpenBlock<B>>> {
+    fn open_new_block(&self, survivor: bool) -> Option<Arc<OpenBlock<B>>> {
+        let stream = match survivor && self.wants.kept_apart {
+            true => Stream::Kept,
+            false => Stream::New,
+        };
         let mut pool = self.shared.pool.lock();
         // The last free blocks are for survivors and checkpoints, whose work frees others.
         let kept_back = if survivor {
@@ -274,7 +217,7 @@ impl<B: Buffer> FlashStore<B> {
             info.is_kept.store(stream == Stream::Kept, Ordering::Relaxed);
             info.is_leaving.store(false, Ordering::Release);
             info.mean_len.store(0, Ordering::Relaxed);
-            *info.slots.lock() = Slots::new(self.slot_kind.bits());
+            *info.slots.lock() = Slots::new(self.slot_bits);
             info.reclaims.store(0, Ordering::Relaxed);
         })?;
         if self.mapping_log.get().is_some() {
@@ -331,8 +274,6 @@ impl<B: Buffer> FlashStore<B> {
     }
 
     pub(crate) fn block_of(&self, location: Location) -> u32 {
-        self.geometry
-            .block_of(location.offset)
-            .expect("locations are made here")
+        self.ground().block_of(location)
     }
 }

@@ -1,7 +1,6 @@
 //! The rules of the accounting, for tests.
 
-use super::{FlashStore, State, VirtualCache};
-use crate::queue::Queue;
+use super::{FlashStore, State};
 use pumice_index::Mapping;
 use pumice_memory::Buffer;
 use std::sync::atomic::Ordering;
@@ -15,9 +14,6 @@ impl<B: Buffer> FlashStore<B> {
     pub fn check_order(&self) -> u64 {
         self.check_blocks();
         let order = self.order.lock();
-        if let Some(keys) = &order.virtual_cache {
-            keys.check_invariants();
-        }
         let mut live = 0;
         for (id, info) in self.blocks.iter().enumerate() {
             let bytes = info.live.load(Ordering::Relaxed);
@@ -28,18 +24,17 @@ impl<B: Buffer> FlashStore<B> {
             );
             live += bytes;
         }
-        let Some(ranked) = &order.ranked else { return live };
-        ranked.queue.check_invariants();
-        ranked.queue.check_balance();
+        let Some(counted) = order.layout.check(self.ground()) else {
+            return live;
+        };
         if !self.is_order_estimate.load(Ordering::Relaxed) {
-            assert_eq!(ranked.queue.bytes(), live, "bytes in the queue and in blocks");
+            assert_eq!(counted, live, "bytes in the order and in blocks");
         }
-        self.check_slots(&ranked.queue);
         // Without a cascade index, where what is raised is partly guessed.
         if self.mapping_log.get().is_none() {
             let counts = self.counters.snapshot();
             let (written, raised) = (counts.survivors - counts.survivors_unraised, counts.raises);
-            let restored = self.raised_at_start.load(Ordering::Relaxed);
+            let restored = order.layout.raised_at_start();
             assert!(
                 written <= raised + restored,
                 "{written} objects written again, of {raised} raised, and {restored} before the start"
@@ -52,8 +47,13 @@ impl<B: Buffer> FlashStore<B> {
     /// `sipq`.
     pub fn priorities(&self) -> String {
         let order = self.order.lock();
-        let ranks = (order.ranked.as_ref()).map(|ranked| ranked.ranks.save(self.layout().policy_checksum()));
-        let keys: Vec<_> = order.virtual_cache.iter().flat_map(VirtualCache::save).collect();
+        let ranks = order.layout.save(self.ground()).ranks;
+        let keys: Vec<_> = order
+            .layout
+            .keys()
+            .into_iter()
+            .flat_map(|keys| keys.save())
+            .collect();
         format!("{ranks:?} {keys:?}")
     }
 
@@ -100,33 +100,15 @@ impl<B: Buffer> FlashStore<B> {
     ///
     /// # Panics
     /// Where they do not agree: an object counts nowhere, twice, or elsewhere than it says.
-    pub fn check_seats(&self, mappings: impl Iterator<Item = Mapping>) {
+    pub fn check_seats(&self, mut mappings: impl Iterator<Item = Mapping>) {
         let order = self.order.lock();
-        let Some(ranked) = &order.ranked else { return };
-        if self.slot_kind.has_seats() {
-            return;
-        }
-        ranked
-            .queue
-            .check_seats(mappings.map(|mapping| (self.seat(mapping), self.counted_len(mapping))));
+        order.layout.check_seats(self.ground(), &mut mappings);
     }
 
-    /// Compares the objects that slots know in virtual places with those that count there.
-    ///
-    /// # Panics
-    /// Where they do not agree.
-    fn check_slots(&self, queue: &Queue) {
-        if !self.slot_kind.has_seats() {
-            return;
-        }
-        let mut counted = vec![0; self.slot_kind.marks() as usize];
-        for info in &*self.blocks {
-            let slots = info.slots.lock();
-            let notes = (0..slots.len()).filter_map(|number| self.slot_kind.decode(slots.get(number)));
-            notes.for_each(|note| counted[note.mark as usize] += 1);
-        }
-        for (mark, counted) in (1..).zip(&counted[1..]) {
-            assert_eq!(*counted, queue.virtual_objects(mark), "objects with mark {mark}");
-        }
+    /// Blocks on flash of objects that the layout has kept, apart from others.
+    pub fn kept_blocks(&self) -> usize {
+        let is_kept =
+            |info: &&super::BlockInfo| info.state() == State::Sealed && info.is_kept.load(Ordering::Relaxed);
+        self.blocks.iter().filter(is_kept).count()
     }
 }

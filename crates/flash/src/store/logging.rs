@@ -1,7 +1,7 @@
 //! What dies on flash is logged; and what is done where it cannot be.
 
 use super::{BlockInfo, FlashStore};
-use crate::layout::Layout;
+use crate::layout::NotePlace;
 use crate::log::LogKind;
 use pumice_blocks::log::Kind;
 use pumice_blocks::{Logged, State};
@@ -45,7 +45,7 @@ impl<B: Buffer> FlashStore<B> {
     /// Remembers that what stands in blocks under `hash` may not be the latest any more.
     pub fn note_invalidated(&self, hash: u64) {
         // Slots with seats say which objects are dead.
-        if self.mapping_log.get().is_some() && !self.slot_kind.has_seats() {
+        if self.mapping_log.get().is_some() && !self.knows_deaths() {
             let pool = self.shared.pool.lock();
             self.invalidated.lock().note(hash, pool.next_sequence);
         }
@@ -95,9 +95,9 @@ impl<B: Buffer> FlashStore<B> {
     pub fn is_last(&self, shard: &IndexShard, hash: u64, own: Mapping) -> bool {
         let sequence = self.sequence_at(own.location);
         let is_latest = || {
-            if self.slot_kind.has_seats() {
-                self.has_slot(own)
-                    && self.note(own).is_some()
+            if self.knows_deaths() {
+                self.ground().note(own).is_some()
+                    && !self.is_known_dead(own)
                     && !shard.is_contested(hash)
                     && !self.invalidated.lock().is_before(sequence)
             } else {
@@ -116,19 +116,34 @@ impl<B: Buffer> FlashStore<B> {
     /// A reorganisation has found that a mapping to the block of this sequence is superseded, and nobody knew: the bytes that lived
     /// until now, or 0.
     pub(crate) fn note_superseded(&self, mapping: Mapping, sequence: u64) -> u64 {
-        let mut order = self.order.lock();
+        let mut order = self.order();
         // A block is opened under this lock.
-        if !self.slot_kind.has_seats() || self.sequence_at(mapping.location) != sequence {
+        if !self.knows_deaths() || self.sequence_at(mapping.location) != sequence {
             return 0;
         }
         let len = self.counted_len(mapping);
-        if !self.uncount_in(&mut order, None, mapping) {
+        if !order.layout.died(self.ground(), None, mapping) {
             return 0;
         }
         drop(order);
         let info = &self.blocks[self.block_of(mapping.location) as usize];
         self.note_death(info, len);
         len
+    }
+
+    /// Whether slots say which objects are dead.
+    pub(crate) fn knows_deaths(&self) -> bool {
+        self.wants.ranks && self.notes == NotePlace::Slot
+    }
+
+    /// Whether a slot says that an object is dead.
+    pub(crate) fn is_known_dead(&self, mapping: Mapping) -> bool {
+        self.knows_deaths() && self.order.lock().layout.is_dead(self.ground(), mapping)
+    }
+
+    /// The bytes that an object counts with.
+    pub(crate) fn counted_len(&self, mapping: Mapping) -> u64 {
+        self.ground().counted_len(mapping)
     }
 
     /// The mapping of a copy was removed without need for a record (reclaimed, corrupt, expired).
@@ -194,12 +209,8 @@ impl<B: Buffer> FlashStore<B> {
     /// Whether a checkpoint is due: for the log, for pages of mappings, or, where there is an order to be kept, because as many blocks as
     /// the device has have been sealed since the last.
     pub(crate) fn is_checkpoint_due(&self) -> bool {
-        let has_order = match self.layout.layout {
-            Layout::Fifo => false,
-            Layout::Sipq => self.layout.theta > 0.0,
-            Layout::Ripq => true,
-        };
-        let is_order_old = has_order && self.sealed_since_checkpoint() > u64::from(self.geometry.blocks);
+        let is_order_old =
+            self.wants.checkpoints && self.sealed_since_checkpoint() > u64::from(self.geometry.blocks);
         self.wants_checkpoint(is_order_old || self.wants_mapping_checkpoint())
     }
 
@@ -212,18 +223,6 @@ impl<B: Buffer> FlashStore<B> {
     pub fn flush_done(&self) {
         self.forget_order();
         self.flush_at.store(0, Ordering::Release);
-    }
-
-    /// Forgets what is remembered of objects to put them in order.
-    pub(crate) fn forget_order(&self) {
-        let mut order = self.order.lock();
-        self.has_been_full.store(false, Ordering::Relaxed);
-        if let Some(ranked) = &mut order.ranked {
-            ranked.ranks.clear();
-        }
-        if let Some(keys) = &mut order.virtual_cache {
-            keys.clear();
-        }
     }
 
     /// Schedules (or with 0 takes back) a delayed flush, and records that.

@@ -9,44 +9,31 @@
 mod append;
 mod check;
 mod counts;
-mod hashes;
 mod invalidated;
 mod logging;
 mod order;
 mod prefix;
-mod ranks;
 mod read;
 mod slices;
-mod slots;
-mod streams;
-mod virtual_cache;
 mod work;
 
 pub use append::record_max;
 pub use counts::{FlashCounts, MappingDram};
-pub use order::Rank;
 pub use read::{ReadFault, Source};
-pub use virtual_cache::VIRTUAL_KEY_BYTES;
 pub(crate) use work::Task;
 pub use work::Work;
 
 pub(crate) use counts::Counters;
 pub(crate) use invalidated::{FILTERS_MAX, Filter, Invalidated, SavedInvalidated};
 pub(crate) use order::Order;
-pub(crate) use ranks::{Ranks, SavedRanks};
-pub use slots::slot_bits;
-pub(crate) use slots::{SlotKind, Slots};
-pub(crate) use virtual_cache::{SavedFill, SavedKey, VirtualCache};
 
 use crate::block::Stream;
 use crate::footer::{FooterEntry, entries_of};
-use crate::layout::{Layout, LayoutOptions};
+use crate::layout::{Ground, Layout, LayoutOptions, NotePlace, SavedOrder, Slots, Wants, slot_bits};
 use crate::log::LogKind;
 use crate::mapping_log::MappingLog;
-use crate::queue::{QueueShape, SavedPlace};
 use crate::reclaim::How;
 use crate::recovery::OpenOptions;
-use order::queue_shape;
 use parking_lot::Mutex;
 use pumice_blocks::{BlockCounts, Blocks, Claim, Owner, State, Superblock, add};
 use pumice_index::cascade::Life;
@@ -56,7 +43,6 @@ use std::marker::PhantomData;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use streams::{Division, Tail};
 
 /// Bytes of a device for each byte of DRAM that remembers what was invalidated, with a cascade index.
 pub const INVALIDATED_SHARE: u64 = 6000;
@@ -167,8 +153,6 @@ pub struct Reclaims {
     pub(crate) ready: VecDeque<(u32, How)>,
     /// Blocks sealed when the last early reclaim was begun.
     pub(crate) early_at: Option<u64>,
-    /// How the blocks are divided between new objects and kept ones.
-    division: Division,
     /// Whether pages of mappings found no block to stand on.
     pub(crate) mappings_want_block: bool,
     /// Whether a partition of mappings is being reorganised.
@@ -176,7 +160,7 @@ pub struct Reclaims {
 }
 
 impl Reclaims {
-    fn new(queue: VecDeque<u32>, division: Division) -> Self {
+    fn new(queue: VecDeque<u32>) -> Self {
         Self {
             queue,
             reclaiming: 0,
@@ -186,7 +170,6 @@ impl Reclaims {
             stalled: 0,
             ready: VecDeque::new(),
             early_at: None,
-            division,
             mappings_want_block: false,
             reorganising: false,
         }
@@ -224,18 +207,15 @@ pub struct FlashStore<B: Buffer> {
     pub(crate) base: Blocks<Objects<B>>,
     unit_bytes: u64,
     pub(crate) lockstep: bool,
-    layout: LayoutOptions,
-    pub(crate) slot_kind: SlotKind,
-    /// Of the streams of new and of kept objects.
-    tails: [Tail; 2],
+    options: LayoutOptions,
+    pub(crate) wants: Wants,
+    /// Where the notes of objects are, and of how many bits a slot is.
+    pub(crate) notes: NotePlace,
+    pub(crate) slot_bits: u32,
     /// DRAM of the slots of sealed blocks.
-    slot_bytes: AtomicU64,
+    pub(crate) slot_bytes: AtomicU64,
     /// Whether there may be a block that goes before the lowest: one more than half dead, or one whose objects expire.
     pub(crate) has_early_victims: AtomicBool,
-    /// Whether nearly all blocks have been in use since the store was last empty; see [`FlashStore::note_fill`].
-    pub(crate) has_been_full: AtomicBool,
-    /// Objects that counted virtually when the store was opened.
-    pub(crate) raised_at_start: AtomicU64,
     pub(crate) order: Mutex<Order<B>>,
     /// Whether objects of virtual places went whose lengths nobody knew: the queue's bytes are then about those of the blocks.
     pub(crate) is_order_estimate: AtomicBool,
@@ -270,10 +250,10 @@ pub(crate) struct Start {
     pub(crate) checkpoint_blocks: [Vec<u32>; 2],
     /// Sealed blocks.
     pub(crate) sealed: Vec<SealedBlock>,
-    /// The queue in the order that a checkpoint has saved.
-    pub(crate) places: Vec<SavedPlace>,
-    pub(crate) ranks: SavedRanks,
-    pub(crate) virtual_cache: Option<VirtualCache>,
+    /// The order that a checkpoint has saved.
+    pub(crate) order: SavedOrder,
+    /// The layout, which has what recovery told it of keys.
+    pub(crate) layout: Box<dyn Layout>,
 }
 
 /// What recovery knows of a sealed block.
@@ -307,7 +287,7 @@ impl<B: Buffer> FlashStore<B> {
             flush_interval_secs: options.flush_interval_secs,
             buffers_max: options.buffers_max,
             now: options.now,
-            own: Reclaims::new(queue, Division::of(0, 0)),
+            own: Reclaims::new(queue),
         });
         for block in &sealed {
             let info = &base.blocks[block.id as usize];
@@ -318,37 +298,25 @@ impl<B: Buffer> FlashStore<B> {
                 Ordering::Relaxed,
             );
         }
-        let kept = match options.layout.layout {
-            Layout::Fifo => streams::restore_kept(&base.blocks, &sealed, &start.places),
-            Layout::Sipq | Layout::Ripq => 0,
+        let notes = NotePlace::of(options.layout.layout, options.index);
+        let ground = Ground {
+            blocks: &base.blocks,
+            geometry: &geometry,
+            notes,
         };
-        base.shared.pool.lock().own.division = Division::of(sealed.len() - kept, kept);
-        let slot_kind = SlotKind::of(&options.layout, options.index);
-        let shape = QueueShape {
-            marks: slot_kind.marks(),
-            ..queue_shape(&options.layout, geometry.blocks, geometry.block_bytes)
-        };
-        let mut order = Order::recovered(
-            &options.layout,
-            shape,
-            &geometry,
-            &sealed,
-            &start.places,
-            &start.ranks,
-        );
-        order.virtual_cache = start.virtual_cache;
+        let mut layout = start.layout;
+        layout.restore(ground, &sealed, start.order);
         Self {
             base,
             unit_bytes: options.unit_bytes,
             lockstep: options.lockstep,
-            layout: options.layout,
-            slot_kind,
-            tails: Default::default(),
+            options: options.layout,
+            wants: layout.wants(),
+            notes,
+            slot_bits: slot_bits(&options.layout, options.index),
             slot_bytes: AtomicU64::new(0),
             has_early_victims: AtomicBool::new(true),
-            has_been_full: AtomicBool::new(false),
-            raised_at_start: AtomicU64::new(0),
-            order: Mutex::new(order),
+            order: Mutex::new(Order::new(layout)),
             is_order_estimate: AtomicBool::new(false),
             mapping_log: OnceLock::new(),
             invalidated: Mutex::new(Invalidated::of(&geometry)),
@@ -368,7 +336,10 @@ impl<B: Buffer> FlashStore<B> {
         let (mut objects, mut bytes) = (0, 0);
         for (id, info) in (0..).zip(&*self.blocks) {
             if info.state() == State::Sealed {
-                let counted = self.count_slots(id);
+                let filled = info.filled.load(Ordering::Relaxed);
+                let mut order = self.order.lock();
+                let mut slots = info.slots.lock();
+                let counted = order.layout.found_block(self.ground(), id, &mut slots, filled);
                 info.live.store(counted, Ordering::Relaxed);
                 objects += entries_of(info.footer_len.load(Ordering::Relaxed));
                 bytes += counted;

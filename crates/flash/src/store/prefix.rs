@@ -22,14 +22,13 @@ impl<B: Buffer> FlashStore<B> {
         let prefix = {
             // A block begins to be sealed under this lock, and is not written before this has ended. One that died before is another
             // generation's by now.
-            let mut order = self.order.lock();
+            let mut order = self.order();
             if !self.is_active(block) {
                 return Ok(());
             }
             let prefix = block.begin_prefix();
             if prefix.is_none() {
                 self.retire_open(&mut order, block.id);
-                self.rebalance(&mut order);
             }
             prefix
         };

@@ -1,9 +1,8 @@
 //! Background work: what is due, who has taken it, and who waits for its end.
 
-use super::{FlashStore, Objects, Pool, SlotKind};
+use super::{FlashStore, Objects, Pool};
 use crate::block::OpenBlock;
 use crate::mapping_log::{BLOCKS_LEFT, Due, PendingWrite};
-use crate::reclaim::FREE_CRITICAL;
 use pumice_blocks::State;
 use pumice_blocks::Task::{Checkpoint, Own, Seal};
 use pumice_memory::Buffer;
@@ -18,8 +17,6 @@ const RECLAIM_BLOCKS_BYTES_MAX: u64 = 8 << 20;
 
 /// A device has so many blocks for each that is made free ahead of need.
 const BLOCKS_PER_RECLAIM_AHEAD: usize = 100;
-/// With two-phase reclaim a device of fewer blocks has one free block less ahead of need: it needs them for objects.
-const SMALL_BLOCKS: u32 = 32;
 
 /// A piece of background work, to be given to [`FlashStore::perform`].
 pub type Work<B> = pumice_blocks::Work<Objects<B>>;
@@ -181,14 +178,7 @@ impl<B: Buffer> FlashStore<B> {
 
     /// Below so many free blocks there are reclaims.
     pub(crate) fn blocks_kept_free(&self) -> usize {
-        let wanted = self.geometry.reserved as usize + self.reclaims_ahead();
-        // Victims that are to be moved must be chosen before too little is free for that, and what is moved may open a block of its
-        // own.
-        match self.slot_kind {
-            SlotKind::Hit if self.geometry.blocks < SMALL_BLOCKS => wanted.max(FREE_CRITICAL + 1),
-            SlotKind::Hit => wanted.max(FREE_CRITICAL + 2),
-            _ => wanted,
-        }
+        (self.geometry.reserved as usize + self.reclaims_ahead()).max(self.wants.free_blocks)
     }
 
     /// Whether too few blocks are free. One that is being reclaimed counts as free.

@@ -4,7 +4,7 @@
 use crate::common::{Random, Rig, options, ripq, sipq};
 use pumice_blocks::Durability;
 use pumice_device::{CrashPoint, FaultPlan, FaultyMedium};
-use pumice_flash::{FlashCounts, Layout, LayoutOptions, OpenOptions};
+use pumice_flash::{FlashCounts, LayoutName, LayoutOptions, OpenOptions};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -182,7 +182,7 @@ fn crash_everywhere(case: &Case) {
         let Lived { counts, reached } = crash_at(case, point, &mut seen);
         if !reached {
             println!("{counts:?}");
-            let moves = counts.survivors > 20 || case.layout.layout == Layout::Fifo;
+            let moves = counts.survivors > 20 || case.layout.layout == LayoutName::Fifo;
             assert!(moves && counts.reclaimed_blocks > 8, "{counts:?}");
             break;
         }

@@ -3,7 +3,7 @@
 use crate::common::{BLOCK_BYTES, Rig, hash, options};
 use pumice_blocks::Durability;
 use pumice_device::{FaultPlan, FaultyMedium};
-use pumice_flash::{Layout, LayoutOptions, Mappings, OpenOptions};
+use pumice_flash::{LayoutName, LayoutOptions, Mappings, OpenOptions};
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ fn open(layout: LayoutOptions) -> Rig {
 }
 
 fn ripq(theta: f64) -> LayoutOptions {
-    LayoutOptions::new(Layout::Ripq, Some("slru-3"), Some(0.2), Some(theta)).unwrap()
+    LayoutOptions::new(LayoutName::Ripq, Some("slru-3"), Some(0.2), Some(theta)).unwrap()
 }
 
 fn set_all(rig: &Rig, keys: std::ops::Range<u64>) {
@@ -124,7 +124,7 @@ fn a_reclaim_reads_what_it_moves_and_little_else() {
 
 #[test]
 fn what_left_the_queue_of_sipq_is_a_hit_until_its_block_goes() {
-    let layout = LayoutOptions::new(Layout::Sipq, Some("lru"), None, Some(0.3)).unwrap();
+    let layout = LayoutOptions::new(LayoutName::Sipq, Some("lru"), None, Some(0.3)).unwrap();
     let rig = open(layout);
     set_all(&rig, 0..1_500);
     assert_eq!(rig.store().counts().reclaimed_blocks, 0, "all is there");

@@ -3,7 +3,7 @@
 use crate::common::{Random, Rig, hash, options, ripq};
 use pumice_blocks::{Durability, SlotContent, Superblock};
 use pumice_device::{Device, FaultPlan, FaultyDevice, FaultyMedium, SECTOR_BYTES};
-use pumice_flash::{Layout, LayoutOptions, LogKind, OpenOptions};
+use pumice_flash::{LayoutName, LayoutOptions, LogKind, OpenOptions};
 use pumice_record::SliceId;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -72,7 +72,7 @@ fn set_new(rig: &Rig, keys: std::ops::Range<u64>, is_filling: bool) {
 
 #[test]
 fn while_a_cache_fills_new_objects_go_to_the_top() {
-    let layout = LayoutOptions::new(Layout::Ripq, Some("slru-3"), Some(0.15), None).unwrap();
+    let layout = LayoutOptions::new(LayoutName::Ripq, Some("slru-3"), Some(0.15), None).unwrap();
     let medium = medium();
     let rig = open(&medium, layout);
     // The first blocks are most of the queue.
@@ -120,7 +120,7 @@ fn while_a_cache_fills_new_objects_go_to_the_top() {
 #[test]
 fn a_clean_stop_keeps_the_order_exactly() {
     for policy in ["slru-3", "gdsf-2"] {
-        let layout = LayoutOptions::new(Layout::Ripq, Some(policy), Some(0.15), None).unwrap();
+        let layout = LayoutOptions::new(LayoutName::Ripq, Some(policy), Some(0.15), None).unwrap();
         let medium = medium();
         let rig = open(&medium, layout);
         fill(&rig, &mut Random(1));
@@ -159,7 +159,7 @@ fn a_clean_stop_keeps_the_order_exactly() {
 #[test]
 fn a_clean_stop_keeps_the_keys_of_sipq() {
     for policy in ["slru-3", "gdsf-2"] {
-        let layout = LayoutOptions::new(Layout::Sipq, Some(policy), None, Some(0.5)).unwrap();
+        let layout = LayoutOptions::new(LayoutName::Sipq, Some(policy), None, Some(0.5)).unwrap();
         let medium = medium();
         let rig = open(&medium, layout);
         let mut random = Random(1);
@@ -212,7 +212,7 @@ fn stop_and_open(rig: Rig, medium: &Arc<FaultyMedium>, layout: LayoutOptions) ->
 
 #[test]
 fn a_clean_stop_keeps_what_the_queue_of_sipq_has_learned() {
-    let layout = LayoutOptions::new(Layout::Sipq, Some("slru-3"), None, Some(0.5)).unwrap();
+    let layout = LayoutOptions::new(LayoutName::Sipq, Some("slru-3"), None, Some(0.5)).unwrap();
     let medium = medium();
     let mut rig = open(&medium, layout);
     (0..1_000).for_each(|n| {
@@ -220,7 +220,7 @@ fn a_clean_stop_keeps_what_the_queue_of_sipq_has_learned() {
         rig.settle();
     });
     // Policies with absolute priorities do not look at it, but pass it on.
-    let gdsf = LayoutOptions::new(Layout::Sipq, Some("gdsf-2"), None, Some(0.5)).unwrap();
+    let gdsf = LayoutOptions::new(LayoutName::Sipq, Some("gdsf-2"), None, Some(0.5)).unwrap();
     rig = stop_and_open(rig, &medium, gdsf);
     rig = stop_and_open(rig, &medium, layout);
     let share = share_of_new_key(&rig, 1_001);
@@ -286,7 +286,7 @@ fn crash_under_sipq(rig: Rig, medium: &Arc<FaultyMedium>, layout: LayoutOptions,
 #[test]
 fn a_crash_keeps_most_keys_of_sipq_and_none_of_what_is_gone() {
     for policy in ["slru-3", "gdsf-2"] {
-        let layout = LayoutOptions::new(Layout::Sipq, Some(policy), None, Some(0.5)).unwrap();
+        let layout = LayoutOptions::new(LayoutName::Sipq, Some(policy), None, Some(0.5)).unwrap();
         let medium = medium();
         let rig = open(&medium, layout);
         fill(&rig, &mut Random(1));
@@ -297,7 +297,7 @@ fn a_crash_keeps_most_keys_of_sipq_and_none_of_what_is_gone() {
 
 #[test]
 fn a_crash_before_the_first_checkpoint_keeps_the_keys_of_sipq() {
-    let layout = LayoutOptions::new(Layout::Sipq, Some("slru-3"), None, Some(0.9)).unwrap();
+    let layout = LayoutOptions::new(LayoutName::Sipq, Some("slru-3"), None, Some(0.9)).unwrap();
     let medium = medium();
     let rig = open(&medium, layout);
     for n in 0..900 {
@@ -369,7 +369,7 @@ fn spread_of_slices(seed: u64) -> f64 {
     let medium = medium();
     // Many sections, so that which one is nearest to the priority changes often, and a buffer for each: where none is free, what room
     // there is counts, wherever that is.
-    let layout = LayoutOptions::new(Layout::Ripq, Some("slru-3"), Some(0.05), None).unwrap();
+    let layout = LayoutOptions::new(LayoutName::Ripq, Some("slru-3"), Some(0.05), None).unwrap();
     let rig = open_with(&medium, layout, 32);
     let mut random = Random(seed);
     fill(&rig, &mut random);

@@ -7,7 +7,7 @@ use pumice_blocks::Geometry;
 use pumice_blocks::{Durability, IN_A_ROW_MAX};
 use pumice_device::{AlignedBuf, FaultPlan, FaultyMedium};
 use pumice_flash::log::LogRecord;
-use pumice_flash::{Layout, LayoutOptions, LogKind, OpenOptions, Work};
+use pumice_flash::{LayoutName, LayoutOptions, LogKind, OpenOptions, Work};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -376,7 +376,7 @@ fn a_move_that_is_broken_off_goes_on_with_the_rest() {
 #[test]
 fn a_checkpoint_gives_others_their_turn_while_it_looks_keys_up() {
     let mut options = options(Durability::Process);
-    options.layout = LayoutOptions::new(Layout::Ripq, Some("gdsf-2"), None, None).unwrap();
+    options.layout = LayoutOptions::new(LayoutName::Ripq, Some("gdsf-2"), None, None).unwrap();
     let keys = 6_000;
     let rig = Rig::open(&medium(8 << 20, true), keys, &options);
     for n in 0..keys {

@@ -2,7 +2,7 @@
 
 use pumice_blocks::superblock::{Maker, SlotContent, Superblock};
 use pumice_device::Profile;
-use pumice_flash::{Layout, LayoutOptions};
+use pumice_flash::{LayoutName, LayoutOptions};
 use pumice_sim::{
     ExactOptions, FlashOptions, MissingSizes, OpsMode, ReplayDevice, ReplayRules, Report, Settings, SimError,
     Warmup, replay_exact, replay_flash,
@@ -112,19 +112,27 @@ fn no_partition_is_forgotten_in_a_replay_without_faults() {
     });
     for (layout, size, trace) in [
         (
-            Layout::Ripq,
-            "40%",
-            "zipf:keys=20000,theta=0.8,requests=200000,seed=7",
-        ),
-        (Layout::Ripq, "40%", "uniform:keys=20000,requests=200000,seed=7"),
-        (Layout::Ripq, "60%", "hotspot:keys=20000,requests=200000,seed=7"),
-        (
-            Layout::Sipq,
+            LayoutName::Ripq,
             "40%",
             "zipf:keys=20000,theta=0.8,requests=200000,seed=7",
         ),
         (
-            Layout::Fifo,
+            LayoutName::Ripq,
+            "40%",
+            "uniform:keys=20000,requests=200000,seed=7",
+        ),
+        (
+            LayoutName::Ripq,
+            "60%",
+            "hotspot:keys=20000,requests=200000,seed=7",
+        ),
+        (
+            LayoutName::Sipq,
+            "40%",
+            "zipf:keys=20000,theta=0.8,requests=200000,seed=7",
+        ),
+        (
+            LayoutName::Fifo,
             "40%",
             "zipf:keys=20000,theta=0.8,requests=200000,seed=7",
         ),
@@ -157,7 +165,7 @@ fn ripq_hits_as_often_with_a_cascade_index() {
         let hits = |index| {
             let options = FlashOptions {
                 index,
-                layout: LayoutOptions::new(Layout::Ripq, None, None, None).unwrap(),
+                layout: LayoutOptions::new(LayoutName::Ripq, None, None, None).unwrap(),
                 rules: ReplayRules {
                     missing_sizes: MissingSizes::Fixed(300),
                     ops,
@@ -184,11 +192,6 @@ fn a_cascade_index_hits_as_the_full_one_does_and_counts_what_it_costs() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let small = |index, device| FlashOptions {
         index,
-        // What is moved is hit more often; the full index moves nothing.
-        layout: LayoutOptions {
-            keeps_hot: false,
-            ..LayoutOptions::default()
-        },
         rules: ReplayRules {
             missing_sizes: MissingSizes::Fixed(300),
             ..ReplayRules::default()
@@ -244,8 +247,9 @@ fn a_cascade_index_hits_as_the_full_one_does_and_counts_what_it_costs() {
 }
 
 #[test]
-fn two_phase_reclaim_misses_less_than_lru_and_does_not_push_out_what_is_hot_with_what_comes_once() {
-    let two_phase = FlashOptions {
+fn layout_clock_misses_less_than_lru_and_does_not_push_out_what_is_hot_with_what_comes_once() {
+    let clock = FlashOptions {
+        layout: LayoutOptions::new(LayoutName::Clock, None, None, None).unwrap(),
         index: pumice::IndexOptions::cascade(0.06),
         rules: ReplayRules {
             missing_sizes: MissingSizes::Fixed(300),
@@ -255,7 +259,7 @@ fn two_phase_reclaim_misses_less_than_lru_and_does_not_push_out_what_is_hot_with
         ..options("20%", ReplayDevice::Sim)
     };
     let name = "zipf:keys=200000,theta=0.9,requests=800000,seed=7";
-    let report = replay(name, &two_phase);
+    let report = replay(name, &clock);
     let lru = ExactOptions {
         policy: "lru".to_owned(),
         object_bytes_max: None,
@@ -263,7 +267,7 @@ fn two_phase_reclaim_misses_less_than_lru_and_does_not_push_out_what_is_hot_with
             .to_string()
             .parse()
             .unwrap(),
-        rules: two_phase.rules.clone(),
+        rules: clock.rules.clone(),
     };
     let lru = replay_exact(&trace(name), &lru, &mut |_| ()).unwrap();
     let [misses, lru_misses] = [&report, &lru].map(|report| 1.0 - report.object_hit_ratio.unwrap());
@@ -381,11 +385,11 @@ fn ripq_and_sipq_give_the_same_counts_twice_and_on_a_real_file() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = dir.path().join("device");
     for (layout, policy) in [
-        (Layout::Ripq, "slru-3"),
-        (Layout::Ripq, "gdsf-3"),
-        (Layout::Ripq, "lfu"),
-        (Layout::Sipq, "slru-3"),
-        (Layout::Sipq, "gdsf-3"),
+        (LayoutName::Ripq, "slru-3"),
+        (LayoutName::Ripq, "gdsf-3"),
+        (LayoutName::Ripq, "lfu"),
+        (LayoutName::Sipq, "slru-3"),
+        (LayoutName::Sipq, "gdsf-3"),
     ] {
         let with = |device| FlashOptions {
             layout: LayoutOptions::new(layout, Some(policy), Some(0.15), Some(0.9)).unwrap(),
@@ -407,7 +411,7 @@ fn fidelity(policy: &str) -> [[f64; 2]; 2] {
         ..ReplayRules::default()
     };
     let with = FlashOptions {
-        layout: LayoutOptions::new(Layout::Ripq, Some(policy), None, None).unwrap(),
+        layout: LayoutOptions::new(LayoutName::Ripq, Some(policy), None, None).unwrap(),
         rules: rules.clone(),
         ..options("40MiB", ReplayDevice::Sim)
     };
@@ -457,18 +461,18 @@ fn policies_bring_their_own_occupancy_for_ripq_alone() {
     let ripq = [
         "lru", "slru-1", "slru-2", "slru-3", "gdsf-1", "gdsf-2", "gdsf-3", "lfu",
     ];
-    let ripq = ripq.map(|policy| theta(Layout::Ripq, policy));
+    let ripq = ripq.map(|policy| theta(LayoutName::Ripq, policy));
     assert_eq!(ripq, [0.75, 0.75, 1.0, 1.0, 0.6, 0.5, 1.0, 1.0]);
-    assert_eq!(theta(Layout::Sipq, "lru"), 0.5);
-    let given = LayoutOptions::new(Layout::Ripq, Some("lru"), None, Some(1.0)).unwrap();
+    assert_eq!(theta(LayoutName::Sipq, "lru"), 0.5);
+    let given = LayoutOptions::new(LayoutName::Ripq, Some("lru"), None, Some(1.0)).unwrap();
     assert_eq!(given.theta, 1.0, "what is given counts");
-    assert_eq!(theta(Layout::Fifo, "fifo"), 1.0);
+    assert_eq!(theta(LayoutName::Fifo, "fifo"), 1.0);
 }
 
 #[test]
 fn sipq_is_fifo_without_a_queue_and_hits_more_with_one() {
     let with = |theta| FlashOptions {
-        layout: LayoutOptions::new(Layout::Sipq, Some("slru-3"), None, Some(theta)).unwrap(),
+        layout: LayoutOptions::new(LayoutName::Sipq, Some("slru-3"), None, Some(theta)).unwrap(),
         ..options("30%", ReplayDevice::Sim)
     };
     let fifo = replay(ZIPF, &options("30%", ReplayDevice::Sim));
@@ -510,7 +514,7 @@ fn sipq_is_fifo_without_a_queue_and_hits_more_with_one() {
             },
             ..options("30%", ReplayDevice::Sim)
         };
-        let sipq = LayoutOptions::new(Layout::Sipq, Some(policy), None, Some(0.0)).unwrap();
+        let sipq = LayoutOptions::new(LayoutName::Sipq, Some(policy), None, Some(0.0)).unwrap();
         let replay = |layout| {
             let report = replay_flash(&changes, &options(layout), &mut |_| ()).unwrap();
             let counts = (report.objects_cached, report.bytes_inserted);
@@ -547,7 +551,7 @@ fn sipq_keeps_no_more_than_finds_room_where_blocks_are_few() {
             let report = replay(
                 name,
                 &FlashOptions {
-                    layout: LayoutOptions::new(Layout::Sipq, Some("slru-1"), None, Some(theta)).unwrap(),
+                    layout: LayoutOptions::new(LayoutName::Sipq, Some("slru-1"), None, Some(theta)).unwrap(),
                     index,
                     ..options("25MiB", ReplayDevice::Sim)
                 },
@@ -563,7 +567,7 @@ fn sipq_keeps_no_more_than_finds_room_where_blocks_are_few() {
 fn objects_in_slices_count_the_same_on_a_real_file() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let with = |device| FlashOptions {
-        layout: LayoutOptions::new(Layout::Ripq, Some("gdsf-3"), None, None).unwrap(),
+        layout: LayoutOptions::new(LayoutName::Ripq, Some("gdsf-3"), None, None).unwrap(),
         // What is read of slices goes to the DRAM tier, in the order in which it was asked for.
         dram_bytes: 2 << 20,
         block_bytes: Some(64 << 10),
@@ -580,7 +584,7 @@ fn objects_in_slices_count_the_same_on_a_real_file() {
 #[test]
 fn a_drive_that_is_told_of_free_blocks_copies_less() {
     let with = |trim| FlashOptions {
-        layout: LayoutOptions::new(Layout::Ripq, Some("slru-3"), None, None).unwrap(),
+        layout: LayoutOptions::new(LayoutName::Ripq, Some("slru-3"), None, None).unwrap(),
         superblock_blocks: 4,
         trim,
         ..options("30MiB", ReplayDevice::Sim)

@@ -1,7 +1,7 @@
 //! The meta commands over a socket.
 
 use crate::common::{Server, config, script};
-use pumice::{CacheOptions, FlashWrite, Layout, LayoutOptions};
+use pumice::{CacheOptions, FlashWrite, LayoutName, LayoutOptions};
 
 #[test]
 fn mg_answers_what_the_flags_ask_for() {
@@ -333,7 +333,7 @@ fn me_says_where_an_object_is() {
 
 #[test]
 fn me_follows_an_object_to_flash() {
-    let ripq = LayoutOptions::new(Layout::Ripq, None, None, None).expect("these go together");
+    let ripq = LayoutOptions::new(LayoutName::Ripq, None, None, None).expect("these go together");
     let one_tier = |flash_write, dram_bytes| CacheOptions {
         flash_write,
         dram_bytes,

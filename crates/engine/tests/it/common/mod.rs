@@ -5,7 +5,7 @@ pub mod after_crash;
 pub mod dying;
 
 use pumice::{
-    Action, CacheOptions, CascadeOptions, Cx, IndexOptions, Layout, LayoutOptions, Meta, ObjectCache,
+    Action, CacheOptions, CascadeOptions, Cx, IndexOptions, LayoutName, LayoutOptions, Meta, ObjectCache,
     Outcome, Reads, Recovered,
 };
 use pumice_device::{Device, Overdue, Payload};
@@ -155,7 +155,7 @@ pub struct Model {
 pub fn sipq() -> LayoutOptions {
     LayoutOptions {
         virtual_keys_max: 200,
-        ..LayoutOptions::new(Layout::Sipq, Some("slru-3"), None, Some(0.6)).unwrap()
+        ..LayoutOptions::new(LayoutName::Sipq, Some("slru-3"), None, Some(0.6)).unwrap()
     }
 }
 
@@ -163,7 +163,7 @@ pub fn sipq() -> LayoutOptions {
 pub fn sipq_gdsf() -> LayoutOptions {
     LayoutOptions {
         virtual_keys_max: 200,
-        ..LayoutOptions::new(Layout::Sipq, Some("gdsf-2"), None, Some(0.6)).unwrap()
+        ..LayoutOptions::new(LayoutName::Sipq, Some("gdsf-2"), None, Some(0.6)).unwrap()
     }
 }
 
@@ -183,20 +183,24 @@ pub fn narrow_tier1() -> CascadeOptions {
 
 /// What stands over a cascade index.
 pub fn cascade_layouts() -> [LayoutOptions; 5] {
-    let plain = LayoutOptions {
-        keeps_hot: false,
-        ..LayoutOptions::default()
-    };
-    [LayoutOptions::default(), plain, ripq(), gdsf(), sipq()]
+    [clock(), LayoutOptions::default(), ripq(), gdsf(), sipq()]
 }
 
 /// What stands over an index that is in DRAM as a whole.
-pub fn full_layouts() -> [LayoutOptions; 5] {
-    [LayoutOptions::default(), ripq(), sipq(), sipq_gdsf(), gdsf()]
+pub fn full_layouts() -> [LayoutOptions; FULL_KINDS as usize] {
+    [
+        LayoutOptions::default(),
+        clock(),
+        ripq(),
+        sipq(),
+        sipq_gdsf(),
+        gdsf(),
+    ]
 }
 
-/// How many kinds of caches there are.
-pub const KINDS: u64 = 10;
+/// How many kinds of caches there are: the first with the index in DRAM as a whole.
+pub const KINDS: u64 = 11;
+pub const FULL_KINDS: u64 = 6;
 
 /// Options of one of [`KINDS`]: each layout over each index.
 pub fn of_kind(kind: u64) -> CacheOptions {
@@ -216,20 +220,24 @@ pub fn of_kind(kind: u64) -> CacheOptions {
         ..CacheOptions::default()
     };
     // Where there are many streams. Elsewhere few, so that there is none now and then.
-    if layout.layout == Layout::Ripq || index != IndexOptions::Full {
+    if layout.layout == LayoutName::Ripq || index != IndexOptions::Full {
         options.buffers_max = 10;
     }
     options
 }
 
+pub fn clock() -> LayoutOptions {
+    LayoutOptions::new(LayoutName::Clock, None, None, None).unwrap()
+}
+
 /// RIPQ with many sections, and something that is not worth moving.
 pub fn ripq() -> LayoutOptions {
-    LayoutOptions::new(Layout::Ripq, Some("slru-3"), Some(0.15), Some(0.9)).unwrap()
+    LayoutOptions::new(LayoutName::Ripq, Some("slru-3"), Some(0.15), Some(0.9)).unwrap()
 }
 
 /// RIPQ with priorities that are not relative.
 pub fn gdsf() -> LayoutOptions {
-    LayoutOptions::new(Layout::Ripq, Some("gdsf-3"), Some(0.15), None).unwrap()
+    LayoutOptions::new(LayoutName::Ripq, Some("gdsf-3"), Some(0.15), None).unwrap()
 }
 
 pub fn key(n: u64) -> Vec<u8> {

@@ -6,7 +6,8 @@ use pumice_blocks::Durability;
 use pumice_device::{AlignedBuf, Device, FaultyDevice, FaultyMedium, Payload};
 use pumice_flash::recovery::{open_superblock, recover, settle};
 use pumice_flash::{
-    CopyMove, FlashStore, Gone, Layout, LayoutOptions, Mappings, OpenOptions, Rank, Recovered, Source, Work,
+    Arrival, CopyMove, FlashStore, Gone, LayoutName, LayoutOptions, Mappings, OpenOptions, Rank, Recovered,
+    Source, Work,
 };
 use pumice_index::{FullShard, IndexShape, IndexShard, KeyHash, Location, Mapping};
 use pumice_memory::{PagePool, SegmentPool};
@@ -50,7 +51,7 @@ pub struct Index {
 }
 
 impl Index {
-    fn new(medium: &Arc<FaultyMedium>, keys: u64, layout: Layout) -> Self {
+    fn new(medium: &Arc<FaultyMedium>, keys: u64, layout: LayoutName) -> Self {
         let segments = Arc::new(SegmentPool::with_limit(4, 1 << 20, 4).unwrap());
         let pages = PagePool::new(segments);
         while pages.grow() {}
@@ -140,7 +141,7 @@ impl Mappings for Index {
             };
             let moved =
                 append(mapping).is_some_and(|to| shard.compare_and_set(hash, from.location, to).is_some());
-            if moved && self.store().layout().layout != Layout::Fifo {
+            if moved && self.store().layout().layout != LayoutName::Fifo {
                 // A crash may lose what stands in a buffer, moved there or not.
                 let found = (0..self.keys).find(|n| self::hash(*n) == hash);
                 self.given_up.lock().extend(found);
@@ -204,11 +205,11 @@ pub struct Rig {
 }
 
 pub fn ripq() -> LayoutOptions {
-    LayoutOptions::new(Layout::Ripq, Some("slru-3"), Some(0.2), Some(0.9)).unwrap()
+    LayoutOptions::new(LayoutName::Ripq, Some("slru-3"), Some(0.2), Some(0.9)).unwrap()
 }
 
 pub fn sipq() -> LayoutOptions {
-    LayoutOptions::new(Layout::Sipq, None, None, None).unwrap()
+    LayoutOptions::new(LayoutName::Sipq, None, None, None).unwrap()
 }
 
 pub fn options(durability: Durability) -> OpenOptions {
@@ -308,7 +309,12 @@ impl Rig {
     /// As [`Rig::set`], but where something is there, which counts as a hit on it.
     pub fn set_again(&self, n: u64, len: usize) -> Option<u64> {
         let old = self.index.with(hash(n), |shard| shard.mapping(hash(n)));
-        let rank = self.store().rank_again(hash(n), old, false, len as u64);
+        let again = Arrival::Again {
+            hash: hash(n),
+            old,
+            may_be_more: false,
+        };
+        let rank = self.store().rank(again, len as u64);
         let version = self.remove(n);
         self.append_with(n, len, version, SliceId::Whole, Some(rank))
     }
@@ -341,7 +347,7 @@ impl Rig {
             value_crc: payload_checksum(payload),
         };
         let stored = self.index.with(hash(n), |shard| {
-            let new = || self.store().rank_new(self.store().padded_len(&parts));
+            let new = || self.store().rank(Arrival::New, self.store().padded_len(&parts));
             let rank = rank.unwrap_or_else(new);
             let appended = self.store().append(hash(n), &parts, rank)?;
             shard.set(hash(n), appended.mapping).unwrap();

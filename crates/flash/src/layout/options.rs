@@ -1,37 +1,45 @@
-//! Layouts: how objects are arranged in blocks, and which objects a reclaim keeps.
+//! The layouts by name, what steers them, and what they need.
 
+use super::ripq;
+use crate::survivors::RECLAIM_READ_BYTES;
 use parking_lot::Mutex;
-use pumice_index::Mapping;
 use pumice_policy::Policy;
 use pumice_record::codec::value_checksum;
 use std::fmt;
 use std::str::FromStr;
 
-/// How objects are arranged in blocks.
+/// How objects are arranged in blocks, by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u16)]
-pub enum Layout {
-    /// One active block; the oldest block goes first, and all that is in it.
+pub enum LayoutName {
+    /// The oldest block goes first, and all that is in it.
     #[default]
     Fifo = 1,
-    /// SIPQ: one active block; the oldest block goes first, and the objects whose keys are in an exact queue in DRAM are written
-    /// again.
+    /// SIPQ: the oldest block goes first, and the objects whose keys are in an exact queue in DRAM are written again.
     Sipq = 2,
     /// RIPQ: several active blocks, each at its priority; the lowest block goes first, and what was raised moves to where
     /// it belongs.
     Ripq = 3,
+    /// The oldest block of new or of kept objects goes first, and what was asked for since it was written is kept.
+    Clock = 4,
 }
 
-impl Layout {
+impl LayoutName {
     /// All that are built.
-    pub const ALL: [Layout; 3] = [Layout::Fifo, Layout::Sipq, Layout::Ripq];
+    pub const ALL: [LayoutName; 4] = [
+        LayoutName::Fifo,
+        LayoutName::Clock,
+        LayoutName::Sipq,
+        LayoutName::Ripq,
+    ];
 
     /// The name on the command line.
     pub fn name(self) -> &'static str {
         match self {
-            Layout::Fifo => "fifo",
-            Layout::Sipq => "sipq",
-            Layout::Ripq => "ripq",
+            LayoutName::Fifo => "fifo",
+            LayoutName::Clock => "clock",
+            LayoutName::Sipq => "sipq",
+            LayoutName::Ripq => "ripq",
         }
     }
 
@@ -39,16 +47,22 @@ impl Layout {
         Self::ALL.into_iter().find(|layout| *layout as u16 == number)
     }
 
-    /// Bits that the index keeps for this layout beside each location.
+    /// Whether checkpoints have an exact queue of keys.
+    pub(crate) fn has_keys(self) -> bool {
+        self == LayoutName::Sipq
+    }
+
+    /// Bits that an index that knows all mappings keeps for this layout beside each location.
     pub fn note_bits(self) -> u32 {
         match self {
-            Layout::Fifo | Layout::Sipq => 0,
-            Layout::Ripq => MARK_BITS + ACCESS_BITS,
+            LayoutName::Fifo | LayoutName::Sipq => 0,
+            LayoutName::Clock => 1,
+            LayoutName::Ripq => ripq::WIDE_BITS,
         }
     }
 }
 
-impl fmt::Display for Layout {
+impl fmt::Display for LayoutName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -59,7 +73,7 @@ impl fmt::Display for Layout {
 #[non_exhaustive]
 pub enum LayoutError {
     /// No layout has this name.
-    #[error("no layout `{0}` (layouts: fifo, sipq, ripq)")]
+    #[error("no layout `{0}` (layouts: fifo, clock, sipq, ripq)")]
     Layout(String),
     /// No policy has this name.
     #[error("no policy `{name}` for layout {layout} (policies: {known})")]
@@ -67,7 +81,7 @@ pub enum LayoutError {
         /// What was given.
         name: String,
         /// For this layout.
-        layout: Layout,
+        layout: LayoutName,
         /// What there is.
         known: String,
     },
@@ -79,7 +93,7 @@ pub enum LayoutError {
     Theta(f64),
 }
 
-impl FromStr for Layout {
+impl FromStr for LayoutName {
     type Err = LayoutError;
 
     fn from_str(text: &str) -> Result<Self, LayoutError> {
@@ -93,16 +107,14 @@ impl FromStr for Layout {
 #[derive(Clone, Copy, Debug)]
 pub struct LayoutOptions {
     /// The layout; an existing cache must agree.
-    pub layout: Layout,
-    /// Gives objects their priorities; `fifo` has no use for it.
+    pub layout: LayoutName,
+    /// Gives objects their priorities; `fifo` and `clock` have no use for it.
     pub policy: &'static dyn Policy,
     /// RIPQ's α: sections are of α to 2α of the queue. From 1/64 to 1/2.
     pub alpha: f64,
     /// Logical occupancy θ: what stands in the last 1 - θ of the queue is not kept at a reclaim. In [0, 1].
     /// Under `sipq` the queue of keys may have this share of what the blocks can hold of objects.
     pub theta: f64,
-    /// Under `fifo` with a cascade index: whether a reclaim writes the objects again that were asked for since they were written.
-    pub keeps_hot: bool,
     /// Under `sipq` the most keys in DRAM, [`VIRTUAL_KEY_BYTES`](crate::VIRTUAL_KEY_BYTES) each.
     pub virtual_keys_max: usize,
 }
@@ -113,14 +125,15 @@ impl LayoutOptions {
     /// # Errors
     /// [`LayoutError`].
     pub fn new(
-        layout: Layout,
+        layout: LayoutName,
         policy_name: Option<&str>,
         alpha: Option<f64>,
         theta: Option<f64>,
     ) -> Result<Self, LayoutError> {
-        let by_default = match layout {
-            Layout::Fifo => "fifo",
-            Layout::Sipq | Layout::Ripq => "slru-3",
+        let (by_default, has_policies) = match layout {
+            LayoutName::Fifo => ("fifo", false),
+            LayoutName::Clock => ("clock", false),
+            LayoutName::Sipq | LayoutName::Ripq => ("slru-3", true),
         };
         let name = policy_name.unwrap_or(by_default);
         let wrong = |known: &str| LayoutError::Policy {
@@ -128,21 +141,21 @@ impl LayoutOptions {
             layout,
             known: known.to_owned(),
         };
-        if layout == Layout::Fifo && name != "fifo" {
-            return Err(wrong("fifo"));
+        if !has_policies && name != by_default {
+            return Err(wrong(by_default));
         }
-        let policy = policy(name).ok_or_else(|| wrong(&pumice_policy::POLICY_NAMES.join(", ")))?;
+        let named = policy(if has_policies { name } else { "fifo" });
+        let policy = named.ok_or_else(|| wrong(&pumice_policy::POLICY_NAMES.join(", ")))?;
         let theta_by_default = match layout {
-            Layout::Fifo => 1.0,
-            Layout::Sipq => 0.5,
-            Layout::Ripq => policy.theta(),
+            LayoutName::Fifo | LayoutName::Clock => 1.0,
+            LayoutName::Sipq => 0.5,
+            LayoutName::Ripq => policy.theta(),
         };
         let options = Self {
             layout,
             policy,
             alpha: alpha.unwrap_or(0.125),
             theta: theta.unwrap_or(theta_by_default),
-            keeps_hot: true,
             virtual_keys_max: usize::MAX,
         };
         if !(1.0 / 64.0..=0.5).contains(&options.alpha) {
@@ -154,6 +167,46 @@ impl LayoutOptions {
         Ok(options)
     }
 
+    /// What this layout needs of DRAM.
+    pub fn needs(&self) -> LayoutNeeds {
+        let fifo = LayoutNeeds {
+            open_blocks: 1,
+            buffers_max: 16,
+            order_bytes: 0,
+            order_share: 0.0,
+            slot_bits: 0,
+            moving_bytes: 0,
+        };
+        let moving_bytes = RECLAIM_READ_BYTES;
+        match self.layout {
+            LayoutName::Fifo => fifo,
+            LayoutName::Clock => LayoutNeeds {
+                open_blocks: 2,
+                slot_bits: 1,
+                moving_bytes,
+                ..fifo
+            },
+            LayoutName::Sipq => LayoutNeeds {
+                order_share: 0.2,
+                moving_bytes,
+                ..fifo
+            },
+            LayoutName::Ripq => LayoutNeeds {
+                // Sections are of alpha to 2 alpha, so there are seldom more than 1.25 / alpha.
+                buffers_max: ((1.25 / self.alpha).ceil() as usize + 4).max(fifo.buffers_max),
+                // The queue's tables, and the sample of keys whose priorities are kept.
+                order_bytes: if self.policy.is_absolute() {
+                    8 << 20
+                } else {
+                    1 << 20
+                },
+                slot_bits: ripq::SLOT_BITS,
+                moving_bytes,
+                ..fifo
+            },
+        }
+    }
+
     /// Tells policies apart on flash.
     pub(crate) fn policy_checksum(&self) -> u32 {
         value_checksum(self.policy.name().as_bytes())
@@ -162,14 +215,25 @@ impl LayoutOptions {
 
 impl Default for LayoutOptions {
     fn default() -> Self {
-        Self::new(Layout::Fifo, None, None, None).expect("these go together")
+        Self::new(LayoutName::Fifo, None, None, None).expect("these go together")
     }
 }
 
-/// Buffers of blocks that are being filled and written under `ripq`: sections are of alpha to 2 alpha, so there are seldom more than
-/// 1.25 / alpha.
-pub fn open_buffers(alpha: f64) -> usize {
-    (1.25 / alpha).ceil() as usize + 4
+/// What a layout needs of DRAM, beside the index.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LayoutNeeds {
+    /// Blocks that are open at the same time, at least.
+    pub open_blocks: usize,
+    /// Buffers of blocks that are being filled and written beyond which more are of no use.
+    pub buffers_max: usize,
+    /// Bytes of its own tables.
+    pub order_bytes: u64,
+    /// Or the share of the budget that they may have.
+    pub order_share: f64,
+    /// Bits for each object on flash, where mappings have no room for them.
+    pub slot_bits: u32,
+    /// Bytes of objects that reclaims have read and not moved yet, at most.
+    pub moving_bytes: u64,
 }
 
 /// The policy of a name. Policies have no state: each is made once and lives as long as the process.
@@ -182,34 +246,4 @@ pub fn policy(name: &str) -> Option<&'static dyn Policy> {
     let policy: &'static dyn Policy = Box::leak(pumice_policy::policy_named(name)?);
     made.push(policy);
     Some(policy)
-}
-
-const MARK_BITS: u32 = 9;
-const ACCESS_BITS: u32 = 2;
-/// Marks are below this.
-pub(crate) const MARKS: u32 = 1 << MARK_BITS;
-
-/// What a mapping's note says: the virtual place, and how often the object was used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Note {
-    /// 0: the object counts where it is.
-    pub(crate) mark: u32,
-    /// Accesses since it was inserted, from 1 to 4.
-    pub(crate) accesses: u32,
-}
-
-impl Note {
-    /// Of an object that was just written.
-    pub(crate) const NEW: Note = Note { mark: 0, accesses: 1 };
-
-    pub(crate) fn of(mapping: Mapping) -> Self {
-        Self {
-            mark: mapping.note & (MARKS - 1),
-            accesses: (mapping.note >> MARK_BITS) + 1,
-        }
-    }
-
-    pub(crate) fn bits(self) -> u32 {
-        (self.accesses - 1) << MARK_BITS | self.mark
-    }
 }

@@ -1,4 +1,4 @@
-//! SIPQ's virtual cache: the keys that a reclaim keeps, in an exact queue (RIPQ paper, section 5, "Single Insertion Priority
+//! SIPQ's virtual cache: the keys of objects that a reclaim keeps, in an exact queue (RIPQ paper, section 5, "Single Insertion Priority
 //! Queue").
 //!
 //! Flash is written in a circle. The policy runs on keys in DRAM, with room for a share θ of what flash holds; an object whose
@@ -7,8 +7,8 @@
 //!
 //! Cost: O(log n) for each operation; about 60 bytes of DRAM for each key in the queue.
 
-use super::hashes::ByHash;
-use crate::layout::{Layout, LayoutOptions};
+use crate::layout::LayoutOptions;
+use crate::layout::hashes::ByHash;
 use pumice_blocks::geometry::Geometry;
 use pumice_policy::{ExactQueue, ObjectNumber, Policy, Priority};
 
@@ -18,7 +18,7 @@ pub const VIRTUAL_KEY_BYTES: u64 = 96;
 /// Weight of a block's bytes in the mean over blocks, as a divisor.
 const BLOCKS_AVERAGED: f64 = 64.0;
 
-pub(crate) struct VirtualCache {
+pub(crate) struct KeyQueue {
     policy: &'static dyn Policy,
     queue: ExactQueue,
     /// θ, the number of blocks that objects can have, and the mean of the bytes of objects in one.
@@ -54,20 +54,17 @@ pub(crate) struct SavedKey {
     pub(crate) value: f64,
 }
 
-impl VirtualCache {
-    /// That of a layout, empty; `None` where the layout has none.
-    pub(crate) fn of(layout: &LayoutOptions, geometry: &Geometry) -> Option<Self> {
-        if layout.layout != Layout::Sipq {
-            return None;
-        }
+impl KeyQueue {
+    /// That of a layout, empty.
+    pub(crate) fn of(layout: &LayoutOptions, geometry: &Geometry) -> Self {
         let blocks = f64::from(geometry.blocks - geometry.reserved);
-        Some(Self::new(
+        Self::new(
             layout.policy,
             layout.theta,
             blocks,
             geometry.block_bytes as f64,
             layout.virtual_keys_max,
-        ))
+        )
     }
 
     fn new(policy: &'static dyn Policy, theta: f64, blocks: f64, block_mean: f64, keys_max: usize) -> Self {
@@ -264,13 +261,13 @@ impl VirtualCache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::policy;
+    use crate::layout::options::policy;
 
     #[test]
     fn it_keeps_what_an_exact_queue_keeps_within_bytes_and_keys() {
         let (bytes_max, keys_max) = (10_000, 70);
         let lru = policy("lru").unwrap();
-        let mut cache = VirtualCache::new(lru, 1.0, 1.0, bytes_max as f64, keys_max);
+        let mut cache = KeyQueue::new(lru, 1.0, 1.0, bytes_max as f64, keys_max);
         let mut plain: Vec<(u64, u64)> = Vec::new();
         let mut random = pumice_world::Random(7);
         for _ in 0..20_000 {
@@ -294,7 +291,7 @@ mod tests {
             assert_eq!(keys, plain.iter().map(|(hash, _)| *hash).collect::<Vec<_>>());
         }
         cache.check_invariants();
-        let mut restored = VirtualCache::new(lru, 1.0, 1.0, bytes_max as f64, keys_max);
+        let mut restored = KeyQueue::new(lru, 1.0, 1.0, bytes_max as f64, keys_max);
         cache.save().for_each(|key| restored.restore(key));
         assert!(restored.save().eq(cache.save()));
         let before = restored.save().count();
@@ -320,7 +317,7 @@ mod tests {
 
     #[test]
     fn what_blocks_cannot_hold_is_not_counted_on() {
-        let mut cache = VirtualCache::new(policy("lru").unwrap(), 1.0, 10.0, 1_000.0, 1_000);
+        let mut cache = KeyQueue::new(policy("lru").unwrap(), 1.0, 10.0, 1_000.0, 1_000);
         (0..100).for_each(|hash| cache.hit(hash, 100, 100));
         assert_eq!(cache.queue.used(), 10_000);
         (0..1_000).for_each(|_| cache.note_block(900, 10));
@@ -333,9 +330,9 @@ mod tests {
     fn new_keys_stay_for_a_while_whatever_bounds_the_queue() {
         let slru = policy("slru-3").unwrap();
         // By keys, after objects that were ten times as long; and by bytes that have become a third.
-        let mut by_keys = VirtualCache::new(slru, 1.0, 1.0, 1_000_000.0, 300);
+        let mut by_keys = KeyQueue::new(slru, 1.0, 1.0, 1_000_000.0, 300);
         (0..1_000).for_each(|hash| by_keys.hit(hash, 1_000, 1_000));
-        let mut by_bytes = VirtualCache::new(slru, 1.0, 10.0, 9_000.0, usize::MAX);
+        let mut by_bytes = KeyQueue::new(slru, 1.0, 10.0, 9_000.0, usize::MAX);
         (0..1_000).for_each(|hash| by_bytes.hit(hash, 300, 300));
         (0..1_000).for_each(|_| by_bytes.note_block(3_000, 10));
         for (cache, name) in [(&mut by_keys, "keys"), (&mut by_bytes, "bytes")] {
@@ -361,11 +358,11 @@ mod tests {
 
     #[test]
     fn what_is_larger_than_all_of_it_is_not_kept() {
-        let mut cache = VirtualCache::new(policy("gdsf-3").unwrap(), 1.0, 1.0, 1_000.0, 10);
+        let mut cache = KeyQueue::new(policy("gdsf-3").unwrap(), 1.0, 1.0, 1_000.0, 10);
         cache.hit(1, 600, 600);
         cache.hit(2, 1_001, 1_001);
         assert!(!cache.contains(2) && cache.contains(1));
-        let mut none = VirtualCache::new(policy("slru-3").unwrap(), 1.0, 0.0, 1_000.0, 10);
+        let mut none = KeyQueue::new(policy("slru-3").unwrap(), 1.0, 0.0, 1_000.0, 10);
         none.hit(1, 1, 1);
         assert!(!none.contains(1));
     }

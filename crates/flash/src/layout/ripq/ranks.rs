@@ -5,7 +5,7 @@
 //! counts as the threshold or, if it has more, as its own bytes: a few large objects then weigh what they are, not what chance makes
 //! of them. The threshold doubles when the keys become too many for all there are.
 
-use super::hashes::ByHash;
+use crate::layout::hashes::ByHash;
 use pumice_policy::{Bin, QuantileHistogram};
 
 /// Bins of the histogram (κ).

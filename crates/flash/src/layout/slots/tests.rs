@@ -8,7 +8,7 @@ fn below(random: &mut Random, n: u32) -> u32 {
 }
 
 fn widths() -> [u32; 3] {
-    [SlotKind::Hit, SlotKind::Seat, SlotKind::SeatAndAccesses].map(SlotKind::bits)
+    [1, 4, 6]
 }
 
 /// Slots, and the offset and slot of each object, by number.
@@ -40,7 +40,6 @@ fn check(slots: &Slots, model: &[(u32, u32)]) {
 
 #[test]
 fn the_low_bits_and_the_offset_give_the_number_and_each_slot_is_its_own() {
-    assert_eq!(widths(), [1, 6, 6]);
     let mut random = Random(7);
     for bits in widths() {
         for objects in [1, 2, 63, 64, 65, 128, 129, 700, 3_001] {
@@ -159,79 +158,6 @@ fn dram_is_the_bits_and_three_eighths_of_one_where_words_are_whole() {
 }
 
 #[test]
-fn a_slot_of_four_bits_says_new_hit_one_of_thirteen_groups_or_dead() {
-    let kind = SlotKind::Seat;
-    assert_eq!((kind.marks() - 1, kind.bits()), (61, 6));
-    assert_eq!(kind.encode(Note::NEW), 0, "what a start writes for new objects");
-    assert_eq!(kind.decode(0), Some(Note::NEW));
-    let hit = Note { mark: 0, accesses: 2 };
-    assert_eq!(kind.encode(hit), kind.hit());
-    assert_eq!(kind.decode(kind.hit()), Some(hit));
-    for mark in 1..kind.marks() {
-        let note = Note { mark, accesses: 2 };
-        assert_eq!(kind.decode(kind.encode(note)), Some(note));
-        assert_eq!(kind.encode(Note { mark, accesses: 1 }), kind.encode(note));
-    }
-    assert_eq!(kind.decode(kind.dead()), None);
-    for slot in (0..1 << kind.bits()).filter(|slot| *slot != kind.dead()) {
-        assert_eq!(
-            kind.encode(kind.decode(slot).unwrap()),
-            slot,
-            "each says something else"
-        );
-    }
-}
-
-#[test]
-fn a_slot_of_six_bits_has_fourteen_groups_and_four_accesses() {
-    let kind = SlotKind::SeatAndAccesses;
-    assert_eq!((kind.marks() - 1, kind.bits()), (14, 6));
-    assert_eq!(kind.encode(Note::NEW), 0, "what a start writes for new objects");
-    let mut codes = Vec::new();
-    for mark in 0..kind.marks() {
-        for accesses in 1..=4 {
-            let note = Note { mark, accesses };
-            let slot = kind.encode(note);
-            assert_eq!(kind.decode(slot), Some(note));
-            codes.push(slot);
-        }
-    }
-    for accesses in 0..4 {
-        assert_eq!(kind.decode(accesses << kind.seat_bits() | kind.dead()), None);
-        codes.push(accesses << kind.seat_bits() | kind.dead());
-    }
-    codes.sort_unstable();
-    let all: Vec<u32> = (0..1 << kind.bits()).collect();
-    assert_eq!(codes, all);
-}
-
-#[test]
-fn a_kind_follows_from_index_layout_and_policy() {
-    let layout = |layout, policy| LayoutOptions::new(layout, policy, None, None).unwrap();
-    let plain = LayoutOptions {
-        keeps_hot: false,
-        ..LayoutOptions::default()
-    };
-    for (options, kind) in [
-        (LayoutOptions::default(), SlotKind::Hit),
-        (plain, SlotKind::None),
-        (layout(Layout::Sipq, Some("lfu")), SlotKind::None),
-        (layout(Layout::Ripq, Some("slru-3")), SlotKind::Seat),
-        (layout(Layout::Ripq, Some("gdsf-2")), SlotKind::Seat),
-        (layout(Layout::Ripq, Some("gdsf-3")), SlotKind::SeatAndAccesses),
-        (layout(Layout::Ripq, Some("gdsf-4")), SlotKind::SeatAndAccesses),
-        (layout(Layout::Ripq, Some("lfu")), SlotKind::SeatAndAccesses),
-    ] {
-        assert_eq!(SlotKind::of(&options, IndexKind::Cascade), kind, "{options:?}");
-        assert_eq!(SlotKind::of(&options, IndexKind::Full), SlotKind::None);
-        assert_eq!(slot_bits(&options, IndexKind::Cascade), kind.bits());
-        let note = if kind == SlotKind::None { 0 } else { 130 % 64 };
-        assert_eq!(kind.note(130), note);
-        assert!(!kind.has_seats() || kind.marks() <= kind.dead());
-    }
-}
-
-#[test]
 fn a_footer_of_a_start_makes_new_slots() {
     let entries: Vec<FooterEntry> = (0..200)
         .map(|number| FooterEntry {
@@ -243,10 +169,10 @@ fn a_footer_of_a_start_makes_new_slots() {
             number,
         })
         .collect();
-    for kind in [SlotKind::Hit, SlotKind::Seat, SlotKind::SeatAndAccesses] {
-        let slots = Slots::of_entries(kind, &entries);
+    for bits in widths() {
+        let slots = Slots::of_entries(bits, &entries);
         let model: Vec<(u32, u32)> = entries.iter().map(|entry| (entry.offset, 0)).collect();
         check(&slots, &model);
     }
-    assert_eq!(Slots::of_entries(SlotKind::None, &entries).len(), 0);
+    assert_eq!(Slots::of_entries(0, &entries).len(), 0);
 }

@@ -1,0 +1,220 @@
+//! Slots: some bits in DRAM for each object of a block, for an index that has no room for them.
+//!
+//! A cascade index keeps most mappings on flash, where no bit can be changed. The note that a layout keeps of an object, which
+//! changes, is in a slot instead: under `clock` one bit, whether it was asked for since it was written; under `ripq` six bits
+//! ([`ripq`](super::ripq)).
+//!
+//! The slot of an object is its number in its block, in order of offset. A mapping says its low [`SLOT_BITS`] bits in its note;
+//! the rest follow from its offset and the offsets of every 64th object, which are kept here. Cost: the bits, and three eighths of a
+//! bit for that; O(log n) for a look.
+
+use super::{LayoutOptions, NotePlace};
+use crate::footer::FooterEntry;
+use crate::store::FlashStore;
+use pumice_index::IndexKind;
+use pumice_index::cascade::SLOT_BITS;
+use pumice_memory::Buffer;
+use std::sync::atomic::Ordering;
+
+/// Objects between two whose offsets are kept.
+const STRIDE: u32 = 1 << SLOT_BITS;
+const LOW: u32 = STRIDE - 1;
+
+/// Bits of DRAM that such a cache keeps for each object on flash beside its index, and three eighths of a bit more where that is not 0.
+pub fn slot_bits(layout: &LayoutOptions, index: IndexKind) -> u32 {
+    match index {
+        IndexKind::Full => 0,
+        IndexKind::Cascade => layout.needs().slot_bits,
+    }
+}
+
+/// The slots of one block.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Slots {
+    bits: u32,
+    len: u32,
+    /// Where every 64th object stands in the block.
+    strides: Vec<Place>,
+    words: Vec<u64>,
+}
+
+/// An offset in a block, in units of 16 bytes: objects start at multiples of that, and blocks have at most 2^24 of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place([u8; 3]);
+
+impl Place {
+    const UNIT: u32 = 16;
+
+    /// `None` where no object can start.
+    fn new(offset: u32) -> Option<Self> {
+        let [low, middle, high, 0] = (offset / Self::UNIT).to_le_bytes() else {
+            return None;
+        };
+        offset
+            .is_multiple_of(Self::UNIT)
+            .then_some(Self([low, middle, high]))
+    }
+
+    fn offset(self) -> u32 {
+        let [low, middle, high] = self.0;
+        u32::from_le_bytes([low, middle, high, 0]) * Self::UNIT
+    }
+}
+
+impl Slots {
+    pub(crate) fn new(bits: u32) -> Self {
+        Self {
+            bits,
+            ..Self::default()
+        }
+    }
+
+    /// The bits of a mapping's note that name the slot of this number.
+    pub(crate) fn low_bits(number: u32) -> u32 {
+        number & LOW
+    }
+
+    /// The slots of a block whose footer a start has read; without any bits there are none.
+    pub(crate) fn of_entries(bits: u32, entries: &[FooterEntry]) -> Self {
+        let mut slots = Self::new(bits);
+        for entry in entries.iter().filter(|_| bits != 0) {
+            slots.push(entry.offset, 0);
+        }
+        slots
+    }
+
+    /// Slots as they were saved; `None` where they cannot be those of a block of this length.
+    pub(crate) fn from_parts(
+        bits: u32,
+        len: u32,
+        strides: Vec<u32>,
+        words: Vec<u64>,
+        block_bytes: u64,
+    ) -> Option<Self> {
+        let is_whole = (strides.len(), words.len()) == Self::parts_len(bits, len)
+            && strides.is_sorted_by(|a, b| a < b)
+            && strides.last().is_none_or(|last| u64::from(*last) < block_bytes);
+        let places: Option<Vec<Place>> = strides.into_iter().map(Place::new).collect();
+        Some(Self {
+            bits,
+            len,
+            strides: places.filter(|_| is_whole)?,
+            words,
+        })
+    }
+
+    /// How many strides and words so many slots have.
+    pub(crate) fn parts_len(bits: u32, len: u32) -> (usize, usize) {
+        let words = len.div_ceil(64 / bits.max(1));
+        (len.div_ceil(STRIDE) as usize, words as usize)
+    }
+
+    /// Objects, offsets of every 64th, and bits.
+    pub(crate) fn parts(&self) -> (u32, Vec<u32>, &[u64]) {
+        let strides = self.strides.iter().map(|place| place.offset()).collect();
+        (self.len, strides, &self.words)
+    }
+
+    pub(crate) fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Adds an object above all that are there, and returns its number.
+    pub(crate) fn push(&mut self, offset: u32, slot: u32) -> u32 {
+        let number = self.len;
+        if number & LOW == 0 {
+            let place =
+                Place::new(offset).expect("objects start at multiples of 16, in blocks of at most 256 MiB");
+            self.strides.push(place);
+        }
+        self.len += 1;
+        if Self::parts_len(self.bits, self.len).1 > self.words.len() {
+            self.words.push(0);
+        }
+        self.set(number, slot);
+        number
+    }
+
+    /// Releases memory that a sealed block will not use.
+    pub(crate) fn shrink(&mut self) {
+        self.strides.shrink_to_fit();
+        self.words.shrink_to_fit();
+    }
+
+    /// The number of the object at an offset, whose note has these low bits.
+    pub(crate) fn number(&self, offset: u32, low: u32) -> Option<u32> {
+        let stride = self
+            .strides
+            .partition_point(|first| first.offset() <= offset)
+            .checked_sub(1)?;
+        let number = stride as u32 * STRIDE + (low & LOW);
+        (number < self.len).then_some(number)
+    }
+
+    fn place(&self, number: u32) -> (usize, u32) {
+        let per_word = 64 / self.bits;
+        ((number / per_word) as usize, number % per_word * self.bits)
+    }
+
+    pub(crate) fn get(&self, number: u32) -> u32 {
+        let (word, shift) = self.place(number);
+        (self.words[word] >> shift) as u32 & ((1 << self.bits) - 1)
+    }
+
+    pub(crate) fn set(&mut self, number: u32, slot: u32) {
+        let (word, shift) = self.place(number);
+        let mask = ((1u64 << self.bits) - 1) << shift;
+        self.words[word] = self.words[word] & !mask | u64::from(slot) << shift & mask;
+    }
+
+    pub(crate) fn dram_bytes(&self) -> usize {
+        self.strides.capacity() * size_of::<Place>() + self.words.capacity() * size_of::<u64>()
+    }
+}
+
+impl<B: Buffer> FlashStore<B> {
+    /// A block is sealed: it gets no slot any more.
+    pub(crate) fn shrink_slots(&self, id: u32) {
+        let mut slots = self.blocks[id as usize].slots.lock();
+        slots.shrink();
+        self.charge_slots(0, slots.dram_bytes());
+    }
+
+    /// Slots of a block that a checkpoint has saved.
+    pub(crate) fn restore_slots(&self, id: u32, mut slots: Slots) {
+        slots.shrink();
+        self.charge_slots(0, slots.dram_bytes());
+        *self.blocks[id as usize].slots.lock() = slots;
+    }
+
+    /// Everything in a block counts nowhere any more. `entries` are all that its footer lists, where that could be read.
+    pub(crate) fn settle_slots(&self, id: u32, entries: Option<&[FooterEntry]>) {
+        if self.notes != NotePlace::Slot {
+            return;
+        }
+        let info = &self.blocks[id as usize];
+        let mut order = self.order();
+        let slots = std::mem::take(&mut *info.slots.lock());
+        if info.filled.load(Ordering::Relaxed) != 0 {
+            self.charge_slots(slots.dram_bytes(), 0);
+        }
+        let lens: Option<Vec<u32>> = entries.map(|entries| entries.iter().map(|entry| entry.len).collect());
+        if !order.layout.emptied(self.ground(), id, &slots, lens.as_deref()) {
+            self.is_order_estimate.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// DRAM of slots has changed from `before` to `after`.
+    fn charge_slots(&self, before: usize, after: usize) {
+        self.slot_bytes.fetch_add(after as u64, Ordering::Relaxed);
+        self.slot_bytes.fetch_sub(before as u64, Ordering::Relaxed);
+    }
+
+    /// DRAM of all slots of sealed blocks, in bytes.
+    pub fn slot_bytes(&self) -> u64 {
+        self.slot_bytes.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests;
