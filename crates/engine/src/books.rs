@@ -40,6 +40,28 @@ impl Line {
     }
 }
 
+/// What a clean stop could not keep, in objects; slices of large ones count one by one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeftBehind {
+    /// DRAM alone had them, and no block became free for them.
+    pub no_room: u64,
+    /// DRAM alone had them, and there was no DRAM for their mappings.
+    pub no_memory: u64,
+    /// DRAM alone had them, and flash has another object with the same bits of the hash.
+    pub same_tag: u64,
+    /// Flash had them, and they were evicted for what DRAM had.
+    pub displaced: u64,
+    /// The device failed to write them.
+    pub lost: u64,
+}
+
+impl LeftBehind {
+    /// All of them.
+    pub fn sum(&self) -> u64 {
+        self.no_room + self.no_memory + self.same_tag + self.displaced + self.lost
+    }
+}
+
 macro_rules! books {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
         /// The books, counted while the cache runs.

@@ -1,10 +1,8 @@
 //! The cache: what it is made of, how it opens and closes, and its background work.
 
-use crate::books::{Books, BooksSnapshot};
+use crate::books::{Books, BooksSnapshot, LeftBehind};
 use crate::config::{CacheOptions, FlashWrite, IndexOptions};
-use crate::evict::LeftBehind;
 use crate::part::KeyHasher;
-use crate::shards::{LockedShard, Shard};
 use parking_lot::Mutex;
 use pumice_blocks::{DeviceFailure, Durability};
 use pumice_blocks::{Geometry, OpenError};
@@ -69,6 +67,16 @@ impl<D: Device> Cx<D> {
         expiry != 0 && is_expired(expiry, self.now())
     }
 }
+
+/// The mappings of one shard.
+pub(crate) struct Shard {
+    pub(crate) flash: IndexShard,
+    pub(crate) dram: DramShard,
+}
+
+/// On cache lines of its own, so that workers in neighbouring shards do not slow each other down.
+#[repr(align(128))]
+pub(crate) struct LockedShard(pub(crate) Mutex<Shard>);
 
 pub(crate) struct Inner<B: Buffer> {
     pub(crate) store: OnceLock<FlashStore<B>>,

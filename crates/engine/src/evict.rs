@@ -3,6 +3,7 @@
 //! S3-FIFO (Yang et al., SOSP 2023): an item leaves the small queue for the main queue if it was hit more than once, else for
 //! the ghosts; an item of the main queue that was hit goes round again with one hit less.
 
+use crate::books::LeftBehind;
 use crate::cache::{Cx, Inner, ObjectCache};
 use crate::large::ROOM_TRIES_MAX;
 use crate::object::Meta;
@@ -20,28 +21,6 @@ pub(crate) const SEGMENTS_FLOOR: usize = 8;
 const PROMOTION_HITS: u64 = 2;
 /// Items that a clean stop writes between two waits for background work.
 const FLUSH_BATCH: usize = 256;
-
-/// What a clean stop could not keep, in objects; slices of large ones count one by one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LeftBehind {
-    /// DRAM alone had them, and no block became free for them.
-    pub no_room: u64,
-    /// DRAM alone had them, and there was no DRAM for their mappings.
-    pub no_memory: u64,
-    /// DRAM alone had them, and flash has another object with the same bits of the hash.
-    pub same_tag: u64,
-    /// Flash had them, and they were evicted for what DRAM had.
-    pub displaced: u64,
-    /// The device failed to write them.
-    pub lost: u64,
-}
-
-impl LeftBehind {
-    /// All of them.
-    pub fn sum(&self) -> u64 {
-        self.no_room + self.no_memory + self.same_tag + self.displaced + self.lost
-    }
-}
 
 impl<D: Device + Clone> ObjectCache<D> {
     /// Before an insertion: evicts from DRAM until segments are free, and sees that the index has pages. No lock is held.

@@ -7,10 +7,9 @@
 
 use crate::books::{Books, Line};
 use crate::cache::{Cx, Inner, ObjectCache};
-use crate::object::{Meta, Object, Tier};
+use crate::object::{Meta, Object, RejectReason, Tier};
 use crate::part::PartId;
 use crate::read::{Part, Place, Seen};
-use crate::write::RejectReason;
 use futures_util::StreamExt as _;
 use futures_util::stream;
 use pumice_device::Device;

@@ -43,14 +43,13 @@ mod testing;
 mod update;
 mod write;
 
-pub use books::{Books, BooksFault, BooksSnapshot};
+pub use books::{Books, BooksFault, BooksSnapshot, LeftBehind};
 pub use cache::{Cx, ObjectCache};
 pub use config::{CacheOptions, FlashWrite, IndexOptions};
-pub use evict::LeftBehind;
 pub use large::LargeLookup;
 pub use list::{Listed, Listing};
 pub use locate::{FlashCopy, KnownObject, Located};
-pub use object::{Meta, Object, Tier};
+pub use object::{Meta, Object, RejectReason, Tier};
 pub use part::HashLimit;
 pub use plan::{Budget, IndexChoice, MemoryPlan, PlanError};
 pub use pumice_blocks::Maker;
@@ -58,10 +57,9 @@ pub use pumice_blocks::{DeviceFailure, Durability};
 pub use pumice_flash::{FlashCounts, LayoutError, LayoutName, LayoutOptions, Recovered};
 pub use pumice_index::IndexKind;
 pub use pumice_index::cascade::CascadeOptions;
-pub use read::{FlashLookup, Found, Lookup};
+pub use read::{FlashLookup, Found, Lookup, Reads};
 pub use stats::{DeviceReads, Stats};
-pub use update::{Action, Outcome, Reads};
-pub use write::RejectReason;
+pub use update::{Action, Outcome};
 
 /// The longest key, in bytes, as memcached has it.
 pub const KEY_BYTES_MAX: usize = 250;

@@ -1,4 +1,4 @@
-//! What a hit gives.
+//! What a hit gives, and why there may be nothing to give.
 
 use pumice_memory::{Buffer, Payload};
 use pumice_record::{Record, RecordHeader};
@@ -18,6 +18,21 @@ impl Meta {
     /// The object was hit before. The cache sets it where it knows: from hits in the DRAM tier that it has not forgotten, and
     /// when flash is read. It never clears it, but an object that leaves the DRAM tier comes back as its copy on flash says.
     pub const USED: u8 = 0x80;
+}
+
+/// Why an object was not stored. After a set the older object under the key is gone all the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RejectReason {
+    /// The value is longer than the cache takes.
+    #[error("object too large")]
+    TooLarge,
+    /// The key is empty or longer than 250 bytes.
+    #[error("bad key length")]
+    KeyLength,
+    /// Neither tier has room at the moment.
+    #[error("no room in either tier")]
+    NoRoom,
 }
 
 /// Which tier answered.

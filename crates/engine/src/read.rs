@@ -1,11 +1,9 @@
 //! Looking up and reading.
 
-use crate::cache::{Cx, Inner, ObjectCache, ROUNDS};
+use crate::cache::{Cx, Inner, ObjectCache, ROUNDS, Shard};
 use crate::large::LargeLookup;
 use crate::object::{Meta, Object, Tier};
 use crate::part::PartId;
-use crate::shards::Shard;
-use crate::update::Reads;
 use pumice_device::Device;
 use pumice_flash::{Gone, MappingBytes, Mappings, OpenBlock, ReadFault, Source};
 use pumice_index::cascade::Plan;
@@ -139,6 +137,31 @@ pub(crate) enum Place {
     Dram(u64),
     /// On flash or in a block buffer, in this life of the block.
     Flash(Location, u64),
+}
+
+/// What a conditional change reads before it decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reads {
+    /// Whether `decide` looks at the value; a large object is otherwise shown without its slices.
+    pub value: bool,
+    /// The most bytes that may be read at once, so that memory stays bounded.
+    pub bytes_max: u64,
+}
+
+impl Reads {
+    /// Everything, whatever it takes.
+    pub const ALL: Self = Self {
+        value: true,
+        bytes_max: u64::MAX,
+    };
+
+    pub(crate) fn check(self, bytes: u64) -> Result<(), u64> {
+        if bytes > self.bytes_max {
+            Err(bytes)
+        } else {
+            Ok(())
+        }
+    }
 }
 
 impl<D: Device + Clone> ObjectCache<D> {

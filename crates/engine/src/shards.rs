@@ -1,25 +1,15 @@
 //! Shards: for a slice of the hash space, the mappings of both tiers behind one lock.
 
-use crate::cache::Inner;
+use crate::cache::{Inner, Shard};
 use crate::evict::SEGMENTS_FLOOR;
 use crate::part::PartId;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::MutexGuard;
 use pumice_flash::{CopyMove, Gone, Mappings, Standing};
 use pumice_index::{IndexShard, KeyHash, Location, Mapping};
 use pumice_memory::{Buffer, PAGE_BYTES};
 use pumice_record::SliceId;
-use pumice_tier::{DramShard, Queue};
+use pumice_tier::Queue;
 use std::collections::HashSet;
-
-/// The mappings of one shard.
-pub(crate) struct Shard {
-    pub(crate) flash: IndexShard,
-    pub(crate) dram: DramShard,
-}
-
-/// On cache lines of its own, so that workers in neighbouring shards do not slow each other down.
-#[repr(align(128))]
-pub(crate) struct LockedShard(pub(crate) Mutex<Shard>);
 
 /// The bits of a home that say where, in units from 1 on.
 const HOME_UNITS: u64 = (1 << 40) - 1;

@@ -1,13 +1,11 @@
 //! Conditional changes: read the live object, decide, and apply the decision only if nothing changed meanwhile.
 
 use crate::books::{Books, Line};
-use crate::cache::{Cx, ObjectCache};
+use crate::cache::{Cx, ObjectCache, Shard};
 use crate::large::{Manifest, head_parts, whole_parts};
-use crate::object::{Meta, Object};
+use crate::object::{Meta, Object, RejectReason};
 use crate::part::PartId;
-use crate::read::Place;
-use crate::shards::Shard;
-use crate::write::RejectReason;
+use crate::read::{Place, Reads};
 use pumice_device::Device;
 use pumice_index::KeyHash;
 use pumice_memory::Payload;
@@ -53,31 +51,6 @@ pub enum Outcome {
         /// Bytes of the value, or of the record on flash.
         bytes: u64,
     },
-}
-
-/// What a conditional change reads before it decides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reads {
-    /// Whether `decide` looks at the value; a large object is otherwise shown without its slices.
-    pub value: bool,
-    /// The most bytes that may be read at once, so that memory stays bounded.
-    pub bytes_max: u64,
-}
-
-impl Reads {
-    /// Everything, whatever it takes.
-    pub const ALL: Self = Self {
-        value: true,
-        bytes_max: u64::MAX,
-    };
-
-    pub(crate) fn check(self, bytes: u64) -> Result<(), u64> {
-        if bytes > self.bytes_max {
-            Err(bytes)
-        } else {
-            Ok(())
-        }
-    }
 }
 
 /// Rounds before a conditional change gives way to others: each lost round means that another writer won.

@@ -1,31 +1,15 @@
 //! Setting.
 
-use crate::cache::{Cx, Inner, ObjectCache};
+use crate::cache::{Cx, Inner, ObjectCache, Shard};
 use crate::config::FlashWrite;
 use crate::large::whole_parts;
-use crate::object::Meta;
+use crate::object::{Meta, RejectReason};
 use crate::part::PartId;
-use crate::shards::Shard;
 use pumice_device::Device;
 use pumice_flash::{Arrival, Rank};
 use pumice_index::{KeyHash, Mapping};
 use pumice_memory::{Buffer, Payload};
 use pumice_record::{Record, RecordParts, SliceId};
-
-/// Why an object was not stored. After a set the older object under the key is gone all the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum RejectReason {
-    /// The value is longer than the cache takes.
-    #[error("object too large")]
-    TooLarge,
-    /// The key is empty or longer than 250 bytes.
-    #[error("bad key length")]
-    KeyLength,
-    /// Neither tier has room at the moment.
-    #[error("no room in either tier")]
-    NoRoom,
-}
 
 impl<D: Device + Clone> ObjectCache<D> {
     /// Stores an object, without I/O but for a log append where flash held an older one. Returns its version.
