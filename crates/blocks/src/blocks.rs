@@ -2,7 +2,7 @@
 
 use crate::block::OpenBlock;
 use crate::geometry::{Geometry, LOG_RECORD_BYTES};
-use crate::log::{Kind, Log};
+use crate::log::{Kind, Log, Logged};
 use crate::owner::Owner;
 use crate::pool::{Block, Pool, State};
 use crate::superblock::Superblock;
@@ -24,22 +24,6 @@ pub enum Durability {
     /// It survives a power cut too.
     Power,
     /// Nothing is logged: only a clean stop leaves anything to rely on.
-    Off,
-}
-
-/// How an append to the log ended. Only its owner knows whether a change may go on without its record: a cache of copies starts empty
-/// after a crash ([`Blocks::lose_record`]); a store with the only copy waits ([`Blocks::wait_for_log`]), writes a checkpoint and
-/// appends again, or refuses the change.
-#[must_use = "without its record no start knows of the change: the owner decides what follows"]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Logged {
-    /// It is in the log.
-    Stored,
-    /// The log is full until a checkpoint has made room. Nothing was written.
-    NoRoom,
-    /// The device failed, or is fenced. The record is not in the log; another append takes its place.
-    Failed,
-    /// No log is kept: [`Durability::Off`].
     Off,
 }
 

@@ -160,6 +160,23 @@ impl<K: OwnKind> LogRecord<K> {
     }
 }
 
+/// How an append to the log ended. Only its owner knows whether a change may go on without its record: a cache of copies starts empty
+/// after a crash ([`lose_record`](crate::Blocks::lose_record)); a store with the only copy waits
+/// ([`wait_for_log`](crate::Blocks::wait_for_log)), writes a checkpoint and
+/// appends again, or refuses the change.
+#[must_use = "without its record no start knows of the change: the owner decides what follows"]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Logged {
+    /// It is in the log.
+    Stored,
+    /// The log is full until a checkpoint has made room. Nothing was written.
+    NoRoom,
+    /// The device failed, or is fenced. The record is not in the log; another append takes its place.
+    Failed,
+    /// No log is kept: [`Durability::Off`](crate::Durability::Off).
+    Off,
+}
+
 /// Appends records; see the module's text.
 pub struct Log {
     cache_id: u64,

@@ -126,12 +126,13 @@
 //! ```
 
 use crate::block::OpenBlock;
-use crate::blocks::Logged;
 use crate::footer::{Entry, OWN_BYTES};
-use crate::log::OwnKind;
+use crate::log::{Logged, OwnKind};
 use crate::pool::Pool;
-use crate::work::Claim;
 use pumice_memory::Buffer;
+
+/// The number of a piece of work.
+pub type Claim = u64;
 
 /// A kind of store, as far as types go. Everything that it adds to blocks stands beside what it is added to: its part of the pool
 /// changes in the same step as the pool, and its part of a block is in the same cache line.

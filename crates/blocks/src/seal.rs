@@ -19,8 +19,9 @@
 //! A death before the lock's turn in flush 2 is found there; one after it sees flush 1.
 
 use crate::block::{Composed, OpenBlock, Prefix};
-use crate::blocks::{Blocks, Durability, Logged, add};
+use crate::blocks::{Blocks, Durability, add};
 use crate::footer::encode_footer;
+use crate::log::Logged;
 use crate::log::{Kind, PrefixMark};
 use crate::owner::{Contents, Owner, SealEnd, Tenant};
 use crate::pool::State;

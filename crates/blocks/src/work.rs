@@ -1,9 +1,9 @@
 //! Background work: pieces that were claimed, and the tasks that wait for their end.
 
 use crate::block::OpenBlock;
+use crate::fence::Health;
 use crate::geometry::Geometry;
-use crate::health::Health;
-use crate::owner::Owner;
+use crate::owner::{Claim, Owner};
 use crate::pool::Pool;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -53,9 +53,6 @@ impl<O: Owner> Shared<O> {
         .await;
     }
 }
-
-/// The number of a piece of work.
-pub type Claim = u64;
 
 /// Lets other tasks of the thread run.
 pub async fn give_turn() {

@@ -1,0 +1,120 @@
+//! What is known of a device: which reads and writes of it failed, and how far its fence is.
+
+use crate::geometry::Geometry;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+
+/// Blocks in a row in which a read failed, or in which a write failed, before the device is fenced.
+pub const IN_A_ROW_MAX: u32 = 8;
+
+/// How far it is with a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(crate) enum Stage {
+    Works,
+    /// It was just fenced.
+    Out,
+    /// Its superblocks are being written.
+    Settling,
+    /// They could not be written.
+    Unremembered,
+    Remembered,
+}
+
+/// Reads, or writes.
+pub(crate) struct Way {
+    pub(crate) name: &'static str,
+    /// Whether the last one failed.
+    has_failed: AtomicBool,
+    /// Blocks in which one failed since the last one that did not, each once.
+    blocks: Mutex<Vec<u32>>,
+}
+
+impl Way {
+    fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            has_failed: AtomicBool::new(false),
+            blocks: Mutex::default(),
+        }
+    }
+
+    /// One succeeded.
+    pub(crate) fn succeeded(&self) {
+        // Nearly always there is nothing to forget.
+        if self.has_failed.load(Ordering::Relaxed) {
+            let mut blocks = self.blocks.lock();
+            blocks.clear();
+            self.has_failed.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// One failed in `block`; whether that makes too many blocks.
+    pub(crate) fn failed(&self, block: u32) -> bool {
+        let mut blocks = self.blocks.lock();
+        self.has_failed.store(true, Ordering::Relaxed);
+        if blocks.len() < IN_A_ROW_MAX as usize && !blocks.contains(&block) {
+            blocks.push(block);
+        }
+        blocks.len() >= IN_A_ROW_MAX as usize
+    }
+}
+
+/// What is known of a device, of all its handles together.
+pub(crate) struct Health {
+    pub(crate) geometry: Geometry,
+    pub(crate) stage: AtomicU8,
+    pub(crate) reads: Way,
+    pub(crate) writes: Way,
+    /// Whether the work that follows a fence is due.
+    pub(crate) is_due: AtomicBool,
+    /// Whether everything that leads to it was dropped.
+    pub(crate) is_given_up: AtomicBool,
+    pub(crate) reason: Mutex<String>,
+    /// Deadline for the superblocks of a fenced device; 0 = not known yet.
+    pub(crate) settle_until: AtomicU32,
+}
+
+impl Health {
+    pub(crate) fn new(geometry: Geometry) -> Self {
+        Self {
+            geometry,
+            stage: AtomicU8::new(Stage::Works as u8),
+            reads: Way::new("reads of"),
+            writes: Way::new("writes of"),
+            is_due: AtomicBool::new(false),
+            is_given_up: AtomicBool::new(false),
+            reason: Mutex::default(),
+            settle_until: AtomicU32::new(0),
+        }
+    }
+
+    pub(crate) fn stage(&self) -> Stage {
+        match self.stage.load(Ordering::Acquire) {
+            0 => Stage::Works,
+            1 => Stage::Out,
+            2 => Stage::Settling,
+            3 => Stage::Unremembered,
+            _ => Stage::Remembered,
+        }
+    }
+
+    pub(crate) fn is_out(&self) -> bool {
+        self.stage() != Stage::Works
+    }
+
+    /// Whether everything that leads to a fenced device was dropped.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.is_given_up.load(Ordering::Acquire)
+    }
+
+    /// Whether the work that follows a fence is due.
+    pub(crate) fn is_due(&self) -> bool {
+        self.is_due.load(Ordering::Acquire)
+    }
+
+    /// Somebody has to see to it.
+    pub(crate) fn set_due(&self) {
+        self.is_due.store(true, Ordering::Release);
+    }
+}
