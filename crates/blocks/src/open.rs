@@ -68,6 +68,9 @@ pub enum OpenError {
         /// What the superblock says.
         found: String,
     },
+    /// No store can have these settings.
+    #[error("{0}")]
+    Settings(String),
     /// A checkpoint is not whole; recovery goes on without it.
     #[error("checkpoint unusable: byte {offset}: {what}")]
     Checkpoint {

@@ -35,7 +35,7 @@ impl fmt::Display for Maker {
 /// The kind of store that owns the blocks, and the version of its formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct StoreId {
-    /// 1 = objects. No two kinds share a number.
+    /// 1 = objects, 2 = chunks. No two kinds share a number.
     pub kind: u16,
     /// Version of the owner's formats: footer entries, its records in blocks and log, its part of a checkpoint.
     pub format: u16,

@@ -137,15 +137,42 @@ impl Buckets {
         lost
     }
 
-    /// Puts a slot last, where there is room: a bucket that is read back keeps its order.
-    pub(crate) fn push_last(&mut self, bucket: usize, slot: u64) -> bool {
-        let len = self.len(bucket);
-        let fits = len < BUCKET_SLOTS;
-        if fits {
-            self.set(bucket, len, slot);
-            self.lens[bucket] = (len + 1) as u8;
+    /// Appends the lengths of some buckets, then their slots.
+    pub(crate) fn dump(&self, buckets: Range<usize>, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.lens[buckets.clone()]);
+        for bucket in buckets {
+            for at in 0..self.len(bucket) {
+                out.extend_from_slice(&self.get(bucket, at).to_le_bytes()[..self.slot_bytes]);
+            }
         }
-        fits
+    }
+
+    /// Fills empty buckets with what [`Buckets::dump`] wrote; whether it can be that, and `check` takes each slot.
+    pub(crate) fn load(
+        &mut self,
+        buckets: Range<usize>,
+        lens: &[u8],
+        slots: &[u8],
+        check: impl Fn(usize, u64) -> bool,
+    ) -> bool {
+        let mut slots = slots.chunks_exact(self.slot_bytes);
+        for (bucket, len) in buckets.zip(lens) {
+            if usize::from(*len) > BUCKET_SLOTS {
+                return false;
+            }
+            for at in 0..usize::from(*len) {
+                let mut bytes = [0; 8];
+                let Some(slot) = slots.next() else { return false };
+                bytes[..self.slot_bytes].copy_from_slice(slot);
+                let slot = u64::from_le_bytes(bytes);
+                if !check(bucket, slot) {
+                    return false;
+                }
+                self.set(bucket, at, slot);
+            }
+            self.lens[bucket] = *len;
+        }
+        true
     }
 
     pub(crate) fn move_first(&mut self, bucket: usize, at: usize) {

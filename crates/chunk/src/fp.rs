@@ -3,6 +3,7 @@
 use crate::TooWide;
 use crate::buckets::{BUCKET_SLOTS, Buckets};
 use crate::place::{Place, PlaceBits};
+use std::ops::Range;
 
 /// Bits of a fingerprint that a slot has at least.
 const TAG_BITS_MIN: u32 = 12;
@@ -146,14 +147,24 @@ impl FpIndex {
         }
     }
 
-    /// Puts a content that [`FpIndex::visit`] showed behind those of its bucket; whether there was room, and it can be one of this index.
-    pub fn restore(&mut self, bucket: usize, tag: u16, place: Place) -> bool {
-        let tag = u64::from(tag);
-        let is_valid = bucket < self.buckets() && tag >> self.tag_bits == 0;
-        is_valid
-            && self
-                .slots
-                .push_last(bucket, tag | self.place.encode(place) << self.tag_bits)
+    /// Appends the bytes of some buckets: a length of each, then [`FpIndex::slot_bytes`] for each of their slots.
+    pub fn dump(&self, buckets: Range<usize>, out: &mut Vec<u8>) {
+        self.slots.dump(buckets, out);
+    }
+
+    /// Fills empty buckets with what [`FpIndex::dump`] wrote. Whether they can be that: `has` knows each place.
+    pub fn load(
+        &mut self,
+        buckets: Range<usize>,
+        lens: &[u8],
+        slots: &[u8],
+        has: impl Fn(Place) -> bool,
+    ) -> bool {
+        let (place, bits) = (self.place, self.tag_bits);
+        self.slots.load(buckets, lens, slots, |_, slot| {
+            let is_narrow = (slot >> bits).checked_shr(place.bits()).unwrap_or(0) == 0;
+            is_narrow && has(place.decode(slot >> bits))
+        })
     }
 
     /// Forgets all.

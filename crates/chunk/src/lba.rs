@@ -4,6 +4,7 @@ use crate::TooWide;
 use crate::buckets::{BUCKET_SLOTS, Buckets};
 use crate::place::{Place, PlaceBits, bits_of};
 use crate::scatter::Scatter;
+use std::ops::Range;
 
 /// A bit of a slot that is kept for chunks which the volume does not have yet.
 const DIRTY_BITS: u32 = 1;
@@ -201,14 +202,29 @@ impl LbaIndex {
         });
     }
 
-    /// Puts a mapping behind those of its bucket: what [`LbaIndex::visit`] showed gives the same order again. Whether there was room, and it
-    /// can be a mapping of this index.
-    pub fn restore(&mut self, slot: Slot) -> bool {
-        let Some((bucket, key)) = self.key(slot.address) else {
-            return false;
-        };
-        let is_new = self.slots.find(bucket, key, 0).is_none();
-        is_new && self.slots.push_last(bucket, self.encode(key, slot.place))
+    /// Appends the bytes of some buckets: a length of each, then [`LbaIndex::slot_bytes`] for each of their slots.
+    pub fn dump(&self, buckets: Range<usize>, out: &mut Vec<u8>) {
+        self.slots.dump(buckets, out);
+    }
+
+    /// Fills empty buckets with what [`LbaIndex::dump`] wrote. Whether they can be that: each address is one of the volume, and `has` knows
+    /// each place.
+    pub fn load(
+        &mut self,
+        buckets: Range<usize>,
+        lens: &[u8],
+        slots: &[u8],
+        has: impl Fn(Place) -> bool,
+    ) -> bool {
+        let (scatter, addresses) = (self.scatter, self.addresses);
+        let (place, bits) = (self.place, self.remainder_bits);
+        self.slots.load(buckets, lens, slots, |bucket, slot| {
+            let remainder = slot & ((1 << bits) - 1);
+            remainder < scatter.remainders()
+                && scatter.join(bucket as u64, remainder) < addresses
+                && (slot >> bits).checked_shr(place.bits()).unwrap_or(0) == 0
+                && has(place.decode(slot >> bits))
+        })
     }
 
     /// Forgets all mappings.

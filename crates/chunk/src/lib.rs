@@ -1,4 +1,4 @@
-//! The indexes of a deduplicated, compressed block cache: chunks of a volume under their numbers, equal contents stored once.
+//! A deduplicated, compressed cache of a volume's chunks: equal contents are stored once.
 //!
 //! # Words
 //!
@@ -6,6 +6,9 @@
 //! A *place* is where a content stands on flash: a block, and a number in it. Many addresses may lead to one place.
 //!
 //! # Layout
+//!
+//! Contents are appended to large blocks, one behind the other, each with a header; a chunk whose content is there already appends a
+//! *reference* of 48 bytes. [`store`] says in which order, and what a crash leaves.
 //!
 //! ```text
 //! address --LBA-index--> place                              DRAM: remainder and place, 5 bytes
@@ -29,14 +32,19 @@
 //! on flash; and a sketch counts references, which here one pass over the LBA-index finds when blocks are reclaimed.
 
 mod buckets;
+pub mod content;
 mod fp;
+mod keep;
 mod lba;
 mod offsets;
+pub mod piece;
 mod place;
 mod scatter;
+pub mod store;
 
 pub use buckets::BUCKET_SLOTS;
 pub use fp::FpIndex;
+pub use keep::{Candidate, choose};
 pub use lba::{LbaIndex, Slot};
 pub use offsets::Offsets;
 pub use place::{Place, PlaceBits};

@@ -129,12 +129,28 @@ fn run(addresses: u64, capacity: u64, seed: u64, steps: u32) {
             model.mapped.get(&address).map(|(place, _)| *place)
         );
     }
-    // What is shown gives the same index again.
-    let shown = all(&index);
+    // What is dumped gives the same index again.
+    let (mut bytes, buckets) = (Vec::new(), 0..index.buckets());
+    index.dump(buckets.clone(), &mut bytes);
+    let (lens, slots) = bytes.split_at(index.buckets());
     let mut again = self::index(addresses, capacity);
-    assert!(shown.iter().all(|(_, slot)| again.restore(*slot)));
-    assert!(shown.iter().all(|(_, slot)| !again.restore(*slot)), "twice");
-    assert_eq!(all(&again), shown);
+    let has = |place: Place| place.block < BLOCKS && place.number < NUMBERS;
+    assert!(again.load(buckets.clone(), lens, slots, has));
+    assert_eq!(all(&again), all(&index));
+    assert!(model.mapped.is_empty() || !again.load(buckets.clone(), lens, slots, |_| false));
+    assert!(
+        slots.is_empty() || !again.load(buckets.clone(), lens, &slots[1..], has),
+        "a byte is missing"
+    );
+    // Slots of ones only: neither address nor place.
+    let ones = vec![0xff; slots.len()];
+    assert!(slots.is_empty() || !again.load(buckets.clone(), lens, &ones, |_| true));
+    assert!(!again.load(
+        buckets,
+        &vec![129; index.buckets()],
+        &vec![0; 200 * 8 * index.buckets()],
+        has
+    ));
     for bucket in 0..index.buckets() {
         index.retain(bucket, |slot| slot.place.block % 2 == 0);
     }
@@ -160,7 +176,6 @@ fn an_address_beyond_the_volume_is_never_mapped() {
     assert_eq!(index.touch(u64::MAX), None);
     assert_eq!(index.remove(501), None);
     let place = Place { block: 1, number: 1 };
-    assert!(!index.restore(Slot { address: 500, place }));
     assert!(!index.replace(500, place, place));
     assert!(index.is_empty());
 }

@@ -2,4 +2,6 @@
 
 mod fp;
 mod lba;
+mod model;
 mod offsets;
+mod store;

@@ -1,0 +1,124 @@
+//! A content: its fingerprint, and its bytes on flash.
+
+use lz4_flex::block::{compress_into, decompress_into, get_maximum_output_size};
+
+/// Bytes of a fingerprint.
+pub const FINGERPRINT_BYTES: usize = 20;
+/// Compression must save at least this part, else reading the content again and again costs more than it saves.
+const SAVED_MIN: usize = 16;
+
+/// The fingerprint of a content: the first 160 bits of its BLAKE3 hash. Two contents with the same fingerprint are taken for one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Fingerprint(pub [u8; FINGERPRINT_BYTES]);
+
+impl Fingerprint {
+    /// Of `bytes`, which begin at byte `start` of their chunk: parts of chunks equal each other only where they are the same part.
+    pub fn of(start: u32, bytes: &[u8]) -> Self {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&start.to_le_bytes());
+        hasher.update(bytes);
+        let mut fingerprint = [0; FINGERPRINT_BYTES];
+        hasher.finalize_xof().fill(&mut fingerprint);
+        Self(fingerprint)
+    }
+
+    /// The 64 bits by which the FP-index knows it.
+    pub fn hash(&self) -> u64 {
+        let (first, _) = self.0.split_first_chunk().expect("20 bytes");
+        u64::from_le_bytes(*first)
+    }
+}
+
+/// How the bytes of a content stand on flash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Coding {
+    /// As they are.
+    Plain = 0,
+    /// One LZ4 block.
+    Lz4 = 1,
+}
+
+impl Coding {
+    /// The coding with this number.
+    pub fn from_number(number: u8) -> Option<Self> {
+        match number {
+            0 => Some(Self::Plain),
+            1 => Some(Self::Lz4),
+            _ => None,
+        }
+    }
+}
+
+/// Compresses a content into `scratch`; what does not become shorter by a sixteenth stays as it is.
+pub fn compress<'a>(bytes: &'a [u8], scratch: &'a mut Vec<u8>) -> (Coding, &'a [u8]) {
+    scratch.resize(get_maximum_output_size(bytes.len()), 0);
+    match compress_into(bytes, scratch) {
+        Ok(len) if len <= bytes.len() - bytes.len().div_ceil(SAVED_MIN) => (Coding::Lz4, &scratch[..len]),
+        _ => (Coding::Plain, bytes),
+    }
+}
+
+/// The `len` bytes of a content that stands on flash as `stored`; `None` where it is damaged.
+pub fn decompress(coding: Coding, stored: &[u8], len: usize) -> Option<Vec<u8>> {
+    match coding {
+        Coding::Plain => (stored.len() == len).then(|| stored.to_vec()),
+        Coding::Lz4 => {
+            let mut bytes = vec![0; len];
+            let written = decompress_into(stored, &mut bytes).ok()?;
+            (written == len).then_some(bytes)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use pumice_world::Random;
+
+    proptest! {
+        #[test]
+        fn any_content_comes_back(bytes in prop::collection::vec(any::<u8>(), 0..5_000), period in 1usize..600) {
+            let periodic: Vec<u8> = bytes.iter().cycle().take(bytes.len() * period % 40_000).copied().collect();
+            for bytes in [bytes, periodic] {
+                let mut scratch = Vec::new();
+                let (coding, stored) = compress(&bytes, &mut scratch);
+                prop_assert!(stored.len() <= bytes.len());
+                prop_assert_eq!(decompress(coding, stored, bytes.len()), Some(bytes));
+            }
+        }
+
+        #[test]
+        fn damaged_contents_are_refused_or_have_the_length(stored in prop::collection::vec(any::<u8>(), 0..500), len in 0usize..70_000) {
+            let bytes = decompress(Coding::Lz4, &stored, len);
+            prop_assert!(bytes.is_none_or(|bytes| bytes.len() == len));
+        }
+    }
+
+    #[test]
+    fn what_does_not_become_shorter_stays_as_it_is() {
+        let mut random = Random(3);
+        let noise: Vec<u8> = (0..4_096).flat_map(|_| random.next_u64().to_le_bytes()).collect();
+        let mut scratch = Vec::new();
+        assert_eq!(compress(&noise, &mut scratch), (Coding::Plain, &noise[..]));
+        // Three quarters noise, the rest zero.
+        let mut half = noise.clone();
+        half[3 * noise.len() / 4..].fill(0);
+        let (coding, stored) = compress(&half, &mut scratch);
+        assert_eq!(coding, Coding::Lz4);
+        assert!(stored.len() < noise.len() * 4 / 5);
+        assert_eq!(compress(&[], &mut scratch).1.len(), 0);
+    }
+
+    #[test]
+    fn a_fingerprint_is_of_the_bytes_and_of_where_they_begin() {
+        let fingerprint = Fingerprint::of(0, b"content");
+        assert_eq!(fingerprint, Fingerprint::of(0, b"content"));
+        assert_ne!(fingerprint, Fingerprint::of(512, b"content"));
+        assert_ne!(fingerprint, Fingerprint::of(0, b"Content"));
+        // BLAKE3 of four zero bytes and "content": formats depend on it.
+        let expected = blake3::hash(b"\0\0\0\0content");
+        assert_eq!(fingerprint.0, expected.as_bytes()[..FINGERPRINT_BYTES]);
+    }
+}

@@ -1,0 +1,343 @@
+//! Pieces of a block, and the entries of its footer: the bytes. `docs/formats.md` has the tables.
+
+use crate::content::{Coding, FINGERPRINT_BYTES, Fingerprint};
+use pumice_blocks::footer;
+use pumice_record::codec::{Fields, checksum};
+use std::ops::Range;
+
+/// Pieces begin at multiples of this many bytes.
+pub const UNIT_BYTES: usize = 16;
+/// Length of the header before a content.
+pub const HEADER_BYTES: usize = 64;
+/// Length of a reference.
+pub const REFERENCE_BYTES: usize = 48;
+/// The largest chunk.
+pub const CHUNK_BYTES_MAX: u32 = 128 << 10;
+/// Bits of a length or a place in a chunk.
+const LENGTH_BITS: u32 = 20;
+/// Part of the checksum of a reference, so that no other piece passes as one.
+const REFERENCE_SALT: &[u8] = b"reference";
+
+/// What stands before a content. 64 bytes, little-endian.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// CRC-32C of the cache id and the stored bytes.
+    pub data_crc: u32,
+    /// Sequence of the block. Guards against bytes of another generation, or of another block.
+    pub sequence: u64,
+    /// The chunk that it was stored for.
+    pub address: u64,
+    /// Version of that mapping.
+    pub version: u64,
+    /// Of the content.
+    pub fingerprint: Fingerprint,
+    /// Its number in the block. Guards against an offset that is wrong.
+    pub number: u32,
+    /// The byte of the chunk that it begins with.
+    pub start: u32,
+    /// Its length, in bytes.
+    pub len: u32,
+    /// Its length on flash, without header and padding.
+    pub stored_len: u32,
+    /// How it is stored.
+    pub coding: Coding,
+}
+
+impl Header {
+    /// The bytes.
+    pub fn encode(&self, cache_id: u64) -> [u8; HEADER_BYTES] {
+        let mut out = [0; HEADER_BYTES];
+        out[4..8].copy_from_slice(&self.data_crc.to_le_bytes());
+        out[8..16].copy_from_slice(&self.sequence.to_le_bytes());
+        out[16..24].copy_from_slice(&self.address.to_le_bytes());
+        out[24..32].copy_from_slice(&self.version.to_le_bytes());
+        out[32..52].copy_from_slice(&self.fingerprint.0);
+        out[52..56].copy_from_slice(&self.number.to_le_bytes());
+        let shape = u64::from(self.start)
+            | u64::from(self.len) << LENGTH_BITS
+            | u64::from(self.stored_len) << (2 * LENGTH_BITS)
+            | (self.coding as u64) << (3 * LENGTH_BITS);
+        out[56..64].copy_from_slice(&shape.to_le_bytes());
+        let crc = checksum(cache_id, &[&out[4..]]);
+        out[..4].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// Reads a header; `None` where the bytes are none of this cache's.
+    pub fn decode(cache_id: u64, bytes: &[u8]) -> Option<Self> {
+        let bytes = bytes.first_chunk::<HEADER_BYTES>()?;
+        let mut fields = Fields(bytes);
+        if fields.u32()? != checksum(cache_id, &[&bytes[4..]]) {
+            return None;
+        }
+        let (data_crc, sequence) = (fields.u32()?, fields.u64()?);
+        let (address, version) = (fields.u64()?, fields.u64()?);
+        let fingerprint = Fingerprint(fields.array::<FINGERPRINT_BYTES>()?);
+        let (number, shape) = (fields.u32()?, fields.u64()?);
+        let length = |at: u32| (shape >> (at * LENGTH_BITS)) as u32 & ((1 << LENGTH_BITS) - 1);
+        let header = Self {
+            data_crc,
+            sequence,
+            address,
+            version,
+            fingerprint,
+            number,
+            start: length(0),
+            len: length(1),
+            stored_len: length(2),
+            coding: Coding::from_number((shape >> (3 * LENGTH_BITS)) as u8)?,
+        };
+        let is_whole = header.start + header.len <= CHUNK_BYTES_MAX && header.stored_len <= header.len;
+        is_whole.then_some(header)
+    }
+
+    /// Length of the piece, padding included.
+    pub fn piece_len(&self) -> usize {
+        piece_len(self.stored_len as usize)
+    }
+
+    /// Which bytes of the chunk it has.
+    pub fn range(&self) -> Range<u32> {
+        self.start..self.start + self.len
+    }
+}
+
+/// Length of the piece of a content with so many bytes on flash, padding included.
+pub fn piece_len(stored_len: usize) -> usize {
+    (HEADER_BYTES + stored_len).next_multiple_of(UNIT_BYTES)
+}
+
+/// A mapping whose content is elsewhere. 48 bytes, little-endian.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reference {
+    /// Sequence of the block that it stands in.
+    pub sequence: u64,
+    /// The chunk.
+    pub address: u64,
+    /// Version of the mapping.
+    pub version: u64,
+    /// The block that the content is in.
+    pub block: u32,
+    /// Its number there.
+    pub number: u32,
+    /// The generation of that block. Guards against a content that came there later.
+    pub target: u64,
+}
+
+impl Reference {
+    /// The bytes.
+    pub fn encode(&self, cache_id: u64) -> [u8; REFERENCE_BYTES] {
+        let mut out = [0; REFERENCE_BYTES];
+        out[4..8].copy_from_slice(&self.number.to_le_bytes());
+        out[8..16].copy_from_slice(&self.sequence.to_le_bytes());
+        out[16..24].copy_from_slice(&self.address.to_le_bytes());
+        out[24..32].copy_from_slice(&self.version.to_le_bytes());
+        out[32..40].copy_from_slice(&self.target.to_le_bytes());
+        out[40..44].copy_from_slice(&self.block.to_le_bytes());
+        let crc = checksum(cache_id, &[REFERENCE_SALT, &out[4..]]);
+        out[..4].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// Reads a reference; `None` where the bytes are none of this cache's.
+    pub fn decode(cache_id: u64, bytes: &[u8]) -> Option<Self> {
+        let bytes = bytes.first_chunk::<REFERENCE_BYTES>()?;
+        let mut fields = Fields(bytes);
+        if fields.u32()? != checksum(cache_id, &[REFERENCE_SALT, &bytes[4..]]) {
+            return None;
+        }
+        let (number, sequence) = (fields.u32()?, fields.u64()?);
+        let (address, version, target) = (fields.u64()?, fields.u64()?, fields.u64()?);
+        let block = fields.u32()?;
+        (fields.u32()? == 0).then_some(Self {
+            sequence,
+            address,
+            version,
+            block,
+            number,
+            target,
+        })
+    }
+}
+
+/// What a piece is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A content.
+    Content {
+        /// Its number in the block.
+        number: u32,
+        /// The 64 bits by which the FP-index knows it.
+        hash: u64,
+    },
+    /// A reference to one.
+    Reference {
+        /// The block that the content is in.
+        block: u32,
+        /// Its number there.
+        number: u32,
+        /// The generation of that block.
+        target: u64,
+    },
+}
+
+/// The block of an entry of a content.
+const NO_BLOCK: u32 = u32::MAX;
+
+/// An entry of a footer: a piece, and the mapping that it makes. 40 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Where the piece begins in the block, in bytes.
+    pub offset: u32,
+    /// Its length, in bytes.
+    pub len: u32,
+    /// The chunk.
+    pub address: u64,
+    /// Version of the mapping; 0 = a content that is kept for other addresses, and maps none.
+    pub version: u64,
+    /// What it is.
+    pub kind: Kind,
+}
+
+impl footer::Entry for Entry {
+    const BYTES: usize = 40;
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        let (block, number, word) = match self.kind {
+            Kind::Content { number, hash } => (NO_BLOCK, number, hash),
+            Kind::Reference {
+                block,
+                number,
+                target,
+            } => (block, number, target),
+        };
+        out.extend_from_slice(&self.offset.to_le_bytes());
+        out.extend_from_slice(&self.len.to_le_bytes());
+        out.extend_from_slice(&self.address.to_le_bytes());
+        out.extend_from_slice(&self.version.to_le_bytes());
+        out.extend_from_slice(&block.to_le_bytes());
+        out.extend_from_slice(&number.to_le_bytes());
+        out.extend_from_slice(&word.to_le_bytes());
+    }
+
+    fn decode(fields: &mut Fields<'_>, _: u32) -> Option<Self> {
+        let (offset, len) = (fields.u32()?, fields.u32()?);
+        let (address, version) = (fields.u64()?, fields.u64()?);
+        let (block, number, word) = (fields.u32()?, fields.u32()?, fields.u64()?);
+        let kind = match block {
+            NO_BLOCK => Kind::Content { number, hash: word },
+            block => Kind::Reference {
+                block,
+                number,
+                target: word,
+            },
+        };
+        Some(Self {
+            offset,
+            len,
+            address,
+            version,
+            kind,
+        })
+    }
+
+    fn range(&self) -> Range<u64> {
+        u64::from(self.offset)..u64::from(self.offset) + u64::from(self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pumice_blocks::footer::Entry as _;
+
+    fn header() -> Header {
+        Header {
+            data_crc: 7,
+            sequence: 1 << 40,
+            address: u64::MAX - 3,
+            version: 99 << 44,
+            fingerprint: Fingerprint::of(512, b"content"),
+            number: 70_000,
+            start: 512,
+            len: CHUNK_BYTES_MAX - 512,
+            stored_len: 61_000,
+            coding: Coding::Lz4,
+        }
+    }
+
+    fn reference() -> Reference {
+        Reference {
+            sequence: 3,
+            address: 1 << 50,
+            version: 12,
+            block: 4_000,
+            number: 9,
+            target: 2,
+        }
+    }
+
+    #[test]
+    fn pieces_read_back_and_any_flipped_bit_is_found() {
+        let bytes = header().encode(42);
+        assert_eq!(Header::decode(42, &bytes), Some(header()));
+        assert_eq!(Header::decode(43, &bytes), None, "another cache's");
+        for bit in 0..bytes.len() * 8 {
+            let mut bad = bytes;
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Header::decode(42, &bad), None, "bit {bit}");
+        }
+        let bytes = reference().encode(42);
+        assert_eq!(Reference::decode(42, &bytes), Some(reference()));
+        for bit in 0..bytes.len() * 8 {
+            let mut bad = bytes;
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Reference::decode(42, &bad), None, "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn one_kind_of_piece_never_passes_as_the_other() {
+        assert_eq!(Reference::decode(42, &header().encode(42)), None);
+        let mut bytes = reference().encode(42).to_vec();
+        bytes.resize(HEADER_BYTES, 0);
+        assert_eq!(Header::decode(42, &bytes), None);
+    }
+
+    #[test]
+    fn a_header_of_more_than_a_chunk_is_none() {
+        let long = Header {
+            start: 513,
+            ..header()
+        };
+        assert_eq!(Header::decode(42, &long.encode(42)), None);
+        let grown = Header {
+            stored_len: header().len + 1,
+            ..header()
+        };
+        assert_eq!(Header::decode(42, &grown.encode(42)), None);
+    }
+
+    #[test]
+    fn entries_read_back() {
+        let content = Kind::Content { number: 3, hash: 5 };
+        let reference = Kind::Reference {
+            block: 1,
+            number: 2,
+            target: 3,
+        };
+        for kind in [content, reference] {
+            let entry = Entry {
+                offset: 160,
+                len: 48,
+                address: 7,
+                version: 8,
+                kind,
+            };
+            let mut bytes = Vec::new();
+            entry.encode(&mut bytes);
+            assert_eq!(bytes.len(), Entry::BYTES);
+            assert_eq!(Entry::decode(&mut Fields(&bytes), 0), Some(entry));
+        }
+    }
+}

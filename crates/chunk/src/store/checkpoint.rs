@@ -1,0 +1,72 @@
+//! The store's part of a checkpoint: both indexes, and where contents begin.
+
+use super::ChunkStore;
+use super::reclaim::batches;
+use pumice_blocks::chain::{BlockRole, put_len};
+use pumice_blocks::{Coverage, Durability, StreamWriter};
+use pumice_device::Device;
+use pumice_memory::Buffer;
+use std::io;
+
+impl<B: Buffer> ChunkStore<B> {
+    /// Writes a checkpoint. `clean`: nothing changes after it. No reclaim runs beside it.
+    pub(super) async fn checkpoint<D: Device<Buf = B>>(
+        &self,
+        device: &D,
+        now: u32,
+        clean: bool,
+    ) -> io::Result<()> {
+        let (begun, position) = {
+            let _maps = self.maps.lock();
+            (self.base.begin_checkpoint(|_| 0), self.base.log.position())
+        };
+        let take = async || {
+            let taken = self.base.take_for_checkpoint(&mut self.base.shared.pool.lock());
+            taken.ok_or_else(|| io::Error::other("no block is free for a checkpoint"))
+        };
+        let mut writer = StreamWriter::new(&self.base, device, &begun, take);
+        let mut bytes = Vec::new();
+        begun.head.encode(&mut bytes);
+        // Whatever is voided from here on is void, also where it was mapped after this and before its bucket is dumped: that is in the
+        // footer of a block that is open now, or later.
+        bytes.extend_from_slice(&position.to_le_bytes());
+        let (lba_buckets, fp_buckets) = self.bucket_counts();
+        for buckets in batches(lba_buckets) {
+            self.maps.lock().lba.dump(buckets, &mut bytes);
+            writer.write(&bytes).await?;
+            bytes.clear();
+        }
+        for buckets in batches(fp_buckets) {
+            self.maps.lock().fp.dump(buckets, &mut bytes);
+            writer.write(&bytes).await?;
+            bytes.clear();
+        }
+        let rows = (0u32..).zip(&begun.head.rows);
+        let sealed: Vec<u32> = rows
+            .filter(|(_, row)| row.role == BlockRole::Sealed)
+            .map(|(block, _)| block)
+            .collect();
+        put_len(sealed.len(), &mut bytes);
+        writer.write(&bytes).await?;
+        bytes.clear();
+        for block in sealed {
+            bytes.extend_from_slice(&block.to_le_bytes());
+            {
+                let maps = self.maps.lock();
+                let starts = &maps.starts[block as usize];
+                put_len(starts.len() as usize, &mut bytes);
+                let starts = (0..starts.len()).filter_map(|number| starts.get(number));
+                starts.for_each(|start| bytes.extend_from_slice(&start.to_le_bytes()));
+            }
+            writer.write(&bytes).await?;
+            bytes.clear();
+        }
+        let stream = writer.finish().await?;
+        let is_off = self.base.durability() == Durability::Off;
+        let discard = |coverage| is_off || coverage == Coverage::Partial;
+        self.base
+            .finish_checkpoint(device, &begun, stream, now, clean, discard)
+            .await?;
+        Ok(())
+    }
+}

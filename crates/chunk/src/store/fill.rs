@@ -1,0 +1,347 @@
+//! Writes void, fills enter.
+
+use super::read::Fetched;
+use super::{Change, ChunkStore, Maps, STRIPES, Spot, Starts, Stripe};
+use crate::content::{Fingerprint, compress};
+use crate::piece::{Entry, HEADER_BYTES, Header, Kind, REFERENCE_BYTES, Reference, UNIT_BYTES, piece_len};
+use crate::place::Place;
+use crate::store::read::Chunk;
+use pumice_blocks::add;
+use pumice_device::Device;
+use pumice_memory::{Buffer, Payload};
+use pumice_record::codec::checksum;
+use pumice_world::mix64;
+
+/// Candidates of one tag that are read.
+const CANDIDATES_MAX: usize = 4;
+
+/// The moment when a read of the volume began.
+#[derive(Clone, Copy, Debug)]
+pub struct Ticket {
+    address: u64,
+    stamp: u32,
+    /// It is a write's own content.
+    is_write: bool,
+}
+
+/// How a fill ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Filled {
+    /// The content was appended.
+    Stored,
+    /// It was there already.
+    Duplicate,
+    /// Somebody has written to the chunk, or to one that shares its stamp, since the volume was read.
+    Late,
+    /// No block or buffer is free, or the device was taken out.
+    NoRoom,
+}
+
+/// A write to a chunk, from before the volume has the new content until afterwards. While it lives, nothing that is read from the volume
+/// enters under its address. The caller holds writes apart that overlap.
+pub struct WriteGuard<'a, B: Buffer> {
+    store: &'a ChunkStore<B>,
+    ticket: Ticket,
+    /// What was cached before, and is right still where the write does not reach.
+    old: Option<Spot<B>>,
+}
+
+impl<B: Buffer> Drop for WriteGuard<'_, B> {
+    fn drop(&mut self) {
+        let mut maps = self.store.maps.lock();
+        let stripe = maps.stripe(self.ticket.address);
+        stripe.stamp = stripe.stamp.wrapping_add(1);
+        stripe.writers -= 1;
+    }
+}
+
+impl<B: Buffer> WriteGuard<'_, B> {
+    /// The volume has the new content of the chunk from byte `start` on: it enters, with what was cached beside it.
+    ///
+    /// # Panics
+    /// Where the bytes reach beyond a chunk, or there are none.
+    pub async fn fill<D: Device<Buf = B>>(mut self, device: &D, start: u32, bytes: &[u8]) -> Filled {
+        let old = self.old.take();
+        self.store.enter(device, self.ticket, old, start, bytes).await
+    }
+}
+
+impl<B: Buffer> Maps<B> {
+    fn stripe(&mut self, address: u64) -> &mut Stripe {
+        &mut self.stripes[mix64(address) as usize % STRIPES]
+    }
+
+    /// Whether what was read or written since a ticket may enter.
+    fn is_current(&mut self, ticket: &Ticket) -> bool {
+        let stripe = self.stripe(ticket.address);
+        stripe.stamp == ticket.stamp && (ticket.is_write || stripe.writers == 0)
+    }
+}
+
+impl<B: Buffer> ChunkStore<B> {
+    /// Begins a write, or whatever else changes a chunk: what is cached of it is void from here on, also what the index has forgotten.
+    /// Before the volume may have the new content, [`ChunkStore::commit`].
+    pub fn begin_write<D: Device<Buf = B>>(&self, device: &D, address: u64) -> WriteGuard<'_, B> {
+        let mut maps = self.maps.lock();
+        let old = maps.lba.remove(address).and_then(|place| self.spot(&maps, place));
+        let version = maps.version();
+        self.log(device, Change::Void, address, version);
+        let stripe = maps.stripe(address);
+        stripe.stamp = stripe.stamp.wrapping_add(1);
+        stripe.writers += 1;
+        let stamp = stripe.stamp;
+        WriteGuard {
+            store: self,
+            ticket: Ticket {
+                address,
+                stamp,
+                is_write: true,
+            },
+            old,
+        }
+    }
+
+    /// Begins to read the volume.
+    pub fn begin_fill(&self, address: u64) -> Ticket {
+        let mut maps = self.maps.lock();
+        Ticket {
+            address,
+            stamp: maps.stripe(address).stamp,
+            is_write: false,
+        }
+    }
+
+    /// What was read from the volume since `ticket`, from byte `start` of the chunk on, enters, with what was cached beside it.
+    ///
+    /// # Panics
+    /// Where the bytes reach beyond a chunk, or there are none, or the volume has no such chunk.
+    pub async fn fill<D: Device<Buf = B>>(
+        &self,
+        device: &D,
+        ticket: Ticket,
+        start: u32,
+        bytes: &[u8],
+    ) -> Filled {
+        let old = {
+            let maps = self.maps.lock();
+            let place = maps.lba.get(ticket.address);
+            place.and_then(|place| self.spot(&maps, place))
+        };
+        self.enter(device, ticket, old, start, bytes).await
+    }
+
+    async fn enter<D: Device<Buf = B>>(
+        &self,
+        device: &D,
+        ticket: Ticket,
+        old: Option<Spot<B>>,
+        start: u32,
+        bytes: &[u8],
+    ) -> Filled {
+        let end = start as usize + bytes.len();
+        assert!(
+            !bytes.is_empty() && end <= self.shape.chunk_bytes as usize && ticket.address < self.shape.chunks,
+            "bytes {start}..{end} of chunk {}",
+            ticket.address
+        );
+        let mut merged = None;
+        if let Some(old) = old.filter(|_| bytes.len() < self.shape.chunk_bytes as usize)
+            && let Fetched::Whole(chunk) = self.fetch(device, &old).await
+        {
+            merged = merge(chunk, start, bytes);
+        }
+        let (start, bytes) = match &merged {
+            Some(chunk) => (chunk.start, &chunk.bytes[..]),
+            None => (start, bytes),
+        };
+        let fingerprint = Fingerprint::of(start, bytes);
+        let filled = match self
+            .find_duplicate(device, ticket, &fingerprint, start, bytes.len())
+            .await
+        {
+            Some(filled) => filled,
+            None => self.append_content(ticket, &fingerprint, start, bytes),
+        };
+        match filled {
+            Filled::Stored => add(&self.counters.stored_bytes, bytes.len() as u64),
+            Filled::Duplicate => self.count(&self.counters.duplicates),
+            Filled::Late => self.count(&self.counters.refused_late),
+            Filled::NoRoom => self.count(&self.counters.refused_no_room),
+        }
+        filled
+    }
+
+    /// Maps the chunk to a content that is there already; `None` where there is none.
+    async fn find_duplicate<D: Device<Buf = B>>(
+        &self,
+        device: &D,
+        ticket: Ticket,
+        fingerprint: &Fingerprint,
+        start: u32,
+        len: usize,
+    ) -> Option<Filled> {
+        let candidates: Vec<Spot<B>> = {
+            let maps = self.maps.lock();
+            let places = maps.fp.candidates(fingerprint.hash()).take(CANDIDATES_MAX);
+            places.filter_map(|place| self.spot(&maps, place)).collect()
+        };
+        for spot in candidates {
+            let Some(header) = self.fetch_header(device, &spot).await else {
+                self.forget_candidate(fingerprint, spot.place, spot.sequence);
+                continue;
+            };
+            if header.fingerprint != *fingerprint || header.start != start || header.len as usize != len {
+                continue;
+            }
+            let mut maps = self.maps.lock();
+            if !maps.is_current(&ticket) {
+                return Some(Filled::Late);
+            }
+            if !self.counts_as_source(spot.place.block, spot.sequence) {
+                continue;
+            }
+            let is_mapped = maps.lba.get(ticket.address) == Some(spot.place);
+            if !is_mapped && !self.append_reference(&mut maps, ticket.address, spot.place, self.spare()) {
+                return Some(Filled::NoRoom);
+            }
+            self.map(&mut maps, ticket.address, spot.place);
+            return Some(Filled::Duplicate);
+        }
+        None
+    }
+
+    fn map(&self, maps: &mut Maps<B>, address: u64, place: Place) {
+        if maps.lba.insert(address, place).is_some() {
+            self.count(&self.counters.evicted_mappings);
+        }
+    }
+
+    /// Appends the mapping of a chunk to a content; the index is the caller's.
+    pub(super) fn append_reference(
+        &self,
+        maps: &mut Maps<B>,
+        address: u64,
+        place: Place,
+        spare: usize,
+    ) -> bool {
+        if self.base.is_out() {
+            return false;
+        }
+        let (version, target) = (maps.version(), self.sequence(place.block));
+        let entry = |offset, _| Entry {
+            offset,
+            len: REFERENCE_BYTES as u32,
+            address,
+            version,
+            kind: Kind::Reference {
+                block: place.block,
+                number: place.number,
+                target,
+            },
+        };
+        let Some(reserved) = self.reserve(maps, REFERENCE_BYTES, spare, entry) else {
+            return false;
+        };
+        let reference = Reference {
+            sequence: reserved.block.sequence,
+            address,
+            version,
+            block: place.block,
+            number: place.number,
+            target,
+        };
+        let bytes = reference.encode(self.base.cache_id);
+        // SAFETY: the range was reserved for this piece alone, and nobody knows of it yet.
+        unsafe { reserved.block.buffer.put(reserved.at, Payload::Bytes(&bytes)) };
+        true
+    }
+
+    fn append_content(&self, ticket: Ticket, fingerprint: &Fingerprint, start: u32, bytes: &[u8]) -> Filled {
+        let mut scratch = Vec::new();
+        let (coding, stored) = compress(bytes, &mut scratch);
+        let mut maps = self.maps.lock();
+        if !maps.is_current(&ticket) {
+            return Filled::Late;
+        }
+        let header = Header {
+            data_crc: checksum(self.base.cache_id, &[stored]),
+            sequence: 0,
+            address: ticket.address,
+            version: 0,
+            fingerprint: *fingerprint,
+            number: 0,
+            start,
+            len: bytes.len() as u32,
+            stored_len: stored.len() as u32,
+            coding,
+        };
+        let Some(place) = self.append_piece(&mut maps, header, stored, self.spare()) else {
+            return Filled::NoRoom;
+        };
+        add(&self.counters.stored_contents, 1);
+        add(&self.counters.stored_flash_bytes, header.piece_len() as u64);
+        self.map(&mut maps, ticket.address, place);
+        Filled::Stored
+    }
+
+    /// Appends a content, and notes it in the FP-index; the mapping is the caller's. Sequence, version and number are those of the place
+    /// that it gets.
+    pub(super) fn append_piece(
+        &self,
+        maps: &mut Maps<B>,
+        mut header: Header,
+        stored: &[u8],
+        spare: usize,
+    ) -> Option<Place> {
+        if self.base.is_out() {
+            return None;
+        }
+        header.version = maps.version();
+        let hash = header.fingerprint.hash();
+        let len = piece_len(stored.len());
+        let entry = |offset, number| Entry {
+            offset,
+            len: len as u32,
+            address: header.address,
+            version: header.version,
+            kind: Kind::Content { number, hash },
+        };
+        let reserved = self.reserve(maps, len, spare, entry)?;
+        let block = reserved.block.id;
+        let Starts::Growing(starts) = &mut maps.starts[block as usize] else {
+            unreachable!("the active block's")
+        };
+        header.number = starts.len() as u32;
+        header.sequence = reserved.block.sequence;
+        starts.push((reserved.at / UNIT_BYTES) as u32);
+        let head = header.encode(self.base.cache_id);
+        let padding = [0; UNIT_BYTES];
+        let padding = &padding[..len - HEADER_BYTES - stored.len()];
+        let mut at = reserved.at;
+        for part in [&head[..], stored, padding] {
+            // SAFETY: the range was reserved for this piece alone, and nobody knows of it yet.
+            unsafe { reserved.block.buffer.put(at, Payload::Bytes(part)) };
+            at += part.len();
+        }
+        let number = header.number;
+        let place = Place { block, number };
+        maps.fp.insert(hash, place);
+        Some(place)
+    }
+}
+
+/// What was cached of a chunk, with newer bytes over it; `None` where a gap is between the two.
+fn merge(mut old: Chunk, start: u32, bytes: &[u8]) -> Option<Chunk> {
+    let end = start + bytes.len() as u32;
+    let was = old.range();
+    if end < was.start || was.end < start {
+        return None;
+    }
+    let first = start.min(was.start);
+    let mut merged = vec![0; (end.max(was.end) - first) as usize];
+    merged[(was.start - first) as usize..][..old.bytes.len()].copy_from_slice(&old.bytes);
+    merged[(start - first) as usize..][..bytes.len()].copy_from_slice(bytes);
+    old.start = first;
+    old.bytes = merged;
+    Some(old)
+}

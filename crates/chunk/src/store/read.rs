@@ -1,0 +1,177 @@
+//! Reading a chunk.
+
+use super::{ChunkStore, Spot};
+use crate::content::{Fingerprint, decompress};
+use crate::piece::{HEADER_BYTES, Header};
+use crate::place::Place;
+use pumice_device::{Device, SECTOR_BYTES};
+use pumice_memory::Buffer;
+use pumice_record::codec::checksum;
+use std::ops::Range;
+
+/// Times that a place may have moved while it was read.
+const READS_MAX: usize = 3;
+
+/// What a chunk has on flash: a part of it, or all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    /// The byte of the chunk that it begins with.
+    pub start: u32,
+    /// The bytes.
+    pub bytes: Vec<u8>,
+}
+
+impl Chunk {
+    /// The bytes `range` of the chunk, where it has all of them.
+    pub fn part(&self, range: Range<u32>) -> Option<&[u8]> {
+        let start = range.start.checked_sub(self.start)?;
+        let end = range.end.checked_sub(self.start)?;
+        self.bytes.get(start as usize..end as usize)
+    }
+
+    /// Which bytes of the chunk it has.
+    pub fn range(&self) -> Range<u32> {
+        self.start..self.start + self.bytes.len() as u32
+    }
+}
+
+/// What a read has found.
+pub(super) enum Fetched {
+    Whole(Chunk),
+    /// The block is of another generation now.
+    Moved,
+    /// The device failed.
+    Failed,
+    /// It is not what was stored; its fingerprint, where that is whole.
+    Damaged(Option<Fingerprint>),
+}
+
+impl<B: Buffer> ChunkStore<B> {
+    /// What is cached of a chunk. `None` where nothing is, or it cannot be read: the volume has it.
+    pub async fn read<D: Device<Buf = B>>(&self, device: &D, address: u64) -> Option<Chunk> {
+        for _ in 0..READS_MAX {
+            let spot = {
+                let mut maps = self.maps.lock();
+                maps.lba.touch(address).and_then(|place| self.spot(&maps, place))
+            };
+            let Some(spot) = spot else {
+                self.count(&self.counters.misses);
+                return None;
+            };
+            match self.fetch(device, &spot).await {
+                Fetched::Whole(chunk) => {
+                    self.count(&self.counters.hits);
+                    return Some(chunk);
+                }
+                Fetched::Moved => {}
+                Fetched::Failed => break,
+                Fetched::Damaged(fingerprint) => {
+                    self.forget_damaged(address, &spot, fingerprint);
+                    break;
+                }
+            }
+        }
+        self.count(&self.counters.unreadable);
+        None
+    }
+
+    /// Reads a content. One read of the sectors that it touches.
+    pub(super) async fn fetch<D: Device<Buf = B>>(&self, device: &D, spot: &Spot<B>) -> Fetched {
+        if let Some(open) = &spot.open {
+            return self.take(&*open.buffer, spot.at, spot);
+        }
+        let (range, skipped) = sectors(spot.at, spot.len_max);
+        let offset = self.base.geometry.block_offset(spot.place.block) + range.start as u64;
+        let read = self.base.shared.read(device, offset, range.len()).await;
+        if self.sequence(spot.place.block) != spot.sequence {
+            return Fetched::Moved;
+        }
+        match read {
+            Ok(buffer) => self.take(&buffer, skipped, spot),
+            Err(_) => Fetched::Failed,
+        }
+    }
+
+    /// The header at a spot, from as few sectors as have it.
+    pub(super) async fn fetch_header<D: Device<Buf = B>>(
+        &self,
+        device: &D,
+        spot: &Spot<B>,
+    ) -> Option<Header> {
+        if let Some(open) = &spot.open {
+            return self.header(&*open.buffer, spot.at, spot);
+        }
+        let (range, skipped) = sectors(spot.at, HEADER_BYTES);
+        let offset = self.base.geometry.block_offset(spot.place.block) + range.start as u64;
+        let buffer = self.base.shared.read(device, offset, range.len()).await.ok()?;
+        self.header(&buffer, skipped, spot)
+    }
+
+    /// The header at a spot on the device, and the stored bytes after it, both whole.
+    pub(super) async fn fetch_stored<D: Device<Buf = B>>(
+        &self,
+        device: &D,
+        spot: &Spot<B>,
+    ) -> Option<(Header, Vec<u8>)> {
+        let (range, skipped) = sectors(spot.at, spot.len_max);
+        let offset = self.base.geometry.block_offset(spot.place.block) + range.start as u64;
+        let buffer = self.base.shared.read(device, offset, range.len()).await.ok()?;
+        let header = self.header(&buffer, skipped, spot)?;
+        let stored = self.stored(&buffer, skipped, &header)?;
+        Some((header, stored.to_vec()))
+    }
+
+    fn header(&self, buffer: &B, at: usize, spot: &Spot<B>) -> Option<Header> {
+        let header = Header::decode(self.base.cache_id, buffer.bytes(at, HEADER_BYTES)?)?;
+        let is_this = header.sequence == spot.sequence && header.number == spot.place.number;
+        (is_this && header.piece_len() <= spot.len_max).then_some(header)
+    }
+
+    fn stored<'a>(&self, buffer: &'a B, at: usize, header: &Header) -> Option<&'a [u8]> {
+        let stored = buffer.bytes(at + HEADER_BYTES, header.stored_len as usize)?;
+        (checksum(self.base.cache_id, &[stored]) == header.data_crc).then_some(stored)
+    }
+
+    fn take(&self, buffer: &B, at: usize, spot: &Spot<B>) -> Fetched {
+        let Some(header) = self.header(buffer, at, spot) else {
+            return Fetched::Damaged(None);
+        };
+        let stored = self.stored(buffer, at, &header);
+        let bytes = stored.and_then(|stored| decompress(header.coding, stored, header.len as usize));
+        match bytes {
+            Some(bytes) => {
+                let start = header.start;
+                Fetched::Whole(Chunk { start, bytes })
+            }
+            None => Fetched::Damaged(Some(header.fingerprint)),
+        }
+    }
+
+    /// A damaged content answers nobody any more, nor is it taken for a duplicate.
+    fn forget_damaged(&self, address: u64, spot: &Spot<B>, fingerprint: Option<Fingerprint>) {
+        let mut maps = self.maps.lock();
+        if self.sequence(spot.place.block) != spot.sequence {
+            return;
+        }
+        if maps.lba.get(address) == Some(spot.place) {
+            maps.lba.remove(address);
+        }
+        if let Some(fingerprint) = fingerprint {
+            maps.fp.remove(fingerprint.hash(), spot.place);
+        }
+    }
+
+    /// A content that is not where the FP-index says is not looked for there again.
+    pub(super) fn forget_candidate(&self, fingerprint: &Fingerprint, place: Place, sequence: u64) {
+        let mut maps = self.maps.lock();
+        if self.sequence(place.block) == sequence {
+            maps.fp.remove(fingerprint.hash(), place);
+        }
+    }
+}
+
+/// The sectors that `len` bytes at `at` of a block touch, and where in them the bytes begin.
+fn sectors(at: usize, len: usize) -> (Range<usize>, usize) {
+    let start = at / SECTOR_BYTES * SECTOR_BYTES;
+    (start..(at + len).next_multiple_of(SECTOR_BYTES), at - start)
+}

@@ -1,0 +1,319 @@
+//! The store before a volume, against the volume's own bytes: what is cached equals it at any time, after evictions, reclaims and crashes.
+
+use crate::store::{CHUNK_BYTES, Rig, content, options};
+use pumice_blocks::Durability;
+use pumice_chunk::store::{ChunkCounts, Filled, Found, Options};
+use pumice_device::{CrashPoint, FaultPlan, FaultyDevice, FaultyMedium};
+use pumice_testkit::Store;
+use pumice_world::Random;
+use std::sync::Arc;
+
+const CHUNKS: u64 = 300;
+/// Contents that many chunks share.
+const CLASSES: u64 = 25;
+
+/// One bucket of mappings, so that most writes evict.
+fn small(durability: Durability) -> Options {
+    Options {
+        chunks: CHUNKS,
+        mappings: 128,
+        durability,
+        ..options()
+    }
+}
+
+struct Run {
+    rig: Rig,
+    medium: Arc<FaultyMedium>,
+    volume: Vec<Vec<u8>>,
+    random: Random,
+    options: Options,
+    /// Reads that the cache answered.
+    hits: u64,
+    counts: ChunkCounts,
+}
+
+impl Run {
+    fn new(seed: u64, durability: Durability) -> Self {
+        let calm = FaultPlan {
+            delay: true,
+            ..FaultPlan::default()
+        };
+        let medium = Arc::new(FaultyMedium::new(1 << 20, seed, calm));
+        let options = small(durability);
+        let rig = Rig::try_open(FaultyDevice::new(Arc::clone(&medium)), &options).unwrap();
+        Self {
+            rig,
+            medium,
+            volume: vec![vec![0; CHUNK_BYTES as usize]; CHUNKS as usize],
+            random: Random(seed),
+            options,
+            hits: 0,
+            counts: ChunkCounts::default(),
+        }
+    }
+
+    fn address(&mut self) -> u64 {
+        match self.random.below(3) {
+            0 => self.random.below(CHUNKS),
+            _ => self.random.below(CHUNKS / 6),
+        }
+    }
+
+    /// A write of some bytes; where the cache has crashed before the volume was written, the volume has the old ones.
+    fn write(&mut self, address: u64, start: u32, bytes: &[u8], is_cached: bool) {
+        let (store, device) = (Arc::clone(&self.rig.store), self.rig.device.clone());
+        let guard = store.begin_write(&device, address);
+        // A device that has failed is fenced by background work.
+        self.rig.kick();
+        let committed = self.rig.run(store.commit(&device));
+        if committed.is_err() || self.medium.is_crashed() {
+            return;
+        }
+        self.volume[address as usize][start as usize..][..bytes.len()].copy_from_slice(bytes);
+        if is_cached {
+            self.rig.run(guard.fill(&device, start, bytes));
+        }
+    }
+
+    /// A read, and a fill where the cache had not all.
+    fn read(&mut self, address: u64) {
+        let (store, device) = (Arc::clone(&self.rig.store), self.rig.device.clone());
+        if self.check(address) {
+            return;
+        }
+        let ticket = store.begin_fill(address);
+        let bytes = self.volume[address as usize].clone();
+        self.rig.run(store.fill(&device, ticket, 0, &bytes));
+    }
+
+    /// Whether the whole chunk is cached; what is cached is right.
+    fn check(&mut self, address: u64) -> bool {
+        let chunk = self.rig.run(self.rig.store.read(&self.rig.device, address));
+        let Some(chunk) = chunk else { return false };
+        let range = chunk.range();
+        let wanted = &self.volume[address as usize][range.start as usize..range.end as usize];
+        assert!(chunk.bytes == wanted, "chunk {address}, bytes {range:?}");
+        self.hits += 1;
+        range == (0..CHUNK_BYTES)
+    }
+
+    fn step(&mut self) {
+        let address = self.address();
+        match self.random.below(12) {
+            0..4 => {
+                let value = match self.random.below(3) {
+                    0 => self.random.next_u64(),
+                    _ => self.random.below(CLASSES),
+                };
+                self.write(address, 0, &content(value), true);
+            }
+            4..6 => {
+                let start = self.random.below(u64::from(CHUNK_BYTES)) as u32;
+                let len = 1 + self.random.below(u64::from(CHUNK_BYTES - start)) as usize;
+                let bytes = content(self.random.next_u64());
+                self.write(address, start, &bytes[..len], true);
+            }
+            6 => self.write(address, 0, &[0; CHUNK_BYTES as usize], false),
+            7 => {
+                // A fill that a write overtakes, and one that began before a write ended.
+                let (store, device) = (Arc::clone(&self.rig.store), self.rig.device.clone());
+                let early = store.begin_fill(address);
+                let old = self.volume[address as usize].clone();
+                self.write(address, 0, &content(self.random.0), true);
+                let filled = self.rig.run(store.fill(&device, early, 0, &old));
+                assert_eq!(filled, Filled::Late);
+                let guard = store.begin_write(&device, address);
+                let during = store.begin_fill(address);
+                let filled = self.rig.run(store.fill(&device, during, 0, &old));
+                assert_eq!(filled, Filled::Late);
+                drop(guard);
+                let filled = self.rig.run(store.fill(&device, during, 0, &old));
+                assert_eq!(filled, Filled::Late);
+            }
+            _ => self.read(address),
+        }
+        self.rig.kick();
+        match self.random.below(6) {
+            0 => self.rig.settle(),
+            1..4 => self.rig.turn(),
+            _ => {}
+        }
+    }
+
+    fn live(&mut self, steps: u32) {
+        for _ in 0..steps {
+            if self.medium.is_crashed() {
+                break;
+            }
+            self.step();
+        }
+        self.counts += self.rig.store.counts();
+    }
+
+    /// The next life; whether anything is left.
+    fn restart(mut self) -> (Self, bool) {
+        drop(self.rig);
+        self.medium.restart();
+        self.medium.set_plan(FaultPlan {
+            delay: true,
+            ..FaultPlan::default()
+        });
+        let device = FaultyDevice::new(Arc::clone(&self.medium));
+        self.rig = Rig::try_open(device, &self.options).unwrap();
+        self.rig.check();
+        for address in 0..CHUNKS {
+            self.check(address);
+        }
+        let is_left = self.rig.found == Found::Cache;
+        (self, is_left)
+    }
+}
+
+#[test]
+fn what_is_cached_is_what_the_volume_has() {
+    let mut totals = ChunkCounts::default();
+    let mut hits = 0;
+    for seed in 0..3 {
+        let mut run = Run::new(seed, Durability::Process);
+        run.live(3_000);
+        run.rig.settle();
+        run.rig.check();
+        for address in 0..CHUNKS {
+            run.check(address);
+        }
+        totals += run.counts;
+        hits += run.hits;
+    }
+    println!("{hits} hits, {totals:?}");
+    assert!(
+        hits > 2_000 && totals.duplicates > 500 && totals.moved_contents > 50,
+        "{totals:?}"
+    );
+    assert!(
+        totals.evicted_mappings > 250 && totals.reclaimed_blocks > 50,
+        "{totals:?}"
+    );
+    assert!(totals.refused_no_room < totals.stored_contents / 20, "{totals:?}");
+}
+
+#[test]
+fn a_crash_at_any_write_brings_nothing_void_back() {
+    let (mut crashes, mut hits) = (0, 0);
+    for point in (1..).step_by(17) {
+        let mut run = Run::new(point, Durability::Process);
+        run.medium.set_plan(FaultPlan {
+            crash: Some(CrashPoint::WriteOrAppend(point)),
+            delay: true,
+            ..FaultPlan::default()
+        });
+        run.live(500);
+        let is_reached = run.medium.is_crashed();
+        if !is_reached {
+            run.medium.crash();
+        }
+        run.hits = 0;
+        let (mut run, is_left) = run.restart();
+        assert!(is_left, "crash at {point}: it starts empty");
+        run.live(60);
+        run.medium.crash();
+        let (run, is_left) = run.restart();
+        assert!(is_left, "crash at {point}, and once more: it starts empty");
+        crashes += 2;
+        hits += run.hits;
+        if !is_reached {
+            break;
+        }
+    }
+    println!("{crashes} crashes, {hits} hits");
+    assert!(crashes > 40 && hits > 20 * crashes);
+}
+
+#[test]
+fn a_power_cut_brings_nothing_void_back() {
+    let (mut hits, mut left) = (0, 0);
+    for seed in 0..12 {
+        let mut run = Run::new(seed, Durability::Power);
+        for _ in 0..3 {
+            run.live(150 + seed as u32 * 3);
+            run.medium.cut_power();
+            run.hits = 0;
+            let (again, is_left) = run.restart();
+            left += u64::from(is_left);
+            hits += again.hits;
+            run = again;
+        }
+    }
+    println!("{left} of 36 starts found a cache, {hits} hits");
+    assert!(left > 30 && hits > 600);
+}
+
+/// The second of two images with the same contents elsewhere costs references.
+#[test]
+fn what_is_there_already_is_not_stored_again() {
+    let medium = Arc::new(FaultyMedium::new(8 << 20, 1, FaultPlan::default()));
+    let options = Options {
+        chunks: 2_000,
+        mappings: 4_000,
+        contents: 4_000,
+        ..options()
+    };
+    let mut rig = Rig::try_open(FaultyDevice::new(medium), &options).unwrap();
+    for n in 0..500 {
+        assert_eq!(rig.write(n, 0, &content(n)), Filled::Stored);
+        rig.settle();
+    }
+    let first = rig.store.block_counts().written_bytes;
+    for n in 0..500 {
+        assert_eq!(rig.write(500 + n, 0, &content(499 - n)), Filled::Duplicate);
+        rig.settle();
+    }
+    let second = rig.store.block_counts().written_bytes - first;
+    assert!(second * 100 < first * 15, "{first} and then {second} bytes");
+    for n in 0..500 {
+        assert_eq!(rig.get(500 + n), Some(499 - n));
+        assert_eq!(rig.store.place(500 + n), rig.store.place(499 - n));
+    }
+    let counts = rig.store.counts();
+    assert_eq!(
+        (counts.stored_contents, counts.duplicates, counts.misses),
+        (500, 500, 0)
+    );
+    assert!(
+        counts.stored_flash_bytes < counts.stored_bytes * 3 / 4,
+        "{counts:?}"
+    );
+}
+
+/// Nobody reads the rest of a chunk from the volume: a chunk may be valid in part.
+#[test]
+fn a_write_of_a_part_makes_a_chunk_valid_in_part() {
+    let medium = Arc::new(FaultyMedium::new(1 << 20, 1, FaultPlan::default()));
+    let mut rig = Rig::try_open(FaultyDevice::new(medium), &options()).unwrap();
+    let read = |rig: &Rig| rig.run(rig.store.read(&rig.device, 3));
+    assert_eq!(rig.write(3, 511, &[1; 513]), Filled::Stored);
+    let chunk = read(&rig).unwrap();
+    assert_eq!(
+        (chunk.range(), chunk.part(600..700)),
+        (511..1024, Some(&[1; 100][..]))
+    );
+    assert_eq!(chunk.part(500..600), None);
+    assert_eq!(chunk.part(1000..1025), None);
+    // Beside it: both are valid. Over it: the newer bytes.
+    rig.write(3, 1024, &[2; 100]);
+    rig.write(3, 1000, &[3; 10]);
+    let chunk = read(&rig).unwrap();
+    assert_eq!(chunk.range(), 511..1124);
+    assert_eq!(
+        chunk.bytes,
+        [vec![1; 489], vec![3; 10], vec![1; 14], vec![2; 100]].concat()
+    );
+    // Elsewhere: the newer part alone.
+    rig.write(3, 2000, &[4; 5]);
+    assert_eq!(read(&rig).unwrap().range(), 2000..2005);
+    // A part is never taken for another one with the same bytes.
+    rig.write(4, 2001, &[4; 5]);
+    assert_eq!(rig.store.counts().duplicates, 0);
+    rig.write(5, 2000, &[4; 5]);
+    assert_eq!(rig.store.counts().duplicates, 1);
+}

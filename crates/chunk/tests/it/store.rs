@@ -1,0 +1,238 @@
+//! The store under testkit's crashes and faults: a key is a chunk, a value is a content.
+
+use pumice_blocks::{Durability, Maker};
+use pumice_chunk::store::{Chunk, ChunkStore, Filled, Found, Options};
+use pumice_device::{Device, FaultPlan, FaultyDevice, FaultyMedium};
+use pumice_memory::AlignedBuf;
+use pumice_testkit::{Load, Store, crash_at_every_write, crash_within_starts, swarm};
+use pumice_world::{Executor, Random, Spawner};
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+pub const CHUNK_BYTES: u32 = 4 << 10;
+const NOW: u32 = 1_000;
+
+pub fn options() -> Options {
+    Options {
+        chunk_bytes: CHUNK_BYTES,
+        chunks: 1_000,
+        mappings: 700,
+        contents: 400,
+        block_bytes: 64 << 10,
+        buffers_max: 3,
+        durability: Durability::Process,
+        maker: Maker::Serve,
+        random: 11,
+        now: NOW,
+    }
+}
+
+/// A content that says its value, and is compressible to between a part and nothing.
+pub fn content(value: u64) -> Vec<u8> {
+    let mut random = Random(value);
+    let noise = random.below(u64::from(CHUNK_BYTES)) as usize;
+    let mut bytes: Vec<u8> = (0..CHUNK_BYTES as usize / 8)
+        .flat_map(|_| random.next_u64().to_le_bytes())
+        .collect();
+    bytes[noise..].fill(value as u8);
+    bytes[..8].copy_from_slice(&value.to_le_bytes());
+    bytes
+}
+
+fn value(chunk: &Chunk) -> u64 {
+    let value = u64::from_le_bytes(chunk.bytes[..8].try_into().unwrap());
+    assert_eq!(chunk.start, 0);
+    assert!(chunk.bytes == content(value), "a content is mixed or damaged");
+    value
+}
+
+pub struct Rig {
+    pub store: Arc<ChunkStore<AlignedBuf>>,
+    pub device: FaultyDevice,
+    executor: Executor,
+    pub found: Found,
+    /// Where each key was when it was last asked.
+    known: HashMap<u64, pumice_chunk::Place>,
+}
+
+fn park(device: &FaultyDevice) -> impl FnMut() -> io::Result<()> {
+    let device = device.clone();
+    move || device.turn(true).map(drop)
+}
+
+impl Rig {
+    pub fn try_open(device: FaultyDevice, options: &Options) -> Result<Self, String> {
+        let executor = Executor::new();
+        let started = executor.block_on(ChunkStore::open(&device, options), park(&device));
+        let (store, found) = match started {
+            Ok(started) => started.map_err(|error| error.to_string())?,
+            Err(error) => return Err(error.to_string()),
+        };
+        let mut rig = Self {
+            store: Arc::new(store),
+            device,
+            executor,
+            found,
+            known: HashMap::new(),
+        };
+        rig.note_places(1_000);
+        Ok(rig)
+    }
+
+    fn note_places(&mut self, keys: u64) {
+        self.known = (0..keys)
+            .filter_map(|key| Some((key, self.store.place(key)?)))
+            .collect();
+    }
+
+    pub fn run<T>(&self, future: impl Future<Output = T>) -> T {
+        self.executor
+            .block_on(future, park(&self.device))
+            .expect("something is under way")
+    }
+
+    pub fn kick(&self) {
+        while let Some(work) = self.store.take_work() {
+            let (store, device) = (Arc::clone(&self.store), self.device.clone());
+            let work = async move { store.perform(&device, NOW, work).await };
+            self.executor.spawner().spawn(Box::pin(work));
+        }
+    }
+
+    /// A write to the volume, which the rig is the model of.
+    pub fn write(&mut self, address: u64, start: u32, bytes: &[u8]) -> Filled {
+        self.known.remove(&address);
+        let guard = self.store.begin_write(&self.device, address);
+        let filled = self.run(guard.fill(&self.device, start, bytes));
+        if let Some(place) = self.store.place(address) {
+            self.known.insert(address, place);
+        }
+        self.kick();
+        filled
+    }
+
+    pub fn close(mut self) -> io::Result<()> {
+        self.settle();
+        self.run(self.store.close(&self.device, NOW))
+    }
+}
+
+impl Store for Rig {
+    fn open(device: FaultyDevice) -> Result<Self, String> {
+        Self::try_open(device, &options())
+    }
+
+    fn has_forgotten(&self) -> bool {
+        self.found == Found::Forgotten
+    }
+
+    fn set(&mut self, key: u64, value: u64) -> bool {
+        self.write(key, 0, &content(value));
+        self.store.place(key).is_some()
+    }
+
+    fn delete(&mut self, key: u64) {
+        self.known.remove(&key);
+        drop(self.store.begin_write(&self.device, key));
+    }
+
+    fn get(&mut self, key: u64) -> Option<u64> {
+        let chunk = self.run(self.store.read(&self.device, key));
+        chunk.map(|chunk| value(&chunk))
+    }
+
+    fn is_on_device(&mut self, key: u64) -> bool {
+        self.store.is_on_device(key)
+    }
+
+    fn turn(&mut self) {
+        self.kick();
+        let _ = self.device.turn(true);
+        self.run(std::future::ready(()));
+        self.run(pumice_blocks::give_turn());
+    }
+
+    fn settle(&mut self) {
+        loop {
+            self.kick();
+            if self.executor.run_until_idle(park(&self.device)).is_err() || !self.store.has_work() {
+                return;
+            }
+        }
+    }
+
+    fn given_up(&mut self) -> Vec<u64> {
+        let gone: Vec<u64> = (self.known.iter())
+            .filter(|(key, place)| self.store.place(**key) != Some(**place))
+            .map(|(key, _)| *key)
+            .collect();
+        // What was moved may be moved again.
+        for key in &gone {
+            match self.store.place(*key) {
+                Some(place) => self.known.insert(*key, place),
+                None => self.known.remove(key),
+            };
+        }
+        gone
+    }
+
+    fn check(&mut self) {
+        self.store.check_invariants();
+    }
+}
+
+fn load(seed: u64) -> Load {
+    Load {
+        seed,
+        capacity: 1 << 20,
+        keys: 100,
+        steps: 400,
+        stride: 1,
+    }
+}
+
+#[test]
+fn a_crash_at_every_write_leaves_what_was_on_the_device() {
+    let totals = crash_at_every_write::<Rig>(Load { stride: 3, ..load(1) });
+    println!("{totals:?}");
+    assert!(totals.crashes > 200 && totals.seen.owed > 1_000, "{totals:?}");
+}
+
+#[test]
+fn crashes_within_starts_lose_nothing_more() {
+    let totals = crash_within_starts::<Rig>(load(2), 20);
+    println!("{totals:?}");
+    assert!(totals.crashes > 100 && totals.seen.owed > 200, "{totals:?}");
+}
+
+#[test]
+fn no_fault_brings_a_wrong_value_back() {
+    let (mut hits, mut faults, mut forgotten) = (0, 0, 0);
+    for seed in 0..60 {
+        let totals = swarm::<Rig>(load(seed), 5);
+        hits += totals.seen.hits;
+        faults += totals.faults;
+        forgotten += totals.forgotten;
+    }
+    println!("{hits} hits, {faults} faults, {forgotten} starts that forgot everything");
+    assert!(hits > 300 && faults > 2_000 && forgotten > 0);
+}
+
+#[test]
+fn a_clean_stop_leaves_everything() {
+    let medium = Arc::new(FaultyMedium::new(1 << 20, 3, FaultPlan::default()));
+    let device = || FaultyDevice::new(Arc::clone(&medium));
+    let mut rig = Rig::open(device()).unwrap();
+    for key in 0..60 {
+        assert!(rig.set(key, key * 7));
+        rig.settle();
+    }
+    rig.close().unwrap();
+    let mut rig = Rig::open(device()).unwrap();
+    assert!(rig.found == Found::Cache);
+    for key in 0..60 {
+        assert_eq!(rig.get(key), Some(key * 7), "key {key}");
+    }
+    rig.check();
+}
