@@ -376,6 +376,8 @@ fn read_piece<B: Buffer>(buffer: &B, at: usize, cache_id: u64, sequence: u64) ->
 #[derive(Default)]
 struct Found {
     cache_id: u64,
+    /// Whether a start that misses anything is refused.
+    keeps: bool,
     index: Index,
     /// Log position at the dump of the index.
     dumped: u64,
@@ -454,6 +456,9 @@ impl Found {
         };
         let blocks = recovery.blocks(snapshot.as_ref(), &summary, self).await;
         self.lost = blocks.lost;
+        if self.keeps && !(self.lost.is_empty() && recovery.unread_blocks.is_empty()) {
+            return Err("a block is not there, or cannot be read");
+        }
         self.index.retain(|_, (block, _)| blocks.covered[*block as usize]);
         for (key, version) in since {
             if self
@@ -469,7 +474,10 @@ impl Found {
             .collect();
         for (block, trailer) in blocks.new {
             let Some(entries) = recovery.entries::<Place>(block, &trailer).await else {
-                continue;
+                match self.keeps {
+                    true => return Err("a footer cannot be read"),
+                    false => continue,
+                }
             };
             sealed.insert(trailer.sequence, (block, footer_len(&trailer)));
             for place in entries {
@@ -534,6 +542,7 @@ async fn start(
     let mut recovery = Recovery::new(device, superblock);
     let mut restored = Found {
         cache_id: superblock.cache_id,
+        keeps,
         ..Found::default()
     };
     let old = match formatted {
