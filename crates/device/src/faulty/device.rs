@@ -18,6 +18,11 @@ pub struct FaultyDevice {
 }
 
 impl FaultyDevice {
+    /// What this is a handle on.
+    pub fn medium(&self) -> &Arc<FaultyMedium> {
+        &self.medium
+    }
+
     /// A handle on `medium`.
     pub fn new(medium: Arc<FaultyMedium>) -> Self {
         Self { medium }

@@ -333,9 +333,20 @@ impl Rig {
         slice: SliceId,
         rank: Option<Rank>,
     ) -> Option<u64> {
+        self.append_bytes(n, &value(n, version, len), version, slice, rank)
+    }
+
+    /// As [`Rig::append`], with these bytes; [`Rig::read`] reads them.
+    pub fn append_bytes(
+        &self,
+        n: u64,
+        value: &[u8],
+        version: u64,
+        slice: SliceId,
+        rank: Option<Rank>,
+    ) -> Option<u64> {
         let name = key(n);
-        let value = value(n, version, len);
-        let payload = Payload::Bytes(&value);
+        let payload = Payload::Bytes(value);
         let parts = RecordParts {
             version,
             expiry: 0,
@@ -377,8 +388,15 @@ impl Rig {
         })
     }
 
-    /// The version of what is there, checked to the last byte.
+    /// The version of what is there, checked to the last byte. A hit.
     pub fn get(&self, n: u64) -> Option<u64> {
+        let (version, bytes) = self.read(n)?;
+        assert_eq!(bytes, value(n, version, bytes.len()));
+        Some(version)
+    }
+
+    /// The version and the bytes of what is there. A hit.
+    pub fn read(&self, n: u64) -> Option<(u64, Vec<u8>)> {
         let location = self.index.location(n)?;
         let record = match self.store().source(location) {
             Source::Memory(block) => self.store().read_memory(&block, location),
@@ -386,7 +404,7 @@ impl Rig {
                 .run(self.store().read_device(&self.device, location, sequence))
                 .ok(),
         };
-        let version = record.map(|record| check(&record, n))?;
+        let read = record.map(|record| content(&record, n))?;
         self.index.with(hash(n), |shard| {
             let mapping = shard.mapping(hash(n)).expect("just read");
             let bytes = u64::from(mapping.location.len);
@@ -396,7 +414,7 @@ impl Rig {
                 self.store().hit(hash(n), mapping, bytes),
             );
         });
-        Some(version)
+        Some(read)
     }
 
     /// Counts a hit without reading anything.
@@ -452,14 +470,12 @@ fn value(n: u64, version: u64, len: usize) -> Vec<u8> {
     unit.iter().copied().cycle().take(len.max(unit.len())).collect()
 }
 
-fn check(record: &Record<AlignedBuf>, n: u64) -> u64 {
+fn content(record: &Record<AlignedBuf>, n: u64) -> (u64, Vec<u8>) {
     let Payload::Bytes(bytes) = record.value() else {
         panic!("a value without bytes")
     };
-    let version = record.header().version;
     assert_eq!(record.key(), key(n));
-    assert_eq!(bytes, value(n, version, bytes.len()));
-    version
+    (record.header().version, bytes.to_vec())
 }
 
 async fn yield_once() {
