@@ -7,9 +7,9 @@ use parking_lot::Mutex;
 use pumice_blocks::{DeviceFailure, Durability};
 use pumice_blocks::{Geometry, OpenError};
 use pumice_device::{Device, Overdue};
-use pumice_flash::recovery::{open_superblock, recover, settle};
+use pumice_flash::recovery::{Opened, open_superblock, recover, settle};
 use pumice_flash::{FlashStore, Gone, LayoutOptions, MappingLog, OpenOptions, Recovered, Work};
-use pumice_index::cascade::{CascadeShard, MapSpace};
+use pumice_index::cascade::{CascadeShard, History, MapSpace};
 use pumice_index::{FullShard, IndexKind, IndexShape, IndexShard};
 use pumice_memory::{Buffer, PAGE_BYTES, PagePool, SegmentPool};
 use pumice_record::is_expired;
@@ -185,7 +185,7 @@ impl<D: Device + Clone> ObjectCache<D> {
             random: options.random,
         };
         let opened = open_superblock(&cx.device, &open).await?;
-        let assembled = Self::assemble(&options, shape, shard_bits, opened.hash_seed(), &mapping_log);
+        let assembled = Self::assemble(&options, shape, shard_bits, &opened, &mapping_log);
         let inner = assembled.map_err(|source| OpenError::Device {
             what: "reserving memory",
             source,
@@ -210,7 +210,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         options: &CacheOptions,
         shape: IndexShape,
         shard_bits: u32,
-        hash_seed: u64,
+        opened: &Opened,
         mapping_log: &Arc<MappingLog<D::Buf>>,
     ) -> std::io::Result<Inner<D::Buf>> {
         let shards = shape.shards();
@@ -242,12 +242,21 @@ impl<D: Device + Clone> ObjectCache<D> {
         };
         let tier = DramTier::new(tier_segments, segment_bytes);
         let dram_shape = DramShape::new(tier.address_end(), shard_bits, shape.identity_bits());
+        let geometry = opened.geometry();
+        let history = Arc::new(History::new(shape, geometry.capacity, geometry.blocks));
         let flash = |partition: usize| match options.index {
             IndexOptions::Full => IndexShard::Full(FullShard::new(shape, Arc::clone(&pages))),
             IndexOptions::Cascade(cascade) => {
                 let space: Arc<dyn MapSpace> = Arc::<MappingLog<D::Buf>>::clone(mapping_log);
                 let partition = u32::try_from(partition).expect("at most 2^16 shards");
-                let shard = CascadeShard::new(shape, partition, cascade, Arc::clone(&pages), space);
+                let shard = CascadeShard::new(
+                    shape,
+                    partition,
+                    cascade,
+                    Arc::clone(&pages),
+                    space,
+                    Arc::clone(&history),
+                );
                 IndexShard::Cascade(Box::new(shard))
             }
         };
@@ -264,7 +273,7 @@ impl<D: Device + Clone> ObjectCache<D> {
             tier,
             shards,
             shape,
-            hasher: KeyHasher::new(hash_seed, options.hash_limit),
+            hasher: KeyHasher::new(opened.hash_seed(), options.hash_limit),
             books: Books::default(),
             ghost: Mutex::new(Ghost::new(ghost_entries)),
             pages,

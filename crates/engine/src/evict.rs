@@ -279,7 +279,6 @@ impl<B: Buffer> Inner<B> {
             shard.flash.clear();
             shard.dram.clear();
         }
-        self.store().note_flush();
         self.store().flush_done();
     }
 }

@@ -1,10 +1,8 @@
 //! How the DRAM budget is divided, and which index it can hold.
 
 use pumice_blocks::Geometry;
-use pumice_flash::{
-    HIDDEN_SHARE, INVALIDATED_SHARE, LayoutNeeds, LayoutOptions, VIRTUAL_KEY_BYTES, mapping_log_bytes,
-    slot_bits,
-};
+use pumice_flash::{LayoutNeeds, LayoutOptions, VIRTUAL_KEY_BYTES, mapping_log_bytes, slot_bits};
+use pumice_index::cascade::History;
 use pumice_index::{IndexKind, IndexShape};
 
 /// Bytes of flash that an object of 300 bytes takes, with key, header and its part of the footer.
@@ -165,7 +163,7 @@ impl Budget {
                 // Reclaims begin at three quarters.
                 let heap = (of_objects * 4 / 3).min(total / 2);
                 let pages = mapping_log_bytes(block_bytes) + MemoryPlan::REORGANISATION;
-                (heap, pages + flash / INVALIDATED_SHARE + flash / HIDDEN_SHARE)
+                (heap, pages + History::bytes_max(flash))
             }
         };
         let base = MemoryPlan::BASE + order + moving_bytes + index_heap + mapping_pages;

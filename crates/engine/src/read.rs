@@ -7,7 +7,7 @@ use crate::part::PartId;
 use pumice_device::Device;
 use pumice_flash::{Gone, MappingBytes, Mappings, OpenBlock, ReadFault, Source};
 use pumice_index::cascade::Plan;
-use pumice_index::{KeyHash, Location, Lookup as IndexLookup, Mapping};
+use pumice_index::{KeyHash, Known, Location, Lookup as IndexLookup, Mapping};
 use pumice_memory::{Buffer, SECTOR_BYTES};
 use pumice_record::{Record, SliceId};
 use pumice_tier::Queue;
@@ -131,7 +131,7 @@ pub(crate) enum Place {
         /// On flash there was this, in this life of its block, which reading showed to be another key's, or nothing.
         before: Option<(Location, u64)>,
         /// Whether the index could not tell without reading that there is no other mapping.
-        was_unsure: bool,
+        was_unknown: bool,
     },
     /// In the DRAM tier, with this version.
     Dram(u64),
@@ -224,11 +224,11 @@ impl<D: Device + Clone> ObjectCache<D> {
         // What flash has under these hash bits before looking: if the key turns out to be absent, this was a stranger's.
         let part = PartId::object(key);
         let hash = self.inner.hasher.hash(&part);
-        let (before, was_unsure) = {
+        let (before, was_unknown) = {
             let shard = self.inner.lock(hash);
             (
                 self.inner.place_on_flash(&shard, hash),
-                shard.flash.is_unsure(hash),
+                shard.flash.find(hash) == Known::Unknown,
             )
         };
         let found = self.inner.part(cx, &part, true, None);
@@ -258,7 +258,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         };
         Ok(match object {
             Some((object, place)) => (Some(object), place),
-            None => (None, Place::Absent { before, was_unsure }),
+            None => (None, Place::Absent { before, was_unknown }),
         })
     }
 
@@ -529,18 +529,9 @@ impl<B: Buffer> Inner<B> {
         address: u64,
     ) {
         shard.dram.remove(hash, address);
-        if self.is_home(shard, hash, home) {
-            if let Some(location) = shard.flash.get(hash) {
-                self.invalidate_locked(cx, shard, hash, location);
-            } else {
-                // Its mapping is on flash, too.
-                let version = self.store().next_version();
-                self.store().invalidate_unknown(&cx.device, hash, version);
-                shard.flash.remove(hash);
-            }
-        } else if shard.flash.get(hash).is_none() && self.store().may_have_unmapped(hash) {
-            let version = self.store().next_version();
-            self.store().void_unmapped(&cx.device, hash, version);
+        // What is mapped elsewhere is another key's.
+        if self.is_home(shard, hash, home) || shard.flash.get(hash).is_none() {
+            self.void_mapped(cx, shard, hash);
         }
         self.books.expired.add(self.store().padded_len(&record.parts()));
     }
@@ -574,11 +565,16 @@ impl<B: Buffer> Inner<B> {
         hash: KeyHash,
         location: Location,
     ) {
-        let version = self.store().next_version();
-        if let Some(mapping) = shard.flash.live(hash, location) {
-            self.store().invalidate(&cx.device, hash, mapping, version);
-            shard.flash.remove_at(hash, location);
+        if shard.flash.is_live(hash, location) {
+            self.void_mapped(cx, shard, hash);
         }
+    }
+
+    /// Removes whatever is mapped, and logs that.
+    fn void_mapped<D: Device<Buf = B>>(&self, cx: &Cx<D>, shard: &mut Shard, hash: KeyHash) {
+        let version = self.store().next_version();
+        let superseded = shard.flash.supersede(hash, None);
+        self.store().invalidate(&cx.device, hash, &superseded, version);
     }
 
     /// Whether the flash layout wants to know of hits.

@@ -4,8 +4,8 @@ use crate::cache::{Inner, Shard};
 use crate::evict::SEGMENTS_FLOOR;
 use crate::part::PartId;
 use parking_lot::MutexGuard;
-use pumice_flash::{CopyMove, Gone, Mappings, Standing};
-use pumice_index::{IndexShard, KeyHash, Location, Mapping};
+use pumice_flash::{CopyMove, Gone, Mappings};
+use pumice_index::{IndexShard, KeyHash, Known, Location, Mapping, Survivor};
 use pumice_memory::{Buffer, PAGE_BYTES};
 use pumice_record::SliceId;
 use pumice_tier::Queue;
@@ -39,14 +39,12 @@ impl<B: Buffer> Inner<B> {
         let Some(location) = self.location_of(home) else {
             return false;
         };
-        if shard.flash.is_unsure(hash) {
-            // DRAM does not know the mapping, but whatever supersedes it would have removed the item, too.
-            return self.home(location) == home && self.store().holds_objects(location);
+        match shard.flash.find(hash) {
+            Known::Live(mapping) => self.home(mapping.location) == home,
+            Known::Dead => false,
+            // But whatever supersedes it would have removed the item, too.
+            Known::Unknown => self.home(location) == home && self.store().holds_objects(location),
         }
-        shard
-            .flash
-            .get(hash)
-            .is_some_and(|location| self.home(location) == home)
     }
 }
 
@@ -85,22 +83,20 @@ impl<B: Buffer> Mappings for Inner<B> {
         let location = own.location;
         let mut shard = self.lock(hash);
         let home = self.home(location);
-        let is_exact = shard.flash.is_exact();
         let gone = match why {
             Gone::Corrupt => shard.flash.remove_at(hash, location),
             Gone::Evicted | Gone::Expired | Gone::Lost => {
-                let is_last = !is_exact && self.store().is_last(&shard.flash, hash, own);
-                shard.flash.reclaim(hash, location, is_last)
+                let copy = self.store().stored_copy(own);
+                shard.flash.reclaim(hash, &copy)
             }
         };
         let Some(mapping) = gone else {
             return false;
         };
-        // Where not all deaths are known, some are taken for one another: the block's count ends with it.
-        if is_exact || why == Gone::Corrupt {
+        if why == Gone::Corrupt {
             self.store().forget(Some(hash), mapping);
         } else {
-            self.store().forget_some(hash, mapping);
+            self.store().forget_with_block(hash, mapping);
         }
         if !shard.dram.has_home(&self.tier, hash, home) {
             self.gone(why, u64::from(location.len));
@@ -115,24 +111,22 @@ impl<B: Buffer> Mappings for Inner<B> {
         append: impl FnOnce(Mapping) -> Option<Mapping>,
     ) -> CopyMove {
         let mut shard = self.lock(hash);
-        let Standing::Live(mapping) = self.store().standing(&shard.flash, hash, from) else {
+        let copy = self.store().stored_copy(from);
+        let Survivor::Keep(mapping) = shard.flash.survivor(hash, &copy) else {
             return CopyMove::Dead;
         };
         let Some(to) = append(mapping) else {
             return CopyMove::NoRoom;
         };
         let old_home = self.home(from.location);
-        let leaves_mapping = shard.flash.is_on_flash(hash, from.location);
-        if shard.flash.set(hash, to).is_err() {
-            // A cascade that has no room for it, and no mapping of the key any more.
+        let Ok(leaves_mapping) = shard.flash.relocate(hash, from.location, to) else {
+            // There is no room for it, and no mapping of the key any more.
             self.store().forget(Some(hash), to);
-            // Nothing leads to the copy, which its block's footer names.
-            self.store().note_hidden(hash);
             if !shard.dram.has_home(&self.tier, hash, old_home) {
                 self.gone(Gone::Evicted, u64::from(from.location.len));
             }
             return CopyMove::Dead;
-        }
+        };
         // An item in DRAM names its copy's place in a header that readers may look at: it is written anew.
         if let Some((address, frequency)) = shard.dram.at_home(&self.tier, hash, old_home) {
             let (record, _) = self.tier.read(address);
@@ -157,12 +151,10 @@ impl<B: Buffer> Mappings for Inner<B> {
     }
 
     fn give_up_all(&self) {
-        let mut is_exact = true;
         let (mut entries, mut bytes) = (0, 0);
         for shard in &self.shards {
             let mut shard = shard.0.lock();
             let Shard { flash, dram } = &mut *shard;
-            is_exact &= flash.is_exact();
             let mut homes = HashSet::new();
             dram.for_each(|address| {
                 let (record, home) = self.tier.read(address);
@@ -179,7 +171,7 @@ impl<B: Buffer> Mappings for Inner<B> {
             });
             flash.clear();
         }
-        if !is_exact {
+        if !self.store().is_authoritative() {
             // What DRAM did not know to be on flash: whatever the books have beyond the DRAM tier.
             // They are an estimate, and may have less.
             let (resident, resident_bytes) = self.books.snapshot().resident();
@@ -248,20 +240,21 @@ mod tests {
             let others = (0u32..).map(|n| n.to_le_bytes());
             let mut others =
                 others.filter(|key| inner.shape.shard_of(rig.hash(key)) == inner.shape.shard_of(hash));
-            while !inner.lock(hash).flash.is_unsure(hash) {
+            while inner.lock(hash).flash.find(hash) != Known::Unknown {
                 assert!(evict(&others.next().expect("there is no end")));
                 rig.settle();
             }
             if is_in_dram {
                 assert!(rig.get(b"key").is_some());
             }
-            let may_be_on_flash = |key: &[u8]| inner.lock(hash).flash.is_unsure(rig.hash(key));
+            let may_be_on_flash = |key: &[u8]| inner.lock(hash).flash.find(rig.hash(key)) == Known::Unknown;
             while others
                 .find(|key| !may_be_on_flash(key))
                 .is_some_and(|key| evict(&key))
             {}
             // Reading it brought the mapping to DRAM, which let go of it again.
-            assert!(inner.lock(hash).flash.is_unsure(hash), "in DRAM {is_in_dram}");
+            let known = inner.lock(hash).flash.find(hash);
+            assert_eq!(known, Known::Unknown, "in DRAM {is_in_dram}");
 
             let before = rig.cache.books();
             let from = Mapping { location, note: 0 };

@@ -7,7 +7,7 @@ use crate::object::{Meta, Object, RejectReason};
 use crate::part::PartId;
 use crate::read::{Place, Reads};
 use pumice_device::Device;
-use pumice_index::KeyHash;
+use pumice_index::{KeyHash, Known};
 use pumice_memory::Payload;
 use pumice_record::RecordParts;
 
@@ -267,9 +267,7 @@ impl<D: Device + Clone> ObjectCache<D> {
             return None;
         }
         // What is mapped in its place may be another key's that has hidden this one's. It goes, too: nothing would hide it then.
-        let may_hide = !shard.flash.is_exact() && shard.flash.get(hash).is_some();
-        let is_unmapped = || shard.flash.get(hash).is_none() && inner.store().may_have_unmapped(hash);
-        if may_hide || shard.flash.is_unsure(hash) || is_unmapped() {
+        if shard.flash.may_be_more(hash) {
             let version = inner.store().next_version();
             for bytes in inner.clear_part(cx, &mut shard, hash, &PartId::object(key), version) {
                 inner.books.evicted.add(bytes);
@@ -299,10 +297,10 @@ impl<D: Device + Clone> ObjectCache<D> {
         match place {
             // A mapping may be there still: the stranger's that was there before. One that has left DRAM since it was made is not seen,
             // but then a filter tells of it.
-            Place::Absent { before, was_unsure } => {
+            Place::Absent { before, was_unknown } => {
                 dram.is_none()
                     && (flash.is_none() || flash == before)
-                    && (was_unsure || !shard.flash.is_unsure(hash))
+                    && (was_unknown || shard.flash.find(hash) != Known::Unknown)
             }
             Place::Dram(version) => match dram {
                 Some(found) => found.record.header().version == version,

@@ -7,7 +7,7 @@ use crate::object::{Meta, RejectReason};
 use crate::part::PartId;
 use pumice_device::Device;
 use pumice_flash::{Arrival, Rank};
-use pumice_index::{KeyHash, Mapping};
+use pumice_index::{KeyHash, Superseded};
 use pumice_memory::{Buffer, Payload};
 use pumice_record::{Record, RecordParts, SliceId};
 
@@ -84,15 +84,10 @@ impl<D: Device + Clone> ObjectCache<D> {
     }
 }
 
-/// What a part's copies were, after they have become void: the tables still lead to them.
-#[derive(Default)]
+/// What a part's copies were, after they have become void.
 struct Voided {
-    /// Address of the item in the DRAM tier.
+    /// Address of the item in the DRAM tier, whose table still leads to it.
     dram: Option<u64>,
-    /// What the index has under the key, be it another key's.
-    flash: Option<Mapping>,
-    /// Whether flash may have another copy, of which the index in DRAM knows nothing.
-    is_unsure: bool,
     /// Bytes of the entries that are gone.
     gone: [Option<u64>; 2],
 }
@@ -149,26 +144,29 @@ impl<B: Buffer> Inner<B> {
         part: &PartId<'_>,
         version: u64,
     ) -> impl Iterator<Item = u64> + use<D, B> {
-        let flash = shard.flash.mapping(hash);
-        let voided = self.void_part(cx, shard, hash, part, flash, (version, None));
-        Self::take_out(shard, hash, &voided);
+        let superseded = shard.flash.supersede(hash, None);
+        let voided = self.void_part(cx, shard, hash, part, &superseded, (version, None));
+        if let Some(address) = voided.dram {
+            shard.dram.remove(hash, address);
+        }
         voided.gone.into_iter().flatten()
     }
 
-    /// Accounts for the copies of a part in both tiers, of which that on flash is `flash`, and logs what flash held, below a version. The
-    /// tables lead to them until the caller has put others in their places, or has taken them out.
+    /// Accounts for the copies of a part in both tiers, of which the index has let go with `superseded`, and logs what flash held,
+    /// below a version. The table of the DRAM tier leads to its copy until the caller has put another in its place, or has taken it out.
     ///
     /// A slice that is about to be stored has a version of its own, which is older, and a record must not void it too. Only a stranger can
-    /// have a copy under its hash: what the index does not know of is void below that version, and what came since is noted as hidden.
+    /// have a copy under its hash: what the index does not know of is void below that version, and what came since is noted as unlogged.
     fn void_part<D: Device<Buf = B>>(
         &self,
         cx: &Cx<D>,
-        shard: &Shard,
+        shard: &mut Shard,
         hash: KeyHash,
         part: &PartId<'_>,
-        flash: Option<Mapping>,
+        superseded: &Superseded,
         (version, own): (u64, Option<u64>),
     ) -> Voided {
+        let flash = superseded.known;
         let dram = shard.dram.find(&self.tier, hash, |record| part.is(record));
         let mut gone = [None; 2];
         let mut same = false;
@@ -176,20 +174,17 @@ impl<B: Buffer> Inner<B> {
             same = flash.is_some_and(|mapping| self.home(mapping.location) == found.home);
             gone[0] = Some(self.store().padded_len(&found.record.parts()));
         }
-        let is_unsure = shard.flash.is_unsure(hash);
-        let own = own.unwrap_or(version);
-        if is_unsure {
-            self.store().invalidate_unknown(&cx.device, hash, own);
-            if own < version {
-                self.store().note_hidden(hash);
-            }
-        } else if flash.is_none() && self.store().may_have_unmapped(hash) {
-            self.store().void_unmapped(&cx.device, hash, own);
-        }
+        let below = match (flash, own) {
+            (None, Some(own)) => own,
+            _ => version,
+        };
         // Before the last object of a block is void, and the block another's.
         let flash_home = flash.map(|mapping| (mapping, self.home(mapping.location)));
+        self.store().invalidate(&cx.device, hash, superseded, below);
+        if superseded.may_be_more && below < version {
+            shard.flash.note_unlogged(hash);
+        }
         if let Some((mapping, home)) = flash_home {
-            self.store().invalidate(&cx.device, hash, mapping, version);
             // A stranger's copy in DRAM outlives its copy on flash, and still counts.
             if !same && !shard.dram.has_home(&self.tier, hash, home) {
                 gone[1] = Some(u64::from(mapping.location.len));
@@ -197,22 +192,7 @@ impl<B: Buffer> Inner<B> {
         }
         Voided {
             dram: dram.map(|found| found.address),
-            flash,
-            is_unsure,
             gone,
-        }
-    }
-
-    /// Takes copies that are void out of the tables.
-    fn take_out(shard: &mut Shard, hash: KeyHash, voided: &Voided) {
-        if let Some(address) = voided.dram {
-            shard.dram.remove(hash, address);
-        }
-        if voided.is_unsure {
-            shard.flash.remove(hash);
-        }
-        if let Some(mapping) = voided.flash {
-            shard.flash.remove_at(hash, mapping.location);
         }
     }
 
@@ -240,31 +220,26 @@ impl<B: Buffer> Inner<B> {
         // A write is a hit on what it replaces, as far as flash knows of that.
         let store = self.store();
         shard.dram.prefetch_item(&self.tier, hash);
-        let old = shard.flash.mapping(hash);
-        let may_have = shard.flash.is_unsure(hash);
+        let superseded = shard.flash.supersede(hash, None);
         let again = Arrival::Again {
             hash,
-            old,
-            may_be_more: may_have,
+            old: superseded.known,
+            may_be_more: superseded.may_be_more,
         };
         let rank = store.rank(again, self.object_bytes(&parts));
         let part = PartId::of(&parts);
-        let mut voided = self.void_part(cx, shard, hash, &part, old, (version, own));
+        let voided = self.void_part(cx, shard, hash, &part, &superseded, (version, own));
         for gone in voided.gone.into_iter().flatten() {
             self.books.overwritten.add(gone);
         }
-        if !shard.flash.is_exact() {
-            // There a mapping that goes leaves something behind.
-            Self::take_out(shard, hash, &voided);
-            voided = Voided::default();
-        }
+        let mut former = voided.dram;
         let mut home = 0;
         if self.is_flash_first() {
-            home = self.append_over(cx, shard, hash, &parts, rank, &mut voided.flash);
+            home = self.append_locked(cx, shard, hash, &parts, rank);
         }
         let in_dram = self.tier.segments() > 0
             && match self.tier.write(self.queue_for(hash), &parts, home) {
-                Some(reserved) => match voided.dram.take() {
+                Some(reserved) => match former.take() {
                     Some(former) => shard.dram.relocate(hash, former, reserved.address, 0),
                     None => shard.dram.insert(hash, reserved.address).is_ok(),
                 },
@@ -272,10 +247,12 @@ impl<B: Buffer> Inner<B> {
             };
         // An item that DRAM cannot hold goes to flash whatever the setting.
         if !in_dram && home == 0 {
-            home = self.append_over(cx, shard, hash, &parts, rank, &mut voided.flash);
+            home = self.append_locked(cx, shard, hash, &parts, rank);
         }
         // What nothing has taken the place of.
-        Self::take_out(shard, hash, &voided);
+        if let Some(address) = former {
+            shard.dram.remove(hash, address);
+        }
         if in_dram || home != 0 {
             Ok(parts.version)
         } else if self.store().is_out() {
@@ -288,55 +265,27 @@ impl<B: Buffer> Inner<B> {
         }
     }
 
-    /// Appends a record to flash and maps it; 0 where there is no room for either, else its home.
-    /// Without a rank it is a new object's.
+    /// Appends a record to flash and maps it; 0 where there is no room for either, else its home. Whatever was mapped is void already, and
+    /// logged.
     pub(crate) fn append_locked<D: Device<Buf = B>>(
         &self,
         cx: &Cx<D>,
         shard: &mut Shard,
         hash: KeyHash,
         parts: &RecordParts<'_>,
-        rank: Option<Rank>,
-    ) -> u64 {
-        let rank = rank.unwrap_or_else(|| self.store().rank(Arrival::New, self.object_bytes(parts)));
-        self.append_over(cx, shard, hash, parts, rank, &mut None)
-    }
-
-    /// As [`Inner::append_locked`], in the place of a mapping whose copy is void. That is `None` after this if there was room.
-    fn append_over<D: Device<Buf = B>>(
-        &self,
-        cx: &Cx<D>,
-        shard: &mut Shard,
-        hash: KeyHash,
-        parts: &RecordParts<'_>,
         rank: Rank,
-        void: &mut Option<Mapping>,
     ) -> u64 {
         let Some(appended) = self.store().append(hash, parts, rank) else {
             return 0;
         };
-        if let Some(former) = void.take() {
-            let replaced = (shard.flash).compare_and_set(hash, former.location, appended.mapping);
-            debug_assert!(replaced.is_some(), "{former:?} went under the lock");
-            if replaced.is_some() {
-                return self.home(appended.mapping.location);
-            }
+        let superseded = shard.flash.supersede(hash, Some(appended.mapping));
+        debug_assert_eq!(superseded.known, None, "a mapping appeared under the lock");
+        if superseded.is_mapped {
+            return self.home(appended.mapping.location);
         }
-        match shard.flash.set(hash, appended.mapping) {
-            Ok(stranger) => {
-                // Callers cleared the key, so this is another key's copy that appeared since: it is lost.
-                debug_assert!(
-                    stranger.is_none(),
-                    "a mapping appeared under the lock: {stranger:?}"
-                );
-                self.home(appended.mapping.location)
-            }
-            Err(_) => {
-                self.store().void_appended(&cx.device, hash);
-                self.store().forget(Some(hash), appended.mapping);
-                0
-            }
-        }
+        self.store().void_appended(&cx.device, hash);
+        self.store().forget(Some(hash), appended.mapping);
+        0
     }
 
     /// As [`Inner::append_locked`] for a new object that DRAM has held alone, where it `was_hit` or was not. Where flash may have a
@@ -349,10 +298,12 @@ impl<B: Buffer> Inner<B> {
         parts: &RecordParts<'_>,
         was_hit: bool,
     ) -> u64 {
-        if shard.flash.is_unsure(hash) {
-            self.store().note_hidden(hash);
+        if shard.flash.may_be_more(hash) {
+            // A record would void this copy too.
+            shard.flash.note_unlogged(hash);
         }
-        let rank = was_hit.then(|| self.store().rank(Arrival::Asked, self.object_bytes(parts)));
+        let arrival = if was_hit { Arrival::Asked } else { Arrival::New };
+        let rank = self.store().rank(arrival, self.object_bytes(parts));
         self.append_locked(cx, shard, hash, parts, rank)
     }
 
@@ -374,6 +325,7 @@ mod tests {
     use crate::{CacheOptions, HashLimit, Reads};
     use pumice_device::MemMedium;
     use pumice_flash::{Gone, Mappings};
+    use pumice_index::Known;
     use std::sync::Arc;
 
     #[test]
@@ -390,7 +342,7 @@ mod tests {
             |n: u32| format!("large-{n}").into_bytes(),
         );
         let value = vec![7; 100_000];
-        let mut unsure = 0usize;
+        let mut unknown = 0usize;
         for n in 0..60 {
             for m in 0..40 {
                 rig.set(&small(n * 40 + m), VALUE, 0);
@@ -399,18 +351,18 @@ mod tests {
             let inner = &rig.cache.inner;
             // The version that its slices will have.
             let version = inner.store().next_version() + 1;
-            let is_unsure = |number| {
+            let is_unknown = |number| {
                 let slice = inner.hasher.hash(&PartId::slice(&key, number, version));
-                inner.lock(slice).flash.is_unsure(slice)
+                inner.lock(slice).flash.find(slice) == Known::Unknown
             };
-            unsure += (0..5).filter(|number| is_unsure(*number)).count();
+            unknown += (0..5).filter(|number| is_unknown(*number)).count();
             let stored = (rig.cache).store(&rig.cx, &key, Payload::Bytes(&value), crate::Meta::default());
             assert!(run(&rig.executor, stored).is_ok());
             rig.settle();
         }
         rig.write_open_blocks();
-        println!("{unsure} of 300 slices may be on flash already, says the index");
-        assert!(unsure > 10, "{unsure}");
+        println!("{unknown} of 300 slices may be on flash already, says the index");
+        assert!(unknown > 10, "{unknown}");
         assert_eq!(rig.cache.stats().flash.reclaimed_blocks, 0);
         drop(rig);
         let rig = Rig::open(&medium, options);
@@ -453,14 +405,15 @@ mod tests {
             rig.write_open_blocks();
             assert!(others.iter().all(|other| rig.evict(other, version())));
             rig.settle();
-            assert!(inner.lock(own).flash.is_unsure(own), "its mapping is on flash");
+            let find = |hash| inner.lock(hash).flash.find(hash);
+            assert_eq!(find(own), Known::Unknown, "its mapping is on flash");
             assert!(rig.evict(&stranger, former));
             let place = rig.hash(&stranger);
             let mapping = inner.lock(place).flash.mapping(place).expect("just mapped");
             assert!(inner.drop_copy(place, mapping, Gone::Evicted));
-            assert!(!inner.lock(own).flash.is_unsure(own), "nothing leads to it");
-            let may_have = |key: &[u8]| inner.store().may_have_unmapped(rig.hash(key));
-            assert!(may_have(&key) && others.iter().filter(|other| may_have(other)).count() < 40);
+            assert_eq!(find(own), Known::Dead, "nothing leads to it");
+            let may_have = |key: &[u8]| inner.lock(rig.hash(key)).flash.may_be_more(rig.hash(key));
+            assert!(may_have(&key));
             // DRAM alone has this, or nothing.
             if is_deleted {
                 run(&rig.executor, rig.cache.delete(&rig.cx, &key));

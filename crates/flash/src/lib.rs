@@ -30,11 +30,8 @@ pub use log::{LogKind, LogRecord};
 pub use mapping_log::{MappingBytes, MappingLog, mapping_log_bytes};
 pub use recovery::{OpenOptions, Recovered, Tally, recovery_bytes};
 pub use settings::{STORE, Settings};
-pub use store::{
-    FlashCounts, FlashStore, HIDDEN_SHARE, INVALIDATED_SHARE, MappingDram, ReadFault, Source, Work,
-    record_max,
-};
-pub use survivors::{RECLAIM_READ_BYTES, Standing};
+pub use store::{FlashCounts, FlashStore, MappingDram, ReadFault, Source, Work, record_max};
+pub use survivors::RECLAIM_READ_BYTES;
 
 use pumice_index::{IndexShard, KeyHash, Location, Mapping};
 use pumice_record::SliceId;
@@ -58,7 +55,7 @@ pub enum CopyMove {
     /// It is mapped where it is now.
     Moved {
         /// Whether an index that is partly on flash still maps it there to where it was, and is to forget that when its block goes
-        /// ([`IndexShard::is_on_flash`]).
+        /// ([`IndexShard::relocate`]).
         leaves_mapping: bool,
     },
     /// It was dead, or is now: there is nothing to move.
@@ -105,8 +102,8 @@ pub trait Mappings {
     /// Removes the mapping of `hash` if it is to the place of `own`, and accounts for it; true if it was.
     fn drop_copy(&self, hash: KeyHash, own: Mapping, why: Gone) -> bool;
 
-    /// Makes a survivor's copy live: if `hash` is mapped to `from`, see [`FlashStore::standing`], calls `append` with the mapping, under the shard's lock, and maps
-    /// it to what that returns.
+    /// Makes a survivor's copy live: if `hash` is mapped to `from` ([`IndexShard::survivor`]), calls `append` with the mapping, under the
+    /// shard's lock, and maps it to what that returns.
     fn move_copy(
         &self,
         hash: KeyHash,

@@ -201,8 +201,8 @@ impl<B: Buffer> FlashStore<B> {
                 self.has_early_victims.store(true, Ordering::Relaxed);
             }
             if live == 0 {
-                // With a cascade index that is an estimate: what was raised and is there all the same moves.
-                let is_estimate = self.mapping_log.get().is_some() && self.wants.compaction;
+                // Where that is an estimate, what was raised and is there all the same moves.
+                let is_estimate = !self.is_authoritative() && self.wants.compaction;
                 return Some((id, if is_estimate { How::Rescue } else { How::Empty }));
             }
             if is_expired(info.expiry_max.load(Ordering::Relaxed), now) {
@@ -232,9 +232,9 @@ impl<B: Buffer> FlashStore<B> {
         let begun = info.reclaims.load(Ordering::Relaxed);
         info.reclaims.store(begun.saturating_add(1), Ordering::Relaxed);
         // Of one that was broken off it is not known what is done; and where not all deaths are known, what lives is an estimate.
-        let is_exact = self.mapping_log.get().is_none();
-        let is_empty =
-            begun == 0 && is_exact && (how == How::Empty || info.live.load(Ordering::Acquire) == 0);
+        let is_empty = begun == 0
+            && self.is_authoritative()
+            && (how == How::Empty || info.live.load(Ordering::Acquire) == 0);
         let (mut reclaimed, mut all) = (None, None);
         let mut moved = Vec::new();
         if !is_empty && let Some(mut entries) = self.read_footer(device, id, sequence).await {
@@ -274,15 +274,17 @@ impl<B: Buffer> FlashStore<B> {
         // what leads here from flash is void as soon as the block has another sequence.
         info.is_leaving.store(true, Ordering::Release);
         let rest = info.live.load(Ordering::Acquire);
-        if !is_exact && let Some((count, bytes)) = reclaimed {
+        if !self.is_authoritative()
+            && let Some((count, bytes)) = reclaimed
+        {
             mappings.account_rest((rest * count / bytes.max(1)).min(count), rest);
-        } else if rest != 0 || !is_exact {
+        } else if rest != 0 || !self.is_authoritative() {
             let offset = self.geometry.block_offset(id);
             mappings.sweep(offset, self.geometry.block_bytes, Gone::Corrupt);
         }
         info.live.store(0, Ordering::Relaxed);
         self.settle_slots(id, all.as_deref());
-        if self.mapping_log.get().is_some() {
+        if !self.is_authoritative() {
             // What is mapped on flash to this life of the block is void from here on. No block has this sequence.
             info.sequence.store(0, Ordering::Release);
         }
@@ -308,11 +310,7 @@ impl<B: Buffer> FlashStore<B> {
             let open = self.open.lock().iter().map(|block| block.sequence).min();
             sealed.chain(to_seal).chain(open).min().unwrap_or(0)
         });
-        if let Some(log) = self.mapping_log.get() {
-            log.note_oldest(oldest);
-        }
-        self.invalidated.lock().retire(oldest);
-        self.hidden.lock().retire(oldest);
+        self.note_oldest_block(oldest);
     }
 
     /// Lets go of an object of a victim, if it is live.

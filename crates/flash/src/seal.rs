@@ -8,7 +8,7 @@ use crate::{Gone, Mappings};
 use pumice_blocks::Task::{Checkpoint, Flush, Own, Seal, TakeOut};
 use pumice_blocks::{Contents, SealEnd, Tenant, add};
 use pumice_device::Device;
-use pumice_index::{Location, Mapping};
+use pumice_index::{Known, Location, Mapping};
 use pumice_memory::Buffer;
 use std::sync::atomic::Ordering;
 
@@ -54,7 +54,6 @@ impl<B: Buffer> FlashStore<B> {
                 }
                 mappings.give_up_all();
                 self.note_given_up();
-                self.note_flush();
                 self.forget_order();
                 self.retire_active();
                 self.shared.change(|_| ());
@@ -119,8 +118,9 @@ impl<B: Buffer, D: Device<Buf = B>, M: Mappings> Tenant<Objects<B>> for Sealer<'
         let store = self.store;
         let lives = |entry: &FooterEntry| {
             let location = store.location(block.id, entry);
-            self.mappings
-                .with(entry.hash, |shard| !shard.is_dead(entry.hash, location))
+            self.mappings.with(entry.hash, |shard| {
+                shard.known(entry.hash, location) != Known::Dead
+            })
         };
         // With slots all stay, because their numbers are those of the slots.
         if store.notes != NotePlace::Slot {
@@ -152,7 +152,7 @@ impl<B: Buffer, D: Device<Buf = B>, M: Mappings> Tenant<Objects<B>> for Sealer<'
         }
         store.settle_slots(block.id, Some(entries));
         info.live.store(0, Ordering::Relaxed);
-        if store.mapping_log.get().is_some() {
+        if !store.is_authoritative() {
             // No mapping on flash leads to this generation of the block any more.
             info.sequence.store(0, Ordering::Release);
         }

@@ -18,7 +18,7 @@ use crate::{CopyMove, Mappings};
 use pumice_blocks::{add, give_turn};
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_index::cascade::PageNumber;
-use pumice_index::{IndexShard, Location, Lookup, Mapping};
+use pumice_index::{Location, Mapping, Survivor};
 use pumice_memory::Buffer;
 use pumice_record::{Record, is_expired};
 use std::collections::VecDeque;
@@ -42,17 +42,6 @@ const WAITS_MAX: usize = 16;
 const ASKED_AT_ONCE: usize = 32;
 /// Of so many objects of a victim one page may be read to learn that.
 const ENTRIES_PER_PAGE_ASKED: usize = 2;
-
-/// What DRAM says of a copy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// It is the latest of its key, and mapped so.
-    Live(Mapping),
-    /// It is not, or nothing leads to it.
-    Dead,
-    /// Only pages of mappings tell.
-    Unknown,
-}
 
 /// What becomes of an object of a victim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,7 +124,7 @@ impl<B: Buffer> FlashStore<B> {
                 stay.push(*entry);
             } else if fate == Fate::Unknown {
                 asked.push(*entry);
-            } else if self.mapping_log.get().is_some() {
+            } else if !self.is_authoritative() {
                 // A lookup may still find its mapping on flash, and bring it back to DRAM.
                 go.push(*entry);
             } else {
@@ -145,7 +134,7 @@ impl<B: Buffer> FlashStore<B> {
         }
         let mut pages_left = entries.len() / ENTRIES_PER_PAGE_ASKED;
         for batch in asked.chunks(ASKED_AT_ONCE) {
-            self.ask(device, mappings, batch, &mut pages_left).await;
+            self.ask(device, mappings, origin, batch, &mut pages_left).await;
             for entry in batch {
                 let stays = self.fate(mappings, now, origin, entry) == Fate::Stays;
                 if stays { &mut stay } else { &mut go }.push(*entry);
@@ -235,11 +224,10 @@ impl<B: Buffer> FlashStore<B> {
         if self.notes == NotePlace::Slot && !keeps(own) {
             return Fate::Goes;
         }
-        let standing = mappings.with(entry.hash, |shard| self.standing(shard, entry.hash, own));
-        let (mapping, fate) = match standing {
-            Standing::Live(mapping) => (mapping, Fate::Stays),
-            Standing::Unknown => (own, Fate::Unknown),
-            Standing::Dead => return Fate::Goes,
+        let (mapping, fate) = match self.ask_index(mappings, entry.hash, own) {
+            Survivor::Keep(mapping) => (mapping, Fate::Stays),
+            Survivor::Ask(_) => (own, Fate::Unknown),
+            Survivor::Drop => return Fate::Goes,
         };
         if self.notes == NotePlace::Slot || keeps(mapping) {
             fate
@@ -248,19 +236,8 @@ impl<B: Buffer> FlashStore<B> {
         }
     }
 
-    /// What DRAM says of an object of a victim. Called under the shard's lock.
-    pub fn standing(&self, shard: &IndexShard, hash: u64, own: Mapping) -> Standing {
-        if let Some(known) = shard.live(hash, own.location) {
-            return Standing::Live(known);
-        }
-        if !shard.is_unsure(hash) || self.is_known_dead(own) || self.was_broken_off(own.location) {
-            return Standing::Dead;
-        }
-        if self.is_last(shard, hash, own) {
-            Standing::Live(own)
-        } else {
-            Standing::Unknown
-        }
+    fn ask_index<M: Mappings>(&self, mappings: &M, hash: u64, own: Mapping) -> Survivor {
+        mappings.with(hash, |shard| shard.survivor(hash, &self.stored_copy(own)))
     }
 
     /// Reads the pages that may map these objects, all at once, so that DRAM knows their mappings then; of those for which more than
@@ -269,12 +246,14 @@ impl<B: Buffer> FlashStore<B> {
         &self,
         device: &D,
         mappings: &M,
+        origin: &Origin,
         entries: &[FooterEntry],
         pages_left: &mut usize,
     ) {
         let mut plans = Vec::new();
         for entry in entries {
-            let Lookup::Read(plan) = mappings.with(entry.hash, |shard| shard.peek(entry.hash)) else {
+            let own = self.mapping(origin.id, entry);
+            let Survivor::Ask(plan) = self.ask_index(mappings, entry.hash, own) else {
                 continue;
             };
             if let Some(left) = pages_left.checked_sub(plan.pages().len()) {
@@ -298,11 +277,7 @@ impl<B: Buffer> FlashStore<B> {
             if payloads.contains(&None) {
                 continue;
             }
-            mappings.with(hash, |shard| {
-                if let Some(shard) = shard.cascade() {
-                    shard.resolve(hash, &plan, payloads);
-                }
-            });
+            mappings.with(hash, |shard| shard.resolve(hash, &plan, payloads));
         }
     }
 

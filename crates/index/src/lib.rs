@@ -10,7 +10,7 @@ mod shard;
 mod table;
 
 pub use full::{FullShard, IndexShape, padded_len, unpadded_len};
-pub use shard::IndexShard;
+pub use shard::{Heard, IndexShard, Known, StoredCopy, Superseded, Survivor};
 pub use table::{PackedTable, TableFull, TableShape};
 
 /// The hash that stands for a key: XXH3-64, seeded per cache.
@@ -24,6 +24,16 @@ pub enum IndexKind {
     Full = 0,
     /// Hot mappings in DRAM, the rest on flash.
     Cascade = 1,
+}
+
+impl IndexKind {
+    /// Whether DRAM knows every mapping, and so every death: counts of live objects are exact then, else estimates.
+    pub fn is_authoritative(self) -> bool {
+        match self {
+            IndexKind::Full => true,
+            IndexKind::Cascade => false,
+        }
+    }
 }
 
 impl std::fmt::Display for IndexKind {

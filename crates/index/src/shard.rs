@@ -1,9 +1,116 @@
 //! One shard of either index, behind one set of questions.
 
-use crate::cascade::{CascadeShard, Plan, Resolved};
+use crate::cascade::{CascadeShard, Plan, Resolved, SavedHistory};
 use crate::{FullShard, KeyHash, Location, Lookup, Mapping, TableFull};
 
-/// A shard of the index that a cache was opened with.
+/// What DRAM knows of a copy, or of all copies of a hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// The hash is mapped so: the copy counts.
+    Live(Mapping),
+    /// Nothing leads to it.
+    Dead,
+    /// The mapping may be on flash.
+    Unknown,
+}
+
+/// What another copy, or none, has taken the place of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Superseded {
+    /// What DRAM knew the hash to be mapped to.
+    pub known: Option<Mapping>,
+    /// Whether a start might find a copy of it in a block all the same: then a record must void it.
+    pub may_be_more: bool,
+    /// Whether the new mapping is there; false where there was no room, or none was given: then nothing is mapped.
+    pub is_mapped: bool,
+}
+
+/// What becomes of a copy in a block that is reclaimed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Survivor {
+    /// It counts, and this is its mapping.
+    Keep(Mapping),
+    /// It does not count.
+    Drop,
+    /// These pages tell, once they are read and resolved.
+    Ask(Plan),
+}
+
+/// A copy that a block has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoredCopy {
+    /// What a mapping to it says.
+    pub mapping: Mapping,
+    /// The sequence of its block.
+    pub opened_at: u64,
+    /// What the store itself has heard of it.
+    pub heard: Heard,
+}
+
+/// What a store knows of a copy beside the index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// It keeps nothing of the kind.
+    Nothing,
+    /// It has heard of every death that DRAM knew, and of none of this copy.
+    Alive,
+    /// It would have heard of its death, but cannot say any more.
+    Lost,
+    /// It is dead, or may be.
+    Dead,
+}
+
+/// A shard of the index that a cache was opened with: which key is where on flash, for a slice of the hash space.
+///
+/// An index need not know. It answers with one of three things, from DRAM and at once: *so it is*, *so it is not*, *pages of mappings
+/// tell*. Its callers have one path for all indexes, with these rules:
+///
+/// - **Get.** [`lookup`](IndexShard::lookup) answers with a mapping, a miss, or a plan of pages. Whoever gets a plan reads them
+///   without a lock, and brings them to [`resolve`](IndexShard::resolve). Mappings are of hashes: the full key is compared with the record.
+/// - **Set, delete.** [`supersede`](IndexShard::supersede) says what DRAM knew, and whether a start might find another copy. *If there
+///   may be more, log it*: with a record that voids all copies below a version. A caller that cannot, since its own copy is older
+///   than what the record would have to void, calls [`note_unlogged`](IndexShard::note_unlogged), and the next `supersede` says so.
+/// - **Seal.** A footer lists what is not [`Known::Dead`]. So it may list what is dead, of which there is a record then.
+/// - **Reclaim.** [`survivor`](IndexShard::survivor) says of each copy in the victim whether it counts. What it cannot say costs a
+///   read, or the object. A copy that is moved is mapped anew by [`relocate`](IndexShard::relocate), one that is not
+///   dropped by [`reclaim`](IndexShard::reclaim).
+/// - **Checkpoint, start.** [`dump`](IndexShard::dump) has all that DRAM knows; what blocks got since, and what the log voids, comes
+///   on top.
+///
+/// Each method is called under the shard's lock, and none waits. The answer for two hashes may be one: the index tells keys apart by
+/// [`IndexShape::identity_bits`](crate::IndexShape::identity_bits) bits.
+///
+/// # Another index
+/// It is a variant here, and a module beside [`full`](crate::full). One that knows all mappings is the smallest:
+/// [`FullShard`] over a table, for which `Unknown`, `may_be_more` and `Ask` do not exist. What it says:
+///
+/// ```
+/// use pumice_index::{FullShard, Heard, IndexShape, IndexShard, Known, Location, Mapping, StoredCopy, Survivor};
+/// use pumice_memory::PagePool;
+///
+/// let shape = IndexShape::new(1 << 30, 0, 0);
+/// let mut shard = IndexShard::Full(FullShard::new(shape, PagePool::standalone(1 << 20)?));
+/// let at = |offset| Mapping { location: Location { offset, len: 512 }, note: 0 };
+/// let (hash, old, new) = (7 << 40, at(4096), at(8192));
+///
+/// let first = shard.supersede(hash, Some(old));
+/// assert!(first.is_mapped && first.known.is_none() && !first.may_be_more);
+/// let second = shard.supersede(hash, Some(new));
+/// assert_eq!(second.known, Some(old));
+///
+/// // What the seal of the block of `old` asks, and its reclaim.
+/// assert_eq!(shard.known(hash, old.location), Known::Dead);
+/// let copy = |mapping| StoredCopy { mapping, opened_at: 1, heard: Heard::Nothing };
+/// assert_eq!(shard.survivor(hash, &copy(old)), Survivor::Drop);
+/// assert_eq!(shard.survivor(hash, &copy(new)), Survivor::Keep(new));
+///
+/// // Its copy is moved, and then the key is deleted.
+/// let leaves_mapping = shard.relocate(hash, new.location, at(12_288));
+/// assert_eq!(leaves_mapping, Ok(false), "nothing on flash maps it to there");
+/// assert_eq!(shard.supersede(hash, None).known, Some(at(12_288)));
+/// assert_eq!(shard.find(hash), Known::Dead);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub enum IndexShard {
     /// Every mapping in DRAM.
     Full(FullShard),
@@ -28,11 +135,6 @@ impl IndexShard {
             IndexShard::Full(_) => None,
             IndexShard::Cascade(shard) => Some(shard),
         }
-    }
-
-    /// Whether DRAM knows every mapping: what it does not know is not on flash.
-    pub fn is_exact(&self) -> bool {
-        matches!(self, IndexShard::Full(_))
     }
 
     /// Asks for the memory that a question about `hash` will need.
@@ -94,27 +196,77 @@ impl IndexShard {
         self.live(hash, location).is_some()
     }
 
-    /// Whether nothing maps `hash` to `location` any more. What DRAM does not know counts as mapped.
-    pub fn is_dead(&self, hash: KeyHash, location: Location) -> bool {
+    /// What DRAM knows of the copy of `hash` at `location`. Where it has no mapping of the hash at all, the copy is unknown to an index that
+    /// is partly on flash: filters are not asked.
+    pub fn known(&self, hash: KeyHash, location: Location) -> Known {
         match self {
-            IndexShard::Full(shard) => shard.live(hash, location).is_none(),
-            IndexShard::Cascade(shard) => shard.is_dead(hash, location),
+            IndexShard::Full(shard) => shard.live(hash, location).map_or(Known::Dead, Known::Live),
+            IndexShard::Cascade(shard) => shard.known(hash, location),
         }
     }
 
-    /// Whether flash may have a mapping of `hash` of which DRAM knows nothing.
-    pub fn is_unsure(&self, hash: KeyHash) -> bool {
+    /// Where `hash` is mapped to, as far as DRAM tells; filters are asked.
+    pub fn find(&self, hash: KeyHash) -> Known {
         match self {
-            IndexShard::Full(_) => false,
-            IndexShard::Cascade(shard) => shard.is_unsure(hash),
+            IndexShard::Full(shard) => shard.mapping(hash).map_or(Known::Dead, Known::Live),
+            IndexShard::Cascade(shard) => shard.find(hash),
         }
     }
 
-    /// Whether of two mappings of `hash` on flash one may supersede the other, so far as DRAM knows.
-    pub fn is_contested(&self, hash: KeyHash) -> bool {
+    /// Maps `hash` to `new`, or to nothing, in place of whatever it was mapped to. Where there may be more, the caller logs that.
+    pub fn supersede(&mut self, hash: KeyHash, new: Option<Mapping>) -> Superseded {
+        match self {
+            IndexShard::Full(shard) => {
+                let (known, is_mapped) = match new {
+                    Some(new) => shard.set(hash, new).map_or((None, false), |known| (known, true)),
+                    None => (shard.remove(hash), false),
+                };
+                Superseded {
+                    known,
+                    may_be_more: false,
+                    is_mapped,
+                }
+            }
+            IndexShard::Cascade(shard) => shard.supersede(hash, new),
+        }
+    }
+
+    /// What [`IndexShard::supersede`] would say of what may be more.
+    pub fn may_be_more(&self, hash: KeyHash) -> bool {
         match self {
             IndexShard::Full(_) => false,
-            IndexShard::Cascade(shard) => shard.is_contested(hash),
+            IndexShard::Cascade(shard) => shard.may_be_more(hash),
+        }
+    }
+
+    /// Remembers that blocks may have copies of `hash` that no mapping leads to, and that no record voids.
+    pub fn note_unlogged(&mut self, hash: KeyHash) {
+        match self {
+            IndexShard::Full(_) => {}
+            IndexShard::Cascade(shard) => shard.note_unlogged(hash),
+        }
+    }
+
+    /// What becomes of a copy of `hash` in a block that is reclaimed.
+    pub fn survivor(&self, hash: KeyHash, copy: &StoredCopy) -> Survivor {
+        match self {
+            IndexShard::Full(shard) => {
+                let live = shard.live(hash, copy.mapping.location);
+                live.map_or(Survivor::Drop, Survivor::Keep)
+            }
+            IndexShard::Cascade(shard) => shard.survivor(hash, copy),
+        }
+    }
+
+    /// Maps `hash` to `to`, where its copy was moved from `from`. Returns whether flash still maps it to there, where it is to be
+    /// forgotten when its block goes ([`IndexShard::forget_moved`]).
+    ///
+    /// # Errors
+    /// [`TableFull`]; the hash is then not mapped.
+    pub fn relocate(&mut self, hash: KeyHash, from: Location, to: Mapping) -> Result<bool, TableFull> {
+        match self {
+            IndexShard::Full(shard) => shard.set(hash, to).map(|_| false),
+            IndexShard::Cascade(shard) => shard.relocate(hash, from, to),
         }
     }
 
@@ -148,24 +300,15 @@ impl IndexShard {
         either!(self, shard => shard.remove_at(hash, location))
     }
 
-    /// Lets go of an object whose block goes. `is_last` says that nothing has taken the object's place since it was written, so
-    /// far as is known. Returns the mapping if there was one.
-    pub fn reclaim(&mut self, hash: KeyHash, location: Location, is_last: bool) -> Option<Mapping> {
+    /// Drops the mapping to a copy whose block is reclaimed, and returns it where it was known to be live.
+    pub fn reclaim(&mut self, hash: KeyHash, copy: &StoredCopy) -> Option<Mapping> {
         match self {
-            IndexShard::Full(shard) => shard.remove_at(hash, location),
-            IndexShard::Cascade(shard) => shard.reclaim(hash, location, is_last),
+            IndexShard::Full(shard) => shard.remove_at(hash, copy.mapping.location),
+            IndexShard::Cascade(shard) => shard.reclaim(hash, copy),
         }
     }
 
-    /// Whether an index that is partly on flash maps `hash` to `location` there, where a copy is known to stand that nothing has superseded.
-    pub fn is_on_flash(&self, hash: KeyHash, location: Location) -> bool {
-        match self {
-            IndexShard::Full(_) => false,
-            IndexShard::Cascade(shard) => shard.is_on_flash(hash, location),
-        }
-    }
-
-    /// Lets flash forget that `hash` was mapped to `from` ([`IndexShard::is_on_flash`]), whose block goes, now that it was moved to `to`.
+    /// Lets flash forget that `hash` was mapped to `from` ([`IndexShard::relocate`]), whose block goes, now that it was moved to `to`.
     pub fn forget_moved(&mut self, hash: KeyHash, from: Location, to: Location) {
         match self {
             IndexShard::Full(_) => {}
@@ -216,6 +359,31 @@ impl IndexShard {
     /// Removes everything.
     pub fn clear(&mut self) {
         either!(self, shard => shard.clear());
+    }
+
+    /// What a checkpoint keeps of what was superseded lately; any shard has that of all. Nothing is known of it any more then.
+    pub fn take_history(&self) -> SavedHistory {
+        match self {
+            IndexShard::Full(_) => SavedHistory::nothing(),
+            IndexShard::Cascade(shard) => shard.take_history(),
+        }
+    }
+
+    /// Begins with what a clean stop has saved of what was superseded lately, for all shards; without it nothing is known. Where the store
+    /// `knows_deaths`, and says [`Heard::Alive`] of a copy, none are remembered here.
+    pub fn begin_history(&self, saved: Option<SavedHistory>, knows_deaths: bool) {
+        match self {
+            IndexShard::Full(_) => {}
+            IndexShard::Cascade(shard) => shard.begin_history(saved, knows_deaths),
+        }
+    }
+
+    /// DRAM of what was superseded lately, of all shards, in bytes.
+    pub fn history_bytes(&self) -> usize {
+        match self {
+            IndexShard::Full(_) => 0,
+            IndexShard::Cascade(shard) => shard.history_bytes(),
+        }
     }
 
     /// Appends what DRAM has to `out`, for a checkpoint.

@@ -3,9 +3,9 @@
 use crate::layout::ripq::queue::SavedPlace;
 use crate::layout::sipq::keys::{SavedFill, SavedKey};
 use crate::layout::{SavedOrder, Slots};
-use crate::store::Filter;
 use pumice_blocks::Geometry;
 use pumice_blocks::chain::{NO_BLOCK, put_len};
+use pumice_index::cascade::HistoryFilter;
 use pumice_policy::Bin;
 use pumice_record::codec::Fields;
 
@@ -119,13 +119,13 @@ pub(super) fn decode_key(fields: &mut Fields<'_>) -> Option<SavedKey> {
 }
 
 /// Before the filters over what was invalidated: the sequence below which nothing is known, and how many filters.
-pub(super) fn encode_invalidated(known_from: u64, count: usize, out: &mut Vec<u8>) {
+pub(super) fn encode_history(known_from: u64, count: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(&known_from.to_le_bytes());
     out.extend_from_slice(&(count as u32).to_le_bytes());
 }
 
 /// One of these filters: the sequence at which it was full, its hashes, how many words of 8 bytes, and those.
-pub(super) fn encode_filter(filter: &Filter, out: &mut Vec<u8>) {
+pub(super) fn encode_filter(filter: &HistoryFilter, out: &mut Vec<u8>) {
     out.extend_from_slice(&filter.closed_at.to_le_bytes());
     out.extend_from_slice(&(filter.hashes as u64).to_le_bytes());
     out.extend_from_slice(&(filter.bits.len() as u64).to_le_bytes());

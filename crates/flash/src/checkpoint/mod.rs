@@ -16,6 +16,7 @@ use crate::store::{FlashStore, Objects};
 use pumice_blocks::chain::NO_BLOCK;
 use pumice_blocks::{Begun, Coverage, Durability, State, StreamWriter};
 use pumice_device::Device;
+use pumice_index::cascade::SavedHistory;
 use pumice_memory::Buffer;
 use std::io;
 use std::sync::atomic::Ordering;
@@ -57,7 +58,13 @@ impl<B: Buffer> FlashStore<B> {
         }
         self.write_keys(&mut writer).await?;
         if self.mapping_log.get().is_some() {
-            self.write_invalidated(clean && is_whole, &mut writer).await?;
+            // A reclaim that makes room for the checkpoint would drop filters.
+            let saved = if clean && is_whole {
+                mappings.with_shard(0, |shard| shard.take_history())
+            } else {
+                SavedHistory::nothing()
+            };
+            self.write_history(saved, &mut writer).await?;
             self.write_slots(&mut writer).await?;
         }
         let stream = writer.finish().await?;
@@ -99,21 +106,15 @@ impl<B: Buffer> FlashStore<B> {
         }
     }
 
-    /// What was invalidated lately, where that `counts` at the next start: after a clean stop nothing is added, and no partition has
-    /// forgotten mappings of which these filters do not know. Else it says that nothing is known.
-    async fn write_invalidated<D: Device<Buf = B>, T: AsyncFn() -> io::Result<u32>>(
+    /// What was superseded lately, which counts at the next start after a clean stop: nothing is added, and no partition has forgotten
+    /// mappings of which it does not know. Else it says that nothing is known.
+    async fn write_history<D: Device<Buf = B>, T: AsyncFn() -> io::Result<u32>>(
         &self,
-        counts: bool,
+        saved: SavedHistory,
         writer: &mut StreamWriter<'_, Objects<B>, D, T>,
     ) -> io::Result<()> {
         let mut bytes = Vec::new();
-        if !counts {
-            format::encode_invalidated(u64::MAX, 0, &mut bytes);
-            return writer.write(&bytes).await;
-        }
-        // A reclaim that makes room for the checkpoint would drop filters.
-        let saved = self.invalidated.lock().take();
-        format::encode_invalidated(saved.known_from, saved.filters.len(), &mut bytes);
+        format::encode_history(saved.known_from, saved.filters.len(), &mut bytes);
         writer.write(&bytes).await?;
         for filter in saved.filters {
             bytes.clear();

@@ -7,9 +7,9 @@ use super::format::{
 use crate::layout::ripq::ranks::SavedRanks;
 use crate::layout::sipq::keys::{KeyQueue, SavedKey};
 use crate::layout::{SavedOrder, Slots};
-use crate::store::{FILTERS_MAX, Filter, SavedInvalidated};
 use pumice_blocks::OpenError;
 use pumice_blocks::chain::{NO_BLOCK, StreamReader};
+use pumice_index::cascade::{HistoryFilter, SavedHistory};
 use pumice_memory::Buffer;
 use pumice_record::codec::Fields;
 use std::io;
@@ -27,7 +27,7 @@ pub(crate) trait ReadObjects {
     async fn keys(&mut self, policy: u32, cache: Option<&mut KeyQueue>) -> Result<u32, OpenError>;
 
     /// Reads what was invalidated before the checkpoint. Filters have up to `words_max` words each.
-    async fn invalidated(&mut self, words_max: usize) -> Result<SavedInvalidated, OpenError>;
+    async fn history(&mut self, words_max: usize) -> Result<SavedHistory, OpenError>;
 
     /// Reads the slots of blocks; `visit` gets none of another width than `bits`.
     async fn slots(&mut self, bits: u32, visit: impl FnMut(u32, Slots)) -> Result<(), OpenError>;
@@ -64,11 +64,13 @@ impl<B: Buffer, R: AsyncFn(u64, usize) -> io::Result<B>> ReadObjects for StreamR
         })
     }
 
-    async fn invalidated(&mut self, words_max: usize) -> Result<SavedInvalidated, OpenError> {
+    async fn history(&mut self, words_max: usize) -> Result<SavedHistory, OpenError> {
         let bytes = self.take(12).await?;
         let mut fields = Fields(&bytes);
         let known_from = fields.u64();
-        let count = fields.u32().filter(|count| *count as usize <= FILTERS_MAX);
+        let count = fields
+            .u32()
+            .filter(|count| *count as usize <= SavedHistory::FILTERS_MAX);
         let (Some(known_from), Some(count)) = (known_from, count) else {
             return Err(self.bad("its filters over what was invalidated are damaged"));
         };
@@ -83,13 +85,13 @@ impl<B: Buffer, R: AsyncFn(u64, usize) -> io::Result<B>> ReadObjects for StreamR
             let (Some(closed_at), Some(hashes), Some(words)) = (closed_at, hashes, words) else {
                 return Err(self.bad("its filters over what was invalidated are damaged"));
             };
-            filters.push(Filter {
+            filters.push(HistoryFilter {
                 bits: self.words(words).await?,
                 hashes,
                 closed_at,
             });
         }
-        Ok(SavedInvalidated { known_from, filters })
+        Ok(SavedHistory { known_from, filters })
     }
 
     async fn slots(&mut self, bits: u32, mut visit: impl FnMut(u32, Slots)) -> Result<(), OpenError> {

@@ -1,15 +1,15 @@
 //! The slots of a checkpoint, what was invalidated, and what a queue of keys has learned, as they are written and as somebody else might
 //! write them. Their checksums are right.
 
-use super::format::{encode_fill, encode_filter, encode_invalidated, encode_slots};
+use super::format::{encode_fill, encode_filter, encode_history, encode_slots};
 use super::reader::ReadObjects;
 use crate::layout::sipq::keys::{KeyQueue, SavedFill};
 use crate::layout::{LayoutName, LayoutOptions, Slots};
-use crate::store::{Invalidated, SavedInvalidated};
 use pumice_blocks::chain::{NO_BLOCK, PartHeader, StreamReader, chunk_bytes, mix};
 use pumice_blocks::geometry::Geometry;
 use pumice_blocks::superblock::CheckpointRef;
 use pumice_device::{Device, MemDevice, MemMedium, SECTOR_BYTES};
+use pumice_index::cascade::{HistoryFilter, SavedHistory};
 use pumice_record::codec::checksum;
 use pumice_world::Executor;
 use pumice_world::Random;
@@ -36,11 +36,11 @@ fn device_with(stream: &[u8]) -> (MemDevice, CheckpointRef) {
         let crcs = (0..).zip(chunks).fold(0, |crcs, (chunk, bytes)| {
             mix(crcs, chunk, checksum(CACHE_ID, &[bytes]))
         });
-        let is_last = part + 1 == parts.len();
+        let ends = part + 1 == parts.len();
         let header = PartHeader {
             id: 1,
             part: part as u32,
-            next: if is_last { NO_BLOCK } else { part as u32 + 1 },
+            next: if ends { NO_BLOCK } else { part as u32 + 1 },
             len: bytes.len() as u64,
             chunk_crcs: crcs,
         };
@@ -299,13 +299,13 @@ fn any_bytes_end_in_an_error_or_in_slots_that_can_be_used() {
 }
 
 /// What a reader makes of the stream: what was invalidated.
-fn read_invalidated(stream: &[u8], words_max: usize) -> Result<SavedInvalidated, String> {
+fn read_history(stream: &[u8], words_max: usize) -> Result<SavedHistory, String> {
     let geometry = geometry();
     let (device, checkpoint) = device_with(stream);
     let read = |offset, len| device.read(offset, len);
     let reads = async {
         let mut reader = StreamReader::open(read, &geometry, CACHE_ID, &checkpoint, 0).await?;
-        let saved = reader.invalidated(words_max).await?;
+        let saved = reader.history(words_max).await?;
         reader.finish().await.map(|_| saved)
     };
     let done: Result<_, Infallible> = Executor::new().block_on(reads, || Ok(()));
@@ -314,64 +314,32 @@ fn read_invalidated(stream: &[u8], words_max: usize) -> Result<SavedInvalidated,
 
 #[test]
 fn what_was_invalidated_reads_back_as_it_was_written_and_what_cannot_be_is_refused() {
-    let geometry = geometry();
+    let words = SavedHistory::words(geometry().capacity);
     let mut random = Random(11);
-    let hashes: Vec<(u64, u64)> = (0..600).map(|n| (random.below(u64::MAX), n / 10 + 2)).collect();
-    let noted = || {
-        let mut invalidated = Invalidated::of(&geometry);
-        for (hash, next_sequence) in &hashes {
-            invalidated.note(*hash, *next_sequence);
-        }
-        invalidated.retire(3);
-        invalidated
+    let filters = (1..=SavedHistory::FILTERS_MAX).map(|n| HistoryFilter {
+        bits: (0..words).map(|_| random.next_u64()).collect(),
+        hashes: 600 + n,
+        closed_at: if n == SavedHistory::FILTERS_MAX {
+            u64::MAX
+        } else {
+            20 + n as u64
+        },
+    });
+    let written = SavedHistory {
+        known_from: 17,
+        filters: filters.collect(),
     };
-    let (invalidated, mut taken) = (noted(), noted());
-    let words = invalidated.words();
-    let saved = taken.take();
-    assert!(
-        taken.since(hashes[0].0, u64::MAX - 1),
-        "it knows nothing any more"
-    );
     let mut stream = Vec::new();
-    encode_invalidated(saved.known_from, saved.filters.len(), &mut stream);
-    saved
-        .filters
-        .iter()
-        .for_each(|filter| encode_filter(filter, &mut stream));
-    let saved = read_invalidated(&stream, words).unwrap();
-    assert!(saved.filters.len() > 2);
-    let mut other = Invalidated::of(&geometry);
-    assert!(other.restore(saved, 62));
-    let mut known = 0;
-    for n in 0..5_000 {
-        let (hash, _) = hashes.get(n).copied().unwrap_or((random.below(u64::MAX), 0));
-        for sequence in [1, 20, 61] {
-            assert_eq!(other.since(hash, sequence), invalidated.since(hash, sequence));
-            known += u64::from(other.since(hash, sequence));
-        }
+    encode_history(written.known_from, written.filters.len(), &mut stream);
+    for filter in &written.filters {
+        encode_filter(filter, &mut stream);
     }
-    assert!((600..14_000).contains(&known), "{known}");
-    for (hash, next_sequence) in &hashes {
-        other.note(*hash, *next_sequence + 100);
-    }
-    assert!(
-        hashes.iter().all(|(hash, _)| other.since(*hash, 61)),
-        "it goes on"
-    );
-    // Of another size it is of no use.
-    let mut larger = Invalidated::of(&Geometry::plan(64 << 20, BLOCK_BYTES).unwrap());
-    assert!(!larger.restore(read_invalidated(&stream, words).unwrap(), 62));
-    // Nor is what knew nothing: later blocks would never be known either.
-    let nothing = SavedInvalidated {
-        known_from: u64::MAX,
-        filters: Vec::new(),
-    };
-    assert!(!other.restore(nothing, 62));
+    assert_eq!(read_history(&stream, words), Ok(written));
     for (at, value) in [(8, 9u32), (8, u32::MAX), (28, u32::MAX), (32, 1)] {
         let mut forged = stream.clone();
         forged[at..at + 4].copy_from_slice(&value.to_le_bytes());
-        let error = read_invalidated(&forged, words).err().unwrap();
+        let error = read_history(&forged, words).err().unwrap();
         assert!(error.contains("invalidated are damaged"), "{at}: {error}");
     }
-    assert!(read_invalidated(&stream[..stream.len() - 8], words).is_err());
+    assert!(read_history(&stream[..stream.len() - 8], words).is_err());
 }

@@ -5,14 +5,13 @@ use crate::checkpoint::{Overview, ReadObjects};
 use crate::footer::ENTRY_BYTES;
 use crate::layout::SavedOrder;
 use crate::settings::Settings;
-use crate::store::Invalidated;
 use pumice_blocks::Geometry;
 use pumice_blocks::OpenError;
 use pumice_blocks::chain::{BlockRole, BlockRow, HEAD_BYTES, PART_HEADER_BYTES, ROW_BYTES, StreamReader};
 use pumice_blocks::footer::TRAILER_BYTES;
 use pumice_blocks::superblock::{CheckpointRef, Superblock};
 use pumice_device::SECTOR_BYTES;
-use pumice_index::cascade::Image;
+use pumice_index::cascade::{Image, SavedHistory};
 use pumice_index::{IndexKind, IndexShape};
 use pumice_memory::{AlignedBuf, Buffer};
 
@@ -171,7 +170,7 @@ impl<S: Source + ?Sized> Walk<'_, S> {
             snapshot.policy = reader.keys(0, None).await?;
         }
         if index == IndexKind::Cascade {
-            reader.invalidated(Invalidated::of(&geometry).words()).await?;
+            reader.history(SavedHistory::words(geometry.capacity)).await?;
             reader.slots(u32::MAX, |_, _| {}).await?;
         }
         let end = reader.bad("more bytes follow where it must end");

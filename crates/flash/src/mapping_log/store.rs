@@ -4,7 +4,7 @@
 use super::MappingLog;
 use super::chunks::{Filled, PendingWrite};
 use super::pages::{MappingBytes, PageSource, Shape};
-use crate::store::{BlockInfo, FlashStore, SavedInvalidated, Shared};
+use crate::store::{BlockInfo, FlashStore, Shared};
 use pumice_blocks::{Durability, State, add};
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_index::cascade::PageNumber;
@@ -42,12 +42,7 @@ impl<B: Buffer> Attached<B> {
 
 impl<B: Buffer> FlashStore<B> {
     /// Lends blocks to `log` from now on; those that it has from the start of this cache stay its own.
-    pub(crate) fn attach_mapping_log(
-        &self,
-        log: &Arc<MappingLog<B>>,
-        identity_bits: u32,
-        saved: Option<SavedInvalidated>,
-    ) {
+    pub(crate) fn attach_mapping_log(&self, log: &Arc<MappingLog<B>>) {
         let mut state = log.state.lock();
         if self.durability() == Durability::Off {
             // A start after a crash reads no checkpoint.
@@ -55,16 +50,6 @@ impl<B: Buffer> FlashStore<B> {
         }
         {
             let mut pool = self.shared.pool.lock();
-            let mut invalidated = self.invalidated.lock();
-            invalidated.ignore_bits(64 - identity_bits);
-            self.hidden.lock().ignore_bits(64 - identity_bits);
-            // What slots of a checkpoint call live may be dead: pages of mappings are asked.
-            let saved = saved.filter(|_| !self.knows_deaths());
-            if !saved.is_some_and(|saved| invalidated.restore(saved, pool.next_sequence)) {
-                // Of what was invalidated before this start nothing is known.
-                invalidated.forget_before(pool.next_sequence);
-            }
-            drop(invalidated);
             let filled = state.block.map(|block| block.id);
             let empty = state.empty.iter().map(|(id, _)| *id);
             let unwritten = state.full.iter().map(|chunk| chunk.block);
@@ -113,6 +98,13 @@ impl<B: Buffer> FlashStore<B> {
             log.note_checkpoint(number, alone);
         }
         self.take_back_blocks();
+    }
+
+    /// No block of objects has a lower sequence any more.
+    pub(crate) fn note_oldest_block(&self, sequence: u64) {
+        if let Some(log) = self.mapping_log.get() {
+            log.note_oldest(sequence);
+        }
     }
 
     /// Whether blocks wait for a checkpoint to be of use again.

@@ -238,7 +238,10 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
     };
     let store = FlashStore::start(start, options);
     if let Some(log) = mapping_log {
-        store.attach_mapping_log(log, mappings.identity_bits(), found.invalidated);
+        store.attach_mapping_log(log);
+        mappings.with_shard(0, |shard| {
+            shard.begin_history(found.history, store.knows_deaths());
+        });
         // Which copies are dead nobody knows: all count, until their blocks are reclaimed.
         (recovery.out.objects, recovery.out.bytes) = store.count_all_recovered(slots);
     }

@@ -9,13 +9,14 @@ use crate::footer::{Ending, FooterEntry};
 use crate::layout::{Layout, SavedOrder, Slots};
 use crate::log::{LogKind, LogRecord};
 use crate::mapping_log::{Borrowed, MappingLog};
-use crate::store::{Invalidated, SavedInvalidated, SealedBlock};
+use crate::store::SealedBlock;
 use pumice_blocks::OpenError;
 use pumice_blocks::chain::{Head, StreamReader};
 use pumice_blocks::footer::{OWN_BYTES, Trailer};
 use pumice_blocks::log::Kind;
 use pumice_blocks::recovery::{self, LogEnd, LogSummary, Restore};
 use pumice_device::Device;
+use pumice_index::cascade::SavedHistory;
 use pumice_index::padded_len;
 use pumice_memory::Buffer;
 use pumice_record::read_head;
@@ -38,7 +39,7 @@ pub(super) struct Found {
     /// Slots of sealed blocks, where the index has them.
     pub(super) slots: BTreeMap<u32, Slots>,
     /// After a clean stop, where the index asks for it.
-    pub(super) invalidated: Option<SavedInvalidated>,
+    pub(super) history: Option<SavedHistory>,
 }
 
 /// What the log says, but for what it voids outside the table's range.
@@ -63,7 +64,7 @@ pub(super) struct Own {
     overview: Overview,
     positions: Vec<u64>,
     slots: BTreeMap<u32, Slots>,
-    invalidated: Option<SavedInvalidated>,
+    history: Option<SavedHistory>,
 }
 
 /// The owner of the blocks, at a start.
@@ -140,10 +141,10 @@ impl<D: Buffer, M: Mappings> Restore for Objects<'_, D, M> {
         if let Some(keys) = self.layout.keys_mut() {
             stream.keys(self.policy, Some(keys)).await?;
         }
-        let (mut slots, mut invalidated) = (BTreeMap::new(), None);
+        let (mut slots, mut history) = (BTreeMap::new(), None);
         if self.mapping_log.is_some() {
-            let words_max = Invalidated::of(stream.geometry()).words();
-            invalidated = Some(stream.invalidated(words_max).await?);
+            let words_max = SavedHistory::words(stream.geometry().capacity);
+            history = Some(stream.history(words_max).await?);
             stream
                 .slots(self.slot_bits, |block, saved| drop(slots.insert(block, saved)))
                 .await?;
@@ -152,7 +153,7 @@ impl<D: Buffer, M: Mappings> Restore for Objects<'_, D, M> {
             overview,
             positions,
             slots,
-            invalidated,
+            history,
         })
     }
 
@@ -222,7 +223,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
         found.usable = self.replay(snapshot, &mut found).await;
         if !found.usable {
             self.base.clean = false;
-            found.invalidated = None;
+            found.history = None;
         }
         found
     }
@@ -310,7 +311,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
         }
         if summary.of_blocks.scan.records > 0 {
             // What it voids is not in those filters.
-            found.invalidated = None;
+            found.history = None;
             if !self.apply_log(&base, &summary) {
                 return false;
             }
@@ -356,7 +357,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
             return CheckpointParts::default();
         };
         found.slots = own.slots;
-        found.invalidated = own.invalidated.filter(|_| self.base.clean);
+        found.history = own.history.filter(|_| self.base.clean);
         found.checkpoint_blocks = blocks.clone();
         found.order = own.overview.order;
         CheckpointParts {

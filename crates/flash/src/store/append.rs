@@ -220,7 +220,7 @@ impl<B: Buffer> FlashStore<B> {
             *info.slots.lock() = Slots::new(self.slot_bits);
             info.reclaims.store(0, Ordering::Relaxed);
         })?;
-        if self.mapping_log.get().is_some() {
+        if !self.is_authoritative() {
             // Its footer may name what is dead: what is logged from here on concerns it.
             block
                 .sealing_position

@@ -30,8 +30,8 @@ impl<B: Buffer> FlashStore<B> {
         if !self.is_order_estimate.load(Ordering::Relaxed) {
             assert_eq!(counted, live, "bytes in the order and in blocks");
         }
-        // Without a cascade index, where what is raised is partly guessed.
-        if self.mapping_log.get().is_none() {
+        // Else what is raised is partly guessed.
+        if self.is_authoritative() {
             let counts = self.counters.snapshot();
             let (written, raised) = (counts.survivors - counts.survivors_unraised, counts.raises);
             let restored = order.layout.raised_at_start();

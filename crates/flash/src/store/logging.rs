@@ -6,14 +6,21 @@ use crate::log::LogKind;
 use pumice_blocks::log::Kind;
 use pumice_blocks::{Logged, State};
 use pumice_device::Device;
-use pumice_index::{IndexShard, Location, Mapping};
+use pumice_index::{Heard, Location, Mapping, StoredCopy, Superseded};
 use pumice_memory::Buffer;
 use std::sync::atomic::Ordering;
 
 impl<B: Buffer> FlashStore<B> {
-    /// Called under the shard's lock for a copy whose mapping is about to be removed or replaced: records it in the log
-    /// if it counts as flash. `version` is above that of every copy that is to be void.
-    pub fn invalidate<D: Device>(&self, device: &D, hash: u64, mapping: Mapping, version: u64) {
+    /// Called under the shard's lock after `superseded` has taken the place of what the index had of `hash`: records in the log that
+    /// it is void, if it counts as flash. `version` is above that of every copy that is to be void.
+    pub fn invalidate<D: Device>(&self, device: &D, hash: u64, superseded: &Superseded, version: u64) {
+        let Some(mapping) = superseded.known else {
+            if superseded.may_be_more {
+                self.append_log(device, LogKind::Invalidate, hash, version);
+                self.forget_key(hash);
+            }
+            return;
+        };
         let location = mapping.location;
         let id = self.block_of(location);
         let info = &self.blocks[id as usize];
@@ -25,90 +32,42 @@ impl<B: Buffer> FlashStore<B> {
             }
             _ => true,
         };
-        // With a cascade index the block's footer may name the copy although it is dead.
-        if counts_as_flash || self.mapping_log.get().is_some() {
+        if counts_as_flash || superseded.may_be_more {
             self.append_log(device, LogKind::Invalidate, hash, version);
         }
-        self.note_invalidated(hash);
         if self.uncount(Some(hash), mapping) {
             self.note_death(info, self.counted_len(mapping));
         }
-    }
-
-    /// As [`FlashStore::invalidate`], for a copy that there may be on flash, nobody knows where.
-    pub fn invalidate_unknown<D: Device>(&self, device: &D, hash: u64, version: u64) {
-        self.append_log(device, LogKind::Invalidate, hash, version);
-        self.note_invalidated(hash);
-        self.forget_key(hash);
-    }
-
-    /// Remembers that what stands in blocks under `hash` may not be the latest any more.
-    pub fn note_invalidated(&self, hash: u64) {
-        // Slots with seats say which objects are dead.
-        if self.mapping_log.get().is_some() && !self.knows_deaths() {
-            let pool = self.shared.pool.lock();
-            self.invalidated.lock().note(hash, pool.next_sequence);
-        }
-    }
-
-    /// What stands in blocks under `hash` has lost its mapping, and no record voids it.
-    pub fn note_hidden(&self, hash: u64) {
-        if self.mapping_log.get().is_some() {
-            self.note_invalidated(hash);
-            let pool = self.shared.pool.lock();
-            self.hidden.lock().note(hash, pool.next_sequence);
-        }
-    }
-
-    /// Whether blocks may have a copy under `hash` of which no mapping tells, and which the log does not void either: with a cascade
-    /// index a copy that comes from DRAM may have taken the place of another key's unseen, and has been reclaimed since. A start would
-    /// find it in a footer. (Not one from before this start: its checkpoint has all blocks, whose footers are not read again.)
-    pub fn may_have_unmapped(&self, hash: u64) -> bool {
-        self.mapping_log.get().is_some() && self.hidden.lock().since_the_oldest(hash)
-    }
-
-    /// Records that such a copy is void.
-    pub fn void_unmapped<D: Device>(&self, device: &D, hash: u64, version: u64) {
-        self.append_log(device, LogKind::Invalidate, hash, version);
-        // Nor may a reclaim take it for the last that was written.
-        self.note_invalidated(hash);
-    }
-
-    /// Everything was flushed: called with all shards locked.
-    pub fn note_flush(&self) {
-        let pool = self.shared.pool.lock();
-        self.invalidated.lock().forget_before(pool.next_sequence);
     }
 
     /// A record that was just appended under `hash` is mapped by nothing, and no start may find it. The caller still holds what the
     /// append returned.
     pub fn void_appended<D: Device>(&self, device: &D, hash: u64) {
         self.append_log(device, LogKind::Invalidate, hash, self.next_version());
-        // Nor may the reclaim of the block take it for the last that was written.
-        self.note_invalidated(hash);
     }
 
-    /// Whether a copy whose mapping DRAM does not know is the latest under `hash` for certain, and its mapping is on flash. Where slots
-    /// say which objects are dead, all deaths reach them: at once where DRAM knew the mapping, else with the reorganisation that
-    /// merges it with what superseded it, and until then the index says that it is contested. Elsewhere nothing may have been
-    /// invalidated under the hash since the block was opened, so far as is remembered. Called under the shard's lock.
-    pub fn is_last(&self, shard: &IndexShard, hash: u64, own: Mapping) -> bool {
-        let sequence = self.sequence_at(own.location);
-        let is_latest = || {
-            if self.knows_deaths() {
-                self.ground().note(own).is_some()
-                    && !self.is_known_dead(own)
-                    && !shard.is_contested(hash)
-                    && !self.invalidated.lock().is_before(sequence)
-            } else {
-                !self.invalidated.lock().since(hash, sequence)
-            }
+    /// A copy as its mapping has it, and what is known of it here, for the index. Where slots say which objects are dead, all deaths
+    /// reach them: at once where DRAM knew the mapping, else with the reorganisation that merges it with what superseded it. Called
+    /// under the shard's lock.
+    pub fn stored_copy(&self, own: Mapping) -> StoredCopy {
+        let heard = if self.was_broken_off(own.location) || self.is_known_dead(own) {
+            Heard::Dead
+        } else if !self.knows_deaths() {
+            Heard::Nothing
+        } else if self.ground().note(own).is_some() {
+            Heard::Alive
+        } else {
+            Heard::Lost
         };
-        shard.is_unsure(hash) && !self.was_broken_off(own.location) && is_latest()
+        StoredCopy {
+            mapping: own,
+            opened_at: self.sequence_at(own.location),
+            heard,
+        }
     }
 
     /// Whether a reclaim of the block was broken off: what it let go of is not told from what is left.
-    pub(crate) fn was_broken_off(&self, location: Location) -> bool {
+    fn was_broken_off(&self, location: Location) -> bool {
         let info = &self.blocks[self.block_of(location) as usize];
         info.reclaims.load(Ordering::Relaxed) > 1
     }
@@ -155,9 +114,12 @@ impl<B: Buffer> FlashStore<B> {
         }
     }
 
-    /// As [`FlashStore::forget`] for a block that is being reclaimed, where what is forgotten may be something else of the block:
-    /// its count does not fall below 0. The block's part of the order goes with it.
-    pub fn forget_some(&self, hash: u64, mapping: Mapping) {
+    /// As [`FlashStore::forget`] for a block that is being reclaimed. Where not all deaths are known, one object may be taken for another
+    /// of the block: its count does not fall below 0, and its part of the order goes with it.
+    pub fn forget_with_block(&self, hash: u64, mapping: Mapping) {
+        if self.is_authoritative() {
+            return self.forget(Some(hash), mapping);
+        }
         let info = &self.blocks[self.block_of(mapping.location) as usize];
         self.forget_key(hash);
         Self::uncount_some(info, self.counted_len(mapping));
@@ -177,10 +139,10 @@ impl<B: Buffer> FlashStore<B> {
     /// The last thing that is done for a mapping that goes: a block in which nothing lives any more may leave the order, and
     /// then nothing may count there.
     fn note_death(&self, info: &BlockInfo, len: u64) {
-        let live = if self.mapping_log.get().is_some() {
-            Self::uncount_some(info, len)
-        } else {
+        let live = if self.is_authoritative() {
             info.live.fetch_sub(len, Ordering::AcqRel) - len
+        } else {
+            Self::uncount_some(info, len)
         };
         if self.is_early_victim(info, live) && !self.has_early_victims.load(Ordering::Relaxed) {
             self.has_early_victims.store(true, Ordering::Relaxed);

@@ -9,7 +9,6 @@
 mod append;
 mod check;
 mod counts;
-mod invalidated;
 mod logging;
 mod order;
 mod prefix;
@@ -24,7 +23,6 @@ pub(crate) use work::Task;
 pub use work::Work;
 
 pub(crate) use counts::Counters;
-pub(crate) use invalidated::{FILTERS_MAX, Filter, Invalidated, SavedInvalidated};
 pub(crate) use order::Order;
 
 use crate::block::Stream;
@@ -43,11 +41,6 @@ use std::marker::PhantomData;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-
-/// Bytes of a device for each byte of DRAM that remembers what was invalidated, with a cascade index.
-pub const INVALIDATED_SHARE: u64 = 6000;
-/// The same for each byte that remembers what has lost its mapping without a record.
-pub const HIDDEN_SHARE: u64 = 16 * INVALIDATED_SHARE;
 
 /// What DRAM knows of a block of objects beside its state.
 pub struct ObjectInfo {
@@ -208,6 +201,7 @@ pub struct FlashStore<B: Buffer> {
     unit_bytes: u64,
     pub(crate) lockstep: bool,
     options: LayoutOptions,
+    is_authoritative: bool,
     pub(crate) wants: Wants,
     /// Where the notes of objects are, and of how many bits a slot is.
     pub(crate) notes: NotePlace,
@@ -221,10 +215,6 @@ pub struct FlashStore<B: Buffer> {
     pub(crate) is_order_estimate: AtomicBool,
     /// The pages of a cascade index, where there is one.
     pub(crate) mapping_log: OnceLock<Arc<MappingLog<B>>>,
-    /// What was invalidated lately, where an index asks for it.
-    pub(crate) invalidated: Mutex<Invalidated>,
-    /// Under which hashes a block may have a copy of which neither a mapping tells nor the log.
-    pub(crate) hidden: Mutex<Invalidated>,
     pub(crate) counters: Counters,
     version: AtomicU64,
     pub(crate) flush_at: AtomicU32,
@@ -311,6 +301,7 @@ impl<B: Buffer> FlashStore<B> {
             unit_bytes: options.unit_bytes,
             lockstep: options.lockstep,
             options: options.layout,
+            is_authoritative: options.index.is_authoritative(),
             wants: layout.wants(),
             notes,
             slot_bits: slot_bits(&options.layout, options.index),
@@ -319,8 +310,6 @@ impl<B: Buffer> FlashStore<B> {
             order: Mutex::new(Order::new(layout)),
             is_order_estimate: AtomicBool::new(false),
             mapping_log: OnceLock::new(),
-            invalidated: Mutex::new(Invalidated::of(&geometry)),
-            hidden: Mutex::new(Invalidated::hidden(&geometry)),
             counters: Counters::default(),
             version: AtomicU64::new(start.first_version),
             flush_at: AtomicU32::new(start.flush_at),
@@ -374,14 +363,19 @@ impl<B: Buffer> FlashStore<B> {
         add(&self.counters.mapping_rounds, 1);
     }
 
-    /// DRAM of a cascade index beside its partitions; cheap.
-    pub fn mapping_dram_bytes(&self) -> MappingDram {
+    /// DRAM of a cascade index beside its partitions, of which the history of all takes `history_bytes`; cheap.
+    pub fn mapping_dram_bytes(&self, history_bytes: u64) -> MappingDram {
         MappingDram {
             buffer_bytes: self.mapping_buffer_bytes(),
             slot_bytes: self.slot_bytes(),
-            invalidated_bytes: (self.invalidated.lock().dram_bytes() + self.hidden.lock().dram_bytes())
-                as u64,
+            invalidated_bytes: history_bytes,
         }
+    }
+
+    /// Whether the index knows every death ([`pumice_index::IndexKind::is_authoritative`]): what counts as live in a block is then
+    /// exact, its footer names nothing that was dead, and a death needs a record only once its copy is on flash.
+    pub fn is_authoritative(&self) -> bool {
+        self.is_authoritative
     }
 
     /// The next version; versions are given in the order of calls.

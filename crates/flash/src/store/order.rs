@@ -9,7 +9,7 @@ use crate::layout::{Arrival, Ground, Hits, Layout, LayoutOptions, Rank};
 use crate::reclaim::ENTRIES_PER_TURN;
 use parking_lot::MutexGuard;
 use pumice_blocks::{add, give_turn};
-use pumice_index::{IndexShard, Mapping};
+use pumice_index::{Known, Mapping};
 use pumice_memory::Buffer;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -212,7 +212,7 @@ impl<B: Buffer> FlashStore<B> {
                 give_turn().await;
             }
             mappings.with(hash, |shard| {
-                if !may_be_mapped(shard, hash) {
+                if shard.find(hash) == Known::Dead {
                     self.forget_key(hash);
                 }
             });
@@ -233,7 +233,7 @@ impl<B: Buffer> FlashStore<B> {
             }
             for key in batch {
                 mappings.with(key.hash, |shard| {
-                    if may_be_mapped(shard, key.hash) {
+                    if shard.find(key.hash) != Known::Dead {
                         below += u64::from(key.bytes);
                     } else {
                         self.forget_key(key.hash);
@@ -257,8 +257,4 @@ impl<B: Buffer> FlashStore<B> {
     pub(crate) fn position_of_block(&self, id: u32) -> u16 {
         self.order.lock().layout.trailer_position(self.ground(), id)
     }
-}
-
-fn may_be_mapped(shard: &IndexShard, hash: u64) -> bool {
-    shard.get(hash).is_some() || shard.is_unsure(hash)
 }

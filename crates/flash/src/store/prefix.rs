@@ -7,6 +7,7 @@ use crate::log::LogKind;
 use crate::reclaim::ENTRIES_PER_TURN;
 use pumice_blocks::give_turn;
 use pumice_device::Device;
+use pumice_index::Known;
 use pumice_memory::Buffer;
 use std::io;
 
@@ -34,14 +35,14 @@ impl<B: Buffer> FlashStore<B> {
         };
         let Some(prefix) = prefix else { return Ok(()) };
         self.begin_prefix(block, &prefix);
-        if self.mapping_log.get().is_none() {
+        if self.is_authoritative() {
             for (at, entry) in prefix.entries.iter().enumerate() {
                 if at % ENTRIES_PER_TURN == ENTRIES_PER_TURN - 1 {
                     give_turn().await;
                 }
                 let location = self.location(block.id, entry);
                 mappings.with(entry.hash, |shard| {
-                    if shard.is_dead(entry.hash, location) {
+                    if shard.known(entry.hash, location) == Known::Dead {
                         self.append_log(device, LogKind::Void, entry.hash, entry.version + 1);
                     }
                 });

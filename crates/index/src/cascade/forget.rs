@@ -3,13 +3,13 @@
 use super::filter::{FilterShape, Match};
 use super::lookup::Void;
 use super::partition::{CascadeShard, DIRTY, PAGE_HINT, SHIELD, SHIELD_HINT};
-use crate::{KeyHash, Location, Mapping};
+use crate::{KeyHash, Location, Mapping, StoredCopy, Survivor};
 
 impl CascadeShard {
-    /// Lets go of an object whose block is reclaimed; whether it was known. `is_last` says that nothing has taken the object's
-    /// place since it was written, so far as is known: then flash is told to forget it, too.
-    pub fn reclaim(&mut self, hash: KeyHash, location: Location, is_last: bool) -> Option<Mapping> {
+    /// Drops the mapping to a copy whose block is reclaimed, and returns it where it was known to be live: then filters forget it, too.
+    pub fn reclaim(&mut self, hash: KeyHash, copy: &StoredCopy) -> Option<Mapping> {
         let tag = self.shape.tag(hash);
+        let location = copy.mapping.location;
         let payload = self.tier1.find(tag, |_| true);
         if let Some(payload) = payload {
             let known = self.strip(payload).filter(|known| known.location == location)?;
@@ -23,14 +23,14 @@ impl CascadeShard {
             }
             return Some(known);
         }
-        if is_last && self.forget(tag, location) {
+        if matches!(self.survivor(hash, copy), Survivor::Keep(_)) && self.forget(tag, location) {
             return Some(Mapping { location, note: 0 });
         }
         None
     }
 
     /// Whether flash maps `hash` to `location`, where a copy is known to stand that nothing has superseded.
-    pub fn is_on_flash(&self, hash: KeyHash, location: Location) -> bool {
+    pub(super) fn is_on_flash(&self, hash: KeyHash, location: Location) -> bool {
         let payload = self.tier1.find(self.shape.tag(hash), |_| true);
         payload.is_none_or(|payload| {
             self.flags(payload) & DIRTY == 0

@@ -55,7 +55,7 @@ impl CascadeShard {
     }
 
     /// What tier 1 knows: `Err` nothing, `Ok(None)` that the key is not on flash.
-    fn known(&mut self, tag: u64) -> Result<Option<Mapping>, Unknown> {
+    fn ask_tier1(&mut self, tag: u64) -> Result<Option<Mapping>, Unknown> {
         let (one, most) = (1 << self.flags_at(), u64::from(ASKED) << self.flags_at());
         let asked = |payload| {
             if payload & most == most {
@@ -77,18 +77,14 @@ impl CascadeShard {
     /// Looks `hash` up: the mapping, a miss, or the pages that tell more.
     pub fn lookup(&mut self, hash: KeyHash) -> Lookup {
         let tag = self.shape.tag(hash);
-        if let Ok(known) = self.known(tag) {
+        if let Ok(known) = self.ask_tier1(tag) {
             return known.map_or(Lookup::Miss, Lookup::Hit);
         }
-        let plan = self.plan(tag);
-        if plan.len == 0 {
-            Lookup::Miss
-        } else {
-            Lookup::Read(plan)
-        }
+        self.plan(tag).map_or(Lookup::Miss, Lookup::Read)
     }
 
-    fn plan(&self, tag: u64) -> Plan {
+    /// The pages that may have a mapping of `tag`; `None` where there is none.
+    pub(super) fn plan(&self, tag: u64) -> Option<Plan> {
         let mut plan = Plan {
             epoch: self.epoch,
             len: 0,
@@ -111,7 +107,7 @@ impl CascadeShard {
         for found in self.wide.filter().matches(tag) {
             plan.push(self.wide.page_of(found.rank));
         }
-        plan
+        (plan.len > 0).then_some(plan)
     }
 
     /// Says what the pages of `plan`, in its order, have for `hash`; `None` stands for a page that could not be read. A mapping
@@ -123,10 +119,10 @@ impl CascadeShard {
         payloads: impl IntoIterator<Item = Option<&'a [u8]>>,
     ) -> Resolved {
         let tag = self.shape.tag(hash);
-        if let Ok(known) = self.known(tag) {
+        if let Ok(known) = self.ask_tier1(tag) {
             return known.map_or(Resolved::Miss, Resolved::Hit);
         }
-        if self.plan(tag) != *plan {
+        if self.plan(tag).as_ref() != Some(plan) {
             return Resolved::Again;
         }
         let mut is_void = None;
@@ -195,11 +191,7 @@ impl CascadeShard {
         if let Some(payload) = self.tier1.find(tag, |_| true) {
             return self.strip(payload).map_or(Lookup::Miss, Lookup::Hit);
         }
-        let plan = self.plan(tag);
-        match plan.len {
-            0 => Lookup::Miss,
-            _ => Lookup::Read(plan),
-        }
+        self.plan(tag).map_or(Lookup::Miss, Lookup::Read)
     }
 
     /// Makes tier 1 know what flash says. It stays there at first, whatever else has to leave: whoever changes the object looks

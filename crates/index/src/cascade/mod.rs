@@ -25,11 +25,15 @@
 //! What makes a key's older mapping on flash void is a newer one or a *tombstone*, which stays in the tiers as any mapping does.
 //! Such an entry is a *shield*: no filter forgets it before a reorganisation has merged it with what it hides. In tier 1 it is none
 //! any more when what it hid was forgotten with its block ([`CascadeShard::forget_moved`]).
+//!
+//! Whether a copy in a block is still the one that counts, DRAM can tell of most without reading: [`CascadeShard::survivor`].
 
+mod answers;
 mod counts;
 mod demotion;
 mod filter;
 mod forget;
+mod history;
 mod image;
 mod lookup;
 mod page;
@@ -40,6 +44,7 @@ mod tests;
 mod wide;
 
 pub use counts::CascadeCounts;
+pub use history::{History, HistoryFilter, SavedHistory};
 pub use image::Image;
 pub use lookup::{Plan, Resolved};
 pub use page::{PAGE_ENTRIES, PAGE_PAYLOAD_BYTES, PageEntry, PageShape};

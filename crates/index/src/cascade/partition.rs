@@ -4,10 +4,10 @@
 //! is neither and has no place says that the key is not on flash: a lookup has read that there.
 
 use super::counts::CascadeCounts;
-use super::filter::{Filter, FilterShape, Match};
+use super::filter::{Filter, FilterShape};
 use super::page::PageShape;
 use super::wide::Wide;
-use super::{MapSpace, PageNumber};
+use super::{History, MapSpace, PageNumber, SavedHistory};
 use crate::full::IndexShape;
 use crate::{KeyHash, Location, Mapping, PackedTable, TableFull};
 use pumice_memory::PagePool;
@@ -72,6 +72,7 @@ pub struct CascadeShard {
     pub(super) generations: Vec<Generation>,
     pub(super) wide: Wide,
     pub(super) space: Arc<dyn MapSpace>,
+    pub(super) history: Arc<History>,
     /// Goes up when pages are given up, so that a plan for them is known as stale.
     pub(super) epoch: u32,
     pub(super) merging: Option<Merging>,
@@ -93,13 +94,14 @@ pub(super) struct Merging {
 
 impl CascadeShard {
     /// An empty partition whose tier 1 takes pages from `pool`. `shape` has
-    /// [`IndexShape::CASCADE_NOTE_BITS`] bits of note.
+    /// [`IndexShape::CASCADE_NOTE_BITS`] bits of note; all partitions have one `history`.
     pub fn new(
         shape: IndexShape,
         partition: u32,
         options: CascadeOptions,
         pool: Arc<PagePool>,
         space: Arc<dyn MapSpace>,
+        history: Arc<History>,
     ) -> Self {
         let pages = PageShape::new(shape);
         let mut shard = Self {
@@ -116,6 +118,7 @@ impl CascadeShard {
             generations: Vec::new(),
             wide: Wide::nothing(shape.tag_bits()),
             space,
+            history,
             epoch: 0,
             merging: None,
             blank_before: 0,
@@ -160,38 +163,19 @@ impl CascadeShard {
         self.mapping(hash).filter(|mapping| mapping.location == location)
     }
 
-    /// Whether nothing maps `hash` to `location` any more, as far as DRAM knows.
-    pub fn is_dead(&self, hash: KeyHash, location: Location) -> bool {
-        let payload = self.tier1.find(self.shape.tag(hash), |_| true);
-        payload.is_some_and(|payload| self.strip(payload).is_none_or(|known| known.location != location))
+    /// What a checkpoint keeps of the history. Nothing is known of it any more then.
+    pub fn take_history(&self) -> SavedHistory {
+        self.history.take()
     }
 
-    /// Whether flash may have a copy of `hash` that tier 1 does not supersede, or a start may find one.
-    pub fn is_unsure(&self, hash: KeyHash) -> bool {
-        let tag = self.shape.tag(hash);
-        self.tier1.find(tag, |_| true).is_none() && (self.is_blank() || self.may_hold(tag))
+    /// See [`IndexShard::begin_history`](crate::IndexShard::begin_history).
+    pub fn begin_history(&self, saved: Option<SavedHistory>, knows_deaths: bool) {
+        self.history.begin(&*self.space, saved, knows_deaths);
     }
 
-    /// Whether one mapping of `hash` on flash may supersede another one there, which no reorganisation has merged yet. Where none does,
-    /// and tier 1 knows nothing, a mapping on flash is the latest unless a reorganisation has named it as superseded
-    /// ([`Merged::superseded`](super::Merged::superseded)), or tier 1 knew it when it was superseded.
-    pub fn is_contested(&self, hash: KeyHash) -> bool {
-        let tag = self.shape.tag(hash);
-        let mut has_older = self.wide.filter().matches(tag).next().is_some();
-        for generation in &self.generations {
-            // Only a shield supersedes what is on flash, and only from a younger page.
-            let oldest = (generation.filter.matches(tag))
-                .map(|found| found.hint & PAGE_HINT)
-                .min();
-            let is_over = |found: &Match| {
-                found.hint & SHIELD_HINT != 0 && (has_older || oldest < Some(found.hint & PAGE_HINT))
-            };
-            if generation.filter.matches(tag).any(|found| is_over(&found)) {
-                return true;
-            }
-            has_older |= oldest.is_some();
-        }
-        self.is_blank()
+    /// DRAM of the history, in bytes, which is that of all partitions.
+    pub fn history_bytes(&self) -> usize {
+        self.history.dram_bytes()
     }
 
     /// Whether there may be a mapping in a page.
@@ -214,7 +198,7 @@ impl CascadeShard {
     }
 
     /// Writes a mapping or a tombstone over what tier 1 has, and returns that.
-    fn write(&mut self, tag: u64, mapping: Option<Mapping>) -> Result<Option<u64>, TableFull> {
+    pub(super) fn write(&mut self, tag: u64, mapping: Option<Mapping>) -> Result<Option<u64>, TableFull> {
         let old = self.tier1.find(tag, |_| true);
         let hides = match old.map(|payload| self.flags(payload)) {
             // On flash there is no more than what is void already.
@@ -290,13 +274,19 @@ impl CascadeShard {
 
     /// Forgets everything, when nothing better is safe.
     pub(super) fn forget_all(&mut self) {
-        self.clear();
+        self.drop_all();
         self.blank_before = self.space.next_life();
         self.counts.forgotten += 1;
     }
 
-    /// Removes everything and gives all pages back.
+    /// Removes everything: no copy that there is now counts any more.
     pub fn clear(&mut self) {
+        self.drop_all();
+        self.history.forget(&*self.space);
+    }
+
+    /// Removes everything and gives all pages back.
+    fn drop_all(&mut self) {
         self.tier1.clear();
         self.dirty = 0;
         let wide = std::mem::replace(&mut self.wide, Wide::nothing(self.shape.tag_bits()));

@@ -4,7 +4,7 @@ use super::filter::{Cell, FilterShape};
 use super::partition::{GENERATION_CELL_BITS, GENERATION_PAGES};
 use super::*;
 use crate::full::IndexShape;
-use crate::{KeyHash, Lookup, Mapping};
+use crate::{Heard, KeyHash, Known, Lookup, Mapping, StoredCopy, Survivor};
 use parking_lot::Mutex;
 use pumice_memory::PagePool;
 use pumice_world::Random;
@@ -104,6 +104,8 @@ struct Model {
     reads: u64,
     /// Whether keys share cells of filters by the dozen, with tags of their own.
     is_clustered: bool,
+    /// Whether slots say which copies are dead; else the history of invalidations says what it can.
+    has_slots: bool,
 }
 
 impl Model {
@@ -122,8 +124,12 @@ impl Model {
             page_entries: PAGE_ENTRIES,
         };
         let shared: Arc<dyn MapSpace> = Arc::<Space>::clone(&space);
+        let history = Arc::new(History::new(shape, BLOCKS * BLOCK_BYTES, BLOCKS as u32));
+        let shard = CascadeShard::new(shape, 0, options, pool, shared, history);
+        // As slots say which copies are dead, `dead` does.
+        shard.begin_history(None, true);
         Self {
-            shard: CascadeShard::new(shape, 0, options, pool, shared),
+            shard,
             space,
             live: BTreeMap::new(),
             blocks: vec![Vec::new(); BLOCKS as usize],
@@ -139,6 +145,7 @@ impl Model {
             begun: None,
             reads: 0,
             is_clustered: false,
+            has_slots: true,
         }
     }
 
@@ -203,12 +210,18 @@ impl Model {
                 rest.push((hash, from));
                 continue;
             }
-            let leaves_mapping = self.shard.is_on_flash(hash, from);
             let to = self.place(1, u64::from(from.len) / UNIT);
             self.dead.insert(from);
-            if !self.map(hash, to) {
-                continue;
-            }
+            let moved = self.shard.relocate(
+                hash,
+                from,
+                Mapping {
+                    location: to,
+                    note: 0,
+                },
+            );
+            self.note_mapped(hash, to, moved.is_ok());
+            let Ok(leaves_mapping) = moved else { continue };
             self.moved += 1;
             if leaves_mapping {
                 left.push((hash, from, to));
@@ -235,8 +248,8 @@ impl Model {
         *self.space.leaving.lock() = Some(block);
         for (hash, location) in rest {
             let known = self.shard.mapping(hash);
-            let is_last = self.is_last(hash, location);
-            let gone = self.shard.reclaim(hash, location, is_last);
+            let copy = self.stored_copy(location);
+            let gone = self.shard.reclaim(hash, &copy);
             assert!(gone.is_some() || known.is_none_or(|known| known.location != location));
             if self.live.get(&hash) == Some(&location) {
                 self.live.remove(&hash);
@@ -255,7 +268,23 @@ impl Model {
 
     /// Whether a copy is the latest for certain, although tier 1 does not know its mapping.
     fn is_last(&self, hash: KeyHash, location: Location) -> bool {
-        self.shard.is_unsure(hash) && !self.dead.contains(&location) && !self.shard.is_contested(hash)
+        self.shard.known(hash, location) == Known::Unknown
+            && matches!(
+                self.shard.survivor(hash, &self.stored_copy(location)),
+                Survivor::Keep(_)
+            )
+    }
+
+    fn stored_copy(&self, location: Location) -> StoredCopy {
+        StoredCopy {
+            mapping: Mapping { location, note: 0 },
+            opened_at: self.space.life_at(location).sequence(),
+            heard: match self.dead.contains(&location) {
+                _ if !self.has_slots => Heard::Nothing,
+                true => Heard::Dead,
+                false => Heard::Alive,
+            },
+        }
     }
 
     /// What is mapped is about to be superseded: that is known where tier 1 has the mapping.
@@ -264,21 +293,28 @@ impl Model {
             .extend(self.shard.mapping(hash).map(|known| known.location));
     }
 
-    /// Maps a key; whether there was room.
-    fn map(&mut self, hash: KeyHash, location: Location) -> bool {
-        let is_mapped = self.shard.set(hash, Mapping { location, note: 0 }).is_ok();
+    /// Maps a key to a new copy.
+    fn map(&mut self, hash: KeyHash, location: Location) {
+        let known = self.shard.mapping(hash);
+        let may_be_more = self.shard.may_be_more(hash);
+        let superseded = self.shard.supersede(hash, Some(Mapping { location, note: 0 }));
+        assert_eq!((superseded.known, superseded.may_be_more), (known, may_be_more));
+        assert!(may_be_more || !self.live.contains_key(&hash), "it was on flash");
+        self.note_mapped(hash, location, superseded.is_mapped);
+    }
+
+    fn note_mapped(&mut self, hash: KeyHash, location: Location, is_mapped: bool) {
         if is_mapped {
             self.blocks[(location.offset / BLOCK_BYTES) as usize].push((hash, location));
             self.live.insert(hash, location);
         } else {
             self.live.remove(&hash);
         }
-        is_mapped
     }
 
     fn remove(&mut self, hash: KeyHash) {
         self.note_death(hash);
-        self.shard.remove(hash);
+        self.shard.supersede(hash, None);
         self.live.remove(&hash);
     }
 
@@ -320,25 +356,25 @@ impl Model {
         panic!("nothing changes between a lookup and its end here");
     }
 
+    fn merge(&mut self, begun: &Reorganisation) -> Merged {
+        let pages: Vec<_> = begun
+            .pages()
+            .collect::<Vec<_>>()
+            .into_iter()
+            .map(|page| self.read(page))
+            .collect();
+        let pages = pages.iter().map(<[u8; PAGE_PAYLOAD_BYTES]>::as_slice);
+        let merged = begun.merge(pages, |location| self.space.life_at(location));
+        merged.expect("its own pages")
+    }
+
     /// Begins a reorganisation that is due, or finishes the one that was begun.
     fn reorganise(&mut self) {
         match self.begun.take() {
             None if self.space.due.swap(0, Ordering::Relaxed) == 0 => {}
             None => self.begun = self.shard.begin_reorganisation(false),
             Some(begun) => {
-                let pages: Vec<_> = begun
-                    .pages()
-                    .collect::<Vec<_>>()
-                    .into_iter()
-                    .map(|page| self.read(page))
-                    .collect();
-                let space = Arc::clone(&self.space);
-                let merged = begun
-                    .merge(
-                        pages.iter().map(<[u8; PAGE_PAYLOAD_BYTES]>::as_slice),
-                        |location| space.life_at(location),
-                    )
-                    .expect("its own pages");
+                let merged = self.merge(&begun);
                 for (superseded, sequence) in merged.superseded() {
                     let block = (superseded.location.offset / BLOCK_BYTES) as usize;
                     if self.space.sequences.lock()[block] == *sequence {
@@ -413,6 +449,47 @@ fn says_what_is_right_and_finds_what_is_there() {
 }
 
 #[test]
+fn what_lost_its_mapping_without_a_record_is_told_as_long_as_a_block_may_have_it() {
+    let mut model = Model::new(1, 300);
+    let [hash, later] = [1, 2].map(Model::hash);
+    assert!(!model.shard.supersede(hash, None).may_be_more);
+    model.shard.note_unlogged(hash);
+    assert!(model.shard.may_be_more(hash) && model.shard.find(hash) == Known::Dead);
+    let others = (3..10_000).filter(|key| model.shard.may_be_more(Model::hash(*key)));
+    assert!(others.count() < 100);
+    assert!(model.shard.supersede(hash, None).may_be_more, "it is logged then");
+    model.set(1);
+    // Filters are closed after as many blocks as there are, and are of no use when those have gone.
+    for sequence in 2..2 * BLOCKS + 4 {
+        model.space.sequences.lock()[1] = sequence;
+        model.shard.note_unlogged(later);
+    }
+    model.space.oldest.store(2, Ordering::Relaxed);
+    model.delete(1);
+    assert!(model.shard.may_be_more(hash), "a block may have it");
+    model.space.oldest.store(2 * BLOCKS, Ordering::Relaxed);
+    assert!(!model.shard.may_be_more(hash) && model.shard.may_be_more(later));
+}
+
+#[test]
+fn without_slots_the_history_tells_of_most_copies_and_never_wrongly() {
+    for (seed, tier1_max, keys, deletes) in [(1, 300, 20_000, 5), (2, 100, 60_000, 2)] {
+        let mut model = Model::new(seed, tier1_max);
+        model.has_slots = false;
+        model.moves = 3;
+        let history = History::new(model.shard.shape, 8 * BLOCKS * BLOCK_BYTES, BLOCKS as u32);
+        model.shard.history = Arc::new(history);
+        let model = run_model(model, keys, 300_000, deletes);
+        assert!(
+            model.kept * 4 > model.doubted,
+            "{} of {}",
+            model.kept,
+            model.doubted
+        );
+    }
+}
+
+#[test]
 fn filters_that_take_keys_for_each_other_lose_none_and_confuse_none() {
     let mut model = Model::new(4, 300);
     model.is_clustered = true;
@@ -429,7 +506,7 @@ fn moving_objects_loses_none_uncovers_nothing_older_and_leaves_little_behind() {
         let mut model = Model::new(seed, 300);
         model.moves = 3;
         model.is_clustered = is_clustered;
-        let model = run_model(model, keys, 300_000, 2);
+        let model = run_model(model, keys, 330_000, 2);
         assert!(model.moved > moved, "{}", model.moved);
         let counts = model.shard.counts();
         eprintln!("{} moved, {} live, {counts:?}", model.moved, model.live.len());
@@ -487,9 +564,14 @@ fn forgetting_one_key_uncovers_no_older_mapping_of_another() {
         }
     }
     let latest = [model.live[&Model::hash(old)], model.live[&Model::hash(new)]];
-    assert!(model.shard.reclaim(Model::hash(new), latest[1], true).is_some());
+    // As far as is remembered, nothing has taken its place.
+    let copy = StoredCopy {
+        heard: Heard::Nothing,
+        ..model.stored_copy(latest[1])
+    };
+    assert!(model.shard.reclaim(Model::hash(new), &copy).is_some());
     // Filters lose an entry now and then, and then what is asked to go is gone already.
-    model.shard.reclaim(Model::hash(new), latest[1], true);
+    model.shard.reclaim(Model::hash(new), &copy);
     assert_eq!(model.get(Model::hash(old)), Some(latest[0]));
 }
 
@@ -542,10 +624,16 @@ fn a_dump_makes_the_same_partition_and_a_damaged_one_none_or_another_that_is_who
 fn gives_every_page_back() {
     let mut model = run(9, 300, 20_000, 200_000, 5);
     assert!(model.space.pages.lock().len() > 10);
+    let begun = (model.begun.take()).or_else(|| model.shard.begin_reorganisation(true));
+    let merged = model.merge(&begun.expect("one at a time"));
     model.shard.clear();
     assert_eq!(model.space.pages.lock().len(), 0);
     assert!(model.shard.is_empty());
-    model.reorganise();
+    let pages = merged
+        .pages()
+        .map(|page| model.space.put(page).unwrap())
+        .collect();
+    model.shard.finish_reorganisation(&merged, pages);
     assert_eq!(
         model.space.pages.lock().len(),
         0,
@@ -564,7 +652,7 @@ fn a_full_space_makes_tier_1_grow_to_a_bound_and_then_refuses() {
     let mut hiding = 0;
     let refused = (0..20_000).filter(|key| {
         let hash = Model::hash(30_000 + key);
-        hiding += u64::from(model.shard.is_unsure(hash));
+        hiding += u64::from(model.shard.find(hash) == Known::Unknown);
         model.set(30_000 + key);
         !model.live.contains_key(&hash)
     });
@@ -595,13 +683,13 @@ fn a_page_that_cannot_be_read_makes_the_partition_forget_and_nothing_older_speak
     for key in 0..20_000 {
         assert_eq!(model.get(Model::hash(key)), None);
     }
-    assert!(model.shard.is_blank() && model.shard.is_unsure(hash));
+    assert!(model.shard.is_blank() && model.shard.may_be_more(hash));
     let last = model.space.next_life();
     model.space.oldest.store(last - 1, Ordering::Relaxed);
     assert!(model.shard.is_blank(), "a block that was there is left");
     model.space.oldest.store(last, Ordering::Relaxed);
     assert!(
-        !model.shard.is_blank() && !model.shard.is_unsure(hash),
+        !model.shard.is_blank() && !model.shard.may_be_more(hash),
         "it has healed"
     );
 }

@@ -380,10 +380,8 @@ impl Rig {
     pub fn remove(&self, n: u64) -> u64 {
         self.index.with(hash(n), |shard| {
             let version = self.store().next_version();
-            if let Some(mapping) = shard.mapping(hash(n)) {
-                self.store().invalidate(&self.device, hash(n), mapping, version);
-                shard.remove(hash(n));
-            }
+            let superseded = shard.supersede(hash(n), None);
+            (self.store()).invalidate(&self.device, hash(n), &superseded, version);
             version
         })
     }
