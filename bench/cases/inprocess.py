@@ -171,3 +171,31 @@ def flash_fill(arguments):
     comparison.row(f"filling flash in process with values of {size} B, second lap, against fio sequential 1 MiB writes",
                    "bytes_per_second", "≥ 0.7 ×", "≥ 0.9 ×", rate, cpu="cpu_us", cpu_of=f"{size} B")
     return comparison
+
+
+@case(pumice=False, inprocess=True, pairs=5, seconds=4, threads=(16, "threads"), layout=("ripq", "layout"),
+      quick={"seconds": 1, "pairs": 2})
+def threads(arguments):
+    """Many threads of one process against one: what the locks of the engine cost.
+
+    Both sides are `bench/inprocess pumice-threads`: a cache without a DRAM tier on a device that is memory, filled with 400,000 items
+    of 300 bytes; half of the requests are sets, the others gets (a miss sets), of keys drawn by Zipf 0.9. Each thread is an event loop
+    of its own, and all cores of the machine are theirs. Compared are requests for each second of CPU time, so that the number of cores
+    does not matter. Waits are the times that a thread gave its core away of itself: the device never waits, so it waited for a lock."""
+    settings = {"threads": arguments.threads, "layout": arguments.layout, "seconds": arguments.seconds}
+    comparison = Comparison(arguments, settings, f"{arguments.threads} threads", "1 thread")
+
+    def side(threads):
+        def turn(_):
+            report = machine.run_json([machine.INPROCESS, "pumice-threads", "--threads", threads, "--seconds", arguments.seconds,
+                                       "--layout", arguments.layout])
+            return {name: report[name] for name in ("requests_per_second", "requests_per_cpu_second", "waits_per_request")}
+
+        return turn
+
+    comparison.turns(side(arguments.threads), side(1))
+    what = f"{arguments.threads} threads against 1, layout {arguments.layout}"
+    comparison.row(f"{what}: requests for each second of CPU time", "requests_per_cpu_second", "", "", thousands)
+    comparison.row(f"{what}: requests/s", "requests_per_second", "", "", thousands)
+    comparison.row(f"{what}: waits for locks for each request", "waits_per_request", "", "", "{:.4f}".format)
+    return comparison

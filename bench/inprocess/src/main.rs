@@ -8,6 +8,7 @@ mod gets;
 mod measure;
 mod pumice_side;
 mod replay;
+mod threads;
 mod workload;
 
 use clap::{Args, Parser, Subcommand};
@@ -41,6 +42,8 @@ enum Command {
     PumiceReplay(ReplayArgs),
     /// Gets of small items under layout fifo and one index, as lines on stdin say
     PumiceGets(GetsArgs),
+    /// Overwrites and gets of several threads on one cache in memory: what its locks cost
+    PumiceThreads(ThreadsArgs),
 }
 
 /// A workload and its budget.
@@ -225,6 +228,26 @@ struct GetsArgs {
     layout: String,
 }
 
+#[derive(Args)]
+struct ThreadsArgs {
+    /// Threads, each with an event loop
+    #[arg(long)]
+    threads: usize,
+    /// MiB of flash, which is memory
+    #[arg(long, default_value_t = 256)]
+    flash_mib: u64,
+    /// Keys, drawn by Zipf 0.9; each is set once at first
+    #[arg(long, default_value_t = 400_000)]
+    keys: u64,
+    /// Of 100 requests so many are sets, the others gets; a miss sets
+    #[arg(long, default_value_t = 50)]
+    sets: u64,
+    #[arg(long, default_value = "ripq")]
+    layout: String,
+    #[arg(long, default_value_t = 5.0)]
+    seconds: f64,
+}
+
 fn main() -> anyhow::Result<()> {
     let result = match Cli::parse().command {
         Command::PumiceHits(args) => pumice_side::hits(&args)?,
@@ -234,6 +257,7 @@ fn main() -> anyhow::Result<()> {
         Command::PumiceFill(args) => pumice_side::fill(&args)?,
         Command::PumiceReplay(args) => replay::replay(&args)?,
         Command::PumiceGets(args) => gets::gets(&args)?,
+        Command::PumiceThreads(args) => threads::threads(&args)?,
     };
     println!("{result}");
     Ok(())
