@@ -6,7 +6,7 @@ use crate::large::whole_parts;
 use crate::object::{Meta, RejectReason};
 use crate::part::PartId;
 use pumice_device::Device;
-use pumice_flash::{Arrival, Rank};
+use pumice_flash::{Arrival, Coming};
 use pumice_index::{KeyHash, Superseded};
 use pumice_memory::{Buffer, Payload};
 use pumice_record::{Record, RecordParts, SliceId};
@@ -146,6 +146,7 @@ impl<B: Buffer> Inner<B> {
     ) -> impl Iterator<Item = u64> + use<D, B> {
         let superseded = shard.flash.supersede(hash, None);
         let voided = self.void_part(cx, shard, hash, part, &superseded, (version, None));
+        self.store().bury(hash, &superseded);
         if let Some(address) = voided.dram {
             shard.dram.remove(hash, address);
         }
@@ -153,7 +154,7 @@ impl<B: Buffer> Inner<B> {
     }
 
     /// Accounts for the copies of a part in both tiers, of which the index has let go with `superseded`, and logs what flash held,
-    /// below a version. The table of the DRAM tier leads to its copy until the caller has put another in its place, or has taken it out.
+    /// below a version; there it counts until the caller says otherwise. The table of the DRAM tier leads to its copy until the caller has put another in its place, or has taken it out.
     ///
     /// A slice that is about to be stored has a version of its own, which is older, and a record must not void it too. Only a stranger can
     /// have a copy under its hash: what the index does not know of is void below that version, and what came since is noted as unlogged.
@@ -180,7 +181,7 @@ impl<B: Buffer> Inner<B> {
         };
         // Before the last object of a block is void, and the block another's.
         let flash_home = flash.map(|mapping| (mapping, self.home(mapping.location)));
-        self.store().invalidate(&cx.device, hash, superseded, below);
+        self.store().log_void(&cx.device, hash, superseded, below);
         if superseded.may_be_more && below < version {
             shard.flash.note_unlogged(hash);
         }
@@ -221,21 +222,22 @@ impl<B: Buffer> Inner<B> {
         let store = self.store();
         shard.dram.prefetch_item(&self.tier, hash);
         let superseded = shard.flash.supersede(hash, None);
-        let again = Arrival::Again {
-            hash,
-            old: superseded.known,
-            may_be_more: superseded.may_be_more,
-        };
-        let rank = store.rank(again, self.object_bytes(&parts));
+        let object_bytes = self.object_bytes(&parts);
         let part = PartId::of(&parts);
         let voided = self.void_part(cx, shard, hash, &part, &superseded, (version, own));
         for gone in voided.gone.into_iter().flatten() {
             self.books.overwritten.add(gone);
         }
         let mut former = voided.dram;
-        let mut home = 0;
+        let (mut home, mut rank) = (0, None);
         if self.is_flash_first() {
-            home = self.append_locked(cx, shard, hash, &parts, rank);
+            let over = Coming::Over {
+                superseded,
+                object_bytes,
+            };
+            home = self.append_locked(cx, shard, hash, &parts, over);
+        } else {
+            rank = Some(store.rank_over(hash, &superseded, object_bytes));
         }
         let in_dram = self.tier.segments() > 0
             && match self.tier.write(self.queue_for(hash), &parts, home) {
@@ -246,7 +248,7 @@ impl<B: Buffer> Inner<B> {
                 None => false,
             };
         // An item that DRAM cannot hold goes to flash whatever the setting.
-        if !in_dram && home == 0 {
+        if let Some(rank) = rank.filter(|_| !in_dram) {
             home = self.append_locked(cx, shard, hash, &parts, rank);
         }
         // What nothing has taken the place of.
@@ -273,9 +275,9 @@ impl<B: Buffer> Inner<B> {
         shard: &mut Shard,
         hash: KeyHash,
         parts: &RecordParts<'_>,
-        rank: Rank,
+        coming: impl Into<Coming>,
     ) -> u64 {
-        let Some(appended) = self.store().append(hash, parts, rank) else {
+        let Some(appended) = self.store().append(hash, parts, coming) else {
             return 0;
         };
         let superseded = shard.flash.supersede(hash, Some(appended.mapping));

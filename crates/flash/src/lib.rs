@@ -30,7 +30,7 @@ pub use log::{LogKind, LogRecord};
 pub use mapping_log::{MappingBytes, MappingLog, mapping_log_bytes};
 pub use recovery::{OpenOptions, Recovered, Tally, recovery_bytes};
 pub use settings::{STORE, Settings};
-pub use store::{FlashCounts, FlashStore, MappingDram, ReadFault, Source, Work, record_max};
+pub use store::{Coming, FlashCounts, FlashStore, MappingDram, ReadFault, Source, Work, record_max};
 pub use survivors::RECLAIM_READ_BYTES;
 
 use pumice_index::{IndexShard, KeyHash, Location, Mapping};

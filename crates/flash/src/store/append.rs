@@ -5,7 +5,7 @@ use super::{FlashStore, Pool, State};
 use crate::block::{Appended, OpenBlock, Stream};
 use crate::layout::{Placed, Rank, Slots};
 use pumice_blocks::{Geometry, add};
-use pumice_index::{Location, Mapping, padded_len};
+use pumice_index::{Location, Mapping, Superseded, padded_len};
 use pumice_memory::Buffer;
 use pumice_record::RecordParts;
 use std::sync::Arc;
@@ -14,6 +14,26 @@ use std::sync::atomic::Ordering;
 /// The longest record that a block may hold, in bytes: a quarter of it, so that what does not fit the rest of a block wastes little.
 pub fn record_max(geometry: &Geometry) -> u64 {
     (geometry.block_bytes / 4).min(1 << 20)
+}
+
+/// How a new record comes to flash.
+#[derive(Clone, Copy, Debug)]
+pub enum Coming {
+    /// With a rank.
+    Ranked(Rank),
+    /// In the place of what was superseded, which was logged and counts until now.
+    Over {
+        /// What the index knew of it.
+        superseded: Superseded,
+        /// Bytes of the new object, all slices together.
+        object_bytes: u64,
+    },
+}
+
+impl From<Rank> for Coming {
+    fn from(rank: Rank) -> Self {
+        Coming::Ranked(rank)
+    }
 }
 
 impl<B: Buffer> FlashStore<B> {
@@ -29,12 +49,28 @@ impl<B: Buffer> FlashStore<B> {
 
     /// Appends a new record to the active block of its rank. The caller holds the lock of the shard of `hash`, makes the mapping,
     /// and then drops what this returns. `None` where no buffer or block is free, or the record is longer than
-    /// [`FlashStore::record_max`]; that is counted.
-    pub fn append(&self, hash: u64, parts: &RecordParts<'_>, rank: Rank) -> Option<Appended<B>> {
+    /// [`FlashStore::record_max`]; that is counted. Rank, death of the former copy and insertion are one section of the order's lock.
+    pub fn append(
+        &self,
+        hash: u64,
+        parts: &RecordParts<'_>,
+        coming: impl Into<Coming>,
+    ) -> Option<Appended<B>> {
+        let mut order = self.order();
+        let rank = match coming.into() {
+            Coming::Ranked(rank) => rank,
+            Coming::Over {
+                superseded,
+                object_bytes,
+            } => {
+                let rank = self.bury_in(&mut order, hash, &superseded, object_bytes);
+                order.rebalance();
+                rank
+            }
+        };
         if self.is_out() {
             return None;
         }
-        let mut order = self.order();
         let beside = self.beside(&order, parts.slice, parts.version, parts.key);
         let placed = order.layout.insert(hash, self.padded_len(parts), rank, beside);
         let Some(appended) = self.append_at(order, placed, hash, parts, false) else {

@@ -1,7 +1,7 @@
 //! What dies on flash is logged; and what is done where it cannot be.
 
-use super::{BlockInfo, FlashStore};
-use crate::layout::NotePlace;
+use super::{BlockInfo, FlashStore, Order};
+use crate::layout::{Arrival, NotePlace, Rank};
 use crate::log::LogKind;
 use pumice_blocks::log::Kind;
 use pumice_blocks::{Logged, State};
@@ -12,12 +12,27 @@ use std::sync::atomic::Ordering;
 
 impl<B: Buffer> FlashStore<B> {
     /// Called under the shard's lock after `superseded` has taken the place of what the index had of `hash`: records in the log that
-    /// it is void, if it counts as flash. `version` is above that of every copy that is to be void.
+    /// it is void, and counts it no more.
     pub fn invalidate<D: Device>(&self, device: &D, hash: u64, superseded: &Superseded, version: u64) {
+        self.log_void(device, hash, superseded, version);
+        self.bury(hash, superseded);
+    }
+
+    /// What was superseded and logged counts no more.
+    pub fn bury(&self, hash: u64, superseded: &Superseded) {
+        match superseded.known {
+            Some(mapping) => self.forget(Some(hash), mapping),
+            None if superseded.may_be_more => self.forget_key(hash),
+            None => {}
+        }
+    }
+
+    /// Records in the log that what was superseded is void, if it counts as flash. `version` is above that of every copy that is to be
+    /// void. The copy counts until another takes its place ([`FlashStore::append`], [`FlashStore::rank_over`]).
+    pub fn log_void<D: Device>(&self, device: &D, hash: u64, superseded: &Superseded, version: u64) {
         let Some(mapping) = superseded.known else {
             if superseded.may_be_more {
                 self.append_log(device, LogKind::Invalidate, hash, version);
-                self.forget_key(hash);
             }
             return;
         };
@@ -35,9 +50,47 @@ impl<B: Buffer> FlashStore<B> {
         if counts_as_flash || superseded.may_be_more {
             self.append_log(device, LogKind::Invalidate, hash, version);
         }
-        if self.uncount(Some(hash), mapping) {
-            self.note_death(info, self.counted_len(mapping));
+    }
+
+    /// What was superseded and logged counts no more, and an object of so many bytes comes later: its rank.
+    pub fn rank_over(&self, hash: u64, superseded: &Superseded, object_bytes: u64) -> Rank {
+        if !self.wants.ranks {
+            self.bury(hash, superseded);
+            return Rank::TOP;
         }
+        self.bury_in(&mut self.order(), hash, superseded, object_bytes)
+    }
+
+    /// As [`FlashStore::rank_over`], under the order's lock.
+    pub(super) fn bury_in(
+        &self,
+        order: &mut Order<B>,
+        hash: u64,
+        superseded: &Superseded,
+        object_bytes: u64,
+    ) -> Rank {
+        let Superseded {
+            known: old,
+            may_be_more,
+            ..
+        } = *superseded;
+        let ground = self.ground();
+        let again = Arrival::Again {
+            hash,
+            old,
+            may_be_more,
+        };
+        // Before the death: it changes what the layout knows of the former copy.
+        let rank = order.layout.rank(ground, again, object_bytes);
+        match old {
+            Some(mapping) if order.layout.died(ground, Some(hash), mapping) => {
+                let info = &self.blocks[self.block_of(mapping.location) as usize];
+                self.note_death(info, self.counted_len(mapping));
+            }
+            None if may_be_more => order.layout.forget_key(hash),
+            Some(_) | None => {}
+        }
+        rank
     }
 
     /// A record that was just appended under `hash` is mapped by nothing, and no start may find it. The caller still holds what the

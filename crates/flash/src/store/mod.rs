@@ -16,7 +16,7 @@ mod read;
 mod slices;
 mod work;
 
-pub use append::record_max;
+pub use append::{Coming, record_max};
 pub use counts::{FlashCounts, MappingDram};
 pub use read::{ReadFault, Source};
 pub(crate) use work::Task;

@@ -77,8 +77,9 @@ impl<B: Buffer> DerefMut for OrderGuard<'_, B> {
     }
 }
 
-impl<B: Buffer> Drop for OrderGuard<'_, B> {
-    fn drop(&mut self) {
+impl<B: Buffer> OrderGuard<'_, B> {
+    /// Brings the layout in balance: insertion points may be others after this.
+    pub(super) fn rebalance(&mut self) {
         let Order { open, layout, .. } = &mut *self.order;
         layout.rebalance(&mut |id| {
             if let Some(at) = open.iter().position(|block| block.id == id) {
@@ -86,6 +87,12 @@ impl<B: Buffer> Drop for OrderGuard<'_, B> {
                 self.store.close_block(open.swap_remove(at));
             }
         });
+    }
+}
+
+impl<B: Buffer> Drop for OrderGuard<'_, B> {
+    fn drop(&mut self) {
+        self.rebalance();
     }
 }
 
