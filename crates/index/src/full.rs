@@ -19,6 +19,11 @@ const OFFSET_BITS_MAX: u32 = 38;
 /// Hash bits, shard and tag together, that a mapping should keep.
 const HASH_BITS_MIN: u32 = 36;
 
+/// Of a mapping of the cascade index, bits of the note that go with it wherever it is: which object of its block it is, of those near its place.
+pub const SLOT_BITS: u32 = 6;
+/// Bits beside place and slot in tier 1.
+const FLAG_BITS: u32 = 4;
+
 /// How hashes and locations are packed, for a device of some size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexShape {
@@ -87,7 +92,7 @@ impl IndexShape {
     }
 
     /// Bits of note that the cascade index needs.
-    pub const CASCADE_NOTE_BITS: u32 = crate::cascade::FLAG_BITS + crate::cascade::SLOT_BITS;
+    pub const CASCADE_NOTE_BITS: u32 = FLAG_BITS + SLOT_BITS;
 
     pub(crate) fn table(&self) -> TableShape {
         self.table

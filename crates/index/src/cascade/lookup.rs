@@ -2,7 +2,7 @@
 
 use super::partition::{ASKED, CascadeShard, PAGE_HINT};
 use super::{Life, PageNumber};
-use crate::{KeyHash, Lookup, Mapping};
+use crate::mapping::{KeyHash, Mapping};
 
 /// Pages that one lookup asks for, at most; of more the newest.
 const PLAN_PAGES_MAX: usize = 8;
@@ -35,6 +35,17 @@ impl Plan {
             self.len += 1;
         }
     }
+}
+
+/// What an index knows of a hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lookup {
+    /// The key, if it is on flash at all, is there: there is one mapping per tag.
+    Hit(Mapping),
+    /// The key is not on flash.
+    Miss,
+    /// The mapping itself is on flash: these reads tell more.
+    Read(Plan),
 }
 
 /// What the pages of a plan say.

@@ -43,16 +43,16 @@ mod reorganise;
 mod tests;
 mod wide;
 
+pub use crate::full::SLOT_BITS;
 pub use counts::CascadeCounts;
 pub use history::{History, HistoryFilter, SavedHistory};
 pub use image::Image;
-pub use lookup::{Plan, Resolved};
+pub use lookup::{Lookup, Plan, Resolved};
 pub use page::{PAGE_ENTRIES, PAGE_PAYLOAD_BYTES, PageEntry, PageShape};
-pub(crate) use partition::FLAG_BITS;
-pub use partition::{CascadeOptions, CascadeShard, SLOT_BITS};
+pub use partition::{CascadeOptions, CascadeShard};
 pub use reorganise::{Merged, Reorganisation};
 
-use crate::Location;
+use crate::mapping::Location;
 
 /// The number of a page among all that a [`MapSpace`] has.
 pub type PageNumber = u32;

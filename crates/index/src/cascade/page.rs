@@ -11,9 +11,8 @@
 //! block the object was written, after the block's sequence: when it is reclaimed, the mapping is void by comparison. Place 0 is a tombstone: no object
 //! stands at the start of a device.
 
-use super::partition::SLOT_BITS;
 use crate::Mapping;
-use crate::full::IndexShape;
+use crate::full::{IndexShape, SLOT_BITS};
 
 /// Bytes of a page that are the index's own. Whoever stores pages has 32 bytes of each sector for a header.
 pub const PAGE_PAYLOAD_BYTES: usize = 4064;

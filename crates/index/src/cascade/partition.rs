@@ -8,15 +8,11 @@ use super::filter::{Filter, FilterShape};
 use super::page::PageShape;
 use super::wide::Wide;
 use super::{History, MapSpace, PageNumber, SavedHistory};
-use crate::full::IndexShape;
+use crate::full::{IndexShape, SLOT_BITS};
 use crate::{KeyHash, Location, Mapping, PackedTable, TableFull};
 use pumice_memory::PagePool;
 use std::sync::Arc;
 
-/// Bits of a mapping's note that go with it wherever it is: which object of its block it is, of those near its place.
-pub const SLOT_BITS: u32 = 6;
-/// Bits beside place and slot in tier 1.
-pub(crate) const FLAG_BITS: u32 = 4;
 /// How often it was asked for, up to 3; the hand of the CLOCK takes some back.
 pub(super) const ASKED: u32 = 3;
 /// Not on flash as it is here.
