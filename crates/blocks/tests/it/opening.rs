@@ -281,6 +281,7 @@ fn no_start_goes_back_behind_the_checkpoint_of_an_unclean_one() {
     store.checkpoint().unwrap();
     store.checkpoint().unwrap();
     assert!(newest(&medium).checkpoints[1].id != 0);
+    store.log_nothing(5);
     crash(&medium, store);
     let store: Copies = open(&medium);
     let [first, second] = superblocks(&medium);
