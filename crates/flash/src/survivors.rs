@@ -269,7 +269,8 @@ impl<B: Buffer> FlashStore<B> {
             &self.counters.reclaim_read_bytes,
             (pages.len() * SECTOR_BYTES) as u64,
         );
-        let found = self.read_mappings(device, &pages).await;
+        let reads = &self.counters.reclaim_mapping_reads;
+        let found = self.read_pages(device, &pages, reads).await;
         let mut found = found.iter().map(|bytes| bytes.as_ref()?.payload());
         for (hash, plan) in plans {
             let payloads: Vec<_> = found.by_ref().take(plan.pages().len()).collect();

@@ -187,6 +187,10 @@ pub struct CascadeReport {
     pub mapping_bytes_written: u64,
     /// Bytes of them read to reorganise partitions.
     pub reorganisation_bytes_read: u64,
+    /// Pages of them that reclaims read, to learn what of a victim is live.
+    pub reclaim_page_reads: u64,
+    /// Objects that a reclaim was to move and found no room for.
+    pub survivors_dropped: u64,
     /// Partitions reorganised.
     pub reorganisations: u64,
     /// Partitions forgotten, for want of memory or because a page could not be read.
@@ -215,6 +219,8 @@ impl CascadeReport {
             mapping_bytes_written: flash.mapping_bytes - before.flash.mapping_bytes,
             reorganisation_bytes_read: flash.reorganisation_read_bytes
                 - before.flash.reorganisation_read_bytes,
+            reclaim_page_reads: flash.reclaim_mapping_reads - before.flash.reclaim_mapping_reads,
+            survivors_dropped: flash.survivors_dropped - before.flash.survivors_dropped,
             reorganisations: flash.reorganisations - before.flash.reorganisations,
             forgotten: cascade.forgotten - before.cascade.forgotten,
         }

@@ -213,8 +213,13 @@ pub(crate) trait Layout: Send {
     /// A record of `len` bytes was appended to a block.
     fn appended(&mut self, _block: u32, _len: u64) {}
 
-    /// The last step of each change: closes the blocks, through `retire`, whose insertion points are no more.
-    fn rebalance(&mut self, _retire: &mut dyn FnMut(u32)) {}
+    /// An insertion point without an open block may get one whose own insertion point is no more; whether it did.
+    fn adopts(&mut self, _point: usize) -> bool {
+        false
+    }
+
+    /// The last step of each change: insertion points come and go.
+    fn rebalance(&mut self) {}
 
     // What happens to objects.
 

@@ -1,7 +1,7 @@
 //! Slots: some bits in DRAM for each object of a block, for an index that has no room for them.
 //!
 //! A cascade index keeps most mappings on flash, where no bit can be changed. The note that a layout keeps of an object, which
-//! changes, is in a slot instead: under `clock` one bit, whether it was asked for since it was written; under `ripq` six bits
+//! changes, is in a slot instead: under `clock` one bit, whether it was asked for since it was written; under `ripq` seven bits
 //! ([`ripq`](super::ripq)).
 //!
 //! The slot of an object is its number in its block, in order of offset. A mapping says its low [`SLOT_BITS`] bits in its note;

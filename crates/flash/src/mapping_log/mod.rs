@@ -44,7 +44,6 @@ pub(crate) use chunks::PendingWrite;
 pub use chunks::mapping_log_bytes;
 pub use pages::MappingBytes;
 pub(crate) use pages::Shape;
-pub(crate) use store::BLOCKS_LEFT;
 
 /// So many blocks may wait for a checkpoint without asking for one.
 const HELD_MIN: usize = 4;

@@ -11,10 +11,10 @@ use pumice_index::cascade::PageNumber;
 use pumice_memory::Buffer;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Blocks that are left to the store, whose reclaims need them.
-pub(crate) const BLOCKS_LEFT: usize = 2;
+/// Blocks that are left to the store at least, whose reclaims need them.
+const BLOCKS_LEFT: usize = 2;
 
 /// What the log needs of the store.
 pub(super) struct Attached<B: Buffer> {
@@ -28,7 +28,10 @@ impl<B: Buffer> Attached<B> {
     pub(super) fn borrow(&self) -> Option<Filled> {
         let mut pool = self.shared.pool.lock();
         self.shared.has_work.store(true, Ordering::Release);
-        pool.own.mappings_want_block = pool.free.len() <= BLOCKS_LEFT;
+        // Survivors that find no free block are lost, so half of the reserve is left to them. Not all of it: a reorganisation that gets no
+        // block is given up, and until one is made the old pages keep theirs.
+        let left = (self.shape.geometry.reserved as usize / 2).max(BLOCKS_LEFT);
+        pool.own.mappings_want_block = pool.free.len() <= left;
         if pool.own.mappings_want_block {
             return None;
         }
@@ -185,11 +188,21 @@ impl<B: Buffer> FlashStore<B> {
         }
     }
 
-    /// Reads pages of mappings, all at once; `None` stands for one that is not there, or not whole.
+    /// Reads pages of mappings for a lookup, all at once; `None` stands for one that is not there, or not whole.
     pub async fn read_mappings<D: Device<Buf = B>>(
         &self,
         device: &D,
         pages: &[PageNumber],
+    ) -> Vec<Option<MappingBytes<B>>> {
+        self.read_pages(device, pages, &self.counters.mapping_reads).await
+    }
+
+    /// As [`FlashStore::read_mappings`], for whatever; `reads` counts them.
+    pub(crate) async fn read_pages<D: Device<Buf = B>>(
+        &self,
+        device: &D,
+        pages: &[PageNumber],
+        reads: &AtomicU64,
     ) -> Vec<Option<MappingBytes<B>>> {
         let Some(log) = self.mapping_log.get() else {
             return Vec::new();
@@ -200,7 +213,7 @@ impl<B: Buffer> FlashStore<B> {
             .map(|page| match log.source(*page)? {
                 PageSource::Memory(bytes) => Some(Ok(bytes)),
                 PageSource::Device(offset) => {
-                    add(&self.counters.mapping_reads, 1);
+                    add(reads, 1);
                     Some(Err(self.shared.read(device, offset, SECTOR_BYTES)))
                 }
             })

@@ -118,6 +118,9 @@ impl<B: Buffer> FlashStore<B> {
         let len = usize::try_from(len).expect("at most 1 MiB");
         let reserved = loop {
             let Some(block) = order.at(placed.point) else {
+                if order.layout.adopts(placed.point) {
+                    continue;
+                }
                 if let Some(block) = self.open_new_block(survivor) {
                     let is_full = self.is_full();
                     order.layout.opened(placed.point, block.id, is_full);
@@ -204,13 +207,10 @@ impl<B: Buffer> FlashStore<B> {
     /// Starts sealing all open blocks, however full they are. For a clean stop, and for tests.
     pub fn retire_active(&self) {
         let mut order = self.order();
-        for point in 0..order.layout.points() {
-            if let Some(id) = order.layout.open_block(point) {
-                order.layout.closed(id, None);
-            }
+        for block in std::mem::take(&mut order.open) {
+            order.layout.closed(block.id, None);
+            self.close_block(block);
         }
-        let open = std::mem::take(&mut order.open);
-        open.into_iter().for_each(|block| self.close_block(block));
     }
 
     /// Starts sealing the open blocks that were opened before the log was at a position.

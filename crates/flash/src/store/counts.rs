@@ -44,14 +44,14 @@ pumice_world::figures! {
     Counter mapping_bytes,
     /// Reads of pages of mappings for lookups.
     Counter mapping_reads,
+    /// Reads of pages of mappings for reclaims, which ask them for what DRAM does not know of a victim's objects.
+    Counter reclaim_mapping_reads,
     /// Lookups that read pages of mappings.
     Counter mapping_rounds,
     /// Partitions of mappings that were reorganised.
     Counter reorganisations,
     /// Bytes read to reorganise partitions of mappings.
     Counter reorganisation_read_bytes,
-    /// Blocks that were no insertion points any more, before they were full, because their sections merged.
-    Counter merged_blocks,
     /// Blocks made free.
     Counter reclaimed_blocks,
     /// Flash copies dropped, because no block was free, or no buffer for one.

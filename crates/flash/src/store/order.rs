@@ -8,7 +8,7 @@ use crate::checkpoint::KEYS_BATCH;
 use crate::layout::{Arrival, Ground, Hits, Layout, LayoutOptions, Rank};
 use crate::reclaim::ENTRIES_PER_TURN;
 use parking_lot::MutexGuard;
-use pumice_blocks::{add, give_turn};
+use pumice_blocks::give_turn;
 use pumice_index::{Known, Mapping};
 use pumice_memory::Buffer;
 use std::ops::{Deref, DerefMut};
@@ -58,35 +58,26 @@ impl<B: Buffer> Order<B> {
 }
 
 /// The order, locked to be changed. When this is dropped the layout is in balance again: insertion points may be others then.
-pub(crate) struct OrderGuard<'a, B: Buffer> {
-    store: &'a FlashStore<B>,
-    order: MutexGuard<'a, Order<B>>,
-}
+pub(crate) struct OrderGuard<'a, B: Buffer>(MutexGuard<'a, Order<B>>);
 
 impl<B: Buffer> Deref for OrderGuard<'_, B> {
     type Target = Order<B>;
 
     fn deref(&self) -> &Order<B> {
-        &self.order
+        &self.0
     }
 }
 
 impl<B: Buffer> DerefMut for OrderGuard<'_, B> {
     fn deref_mut(&mut self) -> &mut Order<B> {
-        &mut self.order
+        &mut self.0
     }
 }
 
 impl<B: Buffer> OrderGuard<'_, B> {
     /// Brings the layout in balance: insertion points may be others after this.
     pub(super) fn rebalance(&mut self) {
-        let Order { open, layout, .. } = &mut *self.order;
-        layout.rebalance(&mut |id| {
-            if let Some(at) = open.iter().position(|block| block.id == id) {
-                add(&self.store.counters.merged_blocks, 1);
-                self.store.close_block(open.swap_remove(at));
-            }
-        });
+        self.0.layout.rebalance();
     }
 }
 
@@ -99,10 +90,7 @@ impl<B: Buffer> Drop for OrderGuard<'_, B> {
 impl<B: Buffer> FlashStore<B> {
     /// Locks the order to change it.
     pub(crate) fn order(&self) -> OrderGuard<'_, B> {
-        OrderGuard {
-            store: self,
-            order: self.order.lock(),
-        }
+        OrderGuard(self.order.lock())
     }
 
     /// What the layout sees of the blocks.

@@ -2,7 +2,7 @@
 
 use super::{FlashStore, Objects, Pool};
 use crate::block::OpenBlock;
-use crate::mapping_log::{BLOCKS_LEFT, Due, PendingWrite};
+use crate::mapping_log::{Due, PendingWrite};
 use pumice_blocks::State;
 use pumice_blocks::Task::{Checkpoint, Own, Seal};
 use pumice_memory::Buffer;
@@ -184,10 +184,7 @@ impl<B: Buffer> FlashStore<B> {
     /// Whether too few blocks are free. One that is being reclaimed counts as free.
     pub(crate) fn wants_reclaim(&self, pool: &Pool<B>) -> bool {
         let free = pool.free.len() + pool.own.victims.len();
-        let mut wanted = self.blocks_kept_free();
-        if pool.own.mappings_want_block {
-            wanted = wanted.max(BLOCKS_LEFT) + 1;
-        }
+        let wanted = self.blocks_kept_free() + usize::from(pool.own.mappings_want_block);
         !self.is_out() && (!pool.own.ready.is_empty() || (free < wanted && pool.own.has_victim()))
     }
 }

@@ -225,8 +225,11 @@ impl Layout for Ripq {
     }
 
     fn closed(&mut self, block: u32, _fill: Option<(usize, &dyn Fn() -> usize)>) {
-        let section = self.queue.section_of(Seat::Device(block));
-        self.queue.seal(section);
+        self.queue.close(block);
+    }
+
+    fn adopts(&mut self, point: usize) -> bool {
+        self.queue.adopt(point)
     }
 
     fn is_at(&self, block: u32, point: usize) -> bool {
@@ -237,8 +240,8 @@ impl Layout for Ripq {
         self.queue.add(Seat::Device(block), len);
     }
 
-    fn rebalance(&mut self, retire: &mut dyn FnMut(u32)) {
-        self.queue.rebalance(retire);
+    fn rebalance(&mut self) {
+        self.queue.rebalance();
         if cfg!(debug_assertions) {
             self.queue.check_balance();
         }
@@ -423,7 +426,7 @@ impl Layout for Ripq {
         self.note_fill(is_full);
         self.queue.drop_bare_places();
         self.raised_at_start = self.queue.all_virtual_objects();
-        self.queue.rebalance(|_| unreachable!("no block is open"));
+        self.queue.rebalance();
     }
 
     fn sampled_keys(&self) -> Vec<u64> {

@@ -9,7 +9,7 @@ const ACCESS_BITS: u32 = 2;
 /// Bits of a note in a mapping.
 pub(crate) const WIDE_BITS: u32 = MARK_BITS + ACCESS_BITS;
 /// Bits of a note in a slot.
-pub(crate) const SLOT_BITS: u32 = 6;
+pub(crate) const SLOT_BITS: u32 = 7;
 
 /// Where an object counts, and how often it was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,9 +110,9 @@ mod tests {
     use crate::layout::LayoutName;
 
     #[test]
-    fn a_slot_of_six_bits_says_new_hit_one_of_61_groups_or_dead() {
+    fn a_slot_of_seven_bits_says_new_hit_one_of_125_groups_or_dead() {
         let code = Code::Seat;
-        assert_eq!((code.marks() - 1, code.seat_bits()), (61, 6));
+        assert_eq!((code.marks() - 1, code.seat_bits()), (125, 7));
         assert_eq!(code.encode(Note::NEW), 0, "what a start writes for new objects");
         assert_eq!(code.decode(0), Some(Note::NEW));
         let hit = Note { mark: 0, accesses: 2 };
@@ -134,9 +134,9 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_with_accesses_has_fourteen_groups_and_a_mapping_511() {
+    fn a_slot_with_accesses_has_thirty_groups_and_a_mapping_511() {
         for (code, groups, bits) in [
-            (Code::SeatAndAccesses, 14, SLOT_BITS),
+            (Code::SeatAndAccesses, 30, SLOT_BITS),
             (Code::Wide, 511, WIDE_BITS),
         ] {
             assert_eq!(code.marks() - 1, groups);

@@ -56,6 +56,13 @@ impl Queue {
             let stands = *id == 0 || (seen[*id as usize] && self.block(*id) == Some(block));
             assert!(stands, "block {block} is said to be at place {id}");
         }
+        for block in &self.spare {
+            let section = self.section_of(Seat::Device(*block));
+            assert!(
+                self.has_block(*block) && self.active_block(section) != Some(*block),
+                "block {block} is a section's"
+            );
+        }
         let marks = self.marked.iter().filter(|place| **place != 0).count();
         assert_eq!(marks + self.free_marks.len() + 1, self.marked.len(), "marks");
         assert!(

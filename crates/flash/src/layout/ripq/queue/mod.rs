@@ -16,7 +16,7 @@
 //!   Here it is the nearer of that point and the next one below; and when a point's block is full, the new one is put where
 //!   insertions of late were wanted, not directly above: no data moves, only the boundary between two sections.
 //! - A section splits where the split leaves a boundary nearest to its middle, on blocks as the paper has it; a merged section
-//!   takes the lower one's buffer over where the upper has none; else that one is sealed as it is, the rest of it padding.
+//!   takes the lower one's buffer over where the upper has none; else the next section without one gets it, with what is in it.
 
 mod check;
 mod saved;
@@ -43,7 +43,7 @@ pub enum Seat {
 }
 
 /// So many marks are looked at one by one.
-const FEW_MARKS: Mark = 64;
+const FEW_MARKS: Mark = 128;
 /// Insertions that count for where the next ones are wanted.
 const INSERTIONS_AVERAGED: f64 = 32.0;
 
@@ -106,6 +106,8 @@ pub struct Queue {
     /// Place of each mark; 0 = free.
     marked: Vec<PlaceId>,
     free_marks: Vec<Mark>,
+    /// Open blocks whose sections merged into others that had one.
+    spare: Vec<u32>,
     bytes: u64,
 }
 
@@ -124,6 +126,7 @@ impl Queue {
             placed: vec![0; blocks as usize],
             marked: vec![0; shape.marks.max(1) as usize],
             free_marks: (1..shape.marks.max(1)).rev().collect(),
+            spare: Vec::new(),
             bytes: 0,
         };
         let active = queue.new_place();
@@ -236,6 +239,32 @@ impl Queue {
         self.place_block(place, block);
     }
 
+    /// The active place of a section, which has no block, gets the nearest open one that is no section's, if there is one. What counts
+    /// in it moves with it. Where hits quickly move what counts, many sections split and merge: sealed then, such blocks would be
+    /// padding for the most part.
+    pub fn adopt(&mut self, section: usize) -> bool {
+        let distance = |block: u32| self.section_of(Seat::Device(block)).abs_diff(section);
+        let Some(at) = (0..self.spare.len()).min_by_key(|at| distance(self.spare[*at])) else {
+            return false;
+        };
+        let block = self.spare.swap_remove(at);
+        let bytes = self.places[self.placed[block as usize] as usize].device_bytes;
+        self.release(block);
+        self.open(section, block);
+        self.add(Seat::Device(block), bytes);
+        true
+    }
+
+    /// An open block takes no object any more.
+    pub fn close(&mut self, block: u32) {
+        match self.spare.iter().position(|spare| *spare == block) {
+            Some(at) => {
+                self.spare.swap_remove(at);
+            }
+            None => self.seal(self.section_of(Seat::Device(block))),
+        }
+    }
+
     /// Notes where something that goes to a section's insertion point should have gone.
     pub fn note_insertion(&mut self, section: usize, priority: f64) {
         let wanted = &mut self.sections[section].wanted;
@@ -245,7 +274,7 @@ impl Queue {
 
     /// The active block of a section is full: a new, empty place above it becomes the insertion point. It need not be directly above:
     /// nothing stands in it yet, so it is put where insertions are wanted.
-    pub fn seal(&mut self, section: usize) {
+    fn seal(&mut self, section: usize) {
         self.steer(section);
         let active = self.new_place();
         let order = &mut self.sections[section].order;

@@ -6,8 +6,8 @@ use super::{Queue, Section};
 pub(crate) const SECTION_BLOCKS_MIN: f64 = 4.0;
 
 impl Queue {
-    /// Splits sections that are too large and merges those that are too small; tells what is to be done with open blocks.
-    pub fn rebalance(&mut self, mut seal: impl FnMut(u32)) {
+    /// Splits sections that are too large and merges those that are too small.
+    pub fn rebalance(&mut self) {
         if self.is_balanced() {
             return;
         }
@@ -27,7 +27,7 @@ impl Queue {
                 .map(|section| section.bytes)
                 .sum();
             if at + 1 < self.sections.len() && (pair as f64) < least {
-                self.merge(at, &mut seal);
+                self.merge(at);
                 // There may be room for a section below, now.
                 at = 0;
                 continue;
@@ -138,8 +138,9 @@ impl Queue {
         true
     }
 
-    /// Joins a section and the one above.
-    fn merge(&mut self, number: usize, seal: &mut impl FnMut(u32)) {
+    /// Joins a section and the one above. Where both have an open block, the lower one's stays where it is until another section wants it
+    /// ([`Queue::adopt`]).
+    fn merge(&mut self, number: usize) {
         let upper = self.sections.remove(number + 1);
         let lower_active = self.active(number);
         let upper_active = *upper.order.last().expect("never empty");
@@ -152,7 +153,7 @@ impl Queue {
                 self.places[upper_active as usize].device_bytes += bytes;
                 self.place_block(upper_active, lower_block - 1);
             } else {
-                seal(lower_block - 1);
+                self.spare.push(lower_block - 1);
             }
         }
         self.sections[number].order.extend(upper.order);
