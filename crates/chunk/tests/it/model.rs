@@ -174,7 +174,7 @@ impl Run {
 fn what_is_cached_is_what_the_volume_has() {
     let mut totals = ChunkCounts::default();
     let mut hits = 0;
-    for seed in 0..3 {
+    for seed in 0..12 {
         let mut run = Run::new(seed, Durability::Process);
         run.live(3_000);
         run.rig.settle();
@@ -187,11 +187,11 @@ fn what_is_cached_is_what_the_volume_has() {
     }
     println!("{hits} hits, {totals:?}");
     assert!(
-        hits > 2_000 && totals.duplicates > 500 && totals.moved_contents > 50,
+        hits > 8_000 && totals.duplicates > 2_000 && totals.moved_contents > 200,
         "{totals:?}"
     );
     assert!(
-        totals.evicted_mappings > 250 && totals.reclaimed_blocks > 50,
+        totals.evicted_mappings > 1_000 && totals.reclaimed_blocks > 200,
         "{totals:?}"
     );
     assert!(totals.refused_no_room < totals.stored_contents / 20, "{totals:?}");
@@ -200,7 +200,7 @@ fn what_is_cached_is_what_the_volume_has() {
 #[test]
 fn a_crash_at_any_write_brings_nothing_void_back() {
     let (mut crashes, mut hits) = (0, 0);
-    for point in (1..).step_by(17) {
+    for point in (1..).step_by(3) {
         let mut run = Run::new(point, Durability::Process);
         run.medium.set_plan(FaultPlan {
             crash: Some(CrashPoint::WriteOrAppend(point)),
@@ -226,13 +226,13 @@ fn a_crash_at_any_write_brings_nothing_void_back() {
         }
     }
     println!("{crashes} crashes, {hits} hits");
-    assert!(crashes > 40 && hits > 20 * crashes);
+    assert!(crashes > 200 && hits > 20 * crashes);
 }
 
 #[test]
 fn a_power_cut_brings_nothing_void_back() {
     let (mut hits, mut left) = (0, 0);
-    for seed in 0..12 {
+    for seed in 0..60 {
         let mut run = Run::new(seed, Durability::Power);
         for _ in 0..3 {
             run.live(150 + seed as u32 * 3);
@@ -244,8 +244,8 @@ fn a_power_cut_brings_nothing_void_back() {
             run = again;
         }
     }
-    println!("{left} of 36 starts found a cache, {hits} hits");
-    assert!(left > 30 && hits > 600);
+    println!("{left} of 180 starts found a cache, {hits} hits");
+    assert!(left > 150 && hits > 3_000);
 }
 
 /// The second of two images with the same contents elsewhere costs references.
@@ -316,4 +316,38 @@ fn a_write_of_a_part_makes_a_chunk_valid_in_part() {
     assert_eq!(rig.store.counts().duplicates, 0);
     rig.write(5, 2000, &[4; 5]);
     assert_eq!(rig.store.counts().duplicates, 1);
+}
+
+/// The header of a duplicate is being read while its block is reclaimed: nothing may lead there afterwards.
+#[test]
+fn a_duplicate_whose_block_goes_while_it_is_checked_is_not_mapped() {
+    let calm = FaultPlan {
+        delay: true,
+        ..FaultPlan::default()
+    };
+    let medium = Arc::new(FaultyMedium::new(1 << 20, 4, calm));
+    let mut rig = Rig::try_open(FaultyDevice::new(medium), &options()).unwrap();
+    rig.write(1, 0, &content(1));
+    for n in 2..200 {
+        rig.write(n, 0, &content(n));
+        rig.settle();
+    }
+    let (store, device) = (Arc::clone(&rig.store), rig.device.clone());
+    let first = store.place(1).expect("it was not reclaimed yet");
+    let ticket = store.begin_fill(900);
+    let bytes = content(1);
+    let mut fill = std::pin::pin!(store.fill(&device, ticket, 0, &bytes));
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(fill.as_mut().poll(&mut context).is_pending(), "it reads a header");
+    // Nothing leads to the content any more, and its block comes round.
+    drop(store.begin_write(&device, 1));
+    for n in 200..800 {
+        rig.write(n, 0, &content(n));
+        rig.settle();
+    }
+    let filled = rig.run(fill);
+    assert_eq!(filled, Filled::Stored);
+    assert_ne!(store.place(900), Some(first));
+    assert_eq!(rig.get(900), Some(1));
+    rig.check();
 }
