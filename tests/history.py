@@ -12,8 +12,8 @@ from harness.servers import Pumice
 
 # Layout, index, and the least DRAM that each can do with.
 CASES = [
-    ("ripq", "full", "72MiB"), ("fifo", "cascade", "72MiB"), ("sipq", "full", "96MiB"),
-    ("ripq", "cascade", "96MiB"), ("fifo", "full", "64MiB"), ("sipq", "cascade", "96MiB"),
+    ("ripq", "full", "72MiB"), ("clock", "cascade", "72MiB"), ("sipq", "full", "96MiB"),
+    ("ripq", "cascade", "96MiB"), ("clock", "full", "64MiB"), ("sipq", "cascade", "96MiB"),
 ]
 # Relative to the directory of the test, as a socket's path may not be long.
 SOCKET = "unix:memcached.sock"

@@ -77,7 +77,7 @@ def pymemcache(server):
 
 @pytest.mark.parametrize(("dram", "flags"), [
     ("64MiB", ()),
-    ("72MiB", ("--layout", "fifo", "--index", "cascade")),
+    ("72MiB", ("--layout", "clock", "--index", "cascade")),
     ("96MiB", ("--layout", "ripq", "--index", "cascade")),
     ("96MiB", ("--layout", "sipq", "--index", "cascade")),
 ])

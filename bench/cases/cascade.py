@@ -305,7 +305,7 @@ def rounds(server):
     return found
 
 
-@case(pairs=1, seconds=30, dram=256, flash=(16384, "MiB of flash"), layout=("ripq", "as serve has it", ["ripq", "fifo", "sipq"]),
+@case(pairs=1, seconds=30, dram=256, flash=(16384, "MiB of flash"), layout=("ripq", "as serve has it", ["ripq", "clock", "fifo", "sipq"]),
       quick={"dram": 96, "flash": 512, "seconds": 2})
 def cascade_p99(arguments):
     """A small budget filled with 300-byte items under the cascade index: resident memory, and dependent rounds of gets.

@@ -36,7 +36,7 @@ pub struct ReplayArgs {
     config: Option<PathBuf>,
 
     /// exact: the policy on an exact queue, the yardstick; the others: the engine that serves [default: ripq]
-    #[arg(long, value_name = "exact|fifo|sipq|ripq")]
+    #[arg(long, value_name = "exact|fifo|clock|sipq|ripq")]
     layout: Option<String>,
 
     /// fifo, lru, slru-1 to slru-8, gdsf-1 to gdsf-4, lfu; with --layout exact also slru-list-3 and others, and gdsf, in textbook
