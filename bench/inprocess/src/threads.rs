@@ -61,10 +61,10 @@ fn requests(
     let mut stream = generator.stream();
     while !stop.load(Ordering::Relaxed) {
         let key = stream.draw().key.to_le_bytes();
-        if random.below(100) < args.sets {
-            let _ = own.run(cache.store(&own.cx, &key, Payload::Bytes(&VALUE), Meta::default()));
-        } else if own.run(cache.get(&own.cx, &key)).is_none() {
-            let _ = own.run(cache.store(&own.cx, &key, Payload::Bytes(&VALUE), Meta::default()));
+        // A miss sets.
+        if random.below(100) < args.sets || own.run(cache.get(&own.cx, &key)).is_none() {
+            let stored = cache.store(&own.cx, &key, Payload::Bytes(&VALUE), Meta::default());
+            let _ = own.run(stored);
         }
         done += 1;
     }
