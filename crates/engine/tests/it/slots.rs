@@ -16,7 +16,7 @@ const BLOCK_BYTES: u64 = 64 << 10;
 /// Bytes of a checkpoint's stream in a block, which at this size are one chunk.
 const ROOM: usize = BLOCK_BYTES as usize - SECTOR_BYTES;
 const NO_BLOCK: u32 = u32::MAX;
-const DEAD: [u64; 2] = [63, 15];
+const DEAD: [u64; 2] = [127, 31];
 
 fn options(layout: LayoutOptions, index: CascadeOptions) -> CacheOptions {
     CacheOptions {
@@ -30,9 +30,9 @@ fn options(layout: LayoutOptions, index: CascadeOptions) -> CacheOptions {
     }
 }
 
-/// `clock`, `ripq`, and `ripq` with accesses: slots of 1, 6 and 6 bits.
+/// `clock`, `ripq`, and `ripq` with accesses: slots of 1, 7 and 7 bits.
 fn layouts() -> [(LayoutOptions, u32); 3] {
-    [(clock(), 1), (ripq(), 6), (gdsf(), 6)]
+    [(clock(), 1), (ripq(), 7), (gdsf(), 7)]
 }
 
 /// Everything in tier 1.
