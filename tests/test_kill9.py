@@ -44,7 +44,7 @@ LOAD_BYTES = 16 << 20
 LOOK_SECONDS = 0.3
 TIER_BYTES = 40 << 20
 TIER_ROUNDS = 3
-ROUNDS = {"ripq, full": 6, "fifo, full": 5, "fifo, cascade": 4, "sipq, full": 3, "ripq, cascade": 2, "sipq, cascade": 2}
+ROUNDS = {"ripq, full": 6, "clock, full": 5, "clock, cascade": 4, "sipq, full": 3, "ripq, cascade": 2, "sipq, cascade": 2}
 
 
 def value_of(key):

@@ -164,7 +164,7 @@ MISSES_MAX = 0.01
 def cascade_gets(arguments):
     """Gets of small items from flash in process: the cascade index against the full one, which has all the DRAM it wants.
 
-    Both sides are `bench/inprocess pumice-gets`: the engine under plain layout fifo, without a DRAM tier, so that every get reads the
+    Both sides are `bench/inprocess pumice-gets`: the engine under layout fifo, without a DRAM tier, so that every get reads the
     device, on a file of its own with O_DIRECT, one thread, one io_uring, on the same one core. Each has set every key once, with
     values of 300 bytes, in an order that has nothing to do with how popular they are. Then come gets, `--depth` at once, of keys
     drawn by three distributions, one after the other: Zipf 0.99; hotspot, where 1 % of the keys take 90 % of the gets; normal, with

@@ -11,7 +11,8 @@ from .ripq_report import traces
 # Points of percent by which cascade may hit less; bytes of DRAM an item, from so many items on; mapping bytes; reads a hit; pages that
 # reclaims read for each read of clients.
 POINTS, DRAM_BYTES, DRAM_ITEMS, MAPPING_SHARE, READS_PER_HIT, ASKED_SHARE = 1.0, 2.5, 1_000_000, 0.25, 1.5, 0.3
-LAYOUTS = {"ripq": ["--layout", "ripq", "--policy", "slru-3"], "fifo": ["--layout", "fifo"]}
+LAYOUTS = {"ripq": ["--layout", "ripq", "--policy", "slru-3"], "sipq": ["--layout", "sipq"],
+           "clock": ["--layout", "clock"], "fifo": ["--layout", "fifo"]}
 INDEXES = ("cascade", "full")
 # Objects of these have sizes of their own; elsewhere every object is as long.
 OWN_SIZES = ("adaptsize", "wiki-", "jedi-v", "tencent-", "cdn", "kvcache_reg")

@@ -177,7 +177,7 @@ struct ReplayArgs {
     /// A generator or a trace file; all requests are taken as gets, and an object has the size of its first, or 4 KiB
     #[arg(long)]
     trace: String,
-    /// fifo, sipq or ripq
+    /// fifo, clock, sipq or ripq
     #[arg(long)]
     layout: String,
     /// The policy; without it the layout's own

@@ -40,7 +40,7 @@ pub struct ReplayArgs {
     layout: Option<String>,
 
     /// fifo, lru, slru-1 to slru-8, gdsf-1 to gdsf-4, lfu; with --layout exact also slru-list-3 and others, and gdsf, in textbook
-    /// form [default: slru-3; with --layout fifo fifo]
+    /// form; layouts fifo and clock have none [default: slru-3]
     #[arg(long, value_name = "NAME")]
     policy: Option<String>,
 
@@ -371,8 +371,9 @@ fn check_built(args: &ReplayArgs) -> anyhow::Result<()> {
 fn layout(args: &ReplayArgs) -> anyhow::Result<LayoutOptions> {
     let name: LayoutName = args.layout().parse().map_err(|_| {
         usage(format!(
-            "--layout `{}`: no such layout (exact, fifo, clock, sipq, ripq)",
-            args.layout()
+            "--layout `{}`: no such layout (exact, {})",
+            args.layout(),
+            LayoutName::names()
         ))
     })?;
     LayoutOptions::new(name, args.policy.as_deref(), args.alpha, args.theta)

@@ -106,10 +106,11 @@ settings! {
     /// Unit of flash writes and reclaim, a power of two from 64KiB to 256MiB; fixed when the cache is made [default: follows from flash and
     /// DRAM size]
     block_size "block-size" "SIZE",
-    /// How objects are arranged on flash: ripq, sipq, clock (objects that were asked for are written again) or fifo; fixed when the cache is made [default: ripq, or what the flash was made with]
+    /// How objects are arranged on flash: ripq, sipq, clock (objects that were asked for are written again) or fifo; fixed when the cache is
+    /// made [default: ripq, or what the flash was made with]
     layout "layout" "NAME",
-    /// What stays when flash is full: fifo, lru, slru-1 to slru-8, gdsf-1 to gdsf-4, lfu; fifo alone with layout fifo [default: slru-3; fifo
-    /// with layout fifo]
+    /// What stays when flash is full: fifo, lru, slru-1 to slru-8, gdsf-1 to gdsf-4, lfu; layouts fifo and clock have
+    /// none [default: slru-3]
     policy "policy" "NAME",
     /// Ripq: about 1/alpha blocks are filled at a time, from 0.015625 to 0.5; more follow the policy closer and take more DRAM. All layouts:
     /// 2/alpha + 2 blocks of the default size fit a quarter of the DRAM [default: 0.125]

@@ -197,7 +197,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         }
         cx.clock.not_before(recovered.time);
         settle(inner.store(), &cx.device, &inner, cx.now(), &recovered).await;
-        // Slack between objects and bytes recovered line by line: the books take both as sums.
+        // Recovery reports totals, not single entries; book them as sums.
         inner.books.recovered.add_many(recovered.objects, recovered.bytes);
         let cache = Self {
             inner: Arc::new(inner),

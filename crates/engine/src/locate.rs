@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn what_memory_has_is_known_in_full() {
-        for layout in [LayoutName::Fifo, LayoutName::Sipq, LayoutName::Ripq] {
+        for layout in LayoutName::ALL {
             let rig = Rig::new(options(layout, 4 << 20));
             assert_eq!(rig.locate(b"key"), None);
             let version = rig.set(b"key", &[7; 300], START_SECS + 50);
@@ -283,7 +283,7 @@ mod tests {
     /// without a stop.
     #[test]
     fn a_crash_leaves_what_is_said_to_be_written() {
-        for layout in [LayoutName::Fifo, LayoutName::Sipq, LayoutName::Ripq] {
+        for layout in LayoutName::ALL {
             let medium = Arc::new(MemMedium::new(16 << 20));
             let options = CacheOptions {
                 flush_interval_secs: 1,

@@ -426,7 +426,7 @@ impl<B: Buffer> Inner<B> {
     }
 
     /// Finds one part of an object without I/O: in the DRAM tier, else where the index says, which is asked what `pages` of a plan say
-    /// where they were read. What that may make due is to be kicked: where sections merge, the block of one is to be written.
+    /// where they were read. What that may make due is to be kicked.
     pub(crate) fn part<D: Device<Buf = B>>(
         &self,
         cx: &Cx<D>,

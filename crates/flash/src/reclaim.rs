@@ -178,7 +178,7 @@ impl<B: Buffer> FlashStore<B> {
         })
     }
 
-    /// Whether a sealed block goes before the lowest when room is wanted: an empty one, and under `ripq`, which moves the rest, one
+    /// Whether a sealed block goes before the lowest when room is wanted: an empty one, and where the layout wants compaction, one
     /// that is mostly dead.
     pub(crate) fn is_early_victim(&self, info: &BlockInfo, live: u64) -> bool {
         info.state() == State::Sealed

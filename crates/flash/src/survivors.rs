@@ -265,10 +265,6 @@ impl<B: Buffer> FlashStore<B> {
             .flat_map(|(_, plan)| plan.pages())
             .copied()
             .collect();
-        add(
-            &self.counters.reclaim_read_bytes,
-            (pages.len() * SECTOR_BYTES) as u64,
-        );
         let reads = &self.counters.reclaim_mapping_reads;
         let found = self.read_pages(device, &pages, reads).await;
         let mut found = found.iter().map(|bytes| bytes.as_ref()?.payload());

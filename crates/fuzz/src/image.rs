@@ -237,7 +237,7 @@ pub(crate) fn cascade() -> Vec<Image> {
     }))
 }
 
-/// Two of each layout; the last four have absolute priorities. An input names an image by its place here.
+/// Two of each layout and kind of policy. An input names an image by its place here, so new ones come last.
 fn images(index: IndexOptions) -> Vec<Image> {
     let layouts = [
         LayoutOptions::default(),
@@ -245,6 +245,7 @@ fn images(index: IndexOptions) -> Vec<Image> {
         sipq("slru-3"),
         sipq("gdsf-2"),
         ripq("gdsf-2"),
+        LayoutOptions::new(LayoutName::Clock, None, None, None).expect("it has no settings"),
     ];
     let of_layout = |(seed, layout): (u64, &LayoutOptions)| {
         let options = CacheOptions {

@@ -57,7 +57,7 @@ impl<B: Buffer> FlashStore<B> {
             writer.write(&bytes).await?;
         }
         self.write_keys(&mut writer).await?;
-        if self.mapping_log.get().is_some() {
+        if !self.is_authoritative() {
             // A reclaim that makes room for the checkpoint would drop filters.
             let saved = if clean && is_whole {
                 mappings.with_shard(0, |shard| shard.take_history())

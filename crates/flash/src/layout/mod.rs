@@ -8,7 +8,8 @@
 //! | [`ripq`]  | the open block nearest to its priority | the block at the queue's tail | objects that were raised since they were written |
 //!
 //! A new layout is a file here that implements [`Layout`], a name in [`LayoutName`], and an arm in [`LayoutName::new_layout`],
-//! [`LayoutOptions::new`] and [`LayoutOptions::needs`]; nothing else asks which layout it is.
+//! [`LayoutOptions::new`] and [`LayoutOptions::needs`]; nothing else asks which layout it is. (Checkpoints know two shapes of what
+//! is kept: [`SavedOrder`], and the queue of keys.)
 
 mod clock;
 mod fifo;
@@ -229,8 +230,8 @@ pub(crate) trait Layout: Send {
         (mapping.note, false)
     }
 
-    /// The object of a mapping counts no more. Without `hash` it lives on elsewhere, or nobody knows it. False where it did not count
-    /// before.
+    /// The object of a mapping counts no more. `hash` is `None` if the object moved, or if a reorganisation found the copy superseded.
+    /// False where it did not count before.
     fn died(&mut self, _ground: Ground<'_>, _hash: Option<u64>, _mapping: Mapping) -> bool {
         true
     }

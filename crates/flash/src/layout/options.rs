@@ -43,6 +43,11 @@ impl LayoutName {
         }
     }
 
+    /// All names, for a message.
+    pub fn names() -> String {
+        Self::ALL.map(Self::name).join(", ")
+    }
+
     pub(crate) fn from_number(number: u16) -> Option<Self> {
         Self::ALL.into_iter().find(|layout| *layout as u16 == number)
     }
@@ -73,7 +78,7 @@ impl fmt::Display for LayoutName {
 #[non_exhaustive]
 pub enum LayoutError {
     /// No layout has this name.
-    #[error("no layout `{0}` (layouts: fifo, clock, sipq, ripq)")]
+    #[error("no layout `{0}` (layouts: {names})", names = LayoutName::names())]
     Layout(String),
     /// No policy has this name.
     #[error("no policy `{name}` for layout {layout} (policies: {known})")]

@@ -1,4 +1,4 @@
-//! Slots: some bits in DRAM for each object of a block, for an index that has no room for them.
+//! Slots: some bits in DRAM for each object of a block, for an index whose mappings are on flash.
 //!
 //! A cascade index keeps most mappings on flash, where no bit can be changed. The note that a layout keeps of an object, which
 //! changes, is in a slot instead: under `clock` one bit, whether it was asked for since it was written; under `ripq` seven bits

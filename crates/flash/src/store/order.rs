@@ -83,7 +83,10 @@ impl<B: Buffer> OrderGuard<'_, B> {
 
 impl<B: Buffer> Drop for OrderGuard<'_, B> {
     fn drop(&mut self) {
-        self.rebalance();
+        // Not while a panic unwinds: the checks in it would end the process, and hide the first.
+        if !std::thread::panicking() {
+            self.rebalance();
+        }
     }
 }
 

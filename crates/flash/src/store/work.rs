@@ -129,10 +129,10 @@ impl<B: Buffer> FlashStore<B> {
         let oldest = self.log.position().saturating_sub(self.geometry.log_slots / 8);
         let open = self.open.lock();
         // With index `full` what is being written has its footer soon, and is not waited for.
-        let has_pages = self.mapping_log.get().is_some();
+        let waits_for_footer = !self.is_authoritative();
         let mut open = open
             .iter()
-            .filter(|block| has_pages || self.blocks[block.id as usize].state() == State::Active);
+            .filter(|block| waits_for_footer || self.blocks[block.id as usize].state() == State::Active);
         let is_old = |block: &Arc<OpenBlock<B>>| block.sealing_position.load(Ordering::Acquire) < oldest;
         open.any(is_old).then_some(oldest)
     }

@@ -8,7 +8,7 @@ fn below(random: &mut Random, n: u32) -> u32 {
 }
 
 fn widths() -> [u32; 3] {
-    [1, 4, 6]
+    [1, 4, 7]
 }
 
 /// Slots, and the offset and slot of each object, by number.
