@@ -151,7 +151,7 @@ fn layout(layers: &Layers) -> anyhow::Result<LayoutOptions> {
         None => LayoutName::Ripq,
         Some(name) => name
             .parse()
-            .map_err(|_| setting.wrong(&format!("no such layout ({})", LayoutName::names())))?,
+            .map_err(|_| setting.wrong(format!("no such layout ({})", LayoutName::names())))?,
     };
     let (alpha, theta) = (layers.alpha().parse::<f64>()?, layers.theta().parse::<f64>()?);
     let options = LayoutOptions::new(layout, layers.policy().text()?, alpha, theta);
