@@ -26,7 +26,7 @@ pub(crate) struct Way {
     pub(crate) name: &'static str,
     /// Whether the last one failed.
     has_failed: AtomicBool,
-    /// Blocks in which one failed since the last one that did not, each once.
+    /// Blocks in which an operation failed since the last success, without doubles.
     blocks: Mutex<Vec<u32>>,
 }
 

@@ -47,7 +47,7 @@ pub(super) fn batches(buckets: usize) -> impl Iterator<Item = Range<usize>> {
 }
 
 impl<B: Buffer> ChunkStore<B> {
-    /// Forgets all that leads to some places. Cost: a sweep over both indexes.
+    /// Removes every mapping and fingerprint whose place `is_gone`. Cost: a sweep over both indexes.
     pub(super) fn forget_places(&self, is_gone: impl Fn(Place) -> bool) {
         let (lba_buckets, fp_buckets) = self.bucket_counts();
         for batch in batches(lba_buckets) {

@@ -248,7 +248,7 @@ fn a_power_cut_brings_nothing_void_back() {
     assert!(left > 150 && hits > 3_000);
 }
 
-/// The second of two images with the same contents elsewhere costs references.
+/// Two images have the same contents at other addresses: the cache stores references for the second, not contents.
 #[test]
 fn what_is_there_already_is_not_stored_again() {
     let medium = Arc::new(FaultyMedium::new(8 << 20, 1, FaultPlan::default()));

@@ -162,7 +162,7 @@ impl Layout for Clock {
             hits: Hits::First,
             dram_hot: true,
             kept_apart: true,
-            // Victims that are to be moved are chosen before too little is free for that, and what is moved may open a block.
+            // A reclaim that moves objects needs free blocks when it begins, and the moved objects may open a block.
             free_blocks: self.free_blocks,
             ..Wants::default()
         }

@@ -1,9 +1,9 @@
 //! History: which keys were overwritten or deleted since a block was opened, in bounded DRAM; one for all partitions.
 //!
 //! A partition cannot tell whether a copy in an old block is still the latest: its mapping is on flash. What can be told is whether
-//! anything was invalidated under the key's hash since the block was opened. Bloom filters of a fixed size follow each other; one is
-//! dropped when every block is younger than it, or when there are too many: of blocks that are older than what was dropped nothing is
-//! known, and then every key counts as invalidated.
+//! anything was invalidated under the key's hash since the block was opened. Bloom filters of a fixed size follow each other. A filter is
+//! dropped when every block is younger than the filter, or when there are too many filters. For blocks older than a dropped filter
+//! nothing is known: every key counts as invalidated.
 //!
 //! The same filters, smaller, remember under which hashes blocks may have copies that no mapping leads to and no record voids:
 //! a start would find them in a footer, so whoever sets such a key next logs that.
