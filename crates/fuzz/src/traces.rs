@@ -302,6 +302,7 @@ fn as_kept(request: Request, to: Format, from: &str) -> Option<Request> {
         size,
         time,
         op: Op::Get,
+        content: None,
     };
     (request.op != Op::Delete).then_some(kept)
 }

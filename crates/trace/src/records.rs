@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::error::{Compression, TraceError};
 use crate::format::Format;
 use crate::input::Input;
-use crate::request::{BATCH_REQUESTS, Op, Progress, Records, Request, RequestReader, next_batch};
+use crate::request::{BATCH_REQUESTS, Progress, Records, Request, RequestReader, next_batch};
 use crate::window::Window;
 
 /// What a reader knows about where it is, for messages and progress.
@@ -117,7 +117,7 @@ impl Record for OracleGeneral {
             time: u64::from(u32::from_le_bytes(bytes_at(record, 0))),
             key: u64::from_le_bytes(bytes_at(record, 4)),
             size: Some(u64::from(u32::from_le_bytes(bytes_at(record, 12)))),
-            op: Op::Get,
+            ..Request::BLANK
         }
     }
 }

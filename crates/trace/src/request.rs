@@ -28,6 +28,8 @@ pub struct Request {
     pub time: u64,
     /// What the request does.
     pub op: Op,
+    /// What the object holds, of a read, or afterwards, of a write: equal numbers are equal contents. `None` where the trace does not say.
+    pub content: Option<u64>,
 }
 
 impl Request {
@@ -37,6 +39,7 @@ impl Request {
         size: None,
         time: 0,
         op: Op::Get,
+        content: None,
     };
 }
 

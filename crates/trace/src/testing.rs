@@ -14,7 +14,13 @@ pub(crate) fn drain(reader: &mut dyn RequestReader) -> Result<Vec<Request>, Trac
 }
 
 pub(crate) fn request(key: u64, size: Option<u64>, time: u64, op: Op) -> Request {
-    Request { key, size, time, op }
+    Request {
+        key,
+        size,
+        time,
+        op,
+        ..Request::BLANK
+    }
 }
 
 pub(crate) fn read(bytes: &[u8], options: &TraceOptions) -> Result<Vec<Request>, TraceError> {

@@ -1,7 +1,7 @@
 //! `arc`: the traces of the ARC paper (Megiddo and Modha, FAST 2003).
 
 use crate::fields::{Fault, Fields};
-use crate::request::{BATCH_REQUESTS, Op, Request};
+use crate::request::{BATCH_REQUESTS, Request};
 use crate::text::LineParser;
 
 /// Most blocks one record may name; a record with more is damaged.
@@ -50,7 +50,7 @@ impl LineParser for Arc {
             key,
             size: None,
             time,
-            op: Op::Get,
+            ..Request::BLANK
         }));
         self.next_block += count;
         self.blocks_left -= count;

@@ -103,12 +103,13 @@ impl LineParser for Fiu {
                 size: Some(extent.bytes()?),
                 time,
                 op,
+                content: Some(content),
             });
             return Ok(());
         }
         let device =
             below(major, 1 << 12, "a number below 4096")? << 8 | below(minor, 1 << 8, "a number below 256")?;
-        extent.split(&mut self.pages, time, op, Some(device))
+        extent.split(&mut self.pages, time, op, Some(device), Some(content))
     }
 
     fn resume(&mut self, out: &mut Vec<Request>) {
@@ -121,19 +122,24 @@ mod tests {
     use std::io::Cursor;
 
     use crate::testing::{damage, drain, request, requests};
-    use crate::{Format, Op, Trace, TraceKey, TraceOptions};
+    use crate::{Format, Op, Request, Trace, TraceKey, TraceOptions};
+    use pumice_world::mix64;
 
     const ROWS: &str = "7 42 nfsd 8 8 W 6 0 00000000000000ff0000000000000000\n\
                         9 42 imapd 8 16 R 6 1 88b93b628d84082186026d9da044f173\n";
 
     #[test]
     fn records_are_pages_of_their_device() {
-        let page = |key, time, op| request(key, Some(4096), time, op);
+        let page = |key, time, op, content| Request {
+            content: Some(content),
+            ..request(key, Some(4096), time, op)
+        };
+        let content = 0x88b9_3b62_8d84_0821;
         let (first, second) = ((6 << 8) << 44, (6 << 8 | 1) << 44);
         let expected = [
-            page(first | 1, 7, Op::Set),
-            page(second | 1, 9, Op::Get),
-            page(second | 2, 9, Op::Get),
+            page(first | 1, 7, Op::Set, 0xff),
+            page(second | 1, 9, Op::Get, content),
+            page(second | 2, 9, Op::Get, mix64(content ^ 1)),
         ];
         assert_eq!(requests(Format::Fiu, ROWS.as_bytes()), expected);
         let remains = format!("\0\0./Pax\0\n28 ctime=1\n{ROWS}1 2 x 3 4 W 6 0\n\0\0");
@@ -148,9 +154,13 @@ mod tests {
         };
         let bytes = Cursor::new(ROWS.as_bytes());
         let mut reader = Trace::read_keyed("sample", bytes, 0, &options, TraceKey::Fingerprint).unwrap();
+        let by_content = |size, time, op, content| Request {
+            content: Some(content),
+            ..request(content, Some(size), time, op)
+        };
         let expected = [
-            request(0xff, Some(4096), 7, Op::Set),
-            request(0x88b9_3b62_8d84_0821, Some(8192), 9, Op::Get),
+            by_content(4096, 7, Op::Set, 0xff),
+            by_content(8192, 9, Op::Get, 0x88b9_3b62_8d84_0821),
         ];
         assert_eq!(drain(&mut *reader).unwrap(), expected);
         assert_eq!((reader.records().count, reader.records().disk), (2, None));

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use crate::fields::Fault;
-use crate::request::{BATCH_REQUESTS, Op, Request};
+use crate::request::{BATCH_REQUESTS, Request};
 use crate::text::LineParser;
 
 /// One line; fields that are not needed are ignored.
@@ -51,7 +51,7 @@ impl LineParser for Mooncake {
                 key,
                 size: None,
                 time: self.time,
-                op: Op::Get,
+                ..Request::BLANK
             });
         }
     }

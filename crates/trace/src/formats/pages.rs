@@ -2,6 +2,7 @@
 
 use crate::fields::{Fault, Field};
 use crate::request::{BATCH_REQUESTS, DiskRequests, Op, Request};
+use pumice_world::mix64;
 
 /// Bytes of a page.
 pub(crate) const PAGE_BYTES: u64 = 4096;
@@ -21,6 +22,8 @@ pub(crate) struct DiskRequest {
     pub(crate) device: Option<u64>,
     pub(crate) sector: u64,
     pub(crate) bytes: u64,
+    /// What its pages hold, in formats that say so: the first page this, the others a mix of this and their number.
+    pub(crate) content: Option<u64>,
 }
 
 /// Which part of a disk request cannot be.
@@ -50,6 +53,9 @@ pub(crate) struct Pages {
     op: Option<Op>,
     next_key: u64,
     pages_left: u64,
+    content: Option<u64>,
+    /// Pages that have come of the request.
+    pages_done: u64,
     counts: DiskRequests,
 }
 
@@ -80,6 +86,8 @@ impl Pages {
         self.op = Some(request.op);
         self.next_key = base + first_page;
         self.pages_left = pages;
+        self.pages_done = 0;
+        self.content = request.content;
         let counts = &mut self.counts;
         counts.bytes = counts.bytes.saturating_add(bytes);
         if request.op != Op::Get {
@@ -98,14 +106,19 @@ impl Pages {
             .pages_left
             .min(BATCH_REQUESTS.saturating_sub(out.len()) as u64);
         let (time, op) = (self.time, self.op.unwrap_or(Op::Get));
-        let keys = self.next_key..self.next_key + count;
-        out.extend(keys.map(|key| Request {
-            key,
+        let (first, done, content) = (self.next_key, self.pages_done, self.content);
+        out.extend((0..count).map(|page| Request {
+            key: first + page,
             size: Some(PAGE_BYTES),
             time,
             op,
+            content: content.map(|content| match done + page {
+                0 => content,
+                number => mix64(content ^ number),
+            }),
         }));
         self.next_key += count;
+        self.pages_done += count;
         self.pages_left -= count;
     }
 
@@ -138,13 +151,14 @@ impl Extent<'_> {
     }
 
     /// Splits the request into `pages`; what cannot be is a fault of its field. `device` stands for the device's field where
-    /// that is not its number.
+    /// that is not its number, `content` for what it holds.
     pub(crate) fn split(
         &self,
         pages: &mut Pages,
         time: u64,
         op: Op,
         device: Option<u64>,
+        content: Option<u64>,
     ) -> Result<(), Fault> {
         let device = match (device, self.device) {
             (None, Some(field)) => Some(field.unsigned()?),
@@ -156,6 +170,7 @@ impl Extent<'_> {
             device,
             sector: self.sector.unsigned()?,
             bytes: self.bytes()?,
+            content,
         };
         pages.split(request).map_err(|misfit| {
             let field = match misfit {
@@ -180,6 +195,7 @@ mod tests {
             device,
             sector,
             bytes,
+            content: None,
         };
         pages.split(request)?;
         let mut out = Vec::new();
@@ -234,6 +250,7 @@ mod tests {
                 device: None,
                 sector,
                 bytes,
+                content: None,
             };
             pages.split(request).unwrap();
         }

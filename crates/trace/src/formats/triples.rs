@@ -1,7 +1,7 @@
 //! `time-id-size` and `jedi`: a time, a numeric id and a size, separated by blanks or commas.
 
 use crate::fields::{Fault, Fields};
-use crate::request::{Op, Request};
+use crate::request::Request;
 use crate::text::LineParser;
 
 /// `time id size`, blank separated, size in bytes.
@@ -37,7 +37,7 @@ fn triple(mut fields: Fields<'_>, size_unit: u64) -> Result<Request, Fault> {
         key,
         size: Some(size),
         time,
-        op: Op::Get,
+        ..Request::BLANK
     })
 }
 

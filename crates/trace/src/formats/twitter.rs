@@ -77,6 +77,7 @@ impl LineParser for Twitter {
             size: Some(value_size.unsigned()?),
             time: time.time()?,
             op: op_of(op)?,
+            content: None,
         };
         key_size.unsigned()?;
         ttl.unsigned()?;

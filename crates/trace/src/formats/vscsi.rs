@@ -40,6 +40,7 @@ fn decode(record: &[u8]) -> Result<DiskRequest, (u64, String)> {
         device: None,
         sector: u64::from_le_bytes(bytes_at(record, 16)),
         bytes: u64::from(u32::from_le_bytes(bytes_at(record, 4))),
+        content: None,
     })
 }
 

@@ -7,4 +7,6 @@ use crate::request::Op;
 pub(super) struct Draw {
     pub(super) number: u64,
     pub(super) op: Op,
+    /// What the object holds, where the workload says so: the number is the key then, as addresses are to stay neighbours.
+    pub(super) content: Option<u64>,
 }

@@ -62,12 +62,14 @@ impl LatestStream {
             return Draw {
                 number: self.number_of_age(1),
                 op: Op::Set,
+                content: None,
             };
         }
         let age = self.latest.ages.draw(random);
         Draw {
             number: self.number_of_age(age),
             op: Op::Get,
+            content: None,
         }
     }
 

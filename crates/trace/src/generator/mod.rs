@@ -1,5 +1,6 @@
 //! Seeded synthetic workloads under the interface of a trace.
 
+mod block;
 mod cachelib;
 mod draw;
 mod hotspot;
@@ -17,6 +18,7 @@ pub use stream::GeneratedRequests;
 use crate::error::TraceError;
 use crate::request::RequestReader;
 use crate::zipf::Zipf;
+use block::Block;
 use cachelib::CacheLib;
 use hotspot::Hotspot;
 use latest::Latest;
@@ -35,6 +37,7 @@ use value_sizes::ValueSizes;
 /// | `hotspot` | gets; `share` of them go to the first `hot` of the ranks, all alike there and among the others (YCSB's hotspot) | `keys`, `hot` (0.2), `share` (0.8) |
 /// | `normal` | gets of ranks that are normally distributed over the key range; what falls outside is drawn again (memtier_benchmark's pattern G) | `keys`, `mean` (0.5), `sd` (1/6) |
 /// | `latest` | `insert` of them are sets of new keys, the others gets of the k-th newest of the `keys` newest keys with a probability proportional to k^-theta (YCSB's workload D) | `keys`, `theta` (0.99), `insert` (0.05) |
+/// | `block` | reads and writes of a volume's chunks, with the content of each: with `sequential` the next address and the same operation, else any chunk of a group of 8 drawn as `zipf`. A written content is a duplicate with `duplicates`: of what is there (0.1 of them), of one of the last 1,024 writes (0.4), else one of chunks/16 by Zipf 0.9; what is there at first half as often. With `drift` so many groups a request become the most popular | `chunks`, `writes`, `duplicates`, `theta`, `sequential` (0.5), `drift` (0) |
 /// | `cachelib` | as a configuration of CacheLib's CacheBench says, or by its popularity file alone | `config` or `pop`, `keys`, `loneget` |
 ///
 /// | part | value | default |
@@ -44,13 +47,17 @@ use value_sizes::ValueSizes;
 /// | `seed` | any 64-bit number; fixes the sequence | 42 |
 /// | `size` | bytes of every object, or a range such as `600-4096`, all sizes in it alike | no sizes; `cachelib`: those of `config` |
 /// | `sizes` | a CacheLib size distribution file ([`SizeDistribution`](crate::SizeDistribution)), whose path has no comma | as `size` |
-/// | `theta` | Zipf exponent, 0 to 20 | required for `zipf` |
+/// | `theta` | Zipf exponent, 0 to 20 | required for `zipf` and `block` |
 /// | `sets` | share of the requests that are sets, of keys drawn as those of gets, 0 to 1 | 0 |
 /// | `hot` | share of the keys that is the hot set, 0 to 1 | 0.2 |
 /// | `share` | share of the requests that goes there, 0 to 1 | 0.8 |
 /// | `mean` | the middle of the bell, as a share of the key range, 0 to 1 | 0.5 |
 /// | `sd` | its standard deviation, as a share of the key range, 1e-9 to 10 | 1/6 |
 /// | `insert` | share of the requests that are sets of new keys, 0 to 1 | 0.05 |
+/// | `chunks` | chunks of the volume, 16 to 2^26 | required |
+/// | `writes` | share of the requests that write, 0 to 1 | required |
+/// | `duplicates` | share of the written contents that are duplicates, 0 to 1 | required |
+/// | `sequential`, `drift` | see above, 0 to 1 | 0.5, 0 |
 /// | `config` | a CacheBench `config.json`; files that it names are relative to its folder, and may stand there compressed | |
 /// | `pop` | a CacheBench `pop.json` | |
 /// | `loneget` | weight of gets of keys that never occur again; with `pop`, their share of the requests | `loneGetRatio`, or 0 |
@@ -58,8 +65,8 @@ use value_sizes::ValueSizes;
 /// Ranks are 1 to `keys`. Rank k becomes the key `mix64(k - 1 + mix64(seed))`, a bijection, so keys are spread over 64
 /// bits. For `normal` the ranks are positions in the key range, for `latest` the ages at the start, for `cachelib` the key
 /// numbers, pool by pool, from the most popular on; other ranks run from the most to the least popular. New keys
-/// are made likewise from numbers beyond the ranks. A size depends on the key alone, and so does a key's length.
-/// Requests are gets but for `latest`, `cachelib` and `sets`; the time of a request is its number, from 0.
+/// are made likewise from numbers beyond the ranks. For `block` the key is the address, rank - 1. A size depends on the key alone, and so does a key's length.
+/// Requests are gets but for `latest`, `block`, `cachelib` and `sets`; the time of a request is its number, from 0.
 ///
 /// # What a CacheBench configuration means here
 ///
@@ -87,16 +94,18 @@ enum Workload {
     Normal(Normal),
     Latest(Latest),
     CacheLib(Arc<CacheLib>),
+    Block(Box<Block>),
 }
 
 /// Kinds of generators, each with the parts of its own.
-const KINDS: [(&str, &[&str]); 6] = [
+const KINDS: [(&str, &[&str]); 7] = [
     ("zipf", &["keys", "theta", "sets"]),
     ("uniform", &["keys", "sets"]),
     ("hotspot", &Hotspot::PARTS),
     ("normal", &Normal::PARTS),
     ("latest", &Latest::PARTS),
     ("cachelib", &CacheLib::PARTS),
+    ("block", &Block::PARTS),
 ];
 
 impl Generator {
@@ -133,6 +142,7 @@ impl Generator {
             "hotspot" => Workload::Hotspot(Hotspot::from_parts(&parts).map_err(wrong)?),
             "normal" => Workload::Normal(Normal::from_parts(&parts).map_err(wrong)?),
             "latest" => Workload::Latest(Latest::from_parts(&parts).map_err(wrong)?),
+            "block" => Workload::Block(Box::new(Block::from_parts(&parts).map_err(wrong)?)),
             "cachelib" => Workload::CacheLib(Arc::new(CacheLib::from_parts(&parts, seed, wrong)?)),
             _ => Workload::Zipf(zipf_from_parts(kind, &parts).map_err(wrong)?),
         };
@@ -195,6 +205,7 @@ impl Generator {
             Workload::Normal(normal) => normal.keys,
             Workload::Latest(latest) => latest.keys(),
             Workload::CacheLib(cachelib) => cachelib.ranks(),
+            Workload::Block(block) => block.chunks,
         }
     }
 
@@ -204,6 +215,7 @@ impl Generator {
     pub fn key_of_rank(&self, rank: u64) -> u64 {
         let number = match &self.workload {
             Workload::CacheLib(cachelib) => cachelib.number_of_rank(rank),
+            Workload::Block(_) => return rank.wrapping_sub(1),
             _ => rank.wrapping_sub(1),
         };
         mix64(number.wrapping_add(self.key_base()))
@@ -244,7 +256,10 @@ impl Generator {
 
     /// The number that a key was made from.
     fn number_of(&self, key: u64) -> u64 {
-        unmix64(key).wrapping_sub(self.key_base())
+        match &self.workload {
+            Workload::Block(_) => key,
+            _ => unmix64(key).wrapping_sub(self.key_base()),
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::block::{Block, BlockStream};
 use super::cachelib::{CacheLib, CacheLibStream};
 use super::draw::Draw;
 use super::hotspot::Hotspot;
@@ -35,11 +36,12 @@ enum Source {
     Normal(Normal),
     Latest(LatestStream),
     CacheLib(CacheLibStream),
+    Block(Box<BlockStream>),
 }
 
 impl Source {
-    fn new(workload: &Workload, part: u64, parts: u64) -> Self {
-        match workload {
+    fn new(generator: &Generator, part: u64, parts: u64) -> Self {
+        match &generator.workload {
             Workload::Zipf(zipf) => Source::Zipf(zipf.clone()),
             Workload::Hotspot(hotspot) => Source::Hotspot(hotspot.clone()),
             Workload::Normal(normal) => Source::Normal(normal.clone()),
@@ -47,6 +49,10 @@ impl Source {
             Workload::CacheLib(cachelib) => {
                 let cachelib: Arc<CacheLib> = Arc::clone(cachelib);
                 Source::CacheLib(CacheLibStream::new(cachelib, part, parts))
+            }
+            Workload::Block(block) => {
+                let stream = BlockStream::new(Block::clone(block), generator.seed, part, parts);
+                Source::Block(Box::new(stream))
             }
         }
     }
@@ -64,7 +70,10 @@ struct RequestMaker {
 impl RequestMaker {
     #[inline]
     fn make(&mut self, draw: Draw) -> Request {
-        let key = mix64(draw.number.wrapping_add(self.key_base));
+        let key = match draw.content {
+            Some(_) => draw.number,
+            None => mix64(draw.number.wrapping_add(self.key_base)),
+        };
         let time = self.done;
         self.done += 1;
         Request {
@@ -72,6 +81,7 @@ impl RequestMaker {
             size: self.sizes.of(draw.number, key),
             time,
             op: draw.op,
+            content: draw.content,
         }
     }
 }
@@ -82,6 +92,7 @@ fn get(rank: u64) -> Draw {
     Draw {
         number: rank - 1,
         op: Op::Get,
+        content: None,
     }
 }
 
@@ -96,7 +107,7 @@ impl GeneratedRequests {
             random = Random(mix64(mix64(generator.seed) ^ mix64(part)));
         }
         GeneratedRequests {
-            source: Source::new(&generator.workload, part, parts),
+            source: Source::new(generator, part, parts),
             random,
             sets: generator.sets,
             maker: RequestMaker {
@@ -120,6 +131,7 @@ impl GeneratedRequests {
             Source::Normal(normal) => get(normal.draw(random)),
             Source::Latest(latest) => latest.draw(random),
             Source::CacheLib(cachelib) => cachelib.draw(random),
+            Source::Block(block) => block.draw(random),
         };
         if random.chance(self.sets) {
             draw.op = Op::Set;
@@ -168,7 +180,11 @@ impl RequestReader for GeneratedRequests {
     fn records(&self) -> Records {
         Records {
             count: self.maker.done,
-            have_ops: self.sets > 0.0 || matches!(self.source, Source::Latest(_) | Source::CacheLib(_)),
+            have_ops: self.sets > 0.0
+                || matches!(
+                    self.source,
+                    Source::Latest(_) | Source::CacheLib(_) | Source::Block(_)
+                ),
             disk: None,
         }
     }

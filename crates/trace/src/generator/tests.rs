@@ -294,3 +294,53 @@ fn what_is_wrong_with_a_name_is_named() {
         assert!(message.contains(what), "{spec}: {message}");
     }
 }
+
+#[test]
+fn a_volume_has_duplicates_runs_and_drift_as_asked_for() {
+    let spec = "block:chunks=4096,requests=100000,writes=0.7,duplicates=0.5,theta=0.9,seed=3";
+    let requests = generate(spec);
+    assert_eq!(requests, generate(spec));
+    let mut held: HashMap<u64, u64> = HashMap::new();
+    let (mut seen, mut counts) = (HashMap::new(), [0u32; 4]);
+    let [writes, duplicates, in_place, runs] = &mut counts;
+    let mut last = (u64::MAX, Op::Get);
+    for request in &requests {
+        let content = request.content.expect("each has one");
+        assert!(request.key < 4096);
+        *runs += u32::from(last.0 == request.key.wrapping_sub(1) && last.1 == request.op);
+        last = (request.key, request.op);
+        let known = seen.insert(content, ()).is_some();
+        match request.op {
+            Op::Set => {
+                *writes += 1;
+                *duplicates += u32::from(known);
+                *in_place += u32::from(held.get(&request.key) == Some(&content));
+            }
+            _ => assert!(
+                held.get(&request.key).is_none_or(|held| *held == content),
+                "a read finds what was written"
+            ),
+        }
+        held.insert(request.key, content);
+    }
+    let near = |count: u32, share: f64| (f64::from(count) / 100_000.0 - share).abs() < 0.02;
+    assert!(near(*writes, 0.7) && near(*runs, 0.5), "{counts:?}");
+    // A twentieth of the writes repeat in place; a few of those write there for the first time.
+    assert!(near(counts[1], 0.35) && near(counts[2], 0.035), "{counts:?}");
+
+    let popular = |requests: &[Request]| {
+        let mut groups: HashMap<u64, u32> = HashMap::new();
+        for request in requests {
+            *groups.entry(request.key / 8).or_default() += 1;
+        }
+        groups.into_iter().max_by_key(|(_, count)| *count).unwrap().0
+    };
+    assert_eq!(popular(&requests[..20_000]), popular(&requests[80_000..]));
+    let drifting = generate(&format!("{spec},drift=0.002,sequential=0"));
+    assert_ne!(popular(&drifting[..20_000]), popular(&drifting[80_000..]));
+    let first = |requests: &[Request]| requests.iter().take(50).map(|r| r.key).collect::<Vec<_>>();
+    assert_ne!(
+        first(&requests),
+        first(&generate(&spec.replace("seed=3", "seed=4")))
+    );
+}

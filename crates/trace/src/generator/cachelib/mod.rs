@@ -263,11 +263,19 @@ impl CacheLibStream {
             PoolOp::LoneSet => (Op::Set, true),
         };
         if !lone {
-            return Draw { number, op };
+            return Draw {
+                number,
+                op,
+                content: None,
+            };
         }
         let number = workload.lone_number(self.lone, pool_index, number);
         self.lone = self.lone.wrapping_add(self.parts);
-        Draw { number, op }
+        Draw {
+            number,
+            op,
+            content: None,
+        }
     }
 }
 
