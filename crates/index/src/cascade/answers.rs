@@ -1,16 +1,15 @@
 //! What DRAM tells of a copy without reading a page, and what it must be told when another takes its place.
 
-use super::filter::Match;
-use super::partition::{CascadeShard, PAGE_HINT, SHIELD_HINT};
+use super::partition::CascadeShard;
 use crate::{Heard, KeyHash, Known, Location, Mapping, StoredCopy, Superseded, Survivor, TableFull};
 
 impl CascadeShard {
     /// What tier 1 knows of the copy of `hash` at `location`.
     pub fn known(&self, hash: KeyHash, location: Location) -> Known {
-        let Some(payload) = self.tier1.find(self.shape.tag(hash), |_| true) else {
+        let Some(entry) = self.tier1.find(self.shape.tag(hash)) else {
             return Known::Unknown;
         };
-        match self.strip(payload) {
+        match entry.mapping {
             Some(known) if known.location == location => Known::Live(known),
             _ => Known::Dead,
         }
@@ -19,16 +18,16 @@ impl CascadeShard {
     /// Where `hash` is mapped to, as far as DRAM tells.
     pub fn find(&self, hash: KeyHash) -> Known {
         let tag = self.shape.tag(hash);
-        match self.tier1.find(tag, |_| true) {
-            Some(payload) => self.strip(payload).map_or(Known::Dead, Known::Live),
-            None if self.may_hold(tag) => Known::Unknown,
+        match self.tier1.find(tag) {
+            Some(entry) => entry.mapping.map_or(Known::Dead, Known::Live),
+            None if self.flash.may_hold(tag) => Known::Unknown,
             None => Known::Dead,
         }
     }
 
     /// Whether tier 1 knows nothing of a tag, and flash may have a copy, or a start may find one.
     fn is_doubtful(&self, tag: u64) -> bool {
-        self.tier1.find(tag, |_| true).is_none() && (self.is_blank() || self.may_hold(tag))
+        self.tier1.find(tag).is_none() && (self.is_blank() || self.flash.may_hold(tag))
     }
 
     /// Whether blocks may have copies of `hash` that a start would find: that of tier 1, those of mappings on flash, and those that have
@@ -98,34 +97,17 @@ impl CascadeShard {
             return Survivor::Drop;
         }
         let is_latest = match copy.heard {
-            Heard::Alive => !self.is_contested(tag) && !self.history.is_before(copy.opened_at),
+            Heard::Alive => {
+                !self.is_blank() && !self.flash.is_contested(tag) && !self.history.is_before(copy.opened_at)
+            }
             Heard::Nothing => !self.history.since(&*self.space, hash, copy.opened_at),
             Heard::Lost | Heard::Dead => false,
         };
         if is_latest {
             return Survivor::Keep(copy.mapping);
         }
-        self.plan(tag).map_or(Survivor::Drop, Survivor::Ask)
-    }
-
-    /// Whether one mapping of a tag on flash may supersede another one there, which no reorganisation has merged yet. Where none does,
-    /// and tier 1 knows nothing, a mapping on flash is the latest unless a reorganisation has named it as superseded
-    /// ([`Merged::superseded`](super::Merged::superseded)), or tier 1 knew it when it was superseded.
-    fn is_contested(&self, tag: u64) -> bool {
-        let mut has_older = self.wide.filter().matches(tag).next().is_some();
-        for generation in &self.generations {
-            // Only a shield supersedes what is on flash, and only from a younger page.
-            let oldest = (generation.filter.matches(tag))
-                .map(|found| found.hint & PAGE_HINT)
-                .min();
-            let is_over = |found: &Match| {
-                found.hint & SHIELD_HINT != 0 && (has_older || oldest < Some(found.hint & PAGE_HINT))
-            };
-            if generation.filter.matches(tag).any(|found| is_over(&found)) {
-                return true;
-            }
-            has_older |= oldest.is_some();
-        }
-        self.is_blank()
+        self.flash
+            .plan(tag, self.epoch)
+            .map_or(Survivor::Drop, Survivor::Ask)
     }
 }

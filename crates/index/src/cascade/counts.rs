@@ -1,7 +1,7 @@
 //! What a partition counts, what it takes, and whether it agrees with itself.
 
-use super::PageNumber;
-use super::partition::{CascadeShard, DIRTY, GENERATION_PAGES, Generation, PAGE_HINT};
+use super::flash_tiers::Generation;
+use super::partition::CascadeShard;
 
 pumice_world::figures! {
     /// What a partition has counted, and what it takes.
@@ -49,23 +49,16 @@ impl CascadeCounts {
 impl CascadeShard {
     /// What is counted, and what it takes.
     pub fn counts(&self) -> CascadeCounts {
-        let pages: usize = self
-            .generations
-            .iter()
-            .map(|generation| generation.pages.capacity())
-            .sum();
-        let directory = pages * size_of::<PageNumber>()
-            + self.wide.directory_bytes()
-            + self.generations.capacity() * size_of::<Generation>();
-        let narrow = || self.generations.iter().map(|generation| &generation.filter);
+        let narrow = || self.flash.generations().iter().map(Generation::filter);
+        let wide = self.flash.wide().filter();
         CascadeCounts {
             tier1_mappings: self.tier1.len() as u64,
             tier2_mappings: narrow().map(|filter| filter.alive() as u64).sum(),
-            tier3_mappings: self.wide.filter().alive() as u64,
+            tier3_mappings: wide.alive() as u64,
             tier1_bytes: self.tier1.dram_bytes() as u64,
             tier2_bytes: narrow().map(|filter| filter.dram_bytes() as u64).sum(),
-            tier3_bytes: self.wide.filter().dram_bytes() as u64,
-            directory_bytes: (directory + size_of::<Self>()) as u64,
+            tier3_bytes: wide.dram_bytes() as u64,
+            directory_bytes: (self.flash.directory_bytes() + size_of::<Self>()) as u64,
             ..self.counts
         }
     }
@@ -93,22 +86,8 @@ impl CascadeShard {
     /// Where it does not agree.
     pub fn check_invariants(&self) {
         self.tier1.check_invariants();
-        let mut dirty = 0;
-        (self.tier1).for_each(|_, payload| dirty += usize::from(self.flags(payload) & DIRTY != 0));
-        assert_eq!(dirty, self.dirty, "dirty entries are counted otherwise");
+        self.flash.check_invariants();
         let merged = self.merging.as_ref().map_or(0, |merging| merging.generations);
-        assert!(merged <= self.generations.len());
-        for generation in &self.generations {
-            assert!((1..=GENERATION_PAGES).contains(&generation.pages.len()));
-            let named = generation
-                .filter
-                .entries()
-                .all(|entry| ((entry.hint & PAGE_HINT) as usize) < generation.pages.len());
-            assert!(named, "an entry is in no page");
-        }
-        assert!(
-            self.wide.is_whole(self.options.page_entries),
-            "an entry of tier 3 is in no page"
-        );
+        assert!(merged <= self.flash.generations().len());
     }
 }

@@ -23,7 +23,8 @@
 //! |      | `rests`   | `len` entries of the filter's width, in words of 8 bytes |
 
 use super::filter::{Filter, FilterShape};
-use super::partition::{CascadeShard, DIRTY, GENERATION_PAGES, Generation, PAGE_HINT, generation_shape};
+use super::flash_tiers::{self, FlashTiers, GENERATION_PAGES, Generation};
+use super::partition::CascadeShard;
 use super::wide::{WIDE_CELL_BITS, Wide};
 use super::{PAGE_ENTRIES, PageNumber};
 use crate::{IndexShape, Location};
@@ -124,14 +125,8 @@ impl Image {
         let mut generations = Vec::new();
         for _ in 0..fields.len()? {
             let pages = fields.pages()?;
-            let filter = fields.filter(|buckets| generation_shape(shape.tag_bits(), buckets))?;
-            let is_named = |hint: u32| ((hint & PAGE_HINT) as usize) < pages.len();
-            if !(1..=GENERATION_PAGES).contains(&pages.len())
-                || !filter.entries().all(|entry| is_named(entry.hint))
-            {
-                return None;
-            }
-            generations.push(Generation { pages, filter });
+            let filter = fields.filter(|buckets| Generation::shape_of_buckets(shape.tag_bits(), buckets))?;
+            generations.push(Generation::from_parts(pages, filter)?);
         }
         let pages = fields.pages()?;
         let filter =
@@ -160,13 +155,8 @@ impl Image {
 
     /// All pages that it names.
     pub fn pages(&self) -> impl Iterator<Item = PageNumber> + '_ {
-        pages(&self.generations, &self.wide)
+        flash_tiers::pages(&self.generations, &self.wide)
     }
-}
-
-fn pages<'a>(generations: &'a [Generation], wide: &'a Wide) -> impl Iterator<Item = PageNumber> + 'a {
-    let tier2 = generations.iter().flat_map(|generation| &generation.pages);
-    tier2.chain(wide.pages()).copied()
 }
 
 impl CascadeShard {
@@ -174,12 +164,12 @@ impl CascadeShard {
     pub fn dump(&self, out: &mut Vec<u8>) {
         push_len(out, self.tier1.len());
         self.tier1.dump(out);
-        push_len(out, self.generations.len());
-        for generation in &self.generations {
-            push_table(out, &generation.pages, &generation.filter);
+        push_len(out, self.flash.generations().len());
+        for generation in self.flash.generations() {
+            push_table(out, generation.pages(), generation.filter());
         }
-        push_table(out, self.wide.pages(), self.wide.filter());
-        push_numbers(out, self.wide.starts());
+        push_table(out, self.flash.wide().pages(), self.flash.wide().filter());
+        push_numbers(out, self.flash.wide().starts());
     }
 
     /// Makes an empty partition what [`CascadeShard::dump`] wrote. False where that is no partition, or where there is no memory for
@@ -188,30 +178,24 @@ impl CascadeShard {
         let loaded = self.try_load(bytes).is_some();
         if !loaded {
             // The pages that it names are not this partition's to give up.
-            self.drop_tables();
+            self.tier1.clear();
+            self.flash = FlashTiers::nothing(self.shape, self.options.page_entries);
         }
         loaded
     }
 
     fn try_load(&mut self, bytes: &[u8]) -> Option<()> {
         let image = Image::read(self.shape, bytes)?;
-        let shape = self.generation_shape();
-        let is_ours = |generation: &Generation| generation.filter.shape() == shape;
-        if !image.generations.iter().all(is_ours) || !image.wide.is_whole(self.options.page_entries) {
-            return None;
-        }
-        self.tier1.reserve(image.tier1.len());
-        for (tag, payload) in image.tier1 {
-            self.tier1.insert(tag, payload).ok()?;
-            self.dirty += usize::from(self.flags(payload) & DIRTY != 0);
-        }
-        (self.generations, self.wide) = (image.generations, image.wide);
+        let page_entries = self.options.page_entries;
+        let flash = FlashTiers::from_parts(self.shape, page_entries, image.generations, image.wide)?;
+        self.tier1.load(image.tier1).ok()?;
+        self.flash = flash;
         self.resize_tier1();
         Some(())
     }
 
     /// All pages that the partition has.
     pub fn pages(&self) -> impl Iterator<Item = PageNumber> + '_ {
-        pages(&self.generations, &self.wide)
+        self.flash.pages()
     }
 }

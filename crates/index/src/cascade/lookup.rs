@@ -1,41 +1,11 @@
 //! Looking a key up: tier 1 first, then a plan of the pages that may have it, and what they say.
 
-use super::partition::{ASKED, CascadeShard, PAGE_HINT};
-use super::{Life, PageNumber};
+use super::Life;
+use super::flash_tiers::Void;
+use super::partition::CascadeShard;
+use super::plan::Plan;
+use super::tier1::Entry;
 use crate::mapping::{KeyHash, Mapping};
-
-/// Pages that one lookup asks for, at most; of more the newest.
-const PLAN_PAGES_MAX: usize = 8;
-
-/// The pages that may have a mapping, the newest first: to be read together, and then brought to [`CascadeShard::resolve`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Plan {
-    epoch: u32,
-    len: u8,
-    /// How many of them are of tier 2; the others are of tier 3.
-    tier2: u8,
-    /// Whether there were more.
-    is_cut: bool,
-    pages: [PageNumber; PLAN_PAGES_MAX],
-}
-
-impl Plan {
-    /// The pages to read, at most eight.
-    pub fn pages(&self) -> &[PageNumber] {
-        &self.pages[..usize::from(self.len)]
-    }
-
-    fn push(&mut self, page: PageNumber) {
-        if self.pages().contains(&page) {
-            return;
-        }
-        self.is_cut = usize::from(self.len) == PLAN_PAGES_MAX;
-        if !self.is_cut {
-            self.pages[usize::from(self.len)] = page;
-            self.len += 1;
-        }
-    }
-}
 
 /// What an index knows of a hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,22 +37,9 @@ impl CascadeShard {
 
     /// What tier 1 knows: `Err` nothing, `Ok(None)` that the key is not on flash.
     fn ask_tier1(&mut self, tag: u64) -> Result<Option<Mapping>, Unknown> {
-        let (one, most) = (1 << self.flags_at(), u64::from(ASKED) << self.flags_at());
-        let asked = |payload| {
-            if payload & most == most {
-                payload
-            } else {
-                payload + one
-            }
-        };
-        match self.tier1.update(tag, |payload| Some(asked(payload))) {
-            Some((_, payload)) => {
-                let known = self.strip(payload);
-                self.counts.tier1_hits += u64::from(known.is_some());
-                Ok(known)
-            }
-            None => Err(Unknown),
-        }
+        let known = self.tier1.ask(tag).ok_or(Unknown)?.mapping;
+        self.counts.tier1_hits += u64::from(known.is_some());
+        Ok(known)
     }
 
     /// Looks `hash` up: the mapping, a miss, or the pages that tell more.
@@ -91,34 +48,9 @@ impl CascadeShard {
         if let Ok(known) = self.ask_tier1(tag) {
             return known.map_or(Lookup::Miss, Lookup::Hit);
         }
-        self.plan(tag).map_or(Lookup::Miss, Lookup::Read)
-    }
-
-    /// The pages that may have a mapping of `tag`; `None` where there is none.
-    pub(super) fn plan(&self, tag: u64) -> Option<Plan> {
-        let mut plan = Plan {
-            epoch: self.epoch,
-            len: 0,
-            tier2: 0,
-            is_cut: false,
-            pages: [0; PLAN_PAGES_MAX],
-        };
-        for generation in self.generations.iter().rev() {
-            let mut named = 0u32;
-            for found in generation.filter.matches(tag) {
-                named |= 1 << (found.hint & PAGE_HINT);
-            }
-            while named != 0 {
-                let newest = named.ilog2();
-                plan.push(generation.pages[newest as usize]);
-                named ^= 1 << newest;
-            }
-        }
-        plan.tier2 = plan.len;
-        for found in self.wide.filter().matches(tag) {
-            plan.push(self.wide.page_of(found.rank));
-        }
-        (plan.len > 0).then_some(plan)
+        self.flash
+            .plan(tag, self.epoch)
+            .map_or(Lookup::Miss, Lookup::Read)
     }
 
     /// Says what the pages of `plan`, in its order, have for `hash`; `None` stands for a page that could not be read. A mapping
@@ -133,7 +65,7 @@ impl CascadeShard {
         if let Ok(known) = self.ask_tier1(tag) {
             return known.map_or(Resolved::Miss, Resolved::Hit);
         }
-        if self.plan(tag).as_ref() != Some(plan) {
+        if self.flash.plan(tag, self.epoch).as_ref() != Some(plan) {
             return Resolved::Again;
         }
         let mut is_void = None;
@@ -157,7 +89,7 @@ impl CascadeShard {
         self.counts.false_plans += 1;
         if !plan.is_cut && !self.is_blank() && self.tier1.len() < self.tier1_limit() {
             // Often the key is set next. It is known by then that nothing has to be hidden: what is void stays so.
-            let _ = self.tier1.insert(tag, self.payload(None, 0));
+            let _ = self.tier1.put(tag, Entry::clean(None));
             self.demote(None);
         }
         if let Some(void) = is_void {
@@ -199,21 +131,23 @@ impl CascadeShard {
     /// As [`CascadeShard::lookup`], but it leaves no trace.
     pub fn peek(&self, hash: KeyHash) -> Lookup {
         let tag = self.shape.tag(hash);
-        if let Some(payload) = self.tier1.find(tag, |_| true) {
-            return self.strip(payload).map_or(Lookup::Miss, Lookup::Hit);
+        if let Some(entry) = self.tier1.find(tag) {
+            return entry.mapping.map_or(Lookup::Miss, Lookup::Hit);
         }
-        self.plan(tag).map_or(Lookup::Miss, Lookup::Read)
+        self.flash
+            .plan(tag, self.epoch)
+            .map_or(Lookup::Miss, Lookup::Read)
     }
 
     /// Makes tier 1 know what flash says. It stays there at first, whatever else has to leave: whoever changes the object looks
     /// for it there, and would read it again and again.
     fn learn(&mut self, tag: u64, mapping: Mapping) {
-        let payload = self.payload(Some(mapping), 0);
+        let entry = Entry::clean(Some(mapping));
         self.makes_room();
-        if self.tier1.insert(tag, payload).is_err() {
-            self.drop_clean();
+        if self.tier1.put(tag, entry).is_err() {
+            self.tier1.drop_clean();
             // Where all are dirty and there is no page for one more, a change is refused.
-            let _ = self.tier1.insert(tag, payload);
+            let _ = self.tier1.put(tag, entry);
         }
         self.demote(Some(tag));
     }
@@ -221,14 +155,6 @@ impl CascadeShard {
 
 /// Tier 1 has no entry.
 struct Unknown;
-
-/// Where a void mapping stands.
-#[derive(Clone, Copy)]
-pub(super) struct Void {
-    pub(super) page: PageNumber,
-    /// The tags before and after it in its page.
-    pub(super) beside: [Option<u64>; 2],
-}
 
 /// What pages say of a tag.
 enum Said {

@@ -32,24 +32,28 @@ mod answers;
 mod counts;
 mod demotion;
 mod filter;
+mod flash_tiers;
 mod forget;
 mod history;
 mod image;
 mod lookup;
 mod page;
 mod partition;
+mod plan;
 mod reorganise;
 #[cfg(test)]
 mod tests;
+mod tier1;
 mod wide;
 
 pub use crate::full::SLOT_BITS;
 pub use counts::CascadeCounts;
 pub use history::{History, HistoryFilter, SavedHistory};
 pub use image::Image;
-pub use lookup::{Lookup, Plan, Resolved};
+pub use lookup::{Lookup, Resolved};
 pub use page::{PAGE_ENTRIES, PAGE_PAYLOAD_BYTES, PageEntry, PageShape};
 pub use partition::{CascadeOptions, CascadeShard};
+pub use plan::Plan;
 pub use reorganise::{Merged, Reorganisation};
 
 use crate::mapping::Location;

@@ -1,32 +1,14 @@
 //! One partition of the cascade index: its tiers, what tier 1 says, and what changes it.
-//!
-//! An entry of tier 1 is *dirty* where flash does not say the same, and a *shield* where flash may say something older. One that
-//! is neither and has no place says that the key is not on flash: a lookup has read that there.
 
 use super::counts::CascadeCounts;
-use super::filter::{Filter, FilterShape};
+use super::flash_tiers::FlashTiers;
 use super::page::PageShape;
-use super::wide::Wide;
-use super::{History, MapSpace, PageNumber, SavedHistory};
-use crate::full::{IndexShape, SLOT_BITS};
-use crate::{KeyHash, Location, Mapping, PackedTable, TableFull};
+use super::tier1::{Entry, Tier1};
+use super::{History, MapSpace, SavedHistory};
+use crate::full::IndexShape;
+use crate::{KeyHash, Location, Mapping, TableFull};
 use pumice_memory::PagePool;
 use std::sync::Arc;
-
-/// How often it was asked for, up to 3; the hand of the CLOCK takes some back.
-pub(super) const ASKED: u32 = 3;
-/// Not on flash as it is here.
-pub(super) const DIRTY: u32 = 4;
-/// An older mapping of this key may be on flash.
-pub(super) const SHIELD: u32 = 8;
-
-/// Pages of a generation.
-pub(super) const GENERATION_PAGES: usize = 8;
-pub(super) const PAGE_HINT_BITS: u32 = GENERATION_PAGES.ilog2();
-pub(super) const SHIELD_HINT: u32 = 1 << PAGE_HINT_BITS;
-/// The part of a hint that says which page of its generation it is.
-pub(super) const PAGE_HINT: u32 = SHIELD_HINT - 1;
-pub(super) const GENERATION_CELL_BITS: u32 = 7;
 
 /// How a partition is made.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -39,34 +21,17 @@ pub struct CascadeOptions {
     pub page_entries: usize,
 }
 
-/// The shape of a generation's filter over about `entries` entries.
-pub(super) fn generation_shape(tag_bits: u32, entries: usize) -> FilterShape {
-    FilterShape::new(tag_bits, entries, GENERATION_CELL_BITS, PAGE_HINT_BITS + 1)
-}
-
-pub(super) struct Generation {
-    pub(super) pages: Vec<PageNumber>,
-    pub(super) filter: Filter,
-}
-
 /// A partition; every method is called under its shard's lock.
 pub struct CascadeShard {
     pub(super) partition: u32,
     pub(super) shape: IndexShape,
     pub(super) pages: PageShape,
-    pub(super) tier1: PackedTable,
+    pub(super) tier1: Tier1,
+    pub(super) flash: FlashTiers,
     pub(super) options: CascadeOptions,
     pub(super) tier1_max: usize,
-    /// Entries of tier 1 that are dirty.
-    pub(super) dirty: usize,
-    /// Entries that were dropped since a page was written, or none was found worth it.
+    /// Entries of tier 1 that were dropped since a page was written, or none was found worth it.
     pub(super) dropped: usize,
-    /// The bucket that the hand of the CLOCK points at, and how often it went round.
-    pub(super) hand: usize,
-    pub(super) laps: u32,
-    /// The oldest first.
-    pub(super) generations: Vec<Generation>,
-    pub(super) wide: Wide,
     pub(super) space: Arc<dyn MapSpace>,
     pub(super) history: Arc<History>,
     /// Goes up when pages are given up, so that a plan for them is known as stale.
@@ -104,15 +69,11 @@ impl CascadeShard {
             partition,
             shape,
             pages,
-            tier1: PackedTable::new(shape.table(), pool),
+            tier1: Tier1::new(shape, pool),
+            flash: FlashTiers::nothing(shape, options.page_entries),
             options,
             tier1_max: options.tier1_min,
-            dirty: 0,
             dropped: 0,
-            hand: 0,
-            laps: 0,
-            generations: Vec::new(),
-            wide: Wide::nothing(shape.tag_bits()),
             space,
             history,
             epoch: 0,
@@ -125,33 +86,9 @@ impl CascadeShard {
         shard
     }
 
-    pub(super) fn strip(&self, payload: u64) -> Option<Mapping> {
-        let Mapping { location, note } = self.shape.unpack(payload);
-        let mapping = Mapping {
-            location,
-            note: note & ((1 << SLOT_BITS) - 1),
-        };
-        (self.shape.place(payload) != 0).then_some(mapping)
-    }
-
-    pub(super) fn flags(&self, payload: u64) -> u32 {
-        self.shape.unpack(payload).note >> SLOT_BITS
-    }
-
-    pub(super) fn payload(&self, mapping: Option<Mapping>, flags: u32) -> u64 {
-        let place = mapping.map_or(0, |mapping| self.shape.pack(mapping));
-        u64::from(flags) << self.flags_at() | place
-    }
-
-    /// Where flags begin in a payload.
-    pub(super) fn flags_at(&self) -> u32 {
-        self.shape.place_bits() + SLOT_BITS
-    }
-
     /// Where `hash` is mapped to, as far as DRAM knows.
     pub fn mapping(&self, hash: KeyHash) -> Option<Mapping> {
-        let payload = self.tier1.find(self.shape.tag(hash), |_| true)?;
-        self.strip(payload)
+        self.tier1.find(self.shape.tag(hash))?.mapping
     }
 
     /// The mapping, if it is to `location` and DRAM knows it.
@@ -174,72 +111,49 @@ impl CascadeShard {
         self.history.dram_bytes()
     }
 
-    /// Whether there may be a mapping in a page.
-    pub(super) fn may_hold(&self, tag: u64) -> bool {
-        self.filters().any(|filter| filter.matches(tag).next().is_some())
-    }
-
-    pub(super) fn filters(&self) -> impl Iterator<Item = &Filter> {
-        let tier2 = self.generations.iter().map(|generation| &generation.filter);
-        tier2.chain([self.wide.filter()])
-    }
-
     /// Maps `hash`, in place of whatever it was mapped to, of which is returned what DRAM knows.
     ///
     /// # Errors
     /// [`TableFull`]; the key is then not mapped.
     pub fn set(&mut self, hash: KeyHash, mapping: Mapping) -> Result<Option<Mapping>, TableFull> {
         let old = self.write(self.shape.tag(hash), Some(mapping))?;
-        Ok(old.and_then(|payload| self.strip(payload)))
+        Ok(old.and_then(|entry| entry.mapping))
     }
 
     /// Writes a mapping or a tombstone over what tier 1 has, and returns that.
-    pub(super) fn write(&mut self, tag: u64, mapping: Option<Mapping>) -> Result<Option<u64>, TableFull> {
-        let old = self.tier1.find(tag, |_| true);
-        let hides = match old.map(|payload| self.flags(payload)) {
-            // On flash there is no more than what is void already.
-            Some(0..=ASKED) if self.shape.place(old.unwrap_or_default()) == 0 => false,
-            Some(flags) => flags & DIRTY == 0 || flags & SHIELD != 0,
-            None => self.may_hold(tag),
-        };
-        let mut flags = DIRTY;
-        if hides {
-            flags |= SHIELD;
-        }
-        let new = self.payload(mapping, flags);
-        let was_dirty = old.is_some_and(|payload| self.flags(payload) & DIRTY != 0);
+    pub(super) fn write(&mut self, tag: u64, mapping: Option<Mapping>) -> Result<Option<Entry>, TableFull> {
+        let old = self.tier1.find(tag);
+        let hides = old.map_or_else(|| self.flash.may_hold(tag), |entry| entry.hides());
+        let new = Entry::dirty(mapping, hides);
         if mapping.is_none() && !hides {
             // Nothing is left to hide.
-            self.tier1.remove(tag, |_| true);
-            self.dirty -= usize::from(was_dirty);
+            self.tier1.remove(tag);
         } else if old.is_some() {
-            self.tier1.update(tag, |_| Some(new));
-            self.dirty += usize::from(!was_dirty);
-        } else if self.insert_new(tag, new, hides).is_err() {
+            // In its place: there is room.
+            let _ = self.tier1.put(tag, new);
+        } else if self.insert_new(tag, new).is_err() {
             if hides {
                 // What is on flash must not speak in its place.
                 self.forget_all();
             }
             return Err(TableFull);
-        } else {
-            self.dirty += 1;
         }
         self.demote(None);
         Ok(old)
     }
 
-    /// Adds an entry to tier 1. One that `hides` an older mapping goes in beyond the bound too, as long as there is DRAM: without it the
-    /// whole partition would have to be forgotten.
-    fn insert_new(&mut self, tag: u64, payload: u64, hides: bool) -> Result<(), TableFull> {
-        if !self.makes_room() && !hides {
+    /// Adds an entry to tier 1. A shield goes in beyond the bound too, as long as there is DRAM: without it the whole partition would
+    /// have to be forgotten.
+    fn insert_new(&mut self, tag: u64, new: Entry) -> Result<(), TableFull> {
+        if !self.makes_room() && !new.is_shield() {
             return Err(TableFull);
         }
-        self.tier1.insert(tag, payload).or_else(|full| {
-            if !hides {
+        self.tier1.put(tag, new).or_else(|full| {
+            if !new.is_shield() {
                 return Err(full);
             }
-            self.drop_clean();
-            self.tier1.insert(tag, payload)
+            self.tier1.drop_clean();
+            self.tier1.put(tag, new)
         })
     }
 
@@ -253,8 +167,7 @@ impl CascadeShard {
 
     /// Removes the mapping of `hash`, whatever it is, and returns it as far as DRAM knows it.
     pub fn remove(&mut self, hash: KeyHash) -> Option<Mapping> {
-        let old = self.write(self.shape.tag(hash), None).ok()??;
-        self.strip(old)
+        self.write(self.shape.tag(hash), None).ok()??.mapping
     }
 
     /// Removes the mapping of `hash` if DRAM knows it at `location`.
@@ -284,10 +197,8 @@ impl CascadeShard {
     /// Removes everything and gives all pages back.
     fn drop_all(&mut self) {
         self.tier1.clear();
-        self.dirty = 0;
-        let wide = std::mem::replace(&mut self.wide, Wide::nothing(self.shape.tag_bits()));
-        let pages = self.generations.drain(..).flat_map(|generation| generation.pages);
-        for page in pages.chain(wide.into_pages()) {
+        let nothing = FlashTiers::nothing(self.shape, self.options.page_entries);
+        for page in std::mem::replace(&mut self.flash, nothing).pages() {
             self.space.release(page);
         }
         self.merging = None;
@@ -295,18 +206,10 @@ impl CascadeShard {
         self.resize_tier1();
     }
 
-    /// Makes the partition empty without giving a page back.
-    pub(super) fn drop_tables(&mut self) {
-        self.tier1.clear();
-        self.dirty = 0;
-        self.generations.clear();
-        self.wide = Wide::nothing(self.shape.tag_bits());
-    }
-
     /// Calls `visit` with every mapping that DRAM knows.
     pub fn for_each(&self, mut visit: impl FnMut(Mapping)) {
-        self.tier1.for_each(|_, payload| {
-            if let Some(mapping) = self.strip(payload) {
+        self.tier1.for_each(|_, entry| {
+            if let Some(mapping) = entry.mapping {
                 visit(mapping);
             }
         });
@@ -315,8 +218,8 @@ impl CascadeShard {
     /// Removes the mappings in DRAM that `keep` does not like.
     pub fn retain(&mut self, mut keep: impl FnMut(Mapping) -> bool) {
         let mut gone = Vec::new();
-        self.tier1.for_each(|tag, payload| {
-            if self.strip(payload).is_some_and(|mapping| !keep(mapping)) {
+        self.tier1.for_each(|tag, entry| {
+            if entry.mapping.is_some_and(|mapping| !keep(mapping)) {
                 gone.push(tag);
             }
         });

@@ -4,10 +4,8 @@
 //! merged pages are put into the [`MapSpace`](super::MapSpace). [`CascadeShard::finish_reorganisation`] makes them the wide
 //! table, under the lock again. Lookups go on meanwhile, in what was there before.
 
-use super::filter::{Filter, FilterEntry, FilterShape};
 use super::page::{MappingPage, PAGE_PAYLOAD_BYTES, PageEntry, PageShape};
 use super::partition::{CascadeShard, Merging};
-use super::wide::{WIDE_CELL_BITS, Wide};
 use super::{Life, PageNumber};
 use crate::{Location, Mapping};
 
@@ -179,17 +177,8 @@ impl Merged {
 impl CascadeShard {
     /// Whether tier 2 has grown enough to be merged into tier 3.
     pub fn wants_reorganisation(&self) -> bool {
-        let tier2: usize = self
-            .generations
-            .iter()
-            .map(|generation| generation.pages.len())
-            .sum();
-        let share = self.wide.pages().len() * REORGANISE_PERCENT / 100;
-        self.merging.is_none() && tier2 >= share.max(REORGANISE_PAGES_MIN)
-    }
-
-    pub(super) fn wide_shape(&self, entries: usize) -> FilterShape {
-        FilterShape::new(self.shape.tag_bits(), entries, WIDE_CELL_BITS, 0)
+        let share = self.flash.wide().pages().len() * REORGANISE_PERCENT / 100;
+        self.merging.is_none() && self.flash.tier2_pages() >= share.max(REORGANISE_PAGES_MIN)
     }
 
     /// Begins a reorganisation, if one is due or `now`, and none is under way.
@@ -198,15 +187,15 @@ impl CascadeShard {
             return None;
         }
         self.merging = Some(Merging {
-            generations: self.generations.len(),
+            generations: self.flash.generations().len(),
             forgotten: Vec::new(),
         });
-        let pages = self.generations.iter().flat_map(|generation| &generation.pages);
+        let wide = self.flash.wide().pages();
         Some(Reorganisation {
             partition: self.partition,
             shape: self.pages,
-            wide: self.wide.pages().to_vec(),
-            tier2: pages.copied().collect(),
+            wide: wide.to_vec(),
+            tier2: self.flash.pages().take(self.flash.tier2_pages()).collect(),
             page_entries: self.options.page_entries,
             epoch: self.epoch,
         })
@@ -222,23 +211,11 @@ impl CascadeShard {
             }
             return;
         };
-        let shape = self.wide_shape(merged.len);
-        let cells = (merged.tags()).map(|tag| FilterEntry {
-            cell: shape.cell(tag),
-            hint: 0,
-        });
-        let mut filter = Filter::build(shape, cells);
-        for (tag, location) in merging.forgotten {
-            if let Some(rank) = merged.rank_of(tag, location) {
-                filter.erase(rank);
-            }
-        }
-        let wide = Wide::new(pages, self.options.page_entries, filter);
-        let old = std::mem::replace(&mut self.wide, wide);
-        let merged = self.generations.drain(..merging.generations);
-        let released = merged
-            .flat_map(|generation| generation.pages)
-            .chain(old.into_pages());
+        let forgotten = merging.forgotten.iter();
+        let erased = forgotten.filter_map(|(tag, location)| merged.rank_of(*tag, *location));
+        let released = self
+            .flash
+            .merge(merging.generations, pages, merged.tags(), erased);
         for page in released {
             self.space.release(page);
         }

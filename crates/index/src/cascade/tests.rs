@@ -1,7 +1,7 @@
 //! A partition against a model: what it says is right or a miss, and what must hit does, but for some in a thousand.
 
 use super::filter::{Cell, FilterShape};
-use super::partition::{GENERATION_CELL_BITS, GENERATION_PAGES};
+use super::flash_tiers::{GENERATION_CELL_BITS, GENERATION_PAGES};
 use super::*;
 use crate::full::IndexShape;
 use crate::{Heard, KeyHash, Known, Lookup, Mapping, StoredCopy, Survivor};
@@ -529,9 +529,9 @@ fn forgetting_one_key_uncovers_no_older_mapping_of_another() {
             .or_else(|| model.shard.begin_reorganisation(true));
         model.reorganise();
     }
-    assert!(model.shard.generations.is_empty() && model.shard.wide.filter().len() > 4_000);
+    assert!(model.shard.flash.generations().is_empty() && model.shard.flash.wide().filter().len() > 4_000);
     // A key in the wide table, and one that is nowhere: alike to a generation, but not to the wide table.
-    let wide = model.shard.wide.filter().shape();
+    let wide = model.shard.flash.wide().filter().shape();
     let generation = FilterShape::new(
         shape.tag_bits(),
         GENERATION_PAGES * PAGE_ENTRIES,
@@ -551,7 +551,7 @@ fn forgetting_one_key_uncovers_no_older_mapping_of_another() {
         })
         .unwrap();
     assert_eq!(
-        model.shard.wide.filter().matches(tag(new)).count(),
+        model.shard.flash.wide().filter().matches(tag(new)).count(),
         0,
         "choose another seed"
     );
@@ -777,7 +777,7 @@ fn costs_little_dram_and_few_reads_for_keys_that_are_not_there() {
 fn filled(seed: u64, tier1_max: usize, dirty: usize) -> (Model, Vec<u64>) {
     let mut model = Model::new(seed, tier1_max);
     let mut end = 0;
-    while end < 20_000 || model.shard.dirty != dirty {
+    while end < 20_000 || model.shard.tier1.dirty_len() != dirty {
         model.set(end);
         model.reorganise();
         end += 1;
@@ -825,7 +825,7 @@ fn dirty_entries_that_no_more_come_to_leave_their_room_to_what_is_asked_for() {
         }
     }
     model.shard.check_invariants();
-    assert_eq!(model.shard.dirty, 0);
+    assert_eq!(model.shard.tier1.dirty_len(), 0);
     assert_eq!(model.space.written.load(Ordering::Relaxed), written + 1);
     assert_eq!(model.reads, 0, "pages were read for what tier 1 has room for");
 }
