@@ -1,5 +1,7 @@
 //! `pumice replay`: what a cache would have done with a recorded workload.
 
+mod chunks;
+
 use crate::serve::config::ServeConfig;
 use crate::serve::flash::size_of_new;
 use crate::serve::{Familiar, TIER1_SHARE, options_of_empty};
@@ -29,6 +31,9 @@ use std::sync::Arc;
 pub struct ReplayArgs {
     #[command(flatten)]
     source: Source,
+
+    #[command(flatten)]
+    chunks: chunks::ChunkArgs,
 
     /// A file of settings as `serve` takes it: the cache is what `serve` makes of it, of its environment and of the flags of the same
     /// names here (blocks, buffers, division of DRAM, index). Its flash device is not touched
@@ -137,6 +142,9 @@ pub struct ReplayArgs {
 /// # Errors
 /// Usage, or what failed.
 pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
+    if let Some(cache) = args.chunks.chunk_cache {
+        return chunks::run(args, cache);
+    }
     check_built(args)?;
     let is_exact = args.layout() == "exact";
     let (served, flash_size) = if args.is_served() && !is_exact {
@@ -196,15 +204,7 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
     report.settings.object_size_is_assumed =
         report.settings.object_size.is_some() && args.object_size.is_none();
     let text = if args.json {
-        let printed = Printed {
-            report: &report,
-            version: env!("CARGO_PKG_VERSION"),
-            commit: option_env!("COMMIT_OF_PUMICE"),
-            command: std::env::args_os()
-                .map(|word| word.to_string_lossy().into_owned())
-                .collect(),
-        };
-        serde_json::to_string_pretty(&printed).context("cannot write the report")?
+        serde_json::to_string_pretty(&Printed::of(&report)).context("cannot write the report")?
     } else {
         summary(&report)
     };
@@ -215,13 +215,26 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
 
 /// What `--json` prints: the report, and what made it.
 #[derive(Serialize)]
-struct Printed<'a> {
+struct Printed<'a, R> {
     #[serde(flatten)]
-    report: &'a Report,
+    report: &'a R,
     version: &'a str,
     /// The commit that the program was built from, where that is known.
     commit: Option<&'a str>,
     command: Vec<String>,
+}
+
+impl<'a, R> Printed<'a, R> {
+    fn of(report: &'a R) -> Self {
+        Self {
+            report,
+            version: env!("CARGO_PKG_VERSION"),
+            commit: option_env!("COMMIT_OF_PUMICE"),
+            command: std::env::args_os()
+                .map(|word| word.to_string_lossy().into_owned())
+                .collect(),
+        }
+    }
 }
 
 impl ReplayArgs {
@@ -405,6 +418,8 @@ fn sim_error(error: SimError) -> anyhow::Error {
         | SimError::Policy { .. }
         | SimError::SizesRecorded { .. }
         | SimError::Served(_)
+        | SimError::NoContents(_)
+        | SimError::ChunkBytes { .. }
         | SimError::ReadOnce { .. } => usage(error.to_string()),
         SimError::Open(OpenError::Geometry(error @ GeometryError::BlockSize(_))) => {
             usage(format!("--block-size: {error}"))

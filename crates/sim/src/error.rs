@@ -76,6 +76,34 @@ pub enum SimError {
     /// Sizes by rule for this trace, which has sizes.
     #[error("{0} has sizes of its own: leave out --sizes")]
     SizesRecorded(String),
+    /// No such cache of chunks.
+    #[error("no cache of chunks `{given}` ({known})")]
+    ChunkCache {
+        /// What was given.
+        given: String,
+        /// What there is.
+        known: String,
+    },
+    /// No number of addresses.
+    #[error("bad number of addresses `{0}`: give a number, or one for each chunk of the cache, such as 4d")]
+    Addresses(String),
+    /// A trace that does not say what chunks hold.
+    #[error("{0} does not say what chunks hold: give a trace in format fiu, or block:…")]
+    NoContents(String),
+    /// Chunks of another length than the trace has.
+    #[error("{trace} has contents of {recorded} bytes: give that as --chunk-size")]
+    ChunkBytes {
+        /// The trace.
+        trace: String,
+        /// Its length.
+        recorded: u32,
+    },
+    /// A trace that changed while it was replayed.
+    #[error("{0} has changed while it was read")]
+    Changed(String),
+    /// The store has served what a chunk does not hold.
+    #[error("the cache has served another content than chunk {0} holds: that is a bug")]
+    Stale(u64),
     /// A trace that must be read twice and cannot.
     #[error("{trace} cannot be read twice, which {reason} needs: give a file")]
     ReadOnce {

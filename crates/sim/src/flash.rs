@@ -121,7 +121,13 @@ pub fn replay_flash(
                 let stage = Stage::of(device, setup);
                 return throttled(trace, options, prepared, stage, start, progress);
             }
-            let drive = drive(options, &setup.geometry)?;
+            let Geometry {
+                capacity,
+                block_bytes,
+                ..
+            } = setup.geometry;
+            let drive = drive(capacity, block_bytes, options.superblock_blocks, options.trim)?;
+            let drive = Arc::new(Mutex::new(drive));
             let device = FtlDevice::new(device, Arc::clone(&drive)).map_err(SimError::Ftl)?;
             let stage = Stage {
                 drive: Some(drive),
@@ -255,22 +261,22 @@ impl Setup {
     }
 }
 
-/// A drive of which the flash tier is nine tenths, or less if it is small.
-fn drive(options: &FlashOptions, geometry: &Geometry) -> Result<Arc<Mutex<Ftl>>, SimError> {
+/// A drive of which a device of `capacity` bytes is nine tenths, or less if it is small.
+pub(crate) fn drive(
+    capacity: u64,
+    block_bytes: u64,
+    superblock_blocks: u32,
+    trim: bool,
+) -> Result<Ftl, SimError> {
     let ftl = (FtlOptions {
         // As drives do: what is copied has lived for long, what the host writes has not. It also keeps what the drive does by
         // itself from shifting what the host has aligned.
         separate_copies: true,
-        trim: options.trim,
-        ..FtlOptions::at_utilisation(
-            geometry.capacity,
-            UTILISATION,
-            geometry.block_bytes,
-            options.superblock_blocks,
-        )
+        trim,
+        ..FtlOptions::at_utilisation(capacity, UTILISATION, block_bytes, superblock_blocks)
     })
     .with_least_spare();
-    Ok(Arc::new(Mutex::new(Ftl::new(ftl).map_err(SimError::Ftl)?)))
+    Ftl::new(ftl).map_err(SimError::Ftl)
 }
 
 /// The content of all values on a real device: 16 MiB that do not compress to nothing.

@@ -1,12 +1,13 @@
 //! Replays of traces: what a cache of some size, layout and policy would have done with a recorded workload.
 //!
 //! [`replay_exact`] runs a policy in its exact form, the yardstick for everything else; [`replay_flash`] runs the engine that
-//! serves, on a simulated or a real device. What any replay needs stands
+//! serves, on a simulated or a real device; [`replay_chunks`] runs caches of a volume's chunks. What any replay needs stands
 //! apart from it: the semantics of requests ([`ReplayRules`], [`Accesses`]), sizes ([`CacheSize`]), counting after a
 //! warm-up ([`Counts`]) and the [`Report`].
 #![forbid(unsafe_code)]
 
 mod accesses;
+mod chunk;
 mod counts;
 mod error;
 mod exact;
@@ -20,6 +21,7 @@ mod rules;
 mod size;
 
 pub use accesses::{Access, Accesses, Survey};
+pub use chunk::{Addresses, ChunkCacheName, ChunkOptions, ChunkReport, replay_chunks};
 pub use counts::Counts;
 pub use error::SimError;
 pub use exact::{ExactOptions, replay_exact};

@@ -21,7 +21,7 @@ const COLUMNS: [(&str, &str); 5] = [
 
 const SHARES: [&str; 5] = ["1%", "5%", "10%", "20%", "40%"];
 
-fn traces() -> Option<PathBuf> {
+pub(super) fn traces() -> Option<PathBuf> {
     let folder = std::env::var_os("PUMICE_TRACES").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces"),
         PathBuf::from,
