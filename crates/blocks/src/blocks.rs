@@ -95,9 +95,10 @@ pub struct Start<S> {
 pub struct Blocks<O: Owner> {
     /// The division of the device.
     pub geometry: Geometry,
-    /// Part of every checksum.
+    /// Part of every checksum: it tells this cache from others on the same device, before and after it.
     pub cache_id: u64,
-    pub(crate) durability: Durability,
+    /// What a reply promises.
+    pub durability: Durability,
     pub(crate) flush_interval_secs: u32,
     /// When the ages of active blocks were last checked, in Unix seconds.
     pub(crate) looked_at: AtomicU32,
@@ -162,21 +163,6 @@ impl<O: Owner> Blocks<O> {
             checkpoint_failed_at: AtomicU64::new(0),
             lost_below: AtomicU64::new(0),
         }
-    }
-
-    /// The division of the device.
-    pub fn geometry(&self) -> &Geometry {
-        &self.geometry
-    }
-
-    /// What a reply promises.
-    pub fn durability(&self) -> Durability {
-        self.durability
-    }
-
-    /// What tells this cache from others on the same device, before and after it.
-    pub fn cache_id(&self) -> u64 {
-        self.cache_id
     }
 
     /// Counts a piece of work as under way, under the lock of the pool.

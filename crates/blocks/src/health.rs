@@ -194,14 +194,6 @@ impl<O: Owner> Blocks<O> {
         self.shared.saw_error(&overdue.into());
     }
 
-    /// Flushes the device, and fences it where that fails.
-    ///
-    /// # Errors
-    /// What the device said, or that it is fenced.
-    pub fn sync<D: Device<Buf = O::Buf>>(&self, device: &D) -> impl Future<Output = io::Result<()>> {
-        self.shared.sync(device)
-    }
-
     /// Whether the work that follows a fence is due.
     pub fn is_failure_due(&self) -> bool {
         self.shared.health.is_due()

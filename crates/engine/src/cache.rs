@@ -290,12 +290,12 @@ impl<D: Device + Clone> ObjectCache<D> {
 
     /// How objects are arranged on flash.
     pub fn layout(&self) -> &LayoutOptions {
-        self.inner.store().layout()
+        self.inner.store().order.options()
     }
 
     /// Tells this cache from those that were on the device before; a start that has to begin with an empty flash tier changes it.
     pub fn cache_id(&self) -> u64 {
-        self.inner.store().cache_id()
+        self.inner.store().cache_id
     }
 
     /// The block of the device whose last sector this is, if it is a block of objects that is written as a whole and not being reclaimed.
@@ -313,7 +313,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         for shard in &self.inner.shards {
             shard.0.lock().flash.for_each(|mapping| mappings.push(mapping));
         }
-        self.inner.store().check_seats(mappings.into_iter());
+        self.inner.store().order.check_seats(mappings.into_iter());
     }
 
     /// Starts background work that is due: blocks to write, blocks to reclaim, a checkpoint.
@@ -363,7 +363,7 @@ impl<D: Device + Clone> ObjectCache<D> {
             return committed;
         }
         self.kick(cx);
-        if store.wait_until_settled().await || store.durability() != Durability::Power {
+        if store.wait_until_settled().await || store.durability != Durability::Power {
             return Ok(());
         }
         Err(unremembered())
@@ -451,6 +451,6 @@ impl<D: Device + Clone> ObjectCache<D> {
         left.displaced = (gone(&after) - gone(&before)).saturating_sub(from_dram);
         left.lost = after.lost.0 - before.lost.0;
         // The checkpoint is the last thing that a device is asked for that is not out.
-        store.sync(&cx.device).await.map(|()| left)
+        store.shared.sync(&cx.device).await.map(|()| left)
     }
 }

@@ -70,7 +70,7 @@ pub struct CacheOptions {
     /// Whether the device is to have a performance tier. The superblock tells the next start; nothing else follows from it here.
     pub has_tier: bool,
     /// How objects are arranged on flash, and what steers it. Layout `sipq` keeps keys in DRAM beside `dram_bytes`, without a
-    /// bound by default: where there is a budget, set `virtual_keys_max` to [`MemoryPlan::virtual_keys`].
+    /// bound by default: where there is a budget, set `virtual_keys_max` to [`MemoryPlan::virtual_keys`](crate::MemoryPlan::virtual_keys).
     pub layout: LayoutOptions,
     /// Where the mappings are.
     pub index: IndexOptions,

@@ -268,7 +268,7 @@ impl<B: Buffer> Inner<B> {
             shard.flash.for_each(|mapping| {
                 homes.insert(self.home(mapping.location));
                 self.books.deleted.add(u64::from(mapping.location.len));
-                self.store().forget(None, mapping);
+                self.store().order.forget(None, mapping);
             });
             shard.dram.for_each(|address| {
                 let (record, home) = self.tier.read(address);

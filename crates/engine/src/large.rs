@@ -120,61 +120,65 @@ impl<B: Buffer> LargeLookup<B> {
     }
 }
 
-impl<D: Device + Clone> ObjectCache<D> {
+/// The large object of a key, for whoever reads or writes it.
+pub(crate) struct Large<'a, D: Device + Clone> {
+    cache: &'a ObjectCache<D>,
+    cx: &'a Cx<D>,
+    key: &'a [u8],
+}
+
+impl<D: Device + Clone> Large<'_, D> {
     /// Stores a large object without waiting: slices for which no buffer is free stay in DRAM, or are refused.
-    pub(crate) fn set_large_now(
-        &self,
-        cx: &Cx<D>,
-        key: &[u8],
-        value: Payload<'_>,
-        meta: Meta,
-    ) -> Result<u64, RejectReason> {
-        let mut slices = Slices::new(&self.inner, key, value).inspect_err(|_| self.remove(cx, key))?;
-        let old = match self.inner.part(cx, &PartId::object(key), false, None) {
+    pub(crate) fn set_now(&self, value: Payload<'_>, meta: Meta) -> Result<u64, RejectReason> {
+        let mut slices = Slices::new(&self.cache.inner, self.key, value)
+            .inspect_err(|_| self.cache.remove(self.cx, self.key))?;
+        let old = match self
+            .cache
+            .inner
+            .part(self.cx, &PartId::object(self.key), false, None)
+        {
             Part::Hit(seen) => Manifest::decode(&seen.record),
             Part::Miss | Part::Flash(_) => None,
         };
-        while let Some(slice) = slices.next(&self.inner) {
+        while let Some(slice) = slices.next(&self.cache.inner) {
             // Without one slice there is no object, and the older one is gone all the same.
-            self.publish(cx, slice)
-                .inspect_err(|_| self.give_up(cx, key, slices.manifest()))?;
+            self.cache
+                .publish(self.cx, slice)
+                .inspect_err(|_| self.give_up(slices.manifest()))?;
         }
         let manifest = slices.manifest();
-        let stored = self.publish(cx, head_parts(key, Payload::Bytes(&manifest.encode()), meta));
-        self.replace_slices(cx, key, manifest, stored, old)
+        let stored = self.cache.publish(
+            self.cx,
+            head_parts(self.key, Payload::Bytes(&manifest.encode()), meta),
+        );
+        self.replace_slices(manifest, stored, old)
     }
 
     /// Stores a large object, waiting for block buffers between slices.
-    pub(crate) async fn set_large_waiting(
-        &self,
-        cx: &Cx<D>,
-        key: &[u8],
-        value: Payload<'_>,
-        meta: Meta,
-    ) -> Result<u64, RejectReason> {
+    pub(crate) async fn set_waiting(&self, value: Payload<'_>, meta: Meta) -> Result<u64, RejectReason> {
         let manifest = self
-            .write_slices(cx, key, value)
+            .write_slices(value)
             .await
-            .inspect_err(|_| self.remove(cx, key))?;
+            .inspect_err(|_| self.cache.remove(self.cx, self.key))?;
         // As late as can be: of a set that came to its end meanwhile this one replaces the slices.
-        let old = self.standing_manifest(cx, key).await;
+        let old = self.standing_manifest().await;
         let encoded = manifest.encode();
-        let head = head_parts(key, Payload::Bytes(&encoded), meta);
+        let head = head_parts(self.key, Payload::Bytes(&encoded), meta);
         let stored = self
-            .when_there_is_room(cx, head.encoded_len(), || self.publish(cx, head))
+            .when_there_is_room(head.encoded_len(), || self.cache.publish(self.cx, head))
             .await;
-        self.replace_slices(cx, key, manifest, stored, old)
+        self.replace_slices(manifest, stored, old)
     }
 
     /// What the key's head describes now, if it is a large object's and can be had with little reading.
-    async fn standing_manifest(&self, cx: &Cx<D>, key: &[u8]) -> Option<Manifest> {
-        let part = PartId::object(key);
-        match self.inner.part(cx, &part, false, None) {
+    async fn standing_manifest(&self) -> Option<Manifest> {
+        let part = PartId::object(self.key);
+        match self.cache.inner.part(self.cx, &part, false, None) {
             Part::Hit(seen) => Manifest::decode(&seen.record),
             Part::Miss => None,
             Part::Flash(flash) if flash.len() > HEAD_BYTES_MAX => None,
             Part::Flash(flash) => {
-                let seen = self.fetch_from(cx, &part, flash).await?;
+                let seen = self.cache.fetch_from(self.cx, &part, flash).await?;
                 Manifest::decode(&seen.record)
             }
         }
@@ -183,70 +187,131 @@ impl<D: Device + Clone> ObjectCache<D> {
     /// The head was `stored`, which makes the object visible, or could not be: removes the slices that it has replaced, or its own.
     fn replace_slices(
         &self,
-        cx: &Cx<D>,
-        key: &[u8],
         manifest: Manifest,
         stored: Result<u64, RejectReason>,
         old: Option<Manifest>,
     ) -> Result<u64, RejectReason> {
         if stored.is_err() {
-            self.drop_slices(cx, key, manifest, |books| &books.rejected);
+            self.drop_slices(manifest, |books| &books.rejected);
         }
         if let Some(old) = old {
-            self.drop_slices(cx, key, old, |books| &books.overwritten);
+            self.drop_slices(old, |books| &books.overwritten);
         }
         stored
     }
 
     /// Removes what was written of an object that cannot be stored, and whatever stood under its key.
-    fn give_up(&self, cx: &Cx<D>, key: &[u8], manifest: Manifest) {
-        self.drop_slices(cx, key, manifest, |books| &books.rejected);
-        self.remove(cx, key);
+    fn give_up(&self, manifest: Manifest) {
+        self.drop_slices(manifest, |books| &books.rejected);
+        self.cache.remove(self.cx, self.key);
     }
 
     /// Writes the slices of a value, waiting for block buffers. Where one cannot be stored, none stays.
     ///
     /// # Errors
     /// [`RejectReason`]; what stands under the key is untouched.
-    pub(crate) async fn write_slices(
-        &self,
-        cx: &Cx<D>,
-        key: &[u8],
-        value: Payload<'_>,
-    ) -> Result<Manifest, RejectReason> {
-        let mut slices = Slices::new(&self.inner, key, value)?;
-        while let Some(slice) = slices.next(&self.inner) {
-            self.when_there_is_room(cx, slice.encoded_len(), || self.publish(cx, slice))
+    pub(crate) async fn write_slices(&self, value: Payload<'_>) -> Result<Manifest, RejectReason> {
+        let mut slices = Slices::new(&self.cache.inner, self.key, value)?;
+        while let Some(slice) = slices.next(&self.cache.inner) {
+            self.when_there_is_room(slice.encoded_len(), || self.cache.publish(self.cx, slice))
                 .await
-                .inspect_err(|_| self.drop_slices(cx, key, slices.manifest(), |books| &books.rejected))?;
-            if self.inner.lockstep {
-                self.quiesce(cx).await;
+                .inspect_err(|_| self.drop_slices(slices.manifest(), |books| &books.rejected))?;
+            if self.cache.inner.lockstep {
+                self.cache.quiesce(self.cx).await;
             }
         }
-        self.wait_for_room(cx, HEAD_BYTES_MAX.into()).await;
+        self.cache.wait_for_room(self.cx, HEAD_BYTES_MAX.into()).await;
         Ok(slices.manifest())
     }
 
     /// Stores a record of `len` bytes when there is room. Others may take that between the look and the append; then it waits again.
     async fn when_there_is_room<T>(
         &self,
-        cx: &Cx<D>,
         len: usize,
         mut store: impl FnMut() -> Result<T, RejectReason>,
     ) -> Result<T, RejectReason> {
         let mut tries = 0;
         loop {
-            self.wait_for_room(cx, len as u64).await;
+            self.cache.wait_for_room(self.cx, len as u64).await;
             tries += 1;
-            let dropped = self.inner.store().dropped_no_block();
+            let dropped = self.cache.inner.store().dropped_no_block();
             let stored = store();
             // Without room in the index it would be appended in vain each time.
-            let was_dropped = self.inner.store().dropped_no_block() > dropped;
+            let was_dropped = self.cache.inner.store().dropped_no_block() > dropped;
             if stored.as_ref().err() != Some(&RejectReason::NoRoom) || !was_dropped || tries == ROOM_TRIES_MAX
             {
                 return stored;
             }
         }
+    }
+
+    pub(crate) async fn gather(&self, large: LargeLookup<D::Buf>) -> Option<(Object<D::Buf>, Place)> {
+        let manifest = large.manifest;
+        let (mut object, place) = large.without_value()?;
+        let slices = u16::try_from(manifest.slices).ok()?;
+        let part = |number| PartId::slice(self.key, number, manifest.version);
+        let lost = || {
+            self.cache
+                .remove_if(self.cx, self.key, place, |books| &books.evicted);
+            self.drop_slices(manifest, |books| &books.evicted);
+        };
+        // Asked before the first is read: what has lost a slice is not worth a read.
+        if (0..slices.min(SLICES_CHECKED_MAX)).any(|number| self.cache.inner.is_missing(&part(number))) {
+            lost();
+            return None;
+        }
+        let is_lockstep = self.cache.inner.lockstep;
+        let reads = (0..slices).map(|number| async move {
+            // In lockstep what a read brings with it is over before the next, and must not depend on which is done first.
+            if is_lockstep {
+                self.cache.quiesce(self.cx).await;
+            }
+            let slice = self.cache.fetch(self.cx, &part(number)).await?;
+            let tier = slice.tier;
+            // It may wait for those before it, and must not hold a block buffer meanwhile.
+            let record = match slice.pins_block() {
+                true => slice.record.detached(),
+                false => slice.record,
+            };
+            Some((record, tier))
+        });
+        let at_once = if is_lockstep { 1 } else { SLICE_READS_MAX };
+        let mut read = pin!(stream::iter(reads).buffered(at_once));
+        let mut len = 0;
+        while let Some(slice) = read.next().await {
+            let Some((record, tier)) = slice else {
+                lost();
+                return None;
+            };
+            if tier == Tier::Flash {
+                object.tier = Tier::Flash;
+            }
+            len += record.header().value_len as usize;
+            object.parts.push(record);
+        }
+        (len == object.value_len).then_some((object, place))
+    }
+
+    /// Removes the slices of a set, those that are there.
+    pub(crate) fn drop_slices(&self, manifest: Manifest, line: impl Fn(&Books) -> &Line) {
+        let inner = &*self.cache.inner;
+        for number in 0..u16::try_from(manifest.slices).unwrap_or(0) {
+            let part = PartId::slice(self.key, number, manifest.version);
+            let hash = inner.hasher.hash(&part);
+            let mut shard = inner.lock(hash);
+            let version = inner.store().next_version();
+            for bytes in inner.clear_part(self.cx, &mut shard, hash, &part, version) {
+                line(&inner.books).add(bytes);
+            }
+        }
+        self.cache.kick(self.cx);
+    }
+}
+
+impl<D: Device + Clone> ObjectCache<D> {
+    /// The large object of a key.
+    pub(crate) fn large<'a>(&'a self, cx: &'a Cx<D>, key: &'a [u8]) -> Large<'a, D> {
+        Large { cache: self, cx, key }
     }
 
     /// Waits until flash has room for a record of `len` bytes, or until nothing is under way that could make room.
@@ -277,79 +342,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         key: &[u8],
         large: LargeLookup<D::Buf>,
     ) -> Option<Object<D::Buf>> {
-        self.gather(cx, key, large).await.map(|(object, _)| object)
-    }
-
-    pub(crate) async fn gather(
-        &self,
-        cx: &Cx<D>,
-        key: &[u8],
-        large: LargeLookup<D::Buf>,
-    ) -> Option<(Object<D::Buf>, Place)> {
-        let manifest = large.manifest;
-        let (mut object, place) = large.without_value()?;
-        let slices = u16::try_from(manifest.slices).ok()?;
-        let part = |number| PartId::slice(key, number, manifest.version);
-        let lost = || {
-            self.remove_if(cx, key, place, |books| &books.evicted);
-            self.drop_slices(cx, key, manifest, |books| &books.evicted);
-        };
-        // Asked before the first is read: what has lost a slice is not worth a read.
-        if (0..slices.min(SLICES_CHECKED_MAX)).any(|number| self.inner.is_missing(&part(number))) {
-            lost();
-            return None;
-        }
-        let is_lockstep = self.inner.lockstep;
-        let reads = (0..slices).map(|number| async move {
-            // In lockstep what a read brings with it is over before the next, and must not depend on which is done first.
-            if is_lockstep {
-                self.quiesce(cx).await;
-            }
-            let slice = self.fetch(cx, &part(number)).await?;
-            let tier = slice.tier;
-            // It may wait for those before it, and must not hold a block buffer meanwhile.
-            let record = match slice.pins_block() {
-                true => slice.record.detached(),
-                false => slice.record,
-            };
-            Some((record, tier))
-        });
-        let at_once = if is_lockstep { 1 } else { SLICE_READS_MAX };
-        let mut read = pin!(stream::iter(reads).buffered(at_once));
-        let mut len = 0;
-        while let Some(slice) = read.next().await {
-            let Some((record, tier)) = slice else {
-                lost();
-                return None;
-            };
-            if tier == Tier::Flash {
-                object.tier = Tier::Flash;
-            }
-            len += record.header().value_len as usize;
-            object.parts.push(record);
-        }
-        (len == object.value_len).then_some((object, place))
-    }
-
-    /// Removes the slices of a set, those that are there.
-    pub(crate) fn drop_slices(
-        &self,
-        cx: &Cx<D>,
-        key: &[u8],
-        manifest: Manifest,
-        line: impl Fn(&Books) -> &Line,
-    ) {
-        let inner = &*self.inner;
-        for number in 0..u16::try_from(manifest.slices).unwrap_or(0) {
-            let part = PartId::slice(key, number, manifest.version);
-            let hash = inner.hasher.hash(&part);
-            let mut shard = inner.lock(hash);
-            let version = inner.store().next_version();
-            for bytes in inner.clear_part(cx, &mut shard, hash, &part, version) {
-                line(&inner.books).add(bytes);
-            }
-        }
-        self.kick(cx);
+        self.large(cx, key).gather(large).await.map(|(object, _)| object)
     }
 }
 
@@ -433,15 +426,13 @@ impl<'a> Slices<'a> {
         let room = inner.is_flash_first().then(|| {
             let rank = inner
                 .store()
+                .order
                 .rank(pumice_flash::Arrival::New, self.value.len() as u64);
             inner
                 .store()
                 .room_left(rank, SliceId::Part(self.number), self.version, self.key)
         });
-        self.cut(
-            room.flatten(),
-            inner.store().geometry().block_bytes / FILLED_SHARE,
-        )
+        self.cut(room.flatten(), inner.store().geometry.block_bytes / FILLED_SHARE)
     }
 
     /// The next slice, for a block with room for a record of so many bytes; `None` at the end of the value.

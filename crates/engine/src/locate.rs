@@ -121,7 +121,7 @@ impl<B: Buffer> Inner<B> {
         FlashCopy {
             written: store.is_written(mapping.location),
             record_bytes: mapping.location.len,
-            position: store.position(mapping),
+            position: store.order.position(mapping),
         }
     }
 }
@@ -254,7 +254,7 @@ mod tests {
                 (
                     shard.flash.mapping(hash),
                     item.map(|item| item.frequency),
-                    rig.cache.inner.store().virtual_keys(),
+                    rig.cache.inner.store().order.virtual_keys(),
                 )
             };
             for asked_when in ["buffered", "written", "expired"] {

@@ -71,7 +71,7 @@ struct RecordPlace {
 
 impl FlashLookup {
     /// Bytes to read, less what rounding up to sectors adds. Where the mapping has to be read first, how long the record is is
-    /// not known yet: this is then the pages and a record of [`UNKNOWN_RECORD_BYTES`].
+    /// not known yet: this is then the pages and a record of 16 KiB.
     #[expect(clippy::len_without_is_empty, reason = "never empty")]
     pub fn len(&self) -> u32 {
         match self.at {
@@ -251,7 +251,7 @@ impl<D: Device + Clone> ObjectCache<D> {
             }
             Found::Large(large) if reads.value => {
                 reads.check(large.value_len())?;
-                self.gather(cx, key, large).await
+                self.large(cx, key).gather(large).await
             }
             Found::Large(large) => large.without_value(),
             Found::Miss => None,
@@ -363,8 +363,10 @@ impl<D: Device + Clone> ObjectCache<D> {
     /// Reads pages of mappings, and finds the part in what they say.
     async fn read_mapping(&self, cx: &Cx<D>, part: &PartId<'_>, plan: &Plan) -> Part<D::Buf> {
         let inner = &*self.inner;
-        inner.store().count_mapping_round();
-        let pages = inner.store().read_mappings(&cx.device, plan.pages()).await;
+        let pages = match inner.store().mapping_pages() {
+            Some(pages) => pages.read(&cx.device, plan.pages()).await,
+            None => Vec::new(),
+        };
         // Tier 1 learns what was read, and may grow. Sets see to that else, and there may be none.
         inner.make_room(0);
         let found = inner.part(cx, part, false, Some((plan, &pages)));
@@ -386,7 +388,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         }
         let mut shard = inner.lock(flash.hash);
         if !shard.flash.is_live(flash.hash, flash.location)
-            || inner.store().sequence_at(flash.location) != flash.sequence
+            || inner.store().order.sequence_at(flash.location) != flash.sequence
         {
             return place;
         }
@@ -422,7 +424,7 @@ impl<B: Buffer> Inner<B> {
     /// Where flash has a mapping under a hash, and in which life of its block.
     pub(crate) fn place_on_flash(&self, shard: &Shard, hash: KeyHash) -> Option<(Location, u64)> {
         let location = shard.flash.get(hash)?;
-        Some((location, self.store().sequence_at(location)))
+        Some((location, self.store().order.sequence_at(location)))
     }
 
     /// Finds one part of an object without I/O: in the DRAM tier, else where the index says, which is asked what `pages` of a plan say
@@ -506,7 +508,7 @@ impl<B: Buffer> Inner<B> {
             self.books.expired.add(u64::from(location.len));
             return Part::Miss;
         }
-        let place = Place::Flash(location, self.store().sequence_at(location));
+        let place = Place::Flash(location, self.store().order.sequence_at(location));
         if count && self.ranks_hits() {
             self.count_hit(shard, hash, self.object_bytes(&record.parts()));
         }
@@ -540,7 +542,7 @@ impl<B: Buffer> Inner<B> {
     fn is_current(&self, flash: RecordPlace) -> bool {
         let shard = self.lock(flash.hash);
         shard.flash.is_live(flash.hash, flash.location)
-            && self.store().sequence_at(flash.location) == flash.sequence
+            && self.store().order.sequence_at(flash.location) == flash.sequence
     }
 
     /// Removes the mapping of a copy that could not be read, and logs that: the next read might succeed, and a copy
@@ -579,13 +581,13 @@ impl<B: Buffer> Inner<B> {
 
     /// Whether the flash layout wants to know of hits.
     fn ranks_hits(&self) -> bool {
-        self.store().ranks_hits()
+        self.store().order.wants_hits()
     }
 
     /// Tells the flash layout that an object of this size was used, or a part of one.
     pub(crate) fn count_hit(&self, shard: &mut Shard, hash: KeyHash, object_bytes: u64) {
         if let Some(mapping) = shard.flash.mapping(hash) {
-            let note = self.store().hit(hash, mapping, object_bytes);
+            let note = self.store().order.hit(hash, mapping, object_bytes);
             if note != mapping.note {
                 shard.flash.set_note(hash, mapping.location, note);
             }

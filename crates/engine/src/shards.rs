@@ -22,7 +22,10 @@ impl<B: Buffer> Inner<B> {
     /// Where a copy on flash is, in a form that fits an item's header in DRAM: address in units, and the low bits of its
     /// block's sequence, so that another life of the block is not taken for the same place.
     pub(crate) fn home(&self, location: Location) -> u64 {
-        let sequence = self.store.get().map_or(0, |store| store.sequence_at(location));
+        let sequence = self
+            .store
+            .get()
+            .map_or(0, |store| store.order.sequence_at(location));
         let units = location.offset / self.shape.unit_bytes() + 1;
         sequence << HOME_UNITS.count_ones() | units
     }
@@ -86,7 +89,7 @@ impl<B: Buffer> Mappings for Inner<B> {
         let gone = match why {
             Gone::Corrupt => shard.flash.remove_at(hash, location),
             Gone::Evicted | Gone::Expired | Gone::Lost => {
-                let copy = self.store().stored_copy(own);
+                let copy = self.store().order.stored_copy(own);
                 shard.flash.reclaim(hash, &copy)
             }
         };
@@ -94,9 +97,9 @@ impl<B: Buffer> Mappings for Inner<B> {
             return false;
         };
         if why == Gone::Corrupt {
-            self.store().forget(Some(hash), mapping);
+            self.store().order.forget(Some(hash), mapping);
         } else {
-            self.store().forget_with_block(hash, mapping);
+            self.store().order.forget_with_block(hash, mapping);
         }
         if !shard.dram.has_home(&self.tier, hash, home) {
             self.gone(why, u64::from(location.len));
@@ -111,7 +114,7 @@ impl<B: Buffer> Mappings for Inner<B> {
         append: impl FnOnce(Mapping) -> Option<Mapping>,
     ) -> CopyMove {
         let mut shard = self.lock(hash);
-        let copy = self.store().stored_copy(from);
+        let copy = self.store().order.stored_copy(from);
         let Survivor::Keep(mapping) = shard.flash.survivor(hash, &copy) else {
             return CopyMove::Dead;
         };
@@ -121,7 +124,7 @@ impl<B: Buffer> Mappings for Inner<B> {
         let old_home = self.home(from.location);
         let Ok(leaves_mapping) = shard.flash.relocate(hash, from.location, to) else {
             // There is no room for it, and no mapping of the key any more.
-            self.store().forget(Some(hash), to);
+            self.store().order.forget(Some(hash), to);
             if !shard.dram.has_home(&self.tier, hash, old_home) {
                 self.gone(Gone::Evicted, u64::from(from.location.len));
             }
@@ -164,7 +167,7 @@ impl<B: Buffer> Mappings for Inner<B> {
             });
             flash.for_each(|mapping| {
                 let home = self.home(mapping.location);
-                self.store().forget(None, mapping);
+                self.store().order.forget(None, mapping);
                 if !homes.contains(&home) {
                     self.gone(Gone::Lost, u64::from(mapping.location.len));
                 }
@@ -197,7 +200,7 @@ impl<B: Buffer> Mappings for Inner<B> {
             });
             for (home, mapping) in homes {
                 swept += 1;
-                self.store().forget(None, mapping);
+                self.store().order.forget(None, mapping);
                 // The hash is unknown here, so the items in DRAM are asked one by one; this is the rare path.
                 let mut in_dram = false;
                 dram.for_each(|address| in_dram |= self.tier.read(address).1 == home);
@@ -261,7 +264,9 @@ mod tests {
             let mut is_copied = false;
             let moved = inner.move_copy(hash, from, |_| {
                 is_copied = true;
-                let rank = store.rank(pumice_flash::Arrival::New, u64::from(location.len));
+                let rank = store
+                    .order
+                    .rank(pumice_flash::Arrival::New, u64::from(location.len));
                 Some(
                     store
                         .append(hash, &small(b"key", store.next_version()), rank)?

@@ -115,23 +115,23 @@ impl<D: Device> ObjectCache<D> {
             stats.dram_table_bytes += shard.dram.dram_bytes() as u64;
         }
         let store = inner.store();
-        stats.mapping_flash_bytes = store.mapping_flash_bytes();
+        stats.mapping_flash_bytes = store.mapping_pages().map_or(0, |pages| pages.flash_bytes());
         let history_bytes = (inner.shards.first()).map_or(0, |shard| shard.0.lock().flash.history_bytes());
         stats.mapping_dram = store.mapping_dram_bytes(history_bytes as u64);
-        stats.index_dram_bytes += store.order_bytes() + stats.mapping_dram.all();
+        stats.index_dram_bytes += store.order.dram_bytes() + stats.mapping_dram.all();
         (stats.resident_entries, stats.resident_bytes) = stats.books.resident();
         stats.flash = store.counts();
-        stats.blocks = store.block_counts();
+        stats.blocks = store.totals.snapshot();
         stats.dram_segment_bytes = inner.tier.budget_bytes();
         stats.dram_used_bytes = inner.tier.used_bytes();
         stats.ghost_bytes = inner.ghost.lock().dram_bytes() as u64;
         stats.block_buffer_bytes = store.buffer_bytes();
-        stats.flash_capacity_bytes = store.geometry().capacity;
-        stats.block_bytes = store.geometry().block_bytes;
+        stats.flash_capacity_bytes = store.geometry.capacity;
+        stats.block_bytes = store.geometry.block_bytes;
         let (free, sealed, open, checkpoint) = store.block_usage();
         stats.blocks_free = free as u64;
         stats.blocks_sealed = sealed as u64;
-        stats.blocks_kept = store.kept_blocks() as u64;
+        stats.blocks_kept = store.order.kept_blocks() as u64;
         stats.blocks_open = open as u64;
         stats.blocks_checkpoint = checkpoint as u64;
         stats.flash_out = store.is_out();
@@ -149,11 +149,11 @@ impl<D: Device> ObjectCache<D> {
 
     /// Reads of records and of mappings from the device so far; cheap.
     pub fn device_reads(&self) -> DeviceReads {
-        let (records, mappings, mapping_rounds) = self.inner.store().lookup_reads();
+        let counts = self.inner.store().counts();
         DeviceReads {
-            records,
-            mappings,
-            mapping_rounds,
+            records: counts.record_reads,
+            mappings: counts.mapping_reads,
+            mapping_rounds: counts.mapping_rounds,
         }
     }
 

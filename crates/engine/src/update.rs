@@ -123,7 +123,7 @@ impl<D: Device + Clone> ObjectCache<D> {
                     if let (Tried::Done(Outcome::Rejected(_)), Some(manifest)) =
                         (&tried, Manifest::decode(&object.head))
                     {
-                        self.drop_slices(cx, key, manifest, |books| &books.evicted);
+                        self.large(cx, key).drop_slices(manifest, |books| &books.evicted);
                     }
                     tried.outcome()
                 }
@@ -165,7 +165,7 @@ impl<D: Device + Clone> ObjectCache<D> {
                 .await
         };
         if let Some(old) = old.filter(|_| matches!(tried, Tried::Done(_))) {
-            self.drop_slices(cx, key, old, |books| &books.overwritten);
+            self.large(cx, key).drop_slices(old, |books| &books.overwritten);
         }
         tried.outcome()
     }
@@ -178,7 +178,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         value: Payload<'_>,
         meta: Meta,
     ) -> Tried {
-        let manifest = match self.write_slices(cx, key, value).await {
+        let manifest = match self.large(cx, key).write_slices(value).await {
             Ok(manifest) => manifest,
             Err(reason) => return Tried::Refused(reason),
         };
@@ -186,7 +186,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         let head = head_parts(key, Payload::Bytes(&encoded), meta);
         let tried = self.publish_when_room(cx, place, head).await;
         if !matches!(tried, Tried::Done(Outcome::Stored { .. })) {
-            self.drop_slices(cx, key, manifest, |books| &books.rejected);
+            self.large(cx, key).drop_slices(manifest, |books| &books.rejected);
         }
         tried
     }
@@ -283,7 +283,7 @@ impl<D: Device + Clone> ObjectCache<D> {
             return None;
         }
         if let Some(manifest) = Manifest::decode(&object.head) {
-            self.drop_slices(cx, key, manifest, |books| &books.deleted);
+            self.large(cx, key).drop_slices(manifest, |books| &books.deleted);
         }
         Some(Outcome::Deleted)
     }

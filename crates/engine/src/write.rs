@@ -6,7 +6,7 @@ use crate::large::whole_parts;
 use crate::object::{Meta, RejectReason};
 use crate::part::PartId;
 use pumice_device::Device;
-use pumice_flash::{Arrival, Coming};
+use pumice_flash::{Arrival, Coming, LogKind};
 use pumice_index::{KeyHash, Superseded};
 use pumice_memory::{Buffer, Payload};
 use pumice_record::{Record, RecordParts, SliceId};
@@ -20,7 +20,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         self.flush_if_due(cx);
         self.check(cx, key, value.len())?;
         if self.inner.is_large(key, value.len()) {
-            return self.set_large_now(cx, key, value, meta);
+            return self.large(cx, key).set_now(value, meta);
         }
         // The checksum below takes as long as memory does.
         self.inner
@@ -44,7 +44,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         }
         self.flush_if_due(cx);
         self.check(cx, key, value.len())?;
-        self.set_large_waiting(cx, key, value, meta).await
+        self.large(cx, key).set_waiting(value, meta).await
     }
 
     /// Refuses what cannot be stored; the older object goes where the key is good, as memcached has it.
@@ -146,7 +146,7 @@ impl<B: Buffer> Inner<B> {
     ) -> impl Iterator<Item = u64> + use<D, B> {
         let superseded = shard.flash.supersede(hash, None);
         let voided = self.void_part(cx, shard, hash, part, &superseded, (version, None));
-        self.store().bury(hash, &superseded);
+        self.store().order.bury(hash, &superseded);
         if let Some(address) = voided.dram {
             shard.dram.remove(hash, address);
         }
@@ -237,7 +237,7 @@ impl<B: Buffer> Inner<B> {
             };
             home = self.append_locked(cx, shard, hash, &parts, over);
         } else {
-            rank = Some(store.rank_over(hash, &superseded, object_bytes));
+            rank = Some(store.order.rank_over(hash, &superseded, object_bytes));
         }
         let in_dram = self.tier.segments() > 0
             && match self.tier.write(self.queue_for(hash), &parts, home) {
@@ -285,8 +285,10 @@ impl<B: Buffer> Inner<B> {
         if superseded.is_mapped {
             return self.home(appended.mapping.location);
         }
-        self.store().void_appended(&cx.device, hash);
-        self.store().forget(Some(hash), appended.mapping);
+        // Nothing maps what was appended, and no start may find it.
+        let store = self.store();
+        store.append_log(&cx.device, LogKind::Invalidate, hash, store.next_version());
+        store.order.forget(Some(hash), appended.mapping);
         0
     }
 
@@ -305,7 +307,7 @@ impl<B: Buffer> Inner<B> {
             shard.flash.note_unlogged(hash);
         }
         let arrival = if was_hit { Arrival::Asked } else { Arrival::New };
-        let rank = self.store().rank(arrival, self.object_bytes(parts));
+        let rank = self.store().order.rank(arrival, self.object_bytes(parts));
         self.append_locked(cx, shard, hash, parts, rank)
     }
 

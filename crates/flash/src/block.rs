@@ -1,12 +1,11 @@
-//! Records in blocks that are still buffers.
+//! What DRAM knows of a block of objects.
 
-use crate::footer::FooterEntry;
-use crate::store::Objects;
-use pumice_blocks::Reserved;
-use pumice_index::{Location, Mapping};
-use pumice_memory::Buffer;
-use pumice_record::{HEADER_BYTES, RecordParts, put_head};
-use std::sync::Arc;
+use crate::footer::Ending;
+use crate::layout::Slots;
+use parking_lot::Mutex;
+use pumice_blocks::footer::Trailer;
+use pumice_index::cascade::Life;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// What a block is filled with, where new objects and those that reclaims keep do not share blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,62 +16,74 @@ pub enum Stream {
     Kept,
 }
 
-/// A block of objects that is a buffer still.
-pub type OpenBlock<B> = pumice_blocks::OpenBlock<Objects<B>>;
-
-/// A record that stands in an open block. Its block is not sealed before this is dropped: drop it after the mapping
-/// is made.
-pub struct Appended<B: Buffer> {
-    /// The mapping to make: where the record is, from now on for good.
-    pub mapping: Mapping,
-    reserved: Reserved<Objects<B>>,
+/// What DRAM knows of a block of objects beside its state.
+pub struct ObjectInfo {
+    /// Reclaims begun in this generation: more than one where one was broken off.
+    pub(crate) reclaims: AtomicU8,
+    /// Bytes of records that are mapped.
+    pub(crate) live: AtomicU64,
+    /// Bytes of records that were written; 0 while the block is open.
+    pub(crate) filled: AtomicU64,
+    pub(crate) expiry_max: AtomicU32,
+    /// Whether it is being reclaimed, and mappings to it count for nothing any more.
+    pub(crate) is_leaving: AtomicBool,
+    /// Whether it is of the stream of kept objects.
+    pub(crate) is_kept: AtomicBool,
+    /// Bytes that each of its objects counts with; 0 = its own.
+    pub(crate) mean_len: AtomicU32,
+    pub(crate) slots: Mutex<Slots>,
 }
 
-impl<B: Buffer> Appended<B> {
-    /// Reserves room for a record of padded length `len`; `None` where it does not fit any more. The caller
-    /// copies the record with [`Appended::copy`] before anybody hears of the mapping.
-    pub(crate) fn reserve(
-        block: &Arc<OpenBlock<B>>,
-        hash: u64,
-        parts: &RecordParts<'_>,
-        len: usize,
-    ) -> Option<Self> {
-        let len_bytes = u32::try_from(len).expect("records are at most 1 MiB");
-        let reserved = block.reserve(len, |offset, number| FooterEntry {
-            hash,
-            version: parts.version,
-            offset,
-            len: len_bytes,
-            expiry: parts.expiry,
-            number,
-        })?;
-        let location = Location {
-            offset: block.device_offset + reserved.at as u64,
-            len: len_bytes,
-        };
-        let mapping = Mapping { location, note: 0 };
-        Some(Self { mapping, reserved })
-    }
-
-    pub(crate) fn block(&self) -> &OpenBlock<B> {
-        &self.reserved.block
-    }
-
-    /// Copies the record to where it was reserved, once.
-    pub(crate) fn copy(&self, cache_id: u64, parts: &RecordParts<'_>) {
-        let (block, at) = (self.block(), self.reserved.at);
-        let header = parts.header(block.sequence).encode(cache_id, parts.key);
-        // SAFETY: the range was reserved for this record alone, and nothing reads it before the mapping is made.
-        unsafe {
-            put_head(&*block.buffer, at, &header, parts.key);
-            block
-                .buffer
-                .put_in_sequence(at + HEADER_BYTES + parts.key.len(), parts.value)
-        };
+impl Default for ObjectInfo {
+    fn default() -> Self {
+        Self {
+            reclaims: AtomicU8::new(0),
+            live: AtomicU64::new(0),
+            filled: AtomicU64::new(0),
+            expiry_max: AtomicU32::new(0),
+            is_leaving: AtomicBool::new(false),
+            is_kept: AtomicBool::new(false),
+            mean_len: AtomicU32::new(0),
+            slots: Mutex::new(Slots::default()),
+        }
     }
 }
 
-/// Where the record at `location` starts in the buffer of its block.
-pub(crate) fn position_of<B: Buffer>(block: &OpenBlock<B>, location: Location) -> usize {
-    usize::try_from(location.offset - block.device_offset).expect("inside the block")
+pub(crate) type BlockInfo = pumice_blocks::Block<ObjectInfo>;
+
+/// What a mapping on flash is compared with.
+pub(crate) fn life_of(info: &BlockInfo) -> Life {
+    // In this order: a block begins its next generation with both.
+    let sequence = info.sequence.load(Ordering::Acquire);
+    if info.is_leaving.load(Ordering::Acquire) && sequence != 0 {
+        Life::Ending(sequence)
+    } else {
+        Life::Sequence(sequence)
+    }
+}
+
+/// What recovery knows of a sealed block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SealedBlock {
+    pub(crate) id: u32,
+    pub(crate) sequence: u64,
+    pub(crate) footer_len: u32,
+    pub(crate) expiry_max: u32,
+    /// Where it stood in the queue when it was sealed, in 65,535ths; `None` where a checkpoint knows it in the same life, and with
+    /// it its place.
+    pub(crate) position: Option<u16>,
+}
+
+impl SealedBlock {
+    /// As its trailer has it.
+    pub(crate) fn of(id: u32, trailer: &Trailer) -> Self {
+        let Ending { expiry_max, position } = Ending::of(trailer);
+        Self {
+            id,
+            sequence: trailer.sequence,
+            footer_len: u32::try_from(trailer.footer_len()).unwrap_or(u32::MAX),
+            expiry_max,
+            position: Some(position),
+        }
+    }
 }

@@ -104,6 +104,9 @@ impl Ending {
     }
 }
 
+/// Entries of a footer that are looked at before other tasks get their turn.
+pub(crate) const ENTRIES_PER_TURN: usize = 1024;
+
 /// Entries of a footer of this length, trailer included.
 pub(crate) fn entries_of(footer_len: u32) -> u64 {
     u64::from(footer_len).saturating_sub(TRAILER_BYTES as u64) / ENTRY_BYTES as u64

@@ -8,30 +8,35 @@
 //! Layouts: `fifo`, `clock`, `sipq`, `ripq`. The formats are described in `docs/formats.md`.
 
 pub mod block;
-pub mod checkpoint;
+mod checkpoint;
+mod counts;
 pub mod footer;
 pub mod inspect;
 mod layout;
 pub mod log;
 mod mapping_log;
-pub mod reclaim;
+mod objects;
+mod open_options;
+mod order;
 pub mod recovery;
-pub mod seal;
 mod settings;
 pub mod store;
-mod survivors;
+mod work;
 
-pub use block::{Appended, OpenBlock};
+pub use counts::{FlashCounts, MappingDram};
 pub use layout::ripq::queue;
 pub use layout::{
-    Arrival, LayoutError, LayoutName, LayoutNeeds, LayoutOptions, Rank, VIRTUAL_KEY_BYTES, slot_bits,
+    Arrival, LayoutError, LayoutName, LayoutNeeds, LayoutOptions, RECLAIM_READ_BYTES, Rank,
+    VIRTUAL_KEY_BYTES, slot_bits,
 };
 pub use log::{LogKind, LogRecord};
 pub use mapping_log::{MappingBytes, MappingLog, mapping_log_bytes};
-pub use recovery::{OpenOptions, Recovered, Tally, recovery_bytes};
+pub use objects::{OpenBlock, Work};
+pub use open_options::OpenOptions;
+pub use order::Order;
+pub use recovery::{Recovered, Tally, recovery_bytes};
 pub use settings::{STORE, Settings};
-pub use store::{Coming, FlashCounts, FlashStore, MappingDram, ReadFault, Source, Work, record_max};
-pub use survivors::RECLAIM_READ_BYTES;
+pub use store::{Appended, Coming, FlashStore, MappingPages, ReadFault, Source, record_max};
 
 use pumice_index::{IndexShard, KeyHash, Location, Mapping};
 use pumice_record::SliceId;

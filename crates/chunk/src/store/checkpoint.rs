@@ -62,7 +62,7 @@ impl<B: Buffer> ChunkStore<B> {
             bytes.clear();
         }
         let stream = writer.finish().await?;
-        let is_off = self.base.durability() == Durability::Off;
+        let is_off = self.base.durability == Durability::Off;
         let discard = |coverage| is_off || coverage == Coverage::Partial;
         self.base
             .finish_checkpoint(device, &begun, stream, now, clean, discard)

@@ -22,7 +22,7 @@ pub(crate) struct Overview {
 pub(crate) const OVERVIEW_BYTES: usize = 12;
 
 impl Overview {
-    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.flush_at.to_le_bytes());
         out.extend_from_slice(&self.shards.to_le_bytes());
         out.extend_from_slice(&self.entry_bytes.to_le_bytes());
@@ -57,7 +57,7 @@ pub(crate) const RANK_BYTES: usize = 24;
 /// The policy, the lowest priority, and the sample's threshold.
 pub(crate) const RANKS_HEAD_BYTES: usize = 20;
 
-pub(super) fn decode_place(fields: &mut Fields<'_>) -> Option<SavedPlace> {
+pub(crate) fn decode_place(fields: &mut Fields<'_>) -> Option<SavedPlace> {
     let [starts_section] = fields.array()?;
     let block = fields.u32()?;
     Some(SavedPlace {
@@ -67,7 +67,7 @@ pub(super) fn decode_place(fields: &mut Fields<'_>) -> Option<SavedPlace> {
     })
 }
 
-pub(super) fn decode_bin(fields: &mut Fields<'_>) -> Option<Bin> {
+pub(crate) fn decode_bin(fields: &mut Fields<'_>) -> Option<Bin> {
     Some(Bin {
         lower: f64::from_bits(fields.u64()?),
         upper: f64::from_bits(fields.u64()?),
@@ -82,7 +82,7 @@ pub(crate) const KEYS_BATCH: usize = 4096;
 /// Bytes of what a virtual cache has learned.
 pub(crate) const FILL_BYTES: usize = 13;
 
-pub(super) fn encode_fill(fill: SavedFill, out: &mut Vec<u8>) {
+pub(crate) fn encode_fill(fill: SavedFill, out: &mut Vec<u8>) {
     out.push(fill.has_been_full.into());
     out.extend_from_slice(&fill.blocks.to_le_bytes());
     out.extend_from_slice(&fill.block_mean.to_le_bytes());
@@ -102,14 +102,14 @@ pub(crate) fn decode_fill(fields: &mut Fields<'_>, geometry: &Geometry) -> Optio
     is_possible.then_some(fill)
 }
 
-pub(super) fn encode_key(key: &SavedKey, out: &mut Vec<u8>) {
+pub(crate) fn encode_key(key: &SavedKey, out: &mut Vec<u8>) {
     out.extend_from_slice(&key.hash.to_le_bytes());
     out.extend_from_slice(&key.bytes.to_le_bytes());
     out.push(key.accesses);
     out.extend_from_slice(&key.value.to_le_bytes());
 }
 
-pub(super) fn decode_key(fields: &mut Fields<'_>) -> Option<SavedKey> {
+pub(crate) fn decode_key(fields: &mut Fields<'_>) -> Option<SavedKey> {
     Some(SavedKey {
         hash: fields.u64()?,
         bytes: fields.u32()?,
@@ -119,13 +119,13 @@ pub(super) fn decode_key(fields: &mut Fields<'_>) -> Option<SavedKey> {
 }
 
 /// Before the filters over what was invalidated: the sequence below which nothing is known, and how many filters.
-pub(super) fn encode_history(known_from: u64, count: usize, out: &mut Vec<u8>) {
+pub(crate) fn encode_history(known_from: u64, count: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(&known_from.to_le_bytes());
     out.extend_from_slice(&(count as u32).to_le_bytes());
 }
 
 /// One of these filters: the sequence at which it was full, its hashes, how many words of 8 bytes, and those.
-pub(super) fn encode_filter(filter: &HistoryFilter, out: &mut Vec<u8>) {
+pub(crate) fn encode_filter(filter: &HistoryFilter, out: &mut Vec<u8>) {
     out.extend_from_slice(&filter.closed_at.to_le_bytes());
     out.extend_from_slice(&(filter.hashes as u64).to_le_bytes());
     out.extend_from_slice(&(filter.bits.len() as u64).to_le_bytes());
@@ -136,7 +136,7 @@ pub(super) fn encode_filter(filter: &HistoryFilter, out: &mut Vec<u8>) {
 }
 
 /// The slots of a block: its number, how many, the offsets of every 64th, words of 8 bytes.
-pub(super) fn encode_slots(block: u32, slots: &Slots, out: &mut Vec<u8>) {
+pub(crate) fn encode_slots(block: u32, slots: &Slots, out: &mut Vec<u8>) {
     let (len, strides, words) = slots.parts();
     out.extend_from_slice(&block.to_le_bytes());
     out.extend_from_slice(&len.to_le_bytes());
@@ -148,6 +148,6 @@ pub(super) fn encode_slots(block: u32, slots: &Slots, out: &mut Vec<u8>) {
         .for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
 }
 
-pub(super) fn decode_sample(fields: &mut Fields<'_>) -> Option<(u64, f64, u64)> {
+pub(crate) fn decode_sample(fields: &mut Fields<'_>) -> Option<(u64, f64, u64)> {
     Some((fields.u64()?, f64::from_bits(fields.u64()?), fields.count()?))
 }

@@ -12,9 +12,10 @@
 //! objects that are asked for the first time since they were written while they stand in the last blocks of either stream, which are
 //! those that a smaller stream would have let go. The stream whose last blocks have more of them, by weight, grows.
 
-use super::{Choice, Fate, Ground, Hits, Layout, NotePlace, POSITION_KEPT, Placed, SavedOrder, Wants};
-use crate::layout::ripq::queue::SavedPlace;
-use crate::store::{BlockInfo, SealedBlock};
+use super::ground::{Ground, NotePlace};
+use super::ripq::queue::SavedPlace;
+use super::seam::{Choice, Fate, Hits, Layout, POSITION_KEPT, Placed, SavedOrder, Wants};
+use crate::block::{BlockInfo, SealedBlock};
 use pumice_blocks::{Geometry, State};
 use pumice_index::Mapping;
 use std::collections::HashSet;

@@ -1,6 +1,6 @@
 //! `fifo`: one open block, and the oldest block goes with all that is in it. Amplification is 1, whatever is asked for.
 
-use super::{Choice, Fate, Layout};
+use super::seam::{Choice, Fate, Layout};
 
 #[derive(Default)]
 pub(super) struct Fifo {

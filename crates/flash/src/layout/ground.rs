@@ -1,9 +1,10 @@
 //! What a layout sees of the blocks, and the notes that it keeps of their objects.
 
-use super::{LayoutName, Slots};
-use crate::store::BlockInfo;
+use super::slots::Slots;
+use crate::block::BlockInfo;
+use crate::footer::FooterEntry;
 use pumice_blocks::Geometry;
-use pumice_index::{IndexKind, Location, Mapping};
+use pumice_index::{Location, Mapping};
 use std::sync::atomic::Ordering;
 
 /// Where the notes of objects are.
@@ -17,16 +18,6 @@ pub(crate) enum NotePlace {
     Slot,
 }
 
-impl NotePlace {
-    pub(crate) fn of(layout: LayoutName, index: IndexKind) -> Self {
-        match (layout.note_bits(), index) {
-            (0, _) => NotePlace::Nowhere,
-            (_, IndexKind::Full) => NotePlace::Mapping,
-            (_, IndexKind::Cascade) => NotePlace::Slot,
-        }
-    }
-}
-
 /// The blocks of a store. Notes are read and changed under the lock of the block's slots, or are in the mapping.
 #[derive(Clone, Copy)]
 pub(crate) struct Ground<'a> {
@@ -35,15 +26,37 @@ pub(crate) struct Ground<'a> {
     pub(crate) notes: NotePlace,
 }
 
-impl Ground<'_> {
+impl<'a> Ground<'a> {
     pub(crate) fn block_of(self, location: Location) -> u32 {
         self.geometry
             .block_of(location.offset)
             .expect("locations are made here")
     }
 
-    fn info(&self, mapping: Mapping) -> &BlockInfo {
-        &self.blocks[self.block_of(mapping.location) as usize]
+    /// The block of a location.
+    pub(crate) fn info(self, location: Location) -> &'a BlockInfo {
+        &self.blocks[self.block_of(location) as usize]
+    }
+
+    /// The sequence of the block of a location.
+    pub(crate) fn sequence_at(self, location: Location) -> u64 {
+        self.info(location).sequence.load(Ordering::Acquire)
+    }
+
+    /// Where an object stands that the footer of a block lists.
+    pub(crate) fn location(self, block: u32, entry: &FooterEntry) -> Location {
+        Location {
+            offset: self.geometry.block_offset(block) + u64::from(entry.offset),
+            len: entry.len,
+        }
+    }
+
+    /// A new mapping to an object that the footer of a block lists.
+    pub(crate) fn mapping(self, block: u32, entry: &FooterEntry) -> Mapping {
+        Mapping {
+            location: self.location(block, entry),
+            note: self.mapping_bits(entry.number),
+        }
     }
 
     fn offset_in_block(self, location: Location) -> u32 {
@@ -57,14 +70,14 @@ impl Ground<'_> {
             NotePlace::Nowhere => 0,
             NotePlace::Mapping => note,
             NotePlace::Slot => {
-                let mut slots = self.blocks[self.block_of(location) as usize].slots.lock();
+                let mut slots = self.info(location).slots.lock();
                 Slots::low_bits(slots.push(self.offset_in_block(location), note))
             }
         }
     }
 
     /// The bits of a new mapping to an object that a footer lists as this number.
-    pub(crate) fn mapping_bits(self, number: u32) -> u32 {
+    fn mapping_bits(self, number: u32) -> u32 {
         match self.notes {
             NotePlace::Nowhere | NotePlace::Mapping => 0,
             NotePlace::Slot => Slots::low_bits(number),
@@ -73,7 +86,7 @@ impl Ground<'_> {
 
     /// Runs `f` on the slots of a mapping's block and its number there; `None` where it has no slot.
     pub(crate) fn with_slot<R>(self, mapping: Mapping, f: impl FnOnce(&mut Slots, u32) -> R) -> Option<R> {
-        let mut slots = self.info(mapping).slots.lock();
+        let mut slots = self.info(mapping.location).slots.lock();
         let number = slots.number(self.offset_in_block(mapping.location), mapping.note)?;
         Some(f(&mut slots, number))
     }
@@ -101,12 +114,12 @@ impl Ground<'_> {
 
     /// Whether objects of a mapping's block have slots.
     pub(crate) fn has_slots(self, mapping: Mapping) -> bool {
-        self.info(mapping).slots.lock().len() > 0
+        self.info(mapping.location).slots.lock().len() > 0
     }
 
     /// The bytes that an object counts with.
     pub(crate) fn counted_len(self, mapping: Mapping) -> u64 {
-        match self.info(mapping).mean_len.load(Ordering::Relaxed) {
+        match self.info(mapping.location).mean_len.load(Ordering::Relaxed) {
             0 => mapping.location.len.into(),
             mean => mean.into(),
         }

@@ -1,12 +1,17 @@
 //! The layouts by name, what steers them, and what they need.
 
-use super::ripq;
-use crate::survivors::RECLAIM_READ_BYTES;
+use super::ground::NotePlace;
+use super::ripq::note;
 use parking_lot::Mutex;
+use pumice_index::IndexKind;
 use pumice_policy::Policy;
 use pumice_record::codec::value_checksum;
 use std::fmt;
 use std::str::FromStr;
+
+/// Bytes that are read, or were read and are being moved, of all victims at once. The share of each is enough for the longest
+/// record, but for the two sectors at its ends.
+pub const RECLAIM_READ_BYTES: u64 = 2 << 20;
 
 /// How objects are arranged in blocks, by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -62,7 +67,7 @@ impl LayoutName {
         match self {
             LayoutName::Fifo | LayoutName::Sipq => 0,
             LayoutName::Clock => 1,
-            LayoutName::Ripq => ripq::WIDE_BITS,
+            LayoutName::Ripq => note::WIDE_BITS,
         }
     }
 }
@@ -205,7 +210,7 @@ impl LayoutOptions {
                 } else {
                     1 << 20
                 },
-                slot_bits: ripq::SLOT_BITS,
+                slot_bits: note::SLOT_BITS,
                 moving_bytes,
                 ..fifo
             },
@@ -239,6 +244,23 @@ pub struct LayoutNeeds {
     pub slot_bits: u32,
     /// Bytes of objects that reclaims have read and not moved yet, at most.
     pub moving_bytes: u64,
+}
+
+/// Bits of DRAM that such a cache keeps for each object on flash beside its index, and three eighths of a bit more where that is not 0.
+pub fn slot_bits(layout: &LayoutOptions, index: IndexKind) -> u32 {
+    match index {
+        IndexKind::Full => 0,
+        IndexKind::Cascade => layout.needs().slot_bits,
+    }
+}
+
+/// Where the notes of objects are.
+pub(crate) fn note_place(layout: LayoutName, index: IndexKind) -> NotePlace {
+    match (layout.note_bits(), index) {
+        (0, _) => NotePlace::Nowhere,
+        (_, IndexKind::Full) => NotePlace::Mapping,
+        (_, IndexKind::Cascade) => NotePlace::Slot,
+    }
 }
 
 /// The policy of a name. Policies have no state: each is made once and lives as long as the process.

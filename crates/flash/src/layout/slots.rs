@@ -8,25 +8,12 @@
 //! the rest follow from its offset and the offsets of every 64th object, which are kept here. Cost: the bits, and three eighths of a
 //! bit for that; O(log n) for a look.
 
-use super::{LayoutOptions, NotePlace};
 use crate::footer::FooterEntry;
-use crate::store::FlashStore;
-use pumice_index::IndexKind;
 use pumice_index::cascade::SLOT_BITS;
-use pumice_memory::Buffer;
-use std::sync::atomic::Ordering;
 
 /// Objects between two whose offsets are kept.
 const STRIDE: u32 = 1 << SLOT_BITS;
 const LOW: u32 = STRIDE - 1;
-
-/// Bits of DRAM that such a cache keeps for each object on flash beside its index, and three eighths of a bit more where that is not 0.
-pub fn slot_bits(layout: &LayoutOptions, index: IndexKind) -> u32 {
-    match index {
-        IndexKind::Full => 0,
-        IndexKind::Cascade => layout.needs().slot_bits,
-    }
-}
 
 /// The slots of one block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -169,50 +156,6 @@ impl Slots {
 
     pub(crate) fn dram_bytes(&self) -> usize {
         self.strides.capacity() * size_of::<Place>() + self.words.capacity() * size_of::<u64>()
-    }
-}
-
-impl<B: Buffer> FlashStore<B> {
-    /// A block is sealed: it gets no slot any more.
-    pub(crate) fn shrink_slots(&self, id: u32) {
-        let mut slots = self.blocks[id as usize].slots.lock();
-        slots.shrink();
-        self.charge_slots(0, slots.dram_bytes());
-    }
-
-    /// Slots of a block that a checkpoint has saved.
-    pub(crate) fn restore_slots(&self, id: u32, mut slots: Slots) {
-        slots.shrink();
-        self.charge_slots(0, slots.dram_bytes());
-        *self.blocks[id as usize].slots.lock() = slots;
-    }
-
-    /// Everything in a block counts nowhere any more. `entries` are all that its footer lists, where that could be read.
-    pub(crate) fn settle_slots(&self, id: u32, entries: Option<&[FooterEntry]>) {
-        if self.notes != NotePlace::Slot {
-            return;
-        }
-        let info = &self.blocks[id as usize];
-        let mut order = self.order();
-        let slots = std::mem::take(&mut *info.slots.lock());
-        if info.filled.load(Ordering::Relaxed) != 0 {
-            self.charge_slots(slots.dram_bytes(), 0);
-        }
-        let lens: Option<Vec<u32>> = entries.map(|entries| entries.iter().map(|entry| entry.len).collect());
-        if !order.layout.emptied(self.ground(), id, &slots, lens.as_deref()) {
-            self.is_order_estimate.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// DRAM of slots has changed from `before` to `after`.
-    fn charge_slots(&self, before: usize, after: usize) {
-        self.slot_bytes.fetch_add(after as u64, Ordering::Relaxed);
-        self.slot_bytes.fetch_sub(before as u64, Ordering::Relaxed);
-    }
-
-    /// DRAM of all slots of sealed blocks, in bytes.
-    pub fn slot_bytes(&self) -> u64 {
-        self.slot_bytes.load(Ordering::Relaxed)
     }
 }
 

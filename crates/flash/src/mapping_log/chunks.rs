@@ -104,7 +104,7 @@ impl<B: Buffer> Pages<B> {
         if self.filling.is_none() {
             let pages = shape.pages_per_block();
             if self.block.is_none_or(|block| block.next == pages) {
-                let full = std::mem::replace(&mut self.block, log.borrow());
+                let full = std::mem::replace(&mut self.block, log.lend());
                 self.note_empty(full.map(|block| block.id));
             }
             let Filled { id, life, next: at } = self.block?;
@@ -126,7 +126,7 @@ impl<B: Buffer> Pages<B> {
     }
 
     /// The chunk that is filled takes no more.
-    pub(super) fn close_chunk(&mut self) {
+    fn close_chunk(&mut self) {
         let Some(mut chunk) = self.filling.take() else {
             return;
         };
@@ -167,38 +167,30 @@ impl<B: Buffer> Pages<B> {
 }
 
 impl<B: Buffer> MappingLog<B> {
+    fn lend(&self) -> Option<Filled> {
+        let (id, life) = self.lender()?.lend()?;
+        Some(Filled { id, life, next: 0 })
+    }
+
     /// Writes the chunks that are full, while a cache is opened.
     ///
     /// # Errors
     /// What the device said.
     pub(crate) async fn write_full<D: Device<Buf = B>>(self: &Arc<Self>, device: &D) -> io::Result<()> {
         while let Some(write) = self.take_full() {
-            self.write(device, &write).await?;
+            let Some((start, buffer, len)) = write.piece() else {
+                continue;
+            };
+            let written = device.write(start, buffer, 0..len).await;
+            write.note_done();
+            written?;
         }
         Ok(())
     }
 
-    pub(super) async fn write<D: Device<Buf = B>>(
-        &self,
-        device: &D,
-        write: &PendingWrite<B>,
-    ) -> io::Result<u64> {
-        let chunk = &write.chunk;
-        let (Some(shape), len) = (self.shape(), chunk.len as usize * SECTOR_BYTES) else {
-            return Ok(0);
-        };
-        let start = shape.geometry.block_offset(chunk.block) + u64::from(chunk.at) * SECTOR_BYTES as u64;
-        let mut written = Ok(());
-        if len > 0 {
-            let buffer = Arc::clone(&chunk.buffer);
-            written = match self.store.get() {
-                Some(store) => store.shared.write(device, start, buffer, 0..len).await,
-                None => device.write(start, buffer, 0..len).await,
-            };
-        }
-        // Where this is dropped before, the chunk is written again.
-        write.is_done.store(true, Ordering::Relaxed);
-        written.map(|()| len as u64)
+    /// The chunk that is filled takes no more, so that it is written, too.
+    pub(crate) fn close_chunk(&self) {
+        self.state.lock().close_chunk();
     }
 
     /// The next chunk to write.
@@ -214,7 +206,7 @@ impl<B: Buffer> MappingLog<B> {
     }
 
     /// Waits until fewer than `count` chunks are being written.
-    pub(super) async fn wait_for_writes(&self, count: usize) {
+    pub(crate) async fn wait_for_writes(&self, count: usize) {
         std::future::poll_fn(|cx| {
             let mut state = self.state.lock();
             if state.writing.len() < count {
@@ -227,12 +219,12 @@ impl<B: Buffer> MappingLog<B> {
     }
 
     /// Chunks that are being written.
-    pub(super) fn writing(&self) -> usize {
+    pub(crate) fn writing(&self) -> usize {
         self.state.lock().writing.len()
     }
 
     /// DRAM held, in bytes.
-    pub(super) fn dram_bytes(&self) -> u64 {
+    pub(crate) fn dram_bytes(&self) -> u64 {
         let Some(shape) = self.shape() else { return 0 };
         self.state.lock().buffers_made as u64 * CHUNK_BYTES_MAX.min(shape.geometry.block_bytes)
     }
@@ -240,9 +232,29 @@ impl<B: Buffer> MappingLog<B> {
 
 /// A chunk that is to be written; where it is dropped before that, it is due again.
 pub struct PendingWrite<B: Buffer> {
-    pub(super) log: Arc<MappingLog<B>>,
-    pub(super) chunk: Arc<Chunk<B>>,
-    pub(super) is_done: AtomicBool,
+    log: Arc<MappingLog<B>>,
+    chunk: Arc<Chunk<B>>,
+    is_done: AtomicBool,
+}
+
+impl<B: Buffer> PendingWrite<B> {
+    /// The block that it is for.
+    pub(crate) fn block(&self) -> u32 {
+        self.chunk.block
+    }
+
+    /// Where on the device it goes, what, and how many bytes; `None` where there are none.
+    pub(crate) fn piece(&self) -> Option<(u64, Arc<B>, usize)> {
+        let (shape, chunk) = (self.log.shape()?, &self.chunk);
+        let start = shape.geometry.block_offset(chunk.block) + u64::from(chunk.at) * SECTOR_BYTES as u64;
+        let len = chunk.len as usize * SECTOR_BYTES;
+        (len > 0).then(|| (start, Arc::clone(&chunk.buffer), len))
+    }
+
+    /// The device has answered. Where this is not said, the chunk is written again.
+    pub(crate) fn note_done(&self) {
+        self.is_done.store(true, Ordering::Relaxed);
+    }
 }
 
 impl<B: Buffer> Drop for PendingWrite<B> {

@@ -20,14 +20,13 @@
 //! would read that checkpoint any more; where many blocks wait for that, a checkpoint is due.
 
 mod chunks;
+mod lender;
 mod pages;
-mod reorganise;
-mod store;
 #[cfg(test)]
 mod tests;
 
-use crate::store::life_of;
-use chunks::{Filled, Pages};
+use chunks::Pages;
+use lender::StartLender;
 use pages::HEADER_BYTES;
 use parking_lot::Mutex;
 use pumice_blocks::geometry::Geometry;
@@ -35,15 +34,14 @@ use pumice_device::SECTOR_BYTES;
 use pumice_index::Location;
 use pumice_index::cascade::{Life, MapSpace, PAGE_PAYLOAD_BYTES, PageNumber};
 use pumice_memory::{Buffer, Payload};
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use store::Attached;
 
 pub(crate) use chunks::PendingWrite;
 pub use chunks::mapping_log_bytes;
+pub(crate) use lender::{Borrowed, Lender};
 pub use pages::MappingBytes;
-pub(crate) use pages::Shape;
+pub(crate) use pages::{PageSource, Shape};
 
 /// So many blocks may wait for a checkpoint without asking for one, or one for so many that hold pages. They are not for objects: twice as
 /// many cost 0.1 to 0.3 points of hits under `ripq`; fewer write more checkpoints.
@@ -52,9 +50,10 @@ const HELD_SHARE: usize = 4;
 
 /// The pages; see the module's text.
 pub struct MappingLog<B: Buffer> {
-    /// While a cache is opened.
-    recovering: OnceLock<Recovering>,
-    store: OnceLock<Attached<B>>,
+    /// Lends while a cache is opened.
+    start: OnceLock<(Shape, StartLender)>,
+    /// Lends after that. Its shape is another where the cache began anew.
+    store: OnceLock<(Shape, Box<dyn Lender>)>,
     state: Mutex<Pages<B>>,
     wants_checkpoint: AtomicBool,
     /// DRAM of all partitions for what is on flash, in bytes.
@@ -63,27 +62,10 @@ pub struct MappingLog<B: Buffer> {
     oldest: AtomicU64,
 }
 
-/// Where pages stand while a cache is opened, before there is a store.
-struct Recovering {
-    shape: Shape,
-    /// The sequence of each block, 0 where it counts for nothing.
-    sequences: Box<[u64]>,
-    borrowed: Mutex<Borrowed>,
-}
-
-/// Blocks that a start lends.
-pub(crate) struct Borrowed {
-    pub(crate) free: VecDeque<u32>,
-    /// The sequence of each block that holds pages.
-    pub(crate) lives: Vec<u64>,
-    /// The next sequence.
-    pub(crate) next: u64,
-}
-
 impl<B: Buffer> Default for MappingLog<B> {
     fn default() -> Self {
         Self {
-            recovering: OnceLock::new(),
+            start: OnceLock::new(),
             store: OnceLock::new(),
             state: Mutex::new(Pages::default()),
             wants_checkpoint: AtomicBool::new(false),
@@ -150,11 +132,8 @@ impl<B: Buffer> MapSpace for MappingLog<B> {
         let Some(block) = block else {
             return Life::Sequence(0);
         };
-        match (self.store.get(), self.recovering.get()) {
-            (Some(store), _) => life_of(&store.blocks[block as usize]),
-            (None, Some(recovering)) => Life::Sequence(recovering.sequences[block as usize]),
-            (None, None) => Life::Sequence(0),
-        }
+        self.lender()
+            .map_or(Life::Sequence(0), |lender| lender.life_of(block))
     }
 
     fn oldest_life(&self) -> u64 {
@@ -162,46 +141,25 @@ impl<B: Buffer> MapSpace for MappingLog<B> {
     }
 
     fn next_life(&self) -> u64 {
-        match (self.store.get(), self.recovering.get()) {
-            (Some(store), _) => store.shared.pool.lock().next_sequence,
-            (None, Some(recovering)) => recovering.borrowed.lock().next,
-            (None, None) => 0,
-        }
+        self.lender().map_or(0, Lender::next_sequence)
     }
 }
 
 impl<B: Buffer> MappingLog<B> {
     fn shape(&self) -> Option<&Shape> {
-        let recovering = || self.recovering.get().map(|recovering| &recovering.shape);
-        self.store.get().map(|store| &store.shape).or_else(recovering)
+        let start = || self.start.get().map(|(shape, _)| shape);
+        self.store.get().map(|(shape, _)| shape).or_else(start)
+    }
+
+    fn lender(&self) -> Option<&dyn Lender> {
+        let start = || self.start.get().map(|(_, start)| start as &dyn Lender);
+        self.store.get().map(|(_, store)| &**store).or_else(start)
     }
 
     fn note_work(&self) {
-        if let Some(store) = self.store.get() {
-            store.shared.has_work.store(true, Ordering::Release);
+        if let Some(lender) = self.lender() {
+            lender.note_work();
         }
-    }
-
-    fn borrow(&self) -> Option<Filled> {
-        if let Some(store) = self.store.get() {
-            return store.borrow();
-        }
-        let mut borrowed = self.recovering.get()?.borrowed.lock();
-        let id = borrowed.free.pop_front()?;
-        let life = borrowed.next;
-        borrowed.next += 1;
-        borrowed.lives[id as usize] = life;
-        Some(Filled { id, life, next: 0 })
-    }
-
-    /// The sequence that a block of pages was borrowed with.
-    fn life_of(&self, block: u32) -> Option<u64> {
-        if let Some(store) = self.store.get() {
-            let info = store.blocks.get(block as usize)?;
-            return Some(info.sequence.load(Ordering::Acquire));
-        }
-        let borrowed = self.recovering.get()?.borrowed.lock();
-        borrowed.lives.get(block as usize).copied()
     }
 
     /// Prepares for mappings that a start finds: `sequences` are those of the blocks that count, `named` the pages that the
@@ -226,14 +184,50 @@ impl<B: Buffer> MappingLog<B> {
         state.checkpoints_kept = [Some(0), None];
         lent.free.retain(|id| !state.wanted.contains_key(id));
         drop(state);
-        let recovering = Recovering {
-            shape,
+        let start = StartLender {
             sequences,
             borrowed: Mutex::new(lent),
         };
-        if self.recovering.set(recovering).is_err() {
+        if self.start.set((shape, start)).is_err() {
             unreachable!("a cache is opened once");
         }
+    }
+
+    /// A store lends from now on. Blocks that the log has from the start of this cache stay its own: [`MappingLog::borrowed`].
+    /// `reads_none`: a start after a crash reads no checkpoint.
+    pub(crate) fn attach(&self, shape: Shape, store: Box<dyn Lender>, reads_none: bool) {
+        if reads_none {
+            self.state.lock().checkpoints_kept = [None; 2];
+        }
+        if self.store.set((shape, store)).is_err() {
+            unreachable!("a log is attached once, to one store");
+        }
+        self.note_work();
+    }
+
+    /// Blocks that the log has, each with the sequence that it was lent with.
+    pub(crate) fn borrowed(&self) -> Vec<(u32, Option<u64>)> {
+        let state = self.state.lock();
+        let filled = state.block.map(|block| block.id);
+        let empty = state.empty.iter().map(|(id, _)| *id);
+        let unwritten = state.full.iter().map(|chunk| chunk.block);
+        let wanted = state.wanted.keys().copied();
+        let all = wanted.chain(filled).chain(empty).chain(unwritten);
+        let sequence = |id| self.lender()?.lent_sequence(id);
+        all.map(|id| (id, sequence(id))).collect()
+    }
+
+    /// DRAM of all partitions for what is on flash, in bytes.
+    pub(crate) fn charged(&self) -> u64 {
+        self.charged.load(Ordering::Relaxed)
+    }
+
+    /// Takes back the blocks of which no page is wanted, and that no checkpoint names which a start could read.
+    pub(crate) fn take_back(&self) -> Vec<u32> {
+        let mut state = self.state.lock();
+        let empty = state.take_unnamed();
+        self.note_held(&state);
+        empty
     }
 
     /// No block of objects has a lower sequence any more.
@@ -263,7 +257,7 @@ impl<B: Buffer> MappingLog<B> {
     }
 
     /// Bytes of the blocks that are borrowed.
-    fn borrowed_bytes(&self) -> u64 {
+    pub(crate) fn borrowed_bytes(&self) -> u64 {
         let Some(shape) = self.shape() else { return 0 };
         let state = self.state.lock();
         let filled = state.block.filter(|block| !state.wanted.contains_key(&block.id));
@@ -308,7 +302,7 @@ impl<B: Buffer> Pages<B> {
 /// Checkpoints, and what is held for them.
 impl<B: Buffer> MappingLog<B> {
     /// A checkpoint is begun: what is wanted from now on may be named by it.
-    fn begin_checkpoint(&self) -> u64 {
+    pub(crate) fn begin_checkpoint(&self) -> u64 {
         let mut state = self.state.lock();
         state.checkpoints_begun += 1;
         state.checkpoint_running = Some(state.checkpoints_begun);
@@ -316,7 +310,7 @@ impl<B: Buffer> MappingLog<B> {
     }
 
     /// A checkpoint is the newest that a start would read, or, with `alone`, the only one.
-    fn note_checkpoint(&self, number: u64, alone: bool) {
+    pub(crate) fn note_checkpoint(&self, number: u64, alone: bool) {
         let mut state = self.state.lock();
         let before = state.checkpoints_kept[0].filter(|_| !alone);
         state.checkpoints_kept = [Some(number), before];
@@ -327,7 +321,7 @@ impl<B: Buffer> MappingLog<B> {
 
     /// Whether too many blocks wait for a checkpoint. Asked under the pool's lock, which comes
     /// after that of the pages.
-    fn wants_checkpoint(&self) -> bool {
+    pub(crate) fn wants_checkpoint(&self) -> bool {
         self.wants_checkpoint.load(Ordering::Relaxed)
     }
 
@@ -341,7 +335,7 @@ impl<B: Buffer> MappingLog<B> {
 pub struct Due<B: Buffer> {
     log: Arc<MappingLog<B>>,
     pub(crate) partition: u32,
-    is_done: AtomicBool,
+    pub(crate) is_done: AtomicBool,
 }
 
 impl<B: Buffer> Drop for Due<B> {

@@ -65,7 +65,7 @@ impl Shape {
 }
 
 /// Where a page's bytes can be had.
-pub(super) enum PageSource<B> {
+pub(crate) enum PageSource<B> {
     Memory(MappingBytes<B>),
     Device(u64),
 }
@@ -85,7 +85,7 @@ impl<B: Buffer> MappingBytes<B> {
 
 impl<B: Buffer> MappingLog<B> {
     /// Where a page is; `None` where there can be no such page.
-    pub(super) fn source(&self, page: PageNumber) -> Option<PageSource<B>> {
+    pub(crate) fn source(&self, page: PageNumber) -> Option<PageSource<B>> {
         let shape = self.shape()?;
         let (block, at) = shape.place(page);
         if let Some((buffer, at)) = self.state.lock().find(block, at) {
@@ -98,10 +98,10 @@ impl<B: Buffer> MappingLog<B> {
     }
 
     /// The page that stands at `at` in what was read, if it is that page.
-    pub(super) fn checked(&self, page: PageNumber, buffer: &Arc<B>, at: usize) -> Option<MappingBytes<B>> {
+    pub(crate) fn checked(&self, page: PageNumber, buffer: &Arc<B>, at: usize) -> Option<MappingBytes<B>> {
         let sector = buffer.bytes(at, SECTOR_BYTES)?;
         let shape = self.shape()?;
-        let life = self.life_of(shape.place(page).0)?;
+        let life = self.lender()?.lent_sequence(shape.place(page).0)?;
         shape.is_page(page, life, sector).then(|| MappingBytes {
             buffer: Arc::clone(buffer),
             at,

@@ -3,6 +3,7 @@
 use super::pages::PageSource;
 use super::*;
 use pumice_device::{AlignedBuf, Device, MemDevice, MemMedium};
+use std::collections::VecDeque;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
@@ -72,7 +73,7 @@ fn a_page_is_read_from_memory_and_from_the_device_and_an_older_life_of_its_block
     let second = log(geometry, 41);
     assert_eq!(fill(&second, 2), pages);
     let lost = second.take_full().unwrap();
-    lost.is_done.store(true, Ordering::Relaxed);
+    lost.note_done();
     drop(lost);
     for page in &pages {
         assert_eq!(read(&second, &device, *page), None);

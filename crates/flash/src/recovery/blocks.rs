@@ -2,10 +2,9 @@
 
 use super::replay::{Recovery, Summary};
 use crate::Mappings;
-use crate::footer::{Ending, FooterEntry};
+use crate::footer::FooterEntry;
 use crate::layout::Slots;
 use crate::mapping_log::Shape;
-use crate::store::SealedBlock;
 use pumice_blocks::footer::Trailer;
 use pumice_blocks::open::read_twice;
 use pumice_device::{Device, SECTOR_BYTES};
@@ -164,16 +163,5 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
             true,
         )
         .is_some_and(|record| record.header().version == entry.version)
-    }
-}
-
-pub(super) fn sealed_block(id: u32, trailer: &Trailer) -> SealedBlock {
-    let Ending { expiry_max, position } = Ending::of(trailer);
-    SealedBlock {
-        id,
-        sequence: trailer.sequence,
-        footer_len: u32::try_from(trailer.footer_len()).unwrap_or(u32::MAX),
-        expiry_max,
-        position: Some(position),
     }
 }

@@ -15,27 +15,27 @@
 mod blocks;
 mod open;
 mod replay;
+mod report;
 mod void;
 
 pub use open::{Opened, open_superblock};
+pub(crate) use report::EPOCH_SHIFT;
+pub use report::{Recovered, Tally};
 use void::{VOID_RECORD_BYTES, VOID_RECORDS_MAX};
 
 use crate::Mappings;
-use crate::layout::{LayoutName, LayoutOptions, slot_bits};
+use crate::layout::{LayoutName, slot_bits};
 use crate::log::LogKind;
 use crate::mapping_log::MappingLog;
+use crate::open_options::OpenOptions;
 use crate::store::{FlashStore, Start};
 use pumice_blocks::log::SCAN_BYTES;
 use pumice_blocks::recovery::StartClock;
-use pumice_blocks::{Durability, Geometry, Maker, OpenError};
+use pumice_blocks::{Durability, Geometry, OpenError};
 use pumice_device::Device;
-use pumice_index::IndexKind;
 use pumice_memory::Buffer;
 use replay::{Found, Objects, Recovery};
 use std::sync::Arc;
-
-/// Bits of a version below the epoch: 2^44 sets per start, and 2^20 starts.
-pub(crate) const EPOCH_SHIFT: u32 = 44;
 
 /// DRAM that a start may take beside the index and the store's own tables, in bytes, given back before the first request:
 /// - 16 bytes for each record that fits the log, but at most 4 MiB: where the log has more it is read in rounds;
@@ -47,101 +47,6 @@ pub(crate) const EPOCH_SHIFT: u32 = 44;
 pub fn recovery_bytes(geometry: &Geometry) -> u64 {
     let void = geometry.log_slots.min(VOID_RECORDS_MAX as u64) * VOID_RECORD_BYTES;
     void + SCAN_BYTES + (1 << 20) + 192 * u64::from(geometry.blocks)
-}
-
-/// How to open a device.
-#[derive(Clone, Copy, Debug)]
-pub struct OpenOptions {
-    /// Block size in bytes to format with; an existing cache must agree where `check_block_bytes` is set.
-    pub block_bytes: u64,
-    /// Whether the user chose the block size.
-    pub check_block_bytes: bool,
-    /// Erase whatever is there.
-    pub reformat: bool,
-    /// What opens it; an existing cache must have been made by the same.
-    pub maker: Maker,
-    /// Believe a clock that is far ahead of what the device saw.
-    pub accept_clock: bool,
-    /// Whether the device is to have a performance tier, for the superblock.
-    pub has_tier: bool,
-    /// What a reply promises.
-    pub durability: Durability,
-    /// Seconds after which what is in a buffer alone is written; 0 = when its block is full.
-    pub flush_interval_secs: u32,
-    /// The most block buffers, at least 2.
-    pub buffers_max: usize,
-    /// Objects start at multiples of this many bytes.
-    pub unit_bytes: u64,
-    /// The layout; an existing cache must agree.
-    pub layout: LayoutOptions,
-    /// Where mappings are; an existing cache must agree.
-    pub index: IndexKind,
-    /// One piece of background work at a time, so that nothing depends on how long a device takes: for replay.
-    pub lockstep: bool,
-    /// Unix time in seconds.
-    pub now: u32,
-    /// Random numbers for a new cache: its id and the seed of its hash.
-    pub random: [u64; 2],
-}
-
-/// What became of the objects that a start found, each counted once, and of blocks. With index `cascade` those of the checkpoint are not
-/// counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
-    /// Mappings of the checkpoint, and entries of footers of blocks that it does not cover.
-    pub found: u64,
-    /// Mappings into blocks that were reclaimed or whose footers count instead.
-    pub uncovered: u64,
-    /// Voided by the log.
-    pub void: u64,
-    /// Expired.
-    pub expired: u64,
-    /// Moved from another block, and not whole: the former copy stays.
-    pub torn: u64,
-    /// Copies in whose places later ones came.
-    pub replaced: u64,
-    /// Blocks whose trailers could not be read.
-    pub unread_blocks: u64,
-    /// Blocks whose footers could not be read or are damaged.
-    pub damaged_blocks: u64,
-}
-
-/// What was found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Recovered {
-    /// Objects that are back.
-    pub objects: u64,
-    /// Their bytes, padding included.
-    pub bytes: u64,
-    /// Whether the last stop was clean.
-    pub clean: bool,
-    /// Whether the device was formatted.
-    pub formatted: bool,
-    /// Whether what was there had to be forgotten.
-    pub discarded: bool,
-    /// Bytes read from the device.
-    pub bytes_read: u64,
-    /// Log records applied.
-    pub log_records: u64,
-    /// Blocks that were being filled, of which what they began with is back.
-    pub prefixes: u64,
-    /// What became of what was found.
-    pub tally: Tally,
-    /// Mappings for which there was no DRAM.
-    pub no_memory: u64,
-    /// The highest Unix time that the device has recorded, in seconds: the clock must not show less.
-    pub time: u32,
-    /// Whether [`settle`] has to write a checkpoint.
-    pub needs_checkpoint: bool,
-}
-
-impl Recovered {
-    /// How many objects a full index has after what [`Tally`] says.
-    pub fn accounted(&self) -> u64 {
-        let tally = &self.tally;
-        let gone = tally.uncovered + tally.void + tally.expired + tally.torn + tally.replaced;
-        tally.found.saturating_sub(gone + self.no_memory)
-    }
 }
 
 /// Rebuilds the mappings into `mappings` (empty shards, made for the superblock's geometry), and opens the store. With a cascade
@@ -240,23 +145,23 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
     if let Some(log) = mapping_log {
         store.attach_mapping_log(log);
         mappings.with_shard(0, |shard| {
-            shard.begin_history(found.history, store.knows_deaths());
+            shard.begin_history(found.history, store.order.knows_deaths());
         });
         // Which copies are dead nobody knows: all count, until their blocks are reclaimed.
-        (recovery.out.objects, recovery.out.bytes) = store.count_all_recovered(slots);
+        (recovery.out.objects, recovery.out.bytes) = store.order.count_all_recovered(slots);
     }
     for shard in 0..mappings.shards() {
         mappings.with_shard(shard, |shard| {
             shard.rewrite_notes(|mapping| {
                 recovery.out.objects += 1;
                 recovery.out.bytes += u64::from(mapping.location.len);
-                store.count_recovered(mapping)
+                store.order.count_recovered(mapping)
             });
         });
     }
     store.settle_order();
-    store.prune_ranks(mappings).await;
-    store.prune_keys(mappings);
+    store.order.prune_ranks(mappings).await;
+    store.order.prune_keys(mappings);
     let is_new = recovery.out.formatted || recovery.out.discarded;
     store
         .record_start(device, is_new.then_some(LogKind::FlushAt))

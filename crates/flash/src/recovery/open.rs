@@ -1,6 +1,6 @@
 //! The superblock of a device: found, or made.
 
-use super::OpenOptions;
+use crate::open_options::OpenOptions;
 use crate::settings::{STORE, Settings};
 use pumice_blocks::geometry::SUPERBLOCKS_BYTES;
 use pumice_blocks::open::{check_maker, read_superblock};

@@ -1,15 +1,14 @@
 //! Bringing the mappings up to date: checkpoint, log, footers.
 
-use super::blocks::sealed_block;
+use super::report::{EPOCH_SHIFT, Recovered};
 use super::void::{VOID_RECORDS_MAX, VoidTable};
-use super::{EPOCH_SHIFT, Recovered};
 use crate::Mappings;
+use crate::block::SealedBlock;
 use crate::checkpoint::{Overview, ReadObjects};
 use crate::footer::{Ending, FooterEntry};
 use crate::layout::{Layout, SavedOrder, Slots};
 use crate::log::{LogKind, LogRecord};
 use crate::mapping_log::{Borrowed, MappingLog};
-use crate::store::SealedBlock;
 use pumice_blocks::OpenError;
 use pumice_blocks::chain::{Head, StreamReader};
 use pumice_blocks::footer::{OWN_BYTES, Trailer};
@@ -281,7 +280,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                         expiry_max: row.own,
                         position: None,
                     },
-                    |trailer| sealed_block(*id, trailer),
+                    |trailer| SealedBlock::of(*id, trailer),
                 )
             })
             .collect();
@@ -326,7 +325,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                     continue;
                 };
                 if is_first {
-                    found.sealed.push(sealed_block(block, &trailer));
+                    found.sealed.push(SealedBlock::of(block, &trailer));
                     let slots = Slots::of_entries(self.objects.slot_bits, &entries);
                     if slots.len() > 0 {
                         found.slots.insert(block, slots);

@@ -1,15 +1,21 @@
 //! Appending: the active blocks, and the buffers they come from.
 
-use super::order::{Order, OrderGuard};
-use super::{FlashStore, Pool, State};
-use crate::block::{Appended, OpenBlock, Stream};
+use super::FlashStore;
+use super::appended::Appended;
+use crate::block::Stream;
 use crate::layout::{Placed, Rank, Slots};
-use pumice_blocks::{Geometry, add};
-use pumice_index::{Location, Mapping, Superseded, padded_len};
+use crate::objects::{OpenBlock, Pool};
+use crate::order::{OrderGuard, OrderState};
+use pumice_blocks::{Geometry, State, add};
+use pumice_index::{Mapping, Superseded, padded_len, unpadded_len};
 use pumice_memory::Buffer;
-use pumice_record::RecordParts;
+use pumice_record::{RecordParts, SliceId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// A store of which no more than one block in so many is free counts as full: when objects are raised and overwritten, some 6 % of what
+/// blocks hold is dead, and the queue will not be longer than it is then.
+const FULL_SHARE: usize = 16;
 
 /// The longest record that a block may hold, in bytes: a quarter of it, so that what does not fit the rest of a block wastes little.
 pub fn record_max(geometry: &Geometry) -> u64 {
@@ -47,6 +53,15 @@ impl<B: Buffer> FlashStore<B> {
         record_max(&self.geometry)
     }
 
+    /// How long the next slice of an object may be, in bytes, to go into the block that is open for it; `None` where there is none.
+    /// The slices of its set have this rank and `version`, and some may be written.
+    pub fn room_left(&self, rank: Rank, slice: SliceId, version: u64, key: &[u8]) -> Option<u64> {
+        let order = self.order.lock();
+        let beside = self.order.beside(&order, slice, version, key);
+        let room = order.at(order.layout.point(rank, beside))?.room() as u64;
+        Some(unpadded_len(room, self.unit_bytes))
+    }
+
     /// Appends a new record to the active block of its rank. The caller holds the lock of the shard of `hash`, makes the mapping,
     /// and then drops what this returns. `None` where no buffer or block is free, or the record is longer than
     /// [`FlashStore::record_max`]; that is counted. Rank, death of the former copy and insertion are one section of the order's lock.
@@ -56,14 +71,14 @@ impl<B: Buffer> FlashStore<B> {
         parts: &RecordParts<'_>,
         coming: impl Into<Coming>,
     ) -> Option<Appended<B>> {
-        let mut order = self.order();
+        let mut order = self.order.change();
         let rank = match coming.into() {
             Coming::Ranked(rank) => rank,
             Coming::Over {
                 superseded,
                 object_bytes,
             } => {
-                let rank = self.bury_in(&mut order, hash, &superseded, object_bytes);
+                let rank = self.order.bury_in(&mut order, hash, &superseded, object_bytes);
                 order.rebalance();
                 rank
             }
@@ -71,10 +86,10 @@ impl<B: Buffer> FlashStore<B> {
         if self.is_out() {
             return None;
         }
-        let beside = self.beside(&order, parts.slice, parts.version, parts.key);
+        let beside = self.order.beside(&order, parts.slice, parts.version, parts.key);
         let placed = order.layout.insert(hash, self.padded_len(parts), rank, beside);
         let Some(appended) = self.append_at(order, placed, hash, parts, false) else {
-            self.forget_key(hash);
+            self.order.forget_key(hash);
             add(&self.counters.dropped_no_block, 1);
             return None;
         };
@@ -94,8 +109,8 @@ impl<B: Buffer> FlashStore<B> {
         if self.is_out() {
             return None;
         }
-        let order = self.order();
-        let (placed, is_raised) = order.layout.insert_again(self.ground(), from);
+        let order = self.order.change();
+        let (placed, is_raised) = order.layout.insert_again(self.order.ground(), from);
         let appended = self.append_at(order, placed, hash, parts, true)?;
         add(&self.counters.survivors, 1);
         add(&self.counters.survivors_unraised, u64::from(!is_raised));
@@ -147,9 +162,10 @@ impl<B: Buffer> FlashStore<B> {
         };
         let mut reserved = reserved?;
         let location = reserved.mapping.location;
-        reserved.mapping.note = self.ground().add_note(location, placed.note);
+        reserved.mapping.note = self.order.ground().add_note(location, placed.note);
         if !survivor {
-            self.note_slice(&mut order, placed.point, parts, reserved.block());
+            self.order
+                .note_slice(&mut order, placed.point, parts, reserved.block());
         }
         order.layout.appended(reserved.block().id, len as u64);
         drop(order);
@@ -161,7 +177,7 @@ impl<B: Buffer> FlashStore<B> {
     }
 
     /// Starts sealing an open block, under the order's lock: a caller that finds a block open there may go on appending to it.
-    pub(super) fn retire_open(&self, order: &mut Order<B>, id: u32) {
+    pub(crate) fn retire_open(&self, order: &mut OrderState<B>, id: u32) {
         let block = order.close(id).expect("it is open");
         let bytes = block.filled().0;
         self.close_block(block);
@@ -180,8 +196,20 @@ impl<B: Buffer> FlashStore<B> {
         self.blocks.len().saturating_sub(others)
     }
 
+    /// Whether few blocks are free, so that the queue will not be longer than it is.
+    fn is_full(&self) -> bool {
+        let free = self.shared.pool.lock().free.len();
+        free <= (self.blocks.len() / FULL_SHARE).max(self.blocks_kept_free() + 1)
+    }
+
+    /// After the last mapping that recovery found: what nothing counts in leaves the order.
+    pub(crate) fn settle_order(&self) {
+        let is_full = self.is_full();
+        self.order.lock().layout.settle(is_full);
+    }
+
     /// Where every buffer is some section's that is seldom inserted at, the fullest goes, so that the next record finds one.
-    fn give_buffer_up(&self, order: &mut Order<B>) {
+    fn give_buffer_up(&self, order: &mut OrderState<B>) {
         let is_waiting = {
             let pool = self.shared.pool.lock();
             pool.sealing > 0 || !pool.to_seal.is_empty() || self.has_buffer(&pool)
@@ -198,7 +226,7 @@ impl<B: Buffer> FlashStore<B> {
     /// Where every buffer is an open block's that has no room, and nothing is under way that would free one, starts sealing the fullest;
     /// false where there is no such block. For callers that wait for room.
     pub fn make_way(&self) -> bool {
-        let mut order = self.order();
+        let mut order = self.order.change();
         let before = order.open.len();
         self.give_buffer_up(&mut order);
         order.open.len() < before
@@ -206,7 +234,7 @@ impl<B: Buffer> FlashStore<B> {
 
     /// Starts sealing all open blocks, however full they are. For a clean stop, and for tests.
     pub fn retire_active(&self) {
-        let mut order = self.order();
+        let mut order = self.order.change();
         for block in std::mem::take(&mut order.open) {
             order.layout.closed(block.id, None);
             self.close_block(block);
@@ -215,7 +243,7 @@ impl<B: Buffer> FlashStore<B> {
 
     /// Starts sealing the open blocks that were opened before the log was at a position.
     pub(crate) fn retire_older(&self, position: u64) {
-        let mut order = self.order();
+        let mut order = self.order.change();
         let is_old = |block: &&Arc<OpenBlock<B>>| block.sealing_position.load(Ordering::Acquire) < position;
         let old: Vec<u32> = order.open.iter().filter(is_old).map(|block| block.id).collect();
         for id in &old {
@@ -223,16 +251,8 @@ impl<B: Buffer> FlashStore<B> {
         }
     }
 
-    /// Starts sealing a block, if it is open.
-    pub(crate) fn retire_one(&self, id: u32) {
-        let mut order = self.order();
-        if order.open.iter().any(|block| block.id == id) {
-            self.retire_open(&mut order, id);
-        }
-    }
-
     fn open_new_block(&self, survivor: bool) -> Option<Arc<OpenBlock<B>>> {
-        let stream = match survivor && self.wants.kept_apart {
+        let stream = match survivor && self.order.wants.kept_apart {
             true => Stream::Kept,
             false => Stream::New,
         };
@@ -253,7 +273,7 @@ impl<B: Buffer> FlashStore<B> {
             info.is_kept.store(stream == Stream::Kept, Ordering::Relaxed);
             info.is_leaving.store(false, Ordering::Release);
             info.mean_len.store(0, Ordering::Relaxed);
-            *info.slots.lock() = Slots::new(self.slot_bits);
+            *info.slots.lock() = Slots::new(self.order.slot_bits);
             info.reclaims.store(0, Ordering::Relaxed);
         })?;
         if !self.is_authoritative() {
@@ -300,16 +320,5 @@ impl<B: Buffer> FlashStore<B> {
     /// Appends that were refused so far because no block was free, or no buffer for one.
     pub fn dropped_no_block(&self) -> u64 {
         self.counters.dropped_no_block.load(Ordering::Relaxed)
-    }
-
-    /// Sequence of the block that holds `location`.
-    pub fn sequence_at(&self, location: Location) -> u64 {
-        self.blocks[self.block_of(location) as usize]
-            .sequence
-            .load(Ordering::Acquire)
-    }
-
-    pub(crate) fn block_of(&self, location: Location) -> u32 {
-        self.ground().block_of(location)
     }
 }

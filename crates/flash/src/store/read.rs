@@ -1,7 +1,8 @@
 //! Reading records: from buffers and from the device.
 
 use super::FlashStore;
-use crate::block::{OpenBlock, position_of};
+use super::appended::position_of;
+use crate::objects::OpenBlock;
 use pumice_blocks::footer::Trailer;
 use pumice_blocks::{State, add};
 use pumice_device::{Device, SECTOR_BYTES};
@@ -37,7 +38,7 @@ pub enum ReadFault {
 impl<B: Buffer> FlashStore<B> {
     /// Where the record at `location` can be read; called under the shard's lock that the mapping was seen under.
     pub fn source(&self, location: Location) -> Source<B> {
-        let id = self.block_of(location);
+        let id = self.order.ground().block_of(location);
         let block = &self.blocks[id as usize];
         if block.state().is_open()
             && let Some(open) = self.find_open(id)
@@ -52,7 +53,7 @@ impl<B: Buffer> FlashStore<B> {
     /// Whether a start after a crash now would find the copy at `location`: its block, or a prefix with the copy, is written and not
     /// being reclaimed, and that start would trust what it finds. Called under the lock of the shard that maps it.
     pub fn is_written(&self, location: Location) -> bool {
-        let id = self.block_of(location);
+        let id = self.order.ground().block_of(location);
         let is_there = match self.blocks[id as usize].state() {
             State::Sealed => true,
             State::Active | State::Sealing => self.find_open(id).is_some_and(|block| {
@@ -65,7 +66,7 @@ impl<B: Buffer> FlashStore<B> {
 
     /// Whether a block of objects stands at `location`, in a buffer or written, on a device that was not given up.
     pub fn holds_objects(&self, location: Location) -> bool {
-        let info = &self.blocks[self.block_of(location) as usize];
+        let info = self.order.ground().info(location);
         !self.is_given_up()
             && !matches!(
                 info.state(),
@@ -111,7 +112,7 @@ impl<B: Buffer> FlashStore<B> {
         let decode =
             move |buffer: B| Record::decode(Arc::new(buffer), at, record_len, cache_id, sequence, true);
         // The block may have begun another life while a read was under way: then the bytes mean nothing.
-        let info = &self.blocks[self.block_of(location) as usize];
+        let info = self.order.ground().info(location);
         let is_reclaimed = || info.sequence.load(Ordering::Acquire) != sequence;
         if !self.is_out()
             && let Some(record) = device.read_copy(start, len, decode).await

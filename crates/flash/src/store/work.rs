@@ -1,8 +1,7 @@
 //! Background work: what is due, who has taken it, and who waits for its end.
 
-use super::{FlashStore, Objects, Pool};
-use crate::block::OpenBlock;
-use crate::mapping_log::{Due, PendingWrite};
+use super::FlashStore;
+use crate::objects::{OpenBlock, Pool, Task, Work};
 use pumice_blocks::State;
 use pumice_blocks::Task::{Checkpoint, Own, Seal};
 use pumice_memory::Buffer;
@@ -18,35 +17,22 @@ const RECLAIM_BLOCKS_BYTES_MAX: u64 = 8 << 20;
 /// A device has so many blocks for each that is made free ahead of need.
 const BLOCKS_PER_RECLAIM_AHEAD: usize = 100;
 
-/// A piece of background work, to be given to [`FlashStore::perform`].
-pub type Work<B> = pumice_blocks::Work<Objects<B>>;
-
-/// Work beside that of blocks.
-pub enum Task<B: Buffer> {
-    /// Make blocks free until enough are.
-    Reclaim,
-    /// Make one block free whatever is free.
-    EarlyReclaim,
-    /// Write pages of mappings.
-    WriteMappings(PendingWrite<B>),
-    /// Merge the pages of a partition.
-    Reorganise(Due<B>),
-}
-
 impl<B: Buffer> FlashStore<B> {
     /// The next piece of background work, for [`FlashStore::perform`].
     pub fn take_work(&self) -> Option<Work<B>> {
         if self.is_out() {
             return self.take_failure_work();
         }
-        self.take_back_blocks();
+        if let Some(pages) = self.mapping_pages() {
+            pages.take_back();
+        }
         let work = self
             .take_mapping_write()
             .or_else(|| self.take_block_work())
             .or_else(|| self.take_reorganisation());
         // What came while this looked elsewhere.
         let is_pending =
-            || self.is_failure_due() || self.mapping_log.get().is_some_and(|log| log.is_pending());
+            || self.is_failure_due() || self.mapping_pages().is_some_and(|pages| pages.log.is_pending());
         if work.is_none() && is_pending() {
             self.shared.has_work.store(true, Ordering::Release);
         }
@@ -64,17 +50,17 @@ impl<B: Buffer> FlashStore<B> {
         if self.is_busy() {
             return None;
         }
-        let write = self.mapping_log.get()?.take_full()?;
+        let write = self.mapping_pages()?.log.take_full()?;
         let mut pool = self.shared.pool.lock();
         Some(self.claim(&mut pool, Own(Task::WriteMappings(write))))
     }
 
     fn take_reorganisation(&self) -> Option<Work<B>> {
-        let log = self.mapping_log.get()?;
+        let pages = self.mapping_pages()?;
         if self.is_busy() || std::mem::replace(&mut self.shared.pool.lock().own.reorganising, true) {
             return None;
         }
-        let due = log.take_due();
+        let due = pages.log.take_due();
         let mut pool = self.shared.pool.lock();
         let Some(due) = due else {
             pool.own.reorganising = false;
@@ -166,19 +152,14 @@ impl<B: Buffer> FlashStore<B> {
         usize::try_from(fit.clamp(1, RECLAIMS_MAX)).expect("small")
     }
 
-    /// Blocks beyond the reserve that are made free ahead of need, so that nobody waits for a reclaim. In lockstep each is
-    /// done before the next request, and none is needed.
-    fn reclaims_ahead(&self) -> usize {
-        if self.lockstep {
-            return 0;
-        }
-        self.reclaims_max()
-            .min(self.geometry.blocks as usize / BLOCKS_PER_RECLAIM_AHEAD)
-    }
-
-    /// Below so many free blocks there are reclaims.
+    /// Below so many free blocks there are reclaims: the reserve, and some ahead of need, so that nobody waits for one.
     pub(crate) fn blocks_kept_free(&self) -> usize {
-        (self.geometry.reserved as usize + self.reclaims_ahead()).max(self.wants.free_blocks)
+        // In lockstep each reclaim is done before the next request, and none is needed ahead.
+        let ahead = match self.lockstep {
+            true => 0,
+            false => (self.geometry.blocks as usize / BLOCKS_PER_RECLAIM_AHEAD).min(self.reclaims_max()),
+        };
+        (self.geometry.reserved as usize + ahead).max(self.order.wants.free_blocks)
     }
 
     /// Whether too few blocks are free. One that is being reclaimed counts as free.

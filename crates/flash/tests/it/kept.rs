@@ -34,7 +34,7 @@ fn set_all(rig: &Rig, keys: std::ops::Range<u64>) {
 fn position(rig: &Rig, n: u64) -> f64 {
     let mapping = rig.index.with(hash(n), |shard| shard.mapping(hash(n)));
     let mapping = mapping.unwrap_or_else(|| panic!("key {n} is not there"));
-    rig.store().position(mapping).expect("ripq has a queue")
+    rig.store().order.position(mapping).expect("ripq has a queue")
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn what_left_the_queue_of_sipq_is_a_hit_until_its_block_goes() {
     let rig = open(layout);
     set_all(&rig, 0..1_500);
     assert_eq!(rig.store().counts().reclaimed_blocks, 0, "all is there");
-    let queue: HashSet<_> = rig.store().virtual_keys().into_iter().collect();
+    let queue: HashSet<_> = rig.store().order.virtual_keys().into_iter().collect();
     let outside: Vec<u64> = (0..1_500).filter(|n| !queue.contains(&hash(*n))).collect();
     assert!(
         outside.len() > 800 && outside[0] == 0,

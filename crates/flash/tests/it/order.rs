@@ -39,7 +39,7 @@ fn fill(rig: &Rig, random: &mut Random) {
 fn positions(rig: &Rig) -> HashMap<u64, f64> {
     let position = |n| {
         let mapping = pumice_flash::Mappings::with(&*rig.index, hash(n), |shard| shard.mapping(hash(n)))?;
-        Some((n, rig.store().position(mapping).expect("ripq has a queue")))
+        Some((n, rig.store().order.position(mapping).expect("ripq has a queue")))
     };
     (0..KEYS).filter_map(position).collect()
 }
@@ -130,7 +130,7 @@ fn a_clean_stop_keeps_the_order_exactly() {
             .unwrap();
         let before = positions(&rig);
         assert!(rig.store().counts().survivors > 100 && before.len() > 500);
-        let priorities = rig.store().priorities();
+        let priorities = rig.store().order.priorities();
         assert_eq!(
             priorities.len() > 10_000,
             policy == "gdsf-2",
@@ -140,7 +140,7 @@ fn a_clean_stop_keeps_the_order_exactly() {
         let rig = open(&medium, layout);
         assert!(rig.recovered.clean);
         assert!(
-            rig.store().priorities() == priorities,
+            rig.store().order.priorities() == priorities,
             "{policy}: other priorities"
         );
         let after = positions(&rig);
@@ -169,14 +169,14 @@ fn a_clean_stop_keeps_the_keys_of_sipq() {
         rig.settle();
         rig.run(rig.store().checkpoint(&rig.device, &*rig.index, NOW, true))
             .unwrap();
-        let (before, priorities) = (rig.store().virtual_keys(), rig.store().priorities());
+        let (before, priorities) = (rig.store().order.virtual_keys(), rig.store().order.priorities());
         assert!(before.len() > 200);
         drop(rig);
         let rig = open(&medium, layout);
         assert!(rig.recovered.clean);
-        assert_eq!(rig.store().virtual_keys(), before, "{policy}");
+        assert_eq!(rig.store().order.virtual_keys(), before, "{policy}");
         assert!(
-            rig.store().priorities() == priorities,
+            rig.store().order.priorities() == priorities,
             "{policy}: other priorities"
         );
         // And they still decide what stays.
@@ -189,10 +189,10 @@ fn a_clean_stop_keeps_the_keys_of_sipq() {
 
 /// Sets a key that is new, and tells at which share of the virtual cache's keys it stands.
 fn share_of_new_key(rig: &Rig, n: u64) -> f64 {
-    let before = rig.store().virtual_keys();
+    let before = rig.store().order.virtual_keys();
     assert!(rig.set(n, 200).is_some());
     rig.settle();
-    let after = rig.store().virtual_keys();
+    let after = rig.store().order.virtual_keys();
     let known: std::collections::HashSet<_> = before.iter().collect();
     let at = after.iter().position(|hash| !known.contains(hash));
     at.expect("the new key") as f64 / (after.len() - 1) as f64
@@ -233,10 +233,10 @@ fn a_clean_stop_keeps_what_the_queue_of_sipq_has_learned() {
         }
     }
     rig.settle();
-    let before = rig.store().virtual_keys().len();
+    let before = rig.store().order.virtual_keys().len();
     // What was deleted leaves room; it is no queue that fills for that.
     (59_900..60_000).for_each(|n| rig.delete(n));
-    assert!(rig.store().virtual_keys().len() + 50 < before);
+    assert!(rig.store().order.virtual_keys().len() + 50 < before);
     rig = stop_and_open(rig, &medium, layout);
     let share = share_of_new_key(&rig, 1_002);
     assert!((0.25..0.4).contains(&share), "at {share} of a full queue");
@@ -246,7 +246,7 @@ fn a_clean_stop_keeps_what_the_queue_of_sipq_has_learned() {
             rig.settle();
         }
     }
-    let after = rig.store().virtual_keys().len();
+    let after = rig.store().order.virtual_keys().len();
     assert!(
         after.abs_diff(before) * 100 < before,
         "{after} keys fit, and {before} did"
@@ -257,7 +257,7 @@ fn a_clean_stop_keeps_what_the_queue_of_sipq_has_learned() {
     rig.store().append_log(&rig.device, LogKind::FlushAll, 0, version);
     drop(rig);
     rig = open(&medium, layout);
-    assert!(rig.store().virtual_keys().is_empty());
+    assert!(rig.store().order.virtual_keys().is_empty());
     (70_000..70_100).for_each(|n| assert!(rig.set(n, 200).is_some()));
     rig.settle();
     let share = share_of_new_key(&rig, 80_000);
@@ -266,11 +266,11 @@ fn a_clean_stop_keeps_what_the_queue_of_sipq_has_learned() {
 
 /// Crashes, and compares the keys of `sipq` before and after; at least `share` of them are back.
 fn crash_under_sipq(rig: Rig, medium: &Arc<FaultyMedium>, layout: LayoutOptions, share: f64) {
-    let before = rig.store().virtual_keys();
+    let before = rig.store().order.virtual_keys();
     drop(rig);
     let rig = open(medium, layout);
     assert!(!rig.recovered.clean);
-    let after = rig.store().virtual_keys();
+    let after = rig.store().order.virtual_keys();
     let known: std::collections::HashSet<_> = after.iter().collect();
     assert_eq!(known.len(), after.len(), "each once");
     let kept = before.iter().filter(|hash| known.contains(hash)).count();
@@ -290,7 +290,7 @@ fn a_crash_keeps_most_keys_of_sipq_and_none_of_what_is_gone() {
         let medium = medium();
         let rig = open(&medium, layout);
         fill(&rig, &mut Random(1));
-        assert!(rig.store().block_counts().checkpoints > 0, "from time to time");
+        assert!(rig.store().totals.snapshot().checkpoints > 0, "from time to time");
         crash_under_sipq(rig, &medium, layout, 0.6);
     }
 }
@@ -304,7 +304,7 @@ fn a_crash_before_the_first_checkpoint_keeps_the_keys_of_sipq() {
         rig.set(n, 2_000);
         rig.settle();
     }
-    let counts = rig.store().block_counts();
+    let counts = rig.store().totals.snapshot();
     assert!(counts.checkpoints == 0 && counts.sealed_blocks > 20, "{counts:?}");
     crash_under_sipq(rig, &medium, layout, 0.95);
 }
@@ -320,7 +320,7 @@ fn off_after_a_crash(explicit_checkpoint: bool) -> f64 {
             .unwrap();
     }
     assert!(
-        rig.store().block_counts().checkpoints > 0,
+        rig.store().totals.snapshot().checkpoints > 0,
         "the order is kept from time to time"
     );
     // Some blocks are reclaimed and written again after the checkpoint.

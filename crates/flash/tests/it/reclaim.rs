@@ -112,7 +112,7 @@ fn several_reclaims_at_once_lose_nothing_that_stays_and_count_each_object_once()
         }
         assert_eq!(rig.store().check_order(), 0, "counters return to zero");
         rig.check_seats();
-        assert!(rig.store().virtual_keys().is_empty());
+        assert!(rig.store().order.virtual_keys().is_empty());
     }
 }
 
@@ -128,7 +128,7 @@ fn a_survivor_that_dies_between_its_read_and_its_copy_stays_dead() {
             rig.settle();
         }
         rig.auto_kick = false;
-        let geometry = *rig.store().geometry();
+        let geometry = rig.store().geometry;
         let block_of = |n| geometry.block_of(rig.index.location(n)?.offset);
         // Some of each block are raised.
         // The oldest last: what `sipq` has in its queue of keys is what came, or came back, last.
@@ -190,7 +190,7 @@ fn a_survivor_that_dies_between_its_read_and_its_copy_stays_dead() {
         assert_eq!(counts.appended_objects - counts_before.appended_objects, 1);
         let appended = counts.appended_bytes - counts_before.appended_bytes;
         assert_eq!(appended, encoded(&overwritten));
-        assert!(!rig.store().virtual_keys().contains(&common::hash(deleted)));
+        assert!(!rig.store().order.virtual_keys().contains(&common::hash(deleted)));
         rig.check_blocks();
         rig.settle();
         rig.check_blocks();
@@ -303,11 +303,11 @@ fn a_survivor_finds_the_room_that_another_thread_made_after_there_was_none() {
                 }
             }));
         }
-        let sealed = rig.store().block_counts().sealed_blocks;
+        let sealed = rig.store().totals.snapshot().sealed_blocks;
         rig.run(rig.store().perform(&rig.device, &*rig.index, NOW, reclaim));
         let counts = rig.store().counts();
         assert!(
-            rig.index.after_no_room.lock().is_none() && rig.store().block_counts().sealed_blocks > sealed
+            rig.index.after_no_room.lock().is_none() && rig.store().totals.snapshot().sealed_blocks > sealed
         );
         assert!(counts.survivors > 5, "{counts:?}");
         assert_eq!(counts.survivors_dropped, 0, "{is_written}");

@@ -86,7 +86,10 @@ fn work_that_is_dropped_is_done_by_the_next_and_no_stop_waits_for_ever() {
     rig.store().retire_active();
     rig.settle();
     rig.run(rig.store().quiesce());
-    let (counts, reclaimed) = (rig.store().block_counts(), rig.store().counts().reclaimed_blocks);
+    let (counts, reclaimed) = (
+        rig.store().totals.snapshot(),
+        rig.store().counts().reclaimed_blocks,
+    );
     assert!(
         counts.sealed_blocks > 50 && reclaimed > 20 && counts.checkpoints > 1,
         "{counts:?}"
@@ -137,13 +140,13 @@ fn who_waits_for_progress_goes_on_when_a_piece_of_work_has_ended_though_another_
         let mut context = Context::from_waker(Waker::noop());
         waiting.as_mut().poll(&mut context).is_ready()
     };
-    let sealed = rig.store().block_counts().sealed_blocks;
+    let sealed = rig.store().totals.snapshot().sealed_blocks;
     assert!(!is_over());
     rig.run(rig.store().perform(&rig.device, &*rig.index, 1_000, work));
     change(&rig, &mut random, &mut live, 4);
     rig.store().retire_active();
     let _other = rig.store().take_work().expect("a block is to be written");
-    assert!(!rig.store().is_idle() && rig.store().block_counts().sealed_blocks == sealed);
+    assert!(!rig.store().is_idle() && rig.store().totals.snapshot().sealed_blocks == sealed);
     assert!(is_over());
 }
 
@@ -155,7 +158,7 @@ fn early_reclaims_keep_to_the_pace_of_sealing() {
     change(&rig, &mut random, &mut live, 300);
     rig.settle();
     for _ in 0..10 {
-        let sealed = rig.store().block_counts().sealed_blocks;
+        let sealed = rig.store().totals.snapshot().sealed_blocks;
         rig.spawn(
             rig.store()
                 .take_early_reclaim()
@@ -166,7 +169,7 @@ fn early_reclaims_keep_to_the_pace_of_sealing() {
             rig.store().take_early_reclaim().is_none(),
             "nothing was sealed since the last one"
         );
-        while rig.store().block_counts().sealed_blocks == sealed {
+        while rig.store().totals.snapshot().sealed_blocks == sealed {
             change(&rig, &mut random, &mut live, 1);
             rig.settle();
         }
@@ -178,7 +181,7 @@ fn a_block_that_cannot_be_written_is_given_up_until_the_next_start() {
     let medium = medium(2 << 20, false);
     let rig = Rig::open(&medium, KEYS, &options(Durability::Process));
     let (mut random, mut live) = (Random(6), HashMap::new());
-    let geometry = *rig.store().geometry();
+    let geometry = rig.store().geometry;
     medium.set_plan(FaultPlan {
         bad_writes: [3, 7, 8, 20]
             .map(|block| geometry.block_offset(block)..geometry.block_offset(block) + 1)
@@ -190,7 +193,7 @@ fn a_block_that_cannot_be_written_is_given_up_until_the_next_start() {
         rig.settle();
         rig.check_blocks();
     }
-    let counts = rig.store().block_counts();
+    let counts = rig.store().totals.snapshot();
     assert_eq!(counts.bad_blocks, 4, "{counts:?} of {}", geometry.blocks);
     assert!(counts.write_errors <= 8, "{counts:?}: tried again and again");
     assert!(compare(&rig, &live) > 200, "the others are used");
@@ -201,7 +204,7 @@ fn a_block_that_cannot_be_written_is_given_up_until_the_next_start() {
         change(&rig, &mut random, &mut live, 50);
         rig.settle();
     }
-    assert_eq!(rig.store().block_counts().bad_blocks, 0);
+    assert_eq!(rig.store().totals.snapshot().bad_blocks, 0);
     assert!(compare(&rig, &live) > 200);
     rig.check_blocks();
 }
@@ -257,7 +260,7 @@ fn a_block_that_fails_now_and_then_stays() {
         compare(&rig, &live);
         rig.check_blocks();
     }
-    let counts = rig.store().block_counts();
+    let counts = rig.store().totals.snapshot();
     assert!(
         counts.write_errors > 3 && counts.bad_blocks * 2 < counts.write_errors,
         "{counts:?}"
@@ -325,7 +328,7 @@ fn a_move_that_is_broken_off_goes_on_with_the_rest() {
         rig.settle();
     }
     // What stands at the two ends of a block is raised: more than one read brings it.
-    let geometry = rig.store().geometry();
+    let geometry = rig.store().geometry;
     let at = |n| {
         let location = rig.index.location(n)?;
         let block = geometry.block_of(location.offset)?;
@@ -427,6 +430,6 @@ fn a_block_that_died_before_its_beginning_was_written_leaves_that_of_its_next_li
     }
     let flush = rig.store().take_work().unwrap();
     rig.run(rig.store().perform(&rig.device, &*rig.index, 1_000, flush));
-    assert_eq!(rig.store().block_counts().prefix_writes, 0);
+    assert_eq!(rig.store().totals.snapshot().prefix_writes, 0);
     rig.check_blocks();
 }

@@ -1,17 +1,17 @@
 //! `ripq`: several open blocks, each at its priority; what is raised is written again when its block is the next to go (RIPQ paper,
 //! section 4.2: materialisation). Blocks that are mostly dead go before their turn.
 
-mod note;
+pub(super) mod note;
 pub mod queue;
 pub(crate) mod ranks;
 
-pub(crate) use note::{SLOT_BITS, WIDE_BITS};
-
-use super::{
-    ACCESSED, Arrival, Choice, Fate, Ground, Hits, Layout, LayoutOptions, NotePlace, Placed, Rank,
-    SavedOrder, Slots, Wants, rank_after,
+use super::ground::{Ground, NotePlace};
+use super::options::{LayoutOptions, note_place};
+use super::seam::{
+    ACCESSED, Arrival, Choice, Fate, Hits, Layout, Placed, Rank, SavedOrder, Wants, rank_after,
 };
-use crate::store::SealedBlock;
+use super::slots::Slots;
+use crate::block::SealedBlock;
 use note::{Code, Note};
 use pumice_blocks::{Geometry, State};
 use pumice_index::{IndexKind, Location, Mapping};
@@ -39,7 +39,7 @@ pub(super) struct Ripq {
 
 impl Ripq {
     pub(super) fn new(options: &LayoutOptions, index: IndexKind, geometry: &Geometry) -> Self {
-        let code = Code::of(options, NotePlace::of(options.layout, index));
+        let code = Code::of(options.policy, note_place(options.layout, index));
         let shape = QueueShape {
             alpha: options
                 .alpha

@@ -1,7 +1,8 @@
 //! What `ripq` keeps of each object: where it counts, and how often it was asked for.
 
 use super::queue::Mark;
-use crate::layout::{LayoutOptions, NotePlace};
+use crate::layout::ground::NotePlace;
+use pumice_policy::Policy;
 
 /// Bits of a mark, and of the count of accesses, where mappings have room for both.
 const MARK_BITS: u32 = 9;
@@ -37,13 +38,11 @@ pub(super) enum Code {
 }
 
 impl Code {
-    pub(super) fn of(options: &LayoutOptions, notes: NotePlace) -> Self {
+    pub(super) fn of(policy: &dyn Policy, notes: NotePlace) -> Self {
         match notes {
             NotePlace::Nowhere | NotePlace::Mapping => Code::Wide,
             // Two accesses are told by a seat that was changed; of relative policies none tells three from more.
-            NotePlace::Slot if options.policy.accesses_max() <= 2 || !options.policy.is_absolute() => {
-                Code::Seat
-            }
+            NotePlace::Slot if policy.accesses_max() <= 2 || !policy.is_absolute() => Code::Seat,
             NotePlace::Slot => Code::SeatAndAccesses,
         }
     }
@@ -107,7 +106,7 @@ impl Code {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::LayoutName;
+    use crate::layout::options::policy;
 
     #[test]
     fn a_slot_of_seven_bits_says_new_hit_one_of_125_groups_or_dead() {
@@ -165,16 +164,16 @@ mod tests {
 
     #[test]
     fn a_code_follows_from_the_place_of_notes_and_the_policy() {
-        for (policy, code) in [
+        for (name, code) in [
             ("slru-3", Code::Seat),
             ("gdsf-2", Code::Seat),
             ("gdsf-3", Code::SeatAndAccesses),
             ("gdsf-4", Code::SeatAndAccesses),
             ("lfu", Code::SeatAndAccesses),
         ] {
-            let options = LayoutOptions::new(LayoutName::Ripq, Some(policy), None, None).unwrap();
-            assert_eq!(Code::of(&options, NotePlace::Slot), code, "{policy}");
-            assert_eq!(Code::of(&options, NotePlace::Mapping), Code::Wide, "{policy}");
+            let policy = policy(name).unwrap();
+            assert_eq!(Code::of(policy, NotePlace::Slot), code, "{name}");
+            assert_eq!(Code::of(policy, NotePlace::Mapping), Code::Wide, "{name}");
         }
     }
 }

@@ -7,8 +7,8 @@
 //!
 //! Cost: O(log n) for each operation; about 60 bytes of DRAM for each key in the queue.
 
-use crate::layout::LayoutOptions;
 use crate::layout::hashes::ByHash;
+use crate::layout::options::LayoutOptions;
 use pumice_blocks::geometry::Geometry;
 use pumice_policy::{ExactQueue, ObjectNumber, Policy, Priority};
 

@@ -3,9 +3,9 @@
 
 pub(crate) mod keys;
 
-use super::{
-    ACCESSED, Arrival, Choice, Fate, Ground, Hits, Layout, LayoutOptions, Placed, Rank, Wants, rank_after,
-};
+use super::ground::Ground;
+use super::options::LayoutOptions;
+use super::seam::{ACCESSED, Arrival, Choice, Fate, Hits, Layout, Placed, Rank, Wants, rank_after};
 use keys::KeyQueue;
 use pumice_blocks::Geometry;
 use pumice_index::Mapping;

@@ -115,7 +115,7 @@ impl Mappings for Index {
     fn drop_copy(&self, hash: KeyHash, own: Mapping, why: Gone) -> bool {
         let removed = self.with(hash, |shard| {
             let mapping = shard.remove_at(hash, own.location)?;
-            self.store().forget(Some(hash), mapping);
+            self.store().order.forget(Some(hash), mapping);
             Some(mapping)
         });
         if removed.is_some() {
@@ -141,7 +141,7 @@ impl Mappings for Index {
             };
             let moved =
                 append(mapping).is_some_and(|to| shard.compare_and_set(hash, from.location, to).is_some());
-            if moved && self.store().layout().layout != LayoutName::Fifo {
+            if moved && self.store().order.options().layout != LayoutName::Fifo {
                 // A crash may lose what stands in a buffer, moved there or not.
                 let found = (0..self.keys).find(|n| self::hash(*n) == hash);
                 self.given_up.lock().extend(found);
@@ -165,7 +165,7 @@ impl Mappings for Index {
         for n in 0..self.keys {
             let removed = self.with(hash(n), |shard| shard.remove(hash(n)));
             if let Some(mapping) = removed {
-                self.store().forget(Some(hash(n)), mapping);
+                self.store().order.forget(Some(hash(n)), mapping);
                 self.count(Gone::Lost);
             }
         }
@@ -177,7 +177,9 @@ impl Mappings for Index {
         for n in 0..self.keys {
             if let Some(location) = self.location(n).filter(|l| range.contains(&l.offset)) {
                 let mapping = self.with(hash(n), |shard| shard.remove_at(hash(n), location));
-                self.store().forget(Some(hash(n)), mapping.expect("just seen"));
+                self.store()
+                    .order
+                    .forget(Some(hash(n)), mapping.expect("just seen"));
                 self.count(why);
                 self.given_up.lock().insert(n);
                 swept += 1;
@@ -314,7 +316,7 @@ impl Rig {
             old,
             may_be_more: false,
         };
-        let rank = self.store().rank(again, len as u64);
+        let rank = self.store().order.rank(again, len as u64);
         let version = self.remove(n);
         self.append_with(n, len, version, SliceId::Whole, Some(rank))
     }
@@ -358,7 +360,11 @@ impl Rig {
             value_crc: payload_checksum(payload),
         };
         let stored = self.index.with(hash(n), |shard| {
-            let new = || self.store().rank(Arrival::New, self.store().padded_len(&parts));
+            let new = || {
+                self.store()
+                    .order
+                    .rank(Arrival::New, self.store().padded_len(&parts))
+            };
             let rank = rank.unwrap_or_else(new);
             let appended = self.store().append(hash(n), &parts, rank)?;
             shard.set(hash(n), appended.mapping).unwrap();
@@ -409,7 +415,7 @@ impl Rig {
             shard.set_note(
                 hash(n),
                 mapping.location,
-                self.store().hit(hash(n), mapping, bytes),
+                self.store().order.hit(hash(n), mapping, bytes),
             );
         });
         Some(read)
@@ -419,7 +425,10 @@ impl Rig {
     pub fn hit(&self, n: u64) {
         self.index.with(hash(n), |shard| {
             if let Some(mapping) = shard.mapping(hash(n)) {
-                let note = self.store().hit(hash(n), mapping, mapping.location.len.into());
+                let note = self
+                    .store()
+                    .order
+                    .hit(hash(n), mapping, mapping.location.len.into());
                 shard.set_note(hash(n), mapping.location, note);
             }
         });
@@ -428,8 +437,8 @@ impl Rig {
     /// Blocks that are being reclaimed.
     pub fn victims(&self) -> usize {
         let (free, sealed, open, checkpoint) = self.store().block_usage();
-        let bad = usize::try_from(self.store().block_counts().bad_blocks).unwrap();
-        self.store().geometry().blocks as usize - free - sealed - open - checkpoint - bad
+        let bad = usize::try_from(self.store().totals.snapshot().bad_blocks).unwrap();
+        self.store().geometry.blocks as usize - free - sealed - open - checkpoint - bad
     }
 
     /// Every block has one use, while no work is under way.
@@ -453,7 +462,7 @@ impl Rig {
             self.index
                 .with_shard(shard, |shard| shard.for_each(|mapping| mappings.push(mapping)));
         }
-        self.store().check_seats(mappings.into_iter());
+        self.store().order.check_seats(mappings.into_iter());
     }
 
     /// Whether what is there stands on flash, and not in a buffer.

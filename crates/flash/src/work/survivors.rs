@@ -10,10 +10,10 @@
 //! a reclaim waits until another one has freed its victim. The last that does not wait lets go of what finds no room, so that
 //! they never all wait.
 
-use crate::footer::FooterEntry;
-use crate::layout::NotePlace;
-use crate::reclaim::{ENTRIES_PER_TURN, prefetch_ahead};
-use crate::store::{FlashStore, Reclaims, Shared};
+use super::{Worker, prefetch_ahead};
+use crate::footer::{ENTRIES_PER_TURN, FooterEntry};
+use crate::layout::{NotePlace, RECLAIM_READ_BYTES};
+use crate::objects::{Reclaims, Shared};
 use crate::{CopyMove, Mappings};
 use pumice_blocks::{add, give_turn};
 use pumice_device::{Device, SECTOR_BYTES};
@@ -32,9 +32,6 @@ const READ_BYTES_MAX: u64 = 256 << 10;
 const GAP_BYTES_MAX: u64 = 16 << 10;
 /// Reads of one victim at once.
 const READS_MAX: usize = 8;
-/// Bytes that are read, or were read and are being moved, of all victims at once. The share of each is enough for the longest
-/// record, but for the two sectors at its ends.
-pub const RECLAIM_READ_BYTES: u64 = 2 << 20;
 /// Rounds of waiting for room, for one victim.
 const WAITS_MAX: usize = 16;
 
@@ -53,28 +50,28 @@ enum Fate {
 }
 
 /// Objects that one read brings.
-pub(crate) struct Run {
-    pub(crate) sectors: Range<u64>,
-    pub(crate) entries: Vec<FooterEntry>,
+pub(super) struct Run {
+    pub(super) sectors: Range<u64>,
+    pub(super) entries: Vec<FooterEntry>,
 }
 
 impl Run {
-    pub(crate) fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         self.sectors.end - self.sectors.start
     }
 }
 
 /// A block whose objects are moved.
-pub(crate) struct Origin {
-    pub(crate) id: u32,
-    pub(crate) sequence: u64,
+pub(super) struct Origin {
+    pub(super) id: u32,
+    pub(super) sequence: u64,
     /// Whether it is the lowest block: what nobody has asked for since it was written does not stay.
-    pub(crate) is_tail: bool,
+    pub(super) is_tail: bool,
 }
 
 /// An object that was moved, and whose mapping on flash is to go with the victim.
-pub(crate) struct MovedCopy {
-    pub(crate) hash: u64,
+pub(super) struct MovedCopy {
+    pub(super) hash: u64,
     /// Offsets on the device, of copies that take the same length.
     from: u64,
     to: u64,
@@ -82,7 +79,7 @@ pub(crate) struct MovedCopy {
 }
 
 impl MovedCopy {
-    pub(crate) fn new(hash: u64, from: Location, to: Location) -> Self {
+    pub(super) fn new(hash: u64, from: Location, to: Location) -> Self {
         debug_assert_eq!(from.len, to.len);
         Self {
             hash,
@@ -93,7 +90,7 @@ impl MovedCopy {
     }
 
     /// Where it was, and where it is.
-    pub(crate) fn places(&self) -> [Location; 2] {
+    pub(super) fn places(&self) -> [Location; 2] {
         [self.from, self.to].map(|offset| Location {
             offset,
             len: self.len,
@@ -101,14 +98,11 @@ impl MovedCopy {
     }
 }
 
-impl<B: Buffer> FlashStore<B> {
+impl<B: Buffer, D: Device<Buf = B>, M: Mappings> Worker<'_, B, D, M> {
     /// Moves the objects of a victim that stay, lets go of those that do not, and returns the entries of those that could
     /// not be moved, and those whose mappings on flash are left.
-    pub(crate) async fn move_survivors<D: Device<Buf = B>, M: Mappings>(
+    pub(super) async fn move_survivors(
         &self,
-        device: &D,
-        mappings: &M,
-        now: u32,
         origin: &Origin,
         entries: Vec<FooterEntry>,
     ) -> (Vec<FooterEntry>, Vec<MovedCopy>) {
@@ -118,36 +112,36 @@ impl<B: Buffer> FlashStore<B> {
             if at % ENTRIES_PER_TURN == ENTRIES_PER_TURN - 1 {
                 give_turn().await;
             }
-            prefetch_ahead(mappings, &entries, at);
-            let fate = self.fate(mappings, now, origin, entry);
+            prefetch_ahead(self.mappings, &entries, at);
+            let fate = self.fate(origin, entry);
             if fate == Fate::Stays {
                 stay.push(*entry);
             } else if fate == Fate::Unknown {
                 asked.push(*entry);
-            } else if !self.is_authoritative() {
+            } else if !self.store.is_authoritative() {
                 // A lookup may still find its mapping on flash, and bring it back to DRAM.
                 go.push(*entry);
             } else {
                 // While what its mapping stands on is at hand.
-                self.drop_entry(mappings, now, origin.id, entry);
+                self.drop_entry(origin.id, entry);
             }
         }
         let mut pages_left = entries.len() / ENTRIES_PER_PAGE_ASKED;
         for batch in asked.chunks(ASKED_AT_ONCE) {
-            self.ask(device, mappings, origin, batch, &mut pages_left).await;
+            self.ask(origin, batch, &mut pages_left).await;
             for entry in batch {
-                let stays = self.fate(mappings, now, origin, entry) == Fate::Stays;
+                let stays = self.fate(origin, entry) == Fate::Stays;
                 if stays { &mut stay } else { &mut go }.push(*entry);
             }
         }
         stay.sort_unstable_by_key(|entry| entry.offset);
         let bytes = stay.iter().map(|entry| u64::from(entry.len)).sum();
         if let Some(victim) =
-            (self.shared.pool.lock().own.victims.iter_mut()).find(|victim| victim.id == origin.id)
+            (self.store.shared.pool.lock().own.victims.iter_mut()).find(|victim| victim.id == origin.id)
         {
             victim.stays = bytes;
         }
-        let bytes_max = RECLAIM_READ_BYTES / self.reclaims_max() as u64;
+        let bytes_max = RECLAIM_READ_BYTES / self.store.reclaims_max() as u64;
         let mut runs = self.runs(origin.id, stay).into_iter();
         let mut next = runs.next();
         let (mut reads, mut bytes) = (VecDeque::new(), 0);
@@ -159,7 +153,7 @@ impl<B: Buffer> FlashStore<B> {
                 bytes += run.bytes();
                 let len = usize::try_from(run.bytes()).expect("at most 1 MiB and two sectors");
                 // It starts with this call; awaited are results in the order of runs.
-                reads.push_back((self.shared.read(device, run.sectors.start, len), run));
+                reads.push_back((self.store.shared.read(self.device, run.sectors.start, len), run));
                 next = runs.next();
             }
             let Some((read, run)) = reads.pop_front() else {
@@ -167,10 +161,10 @@ impl<B: Buffer> FlashStore<B> {
             };
             match read.await {
                 Ok(buffer) => {
-                    add(&self.counters.reclaim_read_bytes, run.bytes());
+                    add(&self.store.counters.reclaim_read_bytes, run.bytes());
                     let buffer = Arc::new(buffer);
                     for entry in &run.entries {
-                        if self.fate(mappings, now, origin, entry) != Fate::Stays {
+                        if self.fate(origin, entry) != Fate::Stays {
                             go.push(*entry);
                             continue;
                         }
@@ -178,13 +172,10 @@ impl<B: Buffer> FlashStore<B> {
                             go.push(*entry);
                             continue;
                         };
-                        let from = self.mapping(origin.id, entry);
-                        let move_it = || self.move_record(mappings, entry.hash, from, &record);
+                        let from = self.store.order.ground().mapping(origin.id, entry);
+                        let move_it = || self.move_record(entry.hash, from, &record);
                         let (mut moved, mut copy) = move_it();
-                        while moved == CopyMove::NoRoom
-                            && waits_left > 0
-                            && self.makes_room(device, mappings, now).await
-                        {
+                        while moved == CopyMove::NoRoom && waits_left > 0 && self.makes_room().await {
                             waits_left -= 1;
                             (moved, copy) = move_it();
                         }
@@ -193,7 +184,7 @@ impl<B: Buffer> FlashStore<B> {
                             CopyMove::Moved { .. } => {}
                             CopyMove::Dead => go.push(*entry),
                             CopyMove::NoRoom => {
-                                add(&self.counters.survivors_dropped, 1);
+                                add(&self.store.counters.survivors_dropped, 1);
                                 go.push(*entry);
                             }
                         }
@@ -201,7 +192,7 @@ impl<B: Buffer> FlashStore<B> {
                 }
                 Err(error) => {
                     tracing::warn!("reading block {} to move objects out of it: {error}", origin.id);
-                    add(&self.totals.read_errors, 1);
+                    add(&self.store.totals.read_errors, 1);
                     go.extend_from_slice(&run.entries);
                 }
             }
@@ -211,49 +202,44 @@ impl<B: Buffer> FlashStore<B> {
     }
 
     /// Whether an object of a victim is live, and worth its copy.
-    fn fate<M: Mappings>(&self, mappings: &M, now: u32, origin: &Origin, entry: &FooterEntry) -> Fate {
-        if is_expired(entry.expiry, now) {
+    fn fate(&self, origin: &Origin, entry: &FooterEntry) -> Fate {
+        if is_expired(entry.expiry, self.now) {
             return Fate::Goes;
         }
-        let own = self.mapping(origin.id, entry);
+        let own = self.store.order.ground().mapping(origin.id, entry);
         let keeps = |mapping| {
-            self.keeps(entry.hash, mapping, origin.is_tail)
-                || (self.wants.dram_hot && mappings.is_hot(entry.hash, own.location))
+            self.store.order.keeps(entry.hash, mapping, origin.is_tail)
+                || (self.store.order.wants.dram_hot && self.mappings.is_hot(entry.hash, own.location))
         };
         // Slots tell without the index, which is slower.
-        if self.notes == NotePlace::Slot && !keeps(own) {
+        if self.store.order.notes == NotePlace::Slot && !keeps(own) {
             return Fate::Goes;
         }
-        let (mapping, fate) = match self.ask_index(mappings, entry.hash, own) {
+        let (mapping, fate) = match self.ask_index(entry.hash, own) {
             Survivor::Keep(mapping) => (mapping, Fate::Stays),
             Survivor::Ask(_) => (own, Fate::Unknown),
             Survivor::Drop => return Fate::Goes,
         };
-        if self.notes == NotePlace::Slot || keeps(mapping) {
+        if self.store.order.notes == NotePlace::Slot || keeps(mapping) {
             fate
         } else {
             Fate::Goes
         }
     }
 
-    fn ask_index<M: Mappings>(&self, mappings: &M, hash: u64, own: Mapping) -> Survivor {
-        mappings.with(hash, |shard| shard.survivor(hash, &self.stored_copy(own)))
+    fn ask_index(&self, hash: u64, own: Mapping) -> Survivor {
+        self.mappings.with(hash, |shard| {
+            shard.survivor(hash, &self.store.order.stored_copy(own))
+        })
     }
 
     /// Reads the pages that may map these objects, all at once, so that DRAM knows their mappings then; of those for which more than
     /// `pages_left` would have to be read it stays unknown.
-    async fn ask<D: Device<Buf = B>, M: Mappings>(
-        &self,
-        device: &D,
-        mappings: &M,
-        origin: &Origin,
-        entries: &[FooterEntry],
-        pages_left: &mut usize,
-    ) {
+    async fn ask(&self, origin: &Origin, entries: &[FooterEntry], pages_left: &mut usize) {
         let mut plans = Vec::new();
         for entry in entries {
-            let own = self.mapping(origin.id, entry);
-            let Survivor::Ask(plan) = self.ask_index(mappings, entry.hash, own) else {
+            let own = self.store.order.ground().mapping(origin.id, entry);
+            let Survivor::Ask(plan) = self.ask_index(entry.hash, own) else {
                 continue;
             };
             if let Some(left) = pages_left.checked_sub(plan.pages().len()) {
@@ -265,8 +251,11 @@ impl<B: Buffer> FlashStore<B> {
             .flat_map(|(_, plan)| plan.pages())
             .copied()
             .collect();
-        let reads = &self.counters.reclaim_mapping_reads;
-        let found = self.read_pages(device, &pages, reads).await;
+        let reads = &self.store.counters.reclaim_mapping_reads;
+        let Some(log_pages) = self.store.mapping_pages() else {
+            return;
+        };
+        let found = log_pages.read_counted(self.device, &pages, reads).await;
         let mut found = found.iter().map(|bytes| bytes.as_ref()?.payload());
         for (hash, plan) in plans {
             let payloads: Vec<_> = found.by_ref().take(plan.pages().len()).collect();
@@ -274,7 +263,8 @@ impl<B: Buffer> FlashStore<B> {
             if payloads.contains(&None) {
                 continue;
             }
-            mappings.with(hash, |shard| shard.resolve(hash, &plan, payloads));
+            self.mappings
+                .with(hash, |shard| shard.resolve(hash, &plan, payloads));
         }
     }
 
@@ -286,55 +276,54 @@ impl<B: Buffer> FlashStore<B> {
         buffer: &Arc<B>,
         entry: &FooterEntry,
     ) -> Option<Record<B>> {
-        let location = self.location(origin.id, entry);
+        let location = self.store.order.ground().location(origin.id, entry);
         let position = usize::try_from(location.offset - run.sectors.start).expect("in the buffer");
         let record = Record::decode(
             Arc::clone(buffer),
             position,
             location.len as usize,
-            self.cache_id,
+            self.store.cache_id,
             origin.sequence,
             true,
         );
         if record.is_none() {
-            add(&self.counters.corrupt_records, 1);
+            add(&self.store.counters.corrupt_records, 1);
         }
         record
     }
 
     /// Waits for a block where none is free, or else for a buffer; whether it is worth trying again.
-    async fn makes_room<D: Device<Buf = B>, M: Mappings>(&self, device: &D, mappings: &M, now: u32) -> bool {
-        if !self.shared.pool.lock().free.is_empty() {
+    async fn makes_room(&self) -> bool {
+        if !self.store.shared.pool.lock().free.is_empty() {
             // Others may have made room since it was found that there is none.
-            return self.makes_buffer_free(device, mappings, now).await || {
-                let pool = self.shared.pool.lock();
-                self.has_buffer(&pool) && !pool.free.is_empty()
+            return self.makes_buffer_free().await || {
+                let pool = self.store.shared.pool.lock();
+                self.store.has_buffer(&pool) && !pool.free.is_empty()
             };
         }
-        let Some(_stall) = Stall::begin(&self.shared) else {
+        let Some(_stall) = Stall::begin(&self.store.shared) else {
             return false;
         };
-        self.wait_for(|pool| !pool.free.is_empty() || pool.own.are_all_stalled())
+        self.store
+            .wait_for(|pool| !pool.free.is_empty() || pool.own.are_all_stalled())
             .await;
         true
     }
 
     /// Writes a block that is full, or waits for one that is being written; whether it is worth trying again.
-    pub(crate) async fn makes_buffer_free<D: Device<Buf = B>, M: Mappings>(
-        &self,
-        device: &D,
-        mappings: &M,
-        now: u32,
-    ) -> bool {
-        if let Some(work) = self.take_seal() {
-            self.perform_seal(device, mappings, now, work).await;
+    pub(super) async fn makes_buffer_free(&self) -> bool {
+        if let Some(work) = self.store.take_seal() {
+            self.perform_seal(work).await;
             return true;
         }
-        if self.shared.pool.lock().sealing == 0 {
+        if self.store.shared.pool.lock().sealing == 0 {
             return false;
         }
-        let before = self.totals.sealed_blocks.load(Ordering::Relaxed);
-        self.wait_for(|pool| pool.sealing == 0 || self.totals.sealed_blocks.load(Ordering::Relaxed) > before)
+        let before = self.store.totals.sealed_blocks.load(Ordering::Relaxed);
+        self.store
+            .wait_for(|pool| {
+                pool.sealing == 0 || self.store.totals.sealed_blocks.load(Ordering::Relaxed) > before
+            })
             .await;
         true
     }
@@ -344,7 +333,7 @@ impl<B: Buffer> FlashStore<B> {
         let sector = SECTOR_BYTES as u64;
         let mut runs: Vec<Run> = Vec::new();
         for entry in entries {
-            let location = self.location(id, &entry);
+            let location = self.store.order.ground().location(id, &entry);
             let start = location.offset / sector * sector;
             let end = (location.offset + u64::from(location.len)).next_multiple_of(sector);
             match runs.last_mut() {
