@@ -284,7 +284,10 @@ fn read_file(path: &Path, format: Format) -> ReadBack {
 /// What a format keeps of a request.
 fn as_kept(request: Request, to: Format, from: &str) -> Option<Request> {
     if to == Format::Csv {
-        return Some(request);
+        return Some(Request {
+            content: None,
+            ..request
+        });
     }
     let ticks = match from {
         "mooncake" => 1_000,
