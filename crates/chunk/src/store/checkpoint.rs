@@ -41,6 +41,8 @@ impl<B: Buffer> ChunkStore<B> {
             writer.write(&bytes).await?;
             bytes.clear();
         }
+        let next_sequence = self.base.shared.pool.lock().next_sequence;
+        bytes.extend_from_slice(&next_sequence.to_le_bytes());
         let rows = (0u32..).zip(&begun.head.rows);
         let sealed: Vec<u32> = rows
             .filter(|(_, row)| row.role == BlockRole::Sealed)

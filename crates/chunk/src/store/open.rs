@@ -76,6 +76,8 @@ struct Image {
     starts: Vec<Starts>,
     /// Log position at the dump.
     dumped: u64,
+    /// The sequence of the first block that was opened after the dump.
+    next_sequence: u64,
 }
 
 /// What a start goes on with.
@@ -97,6 +99,7 @@ impl Image {
             fp: FpIndex::new(shape.contents, place).map_err(too_wide)?,
             starts: (0..geometry.blocks).map(|_| Starts::None).collect(),
             dumped: 0,
+            next_sequence: 0,
         })
     }
 
@@ -164,9 +167,15 @@ impl Image {
         let is_new: HashMap<u32, u64> = (blocks.new.iter())
             .map(|(block, trailer)| (*block, trailer.sequence))
             .collect();
-        // Places of the checkpoint in blocks that are new are of the same generation: a block that it found open kept it, and one that was
-        // opened since has had no other while it was written.
-        self.drop_places(|place| !blocks.covered[place.block as usize] && !is_new.contains_key(&place.block));
+        // Places of the checkpoint in blocks that are new are of the same generation where that was opened before the end of the dump: no
+        // block is reclaimed meanwhile. A later generation has other contents under the same numbers.
+        let next_sequence = self.next_sequence;
+        let is_dumped = |block| {
+            is_new
+                .get(&block)
+                .is_some_and(|sequence| *sequence < next_sequence)
+        };
+        self.drop_places(|place| !blocks.covered[place.block as usize] && !is_dumped(place.block));
         for (block, starts) in self.starts.iter_mut().enumerate() {
             if !blocks.covered[block] {
                 *starts = Starts::None;
@@ -266,6 +275,10 @@ impl Restore for Image {
                 return Err(stream.bad("a place of a content is damaged"));
             }
         }
+        let [next_sequence] = stream.words::<Vec<u64>>(1).await?[..] else {
+            return Err(stream.bad("its sequence is missing"));
+        };
+        self.next_sequence = next_sequence;
         for _ in 0..stream.u32().await? {
             let block = stream.u32().await? as usize;
             let starts = stream
@@ -283,7 +296,7 @@ impl Restore for Image {
         self.lba.clear();
         self.fp.clear();
         self.starts.fill_with(Starts::default);
-        self.dumped = 0;
+        (self.dumped, self.next_sequence) = (0, 0);
     }
 
     /// Blocks are written when they are full: no log has a prefix.

@@ -209,7 +209,8 @@ fn crashes_within_starts_lose_nothing_more() {
 #[test]
 fn no_fault_brings_a_wrong_value_back() {
     let (mut hits, mut faults, mut forgotten) = (0, 0, 0);
-    for seed in 0..60 {
+    // Under seed 416 a block is reclaimed and filled anew between a checkpoint and a crash.
+    for seed in (0..60).chain([416]) {
         let totals = swarm::<Rig>(load(seed), 5);
         hits += totals.seen.hits;
         faults += totals.faults;
