@@ -20,7 +20,7 @@ pub enum LayoutName {
     /// The oldest block goes first, and all that is in it.
     #[default]
     Fifo = 1,
-    /// SIPQ: the oldest block goes first, and the objects whose keys are in an exact queue in DRAM are written again.
+    /// SIPQ: the oldest block is the victim. Objects whose keys are in an exact queue in DRAM are written again.
     Sipq = 2,
     /// RIPQ: several active blocks, each at its priority; the lowest block goes first, and what was raised moves to where
     /// it belongs.

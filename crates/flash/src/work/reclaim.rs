@@ -13,9 +13,9 @@
 //!
 //! # Survivors
 //!
-//! The record comes first here too; then the objects that stay are copied to the open blocks that the layout says, and the victim is
-//! free. A crash finds those of them whose new block was sealed; what was in a buffer is
-//! gone. (To keep the victim until then would keep a block for every section that fills slowly.)
+//! The record comes first here too; then the objects that stay are copied to the open blocks that the layout names, and the victim is
+//! free. A start after a crash finds the copies whose new block was written; copies that were in a buffer are lost. (To keep each victim
+//! until its copies are written would hold a block for every section that fills slowly.)
 
 use super::survivors::{MovedCopy, Origin};
 use super::{PREFETCH_DISTANCE, Worker, prefetch_ahead};
@@ -45,8 +45,8 @@ impl<B: Buffer, D: Device<Buf = B>, M: Mappings> Worker<'_, B, D, M> {
         }
     }
 
-    /// Reclaims the oldest block, and before it those that need not wait any more; `round` says how often the caller has asked for
-    /// it in a row.
+    /// Reclaims the block that the layout names, and before it the victims whose reclaim was broken off. `round`: calls before this one in
+    /// the same piece of work.
     pub(super) async fn reclaim_early(&self, claim: Claim, round: usize) {
         while let Some((id, how)) = self.choose(claim, |pool, _| pool.own.ready.pop_front()) {
             self.reclaim_block(id, self.how_now(how)).await;
