@@ -33,6 +33,13 @@ def allow_descriptors(needed):
 DRIP = b"x" * 1_000_000 + b"\r\n"
 
 
+def speak(sock):
+    """The server has accepted the connection once it answers; until then the kernel may hold it in its queue."""
+    sock.sendall(b"mn\r\n")
+    if sock.recv(16) != b"MN\r\n":
+        raise SystemExit("expected MN from every connection")
+
+
 class Slow:
     """A client that sends a byte a second and reads as fast."""
 
@@ -47,6 +54,7 @@ class Slow:
         # The smallest that the system gives: it is the server that is to have what is not read.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         self.socket.connect(self.address)
+        speak(self.socket)
         self.drip, self.dripped = b"", 0
         kind = self.number % 8
         if kind < 4:
@@ -97,9 +105,7 @@ def crowd(host, port, idle, slow):
             if order == "idle":
                 for _ in range(idle):
                     sock = socket.create_connection(address)
-                    sock.sendall(b"mn\r\n")
-                    if sock.recv(16) != b"MN\r\n":
-                        raise SystemExit("expected MN from every connection")
+                    speak(sock)
                     idlers.append(sock)
             elif order == "slow":
                 slows = [Slow(address, number) for number in range(slow)]
