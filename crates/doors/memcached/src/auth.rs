@@ -1,6 +1,6 @@
 //! Users and their passwords, from a file of lines `user:password`.
 
-use crate::files::{FileError, read_bounded};
+use pumice_net::{FileError, read_bounded};
 use std::fmt;
 use std::hint::black_box;
 use std::path::{Path, PathBuf};

@@ -1,29 +1,11 @@
 //! What the door is told at start.
 
 use crate::auth::AuthFile;
-use crate::budget::BudgetSizes;
 use crate::parse::Limits;
-use crate::tls::TlsIdentity;
+use pumice_net::{BudgetSizes, Listen, TlsIdentity};
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Where the door listens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Listen {
-    /// A TCP address; port 0 lets the system choose.
-    Tcp(SocketAddr),
-    /// A TCP address on which clients speak TLS; needs [`DoorConfig::tls`].
-    Tls(SocketAddr),
-    /// A unix socket. A socket file that nobody answers on is replaced.
-    Unix {
-        /// Its path.
-        path: PathBuf,
-        /// Its permissions; `None` leaves them to the process's umask.
-        mode: Option<u32>,
-    },
-}
 
 /// The door's settings.
 #[derive(Clone, Debug)]

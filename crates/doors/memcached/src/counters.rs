@@ -1,8 +1,7 @@
 //! What the door counts: per worker, without sharing, summed when somebody asks.
 
-use crate::histogram::{Counter, Histogram, HistogramSnapshot};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use pumice_net::{Connections, Counter, Histogram, HistogramSnapshot};
+use std::sync::{Arc, Mutex, PoisonError};
 
 pumice_world::figures! {
     /// Sums of counters over workers, under memcached's names.
@@ -177,20 +176,16 @@ pub struct WorkerStats {
 #[derive(Debug)]
 pub struct DoorStats {
     workers: Box<[WorkerStats]>,
-    pub(crate) curr_connections: AtomicU64,
-    pub(crate) total_connections: AtomicU64,
-    pub(crate) rejected_connections: AtomicU64,
+    connections: Arc<Connections>,
     /// What `stats reset` takes away from the counts that `stats` shows.
     reset: Mutex<Counts>,
 }
 
 impl DoorStats {
-    pub(crate) fn new(workers: usize) -> Self {
+    pub(crate) fn new(workers: usize, connections: Arc<Connections>) -> Self {
         Self {
             workers: (0..workers).map(|_| WorkerStats::default()).collect(),
-            curr_connections: AtomicU64::new(0),
-            total_connections: AtomicU64::new(0),
-            rejected_connections: AtomicU64::new(0),
+            connections,
             reset: Mutex::new(Counts::default()),
         }
     }
@@ -236,17 +231,17 @@ impl DoorStats {
 
     /// Open connections.
     pub fn curr_connections(&self) -> u64 {
-        self.curr_connections.load(Ordering::Relaxed)
+        self.connections.current()
     }
 
     /// Connections accepted since the start.
     pub fn total_connections(&self) -> u64 {
-        self.total_connections.load(Ordering::Relaxed)
+        self.connections.total()
     }
 
     /// Connections turned away because there were too many.
     pub fn rejected_connections(&self) -> u64 {
-        self.rejected_connections.load(Ordering::Relaxed)
+        self.connections.rejected()
     }
 }
 
@@ -256,7 +251,7 @@ mod tests {
 
     #[test]
     fn workers_are_summed_and_reset_only_hides() {
-        let stats = DoorStats::new(2);
+        let stats = DoorStats::new(2, Arc::default());
         stats.worker(0).counters.get_hits.add(3);
         stats.worker(1).counters.get_hits.add(4);
         stats.worker(1).latency[Operation::Set as usize].record(1000, 5);

@@ -5,23 +5,15 @@
 #![forbid(unsafe_code)]
 
 mod auth;
-mod budget;
 mod config;
 mod counters;
 mod execute;
-mod files;
-mod histogram;
 pub mod parse;
-mod seldom;
 mod server;
 mod shared;
-mod tls;
 
 pub use auth::AuthFile;
-pub use budget::BudgetSizes;
-pub use config::{DoorConfig, Listen};
+pub use config::DoorConfig;
 pub use counters::{Counters, Counts, DoorStats, Operation, WorkerStats};
-pub use files::FileError;
-pub use histogram::{Counter, Histogram, HistogramSnapshot};
+pub use pumice_net::{BudgetSizes, FileError, HistogramSnapshot, Listen, TlsIdentity};
 pub use server::Door;
-pub use tls::TlsIdentity;

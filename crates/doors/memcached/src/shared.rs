@@ -1,9 +1,8 @@
 //! What all workers of the door share.
 
-use crate::budget::Budgets;
 use crate::config::DoorConfig;
 use crate::counters::DoorStats;
-use crate::seldom::Seldom;
+use pumice_net::{Budgets, Seldom};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -15,6 +14,4 @@ pub(crate) struct Shared {
     pub(crate) started: Instant,
     /// For a line in the log about clients with another protocol.
     pub(crate) foreign_said: Seldom,
-    /// For a line in the log about connections that cannot be accepted.
-    pub(crate) accept_said: Seldom,
 }

@@ -2,12 +2,12 @@
 
 use super::exptime;
 use super::output::Output;
-use crate::budget::Share;
 use crate::counters::{Counters, Operation, WorkerStats};
 use crate::parse::{Exptime, Key, MAX_KEY_BYTES, MetaRequest};
 use crate::shared::Shared;
 use pumice::{Action, Cx, Object, ObjectCache, Outcome, Reads};
 use pumice_device::Device;
+use pumice_net::Share;
 use std::rc::Rc;
 use std::sync::Arc;
 

@@ -1,11 +1,11 @@
 //! Reads: what a step of a run asks for, and what hits and misses answer.
 
 use super::{Executor, Output, marks, meta_get};
-use crate::budget::Share;
 use crate::counters::Operation;
 use crate::parse::{Get, KeyScratch, MetaRequest};
 use pumice::{Action, Meta, Object, Outcome, Tier};
 use pumice_device::Device;
+use pumice_net::Share;
 
 /// One step of a run of reads.
 #[derive(Clone, Copy)]

@@ -1,8 +1,8 @@
 //! Replies waiting to be sent: text, and large values where they are.
 
-use crate::budget::Share;
 use pumice::Object;
 use pumice_device::{Buffer, Payload};
+use pumice_net::Share;
 use std::io::IoSlice;
 
 /// Values from this size on are sent from the object's own memory.

@@ -1,8 +1,8 @@
 //! stats: memcached's names where they mean the same.
 
 use super::{Executor, Output, VERSION};
-use crate::config::Listen;
 use pumice_device::Device;
+use pumice_net::Listen;
 use std::fmt::Display;
 
 impl<D: Device + Clone> Executor<D> {

@@ -4,15 +4,15 @@ use super::Worker;
 use super::foreign;
 use super::input::Input;
 use super::key_dump;
-use super::progress::Progress;
 use super::reads::{self, Asks, Tally};
 use super::sender::Sender;
-use super::stream::Stream;
-use crate::budget::Share;
 use crate::counters::Operation;
 use crate::execute::{Executor, Flow, Output};
 use crate::parse::{Attempt, Command, Get, Needed, Parsed, parse, parse_attempt};
 use pumice_device::Device;
+use pumice_net::Progress;
+use pumice_net::Share;
+use pumice_net::Stream;
 use std::io;
 use std::rc::Rc;
 

@@ -3,9 +3,9 @@
 use super::Worker;
 use super::connection::Connection;
 use super::input::SMALL_REST_BYTES;
-use super::progress::Late;
-use super::stream::Stream;
 use pumice_device::Device;
+use pumice_net::Late;
+use pumice_net::Stream;
 use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
@@ -55,7 +55,7 @@ impl<D: Device + Clone> Connection<D> {
         tokio::select! {
             biased;
             read = poll_fn(|cx| poll(self, cx)) => return read,
-            () = worker.stopped.notified(), if !worker.stopping.get() => {}
+            () = worker.stop.notified(), if !worker.stop.is_stopping() => {}
         }
         poll_fn(|cx| poll(self, cx)).await
     }
@@ -150,7 +150,7 @@ fn poll_stream<D: Device + Clone>(
         Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::Interrupted => cx.waker().wake_by_ref(),
         ready => return ready,
     }
-    if !worker.stopping.get() {
+    if !worker.stop.is_stopping() {
         return Poll::Pending;
     }
     // What has arrived counts as sent before the stop.

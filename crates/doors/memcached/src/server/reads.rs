@@ -1,7 +1,6 @@
 //! Runs of reads: DRAM hits at once, flash reads together, replies in order.
 
 use super::sender::Sender;
-use crate::budget::{SMALL_BYTES, Share};
 use crate::counters::Operation;
 use crate::execute::{Ask, Executor, MetaChange};
 use crate::parse::{Command, Get, Limits, MAX_KEY_BYTES, Parsed, parse};
@@ -9,6 +8,7 @@ use futures_util::future::FutureExt;
 use futures_util::stream::{FuturesOrdered, StreamExt};
 use pumice::{FlashLookup, Found, LargeLookup, Lookup};
 use pumice_device::{Device, SECTOR_BYTES};
+use pumice_net::{SMALL_BYTES, Share};
 use std::collections::VecDeque;
 use std::io;
 use std::pin::pin;

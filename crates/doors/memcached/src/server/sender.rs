@@ -1,10 +1,10 @@
 //! Sending replies.
 
-use super::progress::Progress;
-use super::stream::Stream;
-use crate::budget::Share;
 use crate::execute::{Executor, Output};
 use pumice_device::Device;
+use pumice_net::Progress;
+use pumice_net::Share;
+use pumice_net::Stream;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;

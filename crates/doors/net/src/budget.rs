@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 
 /// Requests up to this many bytes are small.
-pub(crate) const SMALL_BYTES: usize = 64 << 10;
+pub const SMALL_BYTES: usize = 64 << 10;
 
 /// The small lane has at least this many bytes.
 const SMALL_LANE_MIN_BYTES: usize = 256 << 10;
@@ -23,7 +23,7 @@ const FEW_WAITING: u32 = 8;
 
 /// Bytes that may be held at once. First come, first served.
 #[derive(Debug)]
-pub(crate) struct Lane {
+pub struct Lane {
     semaphore: Semaphore,
     total: u32,
     is_large: bool,
@@ -33,19 +33,19 @@ pub(crate) struct Lane {
 
 /// A share of a lane, given back when dropped.
 #[derive(Debug)]
-pub(crate) struct Share {
+pub struct Share {
     lane: Arc<Lane>,
     bytes: u32,
 }
 
 impl Share {
     /// Bytes that it stands for; fewer than requested where that was more than the lane.
-    pub(crate) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.bytes as usize
     }
 
     /// Whether it is a share of a large lane, which may be held while waiting for a peer.
-    pub(crate) fn is_large(&self) -> bool {
+    pub fn is_large(&self) -> bool {
         self.lane.is_large
     }
 }
@@ -86,7 +86,7 @@ impl Lane {
     }
 
     /// Takes `bytes` that can be done without, if that leaves half of the lane free.
-    pub(crate) fn try_take_ahead(self: &Arc<Self>, bytes: usize) -> Option<Share> {
+    pub fn try_take_ahead(self: &Arc<Self>, bytes: usize) -> Option<Share> {
         let spare = self
             .semaphore
             .available_permits()
@@ -95,7 +95,7 @@ impl Lane {
     }
 
     /// Waits until `bytes` are free, and takes them. A request above the lane waits for all of it.
-    pub(crate) async fn take(self: Arc<Self>, bytes: usize) -> Share {
+    pub async fn take(self: Arc<Self>, bytes: usize) -> Share {
         if let Some(share) = self.try_take(bytes) {
             return share;
         }
@@ -114,16 +114,19 @@ impl Lane {
         u32::try_from(bytes).unwrap_or(u32::MAX).min(self.total)
     }
 
-    pub(crate) fn total_bytes(&self) -> usize {
+    /// All of it, in bytes.
+    pub fn total_bytes(&self) -> usize {
         self.total as usize
     }
 }
 
 /// A budget with its two lanes.
 #[derive(Debug)]
-pub(crate) struct Budget {
-    pub(crate) small: Arc<Lane>,
-    pub(crate) large: Arc<Lane>,
+pub struct Budget {
+    /// The lane for small requests.
+    pub small: Arc<Lane>,
+    /// The lane for large ones.
+    pub large: Arc<Lane>,
 }
 
 impl Budget {
@@ -136,7 +139,7 @@ impl Budget {
     }
 
     /// Waits until `bytes` are free in the lane for requests of this size, and takes them.
-    pub(crate) async fn take(&self, bytes: usize) -> Share {
+    pub async fn take(&self, bytes: usize) -> Share {
         let lane = match bytes <= SMALL_BYTES {
             true => &self.small,
             false => &self.large,
@@ -182,14 +185,17 @@ impl Default for BudgetSizes {
 
 /// The budgets of all connections.
 #[derive(Debug)]
-pub(crate) struct Budgets {
-    pub(crate) input: Budget,
-    pub(crate) output: Budget,
+pub struct Budgets {
+    /// For requests on their way in.
+    pub input: Budget,
+    /// For replies on their way out.
+    pub output: Budget,
     waiting: Arc<AtomicUsize>,
 }
 
 impl Budgets {
-    pub(crate) fn new(sizes: BudgetSizes, largest_value: usize) -> Self {
+    /// Budgets of these sizes, where a value may have up to `largest_value` bytes.
+    pub fn new(sizes: BudgetSizes, largest_value: usize) -> Self {
         let waiting = Arc::default();
         Self {
             input: Budget::new(sizes.input, largest_value, &waiting),
@@ -200,7 +206,7 @@ impl Budgets {
 
     /// How long a peer that holds a share may make no progress; `None` while nobody waits. The more wait, the shorter, so that a
     /// queue of peers that stall ends within seconds.
-    pub(crate) fn patience(&self) -> Option<Duration> {
+    pub fn patience(&self) -> Option<Duration> {
         match u32::try_from(self.waiting.load(Ordering::Relaxed)).unwrap_or(u32::MAX) {
             0 => None,
             waiting => Some((PATIENCE_MAX * FEW_WAITING / waiting).clamp(PATIENCE_MIN, PATIENCE_MAX)),

@@ -8,11 +8,11 @@ const SILENCE: Duration = Duration::from_secs(60);
 
 /// Lets a line through once a minute.
 #[derive(Debug, Default)]
-pub(crate) struct Seldom(Mutex<Option<Instant>>);
+pub struct Seldom(Mutex<Option<Instant>>);
 
 impl Seldom {
     /// Whether the line is to be said now.
-    pub(crate) fn is_due(&self) -> bool {
+    pub fn is_due(&self) -> bool {
         let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_due = said.is_none_or(|said| said.elapsed() >= SILENCE);
         if is_due {

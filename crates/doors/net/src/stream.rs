@@ -17,21 +17,24 @@ use tokio_rustls::{Accept, TlsAcceptor};
 const TLS_UNSENT_BYTES: usize = 18 << 10;
 
 /// A connection that no event loop knows yet, on its way to its worker.
-pub(super) enum Accepted {
+pub(crate) enum Accepted {
     Tcp(Socket),
     Tls(Socket, TlsIdentity),
     Unix(Socket),
 }
 
 /// A connection on its worker's event loop.
-pub(super) enum Stream {
+pub enum Stream {
+    /// TCP.
     Tcp(TcpStream),
+    /// TCP, encrypted.
     Tls(Box<TlsStream<TcpStream>>),
+    /// A unix socket.
     Unix(UnixStream),
 }
 
 /// A connection that its event loop knows.
-pub(super) enum Registered {
+pub(crate) enum Registered {
     Ready(Stream),
     /// One that has to shake hands first.
     Handshake(Box<Accept<TcpStream>>),
@@ -52,7 +55,7 @@ macro_rules! socket {
 
 impl Stream {
     /// Registers a connection with the event loop of this thread.
-    pub(super) fn register(accepted: Accepted) -> io::Result<Registered> {
+    pub(crate) fn register(accepted: Accepted) -> io::Result<Registered> {
         let tcp = |socket: Socket| {
             socket.set_tcp_nodelay(true)?;
             TcpStream::from_std(socket.into())
@@ -70,7 +73,7 @@ impl Stream {
     }
 
     /// Bytes that were taken to be sent, and are not: as many at most.
-    pub(super) fn unsent_bytes(&self) -> usize {
+    pub fn unsent_bytes(&self) -> usize {
         match self {
             Stream::Tls(stream) if stream.get_ref().1.wants_write() => TLS_UNSENT_BYTES,
             _ => 0,
@@ -78,7 +81,7 @@ impl Stream {
     }
 
     /// Reads what is there; a read that does not fill the room needs no second one to learn that nothing is left.
-    pub(super) fn poll_read(&mut self, cx: &mut Context<'_>, to: &mut [u8]) -> Poll<io::Result<usize>> {
+    pub fn poll_read(&mut self, cx: &mut Context<'_>, to: &mut [u8]) -> Poll<io::Result<usize>> {
         let mut buffer = ReadBuf::new(to);
         let read = match self {
             Stream::Tcp(stream) => Pin::new(stream).poll_read(cx, &mut buffer),
@@ -89,7 +92,10 @@ impl Stream {
     }
 
     /// Reads what has arrived, whether the event loop knows of it or not; `WouldBlock` where nothing has.
-    pub(super) fn read_arrived(&mut self, to: &mut [u8]) -> io::Result<usize> {
+    ///
+    /// # Errors
+    /// What the socket said.
+    pub fn read_arrived(&mut self, to: &mut [u8]) -> io::Result<usize> {
         let Stream::Tls(stream) = self else {
             return socket!(&*self, socket => (&*SockRef::from(socket)).read(to));
         };
@@ -108,7 +114,10 @@ impl Stream {
     }
 
     /// Hands over bytes to be sent; returns how many were taken. Of those TLS may keep some: see [`Stream::flush`].
-    pub(super) fn try_write(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+    ///
+    /// # Errors
+    /// What the socket said.
+    pub fn try_write(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         match (self, slices) {
             (Stream::Tls(stream), slices) => {
                 now(|cx| Pin::new(&mut **stream).poll_write_vectored(cx, slices))
@@ -119,7 +128,10 @@ impl Stream {
     }
 
     /// Sends what was taken and not sent; `WouldBlock` where some of it is left.
-    pub(super) fn flush(&mut self) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// What the socket said.
+    pub fn flush(&mut self) -> io::Result<()> {
         match self {
             Stream::Tls(stream) => now(|cx| Pin::new(&mut **stream).poll_flush(cx)),
             Stream::Tcp(_) | Stream::Unix(_) => Ok(()),
@@ -127,20 +139,27 @@ impl Stream {
     }
 
     /// Says that nothing more is sent, where the protocol has words for it.
-    pub(super) fn close(&mut self) {
+    pub fn close(&mut self) {
         if let Stream::Tls(stream) = self {
             // Whoever does not take it, or has gone, learns it from the socket.
             let _ = now(|cx| Pin::new(&mut **stream).poll_shutdown(cx));
         }
     }
 
-    pub(super) async fn writable(&self) -> io::Result<()> {
+    /// Waits until the socket takes more.
+    ///
+    /// # Errors
+    /// What the socket said.
+    pub async fn writable(&self) -> io::Result<()> {
         socket!(self, socket => socket.writable().await)
     }
 
     /// Whether the socket has room for a good part of what it can buffer. Where it has not, [`Stream::writable`] waits for
     /// that.
-    pub(super) fn has_room(&self) -> io::Result<bool> {
+    ///
+    /// # Errors
+    /// What the socket said.
+    pub fn has_room(&self) -> io::Result<bool> {
         let asked = socket!(self, socket => socket.try_io(Interest::WRITABLE, || has_room(socket)));
         match asked {
             Ok(()) => Ok(true),

@@ -1,9 +1,7 @@
 //! Listening sockets: binding them, and handing connections to the workers.
 
-use super::stream::Accepted;
-use super::{Guard, Handover};
-use crate::config::{DoorConfig, Listen};
-use crate::shared::Shared;
+use crate::floor::{FloorConfig, Guard, Handover, Listen, Shared};
+use crate::stream::Accepted;
 use crate::tls::TlsIdentity;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 use std::io::{self, Read, Write};
@@ -17,14 +15,11 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
 
-/// What a connection hears that is one too many.
-const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
-
 /// How long to wait after a failed accept: out of descriptors, most likely, which passes when connections close.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
 /// A bound socket that no event loop knows yet.
-pub(super) struct Listener {
+pub(crate) struct Listener {
     socket: Socket,
     kind: Kind,
 }
@@ -51,7 +46,7 @@ fn named(error: &io::Error, what: impl std::fmt::Display) -> io::Error {
 
 impl Listener {
     /// Binds a socket; errors name the address.
-    pub(super) fn bind(listen: &Listen, config: &DoorConfig) -> io::Result<Self> {
+    pub(crate) fn bind(listen: &Listen, config: &FloorConfig) -> io::Result<Self> {
         let backlog = i32::try_from(config.backlog).unwrap_or(i32::MAX);
         let (address, kind) = match listen {
             Listen::Tcp(address) => (address, Kind::Tcp),
@@ -74,12 +69,12 @@ impl Listener {
     }
 
     /// Where it listens, for TCP without TLS.
-    pub(super) fn tcp_addr(&self) -> Option<SocketAddr> {
+    pub(crate) fn tcp_addr(&self) -> Option<SocketAddr> {
         matches!(self.kind, Kind::Tcp).then(|| self.addr()).flatten()
     }
 
     /// Where it listens, for TLS.
-    pub(super) fn tls_addr(&self) -> Option<SocketAddr> {
+    pub(crate) fn tls_addr(&self) -> Option<SocketAddr> {
         matches!(self.kind, Kind::Tls(_)).then(|| self.addr()).flatten()
     }
 
@@ -122,7 +117,7 @@ fn bind_unix(path: &Path, mode: Option<u32>, backlog: i32) -> io::Result<Socket>
 }
 
 /// Accepts connections and hands them to the workers in turn. At shutdown it accepts what has connected by then, and ends.
-pub(super) async fn accept(
+pub(crate) async fn accept(
     listener: Listener,
     shared: Arc<Shared>,
     workers: Vec<UnboundedSender<Handover>>,
@@ -137,7 +132,7 @@ pub(super) async fn accept(
             Kind::Unix { .. } => Accepted::Unix(socket),
         };
         let Some(guard) = Guard::take(&shared) else {
-            turn_away(accepted);
+            turn_away(accepted, shared.config.one_too_many);
             return;
         };
         let worker = next.fetch_add(1, Ordering::Relaxed) % workers.len();
@@ -202,12 +197,12 @@ impl Listening {
 
 /// Tells a connection that it is one too many, and closes it. What it has sent is read first, up to a bound, because
 /// closing a socket with unread bytes may take the message with it.
-fn turn_away(accepted: Accepted) {
+fn turn_away(accepted: Accepted, words: &[u8]) {
     // To TLS no words: it expects a handshake.
     if let Accepted::Tcp(socket) | Accepted::Unix(socket) = accepted {
         let mut unread = [0; 4096];
         // The socket does not block, and whoever is turned away and gone does not matter.
-        let _ = (&socket).write(TOO_MANY);
+        let _ = (&socket).write(words);
         let _ = (&socket).read(&mut unread);
         let _ = socket.shutdown(Shutdown::Write);
     }

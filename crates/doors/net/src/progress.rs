@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use tokio::time::Sleep;
 
 /// How often a peer that holds a share is looked at.
-pub(super) const LOOK: Duration = Duration::from_millis(250);
+const LOOK: Duration = Duration::from_millis(250);
 
 /// Bytes that are progress.
 const STEP_BYTES: usize = 16 << 10;
 
 /// Which time is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Late {
+pub enum Late {
     /// The limit that was given.
     Limit,
     /// That of a peer which holds memory that others wait for.
@@ -24,7 +24,7 @@ pub(super) enum Late {
 
 /// A timer that starts anew whenever its peer makes progress.
 #[derive(Default)]
-pub(super) struct Progress {
+pub struct Progress {
     since: Option<Instant>,
     /// Bytes moved since, fewer than [`STEP_BYTES`].
     moved: usize,
@@ -33,12 +33,12 @@ pub(super) struct Progress {
 
 impl Progress {
     /// Starts anew.
-    pub(super) fn restart(&mut self) {
+    pub fn restart(&mut self) {
         (self.since, self.moved) = (Some(Instant::now()), 0);
     }
 
     /// The peer sent or took as many bytes.
-    pub(super) fn moved(&mut self, bytes: usize) {
+    pub fn moved(&mut self, bytes: usize) {
         self.moved += bytes;
         if self.moved >= STEP_BYTES {
             self.restart();
@@ -47,7 +47,7 @@ impl Progress {
 
     /// Ready when there was no progress for `limit`, or for [`Budgets::patience`] where the peer holds a share. To be asked only when
     /// nothing more can be moved. A look that comes late says that the server stood still, not the peer, and starts anew.
-    pub(super) fn poll_late(
+    pub fn poll_late(
         &mut self,
         cx: &mut Context<'_>,
         limit: Option<Duration>,

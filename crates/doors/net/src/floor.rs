@@ -1,0 +1,340 @@
+//! Connections: listening, handing out, serving, shutting down.
+//!
+//! One worker accepts and hands connections to all workers in turn. A connection stays on its worker.
+
+use crate::accept::{Listener, accept};
+use crate::seldom::Seldom;
+use crate::stream::{Accepted, Registered, Stream};
+use crate::tls::TlsIdentity;
+use std::cell::Cell;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+
+/// Where a door listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listen {
+    /// A TCP address; port 0 lets the system choose.
+    Tcp(SocketAddr),
+    /// A TCP address on which clients speak TLS; needs [`FloorConfig::tls`].
+    Tls(SocketAddr),
+    /// A unix socket. A socket file that nobody answers on is replaced.
+    Unix {
+        /// Its path.
+        path: PathBuf,
+        /// Its permissions; `None` leaves them to the process's umask.
+        mode: Option<u32>,
+    },
+}
+
+/// The settings of a door's connections.
+#[derive(Clone, Debug)]
+pub struct FloorConfig {
+    /// Where to listen.
+    pub listen: Vec<Listen>,
+    /// Workers that will call [`Floor::run_worker`], at least 1.
+    pub workers: usize,
+    /// The most connections at once; more are turned away.
+    pub max_connections: usize,
+    /// What they hear then.
+    pub one_too_many: &'static [u8],
+    /// Connections that may wait to be accepted.
+    pub backlog: u32,
+    /// What [`Listen::Tls`] shows to clients.
+    pub tls: Option<TlsIdentity>,
+    /// How long a TLS handshake may take.
+    pub handshake_timeout: Duration,
+    /// How long connections may take to end after the shutdown.
+    pub drain_timeout: Duration,
+}
+
+/// How many connections there are.
+#[derive(Debug, Default)]
+pub struct Connections {
+    current: AtomicU64,
+    total: AtomicU64,
+    rejected: AtomicU64,
+}
+
+impl Connections {
+    /// Open ones.
+    pub fn current(&self) -> u64 {
+        self.current.load(Ordering::Relaxed)
+    }
+
+    /// Those accepted since the start.
+    pub fn total(&self) -> u64 {
+        self.total.load(Ordering::Relaxed)
+    }
+
+    /// Those turned away because there were too many.
+    pub fn rejected(&self) -> u64 {
+        self.rejected.load(Ordering::Relaxed)
+    }
+}
+
+/// A place among the open connections, given back when dropped.
+#[derive(Debug)]
+pub struct Guard(Arc<Connections>);
+
+impl Guard {
+    /// A place, unless there are too many connections. Only the accepting worker calls this.
+    pub(crate) fn take(shared: &Shared) -> Option<Self> {
+        let connections = &shared.connections;
+        if connections.current() >= shared.config.max_connections as u64 {
+            connections.rejected.fetch_add(1, Ordering::Relaxed);
+            tracing::debug!("a connection is turned away: there are --max-connections");
+            return None;
+        }
+        connections.current.fetch_add(1, Ordering::Relaxed);
+        connections.total.fetch_add(1, Ordering::Relaxed);
+        Some(Self(Arc::clone(connections)))
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.0.current.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A connection on its way to a worker.
+pub(crate) struct Handover {
+    pub(crate) accepted: Accepted,
+    pub(crate) guard: Guard,
+}
+
+/// Why a connection is not served.
+#[derive(Debug, thiserror::Error)]
+pub enum Refused {
+    /// The event loop does not take it.
+    #[error("cannot serve a connection: {0}")]
+    Unregistered(io::Error),
+    /// TLS was not agreed upon.
+    #[error("TLS handshake failed: {0}")]
+    Handshake(io::Error),
+}
+
+/// A connection that has come to its worker.
+pub struct Arrived {
+    handover: Handover,
+    handshake_timeout: Duration,
+}
+
+impl Arrived {
+    /// The stream, after its handshake, which has its time and does not go beyond a stop; and its place, to be kept while it is served.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub async fn open(self, stop: &Stop) -> Result<(Stream, Guard), Refused> {
+        let Handover { accepted, guard } = self.handover;
+        let accept = match Stream::register(accepted).map_err(Refused::Unregistered)? {
+            Registered::Ready(stream) => return Ok((stream, guard)),
+            Registered::Handshake(accept) => accept,
+        };
+        let is_stopping = stop.is_stopping();
+        let timeout = match is_stopping {
+            true => Duration::ZERO,
+            false => self.handshake_timeout,
+        };
+        // A handshake takes KiB of state.
+        let shaken = Box::pin(async {
+            tokio::select! {
+                biased;
+                shaken = tokio::time::timeout(timeout, accept) => Ok(Stream::Tls(Box::new(shaken??))),
+                () = stop.notified(), if !is_stopping => Err(io::ErrorKind::ConnectionAborted.into()),
+            }
+        });
+        Ok((shaken.await.map_err(Refused::Handshake)?, guard))
+    }
+}
+
+/// Says to the connections of one worker that the server is to end.
+#[derive(Debug, Default)]
+pub struct Stop {
+    is_stopping: Cell<bool>,
+    notify: Notify,
+}
+
+impl Stop {
+    /// Whether connections are to end when they have executed what was sent to them.
+    pub fn is_stopping(&self) -> bool {
+        self.is_stopping.get()
+    }
+
+    /// Ready at the moment of the stop; not afterwards.
+    pub fn notified(&self) -> impl Future<Output = ()> {
+        self.notify.notified()
+    }
+}
+
+/// What all workers share.
+pub(crate) struct Shared {
+    pub(crate) config: FloorConfig,
+    pub(crate) connections: Arc<Connections>,
+    /// For a line in the log about connections that cannot be accepted.
+    pub(crate) accept_said: Seldom,
+}
+
+/// Sockets that are bound, and connections on their way to workers. Shared by their threads.
+pub struct Floor {
+    shared: Arc<Shared>,
+    tcp_addrs: Vec<SocketAddr>,
+    tls_addrs: Vec<SocketAddr>,
+    listeners: Mutex<Vec<Listener>>,
+    senders: Vec<UnboundedSender<Handover>>,
+    receivers: Mutex<Vec<Option<UnboundedReceiver<Handover>>>>,
+    /// Turns true when no more connections are handed out.
+    accepted_all: watch::Sender<bool>,
+}
+
+impl Floor {
+    /// Binds every socket of the configuration. Connections wait in the backlog until the workers run.
+    ///
+    /// # Errors
+    /// What the operating system said, with the address.
+    pub fn bind(config: FloorConfig) -> io::Result<Self> {
+        let listeners = config
+            .listen
+            .iter()
+            .map(|listen| Listener::bind(listen, &config))
+            .collect::<io::Result<Vec<_>>>()?;
+        let (senders, receivers) = (0..config.workers.max(1))
+            .map(|_| {
+                let (sender, receiver) = unbounded_channel();
+                (sender, Some(receiver))
+            })
+            .unzip();
+        Ok(Self {
+            tcp_addrs: listeners.iter().filter_map(Listener::tcp_addr).collect(),
+            tls_addrs: listeners.iter().filter_map(Listener::tls_addr).collect(),
+            accepted_all: watch::Sender::new(false),
+            listeners: Mutex::new(listeners),
+            senders,
+            receivers: Mutex::new(receivers),
+            shared: Arc::new(Shared {
+                config,
+                connections: Arc::default(),
+                accept_said: Seldom::default(),
+            }),
+        })
+    }
+
+    /// The TCP addresses it listens on, with the ports that the system chose; without those of TLS.
+    pub fn local_addrs(&self) -> &[SocketAddr] {
+        &self.tcp_addrs
+    }
+
+    /// The addresses on which it speaks TLS, with the ports that the system chose.
+    pub fn tls_addrs(&self) -> &[SocketAddr] {
+        &self.tls_addrs
+    }
+
+    /// How many connections there are.
+    pub fn connections(&self) -> &Arc<Connections> {
+        &self.shared.connections
+    }
+
+    /// Says in the log, once a minute at most, that a connection cannot be served.
+    pub fn say_unserved(&self, error: &Refused) {
+        if self.shared.accept_said.is_due() {
+            tracing::warn!("{error}");
+        }
+    }
+
+    /// Hands one worker's share of the connections to `serve` until `shutdown` turns true (or its sender is gone), then ends them:
+    /// who has connected by then is served, and [`Stop`] tells connections to execute and answer what has arrived, within the drain
+    /// timeout.
+    ///
+    /// To be called once for each of `0..workers`, each on its own thread, inside a `LocalSet` of a current-thread runtime
+    /// with I/O and time enabled. Worker 0 accepts for all.
+    ///
+    /// # Errors
+    /// Where the sockets cannot be registered with the event loop.
+    ///
+    /// # Panics
+    /// On an index that is not below the number of workers or was used before.
+    pub async fn run_worker<F: Future<Output = ()> + 'static>(
+        &self,
+        index: usize,
+        stop: &Stop,
+        mut shutdown: watch::Receiver<bool>,
+        serve: impl Fn(Arrived) -> F,
+    ) -> io::Result<()> {
+        let mut receiver = self.receivers.lock().unwrap_or_else(PoisonError::into_inner)[index]
+            .take()
+            .expect("each worker runs once");
+        let serve = |handover| {
+            serve(Arrived {
+                handover,
+                handshake_timeout: self.shared.config.handshake_timeout,
+            })
+        };
+        let mut acceptors = JoinSet::new();
+        let mut accepting = None;
+        if index == 0 {
+            accepting = Some(Accepting(&self.accepted_all));
+            let next = Arc::new(AtomicUsize::new(0));
+            let listeners =
+                std::mem::take(&mut *self.listeners.lock().unwrap_or_else(PoisonError::into_inner));
+            for listener in listeners {
+                let accept = accept(
+                    listener,
+                    Arc::clone(&self.shared),
+                    self.senders.clone(),
+                    Arc::clone(&next),
+                    shutdown.clone(),
+                );
+                acceptors.spawn_local(accept);
+            }
+        }
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                handover = receiver.recv() => {
+                    let Some(handover) = handover else { break };
+                    connections.spawn_local(serve(handover));
+                }
+                Some(_) = connections.join_next() => {}
+                Some(ended) = acceptors.join_next() => ended??,
+                _ = shutdown.wait_for(|stop| *stop) => break,
+            }
+        }
+        stop.is_stopping.set(true);
+        stop.notify.notify_waiters();
+        let drain = async {
+            // They take what waits in the backlogs, and close the listening sockets.
+            while acceptors.join_next().await.is_some() {}
+            drop(accepting);
+            // Fails only with the door.
+            let _ = self.accepted_all.subscribe().wait_for(|all| *all).await;
+            while let Ok(handover) = receiver.try_recv() {
+                connections.spawn_local(serve(handover));
+            }
+            while connections.join_next().await.is_some() {}
+        };
+        if tokio::time::timeout(self.shared.config.drain_timeout, drain)
+            .await
+            .is_err()
+        {
+            connections.shutdown().await;
+        }
+        Ok(())
+    }
+}
+
+/// Says at its end that no more connections are handed out.
+struct Accepting<'d>(&'d watch::Sender<bool>);
+
+impl Drop for Accepting<'_> {
+    fn drop(&mut self) {
+        self.0.send_replace(true);
+    }
+}
