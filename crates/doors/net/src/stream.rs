@@ -2,12 +2,13 @@
 
 use crate::tls::TlsIdentity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use socket2::{SockRef, Socket};
+use socket2::{SockRef, Socket, TcpKeepalive};
 use std::io::{self, IoSlice, Read};
 use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
@@ -15,6 +16,12 @@ use tokio_rustls::{Accept, TlsAcceptor};
 
 /// What a TLS connection may keep encrypted and unsent: a record with all that encryption adds.
 const TLS_UNSENT_BYTES: usize = 18 << 10;
+
+/// A peer that has gone without a word, with its machine say, is noticed after two minutes, so that its place is given back.
+const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
+    .with_time(Duration::from_secs(60))
+    .with_interval(Duration::from_secs(10))
+    .with_retries(6);
 
 /// A connection that no event loop knows yet, on its way to its worker.
 pub(crate) enum Accepted {
@@ -58,6 +65,7 @@ impl Stream {
     pub(crate) fn register(accepted: Accepted) -> io::Result<Registered> {
         let tcp = |socket: Socket| {
             socket.set_tcp_nodelay(true)?;
+            socket.set_tcp_keepalive(&KEEPALIVE)?;
             TcpStream::from_std(socket.into())
         };
         Ok(match accepted {
@@ -124,6 +132,15 @@ impl Stream {
             }
             (plain, [one]) => socket!(&*plain, socket => socket.try_write(one)),
             (plain, slices) => socket!(&*plain, socket => socket.try_write_vectored(slices)),
+        }
+    }
+
+    /// Hands over bytes to be sent, when the socket takes some; returns how many were taken. Of those TLS may keep some.
+    pub fn poll_write(&mut self, cx: &mut Context<'_>, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        match self {
+            Stream::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
+            Stream::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
+            Stream::Tls(stream) => Pin::new(&mut **stream).poll_write_vectored(cx, slices),
         }
     }
 

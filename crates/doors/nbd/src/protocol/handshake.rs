@@ -30,8 +30,8 @@ const LIST: u32 = 3;
 const INFO: u32 = 6;
 const GO: u32 = 7;
 const STRUCTURED_REPLY: u32 = 8;
-const LIST_META_CONTEXT: u32 = 10;
-const SET_META_CONTEXT: u32 = 11;
+const LIST_META_CONTEXT: u32 = 9;
+const SET_META_CONTEXT: u32 = 10;
 
 const REP_ACK: u32 = 1;
 const REP_SERVER: u32 = 2;

@@ -1,0 +1,230 @@
+//! Requests: what they ask of the export, and their replies.
+
+use super::Worker;
+use super::connection::piece_end;
+use super::link::{Link, Reply};
+use crate::counters::{ExportStats, Operation};
+use crate::export::{Export, ExportError};
+use crate::protocol::{Command, Errno, Head, MAX_EXTENTS, Request, Session, status_payload};
+use bytes::Bytes;
+use std::rc::Rc;
+use std::time::Instant;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+/// A request that is to be answered.
+pub(super) struct Job<E> {
+    pub(super) worker: Rc<Worker<E>>,
+    pub(super) link: Rc<Link>,
+    pub(super) session: Session,
+    pub(super) request: Request,
+    /// The longest piece of a simple reply.
+    pub(super) piece_bytes: usize,
+    /// Its part of the window.
+    pub(super) room: OwnedSemaphorePermit,
+}
+
+impl<E: Export> Job<E> {
+    pub(super) fn export(&self) -> &Rc<E> {
+        &self.worker.exports[self.session.export]
+    }
+
+    fn stats(&self) -> &ExportStats {
+        self.worker.stats.of(self.worker.index, self.session.export)
+    }
+
+    fn record(&self, operation: Operation, since: Instant) {
+        let ns = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.stats().latency[operation as usize].record(ns, 1);
+    }
+
+    /// Answers with an error.
+    pub(super) fn refuse(self, errno: Errno, why: &'static str) {
+        let cookie = self.request.cookie;
+        let (head, data) = match self.session.is_structured && self.request.has_structured_reply() {
+            true => (
+                Head::error(cookie, errno, why),
+                Bytes::from_static(why.as_bytes()),
+            ),
+            false => (Head::simple(cookie, Some(errno)), Bytes::new()),
+        };
+        self.reply(head, data);
+    }
+
+    fn fail(self, error: ExportError) {
+        self.stats().counters.failed_requests.add(1);
+        let why = match error {
+            ExportError::NotAllowed => "not allowed",
+            ExportError::Io => "an I/O error behind the export",
+            ExportError::NoMemory => "no memory",
+            ExportError::NoSpace => "no space behind the export",
+            ExportError::Ending => "the server is about to end",
+        };
+        self.refuse(error.into(), why);
+    }
+
+    /// The reply, or the last part of it.
+    fn reply(self, head: Head, data: Bytes) {
+        self.link.send(Reply {
+            head: Some(head),
+            data,
+            room: Some(self.room),
+            sent: None,
+        });
+    }
+
+    /// The reply where nothing is to be said but that it is done, or not.
+    fn done(self, operation: Operation, since: Instant, done: Result<(), ExportError>) {
+        self.record(operation, since);
+        match done {
+            Ok(()) => {
+                let head = Head::simple(self.request.cookie, None);
+                self.reply(head, Bytes::new());
+            }
+            Err(error) => self.fail(error),
+        }
+    }
+
+    /// Executes and answers all but a write.
+    pub(super) async fn execute(self, command: Command) {
+        let since = Instant::now();
+        let export = Rc::clone(self.export());
+        let counters = &self.stats().counters;
+        match command {
+            Command::Read { offset, length } => {
+                counters.reads.add(1);
+                self.read(offset, offset + u64::from(length), since).await;
+            }
+            Command::Zero {
+                offset,
+                length,
+                may_punch,
+                is_durable,
+            } => {
+                counters.zeroes.add(1);
+                let done = export.zero(offset, length.into(), may_punch, is_durable).await;
+                self.done(Operation::Zero, since, done);
+            }
+            Command::Trim {
+                offset,
+                length,
+                is_durable,
+            } => {
+                counters.trims.add(1);
+                let done = export.trim(offset, length.into(), is_durable).await;
+                self.done(Operation::Trim, since, done);
+            }
+            Command::Flush => {
+                counters.flushes.add(1);
+                let done = export.flush().await;
+                self.done(Operation::Flush, since, done);
+            }
+            Command::Status {
+                offset,
+                length,
+                is_one,
+            } => {
+                counters.statuses.add(1);
+                let most = if is_one { 1 } else { MAX_EXTENTS };
+                let extents = export.status(offset, length.into(), most).await;
+                self.record(Operation::Other, since);
+                match extents {
+                    Ok(extents) => {
+                        let data = status_payload(&extents, length, most);
+                        let head = Head::status(self.request.cookie, data.len() as u32);
+                        self.reply(head, data);
+                    }
+                    Err(error) => self.fail(error),
+                }
+            }
+            Command::Cache { offset, length } => {
+                counters.prefetches.add(1);
+                let done = export.cache(offset, length.into()).await;
+                self.done(Operation::Other, since, done);
+            }
+            Command::Write { .. } | Command::Disconnect => unreachable!("the connection does these"),
+        }
+    }
+
+    /// Writes what was received, and answers.
+    pub(super) async fn write(self, offset: u64, data: Bytes, is_durable: bool) {
+        let since = Instant::now();
+        self.count_write(data.len());
+        let done = self.export().write(offset, data, is_durable).await;
+        self.done(Operation::Write, since, done);
+    }
+
+    /// Answers a write whose pieces are written, or not.
+    pub(super) async fn finish_write(
+        self,
+        mut written: Result<(), ExportError>,
+        length: usize,
+        is_durable: bool,
+    ) {
+        let since = Instant::now();
+        self.count_write(length);
+        if is_durable && written.is_ok() {
+            // One flush for all pieces.
+            written = self.export().flush().await;
+        }
+        self.done(Operation::Write, since, written);
+    }
+
+    fn count_write(&self, bytes: usize) {
+        let counters = &self.stats().counters;
+        counters.writes.add(1);
+        counters.written_bytes.add(bytes as u64);
+    }
+
+    /// Reads to `end`, and answers, in pieces where it is long.
+    async fn read(self, offset: u64, end: u64, since: Instant) {
+        let cookie = self.request.cookie;
+        let mut at = offset;
+        loop {
+            let next = match self.session.is_structured {
+                true => piece_end(at, end),
+                false => end.min(at.saturating_add(self.piece_bytes as u64)),
+            };
+            let length = (next - at) as usize;
+            let is_last = next == end;
+            let read = self.export().read(at, length).await;
+            let data = match read {
+                Ok(data) if data.len() == length => data,
+                wrong => {
+                    debug_assert!(wrong.is_err(), "an export reads all that it was asked for");
+                    if !self.session.is_structured && at > offset {
+                        // The reply has begun, and a simple one cannot say what follows.
+                        self.stats().counters.failed_requests.add(1);
+                        return self.link.close();
+                    }
+                    return self.fail(wrong.err().unwrap_or(ExportError::Io));
+                }
+            };
+            self.stats().counters.read_bytes.add(length as u64);
+            let head = match self.session.is_structured {
+                true => Some(Head::data(cookie, at, length as u32, is_last)),
+                false => (at == offset).then(|| Head::simple(cookie, None)),
+            };
+            if is_last {
+                self.record(Operation::Read, since);
+                return self.link.send(Reply {
+                    head,
+                    data,
+                    room: Some(self.room),
+                    sent: None,
+                });
+            }
+            let (sent, is_sent) = oneshot::channel();
+            self.link.send(Reply {
+                head,
+                data,
+                room: None,
+                sent: Some(sent),
+            });
+            if is_sent.await.is_err() {
+                // The connection is lost.
+                return;
+            }
+            at = next;
+        }
+    }
+}

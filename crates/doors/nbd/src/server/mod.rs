@@ -1,0 +1,209 @@
+//! Connections: handshake, requests, replies.
+//!
+//! A connection stays on its worker. One future reads requests and sends replies; each request is a task of its own, so that they are
+//! served concurrently and answered in any order. The tasks are not the connection's: they run to their end when it is lost, and a
+//! worker does not end before them.
+//!
+//! # Memory
+//!
+//! A connection has a *window* of bytes, its part of [`DoorConfig::memory_bytes`]. A request takes its part of that before its data is
+//! received, and gives it back when its reply has been sent; where the window is used up the connection reads no further. A write or a read
+//! above [`PIECE_BYTES`] goes through in pieces, one after the other, and takes no more than one of them. So a client waits for nobody's
+//! memory but its own, and all of them never hold more than they may.
+//!
+//! A simple reply cannot be interleaved with another. One in pieces takes the whole window, so that no other request is under way.
+
+mod connection;
+mod execute;
+mod input;
+mod link;
+
+use crate::config::DoorConfig;
+use crate::counters::DoorStats;
+use crate::export::Export;
+use crate::protocol::ExportInfo;
+use connection::Connection;
+use pumice_net::{Arrived, Floor, FloorConfig, Stop};
+use std::cell::Cell;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use tokio::sync::{Notify, watch};
+
+/// Longer reads and writes are cut where the export's offsets are multiples of this.
+pub(crate) const PIECE_BYTES: usize = 1 << 20;
+
+/// What a request takes of the window beside its data: a task, a reply's head, descriptors of a status.
+pub(crate) const REQUEST_COST_BYTES: usize = 4 << 10;
+
+/// The least that a connection needs: what it receives into, and a piece.
+pub(crate) const LEAST_CONNECTION_BYTES: usize = input::BUFFER_BYTES + 2 * REQUEST_COST_BYTES + PIECE_BYTES;
+
+/// The NBD door, bound and ready for its workers. Shared by their threads.
+pub struct Door {
+    config: DoorConfig,
+    stats: Arc<DoorStats>,
+    floor: Arc<Floor>,
+}
+
+/// One worker's part of the door.
+struct Worker<E> {
+    /// Its number.
+    index: usize,
+    exports: Vec<Rc<E>>,
+    infos: Vec<ExportInfo>,
+    stats: Arc<DoorStats>,
+    config: DoorConfig,
+    stop: Stop,
+    under_way: UnderWay,
+}
+
+impl Door {
+    /// Binds every socket of the configuration. Connections wait in the backlog until the workers run.
+    ///
+    /// # Errors
+    /// A [`ConfigError`](crate::ConfigError) as [`io::ErrorKind::InvalidInput`], or what the operating system said, with the address.
+    pub fn bind(config: DoorConfig) -> io::Result<Self> {
+        config
+            .check()
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        let floor = Floor::bind(FloorConfig {
+            listen: config.listen.clone(),
+            workers: config.workers,
+            max_connections: config.max_connections,
+            // Whoever gets no greeting knows that it is not served.
+            one_too_many: b"",
+            backlog: config.backlog,
+            tls: None,
+            handshake_timeout: config.handshake_timeout,
+            drain_timeout: config.drain_timeout,
+        })?;
+        let connections = Arc::clone(floor.connections());
+        Ok(Self {
+            stats: Arc::new(DoorStats::new(
+                config.workers.max(1),
+                config.exports.len(),
+                connections,
+            )),
+            floor: Arc::new(floor),
+            config,
+        })
+    }
+
+    /// The TCP addresses it listens on, with the ports that the system chose.
+    pub fn local_addrs(&self) -> &[SocketAddr] {
+        self.floor.local_addrs()
+    }
+
+    /// What the door counts.
+    pub fn stats(&self) -> Arc<DoorStats> {
+        Arc::clone(&self.stats)
+    }
+
+    /// Serves one worker's share of the connections with its handles on the exports, until `shutdown` turns true (or its sender is
+    /// gone). Then no request is taken any more, and those under way are answered, within the drain timeout. It returns when all of them
+    /// are over, answered or not.
+    ///
+    /// To be called once for each of `0..workers`, each on its own thread, inside a `LocalSet` of a current-thread runtime
+    /// with I/O and time enabled. Worker 0 accepts for all.
+    ///
+    /// # Errors
+    /// Where the sockets cannot be registered with the event loop.
+    ///
+    /// # Panics
+    /// On an index that is not below the number of workers or was used before, and where there is not a handle for each export.
+    pub async fn run_worker<E: Export>(
+        &self,
+        index: usize,
+        exports: Vec<Rc<E>>,
+        shutdown: watch::Receiver<bool>,
+    ) -> io::Result<()> {
+        assert_eq!(
+            exports.len(),
+            self.config.exports.len(),
+            "a handle for each export"
+        );
+        let infos = self.config.exports.iter().zip(&exports);
+        let worker = Rc::new(Worker {
+            index,
+            infos: infos
+                .map(|(named, export)| ExportInfo {
+                    name: named.name.clone(),
+                    description: named.description.clone(),
+                    shape: export.shape(),
+                })
+                .collect(),
+            exports,
+            stats: Arc::clone(&self.stats),
+            config: self.config.clone(),
+            stop: Stop::default(),
+            under_way: UnderWay::default(),
+        });
+        let serve = |arrived| serve(Rc::clone(&worker), Arc::clone(&self.floor), arrived);
+        let served = self.floor.run_worker(index, &worker.stop, shutdown, serve).await;
+        worker.under_way.ended().await;
+        served
+    }
+}
+
+/// Serves one connection; its place is given back at the end, when its requests are over.
+async fn serve<E: Export>(worker: Rc<Worker<E>>, floor: Arc<Floor>, arrived: Arrived) {
+    let (stream, _guard) = match arrived.open(&worker.stop).await {
+        Ok(opened) => opened,
+        Err(refused) => return floor.say_unserved(&refused),
+    };
+    if let Err(error) = Connection::new(stream, worker).serve().await {
+        tracing::debug!(%error, "an NBD connection ended");
+    }
+}
+
+/// Counts requests under way.
+#[derive(Clone, Default)]
+struct UnderWay(Rc<UnderWayState>);
+
+#[derive(Default)]
+struct UnderWayState {
+    count: Cell<usize>,
+    ended: Notify,
+}
+
+/// One of them, until it is dropped.
+struct OneUnderWay(Rc<UnderWayState>);
+
+impl UnderWay {
+    fn enter(&self) -> OneUnderWay {
+        self.0.count.set(self.0.count.get() + 1);
+        OneUnderWay(Rc::clone(&self.0))
+    }
+
+    fn is_none(&self) -> bool {
+        self.0.count.get() == 0
+    }
+
+    /// Ready when there is none.
+    async fn ended(&self) {
+        while !self.is_none() {
+            self.0.ended.notified().await;
+        }
+    }
+}
+
+impl Drop for OneUnderWay {
+    fn drop(&mut self) {
+        self.0.count.set(self.0.count.get() - 1);
+        if self.0.count.get() == 0 {
+            self.0.ended.notify_one();
+        }
+    }
+}
+
+/// Runs a request to its end, whatever becomes of its connection.
+fn spawn_request(worker: &UnderWay, connection: &UnderWay, request: impl Future<Output = ()> + 'static) {
+    let under_way = (worker.enter(), connection.enter());
+    tokio::task::spawn_local(async move {
+        request.await;
+        drop(under_way);
+    });
+}
