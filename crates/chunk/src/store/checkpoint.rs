@@ -9,16 +9,22 @@ use pumice_memory::Buffer;
 use std::io;
 
 impl<B: Buffer> ChunkStore<B> {
-    /// Writes a checkpoint. `clean`: nothing changes after it. No reclaim runs beside it.
+    /// Writes a checkpoint. `clean`: nothing changes after it, and the volume was changed last at this
+    /// time. No reclaim runs beside it.
     pub(super) async fn checkpoint<D: Device<Buf = B>>(
         &self,
         device: &D,
         now: u32,
-        clean: bool,
+        clean: Option<u64>,
     ) -> io::Result<()> {
-        let (begun, position) = {
-            let _maps = self.maps.lock();
-            (self.base.begin_checkpoint(|_| 0), self.base.log.position())
+        let (begun, position, marked) = {
+            let maps = self.maps.lock();
+            let marked: Vec<u32> = maps.regions.marked().collect();
+            (
+                self.base.begin_checkpoint(|_| 0),
+                self.base.log.position(),
+                marked,
+            )
         };
         let take = async || {
             let taken = self.base.take_for_checkpoint(&mut self.base.shared.pool.lock());
@@ -30,6 +36,11 @@ impl<B: Buffer> ChunkStore<B> {
         // Whatever is voided from here on is void, also where it was mapped after this and before its bucket is dumped: that is in the
         // footer of a block that is open now, or later.
         bytes.extend_from_slice(&position.to_le_bytes());
+        bytes.extend_from_slice(&clean.unwrap_or(0).to_le_bytes());
+        put_len(marked.len(), &mut bytes);
+        marked
+            .iter()
+            .for_each(|region| bytes.extend_from_slice(&region.to_le_bytes()));
         let (lba_buckets, fp_buckets) = self.bucket_counts();
         for buckets in batches(lba_buckets) {
             self.maps.lock().lba.dump(buckets, &mut bytes);
@@ -67,7 +78,7 @@ impl<B: Buffer> ChunkStore<B> {
         let is_off = self.base.durability == Durability::Off;
         let discard = |coverage| is_off || coverage == Coverage::Partial;
         self.base
-            .finish_checkpoint(device, &begun, stream, now, clean, discard)
+            .finish_checkpoint(device, &begun, stream, now, clean.is_some(), discard)
             .await?;
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Writes void, fills enter.
 
 use super::read::Fetched;
-use super::{Change, ChunkStore, Maps, STRIPES, Spot, Starts, Stripe};
+use super::{Change, ChunkStore, MAX_LEVEL, Maps, STRIPES, Spot, Starts, Stripe, WRITE_CHUNKS_MAX};
 use crate::content::{Fingerprint, compress};
 use crate::piece::{Entry, HEADER_BYTES, Header, Kind, REFERENCE_BYTES, Reference, UNIT_BYTES, piece_len};
 use crate::place::Place;
@@ -10,7 +10,9 @@ use pumice_blocks::add;
 use pumice_device::Device;
 use pumice_memory::{Buffer, Payload};
 use pumice_record::codec::checksum;
-use pumice_world::mix64;
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 /// Candidates of one tag that are read.
 const CANDIDATES_MAX: usize = 4;
@@ -37,38 +39,71 @@ pub enum Filled {
     NoRoom,
 }
 
-/// A write to a chunk, from before the volume has the new content until afterwards. While it lives, nothing that is read from the volume
-/// enters under its address. The caller holds writes apart that overlap.
+/// A write to chunks, from before the volume has the new content until afterwards. While it lives, nothing that is read from the volume
+/// enters under their addresses. The caller holds writes apart that overlap.
 pub struct WriteGuard<'a, B: Buffer> {
     store: &'a ChunkStore<B>,
-    ticket: Ticket,
-    /// What was cached before, and is right still where the write does not reach.
-    old: Option<Spot<B>>,
+    chunks: Range<u64>,
+    regions: Range<usize>,
+    /// By chunk: the stamp, and what was cached before, which is right still where the write does not reach.
+    begun: Vec<(u32, Option<Spot<B>>)>,
 }
 
 impl<B: Buffer> Drop for WriteGuard<'_, B> {
     fn drop(&mut self) {
         let mut maps = self.store.maps.lock();
-        let stripe = maps.stripe(self.ticket.address);
-        stripe.stamp = stripe.stamp.wrapping_add(1);
-        stripe.writers -= 1;
+        for address in self.chunks.clone() {
+            let stripe = maps.stripe(address);
+            stripe.stamp = stripe.stamp.wrapping_add(1);
+            stripe.writers -= 1;
+        }
+        maps.regions.end(self.regions.clone());
     }
 }
 
 impl<B: Buffer> WriteGuard<'_, B> {
-    /// The volume has the new content of the chunk from byte `start` on: it enters, with what was cached beside it.
+    /// Waits until no crash brings back what was voided: before the volume may have the new content.
+    ///
+    /// # Errors
+    /// Where that cannot be, nor the next start be told that all is void: then the volume must not be written.
+    pub async fn commit<D: Device<Buf = B>>(&self, device: &D) -> io::Result<()> {
+        let store = self.store;
+        let is_marked = store.maps.lock().regions.are_durable(self.regions.clone());
+        // A record that was lost stands on a mark in the superblock, which is to be durable too.
+        let is_lost = store.base.totals.log_failures.load(Ordering::Acquire) > 0;
+        if is_marked && !is_lost && !store.base.is_out() {
+            return Ok(());
+        }
+        store.commit(device).await?;
+        store.maps.lock().regions.made_durable(self.regions.clone());
+        Ok(())
+    }
+
+    /// The volume has the new content of a chunk from byte `start` on: it enters, with what was cached beside it.
     ///
     /// # Panics
-    /// Where the bytes reach beyond a chunk, or there are none.
-    pub async fn fill<D: Device<Buf = B>>(mut self, device: &D, start: u32, bytes: &[u8]) -> Filled {
-        let old = self.old.take();
-        self.store.enter(device, self.ticket, old, start, bytes).await
+    /// Where the bytes reach beyond a chunk, or there are none, or the write is not of this chunk.
+    pub async fn fill<D: Device<Buf = B>>(
+        &mut self,
+        device: &D,
+        address: u64,
+        start: u32,
+        bytes: &[u8],
+    ) -> Filled {
+        let (stamp, old) = &mut self.begun[(address - self.chunks.start) as usize];
+        let old = old.take();
+        let ticket = Ticket {
+            address,
+            stamp: *stamp,
+            is_write: true,
+        };
+        self.store.enter(device, ticket, old, start, bytes).await
     }
 }
 
 impl<B: Buffer> Maps<B> {
     fn stripe(&mut self, address: u64) -> &mut Stripe {
-        &mut self.stripes[mix64(address) as usize % STRIPES]
+        &mut self.stripes[address as usize % STRIPES]
     }
 
     /// Whether what was read or written since a ticket may enter.
@@ -79,25 +114,40 @@ impl<B: Buffer> Maps<B> {
 }
 
 impl<B: Buffer> ChunkStore<B> {
-    /// Begins a write, or whatever else changes a chunk: what is cached of it is void from here on, also what the index has forgotten.
-    /// Before the volume may have the new content, [`ChunkStore::commit`].
-    pub fn begin_write<D: Device<Buf = B>>(&self, device: &D, address: u64) -> WriteGuard<'_, B> {
+    /// Begins a write, or whatever else changes chunks: what is cached of them is void from here on, also what the index has forgotten.
+    /// Before the volume may have the new content, [`WriteGuard::commit`].
+    ///
+    /// # Panics
+    /// Where that are more than [`WRITE_CHUNKS_MAX`], or the volume does not have them.
+    pub fn begin_write<D: Device<Buf = B>>(&self, device: &D, chunks: Range<u64>) -> WriteGuard<'_, B> {
+        let count = chunks.end.saturating_sub(chunks.start);
+        assert!(
+            count <= WRITE_CHUNKS_MAX && chunks.end <= self.shape.chunks,
+            "{chunks:?}"
+        );
         let mut maps = self.maps.lock();
-        let old = maps.lba.remove(address).and_then(|place| self.spot(&maps, place));
         let version = maps.version();
-        self.log(device, Change::Void, address, version);
-        let stripe = maps.stripe(address);
-        stripe.stamp = stripe.stamp.wrapping_add(1);
-        stripe.writers += 1;
-        let stamp = stripe.stamp;
+        for (index, level) in aligned(chunks.clone()) {
+            self.log(device, Change::Void(level), index, version);
+        }
+        let regions = maps.regions.of(&chunks);
+        maps.regions.begin(regions.clone(), |region| {
+            self.log(device, Change::Mark, region, version)
+        });
+        let begun = (chunks.clone())
+            .map(|address| {
+                let old = maps.lba.remove(address).and_then(|place| self.spot(&maps, place));
+                let stripe = maps.stripe(address);
+                stripe.stamp = stripe.stamp.wrapping_add(1);
+                stripe.writers += 1;
+                (stripe.stamp, old)
+            })
+            .collect();
         WriteGuard {
             store: self,
-            ticket: Ticket {
-                address,
-                stamp,
-                is_write: true,
-            },
-            old,
+            chunks,
+            regions,
+            begun,
         }
     }
 
@@ -328,6 +378,21 @@ impl<B: Buffer> ChunkStore<B> {
         maps.fp.insert(hash, place);
         Some(place)
     }
+}
+
+/// Chunks as ranges of `2^level`, each from a multiple of that on: its number among those, and `level`.
+pub(super) fn aligned(mut chunks: Range<u64>) -> impl Iterator<Item = (u64, u8)> {
+    std::iter::from_fn(move || {
+        let len = chunks.end.checked_sub(chunks.start).filter(|len| *len > 0)?;
+        let level = chunks
+            .start
+            .trailing_zeros()
+            .min(len.ilog2())
+            .min(MAX_LEVEL.into());
+        let index = chunks.start >> level;
+        chunks.start += 1 << level;
+        Some((index, level as u8))
+    })
 }
 
 /// What was cached of a chunk, with newer bytes over it; `None` where a gap is between the two.

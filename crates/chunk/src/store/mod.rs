@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! write 1  void: out of the index, and a log record          (begin_write, under the lock)
-//! write 2  the log record is durable                         (commit)
+//! write 2  the record, or the mark of its region, is durable (WriteGuard::commit)
 //! write 3  the volume has the new content                    (the caller)
 //! write 4  the new content enters, unless somebody else has written since 1   (WriteGuard::fill)
 //! fill 1   the address' stamp is noted                       (begin_fill)
@@ -25,6 +25,7 @@ mod fill;
 mod open;
 mod read;
 mod reclaim;
+mod regions;
 mod seal;
 mod shape;
 mod work;
@@ -32,6 +33,7 @@ mod work;
 pub use fill::{Filled, Ticket, WriteGuard};
 pub use open::{Found, Options, STORE};
 pub use read::Chunk;
+pub use regions::Quiet;
 pub use shape::Shape;
 
 use crate::fp::FpIndex;
@@ -39,6 +41,7 @@ use crate::lba::LbaIndex;
 use crate::offsets::Offsets;
 use crate::piece::{Entry, UNIT_BYTES};
 use crate::place::Place;
+use crate::store::regions::Regions;
 use parking_lot::Mutex;
 use pumice_blocks::log::{Kind, OwnKind};
 use pumice_blocks::{
@@ -52,8 +55,12 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Addresses share so many stamps.
+/// Addresses share so many stamps: those of one write have one each.
 const STRIPES: usize = 4096;
+/// The most chunks of one write.
+pub const WRITE_CHUNKS_MAX: u64 = STRIPES as u64;
+/// A record voids up to `2^this` chunks.
+const MAX_LEVEL: u16 = 12;
 
 pumice_world::figures! {
     /// Running totals of a chunk store since it was opened.
@@ -94,17 +101,30 @@ pumice_world::figures! {
 /// A change of an address in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// What chunk `a` had before version `b` is void.
-    Void,
+    /// What the `2^n` chunks from `a * 2^n` on had before version `b` is void; `n` is in the kind.
+    Void(u8),
+    /// From here on the volume is written in region `a`: see [`regions`].
+    Mark,
+    /// It was flushed since: the mark of region `a` goes.
+    Clear,
 }
 
 impl OwnKind for Change {
     fn number(self) -> u16 {
-        0
+        match self {
+            Change::Void(level) => level.into(),
+            Change::Mark => 64,
+            Change::Clear => 65,
+        }
     }
 
     fn from_number(number: u16) -> Option<Self> {
-        (number == 0).then_some(Change::Void)
+        match number {
+            0..=MAX_LEVEL => Some(Change::Void(number as u8)),
+            64 => Some(Change::Mark),
+            65 => Some(Change::Clear),
+            _ => None,
+        }
     }
 }
 
@@ -189,6 +209,7 @@ struct Maps<B: Buffer> {
     active: Option<Arc<Open<B>>>,
     next_version: u64,
     stripes: Box<[Stripe]>,
+    regions: Regions,
 }
 
 impl<B: Buffer> Maps<B> {
@@ -271,11 +292,36 @@ impl<B: Buffer> ChunkStore<B> {
         [maps.lba.dram_bytes(), maps.fp.dram_bytes(), starts]
     }
 
-    /// Waits until what was voided is as durable as was asked for: before the volume may have the new content.
+    /// Regions of the volume that are marked as written, and in which no write is under way; unless `all`, only those in which none was
+    /// at the last call either. When the volume was flushed after this, [`ChunkStore::clear`] them.
+    pub fn quiet_regions(&self, all: bool) -> Quiet {
+        self.maps.lock().regions.quiet(all)
+    }
+
+    /// The volume was flushed since these regions were quiet: after a power cut what is cached of them counts.
+    ///
+    /// # Errors
+    /// What the device said: the marks stay.
+    pub async fn clear<D: Device<Buf = B>>(&self, device: &D, quiet: &Quiet) -> io::Result<()> {
+        if quiet.is_empty() || self.base.is_out() {
+            return Ok(());
+        }
+        // The voids of writes there are durable before no mark stands for them.
+        self.base.commit(device).await?;
+        let mut maps = self.maps.lock();
+        let version = maps.version();
+        // A record that is lost leaves the mark, which costs a few hits.
+        maps.regions.clear(quiet, |region| {
+            let _ = self.base.append_log(device, Change::Clear, region, version);
+        });
+        Ok(())
+    }
+
+    /// Waits until what was voided is as durable as was asked for.
     ///
     /// # Errors
     /// Where that cannot be, nor the next start be told that all is void: then the volume must not be written.
-    pub async fn commit<D: Device<Buf = B>>(&self, device: &D) -> io::Result<()> {
+    async fn commit<D: Device<Buf = B>>(&self, device: &D) -> io::Result<()> {
         let committed = self.base.commit(device).await;
         if !self.base.is_out() {
             return committed;

@@ -6,7 +6,8 @@
 //!
 //! A cache has nothing that the volume has not: where something is missing that could tell of a void, all is forgotten.
 
-use super::{Change, ChunkStore, Maps, STRIPES, Sealed, Shape, Starts, Stripe};
+use super::regions::{Marked, Regions};
+use super::{Change, ChunkStore, MAX_LEVEL, Maps, STRIPES, Sealed, Shape, Starts, Stripe};
 use crate::fp::FpIndex;
 use crate::lba::LbaIndex;
 use crate::offsets::Offsets;
@@ -21,6 +22,7 @@ use pumice_blocks::open::{check_maker, read_superblock};
 use pumice_blocks::recovery::{
     FoundBlocks, LogEnd, LogSummary, Recovery, Restore, Restored, Snapshot, StartClock,
 };
+use pumice_blocks::superblock::OWN_BYTES as SUPERBLOCK_OWN_BYTES;
 use pumice_blocks::{Blocks, Durability, Geometry, Maker, OpenError, Start, StoreId, Superblock};
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_memory::Buffer;
@@ -39,6 +41,13 @@ pub struct Options {
     pub chunk_bytes: u32,
     /// Chunks of the volume.
     pub chunks: u64,
+    /// Which volume it is: another one's chunks are forgotten.
+    pub volume: u64,
+    /// When it was changed last; 0 where that is not known. Where it was changed since a clean stop, its chunks are forgotten.
+    pub modified: u64,
+    /// Which run of the machine this is; 0 where that is not known. A start after a crash in the same run knows that no power cut took
+    /// anything from the volume, which the caller has flushed.
+    pub boot: u64,
     /// Slots of the LBA-index.
     pub mappings: u64,
     /// Slots of the FP-index.
@@ -78,6 +87,9 @@ struct Image {
     dumped: u64,
     /// The sequence of the first block that was opened after the dump.
     next_sequence: u64,
+    /// When the volume was changed last, at a clean stop.
+    modified: u64,
+    marked: Marked,
 }
 
 /// What a start goes on with.
@@ -100,6 +112,8 @@ impl Image {
             starts: (0..geometry.blocks).map(|_| Starts::None).collect(),
             dumped: 0,
             next_sequence: 0,
+            modified: 0,
+            marked: Marked::default(),
         })
     }
 
@@ -123,7 +137,11 @@ impl Image {
     }
 
     /// Brings what the checkpoint had up to date; `None` where it cannot be trusted.
-    async fn find<D: Device>(&mut self, recovery: &mut Recovery<'_, D>) -> Option<Old> {
+    async fn find<D: Device>(&mut self, recovery: &mut Recovery<'_, D>, options: &Options) -> Option<Old> {
+        let found = Owned::decode(&recovery.superblock.own);
+        if found.volume != options.volume || found.chunks != self.shape.chunks {
+            return None;
+        }
         if recovery.superblock.discard && !recovery.superblock.clean {
             return None;
         }
@@ -132,19 +150,38 @@ impl Image {
             Restored::None => None,
             Restored::Lost => return None,
         };
+        let is_changed = options.modified != 0 && self.modified != 0 && options.modified != self.modified;
+        if recovery.clean && is_changed {
+            return None;
+        }
         let (mut voids, mut since) = (HashMap::new(), Vec::new());
+        let mut marked = std::mem::take(&mut self.marked);
         let dumped = self.dumped;
-        let end = recovery.log(snapshot.as_ref(), |Change::Void, record: &LogRecord<Change>| {
-            let highest = voids.entry(record.a).or_insert(0);
-            *highest = record.b.max(*highest);
-            if record.position >= dumped {
-                since.push(record.a);
+        let end = recovery.log(snapshot.as_ref(), |change, record: &LogRecord<Change>| {
+            let is_since = record.position >= dumped;
+            match change {
+                Change::Void(level) => {
+                    let highest = voids.entry((level, record.a)).or_insert(0);
+                    *highest = record.b.max(*highest);
+                    if is_since {
+                        since.push((level, record.a));
+                    }
+                }
+                Change::Mark | Change::Clear if is_since => marked.set(record.a, change == Change::Mark),
+                Change::Mark | Change::Clear => {}
             }
         });
+        let is_same_run = options.boot != 0 && options.boot == found.boot;
+        if !is_same_run {
+            self.marked = marked;
+        }
         let LogEnd::Whole(summary) = end else { return None };
         let blocks = recovery.blocks(snapshot.as_ref(), &summary, self).await;
-        for address in since {
-            self.lba.remove(address);
+        for (level, index) in since {
+            let first = index.saturating_mul(1 << level);
+            for address in first..first.saturating_add(1 << level).min(self.shape.chunks) {
+                self.lba.remove(address);
+            }
         }
         let old = self.apply(recovery, snapshot, &summary, blocks, &voids).await;
         Some(old)
@@ -156,7 +193,7 @@ impl Image {
         snapshot: Option<Snapshot<()>>,
         summary: &LogSummary,
         blocks: FoundBlocks,
-        voids: &HashMap<u64, u64>,
+        voids: &HashMap<(u8, u64), u64>,
     ) -> Old {
         let mut sequences: HashMap<u32, u64> = (blocks.sealed.iter())
             .map(|(block, row, _)| (*block, row.sequence))
@@ -205,9 +242,9 @@ impl Image {
                         target,
                     } => (Place { block, number }, target),
                 };
-                let is_void = voids
-                    .get(&entry.address)
-                    .is_some_and(|void| entry.version < *void);
+                let is_void = (0..=MAX_LEVEL as u8)
+                    .filter_map(|level| voids.get(&(level, entry.address >> level)))
+                    .any(|void| entry.version < *void);
                 let is_whole = self.has(place) && sequences.get(&place.block) == Some(&target);
                 if entry.version > 0 && !is_void && is_whole && entry.address < self.shape.chunks {
                     self.lba.insert(entry.address, place);
@@ -220,6 +257,10 @@ impl Image {
             (starts.get(place.block as usize)).is_none_or(|starts| place.number >= starts.len())
         });
         self.starts = starts;
+        let (marked, chunks) = (std::mem::take(&mut self.marked), self.shape.chunks);
+        for bucket in 0..self.lba.buckets() {
+            self.lba.retain(bucket, |slot| !marked.has(chunks, slot.address));
+        }
         Old {
             log_next: summary.scan.next,
             next_sequence: blocks.next_sequence,
@@ -249,10 +290,13 @@ impl Restore for Image {
         R: AsyncFn(u64, usize) -> io::Result<B>,
     {
         let (shape, geometry) = (self.shape, *stream.geometry());
-        let [dumped] = stream.words::<Vec<u64>>(1).await?[..] else {
+        let [dumped, modified] = stream.words::<Vec<u64>>(2).await?[..] else {
             return Err(stream.bad("its position is missing"));
         };
-        self.dumped = dumped;
+        (self.dumped, self.modified) = (dumped, modified);
+        for region in stream.list("marked region", 4, |fields| fields.u32()).await? {
+            self.marked.set(region.into(), true);
+        }
         for batch in batches(self.lba.buckets()) {
             let lens = stream.take(batch.len()).await?;
             let slots: usize = lens.iter().map(|len| usize::from(*len)).sum();
@@ -296,7 +340,8 @@ impl Restore for Image {
         self.lba.clear();
         self.fp.clear();
         self.starts.fill_with(Starts::default);
-        (self.dumped, self.next_sequence) = (0, 0);
+        (self.dumped, self.next_sequence, self.modified) = (0, 0, 0);
+        self.marked.clear();
     }
 
     /// Blocks are written when they are full: no log has a prefix.
@@ -306,6 +351,39 @@ impl Restore for Image {
 
     fn trailer(&self, _: &[Entry], _: u16) -> [u8; OWN_BYTES] {
         [0; OWN_BYTES]
+    }
+}
+
+/// What the superblock has beside the shape.
+struct Owned {
+    chunks: u64,
+    volume: u64,
+    boot: u64,
+}
+
+impl Owned {
+    /// Where it stands, behind the shape.
+    const VOLUME: usize = 32;
+    const BOOT: usize = 40;
+
+    fn decode(own: &[u8; SUPERBLOCK_OWN_BYTES]) -> Self {
+        let word = |at: usize| {
+            own[at..]
+                .first_chunk()
+                .map_or(0, |bytes| u64::from_le_bytes(*bytes))
+        };
+        Self {
+            chunks: Shape::decode(own).map_or(0, |shape| shape.chunks),
+            volume: word(Self::VOLUME),
+            boot: word(Self::BOOT),
+        }
+    }
+
+    fn encode(&self, shape: &Shape) -> [u8; SUPERBLOCK_OWN_BYTES] {
+        let mut own = shape.encode();
+        own[Self::VOLUME..][..8].copy_from_slice(&self.volume.to_le_bytes());
+        own[Self::BOOT..][..8].copy_from_slice(&self.boot.to_le_bytes());
+        own
     }
 }
 
@@ -348,8 +426,10 @@ fn check<D: Device>(
         shape.chunk_bytes.into(),
         found.chunk_bytes.into(),
     )?;
-    disagrees("the size of the volume, in chunks,", shape.chunks, found.chunks)?;
-    disagrees("the number of mappings", shape.mappings, found.mappings)?;
+    if found.chunks == shape.chunks {
+        // Else all is forgotten.
+        disagrees("the number of mappings", shape.mappings, found.mappings)?;
+    }
     disagrees("the number of contents", shape.contents, found.contents)?;
     disagrees(
         "the number of contents of a block",
@@ -378,7 +458,6 @@ impl<B: Buffer> ChunkStore<B> {
         let shape = Shape::new(&geometry, chunk_bytes, chunks, mappings, contents)?;
         if formatted {
             superblock.begin_anew(options.random);
-            superblock.own = shape.encode();
         } else {
             check(device, options, &superblock, &shape)?;
         }
@@ -386,7 +465,7 @@ impl<B: Buffer> ChunkStore<B> {
         let mut restored = Image::new(shape, &geometry, superblock.cache_id)?;
         let old = match formatted {
             true => None,
-            false => restored.find(&mut recovery).await,
+            false => restored.find(&mut recovery, options).await,
         };
         let (was_clean, mut superblock) = (recovery.clean && old.is_some(), recovery.superblock);
         let found = match (formatted, &old) {
@@ -412,13 +491,19 @@ impl<B: Buffer> ChunkStore<B> {
             now: options.now,
             accept_clock: true,
         };
+        superblock.own = Owned {
+            chunks,
+            volume: options.volume,
+            boot: options.boot,
+        }
+        .encode(&shape);
         superblock.begin_start(0, 0, clock, formatted);
         superblock.discard = options.durability == Durability::Off;
         let store = Self::with(options, superblock, restored, old);
         let is_new = found != Found::Cache;
         store
             .base
-            .record_start(device, is_new.then_some(Change::Void))
+            .record_start(device, is_new.then_some(Change::Void(0)))
             .await?;
         if !is_new && !was_clean {
             store.settle_start(device, options.now).await;
@@ -462,6 +547,7 @@ impl<B: Buffer> ChunkStore<B> {
                 active: None,
                 next_version: u64::from(superblock.epoch) << EPOCH_SHIFT,
                 stripes: vec![Stripe::default(); STRIPES].into(),
+                regions: Regions::new(shape.chunks),
             }),
             counters: Default::default(),
         }
@@ -481,7 +567,7 @@ impl<B: Buffer> ChunkStore<B> {
             let Some(victim) = victim else { break };
             self.reclaim(device, &[victim]).await;
         }
-        let is_only = match self.checkpoint(device, now, false).await {
+        let is_only = match self.checkpoint(device, now, None).await {
             Ok(()) => self.base.forget_previous_checkpoint(device),
             Err(error) => {
                 tracing::warn!("the checkpoint of this start: {error}");

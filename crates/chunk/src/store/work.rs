@@ -57,7 +57,7 @@ impl<B: Buffer> ChunkStore<B> {
             // The flush interval is 0.
             Task::Flush(_) => {}
             Task::Checkpoint => {
-                if let Err(error) = self.checkpoint(device, now, false).await {
+                if let Err(error) = self.checkpoint(device, now, None).await {
                     self.base.note_checkpoint_failure(&error);
                 }
             }
@@ -99,16 +99,22 @@ impl<B: Buffer> ChunkStore<B> {
         }
     }
 
-    /// Ends the store, so that the next start finds all of it: to be called when nothing else is under way.
+    /// Ends the store, so that the next start finds all of it: to be called when nothing else is under way, the volume was flushed, and
+    /// all regions are clear. `modified` is the time of the volume's last change.
     ///
     /// # Errors
     /// What the device said: the next start finds what a crash leaves.
-    pub async fn close<D: Device<Buf = B>>(&self, device: &D, now: u32) -> std::io::Result<()> {
+    pub async fn close<D: Device<Buf = B>>(
+        &self,
+        device: &D,
+        now: u32,
+        modified: u64,
+    ) -> std::io::Result<()> {
         self.close_active(&mut self.maps.lock());
         while let Some(work) = self.take_work() {
             self.perform(device, now, work).await;
         }
-        self.checkpoint(device, now, true).await
+        self.checkpoint(device, now, Some(modified)).await
     }
 
     /// Checks that the indexes lead to blocks that count, and blocks are where they should be.

@@ -18,6 +18,8 @@ fn small(durability: Durability) -> Options {
         chunks: CHUNKS,
         mappings: 128,
         durability,
+        // Process: the machine runs on.
+        boot: u64::from(durability == Durability::Process),
         ..options()
     }
 }
@@ -26,6 +28,8 @@ struct Run {
     rig: Rig,
     medium: Arc<FaultyMedium>,
     volume: Vec<Vec<u8>>,
+    /// What a power cut leaves of it, at least.
+    flushed: Vec<Vec<u8>>,
     random: Random,
     options: Options,
     /// Reads that the cache answered.
@@ -46,6 +50,7 @@ impl Run {
             rig,
             medium,
             volume: vec![vec![0; CHUNK_BYTES as usize]; CHUNKS as usize],
+            flushed: vec![vec![0; CHUNK_BYTES as usize]; CHUNKS as usize],
             random: Random(seed),
             options,
             hits: 0,
@@ -63,16 +68,16 @@ impl Run {
     /// A write of some bytes; where the cache has crashed before the volume was written, the volume has the old ones.
     fn write(&mut self, address: u64, start: u32, bytes: &[u8], is_cached: bool) {
         let (store, device) = (Arc::clone(&self.rig.store), self.rig.device.clone());
-        let guard = store.begin_write(&device, address);
+        let mut guard = store.begin_write(&device, address..address + 1);
         // A device that has failed is fenced by background work.
         self.rig.kick();
-        let committed = self.rig.run(store.commit(&device));
+        let committed = self.rig.run(guard.commit(&device));
         if committed.is_err() || self.medium.is_crashed() {
             return;
         }
         self.volume[address as usize][start as usize..][..bytes.len()].copy_from_slice(bytes);
         if is_cached {
-            self.rig.run(guard.fill(&device, start, bytes));
+            self.rig.run(guard.fill(&device, address, start, bytes));
         }
     }
 
@@ -123,7 +128,7 @@ impl Run {
                 self.write(address, 0, &content(self.random.0), true);
                 let filled = self.rig.run(store.fill(&device, early, 0, &old));
                 assert_eq!(filled, Filled::Late);
-                let guard = store.begin_write(&device, address);
+                let guard = store.begin_write(&device, address..address + 1);
                 let during = store.begin_fill(address);
                 let filled = self.rig.run(store.fill(&device, during, 0, &old));
                 assert_eq!(filled, Filled::Late);
@@ -134,10 +139,33 @@ impl Run {
             _ => self.read(address),
         }
         self.rig.kick();
+        if self.random.below(20) == 0 {
+            let all = self.random.below(2) == 0;
+            self.flush(all);
+        }
         match self.random.below(6) {
             0 => self.rig.settle(),
             1..4 => self.rig.turn(),
             _ => {}
+        }
+    }
+
+    /// A flush of the volume, and what follows from it.
+    fn flush(&mut self, all: bool) {
+        let (store, device) = (Arc::clone(&self.rig.store), self.rig.device.clone());
+        let quiet = store.quiet_regions(all);
+        self.flushed.clone_from(&self.volume);
+        let _ = self.rig.run(store.clear(&device, &quiet));
+    }
+
+    /// The volume loses some of what was not flushed.
+    fn cut_power(&mut self) {
+        self.medium.cut_power();
+        for (now, flushed) in self.volume.iter_mut().zip(&mut self.flushed) {
+            match self.random.below(2) {
+                0 => now.clone_from(flushed),
+                _ => flushed.clone_from(now),
+            }
         }
     }
 
@@ -236,7 +264,7 @@ fn a_power_cut_brings_nothing_void_back() {
         let mut run = Run::new(seed, Durability::Power);
         for _ in 0..3 {
             run.live(150 + seed as u32 * 3);
-            run.medium.cut_power();
+            run.cut_power();
             run.hits = 0;
             let (again, is_left) = run.restart();
             left += u64::from(is_left);
@@ -340,7 +368,7 @@ fn a_duplicate_whose_block_goes_while_it_is_checked_is_not_mapped() {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     assert!(fill.as_mut().poll(&mut context).is_pending(), "it reads a header");
     // Nothing leads to the content any more, and its block comes round.
-    drop(store.begin_write(&device, 1));
+    drop(store.begin_write(&device, 1..2));
     for n in 200..800 {
         rig.write(n, 0, &content(n));
         rig.settle();
