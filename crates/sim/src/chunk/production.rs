@@ -44,6 +44,9 @@ impl Production {
         let options = Options {
             chunk_bytes: volume.chunk_bytes,
             chunks: volume.chunks,
+            volume: 0,
+            modified: 0,
+            boot: 0,
             mappings: volume.mappings,
             contents: volume.fingerprints(true) * 11 / 10,
             block_bytes: geometry.block_bytes,
@@ -115,10 +118,12 @@ impl ChunkCache for Production {
 
     fn write(&mut self, Cached { address, content }: Cached) -> Result<(), SimError> {
         fill(content, &mut self.bytes);
-        let guard = self.store.begin_write(&self.device, address.into());
-        self.run(self.store.commit(&self.device))?
+        let address = u64::from(address);
+        let mut guard = self.store.begin_write(&self.device, address..address + 1);
+        self.run(guard.commit(&self.device))?
             .map_err(failed("voiding a chunk"))?;
-        let filled = self.run(guard.fill(&self.device, 0, &self.bytes))?;
+        let filled = self.run(guard.fill(&self.device, address, 0, &self.bytes))?;
+        drop(guard);
         self.filled(filled, content)
     }
 
