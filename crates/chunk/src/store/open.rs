@@ -90,6 +90,8 @@ struct Image {
     /// When the volume was changed last, at a clean stop.
     modified: u64,
     marked: Marked,
+    /// Whether this start forgot what is cached of marked regions.
+    has_lost: bool,
 }
 
 /// What a start goes on with.
@@ -114,6 +116,7 @@ impl Image {
             next_sequence: 0,
             modified: 0,
             marked: Marked::default(),
+            has_lost: false,
         })
     }
 
@@ -258,6 +261,7 @@ impl Image {
         });
         self.starts = starts;
         let (marked, chunks) = (std::mem::take(&mut self.marked), self.shape.chunks);
+        self.has_lost = !marked.is_empty();
         for bucket in 0..self.lba.buckets() {
             self.lba.retain(bucket, |slot| !marked.has(chunks, slot.address));
         }
@@ -494,7 +498,8 @@ impl<B: Buffer> ChunkStore<B> {
         superblock.own = Owned {
             chunks,
             volume: options.volume,
-            boot: options.boot,
+            // Marks count for the next start too, where this one crashes before its checkpoint.
+            boot: if restored.has_lost { 0 } else { options.boot },
         }
         .encode(&shape);
         superblock.begin_start(0, 0, clock, formatted);

@@ -169,6 +169,10 @@ impl Marked {
         self.0.clear();
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Whether a chunk of a volume of `chunks` lies in a marked region.
     pub(super) fn has(&self, chunks: u64, address: u64) -> bool {
         !self.0.is_empty() && self.0.contains(&(address >> Regions::shift_of(chunks)))

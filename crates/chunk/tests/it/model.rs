@@ -276,6 +276,41 @@ fn a_power_cut_brings_nothing_void_back() {
     assert!(left > 150 && hits > 3_000);
 }
 
+/// The machine is up again and the start is killed: the next start, in the same run of the machine, knows of the power cut still.
+#[test]
+fn a_start_that_is_killed_after_a_power_cut_brings_nothing_lost_back() {
+    let (mut killed, mut hits) = (0, 0);
+    for seed in 0..4 {
+        for point in 1.. {
+            let mut run = Run::new(seed, Durability::Power);
+            run.options.boot = 1;
+            run.live(400);
+            run.cut_power();
+            run.options.boot = 2;
+            let medium = &run.medium;
+            medium.restart();
+            medium.set_plan(FaultPlan {
+                crash: Some(CrashPoint::WriteOrAppend(point)),
+                delay: true,
+                ..FaultPlan::default()
+            });
+            drop(Rig::try_open(FaultyDevice::new(Arc::clone(medium)), &run.options));
+            let is_through = !medium.is_crashed();
+            medium.crash();
+            run.hits = 0;
+            let (run, is_left) = run.restart();
+            assert!(is_left, "seed {seed}, killed at {point}: it starts empty");
+            hits += run.hits;
+            if is_through {
+                break;
+            }
+            killed += 1;
+        }
+    }
+    println!("{killed} starts were killed, {hits} hits");
+    assert!(killed > 20 && hits > killed, "{killed} {hits}");
+}
+
 /// Two images have the same contents at other addresses: the cache stores references for the second, not contents.
 #[test]
 fn what_is_there_already_is_not_stored_again() {
