@@ -52,6 +52,7 @@ use pumice_memory::Buffer;
 use std::collections::VecDeque;
 use std::io;
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -296,6 +297,12 @@ impl<B: Buffer> ChunkStore<B> {
     /// at the last call either. When the volume was flushed after this, [`ChunkStore::clear`] them.
     pub fn quiet_regions(&self, all: bool) -> Quiet {
         self.maps.lock().regions.quiet(all)
+    }
+
+    /// The chunks that were written since the volume was flushed, and others of their regions, in ranges that one write may have.
+    pub fn marked_chunks(&self) -> Vec<Range<u64>> {
+        let maps = self.maps.lock();
+        maps.regions.marked_chunks(self.shape.chunks, WRITE_CHUNKS_MAX)
     }
 
     /// The volume was flushed since these regions were quiet: after a power cut what is cached of them counts.

@@ -516,6 +516,31 @@ impl<B: Buffer> ChunkStore<B> {
         Ok((store, found))
     }
 
+    /// Discards what is on a device: the next start forgets all of it.
+    ///
+    /// # Errors
+    /// [`OpenError`]: it holds something else, or fails.
+    pub async fn discard<D: Device<Buf = B>>(device: &D) -> Result<(), OpenError> {
+        let mut superblock = match read_superblock(device, STORE) {
+            Ok(Some(superblock)) => superblock,
+            // Nothing is there, or nothing that a start would read.
+            Ok(None) | Err(OpenError::Damaged) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let failed = |source| OpenError::Device {
+            what: "discarding the cache",
+            source,
+        };
+        (superblock.clean, superblock.discard) = (false, true);
+        for _ in 0..2 {
+            superblock.generation += 1;
+            device
+                .append_log(superblock.slot_offset(), &superblock.encode())
+                .map_err(failed)?;
+        }
+        device.sync().await.map_err(failed)
+    }
+
     fn with(options: &Options, superblock: Superblock, restored: Image, old: Old) -> Self {
         let Image {
             shape,

@@ -1,0 +1,239 @@
+//! Writes, and ranges that become zero.
+
+use crate::{Backing, Mode, Volume, VolumeError};
+use bytes::Bytes;
+use pumice_blocks::add;
+use pumice_chunk::store::{Filled, WRITE_CHUNKS_MAX, WriteGuard};
+use pumice_device::Device;
+use pumice_memory::Buffer;
+use std::io;
+use std::ops::Range;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes that are made zero at once where there is no cache.
+const ZERO_BYTES: u64 = 64 << 20;
+
+/// A change of the backing device, from the moment when it may happen until it has ended.
+struct UnderWay<'a, 'b, B: Buffer> {
+    abandoned: &'a AtomicU64,
+    guard: Option<WriteGuard<'b, B>>,
+}
+
+impl<'b, B: Buffer> UnderWay<'_, 'b, B> {
+    fn ended(mut self) -> Option<WriteGuard<'b, B>> {
+        let guard = self.guard.take();
+        std::mem::forget(self);
+        guard
+    }
+}
+
+impl<B: Buffer> Drop for UnderWay<'_, '_, B> {
+    /// It may still happen: what is read from the backing device there never enters the cache again, and the region stays marked.
+    fn drop(&mut self) {
+        self.abandoned.fetch_add(1, Ordering::AcqRel);
+        std::mem::forget(self.guard.take());
+    }
+}
+
+impl<D: Device, K: Backing> Volume<D, K> {
+    fn check_change(&self, offset: u64, len: u64) -> Result<(), VolumeError> {
+        self.check_range(offset, len)?;
+        match self.0.shared.mode {
+            Mode::ReadOnly => Err(VolumeError::ReadOnly),
+            _ => Ok(()),
+        }
+    }
+
+    /// Voids what is cached of chunks, so that no crash brings it back; the caller has locked them.
+    pub(crate) async fn begin_change(
+        &self,
+        chunks: Range<u64>,
+    ) -> Result<Option<WriteGuard<'_, D::Buf>>, VolumeError> {
+        let Some((store, device)) = self.cache() else {
+            return Ok(None);
+        };
+        store.wait_for_log().await;
+        let guard = store.begin_write(device, chunks);
+        let committed = {
+            let mut commit = pin!(guard.commit(device));
+            std::future::poll_fn(|context| {
+                let committed = commit.as_mut().poll(context);
+                // A device that fails meanwhile is fenced by background work, for which the commit waits.
+                self.kick();
+                committed
+            })
+            .await
+        };
+        committed.map_err(VolumeError::Cache)?;
+        Ok(Some(guard))
+    }
+
+    async fn carry_out<'a>(
+        &self,
+        guard: Option<WriteGuard<'a, D::Buf>>,
+        change: impl Future<Output = io::Result<()>>,
+    ) -> Result<Option<WriteGuard<'a, D::Buf>>, VolumeError> {
+        let under_way = UnderWay {
+            abandoned: &self.0.shared.abandoned,
+            guard,
+        };
+        let changed = change.await;
+        let guard = under_way.ended();
+        changed.map_err(VolumeError::Backing)?;
+        Ok(guard)
+    }
+
+    /// Writes `data` to `offset`; with `is_durable` it is durable afterwards. See [`Volume`] for futures that are dropped.
+    ///
+    /// # Errors
+    /// [`VolumeError`]; where it is [`VolumeError::Cache`], the backing device has the old bytes.
+    pub async fn write(&self, offset: u64, data: Bytes, is_durable: bool) -> Result<(), VolumeError> {
+        self.check_change(offset, data.len() as u64)?;
+        let chunk_bytes = self
+            .cache()
+            .map(|(store, _)| u64::from(store.shape().chunk_bytes));
+        let piece_bytes = chunk_bytes.map_or(u64::MAX, |bytes| bytes * (WRITE_CHUNKS_MAX - 1));
+        let (mut at, mut rest) = (offset, data);
+        while !rest.is_empty() {
+            let len = usize::try_from(piece_bytes).map_or(rest.len(), |most| most.min(rest.len()));
+            self.write_piece(chunk_bytes, at, rest.split_to(len)).await?;
+            at += len as u64;
+        }
+        match is_durable {
+            true => self.flush().await,
+            false => Ok(()),
+        }
+    }
+
+    async fn write_piece(
+        &self,
+        chunk_bytes: Option<u64>,
+        offset: u64,
+        data: Bytes,
+    ) -> Result<(), VolumeError> {
+        let counters = &self.0.shared.counters;
+        let len = data.len() as u64;
+        let Some((chunk_bytes, (_, device))) = chunk_bytes.zip(self.cache()) else {
+            let _held = self.0.shared.locks.lock(offset..offset + len).await;
+            self.carry_out(None, self.0.backing.write_at(offset, data))
+                .await?;
+            add(&counters.backing_written_bytes, len);
+            return Ok(());
+        };
+        let chunks = self.chunks_of(chunk_bytes, offset, len);
+        let count = chunks.end - chunks.start;
+        let _held = self.0.shared.locks.lock(chunks.clone()).await;
+        add(&counters.write_chunks, count);
+        let written = match self.begin_change(chunks.clone()).await {
+            Ok(guard) => {
+                let change = self.0.backing.write_at(offset, data.clone());
+                self.carry_out(guard, change).await
+            }
+            Err(error) => Err(error),
+        };
+        let guard = written.inspect_err(|_| add(&counters.writes_failed, count))?;
+        add(&counters.backing_written_bytes, len);
+        let Some(mut guard) = guard.filter(|_| self.0.shared.mode == Mode::WriteThrough) else {
+            add(&counters.writes_around, count);
+            return Ok(());
+        };
+        let mut rest = &data[..];
+        for chunk in chunks {
+            let start = offset.max(chunk * chunk_bytes) - chunk * chunk_bytes;
+            let (part, after) = rest.split_at(rest.len().min((chunk_bytes - start) as usize));
+            rest = after;
+            let filled = guard.fill(device, chunk, start as u32, part).await;
+            let is_out = || {
+                self.shared()
+                    .store()
+                    .is_some_and(|store| store.failure().is_some())
+            };
+            add(
+                match filled {
+                    Filled::Stored => &counters.writes_stored,
+                    Filled::Duplicate => &counters.writes_duplicate,
+                    Filled::Late => &counters.writes_late,
+                    Filled::NoRoom if is_out() => &counters.writes_out,
+                    Filled::NoRoom => &counters.writes_no_room,
+                },
+                1,
+            );
+            self.kick();
+        }
+        Ok(())
+    }
+
+    /// Makes a range read as zeros for good; with `may_punch` nothing need stay allocated for it. With `is_durable` that is durable
+    /// afterwards. See [`Volume`] for futures that are dropped.
+    ///
+    /// # Errors
+    /// [`VolumeError`]; a part may have been made zero before.
+    pub async fn zero(
+        &self,
+        offset: u64,
+        len: u64,
+        may_punch: bool,
+        is_durable: bool,
+    ) -> Result<(), VolumeError> {
+        self.check_change(offset, len)?;
+        let unit = self
+            .cache()
+            .map_or(1, |(store, _)| u64::from(store.shape().chunk_bytes));
+        let piece_bytes = match self.cache() {
+            Some(_) => unit * (WRITE_CHUNKS_MAX - 1),
+            None => ZERO_BYTES,
+        };
+        let (mut at, end) = (offset, offset + len);
+        while at < end {
+            // Of what is a hole nothing changes, however long it is.
+            let extent = match may_punch {
+                true => self.extents(at, end - at, 1).await?.first().copied(),
+                false => None,
+            };
+            if let Some(extent) = extent.filter(|extent| extent.is_hole && extent.length > 0) {
+                let hole = at..at + extent.length.min(end - at);
+                let skipped = self.skip_hole(unit, hole).await?;
+                add(&self.0.shared.counters.trimmed_hole_bytes, skipped);
+                at += skipped;
+                if skipped > 0 {
+                    continue;
+                }
+            }
+            let most = extent.map_or(u64::MAX, |extent| extent.length.max(1));
+            let len = piece_bytes.min(end - at).min(most);
+            self.zero_piece(unit, at, len, may_punch).await?;
+            at += len;
+        }
+        match is_durable {
+            true => self.flush().await,
+            false => Ok(()),
+        }
+    }
+
+    /// How much of the beginning of a hole is one while no change is under way there.
+    async fn skip_hole(&self, unit: u64, hole: Range<u64>) -> Result<u64, VolumeError> {
+        let len = hole.end - hole.start;
+        let _held = self
+            .0
+            .shared
+            .locks
+            .lock(self.chunks_of(unit, hole.start, len))
+            .await;
+        let extents = self.extents(hole.start, len, 1).await?;
+        let is_hole = extents.first().filter(|extent| extent.is_hole);
+        Ok(is_hole.map_or(0, |extent| extent.length.min(len)))
+    }
+
+    async fn zero_piece(&self, unit: u64, offset: u64, len: u64, may_punch: bool) -> Result<(), VolumeError> {
+        let chunks = self.chunks_of(unit, offset, len);
+        let _held = self.0.shared.locks.lock(chunks.clone()).await;
+        if self.cache().is_some() {
+            add(&self.0.shared.counters.zeroed_chunks, chunks.end - chunks.start);
+        }
+        let guard = self.begin_change(chunks).await?;
+        self.carry_out(guard, self.0.backing.zero(offset, len, may_punch))
+            .await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,83 @@
+//! Locks of ranges: whoever comes first has it, and those beside wait for nobody.
+
+use parking_lot::Mutex;
+use std::ops::Range;
+use std::task::{Poll, Waker};
+
+struct Entry {
+    id: u64,
+    range: Range<u64>,
+    /// Waits for an entry before it.
+    waker: Option<Waker>,
+}
+
+#[derive(Default)]
+struct State {
+    next: u64,
+    /// Held, and waiting, in the order in which they came.
+    entries: Vec<Entry>,
+}
+
+/// The locks of one space of numbers.
+#[derive(Default)]
+pub(crate) struct RangeLocks(Mutex<State>);
+
+/// A range that is locked, or waits to be, while this lives.
+pub(crate) struct Held<'a> {
+    locks: &'a RangeLocks,
+    id: u64,
+}
+
+impl RangeLocks {
+    /// Waits until no range is held that overlaps and came before.
+    pub(crate) async fn lock(&self, range: Range<u64>) -> Held<'_> {
+        let held = {
+            let mut state = self.0.lock();
+            let id = state.next;
+            state.next += 1;
+            let waker = None;
+            state.entries.push(Entry { id, range, waker });
+            Held { locks: self, id }
+        };
+        std::future::poll_fn(|context| {
+            let mut state = self.0.lock();
+            let at = held.position_in(&state.entries);
+            let (before, others) = state.entries.split_at_mut(at);
+            let this = &mut others[0];
+            if before.iter().any(|entry| overlap(&entry.range, &this.range)) {
+                this.waker = Some(context.waker().clone());
+                return Poll::Pending;
+            }
+            Poll::Ready(())
+        })
+        .await;
+        held
+    }
+}
+
+impl Held<'_> {
+    fn position_in(&self, entries: &[Entry]) -> usize {
+        let found = entries.binary_search_by_key(&self.id, |entry| entry.id);
+        found.expect("an entry goes with what holds it")
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        let woken: Vec<Waker> = {
+            let mut state = self.locks.0.lock();
+            let at = self.position_in(&state.entries);
+            let range = state.entries.remove(at).range;
+            let after = state.entries[at..].iter_mut();
+            after
+                .filter(|entry| overlap(&entry.range, &range))
+                .filter_map(|entry| entry.waker.take())
+                .collect()
+        };
+        woken.into_iter().for_each(Waker::wake);
+    }
+}
+
+fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
+    a.start < b.end && b.start < a.end
+}

@@ -1,0 +1,136 @@
+//! Reads.
+
+use crate::{Backing, Extent, Volume, VolumeError};
+use futures_util::future::join_all;
+use pumice_blocks::add;
+use pumice_chunk::store::Filled;
+use pumice_device::Device;
+use std::ops::Range;
+
+/// Bytes that are brought into the cache at once.
+const CACHE_BYTES: u64 = 1 << 20;
+
+impl<D: Device, K: Backing> Volume<D, K> {
+    /// Reads `len` bytes at `offset`.
+    ///
+    /// # Errors
+    /// [`VolumeError::Range`]; [`VolumeError::Backing`] where the cache lacks something and the backing device fails.
+    pub async fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>, VolumeError> {
+        self.check_range(offset, len as u64)?;
+        let Some((store, device)) = self.cache() else {
+            return self.read_backing(offset, len).await;
+        };
+        let chunk_bytes = u64::from(store.shape().chunk_bytes);
+        let chunks = self.chunks_of(chunk_bytes, offset, len as u64);
+        let end = offset + len as u64;
+        let wanted = |chunk: u64| {
+            let first = chunk * chunk_bytes;
+            (offset.max(first) - first) as u32..(end.min(first + chunk_bytes) - first) as u32
+        };
+        let counters = &self.0.shared.counters;
+        add(&counters.read_chunks, chunks.end - chunks.start);
+        let found = join_all(chunks.clone().map(|chunk| store.read(device, chunk))).await;
+        self.kick();
+        let mut out = vec![0; len];
+        let mut missing: Vec<Range<u64>> = Vec::new();
+        for (chunk, found) in chunks.zip(found) {
+            let range = wanted(chunk);
+            let part = found.as_ref().and_then(|found| found.part(range.clone()));
+            add(
+                match (&found, part) {
+                    (_, Some(_)) => &counters.read_hits,
+                    (Some(_), None) => &counters.read_part_hits,
+                    (None, None) => &counters.read_misses,
+                },
+                1,
+            );
+            match (part, missing.last_mut()) {
+                (Some(part), _) => {
+                    let at = (chunk * chunk_bytes + u64::from(range.start) - offset) as usize;
+                    out[at..at + part.len()].copy_from_slice(part);
+                }
+                (None, Some(last)) if last.end == chunk => last.end += 1,
+                (None, _) => missing.push(chunk..chunk + 1),
+            }
+        }
+        for run in missing {
+            let first = run.start * chunk_bytes;
+            let bytes = self.read_and_fill(chunk_bytes, run).await?;
+            let start = offset.max(first);
+            let wanted = &bytes[(start - first) as usize..];
+            let at = (start - offset) as usize;
+            let len = wanted.len().min(out.len() - at);
+            out[at..at + len].copy_from_slice(&wanted[..len]);
+        }
+        Ok(out)
+    }
+
+    async fn read_backing(&self, offset: u64, len: usize) -> Result<Vec<u8>, VolumeError> {
+        add(&self.0.shared.counters.backing_read_bytes, len as u64);
+        let read = self.0.backing.read_at(offset, len).await;
+        let bytes = read.map_err(VolumeError::Backing)?;
+        assert_eq!(
+            bytes.len(),
+            len,
+            "a backing device reads all that it was asked for"
+        );
+        Ok(bytes)
+    }
+
+    /// Reads whole chunks from the backing device, and brings them into the cache.
+    async fn read_and_fill(&self, chunk_bytes: u64, chunks: Range<u64>) -> Result<Vec<u8>, VolumeError> {
+        let Some((store, device)) = self.cache() else {
+            unreachable!("chunks are the cache's")
+        };
+        let tickets: Vec<_> = chunks.clone().map(|chunk| store.begin_fill(chunk)).collect();
+        let first = chunks.start * chunk_bytes;
+        let end = (chunks.end * chunk_bytes).min(self.0.shared.size);
+        let bytes = self.read_backing(first, (end - first) as usize).await?;
+        let counters = &self.0.shared.counters;
+        add(&counters.fills, tickets.len() as u64);
+        for (ticket, chunk) in tickets.into_iter().zip(bytes.chunks(chunk_bytes as usize)) {
+            let filled = store.fill(device, ticket, 0, chunk).await;
+            add(
+                match filled {
+                    Filled::Stored => &counters.fills_stored,
+                    Filled::Duplicate => &counters.fills_duplicate,
+                    Filled::Late => &counters.fills_late,
+                    Filled::NoRoom if store.failure().is_some() => &counters.fills_out,
+                    Filled::NoRoom => &counters.fills_no_room,
+                },
+                1,
+            );
+            self.kick();
+        }
+        Ok(bytes)
+    }
+
+    /// Brings a range into the cache.
+    ///
+    /// # Errors
+    /// As [`Volume::read`].
+    pub async fn prefetch(&self, offset: u64, len: u64) -> Result<(), VolumeError> {
+        self.check_range(offset, len)?;
+        if self.cache().is_none() {
+            return Ok(());
+        }
+        let end = offset + len;
+        let mut at = offset;
+        while at < end {
+            let len = CACHE_BYTES.min(end - at);
+            self.read(at, len as usize).await?;
+            at += len;
+        }
+        Ok(())
+    }
+
+    /// What a range consists of: see [`Backing::extents`].
+    ///
+    /// # Errors
+    /// [`VolumeError::Range`], [`VolumeError::Backing`].
+    pub async fn extents(&self, offset: u64, len: u64, most: usize) -> Result<Vec<Extent>, VolumeError> {
+        self.check_range(offset, len)?;
+        let extents = self.0.backing.extents(offset, len, most).await;
+        extents.map_err(VolumeError::Backing)
+    }
+}

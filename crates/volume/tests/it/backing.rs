@@ -1,0 +1,273 @@
+//! A backing device in memory that fails as it is told to.
+
+use bytes::Bytes;
+use pumice_blocks::give_turn;
+use pumice_volume::{Backing, Extent};
+use pumice_world::Random;
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::io;
+use std::ops::Range;
+use std::rc::Rc;
+
+pub const SECTOR: usize = 512;
+
+#[derive(Clone, Debug, Default)]
+pub struct Faults {
+    /// Crashes in the n-th change from here, counted from 1.
+    pub crash_at: Option<u64>,
+    /// Of 1,000 operations.
+    pub read_errors: u64,
+    pub write_errors: u64,
+    /// The next flush fails, and loses a choice of what was written since the last.
+    pub fails_flush: bool,
+}
+
+struct State {
+    now: Vec<u8>,
+    durable: Vec<u8>,
+    /// Sectors that were never written, or trimmed.
+    written: BTreeSet<usize>,
+    modified: u64,
+    faults: Faults,
+    is_crashed: bool,
+    /// Changes that have begun and not ended.
+    under_way: Vec<(u64, Range<u64>)>,
+    changes: u64,
+    reads: u64,
+    flushes: u64,
+    random: Random,
+}
+
+#[derive(Clone)]
+pub struct FaultyBacking(Rc<RefCell<State>>);
+
+impl FaultyBacking {
+    pub fn new(size: usize, seed: u64) -> Self {
+        Self(Rc::new(RefCell::new(State {
+            now: vec![0; size],
+            durable: vec![0; size],
+            written: BTreeSet::new(),
+            modified: 1,
+            faults: Faults::default(),
+            is_crashed: false,
+            under_way: Vec::new(),
+            changes: 0,
+            reads: 0,
+            flushes: 0,
+            random: Random(seed ^ 0xBAC),
+        })))
+    }
+
+    pub fn set(&self, faults: Faults) {
+        self.0.borrow_mut().faults = faults;
+    }
+
+    pub fn is_crashed(&self) -> bool {
+        self.0.borrow().is_crashed
+    }
+
+    pub fn crash(&self) {
+        self.0.borrow_mut().is_crashed = true;
+    }
+
+    pub fn restart(&self) {
+        let mut state = self.0.borrow_mut();
+        state.is_crashed = false;
+        state.faults = Faults::default();
+        state.under_way.clear();
+    }
+
+    /// Some of the sectors that were not flushed are lost.
+    pub fn cut_power(&self) {
+        let mut state = self.0.borrow_mut();
+        state.is_crashed = true;
+        state.lose();
+    }
+
+    pub fn bytes(&self) -> Vec<u8> {
+        self.0.borrow().now.clone()
+    }
+
+    pub fn reads(&self) -> u64 {
+        self.0.borrow().reads
+    }
+
+    pub fn changes(&self) -> u64 {
+        self.0.borrow().changes
+    }
+
+    pub fn flushes(&self) -> u64 {
+        self.0.borrow().flushes
+    }
+
+    /// Somebody else writes to it.
+    pub fn write_elsewhere(&self, offset: usize, bytes: &[u8]) {
+        let mut state = self.0.borrow_mut();
+        state.now[offset..offset + bytes.len()].copy_from_slice(bytes);
+        state.durable[offset..offset + bytes.len()].copy_from_slice(bytes);
+        state.modified += 1;
+    }
+
+    fn check(&self) -> io::Result<()> {
+        match self.0.borrow().is_crashed {
+            true => Err(io::Error::other("crashed")),
+            false => Ok(()),
+        }
+    }
+
+    async fn delay(&self) {
+        let turns = self.0.borrow_mut().random.below(5);
+        for _ in 0..turns {
+            give_turn().await;
+        }
+    }
+
+    async fn change(&self, offset: u64, bytes: &[u8], is_hole: bool) -> io::Result<()> {
+        self.check()?;
+        let range = offset..offset + bytes.len() as u64;
+        let id = {
+            let mut state = self.0.borrow_mut();
+            let overlaps = |other: &Range<u64>| other.start < range.end && range.start < other.end;
+            assert!(
+                !state.under_way.iter().any(|(_, other)| overlaps(other)),
+                "overlapping changes are under way: their order is not known"
+            );
+            state.changes += 1;
+            let id = state.changes;
+            state.under_way.push((id, range.clone()));
+            id
+        };
+        self.delay().await;
+        self.check()?;
+        let mut state = self.0.borrow_mut();
+        state.under_way.retain(|(other, _)| *other != id);
+        state.modified += 1;
+        let crashes = match &mut state.faults.crash_at {
+            Some(left) => {
+                *left -= 1;
+                *left == 0
+            }
+            None => false,
+        };
+        let fails = crashes || {
+            let errors = state.faults.write_errors;
+            state.random.below(1000) < errors
+        };
+        let (first, last) = (offset as usize / SECTOR, (range.end as usize - 1) / SECTOR);
+        for sector in first..=last {
+            if fails && state.random.below(2) == 0 {
+                continue;
+            }
+            let part =
+                (sector * SECTOR).max(offset as usize)..((sector + 1) * SECTOR).min(range.end as usize);
+            let source = &bytes[part.start - offset as usize..part.end - offset as usize];
+            let is_whole = part.len() == SECTOR;
+            state.now[part].copy_from_slice(source);
+            match is_hole && is_whole {
+                true => state.written.remove(&sector),
+                false => state.written.insert(sector),
+            };
+        }
+        if crashes {
+            state.is_crashed = true;
+        }
+        match fails {
+            true => Err(io::Error::other("the backing device fails")),
+            false => Ok(()),
+        }
+    }
+}
+
+impl State {
+    fn lose(&mut self) {
+        for sector in 0..self.now.len() / SECTOR {
+            let range = sector * SECTOR..(sector + 1) * SECTOR;
+            if self.now[range.clone()] == self.durable[range.clone()] {
+                continue;
+            }
+            match self.random.below(2) {
+                0 => {
+                    self.now[range.clone()].copy_from_slice(&self.durable[range]);
+                    self.written.insert(sector);
+                }
+                _ => self.durable[range.clone()].copy_from_slice(&self.now[range]),
+            }
+        }
+    }
+}
+
+impl Backing for FaultyBacking {
+    fn size(&self) -> u64 {
+        self.0.borrow().now.len() as u64
+    }
+
+    fn modified(&self) -> io::Result<u64> {
+        self.check()?;
+        Ok(self.0.borrow().modified)
+    }
+
+    async fn read_at(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+        self.check()?;
+        self.delay().await;
+        let bytes = {
+            let mut state = self.0.borrow_mut();
+            state.reads += 1;
+            let errors = state.faults.read_errors;
+            if state.random.below(1000) < errors {
+                return Err(io::Error::other("the backing device cannot read"));
+            }
+            state.now[offset as usize..][..len].to_vec()
+        };
+        self.delay().await;
+        self.check()?;
+        Ok(bytes)
+    }
+
+    async fn write_at(&self, offset: u64, data: Bytes) -> io::Result<()> {
+        self.change(offset, &data, false).await
+    }
+
+    async fn zero(&self, offset: u64, len: u64, may_punch: bool) -> io::Result<()> {
+        self.change(offset, &vec![0; len as usize], may_punch).await
+    }
+
+    async fn flush(&self) -> io::Result<()> {
+        self.check()?;
+        // What is done before it begins is durable afterwards, and nothing else.
+        let (now, fails) = {
+            let mut state = self.0.borrow_mut();
+            state.flushes += 1;
+            (state.now.clone(), std::mem::take(&mut state.faults.fails_flush))
+        };
+        self.delay().await;
+        self.check()?;
+        let mut state = self.0.borrow_mut();
+        if fails {
+            state.lose();
+            return Err(io::Error::other("the backing device cannot flush"));
+        }
+        state.durable = now;
+        Ok(())
+    }
+
+    async fn extents(&self, offset: u64, _: u64, most: usize) -> io::Result<Vec<Extent>> {
+        self.check()?;
+        let state = self.0.borrow();
+        let mut extents: Vec<Extent> = Vec::new();
+        let mut at = offset as usize;
+        while at < state.now.len() {
+            let end = (at / SECTOR + 1) * SECTOR;
+            let is_hole = !state.written.contains(&(at / SECTOR));
+            let length = (end - at) as u64;
+            let is_full = extents.len() == most;
+            match extents.last_mut() {
+                Some(last) if last.is_hole == is_hole => last.length += length,
+                _ if is_full => break,
+                _ => extents.push(Extent { length, is_hole }),
+            }
+            at = end;
+        }
+        Ok(extents)
+    }
+}

@@ -1,0 +1,515 @@
+//! The volume against an array of sectors: each has the contents that it may have now, and those that a power cut may leave.
+
+use crate::backing::{Faults, FaultyBacking, SECTOR};
+use crate::rig::{CHUNK, Rig, SIZE, calm, medium, settings};
+use bytes::Bytes;
+use pumice_chunk::store::Found;
+use pumice_device::{CrashPoint, FaultPlan, FaultyMedium};
+use pumice_volume::{Mode, VolumeCounts, VolumeError};
+use pumice_world::Random;
+use std::ops::Range;
+use std::sync::Arc;
+
+type Content = Arc<[u8]>;
+
+#[derive(Clone)]
+struct Sector {
+    /// One of these is what a read finds.
+    now: Vec<Content>,
+    /// One of these is what a read finds after a power cut.
+    durable: Vec<Content>,
+    /// No change since the last start: what a read finds, a power cut leaves.
+    is_settled: bool,
+}
+
+struct Array(Vec<Sector>);
+
+fn add(contents: &mut Vec<Content>, more: &[Content]) {
+    for content in more {
+        if !contents.contains(content) {
+            contents.push(Arc::clone(content));
+        }
+    }
+}
+
+impl Array {
+    fn new() -> Self {
+        let zeros: Content = vec![0; SECTOR].into();
+        let sector = Sector {
+            now: vec![Arc::clone(&zeros)],
+            durable: vec![zeros],
+            is_settled: true,
+        };
+        Self(vec![sector; SIZE / SECTOR])
+    }
+
+    /// A change that was answered, or one of which any sector may be old or new.
+    fn change(&mut self, offset: usize, bytes: &[u8], is_done: bool) {
+        let end = offset + bytes.len();
+        for number in offset / SECTOR..=(end - 1) / SECTOR {
+            let first = number * SECTOR;
+            let range = first.max(offset)..(first + SECTOR).min(end);
+            let sector = &mut self.0[number];
+            let changed: Vec<Content> = (sector.now.iter())
+                .map(|old| {
+                    let mut new = old.to_vec();
+                    new[range.start - first..range.end - first]
+                        .copy_from_slice(&bytes[range.start - offset..range.end - offset]);
+                    new.into()
+                })
+                .collect();
+            match is_done {
+                true => sector.now = changed.clone(),
+                false => add(&mut sector.now, &changed),
+            }
+            add(&mut sector.durable, &changed);
+            sector.is_settled = false;
+        }
+    }
+
+    fn flushed(&mut self) {
+        self.0
+            .iter_mut()
+            .for_each(|sector| sector.durable = sector.now.clone());
+    }
+
+    fn power_was_cut(&mut self) {
+        self.0
+            .iter_mut()
+            .for_each(|sector| sector.now = sector.durable.clone());
+    }
+
+    /// A start has flushed the backing device.
+    fn started(&mut self) {
+        self.flushed();
+        self.0.iter_mut().for_each(|sector| sector.is_settled = true);
+    }
+
+    /// What a read found is there to stay.
+    fn found(&mut self, offset: usize, bytes: &[u8], what: &str) {
+        for number in offset.div_ceil(SECTOR)..(offset + bytes.len()) / SECTOR {
+            let content = &bytes[number * SECTOR - offset..][..SECTOR];
+            let sector = &mut self.0[number];
+            let Some(known) = sector.now.iter().find(|known| ***known == *content) else {
+                let known: Vec<&[u8]> = sector.now.iter().map(|known| &known[..4]).collect();
+                panic!(
+                    "{what}: sector {number} of chunk {} has {:?}, may have {known:?}",
+                    number * SECTOR / CHUNK,
+                    &content[..4]
+                );
+            };
+            sector.now = vec![Arc::clone(known)];
+            if sector.is_settled {
+                sector.durable = sector.now.clone();
+            }
+        }
+    }
+}
+
+struct Run {
+    rig: Option<Rig>,
+    medium: Arc<FaultyMedium>,
+    backing: FaultyBacking,
+    array: Array,
+    random: Random,
+    mode: Mode,
+    boot: u64,
+    what: String,
+    counts: VolumeCounts,
+    cache_errors: u64,
+}
+
+impl Run {
+    fn new(seed: u64, mode: Mode) -> Self {
+        let (medium, backing) = (medium(seed), FaultyBacking::new(SIZE, seed));
+        let mut run = Self {
+            rig: None,
+            medium,
+            backing,
+            array: Array::new(),
+            random: Random(seed),
+            mode,
+            boot: 1,
+            what: format!("seed {seed}"),
+            counts: VolumeCounts::default(),
+            cache_errors: 0,
+        };
+        run.start();
+        run
+    }
+
+    fn rig(&self) -> &Rig {
+        self.rig.as_ref().expect("it runs")
+    }
+
+    fn is_crashed(&self) -> bool {
+        self.medium.is_crashed() || self.backing.is_crashed()
+    }
+
+    fn range(&mut self) -> Range<usize> {
+        let chunk = match self.random.below(3) {
+            0 => self.random.below(301),
+            _ => self.random.below(50),
+        } as usize;
+        let (start, len) = match self.random.below(4) {
+            0 => (chunk * CHUNK, CHUNK),
+            1 => (chunk * CHUNK, CHUNK * (1 + self.random.below(4) as usize)),
+            2 => (
+                chunk * CHUNK + SECTOR * self.random.below(8) as usize,
+                SECTOR * (1 + self.random.below(12) as usize),
+            ),
+            _ => (
+                chunk * CHUNK + self.random.below(CHUNK as u64) as usize,
+                1 + self.random.below(2 * CHUNK as u64) as usize,
+            ),
+        };
+        let start = start.min(SIZE - 1);
+        start..(start + len).min(SIZE)
+    }
+
+    fn content(&mut self, len: usize) -> Vec<u8> {
+        // Few contents for whole chunks, so that there are duplicates.
+        let mut random = match self.random.below(2) {
+            0 => Random(self.random.below(12)),
+            _ => Random(self.random.next_u64()),
+        };
+        let mut bytes: Vec<u8> = (0..len.div_ceil(8))
+            .flat_map(|_| random.next_u64().to_le_bytes())
+            .collect();
+        bytes.truncate(len);
+        bytes
+    }
+
+    /// The result of a change to bytes that are known.
+    fn changed(&mut self, result: Result<(), VolumeError>, offset: usize, bytes: &[u8], is_durable: bool) {
+        match result {
+            Ok(()) => {
+                self.array.change(offset, bytes, true);
+                if is_durable {
+                    self.array.flushed();
+                }
+            }
+            // Nothing has changed.
+            Err(VolumeError::Cache(_)) => self.cache_errors += 1,
+            Err(_) => {
+                self.array.change(offset, bytes, false);
+                self.flush_failed();
+            }
+        }
+    }
+
+    /// After a failed flush the backing device has any of what was written since the last.
+    fn flush_failed(&mut self) {
+        self.array.power_was_cut();
+    }
+
+    fn step(&mut self) {
+        let range = self.range();
+        match self.random.below(20) {
+            0..7 => {
+                let bytes = self.content(range.len());
+                let is_durable = self.random.below(15) == 0;
+                let write =
+                    self.rig()
+                        .volume
+                        .write(range.start as u64, Bytes::copy_from_slice(&bytes), is_durable);
+                let result = self.rig().run(write);
+                if self.mode == Mode::ReadOnly {
+                    assert!(matches!(result, Err(VolumeError::ReadOnly)));
+                } else {
+                    self.changed(result, range.start, &bytes, is_durable);
+                }
+            }
+            7..9 if self.mode != Mode::ReadOnly => {
+                let may_punch = self.random.below(2) == 0;
+                let volume = &self.rig().volume;
+                let zero = volume.zero(range.start as u64, range.len() as u64, may_punch, false);
+                let result = self.rig().run(zero);
+                self.changed(result, range.start, &vec![0; range.len()], false);
+            }
+            9 => {
+                let result = self.rig().run(self.rig().volume.flush());
+                match result {
+                    Ok(()) => self.array.flushed(),
+                    Err(_) => self.flush_failed(),
+                }
+            }
+            10..12 => {
+                let flushes = self.backing.flushes();
+                self.rig().run(self.rig().volume.tick());
+                // What it flushed is durable, or was lost; it does not say which.
+                if self.backing.flushes() > flushes && !self.is_crashed() {
+                    let is_failed = self.rig().run(self.rig().volume.flush()).is_err();
+                    match is_failed {
+                        true => self.flush_failed(),
+                        false => self.array.flushed(),
+                    }
+                }
+            }
+            _ => self.read(range),
+        }
+        match self.random.below(6) {
+            0 => self.rig().settle(),
+            1..3 => self.rig().run(pumice_blocks::give_turn()),
+            _ => {}
+        }
+    }
+
+    fn read(&mut self, range: Range<usize>) {
+        let read = self.rig().volume.read(range.start as u64, range.len());
+        if let Ok(bytes) = self.rig().run(read) {
+            let what = self.what.clone();
+            self.array.found(range.start, &bytes, &what);
+        }
+    }
+
+    /// All of it, in an order that evicts.
+    fn read_all(&mut self) {
+        for at in (0..SIZE).step_by(3 * CHUNK) {
+            self.read(at..(at + 3 * CHUNK).min(SIZE));
+        }
+    }
+
+    fn live(&mut self, steps: u32) {
+        for _ in 0..steps {
+            if self.is_crashed() {
+                return;
+            }
+            self.step();
+        }
+        self.rig().check_books();
+    }
+
+    fn crash(&mut self) {
+        self.medium.crash();
+        self.backing.crash();
+        self.end();
+    }
+
+    fn cut_power(&mut self) {
+        self.medium.cut_power();
+        self.backing.cut_power();
+        self.array.power_was_cut();
+        self.boot += 1;
+        self.end();
+    }
+
+    fn end(&mut self) {
+        if let Some(rig) = self.rig.take() {
+            self.counts += rig.volume.shared().counts();
+        }
+    }
+
+    fn revive(&mut self) {
+        self.medium.restart();
+        self.medium.set_plan(calm());
+        self.backing.restart();
+    }
+
+    /// The next life; what it found.
+    fn start(&mut self) -> Option<Found> {
+        self.revive();
+        let settings = settings(self.mode, self.boot);
+        let rig = Rig::open(&settings, &self.medium, &self.backing);
+        let rig = rig.unwrap_or_else(|error| panic!("{}: {error}", self.what));
+        self.array.started();
+        let found = rig.found;
+        self.rig = Some(rig);
+        found
+    }
+
+    /// Starts, and finds what must be there, twice: evictions reveal nothing else.
+    fn restart(&mut self) -> Option<Found> {
+        let found = self.start();
+        if let Some(store) = self.rig().volume.shared().store() {
+            store.check_invariants();
+        }
+        self.read_all();
+        self.read_all();
+        found
+    }
+}
+
+#[test]
+fn reads_find_what_was_written_in_every_mode() {
+    let mut totals = VolumeCounts::default();
+    for mode in [
+        Mode::WriteThrough,
+        Mode::WriteAround,
+        Mode::ReadOnly,
+        Mode::PassThrough,
+    ] {
+        for seed in 0..6 {
+            let mut run = Run::new(seed, Mode::WriteThrough);
+            run.live(300);
+            let rig = run.rig.take().unwrap();
+            rig.settle();
+            rig.run(rig.volume.close()).unwrap();
+            run.array.flushed();
+            drop(rig);
+            run.mode = mode;
+            let found = run.restart();
+            assert_eq!(found, (mode != Mode::PassThrough).then_some(Found::Cache));
+            run.live(400);
+            run.read_all();
+            run.end();
+            if mode == Mode::ReadOnly {
+                assert_eq!(run.counts.writes_failed, 0);
+            }
+            // And back: what pass-through has written the cache does not have.
+            run.mode = Mode::WriteThrough;
+            run.restart();
+            run.live(100);
+            run.end();
+            totals += run.counts;
+        }
+    }
+    println!("{totals:?}");
+    assert!(
+        totals.read_hits > 3_000 && totals.read_part_hits > 200,
+        "{totals:?}"
+    );
+    assert!(
+        totals.writes_duplicate > 300 && totals.writes_around > 1_000,
+        "{totals:?}"
+    );
+    assert!(
+        totals.trimmed_hole_bytes > 0 && totals.zeroed_chunks > 500,
+        "{totals:?}"
+    );
+}
+
+#[test]
+fn a_crash_at_any_write_of_either_device_loses_no_answered_write() {
+    let mut crashes = 0;
+    for is_backing in [true, false] {
+        for point in (1..).step_by(if is_backing { 1 } else { 3 }) {
+            let mut run = Run::new(point, Mode::WriteThrough);
+            run.what = format!("crash at {point}, of the backing device: {is_backing}");
+            if is_backing {
+                let crash_at = Some(point);
+                run.backing.set(Faults {
+                    crash_at,
+                    ..Faults::default()
+                });
+            } else {
+                run.medium.set_plan(FaultPlan {
+                    crash: Some(CrashPoint::WriteOrAppend(point)),
+                    ..calm()
+                });
+            }
+            run.live(200);
+            let is_through = !run.is_crashed();
+            match point % 4 {
+                1 => run.cut_power(),
+                _ => run.crash(),
+            }
+            assert_ne!(run.restart(), Some(Found::Nothing), "{}", run.what);
+            run.live(40);
+            run.crash();
+            run.restart();
+            crashes += 2;
+            if is_through {
+                break;
+            }
+        }
+    }
+    println!("{crashes} crashes");
+    assert!(crashes > 200);
+}
+
+#[test]
+fn crashes_within_starts_lose_no_answered_write() {
+    let mut crashes = 0;
+    for seed in 0..12 {
+        let mut run = Run::new(seed, Mode::WriteThrough);
+        run.live(200);
+        run.cut_power();
+        for point in 1.. {
+            run.revive();
+            run.medium.set_plan(FaultPlan {
+                crash: Some(CrashPoint::WriteOrAppend(point)),
+                ..calm()
+            });
+            let settings = settings(run.mode, run.boot);
+            let opened = Rig::open(&settings, &run.medium, &run.backing);
+            let is_through = !run.medium.is_crashed();
+            drop(opened);
+            if point % 3 == 0 {
+                run.cut_power();
+            } else {
+                run.crash();
+            }
+            if is_through {
+                break;
+            }
+            crashes += 1;
+        }
+        assert_eq!(run.restart(), Some(Found::Cache), "seed {seed}");
+    }
+    println!("{crashes} crashes within starts");
+    assert!(crashes > 60);
+}
+
+#[test]
+fn a_power_cut_loses_nothing_that_was_flushed() {
+    let (mut left, mut hits) = (0, 0);
+    for seed in 0..60 {
+        let mut run = Run::new(seed, [Mode::WriteThrough, Mode::WriteAround][seed as usize % 2]);
+        for life in 0..4 {
+            run.live(60 + 10 * life);
+            run.cut_power();
+            left += u32::from(run.restart() == Some(Found::Cache));
+        }
+        run.end();
+        hits += run.counts.read_hits;
+    }
+    println!("{left} of 240 starts found a cache, {hits} hits");
+    assert!(left > 200 && hits > 4_000);
+}
+
+fn chance(random: &mut Random, most: f64) -> f64 {
+    [most, most / 10.0, 0.0, 0.0][random.below(4) as usize]
+}
+
+#[test]
+fn faults_of_either_device_bring_no_wrong_byte() {
+    let mut totals = VolumeCounts::default();
+    let (mut cache_errors, mut forgotten) = (0, 0);
+    for seed in 0..120 {
+        let mut run = Run::new(seed, Mode::WriteThrough);
+        for _ in 0..3 {
+            let mut random = Random(run.random.next_u64());
+            run.medium.set_plan(FaultPlan {
+                write_error: chance(&mut random, 0.2),
+                append_error: chance(&mut random, 0.02),
+                read_error: chance(&mut random, 0.2),
+                bit_rot: chance(&mut random, 0.2),
+                no_space: chance(&mut random, 0.1),
+                dies_at: (random.below(4) == 0).then(|| 1 + random.below(400)),
+                ..calm()
+            });
+            run.backing.set(Faults {
+                crash_at: None,
+                read_errors: random.below(2) * 30,
+                write_errors: random.below(2) * 50,
+                fails_flush: random.below(3) == 0,
+            });
+            run.live(150);
+            match random.below(2) {
+                0 => run.crash(),
+                _ => run.cut_power(),
+            }
+            forgotten += u32::from(run.restart() == Some(Found::Forgotten));
+        }
+        run.end();
+        totals += run.counts;
+        cache_errors += run.cache_errors;
+    }
+    println!("{forgotten} of 360 starts forgot all, {cache_errors} writes failed, {totals:?}");
+    assert!(forgotten > 20 && cache_errors > 50, "{forgotten} {cache_errors}");
+    assert!(
+        totals.writes_failed > 500 && totals.read_hits > 5_000,
+        "{totals:?}"
+    );
+}

@@ -1,0 +1,133 @@
+//! A volume on simulated devices, in one thread.
+
+use crate::backing::FaultyBacking;
+use pumice_blocks::{Durability, Maker};
+use pumice_chunk::store::{Found, Options};
+use pumice_device::{Device, FaultPlan, FaultyDevice, FaultyMedium};
+use pumice_volume::{Mode, Settings, Shared, Volume};
+use pumice_world::{Executor, ManualClock};
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+
+pub const CHUNK: usize = 4096;
+/// Not a whole number of chunks.
+pub const SIZE: usize = 300 * CHUNK + 1024;
+
+pub fn settings(mode: Mode, boot: u64) -> Settings {
+    Settings {
+        mode,
+        cache: Options {
+            chunk_bytes: CHUNK as u32,
+            chunks: 0,
+            volume: 7,
+            modified: 0,
+            boot,
+            // One bucket, so that most fills evict.
+            mappings: 128,
+            contents: 400,
+            block_bytes: 64 << 10,
+            buffers_max: 3,
+            durability: Durability::Power,
+            maker: Maker::Serve,
+            random: 5,
+            now: 1,
+        },
+    }
+}
+
+pub fn calm() -> FaultPlan {
+    FaultPlan {
+        delay: true,
+        volatile: true,
+        ..FaultPlan::default()
+    }
+}
+
+pub fn medium(seed: u64) -> Arc<FaultyMedium> {
+    Arc::new(FaultyMedium::new(1 << 20, seed, calm()))
+}
+
+pub struct Rig {
+    pub volume: Volume<FaultyDevice, FaultyBacking>,
+    pub device: FaultyDevice,
+    pub found: Option<Found>,
+    executor: Executor,
+}
+
+fn park(device: &FaultyDevice) -> impl FnMut() -> io::Result<()> {
+    let device = device.clone();
+    move || device.turn(true).map(drop)
+}
+
+impl Rig {
+    pub fn open(
+        settings: &Settings,
+        medium: &Arc<FaultyMedium>,
+        backing: &FaultyBacking,
+    ) -> Result<Self, String> {
+        let executor = Executor::new();
+        let device = FaultyDevice::new(Arc::clone(medium));
+        let opened = executor.block_on(Shared::open(settings, Some(&device), backing), park(&device));
+        let (shared, found) = opened
+            .map_err(|error| error.to_string())?
+            .map_err(|error| error.to_string())?;
+        let volume = Volume::new(
+            Arc::new(shared),
+            Some(device.clone()),
+            backing.clone(),
+            Rc::new(executor.spawner()),
+            Arc::new(ManualClock::new(1)),
+        );
+        Ok(Self {
+            volume,
+            device,
+            found,
+            executor,
+        })
+    }
+
+    pub fn run<T>(&self, future: impl Future<Output = T>) -> T {
+        self.executor
+            .block_on(future, park(&self.device))
+            .expect("something is under way")
+    }
+
+    /// Runs background work to its end.
+    pub fn settle(&self) {
+        self.volume.kick();
+        let _ = self.executor.run_until_idle(park(&self.device));
+    }
+
+    pub fn check_books(&self) {
+        let counts = self.volume.shared().counts();
+        assert_eq!(
+            counts.read_chunks,
+            counts.read_hits + counts.read_part_hits + counts.read_misses,
+            "{counts:?}"
+        );
+        assert_eq!(
+            counts.fills,
+            counts.fills_stored
+                + counts.fills_duplicate
+                + counts.fills_late
+                + counts.fills_no_room
+                + counts.fills_out,
+            "{counts:?}"
+        );
+        assert_eq!(
+            counts.write_chunks,
+            counts.writes_stored
+                + counts.writes_duplicate
+                + counts.writes_around
+                + counts.writes_late
+                + counts.writes_no_room
+                + counts.writes_out
+                + counts.writes_failed,
+            "{counts:?}"
+        );
+        if let Some(store) = self.volume.shared().store() {
+            store.check_invariants();
+        }
+    }
+}

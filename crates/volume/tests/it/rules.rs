@@ -1,0 +1,220 @@
+//! Rules that a model of one request after the other does not see.
+
+use crate::backing::{Faults, FaultyBacking};
+use crate::rig::{CHUNK, Rig, SIZE, calm, medium, settings};
+use bytes::Bytes;
+use pumice_chunk::store::Found;
+use pumice_device::FaultPlan;
+use pumice_volume::{Backing, Mode, VolumeError};
+use pumice_world::Random;
+use std::cell::Cell;
+use std::rc::Rc;
+
+/// Many requests at once: cache and backing device have the same bytes afterwards, and no two overlapping changes were at the backing
+/// device at a time, which it checks.
+#[test]
+fn overlapping_requests_leave_cache_and_backing_device_alike() {
+    let mut hits = 0;
+    for seed in 0..40 {
+        let (medium, backing) = (medium(seed), FaultyBacking::new(SIZE, seed));
+        let rig = Rig::open(&settings(Mode::WriteThrough, 1), &medium, &backing).unwrap();
+        let mut random = Random(seed);
+        let ended = Rc::new(Cell::new(0));
+        for round in 0..40u64 {
+            let requests: Vec<_> = (0..12)
+                .map(|n| {
+                    let start = random.below(6 * CHUNK as u64);
+                    let len = 1 + random.below(3 * CHUNK as u64);
+                    let (volume, ended, kind) = (rig.volume.clone(), Rc::clone(&ended), random.below(8));
+                    async move {
+                        match kind {
+                            0..4 => {
+                                let bytes = vec![(round * 12 + n) as u8; len as usize];
+                                volume.write(start, Bytes::from(bytes), kind == 0).await.unwrap();
+                            }
+                            4 => volume.zero(start, len, true, false).await.unwrap(),
+                            5 => volume.tick().await,
+                            _ => drop(volume.read(start, len as usize).await.unwrap()),
+                        }
+                        ended.set(ended.get() + 1);
+                    }
+                })
+                .collect();
+            rig.run(futures_util::future::join_all(requests));
+            let bytes = backing.bytes();
+            for chunk in 0..10 {
+                let found = rig.run(rig.volume.read((chunk * CHUNK) as u64, CHUNK)).unwrap();
+                assert!(
+                    found == bytes[chunk * CHUNK..][..CHUNK],
+                    "seed {seed}, round {round}, chunk {chunk}"
+                );
+            }
+            if round % 5 == 0 {
+                rig.settle();
+            }
+        }
+        assert_eq!(ended.get(), 40 * 12);
+        rig.check_books();
+        hits += rig.volume.shared().counts().read_hits;
+    }
+    println!("{hits} hits");
+    assert!(hits > 10_000);
+}
+
+#[test]
+fn what_is_cached_needs_no_backing_device_and_a_part_is_not_completed() {
+    let (medium, backing) = (medium(1), FaultyBacking::new(SIZE, 1));
+    let rig = Rig::open(&settings(Mode::WriteThrough, 1), &medium, &backing).unwrap();
+    let write = rig.volume.write(511, Bytes::from(vec![9; 513]), false);
+    rig.run(write).unwrap();
+    assert_eq!(backing.reads(), 0, "the rest of the chunk is not read");
+    assert_eq!(rig.run(rig.volume.read(511, 513)).unwrap(), [9; 513]);
+    assert_eq!(backing.reads(), 0, "a part of a chunk is a hit");
+    assert_eq!(rig.run(rig.volume.read(510, 3)).unwrap(), [0, 9, 9]);
+    assert_eq!(backing.reads(), 1);
+    assert_eq!(rig.run(rig.volume.read(0, CHUNK)).unwrap()[511..1024], [9; 513]);
+    assert_eq!(backing.reads(), 1, "the chunk is whole now");
+    let counts = rig.volume.shared().counts();
+    assert_eq!((counts.read_hits, counts.read_part_hits), (2, 1));
+    assert!(rig.run(rig.volume.read(SIZE as u64 - 1, 2)).is_err());
+    assert!(
+        rig.run(rig.volume.write(u64::MAX, Bytes::from_static(b"a"), false))
+            .is_err()
+    );
+}
+
+#[test]
+fn trims_of_holes_cost_nothing_and_what_was_trimmed_is_zero() {
+    let (medium, backing) = (medium(1), FaultyBacking::new(SIZE, 1));
+    let rig = Rig::open(&settings(Mode::WriteThrough, 1), &medium, &backing).unwrap();
+    let logged = || rig.volume.shared().store().unwrap().block_counts().log_records;
+    let before = logged();
+    rig.run(rig.volume.zero(0, SIZE as u64, true, false)).unwrap();
+    assert_eq!((backing.changes(), logged()), (0, before));
+    let write = rig.volume.write(8192, Bytes::from(vec![1; 8192]), false);
+    rig.run(write).unwrap();
+    rig.run(rig.volume.zero(100, 200_000, true, false)).unwrap();
+    assert_eq!(
+        backing.changes(),
+        2,
+        "a write, and the one extent that was no hole"
+    );
+    assert_eq!(rig.run(rig.volume.read(8192, 8192)).unwrap(), [0; 8192]);
+    assert!(rig.volume.shared().counts().trimmed_hole_bytes > SIZE as u64);
+}
+
+/// Rule: a cache knows its backing device.
+#[test]
+fn what_is_cached_of_another_or_a_changed_backing_device_is_forgotten() {
+    for case in 0..4 {
+        let (medium, mut backing) = (medium(1), FaultyBacking::new(SIZE, 1));
+        let mut settings = settings(Mode::WriteThrough, 1);
+        let rig = Rig::open(&settings, &medium, &backing).unwrap();
+        rig.run(rig.volume.write(0, Bytes::from(vec![5; CHUNK]), false))
+            .unwrap();
+        rig.settle();
+        rig.run(rig.volume.close()).unwrap();
+        drop(rig);
+        match case {
+            0 => {}
+            1 => backing.write_elsewhere(0, &[6; CHUNK]),
+            2 => {
+                settings.cache.volume += 1;
+                backing = FaultyBacking::new(SIZE, 2);
+            }
+            _ => backing = FaultyBacking::new(SIZE + 4 * CHUNK, 2),
+        }
+        let rig = Rig::open(&settings, &medium, &backing).unwrap();
+        let wanted = [Found::Cache, Found::Forgotten, Found::Forgotten, Found::Forgotten][case];
+        assert_eq!(rig.found, Some(wanted), "case {case}");
+        let bytes = rig.run(rig.volume.read(0, CHUNK)).unwrap();
+        assert_eq!(bytes, backing.bytes()[..CHUNK], "case {case}");
+    }
+}
+
+/// Rule: where a void can be neither made durable nor the cache be fenced, writes fail, and reads go on.
+#[test]
+fn a_dead_cache_device_fails_writes_until_pass_through() {
+    let (medium, backing) = (medium(1), FaultyBacking::new(SIZE, 1));
+    let rig = Rig::open(&settings(Mode::WriteThrough, 1), &medium, &backing).unwrap();
+    for chunk in 0..40 {
+        let bytes = Bytes::from(vec![chunk as u8; CHUNK]);
+        rig.run(rig.volume.write(chunk * CHUNK as u64, bytes, false))
+            .unwrap();
+    }
+    rig.settle();
+    medium.set_plan(FaultPlan {
+        dies_at: Some(1),
+        ..calm()
+    });
+    let mut failed = 0;
+    for chunk in 0..40 {
+        let offset = chunk * CHUNK as u64;
+        match rig.run(rig.volume.write(offset, Bytes::from(vec![0xEE; CHUNK]), false)) {
+            Ok(()) => {}
+            Err(VolumeError::Cache(_)) => failed += 1,
+            Err(error) => panic!("{error}"),
+        }
+        let found = rig.run(rig.volume.read(offset, CHUNK)).unwrap();
+        assert_eq!(found, backing.bytes()[offset as usize..][..CHUNK]);
+    }
+    assert!(failed > 30, "{failed}");
+    assert!(rig.run(rig.volume.close()).is_err());
+    drop(rig);
+    // Dead still: it cannot be discarded, and the start says so.
+    let pass = settings(Mode::PassThrough, 1);
+    assert!(Rig::open(&pass, &medium, &backing).is_err());
+    medium.set_plan(calm());
+    let rig = Rig::open(&pass, &medium, &backing).unwrap();
+    rig.run(rig.volume.write(0, Bytes::from(vec![0xDD; SIZE]), true))
+        .unwrap();
+    drop(rig);
+    let rig = Rig::open(&settings(Mode::WriteThrough, 1), &medium, &backing).unwrap();
+    assert_eq!(rig.found, Some(Found::Forgotten));
+    assert!(rig.run(rig.volume.read(0, SIZE)).unwrap() == vec![0xDD; SIZE]);
+}
+
+#[test]
+fn after_a_failed_flush_no_flush_says_that_all_is_durable() {
+    let (medium, backing) = (medium(3), FaultyBacking::new(SIZE, 3));
+    let rig = Rig::open(&settings(Mode::WriteThrough, 1), &medium, &backing).unwrap();
+    rig.run(rig.volume.write(0, Bytes::from(vec![1; 40 * CHUNK]), false))
+        .unwrap();
+    backing.set(Faults {
+        fails_flush: true,
+        ..Faults::default()
+    });
+    let (first, second) = rig.run(futures_util::future::join(rig.volume.flush(), rig.volume.flush()));
+    assert!(first.is_err() && second.is_err());
+    assert!(matches!(rig.run(rig.volume.flush()), Err(VolumeError::Unflushed)));
+    // What was lost, the cache does not have either.
+    let found = rig.run(rig.volume.read(0, 40 * CHUNK)).unwrap();
+    assert!(found == backing.bytes()[..40 * CHUNK]);
+    assert!(found.contains(&0), "the test loses something");
+    assert!(rig.run(rig.volume.close()).is_err());
+}
+
+/// A change whose future is dropped may still reach the backing device: nothing is cached there any more.
+#[test]
+fn a_write_that_is_abandoned_leaves_nothing_to_be_cached() {
+    let (medium, backing) = (medium(1), FaultyBacking::new(SIZE, 1));
+    let rig = Rig::open(&settings(Mode::WriteThrough, 1), &medium, &backing).unwrap();
+    let begun = backing.changes();
+    {
+        let mut write = Box::pin(rig.volume.write(0, Bytes::from(vec![1; CHUNK]), false));
+        rig.run(std::future::poll_fn(|context| {
+            let polled = write.as_mut().poll(context);
+            assert!(polled.is_pending());
+            match backing.changes() > begun {
+                true => std::task::Poll::Ready(()),
+                false => std::task::Poll::Pending,
+            }
+        }));
+    }
+    for _ in 0..3 {
+        rig.run(rig.volume.read(0, CHUNK)).unwrap();
+    }
+    assert_eq!(rig.volume.shared().counts().read_hits, 0);
+    assert!(rig.run(rig.volume.close()).is_err());
+    assert_eq!(rig.run(rig.volume.backing().read_at(0, 1)).unwrap(), [0]);
+}
