@@ -12,6 +12,7 @@ mod commands;
 mod config;
 mod connection;
 mod image;
+mod nbd;
 mod records;
 mod recovery;
 mod replies;
@@ -43,6 +44,7 @@ pub const TARGETS: &[Target] = &[
     target("recovery_cascade", recovery::cascade),
     target("traces", traces::run),
     target("config", config::run),
+    target("nbd", nbd::run),
 ];
 
 /// Hands bytes to the target of this name.

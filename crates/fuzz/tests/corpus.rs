@@ -63,7 +63,7 @@ macro_rules! replays {
     };
 }
 
-replays!(classic meta connection records recovery_full recovery_cascade traces config);
+replays!(classic meta connection records recovery_full recovery_cascade traces config nbd);
 
 #[test]
 fn the_corpus_is_small() {
