@@ -250,7 +250,30 @@ impl<D: Device, K: Backing> Volume<D, K> {
         self.kick();
     }
 
-    /// Ends the volume, so that the next start finds all that is cached: to be called when nothing else is under way.
+    /// To be called once a second by each thread: passes a second of its handle on the cache device, which is taken out where it answers
+    /// nothing for more than `patience` seconds; 0 = it has as long as it takes. See [`Device::tick`].
+    pub fn tick_device(&self, patience: u32) {
+        let Some((store, device)) = self.cache() else {
+            return;
+        };
+        let when_out = store.patience_when_out(self.0.clock.now_secs());
+        // Of a device that was taken out, what still waits ends.
+        let patience = when_out.or((patience > 0).then_some(patience));
+        for overdue in patience
+            .map(|patience| device.tick(patience))
+            .into_iter()
+            .flatten()
+        {
+            tracing::error!("cache device: {overdue}");
+            if when_out.is_none() {
+                store.saw_overdue(overdue);
+            }
+        }
+        self.kick();
+    }
+
+    /// Ends the volume, so that the next start finds all that is cached: to be called when no request is under way, while all
+    /// threads that have a handle still run their background work.
     ///
     /// # Errors
     /// What the devices said: the next start finds what a crash leaves.

@@ -3,7 +3,7 @@
 use super::seal::Sealer;
 use super::{ChunkStore, Chunks, Sealed, Starts};
 use pumice_blocks::{Pool, State, Task, Work};
-use pumice_device::Device;
+use pumice_device::{Device, Overdue};
 use pumice_memory::Buffer;
 use std::sync::atomic::Ordering;
 
@@ -99,8 +99,19 @@ impl<B: Buffer> ChunkStore<B> {
         }
     }
 
-    /// Ends the store, so that the next start finds all of it: to be called when nothing else is under way, the volume was flushed, and
-    /// all regions are clear. `modified` is the time of the volume's last change.
+    /// Seconds without an answer that the device has, for [`Device::tick`], after it was taken out; `None` while it is in use.
+    pub fn patience_when_out(&self, now: u32) -> Option<u32> {
+        self.base.is_out().then(|| self.base.patience_when_out(now))
+    }
+
+    /// An operation has timed out, as [`Device::tick`] has found, maybe one that nothing waits for: the device is taken out.
+    pub fn saw_overdue(&self, overdue: Overdue) {
+        self.base.saw_overdue(overdue);
+    }
+
+    /// Ends the store, so that the next start finds all of it: to be called when no request is under way, the volume was flushed, and all
+    /// regions are clear. Background work that other threads have begun goes on there. Of a device that was taken out the next start
+    /// finds nothing. `modified` is the time of the volume's last change.
     ///
     /// # Errors
     /// What the device said: the next start finds what a crash leaves.
@@ -110,9 +121,25 @@ impl<B: Buffer> ChunkStore<B> {
         now: u32,
         modified: u64,
     ) -> std::io::Result<()> {
-        self.close_active(&mut self.maps.lock());
-        while let Some(work) = self.take_work() {
-            self.perform(device, now, work).await;
+        // A reclaim that another thread has begun opens blocks: until there is none of either.
+        loop {
+            self.close_active(&mut self.maps.lock());
+            while let Some(work) = self.take_work() {
+                self.perform(device, now, work).await;
+            }
+            self.base.quiesce().await;
+            let is_open = self.maps.lock().active.is_some();
+            if !is_open && !self.has_work() {
+                break;
+            }
+        }
+        if self.base.is_out() {
+            return match self.base.is_remembered() {
+                true => Ok(()),
+                false => Err(std::io::Error::other(
+                    "the cache device was taken out, and its superblocks cannot say so: what is on it is to be discarded",
+                )),
+            };
         }
         self.checkpoint(device, now, Some(modified)).await
     }

@@ -4,3 +4,4 @@ mod backing;
 mod model;
 mod rig;
 mod rules;
+mod threads;

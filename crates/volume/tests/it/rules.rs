@@ -4,7 +4,7 @@ use crate::backing::{Faults, FaultyBacking};
 use crate::rig::{CHUNK, Rig, SIZE, calm, medium, settings};
 use bytes::Bytes;
 use pumice_chunk::store::Found;
-use pumice_device::FaultPlan;
+use pumice_device::{Device, FaultPlan};
 use pumice_volume::{Backing, Mode, VolumeError};
 use pumice_world::Random;
 use std::cell::Cell;
@@ -217,4 +217,54 @@ fn a_write_that_is_abandoned_leaves_nothing_to_be_cached() {
     assert_eq!(rig.volume.shared().counts().read_hits, 0);
     assert!(rig.run(rig.volume.close()).is_err());
     assert_eq!(rig.run(rig.volume.backing().read_at(0, 1)).unwrap(), [0]);
+}
+
+/// A cache device that answers nothing any more is taken out; who waits for it goes on.
+#[test]
+fn a_cache_device_that_hangs_is_taken_out() {
+    for seed in 0..30 {
+        let (medium, backing) = (medium(seed), FaultyBacking::new(SIZE, seed));
+        let rig = Rig::open(&settings(Mode::WriteThrough, 1), &medium, &backing).unwrap();
+        for chunk in 0..60 {
+            let bytes = Bytes::from(vec![chunk as u8; CHUNK]);
+            rig.run(rig.volume.write(chunk * CHUNK as u64, bytes, false))
+                .unwrap();
+        }
+        // Marks are cleared, so that a write waits for the device.
+        for _ in 0..4 {
+            rig.run(rig.volume.tick());
+        }
+        medium.set_plan(FaultPlan {
+            hangs_at: Some(1 + seed % 4),
+            ..calm()
+        });
+        let requests = async {
+            let mut failed = 0;
+            for chunk in 0..60 {
+                // Five regions, each with a mark of its own.
+                let offset = chunk * 5 * CHUNK as u64;
+                let bytes = Bytes::from(vec![0xEE; CHUNK]);
+                failed += u32::from(rig.volume.write(offset, bytes, false).await.is_err());
+                let found = rig.volume.read(offset, CHUNK).await.unwrap();
+                assert_eq!(found, backing.bytes()[offset as usize..][..CHUNK]);
+            }
+            failed
+        };
+        let seconds = async {
+            loop {
+                for _ in 0..20 {
+                    pumice_blocks::give_turn().await;
+                    rig.device.turn(false).unwrap();
+                }
+                rig.volume.tick_device(3);
+            }
+        };
+        let (requests, seconds) = (std::pin::pin!(requests), std::pin::pin!(seconds));
+        let futures_util::future::Either::Left((failed, _)) =
+            rig.run(futures_util::future::select(requests, seconds));
+        // Superblocks hang too: no start would know.
+        assert!(failed > 0, "seed {seed}");
+        assert!(rig.volume.shared().store().unwrap().failure().is_some());
+        rig.check_books();
+    }
 }
