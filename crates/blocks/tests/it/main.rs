@@ -2,6 +2,7 @@
 
 mod golden;
 mod opening;
+mod promises;
 mod runs;
 mod toy;
 

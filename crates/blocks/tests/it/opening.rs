@@ -10,15 +10,16 @@ use pumice_device::{Device, FaultPlan, FaultyDevice, FaultyMedium, SECTOR_BYTES}
 use pumice_testkit::{Model, Store};
 use pumice_world::Random;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 const SECTOR: u64 = SECTOR_BYTES as u64;
 const KEYS: u64 = 60;
 
-fn device(medium: &Arc<FaultyMedium>) -> FaultyDevice {
+pub fn device(medium: &Arc<FaultyMedium>) -> FaultyDevice {
     FaultyDevice::new(Arc::clone(medium))
 }
 
-fn open<S: Store>(medium: &Arc<FaultyMedium>) -> S {
+pub fn open<S: Store>(medium: &Arc<FaultyMedium>) -> S {
     S::open(device(medium)).unwrap()
 }
 
@@ -27,17 +28,17 @@ fn refused<S: Store>(medium: &Arc<FaultyMedium>) -> String {
     S::open(device(medium)).map(drop).unwrap_err()
 }
 
-fn read(medium: &Arc<FaultyMedium>, offset: u64, len: usize) -> Vec<u8> {
+pub fn read(medium: &Arc<FaultyMedium>, offset: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     device(medium).read_log(offset, &mut bytes).unwrap();
     bytes
 }
 
-fn write(medium: &Arc<FaultyMedium>, offset: u64, bytes: &[u8]) {
+pub fn write(medium: &Arc<FaultyMedium>, offset: u64, bytes: &[u8]) {
     device(medium).append_log(offset, bytes).unwrap();
 }
 
-fn superblocks(medium: &Arc<FaultyMedium>) -> [Superblock; 2] {
+pub fn superblocks(medium: &Arc<FaultyMedium>) -> [Superblock; 2] {
     [0, SECTOR].map(
         |slot| match Superblock::decode(&read(medium, slot, SECTOR_BYTES)) {
             SlotContent::Valid(superblock) => superblock,
@@ -46,7 +47,7 @@ fn superblocks(medium: &Arc<FaultyMedium>) -> [Superblock; 2] {
     )
 }
 
-fn newest(medium: &Arc<FaultyMedium>) -> Superblock {
+pub fn newest(medium: &Arc<FaultyMedium>) -> Superblock {
     let [first, second] = superblocks(medium);
     if first.generation > second.generation {
         first
@@ -56,7 +57,7 @@ fn newest(medium: &Arc<FaultyMedium>) -> Superblock {
 }
 
 /// A store on a device of its own, of which every value but the last few is on the device.
-fn filled<S: Store>(capacity: u64, keys: u64) -> (Arc<FaultyMedium>, S) {
+pub fn filled<S: Store>(capacity: u64, keys: u64) -> (Arc<FaultyMedium>, S) {
     let medium = Arc::new(FaultyMedium::new(capacity, 11, FaultPlan::default()));
     let mut store: S = open(&medium);
     for key in 0..keys {
@@ -69,7 +70,7 @@ fn filled<S: Store>(capacity: u64, keys: u64) -> (Arc<FaultyMedium>, S) {
     (medium, store)
 }
 
-fn crash<S: Store>(medium: &Arc<FaultyMedium>, store: S) {
+pub fn crash<S: Store>(medium: &Arc<FaultyMedium>, store: S) {
     medium.crash();
     drop(store);
     medium.restart();
@@ -347,6 +348,7 @@ fn forge(medium: &Arc<FaultyMedium>, position: u64, records: &[(Kind<Never>, u64
 #[test]
 fn sequences_go_on_above_all_that_were_taken_and_do_not_leap() {
     // Blocks that were sealed, a buffer that was lost, a prefix.
+    let mut prefixes = 0;
     for (keys, is_flushed) in [(KEYS, false), (KEYS + 5, false), (KEYS + 5, true)] {
         let (medium, mut store) = filled::<Copies>(1 << 20, keys);
         if is_flushed {
@@ -365,12 +367,17 @@ fn sequences_go_on_above_all_that_were_taken_and_do_not_leap() {
             own: 0,
         };
         let nowhere = PrefixMark { block: 500, ..mark };
+        let behind = PrefixMark {
+            block: newest(&medium).geometry.blocks,
+            ..mark
+        };
         let records = [
             (Kind::Reclaim, 2, 1 << 62),
             (Kind::Reclaim, 2, u64::MAX),
             (Kind::Prefix, mark.encode(), 1 << 62),
             (Kind::Prefix, mark.encode(), u64::MAX),
             (Kind::Prefix, nowhere.encode(), before.next_sequence),
+            (Kind::Prefix, behind.encode(), before.next_sequence),
             (Kind::Reclaim, 500, before.next_sequence),
             (Kind::Reclaim, u64::MAX, before.next_sequence),
         ];
@@ -387,7 +394,9 @@ fn sequences_go_on_above_all_that_were_taken_and_do_not_leap() {
             assert_eq!(store.get(key), Some(key * 7), "key {key}");
         }
         store.check();
+        prefixes += store.figures().prefixes;
     }
+    assert_eq!(prefixes, 1, "of the one that was flushed");
 }
 
 /// A store with a checkpoint that knows a sealed block whose trailer has rotted since; the number of that block.
@@ -419,4 +428,45 @@ fn a_sealed_block_that_is_not_there_any_more_is_reported() {
         store.oldest_sealed().unwrap()
     });
     assert!(refused::<OnlyCopy>(&medium).contains("a block is not there"));
+}
+
+#[test]
+fn the_beginning_of_a_block_that_was_sealed_before_the_checkpoint_is_not_adopted() {
+    let (medium, block) = without_a_block(|store: &mut Copies| {
+        store.checkpoint().unwrap();
+        let block = store.oldest_sealed().unwrap();
+        // As where its beginning was written and it was sealed while an older one was still being written.
+        let mark = PrefixMark {
+            block,
+            end_sectors: 15,
+            own: 0,
+        };
+        let sequence = store.base().blocks[block as usize]
+            .sequence
+            .load(Ordering::Relaxed);
+        let (medium, position) = (Arc::clone(store.medium()), store.figures().log_position);
+        forge(&medium, position, &[(Kind::Prefix, mark.encode(), sequence)]);
+        block
+    });
+    let mut store: Copies = open(&medium);
+    let figures = store.figures();
+    assert_eq!((figures.lost_blocks, figures.prefixes), (vec![block], 0));
+    // What of it had died by then the log need not tell.
+    let gone = (0..KEYS - 16).filter(|key| store.get(*key).is_none()).count();
+    assert!((1..=16).contains(&gone), "{gone} of one block");
+}
+
+#[test]
+fn a_clean_stop_needs_no_log_before_it() {
+    let (medium, store) = filled::<Copies>(1 << 20, KEYS);
+    store.close().unwrap();
+    let superblock = newest(&medium);
+    assert!(superblock.clean && superblock.checkpoints[0].log_start > 0);
+    let log = vec![0; (superblock.geometry.log_slots * LOG_RECORD_BYTES) as usize];
+    write(&medium, superblock.geometry.log_offset, &log);
+    let mut store: Copies = open(&medium);
+    assert!(!store.has_forgotten());
+    for key in 0..KEYS {
+        assert_eq!(store.get(key), Some(key * 7), "key {key}");
+    }
 }

@@ -10,7 +10,7 @@ use pumice_blocks::{
     Blocks, Claim, Contents, Coverage, Durability, Geometry, Logged, Maker, OpenBlock, OpenError, Owner,
     Pool, SealEnd, Start, State, StoreId, StreamWriter, Superblock, Task, Tenant, Work,
 };
-use pumice_device::{Device, FaultyDevice};
+use pumice_device::{Device, FaultyDevice, FaultyMedium};
 use pumice_memory::{AlignedBuf, Buffer, Payload};
 use pumice_record::codec::{Fields, checksum};
 use pumice_world::{Executor, Spawner};
@@ -31,7 +31,7 @@ const HEAD_BYTES: usize = 32;
 
 /// A value as it was written.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Place {
+pub struct Place {
     key: u64,
     version: u64,
     /// Bytes into the block.
@@ -62,7 +62,7 @@ impl Entry for Place {
 
 /// A key lost the value that it had before version `b`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Died;
+pub struct Died;
 
 impl OwnKind for Died {
     fn number(self) -> u16 {
@@ -75,7 +75,7 @@ impl OwnKind for Died {
 }
 
 /// The types of this store. Sealed blocks, the oldest first, are its part of the pool; it has no work of its own.
-struct Toy;
+pub struct Toy;
 
 impl Owner for Toy {
     type Buf = AlignedBuf;
@@ -103,6 +103,8 @@ struct Inner {
     index: Mutex<Index>,
     /// The block that is being filled, under the lock of the index.
     active: Mutex<Option<Arc<OpenBlock<Toy>>>>,
+    /// Whether a start after a crash is to discard what the next checkpoint has.
+    distrusts: AtomicBool,
 }
 
 /// The store while one of its blocks is written.
@@ -317,7 +319,7 @@ impl Inner {
         self.base.shared.change(|pool| self.base.give_back(pool, victim));
     }
 
-    async fn checkpoint(&self, device: &FaultyDevice, clean: bool) -> io::Result<()> {
+    async fn checkpoint(&self, device: &FaultyDevice, clean: bool) -> io::Result<bool> {
         let begun = {
             let _active = self.active.lock();
             self.base.begin_checkpoint(|_| 0)
@@ -350,9 +352,10 @@ impl Inner {
         }
         writer.write(&bytes).await?;
         let stream = writer.finish().await?;
-        let discard = |coverage| coverage == Coverage::Partial;
+        let distrusts = self.distrusts.load(Ordering::Relaxed);
+        let discard = |coverage| distrusts || coverage == Coverage::Partial;
         let finished = (self.base).finish_checkpoint(device, &begun, stream, NOW, clean, discard);
-        finished.await.map(drop)
+        finished.await
     }
 }
 
@@ -383,6 +386,8 @@ struct Found {
     dumped: u64,
     /// Blocks that must be there and are not.
     lost: Vec<u32>,
+    /// Blocks that were made of the beginnings of such as were being filled.
+    prefixes: u64,
 }
 
 impl Restore for Found {
@@ -455,7 +460,7 @@ impl Found {
             LogEnd::Failed(_) => return Err("the log cannot be read"),
         };
         let blocks = recovery.blocks(snapshot.as_ref(), &summary, self).await;
-        self.lost = blocks.lost;
+        (self.lost, self.prefixes) = (blocks.lost, blocks.prefixes);
         if self.keeps && !(self.lost.is_empty() && recovery.unread_blocks.is_empty()) {
             return Err("a block is not there, or cannot be read");
         }
@@ -506,7 +511,7 @@ fn footer_len(trailer: &Trailer) -> u32 {
 /// `POWER`: what is committed survives a power cut.
 pub struct ToyStore<const KEEPS: bool, const POWER: bool> {
     inner: Arc<Inner>,
-    lost: Vec<u32>,
+    found: Found,
     device: FaultyDevice,
     executor: Executor,
     forgotten: bool,
@@ -525,7 +530,7 @@ async fn start(
     device: &FaultyDevice,
     keeps: bool,
     durability: Durability,
-) -> Result<(Inner, bool, Vec<u32>), OpenError> {
+) -> Result<(Inner, bool, Found), OpenError> {
     let found = read_superblock(device, STORE)?;
     let fresh = || -> Result<Superblock, OpenError> {
         Ok(Superblock {
@@ -588,11 +593,12 @@ async fn start(
         keeps,
         index: Mutex::new(std::mem::take(&mut restored.index)),
         active: Mutex::new(None),
+        distrusts: AtomicBool::new(false),
     };
     inner.base.record_start(device, is_new.then_some(Died)).await?;
     if !is_new && !was_clean {
         let is_only = match inner.checkpoint(device, false).await {
-            Ok(()) => inner.base.forget_previous_checkpoint(device),
+            Ok(_) => inner.base.forget_previous_checkpoint(device),
             Err(_) => false,
         };
         match is_only {
@@ -601,7 +607,7 @@ async fn start(
             false => inner.base.mark_discard(device),
         }
     }
-    Ok((inner, forgotten, restored.lost))
+    Ok((inner, forgotten, restored))
 }
 
 /// What tests see of a store.
@@ -614,6 +620,8 @@ pub struct Figures {
     pub lost_records: u64,
     /// Blocks that the start did not find, and must have.
     pub lost_blocks: Vec<u32>,
+    /// Blocks that the start made of beginnings.
+    pub prefixes: u64,
 }
 
 impl<const KEEPS: bool, const POWER: bool> ToyStore<KEEPS, POWER> {
@@ -637,7 +645,10 @@ impl<const KEEPS: bool, const POWER: bool> ToyStore<KEEPS, POWER> {
         for _ in 0..3 {
             match change(self) {
                 Ok(made) => return Some(made),
-                Err(Logged::NoRoom) => self.run(self.inner.checkpoint(&self.device, false)).ok()?,
+                Err(Logged::NoRoom) => self
+                    .run(self.inner.checkpoint(&self.device, false))
+                    .map(drop)
+                    .ok()?,
                 Err(_) => return None,
             }
         }
@@ -655,9 +666,32 @@ impl<const KEEPS: bool, const POWER: bool> ToyStore<KEEPS, POWER> {
         self.run(self.inner.base.commit(&self.device))
     }
 
-    /// Writes a checkpoint, beside all else.
-    pub fn checkpoint(&mut self) -> io::Result<()> {
+    /// Writes a checkpoint, beside all else; whether no start could go back to the one before.
+    pub fn checkpoint(&mut self) -> io::Result<bool> {
         self.run(self.inner.checkpoint(&self.device, false))
+    }
+
+    /// What it is on.
+    pub fn medium(&self) -> &Arc<FaultyMedium> {
+        self.device.medium()
+    }
+
+    /// What the store is made of.
+    pub fn base(&self) -> &Blocks<Toy> {
+        &self.inner.base
+    }
+
+    /// Says of the next checkpoints whether a start after a crash is to discard what they have.
+    pub fn distrust(&self, distrusts: bool) {
+        self.inner.distrusts.store(distrusts, Ordering::Relaxed);
+    }
+
+    /// Closes the block that is being filled. It is written by the next work that is done.
+    pub fn close_active(&self) {
+        let active = self.inner.active.lock().take();
+        self.inner
+            .base
+            .close_block(active.expect("a block is being filled"));
     }
 
     /// The oldest sealed block.
@@ -672,7 +706,8 @@ impl<const KEEPS: bool, const POWER: bool> ToyStore<KEEPS, POWER> {
             log_position: base.log.position(),
             log_used: base.log_usage().0,
             lost_records: base.totals.log_failures.load(Ordering::Relaxed),
-            lost_blocks: self.lost.clone(),
+            lost_blocks: self.found.lost.clone(),
+            prefixes: self.found.prefixes,
         }
     }
 
@@ -683,7 +718,7 @@ impl<const KEEPS: bool, const POWER: bool> ToyStore<KEEPS, POWER> {
             .into_iter()
             .for_each(|block| self.inner.base.close_block(block));
         pumice_testkit::Store::settle(&mut self);
-        self.run(self.inner.checkpoint(&self.device, true))
+        self.run(self.inner.checkpoint(&self.device, true)).map(drop)
     }
 }
 
@@ -728,7 +763,7 @@ impl<const KEEPS: bool, const POWER: bool> pumice_testkit::Store for ToyStore<KE
             Durability::Process
         };
         let started = executor.block_on(start(&device, KEEPS, durability), park(&device));
-        let (inner, forgotten, lost) = match started {
+        let (inner, forgotten, found) = match started {
             Ok(started) => started.map_err(|error| error.to_string())?,
             Err(error) => return Err(error.to_string()),
         };
@@ -736,7 +771,7 @@ impl<const KEEPS: bool, const POWER: bool> pumice_testkit::Store for ToyStore<KE
         let known = inner.index.lock().clone();
         Ok(Self {
             inner: Arc::new(inner),
-            lost,
+            found,
             device,
             executor,
             forgotten,

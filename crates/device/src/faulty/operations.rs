@@ -67,6 +67,7 @@ impl State {
             Work::Write(offset, data, range) => self.write(offset, &data.as_slice()[range]).map(|()| None),
             Work::Sync if self.is_dead() => Err(self.dead()),
             Work::Sync => {
+                self.counts.syncs += 1;
                 self.unflushed.flush();
                 Ok(None)
             }

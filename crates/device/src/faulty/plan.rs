@@ -66,6 +66,8 @@ pub struct FaultCounts {
     pub writes: u64,
     /// Log appends, failed and torn ones included.
     pub appends: u64,
+    /// Syncs carried out.
+    pub syncs: u64,
     /// Crashes.
     pub crashes: u64,
     /// Writes that a crash tore, be it into nothing or all.

@@ -1,5 +1,7 @@
 //! A partition against a model: what it says is right or a miss, and what must hit does, but for some in a thousand.
 
+mod answers;
+
 use super::filter::{Cell, FilterShape};
 use super::flash_tiers::{GENERATION_CELL_BITS, GENERATION_PAGES};
 use super::*;

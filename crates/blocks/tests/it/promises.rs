@@ -1,0 +1,206 @@
+//! What checkpoints, marks and a fence promise, a step each: the runs over random changes see only what many of them come to.
+
+use crate::opening::{crash, device, filled, newest, open, superblocks};
+use crate::{Copies, Durable};
+use pumice_blocks::Logged;
+use pumice_device::{FaultPlan, FaultyMedium, Overdue};
+use pumice_testkit::Store;
+use std::io;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
+
+const KEYS: u64 = 60;
+
+/// Polls a future once, with nobody to be woken.
+macro_rules! poll {
+    ($future:expr) => {
+        $future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+    };
+}
+
+#[test]
+fn a_checkpoint_covers_a_lost_record_unless_a_block_of_before_it_is_still_open() {
+    for (records_between, is_covered) in [(0, false), (1, true)] {
+        let (medium, mut store) = filled::<Copies>(1 << 20, KEYS);
+        assert!(store.set(KEYS, 1));
+        store.base().lose_record(&device(&medium));
+        assert!(superblocks(&medium).iter().all(|superblock| superblock.discard));
+        assert_eq!(store.log_nothing(records_between), records_between);
+        store.close_active();
+        store.checkpoint().unwrap();
+        assert_eq!(newest(&medium).discard, !is_covered, "{records_between}");
+        store.settle();
+        store.checkpoint().unwrap();
+        assert!(!newest(&medium).discard);
+    }
+}
+
+#[test]
+fn a_mark_is_in_both_superblocks_and_what_is_none_in_one() {
+    let (medium, mut store) = filled::<Copies>(1 << 20, KEYS);
+    let other = |medium: &_| {
+        superblocks(medium)
+            .map(|superblock| superblock.generation)
+            .into_iter()
+            .min()
+    };
+    let before = newest(&medium).generation;
+    store.checkpoint().unwrap();
+    assert_eq!(
+        (newest(&medium).generation, other(&medium)),
+        (before + 1, Some(before))
+    );
+    store.distrust(true);
+    store.checkpoint().unwrap();
+    assert!(superblocks(&medium).iter().all(|superblock| superblock.discard));
+    assert_eq!(other(&medium), Some(before + 2));
+    // It is there: neither another such checkpoint nor a lost record writes it twice.
+    store.checkpoint().unwrap();
+    assert_eq!(newest(&medium).generation, before + 4);
+    store.base().lose_record(&device(&medium));
+    assert_eq!(newest(&medium).generation, before + 4);
+}
+
+#[test]
+fn the_log_keeps_what_the_checkpoint_before_needs_where_a_start_could_go_back_to_it() {
+    let (medium, mut store) = filled::<Copies>(1 << 20, KEYS);
+    for round in 0..6 {
+        store.log_nothing(5);
+        store.distrust(round == 3);
+        let is_alone = store.checkpoint().unwrap();
+        let [newest, before] = newest(&medium).checkpoints;
+        let has_before = [false, true, true, false, false, true][round];
+        assert_eq!((before.id != 0, is_alone), (has_before, !has_before), "{round}");
+        let needed = if has_before {
+            before.log_start
+        } else {
+            newest.log_start
+        };
+        let figures = store.figures();
+        assert_eq!(figures.log_used, figures.log_position - needed, "{round}");
+    }
+}
+
+#[test]
+fn with_power_a_checkpoint_is_flushed_before_its_superblock_and_after_it() {
+    let syncs = |medium: &FaultyMedium| medium.counts().syncs;
+    let (medium, mut store) = filled::<Copies>(1 << 20, KEYS);
+    let before = syncs(&medium);
+    store.checkpoint().unwrap();
+    assert_eq!(
+        syncs(&medium),
+        before,
+        "a crash of the process loses nothing that was written"
+    );
+    let (medium, mut store) = filled::<Durable>(1 << 20, KEYS);
+    let before = syncs(&medium);
+    store.checkpoint().unwrap();
+    assert_eq!(syncs(&medium), before + 2);
+    // Where its superblock fails, before its blocks are others': a power cut may leave the superblock, which names them.
+    let mut failed = 0;
+    for _ in 0..40 {
+        medium.set_plan(FaultPlan {
+            append_error: 0.5,
+            ..FaultPlan::default()
+        });
+        let before = syncs(&medium);
+        let result = store.checkpoint();
+        medium.set_plan(FaultPlan::default());
+        if store.base().is_out() {
+            break;
+        }
+        assert_eq!(syncs(&medium), before + 2, "{result:?}");
+        failed += u64::from(result.is_err());
+    }
+    assert!(failed > 2, "{failed}");
+}
+
+#[test]
+fn what_was_logged_counts_as_written_and_what_found_no_room_does_not() {
+    let (_medium, store) = filled::<Copies>(1 << 20, KEYS);
+    let written = || store.base().totals.written_bytes.load(Ordering::Relaxed);
+    let before = written();
+    let records = store.log_nothing(u64::MAX);
+    assert_eq!(
+        written() - before,
+        records * pumice_blocks::geometry::LOG_RECORD_BYTES
+    );
+}
+
+#[test]
+fn some_errors_fence_the_device_at_once() {
+    let hung = Overdue {
+        name: "read",
+        offset: 0,
+        len: 4096,
+        secs: 30,
+    };
+    let errors = [
+        (io::ErrorKind::Other.into(), None),
+        (io::ErrorKind::StorageFull.into(), None),
+        (io::ErrorKind::UnexpectedEof.into(), Some("shorter")),
+        (io::ErrorKind::ReadOnlyFilesystem.into(), Some("read-only")),
+        (hung.into(), Some("does not answer")),
+    ];
+    for (error, reason) in errors {
+        let (_medium, store) = filled::<Copies>(1 << 20, 1);
+        store.base().shared.saw_error(&error);
+        let failure = store.base().failure().map(|failure| failure.reason);
+        assert_eq!(failure.is_some(), reason.is_some(), "{error}: {failure:?}");
+        assert!(
+            reason.is_none_or(|reason| failure.unwrap().contains(reason)),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_fence_is_settled_when_both_superblocks_say_so_or_cannot() {
+    for is_dead in [false, true] {
+        let (medium, store) = filled::<Copies>(1 << 20, KEYS);
+        let (base, device) = (store.base(), device(&medium));
+        let before = superblocks(&medium).map(|superblock| superblock.generation);
+        base.shared.take_out("a test".to_owned());
+        let mut settled = Box::pin(base.wait_until_settled());
+        assert!(poll!(settled).is_pending(), "nothing was written yet");
+        let work = base.take_failure_work().expect("a fence has work");
+        medium.set_plan(FaultPlan {
+            delay: true,
+            dies_at: is_dead.then_some(1),
+            ..FaultPlan::default()
+        });
+        let mut remembers = Box::pin(base.remember_failure(&device));
+        assert!(poll!(remembers).is_pending() && poll!(settled).is_pending());
+        let mut turns = 0;
+        while poll!(remembers).is_pending() {
+            pumice_device::Device::turn(&device, true).unwrap();
+            turns += 1;
+            assert!(turns < 1_000);
+        }
+        assert_eq!(poll!(settled), Poll::Ready(!is_dead));
+        assert_eq!(base.is_remembered(), !is_dead);
+        drop((work, settled, remembers));
+        medium.set_plan(FaultPlan::default());
+        let after = superblocks(&medium);
+        assert!(after.iter().all(|superblock| superblock.discard != is_dead));
+        let generations = after.map(|superblock| superblock.generation);
+        assert!(
+            is_dead || generations.iter().min() > before.iter().max(),
+            "{generations:?}"
+        );
+        crash(&medium, store);
+        assert_eq!(open::<Copies>(&medium).has_forgotten(), !is_dead);
+    }
+}
+
+#[test]
+fn the_log_of_a_fenced_device_takes_nothing() {
+    let (medium, store) = filled::<Copies>(1 << 20, KEYS);
+    let generation = newest(&medium).generation;
+    store.base().shared.take_out("a test".to_owned());
+    store.base().lose_record(&device(&medium));
+    assert_eq!(store.log_nothing(1), 0);
+    assert_eq!(newest(&medium).generation, generation);
+    let logged = store.base().append_log(&device(&medium), crate::toy::Died, 1, 1);
+    assert_eq!(logged, Logged::Failed);
+}
