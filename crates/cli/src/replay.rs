@@ -11,7 +11,7 @@ use crate::usage::{causes, usage};
 use anyhow::Context;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use pumice::{CacheOptions, IndexOptions};
+use pumice::{CacheOptions, IndexKind, IndexOptions};
 use pumice_blocks::{GeometryError, OpenError};
 use pumice_device::Profile;
 use pumice_flash::{LayoutName, LayoutOptions};
@@ -176,9 +176,9 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
     } else {
         let options = FlashOptions {
             layout: layout(args)?,
-            index: match args.index.as_deref() {
-                Some("cascade") => IndexOptions::cascade(args.tier1.unwrap_or(TIER1_SHARE)),
-                _ => IndexOptions::Full,
+            index: {
+                let kind = args.index.as_deref().and_then(IndexKind::from_name);
+                IndexOptions::of(kind.unwrap_or_default(), args.tier1.unwrap_or(TIER1_SHARE))
             },
             served,
             superblock_blocks: args.superblock.unwrap_or(1),
@@ -363,17 +363,17 @@ fn check_built(args: &ReplayArgs) -> anyhow::Result<()> {
     }
     LayoutOptions::new(LayoutName::Ripq, None, args.alpha, args.theta)
         .map_err(|error| usage(error.to_string()))?;
-    match args.index.as_deref().unwrap_or("auto") {
-        "auto" | "full" => {}
-        "cascade" if args.layout() != "exact" => {}
-        "cascade" => {
+    let index = args.index.as_deref().unwrap_or("auto");
+    match IndexKind::from_name(index) {
+        None if index == "auto" => {}
+        None => {
+            let names = IndexKind::names();
+            return Err(usage(format!("--index `{index}`: no such index (auto, {names})")));
+        }
+        Some(IndexKind::Cascade) if args.layout() == "exact" => {
             return Err(usage("--index cascade with --layout exact: that has no index"));
         }
-        other => {
-            return Err(usage(format!(
-                "--index `{other}`: no such index (auto, full, cascade)"
-            )));
-        }
+        Some(_) => {}
     }
     if args.throttle.is_some() && args.layout() == "exact" {
         return Err(usage("--throttle with --layout exact: that has no device"));

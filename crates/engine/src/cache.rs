@@ -161,10 +161,7 @@ impl<D: Device + Clone> ObjectCache<D> {
             .block_bytes
             .unwrap_or_else(|| Geometry::block_bytes_for(capacity, options.block_bytes_min, 1, u64::MAX));
         let shard_bits = shard_bits(capacity, options.index.kind());
-        let note_bits = match options.index {
-            IndexOptions::Full => options.layout.layout.note_bits(),
-            IndexOptions::Cascade(_) => IndexShape::CASCADE_NOTE_BITS,
-        };
+        let note_bits = options.index.kind().note_bits(options.layout.layout.note_bits());
         let shape = IndexShape::new(capacity, shard_bits, note_bits);
         let mapping_log = Arc::new(MappingLog::default());
         let open = OpenOptions {
@@ -190,7 +187,7 @@ impl<D: Device + Clone> ObjectCache<D> {
             what: "reserving memory",
             source,
         })?;
-        let mapping_log = (options.index != IndexOptions::Full).then_some(&mapping_log);
+        let mapping_log = (!options.index.kind().is_authoritative()).then_some(&mapping_log);
         let (store, recovered) = recover(&cx.device, opened, &open, &inner, mapping_log).await?;
         if inner.store.set(store).is_err() {
             unreachable!("the store is set here only");

@@ -39,6 +39,14 @@ impl IndexOptions {
         }
     }
 
+    /// An index of this kind; a cascade with so many mappings in DRAM for each on flash.
+    pub fn of(kind: IndexKind, tier1_share: f64) -> Self {
+        match kind {
+            IndexKind::Full => Self::Full,
+            IndexKind::Cascade => Self::cascade(tier1_share),
+        }
+    }
+
     /// A cascade index with so many mappings in DRAM for each on flash.
     pub fn cascade(tier1_share: f64) -> Self {
         Self::Cascade(CascadeOptions {

@@ -42,11 +42,7 @@ impl Settings {
         let settings = Self {
             hash_seed: fields.u64()?,
             layout: LayoutName::from_number(fields.u16()?)?,
-            index: match fields.u8()? {
-                0 => IndexKind::Full,
-                1 => IndexKind::Cascade,
-                _ => return None,
-            },
+            index: IndexKind::from_number(fields.u8()?)?,
         };
         fields.0.iter().all(|byte| *byte == 0).then_some(settings)
     }
@@ -59,7 +55,7 @@ mod tests {
     #[test]
     fn what_is_encoded_is_decoded_and_nonsense_is_not() {
         for layout in LayoutName::ALL {
-            for index in [IndexKind::Full, IndexKind::Cascade] {
+            for index in IndexKind::ALL {
                 let settings = Settings {
                     hash_seed: 0x0102_0304_0506_0708,
                     layout,

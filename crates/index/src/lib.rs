@@ -27,6 +27,41 @@ pub enum IndexKind {
 }
 
 impl IndexKind {
+    /// All that are built.
+    pub const ALL: [IndexKind; 2] = [IndexKind::Full, IndexKind::Cascade];
+
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            IndexKind::Full => "full",
+            IndexKind::Cascade => "cascade",
+        }
+    }
+
+    /// The kind of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// All names, for a message.
+    pub fn names() -> String {
+        Self::ALL.map(Self::name).join(", ")
+    }
+
+    /// The kind of this number, as superblocks have it.
+    pub fn from_number(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| *kind as u8 == number)
+    }
+
+    /// Bits of note beside each location, under a layout that keeps so many of an object where all mappings are in DRAM.
+    pub fn note_bits(self, of_layout: u32) -> u32 {
+        if self.is_authoritative() {
+            of_layout
+        } else {
+            IndexShape::CASCADE_NOTE_BITS
+        }
+    }
+
     /// Whether DRAM knows every mapping, and so every death: counts of live objects are exact then, else estimates.
     pub fn is_authoritative(self) -> bool {
         match self {
@@ -38,9 +73,6 @@ impl IndexKind {
 
 impl std::fmt::Display for IndexKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            IndexKind::Full => "full",
-            IndexKind::Cascade => "cascade",
-        })
+        f.write_str(self.name())
     }
 }

@@ -592,9 +592,10 @@ fn settings(options: &FlashOptions, setup: &Setup, common: Settings) -> Settings
     let Setup { cache, geometry } = setup;
     let layout = &cache.layout;
     let has_drive = options.device == ReplayDevice::Sim && options.superblock_blocks > 0;
-    let tier1 = match cache.index {
-        IndexOptions::Full => None,
-        IndexOptions::Cascade(cascade) => Some(cascade.tier1_share),
+    let tier1 = if let IndexOptions::Cascade(cascade) = cache.index {
+        Some(cascade.tier1_share)
+    } else {
+        None
     };
     Settings {
         alpha: (layout.layout == LayoutName::Ripq).then_some(layout.alpha),
@@ -662,13 +663,7 @@ fn report(trace: &Trace, cache: &CacheOptions, settings: Settings, measured: &Me
         requests: counts.requests(),
         layout: cache.layout.layout.name().into(),
         policy: cache.layout.policy.name(),
-        index: Some(
-            match cache.index {
-                IndexOptions::Full => "full",
-                IndexOptions::Cascade(_) => "cascade",
-            }
-            .into(),
-        ),
+        index: Some(cache.index.kind().name().into()),
         unit: Unit::Bytes.name(),
         flash_bytes: Some(*capacity),
         dram_bytes: cache.dram_bytes as u64,
@@ -692,7 +687,7 @@ fn report(trace: &Trace, cache: &CacheOptions, settings: Settings, measured: &Me
         flash_reads_per_hit: ratio(reads.hit_reads, counts.hits),
         flash_reads_per_miss: ratio(reads.miss_reads, counts.lookups - counts.hits),
         flash_rounds_per_hit: ratio(reads.hit_rounds, counts.hits),
-        cascade: (cache.index != IndexOptions::Full).then(|| CascadeReport::of(stats, at_warmup)),
+        cascade: matches!(cache.index, IndexOptions::Cascade(_)).then(|| CascadeReport::of(stats, at_warmup)),
         device_seconds: device_ns.map(|(now, before)| (now - before) as f64 / 1e9),
         erases_min: drive.as_ref().map(|(_, spread)| spread.min),
         erases_mean: drive.as_ref().map(|(_, spread)| spread.mean),

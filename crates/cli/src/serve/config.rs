@@ -249,9 +249,10 @@ fn index(layers: &Layers) -> anyhow::Result<Option<IndexKind>> {
     let setting = layers.index();
     match setting.text()? {
         None | Some("auto") => Ok(None),
-        Some("full") => Ok(Some(IndexKind::Full)),
-        Some("cascade") => Ok(Some(IndexKind::Cascade)),
-        Some(_) => Err(setting.wrong("no such index (auto, full, cascade)")),
+        Some(name) => match IndexKind::from_name(name) {
+            None => Err(setting.wrong(format!("no such index (auto, {})", IndexKind::names()))),
+            kind => Ok(kind),
+        },
     }
 }
 

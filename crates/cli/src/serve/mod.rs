@@ -29,7 +29,7 @@ use config::ServeConfig;
 use figures::{ServerFigures, Watch};
 use flash::Target;
 use memory::{Connections, Division};
-use pumice::{CacheOptions, IndexKind, IndexOptions, LayoutOptions};
+use pumice::{CacheOptions, IndexOptions, LayoutOptions};
 use pumice_door_admin::Source;
 use pumice_door_memcached::parse::Limits;
 use pumice_door_memcached::{Door, DoorConfig};
@@ -181,10 +181,7 @@ fn cache_options(config: &ServeConfig, target: &Target, division: &Division) -> 
             virtual_keys_max: plan.virtual_keys,
             ..target.layout
         },
-        index: match division.index {
-            IndexKind::Full => IndexOptions::Full,
-            IndexKind::Cascade => IndexOptions::cascade(TIER1_SHARE),
-        },
+        index: IndexOptions::of(division.index, TIER1_SHARE),
         index_heap_bytes: usize::try_from(plan.index_heap).unwrap_or(usize::MAX),
         flash_write: config.flash_write,
         durability: config.durability,

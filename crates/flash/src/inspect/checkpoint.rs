@@ -43,10 +43,7 @@ impl Snapshot {
 
 /// How the mappings of a cache with so many shards are packed.
 pub(super) fn index_shape(geometry: &Geometry, settings: &Settings, shards: u32) -> IndexShape {
-    let note_bits = match settings.index {
-        IndexKind::Full => settings.layout.note_bits(),
-        IndexKind::Cascade => IndexShape::CASCADE_NOTE_BITS,
-    };
+    let note_bits = settings.index.note_bits(settings.layout.note_bits());
     IndexShape::new(geometry.capacity, shards.ilog2(), note_bits)
 }
 

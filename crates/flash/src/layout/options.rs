@@ -248,18 +248,19 @@ pub struct LayoutNeeds {
 
 /// Bits of DRAM that such a cache keeps for each object on flash beside its index, and three eighths of a bit more where that is not 0.
 pub fn slot_bits(layout: &LayoutOptions, index: IndexKind) -> u32 {
-    match index {
-        IndexKind::Full => 0,
-        IndexKind::Cascade => layout.needs().slot_bits,
+    if index.is_authoritative() {
+        0
+    } else {
+        layout.needs().slot_bits
     }
 }
 
 /// Where the notes of objects are.
 pub(crate) fn note_place(layout: LayoutName, index: IndexKind) -> NotePlace {
-    match (layout.note_bits(), index) {
+    match (layout.note_bits(), index.is_authoritative()) {
         (0, _) => NotePlace::Nowhere,
-        (_, IndexKind::Full) => NotePlace::Mapping,
-        (_, IndexKind::Cascade) => NotePlace::Slot,
+        (_, true) => NotePlace::Mapping,
+        (_, false) => NotePlace::Slot,
     }
 }
 
