@@ -54,7 +54,8 @@ impl<D: Device, K: Backing> Volume<D, K> {
             return Ok(None);
         };
         store.wait_for_log().await;
-        let guard = store.begin_write(device, chunks);
+        let guard = store.begin_write(device, chunks.clone());
+        chunks.for_each(|chunk| self.0.shared.dram.remove(chunk));
         let committed = {
             let mut commit = pin!(guard.commit(device));
             std::future::poll_fn(|context| {

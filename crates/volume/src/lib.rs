@@ -12,7 +12,8 @@
 //! 4  they enter the cache, beside what was cached of the same chunks      (fill; in write-through)
 //! ```
 //! So overlapping writes reach cache and backing device in one order. A read asks the cache, and the backing device for the chunks of which
-//! the cache lacks a byte that is wanted; whole chunks are read there and enter the cache, unless somebody has written meanwhile.
+//! the cache lacks a byte that is wanted; whole chunks are read there and enter the cache, unless somebody has written meanwhile. With [`Shared::with_dram`] what reads found is kept in
+//! DRAM too; a write only removes it there.
 //!
 //! # Power cuts
 //!
@@ -32,6 +33,7 @@
 
 mod backing;
 mod change;
+mod dram;
 mod locks;
 mod read;
 mod volume;
@@ -94,7 +96,9 @@ pumice_world::figures! {
     pub struct Counters: AtomicU64;
     /// Chunks of reads.
     Counter read_chunks,
-    /// Of those, chunks that the cache answered.
+    /// Of those, chunks that were in DRAM.
+    Counter read_dram_hits,
+    /// Of those, chunks that the cache device answered.
     Counter read_hits,
     /// Of those, chunks of which the cache had a part that was not enough.
     Counter read_part_hits,

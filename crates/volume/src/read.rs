@@ -1,11 +1,13 @@
 //! Reads.
 
-use crate::{Backing, Extent, Volume, VolumeError};
+use crate::{Backing, Extent, Shared, Volume, VolumeError};
 use futures_util::future::join_all;
 use pumice_blocks::add;
-use pumice_chunk::store::Filled;
+use pumice_chunk::store::{Chunk, ChunkStore, Filled};
 use pumice_device::Device;
 use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 /// Bytes that are brought into the cache at once.
 const CACHE_BYTES: u64 = 1 << 20;
@@ -29,21 +31,20 @@ impl<D: Device, K: Backing> Volume<D, K> {
         };
         let counters = &self.0.shared.counters;
         add(&counters.read_chunks, chunks.end - chunks.start);
-        let found = join_all(chunks.clone().map(|chunk| store.read(device, chunk))).await;
+        let found = join_all(
+            chunks
+                .clone()
+                .map(|chunk| self.find(store, device, chunk, wanted(chunk))),
+        )
+        .await;
         self.kick();
         let mut out = vec![0; len];
         let mut missing: Vec<Range<u64>> = Vec::new();
         for (chunk, found) in chunks.zip(found) {
             let range = wanted(chunk);
+            let (counter, found) = &found;
+            add(counter, 1);
             let part = found.as_ref().and_then(|found| found.part(range.clone()));
-            add(
-                match (&found, part) {
-                    (_, Some(_)) => &counters.read_hits,
-                    (Some(_), None) => &counters.read_part_hits,
-                    (None, None) => &counters.read_misses,
-                },
-                1,
-            );
             match (part, missing.last_mut()) {
                 (Some(part), _) => {
                     let at = (chunk * chunk_bytes + u64::from(range.start) - offset) as usize;
@@ -63,6 +64,35 @@ impl<D: Device, K: Backing> Volume<D, K> {
             out[at..at + len].copy_from_slice(&wanted[..len]);
         }
         Ok(out)
+    }
+
+    /// What DRAM or the cache device has of a chunk, and what that counts as.
+    async fn find<'a>(
+        &'a self,
+        store: &ChunkStore<D::Buf>,
+        device: &D,
+        chunk: u64,
+        wanted: Range<u32>,
+    ) -> (&'a AtomicU64, Option<Arc<Chunk>>) {
+        let Shared { counters, dram, .. } = &*self.0.shared;
+        let in_dram = dram.get(chunk);
+        if in_dram
+            .as_ref()
+            .is_some_and(|found| found.part(wanted.clone()).is_some())
+        {
+            return (&counters.read_dram_hits, in_dram);
+        }
+        let ticket = dram.is_on().then(|| store.begin_fill(chunk));
+        let found = store.read(device, chunk).await.map(Arc::new);
+        if let Some((found, ticket)) = found.as_ref().zip(ticket) {
+            dram.insert(chunk, found, || store.is_current(&ticket));
+        }
+        let counter = match &found {
+            Some(found) if found.part(wanted).is_some() => &counters.read_hits,
+            Some(_) => &counters.read_part_hits,
+            None => &counters.read_misses,
+        };
+        (counter, found)
     }
 
     async fn read_backing(&self, offset: u64, len: usize) -> Result<Vec<u8>, VolumeError> {
@@ -88,7 +118,15 @@ impl<D: Device, K: Backing> Volume<D, K> {
         let bytes = self.read_backing(first, (end - first) as usize).await?;
         let counters = &self.0.shared.counters;
         add(&counters.fills, tickets.len() as u64);
-        for (ticket, chunk) in tickets.into_iter().zip(bytes.chunks(chunk_bytes as usize)) {
+        let chunks = chunks.zip(bytes.chunks(chunk_bytes as usize));
+        for (ticket, (address, chunk)) in tickets.into_iter().zip(chunks) {
+            let dram = &self.0.shared.dram;
+            if dram.is_on() {
+                let (start, bytes) = (0, chunk.to_vec());
+                dram.insert(address, &Arc::new(Chunk { start, bytes }), || {
+                    store.is_current(&ticket)
+                });
+            }
             let filled = store.fill(device, ticket, 0, chunk).await;
             add(
                 match filled {

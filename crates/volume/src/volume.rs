@@ -1,5 +1,6 @@
 //! Opening, ending, flushing, and background work.
 
+use crate::dram::Dram;
 use crate::locks::RangeLocks;
 use crate::{Backing, Counters, Mode, VolumeCounts, VolumeError};
 use pumice_blocks::OpenError;
@@ -30,6 +31,7 @@ pub struct Shared<B: Buffer> {
     /// Changes of chunks.
     pub(crate) locks: RangeLocks,
     pub(crate) counters: Counters,
+    pub(crate) dram: Dram,
     flushing: RangeLocks,
     flushes_begun: AtomicU64,
     /// The number of the last flush that has ended.
@@ -81,6 +83,7 @@ impl<B: Buffer> Shared<B> {
             store,
             locks: RangeLocks::default(),
             counters: Counters::default(),
+            dram: Dram::new(0),
             flushing: RangeLocks::default(),
             flushes_begun: AtomicU64::new(0),
             flushed: AtomicU64::new(0),
@@ -88,6 +91,18 @@ impl<B: Buffer> Shared<B> {
             abandoned: AtomicU64::new(0),
         };
         Ok((shared, found))
+    }
+
+    /// Keeps chunks in DRAM too, in so many bytes; 0 = none. In pass-through there are no chunks.
+    #[must_use]
+    pub fn with_dram(mut self, bytes: usize) -> Self {
+        self.dram = Dram::new(bytes);
+        self
+    }
+
+    /// Bytes of chunks in DRAM.
+    pub fn dram_bytes(&self) -> usize {
+        self.dram.bytes()
     }
 
     /// Bytes of the volume.

@@ -161,6 +161,11 @@ impl<B: Buffer> ChunkStore<B> {
         }
     }
 
+    /// Whether nobody has written to the chunk, nor to one that shares its stamp, since `ticket`.
+    pub fn is_current(&self, ticket: &Ticket) -> bool {
+        self.maps.lock().is_current(ticket)
+    }
+
     /// What was read from the volume since `ticket`, from byte `start` of the chunk on, enters, with what was cached beside it.
     ///
     /// # Panics

@@ -66,6 +66,15 @@ impl Rig {
         medium: &Arc<FaultyMedium>,
         backing: &FaultyBacking,
     ) -> Result<Self, String> {
+        Self::open_with(settings, medium, backing, 0)
+    }
+
+    pub fn open_with(
+        settings: &Settings,
+        medium: &Arc<FaultyMedium>,
+        backing: &FaultyBacking,
+        dram: usize,
+    ) -> Result<Self, String> {
         let executor = Executor::new();
         let device = FaultyDevice::new(Arc::clone(medium));
         let opened = executor.block_on(Shared::open(settings, Some(&device), backing), park(&device));
@@ -73,7 +82,7 @@ impl Rig {
             .map_err(|error| error.to_string())?
             .map_err(|error| error.to_string())?;
         let volume = Volume::new(
-            Arc::new(shared),
+            Arc::new(shared.with_dram(dram)),
             Some(device.clone()),
             backing.clone(),
             Rc::new(executor.spawner()),
@@ -103,7 +112,7 @@ impl Rig {
         let counts = self.volume.shared().counts();
         assert_eq!(
             counts.read_chunks,
-            counts.read_hits + counts.read_part_hits + counts.read_misses,
+            counts.read_dram_hits + counts.read_hits + counts.read_part_hits + counts.read_misses,
             "{counts:?}"
         );
         assert_eq!(
