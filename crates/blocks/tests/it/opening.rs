@@ -5,7 +5,7 @@ use crate::{Copies, Durable, OnlyCopy};
 use pumice_blocks::chain::{NO_BLOCK, PartHeader};
 use pumice_blocks::geometry::LOG_RECORD_BYTES;
 use pumice_blocks::log::{Kind, LogRecord, OwnKind, PrefixMark};
-use pumice_blocks::{Geometry, SlotContent, StoreId, Superblock};
+use pumice_blocks::{Geometry, SlotContent, State, StoreId, Superblock};
 use pumice_device::{Device, FaultPlan, FaultyDevice, FaultyMedium, SECTOR_BYTES};
 use pumice_testkit::{Model, Store};
 use pumice_world::Random;
@@ -469,4 +469,7 @@ fn a_clean_stop_needs_no_log_before_it() {
     for key in 0..KEYS {
         assert_eq!(store.get(key), Some(key * 7), "key {key}");
     }
+    let blocks = store.base().blocks.iter();
+    let sealed = blocks.filter(|block| block.state() == State::Sealed).count() as u64;
+    assert_eq!(sealed, KEYS.div_ceil(16), "and no other block has any");
 }

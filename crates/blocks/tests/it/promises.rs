@@ -2,7 +2,7 @@
 
 use crate::opening::{crash, device, filled, newest, open, superblocks};
 use crate::{Copies, Durable};
-use pumice_blocks::Logged;
+use pumice_blocks::{Logged, State};
 use pumice_device::{FaultPlan, FaultyMedium, Overdue};
 use pumice_testkit::Store;
 use std::io;
@@ -62,7 +62,7 @@ fn a_mark_is_in_both_superblocks_and_what_is_none_in_one() {
 }
 
 #[test]
-fn the_log_keeps_what_the_checkpoint_before_needs_where_a_start_could_go_back_to_it() {
+fn the_checkpoint_before_keeps_its_log_and_blocks_where_a_start_could_go_back_to_it() {
     let (medium, mut store) = filled::<Copies>(1 << 20, KEYS);
     for round in 0..6 {
         store.log_nothing(5);
@@ -78,6 +78,9 @@ fn the_log_keeps_what_the_checkpoint_before_needs_where_a_start_could_go_back_to
         };
         let figures = store.figures();
         assert_eq!(figures.log_used, figures.log_position - needed, "{round}");
+        let blocks = store.base().blocks.iter();
+        let held = blocks.filter(|block| block.state() == State::Checkpoint).count();
+        assert_eq!(held, 1 + usize::from(has_before), "{round}: each has one block");
     }
 }
 

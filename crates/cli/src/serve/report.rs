@@ -75,11 +75,11 @@ pub fn start(
     if let Some(choice) = &division.choice {
         let (fits, why) = match (choice.full_bytes <= choice.pool, choice.kind) {
             (true, _) => ("fit in", ""),
-            (false, IndexKind::Cascade) => ("do not fit in", ""),
             (false, IndexKind::Full) => (
                 "do not fit in",
                 "; cascade, which would hold more, costs more DRAM than there is at any number of objects",
             ),
+            (false, _) => ("do not fit in", ""),
         };
         line(format_args!(
             "index: {} by choice: {:.1} million objects of 300 bytes find room on flash; a full index of them takes {}, which {fits} \
