@@ -267,7 +267,7 @@ class TierRun(Run):
 def test_kill9(directory, seed, size, server_flags, case):
     rng = random.Random(seed)
     run = Run(directory, rng, case, "--flush-interval", "1", "--flash-size", size("flash", "160MiB", "160MiB"), *server_flags)
-    go(run, directory, rng, size("rounds", ROUNDS[run.name], 50))
+    go(run, directory, rng, size("rounds", ROUNDS.get(run.name, 2), 50))
 
 
 @pytest.mark.parametrize("case", [CASES[0], CASES[1]], ids="-".join)
