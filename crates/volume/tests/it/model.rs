@@ -471,6 +471,39 @@ fn a_power_cut_loses_nothing_that_was_flushed() {
     assert!(left > 200 && hits > 4_000);
 }
 
+#[test]
+fn modes_change_after_crashes() {
+    let (mut left, mut passed) = (0, 0);
+    for seed in 0..40 {
+        let mut run = Run::new(seed, Mode::WriteThrough);
+        for _ in 0..6 {
+            run.live(80);
+            match run.random.below(3) {
+                0 => run.crash(),
+                1 => run.cut_power(),
+                _ => {
+                    let rig = run.rig.take().expect("it runs");
+                    rig.run(rig.volume.close()).unwrap();
+                    run.array.flushed();
+                }
+            }
+            run.mode = [
+                Mode::WriteThrough,
+                Mode::WriteThrough,
+                Mode::WriteAround,
+                Mode::ReadOnly,
+                Mode::PassThrough,
+            ][run.random.below(5) as usize];
+            match run.restart() {
+                None => passed += 1,
+                Some(found) => left += u32::from(found == Found::Cache),
+            }
+        }
+    }
+    println!("{left} of 240 starts found a cache, {passed} had none");
+    assert!(left > 120 && passed > 20, "{left} {passed}");
+}
+
 fn chance(random: &mut Random, most: f64) -> f64 {
     [most, most / 10.0, 0.0, 0.0][random.below(4) as usize]
 }

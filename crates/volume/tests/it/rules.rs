@@ -4,7 +4,7 @@ use crate::backing::{Faults, FaultyBacking};
 use crate::rig::{CHUNK, Rig, SIZE, calm, medium, settings};
 use bytes::Bytes;
 use pumice_chunk::store::Found;
-use pumice_device::{Device, FaultPlan};
+use pumice_device::{CrashPoint, Device, FaultPlan};
 use pumice_volume::{Backing, Mode, VolumeError};
 use pumice_world::Random;
 use std::cell::Cell;
@@ -61,6 +61,117 @@ fn overlapping_requests_leave_cache_and_backing_device_alike() {
     }
     println!("{hits} hits, {dram_hits} in DRAM");
     assert!(hits > 7_000 && dram_hits > 1_000);
+}
+
+/// A read of the cache device, or of the backing device, that a write overtakes is not kept in DRAM.
+#[test]
+fn what_a_write_overtakes_is_not_kept_in_dram() {
+    for is_cached in [true, false] {
+        let (medium, backing) = (medium(1), FaultyBacking::new(SIZE, 1));
+        let rig = Rig::open_with(&settings(Mode::WriteThrough, 1), &medium, &backing, SIZE).unwrap();
+        // Enough for its block to be written.
+        for chunk in 0..if is_cached { 60 } else { 0 } {
+            let mut random = Random(chunk);
+            let bytes: Vec<u8> = (0..CHUNK / 8)
+                .flat_map(|_| random.next_u64().to_le_bytes())
+                .collect();
+            rig.run(rig.volume.write(chunk * CHUNK as u64, Bytes::from(bytes), false))
+                .unwrap();
+            rig.settle();
+        }
+        let write = |byte| rig.volume.write(0, Bytes::from(vec![byte; CHUNK]), false);
+        let read = || rig.volume.read(0, CHUNK);
+        let mut early = Box::pin(read());
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        while backing.reads() == 0 {
+            assert!(
+                early.as_mut().poll(&mut context).is_pending(),
+                "it reads a device"
+            );
+            if is_cached {
+                break;
+            }
+        }
+        rig.run(write(1)).unwrap();
+        rig.run(early).unwrap();
+        assert_eq!(
+            rig.run(read()).unwrap(),
+            [1; CHUNK],
+            "the cache has it: {is_cached}"
+        );
+        assert_eq!(rig.run(read()).unwrap(), [1; CHUNK]);
+        assert_eq!(rig.volume.shared().counts().read_dram_hits, 1);
+    }
+}
+
+/// The same with a crash or a power cut among them, at each write of either device.
+#[test]
+fn crashes_among_many_requests_leave_cache_and_backing_device_alike() {
+    let (mut crashes, mut hits) = (0, 0);
+    for seed in 0..150u64 {
+        let (medium, backing) = (medium(seed), FaultyBacking::new(SIZE, seed));
+        let mut boot = 1;
+        for life in 0..3u64 {
+            let rig = Rig::open(&settings(Mode::WriteThrough, boot), &medium, &backing).unwrap();
+            for _ in 0..2 {
+                let found = rig.run(rig.volume.read(0, SIZE)).unwrap();
+                assert!(found == backing.bytes(), "seed {seed}, life {life}");
+            }
+            hits += rig.volume.shared().counts().read_hits;
+            let mut random = Random(seed * 3 + life);
+            let point = 1 + random.below(60);
+            match random.below(2) {
+                0 => backing.set(Faults {
+                    crash_at: Some(point),
+                    ..Faults::default()
+                }),
+                _ => medium.set_plan(FaultPlan {
+                    crash: Some(CrashPoint::WriteOrAppend(point * 3)),
+                    ..calm()
+                }),
+            }
+            for round in 0..12u64 {
+                let requests: Vec<_> = (0..10)
+                    .map(|_| {
+                        let start = random.below(40 * CHUNK as u64);
+                        let len = 1 + random.below(3 * CHUNK as u64);
+                        let (volume, kind) = (rig.volume.clone(), random.below(8));
+                        async move {
+                            // Until the crash all is well; then it does not matter.
+                            match kind {
+                                0..4 => {
+                                    let bytes = vec![(life * 16 + round) as u8; len as usize];
+                                    let _ = volume.write(start, Bytes::from(bytes), kind == 0).await;
+                                }
+                                4 => drop(volume.zero(start, len, true, false).await),
+                                5 => volume.tick().await,
+                                _ => drop(volume.read(start, len as usize).await),
+                            }
+                        }
+                    })
+                    .collect();
+                rig.run(futures_util::future::join_all(requests));
+                if medium.is_crashed() || backing.is_crashed() {
+                    crashes += 1;
+                    break;
+                }
+            }
+            if random.below(2) == 0 {
+                medium.crash();
+                backing.crash();
+            } else {
+                medium.cut_power();
+                backing.cut_power();
+                boot += 1;
+            }
+            drop(rig);
+            medium.restart();
+            medium.set_plan(calm());
+            backing.restart();
+        }
+    }
+    println!("{crashes} crashes among requests, {hits} hits");
+    assert!(crashes > 200 && hits > 1_000, "{crashes} {hits}");
 }
 
 #[test]
