@@ -156,10 +156,28 @@ settings! {
     /// Seconds after which an object that is in a block buffer alone is written to flash, so that a crash loses none that is older; 0 for when
     /// its block is full, at most 86400 [default: 5]
     flush_interval "flush-interval" "SECONDS",
+    /// Where volumes are served over NBD: ADDR:PORT or unix:PATH, several with commas. No objects are served then, and settings that say
+    /// something of them are refused [default: nowhere]
+    nbd "nbd" "ADDR",
+    /// The slow file or block device that is the volume; several with commas, each a volume under the name of its file. It always has the
+    /// newest content [default: none]
+    backing "backing" "PATH",
+    /// The fast file, made if it is missing, or block device that caches it; one for each volume [default: none]
+    cache "cache" "PATH",
+    /// How much of it to use; 10% is of its file system or device; fixed when the cache is made [default: all of a file or block device that is
+    /// there]
+    cache_size "cache-size" "SIZE",
+    /// What the cache takes part in: write-through (reads and writes enter it), write-around (reads enter it), read-only (changes are
+    /// refused) or pass-through (nothing; what is cached is discarded); one for all volumes or one for each [default: write-through]
+    mode "mode" "NAME",
+    /// The unit of caching, a power of two from 4KiB to 128KiB; fixed when the cache is made [default: the smallest whose index fits a quarter
+    /// of the DRAM]
+    chunk_size "chunk-size" "SIZE",
     /// Worker threads, 1 to 1024 [default: one per CPU]
     #[arg(short = 't')]
     threads "threads" "N",
-    /// The most connections at once, 1 to 1048576; more are turned away [default: 1024]
+    /// The most connections at once, 1 to 1048576; more are turned away [default: 1024; with --nbd a connection for each 2 MiB of a quarter
+    /// of the DRAM, at most 32]
     #[arg(short = 'c', alias = "conn-limit")]
     max_connections "max-connections" "N",
     /// Seconds without a command after which a connection is closed; 0 for never, at most 31536000 [default: 0]

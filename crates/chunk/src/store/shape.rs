@@ -114,7 +114,7 @@ impl Shape {
     }
 
     /// Settings of a device that was formatted.
-    pub(crate) fn decode(bytes: &[u8; OWN_BYTES]) -> Option<Self> {
+    pub fn decode(bytes: &[u8; OWN_BYTES]) -> Option<Self> {
         let mut fields = Fields(bytes);
         let (chunk_bytes, numbers) = (fields.u32()?, fields.u32()?);
         Some(Self {

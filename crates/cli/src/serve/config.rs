@@ -194,7 +194,7 @@ fn cpus() -> usize {
 }
 
 /// The budget of DRAM in bytes; `-m` may say it too.
-fn dram(given: &Given<'_>, memory: Option<u64>) -> anyhow::Result<u64> {
+pub(super) fn dram(given: &Given<'_>, memory: Option<u64>) -> anyhow::Result<u64> {
     // The environment and the file give way to a flag; two flags for the same cannot both be meant.
     if memory.is_some() && given.is_flag() {
         return Err(given.wrong("-m says the same thing; give only one of them"));
@@ -256,7 +256,7 @@ fn index(layers: &Layers) -> anyhow::Result<Option<IndexKind>> {
     }
 }
 
-fn size(given: &Given<'_>) -> anyhow::Result<Option<Size>> {
+pub(super) fn size(given: &Given<'_>) -> anyhow::Result<Option<Size>> {
     match given.parse()? {
         Some(Size::Share(share)) if share > Size::WHOLE => Err(given.wrong("expected at most 100%")),
         size => Ok(size),
@@ -286,7 +286,7 @@ fn max_item_size(given: &Given<'_>) -> anyhow::Result<u32> {
         .ok_or_else(|| given.wrong("expected 1KiB to 1GiB"))
 }
 
-fn number(given: &Given<'_>, most: usize) -> anyhow::Result<Option<usize>> {
+pub(super) fn number(given: &Given<'_>, most: usize) -> anyhow::Result<Option<usize>> {
     match given.parse::<usize>()? {
         Some(number) if number == 0 || number > most => {
             Err(given.wrong(format!("expected a number from 1 to {most}")))
@@ -295,7 +295,7 @@ fn number(given: &Given<'_>, most: usize) -> anyhow::Result<Option<usize>> {
     }
 }
 
-fn secs(given: &Given<'_>, most: u32) -> anyhow::Result<Option<u32>> {
+pub(super) fn secs(given: &Given<'_>, most: u32) -> anyhow::Result<Option<u32>> {
     match given.parse::<u32>()? {
         Some(secs) if secs > most => Err(given.wrong(format!("expected seconds from 0 to {most}"))),
         secs => Ok(secs),
@@ -310,7 +310,7 @@ pub(super) fn path(given: &Given<'_>) -> anyhow::Result<Option<PathBuf>> {
     }
 }
 
-fn admin(given: &Given<'_>) -> anyhow::Result<Option<SocketAddr>> {
+pub(super) fn admin(given: &Given<'_>) -> anyhow::Result<Option<SocketAddr>> {
     match given.text()? {
         Some("off") => Ok(None),
         Some(text) => listen::address(text).map(Some).map_err(|what| given.wrong(what)),

@@ -1,18 +1,17 @@
 //! Limits of the operating system.
 
-use super::config::ServeConfig;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Descriptors beside those of connections: flash, sockets, the admin door's 32 connections, and some for each worker's event loop
 /// and ring.
-fn others(config: &ServeConfig) -> u64 {
-    64 + 8 * config.threads as u64
+fn others(threads: usize) -> u64 {
+    64 + 8 * threads as u64
 }
 
 /// Raises the limit of open files to what the connections need, as far as the system allows; warns where that is not far
 /// enough, since connections are then refused early.
-pub fn allow_open_files(config: &ServeConfig) {
-    let needed = config.max_connections as u64 + others(config);
+pub fn allow_open_files(connections: usize, threads: usize) {
+    let needed = connections as u64 + others(threads);
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|current| current >= needed) {
         return;
@@ -32,9 +31,9 @@ pub fn allow_open_files(config: &ServeConfig) {
             limit.current
         };
         tracing::warn!(
-            "{} open files are allowed, --max-connections {} needs {needed}: raise the limit (ulimit -n)",
+            "{} open files are allowed, {} connections need {needed}: raise the limit (ulimit -n)",
             current.unwrap_or(0),
-            config.max_connections,
+            connections,
         );
     }
 }

@@ -16,6 +16,7 @@ mod performance;
 mod report;
 mod throttle;
 mod user;
+mod volumes;
 mod worker;
 
 pub use familiar::Familiar;
@@ -43,6 +44,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
+use volumes::VolumesConfig;
 use worker::{Common, Opened};
 
 /// Of a cascade index, mappings in DRAM for each on flash.
@@ -87,13 +89,21 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
     for warning in warnings {
         tracing::warn!("{warning}");
     }
+    if let Some(config) = VolumesConfig::resolve(&layers, args.reformat, &args.familiar)? {
+        if args.accept_clock || args.throttle.is_some() {
+            return Err(usage(
+                "--accept-clock and --throttle say nothing of volumes; leave them out with --nbd",
+            ));
+        }
+        return volumes::run(&config);
+    }
     let config = ServeConfig::resolve(&layers, args.reformat, &args.familiar)?;
     // Keys and passwords are often root's alone.
     let access = Access::load(&config)?;
     if let Some(user) = &config.user {
         user::become_user(user)?;
     }
-    limits::allow_open_files(&config);
+    limits::allow_open_files(config.max_connections, config.threads);
     let kinds = args.throttle.unwrap_or_default();
     if kinds.performance_tier.is_some() && config.performance_tier.is_none() {
         return Err(usage(

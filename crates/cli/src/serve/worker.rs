@@ -189,7 +189,7 @@ fn throttled(
 /// Registers the device with the event loop. The future that comes back starts and completes its operations: after its
 /// eventfd was signalled, and at the end of a turn of the loop in which operations were queued, so that they start
 /// together. It sleeps otherwise.
-fn drive(
+pub(super) fn drive(
     device: FileDevice,
 ) -> anyhow::Result<impl Future<Output = std::io::Result<std::convert::Infallible>>> {
     let event = device.event_fd()?.try_clone_to_owned()?;
@@ -215,7 +215,7 @@ fn drive(
 
 /// Does something each second, as long as the event loop runs. After a second in which it did not run the next is a whole one: a process
 /// that was stopped does not take that for the device's delay.
-fn each_second(mut act: impl FnMut() + 'static) {
+pub(super) fn each_second(mut act: impl FnMut() + 'static) {
     tokio::task::spawn_local(async move {
         loop {
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -297,7 +297,7 @@ async fn open(common: &Common, cx: &Cx<ServedDevice>) -> anyhow::Result<Option<A
 }
 
 /// Runs a future to its end, unless the server is to stop before that.
-async fn unless<T>(mut stop: watch::Receiver<bool>, future: impl Future<Output = T>) -> Option<T> {
+pub(super) async fn unless<T>(mut stop: watch::Receiver<bool>, future: impl Future<Output = T>) -> Option<T> {
     tokio::select! {
         result = future => Some(result),
         _ = stop.wait_for(|stop| *stop) => None,

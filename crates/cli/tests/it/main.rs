@@ -17,3 +17,4 @@ mod performance;
 mod replay_as_served;
 mod throttle;
 mod trace;
+mod volumes;

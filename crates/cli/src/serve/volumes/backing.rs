@@ -1,0 +1,295 @@
+//! The slow device behind a volume: a file or a block device, through the page cache.
+
+use anyhow::{Context, anyhow};
+use bytes::Bytes;
+use pumice_volume::{Backing, Extent};
+use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom, fallocate, flock, seek};
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSliceMut};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Zeros that are written at once where the file system cannot make any.
+const ZEROS_BYTES: usize = 1 << 20;
+
+/// A file or a block device, which this process has for itself. All threads share it.
+#[derive(Clone)]
+pub struct FileBacking(Arc<Opened>);
+
+struct Opened {
+    file: File,
+    path: PathBuf,
+    size: u64,
+    is_block_device: bool,
+}
+
+impl FileBacking {
+    /// Opens what is there, and locks it: against others that change it, and where it is to be changed against others that read it.
+    ///
+    /// # Errors
+    /// What opening it said, another process that has it, or that it is nothing to be served.
+    pub fn open(path: &Path, is_read_only: bool) -> anyhow::Result<Self> {
+        let named = || format!("backing device {}", path.display());
+        let file = OpenOptions::new()
+            .read(true)
+            .write(!is_read_only)
+            .open(path)
+            .with_context(named)?;
+        let metadata = file.metadata().with_context(named)?;
+        let is_block_device = metadata.file_type().is_block_device();
+        let size = match is_block_device {
+            true => seek(&file, SeekFrom::End(0)).with_context(named)?,
+            false if metadata.is_file() => metadata.len(),
+            false => return Err(anyhow!("{}: it is no file and no block device", named())),
+        };
+        if size == 0 {
+            return Err(anyhow!(
+                "{}: it is empty: give it the size that the volume is to have",
+                named()
+            ));
+        }
+        let lock = match is_read_only {
+            true => FlockOperation::NonBlockingLockShared,
+            false => FlockOperation::NonBlockingLockExclusive,
+        };
+        flock(&file, lock).map_err(|error| match error {
+            Errno::WOULDBLOCK => anyhow!("{}: another process serves it", named()),
+            error => anyhow!(error).context(named()),
+        })?;
+        Ok(Self(Arc::new(Opened {
+            file,
+            path: path.to_owned(),
+            size,
+            is_block_device,
+        })))
+    }
+
+    /// Which device it is, as far as the system can tell: the same file under the same name, or the same block device.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn identity(&self) -> anyhow::Result<u64> {
+        let metadata = self.0.file.metadata()?;
+        let path = self.0.path.canonicalize()?;
+        let number = match self.0.is_block_device {
+            true => metadata.rdev(),
+            false => metadata.ino(),
+        };
+        let mut text = path.into_os_string().into_encoded_bytes();
+        text.extend_from_slice(&number.to_le_bytes());
+        Ok(twox_hash::XxHash3_64::oneshot(&text))
+    }
+
+    /// Whether a path leads to it.
+    pub fn is_at(&self, path: &Path) -> bool {
+        let same = |metadata: &std::fs::Metadata, of: &std::fs::Metadata| match self.0.is_block_device {
+            true => metadata.rdev() == of.rdev() && metadata.file_type().is_block_device(),
+            false => (metadata.dev(), metadata.ino()) == (of.dev(), of.ino()),
+        };
+        match (self.0.file.metadata(), std::fs::metadata(path)) {
+            (Ok(own), Ok(of)) => same(&of, &own),
+            _ => false,
+        }
+    }
+
+    /// Does something with the file on a thread that may wait.
+    async fn run<T: Send + 'static>(
+        &self,
+        act: impl FnOnce(&Opened) -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let opened = Arc::clone(&self.0);
+        tokio::task::spawn_blocking(move || act(&opened))
+            .await
+            .map_err(io::Error::other)?
+    }
+}
+
+impl Opened {
+    fn zero(&self, mut offset: u64, len: u64, may_punch: bool) -> io::Result<()> {
+        let how = match may_punch {
+            true => FallocateFlags::PUNCH_HOLE,
+            false => FallocateFlags::ZERO_RANGE,
+        };
+        match fallocate(&self.file, how | FallocateFlags::KEEP_SIZE, offset, len) {
+            // The file system, or a block device's sectors, do not have it.
+            Err(Errno::OPNOTSUPP | Errno::INVAL) => {}
+            done => return Ok(done?),
+        }
+        let zeros = vec![0; ZEROS_BYTES.min(usize::try_from(len).unwrap_or(usize::MAX))];
+        let end = offset + len;
+        while offset < end {
+            let part = (zeros.len() as u64).min(end - offset);
+            self.file.write_all_at(&zeros[..part as usize], offset)?;
+            offset += part;
+        }
+        Ok(())
+    }
+
+    fn extents(&self, offset: u64, len: u64, most: usize) -> io::Result<Vec<Extent>> {
+        let (mut at, end) = (offset, offset + len);
+        let mut extents = Vec::new();
+        while at < end && extents.len() < most {
+            let data = match self.is_block_device {
+                true => at,
+                false => match seek(&self.file, SeekFrom::Data(at)) {
+                    Ok(data) => data.min(end),
+                    // Nothing but a hole to the end of the file.
+                    Err(Errno::NXIO) => end,
+                    Err(_) => at,
+                },
+            };
+            if data > at {
+                extents.push(Extent {
+                    length: data - at,
+                    is_hole: true,
+                });
+                at = data;
+                continue;
+            }
+            let hole = match self.is_block_device {
+                true => end,
+                false => seek(&self.file, SeekFrom::Hole(at)).unwrap_or(end).min(end),
+            };
+            // At least a byte, should the file change meanwhile.
+            let hole = hole.max(at + 1);
+            extents.push(Extent {
+                length: hole - at,
+                is_hole: false,
+            });
+            at = hole;
+        }
+        Ok(extents)
+    }
+}
+
+impl Backing for FileBacking {
+    fn size(&self) -> u64 {
+        self.0.size
+    }
+
+    fn modified(&self) -> io::Result<u64> {
+        if self.0.is_block_device {
+            return Ok(0);
+        }
+        let metadata = self.0.file.metadata()?;
+        let secs = u64::try_from(metadata.mtime()).unwrap_or(0);
+        Ok(secs
+            .saturating_mul(1_000_000_000)
+            .saturating_add_signed(metadata.mtime_nsec()))
+    }
+
+    async fn read_at(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        // What the page cache has needs no other thread.
+        let mut slices = [IoSliceMut::new(&mut bytes)];
+        let here = preadv2(&self.0.file, &mut slices, offset, ReadWriteFlags::NOWAIT).unwrap_or(0);
+        if here == len {
+            return Ok(bytes);
+        }
+        self.run(move |opened| {
+            let rest = &mut bytes[here..];
+            opened.file.read_exact_at(rest, offset + here as u64)?;
+            Ok(bytes)
+        })
+        .await
+    }
+
+    async fn write_at(&self, offset: u64, data: Bytes) -> io::Result<()> {
+        self.run(move |opened| opened.file.write_all_at(&data, offset))
+            .await
+    }
+
+    async fn zero(&self, offset: u64, len: u64, may_punch: bool) -> io::Result<()> {
+        self.run(move |opened| opened.zero(offset, len, may_punch)).await
+    }
+
+    async fn flush(&self) -> io::Result<()> {
+        self.run(|opened| opened.file.sync_data()).await
+    }
+
+    async fn extents(&self, offset: u64, len: u64, most: usize) -> io::Result<Vec<Extent>> {
+        self.run(move |opened| opened.extents(offset, len, most)).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn opened(bytes: &[u8]) -> (tempfile::NamedTempFile, FileBacking) {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), bytes).unwrap();
+        let backing = FileBacking::open(file.path(), false).unwrap();
+        (file, backing)
+    }
+
+    #[tokio::test]
+    async fn bytes_of_any_range_are_written_read_and_zeroed() {
+        let (file, backing) = opened(&[1; 20_000]);
+        assert_eq!(backing.size(), 20_000);
+        backing
+            .write_at(511, Bytes::from_static(&[2; 513]))
+            .await
+            .unwrap();
+        backing.zero(4096, 4096, true).await.unwrap();
+        backing.zero(10_001, 3, false).await.unwrap();
+        backing.flush().await.unwrap();
+        let mut expected = vec![1; 20_000];
+        expected[511..1024].fill(2);
+        expected[4096..8192].fill(0);
+        expected[10_001..10_004].fill(0);
+        assert_eq!(backing.read_at(0, 20_000).await.unwrap(), expected);
+        assert_eq!(backing.read_at(10_000, 5).await.unwrap(), [1, 0, 0, 0, 1]);
+        assert_eq!(std::fs::read(file.path()).unwrap(), expected);
+        assert!(backing.read_at(19_999, 2).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn extents_cover_a_range_in_order() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(1 << 20).unwrap();
+        let backing = FileBacking::open(file.path(), false).unwrap();
+        backing
+            .write_at(256 << 10, Bytes::from_static(&[1; 4096]))
+            .await
+            .unwrap();
+        for (offset, len) in [
+            (0, 1 << 20),
+            (1, 300 << 10),
+            (257 << 10, 1),
+            ((256 << 10) + 5, 700 << 10),
+        ] {
+            let extents = backing.extents(offset, len, 100).await.unwrap();
+            let (mut at, end) = (offset, offset + len);
+            for extent in extents {
+                assert!(extent.length > 0 && at < end);
+                let has_data = at < 260 << 10 && at + extent.length > 256 << 10;
+                assert!(!(has_data && extent.is_hole), "{at}: {extent:?}");
+                at += extent.length;
+            }
+            assert_eq!(at, end);
+        }
+        // What the file system says of a file of which nothing was written.
+        let first = backing.extents(0, 1 << 20, 1).await.unwrap();
+        assert_eq!(first.len(), 1);
+        backing.zero(0, 1 << 20, true).await.unwrap();
+        assert_eq!(backing.read_at(256 << 10, 4096).await.unwrap(), [0; 4096]);
+    }
+
+    #[test]
+    fn nothing_is_served_twice_or_without_a_size() {
+        let (file, _backing) = opened(&[1; 512]);
+        let error = |path: &Path, is_read_only| {
+            let refused = FileBacking::open(path, is_read_only).err().expect("refused");
+            format!("{refused:#}")
+        };
+        assert!(error(file.path(), false).contains("another process"));
+        assert!(error(file.path(), true).contains("another process"));
+        let empty = tempfile::NamedTempFile::new().unwrap();
+        assert!(error(empty.path(), false).contains("empty"));
+        assert!(error(Path::new("/dev/null"), false).contains("no file"));
+        assert!(error(Path::new("/no/such"), false).contains("/no/such"));
+    }
+}

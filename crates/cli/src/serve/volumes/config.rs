@@ -1,0 +1,282 @@
+//! What `serve --nbd` is told, checked and complete.
+
+use super::super::config::{dram, number, secs};
+use super::super::familiar::Familiar;
+use super::super::listen;
+use crate::settings::{Given, Layers};
+use crate::usage::usage;
+use pumice_net::Listen;
+use pumice_trace::Size;
+use pumice_volume::Mode;
+use std::path::PathBuf;
+
+/// The longest time to wait for an answer of a cache device, in seconds, and the usual one.
+const FLASH_TIMEOUT_SECS_MAX: u32 = 86_400;
+const FLASH_TIMEOUT_SECS: u32 = 30;
+
+/// A volume and its cache.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VolumeConfig {
+    /// The name under which clients find it: that of the backing file.
+    pub name: String,
+    /// The slow device.
+    pub backing: PathBuf,
+    /// The fast one; none in pass-through.
+    pub cache: Option<PathBuf>,
+    /// How much of it to use, if that was said.
+    pub cache_size: Option<Size>,
+    /// What the cache takes part in.
+    pub mode: Mode,
+    /// Bytes of a chunk, if that was said.
+    pub chunk_bytes: Option<u32>,
+}
+
+/// The settings of a server of volumes.
+#[derive(Debug)]
+pub struct VolumesConfig {
+    /// Budget of the whole process in bytes.
+    pub dram: u64,
+    /// Where NBD is served.
+    pub nbd: Vec<Listen>,
+    /// The volumes, at least one.
+    pub volumes: Vec<VolumeConfig>,
+    /// Seconds after which a cache device that does not answer has failed; 0 = never.
+    pub flash_timeout_secs: u32,
+    /// Worker threads.
+    pub threads: usize,
+    /// The most connections, if that was said.
+    pub max_connections: Option<usize>,
+    /// Empty the caches first.
+    pub reformat: bool,
+    /// The user to become when started as root.
+    pub user: Option<String>,
+    /// Where to write the process id.
+    pub pid_file: Option<PathBuf>,
+}
+
+impl VolumesConfig {
+    /// Checks every setting; `None` where no volumes are to be served.
+    ///
+    /// # Errors
+    /// [`crate::usage::Usage`], for the first setting that makes no sense.
+    pub fn resolve(layers: &Layers, reformat: bool, familiar: &Familiar) -> anyhow::Result<Option<Self>> {
+        let nbd = layers.nbd();
+        if nbd.list().is_none() {
+            for given in [
+                layers.backing(),
+                layers.cache(),
+                layers.cache_size(),
+                layers.mode(),
+                layers.chunk_size(),
+            ] {
+                if given.list().is_some() {
+                    return Err(given.wrong("volumes are served over NBD: give --nbd unix:PATH or ADDR:PORT"));
+                }
+            }
+            return Ok(None);
+        }
+        for given in of_objects(layers) {
+            if given.list().is_some() {
+                return Err(given.wrong(
+                    "it is of the cache of objects, and with --nbd volumes alone are served: leave it out, or run a second server",
+                ));
+            }
+        }
+        if layers.admin().text()?.is_some_and(|text| text != "off") {
+            return Err(layers
+                .admin()
+                .wrong("there are no figures of volumes yet: leave it out"));
+        }
+        Ok(Some(Self {
+            dram: dram(&layers.dram(), familiar.memory)?,
+            nbd: listen::plain(&nbd, listen::unix_mode(&layers.unix_mode())?)?,
+            volumes: volumes(layers)?,
+            flash_timeout_secs: secs(&layers.flash_timeout(), FLASH_TIMEOUT_SECS_MAX)?
+                .unwrap_or(FLASH_TIMEOUT_SECS),
+            threads: number(&layers.threads(), 1024)?
+                .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)),
+            max_connections: number(&layers.max_connections(), 1 << 20)?,
+            reformat,
+            user: familiar.user.clone(),
+            pid_file: familiar.pid_file.clone(),
+        }))
+    }
+}
+
+/// Settings that say nothing of volumes.
+fn of_objects(layers: &Layers) -> [Given<'_>; 20] {
+    [
+        layers.flash(),
+        layers.flash_size(),
+        layers.performance_tier(),
+        layers.performance_size(),
+        layers.performance_objective(),
+        layers.block_size(),
+        layers.layout(),
+        layers.policy(),
+        layers.alpha(),
+        layers.theta(),
+        layers.index(),
+        layers.flash_write(),
+        layers.durability(),
+        layers.max_item_size(),
+        layers.memcached(),
+        layers.memcached_tls(),
+        layers.tls_certificate(),
+        layers.auth_file(),
+        layers.flush_interval(),
+        layers.idle_timeout(),
+    ]
+}
+
+fn volumes(layers: &Layers) -> anyhow::Result<Vec<VolumeConfig>> {
+    let (backing, cache) = (layers.backing(), layers.cache());
+    let Some(backings) = backing.list() else {
+        return Err(usage(
+            "--nbd: of what? Give --backing FILE, and --cache FILE beside it",
+        ));
+    };
+    let count = backings.len();
+    let caches = each(&cache, count)?;
+    let sizes = each(&layers.cache_size(), count)?;
+    let modes = each(&layers.mode(), count)?;
+    let chunk_sizes = each(&layers.chunk_size(), count)?;
+    let mut volumes: Vec<VolumeConfig> = Vec::new();
+    for (number, file) in backings.into_iter().enumerate() {
+        let mode = match modes[number] {
+            None | Some("write-through") => Mode::WriteThrough,
+            Some("write-around") => Mode::WriteAround,
+            Some("read-only") => Mode::ReadOnly,
+            Some("pass-through") => Mode::PassThrough,
+            Some(_) => {
+                let modes = "expected write-through, write-around, read-only or pass-through";
+                return Err(layers.mode().wrong(modes));
+            }
+        };
+        let path = PathBuf::from(file);
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+        let Some(name) = name else {
+            return Err(backing.wrong("expected the path of a file or a block device"));
+        };
+        if volumes.iter().any(|other| other.name == name) {
+            return Err(backing.wrong(format!(
+                "two files are named `{name}`, by which clients find them: make a link with another name"
+            )));
+        }
+        let cache_file = caches[number].map(PathBuf::from);
+        if cache_file.is_none() && mode != Mode::PassThrough {
+            return Err(usage(
+                "--cache: which file or device is the cache to be on? Without one: --mode pass-through",
+            ));
+        }
+        let cache_size = sizes[number]
+            .map(|text| match text.parse::<Size>() {
+                Ok(Size::Share(share)) if share > Size::WHOLE => Err("expected at most 100%".to_owned()),
+                size => size.map_err(|error| error.to_string()),
+            })
+            .transpose()
+            .map_err(|what| layers.cache_size().wrong(what))?;
+        let chunk_bytes = chunk_sizes[number]
+            .map(|text| match pumice_trace::bytes::<u32>(text)? {
+                bytes if bytes.is_power_of_two() && (4 << 10..=128 << 10).contains(&bytes) => Ok(bytes),
+                _ => Err("expected a power of two from 4KiB to 128KiB"),
+            })
+            .transpose()
+            .map_err(|what| layers.chunk_size().wrong(what))?;
+        volumes.push(VolumeConfig {
+            name,
+            backing: path,
+            cache: cache_file,
+            cache_size,
+            mode,
+            chunk_bytes,
+        });
+    }
+    Ok(volumes)
+}
+
+/// A setting of each volume: one for all, or one for each.
+fn each<'a>(given: &Given<'a>, count: usize) -> anyhow::Result<Vec<Option<&'a str>>> {
+    match given.list() {
+        None => Ok(vec![None; count]),
+        Some(texts) if texts.len() == count => Ok(texts.into_iter().map(Some).collect()),
+        Some(texts) if texts.len() == 1 => Ok(vec![Some(texts[0]); count]),
+        Some(texts) => Err(given.wrong(format!(
+            "{} are given for {count} of --backing: give one for all, or one for each",
+            texts.len()
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Settings;
+
+    fn resolve(file: &str) -> Result<Option<VolumesConfig>, String> {
+        let settings: Settings = toml::from_str(file).unwrap();
+        let layers = Layers::collect(settings, None).unwrap();
+        VolumesConfig::resolve(&layers, false, &Familiar::default()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn several_volumes_have_one_setting_or_one_each() {
+        let config = resolve(
+            "nbd = [\"unix:/s\", \"127.0.0.1:5\"]\nbacking = [\"/v/a\", \"b\"]\ncache = \"x,y\"\ncache-size = \"1GiB\"\n\
+             mode = [\"read-only\", \"write-around\"]\nchunk-size = \"8KiB\"\n",
+        );
+        let config = config.unwrap().unwrap();
+        let volume = |name: &str, backing: &str, cache: &str, mode| VolumeConfig {
+            name: name.to_owned(),
+            backing: backing.into(),
+            cache: Some(cache.into()),
+            cache_size: Some(Size::Bytes(1 << 30)),
+            mode,
+            chunk_bytes: Some(8 << 10),
+        };
+        assert_eq!(
+            config.volumes,
+            [
+                volume("a", "/v/a", "x", Mode::ReadOnly),
+                volume("b", "b", "y", Mode::WriteAround)
+            ]
+        );
+        assert_eq!(config.nbd.len(), 2);
+        assert_eq!(config.max_connections, None);
+    }
+
+    #[test]
+    fn settings_that_make_no_sense_are_refused_by_name() {
+        assert!(matches!(resolve("dram = \"1GiB\""), Ok(None)));
+        for (file, words) in [
+            ("backing = \"a\"", "give --nbd"),
+            ("nbd = \"unix:/s\"", "--backing"),
+            ("nbd = \"unix:/s\"\nbacking = \"a\"", "--cache"),
+            (
+                "nbd = \"unix:/s\"\nbacking = \"a\"\nmode = \"write-back\"",
+                "write-through",
+            ),
+            ("nbd = \"unix:/s\"\nbacking = \"a/x,b/x\"\ncache = \"c,d\"", "`x`"),
+            (
+                "nbd = \"unix:/s\"\nbacking = \"a,b,c\"\ncache = \"c,d\"",
+                "one for each",
+            ),
+            (
+                "nbd = \"unix:/s\"\nbacking = \"a\"\ncache = \"c\"\nchunk-size = \"5000\"",
+                "power of two",
+            ),
+            (
+                "nbd = \"unix:/s\"\nbacking = \"a\"\ncache = \"c\"\ncache-size = \"101%\"",
+                "100%",
+            ),
+            (
+                "nbd = \"unix:/s\"\nbacking = \"a\"\ncache = \"c\"\nflash = \"f\"",
+                "--flash",
+            ),
+            ("nbd = \"nowhere\"\nbacking = \"a\"\ncache = \"c\"", "--nbd"),
+        ] {
+            let refused = resolve(file).expect_err(file);
+            assert!(refused.contains(words), "{file}: {refused}");
+        }
+    }
+}

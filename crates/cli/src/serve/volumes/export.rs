@@ -1,0 +1,85 @@
+//! A volume as the NBD door asks for one.
+
+use super::backing::FileBacking;
+use bytes::Bytes;
+use pumice_device::{CountingDevice, FileDevice};
+use pumice_door_nbd::{Export, ExportError, Extent, Shape};
+use pumice_volume::{Mode, Volume, VolumeError};
+use std::io::ErrorKind;
+
+/// A worker's handle on a cache device.
+pub type CacheDevice = CountingDevice<FileDevice>;
+
+/// A worker's handle on a volume.
+pub struct Served {
+    /// It.
+    pub volume: Volume<CacheDevice, FileBacking>,
+}
+
+fn error(error: VolumeError) -> ExportError {
+    match error {
+        VolumeError::ReadOnly => ExportError::NotAllowed,
+        VolumeError::Backing(error) => match error.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
+                ExportError::NoSpace
+            }
+            ErrorKind::OutOfMemory => ExportError::NoMemory,
+            _ => ExportError::Io,
+        },
+        _ => ExportError::Io,
+    }
+}
+
+impl Export for Served {
+    fn shape(&self) -> Shape {
+        let shared = self.volume.shared();
+        let chunk_bytes = shared.store().map_or(4096, |store| store.shape().chunk_bytes);
+        Shape {
+            size_bytes: shared.size(),
+            is_read_only: shared.mode() == Mode::ReadOnly,
+            preferred_bytes: chunk_bytes,
+        }
+    }
+
+    async fn read(&self, offset: u64, length: usize) -> Result<Bytes, ExportError> {
+        let read = self.volume.read(offset, length).await;
+        read.map(Bytes::from).map_err(error)
+    }
+
+    async fn write(&self, offset: u64, data: Bytes, is_durable: bool) -> Result<(), ExportError> {
+        self.volume.write(offset, data, is_durable).await.map_err(error)
+    }
+
+    async fn zero(
+        &self,
+        offset: u64,
+        length: u64,
+        may_punch: bool,
+        is_durable: bool,
+    ) -> Result<(), ExportError> {
+        let zeroed = self.volume.zero(offset, length, may_punch, is_durable);
+        zeroed.await.map_err(error)
+    }
+
+    async fn trim(&self, offset: u64, length: u64, is_durable: bool) -> Result<(), ExportError> {
+        self.zero(offset, length, true, is_durable).await
+    }
+
+    async fn flush(&self) -> Result<(), ExportError> {
+        self.volume.flush().await.map_err(error)
+    }
+
+    async fn status(&self, offset: u64, length: u64, most: usize) -> Result<Vec<Extent>, ExportError> {
+        let extents = self.volume.extents(offset, length, most).await.map_err(error)?;
+        let extents = extents.into_iter().map(|extent| Extent {
+            length: extent.length,
+            is_hole: extent.is_hole,
+            is_zero: extent.is_hole,
+        });
+        Ok(extents.collect())
+    }
+
+    async fn cache(&self, offset: u64, length: u64) -> Result<(), ExportError> {
+        self.volume.prefetch(offset, length).await.map_err(error)
+    }
+}

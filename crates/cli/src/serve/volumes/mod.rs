@@ -1,0 +1,393 @@
+//! `pumice serve --nbd`: volumes behind a cache of chunks, served over NBD.
+
+mod backing;
+mod config;
+mod export;
+mod plan;
+mod worker;
+
+pub use config::VolumesConfig;
+
+use super::flash::{Before, before, make_file, open_file, size_at};
+use super::report::line;
+use super::{Asked, PidFile, Signals, Stop, Stops, limits, random, user};
+use crate::usage::usage;
+use anyhow::{Context, anyhow};
+use backing::FileBacking;
+use config::VolumeConfig;
+use plan::{CachePlan, Plan, Wanted};
+use pumice_blocks::open::read_superblock;
+use pumice_blocks::{Durability, Maker};
+use pumice_chunk::store::{Found, Options, STORE, Shape};
+use pumice_device::{FileDevice, SECTOR_BYTES};
+use pumice_door_nbd::{Door, DoorConfig, ExportName};
+use pumice_net::Listen;
+use pumice_trace::Human;
+use pumice_volume::{Mode, Settings};
+use pumice_world::{Clock, SystemClock};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::{mpsc, watch};
+use worker::{Common, Opened, Prepared};
+
+/// Runs a server of volumes to its end.
+///
+/// # Errors
+/// Usage, or what failed.
+pub fn run(config: &VolumesConfig) -> anyhow::Result<()> {
+    if let Some(user) = &config.user {
+        user::become_user(user)?;
+    }
+    limits::allow_open_files(config.max_connections.unwrap_or(32), config.threads);
+    // Whether it can work is known before anything is made.
+    let backings = (config.volumes.iter())
+        .map(|volume| FileBacking::open(&volume.backing, volume.mode == Mode::ReadOnly))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    check_caches(config, &backings)?;
+    let wanted = (config.volumes.iter().zip(&backings))
+        .map(|(volume, backing)| look(config, volume, backing))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    let plan = plan::divide(config, &wanted)?;
+    let door = bind(config, &plan)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start an event loop")?;
+    let _pid_file = config.pid_file.as_deref().map(PidFile::write).transpose()?;
+    let clock = SystemClock::new(0);
+    line(format_args!("pumice {}", env!("CARGO_PKG_VERSION")));
+    let mut volumes = Vec::new();
+    for ((volume, backing), cache) in config.volumes.iter().zip(backings).zip(&plan.caches) {
+        volumes.push(prepare(
+            config,
+            volume,
+            backing,
+            cache.as_ref(),
+            clock.now_secs(),
+        )?);
+    }
+    let (stop, stopping) = watch::channel(false);
+    let common = Arc::new(Common {
+        volumes,
+        door,
+        clock: Arc::new(clock),
+        flash_timeout_secs: config.flash_timeout_secs,
+        reformat: config.reformat,
+        workers: config.threads,
+        stop: stopping,
+        opened: watch::Sender::new(None),
+        drained: watch::Sender::new(0),
+        closed: watch::Sender::new(false),
+    });
+    runtime.block_on(supervise(config, common, &stop))
+}
+
+/// No cache is on a backing device or on the device of another cache.
+fn check_caches(config: &VolumesConfig, backings: &[FileBacking]) -> anyhow::Result<()> {
+    for (number, volume) in config.volumes.iter().enumerate() {
+        if let Some(other) = (config.volumes.iter().zip(backings).take(number))
+            .find_map(|(other, backing)| backing.is_at(&volume.backing).then_some(other))
+        {
+            return Err(usage(format!(
+                "--backing {} is the same as {}: name each volume once",
+                volume.backing.display(),
+                other.backing.display()
+            )));
+        }
+        let Some(cache) = &volume.cache else { continue };
+        if backings.iter().any(|backing| backing.is_at(cache)) {
+            return Err(usage(format!(
+                "--cache {} is a backing device, and a cache would overwrite it: name another file or device",
+                cache.display()
+            )));
+        }
+        let same = |other: &VolumeConfig| other.cache.as_ref().is_some_and(|other| is_same(other, cache));
+        if config.volumes[..number].iter().any(same) {
+            return Err(usage(format!(
+                "--cache {} is that of another volume: each has a cache of its own",
+                cache.display()
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn is_same(one: &Path, other: &Path) -> bool {
+    let canonical = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    canonical(one) == canonical(other)
+}
+
+/// Looks at a cache device, writing nothing; `None` in pass-through.
+fn look(
+    config: &VolumesConfig,
+    volume: &VolumeConfig,
+    backing: &FileBacking,
+) -> anyhow::Result<Option<Wanted>> {
+    let (Some(cache), false) = (&volume.cache, volume.mode == Mode::PassThrough) else {
+        return Ok(None);
+    };
+    let before = before(cache);
+    let asked = size_at(cache, &before, volume.cache_size)
+        .with_context(|| format!("cache device {}", cache.display()))?;
+    let Some(asked) = asked else {
+        return Err(usage(format!(
+            "--cache {}: there is no such file; how large is it to be? Give --cache-size",
+            cache.display()
+        )));
+    };
+    let is_used = matches!(before, Before::BlockDevice | Before::File { len: 1.. });
+    let found = match is_used && !config.reformat {
+        true => peek(cache)?,
+        false => None,
+    };
+    if let Some((capacity, chunk_bytes)) = found {
+        if capacity != asked {
+            return Err(usage(format!(
+                "--cache-size is {:#} but {} was made with {:#}; change the setting, or --reformat to empty it",
+                Human(asked),
+                cache.display(),
+                Human(capacity)
+            )));
+        }
+        if let Some(wanted) = volume.chunk_bytes
+            && wanted != chunk_bytes
+        {
+            return Err(usage(format!(
+                "--chunk-size is {} but {} was made with {}; change the setting, or --reformat to empty it",
+                Human(wanted.into()),
+                cache.display(),
+                Human(chunk_bytes.into())
+            )));
+        }
+    }
+    Ok(Some(Wanted {
+        backing_bytes: pumice_volume::Backing::size(backing),
+        capacity: asked,
+        chunk_bytes: volume.chunk_bytes.or(found.map(|(_, chunk_bytes)| chunk_bytes)),
+    }))
+}
+
+/// Bytes and chunk size of the cache that is on a device; `None` where it is empty.
+fn peek(cache: &Path) -> anyhow::Result<Option<(u64, u32)>> {
+    let named = || format!("cache device {}", cache.display());
+    let shared = Arc::new(open_file(cache, None, false).with_context(named)?);
+    let device = FileDevice::new(shared, 2).with_context(named)?;
+    let superblock = read_superblock(&device, STORE).with_context(named)?;
+    let found = superblock.and_then(|superblock| {
+        let shape = Shape::decode(&superblock.own)?;
+        Some((superblock.geometry.capacity, shape.chunk_bytes))
+    });
+    Ok(found)
+}
+
+fn bind(config: &VolumesConfig, plan: &Plan) -> anyhow::Result<Door> {
+    let exports = config.volumes.iter().map(|volume| ExportName {
+        name: volume.name.clone(),
+        description: format!("{}, {}", volume.backing.display(), mode_name(volume.mode)),
+    });
+    Door::bind(DoorConfig {
+        listen: config.nbd.clone(),
+        workers: config.threads,
+        exports: exports.collect(),
+        max_connections: plan.max_connections,
+        memory_bytes: usize::try_from(plan.door_bytes).unwrap_or(usize::MAX),
+        ..DoorConfig::default()
+    })
+    .context("NBD door (--nbd chooses another address, --max-connections how many share its memory)")
+}
+
+fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::WriteThrough => "write-through",
+        Mode::WriteAround => "write-around",
+        Mode::ReadOnly => "read-only",
+        Mode::PassThrough => "pass-through",
+    }
+}
+
+/// Opens a cache device, making the file where that is needed, and says what is served how.
+fn prepare(
+    config: &VolumesConfig,
+    volume: &VolumeConfig,
+    backing: FileBacking,
+    plan: Option<&CachePlan>,
+    now: u32,
+) -> anyhow::Result<Prepared> {
+    let size = pumice_volume::Backing::size(&backing);
+    let cache = match (&volume.cache, plan) {
+        (Some(path), Some(plan)) => Some(make_file(path, plan.capacity)),
+        // What is on it is discarded: the volume changes without it.
+        (Some(path), None) if path.exists() => Some(open_file(path, None, false).map(Arc::new)),
+        (_, _) => None,
+    };
+    let cache = cache.transpose().context("cache device")?;
+    line(format_args!(
+        "volume {}: {}, {} of {}",
+        volume.name,
+        mode_name(volume.mode),
+        Human(size),
+        volume.backing.display()
+    ));
+    if let (Some(plan), Some(cache)) = (plan, &cache) {
+        line(format_args!(
+            "cache {}: {} in blocks of {}, chunks of {}; DRAM: {} for an index of {} addresses and {} contents, {} for {} block buffers, \
+             {} for chunks",
+            cache.path().display(),
+            Human(plan.capacity),
+            Human(plan.block_bytes),
+            Human(plan.chunk_bytes.into()),
+            Human(plan.index_bytes),
+            plan.mappings,
+            plan.contents,
+            Human(plan.buffers as u64 * plan.block_bytes),
+            plan.buffers,
+            Human(plan.dram_bytes),
+        ));
+    }
+    let settings = Settings {
+        mode: volume.mode,
+        cache: Options {
+            chunk_bytes: plan.map_or(4096, |plan| plan.chunk_bytes),
+            chunks: 0,
+            volume: backing.identity()?,
+            modified: 0,
+            boot: boot(),
+            mappings: plan.map_or(0, |plan| plan.mappings),
+            contents: plan.map_or(0, |plan| plan.contents),
+            block_bytes: plan.map_or(SECTOR_BYTES as u64, |plan| plan.block_bytes),
+            buffers_max: plan.map_or(0, |plan| plan.buffers),
+            durability: Durability::Power,
+            maker: Maker::Serve,
+            random: random()?[0],
+            now,
+        },
+    };
+    Ok(Prepared {
+        name: volume.name.clone(),
+        backing,
+        cache,
+        settings,
+        dram_bytes: plan.map_or(0, |plan| usize::try_from(plan.dram_bytes).unwrap_or(usize::MAX)),
+        counters: (0..config.threads).map(|_| Arc::default()).collect(),
+    })
+}
+
+/// Which run of the machine this is; 0 where the system does not say.
+fn boot() -> u64 {
+    let id = std::fs::read("/proc/sys/kernel/random/boot_id");
+    id.map_or(0, |id| twox_hash::XxHash3_64::oneshot(&id))
+}
+
+/// How a worker ended.
+type Ended = (usize, anyhow::Result<Option<Duration>>);
+
+fn start_worker(
+    index: usize,
+    common: &Arc<Common>,
+    ended: mpsc::UnboundedSender<Ended>,
+) -> anyhow::Result<std::thread::JoinHandle<()>> {
+    let common = Arc::clone(common);
+    std::thread::Builder::new()
+        .name(format!("pumice-worker-{index}"))
+        .spawn(move || {
+            let run = std::panic::AssertUnwindSafe(|| worker::run(index, &common));
+            let result =
+                std::panic::catch_unwind(run).unwrap_or_else(|_| Err(anyhow!("worker {index} panicked")));
+            // The main thread outlives the workers.
+            let _ = ended.send((index, result));
+        })
+        .context("cannot start a worker thread")
+}
+
+/// Starts the workers, announces readiness, waits for a signal or a failure, and sees to an orderly end.
+async fn supervise(
+    config: &VolumesConfig,
+    common: Arc<Common>,
+    stop: &watch::Sender<bool>,
+) -> anyhow::Result<()> {
+    let mut signals = Signals::new()?;
+    let (sender, mut ended) = mpsc::unbounded_channel();
+    let threads = (0..common.workers)
+        .map(|index| start_worker(index, &common, sender.clone()))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    drop(sender);
+    let mut opened = common.opened.subscribe();
+    let (mut is_ready, mut running) = (false, common.workers);
+    let (mut failure, mut closing) = (None, None);
+    let mut stops = Stops::default();
+    while running > 0 {
+        tokio::select! {
+            Ok(now) = opened.wait_for(Option::is_some), if !is_ready => {
+                is_ready = true;
+                if let Some(volumes) = &*now {
+                    ready(config, &common, volumes);
+                }
+            }
+            asked = signals.next() => match asked {
+                // There is nothing that could be read again.
+                Asked::Reload => {}
+                Asked::Stop => match stops.ask(Instant::now()) {
+                    Stop::Begin => {
+                        stop.send_replace(true);
+                        line(format_args!("stopping"));
+                    }
+                    Stop::Same => {}
+                    Stop::AtOnce => {
+                        tracing::error!("another signal to stop: ended without closing the caches");
+                        std::process::exit(1);
+                    }
+                },
+            },
+            Some((index, result)) = ended.recv() => {
+                running -= 1;
+                match result {
+                    Ok(closed) => closing = closing.or(closed),
+                    Err(error) => {
+                        failure.get_or_insert(error.context(format!("worker {index}")));
+                        // The others end too. Where this one cannot help to close, nobody can.
+                        stop.send_replace(true);
+                        common.closed.send_replace(true);
+                        common.drained.send_replace(common.workers);
+                    }
+                }
+            }
+        }
+    }
+    for thread in threads {
+        // A panic was caught and reported already.
+        let _ = thread.join();
+    }
+    match (failure, closing) {
+        (Some(error), _) => return Err(error),
+        (None, Some(took)) => line(format_args!(
+            "stopped: caches closed in {:.3} s",
+            took.as_secs_f64()
+        )),
+        (None, None) => line(format_args!("stopped: before the start had ended")),
+    }
+    Ok(())
+}
+
+/// What was found, and where it is served.
+fn ready(config: &VolumesConfig, common: &Common, volumes: &[Opened]) {
+    for (prepared, opened) in common.volumes.iter().zip(volumes) {
+        let found = match opened.found {
+            None => "no cache",
+            Some(Found::Nothing) => "a new cache",
+            Some(Found::Cache) => "the cache that was there",
+            Some(Found::Forgotten) => {
+                "a cache that was there and is forgotten: it was of another volume, or the volume has changed without it"
+            }
+        };
+        line(format_args!("volume {}: {found}", prepared.name));
+    }
+    let addresses = common.door.local_addrs().iter();
+    let mut places: Vec<String> = addresses.map(|address| format!("NBD on {address}")).collect();
+    for listen in &config.nbd {
+        if let Listen::Unix { path, .. } = listen {
+            places.push(format!("NBD on unix:{}", path.display()));
+        }
+    }
+    line(format_args!("ready: {}", places.join(", ")));
+}

@@ -1,0 +1,250 @@
+//! How the budget of DRAM is divided among volumes, and what follows for their caches.
+
+use super::config::{VolumeConfig, VolumesConfig};
+use crate::usage::usage;
+use pumice_blocks::Geometry;
+use pumice_chunk::store::Shape;
+use pumice_trace::Human;
+
+/// The program, its runtime, and what the allocator keeps.
+const BASE_BYTES: u64 = 16 << 20;
+/// Stack, ring and buffers of a worker.
+const THREAD_BYTES: u64 = 1 << 20;
+/// The most that connections share, and what each has of it where nobody says how many there may be.
+const DOOR_BYTES_MAX: u64 = 64 << 20;
+const CONNECTION_BYTES: u64 = 2 << 20;
+/// Block buffers: one that is filled, one that is written, and what a reclaim fills.
+const BUFFERS: u64 = 8;
+/// Addresses that the index may have for each chunk of the cache's size: contents are shared and compressed.
+const MAPPINGS_PER_CHUNK: u64 = 4;
+/// Contents for each chunk of the cache's size, in tenths: half as long as a chunk, and a tenth to spare.
+const CONTENTS_PER_TEN_CHUNKS: u64 = 22;
+/// What the offsets of contents in their blocks take, in bits for each.
+const OFFSET_BITS: u64 = 14;
+
+/// How a cache is laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CachePlan {
+    /// Bytes of the cache device that are used.
+    pub capacity: u64,
+    /// Bytes of a chunk.
+    pub chunk_bytes: u32,
+    /// Bytes of a block.
+    pub block_bytes: u64,
+    /// Block buffers.
+    pub buffers: usize,
+    /// Slots of the LBA-index.
+    pub mappings: u64,
+    /// Slots of the FP-index.
+    pub contents: u64,
+    /// DRAM of the index, in bytes.
+    pub index_bytes: u64,
+    /// DRAM for chunks that were read lately, in bytes.
+    pub dram_bytes: u64,
+}
+
+/// How the budget is divided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// What connections share.
+    pub door_bytes: u64,
+    /// The most connections.
+    pub max_connections: usize,
+    /// The caches, in the order of the volumes; none in pass-through.
+    pub caches: Vec<Option<CachePlan>>,
+}
+
+/// A cache that is to be planned.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    /// Bytes of the backing device.
+    pub backing_bytes: u64,
+    /// Bytes of the cache device.
+    pub capacity: u64,
+    /// The chunk size that was said, or that the device was made with.
+    pub chunk_bytes: Option<u32>,
+}
+
+impl Wanted {
+    /// A cache with chunks of this size.
+    fn plan(&self, chunk_bytes: u32, buffer_bytes: u64) -> Result<CachePlan, String> {
+        let chunk = u64::from(chunk_bytes);
+        let block_bytes =
+            Geometry::block_bytes_for(self.capacity, (64 << 10).max(4 * chunk), BUFFERS, buffer_bytes);
+        let geometry = Geometry::plan(self.capacity, block_bytes).map_err(|error| error.to_string())?;
+        let chunks = self.backing_bytes.div_ceil(chunk);
+        let held = (self.capacity / chunk).max(1);
+        let mappings = (held * MAPPINGS_PER_CHUNK).min(chunks);
+        let contents = held * CONTENTS_PER_TEN_CHUNKS / 10;
+        let shape = Shape::new(&geometry, chunk_bytes, chunks, mappings, contents);
+        let shape = shape.map_err(|error| error.to_string())?;
+        let index = shape.index_bytes(&geometry).map_err(|error| error.to_string())?;
+        Ok(CachePlan {
+            capacity: geometry.capacity,
+            chunk_bytes,
+            block_bytes,
+            buffers: BUFFERS as usize,
+            mappings,
+            contents,
+            index_bytes: index.iter().sum::<u64>() + contents * OFFSET_BITS / 8,
+            dram_bytes: 0,
+        })
+    }
+
+    /// The smallest chunks whose index fits, or those that were said.
+    fn choose(&self, index_bytes: u64, buffer_bytes: u64) -> Result<CachePlan, String> {
+        if let Some(chunk_bytes) = self.chunk_bytes {
+            return self.plan(chunk_bytes, buffer_bytes);
+        }
+        let mut last = Err(String::new());
+        for bits in 12..=17 {
+            last = self.plan(1 << bits, buffer_bytes);
+            if last.as_ref().is_ok_and(|plan| plan.index_bytes <= index_bytes) {
+                break;
+            }
+        }
+        last
+    }
+}
+
+impl CachePlan {
+    fn fixed_bytes(&self) -> u64 {
+        self.index_bytes + self.buffers as u64 * self.block_bytes
+    }
+}
+
+/// What does not fit, in bytes.
+struct TooMuch {
+    others: u64,
+    door: u64,
+    caches: u64,
+}
+
+/// Divides the budget: a quarter for indexes, an eighth for block buffers, a quarter for connections, at most; seven eighths of what is left
+/// for chunks in DRAM.
+///
+/// # Errors
+/// Usage, naming what does not fit, and a budget that does.
+pub fn divide(config: &VolumesConfig, wanted: &[Option<Wanted>]) -> anyhow::Result<Plan> {
+    let too_much = match divide_into(config.dram, config, wanted)? {
+        Ok(plan) => return Ok(plan),
+        Err(too_much) => too_much,
+    };
+    // More DRAM may mean smaller chunks, and a larger index: what works is found by trying.
+    let mut least = config.dram.next_multiple_of(1 << 20);
+    while divide_into(least, config, wanted)?.is_err() {
+        least = (least + least / 16).next_multiple_of(1 << 20);
+    }
+    Err(usage(format!(
+        "--dram {:#} is too little: the program needs {}, connections {}, indexes and block buffers {}; give it {}MiB, larger chunks \
+         (--chunk-size), or smaller caches",
+        Human(config.dram),
+        Human(too_much.others),
+        Human(too_much.door),
+        Human(too_much.caches),
+        least >> 20,
+    )))
+}
+
+fn divide_into(
+    dram: u64,
+    config: &VolumesConfig,
+    wanted: &[Option<Wanted>],
+) -> anyhow::Result<Result<Plan, TooMuch>> {
+    let count = wanted.iter().flatten().count().max(1) as u64;
+    let planned = wanted.iter().zip(&config.volumes).map(|(wanted, volume)| {
+        let Some(wanted) = wanted else { return Ok(None) };
+        let plan = wanted.choose(dram / 4 / count, dram / 8 / count);
+        plan.map(Some).map_err(|error| unfit(volume, &error))
+    });
+    let mut caches = planned.collect::<anyhow::Result<Vec<_>>>()?;
+    let door = (dram / 4).min(DOOR_BYTES_MAX);
+    let others = BASE_BYTES + config.threads as u64 * THREAD_BYTES;
+    let indexes: u64 = caches.iter().flatten().map(CachePlan::fixed_bytes).sum();
+    let Some(left) = dram.checked_sub(others + door + indexes) else {
+        return Ok(Err(TooMuch {
+            others,
+            door,
+            caches: indexes,
+        }));
+    };
+    for cache in caches.iter_mut().flatten() {
+        cache.dram_bytes = left / 8 * 7 / count;
+    }
+    let connections = usize::try_from(door / CONNECTION_BYTES).unwrap_or(usize::MAX);
+    Ok(Ok(Plan {
+        door_bytes: door,
+        max_connections: config.max_connections.unwrap_or(connections.max(1)),
+        caches,
+    }))
+}
+
+fn unfit(volume: &VolumeConfig, error: &str) -> anyhow::Error {
+    usage(format!("the cache of {}: {error}", volume.backing.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(dram: u64) -> VolumesConfig {
+        let volume = VolumeConfig {
+            name: "disk".to_owned(),
+            backing: "disk".into(),
+            cache: Some("cache".into()),
+            cache_size: None,
+            mode: pumice_volume::Mode::WriteThrough,
+            chunk_bytes: None,
+        };
+        VolumesConfig {
+            dram,
+            nbd: Vec::new(),
+            volumes: vec![volume.clone(), volume],
+            flash_timeout_secs: 0,
+            threads: 2,
+            max_connections: None,
+            reformat: false,
+            user: None,
+            pid_file: None,
+        }
+    }
+
+    fn wanted(capacity: u64) -> Option<Wanted> {
+        Some(Wanted {
+            backing_bytes: 1 << 40,
+            capacity,
+            chunk_bytes: None,
+        })
+    }
+
+    #[test]
+    fn chunks_are_the_smallest_whose_index_fits_a_quarter() {
+        let chunk_bytes = |dram, capacity| {
+            let plan = divide(&config(dram), &[wanted(capacity), None]).unwrap();
+            let cache = plan.caches[0].unwrap();
+            assert!(cache.index_bytes <= dram / 4 && plan.caches[1].is_none());
+            cache.chunk_bytes
+        };
+        assert_eq!(chunk_bytes(256 << 20, 1 << 30), 4 << 10);
+        assert_eq!(chunk_bytes(256 << 20, 64 << 30), 64 << 10);
+        assert_eq!(chunk_bytes(1 << 30, 64 << 30), 16 << 10);
+    }
+
+    #[test]
+    fn a_budget_that_is_too_small_is_refused_with_one_that_works() {
+        let error = divide(&config(32 << 20), &[wanted(16 << 30), None]).unwrap_err();
+        let text = error.to_string();
+        let least = text.split("give it ").nth(1).unwrap().split(',').next().unwrap();
+        let least: u64 = pumice_trace::bytes(least).unwrap();
+        assert!(
+            divide(&config(least), &[wanted(16 << 30), None]).is_ok(),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_cache_that_is_too_small_is_refused() {
+        let error = divide(&config(256 << 20), &[wanted(100 << 10), None]).unwrap_err();
+        assert!(error.to_string().contains("cache of disk"), "{error}");
+    }
+}

@@ -1,0 +1,289 @@
+//! Worker threads: each an event loop with its own handles on all cache devices and backing devices.
+
+use super::super::worker::{drive, each_second, unless};
+use super::backing::FileBacking;
+use super::export::{CacheDevice, Served};
+use anyhow::{Context, anyhow};
+use pumice_blocks::OpenError;
+use pumice_chunk::store::Found;
+use pumice_device::{AlignedBuf, CountingDevice, Device, DeviceCounters, FileDevice, FileShared};
+use pumice_door_nbd::Door;
+use pumice_volume::{Settings, Shared, Volume};
+use pumice_world::{Clock, Spawner, Task};
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::{Notify, watch};
+use tokio::task::LocalSet;
+
+/// Requests that one worker may have under way on a device; more wait in memory.
+const RING_ENTRIES: u32 = 256;
+
+/// Threads of a worker that wait for backing devices.
+const BACKING_THREADS: usize = 32;
+
+/// Zeros at its beginning make a device an empty one.
+const BLANK_BYTES: u64 = 1 << 20;
+
+/// A volume that is to be served.
+pub struct Prepared {
+    /// The name under which clients find it.
+    pub name: String,
+    /// The slow device.
+    pub backing: FileBacking,
+    /// The fast one.
+    pub cache: Option<Arc<FileShared>>,
+    /// How it is opened.
+    pub settings: Settings,
+    /// DRAM for chunks that were read lately, in bytes.
+    pub dram_bytes: usize,
+    /// What each worker's handle on the cache device counts.
+    pub counters: Vec<Arc<DeviceCounters>>,
+}
+
+/// A volume that is open.
+pub struct Opened {
+    /// What all workers share of it.
+    pub shared: Arc<Shared<AlignedBuf>>,
+    /// What was on the cache device; `None` without one.
+    pub found: Option<Found>,
+}
+
+/// What all workers share.
+pub struct Common {
+    /// The volumes.
+    pub volumes: Vec<Prepared>,
+    /// The NBD door.
+    pub door: Door,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+    /// Seconds after which a cache device that does not answer has failed; 0 = never.
+    pub flash_timeout_secs: u32,
+    /// Whether caches are emptied first.
+    pub reformat: bool,
+    /// Number of workers.
+    pub workers: usize,
+    /// Turns true when the server is to stop.
+    pub stop: watch::Receiver<bool>,
+    /// The volumes, once worker 0 has opened all.
+    pub opened: watch::Sender<Option<Arc<[Opened]>>>,
+    /// Workers that serve no more.
+    pub drained: watch::Sender<usize>,
+    /// Turns true when worker 0 has closed the volumes.
+    pub closed: watch::Sender<bool>,
+}
+
+/// Runs background work on the worker's event loop, and knows when all of it is done.
+#[derive(Clone, Default)]
+struct Tasks(Rc<TasksState>);
+
+#[derive(Default)]
+struct TasksState {
+    count: Cell<usize>,
+    ended: Notify,
+}
+
+impl Spawner for Tasks {
+    fn spawn(&self, task: Task) {
+        let state = Rc::clone(&self.0);
+        state.count.set(state.count.get() + 1);
+        tokio::task::spawn_local(async move {
+            task.await;
+            state.count.set(state.count.get() - 1);
+            state.ended.notify_one();
+        });
+    }
+}
+
+impl Tasks {
+    async fn ended(&self) {
+        while self.0.count.get() > 0 {
+            self.0.ended.notified().await;
+        }
+    }
+}
+
+/// Runs worker `index` to its end. Returns how long closing took, on worker 0.
+///
+/// # Errors
+/// Where a device or the sockets fail at the start, or a volume cannot be opened or closed.
+pub fn run(index: usize, common: &Common) -> anyhow::Result<Option<Duration>> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(BACKING_THREADS)
+        .build()
+        .context("cannot start an event loop")?;
+    let local = LocalSet::new();
+    local.block_on(&runtime, async {
+        let failed = Rc::new(Notify::new());
+        let mut devices = Vec::new();
+        for volume in &common.volumes {
+            let device = match &volume.cache {
+                None => None,
+                Some(shared) => Some(handle(
+                    Arc::clone(shared),
+                    Arc::clone(&volume.counters[index]),
+                    common.flash_timeout_secs,
+                    &failed,
+                )?),
+            };
+            devices.push(device);
+        }
+        tokio::select! {
+            result = serve(index, common, devices) => result,
+            // Without its driver nothing would ever complete.
+            () = failed.notified() => Err(anyhow!("the event loop of a cache device failed")),
+        }
+    })
+}
+
+/// A handle on a cache device, which the event loop drives.
+fn handle(
+    shared: Arc<FileShared>,
+    counters: Arc<DeviceCounters>,
+    timeout_secs: u32,
+    failed: &Rc<Notify>,
+) -> anyhow::Result<CacheDevice> {
+    let named = format!("cache device {}", shared.path().display());
+    let device = FileDevice::new(shared, RING_ENTRIES).with_context(|| named.clone())?;
+    let driver = drive(device.clone()).with_context(|| named.clone())?;
+    let failed = Rc::clone(failed);
+    tokio::task::spawn_local(async move {
+        let Err(error) = driver.await;
+        tracing::error!("{named}: {error}");
+        failed.notify_one();
+    });
+    if timeout_secs > 0 {
+        let ticked = device.clone();
+        each_second(move || {
+            for overdue in ticked.tick(timeout_secs) {
+                tracing::error!("the cache device does not answer: {overdue}");
+            }
+        });
+    }
+    Ok(CountingDevice::new(device, counters))
+}
+
+async fn serve(
+    index: usize,
+    common: &Common,
+    devices: Vec<Option<CacheDevice>>,
+) -> anyhow::Result<Option<Duration>> {
+    let opened = match index {
+        0 => open(common, &devices).await?,
+        _ => opened(common).await,
+    };
+    let Some(opened) = opened else { return Ok(None) };
+    let tasks = Tasks::default();
+    let volumes: Vec<_> = (common.volumes.iter().zip(devices).zip(&*opened))
+        .map(|((prepared, device), opened)| {
+            Volume::new(
+                Arc::clone(&opened.shared),
+                device,
+                prepared.backing.clone(),
+                Rc::new(tasks.clone()),
+                Arc::clone(&common.clock),
+            )
+        })
+        .collect();
+    let exports = volumes.iter().map(|volume| {
+        Rc::new(Served {
+            volume: volume.clone(),
+        })
+    });
+    let exports = exports.collect();
+    let is_over = Rc::new(Notify::new());
+    let ticking = (index == 0).then(|| {
+        let (volumes, is_over) = (volumes.clone(), Rc::clone(&is_over));
+        tokio::task::spawn_local(async move {
+            loop {
+                tokio::select! {
+                    () = tokio::time::sleep(Duration::from_secs(1)) => {}
+                    () = is_over.notified() => return,
+                }
+                for volume in &volumes {
+                    volume.tick().await;
+                }
+            }
+        })
+    });
+    let served = common
+        .door
+        .run_worker(index, exports, common.stop.clone())
+        .await
+        .context("NBD door");
+    if let Some(ticking) = ticking {
+        is_over.notify_one();
+        // A panic of it was caught and reported already.
+        let _ = ticking.await;
+    }
+    // What this worker started in the background is finished on its event loop.
+    tasks.ended().await;
+    common.drained.send_modify(|drained| *drained += 1);
+    if index > 0 {
+        let _ = common.closed.subscribe().wait_for(|closed| *closed).await;
+        return served.map(|()| None);
+    }
+    let _ = common
+        .drained
+        .subscribe()
+        .wait_for(|drained| *drained == common.workers)
+        .await;
+    let started = Instant::now();
+    let mut closed = Ok(());
+    for (volume, prepared) in volumes.iter().zip(&common.volumes) {
+        let named = || format!("closing the cache of {}", prepared.name);
+        // The others are closed all the same.
+        closed = closed.and(volume.close().await.with_context(named));
+    }
+    common.closed.send_replace(true);
+    closed?;
+    let took = started.elapsed();
+    served.map(|()| Some(took))
+}
+
+/// Opens all volumes; `None` where the server is to stop before that is done.
+async fn open(common: &Common, devices: &[Option<CacheDevice>]) -> anyhow::Result<Option<Arc<[Opened]>>> {
+    let mut all = Vec::new();
+    for (prepared, device) in common.volumes.iter().zip(devices) {
+        let open = async {
+            if let (true, Some(device)) = (common.reformat, device) {
+                let failed = |source| OpenError::Device {
+                    what: "emptying it",
+                    source,
+                };
+                // What a start looks at to know an empty device.
+                let blank = vec![0; device.capacity().min(BLANK_BYTES) as usize];
+                device.append_log(0, &blank).map_err(failed)?;
+                device.sync().await.map_err(failed)?;
+            }
+            Shared::open(&prepared.settings, device.as_ref(), &prepared.backing).await
+        };
+        let Some(opened) = unless(common.stop.clone(), open).await else {
+            common.closed.send_replace(true);
+            return Ok(None);
+        };
+        let (shared, found) = opened.with_context(|| match &prepared.cache {
+            Some(cache) => format!("cache device {}", cache.path().display()),
+            None => format!("volume {}", prepared.name),
+        })?;
+        all.push(Opened {
+            shared: Arc::new(shared.with_dram(prepared.dram_bytes)),
+            found,
+        });
+    }
+    let all: Arc<[Opened]> = all.into();
+    common.opened.send_replace(Some(Arc::clone(&all)));
+    Ok(Some(all))
+}
+
+/// Waits for worker 0 to open the volumes; `None` where that failed.
+async fn opened(common: &Common) -> Option<Arc<[Opened]>> {
+    let mut opened = common.opened.subscribe();
+    let mut closed = common.closed.subscribe();
+    tokio::select! {
+        opened = opened.wait_for(Option::is_some) => opened.ok().and_then(|opened| opened.clone()),
+        _ = closed.wait_for(|closed| *closed) => None,
+    }
+}

@@ -1,0 +1,138 @@
+"""Volumes over NBD, with clients that others wrote: nbdinfo, nbdcopy, qemu-img, qemu-io, fio, nbdsh. Every mode, over a unix socket and
+TCP."""
+
+import contextlib
+import pathlib
+import random
+import re
+import signal
+import subprocess
+import time
+
+import pytest
+
+from harness import expect, expect_equal
+from harness.machine import BINARY, installed
+
+MIB = 1 << 20
+DISK_BYTES = 48 * MIB
+
+# What a client does that its library would not let it do; each line is printed as an error's name, or what came.
+ODD = """
+h.set_strict_mode(0)
+size = h.get_size()
+def told(act):
+    try:
+        print(act())
+    except nbd.Error as error:
+        print(error.errno)
+told(lambda: h.pread(10, size))
+told(lambda: h.pread(10, size - 9))
+told(lambda: h.pread(0, 0))
+told(lambda: h.pwrite(b"x" * 10, size - 9))
+told(lambda: h.pwrite(b"x" * (33 << 20), 0))
+told(lambda: h.pread(33 << 20, 0))
+told(lambda: h.trim(10, 0, 0x80))
+told(lambda: h.flush())
+told(lambda: h.cache(4096, 0))
+told(lambda: h.pwrite(b"after", 7))
+told(lambda: bytes(h.pread(5, 7)))
+"""
+ODD_ANSWERS = ["EINVAL", "EINVAL", "EINVAL", "ENOSPC", "EINVAL", "EINVAL", "EINVAL", "None", "None", "None", "b'after'"]
+
+
+def run(*command, timeout=120, **more):
+    words = [str(word) for word in command]
+    words[0] = installed(words[0], PACKAGES[words[0]])
+    done = subprocess.run(words, capture_output=True, text=True, timeout=timeout, check=False, **more)
+    return done.returncode, done.stdout + done.stderr
+
+
+PACKAGES = {"nbdinfo": "libnbd-bin", "nbdcopy": "libnbd-bin", "nbdsh": "python3-libnbd", "qemu-img": "qemu-utils", "qemu-io": "qemu-utils",
+            "fio": "fio"}
+
+
+def succeed(*command, **more):
+    status, said = run(*command, **more)
+    expect_equal(status, 0, f"status of {' '.join(str(word) for word in command)}: {said[-1500:]}")
+    return said
+
+
+@contextlib.contextmanager
+def volumes(directory, *flags, over="unix"):
+    """A server of the volume `disk`; its address as a URI."""
+    listen = f"unix:{directory}/socket" if over == "unix" else "127.0.0.1:0"
+    log = directory / "volumes.log"
+    command = [BINARY, "serve", "--nbd", listen, "--backing", directory / "disk", "--dram", "96MiB", "--threads", "2", *flags]
+    with open(log, "w") as stderr:
+        server = subprocess.Popen([str(word) for word in command], stderr=stderr)
+    try:
+        deadline = time.monotonic() + 20
+        while not (found := re.search(r"ready: NBD on (\S+)\n", log.read_text())):
+            expect(server.poll() is None and time.monotonic() < deadline, "the server to become ready", log.read_text())
+            time.sleep(0.01)
+        place = found[1]
+        yield f"nbd+unix:///disk?socket={directory}/socket" if over == "unix" else f"nbd://{place}/disk"
+        server.send_signal(signal.SIGTERM)
+        expect_equal(server.wait(30), 0, f"status of the server: {log.read_text()[-1500:]}")
+    finally:
+        server.kill()
+        server.wait()
+
+
+def expect_same(one, other):
+    done = subprocess.run(["cmp", one, other], capture_output=True, text=True, check=False)
+    expect(done.returncode == 0, f"{one} to be the same as {other}", done.stdout + done.stderr)
+
+
+@pytest.fixture
+def place(directory):
+    return pathlib.Path(directory)
+
+
+@pytest.mark.parametrize("over", ["unix", "tcp"])
+@pytest.mark.parametrize("mode", ["write-through", "write-around", "pass-through"])
+def test_real_clients_find_what_they_wrote(place, seed, size, mode, over):
+    """`--with verified=` MiB are written by fio for each pattern."""
+    disk, image = place / "disk", place / "image"
+    with open(disk, "wb") as file:
+        file.truncate(DISK_BYTES)
+    image.write_bytes(random.Random(seed).randbytes(DISK_BYTES))
+    cache = [] if mode == "pass-through" else ["--cache", place / "cache", "--cache-size", "64MiB"]
+    verified = size("verified", 16, 256)
+    with volumes(place, "--mode", mode, *cache, over=over) as uri:
+        holes = succeed("nbdinfo", "--map", uri)
+        expect(re.search(rf"0 +{DISK_BYTES} .*hole,zero", holes), "an empty volume to be one hole", holes)
+        succeed("nbdcopy", image, uri)
+        for _ in range(2):
+            succeed("nbdcopy", uri, place / "back")
+            expect_same(image, place / "back")
+        succeed("qemu-img", "convert", "-f", "raw", "-O", "raw", uri, place / "back")
+        succeed("qemu-img", "compare", "-f", "raw", "-F", "raw", uri, place / "back")
+        said = succeed("qemu-io", "-f", "raw", uri, "-c", "write -P 7 511 513", "-c", "write -f -P 8 4096 33000", "-c", "flush",
+                       "-c", "discard 8192 8192", "-c", "write -z 65536 65536", "-c", "read -P 7 511 513", "-c", "read -P 8 4096 4096",
+                       "-c", "read -P 0 8192 8192", "-c", "read -P 0 65536 65536")
+        expect("verification failed" not in said, "qemu-io to read what it wrote", said)
+        odd = succeed("nbdsh", "-u", uri, "-c", ODD, env={"PATH": "/usr/bin:/bin"})
+        expect_equal(odd.split("\n")[:-1], ODD_ANSWERS, "answers to odd requests")
+        fio = ["fio", "--name=v", "--ioengine=nbd", f"--uri={uri}", "--rw=randwrite", "--iodepth=16", f"--size={verified}m",
+               "--do_verify=1", "--verify_fatal=1", f"--randseed={seed}", "--verify_state_save=0"]
+        succeed(*fio, "--verify=crc32c", "--bsrange=512-1m", "--bs_unaligned=1", cwd=place)
+        succeed(*fio, "--verify=pattern", "--verify_pattern=0xabcd%o", "--bs=4k", cwd=place)
+        succeed("nbdcopy", uri, place / "back")
+    # The backing file alone is right.
+    expect_same(disk, place / "back")
+
+
+def test_a_read_only_volume_is_read_alone(place, seed):
+    image = place / "disk"
+    image.write_bytes(random.Random(seed).randbytes(DISK_BYTES))
+    flags = ["--mode", "read-only", "--cache", place / "cache", "--cache-size", "64MiB"]
+    with volumes(place, *flags) as uri:
+        for _ in range(2):
+            succeed("nbdcopy", uri, place / "back")
+            expect_same(image, place / "back")
+        for act in ('pwrite(b"x", 0)', "trim(512, 0)", "zero(512, 0)"):
+            script = f"h.set_strict_mode(0)\ntry:\n    h.{act}\nexcept nbd.Error as error:\n    print(error.errno)"
+            said = succeed("nbdsh", "-u", uri, "-c", script, env={"PATH": "/usr/bin:/bin"})
+            expect_equal(said, "EPERM\n", f"answer to {act}")
