@@ -4,10 +4,9 @@
 use crate::common;
 
 use crate::common::{
-    Entry, Model, Random, Rig, Weights, cascade, cascade_layouts, check_get, gdsf, key, ripq, sipq,
-    sipq_gdsf, step,
+    Entry, Model, Random, Rig, Weights, cascade, check_get, clock, gdsf, key, ripq, sipq, sipq_gdsf, step,
 };
-use pumice::{CacheOptions, FlashWrite, HashLimit, IndexOptions, LayoutName, Tier};
+use pumice::{CacheOptions, FlashWrite, HashLimit, IndexOptions, LayoutName, LayoutOptions, Tier};
 use pumice_device::{CrashPoint, FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_world::ManualClock;
 use std::collections::HashMap;
@@ -392,16 +391,15 @@ fn blocks_that_are_reclaimed_again_and_again_bring_nothing_back_and_lose_nothing
 
 #[test]
 fn a_crash_at_every_write_under_a_cascade_index() {
-    let [clock, plain, ripq, gdsf, sipq] = cascade_layouts();
     for (seed, dram_bytes, flash_write, layout) in [
-        (30, 2 << 20, FlashWrite::Insertion, clock),
-        (31, 0, FlashWrite::Insertion, clock),
-        (32, 640 << 10, FlashWrite::Eviction, plain),
-        (33, 2 << 20, FlashWrite::Insertion, ripq),
-        (34, 0, FlashWrite::Insertion, ripq),
-        (35, 0, FlashWrite::Insertion, gdsf),
-        (36, 640 << 10, FlashWrite::Eviction, sipq),
-        (37, 0, FlashWrite::Insertion, sipq),
+        (30, 2 << 20, FlashWrite::Insertion, clock()),
+        (31, 0, FlashWrite::Insertion, clock()),
+        (32, 640 << 10, FlashWrite::Eviction, LayoutOptions::default()),
+        (33, 2 << 20, FlashWrite::Insertion, ripq()),
+        (34, 0, FlashWrite::Insertion, ripq()),
+        (35, 0, FlashWrite::Insertion, gdsf()),
+        (36, 640 << 10, FlashWrite::Eviction, sipq()),
+        (37, 0, FlashWrite::Insertion, sipq()),
     ] {
         let options = CacheOptions {
             index: cascade(),

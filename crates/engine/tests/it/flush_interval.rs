@@ -2,7 +2,7 @@
 //! overwritten.
 
 use crate::common::{KINDS, Random, Rig, key, of_kind};
-use pumice::{CacheOptions, Durability, IndexOptions};
+use pumice::{CacheOptions, Durability};
 use pumice_device::{MemDevice, MemMedium, SECTOR_BYTES};
 use pumice_world::ManualClock;
 use std::collections::HashMap;
@@ -100,10 +100,7 @@ fn a_crash_loses_nothing_older_than_the_interval() {
             let (mut prefixes, mut padding, mut writes) = (0, 0, 0);
             for life in 0..8 {
                 let rig = lives.open();
-                let index = match lives.options.index {
-                    IndexOptions::Full => "full",
-                    IndexOptions::Cascade(_) => "cascade",
-                };
+                let index = lives.options.index.kind();
                 let what = format!("kind {kind}, {index}, {durability:?}, life {life}");
                 assert!(!rig.recovered.discarded, "{what}");
                 prefixes += rig.recovered.prefixes;
