@@ -115,7 +115,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
     ) -> Result<(), VolumeError> {
         let counters = &self.0.shared.counters;
         let len = data.len() as u64;
-        let Some((chunk_bytes, (_, device))) = chunk_bytes.zip(self.cache()) else {
+        let Some((chunk_bytes, (store, device))) = chunk_bytes.zip(self.cache()) else {
             let _held = self.0.shared.locks.lock(offset..offset + len).await;
             self.carry_out(None, self.0.backing.write_at(offset, data))
                 .await?;
@@ -144,18 +144,14 @@ impl<D: Device, K: Backing> Volume<D, K> {
             let start = offset.max(chunk * chunk_bytes) - chunk * chunk_bytes;
             let (part, after) = rest.split_at(rest.len().min((chunk_bytes - start) as usize));
             rest = after;
+            store.wait_for_room().await;
             let filled = guard.fill(device, chunk, start as u32, part).await;
-            let is_out = || {
-                self.shared()
-                    .store()
-                    .is_some_and(|store| store.failure().is_some())
-            };
             add(
                 match filled {
                     Filled::Stored => &counters.writes_stored,
                     Filled::Duplicate => &counters.writes_duplicate,
                     Filled::Late => &counters.writes_late,
-                    Filled::NoRoom if is_out() => &counters.writes_out,
+                    Filled::NoRoom if store.failure().is_some() => &counters.writes_out,
                     Filled::NoRoom => &counters.writes_no_room,
                 },
                 1,

@@ -127,6 +127,8 @@ impl<D: Device, K: Backing> Volume<D, K> {
                     store.is_current(&ticket)
                 });
             }
+            // The cache device sets the pace, where it is the slower one.
+            store.wait_for_room().await;
             let filled = store.fill(device, ticket, 0, chunk).await;
             add(
                 match filled {

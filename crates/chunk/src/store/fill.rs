@@ -45,7 +45,7 @@ pub struct WriteGuard<'a, B: Buffer> {
     store: &'a ChunkStore<B>,
     chunks: Range<u64>,
     regions: Range<usize>,
-    /// By chunk: the stamp, and what was cached before, which is right still where the write does not reach.
+    /// By chunk: the stamp, and of the first and the last one what was cached before, which is right still where the write does not reach.
     begun: Vec<(u32, Option<Spot<B>>)>,
 }
 
@@ -79,7 +79,8 @@ impl<B: Buffer> WriteGuard<'_, B> {
         Ok(())
     }
 
-    /// The volume has the new content of a chunk from byte `start` on: it enters, with what was cached beside it.
+    /// The volume has the new content of a chunk from byte `start` on: it enters; in the first and the last chunk of the write, with what
+    /// was cached beside it.
     ///
     /// # Panics
     /// Where the bytes reach beyond a chunk, or there are none, or the write is not of this chunk.
@@ -136,7 +137,11 @@ impl<B: Buffer> ChunkStore<B> {
         });
         let begun = (chunks.clone())
             .map(|address| {
-                let old = maps.lba.remove(address).and_then(|place| self.spot(&maps, place));
+                let removed = maps.lba.remove(address);
+                // The chunks between are written whole. What is kept holds its block's buffer, where that is one still.
+                let is_end = address == chunks.start || address + 1 == chunks.end;
+                let removed = removed.filter(|_| is_end);
+                let old = removed.and_then(|place| self.spot(&maps, place));
                 let stripe = maps.stripe(address);
                 stripe.stamp = stripe.stamp.wrapping_add(1);
                 stripe.writers += 1;

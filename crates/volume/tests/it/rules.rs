@@ -4,11 +4,12 @@ use crate::backing::{Faults, FaultyBacking};
 use crate::rig::{CHUNK, Rig, SIZE, calm, medium, settings};
 use bytes::Bytes;
 use pumice_chunk::store::Found;
-use pumice_device::{CrashPoint, Device, FaultPlan};
+use pumice_device::{CrashPoint, Device, FaultPlan, FaultyMedium};
 use pumice_volume::{Backing, Mode, VolumeError};
 use pumice_world::Random;
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// Many requests at once: cache and backing device have the same bytes afterwards, and no two overlapping changes were at the backing
 /// device at a time, which it checks.
@@ -214,6 +215,31 @@ fn trims_of_holes_cost_nothing_and_what_was_trimmed_is_zero() {
     );
     assert_eq!(rig.run(rig.volume.read(8192, 8192)).unwrap(), [0; 8192]);
     assert!(rig.volume.shared().counts().trimmed_hole_bytes > SIZE as u64);
+}
+
+/// Blocks are written at the pace of the cache device: whoever is faster waits for it, and all is cached.
+#[test]
+fn nothing_bypasses_a_cache_that_has_room_but_is_slow() {
+    let medium = Arc::new(FaultyMedium::new(8 << 20, 1, calm()));
+    let backing = FaultyBacking::new(SIZE, 1);
+    let mut random = Random(1);
+    let bytes: Vec<u8> = (0..SIZE / 8)
+        .flat_map(|_| random.next_u64().to_le_bytes())
+        .collect();
+    backing.write_elsewhere(0, &bytes);
+    let mut settings = settings(Mode::WriteThrough, 1);
+    (settings.cache.mappings, settings.cache.contents) = (1_000, 2_000);
+    let rig = Rig::open(&settings, &medium, &backing).unwrap();
+    assert!(rig.run(rig.volume.read(0, SIZE)).unwrap() == bytes);
+    let bytes: Vec<u8> = bytes.iter().map(|byte| !byte).collect();
+    rig.run(rig.volume.write(0, Bytes::from(bytes.clone()), false))
+        .unwrap();
+    let counts = rig.volume.shared().counts();
+    let stored = (counts.fills_stored, counts.writes_stored);
+    assert_eq!(stored, (301, 301), "{counts:?}");
+    let reads = backing.reads();
+    assert!(rig.run(rig.volume.read(0, SIZE)).unwrap() == bytes);
+    assert_eq!(backing.reads(), reads);
 }
 
 /// Rule: a cache knows its backing device.
