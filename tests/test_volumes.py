@@ -63,7 +63,8 @@ def volumes(directory, *flags, over="unix"):
     """A server of the volume `disk`; its address as a URI."""
     listen = f"unix:{directory}/socket" if over == "unix" else "127.0.0.1:0"
     log = directory / "volumes.log"
-    command = [BINARY, "serve", "--nbd", listen, "--backing", directory / "disk", "--dram", "96MiB", "--threads", "2", *flags]
+    command = [BINARY, "serve", "--nbd", listen, "--backing", directory / "disk", "--dram", "96MiB", "--threads", "2",
+               "--admin", "off", *flags]
     with open(log, "w") as stderr:
         server = subprocess.Popen([str(word) for word in command], stderr=stderr)
     try:

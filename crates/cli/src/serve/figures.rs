@@ -189,6 +189,7 @@ impl Source for ServerFigures {
             latency: self.latency(),
             index_rounds,
             groups,
+            volumes: Vec::new(),
         }
     }
 
@@ -232,7 +233,7 @@ fn engine_group((found, took): (Recovered, Duration), stats: &Stats) -> Group {
     group
 }
 
-fn server_group(uptime: Duration, is_ready: bool, dram_budget: u64, workers: usize) -> Group {
+pub(super) fn server_group(uptime: Duration, is_ready: bool, dram_budget: u64, workers: usize) -> Group {
     gauges! { "server";
         uptime_seconds "Time since the start" = uptime.as_secs();
         ready "1 while requests are served" = u64::from(is_ready);
@@ -241,9 +242,16 @@ fn server_group(uptime: Duration, is_ready: bool, dram_budget: u64, workers: usi
     }
 }
 
-fn memcached_group(counts: DoorCounts, [open, accepted, rejected]: [u64; 3]) -> Group {
-    let mut group = gauges! { "memcached";
-        connections "Open connections" = open;
+/// Connections of a door: open, accepted and turned away.
+pub(super) fn connections_group(room: &'static str, [open, accepted, rejected]: [u64; 3]) -> Group {
+    let mut group = Group {
+        room,
+        figures: vec![Figure::documented(
+            "connections",
+            "Open connections",
+            Kind::Gauge,
+            open,
+        )],
     };
     let counter = |name, help, value| Figure::documented(name, help, Kind::Counter, value);
     group.figures.extend([
@@ -254,6 +262,11 @@ fn memcached_group(counts: DoorCounts, [open, accepted, rejected]: [u64; 3]) -> 
             rejected,
         ),
     ]);
+    group
+}
+
+fn memcached_group(counts: DoorCounts, connections: [u64; 3]) -> Group {
+    let mut group = connections_group("memcached", connections);
     group.figures.extend(counts.figures());
     group
 }
@@ -389,7 +402,7 @@ fn cache_groups(stats: &Stats) -> [Group; 4] {
 
 /// What Prometheus' clients say of every process; what the system does not say is 0.
 #[expect(clippy::cast_precision_loss, reason = "times and ticks")]
-fn process() -> Group {
+pub(super) fn process() -> Group {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // The name, in parentheses, may have blanks; the state is field 0 after it.
     let fields: Vec<&str> = stat

@@ -173,7 +173,7 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
         tokio::spawn(watch_figures(Arc::clone(&figures)));
         let address = match admin {
             None => None,
-            Some(listener) => Some(start_admin(listener, &figures)?),
+            Some(listener) => Some(start_admin(listener, Arc::clone(&figures))?),
         };
         supervise(&config, &access, common, &stop, address).await
     })
@@ -243,10 +243,9 @@ fn bind_admin(address: SocketAddr) -> anyhow::Result<TcpListener> {
 }
 
 /// Serves the admin door on the event loop of this thread; returns its address.
-fn start_admin(listener: TcpListener, figures: &Arc<ServerFigures>) -> anyhow::Result<SocketAddr> {
+fn start_admin<S: Source>(listener: TcpListener, figures: Arc<S>) -> anyhow::Result<SocketAddr> {
     let address = listener.local_addr().context("admin door")?;
     let listener = tokio::net::TcpListener::from_std(listener).context("admin door")?;
-    let figures = Arc::clone(figures);
     tokio::spawn(pumice_door_admin::serve(listener, figures));
     Ok(address)
 }

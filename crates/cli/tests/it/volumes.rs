@@ -19,7 +19,9 @@ struct Server {
 fn start(directory: &Path, flags: &str) -> Result<Server, String> {
     let stderr = directory.join("stderr");
     let mut child = Command::new(env!("CARGO_BIN_EXE_pumice"))
-        .args("serve --threads 2 --dram 96MiB --nbd unix:socket --backing disk".split(' '))
+        .args(
+            "serve --threads 2 --dram 96MiB --admin 127.0.0.1:0 --nbd unix:socket --backing disk".split(' '),
+        )
         .args(flags.split_whitespace())
         .current_dir(directory)
         .stdin(Stdio::null())
@@ -50,6 +52,21 @@ fn start(directory: &Path, flags: &str) -> Result<Server, String> {
 impl Server {
     fn has_said(&self, words: &str) -> bool {
         self.said.iter().any(|line| line.contains(words))
+    }
+
+    /// The answer of the admin door.
+    fn admin(&self, path: &str) -> String {
+        let ready = self.said.iter().find(|line| line.starts_with("ready: ")).unwrap();
+        let address = ready.rsplit("admin on ").next().unwrap();
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        write!(
+            stream,
+            "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        )
+        .unwrap();
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).unwrap();
+        reply
     }
 
     fn client(&self) -> Client {
@@ -155,6 +172,23 @@ fn what_was_written_is_there_after_a_kill_and_in_the_backing_file() {
     assert_eq!(client.ask(3, 0, 0, 0, b"").0, 0);
     let whole = u32::try_from(expected.len()).unwrap();
     assert!(client.read(0, whole) == expected);
+    let metrics = server.admin("/metrics");
+    for line in [
+        "pumice_nbd_trims_total{volume=\"disk\"} 1",
+        "pumice_nbd_writes_total{volume=\"disk\"} 4",
+        "pumice_volume_backing_flushes_total{volume=\"disk\"} 1",
+        "pumice_chunk_failed{volume=\"disk\"} 0",
+        "pumice_nbd_connections 1",
+    ] {
+        assert!(metrics.lines().any(|found| found == line), "{line}: {metrics}");
+    }
+    assert!(
+        server
+            .admin("/stats")
+            .contains("\"volumes\":{\"disk\":{\"nbd\":{\"sessions\":1,")
+    );
+    assert!(server.admin("/books").starts_with("HTTP/1.1 200"));
+    assert!(server.admin("/readyz").starts_with("HTTP/1.1 200"));
     server.kill();
     assert!(std::fs::read(directory.join("disk")).unwrap() == expected);
 

@@ -96,6 +96,9 @@ pub struct Figures {
     /// Everything else, by room.
     #[serde(flatten, serialize_with = "groups_by_room")]
     pub groups: Vec<Group>,
+    /// The figures of each volume by its name, where volumes are served.
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "volumes_by_name")]
+    pub volumes: Vec<(String, Vec<Group>)>,
 }
 
 fn books_by_name<S: Serializer>(books: &[BookLine], serializer: S) -> Result<S::Ok, S::Error> {
@@ -108,6 +111,21 @@ fn groups_by_room<S: Serializer>(groups: &[Group], serializer: S) -> Result<S::O
         map.serialize_entry(group.room, group)?;
     }
     map.end()
+}
+
+fn volumes_by_name<S: Serializer>(
+    volumes: &[(String, Vec<Group>)],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    struct ByRoom<'a>(&'a [Group]);
+
+    impl Serialize for ByRoom<'_> {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            groups_by_room(self.0, serializer)
+        }
+    }
+
+    serializer.collect_map(volumes.iter().map(|(name, groups)| (name, ByRoom(groups))))
 }
 
 impl Serialize for Group {

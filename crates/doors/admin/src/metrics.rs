@@ -3,10 +3,11 @@
 use crate::figures::{Figures, whole};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
-use pumice_world::Kind;
+use pumice_world::{Figure, Kind};
+use std::collections::HashMap;
 use std::fmt;
 
 /// What the answer calls itself.
@@ -38,28 +39,65 @@ impl Collector for Collected {
             let owner = if group.room == "process" { "" } else { "pumice_" };
             for figure in &group.figures {
                 let name = format!("{owner}{}_{}", group.room, figure.name);
-                let is_counter = figure.kind == Kind::Counter;
-                let kind = if is_counter {
-                    MetricType::Counter
-                } else {
-                    MetricType::Gauge
-                };
-                let mut metric = encoder.encode_descriptor(&name, figure.help, None, kind)?;
-                match (whole(figure.value), is_counter) {
-                    (Some(value), true) => metric.encode_counter::<NoLabelSet, _, u64>(&value, None)?,
-                    (None, true) => metric.encode_counter::<NoLabelSet, _, u64>(&figure.value, None)?,
-                    (Some(value), false) => metric.encode_gauge(&value)?,
-                    (None, false) => metric.encode_gauge(&figure.value)?,
-                }
+                encode_figure(
+                    figure,
+                    encoder.encode_descriptor(&name, figure.help, None, kind(figure))?,
+                )?;
             }
         }
+        self.volumes(&mut encoder)?;
         self.books(&mut encoder)?;
         self.rounds(&mut encoder)?;
         self.latency(&mut encoder)
     }
 }
 
+fn kind(figure: &Figure) -> MetricType {
+    match figure.kind {
+        Kind::Counter => MetricType::Counter,
+        Kind::Gauge => MetricType::Gauge,
+    }
+}
+
+fn encode_figure(figure: &Figure, mut metric: MetricEncoder<'_>) -> Result<(), fmt::Error> {
+    match (whole(figure.value), figure.kind) {
+        (Some(value), Kind::Counter) => metric.encode_counter::<NoLabelSet, _, u64>(&value, None),
+        (None, Kind::Counter) => metric.encode_counter::<NoLabelSet, _, u64>(&figure.value, None),
+        (Some(value), Kind::Gauge) => metric.encode_gauge(&value),
+        (None, Kind::Gauge) => metric.encode_gauge(&figure.value),
+    }
+}
+
 impl Collected {
+    /// Each metric once, with all volumes that have it.
+    fn volumes(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let mut by_name: Vec<(String, Vec<(&str, &Figure)>)> = Vec::new();
+        let mut places: HashMap<String, usize> = HashMap::new();
+        for (volume, groups) in &self.0.volumes {
+            let figures = groups
+                .iter()
+                .flat_map(|group| group.figures.iter().map(|figure| (group.room, figure)));
+            for (room, figure) in figures {
+                let name = format!("pumice_{room}_{}", figure.name);
+                let place = *places.entry(name.clone()).or_insert_with(|| {
+                    by_name.push((name, Vec::new()));
+                    by_name.len() - 1
+                });
+                by_name[place].1.push((volume, figure));
+            }
+        }
+        for (name, figures) in &by_name {
+            let (_, first) = figures[0];
+            let mut family = encoder.encode_descriptor(name, first.help, None, kind(first))?;
+            for (volume, figure) in figures {
+                encode_labelled(&[("volume", *volume)], &mut family, |metric| {
+                    encode_figure(figure, metric)
+                })?;
+            }
+        }
+        Ok(())
+    }
+
     fn books(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let equation = "Books: recovered + offered = resident + all other lines";
         let help = [format!("{equation}, in entries"), format!("{equation}, in bytes")];
@@ -123,8 +161,8 @@ impl Collected {
 
 fn encode_labelled(
     labels: &impl EncodeLabelSet,
-    family: &mut prometheus_client::encoding::MetricEncoder<'_>,
-    encode: impl FnOnce(prometheus_client::encoding::MetricEncoder<'_>) -> Result<(), fmt::Error>,
+    family: &mut MetricEncoder<'_>,
+    encode: impl FnOnce(MetricEncoder<'_>) -> Result<(), fmt::Error>,
 ) -> Result<(), fmt::Error> {
     encode(family.encode_family(labels)?)
 }
@@ -152,7 +190,6 @@ fn buckets(cumulative: &[(u64, u64)], count: u64) -> Vec<(f64, u64)> {
 mod tests {
     use super::*;
     use crate::figures::{BookLine, Group, Latency};
-    use pumice_world::Figure;
 
     #[test]
     fn every_figure_is_named_by_room_and_has_a_type() {
@@ -194,6 +231,16 @@ mod tests {
                     }],
                 },
             ],
+            volumes: ["a", "b"]
+                .map(|name| {
+                    let reads = Figure::documented("reads", "Reads", Kind::Counter, 9);
+                    let group = Group {
+                        room: "nbd",
+                        figures: vec![reads],
+                    };
+                    (name.to_owned(), vec![group])
+                })
+                .to_vec(),
         })
         .unwrap();
         for line in [
@@ -202,6 +249,8 @@ mod tests {
             "# TYPE pumice_flash_blocks_free gauge",
             "pumice_flash_blocks_free 8",
             "process_cpu_seconds_total 1.5",
+            "pumice_nbd_reads_total{volume=\"a\"} 9",
+            "pumice_nbd_reads_total{volume=\"b\"} 9",
             "pumice_build_info{version=\"1\"} 1",
             "pumice_engine_books_entries{line=\"offered\"} 3",
             "pumice_engine_books_bytes{line=\"offered\"} 300",

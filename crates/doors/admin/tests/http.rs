@@ -44,6 +44,7 @@ impl Source for Fixed {
                     3,
                 )],
             }],
+            volumes: Vec::new(),
         }
     }
     fn check_books(&self) -> Result<(), BooksFault> {

@@ -1,6 +1,6 @@
 //! What `serve --nbd` is told, checked and complete.
 
-use super::super::config::{dram, number, secs};
+use super::super::config::{admin, dram, number, secs};
 use super::super::familiar::Familiar;
 use super::super::listen;
 use crate::settings::{Given, Layers};
@@ -8,6 +8,7 @@ use crate::usage::usage;
 use pumice_net::Listen;
 use pumice_trace::Size;
 use pumice_volume::Mode;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// The longest time to wait for an answer of a cache device, in seconds, and the usual one.
@@ -40,6 +41,8 @@ pub struct VolumesConfig {
     pub nbd: Vec<Listen>,
     /// The volumes, at least one.
     pub volumes: Vec<VolumeConfig>,
+    /// Where admin is served.
+    pub admin: Option<SocketAddr>,
     /// Seconds after which a cache device that does not answer has failed; 0 = never.
     pub flash_timeout_secs: u32,
     /// Worker threads.
@@ -82,15 +85,11 @@ impl VolumesConfig {
                 ));
             }
         }
-        if layers.admin().text()?.is_some_and(|text| text != "off") {
-            return Err(layers
-                .admin()
-                .wrong("there are no figures of volumes yet: leave it out"));
-        }
         Ok(Some(Self {
             dram: dram(&layers.dram(), familiar.memory)?,
             nbd: listen::plain(&nbd, listen::unix_mode(&layers.unix_mode())?)?,
             volumes: volumes(layers)?,
+            admin: admin(&layers.admin())?,
             flash_timeout_secs: secs(&layers.flash_timeout(), FLASH_TIMEOUT_SECS_MAX)?
                 .unwrap_or(FLASH_TIMEOUT_SECS),
             threads: number(&layers.threads(), 1024)?

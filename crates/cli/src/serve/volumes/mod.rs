@@ -3,6 +3,7 @@
 mod backing;
 mod config;
 mod export;
+mod figures;
 mod plan;
 mod worker;
 
@@ -10,11 +11,12 @@ pub use config::VolumesConfig;
 
 use super::flash::{Before, before, make_file, open_file, size_at};
 use super::report::line;
-use super::{Asked, PidFile, Signals, Stop, Stops, limits, random, user};
+use super::{Asked, PidFile, Signals, Stop, Stops, bind_admin, limits, random, start_admin, user};
 use crate::usage::usage;
 use anyhow::{Context, anyhow};
 use backing::FileBacking;
 use config::VolumeConfig;
+use figures::VolumesFigures;
 use plan::{CachePlan, Plan, Wanted};
 use pumice_blocks::open::read_superblock;
 use pumice_blocks::{Durability, Maker};
@@ -25,6 +27,7 @@ use pumice_net::Listen;
 use pumice_trace::Human;
 use pumice_volume::{Mode, Settings};
 use pumice_world::{Clock, SystemClock};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -50,6 +53,7 @@ pub fn run(config: &VolumesConfig) -> anyhow::Result<()> {
         .collect::<anyhow::Result<Vec<_>>>()?;
     let plan = plan::divide(config, &wanted)?;
     let door = bind(config, &plan)?;
+    let admin = config.admin.map(bind_admin).transpose()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -80,7 +84,14 @@ pub fn run(config: &VolumesConfig) -> anyhow::Result<()> {
         drained: watch::Sender::new(0),
         closed: watch::Sender::new(false),
     });
-    runtime.block_on(supervise(config, common, &stop))
+    runtime.block_on(async {
+        let figures = Arc::new(VolumesFigures::new(Arc::clone(&common), config.dram));
+        let admin = match admin {
+            None => None,
+            Some(listener) => Some(start_admin(listener, figures)?),
+        };
+        supervise(config, common, &stop, admin).await
+    })
 }
 
 /// No cache is on a backing device or on the device of another cache.
@@ -305,6 +316,7 @@ async fn supervise(
     config: &VolumesConfig,
     common: Arc<Common>,
     stop: &watch::Sender<bool>,
+    admin: Option<SocketAddr>,
 ) -> anyhow::Result<()> {
     let mut signals = Signals::new()?;
     let (sender, mut ended) = mpsc::unbounded_channel();
@@ -321,7 +333,7 @@ async fn supervise(
             Ok(now) = opened.wait_for(Option::is_some), if !is_ready => {
                 is_ready = true;
                 if let Some(volumes) = &*now {
-                    ready(config, &common, volumes);
+                    ready(config, &common, volumes, admin);
                 }
             }
             asked = signals.next() => match asked {
@@ -370,7 +382,7 @@ async fn supervise(
 }
 
 /// What was found, and where it is served.
-fn ready(config: &VolumesConfig, common: &Common, volumes: &[Opened]) {
+fn ready(config: &VolumesConfig, common: &Common, volumes: &[Opened], admin: Option<SocketAddr>) {
     for (prepared, opened) in common.volumes.iter().zip(volumes) {
         let found = match opened.found {
             None => "no cache",
@@ -388,6 +400,9 @@ fn ready(config: &VolumesConfig, common: &Common, volumes: &[Opened]) {
         if let Listen::Unix { path, .. } = listen {
             places.push(format!("NBD on unix:{}", path.display()));
         }
+    }
+    if let Some(admin) = admin {
+        places.push(format!("admin on {admin}"));
     }
     line(format_args!("ready: {}", places.join(", ")));
 }

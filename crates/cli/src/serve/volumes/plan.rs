@@ -200,6 +200,7 @@ mod tests {
             dram,
             nbd: Vec::new(),
             volumes: vec![volume.clone(), volume],
+            admin: None,
             flash_timeout_secs: 0,
             threads: 2,
             max_connections: None,

@@ -1,0 +1,272 @@
+//! The figures of a server of volumes, for the admin door.
+
+use super::super::figures::{connections_group, process, server_group};
+use super::worker::{Common, Opened, Prepared};
+use pumice_chunk::store::{ChunkCounts, ChunkStore};
+use pumice_device::{AlignedBuf, DeviceCounts};
+use pumice_door_admin::{BooksFault, Figures, Group, Source};
+use pumice_door_nbd::{Counts as DoorCounts, DoorStats};
+use pumice_volume::VolumeCounts;
+use pumice_world::{Figure, Kind};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Where the admin door finds everything.
+pub struct VolumesFigures {
+    common: Arc<Common>,
+    door: Arc<DoorStats>,
+    dram_budget: u64,
+    started: Instant,
+}
+
+impl VolumesFigures {
+    /// The figures of a server that starts now.
+    pub fn new(common: Arc<Common>, dram_budget: u64) -> Self {
+        Self {
+            door: common.door.stats(),
+            common,
+            dram_budget,
+            started: Instant::now(),
+        }
+    }
+
+    fn opened(&self) -> Option<Arc<[Opened]>> {
+        self.common.opened.borrow().clone()
+    }
+
+    fn volume(&self, number: usize, prepared: &Prepared, opened: &Opened) -> (String, Vec<Group>) {
+        let mut device = DeviceCounts::default();
+        for counters in &prepared.counters {
+            device += counters.snapshot();
+        }
+        let shared = &opened.shared;
+        let groups = volume_groups(
+            self.door.counts(number),
+            shared.counts(),
+            shared.dram_bytes() as u64,
+            shared.store().map(Cached::of),
+            device,
+        );
+        (prepared.name.clone(), groups)
+    }
+}
+
+/// What is known of a cache.
+#[derive(Default)]
+struct Cached {
+    counts: ChunkCounts,
+    mappings: u64,
+    contents: u64,
+    index_bytes: u64,
+    has_failed: bool,
+}
+
+impl Cached {
+    fn of(store: &ChunkStore<AlignedBuf>) -> Self {
+        let (mappings, contents) = store.in_use();
+        Self {
+            counts: store.counts(),
+            mappings,
+            contents,
+            index_bytes: store.index_bytes().iter().sum(),
+            has_failed: store.failure().is_some(),
+        }
+    }
+}
+
+fn volume_groups(
+    door: DoorCounts,
+    volume: VolumeCounts,
+    dram_bytes: u64,
+    cached: Option<Cached>,
+    device: DeviceCounts,
+) -> Vec<Group> {
+    let gauge = |name, help, value| Figure::documented(name, help, Kind::Gauge, value);
+    let mut volume = volume.figures();
+    volume.push(gauge("dram_bytes", "Bytes of chunks in DRAM", dram_bytes));
+    let mut groups = vec![
+        Group {
+            room: "nbd",
+            figures: door.figures(),
+        },
+        Group {
+            room: "volume",
+            figures: volume,
+        },
+    ];
+    if let Some(cached) = cached {
+        let mut chunk = cached.counts.figures();
+        chunk.extend([
+            gauge("mappings", "Addresses that the index has", cached.mappings),
+            gauge(
+                "contents",
+                "Contents that duplicates are found of",
+                cached.contents,
+            ),
+            gauge("index_bytes", "DRAM of the indexes", cached.index_bytes),
+            gauge(
+                "failed",
+                "1 where the cache device was taken out",
+                u64::from(cached.has_failed),
+            ),
+        ]);
+        groups.extend([
+            Group {
+                room: "chunk",
+                figures: chunk,
+            },
+            Group {
+                room: "device",
+                figures: device.figures(),
+            },
+        ]);
+    }
+    groups
+}
+
+impl Source for VolumesFigures {
+    fn is_ready(&self) -> bool {
+        self.common.opened.borrow().is_some() && !*self.common.stop.borrow()
+    }
+
+    fn limitation(&self) -> Option<String> {
+        let opened = self.opened()?;
+        let failed = self
+            .common
+            .volumes
+            .iter()
+            .zip(&*opened)
+            .find_map(|(prepared, opened)| {
+                let failure = opened.shared.store()?.failure()?;
+                Some((prepared, failure))
+            });
+        let (prepared, failure) = failed?;
+        Some(format!(
+            "the cache device of volume {} was taken out, its backing device serves alone; {}",
+            prepared.name, failure.reason
+        ))
+    }
+
+    fn figures(&self) -> Figures {
+        let connections = self.door.connections();
+        let connections = [connections.current(), connections.total(), connections.rejected()];
+        let opened = self.opened();
+        let volumes = self
+            .common
+            .volumes
+            .iter()
+            .zip(opened.iter().flat_map(|all| all.iter()));
+        Figures {
+            version: env!("CARGO_PKG_VERSION"),
+            ready: self.is_ready(),
+            limitation: self.limitation(),
+            books: Vec::new(),
+            latency: Vec::new(),
+            index_rounds: Vec::new(),
+            groups: vec![
+                process(),
+                server_group(
+                    self.started.elapsed(),
+                    self.is_ready(),
+                    self.dram_budget,
+                    self.common.workers,
+                ),
+                connections_group("nbd", connections),
+            ],
+            volumes: volumes
+                .enumerate()
+                .map(|(number, (prepared, opened))| self.volume(number, prepared, opened))
+                .collect(),
+        }
+    }
+
+    fn check_books(&self) -> Result<(), BooksFault> {
+        let not_now = |why: &str| BooksFault::NotNow(why.to_owned());
+        let opened = self
+            .opened()
+            .ok_or_else(|| not_now("the volumes are not open yet"))?;
+        for (prepared, opened) in self.common.volumes.iter().zip(&*opened) {
+            if opened.shared.store().is_none() {
+                continue;
+            }
+            // Each chunk is counted when its request begins and again when it is known what became of it.
+            let became = opened.shared.counts();
+            let begun = opened.shared.counts();
+            for (what, begun, became) in balance(&begun, &became) {
+                let unequal = format!(
+                    "volume {}: {begun} {what} were begun, {became} ended",
+                    prepared.name
+                );
+                match became.cmp(&begun) {
+                    std::cmp::Ordering::Equal => {}
+                    std::cmp::Ordering::Less => return Err(BooksFault::NotNow(unequal)),
+                    std::cmp::Ordering::Greater => return Err(BooksFault::Unbalanced(unequal)),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Chunks that were begun, and what became of them.
+fn balance(begun: &VolumeCounts, became: &VolumeCounts) -> [(&'static str, u64, u64); 3] {
+    [
+        (
+            "chunks of reads",
+            begun.read_chunks,
+            became.read_dram_hits + became.read_hits + became.read_part_hits + became.read_misses,
+        ),
+        (
+            "fills",
+            begun.fills,
+            became.fills_stored
+                + became.fills_duplicate
+                + became.fills_late
+                + became.fills_no_room
+                + became.fills_out,
+        ),
+        (
+            "chunks of writes",
+            begun.write_chunks,
+            became.writes_stored
+                + became.writes_duplicate
+                + became.writes_around
+                + became.writes_late
+                + became.writes_no_room
+                + became.writes_out
+                + became.writes_failed,
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_of_volumes_metrics_is_what_the_code_has() {
+        let groups = volume_groups(
+            DoorCounts::default(),
+            VolumeCounts::default(),
+            0,
+            Some(Cached::default()),
+            DeviceCounts::default(),
+        );
+        let mut page = String::from("| metric | meaning |\n| --- | --- |\n");
+        let connections = connections_group("nbd", [0; 3]);
+        for group in std::iter::once(&connections).chain(&groups) {
+            for figure in &group.figures {
+                let total = if figure.kind == Kind::Counter {
+                    "_total"
+                } else {
+                    ""
+                };
+                page += &format!(
+                    "| `pumice_{}_{}{total}` | {} |\n",
+                    group.room, figure.name, figure.help
+                );
+            }
+        }
+        crate::documents::check("metrics.md", "table of volumes", &page);
+    }
+}
