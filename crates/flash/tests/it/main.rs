@@ -4,6 +4,7 @@ mod common;
 mod crash;
 mod golden;
 mod kept;
+mod logging;
 mod order;
 mod reclaim;
 mod work;

@@ -75,6 +75,12 @@ impl Index {
         self.store.get().expect("set before it is handed out")
     }
 
+    /// The mapping of a key that has one.
+    pub fn mapping_of(&self, n: u64) -> Mapping {
+        self.with(hash(n), |shard| shard.mapping(hash(n)))
+            .expect("it is mapped")
+    }
+
     pub fn location(&self, n: u64) -> Option<Location> {
         self.with(hash(n), |shard| shard.get(hash(n)))
     }
