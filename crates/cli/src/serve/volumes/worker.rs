@@ -10,7 +10,7 @@ use pumice_device::{AlignedBuf, CountingDevice, Device, DeviceCounters, FileDevi
 use pumice_door_nbd::Door;
 use pumice_volume::{Settings, Shared, Volume};
 use pumice_world::{Clock, Spawner, Task};
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -124,7 +124,6 @@ pub fn run(index: usize, common: &Common) -> anyhow::Result<Option<Duration>> {
                 Some(shared) => Some(handle(
                     Arc::clone(shared),
                     Arc::clone(&volume.counters[index]),
-                    common.flash_timeout_secs,
                     &failed,
                 )?),
             };
@@ -142,7 +141,6 @@ pub fn run(index: usize, common: &Common) -> anyhow::Result<Option<Duration>> {
 fn handle(
     shared: Arc<FileShared>,
     counters: Arc<DeviceCounters>,
-    timeout_secs: u32,
     failed: &Rc<Notify>,
 ) -> anyhow::Result<CacheDevice> {
     let named = format!("cache device {}", shared.path().display());
@@ -154,15 +152,24 @@ fn handle(
         tracing::error!("{named}: {error}");
         failed.notify_one();
     });
-    if timeout_secs > 0 {
-        let ticked = device.clone();
-        each_second(move || {
-            for overdue in ticked.tick(timeout_secs) {
-                tracing::error!("the cache device does not answer: {overdue}");
-            }
-        });
-    }
     Ok(CountingDevice::new(device, counters))
+}
+
+/// Passes each second of the cache devices: by their volumes once these are open, which take out a device that does not answer.
+fn tick(
+    devices: Vec<CacheDevice>,
+    volumes: Rc<OnceCell<Vec<Volume<CacheDevice, FileBacking>>>>,
+    timeout_secs: u32,
+) {
+    each_second(move || match volumes.get() {
+        Some(volumes) => volumes.iter().for_each(|volume| volume.tick_device(timeout_secs)),
+        None if timeout_secs == 0 => {}
+        None => {
+            for overdue in devices.iter().flat_map(|device| device.tick(timeout_secs)) {
+                tracing::error!("a cache device does not answer: {overdue}");
+            }
+        }
+    });
 }
 
 async fn serve(
@@ -170,6 +177,12 @@ async fn serve(
     common: &Common,
     devices: Vec<Option<CacheDevice>>,
 ) -> anyhow::Result<Option<Duration>> {
+    let ticked = Rc::new(OnceCell::new());
+    tick(
+        devices.iter().flatten().cloned().collect(),
+        Rc::clone(&ticked),
+        common.flash_timeout_secs,
+    );
     let opened = match index {
         0 => open(common, &devices).await?,
         _ => opened(common).await,
@@ -187,6 +200,7 @@ async fn serve(
             )
         })
         .collect();
+    let _ = ticked.set(volumes.clone());
     let exports = volumes.iter().map(|volume| {
         Rc::new(Served {
             volume: volume.clone(),
