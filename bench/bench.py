@@ -4,7 +4,7 @@
     python3 bench/bench.py CASE [option ...]      one case; CASE --help says what it measures and how
     python3 bench/bench.py all [CASE ...]         all of them, or these, and one table in the end: some two hours
 
-Needs two cores on which nothing else runs. Peers are wanted: apt-get install memcached fio (foyer is built). Wants root for memory cgroups. A record of each run
+Needs two cores on which nothing else runs. Peers are wanted: apt-get install memcached fio nbdkit libnbd-bin (foyer is built). Wants root for memory cgroups. A record of each run
 is written to bench/records. In `all` a case that fails does not stop the others, and makes the exit status 1.
 """
 

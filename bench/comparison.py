@@ -141,10 +141,10 @@ class Comparison:
     def runs_side(self, name):
         return name in self.sides and self.arguments.only in (None, name)
 
-    def turns(self, pumice, peer=None, show=lambda run: show_figures(run)):
+    def turns(self, pumice, peer=None, show=lambda run: show_figures(run), pairs=None):
         """Runs both sides in turns. Each is a function of the turn's number that returns its figures, or nothing where a row has
-        no peer; `show` makes a line of text of them: those that are numbers."""
-        pairs = getattr(self.arguments, "pairs", 1)
+        no peer; `show` makes a line of text of them: those that are numbers. `pairs` is for what needs other than `--pairs`."""
+        pairs = pairs or getattr(self.arguments, "pairs", 1)
         for turn in range(max(1, pairs)):
             for name, side in (("pumice", pumice), ("peer", peer)):
                 if side is None or not self.runs_side(name):

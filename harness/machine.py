@@ -182,6 +182,15 @@ def own_seconds():
     return sum(os.times()[:4])
 
 
+def cpu_seconds(pid):
+    """CPU time of a process with all its threads so far."""
+    # The name, in parentheses, may have spaces.
+    fields = read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    if not fields:
+        raise Failure(f"process {pid} is gone")
+    return sum(int(ticks) for ticks in fields[11:13]) / os.sysconf("SC_CLK_TCK")
+
+
 def memory(pid):
     """(resident now, most so far) of a process, in bytes."""
     sizes = [field(f"/proc/{pid}/status", name) for name in ("VmRSS", "VmHWM")]

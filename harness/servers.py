@@ -137,20 +137,23 @@ class Pumice(Server):
     """Pumice with the flags of a test; `wait=False` does not wait until it is ready."""
 
     def __init__(self, directory, *flags, wait=True, core=None, group=None, program=machine.BINARY):
-        command = [program, "serve", "--memcached", "127.0.0.1:0", "--admin", "127.0.0.1:0", *flags]
+        command = [program, "serve", *self.doors(directory), "--admin", "127.0.0.1:0", *flags]
         super().__init__("pumice", directory, command, core, group)
         self.address = self.admin = None
         if wait:
             self.wait_ready()
 
+    def doors(self, _):
+        return ["--memcached", "127.0.0.1:0"]
+
     def wait_ready(self):
-        pattern = re.compile(r"\bready: memcached on (\S+):(\d+).*admin on (\S+)$", re.MULTILINE)
+        pattern = re.compile(r"\bready: (?:memcached on (\S+):(\d+)|NBD on).*admin on (\S+)$", re.MULTILINE)
         try:
             found = self.wait_for(lambda: pattern.search(self.log()), "the server to be ready")
         except BaseException:
             self.__exit__(None, None, None)
             raise
-        self.address = (found[1], int(found[2]))
+        self.address = found[1] and (found[1], int(found[2]))
         self.admin = f"http://{found[3]}"
 
     def get(self, path):
@@ -182,6 +185,40 @@ class Pumice(Server):
             left = sum(line[unit] for name, line in books.items() if name not in incoming)
             expect(came == left, f"recovered + offered = all other lines, in {unit}", f"{came} and {left}: {books}")
         return books
+
+
+class Volume(Pumice):
+    """A volume that Pumice serves over NBD, on a unix socket."""
+
+    def __init__(self, directory, backing, *flags, **how):
+        self.name_of_volume = os.path.basename(backing)
+        self.uri = f"nbd+unix:///{self.name_of_volume}?socket={os.path.join(directory, 'nbd.socket')}"
+        super().__init__(directory, "--backing", backing, *flags, **how)
+
+    def doors(self, directory):
+        return ["--nbd", f"unix:{os.path.join(directory, 'nbd.socket')}"]
+
+    def figures(self, part):
+        """The part nbd, volume, chunk or device of the volume's figures."""
+        return self.stats()["volumes"][self.name_of_volume][part]
+
+
+class Nbdkit(Server):
+    """nbdkit that serves a file through its cache filter, which keeps all that was read in a file of the same directory."""
+
+    def __init__(self, directory, backing, core=None, group=None):
+        socket, pid = (os.path.join(directory, f"nbdkit.{name}") for name in ("socket", "pid"))
+        self.uri = f"nbd+unix:///?socket={socket}"
+        # The file of the filter is an unnamed one in TMPDIR.
+        command = ["env", f"TMPDIR={directory}", machine.installed("nbdkit"), "--foreground", "--unix", socket, "--pidfile", pid, "--filter=cache",
+                   "file", backing, "cache-on-read=true"]
+        super().__init__("nbdkit", directory, command, core, group)
+        try:
+            # Written once it listens.
+            self.wait_for(lambda: machine.read(pid), "it to listen")
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
 
 
 class Memcached(Server):

@@ -1,0 +1,239 @@
+"""A volume over NBD against nbdkit's cache filter, and what its cache writes and reads."""
+
+import contextlib
+import os
+import random
+import shlex
+import shutil
+import subprocess
+
+from comparison import Comparison, case
+from harness import Failure, machine
+from harness.servers import Nbdkit, Volume, fresh_directory
+from tools import percent, removed, thousands
+
+BLOCK = 1 << 20
+# The rest of the cgroup is for the page cache of the backing file and what the kernel holds for sockets.
+SMALL_DRAM_SHARE = 0.8
+WARM_SHARE = 0.99
+# Bytes of a duplicate on flash: docs/formats.md.
+REFERENCE_BYTES = 48
+TREE = ("crates", "docs", "tests", "harness", "bench")
+
+
+def run(comparison, *words):
+    """A program on the load's core."""
+    command = [machine.installed(words[0], {"nbdcopy": "libnbd-bin", "mke2fs": "e2fsprogs"}.get(words[0])), *map(str, words[1:])]
+    done = subprocess.run(command, capture_output=True, text=True, **machine.confine(comparison.load_core, None))
+    if done.returncode:
+        raise Failure(f"status {done.returncode}: {shlex.join(command)}\n{(done.stdout + done.stderr)[-2000:]}")
+
+
+def make_disk(path, mib):
+    """A file of random bytes, on its device and out of the page cache."""
+    with open(path, "wb") as file:
+        for _ in range(mib):
+            file.write(os.urandom(BLOCK))
+    forget(path)
+
+
+def forget(path):
+    """Writes a file to its device and drops it from the page cache, so that each side's reads of it count in its own cgroup."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def random_reads(comparison, server, arguments):
+    """fio on the load's core: reads a second, the server's CPU time for each, the client's idle share."""
+    flags = ["--name=reads", "--ioengine=nbd", f"--uri={server.uri}", "--rw=randread", "--bs=4k", f"--iodepth={arguments.depth}",
+             f"--size={arguments.size}m", "--norandommap", "--randrepeat=0", "--gtod_reduce=1", "--time_based", f"--runtime={arguments.seconds}"]
+    before = machine.cpu_seconds(server.pid)
+    report = machine.run_json([machine.installed("fio"), *flags, "--output-format=json"], comparison.load_core)["jobs"][0]
+    cpu = machine.cpu_seconds(server.pid) - before
+    server.check_alive()
+    if report["error"]:
+        raise Failure(f"fio against {server.name}: error {report['error']}")
+    reads = report["read"]
+    return {"reads_per_second": reads["iops"], "server_cpu_us": cpu * 1e6 / reads["total_ios"],
+            "client_idle": 1 - (report["usr_cpu"] + report["sys_cpu"]) / 100}
+
+
+class Sides:
+    """Both servers of one volume, each of which starts anew, reads it once and is then measured."""
+
+    def __init__(self, comparison, arguments, disk):
+        self.comparison, self.arguments, self.disk = comparison, arguments, disk
+
+    def turn(self, what, side, dram, limit):
+        """A function of a turn; its figures have `what` before their names."""
+        comparison = self.comparison
+
+        def run_turn(_):
+            forget(self.disk)
+            directory = fresh_directory(comparison.directory, f"volume-{side}")
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(removed(directory))
+                group = stack.enter_context(comparison.group(limit, side) if limit else contextlib.nullcontext())
+                how = {"core": comparison.server_core, "group": group}
+                if side == "peer":
+                    server = stack.enter_context(Nbdkit(directory, self.disk, **how))
+                    found = self.warm_and_measure(server)
+                else:
+                    server = stack.enter_context(Volume(directory, self.disk, *self.flags(dram), **how))
+                    found = self.of_pumice(server)
+                    if not limit:
+                        found |= self.after_kill9(stack, server, directory, dram, how)
+            return {f"{what}: {name}": value for name, value in found.items()}
+
+        return run_turn
+
+    def flags(self, dram):
+        size = self.arguments.size
+        return ["--mode", "write-through", "--cache", "cache", "--cache-size", f"{size + size // 4}MiB", "--threads", "1",
+                *(["--dram", f"{dram}MiB"] if dram else [])]
+
+    def warm_and_measure(self, server, warmed=lambda: None):
+        run(self.comparison, "nbdcopy", server.uri, "null:")
+        warmed()
+        # A cache file that is still in dirty pages would be written while its reads are measured.
+        os.sync()
+        found = random_reads(self.comparison, server, self.arguments)
+        return {**found, "memory": server.memory_record()}
+
+    def of_pumice(self, server):
+        before = {}
+
+        def warmed():
+            def settled():
+                now = server.figures("volume")
+                return now["fills"] == sum(now[f"fills_{end}"] for end in ("stored", "duplicate", "late", "no_room", "out"))
+
+            server.wait_for(settled, "all chunks that were read in the cache")
+            before.update(server.figures("volume"))
+
+        found = self.warm_and_measure(server, warmed)
+        after = server.figures("volume")
+        reads, *hits = (after[name] - before[name] for name in ("read_chunks", "read_dram_hits", "read_hits"))
+        found |= {"hit_share": sum(hits) / reads, "dram_hit_share": hits[0] / reads}
+        if found["hit_share"] < WARM_SHARE:
+            self.comparison.note(f"only {found['hit_share']:.1%} of the reads were hits")
+        return found
+
+    def after_kill9(self, stack, server, directory, dram, how):
+        """What the next start reads of the cache, against what was in use there."""
+        chunk = server.figures("chunk")
+        if chunk["reclaimed_blocks"]:
+            raise Failure(f"the cache reclaimed {chunk['reclaimed_blocks']} blocks: the volume does not fit it")
+        server.kill9()
+        again = stack.enter_context(Volume(directory, self.disk, *self.flags(dram), **how))
+        read = again.figures("device")["read_bytes"]
+        kept = again.figures("chunk")["mappings"] / chunk["mappings"]
+        return {"start_read_bytes": read, "start_read_share": read / chunk["stored_flash_bytes"], "start_kept_share": kept}
+
+
+def image(comparison, directory, path, files, names):
+    """An ext4 image of files under names that give their order, made by `mke2fs -d`. Its size in MiB."""
+    tree = fresh_directory(directory, "tree")
+    for file, name in zip(files, names):
+        shutil.copyfile(file, os.path.join(tree, name))
+    mib = sum(os.path.getsize(file) + 4096 for file in files) // BLOCK
+    size = mib + mib // 4 + 16
+    run(comparison, "mke2fs", "-q", "-t", "ext4", "-b", "4096", "-d", tree, path, f"{size}m")
+    return size
+
+
+def duplicates(comparison, tree):
+    """Two images of the same files in other orders beside each other on one volume: what each wrote to the cache."""
+    roots = [tree] if tree else [os.path.join(machine.ROOT, name) for name in TREE]
+    walks = (os.walk(root) for root in roots)
+    files = sorted(os.path.join(where, name) for walk in walks for where, folders, names in walk for name in names
+                   if not {"target", "__pycache__"} & set(where.split(os.sep)) and not os.path.islink(os.path.join(where, name)))
+    orders = [[f"{number:06}" for number in range(len(files))] for _ in range(2)]
+    random.Random(1).shuffle(orders[1])
+    directory = fresh_directory(comparison.directory, "volume-images")
+    with removed(directory), comparison.files("images.disk") as (disk,):
+        images = [os.path.join(directory, f"image-{order}") for order in range(2)]
+        size = [image(comparison, directory, path, files, names) for path, names in zip(images, orders)][0]
+        with open(disk, "wb") as file:
+            file.truncate(2 * size * BLOCK)
+        flags = ["--mode", "write-through", "--cache", "cache", "--cache-size", f"{max(64, 2 * size + size // 2)}MiB", "--chunk-size", "4KiB",
+                 "--threads", "1"]
+        comparison.note(f"two images of {size} MiB, {len(files)} files, pumice serve {' '.join(flags)}")
+        with Volume(directory, disk, *flags, core=comparison.server_core) as server:
+            written = [bytes_written(server)]
+            for number, path in enumerate(images):
+                # nbdcopy has no offset, so nbdkit puts one before the volume.
+                offset = ["--filter=offset", "nbd", f"uri={server.uri}", f"offset={number * size * BLOCK}", f"range={size * BLOCK}"]
+                run(comparison, "nbdkit", "-U", "-", *offset, "--run", f"nbdcopy --flush {shlex.quote(path)} \"$uri\"")
+                written.append(bytes_written(server))
+    found = {}
+    for name in written[0]:
+        first, second = (after[name] - before[name] for before, after in zip(written, written[1:]))
+        found |= {f"images: {name}_first": first, f"images: {name}_second": second, f"images: {name}_share": second / first}
+    return found
+
+
+def bytes_written(server):
+    """What came to blocks (all of it, also what is still in a block buffer), and what was sent to the device."""
+    chunk = server.figures("chunk")
+    return {"block_bytes": chunk["stored_flash_bytes"] + REFERENCE_BYTES * chunk["duplicates"], "device_bytes": server.figures("device")["written_bytes"]}
+
+
+@case(seconds=10, cgroup=True, size=(1024, "MiB of the volume"), depth=(32, "reads at once"), small=(160, "MiB of the memory cgroup"),
+      free_dram=(0, "MiB of Pumice's --dram where memory is free; 0 for serve's default"), tree=("", "directory of files for the images"),
+      quick={"size": 48, "seconds": 1, "pairs": 1})
+def volume_nbd(arguments):
+    """Random reads of a cached volume over NBD against nbdkit's cache filter, memory free and in a small memory cgroup.
+
+    A file of random bytes is the volume. Each turn starts a server with an empty cache, reads the volume once (`nbdcopy URI null:`),
+    waits until the caches are on their device (`sync`), and then fio reads 4 KiB at random, ioengine nbd, 32 at once on one connection
+    over a unix socket. The server has one core for all its threads, fio another. First with memory free; then both sides
+    in a memory cgroup of 160 MiB, page cache included. The file is dropped from the page cache before each turn.
+
+    Pumice: `serve --mode write-through --cache FILE --cache-size SIZE --threads 1`, 1.25 times the volume; `--dram` by default where
+    memory is free, and 0.8 of the cgroup in it. nbdkit: `--filter=cache file FILE cache-on-read=true`, its cache in a file
+    (`TMPDIR`) of the same file system. What of the reads were hits is in the record, and a note says it if it was not all.
+
+    After each turn with memory free Pumice is ended by `kill -9` and starts again: what it reads of its cache until it is ready, against
+    the bytes of contents there. And once two ext4 images, by `mke2fs -d` of the same files in another order (those of this repository, or
+    `--tree`), are copied beside each other on one volume with chunks of 4 KiB: bytes that the second writes to the cache device against the
+    first's. Exit status 1 where a bound is missed; `--quick` holds the last of them alone, since the others want the size or the time."""
+    dram = int(arguments.small * SMALL_DRAM_SHARE)
+    with contextlib.ExitStack() as stack:
+        versions = [machine.version_of(machine.installed(name)) for name in ("nbdkit", "fio")]
+        settings = {"size MiB": arguments.size, "depth": arguments.depth, "seconds": arguments.seconds, "cgroup MiB": arguments.small, "fio": versions[1]}
+        comparison = Comparison(arguments, settings, peer=versions[0])
+        disk, = stack.enter_context(comparison.files("volume.disk"))
+        make_disk(disk, arguments.size)
+        sides = Sides(comparison, arguments, disk)
+        works = {"memory free": (arguments.free_dram, None, "≥ 1.0 ×", "≥ 1.4 ×"), f"in {arguments.small} MiB": (dram, arguments.small, "≥ 3 ×", "≥ 6 ×")}
+        for what, (budget, limit, *_) in works.items():
+            comparison.settings[f"pumice, {what}"] = "serve " + " ".join(sides.flags(budget))
+            print(f"  {what}: pumice {comparison.settings[f'pumice, {what}']}", flush=True)
+            comparison.turns(*(sides.turn(what, side, budget, limit) for side in ("pumice", "peer")))
+    if comparison.runs_side("pumice"):
+        comparison.turns(lambda _: duplicates(comparison, arguments.tree), pairs=1)
+    for what, (_, _, must, aim) in works.items():
+        title = f"random reads of 4 KiB of a volume over NBD, {what}, against nbdkit"
+        comparison.row(title, f"{what}: reads_per_second", must, aim, thousands, cpu=f"{what}: server_cpu_us", client=f"{what}: client_idle")
+    comparison.row("the same, memory free: CPU time of the server for a read", "memory free: server_cpu_us", "≤ 0.9 ×", "≤ 0.7 ×", "{:.2f} us".format)
+    comparison.row("bytes read at a start after kill -9 / flash in use", "memory free: start_read_share", "≤ 3 %", "≤ 1 %", percent)
+    comparison.row("bytes written to the cache, second of two images of the same files / first", "images: block_bytes_share", "≤ 15 %", "", percent)
+    comparison.row("the same, as sent to the device, without what is in block buffers", "images: device_bytes_share", "≤ 15 %", "", percent)
+    hold(comparison, works, arguments.quick)
+    return comparison
+
+
+def hold(comparison, works, quick):
+    """The bounds. With `--quick` only of the images: a start reads some MiB of any cache, and the rest is timed."""
+    bounds = [(f"{what}: reads_per_second", float(must.split()[1]), 1) for what, (_, _, must, _) in works.items()]
+    for figure, bound, sign in [*bounds, ("memory free: server_cpu_us", 0.9, -1)]:
+        found = comparison.ratio(figure)
+        if found and not quick:
+            comparison.must((found["ratio"] - bound) * sign >= 0, f"{figure}: {found['ratio']:.2f} ×, must be {'≥' if sign > 0 else '≤'} {bound} ×")
+    shares = [] if quick else [("memory free: start_read_share", 0.03)]
+    for figure, bound in [*shares, ("images: block_bytes_share", 0.15), ("images: device_bytes_share", 0.15)]:
+        found = comparison.median("pumice", figure)
+        if found is not None:
+            comparison.must(found <= bound, f"{figure}: {percent(found)}, must be ≤ {percent(bound)}")
