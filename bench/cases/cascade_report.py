@@ -14,7 +14,7 @@ POINTS, DRAM_BYTES, DRAM_ITEMS, MAPPING_SHARE, READS_PER_HIT, ASKED_SHARE = 1.0,
 LAYOUTS = {"ripq": ["--layout", "ripq", "--policy", "slru-3"], "sipq": ["--layout", "sipq"],
            "clock": ["--layout", "clock"], "fifo": ["--layout", "fifo"]}
 INDEXES = ("cascade", "full")
-# Objects of these have sizes of their own; elsewhere every object is as long.
+# Objects of these have sizes of their own too; elsewhere every object is as long.
 OWN_SIZES = ("adaptsize", "wiki-", "jedi-v", "tencent-", "cdn", "kvcache_reg")
 HEAD = ["trace", "objects", "flash", "layout", "full, %", "cascade, %", "points lower", "items", "index B an item", "mappings / items, bytes",
         "reads a hit", "pages asked / reads", "dropped", "forgotten"]
@@ -34,13 +34,13 @@ def with_sets(arguments):
 
 
 @case(pairs=None, flash=([], "size of the flash; may be given again (40%% and 10%%)"), trace=([], "only traces of this name; may be given again"),
-      layout=([], "ripq or fifo; may be given again (both)"), shared=SHARED,
+      layout=([], "ripq, sipq, clock or fifo; may be given again (all)"), shared=SHARED,
       keys=(2_000_000, "keys of what is generated"), requests=(12_000_000, "requests of what is generated"), in_all=False,
       quick={"keys": 40_000, "requests": 200_000, "trace": ["zipf 0.9, a fifth sets", "OLTP"], "flash": ["40%"]})
 def cascade_report(arguments):
     """What index cascade loses of the hits of index full: replays of both on every shared trace, objects of their own sizes or 300 bytes.
 
-    `ripq` with slru-3 and `fifo`, on flash of 40 % and 10 % of the footprint, simulated, without a DRAM tier, from empty. Then workloads of which a fifth are sets that overwrite. A line each; bounds are on `ripq`. A trace
+    `ripq` with slru-3, `sipq`, `clock` and `fifo`, on flash of 40 % and 10 % of the footprint, simulated, without a DRAM tier, from empty. Then workloads of which a fifth are sets that overwrite. A line each; bounds are on `ripq`. A trace
     on which neither index finds room is left out and named. A replay that forgets a partition misses a bound."""
     sizes, layouts = arguments.flash or ["40%", "10%"], arguments.layout or list(LAYOUTS)
     comparison = Comparison(arguments, {"flash": " ".join(sizes), "layouts": " ".join(layouts)}, *INDEXES)
@@ -52,7 +52,7 @@ def cascade_report(arguments):
         if arguments.trace and not any(part in name for part in arguments.trace):
             continue
         is_sized = name.startswith(OWN_SIZES)
-        for objects in ["own"] if is_sized else ["300 B"]:
+        for objects in ["own", "300 B"] if is_sized else ["300 B"]:
             sized = ["--object-size", 300] if objects == "300 B" else []
             for flash in sizes:
                 for layout in layouts:

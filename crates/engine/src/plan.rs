@@ -162,7 +162,7 @@ impl Budget {
                 let of_objects = flash / OBJECT_FLASH_BYTES * (MemoryPlan::FILTER_CENTIBYTES + slots) / 100;
                 // Reclaims begin at three quarters.
                 let heap = (of_objects * 4 / 3).min(total / 2);
-                let pages = mapping_log_bytes(block_bytes) + MemoryPlan::REORGANISATION;
+                let pages = mapping_log_bytes(flash, block_bytes) + MemoryPlan::REORGANISATION;
                 (heap, pages + History::bytes_max(flash))
             }
         };

@@ -458,7 +458,7 @@ mod tests {
         let others: Vec<_> = (0..2_000u32).map(|n| format!("other-{n}").into_bytes()).collect();
         for (at, key) in keys.iter().chain(&others).enumerate() {
             assert!(rig.evict(key, inner.store().next_version()));
-            if at % 100 == 0 {
+            if at % 25 == 0 {
                 rig.settle();
             }
         }

@@ -10,14 +10,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Poll, Waker};
 
-/// A chunk is at most so long, in bytes.
+/// A chunk is at least and at most so long, in bytes, where blocks are.
+const CHUNK_BYTES_MIN: u64 = 16 << 10;
 const CHUNK_BYTES_MAX: u64 = 128 << 10;
+/// Bytes of the device for each byte of a chunk: chunks take less than a tenth of what the index has of objects of 300 bytes.
+const CHUNK_SHARE: u64 = 16 << 10;
 /// Chunks in DRAM: one that is filled, and others that are being written.
 const CHUNKS_MAX: usize = 4;
 
-/// DRAM that a mapping log takes at most, in bytes, with blocks of this size.
-pub fn mapping_log_bytes(block_bytes: u64) -> u64 {
-    CHUNKS_MAX as u64 * CHUNK_BYTES_MAX.min(block_bytes)
+/// DRAM that a mapping log takes at most, in bytes, on a device of `capacity` bytes in blocks of this size.
+pub fn mapping_log_bytes(capacity: u64, block_bytes: u64) -> u64 {
+    CHUNKS_MAX as u64 * chunk_bytes(capacity, block_bytes)
+}
+
+fn chunk_bytes(capacity: u64, block_bytes: u64) -> u64 {
+    let power_of_two = 1 << (capacity / CHUNK_SHARE).max(1).ilog2();
+    (power_of_two.clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX)).min(block_bytes)
 }
 
 /// Pages that stand behind one another on a block.
@@ -94,6 +102,12 @@ impl<B> Default for Pages<B> {
     }
 }
 
+impl Shape {
+    fn chunk_bytes(&self) -> u64 {
+        chunk_bytes(self.geometry.capacity, self.geometry.block_bytes)
+    }
+}
+
 impl<B: Buffer> Pages<B> {
     /// Sees that there is a chunk with room, if there can be.
     pub(super) fn open_chunk(&mut self, log: &MappingLog<B>, shape: &Shape) -> Option<&mut Chunk<B>> {
@@ -108,7 +122,7 @@ impl<B: Buffer> Pages<B> {
                 self.note_empty(full.map(|block| block.id));
             }
             let Filled { id, life, next: at } = self.block?;
-            let buffer = self.take_buffer(shape.geometry.block_bytes)?;
+            let buffer = self.take_buffer(shape.chunk_bytes())?;
             let room = (buffer.len() / SECTOR_BYTES) as u32;
             let room = room.min(pages - at);
             let next = at + room;
@@ -140,7 +154,7 @@ impl<B: Buffer> Pages<B> {
         self.full.push_back(Arc::new(chunk));
     }
 
-    fn take_buffer(&mut self, block_bytes: u64) -> Option<Arc<B>> {
+    fn take_buffer(&mut self, bytes: u64) -> Option<Arc<B>> {
         for at in 0..self.spare.len() {
             if let Some(buffer) = Arc::get_mut(&mut self.spare[at]) {
                 buffer.reset();
@@ -151,9 +165,8 @@ impl<B: Buffer> Pages<B> {
             return None;
         }
         self.buffers_made += 1;
-        let len = CHUNK_BYTES_MAX.min(block_bytes);
         Some(Arc::new(B::with_len(
-            usize::try_from(len).expect("at most 256 KiB"),
+            usize::try_from(bytes).expect("at most 128 KiB"),
         )))
     }
 
@@ -226,7 +239,7 @@ impl<B: Buffer> MappingLog<B> {
     /// DRAM held, in bytes.
     pub(crate) fn dram_bytes(&self) -> u64 {
         let Some(shape) = self.shape() else { return 0 };
-        self.state.lock().buffers_made as u64 * CHUNK_BYTES_MAX.min(shape.geometry.block_bytes)
+        self.state.lock().buffers_made as u64 * shape.chunk_bytes()
     }
 }
 
@@ -271,5 +284,20 @@ impl<B: Buffer> Drop for PendingWrite<B> {
         drop(state);
         self.log.note_work();
         waiters.into_iter().for_each(Waker::wake);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_are_as_large_as_the_device_asks_for_and_no_larger_than_a_block() {
+        let kib = |capacity: u64, block: u64| chunk_bytes(capacity << 20, block << 10) >> 10;
+        assert_eq!(kib(5, 64), 16);
+        assert_eq!(kib(600, 1024), 32, "rounded down");
+        assert_eq!((kib(2 << 10, 1024), kib(8 << 20, 1024)), (128, 128));
+        assert_eq!(kib(8 << 20, 64), 64);
+        assert_eq!(mapping_log_bytes(600 << 20, 1 << 20), 128 << 10);
     }
 }

@@ -1,6 +1,6 @@
 //! Where the cascade index keeps its pages: on blocks that it borrows from the store.
 //!
-//! Pages of all partitions are put one behind the other into *chunks* of at most 128 KiB, and a chunk is written in one piece,
+//! Pages of all partitions are put one behind the other into *chunks* of 16 to 128 KiB, and a chunk is written in one piece,
 //! one behind the other on its block: no small random write is made for mappings. A page can be read from the moment it is put. A
 //! block goes back to the store when none of its pages is wanted any more: all partitions are reorganised about equally often, so
 //! that is soon, and no page is ever copied to make room.
