@@ -41,23 +41,24 @@ impl ServerFigures {
     }
 
     fn cache(&self) -> Option<Arc<ServedCache>> {
-        self.common
-            .opened
-            .borrow()
-            .as_ref()
-            .map(|opened| Arc::clone(&opened.cache))
+        self.common.course.served().map(|opened| opened.cache)
     }
 
     /// What was found at the start, and what is there now.
     fn engine(&self, stats: &Stats) -> Group {
-        let opened = self.common.opened.borrow();
+        let opened = self.common.course.served();
         let found = opened.as_ref().map(|opened| (opened.recovered, opened.took));
         engine_group(found.unwrap_or_default(), stats)
     }
 
     fn server(&self) -> Group {
         let uptime = self.started.elapsed();
-        server_group(uptime, self.is_ready(), self.dram_budget, self.common.workers)
+        server_group(
+            uptime,
+            self.is_ready(),
+            self.dram_budget,
+            self.common.course.workers,
+        )
     }
 
     /// Open, accepted and turned away.
@@ -103,7 +104,7 @@ impl ServerFigures {
 
 impl Source for ServerFigures {
     fn is_ready(&self) -> bool {
-        self.common.opened.borrow().is_some() && !*self.common.stop.borrow()
+        self.common.course.is_ready()
     }
 
     fn limitation(&self) -> Option<String> {

@@ -5,6 +5,7 @@
 
 mod access;
 pub(crate) mod config;
+mod course;
 mod familiar;
 mod figures;
 pub(crate) mod flash;
@@ -27,6 +28,7 @@ use access::Access;
 use anyhow::{Context, anyhow};
 use clap::Args;
 use config::ServeConfig;
+use course::Course;
 use figures::{ServerFigures, Watch};
 use flash::Target;
 use memory::{Connections, Division};
@@ -40,10 +42,7 @@ use std::io::Read;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{mpsc, watch};
 use volumes::VolumesConfig;
 use worker::{Common, Opened};
 
@@ -145,7 +144,6 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
     runtime
         .block_on(throttle::test_all(&kinds))
         .context("--throttle")?;
-    let (stop, stopping) = watch::channel(false);
     let common = Arc::new(Common {
         clock: Arc::new(clock),
         flash,
@@ -162,11 +160,7 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
         performance,
         tier_left_out,
         door,
-        workers: config.threads,
-        stop: stopping,
-        opened: watch::Sender::new(None),
-        drained: watch::Sender::new(0),
-        closed: watch::Sender::new(false),
+        course: Course::new(config.threads),
     });
     let figures = Arc::new(ServerFigures::new(Arc::clone(&common), config.dram));
     runtime.block_on(async {
@@ -175,7 +169,17 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
             None => None,
             Some(listener) => Some(start_admin(listener, Arc::clone(&figures))?),
         };
-        supervise(&config, &access, common, &stop, address).await
+        let work = {
+            let common = Arc::clone(&common);
+            move |index| worker::run(index, &common)
+        };
+        let ready = |opened: &Opened| {
+            report::recovered(&opened.recovered, opened.took);
+            report::ready(&config, &common.door, address);
+        };
+        let closed = common.course.run(work, ready, || access.reload()).await?;
+        report::stopped(closed.as_ref());
+        Ok(())
     })
 }
 
@@ -289,171 +293,6 @@ impl Drop for PidFile {
     }
 }
 
-/// How a worker ended.
-struct Ended {
-    index: usize,
-    result: anyhow::Result<Option<worker::Closed>>,
-}
-
-fn start_worker(
-    index: usize,
-    common: &Arc<Common>,
-    ended: mpsc::UnboundedSender<Ended>,
-) -> anyhow::Result<JoinHandle<()>> {
-    let common = Arc::clone(common);
-    std::thread::Builder::new()
-        .name(format!("pumice-worker-{index}"))
-        .spawn(move || {
-            let run = std::panic::AssertUnwindSafe(|| worker::run(index, &common));
-            let result =
-                std::panic::catch_unwind(run).unwrap_or_else(|_| Err(anyhow!("worker {index} panicked")));
-            // The main thread outlives the workers.
-            let _ = ended.send(Ended { index, result });
-        })
-        .context("cannot start a worker thread")
-}
-
-/// Starts the workers, announces readiness, waits for a signal or a failure, and sees to an orderly end.
-async fn supervise(
-    config: &ServeConfig,
-    access: &Access,
-    common: Arc<Common>,
-    stop: &watch::Sender<bool>,
-    admin: Option<SocketAddr>,
-) -> anyhow::Result<()> {
-    let mut signals = Signals::new()?;
-    let (sender, mut ended) = mpsc::unbounded_channel();
-    let mut threads = Vec::new();
-    for index in 0..common.workers {
-        threads.push(start_worker(index, &common, sender.clone())?);
-    }
-    drop(sender);
-    let mut opened = common.opened.subscribe();
-    let mut is_ready = false;
-    let mut running = common.workers;
-    let mut failure = None;
-    let mut closing = None;
-    let mut stops = Stops::default();
-    while running > 0 {
-        tokio::select! {
-            Ok(now) = opened.wait_for(Option::is_some), if !is_ready => {
-                is_ready = true;
-                if let Some(Opened { recovered, took, .. }) = &*now {
-                    report::recovered(recovered, *took);
-                }
-                report::ready(config, &common.door, admin);
-            }
-            asked = signals.next() => {
-                match asked {
-                    Asked::Reload => access.reload(),
-                    Asked::Stop => match stops.ask(Instant::now()) {
-                        Stop::Begin => {
-                            stop.send_replace(true);
-                            report::line(format_args!("stopping"));
-                        }
-                        Stop::Same => report::line(format_args!(
-                            "a second signal within a second is the same request; the next ends the server without closing the cache"
-                        )),
-                        Stop::AtOnce => {
-                            tracing::error!("another signal to stop: ended without closing the cache");
-                            std::process::exit(1);
-                        }
-                    },
-                }
-            }
-            Some(Ended { index, result }) = ended.recv() => {
-                running -= 1;
-                match result {
-                    Ok(closed) => closing = closing.or(closed),
-                    Err(error) => {
-                        failure.get_or_insert(error.context(format!("worker {index}")));
-                        // The others end too. Where this one cannot help to close, nobody can.
-                        stop.send_replace(true);
-                        common.closed.send_replace(true);
-                        common.drained.send_replace(common.workers);
-                    }
-                }
-            }
-        }
-    }
-    for thread in threads {
-        // A panic was caught and reported already.
-        let _ = thread.join();
-    }
-    match (failure, closing) {
-        (Some(error), _) => Err(error),
-        (None, closed) => {
-            report::stopped(closed.as_ref());
-            Ok(())
-        }
-    }
-}
-
-/// SIGTERM and SIGINT, which end the server, and SIGHUP.
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    hang_up: Signal,
-}
-
-impl Signals {
-    fn new() -> anyhow::Result<Self> {
-        let listen = |kind| signal(kind).context("cannot listen for signals");
-        Ok(Self {
-            terminate: listen(SignalKind::terminate())?,
-            interrupt: listen(SignalKind::interrupt())?,
-            hang_up: listen(SignalKind::hangup())?,
-        })
-    }
-
-    async fn next(&mut self) -> Asked {
-        tokio::select! {
-            _ = self.terminate.recv() => Asked::Stop,
-            _ = self.interrupt.recv() => Asked::Stop,
-            _ = self.hang_up.recv() => Asked::Reload,
-        }
-    }
-}
-
-/// Signals to stop so far.
-#[derive(Default)]
-struct Stops {
-    first: Option<Instant>,
-    is_repeated: bool,
-}
-
-/// What a signal to stop means.
-#[derive(Debug, PartialEq, Eq)]
-enum Stop {
-    Begin,
-    Same,
-    AtOnce,
-}
-
-impl Stops {
-    /// The first begins an orderly end. Programs that end a process group (`timeout`, a terminal) send one more within a moment, which
-    /// asks for nothing else.
-    fn ask(&mut self, now: Instant) -> Stop {
-        match self.first {
-            None => {
-                self.first = Some(now);
-                Stop::Begin
-            }
-            Some(first) if !self.is_repeated && now - first <= Duration::from_secs(1) => {
-                self.is_repeated = true;
-                Stop::Same
-            }
-            Some(_) => Stop::AtOnce,
-        }
-    }
-}
-
-/// What a signal asks for.
-enum Asked {
-    Stop,
-    Reload,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -474,18 +313,5 @@ mod tests {
             page += &format!("| `--{name}{value}` | {meaning} | {default} |\n");
         }
         crate::documents::check("operations.md", "table of settings", &page);
-    }
-
-    #[test]
-    fn a_second_signal_within_a_second_is_the_same_request() {
-        let start = Instant::now();
-        let asked = |milliseconds: &[u64]| -> Vec<Stop> {
-            let mut stops = Stops::default();
-            let times = milliseconds.iter().map(|ms| start + Duration::from_millis(*ms));
-            times.map(|time| stops.ask(time)).collect()
-        };
-        assert_eq!(asked(&[0, 999]), [Stop::Begin, Stop::Same]);
-        assert_eq!(asked(&[0, 1001]), [Stop::Begin, Stop::AtOnce]);
-        assert_eq!(asked(&[0, 10, 20]), [Stop::Begin, Stop::Same, Stop::AtOnce]);
     }
 }

@@ -1,5 +1,6 @@
 //! Worker threads: each a current-thread event loop with its own handle on the flash device.
 
+use super::course::Course;
 use super::performance::Performance;
 use super::throttle::pace;
 use anyhow::{Context, anyhow};
@@ -16,7 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio::task::LocalSet;
 
 /// A worker's handle on one device, which counts, and is slower where that was asked for.
@@ -61,16 +62,8 @@ pub struct Common {
     pub tier_left_out: Option<String>,
     /// The memcached door.
     pub door: Door,
-    /// Number of workers.
-    pub workers: usize,
-    /// Turns true when the server is to stop.
-    pub stop: watch::Receiver<bool>,
-    /// The cache, once worker 0 has opened it.
-    pub opened: watch::Sender<Option<Opened>>,
-    /// Workers that serve no more.
-    pub drained: watch::Sender<usize>,
-    /// Turns true when worker 0 has closed the cache.
-    pub closed: watch::Sender<bool>,
+    /// How far the server is.
+    pub course: Course<Opened>,
 }
 
 /// The open cache.
@@ -231,12 +224,13 @@ async fn serve(
     cx: Cx<ServedDevice>,
     overdue: Rc<Cell<Option<Overdue>>>,
 ) -> anyhow::Result<Option<Closed>> {
-    let cache = if index == 0 {
-        open(common, &cx).await?
-    } else {
-        opened(common).await?
+    let opened = match index {
+        0 => common.course.open(open(common, &cx)).await?,
+        _ => common.course.opened().await,
     };
-    let Some(cache) = cache else { return Ok(None) };
+    let Some(Opened { cache, .. }) = opened else {
+        return Ok(None);
+    };
     if let (0, Some(performance)) = (index, &common.performance) {
         let (device, start) = (cx.device.clone(), performance.start(&cache));
         tokio::task::spawn_local(async move { device.start(start).await });
@@ -254,78 +248,32 @@ async fn serve(
             index,
             Rc::new(cx.clone()),
             Arc::clone(&cache),
-            common.stop.clone(),
+            common.course.stop(),
         )
         .await
         .context("memcached door");
-    common.drained.send_modify(|drained| *drained += 1);
+    common.course.drain(index).await;
     if index > 0 {
-        // What this worker started in the background is finished here, on its event loop.
-        let _ = common.closed.subscribe().wait_for(|closed| *closed).await;
         return served.map(|()| None);
     }
-    let _ = common
-        .drained
-        .subscribe()
-        .wait_for(|drained| *drained == common.workers)
-        .await;
     let started = Instant::now();
     let closed = cache.close(&cx).await.context("closing the cache");
-    common.closed.send_replace(true);
+    common.course.note_closed();
     let left = closed?;
     let took = started.elapsed();
     served.map(|()| Some(Closed { left, took }))
 }
 
-/// Opens the cache; `None` where the server is to stop before that is done. What is on the device is then as a crash would find it:
-/// as it was, since a start writes only at its end.
-async fn open(common: &Common, cx: &Cx<ServedDevice>) -> anyhow::Result<Option<Arc<ServedCache>>> {
+/// Opens the cache. Where the server is to stop before that is done, the device is as a crash would find it: as it was, since a start
+/// writes only at its end.
+async fn open(common: &Common, cx: &Cx<ServedDevice>) -> anyhow::Result<Opened> {
     let started = Instant::now();
-    let Some(opened) = unless(common.stop.clone(), ObjectCache::open(cx, common.options)).await else {
-        common.closed.send_replace(true);
-        return Ok(None);
-    };
+    let opened = ObjectCache::open(cx, common.options).await;
     let (cache, recovered) =
         opened.with_context(|| format!("flash device {}", common.flash.path().display()))?;
-    let cache = Arc::new(cache);
-    common.opened.send_replace(Some(Opened {
-        cache: Arc::clone(&cache),
+    Ok(Opened {
+        cache: Arc::new(cache),
         recovered,
         took: started.elapsed(),
-    }));
-    Ok(Some(cache))
-}
-
-/// Runs a future to its end, unless the server is to stop before that.
-pub(super) async fn unless<T>(mut stop: watch::Receiver<bool>, future: impl Future<Output = T>) -> Option<T> {
-    tokio::select! {
-        result = future => Some(result),
-        _ = stop.wait_for(|stop| *stop) => None,
-    }
-}
-
-/// Waits for worker 0 to open the cache; `None` where that failed.
-async fn opened(common: &Common) -> anyhow::Result<Option<Arc<ServedCache>>> {
-    let mut opened = common.opened.subscribe();
-    let mut closed = common.closed.subscribe();
-    tokio::select! {
-        opened = opened.wait_for(Option::is_some) => {
-            Ok(opened.ok().and_then(|opened| opened.as_ref().map(|opened| Arc::clone(&opened.cache))))
-        }
-        _ = closed.wait_for(|closed| *closed) => Ok(None),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_start_ends_when_the_server_is_to_stop() {
-        let (stop, stopping) = watch::channel(false);
-        assert_eq!(unless(stopping.clone(), std::future::ready(1)).await, Some(1));
-        let endless = unless(stopping, std::future::pending::<()>());
-        let (ended, _) = tokio::join!(endless, async { stop.send_replace(true) });
-        assert_eq!(ended, None);
-    }
+    })
 }

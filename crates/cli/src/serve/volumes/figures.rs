@@ -31,7 +31,7 @@ impl VolumesFigures {
     }
 
     fn opened(&self) -> Option<Arc<[Opened]>> {
-        self.common.opened.borrow().clone()
+        self.common.course.served()
     }
 
     fn volume(&self, number: usize, prepared: &Prepared, opened: &Opened) -> (String, Vec<Group>) {
@@ -126,7 +126,7 @@ fn volume_groups(
 
 impl Source for VolumesFigures {
     fn is_ready(&self) -> bool {
-        self.common.opened.borrow().is_some() && !*self.common.stop.borrow()
+        self.common.course.is_ready()
     }
 
     fn limitation(&self) -> Option<String> {
@@ -169,7 +169,7 @@ impl Source for VolumesFigures {
                     self.started.elapsed(),
                     self.is_ready(),
                     self.dram_budget,
-                    self.common.workers,
+                    self.common.course.workers,
                 ),
                 connections_group("nbd", connections),
             ],

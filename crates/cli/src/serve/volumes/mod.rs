@@ -9,11 +9,12 @@ mod worker;
 
 pub use config::VolumesConfig;
 
+use super::course::Course;
 use super::flash::{Before, before, make_file, open_file, size_at};
 use super::report::line;
-use super::{Asked, PidFile, Signals, Stop, Stops, bind_admin, limits, random, start_admin, user};
+use super::{PidFile, bind_admin, limits, random, start_admin, user};
 use crate::usage::usage;
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use backing::FileBacking;
 use config::VolumeConfig;
 use figures::VolumesFigures;
@@ -30,8 +31,6 @@ use pumice_world::{Clock, SystemClock};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-use tokio::sync::{mpsc, watch};
 use worker::{Common, Opened, Prepared};
 
 /// Runs a server of volumes to its end.
@@ -71,18 +70,13 @@ pub fn run(config: &VolumesConfig) -> anyhow::Result<()> {
             clock.now_secs(),
         )?);
     }
-    let (stop, stopping) = watch::channel(false);
     let common = Arc::new(Common {
         volumes,
         door,
         clock: Arc::new(clock),
         flash_timeout_secs: config.flash_timeout_secs,
         reformat: config.reformat,
-        workers: config.threads,
-        stop: stopping,
-        opened: watch::Sender::new(None),
-        drained: watch::Sender::new(0),
-        closed: watch::Sender::new(false),
+        course: Course::new(config.threads),
     });
     runtime.block_on(async {
         let figures = Arc::new(VolumesFigures::new(Arc::clone(&common), config.dram));
@@ -90,7 +84,20 @@ pub fn run(config: &VolumesConfig) -> anyhow::Result<()> {
             None => None,
             Some(listener) => Some(start_admin(listener, figures)?),
         };
-        supervise(config, common, &stop, admin).await
+        let work = {
+            let common = Arc::clone(&common);
+            move |index| worker::run(index, &common)
+        };
+        let ready = |volumes: &Arc<[Opened]>| ready(config, &common, volumes, admin);
+        // There is nothing that could be read again.
+        match common.course.run(work, ready, || ()).await? {
+            Some(took) => line(format_args!(
+                "stopped: caches closed in {:.3} s",
+                took.as_secs_f64()
+            )),
+            None => line(format_args!("stopped: before the start had ended")),
+        }
+        Ok(())
     })
 }
 
@@ -288,97 +295,6 @@ fn prepare(
 fn boot() -> u64 {
     let id = std::fs::read("/proc/sys/kernel/random/boot_id");
     id.map_or(0, |id| twox_hash::XxHash3_64::oneshot(&id))
-}
-
-/// How a worker ended.
-type Ended = (usize, anyhow::Result<Option<Duration>>);
-
-fn start_worker(
-    index: usize,
-    common: &Arc<Common>,
-    ended: mpsc::UnboundedSender<Ended>,
-) -> anyhow::Result<std::thread::JoinHandle<()>> {
-    let common = Arc::clone(common);
-    std::thread::Builder::new()
-        .name(format!("pumice-worker-{index}"))
-        .spawn(move || {
-            let run = std::panic::AssertUnwindSafe(|| worker::run(index, &common));
-            let result =
-                std::panic::catch_unwind(run).unwrap_or_else(|_| Err(anyhow!("worker {index} panicked")));
-            // The main thread outlives the workers.
-            let _ = ended.send((index, result));
-        })
-        .context("cannot start a worker thread")
-}
-
-/// Starts the workers, announces readiness, waits for a signal or a failure, and sees to an orderly end.
-async fn supervise(
-    config: &VolumesConfig,
-    common: Arc<Common>,
-    stop: &watch::Sender<bool>,
-    admin: Option<SocketAddr>,
-) -> anyhow::Result<()> {
-    let mut signals = Signals::new()?;
-    let (sender, mut ended) = mpsc::unbounded_channel();
-    let threads = (0..common.workers)
-        .map(|index| start_worker(index, &common, sender.clone()))
-        .collect::<anyhow::Result<Vec<_>>>()?;
-    drop(sender);
-    let mut opened = common.opened.subscribe();
-    let (mut is_ready, mut running) = (false, common.workers);
-    let (mut failure, mut closing) = (None, None);
-    let mut stops = Stops::default();
-    while running > 0 {
-        tokio::select! {
-            Ok(now) = opened.wait_for(Option::is_some), if !is_ready => {
-                is_ready = true;
-                if let Some(volumes) = &*now {
-                    ready(config, &common, volumes, admin);
-                }
-            }
-            asked = signals.next() => match asked {
-                // There is nothing that could be read again.
-                Asked::Reload => {}
-                Asked::Stop => match stops.ask(Instant::now()) {
-                    Stop::Begin => {
-                        stop.send_replace(true);
-                        line(format_args!("stopping"));
-                    }
-                    Stop::Same => {}
-                    Stop::AtOnce => {
-                        tracing::error!("another signal to stop: ended without closing the caches");
-                        std::process::exit(1);
-                    }
-                },
-            },
-            Some((index, result)) = ended.recv() => {
-                running -= 1;
-                match result {
-                    Ok(closed) => closing = closing.or(closed),
-                    Err(error) => {
-                        failure.get_or_insert(error.context(format!("worker {index}")));
-                        // The others end too. Where this one cannot help to close, nobody can.
-                        stop.send_replace(true);
-                        common.closed.send_replace(true);
-                        common.drained.send_replace(common.workers);
-                    }
-                }
-            }
-        }
-    }
-    for thread in threads {
-        // A panic was caught and reported already.
-        let _ = thread.join();
-    }
-    match (failure, closing) {
-        (Some(error), _) => return Err(error),
-        (None, Some(took)) => line(format_args!(
-            "stopped: caches closed in {:.3} s",
-            took.as_secs_f64()
-        )),
-        (None, None) => line(format_args!("stopped: before the start had ended")),
-    }
-    Ok(())
 }
 
 /// What was found, and where it is served.

@@ -1,6 +1,7 @@
 //! Worker threads: each an event loop with its own handles on all cache devices and backing devices.
 
-use super::super::worker::{drive, each_second, unless};
+use super::super::course::Course;
+use super::super::worker::{drive, each_second};
 use super::backing::FileBacking;
 use super::export::{CacheDevice, Served};
 use anyhow::{Context, anyhow};
@@ -14,7 +15,7 @@ use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio::task::LocalSet;
 
 /// Requests that one worker may have under way on a device; more wait in memory.
@@ -62,16 +63,8 @@ pub struct Common {
     pub flash_timeout_secs: u32,
     /// Whether caches are emptied first.
     pub reformat: bool,
-    /// Number of workers.
-    pub workers: usize,
-    /// Turns true when the server is to stop.
-    pub stop: watch::Receiver<bool>,
-    /// The volumes, once worker 0 has opened all.
-    pub opened: watch::Sender<Option<Arc<[Opened]>>>,
-    /// Workers that serve no more.
-    pub drained: watch::Sender<usize>,
-    /// Turns true when worker 0 has closed the volumes.
-    pub closed: watch::Sender<bool>,
+    /// How far the server is.
+    pub course: Course<Arc<[Opened]>>,
 }
 
 /// Runs background work on the worker's event loop, and knows when all of it is done.
@@ -184,8 +177,8 @@ async fn serve(
         common.flash_timeout_secs,
     );
     let opened = match index {
-        0 => open(common, &devices).await?,
-        _ => opened(common).await,
+        0 => common.course.open(open(common, &devices)).await?,
+        _ => common.course.opened().await,
     };
     let Some(opened) = opened else { return Ok(None) };
     let tasks = Tasks::default();
@@ -224,7 +217,7 @@ async fn serve(
     });
     let served = common
         .door
-        .run_worker(index, exports, common.stop.clone())
+        .run_worker(index, exports, common.course.stop())
         .await
         .context("NBD door");
     if let Some(ticking) = ticking {
@@ -234,16 +227,10 @@ async fn serve(
     }
     // What this worker started in the background is finished on its event loop.
     tasks.ended().await;
-    common.drained.send_modify(|drained| *drained += 1);
+    common.course.drain(index).await;
     if index > 0 {
-        let _ = common.closed.subscribe().wait_for(|closed| *closed).await;
         return served.map(|()| None);
     }
-    let _ = common
-        .drained
-        .subscribe()
-        .wait_for(|drained| *drained == common.workers)
-        .await;
     let started = Instant::now();
     let mut closed = Ok(());
     for (volume, prepared) in volumes.iter().zip(&common.volumes) {
@@ -251,14 +238,14 @@ async fn serve(
         // The others are closed all the same.
         closed = closed.and(volume.close().await.with_context(named));
     }
-    common.closed.send_replace(true);
+    common.course.note_closed();
     closed?;
     let took = started.elapsed();
     served.map(|()| Some(took))
 }
 
-/// Opens all volumes; `None` where the server is to stop before that is done.
-async fn open(common: &Common, devices: &[Option<CacheDevice>]) -> anyhow::Result<Option<Arc<[Opened]>>> {
+/// Opens all volumes.
+async fn open(common: &Common, devices: &[Option<CacheDevice>]) -> anyhow::Result<Arc<[Opened]>> {
     let mut all = Vec::new();
     for (prepared, device) in common.volumes.iter().zip(devices) {
         let open = async {
@@ -274,11 +261,7 @@ async fn open(common: &Common, devices: &[Option<CacheDevice>]) -> anyhow::Resul
             }
             Shared::open(&prepared.settings, device.as_ref(), &prepared.backing).await
         };
-        let Some(opened) = unless(common.stop.clone(), open).await else {
-            common.closed.send_replace(true);
-            return Ok(None);
-        };
-        let (shared, found) = opened.with_context(|| match &prepared.cache {
+        let (shared, found) = open.await.with_context(|| match &prepared.cache {
             Some(cache) => format!("cache device {}", cache.path().display()),
             None => format!("volume {}", prepared.name),
         })?;
@@ -287,17 +270,5 @@ async fn open(common: &Common, devices: &[Option<CacheDevice>]) -> anyhow::Resul
             found,
         });
     }
-    let all: Arc<[Opened]> = all.into();
-    common.opened.send_replace(Some(Arc::clone(&all)));
-    Ok(Some(all))
-}
-
-/// Waits for worker 0 to open the volumes; `None` where that failed.
-async fn opened(common: &Common) -> Option<Arc<[Opened]>> {
-    let mut opened = common.opened.subscribe();
-    let mut closed = common.closed.subscribe();
-    tokio::select! {
-        opened = opened.wait_for(Option::is_some) => opened.ok().and_then(|opened| opened.clone()),
-        _ = closed.wait_for(|closed| *closed) => None,
-    }
+    Ok(all.into())
 }
