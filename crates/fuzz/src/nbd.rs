@@ -355,7 +355,6 @@ fn status(data: &[u8]) {
         extents.push(Extent {
             length: bytes.u64() >> (state / 4),
             is_hole: state & 1 == 1,
-            is_zero: state & 2 == 2,
         });
     }
     let payload = status_payload(&extents, length, most);
@@ -370,7 +369,7 @@ fn status(data: &[u8]) {
         for extent in &extents {
             before += u128::from(extent.length);
             if u128::from(at) < before {
-                return u32::from(extent.is_hole) + 2 * u32::from(extent.is_zero);
+                return if extent.is_hole { 3 } else { 0 };
             }
         }
         0

@@ -143,3 +143,36 @@ pumice_world::figures! {
     /// Flushes of the backing device.
     Counter backing_flushes,
 }
+
+impl VolumeCounts {
+    /// The books: kinds of chunks, how many of each were begun by these counts, and how many have ended by `ended`.
+    pub fn balance(&self, ended: &Self) -> [(&'static str, u64, u64); 3] {
+        let reads = [
+            ended.read_dram_hits,
+            ended.read_hits,
+            ended.read_part_hits,
+            ended.read_misses,
+        ];
+        let fills = [
+            ended.fills_stored,
+            ended.fills_duplicate,
+            ended.fills_late,
+            ended.fills_no_room,
+            ended.fills_out,
+        ];
+        let writes = [
+            ended.writes_stored,
+            ended.writes_duplicate,
+            ended.writes_around,
+            ended.writes_late,
+            ended.writes_no_room,
+            ended.writes_out,
+            ended.writes_failed,
+        ];
+        [
+            ("chunks of reads", self.read_chunks, reads.iter().sum()),
+            ("fills", self.fills, fills.iter().sum()),
+            ("chunks of writes", self.write_chunks, writes.iter().sum()),
+        ]
+    }
+}

@@ -5,6 +5,7 @@ use pumice::{Recovered, Stats};
 use pumice_device::DeviceCounts;
 use pumice_door_admin::{BookLine, BooksFault, Figures, Group, Latency, Source};
 use pumice_door_memcached::{Counts as DoorCounts, DoorStats, Operation};
+use pumice_net::HistogramSnapshot;
 use pumice_nhc::{Counts, Reason, State, Status, TierCounts};
 use pumice_trace::Human;
 use pumice_world::{Figure, Kind};
@@ -74,16 +75,9 @@ impl ServerFigures {
     fn latency(&self) -> Vec<Latency> {
         let measured = Operation::ALL.into_iter().map(|which| {
             let (operation, tier) = which.name();
-            let snapshot = self.door.latency(which);
             Latency {
-                operation,
                 tier,
-                count: snapshot.count(),
-                sum_ns: snapshot.sum_ns(),
-                p50_ns: snapshot.quantile_ns(0.5),
-                p99_ns: snapshot.quantile_ns(0.99),
-                p999_ns: snapshot.quantile_ns(0.999),
-                cumulative: snapshot.cumulative().collect(),
+                ..latency(operation, &self.door.latency(which))
             }
         });
         measured.collect()
@@ -203,6 +197,21 @@ impl Source for ServerFigures {
             pumice::BooksFault::Unbalanced(what) => BooksFault::Unbalanced(what),
             moved => not_now(&moved),
         })
+    }
+}
+
+/// What a histogram says of an operation.
+pub(super) fn latency(operation: &'static str, snapshot: &HistogramSnapshot) -> Latency {
+    Latency {
+        volume: None,
+        operation,
+        tier: "",
+        count: snapshot.count(),
+        sum_ns: snapshot.sum_ns(),
+        p50_ns: snapshot.quantile_ns(0.5),
+        p99_ns: snapshot.quantile_ns(0.99),
+        p999_ns: snapshot.quantile_ns(0.999),
+        cumulative: snapshot.cumulative().collect(),
     }
 }
 

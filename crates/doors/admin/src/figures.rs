@@ -57,6 +57,9 @@ pub struct BookLine {
 /// How long one kind of operation took.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Latency {
+    /// The volume, where it is one's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub volume: Option<String>,
     /// The operation.
     pub operation: &'static str,
     /// The tier that answered, or `miss`; empty where that means nothing.
@@ -89,7 +92,7 @@ pub struct Figures {
     /// The books, line by line.
     #[serde(serialize_with = "books_by_name")]
     pub books: Vec<BookLine>,
-    /// Latency by operation and tier.
+    /// Latency by operation, and by tier or volume.
     pub latency: Vec<Latency>,
     /// Lookups that went to flash, by the reads of each that had to wait for each other; the last are of that many and more.
     pub index_rounds: Vec<u64>,

@@ -145,15 +145,27 @@ impl Collected {
     }
 
     fn latency(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let name = "pumice_memcached_latency_seconds";
-        let help = "From the arrival of a command to its reply being ready to send";
-        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
-        for latency in &self.0.latency {
-            let labels = [("operation", latency.operation), ("tier", latency.tier)];
-            let buckets = buckets(&latency.cumulative, latency.count);
-            encode_labelled(&labels, &mut family, |mut metric| {
-                metric.encode_histogram::<NoLabelSet>(seconds(latency.sum_ns), latency.count, &buckets, None)
-            })?;
+        let (of_volumes, of_objects): (Vec<_>, Vec<_>) =
+            (self.0.latency.iter()).partition(|latency| latency.volume.is_some());
+        for (door, latencies) in [("memcached", of_objects), ("nbd", of_volumes)] {
+            if latencies.is_empty() {
+                continue;
+            }
+            let name = format!("pumice_{door}_latency_seconds");
+            let help = "From the arrival of a command to its reply being ready to send";
+            let mut family = encoder.encode_descriptor(&name, help, None, MetricType::Histogram)?;
+            for latency in latencies {
+                let second = match &latency.volume {
+                    None => ("tier", latency.tier),
+                    Some(volume) => ("volume", volume.as_str()),
+                };
+                let labels = [("operation", latency.operation), second];
+                let buckets = buckets(&latency.cumulative, latency.count);
+                encode_labelled(&labels, &mut family, |mut metric| {
+                    let sum = seconds(latency.sum_ns);
+                    metric.encode_histogram::<NoLabelSet>(sum, latency.count, &buckets, None)
+                })?;
+            }
         }
         Ok(())
     }
@@ -204,6 +216,7 @@ mod tests {
             }],
             index_rounds: vec![0, 7, 2, 1],
             latency: vec![Latency {
+                volume: None,
                 operation: "get",
                 tier: "flash",
                 count: 5,

@@ -25,8 +25,6 @@ pub enum ExportError {
     NoMemory,
     /// No room on the medium: ENOSPC.
     NoSpace,
-    /// The server is about to end: ESHUTDOWN.
-    Ending,
 }
 
 /// A part of a block device that is of one kind.
@@ -34,10 +32,8 @@ pub enum ExportError {
 pub struct Extent {
     /// Its length in bytes, at least 1.
     pub length: u64,
-    /// Whether nothing is allocated for it.
+    /// Whether nothing is allocated for it; it reads as zeros then.
     pub is_hole: bool,
-    /// Whether it reads as zeros.
-    pub is_zero: bool,
 }
 
 /// One worker's handle on a block device. What one handle wrote, every handle reads.
@@ -72,20 +68,12 @@ pub trait Export: 'static {
         is_durable: bool,
     ) -> impl Future<Output = Result<(), ExportError>>;
 
-    /// Makes a range read as zeros. `may_punch` is false where the range is to stay allocated.
+    /// Makes a range read as zeros. `may_punch` is false where the range is to stay allocated; a TRIM asks for true.
     fn zero(
         &self,
         offset: u64,
         length: u64,
         may_punch: bool,
-        is_durable: bool,
-    ) -> impl Future<Output = Result<(), ExportError>>;
-
-    /// Drops the content of a range.
-    fn trim(
-        &self,
-        offset: u64,
-        length: u64,
         is_durable: bool,
     ) -> impl Future<Output = Result<(), ExportError>>;
 

@@ -29,6 +29,7 @@ pub fn settings(mode: Mode, boot: u64) -> Settings {
             block_bytes: 64 << 10,
             buffers_max: 3,
             durability: Durability::Power,
+            reformat: false,
             maker: Maker::Serve,
             random: 5,
             now: 1,
@@ -110,31 +111,9 @@ impl Rig {
 
     pub fn check_books(&self) {
         let counts = self.volume.shared().counts();
-        assert_eq!(
-            counts.read_chunks,
-            counts.read_dram_hits + counts.read_hits + counts.read_part_hits + counts.read_misses,
-            "{counts:?}"
-        );
-        assert_eq!(
-            counts.fills,
-            counts.fills_stored
-                + counts.fills_duplicate
-                + counts.fills_late
-                + counts.fills_no_room
-                + counts.fills_out,
-            "{counts:?}"
-        );
-        assert_eq!(
-            counts.write_chunks,
-            counts.writes_stored
-                + counts.writes_duplicate
-                + counts.writes_around
-                + counts.writes_late
-                + counts.writes_no_room
-                + counts.writes_out
-                + counts.writes_failed,
-            "{counts:?}"
-        );
+        for (what, begun, ended) in counts.balance(&counts) {
+            assert_eq!(begun, ended, "{what}: {counts:?}");
+        }
         if let Some(store) = self.volume.shared().store() {
             store.check_invariants();
         }

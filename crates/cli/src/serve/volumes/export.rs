@@ -61,10 +61,6 @@ impl Export for Served {
         zeroed.await.map_err(error)
     }
 
-    async fn trim(&self, offset: u64, length: u64, is_durable: bool) -> Result<(), ExportError> {
-        self.zero(offset, length, true, is_durable).await
-    }
-
     async fn flush(&self) -> Result<(), ExportError> {
         self.volume.flush().await.map_err(error)
     }
@@ -74,7 +70,6 @@ impl Export for Served {
         let extents = extents.into_iter().map(|extent| Extent {
             length: extent.length,
             is_hole: extent.is_hole,
-            is_zero: extent.is_hole,
         });
         Ok(extents.collect())
     }

@@ -1,11 +1,12 @@
 //! The figures of a server of volumes, for the admin door.
 
-use super::super::figures::{connections_group, process, server_group};
+use super::super::figures::{connections_group, latency, process, server_group};
 use super::worker::{Common, Opened, Prepared};
+use pumice_blocks::BlockCounts;
 use pumice_chunk::store::{ChunkCounts, ChunkStore};
 use pumice_device::{AlignedBuf, DeviceCounts};
-use pumice_door_admin::{BooksFault, Figures, Group, Source};
-use pumice_door_nbd::{Counts as DoorCounts, DoorStats};
+use pumice_door_admin::{BooksFault, Figures, Group, Latency, Source};
+use pumice_door_nbd::{Counts as DoorCounts, DoorStats, Operation};
 use pumice_volume::VolumeCounts;
 use pumice_world::{Figure, Kind};
 use std::sync::Arc;
@@ -34,6 +35,17 @@ impl VolumesFigures {
         self.common.course.served()
     }
 
+    fn latency(&self) -> Vec<Latency> {
+        let volumes = self.common.volumes.iter().enumerate();
+        let measured = volumes.flat_map(|(number, prepared)| {
+            Operation::ALL.map(|operation| Latency {
+                volume: Some(prepared.name.clone()),
+                ..latency(operation.name(), &self.door.latency(number, operation))
+            })
+        });
+        measured.collect()
+    }
+
     fn volume(&self, number: usize, prepared: &Prepared, opened: &Opened) -> (String, Vec<Group>) {
         let mut device = DeviceCounts::default();
         for counters in &prepared.counters {
@@ -55,6 +67,7 @@ impl VolumesFigures {
 #[derive(Default)]
 struct Cached {
     counts: ChunkCounts,
+    blocks: BlockCounts,
     mappings: u64,
     contents: u64,
     index_bytes: u64,
@@ -66,6 +79,7 @@ impl Cached {
         let (mappings, contents) = store.in_use();
         Self {
             counts: store.counts(),
+            blocks: store.block_counts(),
             mappings,
             contents,
             index_bytes: store.index_bytes().iter().sum(),
@@ -116,6 +130,10 @@ fn volume_groups(
                 figures: chunk,
             },
             Group {
+                room: "blocks",
+                figures: cached.blocks.figures(),
+            },
+            Group {
                 room: "device",
                 figures: device.figures(),
             },
@@ -161,7 +179,7 @@ impl Source for VolumesFigures {
             ready: self.is_ready(),
             limitation: self.limitation(),
             books: Vec::new(),
-            latency: Vec::new(),
+            latency: self.latency(),
             index_rounds: Vec::new(),
             groups: vec![
                 process(),
@@ -192,7 +210,7 @@ impl Source for VolumesFigures {
             // Each chunk is counted when its request begins and again when it is known what became of it.
             let became = opened.shared.counts();
             let begun = opened.shared.counts();
-            for (what, begun, became) in balance(&begun, &became) {
+            for (what, begun, became) in begun.balance(&became) {
                 let unequal = format!(
                     "volume {}: {begun} {what} were begun, {became} ended",
                     prepared.name
@@ -206,37 +224,6 @@ impl Source for VolumesFigures {
         }
         Ok(())
     }
-}
-
-/// Chunks that were begun, and what became of them.
-fn balance(begun: &VolumeCounts, became: &VolumeCounts) -> [(&'static str, u64, u64); 3] {
-    [
-        (
-            "chunks of reads",
-            begun.read_chunks,
-            became.read_dram_hits + became.read_hits + became.read_part_hits + became.read_misses,
-        ),
-        (
-            "fills",
-            begun.fills,
-            became.fills_stored
-                + became.fills_duplicate
-                + became.fills_late
-                + became.fills_no_room
-                + became.fills_out,
-        ),
-        (
-            "chunks of writes",
-            begun.write_chunks,
-            became.writes_stored
-                + became.writes_duplicate
-                + became.writes_around
-                + became.writes_late
-                + became.writes_no_room
-                + became.writes_out
-                + became.writes_failed,
-        ),
-    ]
 }
 
 #[cfg(test)]

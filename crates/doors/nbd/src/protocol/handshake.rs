@@ -9,7 +9,7 @@ use super::{take, take_string, take_u16, take_u32};
 use crate::export::Shape;
 
 /// Bytes of the [`greeting`].
-pub const GREETING_BYTES: usize = 18;
+const GREETING_BYTES: usize = 18;
 
 /// The longest name of an export, as the protocol has it.
 pub const MAX_NAME_BYTES: usize = 4096;

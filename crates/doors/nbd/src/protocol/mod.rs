@@ -8,9 +8,7 @@ mod handshake;
 mod reply;
 mod request;
 
-pub use handshake::{
-    ExportInfo, GREETING_BYTES, Handshake, MAX_NAME_BYTES, MAX_OPTION_BYTES, Session, Step, greeting,
-};
+pub use handshake::{ExportInfo, Handshake, MAX_NAME_BYTES, MAX_OPTION_BYTES, Session, Step, greeting};
 pub use reply::{Head, MAX_EXTENTS, status_payload};
 pub use request::{Command, MAX_PAYLOAD_BYTES, REQUEST_BYTES, Refusal, Request};
 
@@ -30,8 +28,6 @@ pub enum Errno {
     Invalid = 22,
     /// ENOSPC.
     NoSpace = 28,
-    /// ESHUTDOWN.
-    Ending = 108,
 }
 
 impl From<ExportError> for Errno {
@@ -41,7 +37,6 @@ impl From<ExportError> for Errno {
             ExportError::Io => Errno::Io,
             ExportError::NoMemory => Errno::NoMemory,
             ExportError::NoSpace => Errno::NoSpace,
-            ExportError::Ending => Errno::Ending,
         }
     }
 }

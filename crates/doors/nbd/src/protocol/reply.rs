@@ -97,6 +97,10 @@ impl Head {
     }
 }
 
+/// Flags of a descriptor of `base:allocation`.
+const HOLE: u32 = 1;
+const ZERO: u32 = 2;
+
 /// The descriptors of a range of `length` bytes, at most `most`: what goes beyond the range is cut off, and neighbours of one kind are
 /// one. Where there are none the range is data.
 pub fn status_payload(extents: &[Extent], length: u32, most: usize) -> Bytes {
@@ -107,7 +111,7 @@ pub fn status_payload(extents: &[Extent], length: u32, most: usize) -> Bytes {
         if part == 0 {
             continue;
         }
-        let state = u32::from(extent.is_hole) | u32::from(extent.is_zero) << 1;
+        let state = if extent.is_hole { HOLE | ZERO } else { 0 };
         let count = described.len();
         match described.last_mut() {
             Some((length, last)) if *last == state => *length += part,
@@ -161,12 +165,10 @@ mod tests {
         let data = |length| Extent {
             length,
             is_hole: false,
-            is_zero: false,
         };
         let hole = |length| Extent {
             length,
             is_hole: true,
-            is_zero: true,
         };
         let of = |extents: &[Extent], length, most| {
             let payload = status_payload(extents, length, most);

@@ -57,7 +57,6 @@ impl<E: Export> Job<E> {
             ExportError::Io => "an I/O error behind the export",
             ExportError::NoMemory => "no memory",
             ExportError::NoSpace => "no space behind the export",
-            ExportError::Ending => "the server is about to end",
         };
         self.refuse(error.into(), why);
     }
@@ -110,7 +109,7 @@ impl<E: Export> Job<E> {
                 is_durable,
             } => {
                 counters.trims.add(1);
-                let done = export.trim(offset, length.into(), is_durable).await;
+                let done = export.zero(offset, length.into(), true, is_durable).await;
                 self.done(Operation::Trim, since, done);
             }
             Command::Flush => {

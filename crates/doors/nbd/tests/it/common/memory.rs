@@ -184,10 +184,6 @@ impl Export for Memory {
         Ok(())
     }
 
-    async fn trim(&self, offset: u64, length: u64, is_durable: bool) -> Result<(), ExportError> {
-        self.zero(offset, length, true, is_durable).await
-    }
-
     async fn flush(&self) -> Result<(), ExportError> {
         self.seen.flushes.fetch_add(1, Ordering::SeqCst);
         Ok(())
@@ -204,7 +200,6 @@ impl Export for Memory {
             extents.push(Extent {
                 length: next - at,
                 is_hole,
-                is_zero: is_hole,
             });
             at = next;
         }
