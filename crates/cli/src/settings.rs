@@ -67,6 +67,12 @@ macro_rules! settings {
         }
 
         impl Layers {
+            /// Every setting that is given, by name.
+            pub fn given(&self) -> Vec<(&'static str, Given<'_>)> {
+                let all = [$(($name, self.$field()),)*];
+                all.into_iter().filter(|(_, given)| given.texts.is_some()).collect()
+            }
+
             $(
                 /// The setting, from the first place that gives it.
                 pub fn $field(&self) -> Given<'_> {

@@ -58,6 +58,8 @@ pub struct Options {
     pub buffers_max: usize,
     /// What an answer promises.
     pub durability: Durability,
+    /// Whether the device is formatted, whatever cache is on it.
+    pub reformat: bool,
     /// The program.
     pub maker: Maker,
     /// A number that need not differ from that of another start.
@@ -448,7 +450,10 @@ impl<B: Buffer> ChunkStore<B> {
     /// # Errors
     /// [`OpenError`]: the device holds something else, was made with other settings, or fails.
     pub async fn open<D: Device<Buf = B>>(device: &D, options: &Options) -> Result<(Self, Found), OpenError> {
-        let found = read_superblock(device, STORE)?;
+        let found = match options.reformat {
+            true => None,
+            false => read_superblock(device, STORE)?,
+        };
         let formatted = found.is_none();
         let mut superblock = found.map_or_else(|| format(device, options), Ok)?;
         let geometry = superblock.geometry;

@@ -25,6 +25,7 @@ pub fn options() -> Options {
         block_bytes: 64 << 10,
         buffers_max: 3,
         durability: Durability::Process,
+        reformat: false,
         maker: Maker::Serve,
         random: 11,
         now: NOW,

@@ -6,7 +6,7 @@ use anyhow::{Context, anyhow};
 use pumice::IndexKind;
 use pumice_blocks::geometry::SUPERBLOCKS_BYTES;
 use pumice_blocks::open::{check_maker, read_superblock};
-use pumice_blocks::{Maker, OpenError};
+use pumice_blocks::{Maker, OpenError, StoreId, Superblock};
 use pumice_device::{FileDevice, FileError, FileOptions, FileShared, SECTOR_BYTES};
 use pumice_flash::{LayoutName, LayoutOptions, STORE, Settings};
 use pumice_trace::{Human, Size};
@@ -231,35 +231,49 @@ struct Found {
     has_tier: bool,
 }
 
-/// Reads the superblock, writing nothing; `None` where the device is empty.
-fn peek(config: &ServeConfig, before: &Before) -> anyhow::Result<Option<Found>> {
-    let path = config.flash.display();
+/// Reads the superblock of a store, writing nothing; `None` where the device is empty.
+///
+/// # Errors
+/// Another store or maker is on it, or a file was cut short.
+pub(super) fn superblock_at(
+    path: &Path,
+    before: &Before,
+    store: StoreId,
+) -> anyhow::Result<Option<Superblock>> {
     if let Before::File { len } = before
         && *len < SUPERBLOCKS_BYTES
     {
-        return Err(anyhow::Error::new(OpenError::Foreign).context(format!("flash device {path}")));
+        return Err(OpenError::Foreign.into());
     }
-    let shared = Arc::new(open_file(&config.flash, None, false).context("flash device")?);
-    let device = FileDevice::new(shared, 2).with_context(|| format!("flash device {path}"))?;
-    let superblock = read_superblock(&device, STORE).with_context(|| format!("flash device {path}"))?;
-    let Some(superblock) = superblock else {
+    let shared = Arc::new(open_file(path, None, false)?);
+    let device = FileDevice::new(shared, 2)?;
+    let Some(superblock) = read_superblock(&device, store)? else {
         return Ok(None);
     };
-    check_maker(&superblock, Maker::Serve).with_context(|| format!("flash device {path}"))?;
-    let settings = Settings::decode(&superblock.own)
-        .ok_or(OpenError::UnknownSettings)
-        .with_context(|| format!("flash device {path}"))?;
+    check_maker(&superblock, Maker::Serve)?;
     let capacity = superblock.geometry.capacity;
     if let Before::File { len } = before
         && *len < capacity
     {
         return Err(anyhow!(
-            "flash device {path}: it has {len} bytes, and the cache on it {capacity}: it was cut short or is an incomplete copy; \
+            "it has {len} bytes, and the cache on it {capacity}: it was cut short or is an incomplete copy; \
              --reformat makes an empty cache of it"
         ));
     }
+    Ok(Some(superblock))
+}
+
+/// Looks at the cache of objects on a device, writing nothing; `None` where the device is empty.
+fn peek(config: &ServeConfig, before: &Before) -> anyhow::Result<Option<Found>> {
+    let named = || format!("flash device {}", config.flash.display());
+    let Some(superblock) = superblock_at(&config.flash, before, STORE).with_context(named)? else {
+        return Ok(None);
+    };
+    let settings = Settings::decode(&superblock.own)
+        .ok_or(OpenError::UnknownSettings)
+        .with_context(named)?;
     Ok(Some(Found {
-        capacity,
+        capacity: superblock.geometry.capacity,
         block_bytes: superblock.geometry.block_bytes,
         layout: settings.layout,
         index: settings.index,

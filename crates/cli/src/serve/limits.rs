@@ -2,16 +2,16 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Descriptors beside those of connections: flash, sockets, the admin door's 32 connections, and some for each worker's event loop
-/// and ring.
-fn others(threads: usize) -> u64 {
-    64 + 8 * threads as u64
+/// Descriptors beside those of connections: sockets, the admin door's 32 connections, the files of devices, and some for each worker's
+/// event loop and its ring on each device.
+fn others(threads: usize, devices: usize) -> u64 {
+    64 + 2 * devices as u64 + 4 * threads as u64 * (1 + devices as u64)
 }
 
 /// Raises the limit of open files to what the connections need, as far as the system allows; warns where that is not far
 /// enough, since connections are then refused early.
-pub fn allow_open_files(connections: usize, threads: usize) {
-    let needed = connections as u64 + others(threads);
+pub fn allow_open_files(connections: usize, threads: usize, devices: usize) {
+    let needed = connections as u64 + others(threads, devices);
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|current| current >= needed) {
         return;

@@ -102,7 +102,7 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
     if let Some(user) = &config.user {
         user::become_user(user)?;
     }
-    limits::allow_open_files(config.max_connections, config.threads);
+    limits::allow_open_files(config.max_connections, config.threads, 2);
     let kinds = args.throttle.unwrap_or_default();
     if kinds.performance_tier.is_some() && config.performance_tier.is_none() {
         return Err(usage(

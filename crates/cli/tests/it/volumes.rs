@@ -179,6 +179,8 @@ fn what_was_written_is_there_after_a_kill_and_in_the_backing_file() {
         "pumice_volume_backing_flushes_total{volume=\"disk\"} 1",
         "pumice_chunk_failed{volume=\"disk\"} 0",
         "pumice_nbd_connections 1",
+        "pumice_nbd_latency_seconds_count{operation=\"write\",volume=\"disk\"} 4",
+        "pumice_blocks_log_failures_total{volume=\"disk\"} 0",
     ] {
         assert!(metrics.lines().any(|found| found == line), "{line}: {metrics}");
     }
@@ -283,4 +285,24 @@ fn reformat_makes_an_empty_cache_of_another_shape() {
     let server = start(directory, &format!("{other} --reformat")).unwrap_or_else(|said| panic!("{said}"));
     assert!(server.has_said("a new cache") && server.has_said("chunks of 8 KiB"));
     assert_eq!(server.client().read(0, 4), b"data");
+}
+
+#[test]
+fn a_cache_that_was_cut_short_is_refused_and_left_alone() {
+    let place = place();
+    let directory = place.path();
+    disk(directory, 4 * MIB);
+    let server = start(directory, CACHE).unwrap_or_else(|said| panic!("{said}"));
+    assert_eq!(server.client().write(0, b"data"), 0);
+    server.stop();
+    let cache = std::fs::File::options().write(true).open(directory.join("cache"));
+    let cache = cache.unwrap();
+    cache.set_len(10 * MIB).unwrap();
+    for flags in [CACHE, "--cache cache", "--cache cache --cache-size 10MiB"] {
+        let said = start(directory, flags).err().expect("refused");
+        assert!(said.contains("cut short"), "{flags}: {said}");
+    }
+    assert_eq!(cache.metadata().unwrap().len(), 10 * MIB);
+    let server = start(directory, &format!("{CACHE} --reformat")).unwrap_or_else(|said| panic!("{said}"));
+    assert!(server.has_said("a new cache"));
 }

@@ -52,6 +52,7 @@ impl Production {
             block_bytes: geometry.block_bytes,
             buffers_max: BUFFERS,
             durability: Durability::Process,
+            reformat: false,
             maker: Maker::Replay,
             random: 1,
             now: NOW,

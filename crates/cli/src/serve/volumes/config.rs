@@ -15,6 +15,23 @@ use std::path::PathBuf;
 const FLASH_TIMEOUT_SECS_MAX: u32 = 86_400;
 const FLASH_TIMEOUT_SECS: u32 = 30;
 
+/// Settings that a server of volumes has; all others are of the cache of objects.
+const OF_VOLUMES: [&str; 13] = [
+    "nbd",
+    "backing",
+    "cache",
+    "cache-size",
+    "mode",
+    "chunk-size",
+    "dram",
+    "threads",
+    "max-connections",
+    "flash-timeout",
+    "unix-mode",
+    "admin",
+    "log-format",
+];
+
 /// A volume and its cache.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VolumeConfig {
@@ -78,16 +95,20 @@ impl VolumesConfig {
             }
             return Ok(None);
         }
-        for given in of_objects(layers) {
-            if given.list().is_some() {
+        for (name, given) in layers.given() {
+            if !OF_VOLUMES.contains(&name) {
                 return Err(given.wrong(
                     "it is of the cache of objects, and with --nbd volumes alone are served: leave it out, or run a second server",
                 ));
             }
         }
+        let listens = listen::plain(&nbd, listen::unix_mode(&layers.unix_mode())?)?;
+        if listens.is_empty() {
+            return Err(nbd.wrong("volumes are served nowhere: give unix:PATH or ADDR:PORT, or leave it out"));
+        }
         Ok(Some(Self {
             dram: dram(&layers.dram(), familiar.memory)?,
-            nbd: listen::plain(&nbd, listen::unix_mode(&layers.unix_mode())?)?,
+            nbd: listens,
             volumes: volumes(layers)?,
             admin: admin(&layers.admin())?,
             flash_timeout_secs: secs(&layers.flash_timeout(), FLASH_TIMEOUT_SECS_MAX)?
@@ -100,32 +121,6 @@ impl VolumesConfig {
             pid_file: familiar.pid_file.clone(),
         }))
     }
-}
-
-/// Settings that say nothing of volumes.
-fn of_objects(layers: &Layers) -> [Given<'_>; 20] {
-    [
-        layers.flash(),
-        layers.flash_size(),
-        layers.performance_tier(),
-        layers.performance_size(),
-        layers.performance_objective(),
-        layers.block_size(),
-        layers.layout(),
-        layers.policy(),
-        layers.alpha(),
-        layers.theta(),
-        layers.index(),
-        layers.flash_write(),
-        layers.durability(),
-        layers.max_item_size(),
-        layers.memcached(),
-        layers.memcached_tls(),
-        layers.tls_certificate(),
-        layers.auth_file(),
-        layers.flush_interval(),
-        layers.idle_timeout(),
-    ]
 }
 
 fn volumes(layers: &Layers) -> anyhow::Result<Vec<VolumeConfig>> {
@@ -272,6 +267,11 @@ mod tests {
                 "nbd = \"unix:/s\"\nbacking = \"a\"\ncache = \"c\"\nflash = \"f\"",
                 "--flash",
             ),
+            (
+                "nbd = \"unix:/s\"\nbacking = \"a\"\ncache = \"c\"\ntls-key = \"k\"",
+                "--tls-key",
+            ),
+            ("nbd = \"off\"\nbacking = \"a\"\ncache = \"c\"", "nowhere"),
             ("nbd = \"nowhere\"\nbacking = \"a\"\ncache = \"c\"", "--nbd"),
         ] {
             let refused = resolve(file).expect_err(file);

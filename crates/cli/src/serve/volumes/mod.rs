@@ -10,7 +10,7 @@ mod worker;
 pub use config::VolumesConfig;
 
 use super::course::Course;
-use super::flash::{Before, before, make_file, open_file, size_at};
+use super::flash::{Before, before, make_file, open_file, size_at, superblock_at};
 use super::report::line;
 use super::{PidFile, bind_admin, limits, random, start_admin, user};
 use crate::usage::usage;
@@ -19,10 +19,9 @@ use backing::FileBacking;
 use config::VolumeConfig;
 use figures::VolumesFigures;
 use plan::{CachePlan, Plan, Wanted};
-use pumice_blocks::open::read_superblock;
 use pumice_blocks::{Durability, Maker};
 use pumice_chunk::store::{Found, Options, STORE, Shape};
-use pumice_device::{FileDevice, SECTOR_BYTES};
+use pumice_device::SECTOR_BYTES;
 use pumice_door_nbd::{Door, DoorConfig, ExportName};
 use pumice_net::Listen;
 use pumice_trace::Human;
@@ -41,7 +40,6 @@ pub fn run(config: &VolumesConfig) -> anyhow::Result<()> {
     if let Some(user) = &config.user {
         user::become_user(user)?;
     }
-    limits::allow_open_files(config.max_connections.unwrap_or(32), config.threads);
     // Whether it can work is known before anything is made.
     let backings = (config.volumes.iter())
         .map(|volume| FileBacking::open(&volume.backing, volume.mode == Mode::ReadOnly))
@@ -51,6 +49,7 @@ pub fn run(config: &VolumesConfig) -> anyhow::Result<()> {
         .map(|(volume, backing)| look(config, volume, backing))
         .collect::<anyhow::Result<Vec<_>>>()?;
     let plan = plan::divide(config, &wanted)?;
+    limits::allow_open_files(plan.max_connections, config.threads, config.volumes.len());
     let door = bind(config, &plan)?;
     let admin = config.admin.map(bind_admin).transpose()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -75,7 +74,6 @@ pub fn run(config: &VolumesConfig) -> anyhow::Result<()> {
         door,
         clock: Arc::new(clock),
         flash_timeout_secs: config.flash_timeout_secs,
-        reformat: config.reformat,
         course: Course::new(config.threads),
     });
     runtime.block_on(async {
@@ -156,11 +154,11 @@ fn look(
     };
     let is_used = matches!(before, Before::BlockDevice | Before::File { len: 1.. });
     let found = match is_used && !config.reformat {
-        true => peek(cache)?,
+        true => peek(cache, &before)?,
         false => None,
     };
     if let Some((capacity, chunk_bytes)) = found {
-        if capacity != asked {
+        if capacity != asked && volume.cache_size.is_some() {
             return Err(usage(format!(
                 "--cache-size is {:#} but {} was made with {:#}; change the setting, or --reformat to empty it",
                 Human(asked),
@@ -181,22 +179,19 @@ fn look(
     }
     Ok(Some(Wanted {
         backing_bytes: pumice_volume::Backing::size(backing),
-        capacity: asked,
+        capacity: found.map_or(asked, |(capacity, _)| capacity),
         chunk_bytes: volume.chunk_bytes.or(found.map(|(_, chunk_bytes)| chunk_bytes)),
     }))
 }
 
 /// Bytes and chunk size of the cache that is on a device; `None` where it is empty.
-fn peek(cache: &Path) -> anyhow::Result<Option<(u64, u32)>> {
-    let named = || format!("cache device {}", cache.display());
-    let shared = Arc::new(open_file(cache, None, false).with_context(named)?);
-    let device = FileDevice::new(shared, 2).with_context(named)?;
-    let superblock = read_superblock(&device, STORE).with_context(named)?;
-    let found = superblock.and_then(|superblock| {
+fn peek(cache: &Path, before: &Before) -> anyhow::Result<Option<(u64, u32)>> {
+    let superblock = superblock_at(cache, before, STORE);
+    let superblock = superblock.with_context(|| format!("cache device {}", cache.display()))?;
+    Ok(superblock.and_then(|superblock| {
         let shape = Shape::decode(&superblock.own)?;
         Some((superblock.geometry.capacity, shape.chunk_bytes))
-    });
-    Ok(found)
+    }))
 }
 
 fn bind(config: &VolumesConfig, plan: &Plan) -> anyhow::Result<Door> {
@@ -276,6 +271,7 @@ fn prepare(
             block_bytes: plan.map_or(SECTOR_BYTES as u64, |plan| plan.block_bytes),
             buffers_max: plan.map_or(0, |plan| plan.buffers),
             durability: Durability::Power,
+            reformat: config.reformat,
             maker: Maker::Serve,
             random: random()?[0],
             now,

@@ -5,7 +5,6 @@ use super::super::worker::{drive, each_second};
 use super::backing::FileBacking;
 use super::export::{CacheDevice, Served};
 use anyhow::{Context, anyhow};
-use pumice_blocks::OpenError;
 use pumice_chunk::store::Found;
 use pumice_device::{AlignedBuf, CountingDevice, Device, DeviceCounters, FileDevice, FileShared};
 use pumice_door_nbd::Door;
@@ -23,9 +22,6 @@ const RING_ENTRIES: u32 = 256;
 
 /// Threads of a worker that wait for backing devices.
 const BACKING_THREADS: usize = 32;
-
-/// Zeros at its beginning make a device an empty one.
-const BLANK_BYTES: u64 = 1 << 20;
 
 /// A volume that is to be served.
 pub struct Prepared {
@@ -61,8 +57,6 @@ pub struct Common {
     pub clock: Arc<dyn Clock>,
     /// Seconds after which a cache device that does not answer has failed; 0 = never.
     pub flash_timeout_secs: u32,
-    /// Whether caches are emptied first.
-    pub reformat: bool,
     /// How far the server is.
     pub course: Course<Arc<[Opened]>>,
 }
@@ -248,19 +242,7 @@ async fn serve(
 async fn open(common: &Common, devices: &[Option<CacheDevice>]) -> anyhow::Result<Arc<[Opened]>> {
     let mut all = Vec::new();
     for (prepared, device) in common.volumes.iter().zip(devices) {
-        let open = async {
-            if let (true, Some(device)) = (common.reformat, device) {
-                let failed = |source| OpenError::Device {
-                    what: "emptying it",
-                    source,
-                };
-                // What a start looks at to know an empty device.
-                let blank = vec![0; device.capacity().min(BLANK_BYTES) as usize];
-                device.append_log(0, &blank).map_err(failed)?;
-                device.sync().await.map_err(failed)?;
-            }
-            Shared::open(&prepared.settings, device.as_ref(), &prepared.backing).await
-        };
+        let open = Shared::open(&prepared.settings, device.as_ref(), &prepared.backing);
         let (shared, found) = open.await.with_context(|| match &prepared.cache {
             Some(cache) => format!("cache device {}", cache.path().display()),
             None => format!("volume {}", prepared.name),
