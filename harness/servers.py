@@ -27,7 +27,8 @@ class Directory:
     def __init__(self, name, parent=None):
         parent = parent or os.path.join(machine.TARGET, "e2e")
         os.makedirs(parent, exist_ok=True)
-        self.path = tempfile.mkdtemp(prefix=f"{name}-", dir=parent)
+        # Short, as the path of a socket in it has at most 107 bytes.
+        self.path = tempfile.mkdtemp(prefix=f"{name[:20]}-", dir=parent)
 
     def __enter__(self):
         return self.path
