@@ -59,8 +59,8 @@ def succeed(*command, **more):
 
 
 @contextlib.contextmanager
-def volumes(directory, *flags, over="unix"):
-    """A server of the volume `disk`; its address as a URI."""
+def volumes(directory, *flags, over="unix", end=signal.SIGTERM):
+    """A server of the volume `disk`, which `end` ends; its address as a URI."""
     listen = f"unix:{directory}/socket" if over == "unix" else "127.0.0.1:0"
     log = directory / "volumes.log"
     command = [BINARY, "serve", "--nbd", listen, "--backing", directory / "disk", "--dram", "96MiB", "--threads", "2",
@@ -74,8 +74,9 @@ def volumes(directory, *flags, over="unix"):
             time.sleep(0.01)
         place = found[1]
         yield f"nbd+unix:///disk?socket={directory}/socket" if over == "unix" else f"nbd://{place}/disk"
-        server.send_signal(signal.SIGTERM)
-        expect_equal(server.wait(30), 0, f"status of the server: {log.read_text()[-1500:]}")
+        server.send_signal(end)
+        expected = 0 if end == signal.SIGTERM else -end
+        expect_equal(server.wait(30), expected, f"status of the server: {log.read_text()[-1500:]}")
     finally:
         server.kill()
         server.wait()
@@ -123,6 +124,27 @@ def test_real_clients_find_what_they_wrote(place, seed, size, mode, over):
         succeed("nbdcopy", uri, place / "back")
     # The backing file alone is right.
     expect_same(disk, place / "back")
+
+
+@pytest.mark.parametrize("has_other", [False, True], ids=["without", "with-another"])
+def test_a_cache_without_which_its_file_was_served_is_forgotten(place, has_other):
+    """Also after `kill -9`, when no time of change was noted."""
+    with open(place / "disk", "wb") as file:
+        file.truncate(DISK_BYTES)
+    cache = ["--cache", place / "cache", "--cache-size", "64MiB"]
+    other = ["--cache", place / "other", "--cache-size", "64MiB"] if has_other else ["--mode", "pass-through"]
+    with volumes(place, *cache, end=signal.SIGKILL) as uri:
+        succeed("qemu-io", "-f", "raw", uri, "-c", "write -P 1 0 1M", "-c", "flush")
+    with volumes(place, *cache, end=signal.SIGKILL):
+        log = (place / "volumes.log").read_text()
+        expect("the cache that was there" in log, "the cache to be found again", log)
+    with volumes(place, *other, end=signal.SIGKILL) as uri:
+        succeed("qemu-io", "-f", "raw", uri, "-c", "write -P 2 0 1M", "-c", "flush")
+    with volumes(place, *cache) as uri:
+        log = (place / "volumes.log").read_text()
+        expect("is forgotten" in log, "the cache to be forgotten", log)
+        said = succeed("qemu-io", "-f", "raw", uri, "-c", "read -P 2 0 1M")
+        expect("verification failed" not in said, "the newest content to be read", said)
 
 
 def test_a_read_only_volume_is_read_alone(place, seed):

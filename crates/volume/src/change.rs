@@ -161,18 +161,12 @@ impl<D: Device, K: Backing> Volume<D, K> {
         Ok(())
     }
 
-    /// Makes a range read as zeros for good; with `may_punch` nothing need stay allocated for it. With `is_durable` that is durable
-    /// afterwards. See [`Volume`] for futures that are dropped.
+    /// Makes a range read as zeros for good; with `may_punch` nothing need stay allocated for it. See [`Volume`] for futures that are
+    /// dropped.
     ///
     /// # Errors
     /// [`VolumeError`]; a part may have been made zero before.
-    pub async fn zero(
-        &self,
-        offset: u64,
-        len: u64,
-        may_punch: bool,
-        is_durable: bool,
-    ) -> Result<(), VolumeError> {
+    pub async fn zero(&self, offset: u64, len: u64, may_punch: bool) -> Result<(), VolumeError> {
         self.check_change(offset, len)?;
         let unit = self
             .cache()
@@ -202,10 +196,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
             self.zero_piece(unit, at, len, may_punch).await?;
             at += len;
         }
-        match is_durable {
-            true => self.flush().await,
-            false => Ok(()),
-        }
+        Ok(())
     }
 
     /// How much of the beginning of a hole is one while no change is under way there.

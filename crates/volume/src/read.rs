@@ -9,9 +9,6 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// Bytes that are brought into the cache at once.
-const CACHE_BYTES: u64 = 1 << 20;
-
 impl<D: Device, K: Backing> Volume<D, K> {
     /// Reads `len` bytes at `offset`.
     ///
@@ -143,25 +140,6 @@ impl<D: Device, K: Backing> Volume<D, K> {
             self.kick();
         }
         Ok(bytes)
-    }
-
-    /// Brings a range into the cache.
-    ///
-    /// # Errors
-    /// As [`Volume::read`].
-    pub async fn prefetch(&self, offset: u64, len: u64) -> Result<(), VolumeError> {
-        self.check_range(offset, len)?;
-        if self.cache().is_none() {
-            return Ok(());
-        }
-        let end = offset + len;
-        let mut at = offset;
-        while at < end {
-            let len = CACHE_BYTES.min(end - at);
-            self.read(at, len as usize).await?;
-            at += len;
-        }
-        Ok(())
     }
 
     /// What a range consists of: see [`Backing::extents`].

@@ -243,6 +243,11 @@ struct Spot<B: Buffer> {
 }
 
 impl<B: Buffer> ChunkStore<B> {
+    /// The number of this cache: whoever makes an empty one gives it another.
+    pub fn cache_id(&self) -> u64 {
+        self.base.cache_id
+    }
+
     /// Its settings.
     pub fn shape(&self) -> &Shape {
         &self.shape

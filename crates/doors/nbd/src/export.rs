@@ -41,8 +41,8 @@ pub struct Extent {
 /// # Contract
 ///
 /// *Ranges.* Offset and length are in bytes, of any alignment. The length is at least 1, and the range lies inside
-/// [`size_bytes`](Shape::size_bytes): the door has checked both. A read or a write has at most the door's window (a few MiB); other
-/// requests up to 4 GiB.
+/// [`size_bytes`](Shape::size_bytes): the door has checked both. A read or a write has at most the door's window (a few MiB), a range to be
+/// cached 1 MiB, a range to be made zero 32 MiB, a range to be described 4 GiB.
 ///
 /// *Ordering.* Requests run concurrently. Where two that change the same bytes overlap in time, either may win, sector by sector. A
 /// request that begins after another one's future was ready sees its effect, whichever handle or connection it came by.
@@ -74,7 +74,6 @@ pub trait Export: 'static {
         offset: u64,
         length: u64,
         may_punch: bool,
-        is_durable: bool,
     ) -> impl Future<Output = Result<(), ExportError>>;
 
     /// Makes all changes durable that were answered before.

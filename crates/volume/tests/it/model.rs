@@ -226,7 +226,7 @@ impl Run {
             7..9 if self.mode != Mode::ReadOnly => {
                 let may_punch = self.random.below(2) == 0;
                 let volume = &self.rig().volume;
-                let zero = volume.zero(range.start as u64, range.len() as u64, may_punch, false);
+                let zero = volume.zero(range.start as u64, range.len() as u64, may_punch);
                 let result = self.rig().run(zero);
                 self.changed(result, range.start, &vec![0; range.len()], false);
             }

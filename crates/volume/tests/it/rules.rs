@@ -34,7 +34,7 @@ fn overlapping_requests_leave_cache_and_backing_device_alike() {
                                 let bytes = vec![(round * 12 + n) as u8; len as usize];
                                 volume.write(start, Bytes::from(bytes), kind == 0).await.unwrap();
                             }
-                            4 => volume.zero(start, len, true, false).await.unwrap(),
+                            4 => volume.zero(start, len, true).await.unwrap(),
                             5 => volume.tick().await,
                             _ => drop(volume.read(start, len as usize).await.unwrap()),
                         }
@@ -144,7 +144,7 @@ fn crashes_among_many_requests_leave_cache_and_backing_device_alike() {
                                     let bytes = vec![(life * 16 + round) as u8; len as usize];
                                     let _ = volume.write(start, Bytes::from(bytes), kind == 0).await;
                                 }
-                                4 => drop(volume.zero(start, len, true, false).await),
+                                4 => drop(volume.zero(start, len, true).await),
                                 5 => volume.tick().await,
                                 _ => drop(volume.read(start, len as usize).await),
                             }
@@ -203,11 +203,11 @@ fn trims_of_holes_cost_nothing_and_what_was_trimmed_is_zero() {
     let rig = Rig::open(&settings(Mode::WriteThrough, 1), &medium, &backing).unwrap();
     let logged = || rig.volume.shared().store().unwrap().block_counts().log_records;
     let before = logged();
-    rig.run(rig.volume.zero(0, SIZE as u64, true, false)).unwrap();
+    rig.run(rig.volume.zero(0, SIZE as u64, true)).unwrap();
     assert_eq!((backing.changes(), logged()), (0, before));
     let write = rig.volume.write(8192, Bytes::from(vec![1; 8192]), false);
     rig.run(write).unwrap();
-    rig.run(rig.volume.zero(100, 200_000, true, false)).unwrap();
+    rig.run(rig.volume.zero(100, 200_000, true)).unwrap();
     assert_eq!(
         backing.changes(),
         2,

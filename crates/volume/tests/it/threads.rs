@@ -106,7 +106,7 @@ fn threads_leave_cache_and_backing_device_alike() {
                                         .await
                                         .unwrap();
                                 }
-                                4 => volume.zero(start, len, true, false).await.unwrap(),
+                                4 => volume.zero(start, len, true).await.unwrap(),
                                 5 => volume.tick().await,
                                 _ => drop(volume.read(start, len as usize).await.unwrap()),
                             }

@@ -3,16 +3,22 @@
 use anyhow::{Context, anyhow};
 use bytes::Bytes;
 use pumice_volume::{Backing, Extent};
-use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom, fallocate, flock, seek};
+use rustix::fs::{
+    FallocateFlags, FlockOperation, OFlags, SeekFrom, XattrFlags, fallocate, fgetxattr, flock, fsetxattr,
+    seek,
+};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSliceMut};
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Zeros that are written at once where the file system cannot make any.
 const ZEROS_BYTES: usize = 1 << 20;
+
+/// An attribute of a file: the number of the cache that it was served with last, 0 = none.
+const CACHE: &str = "user.pumice.cache";
 
 /// A file or a block device, which this process has for itself. All threads share it.
 #[derive(Clone)]
@@ -35,6 +41,8 @@ impl FileBacking {
         let file = OpenOptions::new()
             .read(true)
             .write(!is_read_only)
+            // A FIFO is refused below, and not waited for.
+            .custom_flags(OFlags::NONBLOCK.bits() as i32)
             .open(path)
             .with_context(named)?;
         let metadata = file.metadata().with_context(named)?;
@@ -80,6 +88,20 @@ impl FileBacking {
         let mut text = path.into_os_string().into_encoded_bytes();
         text.extend_from_slice(&number.to_le_bytes());
         Ok(twox_hash::XxHash3_64::oneshot(&text))
+    }
+
+    /// Whether it was served without this cache since the cache was last open. False where the system does not tell: for block devices, and
+    /// file systems without attributes.
+    pub fn has_left(&self, cache: u64) -> bool {
+        let mut last = [0; 8];
+        let length = fgetxattr(&self.0.file, CACHE, &mut last);
+        length == Ok(last.len()) && u64::from_le_bytes(last) != cache
+    }
+
+    /// Notes the cache with which it is served from now on, 0 = none, for [`FileBacking::has_left`].
+    pub fn note_cache(&self, cache: u64) {
+        // Where it cannot be noted, it cannot be asked for.
+        let _ = fsetxattr(&self.0.file, CACHE, &cache.to_le_bytes(), XattrFlags::empty());
     }
 
     /// Whether a path leads to it.

@@ -4,6 +4,7 @@ use super::backing::FileBacking;
 use bytes::Bytes;
 use pumice_device::{CountingDevice, FileDevice};
 use pumice_door_nbd::{Export, ExportError, Extent, Shape};
+use pumice_net::Seldom;
 use pumice_volume::{Mode, Volume, VolumeError};
 use std::io::ErrorKind;
 
@@ -14,19 +15,30 @@ pub type CacheDevice = CountingDevice<FileDevice>;
 pub struct Served {
     /// It.
     pub volume: Volume<CacheDevice, FileBacking>,
+    /// Its name.
+    pub name: String,
+    /// When the log said last that it fails.
+    pub failed: Seldom,
 }
 
-fn error(error: VolumeError) -> ExportError {
-    match error {
-        VolumeError::ReadOnly => ExportError::NotAllowed,
-        VolumeError::Backing(error) => match error.kind() {
+impl Served {
+    fn error(&self, error: VolumeError) -> ExportError {
+        if matches!(error, VolumeError::ReadOnly) {
+            return ExportError::NotAllowed;
+        }
+        if self.failed.is_due() {
+            tracing::error!("volume {}: {error}; said once a minute", self.name);
+        }
+        let VolumeError::Backing(error) = error else {
+            return ExportError::Io;
+        };
+        match error.kind() {
             ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
                 ExportError::NoSpace
             }
             ErrorKind::OutOfMemory => ExportError::NoMemory,
             _ => ExportError::Io,
-        },
-        _ => ExportError::Io,
+        }
     }
 }
 
@@ -43,30 +55,33 @@ impl Export for Served {
 
     async fn read(&self, offset: u64, length: usize) -> Result<Bytes, ExportError> {
         let read = self.volume.read(offset, length).await;
-        read.map(Bytes::from).map_err(error)
+        read.map(Bytes::from).map_err(|error| self.error(error))
     }
 
     async fn write(&self, offset: u64, data: Bytes, is_durable: bool) -> Result<(), ExportError> {
-        self.volume.write(offset, data, is_durable).await.map_err(error)
+        self.volume
+            .write(offset, data, is_durable)
+            .await
+            .map_err(|error| self.error(error))
     }
 
-    async fn zero(
-        &self,
-        offset: u64,
-        length: u64,
-        may_punch: bool,
-        is_durable: bool,
-    ) -> Result<(), ExportError> {
-        let zeroed = self.volume.zero(offset, length, may_punch, is_durable);
-        zeroed.await.map_err(error)
+    async fn zero(&self, offset: u64, length: u64, may_punch: bool) -> Result<(), ExportError> {
+        self.volume
+            .zero(offset, length, may_punch)
+            .await
+            .map_err(|error| self.error(error))
     }
 
     async fn flush(&self) -> Result<(), ExportError> {
-        self.volume.flush().await.map_err(error)
+        self.volume.flush().await.map_err(|error| self.error(error))
     }
 
     async fn status(&self, offset: u64, length: u64, most: usize) -> Result<Vec<Extent>, ExportError> {
-        let extents = self.volume.extents(offset, length, most).await.map_err(error)?;
+        let extents = self
+            .volume
+            .extents(offset, length, most)
+            .await
+            .map_err(|error| self.error(error))?;
         let extents = extents.into_iter().map(|extent| Extent {
             length: extent.length,
             is_hole: extent.is_hole,
@@ -75,6 +90,10 @@ impl Export for Served {
     }
 
     async fn cache(&self, offset: u64, length: u64) -> Result<(), ExportError> {
-        self.volume.prefetch(offset, length).await.map_err(error)
+        // Without a cache there is nowhere to bring it.
+        match self.volume.shared().store() {
+            Some(_) => self.read(offset, length as usize).await.map(drop),
+            None => Ok(()),
+        }
     }
 }

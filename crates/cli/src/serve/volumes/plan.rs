@@ -131,7 +131,7 @@ pub fn divide(config: &VolumesConfig, wanted: &[Option<Wanted>]) -> anyhow::Resu
         Err(too_much) => too_much,
     };
     // More DRAM may mean smaller chunks, and a larger index: what works is found by trying.
-    let mut least = config.dram.next_multiple_of(1 << 20);
+    let mut least = config.dram.max(BASE_BYTES).next_multiple_of(1 << 20);
     while divide_into(least, config, wanted)?.is_err() {
         least = (least + least / 16).next_multiple_of(1 << 20);
     }

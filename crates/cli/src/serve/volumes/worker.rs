@@ -5,9 +5,10 @@ use super::super::worker::{drive, each_second};
 use super::backing::FileBacking;
 use super::export::{CacheDevice, Served};
 use anyhow::{Context, anyhow};
-use pumice_chunk::store::Found;
+use pumice_chunk::store::{ChunkStore, Found};
 use pumice_device::{AlignedBuf, CountingDevice, Device, DeviceCounters, FileDevice, FileShared};
 use pumice_door_nbd::Door;
+use pumice_net::Seldom;
 use pumice_volume::{Settings, Shared, Volume};
 use pumice_world::{Clock, Spawner, Task};
 use std::cell::{Cell, OnceCell};
@@ -188,9 +189,11 @@ async fn serve(
         })
         .collect();
     let _ = ticked.set(volumes.clone());
-    let exports = volumes.iter().map(|volume| {
+    let exports = volumes.iter().zip(&common.volumes).map(|(volume, prepared)| {
         Rc::new(Served {
             volume: volume.clone(),
+            name: prepared.name.clone(),
+            failed: Seldom::default(),
         })
     });
     let exports = exports.collect();
@@ -242,11 +245,23 @@ async fn serve(
 async fn open(common: &Common, devices: &[Option<CacheDevice>]) -> anyhow::Result<Arc<[Opened]>> {
     let mut all = Vec::new();
     for (prepared, device) in common.volumes.iter().zip(devices) {
-        let open = Shared::open(&prepared.settings, device.as_ref(), &prepared.backing);
-        let (shared, found) = open.await.with_context(|| match &prepared.cache {
+        let named = || match &prepared.cache {
             Some(cache) => format!("cache device {}", cache.path().display()),
             None => format!("volume {}", prepared.name),
-        })?;
+        };
+        let (device, backing) = (device.as_ref(), &prepared.backing);
+        let opened = Shared::open(&prepared.settings, device, backing).await;
+        let (mut shared, mut found) = opened.with_context(named)?;
+        let cache_of = |shared: &Shared<_>| shared.store().map_or(0, ChunkStore::cache_id);
+        if found == Some(Found::Cache) && backing.has_left(cache_of(&shared)) {
+            let mut settings = prepared.settings.clone();
+            settings.cache.reformat = true;
+            (shared, _) = Shared::open(&settings, device, backing)
+                .await
+                .with_context(named)?;
+            found = Some(Found::Forgotten);
+        }
+        backing.note_cache(cache_of(&shared));
         all.push(Opened {
             shared: Arc::new(shared.with_dram(prepared.dram_bytes)),
             found,

@@ -64,14 +64,15 @@ impl<E: Export> Connection<E> {
             });
             let sending = pin!(link.send_replies());
             match select(reading, sending).await {
-                Either::Left((read, sending)) => {
+                // The client is lost: nobody hears a reply.
+                Either::Left((Err(lost), _)) => Err(lost),
+                Either::Left((Ok(()), sending)) => {
                     link.no_more_requests();
                     // The last request may end without a reply.
-                    let sent = match select(sending, pin!(link.under_way.ended())).await {
+                    match select(sending, pin!(link.under_way.ended())).await {
                         Either::Left((sent, _)) => sent,
                         Either::Right(((), sending)) => sending.await,
-                    };
-                    sent.and(read)
+                    }
                 }
                 Either::Right((sent, _)) => sent,
             }
@@ -122,7 +123,10 @@ impl<E: Export> Connection<E> {
         }
     }
 
-    /// Takes requests until the client has no more.
+    /// Takes requests until the client takes its leave.
+    ///
+    /// # Errors
+    /// What the socket said; an end without a leave, and what is no request, as well.
     async fn read_requests(&mut self, session: Session) -> io::Result<()> {
         let worker = Rc::clone(&self.worker);
         let stats = worker.stats.of(worker.index, session.export);
@@ -131,7 +135,7 @@ impl<E: Export> Connection<E> {
         loop {
             let Some(bytes) = self.input.bytes().first_chunk::<REQUEST_BYTES>() else {
                 if !self.input.fill(&self.link).await? {
-                    return Ok(());
+                    return Err(io::ErrorKind::UnexpectedEof.into());
                 }
                 continue;
             };
@@ -143,13 +147,16 @@ impl<E: Export> Connection<E> {
             let checked = request.command(&session, &shape);
             let held = match &checked {
                 Ok(Command::Disconnect) => return Ok(()),
-                Ok(Command::Write { length, .. }) => (*length as usize).min(PIECE_BYTES),
-                Ok(Command::Read { length, .. }) if session.is_structured => {
-                    (*length as usize).min(PIECE_BYTES)
-                }
-                Ok(Command::Read { length, .. }) => *length as usize,
+                Ok(Command::Read { length, .. }) if !session.is_structured => *length as usize,
+                Ok(
+                    Command::Read { length, .. }
+                    | Command::Write { length, .. }
+                    | Command::Zero { length, .. }
+                    | Command::Trim { length, .. }
+                    | Command::Cache { length, .. },
+                ) => (*length as usize).min(PIECE_BYTES),
                 Ok(Command::Status { .. }) => 8 * crate::protocol::MAX_EXTENTS,
-                _ => 0,
+                Ok(Command::Flush) | Err(_) => 0,
             };
             let job = Job {
                 worker: Rc::clone(&worker),
@@ -165,7 +172,7 @@ impl<E: Export> Connection<E> {
                     tracing::debug!("an NBD request was refused: {}", refusal.why);
                     let payload = refusal.payload.into();
                     if !self.input.skip(&self.link, payload).await? {
-                        return Ok(());
+                        return Err(io::ErrorKind::UnexpectedEof.into());
                     }
                     job.refuse(refusal.errno, refusal.why);
                 }
@@ -175,7 +182,7 @@ impl<E: Export> Connection<E> {
                     is_durable,
                 }) => {
                     if !self.write(job, offset, length as usize, is_durable).await? {
-                        return Ok(());
+                        return Err(io::ErrorKind::UnexpectedEof.into());
                     }
                 }
                 Ok(command) => self.spawn(job.execute(command)),
@@ -196,7 +203,7 @@ impl<E: Export> Connection<E> {
         let mut at = offset;
         let mut written = Ok(());
         while at < end {
-            let length = piece_end(at, end) - at;
+            let length = piece_end(at, end, PIECE_BYTES as u64) - at;
             if written.is_err() {
                 // The rest of what was refused.
                 if !self.input.skip(&self.link, end - at).await? {
@@ -246,10 +253,9 @@ impl<E> Drop for Connection<E> {
     }
 }
 
-/// Where the piece ends that begins at `at`.
-pub(super) fn piece_end(at: u64, end: u64) -> u64 {
-    let piece = PIECE_BYTES as u64;
-    (at / piece + 1).saturating_mul(piece).min(end)
+/// Where the piece ends that begins at `at`: at a multiple of its longest length, or the end of all.
+pub(super) fn piece_end(at: u64, end: u64, piece_bytes: u64) -> u64 {
+    (at / piece_bytes + 1).saturating_mul(piece_bytes).min(end)
 }
 
 /// Ready when the server is to end.

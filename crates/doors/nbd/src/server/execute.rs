@@ -1,15 +1,19 @@
 //! Requests: what they ask of the export, and their replies.
 
-use super::Worker;
 use super::connection::piece_end;
 use super::link::{Link, Reply};
+use super::{PIECE_BYTES, Worker};
 use crate::counters::{ExportStats, Operation};
 use crate::export::{Export, ExportError};
 use crate::protocol::{Command, Errno, Head, MAX_EXTENTS, Request, Session, status_payload};
 use bytes::Bytes;
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Instant;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+/// The longest range that is made zero at once.
+const ZERO_BYTES: u64 = 32 << 20;
 
 /// A request that is to be answered.
 pub(super) struct Job<E> {
@@ -100,7 +104,7 @@ impl<E: Export> Job<E> {
                 is_durable,
             } => {
                 counters.zeroes.add(1);
-                let done = export.zero(offset, length.into(), may_punch, is_durable).await;
+                let done = self.zero(offset, length, may_punch, is_durable).await;
                 self.done(Operation::Zero, since, done);
             }
             Command::Trim {
@@ -109,7 +113,7 @@ impl<E: Export> Job<E> {
                 is_durable,
             } => {
                 counters.trims.add(1);
-                let done = export.zero(offset, length.into(), true, is_durable).await;
+                let done = self.zero(offset, length, true, is_durable).await;
                 self.done(Operation::Trim, since, done);
             }
             Command::Flush => {
@@ -137,11 +141,48 @@ impl<E: Export> Job<E> {
             }
             Command::Cache { offset, length } => {
                 counters.prefetches.add(1);
-                let done = export.cache(offset, length.into()).await;
+                let range = offset..offset + u64::from(length);
+                let cache = |at, length| export.cache(at, length);
+                let done = self.in_pieces(range, PIECE_BYTES as u64, cache).await;
                 self.done(Operation::Other, since, done);
             }
             Command::Write { .. } | Command::Disconnect => unreachable!("the connection does these"),
         }
+    }
+
+    async fn zero(
+        &self,
+        offset: u64,
+        length: u32,
+        may_punch: bool,
+        is_durable: bool,
+    ) -> Result<(), ExportError> {
+        let range = offset..offset + u64::from(length);
+        let zero = |at, length| self.export().zero(at, length, may_punch);
+        self.in_pieces(range, ZERO_BYTES, zero).await?;
+        match is_durable {
+            true => self.export().flush().await,
+            false => Ok(()),
+        }
+    }
+
+    /// Does something to a range, a piece after the other. It ends before its time where the connection is lost: nobody waits for it.
+    async fn in_pieces<F: Future<Output = Result<(), ExportError>>>(
+        &self,
+        range: Range<u64>,
+        piece_bytes: u64,
+        act: impl Fn(u64, u64) -> F,
+    ) -> Result<(), ExportError> {
+        let mut at = range.start;
+        while at < range.end {
+            if self.link.is_closed() {
+                return Err(ExportError::Io);
+            }
+            let end = piece_end(at, range.end, piece_bytes);
+            act(at, end - at).await?;
+            at = end;
+        }
+        Ok(())
     }
 
     /// Writes what was received, and answers.
@@ -180,7 +221,7 @@ impl<E: Export> Job<E> {
         let mut at = offset;
         loop {
             let next = match self.session.is_structured {
-                true => piece_end(at, end),
+                true => piece_end(at, end, PIECE_BYTES as u64),
                 false => end.min(at.saturating_add(self.piece_bytes as u64)),
             };
             let length = (next - at) as usize;

@@ -74,6 +74,11 @@ impl Link {
         self.wake();
     }
 
+    /// Whether the connection has ended: nobody hears a reply.
+    pub(super) fn is_closed(&self) -> bool {
+        self.stream.borrow().is_none()
+    }
+
     /// No more requests come: what sends ends when the last one is answered.
     pub(super) fn no_more_requests(&self) {
         self.has_all.set(true);

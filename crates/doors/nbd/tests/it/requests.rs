@@ -121,7 +121,7 @@ fn durable_writes_say_so_and_a_large_one_is_flushed_once() {
     assert_eq!(client.answer(READ, FUA, 0, 512).error, 0);
     assert_eq!(client.answer(FLUSH, FUA, 0, 0).error, 0);
     assert_eq!(client.answer(ZERO, FUA | NO_HOLE, 0, 512).error, 0);
-    assert_eq!(count(&server.seen.durable_writes), 2);
+    assert_eq!(count(&server.seen.flushes), 3);
 }
 
 #[test]

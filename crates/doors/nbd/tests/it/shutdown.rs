@@ -5,6 +5,8 @@ use pumice_door_nbd::DoorConfig;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+const CACHE: u16 = 5;
+
 #[test]
 fn a_write_goes_on_when_its_client_is_lost() {
     let server = Server::start(config());
@@ -25,6 +27,26 @@ fn a_write_goes_on_when_its_client_is_lost() {
     assert_eq!(ended.load(Ordering::SeqCst), begun.load(Ordering::SeqCst));
     assert_eq!(dropped.load(Ordering::SeqCst), 0);
     assert_eq!(server.open().read(0, 4), b"data");
+}
+
+#[test]
+fn a_long_request_ends_with_its_connection() {
+    let server = Server::start(DoorConfig {
+        max_connections: 4,
+        ..config()
+    });
+    server.control.gate.send_replace(2 << 20);
+    let mut client = server.open();
+    client.ask(CACHE, 0, 1, 0, 64 << 20);
+    let pieces = || server.seen.cached_pieces.load(Ordering::SeqCst);
+    wait_until("the third piece waits", || pieces() == 3);
+    // No request: the connection is lost.
+    client.send(&[1; 28]);
+    let stats = server.door.stats();
+    wait_until("the loss is seen", || stats.counts(0).lost_connections == 1);
+    server.control.gate.send_replace(u64::MAX);
+    wait_until("the connection ends", || stats.connections().current() == 0);
+    assert_eq!(pieces(), 3);
 }
 
 #[test]

@@ -18,6 +18,7 @@ pub struct Seen {
     pub writes_dropped: AtomicUsize,
     pub durable_writes: AtomicUsize,
     pub flushes: AtomicUsize,
+    pub cached_pieces: AtomicUsize,
     /// Bytes of reads and writes that are held by the device or the door.
     pub held_bytes: AtomicUsize,
     pub most_held_bytes: AtomicUsize,
@@ -165,17 +166,11 @@ impl Export for Memory {
         Ok(())
     }
 
-    async fn zero(
-        &self,
-        offset: u64,
-        length: u64,
-        may_punch: bool,
-        is_durable: bool,
-    ) -> Result<(), ExportError> {
+    async fn zero(&self, offset: u64, length: u64, may_punch: bool) -> Result<(), ExportError> {
         self.pass(offset, length).await?;
         if !may_punch {
             let zeros = Bytes::from(vec![0; usize::try_from(length).unwrap()]);
-            return self.write(offset, zeros, is_durable).await;
+            return self.write(offset, zeros, false).await;
         }
         let mut content = self.content();
         content.bytes[range(offset, length)].fill(0);
@@ -207,6 +202,7 @@ impl Export for Memory {
     }
 
     async fn cache(&self, offset: u64, length: u64) -> Result<(), ExportError> {
+        self.seen.cached_pieces.fetch_add(1, Ordering::SeqCst);
         self.pass(offset, length).await
     }
 }
