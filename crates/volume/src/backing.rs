@@ -1,15 +1,15 @@
-//! What a volume asks of the slow device behind it.
+//! The trait of the slow device behind a volume.
 
 use bytes::Bytes;
 use std::future::Future;
 use std::io;
 
-/// A part of a backing device that is of one kind.
+/// A part of a backing device that is all data or all hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Its length in bytes, at least 1.
     pub length: u64,
-    /// Whether nothing is stored for it, and it reads as zeros.
+    /// Whether nothing is allocated for it. A hole reads as zeros.
     pub is_hole: bool,
 }
 
@@ -19,20 +19,20 @@ pub struct Extent {
 ///
 /// *Ranges* are in bytes, of any alignment, at least one byte, inside [`size`](Backing::size).
 ///
-/// *Futures.* A change begins when its future is first polled. One that is dropped before its end may still happen, at any time.
+/// *Futures.* A change begins when its future is first polled. If its future is dropped before it is ready, the change may still happen, at
+/// any time.
 ///
 /// *Errors.* After an error a changed range has old or new bytes, each sector of 512 bytes as a whole.
 ///
-/// *Durability.* What a future said to be done survives the end of the process, and a power cut after the next
-/// [`flush`](Backing::flush).
+/// *Durability.* A change whose future is ready survives the end of the process, and after the next [`flush`](Backing::flush) a power cut.
 pub trait Backing: 'static {
     /// Its size in bytes; never changes.
     fn size(&self) -> u64;
 
-    /// When it was changed last, in nanoseconds since 1970; 0 where that is not known.
+    /// Time of the last change, in nanoseconds since 1970; 0 if unknown.
     ///
     /// # Errors
-    /// What the device said.
+    /// An error of the device.
     fn modified(&self) -> io::Result<u64>;
 
     /// Reads exactly `len` bytes.
@@ -41,13 +41,13 @@ pub trait Backing: 'static {
     /// Writes all bytes.
     fn write_at(&self, offset: u64, data: Bytes) -> impl Future<Output = io::Result<()>>;
 
-    /// Makes a range read as zeros for good; with `may_punch` nothing need stay allocated for it.
+    /// Makes a range read as zeros until it is written. With `may_punch` the device may deallocate it.
     fn zero(&self, offset: u64, len: u64, may_punch: bool) -> impl Future<Output = io::Result<()>>;
 
-    /// Makes everything durable that was done before.
+    /// Makes all changes durable whose futures were ready before.
     fn flush(&self) -> impl Future<Output = io::Result<()>>;
 
-    /// What a range consists of: consecutive extents from `offset` on, at least one and at most `most`, which may end before the range does
-    /// or go on after it.
+    /// Lists data and holes of a range: consecutive extents from `offset` on, at least one and at most `most`. They may end before the range
+    /// does, or beyond it.
     fn extents(&self, offset: u64, len: u64, most: usize) -> impl Future<Output = io::Result<Vec<Extent>>>;
 }

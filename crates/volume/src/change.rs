@@ -1,4 +1,4 @@
-//! Writes, and ranges that become zero.
+//! Changes: writes, and zeroing of ranges.
 
 use crate::{Backing, Mode, Volume, VolumeError};
 use bytes::Bytes;
@@ -11,10 +11,10 @@ use std::ops::Range;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes that are made zero at once where there is no cache.
+/// Most bytes zeroed at once if there is no cache.
 const ZERO_BYTES: u64 = 64 << 20;
 
-/// A change of the backing device, from the moment when it may happen until it has ended.
+/// A change that the backing device may be carrying out.
 struct UnderWay<'a, 'b, B: Buffer> {
     abandoned: &'a AtomicU64,
     guard: Option<WriteGuard<'b, B>>,
@@ -29,7 +29,8 @@ impl<'b, B: Buffer> UnderWay<'_, 'b, B> {
 }
 
 impl<B: Buffer> Drop for UnderWay<'_, '_, B> {
-    /// It may still happen: what is read from the backing device there never enters the cache again, and the region stays marked.
+    /// Runs if the future is dropped before the change has ended. The change may still happen, so the guard is leaked: its chunks are not
+    /// cached again before the next start, and their regions stay marked.
     fn drop(&mut self) {
         self.abandoned.fetch_add(1, Ordering::AcqRel);
         std::mem::forget(self.guard.take());
@@ -45,7 +46,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
         }
     }
 
-    /// Voids what is cached of chunks, so that no crash brings it back; the caller has locked them.
+    /// Voids the cached copies of chunks, so that no crash brings them back. The caller holds the lock of the chunks.
     pub(crate) async fn begin_change(
         &self,
         chunks: Range<u64>,
@@ -60,7 +61,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
             let mut commit = pin!(guard.commit(device));
             std::future::poll_fn(|context| {
                 let committed = commit.as_mut().poll(context);
-                // A device that fails meanwhile is fenced by background work, for which the commit waits.
+                // If the device fails, background work fences it, and the commit waits for that.
                 self.kick();
                 committed
             })
@@ -88,7 +89,8 @@ impl<D: Device, K: Backing> Volume<D, K> {
     /// Writes `data` to `offset`; with `is_durable` it is durable afterwards. See [`Volume`] for futures that are dropped.
     ///
     /// # Errors
-    /// [`VolumeError`]; where it is [`VolumeError::Cache`], the backing device has the old bytes.
+    /// [`VolumeError`]. A long write goes in pieces, and those before the failed one are written. The backing device has the old bytes of a
+    /// piece that failed with [`VolumeError::Cache`].
     pub async fn write(&self, offset: u64, data: Bytes, is_durable: bool) -> Result<(), VolumeError> {
         self.check_change(offset, data.len() as u64)?;
         let chunk_bytes = self
@@ -177,7 +179,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
         };
         let (mut at, end) = (offset, offset + len);
         while at < end {
-            // Of what is a hole nothing changes, however long it is.
+            // A hole already reads as zeros: skip it.
             let extent = match may_punch {
                 true => self.extents(at, end - at, 1).await?.first().copied(),
                 false => None,
@@ -199,7 +201,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
         Ok(())
     }
 
-    /// How much of the beginning of a hole is one while no change is under way there.
+    /// Looks at a hole again under its lock, when no change is under way in it. Returns how many bytes from its start are still a hole.
     async fn skip_hole(&self, unit: u64, hole: Range<u64>) -> Result<u64, VolumeError> {
         let len = hole.end - hole.start;
         let _held = self

@@ -1,4 +1,4 @@
-//! Chunks in DRAM, before those on flash: CLOCK, a hand in each shard.
+//! The DRAM tier of a volume: chunks that were read lately, before those on flash. Each shard evicts by CLOCK.
 
 use parking_lot::Mutex;
 use pumice_chunk::store::Chunk;
@@ -6,21 +6,21 @@ use pumice_world::mix64;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A power of two.
+/// Shards, each with its own lock and hand.
 const SHARDS: u64 = 16;
-/// What a chunk takes beside its bytes: its slot, its entry in the map, reference counts, and what the allocator rounds up.
+/// Bytes of a chunk beside its data: slot, map entry, reference counts, rounding of the allocator.
 const OVERHEAD_BYTES: usize = 160;
 
 struct Slot {
     address: u64,
     chunk: Arc<Chunk>,
-    /// Since the hand came by.
+    /// Whether it was read since the hand passed.
     is_touched: bool,
 }
 
 #[derive(Default)]
 struct Shard {
-    /// By address, in `slots`.
+    /// Positions in `slots`, by address.
     map: HashMap<u64, usize>,
     slots: Vec<Slot>,
     hand: usize,
@@ -38,7 +38,7 @@ impl Shard {
         }
     }
 
-    /// Evicts until `bytes` fit.
+    /// Evicts until `bytes` fit into `most`. The hand passes each slot at most twice.
     fn make_room(&mut self, bytes: usize, most: usize) {
         while self.bytes + bytes > most && !self.slots.is_empty() {
             self.hand %= self.slots.len();
@@ -57,15 +57,15 @@ fn cost(chunk: &Chunk) -> usize {
     chunk.bytes.capacity() + OVERHEAD_BYTES
 }
 
-/// The tier. What it has of a chunk is what the backing device has: whoever changes a chunk removes it.
+/// The DRAM tier. It has the bytes of the backing device: each change of a chunk removes it here.
 pub(crate) struct Dram {
     shards: Box<[Mutex<Shard>]>,
-    /// Of a shard.
+    /// Budget of a shard.
     bytes_max: usize,
 }
 
 impl Dram {
-    /// A tier of so many bytes; of 0 it keeps nothing.
+    /// A tier of `bytes`; 0 turns it off.
     pub(crate) fn new(bytes: usize) -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
@@ -73,7 +73,7 @@ impl Dram {
         }
     }
 
-    /// Whether it keeps anything.
+    /// Whether it can hold chunks.
     pub(crate) fn is_on(&self) -> bool {
         self.bytes_max > 0
     }
@@ -82,7 +82,7 @@ impl Dram {
         &self.shards[(mix64(address) % SHARDS) as usize]
     }
 
-    /// What it has of a chunk.
+    /// The cached part of a chunk.
     pub(crate) fn get(&self, address: u64) -> Option<Arc<Chunk>> {
         if !self.is_on() {
             return None;
@@ -94,8 +94,14 @@ impl Dram {
         Some(Arc::clone(&slot.chunk))
     }
 
-    /// Takes a chunk, if `is_current` says that nobody has changed it since it was read. Who changes it does so first, and then removes it
-    /// here: so that either this sees the change, or that comes after this.
+    /// Inserts a chunk, unless it was changed since it was read, which `is_current` tells.
+    ///
+    /// ```text
+    /// change 1  begin_write: tickets taken before are not current any more
+    /// change 2  remove, under the shard's lock
+    /// insert 1  is_current, then insert, under the shard's lock
+    /// ```
+    /// If insert 1 comes before change 1, change 2 removes the chunk; else `is_current` is false.
     pub(crate) fn insert(&self, address: u64, chunk: &Arc<Chunk>, is_current: impl FnOnce() -> bool) {
         let bytes = cost(chunk);
         if bytes > self.bytes_max {
@@ -117,7 +123,7 @@ impl Dram {
         shard.bytes += bytes;
     }
 
-    /// A chunk is about to change.
+    /// Removes a chunk that is about to change.
     pub(crate) fn remove(&self, address: u64) {
         if self.is_on() {
             self.shard(address).lock().remove(address);

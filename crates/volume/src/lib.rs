@@ -2,34 +2,34 @@
 //!
 //! # What an answer means
 //!
-//! The backing device has the newest content of each byte at any time: a write is answered when the backing device has taken it, in every
-//! [`Mode`]. What is cached is a copy, which a failure may cost and nothing else. The order of a write:
+//! The backing device has the newest content of each byte at any time: in every [`Mode`] a write is answered after the backing device has
+//! taken it. The cache has copies only, and a failure costs copies at most. The order of a write:
 //!
 //! ```text
 //! 1  the range is locked against other changes of its chunks
-//! 2  what is cached of its chunks is void, and no crash brings it back    (begin_write, commit)
+//! 2  cached copies of its chunks are voided, so that no crash brings them back    (begin_write, commit)
 //! 3  the backing device takes the bytes
-//! 4  they enter the cache, beside what was cached of the same chunks      (fill; in write-through)
+//! 4  the bytes enter the cache                                           (fill; in write-through)
 //! ```
-//! So overlapping writes reach cache and backing device in one order. A read asks the cache, and the backing device for the chunks of which
-//! the cache lacks a byte that is wanted; whole chunks are read there and enter the cache, unless somebody has written meanwhile. With [`Shared::with_dram`] what reads found is kept in
-//! DRAM too; a write only removes it there.
+//! So overlapping writes reach cache and backing device in one order. A read asks the cache. Chunks of which the cache lacks a wanted byte
+//! are read whole from the backing device; they enter the cache, unless a write came meanwhile. With [`Shared::with_dram`] chunks that were
+//! read are kept in DRAM too; a write only removes them there.
 //!
 //! # Power cuts
 //!
-//! [`Volume::flush`] flushes the backing device. What the backing device loses because it was not flushed, the cache must not have either:
-//! a region is durably marked before it is written, and after a power cut nothing that is cached of a marked region counts. So a void
-//! needs no flush of its own, nor does a client's flush wait for the cache device. [`Volume::tick`] clears the marks of regions that rest.
+//! [`Volume::flush`] flushes the backing device. A power cut may undo writes that were not flushed, and the cache must not keep what they
+//! wrote: a region is durably marked before it is written, and after a power cut nothing cached of a marked region counts. So neither a
+//! void nor a client's flush waits for a flush of the cache device. [`Volume::tick`] clears the marks of regions that are not written.
 //!
 //! # Failures
 //!
 //! | what | effect |
 //! | --- | --- |
 //! | the cache cannot be read, or a checksum is wrong | the backing device answers |
-//! | the cache device fails | it is taken out; reads and writes go on, if the next start is sure to know of it |
-//! | and the next start would not know | writes fail with [`VolumeError::Cache`] until a start in [`Mode::PassThrough`] |
-//! | the backing device fails a read or a write | that request fails; after a write old or new bytes are there, sector by sector |
-//! | the backing device fails a flush | nothing that is cached of what was written since counts; this and each later flush fail, until a start |
+//! | the cache device fails | it is fenced, durably; reads and writes go on without it |
+//! | the fence cannot be made durable | writes fail with [`VolumeError::Cache`] until a start in [`Mode::PassThrough`] |
+//! | the backing device fails a read or a write | that request fails; after a write each sector has its old or its new bytes |
+//! | the backing device fails a flush | copies of marked regions are voided; this and each later flush fail, until a start |
 
 mod backing;
 mod change;
@@ -44,12 +44,12 @@ pub use volume::{Settings, Shared, Volume};
 use std::io;
 use std::sync::atomic::AtomicU64;
 
-/// Which requests the cache takes part in. Another mode takes a start.
+/// How the cache is used. A start chooses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Reads and writes enter the cache.
     WriteThrough,
-    /// Reads enter the cache, writes only void what it has.
+    /// Reads enter the cache; writes only void cached copies.
     WriteAround,
     /// Reads enter the cache, changes are refused.
     ReadOnly,
@@ -63,12 +63,12 @@ pub enum VolumeError {
     /// The volume is read-only.
     #[error("the volume is served read-only")]
     ReadOnly,
-    /// A part of the range is not in the volume.
+    /// The range ends beyond the volume.
     #[error("bytes {offset} to {end} are beyond the end of the volume, which has {size}")]
     Range {
-        /// Where it begins.
+        /// First byte of the range.
         offset: u64,
-        /// Where it ends.
+        /// End of the range, exclusive.
         end: u64,
         /// Bytes of the volume.
         size: u64,
@@ -76,7 +76,7 @@ pub enum VolumeError {
     /// The backing device failed.
     #[error("backing device: {0}")]
     Backing(io::Error),
-    /// What the cache device has can be neither voided nor fenced, so the volume must not change.
+    /// The cached copies can be neither voided nor fenced, so the volume must not change.
     #[error(
         "cache device: {0}; the volume is not changed, so that no later start serves old data: start in pass-through, which discards the cache"
     )]
@@ -96,56 +96,56 @@ pumice_world::figures! {
     pub struct Counters: AtomicU64;
     /// Chunks of reads.
     Counter read_chunks,
-    /// Of those, chunks that were in DRAM.
+    /// Chunks of reads that DRAM answered.
     Counter read_dram_hits,
-    /// Of those, chunks that the cache device answered.
+    /// Chunks of reads that the cache device answered.
     Counter read_hits,
-    /// Of those, chunks of which the cache had a part that was not enough.
+    /// Chunks of reads that were cached in part, without all wanted bytes.
     Counter read_part_hits,
-    /// Of those, chunks of which the cache had nothing.
+    /// Chunks of reads that were not cached.
     Counter read_misses,
-    /// Bytes read from the backing device for them.
+    /// Bytes read from the backing device.
     Counter backing_read_bytes,
-    /// Chunks that were read from the backing device to enter the cache.
+    /// Chunks read from the backing device to enter the cache.
     Counter fills,
-    /// Of those, chunks that were stored.
+    /// Fills that were stored.
     Counter fills_stored,
-    /// Of those, chunks whose content was there already.
+    /// Fills whose content was cached already.
     Counter fills_duplicate,
-    /// Of those, chunks that somebody wrote meanwhile.
+    /// Fills dropped because the chunk was written meanwhile.
     Counter fills_late,
-    /// Of those, chunks for which the cache had no room.
+    /// Fills dropped because the cache had no room.
     Counter fills_no_room,
-    /// Of those, chunks that found the cache device taken out.
+    /// Fills dropped because the cache device has failed.
     Counter fills_out,
-    /// Chunks of writes that were begun.
+    /// Chunks of writes.
     Counter write_chunks,
-    /// Of those, chunks that were stored.
+    /// Chunks of writes that were stored.
     Counter writes_stored,
-    /// Of those, chunks whose content was there already.
+    /// Chunks of writes whose content was cached already.
     Counter writes_duplicate,
-    /// Of those, chunks that bypassed the cache because of its mode.
+    /// Chunks of writes that bypassed the cache because of its mode.
     Counter writes_around,
-    /// Of those, chunks whose content was void before it could enter.
+    /// Chunks of writes not cached because they were voided before they could enter.
     Counter writes_late,
-    /// Of those, chunks for which the cache had no room.
+    /// Chunks of writes not cached because the cache had no room.
     Counter writes_no_room,
-    /// Of those, chunks that found the cache device taken out.
+    /// Chunks of writes not cached because the cache device has failed.
     Counter writes_out,
-    /// Of those, chunks that were not written: the backing device failed, or the cache could not be voided.
+    /// Chunks of writes that failed: the backing device failed, or the cache could not be voided.
     Counter writes_failed,
     /// Bytes written to the backing device.
     Counter backing_written_bytes,
-    /// Chunks of which a part was made zero.
+    /// Chunks that were zeroed, also in part.
     Counter zeroed_chunks,
-    /// Bytes of holes that were trimmed again, which costs nothing.
+    /// Bytes of TRIM and WRITE_ZEROES that were holes already, and were skipped.
     Counter trimmed_hole_bytes,
     /// Flushes of the backing device.
     Counter backing_flushes,
 }
 
 impl VolumeCounts {
-    /// The books: kinds of chunks, how many of each were begun by these counts, and how many have ended by `ended`.
+    /// The books: for each kind of chunk its name, how many these counts have begun, and how many had an outcome in `ended`.
     pub fn balance(&self, ended: &Self) -> [(&'static str, u64, u64); 3] {
         let reads = [
             ended.read_dram_hits,

@@ -1,4 +1,4 @@
-//! Locks of ranges: whoever comes first has it, and those beside wait for nobody.
+//! Locks of ranges, first come, first served. Ranges that do not overlap do not wait for each other.
 
 use parking_lot::Mutex;
 use std::ops::Range;
@@ -7,29 +7,29 @@ use std::task::{Poll, Waker};
 struct Entry {
     id: u64,
     range: Range<u64>,
-    /// Waits for an entry before it.
+    /// Set while it waits for an overlapping entry before it.
     waker: Option<Waker>,
 }
 
 #[derive(Default)]
 struct State {
     next: u64,
-    /// Held, and waiting, in the order in which they came.
+    /// Held and waiting ranges, in order of arrival.
     entries: Vec<Entry>,
 }
 
-/// The locks of one space of numbers.
+/// Locks of ranges of numbers. A lock takes time linear in the ranges that are held and waiting.
 #[derive(Default)]
 pub(crate) struct RangeLocks(Mutex<State>);
 
-/// A range that is locked, or waits to be, while this lives.
+/// A range that is locked or waits, until dropped.
 pub(crate) struct Held<'a> {
     locks: &'a RangeLocks,
     id: u64,
 }
 
 impl RangeLocks {
-    /// Waits until no range is held that overlaps and came before.
+    /// Locks a range: waits for all overlapping ranges that came before.
     pub(crate) async fn lock(&self, range: Range<u64>) -> Held<'_> {
         let held = {
             let mut state = self.0.lock();

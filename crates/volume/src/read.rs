@@ -13,7 +13,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
     /// Reads `len` bytes at `offset`.
     ///
     /// # Errors
-    /// [`VolumeError::Range`]; [`VolumeError::Backing`] where the cache lacks something and the backing device fails.
+    /// [`VolumeError::Range`]; [`VolumeError::Backing`] if a byte is not cached and the backing device fails.
     pub async fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>, VolumeError> {
         self.check_range(offset, len as u64)?;
         let Some((store, device)) = self.cache() else {
@@ -63,7 +63,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
         Ok(out)
     }
 
-    /// What DRAM or the cache device has of a chunk, and what that counts as.
+    /// Looks a chunk up in DRAM, then on the cache device. Returns the counter of the outcome, and the cached part of the chunk.
     async fn find<'a>(
         &'a self,
         store: &ChunkStore<D::Buf>,
@@ -104,7 +104,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
         Ok(bytes)
     }
 
-    /// Reads whole chunks from the backing device, and brings them into the cache.
+    /// Reads whole chunks from the backing device, and fills the cache with them.
     async fn read_and_fill(&self, chunk_bytes: u64, chunks: Range<u64>) -> Result<Vec<u8>, VolumeError> {
         let Some((store, device)) = self.cache() else {
             unreachable!("chunks are the cache's")
@@ -124,7 +124,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
                     store.is_current(&ticket)
                 });
             }
-            // The cache device sets the pace, where it is the slower one.
+            // If the cache device is slower than the backing device, it sets the pace.
             store.wait_for_room().await;
             let filled = store.fill(device, ticket, 0, chunk).await;
             add(

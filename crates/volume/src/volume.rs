@@ -1,4 +1,4 @@
-//! Opening, ending, flushing, and background work.
+//! A volume: opening, flushing, background work, closing.
 
 use crate::dram::Dram;
 use crate::locks::RangeLocks;
@@ -17,9 +17,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// How a volume is served.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// What the cache takes part in.
+    /// How the cache is used.
     pub mode: Mode,
-    /// Of the cache. Its `chunks` and `modified` are taken from the backing device.
+    /// Options of the cache. `chunks` and `modified` are ignored: the backing device gives them.
     pub cache: Options,
 }
 
@@ -28,10 +28,11 @@ pub struct Shared<B: Buffer> {
     pub(crate) mode: Mode,
     pub(crate) size: u64,
     pub(crate) store: Option<ChunkStore<B>>,
-    /// Changes of chunks.
+    /// Ranges under change: of chunks, without a cache of bytes.
     pub(crate) locks: RangeLocks,
     pub(crate) counters: Counters,
     pub(crate) dram: Dram,
+    /// Lets one flush run at a time.
     flushing: RangeLocks,
     flushes_begun: AtomicU64,
     /// The number of the last flush that has ended.
@@ -42,8 +43,8 @@ pub struct Shared<B: Buffer> {
 }
 
 impl<B: Buffer> Shared<B> {
-    /// Opens the cache of a backing device, which is flushed before: after a crash in the same run of the machine it has lost nothing.
-    /// In [`Mode::PassThrough`] what is on the cache device, if there is one, is discarded.
+    /// Flushes the backing device, then opens its cache. If only the process crashed, not the machine, the flush makes all earlier writes
+    /// durable, and the copies of marked regions count. In [`Mode::PassThrough`] the cache on `device` is discarded.
     ///
     /// # Errors
     /// [`OpenError`]: one of the devices fails, or the cache device holds something else, or was made with other settings.
@@ -93,7 +94,7 @@ impl<B: Buffer> Shared<B> {
         Ok((shared, found))
     }
 
-    /// Keeps chunks in DRAM too, in so many bytes; 0 = none. In pass-through there are no chunks.
+    /// Adds a DRAM tier of `bytes`; 0 = none. It is not used without a cache.
     #[must_use]
     pub fn with_dram(mut self, bytes: usize) -> Self {
         self.dram = Dram::new(bytes);
@@ -110,7 +111,7 @@ impl<B: Buffer> Shared<B> {
         self.size
     }
 
-    /// What the cache takes part in.
+    /// How the cache is used.
     pub fn mode(&self) -> Mode {
         self.mode
     }
@@ -136,8 +137,8 @@ pub(crate) struct Worker<D: Device, K> {
 
 /// One thread's handle on a volume.
 ///
-/// The futures of changes are to be polled to their end: of one that is dropped before, the backing device may still carry out the change.
-/// Nothing is cached of its chunks from then on until the next start, which finds what a crash leaves.
+/// Poll the futures of changes to their end. The backing device may still carry out a change whose future was dropped; its chunks are then
+/// not cached before the next start, [`Volume::close`] fails, and the next start is one after a crash.
 pub struct Volume<D: Device, K>(pub(crate) Rc<Worker<D, K>>);
 
 impl<D: Device, K> Clone for Volume<D, K> {
@@ -150,7 +151,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
     /// A handle for this thread; `spawner` runs the cache's background work on it.
     ///
     /// # Panics
-    /// Where there is a cache and no device.
+    /// If there is a cache but no `device`.
     pub fn new(
         shared: Arc<Shared<D::Buf>>,
         device: Option<D>,
@@ -206,26 +207,26 @@ impl<D: Device, K: Backing> Volume<D, K> {
                 if let Some((store, device)) = this.cache() {
                     store.perform(device, now, work).await;
                 }
-                // What it has made room for.
+                // More work may be due now.
                 this.kick();
             }));
         }
     }
 
-    /// Makes all changes durable that were answered before.
+    /// Makes all changes durable that were answered before. Calls that wait at the same time share a flush of the backing device.
     ///
     /// # Errors
-    /// [`VolumeError::Backing`] where the backing device fails it, [`VolumeError::Unflushed`] where it failed an earlier one.
+    /// [`VolumeError::Backing`] if the backing device fails the flush, [`VolumeError::Unflushed`] if it failed an earlier one.
     pub async fn flush(&self) -> Result<(), VolumeError> {
         let shared = &self.0.shared;
         let begun = shared.flushes_begun.load(Ordering::Acquire);
-        // One at a time: a device tells of lost writes once, which may be to another's flush.
+        // One at a time: the system reports lost writes to one flush only. A concurrent flush would succeed.
         let _held = shared.flushing.lock(0..1).await;
         if shared.has_failed_flush.load(Ordering::Acquire) {
             return Err(VolumeError::Unflushed);
         }
         if shared.flushed.load(Ordering::Acquire) > begun {
-            // One that began after this was called.
+            // A flush that began after this call has succeeded.
             return Ok(());
         }
         let number = shared.flushes_begun.fetch_add(1, Ordering::AcqRel) + 1;
@@ -240,7 +241,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
         Ok(())
     }
 
-    /// The backing device may have lost what was written since the last flush: the cache must not have it either.
+    /// Voids the copies of all marked regions: the backing device may have lost what was written since the last flush.
     async fn void_unflushed(&self) {
         let Some((store, _)) = self.cache() else { return };
         for chunks in store.marked_chunks() {
@@ -249,7 +250,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
         }
     }
 
-    /// To be called once a second, by one thread: clears the marks of regions that rest.
+    /// Clears the marks of regions that were not written lately, after a flush. Call it once a second, on one thread.
     pub async fn tick(&self) {
         self.kick();
         let Some((store, device)) = self.cache() else {
@@ -265,14 +266,14 @@ impl<D: Device, K: Backing> Volume<D, K> {
         self.kick();
     }
 
-    /// To be called once a second by each thread: passes a second of its handle on the cache device, which is taken out where it answers
-    /// nothing for more than `patience` seconds; 0 = it has as long as it takes. See [`Device::tick`].
+    /// Counts a second of this handle on the cache device, which is fenced if it answers nothing for more than `patience` seconds; 0 = no
+    /// deadline. Call it once a second, on each thread. See [`Device::tick`].
     pub fn tick_device(&self, patience: u32) {
         let Some((store, device)) = self.cache() else {
             return;
         };
         let when_out = store.patience_when_out(self.0.clock.now_secs());
-        // Of a device that was taken out, what still waits ends.
+        // On a fenced device, requests that still wait are ended.
         let patience = when_out.or((patience > 0).then_some(patience));
         for overdue in patience
             .map(|patience| device.tick(patience))
@@ -287,11 +288,11 @@ impl<D: Device, K: Backing> Volume<D, K> {
         self.kick();
     }
 
-    /// Ends the volume, so that the next start finds all that is cached: to be called when no request is under way, while all
-    /// threads that have a handle still run their background work.
+    /// Closes the volume, so that the next start finds all that is cached. Call it when no request is under way, while all threads with a
+    /// handle still run their background work.
     ///
     /// # Errors
-    /// What the devices said: the next start finds what a crash leaves.
+    /// An error of a device, or a change whose future was dropped. The next start is then one after a crash.
     pub async fn close(&self) -> io::Result<()> {
         self.flush().await.map_err(io::Error::other)?;
         let Some((store, device)) = self.cache() else {

@@ -1,4 +1,4 @@
-//! What the door is told at start.
+//! The door's settings, and their checks.
 
 use crate::protocol::MAX_NAME_BYTES;
 use crate::server::LEAST_CONNECTION_BYTES;
@@ -6,12 +6,12 @@ use pumice_net::Listen;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// How clients find an export.
+/// Name and description of an export.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExportName {
-    /// Its name. The first export is also found under the empty name.
+    /// The name that clients ask for. The first export is also found under the empty name.
     pub name: String,
-    /// What it is, for people.
+    /// A description for people.
     pub description: String,
 }
 
@@ -22,18 +22,18 @@ pub struct DoorConfig {
     pub listen: Vec<Listen>,
     /// Workers that will call [`Door::run_worker`](crate::Door::run_worker), at least 1. Default: 1.
     pub workers: usize,
-    /// The exports, in the order in which workers give their handles. Default: one with an empty name.
+    /// The exports, in the order of the handles given to [`Door::run_worker`](crate::Door::run_worker). Default: one with an empty name.
     pub exports: Vec<ExportName>,
     /// The most connections at once; more are turned away. Default: 32.
     pub max_connections: usize,
-    /// What all connections together may hold, in bytes: each has an equal part of its own, so that no client waits for the memory of
-    /// another. Default: 64 MiB.
+    /// Memory of all connections, in bytes. Each of `max_connections` has an equal part, so no client waits for the memory of another.
+    /// Default: 64 MiB.
     pub memory_bytes: usize,
     /// Connections that may wait to be accepted. Default: 128.
     pub backlog: u32,
-    /// How long each part of the handshake may take. Default: 10 s.
+    /// Deadline for each message of a client in the handshake. Default: 10 s.
     pub handshake_timeout: Duration,
-    /// How long after shutdown requests may take to be answered. Default: 5 s.
+    /// Time that requests under way have to be answered at a shutdown. Default: 5 s.
     pub drain_timeout: Duration,
 }
 
@@ -52,41 +52,41 @@ impl Default for DoorConfig {
     }
 }
 
-/// Settings that a door cannot be opened with.
+/// Why a door cannot be opened with these settings.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// No export.
     #[error("no export: name at least one")]
     NoExport,
-    /// Clients could not ask for it.
+    /// A name that the protocol cannot carry; the export's number.
     #[error("the name of export {0} is longer than {MAX_NAME_BYTES} bytes, or has a zero byte")]
     Name(usize),
-    /// Nobody could read it.
+    /// A description that the protocol cannot carry; the export's name.
     #[error("the description of export `{0}` is longer than {MAX_NAME_BYTES} bytes")]
     Description(String),
-    /// Two of one name.
+    /// Two exports with the same name.
     #[error("two exports have the name `{0}`")]
     Twice(String),
-    /// TLS, which NBD begins in the middle of its handshake.
+    /// An address with TLS from the first byte; NBD starts TLS within its handshake, which this door does not serve.
     #[error("no TLS on {0}: use a unix socket, or a tunnel")]
     Tls(SocketAddr),
-    /// Too little for each connection.
+    /// A connection's part of the memory is below the least it needs.
     #[error(
         "{max_connections} connections share {memory_bytes} bytes, and each needs {LEAST_CONNECTION_BYTES}: allow fewer connections, or more memory"
     )]
     Memory {
-        /// Connections.
+        /// Connections allowed.
         max_connections: usize,
-        /// What they share.
+        /// Bytes that they share.
         memory_bytes: usize,
     },
 }
 
 impl DoorConfig {
-    /// Checks what can be checked before a socket is bound.
+    /// Checks all settings that need no socket.
     ///
     /// # Errors
-    /// [`ConfigError`].
+    /// [`ConfigError`], for the first setting that cannot work.
     pub fn check(&self) -> Result<(), ConfigError> {
         if self.exports.is_empty() {
             return Err(ConfigError::NoExport);
@@ -120,7 +120,7 @@ impl DoorConfig {
         Ok(())
     }
 
-    /// What one connection may hold, in bytes.
+    /// One connection's part of the memory, in bytes.
     pub(crate) fn connection_bytes(&self) -> usize {
         self.memory_bytes / self.max_connections.max(1)
     }

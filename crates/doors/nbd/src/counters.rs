@@ -1,10 +1,10 @@
-//! What the door counts: per worker and export, without sharing, summed when somebody asks.
+//! Counters and latency of each export. Each worker writes its own; a reader adds them up.
 
 use pumice_net::{Connections, Counter, Histogram, HistogramSnapshot};
 use std::sync::Arc;
 
 pumice_world::figures! {
-    /// What clients asked of one export, and got.
+    /// Requests of one export, and their outcomes.
     pub struct Counts;
     of
     /// One worker's counters of one export. Only the worker writes them.
@@ -13,31 +13,31 @@ pumice_world::figures! {
     Counter sessions,
     /// Reads.
     Counter reads,
-    /// Bytes sent of them.
+    /// Bytes sent in reply to reads.
     Counter read_bytes,
     /// Writes.
     Counter writes,
-    /// Bytes received of them.
+    /// Bytes received with writes.
     Counter written_bytes,
-    /// Ranges that were made zero.
+    /// WRITE_ZEROES requests.
     Counter zeroes,
-    /// Ranges that were trimmed.
+    /// TRIM requests.
     Counter trims,
     /// Flushes.
     Counter flushes,
-    /// Questions what a range consists of.
+    /// BLOCK_STATUS requests.
     Counter statuses,
-    /// Ranges that were to be brought into the cache.
+    /// CACHE requests.
     Counter prefetches,
-    /// Requests refused for their flags, length or range, or since the export is read-only.
+    /// Requests refused for their flags, length or range, or because the export is read-only.
     Counter refused_requests,
-    /// Requests that failed behind the door.
+    /// Requests that the export failed.
     Counter failed_requests,
-    /// Connections that ended since what came was no request.
+    /// Connections closed because a request did not begin with the magic number.
     Counter lost_connections,
 }
 
-/// What latency is measured for.
+/// Kinds of requests whose latency is measured separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// READ.
@@ -55,7 +55,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// All of them, in the order of their numbers.
+    /// All kinds, in the order of their numbers.
     pub const ALL: [Operation; 6] = [
         Operation::Read,
         Operation::Write,
@@ -65,7 +65,7 @@ impl Operation {
         Operation::Other,
     ];
 
-    /// A name for metrics.
+    /// Its name in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Operation::Read => "read",
@@ -78,7 +78,7 @@ impl Operation {
     }
 }
 
-/// One worker's counters and histograms of one export, away from the cache lines of others.
+/// One worker's counters and histograms of one export. Aligned, so that workers share no cache line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct ExportStats {
@@ -86,10 +86,10 @@ pub(crate) struct ExportStats {
     pub(crate) latency: [Histogram; Operation::ALL.len()],
 }
 
-/// Everything the door counts.
+/// Counters of all workers and exports.
 #[derive(Debug)]
 pub struct DoorStats {
-    /// Of each worker, for each export.
+    /// By worker, then by export.
     workers: Box<[Box<[ExportStats]>]>,
     connections: Arc<Connections>,
 }
@@ -110,7 +110,7 @@ impl DoorStats {
     /// Sums of one export over workers, since the start.
     ///
     /// # Panics
-    /// On a number that is not below that of the exports.
+    /// If `export` is not below the number of exports.
     pub fn counts(&self, export: usize) -> Counts {
         let mut counts = Counts::default();
         for worker in &self.workers {
@@ -119,11 +119,11 @@ impl DoorStats {
         counts
     }
 
-    /// Latency of one operation of one export over all workers, since the start: from the arrival of the request, with its data, to its
-    /// reply being ready to send.
+    /// Latency of one operation of one export over all workers, since the start: from the moment when the request has its memory and data,
+    /// until its reply is ready to send. Of a write above 1 MiB the pieces are not counted, only the flush that FUA asks for.
     ///
     /// # Panics
-    /// On a number that is not below that of the exports.
+    /// If `export` is not below the number of exports.
     pub fn latency(&self, export: usize, operation: Operation) -> HistogramSnapshot {
         let mut snapshot = HistogramSnapshot::default();
         for worker in &self.workers {

@@ -1,20 +1,20 @@
-//! What the door asks of a block device.
+//! The trait of block devices that the door serves.
 
 use bytes::Bytes;
 use std::future::Future;
 
-/// What clients learn of a block device before they use it.
+/// Size and kind of a block device, which the handshake tells clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Its size in bytes; never changes.
     pub size_bytes: u64,
     /// Whether it refuses all changes.
     pub is_read_only: bool,
-    /// The length of requests, in bytes, that costs least for each byte: a power of two from 512 to 32 MiB. A hint: every range is served.
+    /// Request length with the lowest cost for each byte: a power of two from 512 bytes to 32 MiB. A hint: every range is served.
     pub preferred_bytes: u32,
 }
 
-/// Why a request failed, in the words that the protocol has for it.
+/// Why a request failed, as far as the protocol can say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExportError {
     /// The device does not allow that change: EPERM.
@@ -27,12 +27,12 @@ pub enum ExportError {
     NoSpace,
 }
 
-/// A part of a block device that is of one kind.
+/// A part of a block device that is all data or all hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Its length in bytes, at least 1.
     pub length: u64,
-    /// Whether nothing is allocated for it; it reads as zeros then.
+    /// Whether nothing is allocated for it. A hole reads as zeros.
     pub is_hole: bool,
 }
 
@@ -44,17 +44,17 @@ pub struct Extent {
 /// [`size_bytes`](Shape::size_bytes): the door has checked both. A read or a write has at most the door's window (a few MiB), a range to be
 /// cached 1 MiB, a range to be made zero 32 MiB, a range to be described 4 GiB.
 ///
-/// *Ordering.* Requests run concurrently. Where two that change the same bytes overlap in time, either may win, sector by sector. A
-/// request that begins after another one's future was ready sees its effect, whichever handle or connection it came by.
+/// *Ordering.* Requests run concurrently. If two changes of the same bytes overlap in time, each sector of 512 bytes has the result of
+/// either. A request sees the effect of all changes whose futures were ready before it began, on any handle.
 ///
-/// *Durability.* A future that is ready says that the change is in effect. With `is_durable` (FUA) it also survives a power cut, and after
-/// a [`flush`](Export::flush) all changes do whose futures were ready before it was called, on any handle.
+/// *Durability.* A change is in effect when its future is ready. With `is_durable` (FUA) it then also survives a power cut. A
+/// [`flush`](Export::flush) makes all changes durable whose futures were ready before it was called, on any handle.
 ///
-/// *Futures.* The door polls every future to its end, also after its client has gone; a reply then goes nowhere.
+/// *Futures.* The door polls every future to its end, also when the client has disconnected; the reply is then dropped.
 ///
 /// *Errors.* After an error the range may hold old or new bytes, sector by sector.
 pub trait Export: 'static {
-    /// What clients learn of it. Does not change while the door runs.
+    /// Size and kind. Does not change while the door runs.
     fn shape(&self) -> Shape;
 
     /// Reads exactly `length` bytes at `offset`.
@@ -76,11 +76,11 @@ pub trait Export: 'static {
         may_punch: bool,
     ) -> impl Future<Output = Result<(), ExportError>>;
 
-    /// Makes all changes durable that were answered before.
+    /// Makes all changes durable whose futures were ready before.
     fn flush(&self) -> impl Future<Output = Result<(), ExportError>>;
 
-    /// What the range consists of: consecutive extents from `offset` on, at least one and at most `most`. They may end before the range
-    /// does; whatever goes beyond it is cut off.
+    /// Lists data and holes of a range: consecutive extents from `offset` on, at least one and at most `most`. They may end before the
+    /// range does; the door cuts off bytes beyond it.
     fn status(
         &self,
         offset: u64,
@@ -88,6 +88,6 @@ pub trait Export: 'static {
         most: usize,
     ) -> impl Future<Output = Result<Vec<Extent>, ExportError>>;
 
-    /// Brings a range into the cache. A hint.
+    /// Reads a range into the cache, if there is one.
     fn cache(&self, offset: u64, length: u64) -> impl Future<Output = Result<(), ExportError>>;
 }

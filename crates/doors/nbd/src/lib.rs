@@ -1,7 +1,7 @@
 //! The NBD door: block devices served over the Network Block Device protocol.
 //!
-//! [`protocol`] turns bytes into options, requests and replies, and knows neither sockets nor what is behind an export; [`Export`] is all
-//! that the door asks of a block device; [`Door`] listens and serves connections on the workers.
+//! [`protocol`] turns bytes into options, requests and replies; it knows neither sockets nor devices. [`Export`] is the trait of a block
+//! device. [`Door`] listens, and serves connections on the workers.
 #![forbid(unsafe_code)]
 
 mod config;

@@ -14,13 +14,13 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Zeros that are written at once where the file system cannot make any.
+/// Zeros that are written at once, if the file system cannot zero a range itself.
 const ZEROS_BYTES: usize = 1 << 20;
 
-/// An attribute of a file: the number of the cache that it was served with last, 0 = none.
+/// Extended attribute of a backing file: the id of the cache that it was served with last, 0 = none.
 const CACHE: &str = "user.pumice.cache";
 
-/// A file or a block device, which this process has for itself. All threads share it.
+/// An open file or block device, locked for this process. All threads share it.
 #[derive(Clone)]
 pub struct FileBacking(Arc<Opened>);
 
@@ -32,16 +32,16 @@ struct Opened {
 }
 
 impl FileBacking {
-    /// Opens what is there, and locks it: against others that change it, and where it is to be changed against others that read it.
+    /// Opens and locks an existing file or block device. Read-only servers share the lock; otherwise it is exclusive.
     ///
     /// # Errors
-    /// What opening it said, another process that has it, or that it is nothing to be served.
+    /// An error of the system, a lock of another process, neither a file nor a block device, or size 0.
     pub fn open(path: &Path, is_read_only: bool) -> anyhow::Result<Self> {
         let named = || format!("backing device {}", path.display());
         let file = OpenOptions::new()
             .read(true)
             .write(!is_read_only)
-            // A FIFO is refused below, and not waited for.
+            // Opening a FIFO must not block; it is refused below.
             .custom_flags(OFlags::NONBLOCK.bits() as i32)
             .open(path)
             .with_context(named)?;
@@ -74,10 +74,11 @@ impl FileBacking {
         })))
     }
 
-    /// Which device it is, as far as the system can tell: the same file under the same name, or the same block device.
+    /// A hash of its path and its inode number, or of a block device's number. The path is canonical. Neither size nor file system is part
+    /// of it.
     ///
     /// # Errors
-    /// What the system said.
+    /// An error of the system.
     pub fn identity(&self) -> anyhow::Result<u64> {
         let metadata = self.0.file.metadata()?;
         let path = self.0.path.canonicalize()?;
@@ -90,21 +91,21 @@ impl FileBacking {
         Ok(twox_hash::XxHash3_64::oneshot(&text))
     }
 
-    /// Whether it was served without this cache since the cache was last open. False where the system does not tell: for block devices, and
-    /// file systems without attributes.
+    /// Whether it was served with another cache, or none, since it was served with this one. False if unknown: on block devices, and on file
+    /// systems without extended attributes.
     pub fn has_left(&self, cache: u64) -> bool {
         let mut last = [0; 8];
         let length = fgetxattr(&self.0.file, CACHE, &mut last);
         length == Ok(last.len()) && u64::from_le_bytes(last) != cache
     }
 
-    /// Notes the cache with which it is served from now on, 0 = none, for [`FileBacking::has_left`].
+    /// Records the cache with which it is served from now on, 0 = none, for [`FileBacking::has_left`].
     pub fn note_cache(&self, cache: u64) {
-        // Where it cannot be noted, it cannot be asked for.
+        // Where it cannot be recorded, `has_left` finds nothing.
         let _ = fsetxattr(&self.0.file, CACHE, &cache.to_le_bytes(), XattrFlags::empty());
     }
 
-    /// Whether a path leads to it.
+    /// Whether `path` is the same file or device.
     pub fn is_at(&self, path: &Path) -> bool {
         let same = |metadata: &std::fs::Metadata, of: &std::fs::Metadata| match self.0.is_block_device {
             true => metadata.rdev() == of.rdev() && metadata.file_type().is_block_device(),
@@ -116,7 +117,7 @@ impl FileBacking {
         }
     }
 
-    /// Does something with the file on a thread that may wait.
+    /// Runs `act` on a thread that may block.
     async fn run<T: Send + 'static>(
         &self,
         act: impl FnOnce(&Opened) -> io::Result<T> + Send + 'static,
@@ -135,7 +136,7 @@ impl Opened {
             false => FallocateFlags::ZERO_RANGE,
         };
         match fallocate(&self.file, how | FallocateFlags::KEEP_SIZE, offset, len) {
-            // The file system, or a block device's sectors, do not have it.
+            // The file system does not support it, or the range is not aligned to a block device's sectors.
             Err(Errno::OPNOTSUPP | Errno::INVAL) => {}
             done => return Ok(done?),
         }
@@ -157,7 +158,7 @@ impl Opened {
                 true => at,
                 false => match seek(&self.file, SeekFrom::Data(at)) {
                     Ok(data) => data.min(end),
-                    // Nothing but a hole to the end of the file.
+                    // A hole up to the end of the file.
                     Err(Errno::NXIO) => end,
                     Err(_) => at,
                 },
@@ -174,7 +175,7 @@ impl Opened {
                 true => end,
                 false => seek(&self.file, SeekFrom::Hole(at)).unwrap_or(end).min(end),
             };
-            // At least a byte, should the file change meanwhile.
+            // At least a byte, in case the file changes meanwhile.
             let hole = hole.max(at + 1);
             extents.push(Extent {
                 length: hole - at,
@@ -204,7 +205,7 @@ impl Backing for FileBacking {
 
     async fn read_at(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; len];
-        // What the page cache has needs no other thread.
+        // Bytes in the page cache are read without another thread.
         let mut slices = [IoSliceMut::new(&mut bytes)];
         let here = preadv2(&self.0.file, &mut slices, offset, ReadWriteFlags::NOWAIT).unwrap_or(0);
         if here == len {

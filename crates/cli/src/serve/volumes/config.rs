@@ -1,4 +1,4 @@
-//! What `serve --nbd` is told, checked and complete.
+//! The settings of `serve --nbd`, checked.
 
 use super::super::config::{admin, dram, number, secs};
 use super::super::familiar::Familiar;
@@ -11,11 +11,11 @@ use pumice_volume::Mode;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// The longest time to wait for an answer of a cache device, in seconds, and the usual one.
+/// The longest `--flash-timeout` in seconds, and its default.
 const FLASH_TIMEOUT_SECS_MAX: u32 = 86_400;
 const FLASH_TIMEOUT_SECS: u32 = 30;
 
-/// Settings that a server of volumes has; all others are of the cache of objects.
+/// Settings of a server of volumes. All others are of the object cache.
 const OF_VOLUMES: [&str; 13] = [
     "nbd",
     "backing",
@@ -41,11 +41,11 @@ pub struct VolumeConfig {
     pub backing: PathBuf,
     /// The fast one; none in pass-through.
     pub cache: Option<PathBuf>,
-    /// How much of it to use, if that was said.
+    /// Size of the cache, if given.
     pub cache_size: Option<Size>,
-    /// What the cache takes part in.
+    /// How the cache is used.
     pub mode: Mode,
-    /// Bytes of a chunk, if that was said.
+    /// Bytes of a chunk, if given.
     pub chunk_bytes: Option<u32>,
 }
 
@@ -60,11 +60,11 @@ pub struct VolumesConfig {
     pub volumes: Vec<VolumeConfig>,
     /// Where admin is served.
     pub admin: Option<SocketAddr>,
-    /// Seconds after which a cache device that does not answer has failed; 0 = never.
+    /// Seconds without an answer after which a cache device has failed; 0 = never.
     pub flash_timeout_secs: u32,
     /// Worker threads.
     pub threads: usize,
-    /// The most connections, if that was said.
+    /// The most connections, if given.
     pub max_connections: Option<usize>,
     /// Empty the caches first.
     pub reformat: bool,
@@ -75,10 +75,10 @@ pub struct VolumesConfig {
 }
 
 impl VolumesConfig {
-    /// Checks every setting; `None` where no volumes are to be served.
+    /// Checks every setting; `None` without `--nbd`.
     ///
     /// # Errors
-    /// [`crate::usage::Usage`], for the first setting that makes no sense.
+    /// [`crate::usage::Usage`], for the first setting that cannot work.
     pub fn resolve(layers: &Layers, reformat: bool, familiar: &Familiar) -> anyhow::Result<Option<Self>> {
         let nbd = layers.nbd();
         if nbd.list().is_none() {
@@ -189,7 +189,7 @@ fn volumes(layers: &Layers) -> anyhow::Result<Vec<VolumeConfig>> {
     Ok(volumes)
 }
 
-/// A setting of each volume: one for all, or one for each.
+/// The values of a setting, one for each volume. It was given once for all, or for each.
 fn each<'a>(given: &Given<'a>, count: usize) -> anyhow::Result<Vec<Option<&'a str>>> {
     match given.list() {
         None => Ok(vec![None; count]),

@@ -12,7 +12,7 @@ use pumice_world::{Figure, Kind};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Where the admin door finds everything.
+/// The admin door's source of figures.
 pub struct VolumesFigures {
     common: Arc<Common>,
     door: Arc<DoorStats>,
@@ -21,7 +21,7 @@ pub struct VolumesFigures {
 }
 
 impl VolumesFigures {
-    /// The figures of a server that starts now.
+    /// Figures of a server that starts now.
     pub fn new(common: Arc<Common>, dram_budget: u64) -> Self {
         Self {
             door: common.door.stats(),
@@ -63,7 +63,7 @@ impl VolumesFigures {
     }
 }
 
-/// What is known of a cache.
+/// Figures of a cache.
 #[derive(Default)]
 struct Cached {
     counts: ChunkCounts,
@@ -207,7 +207,7 @@ impl Source for VolumesFigures {
             if opened.shared.store().is_none() {
                 continue;
             }
-            // Each chunk is counted when its request begins and again when it is known what became of it.
+            // A chunk is counted when its request begins, and again by its outcome. Outcomes are read first, so they cannot exceed.
             let became = opened.shared.counts();
             let begun = opened.shared.counts();
             for (what, begun, became) in begun.balance(&became) {

@@ -32,15 +32,15 @@ use std::path::Path;
 use std::sync::Arc;
 use worker::{Common, Opened, Prepared};
 
-/// Runs a server of volumes to its end.
+/// Runs a server of volumes until it is stopped.
 ///
 /// # Errors
-/// Usage, or what failed.
+/// A setting that cannot work, or a failure.
 pub fn run(config: &VolumesConfig) -> anyhow::Result<()> {
     if let Some(user) = &config.user {
         user::become_user(user)?;
     }
-    // Whether it can work is known before anything is made.
+    // All devices and settings are checked before a file is made or written.
     let backings = (config.volumes.iter())
         .map(|volume| FileBacking::open(&volume.backing, volume.mode == Mode::ReadOnly))
         .collect::<anyhow::Result<Vec<_>>>()?;
@@ -87,7 +87,7 @@ pub fn run(config: &VolumesConfig) -> anyhow::Result<()> {
             move |index| worker::run(index, &common)
         };
         let ready = |volumes: &Arc<[Opened]>| ready(config, &common, volumes, admin);
-        // There is nothing that could be read again.
+        // A reload has nothing to read.
         match common.course.run(work, ready, || ()).await? {
             Some(took) => line(format_args!(
                 "stopped: caches closed in {:.3} s",
@@ -99,7 +99,7 @@ pub fn run(config: &VolumesConfig) -> anyhow::Result<()> {
     })
 }
 
-/// No cache is on a backing device or on the device of another cache.
+/// Refuses volumes that are named twice, and caches on a backing device or on another volume's cache.
 fn check_caches(config: &VolumesConfig, backings: &[FileBacking]) -> anyhow::Result<()> {
     for (number, volume) in config.volumes.iter().enumerate() {
         if let Some(other) = (config.volumes.iter().zip(backings).take(number))
@@ -134,7 +134,7 @@ fn is_same(one: &Path, other: &Path) -> bool {
     canonical(one) == canonical(other)
 }
 
-/// Looks at a cache device, writing nothing; `None` in pass-through.
+/// Reads size and chunk size of a volume's cache, without writing; `None` in pass-through.
 fn look(
     config: &VolumesConfig,
     volume: &VolumeConfig,
@@ -184,7 +184,7 @@ fn look(
     }))
 }
 
-/// Bytes and chunk size of the cache that is on a device; `None` where it is empty.
+/// Bytes and chunk size of the cache on a device; `None` if the device is empty.
 fn peek(cache: &Path, before: &Before) -> anyhow::Result<Option<(u64, u32)>> {
     let superblock = superblock_at(cache, before, STORE);
     let superblock = superblock.with_context(|| format!("cache device {}", cache.display()))?;
@@ -219,7 +219,7 @@ fn mode_name(mode: Mode) -> &'static str {
     }
 }
 
-/// Opens a cache device, making the file where that is needed, and says what is served how.
+/// Opens the cache device, and makes its file if needed. Prints mode, sizes, and the division of DRAM.
 fn prepare(
     config: &VolumesConfig,
     volume: &VolumeConfig,
@@ -230,7 +230,7 @@ fn prepare(
     let size = pumice_volume::Backing::size(&backing);
     let cache = match (&volume.cache, plan) {
         (Some(path), Some(plan)) => Some(make_file(path, plan.capacity)),
-        // What is on it is discarded: the volume changes without it.
+        // Pass-through opens the cache device to discard the cache.
         (Some(path), None) if path.exists() => Some(open_file(path, None, false).map(Arc::new)),
         (_, _) => None,
     };
@@ -287,13 +287,13 @@ fn prepare(
     })
 }
 
-/// Which run of the machine this is; 0 where the system does not say.
+/// A hash of the machine's boot id; 0 if there is none.
 fn boot() -> u64 {
     let id = std::fs::read("/proc/sys/kernel/random/boot_id");
     id.map_or(0, |id| twox_hash::XxHash3_64::oneshot(&id))
 }
 
-/// What was found, and where it is served.
+/// Prints the state of each cache, and the addresses of the doors.
 fn ready(config: &VolumesConfig, common: &Common, volumes: &[Opened], admin: Option<SocketAddr>) {
     for (prepared, opened) in common.volumes.iter().zip(volumes) {
         let found = match opened.found {

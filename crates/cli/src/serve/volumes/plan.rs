@@ -1,4 +1,4 @@
-//! How the budget of DRAM is divided among volumes, and what follows for their caches.
+//! Divides the DRAM budget among volumes, and plans their caches.
 
 use super::config::{VolumeConfig, VolumesConfig};
 use crate::usage::usage;
@@ -10,19 +10,19 @@ use pumice_trace::Human;
 const BASE_BYTES: u64 = 16 << 20;
 /// Stack, ring and buffers of a worker.
 const THREAD_BYTES: u64 = 1 << 20;
-/// The most that connections share, and what each has of it where nobody says how many there may be.
+/// Most memory of all connections; one connection's part, if `--max-connections` is not given.
 const DOOR_BYTES_MAX: u64 = 64 << 20;
 const CONNECTION_BYTES: u64 = 2 << 20;
-/// Block buffers: one that is filled, one that is written, and what a reclaim fills.
+/// Block buffers of a cache: for blocks that are filled, written, and filled by a reclaim.
 const BUFFERS: u64 = 8;
-/// Addresses that the index may have for each chunk of the cache's size: contents are shared and compressed.
+/// Addresses in the index for each chunk that fits the cache uncompressed. More than one: contents are shared and compressed.
 const MAPPINGS_PER_CHUNK: u64 = 4;
-/// Contents for each chunk of the cache's size, in tenths: half as long as a chunk, and a tenth to spare.
+/// Contents in the index for ten chunks that fit the cache uncompressed: contents compressed to half, and a tenth more.
 const CONTENTS_PER_TEN_CHUNKS: u64 = 22;
-/// What the offsets of contents in their blocks take, in bits for each.
+/// Bits for each content's offset in its block.
 const OFFSET_BITS: u64 = 14;
 
-/// How a cache is laid out.
+/// Sizes of a cache and of its DRAM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CachePlan {
     /// Bytes of the cache device that are used.
@@ -43,10 +43,10 @@ pub struct CachePlan {
     pub dram_bytes: u64,
 }
 
-/// How the budget is divided.
+/// The division of the DRAM budget.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// What connections share.
+    /// Memory of all connections, in bytes.
     pub door_bytes: u64,
     /// The most connections.
     pub max_connections: usize,
@@ -54,19 +54,19 @@ pub struct Plan {
     pub caches: Vec<Option<CachePlan>>,
 }
 
-/// A cache that is to be planned.
+/// Input for the plan of a cache.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
     /// Bytes of the backing device.
     pub backing_bytes: u64,
     /// Bytes of the cache device.
     pub capacity: u64,
-    /// The chunk size that was said, or that the device was made with.
+    /// The chunk size given, or that of the cache on the device.
     pub chunk_bytes: Option<u32>,
 }
 
 impl Wanted {
-    /// A cache with chunks of this size.
+    /// Plans a cache with chunks of this size; all block buffers together have `buffer_bytes`.
     fn plan(&self, chunk_bytes: u32, buffer_bytes: u64) -> Result<CachePlan, String> {
         let chunk = u64::from(chunk_bytes);
         let block_bytes =
@@ -91,7 +91,7 @@ impl Wanted {
         })
     }
 
-    /// The smallest chunks whose index fits, or those that were said.
+    /// Plans with the chunk size given, else with the smallest whose index fits `index_bytes`, else with the largest.
     fn choose(&self, index_bytes: u64, buffer_bytes: u64) -> Result<CachePlan, String> {
         if let Some(chunk_bytes) = self.chunk_bytes {
             return self.plan(chunk_bytes, buffer_bytes);
@@ -113,18 +113,18 @@ impl CachePlan {
     }
 }
 
-/// What does not fit, in bytes.
+/// Bytes needed, where they exceed the budget.
 struct TooMuch {
     others: u64,
     door: u64,
     caches: u64,
 }
 
-/// Divides the budget: a quarter for indexes, an eighth for block buffers, a quarter for connections, at most; seven eighths of what is left
-/// for chunks in DRAM.
+/// Divides the budget: at most a quarter for indexes, an eighth for block buffers and a quarter for connections, then seven eighths of the
+/// rest for chunks in DRAM. The index of a chunk size that was given may take more than a quarter.
 ///
 /// # Errors
-/// Usage, naming what does not fit, and a budget that does.
+/// A usage error that names the needs, and a budget that suffices.
 pub fn divide(config: &VolumesConfig, wanted: &[Option<Wanted>]) -> anyhow::Result<Plan> {
     let too_much = match divide_into(config.dram, config, wanted)? {
         Ok(plan) => return Ok(plan),

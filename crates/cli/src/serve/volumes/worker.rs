@@ -18,13 +18,13 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::task::LocalSet;
 
-/// Requests that one worker may have under way on a device; more wait in memory.
+/// Most requests of a worker under way on a device; more wait in memory.
 const RING_ENTRIES: u32 = 256;
 
-/// Threads of a worker that wait for backing devices.
+/// Most threads of a worker that block on backing devices.
 const BACKING_THREADS: usize = 32;
 
-/// A volume that is to be served.
+/// A volume before it is opened.
 pub struct Prepared {
     /// The name under which clients find it.
     pub name: String,
@@ -36,7 +36,7 @@ pub struct Prepared {
     pub settings: Settings,
     /// DRAM for chunks that were read lately, in bytes.
     pub dram_bytes: usize,
-    /// What each worker's handle on the cache device counts.
+    /// Counters of each worker's handle on the cache device.
     pub counters: Vec<Arc<DeviceCounters>>,
 }
 
@@ -44,7 +44,7 @@ pub struct Prepared {
 pub struct Opened {
     /// What all workers share of it.
     pub shared: Arc<Shared<AlignedBuf>>,
-    /// What was on the cache device; `None` without one.
+    /// What the open found on the cache device; `None` without a cache.
     pub found: Option<Found>,
 }
 
@@ -54,15 +54,15 @@ pub struct Common {
     pub volumes: Vec<Prepared>,
     /// The NBD door.
     pub door: Door,
-    /// The time.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// Seconds after which a cache device that does not answer has failed; 0 = never.
+    /// Seconds without an answer after which a cache device has failed; 0 = never.
     pub flash_timeout_secs: u32,
-    /// How far the server is.
+    /// Progress of start and stop.
     pub course: Course<Arc<[Opened]>>,
 }
 
-/// Runs background work on the worker's event loop, and knows when all of it is done.
+/// Runs background work on the worker's event loop, and waits for its end.
 #[derive(Clone, Default)]
 struct Tasks(Rc<TasksState>);
 
@@ -119,7 +119,7 @@ pub fn run(index: usize, common: &Common) -> anyhow::Result<Option<Duration>> {
         }
         tokio::select! {
             result = serve(index, common, devices) => result,
-            // Without its driver nothing would ever complete.
+            // Without its driver no request of a device completes.
             () = failed.notified() => Err(anyhow!("the event loop of a cache device failed")),
         }
     })
@@ -143,7 +143,7 @@ fn handle(
     Ok(CountingDevice::new(device, counters))
 }
 
-/// Passes each second of the cache devices: by their volumes once these are open, which take out a device that does not answer.
+/// Counts the seconds of the cache devices. Once open, the volumes do so, and fence a device that does not answer.
 fn tick(
     devices: Vec<CacheDevice>,
     volumes: Rc<OnceCell<Vec<Volume<CacheDevice, FileBacking>>>>,
@@ -219,7 +219,7 @@ async fn serve(
         .context("NBD door");
     if let Some(ticking) = ticking {
         is_over.notify_one();
-        // A panic of it was caught and reported already.
+        // A panic in it was reported already.
         let _ = ticking.await;
     }
     // What this worker started in the background is finished on its event loop.
@@ -232,7 +232,7 @@ async fn serve(
     let mut closed = Ok(());
     for (volume, prepared) in volumes.iter().zip(&common.volumes) {
         let named = || format!("closing the cache of {}", prepared.name);
-        // The others are closed all the same.
+        // The other volumes are closed even if this one fails.
         closed = closed.and(volume.close().await.with_context(named));
     }
     common.course.note_closed();

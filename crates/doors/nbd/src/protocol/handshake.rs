@@ -11,10 +11,10 @@ use crate::export::Shape;
 /// Bytes of the [`greeting`].
 const GREETING_BYTES: usize = 18;
 
-/// The longest name of an export, as the protocol has it.
+/// Most bytes of a string in the protocol: an export's name or description.
 pub const MAX_NAME_BYTES: usize = 4096;
 
-/// The most data of an option: a name, and all that is asked about it. More is passed over and refused.
+/// Most bytes of an option's data. The data of a longer option is skipped, and the option refused.
 pub const MAX_OPTION_BYTES: usize = 16 << 10;
 
 const OPTION_MAGIC: [u8; 8] = *b"IHAVEOPT";
@@ -59,19 +59,19 @@ const SEND_WRITE_ZEROES: u16 = 1 << 6;
 const CAN_MULTI_CONN: u16 = 1 << 8;
 const SEND_CACHE: u16 = 1 << 10;
 
-/// What the handshake may say of an export. The first one is also found under the empty name.
+/// An export as the handshake describes it. The first export is also found under the empty name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportInfo {
     /// Its name, of at most [`MAX_NAME_BYTES`].
     pub name: String,
-    /// What it is, for people, of at most as many bytes.
+    /// A description for people, of at most [`MAX_NAME_BYTES`].
     pub description: String,
-    /// Size, and what it allows.
+    /// Size, and whether it may be changed.
     pub shape: Shape,
 }
 
 impl ExportInfo {
-    /// What the client may send. All connections see the same device, so FLUSH covers what any of them was answered.
+    /// The commands that clients may send. CAN_MULTI_CONN is among the flags: a FLUSH covers the answered writes of all connections.
     pub fn transmission_flags(&self) -> u16 {
         let common = HAS_FLAGS | SEND_FLUSH | SEND_FUA | SEND_CACHE | CAN_MULTI_CONN;
         match self.shape.is_read_only {
@@ -81,10 +81,10 @@ impl ExportInfo {
     }
 }
 
-/// What was agreed upon.
+/// What client and server have negotiated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Session {
-    /// Which export is used: its number among those offered.
+    /// The number of the export among those offered.
     pub export: usize,
     /// Whether a READ gets a structured reply.
     pub is_structured: bool,
@@ -92,38 +92,38 @@ pub struct Session {
     pub has_status: bool,
 }
 
-/// What a step of the handshake came to. Replies that were appended are to be sent in every case.
+/// Outcome of [`Handshake::step`]. The caller sends the appended replies in every case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing was used up: there have to be so many bytes at least, never more than the header and the data of the largest option.
+    /// Nothing was consumed, since the message is incomplete.
     Incomplete {
-        /// So many.
+        /// Bytes that the message has at least: at most 16 + [`MAX_OPTION_BYTES`].
         needed: usize,
     },
-    /// So many bytes are used up.
+    /// A message was consumed.
     Next {
-        /// So many.
+        /// Its bytes.
         consumed: usize,
     },
-    /// The same, and so many behind them are to be passed over.
+    /// A header was consumed; the data behind it is to be skipped.
     Skip {
-        /// Used up.
+        /// Bytes of the header.
         consumed: usize,
-        /// To be passed over.
+        /// Bytes of the data.
         skip: u32,
     },
     /// The handshake is over; requests follow.
     Serve {
-        /// Used up.
+        /// Bytes of the last option.
         consumed: usize,
-        /// What was agreed upon.
+        /// What client and server have negotiated.
         session: Session,
     },
-    /// The connection is over.
+    /// The connection is to be closed.
     Close,
 }
 
-/// What the server says first.
+/// The server's first message.
 pub fn greeting() -> [u8; GREETING_BYTES] {
     let mut greeting = [0; GREETING_BYTES];
     greeting[..8].copy_from_slice(b"NBDMAGIC");
@@ -135,20 +135,20 @@ pub fn greeting() -> [u8; GREETING_BYTES] {
 /// The server's side of a handshake.
 #[derive(Debug, Default)]
 pub struct Handshake {
-    /// Whether the client's flags came.
+    /// Whether the client has sent its flags.
     is_greeted: bool,
     has_no_zeroes: bool,
     is_structured: bool,
-    /// For which export `base:allocation` was selected.
+    /// The export for which `base:allocation` was selected.
     status_of: Option<usize>,
 }
 
-/// Why an option is refused, and what to tell people.
+/// The error of a refused option, and a text for people.
 struct Refused(u32, String);
 
 impl Handshake {
-    /// Takes what the client sends next from the front of `input`, and appends the replies to `out`: of LIST a line for each export, else
-    /// a few KiB at most.
+    /// Takes the next message from the front of `input`, and appends the replies to `out`: for LIST one for each export, else at most some
+    /// 10 KiB.
     pub fn step(&mut self, input: &[u8], exports: &[ExportInfo], out: &mut Vec<u8>) -> Step {
         let mut rest = input;
         if !self.is_greeted {
@@ -256,7 +256,7 @@ impl Handshake {
         let malformed = || invalid("the option is cut short or goes on");
         let name = take_string(&mut data).ok_or_else(malformed)?;
         let count = take_u32(&mut data).ok_or_else(malformed)?;
-        // A list without queries is of all there are.
+        // LIST_META_CONTEXT without queries asks for all contexts.
         let mut is_meant = !is_set && count == 0;
         for _ in 0..count {
             let query = take_string(&mut data).ok_or_else(malformed)?;
@@ -315,7 +315,7 @@ fn list(data: &[u8], exports: &[ExportInfo], out: &mut Vec<u8>) -> Result<(), Re
     Ok(())
 }
 
-/// INFO and GO: a name, and numbers of what the client wants to know. Returns the number of the export.
+/// INFO and GO: an export's name, and the kinds of information asked for. Returns the number of the export.
 fn info(option: u32, mut data: &[u8], exports: &[ExportInfo], out: &mut Vec<u8>) -> Result<usize, Refused> {
     let malformed = || invalid("the option is cut short or goes on");
     let name = take_string(&mut data).ok_or_else(malformed)?;

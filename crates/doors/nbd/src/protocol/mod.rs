@@ -2,7 +2,7 @@
 //!
 //! Source: `doc/proto.md` of <https://github.com/NetworkBlockDevice/nbd>. It serves the fixed newstyle handshake ([`Handshake`]), requests
 //! with the 28 bytes of [`Request`], and simple or structured replies ([`Head`]). It has no TLS, no extended headers, no fast zeroes and no
-//! unfragmented reads; a client that asks for one of these hears so.
+//! unfragmented reads; a client that asks for one of these gets an error.
 
 mod handshake;
 mod reply;
@@ -14,7 +14,7 @@ pub use request::{Command, MAX_PAYLOAD_BYTES, REQUEST_BYTES, Refusal, Request};
 
 use crate::export::ExportError;
 
-/// An error that a client is told of, as the protocol numbers it.
+/// An error in a reply, with the protocol's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Errno {
@@ -60,7 +60,7 @@ fn take_u64(bytes: &mut &[u8]) -> Option<u64> {
     take(bytes).map(|bytes| u64::from_be_bytes(*bytes))
 }
 
-/// A string with its length of 32 bits before it.
+/// A string behind its length of 32 bits.
 fn take_string<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
     let length = usize::try_from(take_u32(bytes)?).ok()?;
     let (string, rest) = bytes.split_at_checked(length)?;

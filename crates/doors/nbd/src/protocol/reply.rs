@@ -24,13 +24,13 @@ const OFFSET_DATA: u16 = 1;
 const BLOCK_STATUS: u16 = 5;
 const ERROR: u16 = 0x8001;
 
-/// The number under which `base:allocation` was agreed upon.
+/// The id of the metadata context `base:allocation`.
 pub(super) const ALLOCATION: u32 = 1;
 
-/// The most extents in a reply: 32 KiB.
+/// Most extents in a reply; they take 32 KiB.
 pub const MAX_EXTENTS: usize = 4096;
 
-/// What stands before the data of a reply.
+/// The header of a reply, or of a chunk of one.
 #[derive(Clone, Copy, Debug)]
 pub struct Head {
     bytes: [u8; 28],
@@ -55,6 +55,9 @@ impl Head {
     }
 
     /// The last chunk of a reply that failed, with `why` to be sent behind it.
+    ///
+    /// # Panics
+    /// If `why` has more than 65,535 bytes.
     pub fn error(cookie: u64, error: Errno, why: &str) -> Self {
         let length = u16::try_from(why.len()).expect("a line of text");
         let mut head = Self::chunk(ERROR, cookie, 6 + u32::from(length), true);
@@ -91,7 +94,7 @@ impl Head {
         self.length += bytes.len() as u8;
     }
 
-    /// Its bytes.
+    /// The encoded header, at most 28 bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.length)]
     }
@@ -101,8 +104,8 @@ impl Head {
 const HOLE: u32 = 1;
 const ZERO: u32 = 2;
 
-/// The descriptors of a range of `length` bytes, at most `most`: what goes beyond the range is cut off, and neighbours of one kind are
-/// one. Where there are none the range is data.
+/// Encodes the extents of a range of `length` bytes for a BLOCK_STATUS reply, in at most `most` descriptors. Bytes beyond the range are cut
+/// off, neighbours of one kind are merged. Without extents the range is described as data.
 pub fn status_payload(extents: &[Extent], length: u32, most: usize) -> Bytes {
     let mut described: Vec<(u32, u32)> = Vec::new();
     let mut left = length;

@@ -15,7 +15,7 @@ use crate::export::Shape;
 /// Bytes of a request without its data.
 pub const REQUEST_BYTES: usize = 28;
 
-/// The most bytes that a READ or a WRITE may be of.
+/// Most bytes of a READ or a WRITE.
 pub const MAX_PAYLOAD_BYTES: u32 = 32 << 20;
 
 const MAGIC: [u8; 4] = 0x2560_9513_u32.to_be_bytes();
@@ -33,18 +33,18 @@ const CACHE: u16 = 5;
 const WRITE_ZEROES: u16 = 6;
 const BLOCK_STATUS: u16 = 7;
 
-/// The fields of a request, whatever they say.
+/// The fields of a request, unchecked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Command flags.
     pub flags: u16,
-    /// Which command.
+    /// The command's number.
     pub kind: u16,
-    /// Comes back in the reply.
+    /// Chosen by the client; the reply repeats it.
     pub cookie: u64,
-    /// Where, in bytes.
+    /// Offset in the export, in bytes.
     pub offset: u64,
-    /// How many bytes.
+    /// Bytes of the range.
     pub length: u32,
 }
 
@@ -79,7 +79,7 @@ pub enum Command {
     Status { offset: u64, length: u32, is_one: bool },
     /// CACHE.
     Cache { offset: u64, length: u32 },
-    /// DISC: the client goes, and wants no reply.
+    /// DISC: the client disconnects, and expects no reply.
     Disconnect,
 }
 
@@ -90,12 +90,12 @@ pub struct Refusal {
     pub errno: Errno,
     /// Why, for people.
     pub why: &'static str,
-    /// Bytes behind the request that belong to it.
+    /// Bytes of its data behind the request, to be skipped.
     pub payload: u32,
 }
 
 impl Request {
-    /// Reads a request; `None` where it does not begin as one, which leaves no way to find the next.
+    /// Decodes a request; `None` if the magic number is wrong. The start of the next request is then unknown.
     pub fn parse(bytes: &[u8; REQUEST_BYTES]) -> Option<Self> {
         let mut rest = &bytes[..];
         if take(&mut rest) != Some(&MAGIC) {
@@ -110,7 +110,7 @@ impl Request {
         })
     }
 
-    /// The same as bytes.
+    /// Encodes the request.
     pub fn encode(&self) -> [u8; REQUEST_BYTES] {
         let mut bytes = [0; REQUEST_BYTES];
         bytes[..4].copy_from_slice(&MAGIC);
@@ -122,15 +122,16 @@ impl Request {
         bytes
     }
 
-    /// Whether its reply has to be structured where that was agreed upon, errors included.
+    /// Whether the reply, also an error, must be structured in a session with structured replies.
     pub fn has_structured_reply(&self) -> bool {
         matches!(self.kind, READ | BLOCK_STATUS)
     }
 
-    /// What it asks for.
+    /// Checks the request against the session and the export.
     ///
     /// # Errors
-    /// [`Refusal`] where it cannot be executed on an export of this shape, or was not agreed upon.
+    /// [`Refusal`]: an unknown command or flag, a range that is empty, too long or outside the export, a change of a read-only export, or
+    /// BLOCK_STATUS without a metadata context.
     pub fn command(&self, session: &Session, shape: &Shape) -> Result<Command, Refusal> {
         let (offset, length) = (self.offset, self.length);
         let refuse = |errno, why| {
@@ -140,7 +141,7 @@ impl Request {
                 payload: if self.kind == WRITE { length } else { 0 },
             })
         };
-        // FUA may stand in any command, and means something in those that change.
+        // The protocol allows FUA with every command; it matters for changes only.
         let flags = self.flags & !FUA;
         let is_durable = self.flags & FUA != 0;
         let known = match self.kind {

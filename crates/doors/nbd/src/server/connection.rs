@@ -17,12 +17,12 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::timeout;
 
-/// A connection that is served.
+/// One client's connection.
 pub(super) struct Connection<E> {
     worker: Rc<Worker<E>>,
     link: Rc<Link>,
     input: Input,
-    /// Bytes that its requests may hold.
+    /// A permit for each byte that requests under way may hold.
     window: Arc<Semaphore>,
     window_bytes: usize,
 }
@@ -40,10 +40,10 @@ impl<E: Export> Connection<E> {
         }
     }
 
-    /// Serves the connection to its end, and that of its requests.
+    /// Serves the connection; returns when the last of its requests has ended.
     ///
     /// # Errors
-    /// What the socket said; of interest to nobody but a log.
+    /// An error of the socket or a request without its magic number. The client is gone: log it at most.
     pub(super) async fn serve(mut self) -> io::Result<()> {
         let worker = Rc::clone(&self.worker);
         let until_stop = |future| until_stop(&worker, future);
@@ -82,7 +82,7 @@ impl<E: Export> Connection<E> {
         served
     }
 
-    /// The handshake; `None` where it ends without a session.
+    /// Performs the handshake; `None` if it ends without a session.
     async fn shake_hands(&mut self) -> io::Result<Option<Session>> {
         self.link.send_now(&greeting()).await?;
         let mut handshake = Handshake::default();
@@ -96,7 +96,7 @@ impl<E: Export> Connection<E> {
         }
     }
 
-    /// Answers what the client sends next; `None` where it sends no more.
+    /// Answers one message of the handshake; `None` if the client has closed the connection.
     async fn step(&mut self, handshake: &mut Handshake) -> io::Result<Option<Step>> {
         let mut out = Vec::new();
         loop {
@@ -190,7 +190,8 @@ impl<E: Export> Connection<E> {
         }
     }
 
-    /// Receives what is to be written, and has it written. False where the peer stops before the end of it.
+    /// Receives the data of a write and starts the write. One above [`PIECE_BYTES`] is written piece by piece, each before the next is
+    /// received. False if the client closes the connection before the data is complete.
     async fn write(&mut self, job: Job<E>, offset: u64, length: usize, is_durable: bool) -> io::Result<bool> {
         if length <= PIECE_BYTES {
             let Some(data) = self.receive(length).await? else {
@@ -217,7 +218,7 @@ impl<E: Export> Connection<E> {
             let (told, hears) = oneshot::channel();
             let export = Rc::clone(job.export());
             self.spawn(async move {
-                // Fails where the connection was lost meanwhile.
+                // Fails if the connection was lost meanwhile.
                 let _ = told.send(export.write(at, data, false).await);
             });
             written = hears.await.unwrap_or(Err(ExportError::Io));
@@ -233,7 +234,7 @@ impl<E: Export> Connection<E> {
         Ok(is_whole.then(|| data.into()))
     }
 
-    /// Waits for a part of the window: that of a request which holds so many bytes beside its own, or all there is.
+    /// Waits for a request's part of the window: `held` bytes of data and [`REQUEST_COST_BYTES`], at most the whole window.
     async fn room(&self, held: usize) -> OwnedSemaphorePermit {
         let bytes = (held + REQUEST_COST_BYTES).min(self.window_bytes);
         let window = Arc::clone(&self.window);
@@ -248,7 +249,7 @@ impl<E: Export> Connection<E> {
 
 impl<E> Drop for Connection<E> {
     fn drop(&mut self) {
-        // Requests that are still under way keep the link, and not the socket.
+        // Requests under way keep the link alive, but not the socket.
         self.link.close();
     }
 }
@@ -258,14 +259,14 @@ pub(super) fn piece_end(at: u64, end: u64, piece_bytes: u64) -> u64 {
     (at / piece_bytes + 1).saturating_mul(piece_bytes).min(end)
 }
 
-/// Ready when the server is to end.
+/// Ready when the server shuts down.
 async fn stopped<E>(worker: &Worker<E>) {
     if !worker.stop.is_stopping() {
         worker.stop.notified().await;
     }
 }
 
-/// What a future comes to; `None` where the server is to end before.
+/// The output of a future; `None` if the server shuts down first.
 async fn until_stop<E, T>(worker: &Worker<E>, future: impl Future<Output = T>) -> Option<T> {
     tokio::select! {
         biased;

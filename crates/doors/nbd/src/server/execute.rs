@@ -21,7 +21,7 @@ pub(super) struct Job<E> {
     pub(super) link: Rc<Link>,
     pub(super) session: Session,
     pub(super) request: Request,
-    /// The longest piece of a simple reply.
+    /// Most bytes of a piece of a simple reply.
     pub(super) piece_bytes: usize,
     /// Its part of the window.
     pub(super) room: OwnedSemaphorePermit,
@@ -75,7 +75,7 @@ impl<E: Export> Job<E> {
         });
     }
 
-    /// The reply where nothing is to be said but that it is done, or not.
+    /// Replies success or an error, without data.
     fn done(self, operation: Operation, since: Instant, done: Result<(), ExportError>) {
         self.record(operation, since);
         match done {
@@ -87,7 +87,7 @@ impl<E: Export> Job<E> {
         }
     }
 
-    /// Executes and answers all but a write.
+    /// Executes and answers any command but a write, whose data the connection receives.
     pub(super) async fn execute(self, command: Command) {
         let since = Instant::now();
         let export = Rc::clone(self.export());
@@ -193,7 +193,7 @@ impl<E: Export> Job<E> {
         self.done(Operation::Write, since, done);
     }
 
-    /// Answers a write whose pieces are written, or not.
+    /// Answers a write in pieces: `written` is their outcome.
     pub(super) async fn finish_write(
         self,
         mut written: Result<(), ExportError>,
@@ -215,7 +215,8 @@ impl<E: Export> Job<E> {
         counters.written_bytes.add(bytes as u64);
     }
 
-    /// Reads to `end`, and answers, in pieces where it is long.
+    /// Reads from `offset` to `end` and answers. A structured reply has a chunk for each piece. A simple reply above the window is sent in
+    /// pieces without headers.
     async fn read(self, offset: u64, end: u64, since: Instant) {
         let cookie = self.request.cookie;
         let mut at = offset;
@@ -232,7 +233,7 @@ impl<E: Export> Job<E> {
                 wrong => {
                     debug_assert!(wrong.is_err(), "an export reads all that it was asked for");
                     if !self.session.is_structured && at > offset {
-                        // The reply has begun, and a simple one cannot say what follows.
+                        // A simple reply that has begun cannot carry an error: close the connection instead.
                         self.stats().counters.failed_requests.add(1);
                         return self.link.close();
                     }

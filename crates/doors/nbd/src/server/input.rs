@@ -1,12 +1,12 @@
-//! What arrived and was not used up yet.
+//! The receive buffer of a connection.
 
 use super::link::Link;
 use std::io;
 
-/// Room for what arrives: more than the largest option, or some thousand requests.
+/// Bytes of the buffer: the largest option with its header fits, or a thousand requests.
 pub(super) const BUFFER_BYTES: usize = 32 << 10;
 
-/// A connection's buffer.
+/// Bytes that were received and not consumed yet.
 pub(super) struct Input {
     buffer: Box<[u8]>,
     start: usize,
@@ -22,18 +22,18 @@ impl Input {
         }
     }
 
-    /// What is there.
+    /// The bytes not consumed yet.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
     }
 
-    /// So many bytes from the front are used up.
+    /// Drops `bytes` from the front.
     pub(super) fn consume(&mut self, bytes: usize) {
         self.start += bytes;
         debug_assert!(self.start <= self.end);
     }
 
-    /// Waits for more. False where the peer sends no more.
+    /// Receives more bytes. False if the peer has closed its side.
     pub(super) async fn fill(&mut self, link: &Link) -> io::Result<bool> {
         self.buffer.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
@@ -43,7 +43,7 @@ impl Input {
         Ok(received > 0)
     }
 
-    /// Receives as many bytes as `to` has. False where the peer stops before.
+    /// Fills `to`. False if the peer closes its side before.
     pub(super) async fn take(&mut self, link: &Link, to: &mut [u8]) -> io::Result<bool> {
         let here = self.bytes().len().min(to.len());
         let (front, mut rest) = to.split_at_mut(here);
@@ -59,7 +59,7 @@ impl Input {
         Ok(true)
     }
 
-    /// Passes over so many bytes. False where the peer stops before.
+    /// Receives and drops `bytes`. False if the peer closes its side before.
     pub(super) async fn skip(&mut self, link: &Link, mut bytes: u64) -> io::Result<bool> {
         loop {
             let here = usize::try_from(bytes)

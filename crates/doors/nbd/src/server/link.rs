@@ -1,4 +1,4 @@
-//! What a connection and its requests share: the socket, and replies on their way to it.
+//! The socket of a connection and its queue of replies, shared with the requests under way.
 
 use super::UnderWay;
 use crate::protocol::Head;
@@ -11,17 +11,17 @@ use std::io::{self, IoSlice};
 use std::task::{Context, Poll, Waker};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-/// Parts of replies that are sent with one call.
+/// Most slices sent with one system call.
 const SLICES: usize = 64;
 
-/// Something to be sent.
+/// A reply, or a piece of one.
 pub(super) struct Reply {
-    /// What stands before the data; a later piece of a simple reply has none.
+    /// The header; a later piece of a simple reply has none.
     pub(super) head: Option<Head>,
     pub(super) data: Bytes,
-    /// Given back when it has been sent.
+    /// Part of the window, given back when the reply has been sent.
     pub(super) room: Option<OwnedSemaphorePermit>,
-    /// Told when it has been sent.
+    /// Notified when the reply has been sent.
     pub(super) sent: Option<oneshot::Sender<()>>,
 }
 
@@ -36,15 +36,15 @@ impl Reply {
     }
 }
 
-/// The connection's end of it.
+/// The socket and the queue of one connection.
 pub(super) struct Link {
-    /// `None` when the connection is over.
+    /// `None` after [`Link::close`].
     stream: RefCell<Option<Stream>>,
     pub(super) under_way: UnderWay,
     queue: RefCell<VecDeque<Reply>>,
-    /// Of the future that sends, while it has nothing to do.
+    /// Of [`Link::send_replies`], while that waits.
     waker: RefCell<Option<Waker>>,
-    /// Whether no more requests come.
+    /// Whether the last request has been received.
     has_all: Cell<bool>,
 }
 
@@ -59,7 +59,7 @@ impl Link {
         }
     }
 
-    /// Sends a reply when its turn comes. It goes nowhere where the connection is lost.
+    /// Queues a reply; drops it if the connection is closed.
     pub(super) fn send(&self, reply: Reply) {
         if self.stream.borrow().is_some() {
             self.queue.borrow_mut().push_back(reply);
@@ -67,7 +67,7 @@ impl Link {
         }
     }
 
-    /// Ends the connection. Replies are dropped; requests under way are not.
+    /// Closes the socket and drops queued replies. Requests under way go on.
     pub(super) fn close(&self) {
         self.stream.borrow_mut().take();
         self.queue.borrow_mut().clear();
@@ -90,7 +90,7 @@ impl Link {
         }
     }
 
-    /// Receives what there is, waiting for something; 0 where the peer sends no more.
+    /// Waits for bytes and receives them; 0 if the peer has closed its side.
     pub(super) async fn receive(&self, to: &mut [u8]) -> io::Result<usize> {
         poll_fn(|cx| match &mut *self.stream.borrow_mut() {
             Some(stream) => stream.poll_read(cx, to),
@@ -110,7 +110,7 @@ impl Link {
         }
     }
 
-    /// Sends some bytes before any reply.
+    /// Sends bytes of the handshake, past the queue.
     pub(super) async fn send_now(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             let slices = [IoSlice::new(bytes)];
@@ -120,14 +120,14 @@ impl Link {
         Ok(())
     }
 
-    /// Sends replies until the last one is sent.
+    /// Sends queued replies; ready when all requests have ended after [`Link::no_more_requests`].
     pub(super) async fn send_replies(&self) -> io::Result<()> {
         let mut sending = VecDeque::new();
         let mut sent = 0;
         poll_fn(|cx| self.poll_send(cx, &mut sending, &mut sent)).await
     }
 
-    /// `sent` are the bytes of the first reply in `sending` that are sent already.
+    /// `sent` counts the bytes of the first reply in `sending` that are sent already.
     fn poll_send(
         &self,
         cx: &mut Context<'_>,
@@ -159,7 +159,7 @@ impl Link {
             }
             match self.poll_write(cx, &slices[..count]) {
                 Poll::Pending => {
-                    // A request that ends the connection is to be heard.
+                    // `close` must wake this future.
                     *self.waker.borrow_mut() = Some(cx.waker().clone());
                     return Poll::Pending;
                 }
@@ -176,7 +176,7 @@ impl Link {
                 }) = sending.pop_front()
                 {
                     drop(room);
-                    // Fails where its request is gone with the process.
+                    // Fails only if the request was dropped with the event loop.
                     let _ = told.send(());
                 }
             }

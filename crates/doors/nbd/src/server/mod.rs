@@ -1,8 +1,7 @@
 //! Connections: handshake, requests, replies.
 //!
-//! A connection stays on its worker. One future reads requests and sends replies; each request is a task of its own, so that they are
-//! served concurrently and answered in any order. The tasks are not the connection's: they run to their end when it is lost, and a
-//! worker does not end before them.
+//! A connection stays on its worker. One future reads requests and sends replies. Each request is a task of its own, so requests run
+//! concurrently and are answered in any order. A lost connection does not cancel its requests, and a worker ends after the last of them.
 //!
 //! # Memory
 //!
@@ -33,13 +32,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use tokio::sync::{Notify, watch};
 
-/// Longer reads and writes are cut where the export's offsets are multiples of this.
+/// Bytes of a piece of a long read or write. Pieces end where the export's offset is a multiple of this.
 pub(crate) const PIECE_BYTES: usize = 1 << 20;
 
-/// What a request takes of the window beside its data: a task, a reply's head, descriptors of a status.
+/// Bytes of the window that a request takes beside its data: for its task and the reply's header.
 pub(crate) const REQUEST_COST_BYTES: usize = 4 << 10;
 
-/// The least that a connection needs: what it receives into, and a piece.
+/// Least bytes of a connection: its receive buffer, and a request with one piece.
 pub(crate) const LEAST_CONNECTION_BYTES: usize = input::BUFFER_BYTES + 2 * REQUEST_COST_BYTES + PIECE_BYTES;
 
 /// The NBD door, bound and ready for its workers. Shared by their threads.
@@ -51,7 +50,7 @@ pub struct Door {
 
 /// One worker's part of the door.
 struct Worker<E> {
-    /// Its number.
+    /// The worker's number.
     index: usize,
     exports: Vec<Rc<E>>,
     infos: Vec<ExportInfo>,
@@ -74,7 +73,7 @@ impl Door {
             listen: config.listen.clone(),
             workers: config.workers,
             max_connections: config.max_connections,
-            // Whoever gets no greeting knows that it is not served.
+            // NBD has no message for it: the client gets no greeting.
             one_too_many: b"",
             backlog: config.backlog,
             tls: None,
@@ -98,14 +97,14 @@ impl Door {
         self.floor.local_addrs()
     }
 
-    /// What the door counts.
+    /// Counters and latency.
     pub fn stats(&self) -> Arc<DoorStats> {
         Arc::clone(&self.stats)
     }
 
     /// Serves one worker's share of the connections with its handles on the exports, until `shutdown` turns true (or its sender is
-    /// gone). Then no request is taken any more, and those under way are answered, within the drain timeout. It returns when all of them
-    /// are over, answered or not.
+    /// dropped). Then it reads no more requests, and answers those under way within the drain timeout. It returns when the last request
+    /// has ended, even if that takes longer; replies after the timeout are dropped.
     ///
     /// To be called once for each of `0..workers`, each on its own thread, inside a `LocalSet` of a current-thread runtime
     /// with I/O and time enabled. Worker 0 accepts for all.
@@ -114,7 +113,7 @@ impl Door {
     /// Where the sockets cannot be registered with the event loop.
     ///
     /// # Panics
-    /// On an index that is not below the number of workers or was used before, and where there is not a handle for each export.
+    /// If `index` is not below the number of workers or was used before, or if there is not one handle for each export.
     pub async fn run_worker<E: Export>(
         &self,
         index: usize,
@@ -149,7 +148,7 @@ impl Door {
     }
 }
 
-/// Serves one connection; its place is given back at the end, when its requests are over.
+/// Serves one connection. Its place among `max_connections` is given back when its last request has ended.
 async fn serve<E: Export>(worker: Rc<Worker<E>>, floor: Arc<Floor>, arrived: Arrived) {
     let (stream, _guard) = match arrived.open(&worker.stop).await {
         Ok(opened) => opened,
@@ -170,7 +169,7 @@ struct UnderWayState {
     ended: Notify,
 }
 
-/// One of them, until it is dropped.
+/// A request under way, until dropped.
 struct OneUnderWay(Rc<UnderWayState>);
 
 impl UnderWay {
@@ -183,7 +182,7 @@ impl UnderWay {
         self.0.count.get() == 0
     }
 
-    /// Ready when there is none.
+    /// Ready when no request is under way.
     async fn ended(&self) {
         while !self.is_none() {
             self.0.ended.notified().await;
@@ -200,7 +199,7 @@ impl Drop for OneUnderWay {
     }
 }
 
-/// Runs a request to its end, whatever becomes of its connection.
+/// Runs a request as a task that ends by itself, also when its connection is lost.
 fn spawn_request(worker: &UnderWay, connection: &UnderWay, request: impl Future<Output = ()> + 'static) {
     let under_way = (worker.enter(), connection.enter());
     tokio::task::spawn_local(async move {
