@@ -4,14 +4,15 @@ use std::ops::Range;
 
 /// Slots of a bucket.
 pub const BUCKET_SLOTS: usize = 128;
-/// The lower 16 bits of all slots of a bucket stand side by side, for a search that compares many at once.
+/// Bytes of a slot's lower part. The lower parts of a bucket stand side by side, so that a search compares many at once.
 const LOW_BYTES: usize = 2;
-/// Lower parts that are compared at once, in bytes.
+/// Bytes of the lower parts that are compared at once.
 const GROUP_BYTES: usize = 64;
 
-/// Buckets of slots of `slot_bytes` each, the newest first. A slot is a number, whose lower `key_bits` bits are what it is found by.
+/// Buckets of packed slots, the newest first. A slot is a number of `slot_bytes`; its lower `key_bits` are its key.
 ///
-/// A bucket is the lower 16 bits of its slots, one behind the other, then their upper parts.
+/// A bucket has the lower 16 bits of its slots, one behind the other, then their upper parts. Memory: 128 slots and a length byte for each
+/// bucket, full or not. Cost: a search compares up to 128 lower parts; insertion and removal move up to 127 slots.
 pub(crate) struct Buckets {
     slot_bytes: usize,
     key_bits: u32,
@@ -87,7 +88,7 @@ impl Buckets {
         high[at * wide..][..wide].copy_from_slice(&bytes[LOW_BYTES..][..wide]);
     }
 
-    /// The first slot from `from` on with this key, and where it is.
+    /// Position and value of the first slot with this key, from position `from` on.
     pub(crate) fn find(&self, bucket: usize, key: u64, from: usize) -> Option<(usize, u64)> {
         let len = self.len(bucket);
         let mask = (1u64 << self.key_bits) - 1;
@@ -102,7 +103,7 @@ impl Buckets {
                 break;
             }
             let lows = group.as_chunks::<LOW_BYTES>().0;
-            // Without a branch, so that all are compared at once.
+            // Without a branch, so that the compiler vectorises it.
             if !lows.iter().fold(false, |any, low| any | is_like(low)) {
                 continue;
             }
@@ -118,7 +119,7 @@ impl Buckets {
         None
     }
 
-    /// Moves the slots `range` of a bucket on, so that the first of them comes to `to`.
+    /// Copies the slots `range` of a bucket to position `to`.
     fn shift(&mut self, bucket: usize, range: Range<usize>, to: usize) {
         let wide = self.slot_bytes - LOW_BYTES;
         let (low, high) = self.parts_mut(bucket);
@@ -126,7 +127,7 @@ impl Buckets {
         high.copy_within(range.start * wide..range.end * wide, to * wide);
     }
 
-    /// Puts a slot first. A full bucket loses its last one, which is returned.
+    /// Inserts a slot at the front. A full bucket drops its last slot, which is returned.
     pub(crate) fn push(&mut self, bucket: usize, slot: u64) -> Option<u64> {
         let len = self.len(bucket);
         let lost = (len == BUCKET_SLOTS).then(|| self.get(bucket, len - 1));
@@ -147,7 +148,8 @@ impl Buckets {
         }
     }
 
-    /// Fills empty buckets with what [`Buckets::dump`] wrote; whether it can be that, and `check` takes each slot.
+    /// Fills empty buckets from the bytes of [`Buckets::dump`]. False if they are malformed, or `check` refuses a slot; some buckets are
+    /// filled then.
     pub(crate) fn load(
         &mut self,
         buckets: Range<usize>,
@@ -189,7 +191,7 @@ impl Buckets {
         self.lens[bucket] = (len - 1) as u8;
     }
 
-    /// Keeps the slots of a bucket that `keep` says, in their order.
+    /// Drops the slots for which `keep` is false; the others stay in order.
     pub(crate) fn retain(&mut self, bucket: usize, mut keep: impl FnMut(u64) -> bool) {
         let (len, mut kept) = (self.len(bucket), 0);
         for at in 0..len {

@@ -1,10 +1,10 @@
-//! A content: its fingerprint, and its bytes on flash.
+//! Contents: fingerprint and compression.
 
 use lz4_flex::block::{compress_into, decompress_into, get_maximum_output_size};
 
 /// Bytes of a fingerprint.
 pub const FINGERPRINT_BYTES: usize = 20;
-/// Compression must save at least this part, else reading the content again and again costs more than it saves.
+/// Compression must save one byte of so many, else decompression at each read costs more than it saves.
 const SAVED_MIN: usize = 16;
 
 /// The fingerprint of a content: the first 160 bits of its BLAKE3 hash. Two contents with the same fingerprint are taken for one.
@@ -12,7 +12,8 @@ const SAVED_MIN: usize = 16;
 pub struct Fingerprint(pub [u8; FINGERPRINT_BYTES]);
 
 impl Fingerprint {
-    /// Of `bytes`, which begin at byte `start` of their chunk: parts of chunks equal each other only where they are the same part.
+    /// The fingerprint of `bytes`, which begin at byte `start` of their chunk. `start` is hashed too: contents are equal only if they begin
+    /// at the same byte.
     pub fn of(start: u32, bytes: &[u8]) -> Self {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&start.to_le_bytes());
@@ -22,18 +23,18 @@ impl Fingerprint {
         Self(fingerprint)
     }
 
-    /// The 64 bits by which the FP-index knows it.
+    /// The first 64 bits: the hash for the FP-index.
     pub fn hash(&self) -> u64 {
         let (first, _) = self.0.split_first_chunk().expect("20 bytes");
         u64::from_le_bytes(*first)
     }
 }
 
-/// How the bytes of a content stand on flash.
+/// Coding of a content on flash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Coding {
-    /// As they are.
+    /// Not compressed.
     Plain = 0,
     /// One LZ4 block.
     Lz4 = 1,
@@ -50,7 +51,7 @@ impl Coding {
     }
 }
 
-/// Compresses a content into `scratch`; what does not become shorter by a sixteenth stays as it is.
+/// Compresses a content into `scratch`. Returns the content itself if that saves less than a sixteenth.
 pub fn compress<'a>(bytes: &'a [u8], scratch: &'a mut Vec<u8>) -> (Coding, &'a [u8]) {
     scratch.resize(get_maximum_output_size(bytes.len()), 0);
     match compress_into(bytes, scratch) {
@@ -59,7 +60,7 @@ pub fn compress<'a>(bytes: &'a [u8], scratch: &'a mut Vec<u8>) -> (Coding, &'a [
     }
 }
 
-/// The `len` bytes of a content that stands on flash as `stored`; `None` where it is damaged.
+/// Decompresses the `stored` bytes of a content of `len` bytes; `None` if they are damaged. The caller bounds `len`.
 pub fn decompress(coding: Coding, stored: &[u8], len: usize) -> Option<Vec<u8>> {
     match coding {
         Coding::Plain => (stored.len() == len).then(|| stored.to_vec()),

@@ -1,20 +1,21 @@
-//! Fingerprint to place: which contents are on flash.
+//! The FP-index: fingerprint to places on flash.
 
 use crate::TooWide;
 use crate::buckets::{BUCKET_SLOTS, Buckets};
 use crate::place::{Place, PlaceBits};
 use std::ops::Range;
 
-/// Bits of a fingerprint that a slot has at least.
+/// Fewest bits of a tag.
 const TAG_BITS_MIN: u32 = 12;
-/// And at most: what is left of whole bytes.
+/// Most bits of a tag. Between the two, a tag fills the slot to whole bytes.
 const TAG_BITS_MAX: u32 = 16;
-/// The lower bits of a hash are the tag, the others say the bucket.
+/// Bits of a hash that choose the bucket; the lower ones are the tag.
 const BUCKET_BITS: u32 = 64 - TAG_BITS_MAX;
 
-/// The index of contents by 64 bits of their fingerprints; see the crate's text. A slot is, from the lowest bit on: tag, place.
+/// The index of contents by 64 bits of their fingerprints; see the crate's text. A slot is, from the lowest bit on: tag, place. Slots of a
+/// bucket are in order of insertion.
 ///
-/// With 14 bits of tag and a full bucket, 0.8 % of searches for a content that is not there find a candidate.
+/// With tags of 14 bits and a full bucket, 0.8 % of searches for an absent content find a candidate.
 pub struct FpIndex {
     tag_bits: u32,
     place: PlaceBits,
@@ -22,10 +23,10 @@ pub struct FpIndex {
 }
 
 impl FpIndex {
-    /// An empty index with at least `capacity` slots. Its tags fill the slots to whole bytes.
+    /// An empty index with at least `capacity` slots.
     ///
     /// # Errors
-    /// [`TooWide`], where a slot would need more than 64 bits.
+    /// [`TooWide`], if a slot would need more than 64 bits.
     pub fn new(capacity: u64, place: PlaceBits) -> Result<Self, TooWide> {
         let tag_bits = Self::tag_bits(place)?;
         Ok(Self {
@@ -74,12 +75,12 @@ impl FpIndex {
         self.slots.slot_bytes()
     }
 
-    /// Number of buckets: what [`FpIndex::visit`] goes through.
+    /// Number of buckets.
     pub fn buckets(&self) -> usize {
         self.slots.count()
     }
 
-    /// Contents. Cost: a pass over the buckets.
+    /// Number of contents. Cost: a pass over the lengths of all buckets.
     pub fn len(&self) -> u64 {
         (0..self.slots.count())
             .map(|bucket| self.slots.len(bucket) as u64)
@@ -97,7 +98,7 @@ impl FpIndex {
         (bucket as usize, hash & ((1 << self.tag_bits) - 1))
     }
 
-    /// Places that may have the content of this hash, the newest first.
+    /// Places whose content may have this hash, the newest first.
     pub fn candidates(&self, hash: u64) -> impl Iterator<Item = Place> {
         let (bucket, tag) = self.key(hash);
         let mut from = 0;
@@ -108,7 +109,7 @@ impl FpIndex {
         })
     }
 
-    /// Notes where a content is. A full bucket forgets its oldest, which is returned.
+    /// Adds a content. A full bucket drops its oldest place, which is returned.
     pub fn insert(&mut self, hash: u64, place: Place) -> Option<Place> {
         let (bucket, tag) = self.key(hash);
         let lost = self
@@ -117,7 +118,7 @@ impl FpIndex {
         Some(self.place.decode(lost >> self.tag_bits))
     }
 
-    /// Forgets that a content is at a place; whether it was known.
+    /// Removes a content at a place. Returns whether it was there.
     pub fn remove(&mut self, hash: u64, place: Place) -> bool {
         let (bucket, tag) = self.key(hash);
         let wanted = tag | self.place.encode(place) << self.tag_bits;
@@ -132,13 +133,13 @@ impl FpIndex {
         false
     }
 
-    /// Forgets the contents of a bucket whose places `keep` does not want.
+    /// Removes the contents of a bucket for whose places `keep` is false.
     pub fn retain(&mut self, bucket: usize, mut keep: impl FnMut(Place) -> bool) {
         let (place, bits) = (self.place, self.tag_bits);
         self.slots.retain(bucket, |slot| keep(place.decode(slot >> bits)));
     }
 
-    /// Shows tags and places of a bucket, the newest first.
+    /// Calls `show` with tag and place of each slot of a bucket, the newest first.
     pub fn visit(&self, bucket: usize, mut show: impl FnMut(u16, Place)) {
         for at in 0..self.slots.len(bucket) {
             let slot = self.slots.get(bucket, at);
@@ -147,12 +148,12 @@ impl FpIndex {
         }
     }
 
-    /// Appends the bytes of some buckets: a length of each, then [`FpIndex::slot_bytes`] for each of their slots.
+    /// Appends the bytes of some buckets: one byte of length for each, then [`FpIndex::slot_bytes`] for each of their slots.
     pub fn dump(&self, buckets: Range<usize>, out: &mut Vec<u8>) {
         self.slots.dump(buckets, out);
     }
 
-    /// Fills empty buckets with what [`FpIndex::dump`] wrote. Whether they can be that: `has` knows each place.
+    /// Fills empty buckets from the bytes of [`FpIndex::dump`]. False if they are malformed, or `has` is false for a place.
     pub fn load(
         &mut self,
         buckets: Range<usize>,
@@ -167,7 +168,7 @@ impl FpIndex {
         })
     }
 
-    /// Forgets all.
+    /// Removes all contents.
     pub fn clear(&mut self) {
         self.slots.clear();
     }

@@ -1,24 +1,27 @@
-//! What a reclaim keeps.
+//! The choice of contents that a reclaim keeps.
 
 /// A content of the blocks that are reclaimed.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Candidate {
     /// Its length on flash, in bytes.
     pub bytes: u32,
-    /// What the addresses that lead to it are worth together; 0 = none leads there.
+    /// Sum of the worth of all addresses mapped to it, see [`Candidate::refer`]; 0 = none.
     pub worth: f32,
 }
 
 impl Candidate {
-    /// Notes an address that leads here. `age` is where it stands in its bucket, from 0 of the newest to less than 1: the newer half is
-    /// worth two of the older, and within a half the newer one more.
+    /// Counts an address mapped to this content. `age` is its position in its bucket, from 0, the newest, to less than 1. It adds 2 in the
+    /// newer half and 1 in the older, and up to 1/4 more the newer it is.
+    ///
+    /// Source: AustereCache counts references so, with 2 and 1 for the two halves; the last part is ours.
     pub fn refer(&mut self, age: f32) {
         self.worth += if age < 0.5 { 2.0 } else { 1.0 };
         self.worth += (1.0 - age) / 4.0;
     }
 }
 
-/// Chooses the contents that are kept, in order of their numbers: those that are worth most for each byte, up to `bytes_max` bytes.
+/// Chooses the contents with the most worth for each byte, of at most `bytes_max` bytes together. Returns their numbers in rising order.
+/// Cost: a sort of the candidates.
 pub fn choose(candidates: &[Candidate], bytes_max: u64) -> Vec<usize> {
     let mut wanted: Vec<usize> = (0..candidates.len())
         .filter(|number| candidates[*number].worth > 0.0)

@@ -1,4 +1,4 @@
-//! Address to place: the mappings of a volume's chunks.
+//! The LBA-index: address of a chunk to place on flash.
 
 use crate::TooWide;
 use crate::buckets::{BUCKET_SLOTS, Buckets};
@@ -6,21 +6,21 @@ use crate::place::{Place, PlaceBits, bits_of};
 use crate::scatter::Scatter;
 use std::ops::Range;
 
-/// A bit of a slot that is kept for chunks which the volume does not have yet.
+/// A bit of each slot, reserved for write-back: dirty chunks. Always 0.
 const DIRTY_BITS: u32 = 1;
 
-/// A mapping.
+/// A mapping: a chunk, and the place of its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
     /// The chunk's address.
     pub address: u64,
-    /// Where its content is.
+    /// Place of its content.
     pub place: Place,
 }
 
 /// The index of addresses; see the crate's text. A slot is, from the lowest bit on: remainder, place, a bit that is 0.
 ///
-/// Cost: a search over at most 128 slots; a hit or an insertion moves the slots before it.
+/// Slots of a bucket are in LRU order. Cost: a search over at most 128 slots; a hit or an insertion moves the slots before it.
 pub struct LbaIndex {
     scatter: Scatter,
     addresses: u64,
@@ -30,10 +30,11 @@ pub struct LbaIndex {
 }
 
 impl LbaIndex {
-    /// An empty index for addresses below `addresses`, with at least `capacity` slots. The same four values give the same slots again.
+    /// An empty index for addresses below `addresses`, and at least `capacity` slots, or enough for all addresses. A dump fits only an
+    /// index with the same four values.
     ///
     /// # Errors
-    /// [`TooWide`], where a slot would need more than 64 bits.
+    /// [`TooWide`], if a slot would need more than 64 bits.
     pub fn new(addresses: u64, capacity: u64, place: PlaceBits, seed: u64) -> Result<Self, TooWide> {
         let buckets = Self::buckets_for(addresses, capacity);
         let scatter = Scatter::new(addresses, buckets, seed);
@@ -54,7 +55,7 @@ impl LbaIndex {
         })
     }
 
-    /// No more buckets than addresses can fill.
+    /// Buckets for `capacity` slots, but no more than all addresses fill.
     fn buckets_for(addresses: u64, capacity: u64) -> u64 {
         let slots = capacity.min(addresses);
         slots.div_ceil(BUCKET_SLOTS as u64).max(1)
@@ -87,12 +88,12 @@ impl LbaIndex {
         self.slots.slot_bytes()
     }
 
-    /// Number of buckets: what [`LbaIndex::visit`] goes through.
+    /// Number of buckets.
     pub fn buckets(&self) -> usize {
         self.slots.count()
     }
 
-    /// Mappings. Cost: a pass over the buckets.
+    /// Number of mappings. Cost: a pass over the lengths of all buckets.
     pub fn len(&self) -> u64 {
         (0..self.slots.count())
             .map(|bucket| self.slots.len(bucket) as u64)
@@ -104,7 +105,7 @@ impl LbaIndex {
         self.len() == 0
     }
 
-    /// Bucket and key of an address; `None` where the volume has no such chunk.
+    /// Bucket and key of an address; `None` if the volume has no such chunk.
     fn key(&self, address: u64) -> Option<(usize, u64)> {
         let (bucket, remainder) = (address < self.addresses).then(|| self.scatter.split(address))?;
         Some((bucket as usize, remainder))
@@ -132,22 +133,22 @@ impl LbaIndex {
         }
     }
 
-    /// Where the content of a chunk is.
+    /// Place of a chunk's content. The mapping keeps its age.
     pub fn get(&self, address: u64) -> Option<Place> {
         self.find(address).map(|(_, _, slot)| self.place_of(slot))
     }
 
-    /// The same, for a request: the mapping is its bucket's newest afterwards.
+    /// Place of a chunk's content, for a request: makes the mapping the newest of its bucket.
     pub fn touch(&mut self, address: u64) -> Option<Place> {
         let (bucket, at, slot) = self.find(address)?;
         self.slots.move_first(bucket, at);
         Some(self.place_of(slot))
     }
 
-    /// Maps a chunk, as its bucket's newest. A full bucket evicts its oldest mapping, which is returned.
+    /// Maps a chunk, as the newest of its bucket. A full bucket evicts its oldest mapping, which is returned.
     ///
     /// # Panics
-    /// Where the volume has no such chunk.
+    /// If the volume has no such chunk.
     pub fn insert(&mut self, address: u64, place: Place) -> Option<Slot> {
         let (bucket, key) = self.key(address).expect("an address of the volume");
         let slot = self.encode(key, place);
@@ -160,7 +161,7 @@ impl LbaIndex {
         Some(self.slot_of(bucket, lost))
     }
 
-    /// Makes a mapping lead elsewhere, where it leads to `from`; its age stays. Whether it did.
+    /// Changes the place of a mapping from `from` to `to`, if it is `from`. Its age stays. Returns whether it was changed.
     pub fn replace(&mut self, address: u64, from: Place, to: Place) -> bool {
         let found = self
             .find(address)
@@ -173,14 +174,14 @@ impl LbaIndex {
         true
     }
 
-    /// Forgets a mapping, and returns where it led.
+    /// Removes a mapping, and returns its place.
     pub fn remove(&mut self, address: u64) -> Option<Place> {
         let (bucket, at, slot) = self.find(address)?;
         self.slots.remove(bucket, at);
         Some(self.place_of(slot))
     }
 
-    /// Shows all mappings of a bucket, the newest first, with where they stand in it, from 0 of the newest to less than 1.
+    /// Calls `show` with each mapping of a bucket, the newest first, and its age: its position in the bucket, from 0 to less than 1.
     pub fn visit(&self, bucket: usize, mut show: impl FnMut(Slot, f32)) {
         let len = self.slots.len(bucket);
         for at in 0..len {
@@ -191,7 +192,7 @@ impl LbaIndex {
         }
     }
 
-    /// Forgets the mappings of a bucket that `keep` does not want.
+    /// Removes the mappings of a bucket for which `keep` is false.
     pub fn retain(&mut self, bucket: usize, mut keep: impl FnMut(Slot) -> bool) {
         let (scatter, place, bits) = (self.scatter, self.place, self.remainder_bits);
         self.slots.retain(bucket, |slot| {
@@ -202,13 +203,13 @@ impl LbaIndex {
         });
     }
 
-    /// Appends the bytes of some buckets: a length of each, then [`LbaIndex::slot_bytes`] for each of their slots.
+    /// Appends the bytes of some buckets: one byte of length for each, then [`LbaIndex::slot_bytes`] for each of their slots.
     pub fn dump(&self, buckets: Range<usize>, out: &mut Vec<u8>) {
         self.slots.dump(buckets, out);
     }
 
-    /// Fills empty buckets with what [`LbaIndex::dump`] wrote. Whether they can be that: each address is one of the volume, and `has` knows
-    /// each place.
+    /// Fills empty buckets from the bytes of [`LbaIndex::dump`]. False if they are malformed, an address is beyond the volume, or `has` is
+    /// false for a place.
     pub fn load(
         &mut self,
         buckets: Range<usize>,
@@ -227,7 +228,7 @@ impl LbaIndex {
         })
     }
 
-    /// Forgets all mappings.
+    /// Removes all mappings.
     pub fn clear(&mut self) {
         self.slots.clear();
     }

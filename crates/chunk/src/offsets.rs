@@ -1,24 +1,25 @@
-//! Where the contents of a block begin.
+//! Offsets of a block's contents, packed.
 
-/// Every how many numbers the place of a bit is noted.
+/// The position of every 256th number in `high` is noted.
 const SAMPLE: usize = 256;
 
-/// Rising numbers, coded as by Elias (1974) and Fano (1971): the lower bits of each as they are, the upper ones as steps, a one for each
-/// number and a zero for each step. For `n` numbers below `u` that is some `2 + log2(u / n)` bits each.
+/// Rising numbers in Elias-Fano coding (Elias 1974, Fano 1971). The lower bits of each number are stored as they are. The upper bits are
+/// stored as steps: a one for each number, after a zero for each step up. Memory: `n` numbers below `u` take some `2 + log2(u / n)` bits
+/// each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Offsets {
     len: u32,
     low_bits: u32,
     /// The lower bits, from the lowest bit of each word on.
     low: Box<[u64]>,
-    /// The steps.
+    /// The upper bits, as steps.
     high: Box<[u64]>,
-    /// In which bit of `high` each 256th number's one stands.
+    /// The bit of `high` that is the one of each 256th number.
     samples: Box<[u32]>,
 }
 
 impl Offsets {
-    /// Codes rising numbers; `None` where they do not rise.
+    /// Packs numbers; `None` unless each is above the one before.
     pub fn new(offsets: &[u32]) -> Option<Self> {
         let (Some(last), Ok(len)) = (offsets.last(), u32::try_from(offsets.len())) else {
             return Some(Self::default());
@@ -55,7 +56,7 @@ impl Offsets {
         })
     }
 
-    /// How many there are.
+    /// How many numbers there are.
     pub fn len(&self) -> u32 {
         self.len
     }
@@ -70,7 +71,7 @@ impl Offsets {
         (size_of_val(&*self.low) + size_of_val(&*self.high) + size_of_val(&*self.samples)) as u64
     }
 
-    /// One of the numbers. Cost: at most 256 numbers' steps are gone through.
+    /// The number at position `number`; `None` beyond the last. Cost: a scan of at most 256 numbers' steps.
     pub fn get(&self, number: u32) -> Option<u32> {
         if number >= self.len {
             return None;
@@ -104,7 +105,7 @@ impl Offsets {
         (low & ((1 << bits) - 1)) as u32
     }
 
-    /// All of them.
+    /// All numbers, in order.
     pub fn iter(&self) -> impl Iterator<Item = u32> {
         (0..self.len).filter_map(|number| self.get(number))
     }

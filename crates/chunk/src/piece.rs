@@ -1,4 +1,4 @@
-//! Pieces of a block, and the entries of its footer: the bytes. `docs/formats.md` has the tables.
+//! Formats of the pieces of a block, and of its footer's entries. `docs/formats.md` has the tables.
 
 use crate::content::{Coding, FINGERPRINT_BYTES, Fingerprint};
 use pumice_blocks::footer;
@@ -13,38 +13,38 @@ pub const HEADER_BYTES: usize = 64;
 pub const REFERENCE_BYTES: usize = 48;
 /// The largest chunk.
 pub const CHUNK_BYTES_MAX: u32 = 128 << 10;
-/// Bits of a length or a place in a chunk.
+/// Bits of a length, or of an offset in a chunk.
 const LENGTH_BITS: u32 = 20;
-/// Part of the checksum of a reference, so that no other piece passes as one.
+/// Enters the checksum of references, so that no other piece passes as one.
 const REFERENCE_SALT: &[u8] = b"reference";
 
-/// What stands before a content. 64 bytes, little-endian.
+/// The header before a content. 64 bytes, little-endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// CRC-32C of the cache id and the stored bytes.
     pub data_crc: u32,
     /// Sequence of the block. Guards against bytes of another generation, or of another block.
     pub sequence: u64,
-    /// The chunk that it was stored for.
+    /// The chunk that the content was stored for.
     pub address: u64,
     /// Version of that mapping.
     pub version: u64,
-    /// Of the content.
+    /// Fingerprint of the content.
     pub fingerprint: Fingerprint,
-    /// Its number in the block. Guards against an offset that is wrong.
+    /// The content's number in the block. Guards against a wrong offset.
     pub number: u32,
-    /// The byte of the chunk that it begins with.
+    /// Offset of its first byte in the chunk.
     pub start: u32,
-    /// Its length, in bytes.
+    /// Its length before compression, in bytes.
     pub len: u32,
-    /// Its length on flash, without header and padding.
+    /// Its length on flash in bytes, without header and padding.
     pub stored_len: u32,
-    /// How it is stored.
+    /// Its coding on flash.
     pub coding: Coding,
 }
 
 impl Header {
-    /// The bytes.
+    /// Encodes the header, with its checksum.
     pub fn encode(&self, cache_id: u64) -> [u8; HEADER_BYTES] {
         let mut out = [0; HEADER_BYTES];
         out[4..8].copy_from_slice(&self.data_crc.to_le_bytes());
@@ -63,7 +63,7 @@ impl Header {
         out
     }
 
-    /// Reads a header; `None` where the bytes are none of this cache's.
+    /// Decodes a header; `None` if the bytes are damaged, too few, or not a header of this cache.
     pub fn decode(cache_id: u64, bytes: &[u8]) -> Option<Self> {
         let bytes = bytes.first_chunk::<HEADER_BYTES>()?;
         let mut fields = Fields(bytes);
@@ -91,41 +91,41 @@ impl Header {
         is_whole.then_some(header)
     }
 
-    /// Length of the piece, padding included.
+    /// Length of the piece in bytes, with header and padding.
     pub fn piece_len(&self) -> usize {
         piece_len(self.stored_len as usize)
     }
 
-    /// Which bytes of the chunk it has.
+    /// The content's bytes in the chunk.
     pub fn range(&self) -> Range<u32> {
         self.start..self.start + self.len
     }
 }
 
-/// Length of the piece of a content with so many bytes on flash, padding included.
+/// Length in bytes, with header and padding, of the piece of a content with `stored_len` bytes on flash.
 pub fn piece_len(stored_len: usize) -> usize {
     (HEADER_BYTES + stored_len).next_multiple_of(UNIT_BYTES)
 }
 
-/// A mapping whose content is elsewhere. 48 bytes, little-endian.
+/// A mapping to a content that is stored already. 48 bytes, little-endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reference {
-    /// Sequence of the block that it stands in.
+    /// Sequence of the block that the reference stands in. Guards against bytes of another generation.
     pub sequence: u64,
-    /// The chunk.
+    /// The chunk that is mapped.
     pub address: u64,
     /// Version of the mapping.
     pub version: u64,
-    /// The block that the content is in.
+    /// The block of the content.
     pub block: u32,
-    /// Its number there.
+    /// The content's number in that block.
     pub number: u32,
-    /// The generation of that block. Guards against a content that came there later.
+    /// Sequence of that block. Guards against another content in a later generation.
     pub target: u64,
 }
 
 impl Reference {
-    /// The bytes.
+    /// Encodes the reference, with its checksum.
     pub fn encode(&self, cache_id: u64) -> [u8; REFERENCE_BYTES] {
         let mut out = [0; REFERENCE_BYTES];
         out[4..8].copy_from_slice(&self.number.to_le_bytes());
@@ -139,7 +139,7 @@ impl Reference {
         out
     }
 
-    /// Reads a reference; `None` where the bytes are none of this cache's.
+    /// Decodes a reference; `None` if the bytes are damaged, too few, or not a reference of this cache.
     pub fn decode(cache_id: u64, bytes: &[u8]) -> Option<Self> {
         let bytes = bytes.first_chunk::<REFERENCE_BYTES>()?;
         let mut fields = Fields(bytes);
@@ -160,42 +160,42 @@ impl Reference {
     }
 }
 
-/// What a piece is.
+/// The kind of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A content.
     Content {
-        /// Its number in the block.
+        /// The content's number in the block.
         number: u32,
-        /// The 64 bits by which the FP-index knows it.
+        /// Its hash in the FP-index.
         hash: u64,
     },
-    /// A reference to one.
+    /// A reference to a content.
     Reference {
-        /// The block that the content is in.
+        /// The block of the content.
         block: u32,
-        /// Its number there.
+        /// The content's number in that block.
         number: u32,
-        /// The generation of that block.
+        /// Sequence of that block.
         target: u64,
     },
 }
 
-/// The block of an entry of a content.
+/// In the field of a block: the entry is of a content, not of a reference.
 const NO_BLOCK: u32 = u32::MAX;
 
-/// An entry of a footer: a piece, and the mapping that it makes. 40 bytes.
+/// An entry of a footer: a piece, and its mapping. 40 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Where the piece begins in the block, in bytes.
+    /// Offset of the piece in the block, in bytes.
     pub offset: u32,
-    /// Its length, in bytes.
+    /// Length of the piece, in bytes.
     pub len: u32,
-    /// The chunk.
+    /// The chunk that is mapped.
     pub address: u64,
-    /// Version of the mapping; 0 = a content that is kept for other addresses, and maps none.
+    /// Version of the mapping; 0 = the mapping was superseded, and the content is listed for other addresses.
     pub version: u64,
-    /// What it is.
+    /// Kind of the piece.
     pub kind: Kind,
 }
 

@@ -1,6 +1,6 @@
-//! Where a content stands on flash.
+//! The position of a content on flash.
 
-/// A place on flash: a block, and the number of a content among those of the block.
+/// The position of a content on flash: a block, and the content's number in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place {
     /// Number of the block.
@@ -9,14 +9,14 @@ pub struct Place {
     pub number: u32,
 }
 
-/// How many bits a [`Place`] takes in a slot.
+/// Bits of a [`Place`] in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlaceBits {
     block: u32,
     number: u32,
 }
 
-/// Bits that numbers below `count` take.
+/// Bits of the numbers below `count`.
 pub(crate) fn bits_of(count: u64) -> u32 {
     64 - count.saturating_sub(1).leading_zeros()
 }

@@ -2,11 +2,12 @@
 
 use pumice_world::mix64;
 
-/// Rounds: after four each half has met the other twice.
+/// Rounds. After four, each half was moved twice by the other.
 const ROUNDS: u64 = 4;
 
-/// Addresses spread over buckets, and back. An address is a pair, its bucket before and its remainder; each round moves one of the two by
-/// a hash of the other, modulo its range. So it is a bijection for any number of buckets and of remainders, powers of two or not.
+/// Spreads addresses over buckets, and inverts that: a Feistel network. An address is split into two halves, by division by the number of
+/// buckets; each round adds to one half a hash of the other, modulo the half's range. That is a bijection for any number of buckets and of
+/// remainders, powers of two or not.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scatter {
     buckets: u64,
@@ -30,7 +31,7 @@ impl Scatter {
         self.remainders
     }
 
-    /// How far a round moves one half, of so many values, by the other.
+    /// The number that a round adds to a half of `range` values, given the `other` half.
     fn step(&self, round: u64, other: u64, range: u64) -> u64 {
         mix64(self.seed ^ other.wrapping_mul(ROUNDS).wrapping_add(round)) % range
     }
@@ -48,7 +49,7 @@ impl Scatter {
         (bucket, remainder)
     }
 
-    /// The address that [`Scatter::split`] gives these.
+    /// The address for which [`Scatter::split`] returns `bucket` and `remainder`.
     pub(crate) fn join(&self, mut bucket: u64, mut remainder: u64) -> u64 {
         for round in (0..ROUNDS).rev() {
             if round % 2 == 0 {
@@ -89,7 +90,7 @@ mod tests {
         }
     }
 
-    /// Addresses in use are seldom spread evenly: a volume's start, every 64th chunk. Buckets must fill evenly all the same.
+    /// Addresses in use are seldom spread evenly: the start of a volume, or every 64th chunk. Buckets must fill evenly for these, too.
     #[test]
     fn runs_and_strides_spread_over_all_buckets() {
         let (addresses, buckets) = (1 << 22, 1 << 10);

@@ -47,7 +47,7 @@ pub trait Backing: 'static {
     /// Makes all changes durable whose futures were ready before.
     fn flush(&self) -> impl Future<Output = io::Result<()>>;
 
-    /// Lists data and holes of a range: consecutive extents from `offset` on, at least one and at most `most`. They may end before the range
-    /// does, or beyond it.
+    /// Lists data and holes of a range: consecutive extents from `offset` on, at least one and at most `most`. They may end before the
+    /// range does, or beyond it.
     fn extents(&self, offset: u64, len: u64, most: usize) -> impl Future<Output = io::Result<Vec<Extent>>>;
 }

@@ -1,4 +1,4 @@
-//! The store's part of a checkpoint: both indexes, and where contents begin.
+//! Checkpoints: marks, both indexes, and offsets of contents.
 
 use super::ChunkStore;
 use super::reclaim::batches;
@@ -9,8 +9,7 @@ use pumice_memory::Buffer;
 use std::io;
 
 impl<B: Buffer> ChunkStore<B> {
-    /// Writes a checkpoint. `clean`: nothing changes after it, and the volume was changed last at this
-    /// time. No reclaim runs beside it.
+    /// Writes a checkpoint. No reclaim runs at the same time. `clean` is given at a clean stop: the time of the volume's last change.
     pub(super) async fn checkpoint<D: Device<Buf = B>>(
         &self,
         device: &D,
@@ -33,8 +32,8 @@ impl<B: Buffer> ChunkStore<B> {
         let mut writer = StreamWriter::new(&self.base, device, &begun, take);
         let mut bytes = Vec::new();
         begun.head.encode(&mut bytes);
-        // Whatever is voided from here on is void, also where it was mapped after this and before its bucket is dumped: that is in the
-        // footer of a block that is open now, or later.
+        // A start applies all voids from this log position on to the dump. That may drop a mapping made between the void and the dump of
+        // its bucket; the footer of its block, which was open then or later, restores it.
         bytes.extend_from_slice(&position.to_le_bytes());
         bytes.extend_from_slice(&clean.unwrap_or(0).to_le_bytes());
         put_len(marked.len(), &mut bytes);

@@ -1,4 +1,4 @@
-//! Writes void, fills enter.
+//! Writes void cached copies; writes and fills enter contents.
 
 use super::read::Fetched;
 use super::{Change, ChunkStore, MAX_LEVEL, Maps, STRIPES, Spot, Starts, Stripe, WRITE_CHUNKS_MAX};
@@ -14,38 +14,38 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-/// Candidates of one tag that are read.
+/// Most candidates of the FP-index whose headers are read for one content.
 const CANDIDATES_MAX: usize = 4;
 
-/// The moment when a read of the volume began.
+/// Marks the time at which a read of the volume began.
 #[derive(Clone, Copy, Debug)]
 pub struct Ticket {
     address: u64,
     stamp: u32,
-    /// It is a write's own content.
+    /// Whether the content is of a write, which holds the chunk itself.
     is_write: bool,
 }
 
-/// How a fill ended.
+/// Outcome of a fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Filled {
     /// The content was appended.
     Stored,
-    /// It was there already.
+    /// An equal content was cached already, and the chunk was mapped to it.
     Duplicate,
-    /// Somebody has written to the chunk, or to one that shares its stamp, since the volume was read.
+    /// The chunk, or one that shares its stamp, was written since the volume was read.
     Late,
-    /// No block or buffer is free, or the device was taken out.
+    /// No block or buffer is free, or the device has failed.
     NoRoom,
 }
 
-/// A write to chunks, from before the volume has the new content until afterwards. While it lives, nothing that is read from the volume
-/// enters under their addresses. The caller holds writes apart that overlap.
+/// A write of chunks: taken before the volume is written, dropped afterwards. Until then no fill enters under its addresses. The caller
+/// serialises writes that overlap.
 pub struct WriteGuard<'a, B: Buffer> {
     store: &'a ChunkStore<B>,
     chunks: Range<u64>,
     regions: Range<usize>,
-    /// By chunk: the stamp, and of the first and the last one what was cached before, which is right still where the write does not reach.
+    /// By chunk: its stamp. For the first and the last chunk also the place of the old content, whose bytes outside the write stay valid.
     begun: Vec<(u32, Option<Spot<B>>)>,
 }
 
@@ -62,14 +62,15 @@ impl<B: Buffer> Drop for WriteGuard<'_, B> {
 }
 
 impl<B: Buffer> WriteGuard<'_, B> {
-    /// Waits until no crash brings back what was voided: before the volume may have the new content.
+    /// Waits until no crash can bring the voided copies back. Call it before the volume is written. It does no I/O if the regions are
+    /// marked durably; else it flushes the cache device, under durability `power`.
     ///
     /// # Errors
-    /// Where that cannot be, nor the next start be told that all is void: then the volume must not be written.
+    /// The void cannot be made durable, and neither can the fence of the device: the volume must not be written.
     pub async fn commit<D: Device<Buf = B>>(&self, device: &D) -> io::Result<()> {
         let store = self.store;
         let is_marked = store.maps.lock().regions.are_durable(self.regions.clone());
-        // A record that was lost stands on a mark in the superblock, which is to be durable too.
+        // A lost record is replaced by `discard` in the superblock, which must be durable too.
         let is_lost = store.base.totals.log_failures.load(Ordering::Acquire) > 0;
         if is_marked && !is_lost && !store.base.is_out() {
             return Ok(());
@@ -79,11 +80,11 @@ impl<B: Buffer> WriteGuard<'_, B> {
         Ok(())
     }
 
-    /// The volume has the new content of a chunk from byte `start` on: it enters; in the first and the last chunk of the write, with what
-    /// was cached beside it.
+    /// Caches new bytes of a chunk, from byte `start` on, after the volume has taken them. In the first and the last chunk of the write the
+    /// old bytes beside them stay cached. Call it once for a chunk.
     ///
     /// # Panics
-    /// Where the bytes reach beyond a chunk, or there are none, or the write is not of this chunk.
+    /// If there are no bytes, they reach beyond the chunk, or the chunk is not in the write.
     pub async fn fill<D: Device<Buf = B>>(
         &mut self,
         device: &D,
@@ -107,7 +108,7 @@ impl<B: Buffer> Maps<B> {
         &mut self.stripes[address as usize % STRIPES]
     }
 
-    /// Whether what was read or written since a ticket may enter.
+    /// Whether a content with this ticket may enter.
     fn is_current(&mut self, ticket: &Ticket) -> bool {
         let stripe = self.stripe(ticket.address);
         stripe.stamp == ticket.stamp && (ticket.is_write || stripe.writers == 0)
@@ -115,11 +116,11 @@ impl<B: Buffer> Maps<B> {
 }
 
 impl<B: Buffer> ChunkStore<B> {
-    /// Begins a write, or whatever else changes chunks: what is cached of them is void from here on, also what the index has forgotten.
-    /// Before the volume may have the new content, [`WriteGuard::commit`].
+    /// Begins a change of chunks: voids their cached copies, also those whose mapping was evicted. Call [`WriteGuard::commit`] before the
+    /// volume is changed.
     ///
     /// # Panics
-    /// Where that are more than [`WRITE_CHUNKS_MAX`], or the volume does not have them.
+    /// If there are more than [`WRITE_CHUNKS_MAX`] chunks, or some are beyond the volume.
     pub fn begin_write<D: Device<Buf = B>>(&self, device: &D, chunks: Range<u64>) -> WriteGuard<'_, B> {
         let count = chunks.end.saturating_sub(chunks.start);
         assert!(
@@ -138,7 +139,7 @@ impl<B: Buffer> ChunkStore<B> {
         let begun = (chunks.clone())
             .map(|address| {
                 let removed = maps.lba.remove(address);
-                // The chunks between are written whole. What is kept holds its block's buffer, where that is one still.
+                // Only the first and the last chunk may be written in part. A place in an open block keeps its buffer alive.
                 let is_end = address == chunks.start || address + 1 == chunks.end;
                 let removed = removed.filter(|_| is_end);
                 let old = removed.and_then(|place| self.spot(&maps, place));
@@ -156,7 +157,7 @@ impl<B: Buffer> ChunkStore<B> {
         }
     }
 
-    /// Begins to read the volume.
+    /// Call it before a read of the volume; pass the ticket to [`ChunkStore::fill`].
     pub fn begin_fill(&self, address: u64) -> Ticket {
         let mut maps = self.maps.lock();
         Ticket {
@@ -166,15 +167,15 @@ impl<B: Buffer> ChunkStore<B> {
         }
     }
 
-    /// Whether nobody has written to the chunk, nor to one that shares its stamp, since `ticket`.
+    /// Whether neither the chunk nor one that shares its stamp was written since `ticket`.
     pub fn is_current(&self, ticket: &Ticket) -> bool {
         self.maps.lock().is_current(ticket)
     }
 
-    /// What was read from the volume since `ticket`, from byte `start` of the chunk on, enters, with what was cached beside it.
+    /// Caches bytes of a chunk, from byte `start` on, that were read from the volume since `ticket`. Cached bytes beside them stay.
     ///
     /// # Panics
-    /// Where the bytes reach beyond a chunk, or there are none, or the volume has no such chunk.
+    /// If there are no bytes, they reach beyond the chunk, or the volume has no such chunk.
     pub async fn fill<D: Device<Buf = B>>(
         &self,
         device: &D,
@@ -231,7 +232,8 @@ impl<B: Buffer> ChunkStore<B> {
         filled
     }
 
-    /// Maps the chunk to a content that is there already; `None` where there is none.
+    /// Maps the chunk to an equal content that is cached already; `None` if there is none. Reads headers of at most [`CANDIDATES_MAX`]
+    /// candidates.
     async fn find_duplicate<D: Device<Buf = B>>(
         &self,
         device: &D,
@@ -276,7 +278,7 @@ impl<B: Buffer> ChunkStore<B> {
         }
     }
 
-    /// Appends the mapping of a chunk to a content; the index is the caller's.
+    /// Appends a reference from a chunk to a content. The caller updates the index. False without room.
     pub(super) fn append_reference(
         &self,
         maps: &mut Maps<B>,
@@ -311,7 +313,7 @@ impl<B: Buffer> ChunkStore<B> {
             target,
         };
         let bytes = reference.encode(self.base.cache_id);
-        // SAFETY: the range was reserved for this piece alone, and nobody knows of it yet.
+        // SAFETY: the range was reserved for this piece alone, and no reader knows it yet.
         unsafe { reserved.block.buffer.put(reserved.at, Payload::Bytes(&bytes)) };
         true
     }
@@ -344,8 +346,8 @@ impl<B: Buffer> ChunkStore<B> {
         Filled::Stored
     }
 
-    /// Appends a content, and notes it in the FP-index; the mapping is the caller's. Sequence, version and number are those of the place
-    /// that it gets.
+    /// Appends a content, and adds it to the FP-index. The caller maps the chunk. Sets sequence, version and number in the header. `None`
+    /// without room.
     pub(super) fn append_piece(
         &self,
         maps: &mut Maps<B>,
@@ -379,7 +381,7 @@ impl<B: Buffer> ChunkStore<B> {
         let padding = &padding[..len - HEADER_BYTES - stored.len()];
         let mut at = reserved.at;
         for part in [&head[..], stored, padding] {
-            // SAFETY: the range was reserved for this piece alone, and nobody knows of it yet.
+            // SAFETY: the range was reserved for this piece alone, and no reader knows it yet.
             unsafe { reserved.block.buffer.put(at, Payload::Bytes(part)) };
             at += part.len();
         }
@@ -390,7 +392,7 @@ impl<B: Buffer> ChunkStore<B> {
     }
 }
 
-/// Chunks as ranges of `2^level`, each from a multiple of that on: its number among those, and `level`.
+/// Splits a range of chunks into aligned ranges of `2^level` chunks: (number of the aligned range, level).
 pub(super) fn aligned(mut chunks: Range<u64>) -> impl Iterator<Item = (u64, u8)> {
     std::iter::from_fn(move || {
         let len = chunks.end.checked_sub(chunks.start).filter(|len| *len > 0)?;
@@ -405,7 +407,7 @@ pub(super) fn aligned(mut chunks: Range<u64>) -> impl Iterator<Item = (u64, u8)>
     })
 }
 
-/// What was cached of a chunk, with newer bytes over it; `None` where a gap is between the two.
+/// Lays newer bytes over a cached part of a chunk; `None` if there is a gap between the two.
 fn merge(mut old: Chunk, start: u32, bytes: &[u8]) -> Option<Chunk> {
     let end = start + bytes.len() as u32;
     let was = old.range();

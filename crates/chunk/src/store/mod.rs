@@ -1,24 +1,26 @@
-//! The store: contents appended to blocks, and the indexes that lead to them.
+//! The store: contents appended to blocks, and the indexes over them.
 //!
-//! # What an address goes through
+//! # Writes and fills
 //!
 //! ```text
-//! write 1  void: out of the index, and a log record          (begin_write, under the lock)
-//! write 2  the record, or the mark of its region, is durable (WriteGuard::commit)
-//! write 3  the volume has the new content                    (the caller)
-//! write 4  the new content enters, unless somebody else has written since 1   (WriteGuard::fill)
-//! fill 1   the address' stamp is noted                       (begin_fill)
-//! fill 2   the volume is read                                (the caller)
-//! fill 3   the content enters, unless a write has begun or ended since 1      (fill)
+//! write 1  void: remove the mapping, append a log record                 (begin_write, under the lock)
+//! write 2  wait until the record, or the mark of its region, is durable  (WriteGuard::commit)
+//! write 3  write the volume                                              (the caller)
+//! write 4  map the new content, unless another write came since 1        (WriteGuard::fill)
+//!
+//! fill 1   note the stamp of the address                                 (begin_fill)
+//! fill 2   read the volume                                               (the caller)
+//! fill 3   map the content, unless a write has begun or ended since 1    (fill)
 //! ```
-//! So a void always comes before what it makes way for, also where the index knew of no mapping: a mapping that was evicted is still in a
-//! footer. Voids and mappings have *versions* that rise in the order of the lock.
+//! A void is logged before the volume is written, even if the index has no mapping: an evicted mapping is still in a footer, which a start
+//! reads. Voids and mappings have *versions* that rise in the order in which they take the lock.
 //!
 //! # Reclaim
 //!
-//! One hundredth of the blocks at once, the oldest. From the moment when they are `Reclaiming` no duplicate is mapped to them. One sweep over
-//! the LBA-index then finds all addresses that lead there, and so what each content is worth. What is worth most is appended anew; all other
-//! mappings are forgotten. Checkpoints and reclaims exclude each other: a place in a checkpoint is of one generation of its block.
+//! A reclaim takes the oldest hundredth of the blocks. Once their state is `Reclaiming`, no duplicate is mapped to them. One sweep over the
+//! LBA-index finds all mappings to them, and so the worth of each content. Contents of the most worth are appended anew, up to 0.3 of the
+//! bytes; all other mappings are removed. Checkpoints and reclaims exclude each other, so that a place in a checkpoint is of one generation
+//! of its block.
 
 mod checkpoint;
 mod fill;
@@ -56,11 +58,11 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Addresses share so many stamps: those of one write have one each.
+/// Number of stamps that addresses share. The addresses of one write have different ones.
 const STRIPES: usize = 4096;
-/// The most chunks of one write.
+/// Most chunks of one write.
 pub const WRITE_CHUNKS_MAX: u64 = STRIPES as u64;
-/// A record voids up to `2^this` chunks.
+/// One log record voids at most `2^MAX_LEVEL` chunks.
 const MAX_LEVEL: u16 = 12;
 
 pumice_world::figures! {
@@ -71,29 +73,29 @@ pumice_world::figures! {
     pub struct Counters: AtomicU64;
     /// Chunks that were found and read.
     Counter hits,
-    /// Chunks that the index does not know.
+    /// Chunks that were not in the index.
     Counter misses,
-    /// Chunks that were known and could not be read.
+    /// Chunks in the index that could not be read.
     Counter unreadable,
-    /// Contents that were appended for a fill or a write.
+    /// Contents appended for fills and writes.
     Counter stored_contents,
-    /// Their length before compression, in bytes.
+    /// Bytes of appended contents before compression.
     Counter stored_bytes,
-    /// Their length after compression, headers included, in bytes.
+    /// Bytes of appended contents after compression, with headers.
     Counter stored_flash_bytes,
-    /// Chunks whose content was there already.
+    /// Chunks of fills and writes whose content was cached already.
     Counter duplicates,
-    /// Fills that came too late: somebody had written.
+    /// Contents not cached because their chunk was written meanwhile.
     Counter refused_late,
-    /// Fills for which no block or buffer was free.
+    /// Contents not cached because no block or buffer was free.
     Counter refused_no_room,
     /// Mappings that a full bucket evicted.
     Counter evicted_mappings,
-    /// Contents that reclaim appended anew.
+    /// Contents that reclaims kept, and appended anew.
     Counter moved_contents,
-    /// Their length on flash, in bytes.
+    /// Bytes on flash of contents that reclaims kept.
     Counter moved_flash_bytes,
-    /// Mappings that reclaim forgot.
+    /// Mappings that reclaims dropped.
     Counter reclaimed_mappings,
     /// Blocks that were reclaimed.
     Counter reclaimed_blocks,
@@ -102,11 +104,11 @@ pumice_world::figures! {
 /// A change of an address in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// What the `2^n` chunks from `a * 2^n` on had before version `b` is void; `n` is in the kind.
+    /// Mappings of the `2^n` chunks from `a * 2^n` on with versions below `b` are void. `n` is in the kind.
     Void(u8),
-    /// From here on the volume is written in region `a`: see [`regions`].
+    /// Region `a` is marked, since the volume is about to be written there: see [`regions`].
     Mark,
-    /// It was flushed since: the mark of region `a` goes.
+    /// The mark of region `a` is cleared, since the volume was flushed.
     Clear,
 }
 
@@ -129,7 +131,7 @@ impl OwnKind for Change {
     }
 }
 
-/// Blocks in the order in which they are reclaimed.
+/// Sealed blocks, in the order in which they are reclaimed.
 #[derive(Debug, Default)]
 pub struct Sealed {
     /// The oldest first.
@@ -164,12 +166,12 @@ impl<B: Buffer> Owner for Chunks<B> {
 
 type Open<B> = OpenBlock<Chunks<B>>;
 
-/// Where the contents of a block begin, in units.
+/// Offsets of a block's contents, in units of [`UNIT_BYTES`].
 #[derive(Default)]
 enum Starts {
     #[default]
     None,
-    /// Of a block that is being filled.
+    /// The block is being filled.
     Growing(Vec<u32>),
     Whole(Offsets),
 }
@@ -192,16 +194,16 @@ impl Starts {
     }
 }
 
-/// Writes to addresses that share it.
+/// State of the writes to all addresses that share a stamp.
 #[derive(Clone, Copy, Default)]
 struct Stripe {
-    /// Changes when one begins or ends.
+    /// Changes when a write begins or ends.
     stamp: u32,
     /// Writes under way.
     writers: u32,
 }
 
-/// All that leads to contents, under one lock. It comes before all locks of blocks.
+/// The indexes and all that changes with them, under one lock. Acquire it before any lock of `blocks`.
 struct Maps<B: Buffer> {
     lba: LbaIndex,
     fp: FpIndex,
@@ -229,16 +231,16 @@ pub struct ChunkStore<B: Buffer> {
     counters: Counters,
 }
 
-/// Where a content is, and until when that holds.
+/// A place resolved to bytes of its block. Valid while the block has this sequence.
 struct Spot<B: Buffer> {
     place: Place,
-    /// Of the block.
+    /// Sequence of the block.
     sequence: u64,
-    /// Where its piece begins in the block, in bytes.
+    /// Offset of the piece in the block, in bytes.
     at: usize,
-    /// The most bytes that the piece has.
+    /// Upper bound of the piece's length, in bytes.
     len_max: usize,
-    /// Its block, where that is a buffer still.
+    /// The block, while it is in DRAM.
     open: Option<Arc<Open<B>>>,
 }
 
@@ -263,30 +265,30 @@ impl<B: Buffer> ChunkStore<B> {
         self.base.totals.snapshot()
     }
 
-    /// Why the device was taken out, if it was.
+    /// Why the device was fenced; `None` while it is in use.
     pub fn failure(&self) -> Option<DeviceFailure> {
         self.base.failure()
     }
 
-    /// Mappings, and contents in the FP-index. Cost: a pass over the buckets of both.
+    /// Number of mappings, and of contents in the FP-index. Cost: a pass over the lengths of all buckets.
     pub fn in_use(&self) -> (u64, u64) {
         let maps = self.maps.lock();
         (maps.lba.len(), maps.fp.len())
     }
 
-    /// Where the content of a chunk is.
+    /// Place of a chunk's content.
     pub fn place(&self, address: u64) -> Option<Place> {
         self.maps.lock().lba.get(address)
     }
 
-    /// Whether a crash leaves what is cached of a chunk: the blocks of its content and of its mapping were sealed, as far as DRAM can tell.
+    /// Whether the block of a chunk's content is sealed. (After a crash the block of its reference, if it has one, must be sealed, too.)
     pub fn is_on_device(&self, address: u64) -> bool {
         let maps = self.maps.lock();
         let place = maps.lba.get(address);
         place.is_some_and(|place| self.base.blocks[place.block as usize].state() == State::Sealed)
     }
 
-    /// DRAM of the indexes, in bytes: of addresses, of fingerprints, and of where contents begin.
+    /// DRAM of the LBA-index, the FP-index and the offsets of contents, in bytes.
     pub fn index_bytes(&self) -> [u64; 3] {
         let maps = self.maps.lock();
         let starts = maps.starts.iter().map(|starts| match starts {
@@ -298,8 +300,8 @@ impl<B: Buffer> ChunkStore<B> {
         [maps.lba.dram_bytes(), maps.fp.dram_bytes(), starts]
     }
 
-    /// Regions of the volume that are marked as written, and in which no write is under way; unless `all`, only those in which none was
-    /// at the last call either. When the volume was flushed after this, [`ChunkStore::clear`] them.
+    /// Marked regions without a write under way; unless `all`, only those without a write since the previous call. Flush the volume, then
+    /// pass them to [`ChunkStore::clear`].
     pub fn quiet_regions(&self, all: bool) -> Quiet {
         self.maps.lock().regions.quiet(all)
     }
@@ -318,11 +320,11 @@ impl<B: Buffer> ChunkStore<B> {
         if quiet.is_empty() || self.base.is_out() {
             return Ok(());
         }
-        // The voids of writes there are durable before no mark stands for them.
+        // The voids in these regions must be durable before the marks go, which stand for them.
         self.base.commit(device).await?;
         let mut maps = self.maps.lock();
         let version = maps.version();
-        // A record that is lost leaves the mark, which costs a few hits.
+        // If the record is lost, a start still finds the mark, which costs hits only.
         maps.regions.clear(quiet, |region| {
             let _ = self.base.append_log(device, Change::Clear, region, version);
         });
@@ -346,8 +348,8 @@ impl<B: Buffer> ChunkStore<B> {
         }
     }
 
-    /// Appends a log record. Where it cannot be stored the change is made all the same, and a crash empties the cache from here until a
-    /// checkpoint covers the change; what is on a fenced device is void as it is.
+    /// Appends a log record. If it cannot be stored, `discard` is set in the superblock: a crash then empties the cache, until a checkpoint
+    /// covers the change. On a fenced device nothing needs a record.
     fn log<D: Device>(&self, device: &D, kind: impl Into<Kind<Change>>, a: u64, b: u64) {
         let logged = self.base.append_log(device, kind, a, b);
         self.make_good(device, logged);
@@ -364,7 +366,7 @@ impl<B: Buffer> ChunkStore<B> {
         self.base.blocks[block as usize].sequence.load(Ordering::Acquire)
     }
 
-    /// Where a place's content is. Places that the index has are of their block's generation now.
+    /// Resolves a place from the index, which is always of its block's current generation.
     fn spot(&self, maps: &Maps<B>, place: Place) -> Option<Spot<B>> {
         let starts = maps.starts.get(place.block as usize)?;
         let start = starts.get(place.number)? as usize * UNIT_BYTES;
@@ -380,8 +382,8 @@ impl<B: Buffer> ChunkStore<B> {
         })
     }
 
-    /// Reserves room for a piece in the active block; where it is full, in the next. `entry` hears of the offset and of the number that a
-    /// content has there. `spare` blocks stay free.
+    /// Reserves room for a piece in the active block; if it is full, in a new one. `entry` is called with the piece's offset and the number
+    /// of the next content. `None` if no buffer is free, or a new block would leave fewer than `spare` free.
     fn reserve(
         &self,
         maps: &mut Maps<B>,
@@ -412,7 +414,7 @@ impl<B: Buffer> ChunkStore<B> {
         None
     }
 
-    /// Ends the active block.
+    /// Closes the active block, which is then written.
     fn close_active(&self, maps: &mut Maps<B>) {
         let Some(block) = maps.active.take() else { return };
         let starts = &mut maps.starts[block.id as usize];
@@ -422,22 +424,22 @@ impl<B: Buffer> ChunkStore<B> {
         self.base.close_block(block);
     }
 
-    /// Blocks that stay free for reclaims and checkpoints.
+    /// Blocks that fills leave free for reclaims and checkpoints.
     fn spare(&self) -> usize {
         self.shape.checkpoint_blocks(&self.base.geometry) + self.moved_blocks_max()
     }
 
-    /// Blocks that are reclaimed at once.
+    /// Blocks of one reclaim.
     fn batch(&self) -> usize {
         (self.base.geometry.blocks as usize / 100).max(1)
     }
 
-    /// Blocks that what one reclaim keeps may begin.
+    /// Most blocks that the contents kept by one reclaim open.
     fn moved_blocks_max(&self) -> usize {
         (self.batch() * 3).div_ceil(10)
     }
 
-    /// Whether a block counts: something may be mapped to it.
+    /// Whether a chunk may be mapped to a block: it has this sequence, and is not being reclaimed.
     fn counts_as_source(&self, block: u32, sequence: u64) -> bool {
         let is_there = matches!(
             self.base.blocks[block as usize].state(),

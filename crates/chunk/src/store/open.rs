@@ -1,10 +1,12 @@
-//! A start: what is on the device.
+//! A start: recovery of the indexes from the device.
 //!
-//! The checkpoint has both indexes; places in blocks that do not count any more are dropped. What the log voids since the dump is dropped
-//! from it. Then the footers of blocks that were sealed since, in order of sequence, which is the order of versions: a mapping counts where
-//! no void is newer, and where its content stands in a block that counts, in the generation that the mapping names.
+//! 1. The checkpoint gives both indexes. Places in blocks that were reclaimed since are dropped.
+//! 2. Mappings that the log voids since the dump are dropped.
+//! 3. Footers of blocks sealed since add mappings, in order of sequence, which is the order of versions. A mapping counts if no void is
+//!    newer, and its content stands in a block that counts, of the generation that the mapping names.
+//! 4. After a power cut, mappings in marked regions are dropped: see [`super::regions`].
 //!
-//! A cache has nothing that the volume has not: where something is missing that could tell of a void, all is forgotten.
+//! The volume has everything that the cache has. So if a void may be missing, the whole cache is forgotten.
 
 use super::regions::{Marked, Regions};
 use super::{Change, ChunkStore, MAX_LEVEL, Maps, STRIPES, Sealed, Shape, Starts, Stripe};
@@ -29,57 +31,57 @@ use pumice_memory::Buffer;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 
-/// Its number among the kinds of stores, and the version of its formats.
+/// The number of this kind of store, and the version of its formats.
 pub const STORE: StoreId = StoreId { kind: 2, format: 1 };
-/// Versions of a start begin with its epoch.
+/// The epoch of a start in its versions, from this bit on.
 const EPOCH_SHIFT: u32 = 40;
 
-/// What a store is opened with.
+/// Options of a start.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Bytes of a chunk, a power of two from 4 to 128 KiB.
     pub chunk_bytes: u32,
     /// Chunks of the volume.
     pub chunks: u64,
-    /// Which volume it is: another one's chunks are forgotten.
+    /// Identity of the volume. If it differs from that of the cache, the cache is forgotten; so too if `chunks` differs.
     pub volume: u64,
-    /// When it was changed last; 0 where that is not known. Where it was changed since a clean stop, its chunks are forgotten.
+    /// Time of the volume's last change; 0 = unknown. If it differs from that at the last clean stop, the cache is forgotten.
     pub modified: u64,
-    /// Which run of the machine this is; 0 where that is not known. A start after a crash in the same run knows that no power cut took
-    /// anything from the volume, which the caller has flushed.
+    /// Identity of the machine's boot; 0 = unknown. In the same boot as the last start there was no power cut, so the flush that the caller
+    /// did has made all writes durable, and marks of regions do not count.
     pub boot: u64,
     /// Slots of the LBA-index.
     pub mappings: u64,
     /// Slots of the FP-index.
     pub contents: u64,
-    /// Bytes of a block, where the device is formatted.
+    /// Bytes of a block, if the device is formatted.
     pub block_bytes: u64,
     /// The most block buffers.
     pub buffers_max: usize,
-    /// What an answer promises.
+    /// Durability of an answered change.
     pub durability: Durability,
-    /// Whether the device is formatted, whatever cache is on it.
+    /// Whether to format the device, even if a cache is on it.
     pub reformat: bool,
     /// The program.
     pub maker: Maker,
-    /// A number that need not differ from that of another start.
+    /// Enters the id of a new cache.
     pub random: u64,
     /// Unix time in seconds.
     pub now: u32,
 }
 
-/// What a start has found.
+/// State of the device at a start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// The device was empty.
     Nothing,
-    /// A cache, and all that is left of it counts.
+    /// A cache, which is used.
     Cache,
-    /// A cache that had to be forgotten.
+    /// A cache that had to be forgotten: of another or changed volume, or incomplete.
     Forgotten,
 }
 
-/// What is being restored.
+/// The indexes under recovery.
 struct Image {
     shape: Shape,
     lba: LbaIndex,
@@ -89,19 +91,19 @@ struct Image {
     dumped: u64,
     /// The sequence of the first block that was opened after the dump.
     next_sequence: u64,
-    /// When the volume was changed last, at a clean stop.
+    /// Time of the volume's last change at a clean stop; else 0.
     modified: u64,
     marked: Marked,
-    /// Whether this start forgot what is cached of marked regions.
+    /// Whether there were marked regions, whose mappings were dropped.
     has_lost: bool,
 }
 
-/// What a start goes on with.
+/// State of the log and the blocks from which a start goes on.
 struct Old {
     log_next: u64,
     next_sequence: u64,
     checkpoint_blocks: Vec<u32>,
-    /// By sequence: number, length of the footer.
+    /// By sequence: number of the block, length of its footer in bytes.
     sealed: BTreeMap<u64, (u32, u32)>,
 }
 
@@ -122,7 +124,7 @@ impl Image {
         })
     }
 
-    /// Where the contents of a block begin, by the entries of its footer; `None` where they are not numbered as they stand.
+    /// Offsets of a block's contents by its footer; `None` if the contents are not numbered in order.
     fn starts_of(entries: &[Entry]) -> Option<Offsets> {
         let mut starts = Vec::new();
         for entry in entries {
@@ -135,13 +137,13 @@ impl Image {
         Offsets::new(&starts)
     }
 
-    /// Whether a place leads to a content that is there.
+    /// Whether a place is that of a content.
     fn has(&self, place: Place) -> bool {
         let starts = self.starts.get(place.block as usize);
         starts.is_some_and(|starts| place.number < starts.len())
     }
 
-    /// Brings what the checkpoint had up to date; `None` where it cannot be trusted.
+    /// Restores the checkpoint and applies everything since; `None` if the cache cannot be trusted.
     async fn find<D: Device>(&mut self, recovery: &mut Recovery<'_, D>, options: &Options) -> Option<Old> {
         let found = Owned::decode(&recovery.superblock.own);
         if found.volume != options.volume || found.chunks != self.shape.chunks {
@@ -209,8 +211,8 @@ impl Image {
         let is_new: HashMap<u32, u64> = (blocks.new.iter())
             .map(|(block, trailer)| (*block, trailer.sequence))
             .collect();
-        // Places of the checkpoint in blocks that are new are of the same generation where that was opened before the end of the dump: no
-        // block is reclaimed meanwhile. A later generation has other contents under the same numbers.
+        // A block sealed since the checkpoint may have been open during the dump: the dump's places in it are then of this generation,
+        // since no block is reclaimed during a dump. If it was opened after the dump, they are of an earlier one: drop them.
         let next_sequence = self.next_sequence;
         let is_dumped = |block| {
             is_new
@@ -256,7 +258,7 @@ impl Image {
                 }
             }
         }
-        // Of the checkpoint, in a block whose footer does not have them, or cannot be read.
+        // Places of the checkpoint in a block whose footer cannot be read, or does not list them.
         let starts = std::mem::take(&mut self.starts);
         self.drop_places(|place| {
             (starts.get(place.block as usize)).is_none_or(|starts| place.number >= starts.len())
@@ -350,7 +352,7 @@ impl Restore for Image {
         self.marked.clear();
     }
 
-    /// Blocks are written when they are full: no log has a prefix.
+    /// Blocks are written only when they are full, so there are no prefixes.
     fn piece<B: Buffer>(&self, _: &B, _: usize, _: u32, _: u32, _: u64) -> Option<Entry> {
         None
     }
@@ -360,7 +362,7 @@ impl Restore for Image {
     }
 }
 
-/// What the superblock has beside the shape.
+/// The store's fields of the superblock, beside the rest of the shape.
 struct Owned {
     chunks: u64,
     volume: u64,
@@ -368,7 +370,7 @@ struct Owned {
 }
 
 impl Owned {
-    /// Where it stands, behind the shape.
+    /// Offsets behind the shape.
     const VOLUME: usize = 32;
     const BOOT: usize = 40;
 
@@ -404,7 +406,7 @@ fn format<D: Device>(device: &D, options: &Options) -> Result<Superblock, OpenEr
     })
 }
 
-/// Whether a device was formatted with the settings of this start.
+/// Checks that a device was formatted with the settings of this start.
 fn check<D: Device>(
     device: &D,
     options: &Options,
@@ -433,7 +435,7 @@ fn check<D: Device>(
         found.chunk_bytes.into(),
     )?;
     if found.chunks == shape.chunks {
-        // Else all is forgotten.
+        // With another number of chunks the cache is forgotten.
         disagrees("the number of mappings", shape.mappings, found.mappings)?;
     }
     disagrees("the number of contents", shape.contents, found.contents)?;
@@ -445,7 +447,8 @@ fn check<D: Device>(
 }
 
 impl<B: Buffer> ChunkStore<B> {
-    /// Opens what is on a device, formats an empty one.
+    /// Opens the cache on a device; formats an empty device. The caller has flushed the volume. Cost: reads checkpoint, log, trailers, and
+    /// the footers of blocks sealed since the checkpoint; after a crash a new checkpoint is written.
     ///
     /// # Errors
     /// [`OpenError`]: the device holds something else, was made with other settings, or fails.
@@ -495,7 +498,7 @@ impl<B: Buffer> ChunkStore<B> {
                 }
             }
         };
-        // Nothing here expires.
+        // Chunks do not expire, so no clock is checked.
         let clock = StartClock {
             now: options.now,
             accept_clock: true,
@@ -503,7 +506,7 @@ impl<B: Buffer> ChunkStore<B> {
         superblock.own = Owned {
             chunks,
             volume: options.volume,
-            // Marks count for the next start too, where this one crashes before its checkpoint.
+            // If this start crashes before its checkpoint, the marks must count for the next start too.
             boot: if restored.has_lost { 0 } else { options.boot },
         }
         .encode(&shape);
@@ -521,14 +524,14 @@ impl<B: Buffer> ChunkStore<B> {
         Ok((store, found))
     }
 
-    /// Discards what is on a device: the next start forgets all of it.
+    /// Discards the cache on a device, durably: the next start forgets it.
     ///
     /// # Errors
-    /// [`OpenError`]: it holds something else, or fails.
+    /// [`OpenError`]: the device holds something else, or fails.
     pub async fn discard<D: Device<Buf = B>>(device: &D) -> Result<(), OpenError> {
         let mut superblock = match read_superblock(device, STORE) {
             Ok(Some(superblock)) => superblock,
-            // Nothing is there, or nothing that a start would read.
+            // An empty device, or one that no start would read.
             Ok(None) | Err(OpenError::Damaged) => return Ok(()),
             Err(error) => return Err(error),
         };
@@ -588,7 +591,7 @@ impl<B: Buffer> ChunkStore<B> {
         }
     }
 
-    /// After a crash: a checkpoint, so that no later start depends on what this one read.
+    /// Writes a checkpoint after a crash, so that no later start depends on the blocks and records that this start read.
     async fn settle_start<D: Device<Buf = B>>(&self, device: &D, now: u32) {
         let wanted = self.shape.checkpoint_blocks(&self.base.geometry);
         loop {

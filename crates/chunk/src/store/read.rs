@@ -9,45 +9,46 @@ use pumice_memory::Buffer;
 use pumice_record::codec::checksum;
 use std::ops::Range;
 
-/// Times that a place may have moved while it was read.
+/// Most reads of a chunk, if reclaims move its content meanwhile.
 const READS_MAX: usize = 3;
 
-/// What a chunk has on flash: a part of it, or all.
+/// The cached part of a chunk, or all of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chunk {
-    /// The byte of the chunk that it begins with.
+    /// Offset of the first byte in the chunk.
     pub start: u32,
     /// The bytes.
     pub bytes: Vec<u8>,
 }
 
 impl Chunk {
-    /// The bytes `range` of the chunk, where it has all of them.
+    /// The bytes `range` of the chunk; `None` if one of them is not cached.
     pub fn part(&self, range: Range<u32>) -> Option<&[u8]> {
         let start = range.start.checked_sub(self.start)?;
         let end = range.end.checked_sub(self.start)?;
         self.bytes.get(start as usize..end as usize)
     }
 
-    /// Which bytes of the chunk it has.
+    /// The cached range of the chunk.
     pub fn range(&self) -> Range<u32> {
         self.start..self.start + self.bytes.len() as u32
     }
 }
 
-/// What a read has found.
+/// Outcome of a read.
 pub(super) enum Fetched {
     Whole(Chunk),
-    /// The block is of another generation now.
+    /// The block was reclaimed meanwhile.
     Moved,
     /// The device failed.
     Failed,
-    /// It is not what was stored; its fingerprint, where that is whole.
+    /// A checksum is wrong; the fingerprint, if the header is whole.
     Damaged(Option<Fingerprint>),
 }
 
 impl<B: Buffer> ChunkStore<B> {
-    /// What is cached of a chunk. `None` where nothing is, or it cannot be read: the volume has it.
+    /// Reads the cached part of a chunk, and makes its mapping the newest of its bucket. `None` if nothing is cached or the cache device
+    /// fails: read the volume. Cost: a read of the sectors that the content touches, none while its block is in DRAM.
     pub async fn read<D: Device<Buf = B>>(&self, device: &D, address: u64) -> Option<Chunk> {
         for _ in 0..READS_MAX {
             let spot = {
@@ -75,7 +76,7 @@ impl<B: Buffer> ChunkStore<B> {
         None
     }
 
-    /// Reads a content. One read of the sectors that it touches.
+    /// Reads a content, in one read of the sectors that it touches.
     pub(super) async fn fetch<D: Device<Buf = B>>(&self, device: &D, spot: &Spot<B>) -> Fetched {
         if let Some(open) = &spot.open {
             return self.take(&*open.buffer, spot.at, spot);
@@ -92,7 +93,7 @@ impl<B: Buffer> ChunkStore<B> {
         }
     }
 
-    /// The header at a spot, from as few sectors as have it.
+    /// Reads the header of a content, from one or two sectors.
     pub(super) async fn fetch_header<D: Device<Buf = B>>(
         &self,
         device: &D,
@@ -107,7 +108,7 @@ impl<B: Buffer> ChunkStore<B> {
         self.header(&buffer, skipped, spot)
     }
 
-    /// The header at a spot on the device, and the stored bytes after it, both whole.
+    /// Reads header and stored bytes of a content in a sealed block; `None` if either is damaged.
     pub(super) async fn fetch_stored<D: Device<Buf = B>>(
         &self,
         device: &D,
@@ -147,7 +148,7 @@ impl<B: Buffer> ChunkStore<B> {
         }
     }
 
-    /// A damaged content answers nobody any more, nor is it taken for a duplicate.
+    /// Removes the mapping that was read and the fingerprint of a damaged content. Other mappings to it go when they are read.
     fn forget_damaged(&self, address: u64, spot: &Spot<B>, fingerprint: Option<Fingerprint>) {
         let mut maps = self.maps.lock();
         if self.sequence(spot.place.block) != spot.sequence {
@@ -161,7 +162,7 @@ impl<B: Buffer> ChunkStore<B> {
         }
     }
 
-    /// A content that is not where the FP-index says is not looked for there again.
+    /// Removes a place from the FP-index whose header cannot be read.
     pub(super) fn forget_candidate(&self, fingerprint: &Fingerprint, place: Place, sequence: u64) {
         let mut maps = self.maps.lock();
         if self.sequence(place.block) == sequence {
@@ -170,7 +171,7 @@ impl<B: Buffer> ChunkStore<B> {
     }
 }
 
-/// The sectors that `len` bytes at `at` of a block touch, and where in them the bytes begin.
+/// The sectors that `len` bytes at `at` of a block touch, as a range of the block, and the offset of the bytes in them.
 fn sectors(at: usize, len: usize) -> (Range<usize>, usize) {
     let start = at / SECTOR_BYTES * SECTOR_BYTES;
     (start..(at + len).next_multiple_of(SECTOR_BYTES), at - start)

@@ -1,4 +1,4 @@
-//! Making blocks free: see the module's text above.
+//! Reclaim of blocks: see the text of the module `store`.
 
 use super::{ChunkStore, Spot, Starts};
 use crate::keep::{Candidate, choose};
@@ -9,19 +9,19 @@ use pumice_device::Device;
 use pumice_memory::Buffer;
 use std::ops::Range;
 
-/// Buckets that are gone through under the lock at once.
+/// Buckets visited in one hold of the lock.
 const BUCKETS_AT_ONCE: usize = 64;
-/// References that are appended under the lock at once.
+/// References appended in one hold of the lock.
 const REFERENCES_AT_ONCE: usize = 64;
-/// What a reclaim keeps at most, in tenths of its victims' bytes.
+/// Most bytes that a reclaim keeps, in tenths of its victims' bytes.
 const KEPT_TENTHS: u64 = 3;
 
-/// What one sweep has found of the blocks that are reclaimed.
+/// Result of a sweep over the LBA-index for the victims. Memory: 8 bytes a content, 16 bytes a mapping.
 struct Sweep {
-    /// By block, the contents of a victim as numbers of candidates.
+    /// By block: a victim's range of `candidates`; empty for others.
     numbers: Vec<Range<u32>>,
     candidates: Vec<Candidate>,
-    /// Which address leads to which candidate.
+    /// Candidate and address of each mapping to a victim, sorted.
     references: Vec<(u32, u64)>,
 }
 
@@ -32,7 +32,7 @@ impl Sweep {
         range.contains(&number).then_some(number)
     }
 
-    /// The addresses that lead to a candidate.
+    /// The mappings to a candidate.
     fn references(&self, number: u32) -> &[(u32, u64)] {
         let from = self.references.partition_point(|(other, _)| *other < number);
         let to = self.references.partition_point(|(other, _)| *other <= number);
@@ -47,7 +47,7 @@ pub(super) fn batches(buckets: usize) -> impl Iterator<Item = Range<usize>> {
 }
 
 impl<B: Buffer> ChunkStore<B> {
-    /// Removes every mapping and fingerprint whose place `is_gone`. Cost: a sweep over both indexes.
+    /// Removes all mappings and fingerprints for whose place `is_gone` is true. Cost: a pass over both indexes.
     pub(super) fn forget_places(&self, is_gone: impl Fn(Place) -> bool) {
         let (lba_buckets, fp_buckets) = self.bucket_counts();
         for batch in batches(lba_buckets) {
@@ -69,10 +69,10 @@ impl<B: Buffer> ChunkStore<B> {
         (maps.lba.buckets(), maps.fp.buckets())
     }
 
-    /// Makes the blocks `victims` free. Dropped before its end, it leaves them to the next reclaim.
+    /// Frees the blocks `victims`. If the future is dropped, the next reclaim takes them.
     pub(super) async fn reclaim<D: Device<Buf = B>>(&self, device: &D, victims: &[u32]) {
         {
-            // Under the lock of whoever maps a duplicate, so that none comes after the sweep.
+            // Duplicates are mapped under this lock: none is mapped to a victim from here on.
             let _maps = self.maps.lock();
             for victim in victims {
                 self.base.blocks[*victim as usize].set_state(State::Reclaiming);
@@ -129,7 +129,7 @@ impl<B: Buffer> ChunkStore<B> {
         sweep
     }
 
-    /// Appends a content anew, and makes the addresses that lead to it lead there.
+    /// Appends a candidate's content anew, and moves its mappings to the new place.
     async fn keep<D: Device<Buf = B>>(&self, device: &D, sweep: &Sweep, victims: &[u32], number: u32) {
         let at = victims.partition_point(|victim| sweep.numbers[*victim as usize].end <= number);
         let Some(block) = victims.get(at).copied() else {

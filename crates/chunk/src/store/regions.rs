@@ -1,9 +1,13 @@
-//! Which parts of the volume may have lost writes after a power cut.
+//! Marks of regions whose writes a power cut may undo.
 //!
-//! The volume may lose what was written to it and not flushed, and then has older bytes than the cache has, or than somebody has read. A
-//! *region* is marked, and the mark is durable, before the volume is written there; the mark is cleared when the volume was flushed
-//! after its last write. After a power cut nothing that is cached of a marked region counts. So one flush of the cache device stands for
-//! many writes, whose own records need none.
+//! A power cut may undo writes of the volume that were not flushed. The volume then has older bytes than the cache has. So a *region* is
+//! marked durably before the volume is written there, and the mark is cleared after a flush of the volume that follows the last write.
+//! After a power cut nothing cached of a marked region counts. One flush of the cache device serves all writes to a marked region: their
+//! own log records need none.
+//!
+//! ```text
+//! None --write begins--> Logged --commit (flush of the cache device)--> Durable --volume flushed, no write since `quiet`--> None
+//! ```
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -12,7 +16,7 @@ use std::ops::Range;
 const REGIONS_MAX: u64 = 4096;
 /// The fewest chunks of a region, as a power of two.
 const SHIFT_MIN: u32 = 6;
-/// Turns of [`Regions::quiet`] that a region is left alone after a write: it is likely to be written again.
+/// A region is quiet at this call of [`Regions::quiet`] after its last write. Before, it is likely to be written again.
 const QUIET_TURNS: u32 = 2;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,9 +33,9 @@ struct Region {
     mark: Mark,
     /// Writes under way.
     writers: u32,
-    /// The turn of the last write.
+    /// The value of `turn` at the last write.
     touched: u32,
-    /// Writes that have begun, modulo 2^32.
+    /// Number of writes begun, modulo 2^32.
     begun: u32,
 }
 
@@ -43,7 +47,7 @@ pub(super) struct Regions {
     turn: u32,
 }
 
-/// Regions that can be cleared once the volume is flushed, unless somebody writes there before.
+/// Regions that may be cleared after a flush of the volume, if no write begins there before. With the number of writes begun.
 #[derive(Debug, Default)]
 pub struct Quiet(Vec<(u32, u32)>);
 
@@ -55,7 +59,7 @@ impl Quiet {
 }
 
 impl Regions {
-    /// Of a volume of so many chunks.
+    /// Regions of a volume of `chunks`, none marked.
     pub(super) fn new(chunks: u64) -> Self {
         let shift = Self::shift_of(chunks);
         let count = (chunks >> shift) as usize + 1;
@@ -74,7 +78,7 @@ impl Regions {
         shift
     }
 
-    /// Those that chunks lie in.
+    /// The regions of a range of chunks.
     pub(super) fn of(&self, chunks: &Range<u64>) -> Range<usize> {
         match chunks.is_empty() {
             true => 0..0,
@@ -82,7 +86,7 @@ impl Regions {
         }
     }
 
-    /// A write begins; `log` records a mark.
+    /// Notes that a write begins; calls `log` for each region to be marked.
     pub(super) fn begin(&mut self, regions: Range<usize>, mut log: impl FnMut(u64)) {
         for number in regions {
             let region = &mut self.regions[number];
@@ -96,7 +100,7 @@ impl Regions {
         }
     }
 
-    /// A write ends.
+    /// Notes that a write ends.
     pub(super) fn end(&mut self, regions: Range<usize>) {
         for region in &mut self.regions[regions] {
             region.writers -= 1;
@@ -111,7 +115,7 @@ impl Regions {
             .all(|region| region.mark == Mark::Durable)
     }
 
-    /// What was logged is durable.
+    /// Notes that the logged marks of regions are durable.
     pub(super) fn made_durable(&mut self, regions: Range<usize>) {
         for region in &mut self.regions[regions] {
             region.mark = region.mark.max(Mark::Logged);
@@ -121,7 +125,7 @@ impl Regions {
         }
     }
 
-    /// Marked regions in which no write is under way; unless `all`, nor was for a while. A turn passes.
+    /// Marked regions without a write under way; unless `all`, only those without a write since the previous call.
     pub(super) fn quiet(&mut self, all: bool) -> Quiet {
         self.turn = self.turn.wrapping_add(1);
         let is_quiet = |region: &Region| {
@@ -133,7 +137,7 @@ impl Regions {
         Quiet(quiet.map(|(number, region)| (number, region.begun)).collect())
     }
 
-    /// The volume was flushed since: takes the marks away where no write has begun.
+    /// Clears the marks of regions in which no write has begun since `quiet`; calls `log` for each. The volume was flushed meanwhile.
     pub(super) fn clear(&mut self, quiet: &Quiet, mut log: impl FnMut(u64)) {
         for (number, begun) in &quiet.0 {
             let region = &mut self.regions[*number as usize];
@@ -164,7 +168,7 @@ impl Regions {
     }
 }
 
-/// Marks that a start finds.
+/// Marks found by a start.
 #[derive(Debug, Default)]
 pub(super) struct Marked(BTreeSet<u64>);
 

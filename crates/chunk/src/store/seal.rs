@@ -1,4 +1,4 @@
-//! What a full block's footer lists.
+//! The footer of a full block, and the end of its write.
 
 use super::{ChunkStore, Chunks, Open, Starts};
 use crate::piece::{Entry, Kind};
@@ -15,7 +15,8 @@ pub(super) struct Sealer<'a, B: Buffer, D> {
 }
 
 impl<B: Buffer, D: Device<Buf = B>> Tenant<Chunks<B>> for Sealer<'_, B, D> {
-    /// All contents, as their numbers count; a mapping only where the index still has it.
+    /// Lists all contents, since they are numbered by their order, with their mapping only if the index still has it; and references that
+    /// the index still has.
     fn compose(&self, block: &Open<B>, mut entries: Vec<Entry>) -> Contents<Entry> {
         let maps = self.store.maps.lock();
         entries.retain_mut(|entry| {
@@ -48,7 +49,7 @@ impl<B: Buffer, D: Device<Buf = B>> Tenant<Chunks<B>> for Sealer<'_, B, D> {
             store.make_good(self.device, logged);
         }
         {
-            // Under the lock of whoever maps a duplicate, so that none comes after the sweep.
+            // Duplicates are mapped under this lock: none is mapped to this block from here on.
             let _maps = store.maps.lock();
             store.base.blocks[block.id as usize].set_state(State::Reclaiming);
         }

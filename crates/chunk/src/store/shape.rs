@@ -1,4 +1,4 @@
-//! The settings of a store that its blocks were written with.
+//! Settings that are fixed when a device is formatted.
 
 use crate::TooWide;
 use crate::fp::FpIndex;
@@ -12,10 +12,10 @@ use pumice_record::codec::Fields;
 
 /// The smallest chunk.
 const CHUNK_BYTES_MIN: u32 = 4 << 10;
-/// A content takes at least this part of a chunk in the count of contents of a block: more of them close it early.
+/// A block has room in its numbering for contents of this part of a chunk; if contents are shorter, the block is closed early.
 const SHORTEST_PART: u64 = 16;
 
-/// The volume, and the size of the indexes. Fixed when a device is formatted.
+/// Sizes of the volume, its chunks and the indexes. Fixed when a device is formatted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Bytes of a chunk, a power of two from 4 to 128 KiB.
@@ -34,7 +34,7 @@ impl Shape {
     /// Settings for a device of this geometry.
     ///
     /// # Errors
-    /// [`OpenError::Settings`], where no store can have them.
+    /// [`OpenError::Settings`], for settings that no store can have.
     pub fn new(
         geometry: &Geometry,
         chunk_bytes: u32,
@@ -73,7 +73,7 @@ impl Shape {
     /// DRAM of the indexes of addresses and fingerprints, in bytes.
     ///
     /// # Errors
-    /// [`TooWide`], where they cannot have such slots.
+    /// [`TooWide`], if a slot would need more than 64 bits.
     pub fn index_bytes(&self, geometry: &Geometry) -> Result<[u64; 2], TooWide> {
         let place = self.place_bits(geometry);
         Ok([
@@ -87,17 +87,17 @@ impl Shape {
         piece_len(self.chunk_bytes as usize)
     }
 
-    /// Whether a place can be one.
+    /// Whether a place lies within the device.
     pub(crate) fn has(&self, geometry: &Geometry, place: Place) -> bool {
         place.block < geometry.blocks && place.number < self.numbers
     }
 
-    /// Blocks that a checkpoint takes, where contents are of half a chunk or more.
+    /// Blocks that a checkpoint takes, if contents have half a chunk or more on average.
     pub(crate) fn checkpoint_blocks(&self, geometry: &Geometry) -> usize {
         let indexes: u64 = self.index_bytes(geometry).map_or(0, |bytes| bytes.iter().sum());
         let halves = geometry.capacity / u64::from(self.chunk_bytes / 2);
         let rows = u64::from(geometry.blocks) * 32;
-        // Chunks of the stream are whole sectors, and a whole number of them fills a block: a sixteenth covers the rounding.
+        // The stream is written in whole sectors, and a whole number of its parts fills a block: a sixteenth covers the rounding.
         let room = (geometry.block_bytes - SECTOR_BYTES as u64) / 16 * 15;
         (indexes + halves * 4 + rows).div_ceil(room) as usize
     }
@@ -113,7 +113,7 @@ impl Shape {
         out
     }
 
-    /// Settings of a device that was formatted.
+    /// Decodes the settings in a superblock.
     pub fn decode(bytes: &[u8; OWN_BYTES]) -> Option<Self> {
         let mut fields = Fields(bytes);
         let (chunk_bytes, numbers) = (fields.u32()?, fields.u32()?);

@@ -7,16 +7,16 @@ use pumice_device::{Device, Overdue};
 use pumice_memory::Buffer;
 use std::sync::atomic::Ordering;
 
-/// A checkpoint is due when this part of the blocks was sealed since the last.
+/// A checkpoint is due when one block of so many was sealed since the last.
 const CHECKPOINT_PART: u64 = 16;
 
 impl<B: Buffer> ChunkStore<B> {
-    /// Whether there may be work to take; cheap.
+    /// Whether there may be work to take. Cost: one load.
     pub fn has_work(&self) -> bool {
         self.base.has_work()
     }
 
-    /// Claims a piece of background work, if any is due: [`ChunkStore::perform`] it.
+    /// Claims a piece of background work, if any is due. Pass it to [`ChunkStore::perform`]; if dropped, it is due again.
     pub fn take_work(&self) -> Option<Work<Chunks<B>>> {
         if self.base.is_out() {
             return self.base.take_failure_work();
@@ -40,7 +40,7 @@ impl<B: Buffer> ChunkStore<B> {
         None
     }
 
-    /// The blocks that are to be reclaimed now.
+    /// Takes the oldest blocks, if a reclaim is due.
     fn victims(&self, pool: &mut Pool<Chunks<B>>) -> Option<Vec<u32>> {
         let is_due = pool.free.len() <= self.spare() + 1;
         let Sealed { order, .. } = &mut pool.own;
@@ -62,7 +62,7 @@ impl<B: Buffer> ChunkStore<B> {
                 }
             }
             Task::TakeOut => {
-                // Writers that wait for it ask whether it is remembered.
+                // Writers wait for the outcome, and ask whether the fence is durable.
                 let _ = self.base.remember_failure(device).await;
                 self.forget_all();
                 self.base.note_given_up();
@@ -72,7 +72,7 @@ impl<B: Buffer> ChunkStore<B> {
         work.finish(|_| {});
     }
 
-    /// Nothing leads to the device any more.
+    /// Empties the indexes: nothing on the device counts any more.
     fn forget_all(&self) {
         let mut maps = self.maps.lock();
         self.close_active(&mut maps);
@@ -81,7 +81,7 @@ impl<B: Buffer> ChunkStore<B> {
         maps.starts.fill_with(Starts::default);
     }
 
-    /// Waits until a fill would find room, or nothing is under way that would make any. Somebody else performs the work that is due.
+    /// Waits until a fill would find room, or no background work is under way that would make room. Another task performs that work.
     pub async fn wait_for_room(&self) {
         let spare = self.spare();
         self.base
@@ -92,36 +92,36 @@ impl<B: Buffer> ChunkStore<B> {
             .await;
     }
 
-    /// Waits, where a write would find the log nearly full, until a checkpoint has made room in it, or none is under way.
+    /// If the log is nearly full, waits until a checkpoint has made room, or none is under way.
     pub async fn wait_for_log(&self) {
         if self.base.is_log_short() {
             self.base.wait_for_log().await;
         }
     }
 
-    /// Seconds without an answer that the device has, for [`Device::tick`], after it was taken out; `None` while it is in use.
+    /// Deadline in seconds for [`Device::tick`], if the device is fenced; `None` while it is in use.
     pub fn patience_when_out(&self, now: u32) -> Option<u32> {
         self.base.is_out().then(|| self.base.patience_when_out(now))
     }
 
-    /// An operation has timed out, as [`Device::tick`] has found, maybe one that nothing waits for: the device is taken out.
+    /// Fences the device after an operation has timed out, as [`Device::tick`] reports.
     pub fn saw_overdue(&self, overdue: Overdue) {
         self.base.saw_overdue(overdue);
     }
 
-    /// Ends the store, so that the next start finds all of it: to be called when no request is under way, the volume was flushed, and all
-    /// regions are clear. Background work that other threads have begun goes on there. Of a device that was taken out the next start
-    /// finds nothing. `modified` is the time of the volume's last change.
+    /// Closes the store, so that the next start finds all of it. Call it when no request is under way, the volume is flushed and no region
+    /// is marked. Background work of other threads goes on there. After a fence the next start finds nothing. `modified` is the time of the
+    /// volume's last change.
     ///
     /// # Errors
-    /// What the device said: the next start finds what a crash leaves.
+    /// An error of the device. The next start is then one after a crash.
     pub async fn close<D: Device<Buf = B>>(
         &self,
         device: &D,
         now: u32,
         modified: u64,
     ) -> std::io::Result<()> {
-        // A reclaim that another thread has begun opens blocks: until there is none of either.
+        // A reclaim of another thread opens blocks: repeat until there is neither a reclaim nor an open block.
         loop {
             self.close_active(&mut self.maps.lock());
             while let Some(work) = self.take_work() {
@@ -144,10 +144,10 @@ impl<B: Buffer> ChunkStore<B> {
         self.checkpoint(device, now, Some(modified)).await
     }
 
-    /// Checks that the indexes lead to blocks that count, and blocks are where they should be.
+    /// Checks that the indexes name contents of blocks in use only, and that free blocks have none.
     ///
     /// # Panics
-    /// Where that is not so.
+    /// If that is not so.
     pub fn check_invariants(&self) {
         let maps = self.maps.lock();
         let is_there = |block: u32| {

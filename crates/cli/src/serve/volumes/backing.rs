@@ -91,8 +91,8 @@ impl FileBacking {
         Ok(twox_hash::XxHash3_64::oneshot(&text))
     }
 
-    /// Whether it was served with another cache, or none, since it was served with this one. False if unknown: on block devices, and on file
-    /// systems without extended attributes.
+    /// Whether it was served with another cache, or none, since it was served with this one. False if unknown: on block devices, and on
+    /// file systems without extended attributes.
     pub fn has_left(&self, cache: u64) -> bool {
         let mut last = [0; 8];
         let length = fgetxattr(&self.0.file, CACHE, &mut last);

@@ -8,8 +8,8 @@
 //! A connection has a *window* of bytes, its part of [`DoorConfig::memory_bytes`]. A request takes its part of that before its data is
 //! received, and gives it back when its reply has been sent; where the window is used up the connection reads no further. A write or a read
 //! above [`PIECE_BYTES`] goes through in pieces, one after the other, and takes no more than one of them. So a client waits for nobody's
-//! memory but its own, and all of them never hold more than they may. A range that is cached, trimmed or made zero also goes in pieces: it may
-//! have 4 GiB, and ends at the next piece where its connection is lost.
+//! memory but its own, and all of them never hold more than they may. A range that is cached, trimmed or made zero also goes in pieces: it
+//! may have 4 GiB, and ends at the next piece where its connection is lost.
 //!
 //! A simple reply cannot be interleaved with another. One in pieces takes the whole window, so that no other request is under way.
 
