@@ -15,7 +15,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
 
-/// How long to wait after a failed accept: out of descriptors, most likely, which passes when connections close.
+/// Pause after a failed accept. Most likely no descriptor is free, until connections close.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
 /// A bound socket that no event loop knows yet.
@@ -116,7 +116,7 @@ fn bind_unix(path: &Path, mode: Option<u32>, backlog: i32) -> io::Result<Socket>
     Ok(socket)
 }
 
-/// Accepts connections and hands them to the workers in turn. At shutdown it accepts what has connected by then, and ends.
+/// Accepts connections and hands them to the workers in turn. At shutdown it accepts the backlog, and ends.
 pub(crate) async fn accept(
     listener: Listener,
     shared: Arc<Shared>,
@@ -136,7 +136,7 @@ pub(crate) async fn accept(
             return;
         };
         let worker = next.fetch_add(1, Ordering::Relaxed) % workers.len();
-        // Fails only where the worker has ended, at shutdown; the connection is closed then.
+        // Fails only if the worker has ended, at shutdown; the connection is then closed.
         drop(workers[worker].send(Handover { accepted, guard }));
     };
     let listening = match &kind {
@@ -147,7 +147,7 @@ pub(crate) async fn accept(
         loop {
             match listening.accept().await {
                 Ok(socket) => hand_over(socket),
-                // A client that gave up before it was accepted is none of our business.
+                // The client disconnected before the accept.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
                     if shared.accept_said.is_due() {
@@ -162,7 +162,7 @@ pub(crate) async fn accept(
         () = accept_all => {}
         _ = shutdown.wait_for(|stop| *stop) => {}
     }
-    // To their clients the connections that wait are made, and what was sent on them is to be answered.
+    // For their clients, connections in the backlog are established: requests sent on them must be answered.
     while let Ok(socket) = listening.accept_now() {
         hand_over(socket);
     }
@@ -183,7 +183,7 @@ impl Listening {
         })
     }
 
-    /// Accepts one that waits, whether the event loop knows of it or not.
+    /// Accepts a connection without waiting for the event loop.
     fn accept_now(&self) -> io::Result<Socket> {
         let listener = match self {
             Listening::Tcp(listener) => SockRef::from(listener),
@@ -195,13 +195,13 @@ impl Listening {
     }
 }
 
-/// Tells a connection that it is one too many, and closes it. What it has sent is read first, up to a bound, because
-/// closing a socket with unread bytes may take the message with it.
+/// Sends `words` to a connection above the limit, and closes it. Reads up to 4 KiB first: closing a socket with unread bytes may discard
+/// the message.
 fn turn_away(accepted: Accepted, words: &[u8]) {
-    // To TLS no words: it expects a handshake.
+    // A TLS client expects a handshake, so it gets no message.
     if let Accepted::Tcp(socket) | Accepted::Unix(socket) = accepted {
         let mut unread = [0; 4096];
-        // The socket does not block, and whoever is turned away and gone does not matter.
+        // The socket does not block. Errors mean that the client has gone, too.
         let _ = (&socket).write(words);
         let _ = (&socket).read(&mut unread);
         let _ = socket.shutdown(Shutdown::Write);

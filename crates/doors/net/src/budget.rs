@@ -1,9 +1,9 @@
 //! Memory that connections share: a budget for commands on their way in, and one for replies on their way out.
 //!
-//! Each budget has a lane for small requests and one for large requests, so that small ones never wait for large ones. A reply
-//! that its peer does not take moves to the large lane of the budget for replies. Lanes are taken in the order
-//! in, out small, out large; who waits for a share holds none of that lane or a later one. That rules out deadlock. While anybody
-//! waits, a peer that holds a share and makes no progress is cut off: see [`Budgets::patience`].
+//! Each budget has a lane for small requests and one for large requests, so that small ones never wait for large ones. A reply that its
+//! peer does not receive moves to the large lane of the budget for replies. Lanes are acquired in the order in, out small, out large; a
+//! connection that waits for a share holds none of that lane or a later one. That rules out deadlock. While connections wait, a peer that
+//! holds a share and makes no progress is cut off: see [`Budgets::patience`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -39,7 +39,7 @@ pub struct Share {
 }
 
 impl Share {
-    /// Bytes that it stands for; fewer than requested where that was more than the lane.
+    /// Bytes of the share; less than requested if the request was above the lane.
     pub fn bytes(&self) -> usize {
         self.bytes as usize
     }
@@ -77,7 +77,7 @@ impl Lane {
         })
     }
 
-    /// Takes `bytes` if they are free and nobody waits. A request above the lane takes all of it.
+    /// Takes `bytes` if they are free and no connection waits. A request above the lane takes all of it.
     fn try_take(self: &Arc<Self>, bytes: usize) -> Option<Share> {
         let bytes = self.at_most(bytes);
         self.semaphore.try_acquire_many(bytes).ok()?.forget();
@@ -85,7 +85,7 @@ impl Lane {
         Some(Share { lane, bytes })
     }
 
-    /// Takes `bytes` that can be done without, if that leaves half of the lane free.
+    /// Takes `bytes` for reading ahead, if half of the lane stays free.
     pub fn try_take_ahead(self: &Arc<Self>, bytes: usize) -> Option<Share> {
         let spare = self
             .semaphore
@@ -114,7 +114,7 @@ impl Lane {
         u32::try_from(bytes).unwrap_or(u32::MAX).min(self.total)
     }
 
-    /// All of it, in bytes.
+    /// Size of the lane, in bytes.
     pub fn total_bytes(&self) -> usize {
         self.total as usize
     }
@@ -148,8 +148,8 @@ impl Budget {
     }
 }
 
-/// Bytes of the small and the large lane of a budget of `bytes`: a quarter and the rest. Two largest values fit into the large lane
-/// whatever is given: the old and the new value of a change.
+/// Bytes of the small and the large lane of a budget of `bytes`: a quarter and the rest. The large lane always has room for two largest
+/// values, the old and the new one of a change.
 fn lanes(bytes: usize, largest_value: usize) -> [usize; 2] {
     let large = (bytes / 4 * 3).max(largest_value.saturating_mul(2));
     [bytes.saturating_sub(large).max(SMALL_LANE_MIN_BYTES), large]
@@ -160,13 +160,12 @@ fn lanes(bytes: usize, largest_value: usize) -> [usize; 2] {
 pub struct BudgetSizes {
     /// For commands on their way in, beyond the first KiB of each connection.
     pub input: usize,
-    /// For objects that are read or changed, and replies that the peer does not take.
+    /// For objects that are read or changed, and replies that the peer does not receive.
     pub output: usize,
 }
 
 impl BudgetSizes {
-    /// Bytes of both budgets, where values may have up to `largest_value` bytes. May be more than is given: two such values fit into
-    /// each budget.
+    /// Bytes of both budgets, if values have up to `largest_value` bytes. Exceeds the sum of the sizes where two such values need more.
     pub fn total(&self, largest_value: usize) -> usize {
         let sum = |bytes| lanes(bytes, largest_value).iter().sum::<usize>();
         sum(self.input) + sum(self.output)
@@ -194,7 +193,7 @@ pub struct Budgets {
 }
 
 impl Budgets {
-    /// Budgets of these sizes, where a value may have up to `largest_value` bytes.
+    /// Budgets of these sizes, for values of up to `largest_value` bytes.
     pub fn new(sizes: BudgetSizes, largest_value: usize) -> Self {
         let waiting = Arc::default();
         Self {
@@ -204,8 +203,8 @@ impl Budgets {
         }
     }
 
-    /// How long a peer that holds a share may make no progress; `None` while nobody waits. The more wait, the shorter, so that a
-    /// queue of peers that stall ends within seconds.
+    /// Longest time without progress of a peer that holds a share; `None` while no connection waits. It shrinks from 1 s to 250 ms the more
+    /// connections wait, so that a queue of stalled peers ends within seconds.
     pub fn patience(&self) -> Option<Duration> {
         match u32::try_from(self.waiting.load(Ordering::Relaxed)).unwrap_or(u32::MAX) {
             0 => None,

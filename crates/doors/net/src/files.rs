@@ -1,18 +1,18 @@
-//! Small files that are read at the start.
+//! Small files, read at the start.
 
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// What is wrong with a file of users or of the TLS listener: which file, where in it, and what. No secret is ever part of it.
+/// An error in a file of users or of TLS: names file, line and cause. It contains no secret.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct FileError(pub String);
 
-/// Reads a file of at most `max` bytes; else says what is wrong with it.
+/// Reads a file of at most `max` bytes.
 ///
 /// # Errors
-/// That text.
+/// A text: the error of the system, or that the file is larger.
 pub fn read_bounded(path: &Path, max: usize) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     File::open(path)

@@ -1,4 +1,4 @@
-//! Connections: listening, handing out, serving, shutting down.
+//! Connections: from the listening socket to the shutdown.
 //!
 //! One worker accepts and hands connections to all workers in turn. A connection stays on its worker.
 
@@ -25,7 +25,7 @@ pub enum Listen {
     Tcp(SocketAddr),
     /// A TCP address on which clients speak TLS; needs [`FloorConfig::tls`].
     Tls(SocketAddr),
-    /// A unix socket. A socket file that nobody answers on is replaced.
+    /// A unix socket. A socket file without a server is replaced.
     Unix {
         /// Its path.
         path: PathBuf,
@@ -43,19 +43,19 @@ pub struct FloorConfig {
     pub workers: usize,
     /// The most connections at once; more are turned away.
     pub max_connections: usize,
-    /// What they hear then.
+    /// Message to a connection that is turned away.
     pub one_too_many: &'static [u8],
     /// Connections that may wait to be accepted.
     pub backlog: u32,
-    /// What [`Listen::Tls`] shows to clients.
+    /// Certificate and key of [`Listen::Tls`].
     pub tls: Option<TlsIdentity>,
-    /// How long a TLS handshake may take.
+    /// Deadline of a TLS handshake.
     pub handshake_timeout: Duration,
-    /// How long connections may take to end after the shutdown.
+    /// Time that connections have to end after a shutdown.
     pub drain_timeout: Duration,
 }
 
-/// How many connections there are.
+/// Counts of connections.
 #[derive(Debug, Default)]
 pub struct Connections {
     current: AtomicU64,
@@ -64,17 +64,17 @@ pub struct Connections {
 }
 
 impl Connections {
-    /// Open ones.
+    /// Connections that are open.
     pub fn current(&self) -> u64 {
         self.current.load(Ordering::Relaxed)
     }
 
-    /// Those accepted since the start.
+    /// Connections accepted since the start.
     pub fn total(&self) -> u64 {
         self.total.load(Ordering::Relaxed)
     }
 
-    /// Those turned away because there were too many.
+    /// Connections turned away since the start, because there were too many.
     pub fn rejected(&self) -> u64 {
         self.rejected.load(Ordering::Relaxed)
     }
@@ -85,7 +85,7 @@ impl Connections {
 pub struct Guard(Arc<Connections>);
 
 impl Guard {
-    /// A place, unless there are too many connections. Only the accepting worker calls this.
+    /// Takes a place; `None` if there are too many connections. Only the accepting worker calls this.
     pub(crate) fn take(shared: &Shared) -> Option<Self> {
         let connections = &shared.connections;
         if connections.current() >= shared.config.max_connections as u64 {
@@ -114,25 +114,26 @@ pub(crate) struct Handover {
 /// Why a connection is not served.
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
-    /// The event loop does not take it.
+    /// The event loop cannot register it.
     #[error("cannot serve a connection: {0}")]
     Unregistered(io::Error),
-    /// TLS was not agreed upon.
+    /// The TLS handshake failed.
     #[error("TLS handshake failed: {0}")]
     Handshake(io::Error),
 }
 
-/// A connection that has come to its worker.
+/// A connection that its worker has received.
 pub struct Arrived {
     handover: Handover,
     handshake_timeout: Duration,
 }
 
 impl Arrived {
-    /// The stream, after its handshake, which has its time and does not go beyond a stop; and its place, to be kept while it is served.
+    /// Performs the handshake, if any, and returns the stream, and the connection's place: keep it while the connection is served. A stop
+    /// ends the handshake.
     ///
     /// # Errors
-    /// [`Refused`].
+    /// [`Refused`], also if the handshake exceeds its deadline or a stop ends it.
     pub async fn open(self, stop: &Stop) -> Result<(Stream, Guard), Refused> {
         let Handover { accepted, guard } = self.handover;
         let accept = match Stream::register(accepted).map_err(Refused::Unregistered)? {
@@ -144,7 +145,7 @@ impl Arrived {
             true => Duration::ZERO,
             false => self.handshake_timeout,
         };
-        // A handshake takes KiB of state.
+        // Boxed: its state takes some KiB.
         let shaken = Box::pin(async {
             tokio::select! {
                 biased;
@@ -156,7 +157,7 @@ impl Arrived {
     }
 }
 
-/// Says to the connections of one worker that the server is to end.
+/// Tells the connections of one worker to end.
 #[derive(Debug, Default)]
 pub struct Stop {
     is_stopping: Cell<bool>,
@@ -164,26 +165,26 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// Whether connections are to end when they have executed what was sent to them.
+    /// Whether connections should end after the requests that have arrived.
     pub fn is_stopping(&self) -> bool {
         self.is_stopping.get()
     }
 
-    /// Ready at the moment of the stop; not afterwards.
+    /// Ready at the moment of the stop. If called after it, never ready: ask [`Stop::is_stopping`] first.
     pub fn notified(&self) -> impl Future<Output = ()> {
         self.notify.notified()
     }
 }
 
-/// What all workers share.
+/// State shared by all workers.
 pub(crate) struct Shared {
     pub(crate) config: FloorConfig,
     pub(crate) connections: Arc<Connections>,
-    /// For a line in the log about connections that cannot be accepted.
+    /// Limits the log lines about connections that cannot be accepted or served.
     pub(crate) accept_said: Seldom,
 }
 
-/// Sockets that are bound, and connections on their way to workers. Shared by their threads.
+/// Bound sockets, and connections on their way to workers. Shared by all threads.
 pub struct Floor {
     shared: Arc<Shared>,
     tcp_addrs: Vec<SocketAddr>,
@@ -191,7 +192,7 @@ pub struct Floor {
     listeners: Mutex<Vec<Listener>>,
     senders: Vec<UnboundedSender<Handover>>,
     receivers: Mutex<Vec<Option<UnboundedReceiver<Handover>>>>,
-    /// Turns true when no more connections are handed out.
+    /// True when the last connection was handed out.
     accepted_all: watch::Sender<bool>,
 }
 
@@ -242,25 +243,25 @@ impl Floor {
         &self.shared.connections
     }
 
-    /// Says in the log, once a minute at most, that a connection cannot be served.
+    /// Logs that a connection cannot be served, once a minute at most.
     pub fn say_unserved(&self, error: &Refused) {
         if self.shared.accept_said.is_due() {
             tracing::warn!("{error}");
         }
     }
 
-    /// Hands one worker's share of the connections to `serve` until `shutdown` turns true (or its sender is gone), then ends them:
-    /// who has connected by then is served, and [`Stop`] tells connections to execute and answer what has arrived, within the drain
-    /// timeout.
+    /// Hands one worker's share of the connections to `serve` until `shutdown` turns true (or its sender is dropped). Then connections in
+    /// the backlog are served too, and [`Stop`] tells all to answer the requests that have arrived, and to end. Connections that are still
+    /// open after the drain timeout are dropped.
     ///
     /// To be called once for each of `0..workers`, each on its own thread, inside a `LocalSet` of a current-thread runtime
     /// with I/O and time enabled. Worker 0 accepts for all.
     ///
     /// # Errors
-    /// Where the sockets cannot be registered with the event loop.
+    /// The sockets cannot be registered with the event loop.
     ///
     /// # Panics
-    /// On an index that is not below the number of workers or was used before.
+    /// If `index` is not below the number of workers, or was used before.
     pub async fn run_worker<F: Future<Output = ()> + 'static>(
         &self,
         index: usize,
@@ -310,10 +311,10 @@ impl Floor {
         stop.is_stopping.set(true);
         stop.notify.notify_waiters();
         let drain = async {
-            // They take what waits in the backlogs, and close the listening sockets.
+            // The acceptors empty the backlogs and close the listening sockets.
             while acceptors.join_next().await.is_some() {}
             drop(accepting);
-            // Fails only with the door.
+            // Fails only if the floor was dropped.
             let _ = self.accepted_all.subscribe().wait_for(|all| *all).await;
             while let Ok(handover) = receiver.try_recv() {
                 connections.spawn_local(serve(handover));
@@ -330,7 +331,7 @@ impl Floor {
     }
 }
 
-/// Says at its end that no more connections are handed out.
+/// When dropped, tells all workers that the last connection was handed out.
 struct Accepting<'d>(&'d watch::Sender<bool>);
 
 impl Drop for Accepting<'_> {

@@ -1,16 +1,15 @@
-//! Latency histograms: fixed, log-linear, written by one worker and read by anyone.
+//! Latency histograms: fixed, log-linear, written by one worker and read by any thread.
 //!
-//! 8 buckets per power of two, so a quantile is off by at most 12.5 %; 64 ns to 68 s, with what lies outside counted in
-//! the first and the last bucket. Memory: 240 buckets of 8 bytes. Cost of recording: a few shifts and three unshared
-//! atomic stores.
+//! 8 buckets for each power of two, so a quantile is off by at most 12.5 %. From 64 ns to 68 s; the first and the last bucket count values
+//! outside. Memory: 240 buckets of 8 bytes. Cost of recording: a few shifts and two unshared atomic stores.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Buckets per power of two, as a power of two.
 const SUB_BITS: u32 = 3;
-/// Values below this share the first bucket.
+/// The first bucket starts at `2^MIN_BITS` ns; lower values count in it.
 const MIN_BITS: u32 = 6;
-/// Values from 2^this share the last bucket.
+/// The last bucket ends at `2^MAX_BITS` ns; higher values count in it.
 const MAX_BITS: u32 = 36;
 const BUCKETS: usize = ((MAX_BITS - MIN_BITS) << SUB_BITS) as usize;
 
@@ -105,13 +104,13 @@ impl HistogramSnapshot {
         self.counts.iter().sum()
     }
 
-    /// Their nanoseconds in all.
+    /// Sum of their nanoseconds.
     pub fn sum_ns(&self) -> u64 {
         self.sum_ns
     }
 
-    /// The nanoseconds that a fraction `quantile` (0 to 1) of the operations did not exceed, rounded up to the bound of
-    /// the bucket; 0 where nothing was counted.
+    /// The nanoseconds that a fraction `quantile` (0 to 1) of the operations did not exceed, rounded up to the bucket's bound; 0 if none
+    /// were counted.
     pub fn quantile_ns(&self, quantile: f64) -> u64 {
         let count = self.count();
         if count == 0 {

@@ -1,5 +1,5 @@
-//! The floor that doors stand on: listening sockets, connections handed to workers, and their orderly end; TLS; memory that
-//! connections share; how long a peer may do nothing; histograms of latency. It knows no protocol and no cache.
+//! What all doors share: listening sockets, connections and their end at a shutdown; TLS; memory budgets; a progress timer; histograms of
+//! latency. It knows no protocol and no cache.
 #![forbid(unsafe_code)]
 
 mod accept;

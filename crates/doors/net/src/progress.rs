@@ -1,4 +1,4 @@
-//! How long a peer may do nothing: between commands, and while others wait for memory that it holds.
+//! Progress check of peers: between commands, and while others wait for memory that a peer holds.
 
 use crate::budget::Budgets;
 use std::future::Future;
@@ -7,22 +7,22 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::time::Sleep;
 
-/// How often a peer that holds a share is looked at.
+/// Interval of checks of a peer that holds a share.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// Bytes that are progress.
+/// Bytes that count as progress.
 const STEP_BYTES: usize = 16 << 10;
 
-/// Which time is over.
+/// The deadline that has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Late {
-    /// The limit that was given.
+    /// The limit given.
     Limit,
-    /// That of a peer which holds memory that others wait for.
+    /// The deadline of a peer that holds memory others wait for.
     Stalled,
 }
 
-/// A timer that starts anew whenever its peer makes progress.
+/// A timer that progress of its peer restarts.
 #[derive(Default)]
 pub struct Progress {
     since: Option<Instant>,
@@ -32,12 +32,12 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Starts anew.
+    /// Restarts the timer.
     pub fn restart(&mut self) {
         (self.since, self.moved) = (Some(Instant::now()), 0);
     }
 
-    /// The peer sent or took as many bytes.
+    /// Notes that the peer sent or received `bytes`.
     pub fn moved(&mut self, bytes: usize) {
         self.moved += bytes;
         if self.moved >= STEP_BYTES {
@@ -45,8 +45,8 @@ impl Progress {
         }
     }
 
-    /// Ready when there was no progress for `limit`, or for [`Budgets::patience`] where the peer holds a share. To be asked only when
-    /// nothing more can be moved. A look that comes late says that the server stood still, not the peer, and starts anew.
+    /// Ready after `limit` without progress, or after [`Budgets::patience`] if the peer holds a share. Poll it only when no byte can be
+    /// moved. A check that runs late shows that the server stalled, not the peer, and restarts the timer.
     pub fn poll_late(
         &mut self,
         cx: &mut Context<'_>,
@@ -87,7 +87,7 @@ impl Progress {
                 }
                 self.restart();
             }
-            // Set anew above.
+            // The loop sets a new one.
             self.timer = None;
         }
     }

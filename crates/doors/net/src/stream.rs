@@ -1,4 +1,4 @@
-//! TCP, TLS and unix sockets as one.
+//! One type for TCP, TLS and unix sockets.
 
 use crate::tls::TlsIdentity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -14,10 +14,10 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{Accept, TlsAcceptor};
 
-/// What a TLS connection may keep encrypted and unsent: a record with all that encryption adds.
+/// Most encrypted bytes that a TLS connection buffers: one record with its overhead.
 const TLS_UNSENT_BYTES: usize = 18 << 10;
 
-/// A peer that has gone without a word, with its machine say, is noticed after two minutes, so that its place is given back.
+/// Keepalive notices after two minutes that a peer's machine is gone, and its place is given back.
 const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
     .with_time(Duration::from_secs(60))
     .with_interval(Duration::from_secs(10))
@@ -40,10 +40,10 @@ pub enum Stream {
     Unix(UnixStream),
 }
 
-/// A connection that its event loop knows.
+/// A connection registered with its event loop.
 pub(crate) enum Registered {
     Ready(Stream),
-    /// One that has to shake hands first.
+    /// A TLS handshake comes first.
     Handshake(Box<Accept<TcpStream>>),
 }
 
@@ -80,7 +80,7 @@ impl Stream {
         })
     }
 
-    /// Bytes that were taken to be sent, and are not: as many at most.
+    /// Upper bound of the bytes that were accepted by a write and are not sent yet.
     pub fn unsent_bytes(&self) -> usize {
         match self {
             Stream::Tls(stream) if stream.get_ref().1.wants_write() => TLS_UNSENT_BYTES,
@@ -88,7 +88,8 @@ impl Stream {
         }
     }
 
-    /// Reads what is there; a read that does not fill the room needs no second one to learn that nothing is left.
+    /// Reads bytes that have arrived; 0 if the peer has closed its side. After a read that does not fill `to`, no second one is needed to
+    /// learn that nothing is left.
     pub fn poll_read(&mut self, cx: &mut Context<'_>, to: &mut [u8]) -> Poll<io::Result<usize>> {
         let mut buffer = ReadBuf::new(to);
         let read = match self {
@@ -99,10 +100,10 @@ impl Stream {
         read.map_ok(|()| buffer.filled().len())
     }
 
-    /// Reads what has arrived, whether the event loop knows of it or not; `WouldBlock` where nothing has.
+    /// Reads bytes that have arrived, without waiting for the event loop.
     ///
     /// # Errors
-    /// What the socket said.
+    /// `WouldBlock` if nothing has arrived; else an error of the socket or of TLS.
     pub fn read_arrived(&mut self, to: &mut [u8]) -> io::Result<usize> {
         let Stream::Tls(stream) = self else {
             return socket!(&*self, socket => (&*SockRef::from(socket)).read(to));
@@ -121,10 +122,10 @@ impl Stream {
         }
     }
 
-    /// Hands over bytes to be sent; returns how many were taken. Of those TLS may keep some: see [`Stream::flush`].
+    /// Writes bytes; returns how many were accepted. TLS may buffer some of these: see [`Stream::flush`].
     ///
     /// # Errors
-    /// What the socket said.
+    /// `WouldBlock` if none were accepted; else an error of the socket.
     pub fn try_write(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         match (self, slices) {
             (Stream::Tls(stream), slices) => {
@@ -135,7 +136,7 @@ impl Stream {
         }
     }
 
-    /// Hands over bytes to be sent, when the socket takes some; returns how many were taken. Of those TLS may keep some.
+    /// Waits until the socket has room and writes bytes; returns how many were accepted. TLS may buffer some of these.
     pub fn poll_write(&mut self, cx: &mut Context<'_>, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         match self {
             Stream::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
@@ -144,10 +145,10 @@ impl Stream {
         }
     }
 
-    /// Sends what was taken and not sent; `WouldBlock` where some of it is left.
+    /// Sends bytes that TLS has buffered.
     ///
     /// # Errors
-    /// What the socket said.
+    /// `WouldBlock` if some are left; else an error of the socket.
     pub fn flush(&mut self) -> io::Result<()> {
         match self {
             Stream::Tls(stream) => now(|cx| Pin::new(&mut **stream).poll_flush(cx)),
@@ -155,27 +156,26 @@ impl Stream {
         }
     }
 
-    /// Says that nothing more is sent, where the protocol has words for it.
+    /// Sends TLS's close notification; nothing on other sockets.
     pub fn close(&mut self) {
         if let Stream::Tls(stream) = self {
-            // Whoever does not take it, or has gone, learns it from the socket.
+            // If it cannot be sent, the peer sees the socket closed.
             let _ = now(|cx| Pin::new(&mut **stream).poll_shutdown(cx));
         }
     }
 
-    /// Waits until the socket takes more.
+    /// Waits until the socket has room for a write.
     ///
     /// # Errors
-    /// What the socket said.
+    /// An error of the socket.
     pub async fn writable(&self) -> io::Result<()> {
         socket!(self, socket => socket.writable().await)
     }
 
-    /// Whether the socket has room for a good part of what it can buffer. Where it has not, [`Stream::writable`] waits for
-    /// that.
+    /// Whether a good part of the socket's send buffer is free. If not, [`Stream::writable`] waits for that.
     ///
     /// # Errors
-    /// What the socket said.
+    /// An error of the socket.
     pub fn has_room(&self) -> io::Result<bool> {
         let asked = socket!(self, socket => socket.try_io(Interest::WRITABLE, || has_room(socket)));
         match asked {
@@ -186,7 +186,7 @@ impl Stream {
     }
 }
 
-/// What an operation comes to at once; [`Stream::writable`] waits for more.
+/// Polls an operation once; `WouldBlock` if it is pending. [`Stream::writable`] waits for room.
 fn now<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<io::Result<T>>) -> io::Result<T> {
     match poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(done) => done,
@@ -194,7 +194,7 @@ fn now<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<io::Result<T>>) -> io::
     }
 }
 
-/// `WouldBlock` where a socket has no room, so that the event loop looks for it.
+/// `WouldBlock` if a socket has no room, so that the event loop waits for room.
 fn has_room(socket: impl AsFd) -> io::Result<()> {
     let mut fds = [PollFd::new(&socket, PollFlags::OUT)];
     let at_once = Timespec {
@@ -202,7 +202,7 @@ fn has_room(socket: impl AsFd) -> io::Result<()> {
         tv_nsec: 0,
     };
     poll(&mut fds, Some(&at_once))?;
-    // Errors and hang-ups are left to the write that meets them.
+    // The next write reports errors and hang-ups.
     match fds[0].revents().is_empty() {
         true => Err(io::ErrorKind::WouldBlock.into()),
         false => Ok(()),

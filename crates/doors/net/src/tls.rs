@@ -14,11 +14,11 @@ use std::sync::{Arc, PoisonError, RwLock};
 /// The largest file of certificates or of a key, in bytes.
 const MAX_FILE_BYTES: usize = 1 << 20;
 
-/// The most certificates of a chain; it is sent in every handshake.
+/// The most certificates of a chain, which every handshake sends.
 const MAX_CERTIFICATES: usize = 16;
 
-/// Who the server is on its TLS listeners: a certificate with its chain, and the private key. TLS 1.2 and 1.3; no certificate is
-/// asked of clients. Shared by all workers.
+/// The server's identity on its TLS listeners: a certificate with its chain, and the private key. TLS 1.2 and 1.3, without client
+/// certificates. Shared by all workers.
 #[derive(Clone)]
 pub struct TlsIdentity {
     certificate: PathBuf,
@@ -36,7 +36,7 @@ impl fmt::Debug for TlsIdentity {
     }
 }
 
-/// What handshakes use from now on.
+/// Certificate and key for new handshakes.
 struct Current(RwLock<Arc<CertifiedKey>>);
 
 impl fmt::Debug for Current {
@@ -73,7 +73,7 @@ impl TlsIdentity {
         })
     }
 
-    /// Reads the files again, for handshakes from now on; where that fails, nothing changes.
+    /// Reads the files again, for new handshakes. After an error the old identity stays.
     ///
     /// # Errors
     /// As [`TlsIdentity::load`].
@@ -131,7 +131,7 @@ fn read(certificate: &Path, key: &Path, provider: &CryptoProvider) -> Result<Arc
         .map_err(|error| pair(certificate, key, &error))
 }
 
-/// What is wrong with PEM, without a byte of it.
+/// Describes an error in PEM without quoting the file, which has a secret.
 fn what(error: &pem::Error, wanted: &str) -> String {
     match error {
         pem::Error::NoItemsFound => format!("there is no {wanted} in it (expected PEM)"),
