@@ -1,11 +1,13 @@
 //! What checkpoints, marks and a fence promise, a step each: the runs over random changes see only what many of them come to.
 
 use crate::opening::{crash, device, filled, newest, open, superblocks};
+use crate::toy::Place;
 use crate::{Copies, Durable};
 use pumice_blocks::{Logged, State};
-use pumice_device::{FaultPlan, FaultyMedium, Overdue};
+use pumice_device::{FaultPlan, FaultyMedium, Overdue, SECTOR_BYTES};
 use pumice_testkit::Store;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 
@@ -206,4 +208,28 @@ fn the_log_of_a_fenced_device_takes_nothing() {
     assert_eq!(newest(&medium).generation, generation);
     let logged = store.base().append_log(&device(&medium), crate::toy::Died, 1, 1);
     assert_eq!(logged, Logged::Failed);
+}
+
+#[test]
+fn a_prefix_leaves_room_for_the_footer_and_fills_its_last_sector_up() {
+    // A block of 16 sectors, and pieces that fill twelve but for a few bytes: the footer of 816 entries is four sectors long, of one
+    // more it is longer.
+    for (pieces, padding) in [(816, Some(192)), (817, None)] {
+        let medium = Arc::new(FaultyMedium::new(1 << 20, 1, FaultPlan::default()));
+        let store: Copies = open(&medium);
+        let mut pool = store.base().shared.pool.lock();
+        let block = store.base().open_block(&mut pool, (), |_| {}).unwrap();
+        for key in 0..pieces {
+            let place = |offset, _| Place {
+                key,
+                version: 1,
+                offset,
+            };
+            assert!(block.reserve(60, place).is_some(), "{key}");
+        }
+        let prefix = block.begin_prefix();
+        assert_eq!(prefix.as_ref().map(|prefix| prefix.padding), padding);
+        let end = prefix.map_or(12 * SECTOR_BYTES, |prefix| prefix.range.end);
+        assert_eq!(end, 12 * SECTOR_BYTES);
+    }
 }

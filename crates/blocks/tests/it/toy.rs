@@ -32,10 +32,10 @@ const HEAD_BYTES: usize = 32;
 /// A value as it was written.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Place {
-    key: u64,
-    version: u64,
+    pub key: u64,
+    pub version: u64,
     /// Bytes into the block.
-    offset: u32,
+    pub offset: u32,
 }
 
 impl Entry for Place {
