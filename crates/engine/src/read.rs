@@ -605,35 +605,4 @@ impl<B: Buffer> Inner<B> {
 }
 
 #[cfg(test)]
-mod tests {
-    use crate::CacheOptions;
-    use crate::testing::{CASCADE, Rig};
-
-    #[test]
-    fn gets_alone_see_that_the_index_has_pages_to_grow_with() {
-        let rig = Rig::new(CacheOptions {
-            dram_bytes: 0,
-            index: CASCADE,
-            ..CacheOptions::default()
-        });
-        let key = |n: u32| format!("key-{n}").into_bytes();
-        for n in 0..2_000 {
-            rig.set(&key(n), b"value", 0);
-            rig.settle();
-        }
-        rig.write_open_blocks();
-        let pages = &rig.cache.inner.pages;
-        let taken: Vec<_> = std::iter::from_fn(|| pages.take()).collect();
-        assert!(!taken.is_empty());
-        assert_eq!(pages.free_pages(), 0);
-        let read_before = rig.cache.device_reads().all();
-        for n in 0..2_000 {
-            assert!(rig.get(&key(n)).is_some(), "key {n}");
-        }
-        assert!(
-            rig.cache.device_reads().all() > read_before + 2_000,
-            "mappings were read"
-        );
-        assert!(pages.free_pages() >= rig.cache.inner.pages_low);
-    }
-}
+mod tests;

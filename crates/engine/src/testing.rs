@@ -4,7 +4,7 @@ use crate::cache::{Cx, ObjectCache};
 use crate::locate::Located;
 use crate::part::PartId;
 use crate::{CacheOptions, CascadeOptions, IndexOptions, Meta};
-use pumice_device::{MemDevice, MemMedium, Payload};
+use pumice_device::{Device, MemDevice, MemMedium, Payload};
 use pumice_index::KeyHash;
 use pumice_record::payload_checksum;
 use pumice_record::{RecordParts, SliceId};
@@ -41,12 +41,12 @@ pub(crate) fn small(key: &[u8], version: u64) -> RecordParts<'_> {
     }
 }
 
-/// A cache on a device in memory.
-pub(crate) struct Rig {
+/// A cache on a device that needs no turns.
+pub(crate) struct Rig<D: Device = MemDevice> {
     pub(crate) executor: Executor,
     pub(crate) clock: Arc<ManualClock>,
-    pub(crate) cx: Cx<MemDevice>,
-    pub(crate) cache: ObjectCache<MemDevice>,
+    pub(crate) cx: Cx<D>,
+    pub(crate) cache: ObjectCache<D>,
 }
 
 pub(crate) fn run<T>(executor: &Executor, future: impl Future<Output = T>) -> T {
@@ -57,9 +57,18 @@ pub(crate) fn run<T>(executor: &Executor, future: impl Future<Output = T>) -> T 
 
 impl Rig {
     pub(crate) fn open(medium: &Arc<MemMedium>, options: CacheOptions) -> Self {
+        Self::on(MemDevice::new(Arc::clone(medium)), options)
+    }
+
+    pub(crate) fn new(options: CacheOptions) -> Self {
+        Self::open(&Arc::new(MemMedium::new(16 << 20)), options)
+    }
+}
+
+impl<D: Device + Clone> Rig<D> {
+    pub(crate) fn on(device: D, options: CacheOptions) -> Self {
         let executor = Executor::new();
         let clock = Arc::new(ManualClock::new(START_SECS));
-        let device = MemDevice::new(Arc::clone(medium));
         let cx = Cx::new(device, Arc::clone(&clock) as _, Rc::new(executor.spawner()));
         let (cache, _) = run(&executor, ObjectCache::open(&cx, options)).expect("it opens");
         Self {
@@ -68,10 +77,6 @@ impl Rig {
             cx,
             cache,
         }
-    }
-
-    pub(crate) fn new(options: CacheOptions) -> Self {
-        Self::open(&Arc::new(MemMedium::new(16 << 20)), options)
     }
 
     pub(crate) fn set(&self, key: &[u8], value: &[u8], expiry: u32) -> u64 {
