@@ -282,3 +282,35 @@ impl<B: Buffer> Inner<B> {
         self.store().flush_done();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::CacheOptions;
+    use crate::testing::{Rig, START_SECS, VALUE};
+
+    #[test]
+    fn a_delayed_flush_removes_all_when_it_is_due_and_not_once_another_worker_has_seen_to_it() {
+        let rig = Rig::new(CacheOptions {
+            dram_bytes: 4 << 20,
+            ..CacheOptions::default()
+        });
+        rig.set(b"key", VALUE, 0);
+        let flush_if_due = || rig.cache.inner.flush_now(&rig.cx, true);
+        flush_if_due();
+        assert!(rig.get(b"key").is_some(), "there is none");
+        rig.cache.flush_all(&rig.cx, Some(START_SECS + 2));
+        rig.clock.advance_secs(1);
+        flush_if_due();
+        assert!(rig.get(b"key").is_some(), "it is not due");
+        rig.clock.advance_secs(1);
+        flush_if_due();
+        assert!(rig.get(b"key").is_none(), "it is due");
+        rig.set(b"key", VALUE, 0);
+        flush_if_due();
+        assert!(rig.get(b"key").is_some(), "it has been seen to");
+        rig.cache.flush_all(&rig.cx, None);
+        assert!(rig.get(b"key").is_none());
+        assert_eq!(rig.cache.books().deleted.0, 2, "in both tiers, and counted once");
+        rig.cache.check_books().unwrap();
+    }
+}

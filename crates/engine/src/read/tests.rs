@@ -1,10 +1,11 @@
 use super::{LOOKUPS_MAX, MOVES_MAX, Part};
 use crate::cache::ROUNDS;
 use crate::part::PartId;
-use crate::testing::{CASCADE, Rig, VALUE};
-use crate::{CacheOptions, IndexOptions};
+use crate::testing::{CASCADE, Rig, VALUE, run, small};
+use crate::{CacheOptions, IndexOptions, LayoutName, LayoutOptions, Lookup, Meta, Tier};
 use pumice_device::{Device, FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_index::Lookup as IndexLookup;
+use pumice_record::RecordParts;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -38,16 +39,23 @@ fn gets_alone_see_that_the_index_has_pages_to_grow_with() {
     assert!(pages.free_pages() >= rig.cache.inner.pages_low);
 }
 
-/// A cache without a DRAM tier, whose object `key` is on the device.
-fn with_key_on_flash(index: IndexOptions) -> Rig<FaultyDevice> {
+/// A cache whose object `key`, with these marks, is on the device alone.
+fn with_key_on_flash(dram_bytes: usize, index: IndexOptions, marks: u8) -> Rig<FaultyDevice> {
     let medium = Arc::new(FaultyMedium::new(16 << 20, 1, FaultPlan::default()));
     let options = CacheOptions {
-        dram_bytes: 0,
+        dram_bytes,
         index,
         ..CacheOptions::default()
     };
     let rig = Rig::on(FaultyDevice::new(medium), options);
-    rig.set(b"key", VALUE, 0);
+    let (inner, hash) = (&rig.cache.inner, rig.hash(b"key"));
+    let parts = RecordParts {
+        marks,
+        ..small(b"key", inner.store().next_version())
+    };
+    let home = inner.append_from_dram(&rig.cx, &mut inner.lock(hash), hash, &parts, false);
+    assert_ne!(home, 0, "there is room");
+    inner.books.offered.add(inner.store().padded_len(&parts));
     rig.write_open_blocks();
     rig
 }
@@ -88,7 +96,7 @@ fn fetch(rig: &Rig<FaultyDevice>, ends: &FaultPlan, mut change: impl FnMut()) ->
 
 #[test]
 fn a_record_whose_block_has_begun_another_life_after_each_read_is_a_miss_after_three() {
-    let rig = with_key_on_flash(IndexOptions::Full);
+    let rig = with_key_on_flash(0, IndexOptions::Full, 0);
     let (inner, hash) = (&rig.cache.inner, rig.hash(b"key"));
     let (_, sequence) = inner.place_on_flash(&inner.lock(hash), hash).unwrap();
     let mut blocks = inner.store().blocks.iter();
@@ -103,7 +111,7 @@ fn a_record_whose_block_has_begun_another_life_after_each_read_is_a_miss_after_t
 
 #[test]
 fn a_mapping_whose_pages_have_moved_after_each_read_is_a_miss_after_seventeen() {
-    let rig = with_key_on_flash(CASCADE);
+    let rig = with_key_on_flash(0, CASCADE, 0);
     let (inner, hash) = (&rig.cache.inner, rig.hash(b"key"));
     let peek = || inner.lock(hash).flash.peek(hash);
     let keys = (0u32..).map(|n| n.to_le_bytes());
@@ -137,7 +145,7 @@ fn a_mapping_whose_pages_have_moved_after_each_read_is_a_miss_after_seventeen() 
 
 #[test]
 fn a_read_that_fails_says_nothing_of_what_was_set_meanwhile() {
-    let rig = with_key_on_flash(IndexOptions::Full);
+    let rig = with_key_on_flash(0, IndexOptions::Full, 0);
     let ends = FaultPlan {
         read_error: 1.0,
         ..FaultPlan::default()
@@ -146,4 +154,67 @@ fn a_read_that_fails_says_nothing_of_what_was_set_meanwhile() {
         rig.set(b"key", b"newer", 0);
     });
     assert_eq!(found, (1, true));
+}
+
+#[test]
+fn a_copy_that_cannot_be_read_is_gone_and_that_is_logged() {
+    let rig = with_key_on_flash(0, IndexOptions::Full, 0);
+    let (inner, hash) = (&rig.cache.inner, rig.hash(b"key"));
+    let ends = FaultPlan {
+        read_error: 1.0,
+        ..FaultPlan::default()
+    };
+    let records = rig.cache.stats().blocks.log_records;
+    assert_eq!(fetch(&rig, &ends, || {}), (1, false));
+    assert_eq!(inner.place_on_flash(&inner.lock(hash), hash), None);
+    let stats = rig.cache.stats();
+    assert_eq!((stats.blocks.log_records - records, stats.books.lost.0), (1, 1));
+    rig.cache.check_books().unwrap();
+}
+
+#[test]
+fn what_was_read_goes_to_dram_as_used_unless_it_was_deleted_meanwhile() {
+    for (marks, is_deleted) in [(0, false), (Meta::USED, false), (0, true)] {
+        let rig = with_key_on_flash(4 << 20, IndexOptions::Full, marks);
+        let found = fetch(&rig, &FaultPlan::default(), || {
+            if is_deleted {
+                run(&rig.executor, rig.cache.delete(&rig.cx, b"key"));
+            }
+        });
+        assert_eq!(found, (1, true), "it was there");
+        let object = run(&rig.executor, rig.cache.get(&rig.cx, b"key"));
+        let seen = object.map(|object| (object.tier(), object.marks()));
+        assert_eq!(seen, (!is_deleted).then_some((Tier::Dram, Meta::USED)));
+    }
+}
+
+#[test]
+fn a_peek_at_what_memory_has_leaves_no_trace() {
+    for dram_bytes in [0, 4 << 20] {
+        let rig = Rig::new(CacheOptions {
+            dram_bytes,
+            layout: LayoutOptions::new(LayoutName::Clock, None, None, None).unwrap(),
+            ..CacheOptions::default()
+        });
+        let (inner, hash) = (&rig.cache.inner, rig.hash(b"key"));
+        rig.set(b"key", VALUE, 0);
+        let trace = || {
+            let part = PartId::object(b"key");
+            let shard = inner.lock(hash);
+            let item = shard.dram.find(&inner.tier, hash, |record| part.is(record));
+            let note = shard.flash.mapping(hash).map(|mapping| mapping.note);
+            (item.map(|item| item.frequency), note)
+        };
+        let before = trace();
+        assert!(matches!(rig.cache.peek(&rig.cx, b"key"), Lookup::Hit(_)));
+        assert_eq!(trace(), before);
+        let marks = || run(&rig.executor, rig.cache.get(&rig.cx, b"key")).map(|object| object.marks());
+        let used = if dram_bytes == 0 { 0 } else { Meta::USED };
+        assert_eq!(
+            [marks(), marks()],
+            [Some(0), Some(used)],
+            "the first get is told of none"
+        );
+        assert_ne!(trace(), before);
+    }
 }
