@@ -217,8 +217,9 @@ impl<B: Buffer> Mappings for Inner<B> {
 mod tests {
     use super::*;
     use crate::testing::{CASCADE, Rig, VALUE, small};
-    use crate::{CacheOptions, FlashWrite};
+    use crate::{CacheOptions, FlashWrite, LayoutName, LayoutOptions};
     use pumice_blocks::Durability;
+    use pumice_index::Heard;
 
     /// An object whose mapping is on flash, in a shard whose part in DRAM is full while flash takes no mappings: when it moves, its new
     /// mapping hides the one on flash, and goes in all the same.
@@ -287,5 +288,25 @@ mod tests {
             assert_eq!(evicted, (0, 0));
             assert_eq!(rig.get(b"key"), Some(VALUE.to_vec()));
         }
+    }
+
+    #[test]
+    fn what_a_reorganisation_finds_superseded_is_dead_once_and_only_in_its_own_life_of_the_block() {
+        let rig = Rig::new(CacheOptions {
+            layout: LayoutOptions::new(LayoutName::Ripq, None, None, None).unwrap(),
+            index: CASCADE,
+            ..CacheOptions::default()
+        });
+        let (order, hash) = (&rig.cache.inner.store().order, rig.hash(b"key"));
+        rig.set(b"key", VALUE, 0);
+        let mapping = rig.cache.inner.lock(hash).flash.mapping(hash).unwrap();
+        let sequence = order.sequence_at(mapping.location);
+        let note = |sequence| {
+            let bytes = order.note_superseded(mapping, sequence);
+            (bytes, order.stored_copy(mapping).heard)
+        };
+        assert_eq!(note(sequence - 1), (0, Heard::Alive));
+        assert_eq!(note(sequence), (mapping.location.len.into(), Heard::Dead));
+        assert_eq!(note(sequence), (0, Heard::Dead));
     }
 }

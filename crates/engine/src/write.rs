@@ -326,7 +326,7 @@ impl<B: Buffer> Inner<B> {
 mod tests {
     use super::*;
     use crate::testing::{CASCADE, Rig, VALUE, run};
-    use crate::{CacheOptions, HashLimit, Reads};
+    use crate::{CacheOptions, HashLimit, LayoutName, LayoutOptions, Reads};
     use pumice_device::MemMedium;
     use pumice_flash::{Gone, Mappings};
     use pumice_index::Known;
@@ -474,5 +474,27 @@ mod tests {
         let still = never.iter().zip(places_never);
         let still = still.filter(|(key, place)| is_still(key, *place)).count();
         assert!(still > 80, "{still} of what was never set");
+    }
+
+    #[test]
+    fn a_key_whose_copy_on_flash_is_void_leaves_the_queue_although_its_mapping_is_not_in_dram() {
+        let rig = Rig::new(CacheOptions {
+            dram_bytes: 4 << 20,
+            flash_write: FlashWrite::Eviction,
+            layout: LayoutOptions::new(LayoutName::Sipq, None, None, None).unwrap(),
+            index: CASCADE,
+            ..CacheOptions::default()
+        });
+        let (inner, hash) = (&rig.cache.inner, rig.hash(b"key"));
+        let is_queued = || inner.store().order.virtual_keys().contains(&hash);
+        assert!(rig.evict(b"key", inner.store().next_version()) && is_queued());
+        let mut others = (0u32..).map(|n| n.to_le_bytes());
+        while inner.lock(hash).flash.find(hash) != Known::Unknown {
+            assert!(rig.evict(&others.next().unwrap(), inner.store().next_version()));
+            rig.settle();
+        }
+        assert!(is_queued());
+        rig.set(b"key", b"newer", 0);
+        assert!(!is_queued(), "DRAM alone has it");
     }
 }

@@ -87,7 +87,7 @@ impl<B: Buffer> Order<B> {
 
     /// A reorganisation has found that a mapping to the block of this sequence is superseded, and nobody knew: the bytes that lived
     /// until now, or 0.
-    pub(crate) fn note_superseded(&self, mapping: Mapping, sequence: u64) -> u64 {
+    pub fn note_superseded(&self, mapping: Mapping, sequence: u64) -> u64 {
         let mut order = self.change();
         // A block is opened under this lock.
         if !self.knows_deaths() || self.ground().sequence_at(mapping.location) != sequence {
