@@ -291,6 +291,48 @@ mod tests {
     }
 
     #[test]
+    fn an_object_that_moves_is_evicted_where_dram_has_no_page_for_its_mapping() {
+        let rig = Rig::new(CacheOptions {
+            dram_bytes: 4 << 20,
+            flash_write: FlashWrite::Eviction,
+            index: CASCADE,
+            ..CacheOptions::default()
+        });
+        let inner = &rig.cache.inner;
+        let store = inner.store();
+        let shard = inner.shape.shard_of(rig.hash(b"key"));
+        let keys = (0u32..).map(|n| n.to_le_bytes());
+        let keys = keys.filter(|key| inner.shape.shard_of(rig.hash(key)) == shard);
+        let places: Vec<_> = (keys.take(2_000))
+            .filter_map(|key| {
+                assert!(rig.evict(&key, store.next_version()));
+                let location = inner.lock(rig.hash(&key)).flash.get(rig.hash(&key));
+                rig.settle();
+                Some((key, location?))
+            })
+            .collect();
+        let _taken: Vec<_> = std::iter::from_fn(|| inner.pages.take()).collect();
+        // Each new mapping hides one on flash, and goes in as long as there is room.
+        for (key, location) in places {
+            let (hash, before) = (rig.hash(&key), rig.cache.books().evicted.0);
+            let mut is_copied = false;
+            let moved = inner.move_copy(hash, Mapping { location, note: 0 }, |_| {
+                let rank = store.order.rank(pumice_flash::Arrival::New, location.len.into());
+                let appended = store.append(hash, &small(&key, store.next_version()), rank)?;
+                is_copied = true;
+                Some(appended.mapping)
+            });
+            let evicted = rig.cache.books().evicted.0 - before;
+            if moved == CopyMove::Dead && is_copied {
+                assert_eq!((evicted, inner.lock(hash).flash.find(hash)), (1, Known::Dead));
+                return;
+            }
+            assert_eq!(evicted, 0);
+        }
+        panic!("there was room for all");
+    }
+
+    #[test]
     fn what_a_reorganisation_finds_superseded_is_dead_once_and_only_in_its_own_life_of_the_block() {
         let rig = Rig::new(CacheOptions {
             layout: LayoutOptions::new(LayoutName::Ripq, None, None, None).unwrap(),

@@ -325,7 +325,7 @@ impl<B: Buffer> Inner<B> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{CASCADE, Rig, VALUE, run};
+    use crate::testing::{CASCADE, Rig, VALUE, run, small};
     use crate::{CacheOptions, HashLimit, LayoutName, LayoutOptions, Reads};
     use pumice_device::MemMedium;
     use pumice_flash::{Gone, Mappings};
@@ -428,6 +428,45 @@ mod tests {
             let rig = Rig::open(&medium, options);
             assert_eq!(rig.get(&key), None, "deleted {is_deleted}");
         }
+    }
+
+    #[test]
+    fn a_copy_that_is_newer_than_the_set_of_the_slice_that_hid_it_is_void_once_its_key_is_deleted() {
+        let options = CacheOptions {
+            dram_bytes: 4 << 20,
+            flash_write: FlashWrite::Eviction,
+            hash_limit: HashLimit(8),
+            index: CASCADE,
+            ..CacheOptions::default()
+        };
+        let medium = Arc::new(MemMedium::new(16 << 20));
+        let rig = Rig::open(&medium, options);
+        let inner = &rig.cache.inner;
+        let version = || inner.store().next_version();
+        let (key, set) = (b"key", version());
+        let own = rig.hash(key);
+        assert!(rig.evict(key, version()));
+        rig.write_open_blocks();
+        let mut others = (0u32..).map(|n| n.to_le_bytes());
+        while inner.lock(own).flash.find(own) != Known::Unknown {
+            let other = others.find(|other| rig.hash(other) >> 56 != own >> 56).unwrap();
+            assert!(rig.evict(&other, version()));
+            rig.settle();
+        }
+        let slice_of = |large: &[u8]| inner.hasher.hash(&PartId::slice(large, 0, set));
+        let mut names = (0u32..).map(|n| n.to_le_bytes());
+        let large = names.find(|large| slice_of(large) >> 56 == own >> 56).unwrap();
+        let parts = RecordParts {
+            slice: SliceId::Part(0),
+            ..small(&large, set)
+        };
+        let place = slice_of(&large);
+        let stored = inner.publish_locked(&rig.cx, &mut inner.lock(place), place, parts);
+        assert_eq!(stored, Ok(set));
+        run(&rig.executor, rig.cache.delete(&rig.cx, key));
+        drop(rig);
+        let rig = Rig::open(&medium, options);
+        assert_eq!(rig.get(key), None);
     }
 
     #[test]
