@@ -59,11 +59,12 @@ def succeed(*command, **more):
 
 
 @contextlib.contextmanager
-def volumes(directory, *flags, over="unix", end=signal.SIGTERM):
-    """A server of the volume `disk`, which `end` ends; its address as a URI."""
+def volumes(directory, *flags, others=(), over="unix", end=signal.SIGTERM):
+    """A server of the volume `disk`, and of others, which `end` ends; the address of the first as a URI."""
     listen = f"unix:{directory}/socket" if over == "unix" else "127.0.0.1:0"
     log = directory / "volumes.log"
-    command = [BINARY, "serve", "--nbd", listen, "--backing", directory / "disk", "--dram", "96MiB", "--threads", "2",
+    backing = ",".join(f"{directory / name}" for name in ["disk", *others])
+    command = [BINARY, "serve", "--nbd", listen, "--backing", backing, "--dram", "96MiB", "--threads", "2",
                "--admin", "off", *flags]
     with open(log, "w") as stderr:
         server = subprocess.Popen([str(word) for word in command], stderr=stderr)
@@ -145,6 +146,36 @@ def test_a_cache_without_which_its_file_was_served_is_forgotten(place, has_other
         expect("is forgotten" in log, "the cache to be forgotten", log)
         said = succeed("qemu-io", "-f", "raw", uri, "-c", "read -P 2 0 1M")
         expect("verification failed" not in said, "the newest content to be read", said)
+
+
+def test_several_volumes_have_a_cache_each(place, seed):
+    images = [random.Random(seed + number).randbytes(8 * MIB) for number in range(2)]
+    for name, image in zip(["disk", "other"], images):
+        (place / name).write_bytes(image)
+    caches = ["--cache", f"{place / 'x'},{place / 'y'}", "--cache-size", "32MiB"]
+    for _ in range(2):
+        with volumes(place, *caches, others=["other"]) as uri:
+            listed = succeed("nbdinfo", "--list", uri)
+            expect(all(f'export="{name}"' in listed for name in ["disk", "other"]), "both volumes to be listed", listed)
+            for name in ["disk", "other"]:
+                succeed("nbdcopy", uri.replace("/disk?", f"/{name}?"), place / "back")
+                expect_same(place / name, place / "back")
+            succeed("qemu-io", "-f", "raw", uri.replace("/disk?", "/other?"), "-c", "write -P 9 4096 9000", "-c", "flush")
+        expect_equal((place / "disk").read_bytes(), images[0], "the volume that nobody wrote")
+
+
+def test_flags_that_make_no_sense_are_refused_with_advice(place):
+    for name in ["disk", "other"]:
+        (place / name).write_bytes(bytes(MIB))
+    for backing, cache, advice in [("disk", "disk", "name another file"), ("disk,disk", "x,y", "two files"), ("disk", "absent", "--cache-size"),
+                                   ("disk,other", "x,x", "a cache of its own"), ("disk,other", "x,other", "name another file")]:
+        paths = (",".join(str(place / name) for name in names.split(",")) for names in (backing, cache))
+        flags = [word for pair in zip(("--backing", "--cache"), paths) for word in pair]
+        size = [] if cache == "absent" else ["--cache-size", "32MiB"]
+        done = subprocess.run([BINARY, "serve", "--nbd", f"unix:{place}/socket", *flags, *size], capture_output=True, text=True, timeout=20,
+                              check=False)
+        expect(done.returncode == 2 and advice in done.stderr, f"--backing {backing} --cache {cache} to be refused with advice", done.stderr)
+    expect_equal(sorted(path.name for path in place.iterdir()), ["disk", "other"], "files")
 
 
 def test_a_read_only_volume_is_read_alone(place, seed):

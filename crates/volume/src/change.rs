@@ -8,7 +8,6 @@ use pumice_device::Device;
 use pumice_memory::Buffer;
 use std::io;
 use std::ops::Range;
-use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Most bytes zeroed at once if there is no cache.
@@ -57,16 +56,8 @@ impl<D: Device, K: Backing> Volume<D, K> {
         store.wait_for_log().await;
         let guard = store.begin_write(device, chunks.clone());
         chunks.for_each(|chunk| self.0.shared.dram.remove(chunk));
-        let committed = {
-            let mut commit = pin!(guard.commit(device));
-            std::future::poll_fn(|context| {
-                let committed = commit.as_mut().poll(context);
-                // If the device fails, background work fences it, and the commit waits for that.
-                self.kick();
-                committed
-            })
-            .await
-        };
+        // If the device fails, background work fences it, and the commit waits for that.
+        let committed = self.working(guard.commit(device)).await;
         committed.map_err(VolumeError::Cache)?;
         Ok(Some(guard))
     }

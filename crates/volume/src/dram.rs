@@ -5,6 +5,7 @@ use pumice_chunk::store::Chunk;
 use pumice_world::mix64;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Shards, each with its own lock and hand.
 const SHARDS: u64 = 16;
@@ -61,7 +62,7 @@ fn cost(chunk: &Chunk) -> usize {
 pub(crate) struct Dram {
     shards: Box<[Mutex<Shard>]>,
     /// Budget of a shard.
-    bytes_max: usize,
+    bytes_max: AtomicUsize,
 }
 
 impl Dram {
@@ -69,13 +70,26 @@ impl Dram {
     pub(crate) fn new(bytes: usize) -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            bytes_max: bytes / SHARDS as usize,
+            bytes_max: (bytes / SHARDS as usize).into(),
         }
     }
 
     /// Whether it can hold chunks.
     pub(crate) fn is_on(&self) -> bool {
-        self.bytes_max > 0
+        self.bytes_max() > 0
+    }
+
+    fn bytes_max(&self) -> usize {
+        self.bytes_max.load(Ordering::Relaxed)
+    }
+
+    /// Keeps nothing from here on.
+    pub(crate) fn give_up(&self) {
+        self.bytes_max.store(0, Ordering::Relaxed);
+        for shard in &self.shards {
+            // Whoever has the lock next finds that nothing is kept.
+            *shard.lock() = Shard::default();
+        }
     }
 
     fn shard(&self, address: u64) -> &Mutex<Shard> {
@@ -104,15 +118,13 @@ impl Dram {
     /// If insert 1 comes before change 1, change 2 removes the chunk; else `is_current` is false.
     pub(crate) fn insert(&self, address: u64, chunk: &Arc<Chunk>, is_current: impl FnOnce() -> bool) {
         let bytes = cost(chunk);
-        if bytes > self.bytes_max {
-            return;
-        }
         let mut shard = self.shard(address).lock();
-        if !is_current() {
+        let most = self.bytes_max();
+        if bytes > most || !is_current() {
             return;
         }
         shard.remove(address);
-        shard.make_room(bytes, self.bytes_max);
+        shard.make_room(bytes, most);
         let at = shard.slots.len();
         shard.map.insert(address, at);
         shard.slots.push(Slot {
@@ -165,5 +177,9 @@ mod tests {
         dram.insert(1, &chunk(4096), || false);
         assert!(dram.get(1).is_none(), "somebody has changed it");
         Dram::new(0).insert(1, &chunk(1), || unreachable!("nothing is kept"));
+        dram.insert(1, &chunk(1), || true);
+        dram.give_up();
+        dram.insert(2, &chunk(1), || true);
+        assert_eq!(dram.bytes(), 0);
     }
 }

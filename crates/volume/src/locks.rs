@@ -68,11 +68,16 @@ impl Drop for Held<'_> {
             let mut state = self.locks.0.lock();
             let at = self.position_in(&state.entries);
             let range = state.entries.remove(at).range;
-            let after = state.entries[at..].iter_mut();
-            after
-                .filter(|entry| overlap(&entry.range, &range))
-                .filter_map(|entry| entry.waker.take())
-                .collect()
+            let mut woken = Vec::new();
+            for at in at..state.entries.len() {
+                let (before, others) = state.entries.split_at_mut(at);
+                let entry = &mut others[0];
+                // Whom another holds up that one wakes.
+                let is_next = overlap(&entry.range, &range)
+                    && !before.iter().any(|before| overlap(&before.range, &entry.range));
+                woken.extend(entry.waker.take_if(|_| is_next));
+            }
+            woken
         };
         woken.into_iter().for_each(Waker::wake);
     }

@@ -53,12 +53,16 @@ impl<D: Device, K: Backing> Volume<D, K> {
         }
         for run in missing {
             let first = run.start * chunk_bytes;
-            let bytes = self.read_and_fill(chunk_bytes, run).await?;
             let start = offset.max(first);
-            let wanted = &bytes[(start - first) as usize..];
             let at = (start - offset) as usize;
-            let len = wanted.len().min(out.len() - at);
-            out[at..at + len].copy_from_slice(&wanted[..len]);
+            let len = ((run.end * chunk_bytes).min(end) - start) as usize;
+            match self.read_and_fill(chunk_bytes, run).await {
+                Ok(bytes) => {
+                    out[at..at + len].copy_from_slice(&bytes[(start - first) as usize..][..len]);
+                }
+                // The fault may be beside what is asked for.
+                Err(_) => out[at..at + len].copy_from_slice(&self.read_backing(start, len).await?),
+            }
         }
         Ok(out)
     }

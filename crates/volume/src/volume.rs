@@ -10,6 +10,7 @@ use pumice_memory::Buffer;
 use pumice_world::{Clock, Spawner};
 use std::io;
 use std::ops::Range;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -54,10 +55,13 @@ impl<B: Buffer> Shared<B> {
         backing: &K,
     ) -> Result<(Self, Option<Found>), OpenError> {
         let failed = |what| move |source| OpenError::Device { what, source };
-        backing
-            .flush()
-            .await
-            .map_err(failed("flushing the backing device"))?;
+        if let Err(error) = backing.flush().await {
+            // The system says so once: the next start could not know what was lost.
+            if let Some(device) = device {
+                ChunkStore::discard(device).await?;
+            }
+            return Err(failed("flushing the backing device")(error));
+        }
         let modified = backing
             .modified()
             .map_err(failed("reading the backing device's time"))?;
@@ -234,20 +238,32 @@ impl<D: Device, K: Backing> Volume<D, K> {
         if let Err(error) = self.0.backing.flush().await {
             shared.has_failed_flush.store(true, Ordering::Release);
             tracing::error!("the backing device failed a flush, and may have lost what was written: {error}");
-            self.void_unflushed().await;
+            self.give_up().await;
             return Err(VolumeError::Backing(error));
         }
         shared.flushed.store(number, Ordering::Release);
         Ok(())
     }
 
-    /// Voids the copies of all marked regions: the backing device may have lost what was written since the last flush.
-    async fn void_unflushed(&self) {
+    /// The backing device may have lost what was written since the last flush: nothing that is cached may say otherwise.
+    async fn give_up(&self) {
+        self.0.shared.dram.give_up();
         let Some((store, _)) = self.cache() else { return };
-        for chunks in store.marked_chunks() {
-            let _held = self.0.shared.locks.lock(chunks.clone()).await;
-            let _ = self.begin_change(chunks).await;
+        let why = "the backing device failed a flush";
+        if let Err(error) = self.working(store.give_up(why)).await {
+            tracing::error!("cache device: {error}");
         }
+    }
+
+    /// What a future comes to that waits for background work of the cache.
+    pub(crate) async fn working<T>(&self, future: impl Future<Output = T>) -> T {
+        let mut future = pin!(future);
+        std::future::poll_fn(|context| {
+            let polled = future.as_mut().poll(context);
+            self.kick();
+            polled
+        })
+        .await
     }
 
     /// Clears the marks of regions that were not written lately, after a flush. Call it once a second, on one thread.

@@ -54,7 +54,6 @@ use pumice_memory::Buffer;
 use std::collections::VecDeque;
 use std::io;
 use std::marker::PhantomData;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -306,12 +305,6 @@ impl<B: Buffer> ChunkStore<B> {
         self.maps.lock().regions.quiet(all)
     }
 
-    /// The chunks that were written since the volume was flushed, and others of their regions, in ranges that one write may have.
-    pub fn marked_chunks(&self) -> Vec<Range<u64>> {
-        let maps = self.maps.lock();
-        maps.regions.marked_chunks(self.shape.chunks, WRITE_CHUNKS_MAX)
-    }
-
     /// The volume was flushed since these regions were quiet: after a power cut what is cached of them counts.
     ///
     /// # Errors
@@ -337,9 +330,23 @@ impl<B: Buffer> ChunkStore<B> {
     /// Where that cannot be, nor the next start be told that all is void: then the volume must not be written.
     async fn commit<D: Device<Buf = B>>(&self, device: &D) -> io::Result<()> {
         let committed = self.base.commit(device).await;
-        if !self.base.is_out() {
-            return committed;
+        match self.base.is_out() {
+            true => self.settled().await,
+            false => committed,
         }
+    }
+
+    /// Gives the cache up, as the volume may have lost what was cached of it: it has nothing from here on, and the next start forgets it.
+    /// Waits for background work.
+    ///
+    /// # Errors
+    /// Where the next start cannot be told: then the volume must not be written.
+    pub async fn give_up(&self, why: &str) -> io::Result<()> {
+        self.base.shared.take_out(why.to_owned());
+        self.settled().await
+    }
+
+    async fn settled(&self) -> io::Result<()> {
         match self.base.wait_until_settled().await {
             true => Ok(()),
             false => Err(io::Error::other(

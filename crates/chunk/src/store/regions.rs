@@ -148,17 +148,6 @@ impl Regions {
         }
     }
 
-    /// Chunks of marked regions, in ranges of at most `most`, of a volume of `chunks`.
-    pub(super) fn marked_chunks(&self, chunks: u64, most: u64) -> Vec<Range<u64>> {
-        let ranges = self.marked().flat_map(|region| {
-            let start = u64::from(region) << self.shift;
-            let end = (start + (1 << self.shift)).min(chunks);
-            let starts = (start..end).step_by(most as usize);
-            starts.map(move |start| start..(start + most).min(end))
-        });
-        ranges.collect()
-    }
-
     /// Marked regions.
     pub(super) fn marked(&self) -> impl Iterator<Item = u32> {
         let marked = (0u32..).zip(&self.regions);

@@ -42,7 +42,7 @@ pub struct Extent {
 ///
 /// *Ranges.* Offset and length are in bytes, of any alignment. The length is at least 1, and the range lies inside
 /// [`size_bytes`](Shape::size_bytes): the door has checked both. A read or a write has at most the door's window (a few MiB), a range to be
-/// cached 1 MiB, a range to be made zero 32 MiB, a range to be described 4 GiB.
+/// cached 512 KiB, a range to be made zero 32 MiB, a range to be described 4 GiB.
 ///
 /// *Ordering.* Requests run concurrently. If two changes of the same bytes overlap in time, each sector of 512 bytes has the result of
 /// either. A request sees the effect of all changes whose futures were ready before it began, on any handle.

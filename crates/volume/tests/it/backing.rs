@@ -19,6 +19,8 @@ pub struct Faults {
     /// Of 1,000 operations.
     pub read_errors: u64,
     pub write_errors: u64,
+    /// Reads of this byte fail.
+    pub bad_byte: Option<u64>,
     /// The next flush fails, and loses a choice of what was written since the last.
     pub fails_flush: bool,
 }
@@ -214,7 +216,8 @@ impl Backing for FaultyBacking {
             let mut state = self.0.borrow_mut();
             state.reads += 1;
             let errors = state.faults.read_errors;
-            if state.random.below(1000) < errors {
+            let is_bad = |byte| (offset..offset + len as u64).contains(&byte);
+            if state.random.below(1000) < errors || state.faults.bad_byte.is_some_and(is_bad) {
                 return Err(io::Error::other("the backing device cannot read"));
             }
             state.now[offset as usize..][..len].to_vec()

@@ -530,6 +530,7 @@ fn faults_of_either_device_bring_no_wrong_byte() {
                 read_errors: random.below(2) * 30,
                 write_errors: random.below(2) * 50,
                 fails_flush: random.below(3) == 0,
+                bad_byte: None,
             });
             run.live(150);
             match random.below(2) {

@@ -2,17 +2,22 @@
 
 use anyhow::{Context, anyhow};
 use bytes::Bytes;
+use pumice_device::FileOptions;
 use pumice_volume::{Backing, Extent};
 use rustix::fs::{
-    FallocateFlags, FlockOperation, OFlags, SeekFrom, XattrFlags, fallocate, fgetxattr, flock, fsetxattr,
-    seek,
+    FallocateFlags, FlockOperation, Mode as FileMode, OFlags, SeekFrom, XattrFlags, fallocate, fgetxattr,
+    flock, fsetxattr, major, minor, open, seek,
 };
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, IoSliceMut};
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Pause between two tries to lock a file.
+const LOCK_POLL: Duration = Duration::from_millis(10);
 
 /// Zeros that are written at once, if the file system cannot zero a range itself.
 const ZEROS_BYTES: usize = 1 << 20;
@@ -38,13 +43,11 @@ impl FileBacking {
     /// An error of the system, a lock of another process, neither a file nor a block device, or size 0.
     pub fn open(path: &Path, is_read_only: bool) -> anyhow::Result<Self> {
         let named = || format!("backing device {}", path.display());
-        let file = OpenOptions::new()
-            .read(true)
-            .write(!is_read_only)
-            // Opening a FIFO must not block; it is refused below.
-            .custom_flags(OFlags::NONBLOCK.bits() as i32)
-            .open(path)
-            .with_context(named)?;
+        let file = open_and_lock(path, is_read_only).map_err(|error| match error {
+            Errno::WOULDBLOCK => anyhow!("{}: another process serves it", named()),
+            Errno::BUSY => anyhow!("{}: it is mounted, or another program has it", named()),
+            error => anyhow!(error).context(named()),
+        })?;
         let metadata = file.metadata().with_context(named)?;
         let is_block_device = metadata.file_type().is_block_device();
         let size = match is_block_device {
@@ -58,14 +61,6 @@ impl FileBacking {
                 named()
             ));
         }
-        let lock = match is_read_only {
-            true => FlockOperation::NonBlockingLockShared,
-            false => FlockOperation::NonBlockingLockExclusive,
-        };
-        flock(&file, lock).map_err(|error| match error {
-            Errno::WOULDBLOCK => anyhow!("{}: another process serves it", named()),
-            error => anyhow!(error).context(named()),
-        })?;
         Ok(Self(Arc::new(Opened {
             file,
             path: path.to_owned(),
@@ -74,20 +69,26 @@ impl FileBacking {
         })))
     }
 
-    /// A hash of its path and its inode number, or of a block device's number. The path is canonical. Neither size nor file system is part
-    /// of it.
+    /// A hash of what the system tells of it: the canonical path and the inode number of a file, the serial number or the like of a block
+    /// device, and the size of both.
     ///
     /// # Errors
     /// An error of the system.
     pub fn identity(&self) -> anyhow::Result<u64> {
         let metadata = self.0.file.metadata()?;
-        let path = self.0.path.canonicalize()?;
-        let number = match self.0.is_block_device {
-            true => metadata.rdev(),
-            false => metadata.ino(),
+        let mut text = match self.0.is_block_device {
+            true => {
+                let (major, minor) = (major(metadata.rdev()), minor(metadata.rdev()));
+                let place = Path::new("/sys/dev/block").join(format!("{major}:{minor}"));
+                block_device(&place.canonicalize()?)?
+            }
+            false => {
+                let mut text = self.0.path.canonicalize()?.into_os_string().into_encoded_bytes();
+                text.extend_from_slice(&metadata.ino().to_le_bytes());
+                text
+            }
         };
-        let mut text = path.into_os_string().into_encoded_bytes();
-        text.extend_from_slice(&number.to_le_bytes());
+        text.extend_from_slice(&self.0.size.to_le_bytes());
         Ok(twox_hash::XxHash3_64::oneshot(&text))
     }
 
@@ -127,6 +128,60 @@ impl FileBacking {
             .await
             .map_err(io::Error::other)?
     }
+}
+
+/// Opens a file or a block device and locks it; waits for a process that is ending, and not for a FIFO.
+fn open_and_lock(path: &Path, is_read_only: bool) -> Result<File, Errno> {
+    let (access, lock) = match is_read_only {
+        true => (OFlags::RDONLY, FlockOperation::NonBlockingLockShared),
+        false => (OFlags::RDWR, FlockOperation::NonBlockingLockExclusive),
+    };
+    let mut flags = access | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    // Of a block device: that it is not mounted.
+    let is_block_device = std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device());
+    flags.set(OFlags::EXCL, is_block_device);
+    let deadline = Instant::now() + FileOptions::default().lock_wait;
+    loop {
+        let file = open(path, flags, FileMode::empty());
+        match file.and_then(|file| flock(&file, lock).map(|()| file)) {
+            Err(Errno::WOULDBLOCK | Errno::BUSY | Errno::INTR) if Instant::now() < deadline => {
+                std::thread::sleep(LOCK_POLL);
+            }
+            opened => return opened.map(File::from),
+        }
+    }
+}
+
+/// What tells a block device from others, of its directory in `/sys/devices`.
+fn block_device(directory: &Path) -> io::Result<Vec<u8>> {
+    let value = |directory: &Path, name: &str| {
+        let text = std::fs::read(directory.join(name)).ok()?;
+        let text = text.trim_ascii();
+        (!text.is_empty()).then(|| [name.as_bytes(), b"=", text, b"\n"].concat())
+    };
+    let partition = value(directory, "partition");
+    let whole = match &partition {
+        Some(_) => directory.parent().unwrap_or(directory),
+        None => directory,
+    };
+    let mut text = partition.unwrap_or_default();
+    let names = [
+        "dm/uuid",
+        "wwid",
+        "device/wwid",
+        "serial",
+        "device/serial",
+        "loop/backing_file",
+    ];
+    if let Some(found) = names.iter().find_map(|name| value(whole, name)) {
+        text.extend(found);
+        return Ok(text);
+    }
+    // Nothing that a device has for good: it counts as the same for as long as it stays.
+    text.extend(std::fs::read("/proc/sys/kernel/random/boot_id")?);
+    text.extend(value(whole, "diskseq").unwrap_or_default());
+    text.extend(directory.as_os_str().as_encoded_bytes());
+    Ok(text)
 }
 
 impl Opened {
@@ -302,6 +357,31 @@ mod tests {
     }
 
     #[test]
+    fn a_block_device_is_known_by_what_it_has_for_good() {
+        let root = tempfile::tempdir().unwrap();
+        let make = |place: &str, text: &str| {
+            let path = root.path().join(place);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        let known = |place: &str| block_device(&root.path().join(place)).unwrap();
+        make("sda/device/wwid", "naa.1\n");
+        make("sda/sda1/partition", "1\n");
+        make("sda/sda2/partition", "2\n");
+        make("sdb/device/wwid", "naa.1\n");
+        make("sdc/device/wwid", "naa.2\n");
+        make("sdd/serial", "\n");
+        make("sde/diskseq", "9\n");
+        assert_eq!(known("sda"), known("sdb"), "another name after a restart");
+        let others = ["sda", "sda/sda1", "sda/sda2", "sdc", "sdd", "sde"].map(known);
+        for (at, one) in others.iter().enumerate() {
+            assert!(!others[..at].contains(one), "{at}");
+        }
+        make("sde/diskseq", "10\n");
+        assert_ne!(known("sde"), others[5], "another medium in the same drive");
+    }
+
+    #[test]
     fn nothing_is_served_twice_or_without_a_size() {
         let (file, _backing) = opened(&[1; 512]);
         let error = |path: &Path, is_read_only| {
@@ -309,7 +389,6 @@ mod tests {
             format!("{refused:#}")
         };
         assert!(error(file.path(), false).contains("another process"));
-        assert!(error(file.path(), true).contains("another process"));
         let empty = tempfile::NamedTempFile::new().unwrap();
         assert!(error(empty.path(), false).contains("empty"));
         assert!(error(Path::new("/dev/null"), false).contains("no file"));

@@ -19,7 +19,7 @@ use backing::FileBacking;
 use config::VolumeConfig;
 use figures::VolumesFigures;
 use plan::{CachePlan, Plan, Wanted};
-use pumice_blocks::{Durability, Maker};
+use pumice_blocks::{Durability, Geometry, Maker};
 use pumice_chunk::store::{Found, Options, STORE, Shape};
 use pumice_device::SECTOR_BYTES;
 use pumice_door_nbd::{Door, DoorConfig, ExportName};
@@ -157,7 +157,7 @@ fn look(
         true => peek(cache, &before)?,
         false => None,
     };
-    if let Some((capacity, chunk_bytes)) = found {
+    if let Some((Geometry { capacity, .. }, chunk_bytes)) = found {
         if capacity != asked && volume.cache_size.is_some() {
             return Err(usage(format!(
                 "--cache-size is {:#} but {} was made with {:#}; change the setting, or --reformat to empty it",
@@ -179,18 +179,19 @@ fn look(
     }
     Ok(Some(Wanted {
         backing_bytes: pumice_volume::Backing::size(backing),
-        capacity: found.map_or(asked, |(capacity, _)| capacity),
+        capacity: found.map_or(asked, |(geometry, _)| geometry.capacity),
         chunk_bytes: volume.chunk_bytes.or(found.map(|(_, chunk_bytes)| chunk_bytes)),
+        block_bytes: found.map(|(geometry, _)| geometry.block_bytes),
     }))
 }
 
-/// Bytes and chunk size of the cache on a device; `None` if the device is empty.
-fn peek(cache: &Path, before: &Before) -> anyhow::Result<Option<(u64, u32)>> {
+/// Geometry and chunk size of the cache that is on a device; `None` where it is empty.
+fn peek(cache: &Path, before: &Before) -> anyhow::Result<Option<(Geometry, u32)>> {
     let superblock = superblock_at(cache, before, STORE);
     let superblock = superblock.with_context(|| format!("cache device {}", cache.display()))?;
     Ok(superblock.and_then(|superblock| {
         let shape = Shape::decode(&superblock.own)?;
-        Some((superblock.geometry.capacity, shape.chunk_bytes))
+        Some((superblock.geometry, shape.chunk_bytes))
     }))
 }
 

@@ -63,14 +63,17 @@ pub struct Wanted {
     pub capacity: u64,
     /// The chunk size given, or that of the cache on the device.
     pub chunk_bytes: Option<u32>,
+    /// The block size that it was made with.
+    pub block_bytes: Option<u64>,
 }
 
 impl Wanted {
     /// Plans a cache with chunks of this size; all block buffers together have `buffer_bytes`.
     fn plan(&self, chunk_bytes: u32, buffer_bytes: u64) -> Result<CachePlan, String> {
         let chunk = u64::from(chunk_bytes);
-        let block_bytes =
-            Geometry::block_bytes_for(self.capacity, (64 << 10).max(4 * chunk), BUFFERS, buffer_bytes);
+        let block_bytes = self.block_bytes.unwrap_or_else(|| {
+            Geometry::block_bytes_for(self.capacity, (64 << 10).max(4 * chunk), BUFFERS, buffer_bytes)
+        });
         let geometry = Geometry::plan(self.capacity, block_bytes).map_err(|error| error.to_string())?;
         let chunks = self.backing_bytes.div_ceil(chunk);
         let held = (self.capacity / chunk).max(1);
@@ -215,6 +218,7 @@ mod tests {
             backing_bytes: 1 << 40,
             capacity,
             chunk_bytes: None,
+            block_bytes: None,
         })
     }
 
@@ -241,6 +245,17 @@ mod tests {
             divide(&config(least), &[wanted(16 << 30), None]).is_ok(),
             "{text}"
         );
+    }
+
+    #[test]
+    fn blocks_that_are_there_count() {
+        let made = wanted(16 << 30).map(|wanted| Wanted {
+            block_bytes: Some(16 << 20),
+            ..wanted
+        });
+        assert!(divide(&config(64 << 20), &[made, None]).is_err());
+        let plan = divide(&config(512 << 20), &[made, None]).unwrap();
+        assert_eq!(plan.caches[0].unwrap().block_bytes, 16 << 20);
     }
 
     #[test]

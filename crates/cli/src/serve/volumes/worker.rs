@@ -246,7 +246,11 @@ async fn open(common: &Common, devices: &[Option<CacheDevice>]) -> anyhow::Resul
     let mut all = Vec::new();
     for (prepared, device) in common.volumes.iter().zip(devices) {
         let named = || match &prepared.cache {
-            Some(cache) => format!("cache device {}", cache.path().display()),
+            Some(cache) => format!(
+                "volume {} with the cache {}",
+                prepared.name,
+                cache.path().display()
+            ),
             None => format!("volume {}", prepared.name),
         };
         let (device, backing) = (device.as_ref(), &prepared.backing);

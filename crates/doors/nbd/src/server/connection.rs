@@ -4,7 +4,7 @@ use super::execute::Job;
 use super::input::{BUFFER_BYTES, Input};
 use super::link::Link;
 use super::{PIECE_BYTES, REQUEST_COST_BYTES, Worker, spawn_request};
-use crate::export::{Export, ExportError};
+use crate::export::{Export, ExportError, Shape};
 use crate::protocol::{Command, Handshake, REQUEST_BYTES, Request, Session, Step, greeting};
 use bytes::Bytes;
 use futures_util::future::{Either, select};
@@ -147,15 +147,18 @@ impl<E: Export> Connection<E> {
             let checked = request.command(&session, &shape);
             let held = match &checked {
                 Ok(Command::Disconnect) => return Ok(()),
-                Ok(Command::Read { length, .. }) if !session.is_structured => *length as usize,
+                Ok(Command::Read { offset, length }) if !session.is_structured => {
+                    held_bytes(&shape, *offset, *length as usize)
+                }
                 Ok(
-                    Command::Read { length, .. }
-                    | Command::Write { length, .. }
-                    | Command::Zero { length, .. }
-                    | Command::Trim { length, .. }
-                    | Command::Cache { length, .. },
-                ) => (*length as usize).min(PIECE_BYTES),
-                Ok(Command::Status { .. }) => 8 * crate::protocol::MAX_EXTENTS,
+                    Command::Read { offset, length }
+                    | Command::Write { offset, length, .. }
+                    | Command::Zero { offset, length, .. }
+                    | Command::Trim { offset, length, .. }
+                    | Command::Cache { offset, length },
+                ) => held_bytes(&shape, *offset, (*length as usize).min(PIECE_BYTES)),
+                // An extent is in the export's list, in the door's, and in the reply.
+                Ok(Command::Status { .. }) => 48 * crate::protocol::MAX_EXTENTS,
                 Ok(Command::Flush) | Err(_) => 0,
             };
             let job = Job {
@@ -252,6 +255,13 @@ impl<E> Drop for Connection<E> {
         // Requests under way keep the link alive, but not the socket.
         self.link.close();
     }
+}
+
+/// What a request and its export hold: the bytes, and twice the units that they touch, as they were read and as they are kept.
+fn held_bytes(shape: &Shape, offset: u64, length: usize) -> usize {
+    let unit = u64::from(shape.preferred_bytes);
+    let units = (offset + length as u64).div_ceil(unit) - offset / unit;
+    length + 2 * (units * unit) as usize
 }
 
 /// Where the piece ends that begins at `at`: at a multiple of its longest length, or the end of all.

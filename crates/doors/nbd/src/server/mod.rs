@@ -33,13 +33,14 @@ use std::sync::Arc;
 use tokio::sync::{Notify, watch};
 
 /// Bytes of a piece of a long read or write. Pieces end where the export's offset is a multiple of this.
-pub(crate) const PIECE_BYTES: usize = 1 << 20;
+pub(crate) const PIECE_BYTES: usize = 512 << 10;
 
 /// Bytes of the window that a request takes beside its data: for its task and the reply's header.
 pub(crate) const REQUEST_COST_BYTES: usize = 4 << 10;
 
-/// Least bytes of a connection: its receive buffer, and a request with one piece.
-pub(crate) const LEAST_CONNECTION_BYTES: usize = input::BUFFER_BYTES + 2 * REQUEST_COST_BYTES + PIECE_BYTES;
+/// Least bytes of a connection: its receive buffer, and a request with one piece, of which the export holds two copies.
+pub(crate) const LEAST_CONNECTION_BYTES: usize =
+    input::BUFFER_BYTES + 2 * REQUEST_COST_BYTES + 3 * PIECE_BYTES;
 
 /// The NBD door, bound and ready for its workers. Shared by their threads.
 pub struct Door {
