@@ -154,11 +154,11 @@ impl<D: Device, K: Backing> Volume<D, K> {
         Ok(())
     }
 
-    /// Makes a range read as zeros for good; with `may_punch` nothing need stay allocated for it. See [`Volume`] for futures that are
-    /// dropped.
+    /// Makes a range read as zeros; with `may_punch` the backing device may deallocate it. Holes are skipped then, without a write. See
+    /// [`Volume`] for futures that are dropped.
     ///
     /// # Errors
-    /// [`VolumeError`]; a part may have been made zero before.
+    /// [`VolumeError`]; a part may be zeroed already.
     pub async fn zero(&self, offset: u64, len: u64, may_punch: bool) -> Result<(), VolumeError> {
         self.check_change(offset, len)?;
         let unit = self

@@ -83,11 +83,11 @@ impl Dram {
         self.bytes_max.load(Ordering::Relaxed)
     }
 
-    /// Keeps nothing from here on.
+    /// Drops all chunks, and takes no more.
     pub(crate) fn give_up(&self) {
         self.bytes_max.store(0, Ordering::Relaxed);
         for shard in &self.shards {
-            // Whoever has the lock next finds that nothing is kept.
+            // Later holders of the lock see that the tier is off.
             *shard.lock() = Shard::default();
         }
     }

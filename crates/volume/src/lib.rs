@@ -29,7 +29,7 @@
 //! | the cache device fails | it is fenced, durably; reads and writes go on without it |
 //! | the fence cannot be made durable | writes fail with [`VolumeError::Cache`] until a start in [`Mode::PassThrough`] |
 //! | the backing device fails a read or a write | that request fails; after a write each sector has its old or its new bytes |
-//! | the backing device fails a flush | copies of marked regions are voided; this and each later flush fail, until a start |
+//! | the backing device fails a flush | the cache is given up; this and each later flush fail, until a start |
 
 mod backing;
 mod change;

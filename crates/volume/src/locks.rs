@@ -72,7 +72,7 @@ impl Drop for Held<'_> {
             for at in at..state.entries.len() {
                 let (before, others) = state.entries.split_at_mut(at);
                 let entry = &mut others[0];
-                // Whom another holds up that one wakes.
+                // Wake only entries that wait for no other one.
                 let is_next = overlap(&entry.range, &range)
                     && !before.iter().any(|before| overlap(&before.range, &entry.range));
                 woken.extend(entry.waker.take_if(|_| is_next));

@@ -60,7 +60,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
                 Ok(bytes) => {
                     out[at..at + len].copy_from_slice(&bytes[(start - first) as usize..][..len]);
                 }
-                // The fault may be beside what is asked for.
+                // The bad sector may lie beside the wanted bytes: read these alone.
                 Err(_) => out[at..at + len].copy_from_slice(&self.read_backing(start, len).await?),
             }
         }
@@ -146,7 +146,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
         Ok(bytes)
     }
 
-    /// What a range consists of: see [`Backing::extents`].
+    /// Lists data and holes of a range: see [`Backing::extents`].
     ///
     /// # Errors
     /// [`VolumeError::Range`], [`VolumeError::Backing`].

@@ -56,7 +56,7 @@ impl<B: Buffer> Shared<B> {
     ) -> Result<(Self, Option<Found>), OpenError> {
         let failed = |what| move |source| OpenError::Device { what, source };
         if let Err(error) = backing.flush().await {
-            // The system says so once: the next start could not know what was lost.
+            // The system reports lost writes once: a later start could not know of them.
             if let Some(device) = device {
                 ChunkStore::discard(device).await?;
             }
@@ -245,7 +245,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
         Ok(())
     }
 
-    /// The backing device may have lost what was written since the last flush: nothing that is cached may say otherwise.
+    /// Gives the cache up: the backing device may have lost what was written since the last flush, and the cache must not keep it.
     async fn give_up(&self) {
         self.0.shared.dram.give_up();
         let Some((store, _)) = self.cache() else { return };
@@ -255,7 +255,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
         }
     }
 
-    /// What a future comes to that waits for background work of the cache.
+    /// Polls a future that waits for background work of the cache, and starts that work.
     pub(crate) async fn working<T>(&self, future: impl Future<Output = T>) -> T {
         let mut future = pin!(future);
         std::future::poll_fn(|context| {

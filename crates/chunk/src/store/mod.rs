@@ -244,7 +244,7 @@ struct Spot<B: Buffer> {
 }
 
 impl<B: Buffer> ChunkStore<B> {
-    /// The number of this cache: whoever makes an empty one gives it another.
+    /// The id of this cache. An empty cache gets a new one.
     pub fn cache_id(&self) -> u64 {
         self.base.cache_id
     }
@@ -324,10 +324,10 @@ impl<B: Buffer> ChunkStore<B> {
         Ok(())
     }
 
-    /// Waits until what was voided is as durable as was asked for.
+    /// Waits until logged voids are as durable as [`Options::durability`] asks.
     ///
     /// # Errors
-    /// Where that cannot be, nor the next start be told that all is void: then the volume must not be written.
+    /// Neither the voids nor a fence of the device can be made durable: the volume must not be written.
     async fn commit<D: Device<Buf = B>>(&self, device: &D) -> io::Result<()> {
         let committed = self.base.commit(device).await;
         match self.base.is_out() {
@@ -336,11 +336,11 @@ impl<B: Buffer> ChunkStore<B> {
         }
     }
 
-    /// Gives the cache up, as the volume may have lost what was cached of it: it has nothing from here on, and the next start forgets it.
-    /// Waits for background work.
+    /// Gives the cache up, since the volume may have lost bytes that are cached: fences the device, so that the next start forgets it.
+    /// Waits for background work, which the caller starts.
     ///
     /// # Errors
-    /// Where the next start cannot be told: then the volume must not be written.
+    /// The fence cannot be made durable: the volume must not be written.
     pub async fn give_up(&self, why: &str) -> io::Result<()> {
         self.base.shared.take_out(why.to_owned());
         self.settled().await

@@ -69,8 +69,8 @@ impl FileBacking {
         })))
     }
 
-    /// A hash of what the system tells of it: the canonical path and the inode number of a file, the serial number or the like of a block
-    /// device, and the size of both.
+    /// A hash that identifies it: of the size, and of a file's canonical path and inode number, or of a block device's WWID, serial number
+    /// or the like.
     ///
     /// # Errors
     /// An error of the system.
@@ -130,14 +130,15 @@ impl FileBacking {
     }
 }
 
-/// Opens a file or a block device and locks it; waits for a process that is ending, and not for a FIFO.
+/// Opens and locks a file or a block device. Retries for some seconds while another process has it, which may be ending. A FIFO does not
+/// block it.
 fn open_and_lock(path: &Path, is_read_only: bool) -> Result<File, Errno> {
     let (access, lock) = match is_read_only {
         true => (OFlags::RDONLY, FlockOperation::NonBlockingLockShared),
         false => (OFlags::RDWR, FlockOperation::NonBlockingLockExclusive),
     };
     let mut flags = access | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    // Of a block device: that it is not mounted.
+    // On a block device EXCL fails if it is mounted.
     let is_block_device = std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device());
     flags.set(OFlags::EXCL, is_block_device);
     let deadline = Instant::now() + FileOptions::default().lock_wait;
@@ -152,7 +153,8 @@ fn open_and_lock(path: &Path, is_read_only: bool) -> Result<File, Errno> {
     }
 }
 
-/// What tells a block device from others, of its directory in `/sys/devices`.
+/// The identity of a block device by its directory in `/sys/devices`: partition number, and the first of WWID, serial number, dm UUID or
+/// loop file that it has.
 fn block_device(directory: &Path) -> io::Result<Vec<u8>> {
     let value = |directory: &Path, name: &str| {
         let text = std::fs::read(directory.join(name)).ok()?;
@@ -177,7 +179,7 @@ fn block_device(directory: &Path) -> io::Result<Vec<u8>> {
         text.extend(found);
         return Ok(text);
     }
-    // Nothing that a device has for good: it counts as the same for as long as it stays.
+    // Without a permanent identity it counts as the same device until it is removed or the machine restarts.
     text.extend(std::fs::read("/proc/sys/kernel/random/boot_id")?);
     text.extend(value(whole, "diskseq").unwrap_or_default());
     text.extend(directory.as_os_str().as_encoded_bytes());

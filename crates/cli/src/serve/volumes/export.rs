@@ -1,4 +1,4 @@
-//! A volume as the NBD door asks for one.
+//! A volume as an export of the NBD door.
 
 use super::backing::FileBacking;
 use bytes::Bytes;
@@ -13,11 +13,11 @@ pub type CacheDevice = CountingDevice<FileDevice>;
 
 /// A worker's handle on a volume.
 pub struct Served {
-    /// It.
+    /// The handle.
     pub volume: Volume<CacheDevice, FileBacking>,
-    /// Its name.
+    /// Name of the volume, for the log.
     pub name: String,
-    /// When the log said last that it fails.
+    /// Limits log lines about failed requests.
     pub failed: Seldom,
 }
 
@@ -90,7 +90,7 @@ impl Export for Served {
     }
 
     async fn cache(&self, offset: u64, length: u64) -> Result<(), ExportError> {
-        // Without a cache there is nowhere to bring it.
+        // Without a cache there is nothing to fill.
         match self.volume.shared().store() {
             Some(_) => self.read(offset, length as usize).await.map(drop),
             None => Ok(()),

@@ -185,7 +185,7 @@ fn look(
     }))
 }
 
-/// Geometry and chunk size of the cache that is on a device; `None` where it is empty.
+/// Geometry and chunk size of the cache on a device; `None` if the device is empty.
 fn peek(cache: &Path, before: &Before) -> anyhow::Result<Option<(Geometry, u32)>> {
     let superblock = superblock_at(cache, before, STORE);
     let superblock = superblock.with_context(|| format!("cache device {}", cache.display()))?;

@@ -63,7 +63,7 @@ pub struct Wanted {
     pub capacity: u64,
     /// The chunk size given, or that of the cache on the device.
     pub chunk_bytes: Option<u32>,
-    /// The block size that it was made with.
+    /// The block size of the cache on the device.
     pub block_bytes: Option<u64>,
 }
 
@@ -133,7 +133,7 @@ pub fn divide(config: &VolumesConfig, wanted: &[Option<Wanted>]) -> anyhow::Resu
         Ok(plan) => return Ok(plan),
         Err(too_much) => too_much,
     };
-    // More DRAM may mean smaller chunks, and a larger index: what works is found by trying.
+    // More DRAM may mean smaller chunks and a larger index, so a sufficient budget is found by trial.
     let mut least = config.dram.max(BASE_BYTES).next_multiple_of(1 << 20);
     while divide_into(least, config, wanted)?.is_err() {
         least = (least + least / 16).next_multiple_of(1 << 20);

@@ -64,7 +64,7 @@ impl<E: Export> Connection<E> {
             });
             let sending = pin!(link.send_replies());
             match select(reading, sending).await {
-                // The client is lost: nobody hears a reply.
+                // The connection is lost: replies cannot be sent.
                 Either::Left((Err(lost), _)) => Err(lost),
                 Either::Left((Ok(()), sending)) => {
                     link.no_more_requests();
@@ -123,10 +123,10 @@ impl<E: Export> Connection<E> {
         }
     }
 
-    /// Takes requests until the client takes its leave.
+    /// Reads requests until the client disconnects with DISC, or the server stops.
     ///
     /// # Errors
-    /// What the socket said; an end without a leave, and what is no request, as well.
+    /// An error of the socket, an end of the connection without DISC, or a request without its magic number.
     async fn read_requests(&mut self, session: Session) -> io::Result<()> {
         let worker = Rc::clone(&self.worker);
         let stats = worker.stats.of(worker.index, session.export);
@@ -157,7 +157,7 @@ impl<E: Export> Connection<E> {
                     | Command::Trim { offset, length, .. }
                     | Command::Cache { offset, length },
                 ) => held_bytes(&shape, *offset, (*length as usize).min(PIECE_BYTES)),
-                // An extent is in the export's list, in the door's, and in the reply.
+                // Three copies of each extent: of the export, of the door, in the reply.
                 Ok(Command::Status { .. }) => 48 * crate::protocol::MAX_EXTENTS,
                 Ok(Command::Flush) | Err(_) => 0,
             };
@@ -209,7 +209,7 @@ impl<E: Export> Connection<E> {
         while at < end {
             let length = piece_end(at, end, PIECE_BYTES as u64) - at;
             if written.is_err() {
-                // The rest of what was refused.
+                // The data of the pieces after a failed one is dropped.
                 if !self.input.skip(&self.link, end - at).await? {
                     return Ok(false);
                 }
@@ -257,14 +257,14 @@ impl<E> Drop for Connection<E> {
     }
 }
 
-/// What a request and its export hold: the bytes, and twice the units that they touch, as they were read and as they are kept.
+/// Bytes that a request and its export hold: its data, and two copies of the units that it touches, one read and one kept.
 fn held_bytes(shape: &Shape, offset: u64, length: usize) -> usize {
     let unit = u64::from(shape.preferred_bytes);
     let units = (offset + length as u64).div_ceil(unit) - offset / unit;
     length + 2 * (units * unit) as usize
 }
 
-/// Where the piece ends that begins at `at`: at a multiple of its longest length, or the end of all.
+/// The end of the piece that begins at `at`: the next multiple of `piece_bytes`, at most `end`.
 pub(super) fn piece_end(at: u64, end: u64, piece_bytes: u64) -> u64 {
     (at / piece_bytes + 1).saturating_mul(piece_bytes).min(end)
 }

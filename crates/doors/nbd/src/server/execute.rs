@@ -1,4 +1,4 @@
-//! Requests: what they ask of the export, and their replies.
+//! Execution of requests on an export, and their replies.
 
 use super::connection::piece_end;
 use super::link::{Link, Reply};
@@ -12,10 +12,10 @@ use std::rc::Rc;
 use std::time::Instant;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-/// The longest range that is made zero at once.
+/// Most bytes zeroed at once.
 const ZERO_BYTES: u64 = 32 << 20;
 
-/// A request that is to be answered.
+/// A request under way, with everything its reply needs.
 pub(super) struct Job<E> {
     pub(super) worker: Rc<Worker<E>>,
     pub(super) link: Rc<Link>,
@@ -166,7 +166,7 @@ impl<E: Export> Job<E> {
         }
     }
 
-    /// Does something to a range, a piece after the other. It ends before its time where the connection is lost: nobody waits for it.
+    /// Calls `act` for each piece of a range, one after the other. Stops before the next piece if the connection is lost.
     async fn in_pieces<F: Future<Output = Result<(), ExportError>>>(
         &self,
         range: Range<u64>,

@@ -74,12 +74,12 @@ impl Link {
         self.wake();
     }
 
-    /// Whether the connection has ended: nobody hears a reply.
+    /// Whether the connection is closed.
     pub(super) fn is_closed(&self) -> bool {
         self.stream.borrow().is_none()
     }
 
-    /// No more requests come: what sends ends when the last one is answered.
+    /// Notes that the last request has been received: [`Link::send_replies`] ends after its reply.
     pub(super) fn no_more_requests(&self) {
         self.has_all.set(true);
     }

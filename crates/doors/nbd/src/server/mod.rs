@@ -1,17 +1,18 @@
 //! Connections: handshake, requests, replies.
 //!
 //! A connection stays on its worker. One future reads requests and sends replies. Each request is a task of its own, so requests run
-//! concurrently and are answered in any order. A lost connection does not cancel its requests, and a worker ends after the last of them.
+//! concurrently and are answered in any order. A lost connection cancels no request, and a worker ends after the last of them.
 //!
 //! # Memory
 //!
-//! A connection has a *window* of bytes, its part of [`DoorConfig::memory_bytes`]. A request takes its part of that before its data is
-//! received, and gives it back when its reply has been sent; where the window is used up the connection reads no further. A write or a read
-//! above [`PIECE_BYTES`] goes through in pieces, one after the other, and takes no more than one of them. So a client waits for nobody's
-//! memory but its own, and all of them never hold more than they may. A range that is cached, trimmed or made zero also goes in pieces: it
-//! may have 4 GiB, and ends at the next piece where its connection is lost.
+//! A connection has a *window* of bytes, its part of [`DoorConfig::memory_bytes`]. A request takes its part of the window before its data
+//! is received, and gives it back when its reply has been sent. While the window is used up, the connection reads no further request. A
+//! write or a read above [`PIECE_BYTES`] goes in pieces, one after the other, and takes the bytes of one piece. So no client waits for the
+//! memory of another, and memory is bounded. A range to be cached, trimmed or zeroed may have 4 GiB; it goes in pieces, too, and ends after
+//! the piece under way if its connection is lost.
 //!
-//! A simple reply cannot be interleaved with another. One in pieces takes the whole window, so that no other request is under way.
+//! A simple reply cannot be interleaved with another one. A simple reply in pieces takes the whole window, so that no other request is
+//! under way.
 
 mod connection;
 mod execute;
@@ -111,7 +112,7 @@ impl Door {
     /// with I/O and time enabled. Worker 0 accepts for all.
     ///
     /// # Errors
-    /// Where the sockets cannot be registered with the event loop.
+    /// The sockets cannot be registered with the event loop.
     ///
     /// # Panics
     /// If `index` is not below the number of workers or was used before, or if there is not one handle for each export.
