@@ -57,6 +57,26 @@ pub enum Mode {
     PassThrough,
 }
 
+impl Mode {
+    /// All modes.
+    pub const ALL: [Mode; 4] = [
+        Mode::WriteThrough,
+        Mode::WriteAround,
+        Mode::ReadOnly,
+        Mode::PassThrough,
+    ];
+
+    /// Its name in settings.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::WriteThrough => "write-through",
+            Mode::WriteAround => "write-around",
+            Mode::ReadOnly => "read-only",
+            Mode::PassThrough => "pass-through",
+        }
+    }
+}
+
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeError {

@@ -20,6 +20,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub struct Settings {
     /// How the cache is used.
     pub mode: Mode,
+    /// Bytes of the DRAM tier before the cache; 0 = none. There is none without a cache.
+    pub dram_bytes: usize,
     /// Options of the cache. `chunks` and `modified` are ignored: the backing device gives them.
     pub cache: Options,
 }
@@ -88,7 +90,7 @@ impl<B: Buffer> Shared<B> {
             store,
             locks: RangeLocks::default(),
             counters: Counters::default(),
-            dram: Dram::new(0),
+            dram: Dram::new(settings.dram_bytes),
             flushing: RangeLocks::default(),
             flushes_begun: AtomicU64::new(0),
             flushed: AtomicU64::new(0),
@@ -96,13 +98,6 @@ impl<B: Buffer> Shared<B> {
             abandoned: AtomicU64::new(0),
         };
         Ok((shared, found))
-    }
-
-    /// Adds a DRAM tier of `bytes`; 0 = none. It is not used without a cache.
-    #[must_use]
-    pub fn with_dram(mut self, bytes: usize) -> Self {
-        self.dram = Dram::new(bytes);
-        self
     }
 
     /// Bytes of chunks in DRAM.

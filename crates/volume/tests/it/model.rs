@@ -5,7 +5,7 @@ use crate::rig::{CHUNK, Rig, SIZE, calm, medium, settings};
 use bytes::Bytes;
 use pumice_chunk::store::Found;
 use pumice_device::{CrashPoint, FaultPlan, FaultyMedium};
-use pumice_volume::{Mode, VolumeCounts, VolumeError};
+use pumice_volume::{Mode, Settings, VolumeCounts, VolumeError};
 use pumice_world::Random;
 use std::ops::Range;
 use std::sync::Arc;
@@ -312,8 +312,11 @@ impl Run {
     /// The next life; what it found.
     fn start(&mut self) -> Option<Found> {
         self.revive();
-        let settings = settings(self.mode, self.boot);
-        let rig = Rig::open_with(&settings, &self.medium, &self.backing, self.dram);
+        let settings = Settings {
+            dram_bytes: self.dram,
+            ..settings(self.mode, self.boot)
+        };
+        let rig = Rig::open(&settings, &self.medium, &self.backing);
         let rig = rig.unwrap_or_else(|error| panic!("{}: {error}", self.what));
         self.array.started();
         let found = rig.found;
@@ -336,12 +339,7 @@ impl Run {
 #[test]
 fn reads_find_what_was_written_in_every_mode() {
     let mut totals = VolumeCounts::default();
-    for mode in [
-        Mode::WriteThrough,
-        Mode::WriteAround,
-        Mode::ReadOnly,
-        Mode::PassThrough,
-    ] {
+    for mode in Mode::ALL {
         for seed in 0..6 {
             let mut run = Run::new(seed, Mode::WriteThrough);
             run.live(300);

@@ -17,6 +17,7 @@ pub const SIZE: usize = 300 * CHUNK + 1024;
 pub fn settings(mode: Mode, boot: u64) -> Settings {
     Settings {
         mode,
+        dram_bytes: 0,
         cache: Options {
             chunk_bytes: CHUNK as u32,
             chunks: 0,
@@ -67,15 +68,6 @@ impl Rig {
         medium: &Arc<FaultyMedium>,
         backing: &FaultyBacking,
     ) -> Result<Self, String> {
-        Self::open_with(settings, medium, backing, 0)
-    }
-
-    pub fn open_with(
-        settings: &Settings,
-        medium: &Arc<FaultyMedium>,
-        backing: &FaultyBacking,
-        dram: usize,
-    ) -> Result<Self, String> {
         let executor = Executor::new();
         let device = FaultyDevice::new(Arc::clone(medium));
         let opened = executor.block_on(Shared::open(settings, Some(&device), backing), park(&device));
@@ -83,7 +75,7 @@ impl Rig {
             .map_err(|error| error.to_string())?
             .map_err(|error| error.to_string())?;
         let volume = Volume::new(
-            Arc::new(shared.with_dram(dram)),
+            Arc::new(shared),
             Some(device.clone()),
             backing.clone(),
             Rc::new(executor.spawner()),

@@ -5,7 +5,7 @@ use crate::rig::{CHUNK, Rig, SIZE, calm, medium, settings};
 use bytes::Bytes;
 use pumice_chunk::store::Found;
 use pumice_device::{CrashPoint, Device, FaultPlan, FaultyMedium};
-use pumice_volume::{Backing, Mode, VolumeError};
+use pumice_volume::{Backing, Mode, Settings, VolumeError};
 use pumice_world::Random;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -19,7 +19,11 @@ fn overlapping_requests_leave_cache_and_backing_device_alike() {
     for seed in 0..40 {
         let (medium, backing) = (medium(seed), FaultyBacking::new(SIZE, seed));
         let dram = (seed as usize % 2) * 48 * CHUNK;
-        let rig = Rig::open_with(&settings(Mode::WriteThrough, 1), &medium, &backing, dram).unwrap();
+        let settings = Settings {
+            dram_bytes: dram,
+            ..settings(Mode::WriteThrough, 1)
+        };
+        let rig = Rig::open(&settings, &medium, &backing).unwrap();
         let mut random = Random(seed);
         let ended = Rc::new(Cell::new(0));
         for round in 0..40u64 {
@@ -69,7 +73,11 @@ fn overlapping_requests_leave_cache_and_backing_device_alike() {
 fn what_a_write_overtakes_is_not_kept_in_dram() {
     for is_cached in [true, false] {
         let (medium, backing) = (medium(1), FaultyBacking::new(SIZE, 1));
-        let rig = Rig::open_with(&settings(Mode::WriteThrough, 1), &medium, &backing, SIZE).unwrap();
+        let settings = Settings {
+            dram_bytes: SIZE,
+            ..settings(Mode::WriteThrough, 1)
+        };
+        let rig = Rig::open(&settings, &medium, &backing).unwrap();
         // Enough for its block to be written.
         for chunk in 0..if is_cached { 60 } else { 0 } {
             let mut random = Random(chunk);

@@ -4,7 +4,7 @@ use crate::rig::{CHUNK, settings};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use pumice_device::{MemDevice, MemMedium};
-use pumice_volume::{Backing, Extent, Mode, Shared, Volume};
+use pumice_volume::{Backing, Extent, Mode, Settings, Shared, Volume};
 use pumice_world::{Executor, ManualClock, Random};
 use std::convert::Infallible;
 use std::io;
@@ -73,10 +73,12 @@ fn threads_leave_cache_and_backing_device_alike() {
         let backing = Memory(Arc::new(Mutex::new(vec![0; CHUNKS * CHUNK])));
         let medium = Arc::new(MemMedium::new(1 << 20));
         let device = MemDevice::new(Arc::clone(&medium));
-        let settings = settings(Mode::WriteThrough, 1);
+        let settings = Settings {
+            dram_bytes: (round % 2) * 32 * CHUNK,
+            ..settings(Mode::WriteThrough, 1)
+        };
         let opened = Shared::open(&settings, Some(&device), &backing);
         let (shared, _) = Executor::new().block_on(opened, idle).unwrap().unwrap();
-        let shared = shared.with_dram((round % 2) * 32 * CHUNK);
         let (shared, ended) = (Arc::new(shared), Arc::new(AtomicU32::new(0)));
         let volume = |executor: &Executor| {
             Volume::new(

@@ -137,15 +137,10 @@ fn volumes(layers: &Layers) -> anyhow::Result<Vec<VolumeConfig>> {
     let chunk_sizes = each(&layers.chunk_size(), count)?;
     let mut volumes: Vec<VolumeConfig> = Vec::new();
     for (number, file) in backings.into_iter().enumerate() {
-        let mode = match modes[number] {
-            None | Some("write-through") => Mode::WriteThrough,
-            Some("write-around") => Mode::WriteAround,
-            Some("read-only") => Mode::ReadOnly,
-            Some("pass-through") => Mode::PassThrough,
-            Some(_) => {
-                let modes = "expected write-through, write-around, read-only or pass-through";
-                return Err(layers.mode().wrong(modes));
-            }
+        let named = |name: &str| Mode::ALL.into_iter().find(|mode| mode.name() == name);
+        let Some(mode) = modes[number].map_or(Some(Mode::WriteThrough), named) else {
+            let names = Mode::ALL.map(Mode::name).join(", ");
+            return Err(layers.mode().wrong(format!("expected one of {names}")));
         };
         let path = PathBuf::from(file);
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned());

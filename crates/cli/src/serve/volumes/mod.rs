@@ -198,7 +198,7 @@ fn peek(cache: &Path, before: &Before) -> anyhow::Result<Option<(Geometry, u32)>
 fn bind(config: &VolumesConfig, plan: &Plan) -> anyhow::Result<Door> {
     let exports = config.volumes.iter().map(|volume| ExportName {
         name: volume.name.clone(),
-        description: format!("{}, {}", volume.backing.display(), mode_name(volume.mode)),
+        description: format!("{}, {}", volume.backing.display(), volume.mode.name()),
     });
     Door::bind(DoorConfig {
         listen: config.nbd.clone(),
@@ -209,15 +209,6 @@ fn bind(config: &VolumesConfig, plan: &Plan) -> anyhow::Result<Door> {
         ..DoorConfig::default()
     })
     .context("NBD door (--nbd chooses another address, --max-connections how many share its memory)")
-}
-
-fn mode_name(mode: Mode) -> &'static str {
-    match mode {
-        Mode::WriteThrough => "write-through",
-        Mode::WriteAround => "write-around",
-        Mode::ReadOnly => "read-only",
-        Mode::PassThrough => "pass-through",
-    }
 }
 
 /// Opens the cache device, and makes its file if needed. Prints mode, sizes, and the division of DRAM.
@@ -239,7 +230,7 @@ fn prepare(
     line(format_args!(
         "volume {}: {}, {} of {}",
         volume.name,
-        mode_name(volume.mode),
+        volume.mode.name(),
         Human(size),
         volume.backing.display()
     ));
@@ -261,6 +252,7 @@ fn prepare(
     }
     let settings = Settings {
         mode: volume.mode,
+        dram_bytes: plan.map_or(0, |plan| usize::try_from(plan.dram_bytes).unwrap_or(usize::MAX)),
         cache: Options {
             chunk_bytes: plan.map_or(4096, |plan| plan.chunk_bytes),
             chunks: 0,
@@ -283,7 +275,6 @@ fn prepare(
         backing,
         cache,
         settings,
-        dram_bytes: plan.map_or(0, |plan| usize::try_from(plan.dram_bytes).unwrap_or(usize::MAX)),
         counters: (0..config.threads).map(|_| Arc::default()).collect(),
     })
 }

@@ -34,8 +34,6 @@ pub struct Prepared {
     pub cache: Option<Arc<FileShared>>,
     /// How it is opened.
     pub settings: Settings,
-    /// DRAM for chunks that were read lately, in bytes.
-    pub dram_bytes: usize,
     /// Counters of each worker's handle on the cache device.
     pub counters: Vec<Arc<DeviceCounters>>,
 }
@@ -267,7 +265,7 @@ async fn open(common: &Common, devices: &[Option<CacheDevice>]) -> anyhow::Resul
         }
         backing.note_cache(cache_of(&shared));
         all.push(Opened {
-            shared: Arc::new(shared.with_dram(prepared.dram_bytes)),
+            shared: Arc::new(shared),
             found,
         });
     }
