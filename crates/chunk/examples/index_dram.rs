@@ -24,7 +24,7 @@ fn main() {
     let capacity = contents / 2 * CHUNK_BYTES;
     let block_bytes = Geometry::block_bytes_for(capacity, 4 * CHUNK_BYTES, 1, u64::MAX);
     let blocks = u32::try_from(capacity / block_bytes).expect("fewer than 2^32 blocks");
-    let bits = PlaceBits::new(blocks, (block_bytes / (CHUNK_BYTES / 16)) as u32);
+    let bits = PlaceBits::new(blocks, (block_bytes / (CHUNK_BYTES / 4)) as u32);
     let in_block = contents.div_ceil(u64::from(blocks));
     let (addresses, mappings) = (contents * 4, contents * 2);
 

@@ -28,9 +28,9 @@ impl Offsets {
             return None;
         }
         let low_bits = (last / len).checked_ilog2().unwrap_or(0);
-        let mut low = vec![0u64; (offsets.len() * low_bits as usize).div_ceil(64)];
-        let high_bits = offsets.len() + (last >> low_bits) as usize + 1;
-        let mut high = vec![0u64; high_bits.div_ceil(64)];
+        let [low_words, high_words] = Self::words(len.into(), u64::from(*last), low_bits);
+        let mut low = vec![0u64; low_words as usize];
+        let mut high = vec![0u64; high_words as usize];
         let mut samples = Vec::with_capacity(offsets.len().div_ceil(SAMPLE));
         for (number, offset) in offsets.iter().enumerate() {
             let bits = u64::from(offset & ((1 << low_bits) - 1));
@@ -54,6 +54,20 @@ impl Offsets {
             high: high.into(),
             samples: samples.into(),
         })
+    }
+
+    /// Words of the lower bits and of the steps.
+    fn words(len: u64, last: u64, low_bits: u32) -> [u64; 2] {
+        let steps = len + (last >> low_bits) + 1;
+        [(len * u64::from(low_bits)).div_ceil(64), steps.div_ceil(64)]
+    }
+
+    /// The most that [`Offsets::heap_bytes`] is of up to `len` numbers up to `last`. Fewer numbers, or lower ones, take fewer bits in all.
+    pub fn heap_bytes_max(len: u64, last: u64) -> u64 {
+        let low_bits = (last / len.max(1)).checked_ilog2().unwrap_or(0);
+        let words: u64 = Self::words(len, last, low_bits).iter().sum();
+        // Of other numbers, each of the two may have an unfinished word more.
+        (words + 2) * size_of::<u64>() as u64 + len.div_ceil(SAMPLE as u64) * size_of::<u32>() as u64
     }
 
     /// How many numbers there are.

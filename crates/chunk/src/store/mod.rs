@@ -47,7 +47,7 @@ use crate::store::regions::Regions;
 use parking_lot::Mutex;
 use pumice_blocks::log::{Kind, OwnKind};
 use pumice_blocks::{
-    BlockCounts, Blocks, Claim, DeviceFailure, Logged, OpenBlock, Owner, Reserved, State, add,
+    BlockCounts, Blocks, Claim, DeviceFailure, Geometry, Logged, OpenBlock, Owner, Reserved, State, add,
 };
 use pumice_device::Device;
 use pumice_memory::Buffer;
@@ -176,6 +176,16 @@ enum Starts {
 }
 
 impl Starts {
+    /// DRAM that those of all blocks of a device take at most, in bytes, where a block has up to `numbers` contents. One block at a time
+    /// is being filled.
+    fn dram_bytes_max(geometry: &Geometry, numbers: u32) -> u64 {
+        let units = geometry.block_bytes / UNIT_BYTES as u64;
+        let whole = Offsets::heap_bytes_max(numbers.into(), units);
+        // A vector that grows may have twice the room that it needs.
+        let growing = u64::from(numbers) * 2 * size_of::<u32>() as u64;
+        u64::from(geometry.blocks) * (size_of::<Self>() as u64 + whole) + growing
+    }
+
     fn get(&self, number: u32) -> Option<u32> {
         match self {
             Starts::None => None,

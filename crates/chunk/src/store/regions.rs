@@ -61,13 +61,16 @@ impl Quiet {
 impl Regions {
     /// Regions of a volume of `chunks`, none marked.
     pub(super) fn new(chunks: u64) -> Self {
-        let shift = Self::shift_of(chunks);
-        let count = (chunks >> shift) as usize + 1;
         Self {
-            shift,
-            regions: vec![Region::default(); count].into(),
+            shift: Self::shift_of(chunks),
+            regions: vec![Region::default(); Self::count(chunks) as usize].into(),
             turn: 0,
         }
+    }
+
+    /// Regions of a volume of so many chunks.
+    pub(super) fn count(chunks: u64) -> u64 {
+        (chunks >> Self::shift_of(chunks)) + 1
     }
 
     fn shift_of(chunks: u64) -> u32 {

@@ -1,5 +1,7 @@
 //! Settings that are fixed when a device is formatted.
 
+use super::Starts;
+use super::regions::Regions;
 use crate::TooWide;
 use crate::fp::FpIndex;
 use crate::lba::LbaIndex;
@@ -12,8 +14,15 @@ use pumice_record::codec::Fields;
 
 /// The smallest chunk.
 const CHUNK_BYTES_MIN: u32 = 4 << 10;
-/// A block has room in its numbering for contents of this part of a chunk; if contents are shorter, the block is closed early.
-const SHORTEST_PART: u64 = 16;
+/// A block has at most this many contents for each chunk that it could hold as it is; with so many it is closed, full or not. So what
+/// their offsets take, in DRAM and in a checkpoint, has a bound.
+const CONTENTS_PER_CHUNK: u64 = 4;
+/// Bytes of a checkpoint's head, and of the fields and lengths before its lists.
+const CHECKPOINT_HEAD_BYTES: u64 = 64;
+/// What a checkpoint has for each block beside its offsets, in bytes: a row of its head, number and length of the list.
+const CHECKPOINT_ROW_BYTES: u64 = 32;
+/// What it has for each offset, and for each marked region, in bytes.
+const CHECKPOINT_WORD_BYTES: u64 = 4;
 
 /// Sizes of the volume, its chunks and the indexes. Fixed when a device is formatted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +62,7 @@ impl Shape {
             );
             return Err(OpenError::Settings(what));
         }
-        let numbers = geometry.block_bytes / (u64::from(chunk_bytes) / SHORTEST_PART);
+        let numbers = geometry.block_bytes / u64::from(chunk_bytes) * CONTENTS_PER_CHUNK;
         let shape = Self {
             chunk_bytes,
             chunks,
@@ -70,15 +79,16 @@ impl Shape {
         PlaceBits::new(geometry.blocks, self.numbers)
     }
 
-    /// DRAM of the indexes of addresses and fingerprints, in bytes.
+    /// DRAM of the indexes, in bytes: of addresses, of fingerprints, and, at most, of where contents begin.
     ///
     /// # Errors
     /// [`TooWide`], if a slot would need more than 64 bits.
-    pub fn index_bytes(&self, geometry: &Geometry) -> Result<[u64; 2], TooWide> {
+    pub fn index_bytes(&self, geometry: &Geometry) -> Result<[u64; 3], TooWide> {
         let place = self.place_bits(geometry);
         Ok([
             LbaIndex::dram_bytes_for(self.chunks, self.mappings, place)?,
             FpIndex::dram_bytes_for(self.contents, place)?,
+            Starts::dram_bytes_max(geometry, self.numbers),
         ])
     }
 
@@ -92,14 +102,16 @@ impl Shape {
         place.block < geometry.blocks && place.number < self.numbers
     }
 
-    /// Blocks that a checkpoint takes, if contents have half a chunk or more on average.
-    pub(crate) fn checkpoint_blocks(&self, geometry: &Geometry) -> usize {
-        let indexes: u64 = self.index_bytes(geometry).map_or(0, |bytes| bytes.iter().sum());
-        let halves = geometry.capacity / u64::from(self.chunk_bytes / 2);
-        let rows = u64::from(geometry.blocks) * 32;
+    /// Blocks that a checkpoint takes at most, whatever is cached.
+    pub fn checkpoint_blocks(&self, geometry: &Geometry) -> usize {
+        let indexes = self.index_bytes(geometry);
+        let indexes = indexes.map_or(0, |[addresses, fingerprints, _]| addresses + fingerprints);
+        let of_block = CHECKPOINT_ROW_BYTES + u64::from(self.numbers) * CHECKPOINT_WORD_BYTES;
+        let blocks = u64::from(geometry.blocks) * of_block;
+        let regions = Regions::count(self.chunks) * CHECKPOINT_WORD_BYTES;
         // The stream is written in whole sectors, and a whole number of its parts fills a block: a sixteenth covers the rounding.
         let room = (geometry.block_bytes - SECTOR_BYTES as u64) / 16 * 15;
-        (indexes + halves * 4 + rows).div_ceil(room) as usize
+        (CHECKPOINT_HEAD_BYTES + indexes + blocks + regions).div_ceil(room) as usize
     }
 
     /// Its bytes in the superblock.

@@ -12,8 +12,13 @@ proptest! {
         numbers.dedup();
         let offsets = Offsets::new(&numbers).unwrap();
         prop_assert_eq!(offsets.len() as usize, numbers.len());
-        prop_assert_eq!(offsets.iter().collect::<Vec<_>>(), numbers);
+        prop_assert_eq!(&offsets.iter().collect::<Vec<_>>(), &numbers);
         prop_assert_eq!(offsets.get(offsets.len()), None);
+        let last = numbers.last().map_or(0, |last| u64::from(*last));
+        for (more, higher) in [(0, 0), (1, 0), (0, 1), (300, 7_000)] {
+            let (len, last) = (u64::from(offsets.len()) + more, last + higher);
+            prop_assert!(offsets.heap_bytes() <= Offsets::heap_bytes_max(len, last), "{len} numbers up to {last}");
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The store under testkit's crashes and faults: a key is a chunk, a value is a content.
 
-use pumice_blocks::{Durability, Maker};
+use pumice_blocks::{Durability, Geometry, Maker};
 use pumice_chunk::store::{Chunk, ChunkStore, Filled, Found, Options};
 use pumice_device::{Device, FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_memory::AlignedBuf;
@@ -242,4 +242,69 @@ fn a_clean_stop_leaves_everything() {
         assert_eq!(rig.get(key), Some(key * 7), "key {key}");
     }
     rig.check();
+}
+
+/// Writes contents to addresses, and stops: the checkpoint takes no more than is reserved for one, and has everything. Returns its bytes.
+fn fill_and_stop(capacity: u64, options: &Options, writes: impl Iterator<Item = (u64, Vec<u8>)>) -> u64 {
+    let medium = Arc::new(FaultyMedium::new(capacity, 3, FaultPlan::default()));
+    let device = || FaultyDevice::new(Arc::clone(&medium));
+    let mut rig = Rig::try_open(device(), options).unwrap();
+    for (turn, (address, bytes)) in writes.enumerate() {
+        rig.write(address, 0, &bytes);
+        if turn % 16 == 0 {
+            rig.settle();
+        }
+    }
+    rig.settle();
+    let before = rig.store.block_counts();
+    assert!(before.checkpoints > 0 && before.log_failures == 0, "{before:?}");
+    let (geometry, shape) = (
+        Geometry::plan(capacity, options.block_bytes).unwrap(),
+        *rig.store.shape(),
+    );
+    let planned = shape.index_bytes(&geometry).unwrap();
+    for (taken, planned) in rig.store.index_bytes().iter().zip(&planned) {
+        assert!(taken <= planned, "{taken} bytes of an index, of {planned}");
+    }
+    let in_use = rig.store.in_use();
+    rig.run(rig.store.close(&rig.device, NOW, 0)).unwrap();
+    let after = rig.store.block_counts();
+    assert_eq!(after.checkpoints, before.checkpoints + 1);
+    let (taken, reserved) = (
+        after.checkpoint_bytes - before.checkpoint_bytes,
+        shape.checkpoint_blocks(&geometry),
+    );
+    assert!(
+        taken <= reserved as u64 * geometry.block_bytes,
+        "{taken} bytes, in {reserved} blocks"
+    );
+    let rig = Rig::try_open(device(), options).unwrap();
+    assert_eq!((rig.found, rig.store.in_use()), (Found::Cache, in_use));
+    taken
+}
+
+#[test]
+fn a_checkpoint_fits_however_short_the_contents_are() {
+    let options = Options {
+        chunks: 200_000,
+        ..options()
+    };
+    let writes = (0..100_000).map(|turn: u64| (turn, turn.to_le_bytes().to_vec()));
+    fill_and_stop(16 << 20, &options, writes);
+}
+
+#[test]
+fn a_checkpoint_fits_with_a_full_index_and_all_regions_marked() {
+    let options = Options {
+        chunks: 4_095 * 64,
+        mappings: 88 * 128,
+        contents: 128,
+        ..options()
+    };
+    let writes = (0..18_000).map(|turn| (turn * 43 % options.chunks, vec![1; 512]));
+    let taken = fill_and_stop(41 << 16, &options, writes);
+    assert!(
+        taken > options.block_bytes,
+        "without the regions it fits one block"
+    );
 }

@@ -19,8 +19,6 @@ const BUFFERS: u64 = 8;
 const MAPPINGS_PER_CHUNK: u64 = 4;
 /// Contents in the index for ten chunks that fit the cache uncompressed: contents compressed to half, and a tenth more.
 const CONTENTS_PER_TEN_CHUNKS: u64 = 22;
-/// Bits for each content's offset in its block.
-const OFFSET_BITS: u64 = 14;
 
 /// Sizes of a cache and of its DRAM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +87,7 @@ impl Wanted {
             buffers: BUFFERS as usize,
             mappings,
             contents,
-            index_bytes: index.iter().sum::<u64>() + contents * OFFSET_BITS / 8,
+            index_bytes: index.iter().sum(),
             dram_bytes: 0,
         })
     }
