@@ -12,7 +12,6 @@ use pumice_memory::{Buffer, Payload};
 use pumice_record::codec::checksum;
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 
 /// Most candidates of the FP-index whose headers are read for one content.
 const CANDIDATES_MAX: usize = 4;
@@ -70,9 +69,8 @@ impl<B: Buffer> WriteGuard<'_, B> {
     pub async fn commit<D: Device<Buf = B>>(&self, device: &D) -> io::Result<()> {
         let store = self.store;
         let is_marked = store.maps.lock().regions.are_durable(self.regions.clone());
-        // A lost record is replaced by `discard` in the superblock, which must be durable too.
-        let is_lost = store.base.totals.log_failures.load(Ordering::Acquire) > 0;
-        if is_marked && !is_lost && !store.base.is_out() {
+        // After a power cut the mark voids the whole region: neither the record need be durable, nor `discard` in its place.
+        if is_marked && !store.base.is_out() {
             return Ok(());
         }
         store.commit(device).await?;

@@ -311,6 +311,45 @@ fn a_start_that_is_killed_after_a_power_cut_brings_nothing_lost_back() {
     assert!(killed > 20 && hits > killed, "{killed} {hits}");
 }
 
+/// A record that is lost is replaced by a flag in the superblock, which need not be durable where a region's mark is.
+#[test]
+fn writes_after_a_lost_record_wait_for_no_flush_and_stay_void() {
+    for seed in 0..20 {
+        let plan = FaultPlan {
+            volatile: true,
+            ..FaultPlan::default()
+        };
+        let medium = Arc::new(FaultyMedium::new(1 << 20, seed, plan));
+        let device = FaultyDevice::new(Arc::clone(&medium));
+        let options = small(Durability::Power);
+        let mut rig = Rig::try_open(device.clone(), &options).unwrap();
+        for address in 0..40 {
+            rig.write(address, 0, &content(address));
+        }
+        rig.settle();
+        let store = Arc::clone(&rig.store);
+        rig.run(store.clear(&device, &store.quiet_regions(true))).unwrap();
+        let void = |address: u64| {
+            let guard = store.begin_write(&device, address..address + 1);
+            rig.run(guard.commit(&device)).unwrap();
+        };
+        assert!(store.is_on_device(0));
+        void(0);
+        let syncs = medium.counts().syncs;
+        // The log fills: no background work makes a checkpoint.
+        (0..1_000).for_each(|turn| void(turn % 40));
+        assert!(store.block_counts().log_failures > 0);
+        assert_eq!(medium.counts().syncs, syncs);
+        medium.cut_power();
+        medium.restart();
+        let again = Rig::try_open(FaultyDevice::new(Arc::clone(&medium)), &options).unwrap();
+        assert!(
+            (0..40).all(|address| again.store.place(address).is_none()),
+            "seed {seed}"
+        );
+    }
+}
+
 /// Two images have the same contents at other addresses: the cache stores references for the second, not contents.
 #[test]
 fn what_is_there_already_is_not_stored_again() {
