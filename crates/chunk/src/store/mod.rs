@@ -453,7 +453,7 @@ impl<B: Buffer> ChunkStore<B> {
 
     /// Most blocks that the contents kept by one reclaim open.
     fn moved_blocks_max(&self) -> usize {
-        (self.batch() * 3).div_ceil(10)
+        (self.batch() * reclaim::KEPT_PERCENT as usize).div_ceil(100)
     }
 
     /// Whether a chunk may be mapped to a block: it has this sequence, and is not being reclaimed.
