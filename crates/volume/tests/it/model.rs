@@ -118,6 +118,8 @@ struct Run {
     what: String,
     counts: VolumeCounts,
     cache_errors: u64,
+    /// A flush has failed, maybe, since the start.
+    has_failed_flush: bool,
 }
 
 impl Run {
@@ -136,6 +138,7 @@ impl Run {
             what: format!("seed {seed}"),
             counts: VolumeCounts::default(),
             cache_errors: 0,
+            has_failed_flush: false,
         };
         run.start();
         run
@@ -194,7 +197,8 @@ impl Run {
             }
             // Nothing has changed.
             Err(VolumeError::Cache(_)) => self.cache_errors += 1,
-            Err(_) => {
+            Err(error) => {
+                self.has_failed_flush |= is_durable || matches!(error, VolumeError::Unflushed);
                 self.array.change(offset, bytes, false);
                 self.flush_failed();
             }
@@ -234,7 +238,10 @@ impl Run {
                 let result = self.rig().run(self.rig().volume.flush());
                 match result {
                     Ok(()) => self.array.flushed(),
-                    Err(_) => self.flush_failed(),
+                    Err(_) => {
+                        self.has_failed_flush = true;
+                        self.flush_failed();
+                    }
                 }
             }
             10..12 => {
@@ -243,6 +250,7 @@ impl Run {
                 // What it flushed is durable, or was lost; it does not say which.
                 if self.backing.flushes() > flushes && !self.is_crashed() {
                     let is_failed = self.rig().run(self.rig().volume.flush()).is_err();
+                    self.has_failed_flush |= is_failed;
                     match is_failed {
                         true => self.flush_failed(),
                         false => self.array.flushed(),
@@ -307,6 +315,19 @@ impl Run {
         self.medium.restart();
         self.medium.set_plan(calm());
         self.backing.restart();
+    }
+
+    /// Both devices have failed: what the backing device has lost is cached, and the log says that nothing could note it.
+    fn must_discard(&mut self) -> bool {
+        let has_failed_flush = std::mem::take(&mut self.has_failed_flush);
+        let rig = self.rig();
+        rig.settle();
+        let store = rig
+            .volume
+            .shared()
+            .store()
+            .filter(|store| has_failed_flush && store.failure().is_some());
+        store.is_some_and(|store| rig.run(store.give_up("a flush failed")).is_err())
     }
 
     /// The next life; what it found.
@@ -509,7 +530,7 @@ fn chance(random: &mut Random, most: f64) -> f64 {
 #[test]
 fn faults_of_either_device_bring_no_wrong_byte() {
     let mut totals = VolumeCounts::default();
-    let (mut cache_errors, mut forgotten) = (0, 0);
+    let (mut cache_errors, mut forgotten, mut discarded) = (0, 0, 0);
     for seed in 0..120 {
         let mut run = Run::new(seed, Mode::WriteThrough);
         for _ in 0..3 {
@@ -531,9 +552,17 @@ fn faults_of_either_device_bring_no_wrong_byte() {
                 bad_byte: None,
             });
             run.live(150);
+            let must_discard = run.must_discard();
             match random.below(2) {
                 0 => run.crash(),
                 _ => run.cut_power(),
+            }
+            if must_discard {
+                discarded += 1;
+                run.mode = Mode::PassThrough;
+                run.start();
+                run.end();
+                run.mode = Mode::WriteThrough;
             }
             forgotten += u32::from(run.restart() == Some(Found::Forgotten));
         }
@@ -541,8 +570,11 @@ fn faults_of_either_device_bring_no_wrong_byte() {
         totals += run.counts;
         cache_errors += run.cache_errors;
     }
-    println!("{forgotten} of 360 starts forgot all, {cache_errors} writes failed, {totals:?}");
+    println!(
+        "{forgotten} of 360 starts forgot all, {discarded} after a discard, {cache_errors} writes failed, {totals:?}"
+    );
     assert!(forgotten > 20 && cache_errors > 50, "{forgotten} {cache_errors}");
+    assert!(discarded < 30, "{discarded}");
     assert!(
         totals.writes_failed > 500 && totals.read_hits > 5_000,
         "{totals:?}"
