@@ -1,7 +1,8 @@
 //! Changes: writes, and zeroing of ranges.
 
-use crate::{Backing, Mode, Volume, VolumeError};
+use crate::{Backing, FILLS_AT_ONCE, Mode, Volume, VolumeError};
 use bytes::Bytes;
+use futures_util::stream::{StreamExt, iter};
 use pumice_blocks::add;
 use pumice_chunk::store::{Filled, WRITE_CHUNKS_MAX, WriteGuard};
 use pumice_device::Device;
@@ -133,24 +134,28 @@ impl<D: Device, K: Backing> Volume<D, K> {
             return Ok(());
         };
         let mut rest = &data[..];
-        for chunk in chunks {
+        let fills = chunks.map(|chunk| {
             let start = offset.max(chunk * chunk_bytes) - chunk * chunk_bytes;
             let (part, after) = rest.split_at(rest.len().min((chunk_bytes - start) as usize));
             rest = after;
-            store.wait_for_room().await;
-            let filled = guard.fill(device, chunk, start as u32, part).await;
-            add(
-                match filled {
-                    Filled::Stored => &counters.writes_stored,
-                    Filled::Duplicate => &counters.writes_duplicate,
-                    Filled::Late => &counters.writes_late,
-                    Filled::NoRoom if store.failure().is_some() => &counters.writes_out,
-                    Filled::NoRoom => &counters.writes_no_room,
-                },
-                1,
-            );
-            self.kick();
-        }
+            let fill = guard.fill(device, chunk, start as u32, part);
+            async move {
+                store.wait_for_room().await;
+                let filled = fill.await;
+                add(
+                    match filled {
+                        Filled::Stored => &counters.writes_stored,
+                        Filled::Duplicate => &counters.writes_duplicate,
+                        Filled::Late => &counters.writes_late,
+                        Filled::NoRoom if store.failure().is_some() => &counters.writes_out,
+                        Filled::NoRoom => &counters.writes_no_room,
+                    },
+                    1,
+                );
+                self.kick();
+            }
+        });
+        iter(fills).for_each_concurrent(FILLS_AT_ONCE, |fill| fill).await;
         Ok(())
     }
 

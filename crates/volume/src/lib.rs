@@ -77,6 +77,9 @@ impl Mode {
     }
 }
 
+/// Fills of a request that run at once. Each may read from the cache device, to compare a fingerprint.
+pub(crate) const FILLS_AT_ONCE: usize = 32;
+
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeError {

@@ -1,7 +1,8 @@
 //! Reads.
 
-use crate::{Backing, Extent, Shared, Volume, VolumeError};
+use crate::{Backing, Extent, FILLS_AT_ONCE, Shared, Volume, VolumeError};
 use futures_util::future::join_all;
+use futures_util::stream::{StreamExt, iter};
 use pumice_blocks::add;
 use pumice_chunk::store::{Chunk, ChunkStore, Filled};
 use pumice_device::Device;
@@ -120,29 +121,33 @@ impl<D: Device, K: Backing> Volume<D, K> {
         let counters = &self.0.shared.counters;
         add(&counters.fills, tickets.len() as u64);
         let chunks = chunks.zip(bytes.chunks(chunk_bytes as usize));
-        for (ticket, (address, chunk)) in tickets.into_iter().zip(chunks) {
-            let dram = &self.0.shared.dram;
-            if dram.is_on() {
-                let (start, bytes) = (0, chunk.to_vec());
-                dram.insert(address, &Arc::new(Chunk { start, bytes }), || {
-                    store.is_current(&ticket)
-                });
-            }
-            // If the cache device is slower than the backing device, it sets the pace.
-            store.wait_for_room().await;
-            let filled = store.fill(device, ticket, 0, chunk).await;
-            add(
-                match filled {
-                    Filled::Stored => &counters.fills_stored,
-                    Filled::Duplicate => &counters.fills_duplicate,
-                    Filled::Late => &counters.fills_late,
-                    Filled::NoRoom if store.failure().is_some() => &counters.fills_out,
-                    Filled::NoRoom => &counters.fills_no_room,
-                },
-                1,
-            );
-            self.kick();
-        }
+        let fills = tickets
+            .into_iter()
+            .zip(chunks)
+            .map(|(ticket, (address, chunk))| async move {
+                let dram = &self.0.shared.dram;
+                if dram.is_on() {
+                    let (start, bytes) = (0, chunk.to_vec());
+                    dram.insert(address, &Arc::new(Chunk { start, bytes }), || {
+                        store.is_current(&ticket)
+                    });
+                }
+                // If the cache device is slower than the backing device, it sets the pace.
+                store.wait_for_room().await;
+                let filled = store.fill(device, ticket, 0, chunk).await;
+                add(
+                    match filled {
+                        Filled::Stored => &counters.fills_stored,
+                        Filled::Duplicate => &counters.fills_duplicate,
+                        Filled::Late => &counters.fills_late,
+                        Filled::NoRoom if store.failure().is_some() => &counters.fills_out,
+                        Filled::NoRoom => &counters.fills_no_room,
+                    },
+                    1,
+                );
+                self.kick();
+            });
+        iter(fills).for_each_concurrent(FILLS_AT_ONCE, |fill| fill).await;
         Ok(bytes)
     }
 

@@ -60,7 +60,7 @@ impl<B: Buffer> Drop for WriteGuard<'_, B> {
     }
 }
 
-impl<B: Buffer> WriteGuard<'_, B> {
+impl<'a, B: Buffer> WriteGuard<'a, B> {
     /// Waits until no crash can bring the voided copies back. Call it before the volume is written. It does no I/O if the regions are
     /// marked durably; else it flushes the cache device, under durability `power`.
     ///
@@ -83,13 +83,13 @@ impl<B: Buffer> WriteGuard<'_, B> {
     ///
     /// # Panics
     /// If there are no bytes, they reach beyond the chunk, or the chunk is not in the write.
-    pub async fn fill<D: Device<Buf = B>>(
+    pub fn fill<'f, D: Device<Buf = B>>(
         &mut self,
-        device: &D,
+        device: &'f D,
         address: u64,
         start: u32,
-        bytes: &[u8],
-    ) -> Filled {
+        bytes: &'f [u8],
+    ) -> impl Future<Output = Filled> + use<'a, 'f, B, D> {
         let (stamp, old) = &mut self.begun[(address - self.chunks.start) as usize];
         let old = old.take();
         let ticket = Ticket {
@@ -97,7 +97,7 @@ impl<B: Buffer> WriteGuard<'_, B> {
             stamp: *stamp,
             is_write: true,
         };
-        self.store.enter(device, ticket, old, start, bytes).await
+        self.store.enter(device, ticket, old, start, bytes)
     }
 }
 

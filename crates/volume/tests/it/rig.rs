@@ -95,6 +95,16 @@ impl Rig {
             .expect("something is under way")
     }
 
+    /// Runs a future; the most bytes of reads of the cache device that were under way at once.
+    pub fn reads_at_once<T>(&self, future: impl Future<Output = T>) -> (T, usize) {
+        let (medium, mut most) = (self.device.medium(), 0);
+        let ended = self.executor.block_on(future, || {
+            most = most.max(medium.reads_pending());
+            self.device.turn(true).map(drop)
+        });
+        (ended.expect("something is under way"), most)
+    }
+
     /// Runs background work to its end.
     pub fn settle(&self) {
         self.volume.kick();

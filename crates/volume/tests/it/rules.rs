@@ -68,6 +68,43 @@ fn overlapping_requests_leave_cache_and_backing_device_alike() {
     assert!(hits > 7_000 && dram_hits > 1_000);
 }
 
+/// Contents that are on flash already: the fingerprint of each is read there.
+#[test]
+fn the_duplicates_of_a_request_are_checked_together() {
+    const COUNT: usize = 8;
+    let (medium, backing) = (medium(1), FaultyBacking::new(SIZE, 1));
+    let rig = Rig::open(&settings(Mode::WriteThrough, 1), &medium, &backing).unwrap();
+    let mut random = Random(1);
+    let bytes: Vec<u8> = (0..40 * CHUNK / 8)
+        .flat_map(|_| random.next_u64().to_le_bytes())
+        .collect();
+    let write = |chunk: usize, bytes: &[u8]| {
+        rig.volume
+            .write((chunk * CHUNK) as u64, Bytes::copy_from_slice(bytes), false)
+    };
+    rig.run(write(0, &bytes)).unwrap();
+    rig.settle();
+    let part = &bytes[..COUNT * CHUNK];
+    let (written, most) = rig.reads_at_once(write(100, part));
+    written.unwrap();
+    assert!(most >= COUNT * CHUNK, "{most} bytes of reads for a write");
+    drop(
+        rig.volume
+            .shared()
+            .store()
+            .unwrap()
+            .begin_write(&rig.device, 100..100 + COUNT as u64),
+    );
+    let (read, most) = rig.reads_at_once(rig.volume.read(100 * CHUNK as u64, part.len()));
+    assert!(read.unwrap() == part);
+    assert!(most >= COUNT * CHUNK, "{most} bytes of reads for a read");
+    let counts = rig.volume.shared().counts();
+    assert_eq!(
+        (counts.writes_duplicate, counts.fills_duplicate),
+        (COUNT as u64, COUNT as u64)
+    );
+}
+
 /// A read of the cache device, or of the backing device, that a write overtakes is not kept in DRAM.
 #[test]
 fn what_a_write_overtakes_is_not_kept_in_dram() {
