@@ -50,6 +50,13 @@ def test_a_clean_stop_keeps_what_was_held(directory, seed, size, flash, length_o
 
         client.set_many(items())
         held = client.held(lengths)
+        for _ in range(10):
+            # What a slow or busy device had no time for comes again: the bound is of a cache that is full.
+            missing = lengths.keys() - set(held)
+            if len(missing) <= len(lengths) // 20:
+                break
+            client.set_many((key, value_of(key, seed, lengths[key])) for key in missing)
+            held = client.held(lengths)
         client.close()
         expect(len(held) > len(lengths) // 10, "a good part of the objects to be held", len(held))
         served = read_back(server, held, lengths, seed)
