@@ -199,3 +199,35 @@ def threads(arguments):
     comparison.row(f"{what}: requests/s", "requests_per_second", "", "", thousands)
     comparison.row(f"{what}: waits for locks for each request", "waits_per_request", "", "", "{:.4f}".format)
     return comparison
+
+
+@case(pumice=False, inprocess=True, pairs=7, writes=(40_000, "writes of each kind that count"), quick={"writes": 4_000, "pairs": 2})
+def chunk_cpu(arguments):
+    """CPU time of a chunk of 32 KiB that is written to the chunk store, in process, against fingerprint and LZ4 alone.
+
+    Both sides are `bench/inprocess pumice-chunks`, on one core. Pumice: whole chunks over a volume of 128 MiB, cached on a memory device
+    of 256 MiB that was filled before; void, fingerprint, compression, append, and all background work: blocks, log, checkpoints, reclaims,
+    which find nothing to keep. The volume itself is not written. Unique contents compress to a half, as those of fio with
+    `buffer_compress_percentage=50`; a duplicate has one of 1,021 contents, another than its chunk had before. Peer: BLAKE3 and LZ4 of
+    the same bytes; of a duplicate BLAKE3 alone."""
+    comparison = Comparison(arguments, {"writes": arguments.writes, "chunk KiB": 32}, "whole write", "fingerprint, LZ4")
+
+    def side(*flags):
+        def turn(_):
+            words = [machine.INPROCESS, "pumice-chunks", "--writes", arguments.writes, *flags]
+            report = machine.run_json(words, comparison.server_core)
+            return {name: report[name] for name in ("unique_us", "duplicate_us")}
+
+        return turn
+
+    comparison.turns(side(), side("--alone"))
+    for kind, must, aim in (("unique", 20, 16), ("duplicate", 10, 7)):
+        figure = f"{kind}_us"
+        comparison.row(f"CPU of a chunk of 32 KiB written, {kind}", figure, f"≤ {must} µs", f"≤ {aim} µs", "{:.2f} µs".format)
+        if arguments.only:
+            continue
+        whole, alone = (comparison.median(name, figure) for name in ("pumice", "peer"))
+        print(f"{kind}: {whole:.2f} µs, beyond fingerprint and LZ4 {whole - alone:.2f} µs (must 5, aim 2.5)")
+        comparison.must(whole <= must, f"CPU of a chunk written, {kind}: {whole:.2f} µs, at most {must}")
+        comparison.must(whole - alone <= 5, f"beyond fingerprint and LZ4, {kind}: {whole - alone:.2f} µs, at most 5")
+    return comparison

@@ -2,6 +2,7 @@
 //!
 //! `bench/bench.py` calls it in turns, pinned to one core. Each subcommand makes its own file or directory anew.
 
+mod chunks;
 #[cfg(feature = "foyer")]
 mod foyer_side;
 mod gets;
@@ -44,6 +45,8 @@ enum Command {
     PumiceGets(GetsArgs),
     /// Overwrites and gets of several threads on one cache in memory: what its locks cost
     PumiceThreads(ThreadsArgs),
+    /// Chunks written to the chunk store on a memory device: CPU time of a unique one and of a duplicate
+    PumiceChunks(ChunksArgs),
 }
 
 /// A workload and its budget.
@@ -248,6 +251,16 @@ struct ThreadsArgs {
     seconds: f64,
 }
 
+#[derive(Args)]
+struct ChunksArgs {
+    /// Writes of each kind that count
+    #[arg(long, default_value_t = 40_000)]
+    writes: u64,
+    /// Fingerprint and compression alone, without the store
+    #[arg(long)]
+    alone: bool,
+}
+
 fn main() -> anyhow::Result<()> {
     let result = match Cli::parse().command {
         Command::PumiceHits(args) => pumice_side::hits(&args)?,
@@ -258,6 +271,7 @@ fn main() -> anyhow::Result<()> {
         Command::PumiceReplay(args) => replay::replay(&args)?,
         Command::PumiceGets(args) => gets::gets(&args)?,
         Command::PumiceThreads(args) => threads::threads(&args)?,
+        Command::PumiceChunks(args) => chunks::chunks(&args)?,
     };
     println!("{result}");
     Ok(())
