@@ -13,6 +13,7 @@ import pytest
 
 from harness import expect, expect_equal
 from harness.machine import BINARY, installed
+from harness.servers import Volume
 
 MIB = 1 << 20
 DISK_BYTES = 48 * MIB
@@ -146,6 +147,20 @@ def test_a_cache_without_which_its_file_was_served_is_forgotten(place, has_other
         expect("is forgotten" in log, "the cache to be forgotten", log)
         said = succeed("qemu-io", "-f", "raw", uri, "-c", "read -P 2 0 1M")
         expect("verification failed" not in said, "the newest content to be read", said)
+
+
+@pytest.mark.parametrize("chunk", ["4KiB", "128KiB"])
+def test_memory_holds_whatever_clients_ask(place, seed, chunk):
+    """Seven clients with many requests each, short and long, of what is cached and what is not."""
+    (place / "disk").write_bytes(random.Random(seed).randbytes(128 * MIB))
+    flags = ["--dram", "64MiB", "--cache", str(place / "cache"), "--cache-size", "64MiB", "--chunk-size", chunk]
+    with Volume(str(place), str(place / "disk"), *flags) as server:
+        fio = ["fio", "--name=m", "--ioengine=nbd", f"--uri={server.uri}", "--size=128m", "--numjobs=7", "--thread", "--iodepth=64",
+               f"--randseed={seed}", "--bs_unaligned=1"]
+        for how in [["--rw=randread", "--bsrange=512-4k", "--io_size=4m"], ["--rw=randrw", "--bsrange=64k-2m", "--io_size=96m"]]:
+            succeed(*fio, *how, cwd=place)
+        peak = server.memory()[1]
+        expect(peak <= 64 * MIB, "at most --dram to be resident", f"{peak / MIB:.1f} MiB")
 
 
 def test_several_volumes_have_a_cache_each(place, seed):

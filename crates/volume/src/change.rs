@@ -1,6 +1,6 @@
 //! Changes: writes, and zeroing of ranges.
 
-use crate::{Backing, FILLS_AT_ONCE, Mode, Volume, VolumeError};
+use crate::{Backing, Mode, Volume, VolumeError, fills_at_once};
 use bytes::Bytes;
 use futures_util::stream::{StreamExt, iter};
 use pumice_blocks::add;
@@ -155,7 +155,9 @@ impl<D: Device, K: Backing> Volume<D, K> {
                 self.kick();
             }
         });
-        iter(fills).for_each_concurrent(FILLS_AT_ONCE, |fill| fill).await;
+        iter(fills)
+            .for_each_concurrent(fills_at_once(chunk_bytes), |fill| fill)
+            .await;
         Ok(())
     }
 

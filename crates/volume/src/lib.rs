@@ -77,8 +77,14 @@ impl Mode {
     }
 }
 
-/// Fills of a request that run at once. Each may read from the cache device, to compare a fingerprint.
-pub(crate) const FILLS_AT_ONCE: usize = 32;
+/// A long read goes span by span, so that a volume holds little beside the bytes that are read: at most twice this, as it was read and as
+/// it is kept. Spans end at multiples of this. A multiple of each chunk size.
+pub const SPAN_BYTES: u64 = 256 << 10;
+
+/// Fills of a request that run at once: no more bytes than a span has. Each may read from the cache device, to compare a fingerprint.
+pub(crate) fn fills_at_once(chunk_bytes: u64) -> usize {
+    (SPAN_BYTES / chunk_bytes).clamp(1, 32) as usize
+}
 
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]

@@ -1,6 +1,6 @@
 //! Reads.
 
-use crate::{Backing, Extent, FILLS_AT_ONCE, Shared, Volume, VolumeError};
+use crate::{Backing, Extent, SPAN_BYTES, Shared, Volume, VolumeError, fills_at_once};
 use futures_util::future::join_all;
 use futures_util::stream::{StreamExt, iter};
 use pumice_blocks::add;
@@ -17,12 +17,27 @@ impl<D: Device, K: Backing> Volume<D, K> {
     /// [`VolumeError::Range`]; [`VolumeError::Backing`] if a byte is not cached and the backing device fails.
     pub async fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>, VolumeError> {
         self.check_range(offset, len as u64)?;
-        let Some((store, device)) = self.cache() else {
+        if self.cache().is_none() {
             return self.read_backing(offset, len).await;
+        }
+        let mut out = vec![0; len];
+        let (mut at, mut rest) = (offset, &mut out[..]);
+        while !rest.is_empty() {
+            let len = (SPAN_BYTES - at % SPAN_BYTES).min(rest.len() as u64);
+            let (span, after) = rest.split_at_mut(len as usize);
+            self.read_span(at, span).await?;
+            (at, rest) = (at + len, after);
+        }
+        Ok(out)
+    }
+
+    async fn read_span(&self, offset: u64, out: &mut [u8]) -> Result<(), VolumeError> {
+        let Some((store, device)) = self.cache() else {
+            unreachable!("chunks are the cache's")
         };
         let chunk_bytes = u64::from(store.shape().chunk_bytes);
-        let chunks = self.chunks_of(chunk_bytes, offset, len as u64);
-        let end = offset + len as u64;
+        let end = offset + out.len() as u64;
+        let chunks = self.chunks_of(chunk_bytes, offset, out.len() as u64);
         let wanted = |chunk: u64| {
             let first = chunk * chunk_bytes;
             (offset.max(first) - first) as u32..(end.min(first + chunk_bytes) - first) as u32
@@ -36,7 +51,6 @@ impl<D: Device, K: Backing> Volume<D, K> {
         )
         .await;
         self.kick();
-        let mut out = vec![0; len];
         let mut missing: Vec<Range<u64>> = Vec::new();
         for (chunk, found) in chunks.zip(found) {
             let range = wanted(chunk);
@@ -65,7 +79,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
                 Err(_) => out[at..at + len].copy_from_slice(&self.read_backing(start, len).await?),
             }
         }
-        Ok(out)
+        Ok(())
     }
 
     /// Looks a chunk up in DRAM, then on the cache device. Returns the counter of the outcome, and the cached part of the chunk.
@@ -147,7 +161,9 @@ impl<D: Device, K: Backing> Volume<D, K> {
                 );
                 self.kick();
             });
-        iter(fills).for_each_concurrent(FILLS_AT_ONCE, |fill| fill).await;
+        iter(fills)
+            .for_each_concurrent(fills_at_once(chunk_bytes), |fill| fill)
+            .await;
         Ok(bytes)
     }
 

@@ -16,7 +16,7 @@ use std::ops::Range;
 const REGIONS_MAX: u64 = 4096;
 /// The fewest chunks of a region, as a power of two.
 const SHIFT_MIN: u32 = 6;
-/// A region is quiet at this call of [`Regions::quiet`] after its last write. Before, it is likely to be written again.
+/// A region without writes since so many calls of [`Regions::quiet`] is quiet: the next write is likely to come later.
 const QUIET_TURNS: u32 = 2;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

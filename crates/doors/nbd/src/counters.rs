@@ -120,7 +120,7 @@ impl DoorStats {
     }
 
     /// Latency of one operation of one export over all workers, since the start: from the moment when the request has its memory and data,
-    /// until its reply is ready to send. Of a write in pieces only the flush that FUA asks for is counted.
+    /// until its reply is ready to send. A write in pieces counts from before its first piece.
     ///
     /// # Panics
     /// If `export` is not below the number of exports.

@@ -36,13 +36,19 @@ pub struct Extent {
     pub is_hole: bool,
 }
 
+/// See *Memory* of [`Export`].
+pub const SPAN_BYTES: u64 = 256 << 10;
+
 /// One worker's handle on a block device. What one handle wrote, every handle reads.
 ///
 /// # Contract
 ///
 /// *Ranges.* Offset and length are in bytes, of any alignment. The length is at least 1, and the range lies inside
 /// [`size_bytes`](Shape::size_bytes): the door has checked both. A read or a write has at most the door's window (a few MiB), a range to be
-/// cached 512 KiB, a range to be made zero 32 MiB, a range to be described 4 GiB.
+/// cached 1 MiB, a range to be made zero 32 MiB, a range to be described 4 GiB.
+///
+/// *Memory.* Beside the bytes of a request an export holds at most twice the units of [`preferred_bytes`](Shape::preferred_bytes) that it
+/// touches, and at most twice [`SPAN_BYTES`], however long it is.
 ///
 /// *Ordering.* Requests run concurrently. If two changes of the same bytes overlap in time, each sector of 512 bytes has the result of
 /// either. A request sees the effect of all changes whose futures were ready before it began, on any handle.

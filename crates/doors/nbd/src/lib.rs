@@ -12,6 +12,6 @@ mod server;
 
 pub use config::{ConfigError, DoorConfig, ExportName};
 pub use counters::{Counters, Counts, DoorStats, Operation};
-pub use export::{Export, ExportError, Extent, Shape};
+pub use export::{Export, ExportError, Extent, SPAN_BYTES, Shape};
 pub use pumice_net::{HistogramSnapshot, Listen};
 pub use server::Door;

@@ -8,6 +8,9 @@ use pumice_net::Seldom;
 use pumice_volume::{Mode, Volume, VolumeError};
 use std::io::ErrorKind;
 
+// A volume holds no more beside the bytes of a request than the door counts.
+const _: () = assert!(pumice_volume::SPAN_BYTES <= pumice_door_nbd::SPAN_BYTES);
+
 /// A worker's handle on a cache device.
 pub type CacheDevice = CountingDevice<FileDevice>;
 

@@ -4,7 +4,7 @@ use super::execute::Job;
 use super::input::{BUFFER_BYTES, Input};
 use super::link::Link;
 use super::{PIECE_BYTES, REQUEST_COST_BYTES, Worker, spawn_request};
-use crate::export::{Export, ExportError, Shape};
+use crate::export::{Export, ExportError, SPAN_BYTES, Shape};
 use crate::protocol::{Command, Handshake, REQUEST_BYTES, Request, Session, Step, greeting};
 use bytes::Bytes;
 use futures_util::future::{Either, select};
@@ -14,6 +14,7 @@ use std::io;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::timeout;
 
@@ -166,7 +167,7 @@ impl<E: Export> Connection<E> {
                 link: Rc::clone(&self.link),
                 session,
                 request,
-                piece_bytes: self.window_bytes - REQUEST_COST_BYTES,
+                piece_bytes: self.window_bytes - REQUEST_COST_BYTES - 2 * SPAN_BYTES as usize,
                 room: self.room(held).await,
             };
             match checked {
@@ -203,6 +204,7 @@ impl<E: Export> Connection<E> {
             self.spawn(job.write(offset, data, is_durable));
             return Ok(true);
         }
+        let since = Instant::now();
         let end = offset + length as u64;
         let mut at = offset;
         let mut written = Ok(());
@@ -227,7 +229,7 @@ impl<E: Export> Connection<E> {
             written = hears.await.unwrap_or(Err(ExportError::Io));
             at += length;
         }
-        self.spawn(job.finish_write(written, length, is_durable));
+        self.spawn(job.finish_write(since, written, length, is_durable));
         Ok(true)
     }
 
@@ -257,11 +259,11 @@ impl<E> Drop for Connection<E> {
     }
 }
 
-/// Bytes that a request and its export hold: its data, and two copies of the units that it touches, one read and one kept.
+/// Bytes that a request and its export hold: see [`Export`], *Memory*.
 fn held_bytes(shape: &Shape, offset: u64, length: usize) -> usize {
     let unit = u64::from(shape.preferred_bytes);
     let units = (offset + length as u64).div_ceil(unit) - offset / unit;
-    length + 2 * (units * unit) as usize
+    length + 2 * (units * unit).min(SPAN_BYTES) as usize
 }
 
 /// The end of the piece that begins at `at`: the next multiple of `piece_bytes`, at most `end`.

@@ -193,14 +193,14 @@ impl<E: Export> Job<E> {
         self.done(Operation::Write, since, done);
     }
 
-    /// Answers a write in pieces: `written` is their outcome.
+    /// Answers a write in pieces, which began at `since`: `written` is their outcome.
     pub(super) async fn finish_write(
         self,
+        since: Instant,
         mut written: Result<(), ExportError>,
         length: usize,
         is_durable: bool,
     ) {
-        let since = Instant::now();
         self.count_write(length);
         if is_durable && written.is_ok() {
             // One flush for all pieces.

@@ -21,7 +21,7 @@ mod link;
 
 use crate::config::DoorConfig;
 use crate::counters::DoorStats;
-use crate::export::Export;
+use crate::export::{Export, SPAN_BYTES};
 use crate::protocol::ExportInfo;
 use connection::Connection;
 use pumice_net::{Arrived, Floor, FloorConfig, Stop};
@@ -34,14 +34,14 @@ use std::sync::Arc;
 use tokio::sync::{Notify, watch};
 
 /// Bytes of a piece of a long read or write. Pieces end where the export's offset is a multiple of this.
-pub(crate) const PIECE_BYTES: usize = 512 << 10;
+pub(crate) const PIECE_BYTES: usize = 1 << 20;
 
 /// Bytes of the window that a request takes beside its data: for its task and the reply's header.
 pub(crate) const REQUEST_COST_BYTES: usize = 4 << 10;
 
-/// Least bytes of a connection: its receive buffer, and a request with one piece, of which the export holds two copies.
+/// Least bytes of a connection: its receive buffer, a request with one piece, and what the export holds beside it.
 pub(crate) const LEAST_CONNECTION_BYTES: usize =
-    input::BUFFER_BYTES + 2 * REQUEST_COST_BYTES + 3 * PIECE_BYTES;
+    input::BUFFER_BYTES + 2 * REQUEST_COST_BYTES + PIECE_BYTES + 2 * SPAN_BYTES as usize;
 
 /// The NBD door, bound and ready for its workers. Shared by their threads.
 pub struct Door {

@@ -35,7 +35,7 @@ fn a_long_request_ends_with_its_connection() {
         max_connections: 4,
         ..config()
     });
-    server.control.gate.send_replace(1 << 20);
+    server.control.gate.send_replace(2 << 20);
     let mut client = server.open();
     client.ask(CACHE, 0, 1, 0, 64 << 20);
     let pieces = || server.seen.cached_pieces.load(Ordering::SeqCst);
