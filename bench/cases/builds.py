@@ -15,6 +15,7 @@ LOADS = {
 
 @case(inprocess=True, seconds=8, in_all=False, other=("", "a checkout with the other build"),
       flash=(2048, "MiB of flash"), requests=(1_000_000, "requests of the replays"),
+      what=([], "DRAM hits, sets, flash hits, fill, ripq or fifo; may be given again (all)"),
       quick={"seconds": 1, "pairs": 1, "flash": 256, "requests": 60_000})
 def builds(arguments):
     """Pumice against another build of itself, which `--other` names: DRAM hits, sets, flash hits, fill, layouts ripq and fifo.
@@ -54,12 +55,13 @@ def builds(arguments):
     trace = f"zipf:keys=400000,theta=0.8,size=1024-65536,requests={arguments.requests}"
     fill = ("value_bytes_per_second", "cpu_seconds_per_gib")
     replay = ("requests_per_second", "cpu_us_per_request")
-    for what in LOADS:
+    wanted = arguments.what or [*LOADS, "fill", "ripq", "fifo"]
+    for what in [one for one in LOADS if one in wanted]:
         comparison.turns(served(what, "pumice"), served(what, "peer"))
     works = {"fill": (*fill, "pumice-fill", "--flash-mib", arguments.flash, "--size", 4096)}
     works |= {layout: (*replay, "pumice-replay", "--trace", trace, "--dram-mib", 0, "--layout", layout) for layout in ("ripq", "fifo")}
-    for what, (rate, cpu, *words) in works.items():
+    for what, (rate, cpu, *words) in [work for work in works.items() if work[0] in wanted]:
         comparison.turns(engine(what, rate, cpu, "pumice", *words), engine(what, rate, cpu, "peer", *words))
-    for what in (*LOADS, *works):
+    for what in [one for one in (*LOADS, *works) if one in wanted]:
         comparison.row(what, f"{what}: requests_per_second", "≥ 0.95 ×", "", gib if what == "fill" else thousands, cpu=f"{what}: server_cpu_us")
     return comparison

@@ -6,6 +6,9 @@ use std::ops::Range;
 pub const BUCKET_SLOTS: usize = 128;
 /// Bytes of a slot's lower part. The lower parts of a bucket stand side by side, so that a search compares many at once.
 const LOW_BYTES: usize = 2;
+const LOW_BITS: u32 = 8 * LOW_BYTES as u32;
+/// An upper part is read and written with the bytes behind it, as a word; the last one has so many bytes behind it.
+const WORD_BYTES: usize = 8;
 /// Bytes of the lower parts that are compared at once.
 const GROUP_BYTES: usize = 64;
 
@@ -20,6 +23,10 @@ pub(crate) struct Buckets {
     bytes: Box<[u8]>,
 }
 
+fn array<const N: usize>(bytes: &[u8]) -> &[u8; N] {
+    bytes.first_chunk().expect("there are bytes behind the last part")
+}
+
 impl Buckets {
     /// Empty buckets for slots of `bits` bits, at most 64.
     pub(crate) fn new(buckets: usize, key_bits: u32, bits: u32) -> Self {
@@ -29,7 +36,7 @@ impl Buckets {
             slot_bytes,
             key_bits,
             lens: vec![0; buckets].into(),
-            bytes: vec![0; buckets * BUCKET_SLOTS * slot_bytes].into(),
+            bytes: vec![0; buckets * BUCKET_SLOTS * slot_bytes + WORD_BYTES].into(),
         }
     }
 
@@ -44,7 +51,7 @@ impl Buckets {
     /// DRAM that such buckets take, in bytes, without the struct itself.
     pub(crate) fn dram_bytes_for(buckets: u64, bits: u32) -> u64 {
         let slot_bytes = u64::from(bits.div_ceil(8)).max(LOW_BYTES as u64);
-        buckets * (1 + BUCKET_SLOTS as u64 * slot_bytes)
+        buckets * (1 + BUCKET_SLOTS as u64 * slot_bytes) + WORD_BYTES as u64
     }
 
     /// DRAM, in bytes, without the struct itself.
@@ -67,25 +74,32 @@ impl Buckets {
         self.bytes[bucket * bytes..][..bytes].split_at_mut(BUCKET_SLOTS * LOW_BYTES)
     }
 
+    /// Positions of a slot's lower and upper part in `bytes`.
+    fn at(&self, bucket: usize, at: usize) -> (usize, usize) {
+        let start = bucket * BUCKET_SLOTS * self.slot_bytes;
+        let high = BUCKET_SLOTS * LOW_BYTES + at * (self.slot_bytes - LOW_BYTES);
+        (start + at * LOW_BYTES, start + high)
+    }
+
+    /// The bits of an upper part.
+    fn high_mask(&self) -> u64 {
+        (1 << (8 * (self.slot_bytes - LOW_BYTES))) - 1
+    }
+
     pub(crate) fn get(&self, bucket: usize, at: usize) -> u64 {
-        let (low, high) = self.parts(bucket);
-        let mut bytes = [0; 8];
-        bytes[..LOW_BYTES].copy_from_slice(&low[at * LOW_BYTES..][..LOW_BYTES]);
-        let wide = self.slot_bytes - LOW_BYTES;
-        bytes[LOW_BYTES..][..wide].copy_from_slice(&high[at * wide..][..wide]);
-        u64::from_le_bytes(bytes)
+        let (low, high) = self.at(bucket, at);
+        let low = u16::from_le_bytes(*array(&self.bytes[low..]));
+        let high = u64::from_le_bytes(*array(&self.bytes[high..]));
+        u64::from(low) | (high & self.high_mask()) << LOW_BITS
     }
 
     pub(crate) fn set(&mut self, bucket: usize, at: usize, slot: u64) {
-        let wide = self.slot_bytes - LOW_BYTES;
-        let (low, high) = self.parts_mut(bucket);
-        let bytes = slot.to_le_bytes();
-        debug_assert!(
-            bytes[LOW_BYTES + wide..].iter().all(|byte| *byte == 0),
-            "{slot:x} is too wide"
-        );
-        low[at * LOW_BYTES..][..LOW_BYTES].copy_from_slice(&bytes[..LOW_BYTES]);
-        high[at * wide..][..wide].copy_from_slice(&bytes[LOW_BYTES..][..wide]);
+        let ((low, high), mask) = (self.at(bucket, at), self.high_mask());
+        debug_assert_eq!(slot >> LOW_BITS & !mask, 0, "{slot:x} is too wide");
+        self.bytes[low..][..LOW_BYTES].copy_from_slice(&(slot as u16).to_le_bytes());
+        let beside = u64::from_le_bytes(*array(&self.bytes[high..])) & !mask;
+        let word = beside | (slot >> LOW_BITS & mask);
+        self.bytes[high..][..WORD_BYTES].copy_from_slice(&word.to_le_bytes());
     }
 
     /// Position and value of the first slot with this key, from position `from` on.
@@ -191,8 +205,8 @@ impl Buckets {
         self.lens[bucket] = (len - 1) as u8;
     }
 
-    /// Drops the slots for which `keep` is false; the others stay in order.
-    pub(crate) fn retain(&mut self, bucket: usize, mut keep: impl FnMut(u64) -> bool) {
+    /// Drops the slots for which `keep` is false, and returns how many; the others stay in order.
+    pub(crate) fn retain(&mut self, bucket: usize, mut keep: impl FnMut(u64) -> bool) -> usize {
         let (len, mut kept) = (self.len(bucket), 0);
         for at in 0..len {
             let slot = self.get(bucket, at);
@@ -204,6 +218,7 @@ impl Buckets {
             }
         }
         self.lens[bucket] = kept as u8;
+        len - kept
     }
 
     pub(crate) fn clear(&mut self) {

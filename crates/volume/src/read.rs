@@ -96,6 +96,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
             .as_ref()
             .is_some_and(|found| found.part(wanted.clone()).is_some())
         {
+            store.touch(chunk);
             return (&counters.read_dram_hits, in_dram);
         }
         let ticket = dram.is_on().then(|| store.begin_fill(chunk));

@@ -10,11 +10,17 @@ use pumice_blocks::add;
 use pumice_device::Device;
 use pumice_memory::{Buffer, Payload};
 use pumice_record::codec::checksum;
+use std::cell::RefCell;
 use std::io;
 use std::ops::Range;
 
 /// Most candidates of the FP-index whose headers are read for one content.
 const CANDIDATES_MAX: usize = 4;
+
+thread_local! {
+    /// Where contents are compressed: some more bytes than a chunk has.
+    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
 
 /// Marks the time at which a read of the volume began.
 #[derive(Clone, Copy, Debug)]
@@ -213,7 +219,7 @@ impl<B: Buffer> ChunkStore<B> {
             Some(chunk) => (chunk.start, &chunk.bytes[..]),
             None => (start, bytes),
         };
-        let fingerprint = Fingerprint::of(start, bytes);
+        let fingerprint = Fingerprint::of(bytes);
         let filled = match self
             .find_duplicate(device, ticket, &fingerprint, start, bytes.len())
             .await
@@ -317,31 +323,32 @@ impl<B: Buffer> ChunkStore<B> {
     }
 
     fn append_content(&self, ticket: Ticket, fingerprint: &Fingerprint, start: u32, bytes: &[u8]) -> Filled {
-        let mut scratch = Vec::new();
-        let (coding, stored) = compress(bytes, &mut scratch);
-        let mut maps = self.maps.lock();
-        if !maps.is_current(&ticket) {
-            return Filled::Late;
-        }
-        let header = Header {
-            data_crc: checksum(self.base.cache_id, &[stored]),
-            sequence: 0,
-            address: ticket.address,
-            version: 0,
-            fingerprint: *fingerprint,
-            number: 0,
-            start,
-            len: bytes.len() as u32,
-            stored_len: stored.len() as u32,
-            coding,
-        };
-        let Some(place) = self.append_piece(&mut maps, header, stored, self.spare()) else {
-            return Filled::NoRoom;
-        };
-        add(&self.counters.stored_contents, 1);
-        add(&self.counters.stored_flash_bytes, header.piece_len() as u64);
-        self.map(&mut maps, ticket.address, place);
-        Filled::Stored
+        SCRATCH.with_borrow_mut(|scratch| {
+            let (coding, stored) = compress(bytes, scratch);
+            let header = Header {
+                data_crc: checksum(self.base.cache_id, &[stored]),
+                sequence: 0,
+                address: ticket.address,
+                version: 0,
+                fingerprint: *fingerprint,
+                number: 0,
+                start,
+                len: bytes.len() as u32,
+                stored_len: stored.len() as u32,
+                coding,
+            };
+            let mut maps = self.maps.lock();
+            if !maps.is_current(&ticket) {
+                return Filled::Late;
+            }
+            let Some(place) = self.append_piece(&mut maps, header, stored, self.spare()) else {
+                return Filled::NoRoom;
+            };
+            add(&self.counters.stored_contents, 1);
+            add(&self.counters.stored_flash_bytes, header.piece_len() as u64);
+            self.map(&mut maps, ticket.address, place);
+            Filled::Stored
+        })
     }
 
     /// Appends a content, and adds it to the FP-index. The caller maps the chunk. Sets sequence, version and number in the header. `None`

@@ -267,7 +267,8 @@ impl Image {
         let (marked, chunks) = (std::mem::take(&mut self.marked), self.shape.chunks);
         self.has_lost = !marked.is_empty();
         for bucket in 0..self.lba.buckets() {
-            self.lba.retain(bucket, |slot| !marked.has(chunks, slot.address));
+            self.lba
+                .retain_addresses(bucket, |address| !marked.has(chunks, address));
         }
         Old {
             log_next: summary.scan.next,
@@ -279,7 +280,7 @@ impl Image {
 
     fn drop_places(&mut self, is_gone: impl Fn(Place) -> bool) {
         for bucket in 0..self.lba.buckets() {
-            self.lba.retain(bucket, |slot| !is_gone(slot.place));
+            self.lba.retain(bucket, |place| !is_gone(place));
         }
         for bucket in 0..self.fp.buckets() {
             self.fp.retain(bucket, |place| !is_gone(place));

@@ -76,6 +76,11 @@ impl<B: Buffer> ChunkStore<B> {
         None
     }
 
+    /// Makes the mapping of a chunk the newest of its bucket, as a read does: call it for reads that a tier above has served.
+    pub fn touch(&self, address: u64) {
+        self.maps.lock().lba.touch(address);
+    }
+
     /// Reads a content, in one read of the sectors that it touches.
     pub(super) async fn fetch<D: Device<Buf = B>>(&self, device: &D, spot: &Spot<B>) -> Fetched {
         if let Some(open) = &spot.open {

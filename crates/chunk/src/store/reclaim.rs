@@ -1,12 +1,16 @@
 //! Reclaim of blocks: see the text of the module `store`.
 
 use super::{ChunkStore, Spot, Starts};
+use crate::buckets::BUCKET_SLOTS;
 use crate::keep::{Candidate, choose};
+use crate::lba::LbaIndex;
+use crate::piece::REFERENCE_BYTES;
 use crate::place::Place;
 use pumice_blocks::log::Kind;
 use pumice_blocks::{State, add};
 use pumice_device::Device;
 use pumice_memory::Buffer;
+use pumice_world::yield_now;
 use std::ops::Range;
 
 /// Buckets visited in one hold of the lock.
@@ -17,6 +21,10 @@ const REFERENCES_AT_ONCE: usize = 64;
 /// new byte; with 20, a cache as large as its volume lost a point of hits.
 pub(super) const KEPT_PERCENT: u64 = 29;
 
+/// A reclaim remembers at most the mappings of so many slots, one in eight. Mappings beyond that are lost, as if their buckets had evicted
+/// them: where most of a volume has one content, as zeros, the memory of a reclaim would exceed the index.
+const REMEMBERED_SHARE: usize = 8;
+
 /// Result of a sweep over the LBA-index for the victims. Memory: 8 bytes a content, 16 bytes a mapping.
 struct Sweep {
     /// By block: a victim's range of `candidates`; empty for others.
@@ -24,13 +32,38 @@ struct Sweep {
     candidates: Vec<Candidate>,
     /// Candidate and address of each mapping to a victim, sorted.
     references: Vec<(u32, u64)>,
+    references_max: usize,
+}
+
+/// Number of the candidate at a place.
+fn candidate(numbers: &[Range<u32>], place: Place) -> Option<u32> {
+    let range = &numbers[place.block as usize];
+    let number = range.start.checked_add(place.number)?;
+    range.contains(&number).then_some(number)
 }
 
 impl Sweep {
-    fn candidate(&self, place: Place) -> Option<u32> {
-        let range = &self.numbers[place.block as usize];
-        let number = range.start.checked_add(place.number)?;
-        range.contains(&number).then_some(number)
+    /// Counts the mappings of a bucket to victims. All mappings of a content but one cost a reference if it is kept.
+    fn count(&mut self, index: &LbaIndex, bucket: usize) {
+        let numbers = &self.numbers;
+        index.visit(
+            bucket,
+            |place| !numbers[place.block as usize].is_empty(),
+            |slot, age| {
+                if self.references.len() >= self.references_max {
+                    return;
+                }
+                let Some(number) = candidate(numbers, slot.place) else {
+                    return;
+                };
+                let candidate = &mut self.candidates[number as usize];
+                if candidate.worth > 0.0 {
+                    candidate.bytes = candidate.bytes.saturating_add(REFERENCE_BYTES as u32);
+                }
+                candidate.refer(age);
+                self.references.push((number, slot.address));
+            },
+        );
     }
 
     /// The mappings to a candidate.
@@ -48,21 +81,23 @@ pub(super) fn batches(buckets: usize) -> impl Iterator<Item = Range<usize>> {
 }
 
 impl<B: Buffer> ChunkStore<B> {
-    /// Removes all mappings and fingerprints for whose place `is_gone` is true. Cost: a pass over both indexes.
-    pub(super) fn forget_places(&self, is_gone: impl Fn(Place) -> bool) {
+    /// Removes all mappings and fingerprints for whose place `is_gone` is true, some buckets in each step of the iterator, whose item is the
+    /// number of mappings removed. Cost: a pass over both indexes.
+    pub(super) fn forget_places(&self, is_gone: impl Fn(Place) -> bool + Copy) -> impl Iterator<Item = u64> {
         let (lba_buckets, fp_buckets) = self.bucket_counts();
-        for batch in batches(lba_buckets) {
+        let mappings = batches(lba_buckets).map(move |batch| {
             let mut maps = self.maps.lock();
-            for bucket in batch {
-                maps.lba.retain(bucket, |slot| !is_gone(slot.place));
-            }
-        }
-        for batch in batches(fp_buckets) {
+            let retain = |bucket| maps.lba.retain(bucket, |place| !is_gone(place)) as u64;
+            batch.map(retain).sum()
+        });
+        let contents = batches(fp_buckets).map(move |batch| {
             let mut maps = self.maps.lock();
             for bucket in batch {
                 maps.fp.retain(bucket, |place| !is_gone(place));
             }
-        }
+            0
+        });
+        mappings.chain(contents)
     }
 
     pub(super) fn bucket_counts(&self) -> (usize, usize) {
@@ -79,15 +114,16 @@ impl<B: Buffer> ChunkStore<B> {
                 self.base.blocks[*victim as usize].set_state(State::Reclaiming);
             }
         }
-        let sweep = self.sweep(victims);
+        let sweep = self.sweep(victims).await;
         let bytes = victims.len() as u64 * self.base.geometry.block_bytes;
         for number in choose(&sweep.candidates, bytes / 100 * KEPT_PERCENT) {
             self.keep(device, &sweep, victims, number as u32).await;
         }
-        let before = self.maps.lock().lba.len();
-        self.forget_places(|place| !sweep.numbers[place.block as usize].is_empty());
-        let after = self.maps.lock().lba.len();
-        add(&self.counters.reclaimed_mappings, before.saturating_sub(after));
+        let is_gone = |place: Place| !sweep.numbers[place.block as usize].is_empty();
+        for mappings in self.forget_places(is_gone) {
+            add(&self.counters.reclaimed_mappings, mappings);
+            yield_now().await;
+        }
         for victim in victims {
             let sequence = self.sequence(*victim);
             self.log(device, Kind::Reclaim, u64::from(*victim), sequence);
@@ -97,11 +133,13 @@ impl<B: Buffer> ChunkStore<B> {
         }
     }
 
-    fn sweep(&self, victims: &[u32]) -> Sweep {
+    async fn sweep(&self, victims: &[u32]) -> Sweep {
+        let buckets = self.bucket_counts().0;
         let mut sweep = Sweep {
             numbers: vec![0..0; self.base.geometry.blocks as usize],
             candidates: Vec::new(),
             references: Vec::new(),
+            references_max: buckets * BUCKET_SLOTS / REMEMBERED_SHARE,
         };
         {
             let maps = self.maps.lock();
@@ -115,16 +153,14 @@ impl<B: Buffer> ChunkStore<B> {
                 sweep.numbers[block as usize] = first..sweep.candidates.len() as u32;
             }
         }
-        for batch in batches(self.bucket_counts().0) {
-            let maps = self.maps.lock();
-            for bucket in batch {
-                maps.lba.visit(bucket, |slot, age| {
-                    if let Some(number) = sweep.candidate(slot.place) {
-                        sweep.candidates[number as usize].refer(age);
-                        sweep.references.push((number, slot.address));
-                    }
-                });
+        for batch in batches(buckets) {
+            {
+                let maps = self.maps.lock();
+                for bucket in batch {
+                    sweep.count(&maps.lba, bucket);
+                }
             }
+            yield_now().await;
         }
         sweep.references.sort_unstable();
         sweep
@@ -177,5 +213,33 @@ impl<B: Buffer> ChunkStore<B> {
             self.count(&self.counters.moved_contents);
             add(&self.counters.moved_flash_bytes, header.piece_len() as u64);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::place::PlaceBits;
+
+    #[test]
+    fn mappings_beyond_the_bound_are_not_remembered() {
+        let place_bits = PlaceBits::new(2, 2);
+        let mut index = LbaIndex::new(100, 100, place_bits, 1).unwrap();
+        for address in 0..20 {
+            let block = u32::from(address % 2 == 0);
+            index.insert(address, Place { block, number: 0 });
+        }
+        let mut sweep = Sweep {
+            numbers: vec![0..1, 0..0],
+            candidates: vec![Candidate {
+                bytes: 100,
+                worth: 0.0,
+            }],
+            references: Vec::new(),
+            references_max: 3,
+        };
+        sweep.count(&index, 0);
+        assert_eq!(sweep.references, [(0, 19), (0, 17), (0, 15)], "the newest");
+        assert_eq!(sweep.candidates[0].bytes, 100 + 2 * REFERENCE_BYTES as u32);
     }
 }

@@ -53,7 +53,9 @@ impl<B: Buffer, D: Device<Buf = B>> Tenant<Chunks<B>> for Sealer<'_, B, D> {
             let _maps = store.maps.lock();
             store.base.blocks[block.id as usize].set_state(State::Reclaiming);
         }
-        store.forget_places(|place| place.block == block.id);
+        store
+            .forget_places(|place| place.block == block.id)
+            .for_each(drop);
         store.maps.lock().starts[block.id as usize] = Starts::None;
     }
 
