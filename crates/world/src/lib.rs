@@ -11,7 +11,7 @@ mod figures;
 mod random;
 
 pub use clock::{Clock, ManualClock, SystemClock};
-pub use executor::{Executor, LocalSpawner, yield_now};
+pub use executor::{Executor, LocalSpawner};
 pub use figures::{Cell, Figure, Kind};
 pub use random::{MIX_STEP, Random, mix64, unmix64};
 

@@ -7,10 +7,9 @@ use crate::lba::LbaIndex;
 use crate::piece::REFERENCE_BYTES;
 use crate::place::Place;
 use pumice_blocks::log::Kind;
-use pumice_blocks::{State, add};
+use pumice_blocks::{State, add, give_turn};
 use pumice_device::Device;
 use pumice_memory::Buffer;
-use pumice_world::yield_now;
 use std::ops::Range;
 
 /// Buckets visited in one hold of the lock.
@@ -122,7 +121,7 @@ impl<B: Buffer> ChunkStore<B> {
         let is_gone = |place: Place| !sweep.numbers[place.block as usize].is_empty();
         for mappings in self.forget_places(is_gone) {
             add(&self.counters.reclaimed_mappings, mappings);
-            yield_now().await;
+            give_turn().await;
         }
         for victim in victims {
             let sequence = self.sequence(*victim);
@@ -160,7 +159,7 @@ impl<B: Buffer> ChunkStore<B> {
                     sweep.count(&maps.lba, bucket);
                 }
             }
-            yield_now().await;
+            give_turn().await;
         }
         sweep.references.sort_unstable();
         sweep
