@@ -104,7 +104,7 @@ def test_connections(directory, size):
                 expect(left["alive"] == idle, f"all {idle} idle connections to live", left["alive"])
                 ratios.append(beside[-1] / alone[-1])
                 print(
-                    f"turn {turn + 1}: p99 {alone[-1]:.0f} us alone, {beside[-1]:.0f} us beside {connections} connections; "
+                    f"turn {turn + 1}: p99 {alone[-1]:.0f} us alone, {beside[-1]:.0f} us beside {open_now} connections; "
                     f"{each:.0f} bytes for each idle one; {left['cut_off']} slow ones were cut off; "
                     f"{flash} of {dram + flash} hits from flash",
                     flush=True,

@@ -119,12 +119,12 @@ pub fn chunks(args: &ChunksArgs) -> anyhow::Result<Value> {
         let mut scratch = Vec::new();
         let unique = |number| {
             let bytes = contents.get(number);
-            black_box((Fingerprint::of(bytes), compress(bytes, &mut scratch)));
+            black_box((Fingerprint::of(0, bytes), compress(bytes, &mut scratch)));
             Ok(())
         };
         let unique_us = cpu_us(args.writes, unique)?;
         let duplicate = |number| {
-            black_box(Fingerprint::of(contents.get(number % DUPLICATES)));
+            black_box(Fingerprint::of(0, contents.get(number % DUPLICATES)));
             Ok(())
         };
         (unique_us, cpu_us(args.writes, duplicate)?)

@@ -7,17 +7,21 @@ pub const FINGERPRINT_BYTES: usize = 20;
 /// Compression must save one byte of so many, else decompression at each read costs more than it saves.
 const SAVED_MIN: usize = 16;
 
-/// The fingerprint of a content: the first 160 bits of its BLAKE3 hash. Two contents with the same fingerprint that begin at the same byte of
-/// their chunks are taken for one.
+/// The fingerprint of a content: the first 160 bits of its BLAKE3 hash, the first 32 of them XORed with the byte of the chunk at which it
+/// begins. Two contents with the same fingerprint are taken for one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fingerprint(pub [u8; FINGERPRINT_BYTES]);
 
 impl Fingerprint {
-    /// The fingerprint of `bytes`.
-    pub fn of(bytes: &[u8]) -> Self {
+    /// The fingerprint of `bytes`, which begin at byte `start` of their chunk.
+    pub fn of(start: u32, bytes: &[u8]) -> Self {
         let hash = blake3::hash(bytes);
         let (first, _) = hash.as_bytes().split_first_chunk().expect("32 bytes");
-        Self(*first)
+        let mut fingerprint = *first;
+        for (byte, of_start) in fingerprint.iter_mut().zip(start.to_le_bytes()) {
+            *byte ^= of_start;
+        }
+        Self(fingerprint)
     }
 
     /// The first 64 bits: the hash for the FP-index.
@@ -110,13 +114,15 @@ mod tests {
     }
 
     #[test]
-    fn a_fingerprint_is_the_start_of_the_hash() {
-        assert_ne!(Fingerprint::of(b"content"), Fingerprint::of(b"Content"));
+    fn a_fingerprint_is_of_the_bytes_and_of_where_they_begin() {
+        assert_ne!(Fingerprint::of(0, b"content"), Fingerprint::of(0, b"Content"));
         // BLAKE3 of no bytes, as its authors give it: formats depend on it.
-        let expected = [
+        let mut expected = [
             0xaf, 0x13, 0x49, 0xb9, 0xf5, 0xf9, 0xa1, 0xa6, 0xa0, 0x40, 0x4d, 0xea, 0x36, 0xdc, 0xc9, 0x49,
             0x9b, 0xcb, 0x25, 0xc9,
         ];
-        assert_eq!(Fingerprint::of(b"").0, expected);
+        assert_eq!(Fingerprint::of(0, b"").0, expected);
+        expected[1] ^= 2;
+        assert_eq!(Fingerprint::of(512, b"").0, expected);
     }
 }

@@ -257,7 +257,7 @@ mod tests {
             sequence: 1 << 40,
             address: u64::MAX - 3,
             version: 99 << 44,
-            fingerprint: Fingerprint::of(b"content"),
+            fingerprint: Fingerprint::of(512, b"content"),
             number: 70_000,
             start: 512,
             len: CHUNK_BYTES_MAX - 512,

@@ -219,7 +219,7 @@ impl<B: Buffer> ChunkStore<B> {
             Some(chunk) => (chunk.start, &chunk.bytes[..]),
             None => (start, bytes),
         };
-        let fingerprint = Fingerprint::of(bytes);
+        let fingerprint = Fingerprint::of(start, bytes);
         let filled = match self
             .find_duplicate(device, ticket, &fingerprint, start, bytes.len())
             .await

@@ -76,9 +76,12 @@ impl<B: Buffer> ChunkStore<B> {
         None
     }
 
-    /// Makes the mapping of a chunk the newest of its bucket, as a read does: call it for reads that a tier above has served.
+    /// Makes the mapping of a chunk the newest of its bucket, as a read does, unless another thread has the lock: call it for reads that a
+    /// tier above has served.
     pub fn touch(&self, address: u64) {
-        self.maps.lock().lba.touch(address);
+        if let Some(mut maps) = self.maps.try_lock() {
+            maps.lba.touch(address);
+        }
     }
 
     /// Reads a content, in one read of the sectors that it touches.

@@ -4,8 +4,9 @@ use super::{ChunkStore, Spot, Starts};
 use crate::buckets::BUCKET_SLOTS;
 use crate::keep::{Candidate, choose};
 use crate::lba::LbaIndex;
-use crate::piece::REFERENCE_BYTES;
+use crate::piece::{Entry, REFERENCE_BYTES};
 use crate::place::Place;
+use pumice_blocks::footer::Entry as _;
 use pumice_blocks::log::Kind;
 use pumice_blocks::{State, add, give_turn};
 use pumice_device::Device;
@@ -20,11 +21,12 @@ const REFERENCES_AT_ONCE: usize = 64;
 /// new byte; with 20, a cache as large as its volume lost a point of hits.
 pub(super) const KEPT_PERCENT: u64 = 29;
 
-/// A reclaim remembers at most the mappings of so many slots, one in eight. Mappings beyond that are lost, as if their buckets had evicted
-/// them: where most of a volume has one content, as zeros, the memory of a reclaim would exceed the index.
+/// A reclaim remembers at most as many mappings as an eighth of the index's slots. The others are lost, and read again from the volume.
 const REMEMBERED_SHARE: usize = 8;
+/// What a reference takes of a block: itself, and its entry in the footer.
+const REFERENCE_COST: u32 = (REFERENCE_BYTES + Entry::BYTES) as u32;
 
-/// Result of a sweep over the LBA-index for the victims. Memory: 8 bytes a content, 16 bytes a mapping.
+/// Result of a sweep over the LBA-index for the victims. Memory: 8 bytes a content, 16 to 32 bytes a mapping.
 struct Sweep {
     /// By block: a victim's range of `candidates`; empty for others.
     numbers: Vec<Range<u32>>,
@@ -32,6 +34,8 @@ struct Sweep {
     /// Candidate and address of each mapping to a victim, sorted.
     references: Vec<(u32, u64)>,
     references_max: usize,
+    /// Most bytes of a content with its references. Of a content that most of a volume has, as zeros, some mappings are kept, not none.
+    content_bytes_max: u32,
 }
 
 /// Number of the candidate at a place.
@@ -49,15 +53,18 @@ impl Sweep {
             bucket,
             |place| !numbers[place.block as usize].is_empty(),
             |slot, age| {
-                if self.references.len() >= self.references_max {
-                    return;
-                }
-                let Some(number) = candidate(numbers, slot.place) else {
+                let number = candidate(numbers, slot.place);
+                let is_full = self.references.len() >= self.references_max;
+                let Some(number) = number.filter(|_| !is_full) else {
                     return;
                 };
                 let candidate = &mut self.candidates[number as usize];
                 if candidate.worth > 0.0 {
-                    candidate.bytes = candidate.bytes.saturating_add(REFERENCE_BYTES as u32);
+                    let bytes = candidate.bytes.saturating_add(REFERENCE_COST);
+                    if bytes > self.content_bytes_max {
+                        return;
+                    }
+                    candidate.bytes = bytes;
                 }
                 candidate.refer(age);
                 self.references.push((number, slot.address));
@@ -113,9 +120,9 @@ impl<B: Buffer> ChunkStore<B> {
                 self.base.blocks[*victim as usize].set_state(State::Reclaiming);
             }
         }
-        let sweep = self.sweep(victims).await;
-        let bytes = victims.len() as u64 * self.base.geometry.block_bytes;
-        for number in choose(&sweep.candidates, bytes / 100 * KEPT_PERCENT) {
+        let kept_bytes = victims.len() as u64 * self.base.geometry.block_bytes / 100 * KEPT_PERCENT;
+        let sweep = self.sweep(victims, kept_bytes).await;
+        for number in choose(&sweep.candidates, kept_bytes) {
             self.keep(device, &sweep, victims, number as u32).await;
         }
         let is_gone = |place: Place| !sweep.numbers[place.block as usize].is_empty();
@@ -132,13 +139,14 @@ impl<B: Buffer> ChunkStore<B> {
         }
     }
 
-    async fn sweep(&self, victims: &[u32]) -> Sweep {
+    async fn sweep(&self, victims: &[u32], kept_bytes: u64) -> Sweep {
         let buckets = self.bucket_counts().0;
         let mut sweep = Sweep {
             numbers: vec![0..0; self.base.geometry.blocks as usize],
             candidates: Vec::new(),
             references: Vec::new(),
             references_max: buckets * BUCKET_SLOTS / REMEMBERED_SHARE,
+            content_bytes_max: u32::try_from(kept_bytes / 2).unwrap_or(u32::MAX),
         };
         {
             let maps = self.maps.lock();
@@ -187,21 +195,26 @@ impl<B: Buffer> ChunkStore<B> {
         };
         // Blocks for a checkpoint stay free.
         let spare = self.shape.checkpoint_blocks(&self.base.geometry);
-        let mut moved = None;
+        let mut moved: Option<(Place, u64)> = None;
         for batch in references.chunks(REFERENCES_AT_ONCE) {
             let mut maps = self.maps.lock();
+            // Meanwhile the new block may have failed to be written.
+            if moved.is_some_and(|(place, sequence)| !self.counts_as_source(place.block, sequence)) {
+                return;
+            }
             for (_, address) in batch {
                 if maps.lba.get(*address) != Some(spot.place) {
                     continue;
                 }
                 let place = match moved {
-                    Some(place) => self
+                    Some((place, _)) => self
                         .append_reference(&mut maps, *address, place, spare)
                         .then_some(place),
                     None => {
                         header.address = *address;
-                        moved = self.append_piece(&mut maps, header, &stored, spare);
-                        moved
+                        let place = self.append_piece(&mut maps, header, &stored, spare);
+                        moved = place.map(|place| (place, self.sequence(place.block)));
+                        place
                     }
                 };
                 let Some(place) = place else { return };
@@ -220,25 +233,45 @@ mod tests {
     use super::*;
     use crate::place::PlaceBits;
 
-    #[test]
-    fn mappings_beyond_the_bound_are_not_remembered() {
-        let place_bits = PlaceBits::new(2, 2);
-        let mut index = LbaIndex::new(100, 100, place_bits, 1).unwrap();
+    /// Mappings of addresses 0 to 19: the even ones to a content of block 0 or, if not 0 modulo 4, of block 1; the odd ones elsewhere.
+    fn swept(references_max: usize, content_bytes_max: u32) -> Sweep {
+        let mut index = LbaIndex::new(100, 100, PlaceBits::new(3, 2), 1).unwrap();
         for address in 0..20 {
-            let block = u32::from(address % 2 == 0);
+            let block = [0, 2, 1, 2][address as usize % 4];
             index.insert(address, Place { block, number: 0 });
         }
         let mut sweep = Sweep {
-            numbers: vec![0..1, 0..0],
-            candidates: vec![Candidate {
-                bytes: 100,
-                worth: 0.0,
-            }],
+            numbers: vec![0..1, 1..2, 0..0],
+            candidates: vec![
+                Candidate {
+                    bytes: 100,
+                    worth: 0.0
+                };
+                2
+            ],
             references: Vec::new(),
-            references_max: 3,
+            references_max,
+            content_bytes_max,
         };
         sweep.count(&index, 0);
-        assert_eq!(sweep.references, [(0, 19), (0, 17), (0, 15)], "the newest");
-        assert_eq!(sweep.candidates[0].bytes, 100 + 2 * REFERENCE_BYTES as u32);
+        sweep
+    }
+
+    #[test]
+    fn a_sweep_remembers_the_newest_mappings() {
+        let sweep = swept(3, u32::MAX);
+        assert_eq!(sweep.references, [(1, 18), (0, 16), (1, 14)]);
+        let bytes = |number: usize| sweep.candidates[number].bytes;
+        assert_eq!((bytes(0), bytes(1)), (100, 100 + REFERENCE_COST));
+    }
+
+    #[test]
+    fn no_content_outgrows_the_bytes_that_are_kept() {
+        let sweep = swept(100, 100 + REFERENCE_COST);
+        assert_eq!(sweep.references, [(1, 18), (0, 16), (1, 14), (0, 12)]);
+        let bytes_max = 2 * u64::from(100 + REFERENCE_COST);
+        assert_eq!(choose(&sweep.candidates, bytes_max), [0, 1]);
+        // A content that is longer by itself is counted once.
+        assert_eq!(swept(100, 10).references.len(), 2);
     }
 }

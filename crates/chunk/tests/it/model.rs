@@ -460,31 +460,39 @@ fn a_duplicate_whose_block_goes_while_it_is_checked_is_not_mapped() {
 /// A reclaim lets other tasks run between its steps: none of them may map a chunk to a content of its victims.
 #[test]
 fn a_reclaim_under_way_gets_no_new_mappings() {
-    let medium = Arc::new(FaultyMedium::new(1 << 20, 5, FaultPlan::default()));
+    let medium = Arc::new(FaultyMedium::new(2 << 20, 5, FaultPlan::default()));
     let options = Options {
-        chunks: 2_000,
-        mappings: 2_000,
-        contents: 2_000,
+        // Three batches of buckets.
+        chunks: 20_000,
+        mappings: 20_000,
+        contents: 20_000,
         ..options()
     };
     let mut rig = Rig::try_open(FaultyDevice::new(medium), &options).unwrap();
     let (store, device) = (Arc::clone(&rig.store), rig.device.clone());
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-    let (mut written, mut tried) = (0, 0);
+    let (mut written, mut tried, mut dropped) = (0, 0, 0);
     while store.counts().reclaimed_blocks < 20 {
-        assert!(written < 900, "{:?}", store.counts());
+        assert!(written < 9_000, "{:?}", store.counts());
         rig.run(store.fill(&device, store.begin_fill(written), 0, &content(written)));
         written += 1;
         let mapped: Vec<u64> = (0..written).filter(|n| store.place(*n).is_some()).collect();
         while let Some(work) = store.take_work() {
             let mut work = std::pin::pin!(store.perform(&device, 1, work));
+            let mut polls = 0;
             while work.as_mut().poll(&mut context).is_pending() {
                 device.turn(false).unwrap();
+                polls += 1;
+                // Another time the work is dropped, and due again.
+                if dropped < 50 && polls == dropped % 12 + 1 {
+                    dropped += 1;
+                    break;
+                }
                 // Contents of victims: their mappings are gone, their fingerprints may be there.
                 let gone = mapped.iter().filter(|n| store.place(**n).is_none());
                 for n in gone.take(if tried < 1_000 { 50 } else { 0 }) {
                     tried += 1;
-                    rig.run(store.fill(&device, store.begin_fill(1_000 + n), 0, &content(*n)));
+                    rig.run(store.fill(&device, store.begin_fill(10_000 + n), 0, &content(*n)));
                 }
             }
         }
