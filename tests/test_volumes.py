@@ -44,7 +44,8 @@ ODD_ANSWERS = ["EINVAL", "EINVAL", "EINVAL", "ENOSPC", "EINVAL", "EINVAL", "EINV
 
 def run(*command, timeout=120, **more):
     words = [str(word) for word in command]
-    words[0] = installed(words[0], PACKAGES[words[0]])
+    if words[0] in PACKAGES:
+        words[0] = installed(words[0], PACKAGES[words[0]])
     done = subprocess.run(words, capture_output=True, text=True, timeout=timeout, check=False, **more)
     return done.returncode, done.stdout + done.stderr
 
@@ -60,11 +61,11 @@ def succeed(*command, **more):
 
 
 @contextlib.contextmanager
-def volumes(directory, *flags, others=(), over="unix", end=signal.SIGTERM):
-    """A server of the volume `disk`, and of others, which `end` ends; the address of the first as a URI."""
+def volumes(directory, *flags, others=(), over="unix", end=signal.SIGTERM, backing=None):
+    """A server of the volume `disk`, and of others, which `end` ends; the address of the first as a URI. `backing` is an address of `disk`."""
     listen = f"unix:{directory}/socket" if over == "unix" else "127.0.0.1:0"
     log = directory / "volumes.log"
-    backing = ",".join(f"{directory / name}" for name in ["disk", *others])
+    backing = backing or ",".join(f"{directory / name}" for name in ["disk", *others])
     command = [BINARY, "serve", "--nbd", listen, "--backing", backing, "--dram", "96MiB", "--threads", "2",
                "--admin", "off", *flags]
     with open(log, "w") as stderr:
@@ -205,3 +206,61 @@ def test_a_read_only_volume_is_read_alone(place, seed):
             script = f"h.set_strict_mode(0)\ntry:\n    h.{act}\nexcept nbd.Error as error:\n    print(error.errno)"
             said = succeed("nbdsh", "-u", uri, "-c", script, env={"PATH": "/usr/bin:/bin"})
             expect_equal(said, "EPERM\n", f"answer to {act}")
+
+
+@contextlib.contextmanager
+def nbdkit(socket, disk):
+    """A slow server of a file; a function that kills it, and starts it again."""
+    command = [installed("nbdkit", "nbdkit"), "--foreground", "--unix", socket, "--filter=delay", "file", disk, "wdelay=3ms"]
+    running = []
+
+    def start():
+        socket.unlink(missing_ok=True)
+        running.append(subprocess.Popen([str(word) for word in command], stderr=subprocess.PIPE))
+
+    def kill():
+        running[-1].kill()
+        running[-1].wait()
+
+    start()
+    try:
+        deadline = time.monotonic() + 20
+        while not socket.exists():
+            expect(running[-1].poll() is None and time.monotonic() < deadline, "nbdkit to listen", running[-1].returncode)
+            time.sleep(0.01)
+        yield kill, start
+    finally:
+        kill()
+
+
+@pytest.mark.parametrize("mode", ["write-through", "pass-through"])
+def test_a_remote_volume_outlives_its_server(place, seed, mode):
+    """nbdkit is killed while a volume on it is written, three times; what was written is there, in the volume and in nbdkit's file."""
+    disk, image, back = place / "disk", place / "image", place / "back"
+    with open(disk, "wb") as file:
+        file.truncate(DISK_BYTES)
+    image.write_bytes(random.Random(seed).randbytes(DISK_BYTES))
+    cache = [] if mode == "pass-through" else ["--cache", place / "cache", "--cache-size", "64MiB"]
+    with nbdkit(place / "remote", disk) as (kill, start):
+        remote = f"nbd+unix:///disk?socket={place}/remote"
+        with volumes(place, "--mode", mode, *cache, backing=remote) as uri:
+            copy = subprocess.Popen([installed("nbdcopy", "libnbd-bin"), "--flush", "--requests=4", "--connections=1", "--request-size=65536",
+                                     image, uri], stderr=subprocess.PIPE, text=True)
+            kills = 0
+            while copy.poll() is None and kills < 3:
+                time.sleep(0.15)
+                kill()
+                kills += 1
+                start()
+            said = copy.communicate(timeout=60)[1]
+            expect_equal((copy.returncode, said), (0, ""), "nbdcopy to write")
+            expect(kills > 0, "nbdkit to be killed while the volume is written", kills)
+            succeed("nbdcopy", uri, back)
+            expect_same(image, back)
+            expect_same(image, disk)
+            succeed("qemu-io", "-f", "raw", uri, "-c", "discard 8192 8192", "-c", "write -z 65536 65536", "-c", "flush",
+                    "-c", "read -P 0 8192 8192", "-c", "read -P 0 65536 65536")
+        log = (place / "volumes.log").read_text()
+        expect("is lost, and is made anew" in log and "again" in log, "the log to say that the connection was made anew", log)
+    status, said = run(BINARY, "serve", "--nbd", f"unix:{place}/s", "--backing", remote, "--mode", "pass-through", "--admin", "off")
+    expect(status == 1 and "remote" in said, "an absent server to be named", f"{status}: {said}")

@@ -24,6 +24,8 @@ pub struct Extent {
 ///
 /// *Errors.* After an error a changed range has old or new bytes, each sector of 512 bytes as a whole.
 ///
+/// A flush that fails with [`NotConnected`](io::ErrorKind::NotConnected) has lost nothing, and may be tried again.
+///
 /// *Durability.* A change whose future is ready survives the end of the process, and after the next [`flush`](Backing::flush) a power cut.
 pub trait Backing: 'static {
     /// Its size in bytes; never changes.

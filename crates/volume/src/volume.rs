@@ -59,7 +59,9 @@ impl<B: Buffer> Shared<B> {
         let failed = |what| move |source| OpenError::Device { what, source };
         if let Err(error) = backing.flush().await {
             // The system reports lost writes once: a later start could not know of them.
-            if let Some(device) = device {
+            if let Some(device) = device
+                && error.kind() != io::ErrorKind::NotConnected
+            {
                 ChunkStore::discard(device).await?;
             }
             return Err(failed("flushing the backing device")(error));
@@ -231,6 +233,9 @@ impl<D: Device, K: Backing> Volume<D, K> {
         let number = shared.flushes_begun.fetch_add(1, Ordering::AcqRel) + 1;
         pumice_blocks::add(&shared.counters.backing_flushes, 1);
         if let Err(error) = self.0.backing.flush().await {
+            if error.kind() == io::ErrorKind::NotConnected {
+                return Err(VolumeError::Backing(error));
+            }
             shared.has_failed_flush.store(true, Ordering::Release);
             tracing::error!("the backing device failed a flush, and may have lost what was written: {error}");
             self.give_up().await;

@@ -6,10 +6,12 @@ use super::super::listen;
 use crate::settings::{Given, Layers};
 use crate::usage::usage;
 use pumice_net::Listen;
+use pumice_remote::{Place, Uri, UriError};
 use pumice_trace::Size;
 use pumice_volume::Mode;
+use std::fmt;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The longest `--flash-timeout` in seconds, and its default.
 const FLASH_TIMEOUT_SECS_MAX: u32 = 86_400;
@@ -32,13 +34,57 @@ const OF_VOLUMES: [&str; 13] = [
     "log-format",
 ];
 
+/// What names a backing device.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Source {
+    /// The path of a file or a block device.
+    Path(PathBuf),
+    /// The address of an export of an NBD server.
+    Uri(Uri),
+}
+
+impl Source {
+    /// # Errors
+    /// A text that begins as an address of NBD and is none.
+    fn parse(text: &str) -> Result<Self, UriError> {
+        match Uri::is_meant(text) {
+            true => text.parse().map(Self::Uri),
+            false => Ok(Self::Path(text.into())),
+        }
+    }
+
+    /// The name under which clients find the volume: that of the file or of the export; if it has none, that of the server's host or socket.
+    fn name(&self) -> Option<String> {
+        let of_path = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
+        match self {
+            Self::Path(path) => of_path(path),
+            Self::Uri(Uri { place, export }) => {
+                match (export.rsplit('/').find(|part| !part.is_empty()), place) {
+                    (Some(name), _) => Some(name.to_owned()),
+                    (None, Place::Tcp(host, _)) => Some(host.clone()),
+                    (None, Place::Unix(path)) => of_path(path),
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Path(path) => path.display().fmt(out),
+            Self::Uri(uri) => uri.fmt(out),
+        }
+    }
+}
+
 /// A volume and its cache.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VolumeConfig {
-    /// The name under which clients find it: that of the backing file.
+    /// The name under which clients find it.
     pub name: String,
     /// The slow device.
-    pub backing: PathBuf,
+    pub backing: Source,
     /// The fast one; none in pass-through.
     pub cache: Option<PathBuf>,
     /// Size of the cache, if given.
@@ -142,14 +188,15 @@ fn volumes(layers: &Layers) -> anyhow::Result<Vec<VolumeConfig>> {
             let names = Mode::ALL.map(Mode::name).join(", ");
             return Err(layers.mode().wrong(format!("expected one of {names}")));
         };
-        let path = PathBuf::from(file);
-        let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
-        let Some(name) = name else {
-            return Err(backing.wrong("expected the path of a file or a block device"));
+        let source = Source::parse(file).map_err(|error| backing.wrong(error.to_string()))?;
+        let Some(name) = source.name() else {
+            return Err(
+                backing.wrong("expected the path of a file or a block device, or the address of an export")
+            );
         };
         if volumes.iter().any(|other| other.name == name) {
             return Err(backing.wrong(format!(
-                "two files are named `{name}`, by which clients find them: make a link with another name"
+                "two are named `{name}`, by which clients find them: make a link with another name"
             )));
         }
         let cache_file = caches[number].map(PathBuf::from);
@@ -174,7 +221,7 @@ fn volumes(layers: &Layers) -> anyhow::Result<Vec<VolumeConfig>> {
             .map_err(|what| layers.chunk_size().wrong(what))?;
         volumes.push(VolumeConfig {
             name,
-            backing: path,
+            backing: source,
             cache: cache_file,
             cache_size,
             mode,
@@ -217,7 +264,7 @@ mod tests {
         let config = config.unwrap().unwrap();
         let volume = |name: &str, backing: &str, cache: &str, mode| VolumeConfig {
             name: name.to_owned(),
-            backing: backing.into(),
+            backing: Source::parse(backing).unwrap(),
             cache: Some(cache.into()),
             cache_size: Some(Size::Bytes(1 << 30)),
             mode,

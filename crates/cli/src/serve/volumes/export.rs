@@ -1,6 +1,6 @@
 //! A volume as an export of the NBD door.
 
-use super::backing::FileBacking;
+use super::backing::Slow;
 use bytes::Bytes;
 use pumice_device::{CountingDevice, FileDevice};
 use pumice_door_nbd::{Export, ExportError, Extent, Shape};
@@ -17,7 +17,7 @@ pub type CacheDevice = CountingDevice<FileDevice>;
 /// A worker's handle on a volume.
 pub struct Served {
     /// The handle.
-    pub volume: Volume<CacheDevice, FileBacking>,
+    pub volume: Volume<CacheDevice, Slow>,
     /// Name of the volume, for the log.
     pub name: String,
     /// Limits log lines about failed requests.

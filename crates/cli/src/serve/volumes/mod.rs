@@ -15,7 +15,7 @@ use super::report::line;
 use super::{PidFile, bind_admin, limits, random, start_admin, user};
 use crate::usage::usage;
 use anyhow::Context;
-use backing::FileBacking;
+use backing::Slow;
 use config::VolumeConfig;
 use figures::VolumesFigures;
 use plan::{CachePlan, Plan, Wanted};
@@ -42,7 +42,7 @@ pub fn run(config: &VolumesConfig) -> anyhow::Result<()> {
     }
     // All devices and settings are checked before a file is made or written.
     let backings = (config.volumes.iter())
-        .map(|volume| FileBacking::open(&volume.backing, volume.mode == Mode::ReadOnly))
+        .map(|volume| Slow::open(&volume.backing, volume.mode == Mode::ReadOnly))
         .collect::<anyhow::Result<Vec<_>>>()?;
     check_caches(config, &backings)?;
     let wanted = (config.volumes.iter().zip(&backings))
@@ -100,15 +100,14 @@ pub fn run(config: &VolumesConfig) -> anyhow::Result<()> {
 }
 
 /// Refuses volumes that are named twice, and caches on a backing device or on another volume's cache.
-fn check_caches(config: &VolumesConfig, backings: &[FileBacking]) -> anyhow::Result<()> {
+fn check_caches(config: &VolumesConfig, backings: &[Slow]) -> anyhow::Result<()> {
     for (number, volume) in config.volumes.iter().enumerate() {
         if let Some(other) = (config.volumes.iter().zip(backings).take(number))
-            .find_map(|(other, backing)| backing.is_at(&volume.backing).then_some(other))
+            .find_map(|(other, backing)| backing.is_of(&volume.backing).then_some(other))
         {
             return Err(usage(format!(
                 "--backing {} is the same as {}: name each volume once",
-                volume.backing.display(),
-                other.backing.display()
+                volume.backing, other.backing
             )));
         }
         let Some(cache) = &volume.cache else { continue };
@@ -135,11 +134,7 @@ fn is_same(one: &Path, other: &Path) -> bool {
 }
 
 /// Reads size and chunk size of a volume's cache, without writing; `None` in pass-through.
-fn look(
-    config: &VolumesConfig,
-    volume: &VolumeConfig,
-    backing: &FileBacking,
-) -> anyhow::Result<Option<Wanted>> {
+fn look(config: &VolumesConfig, volume: &VolumeConfig, backing: &Slow) -> anyhow::Result<Option<Wanted>> {
     let (Some(cache), false) = (&volume.cache, volume.mode == Mode::PassThrough) else {
         return Ok(None);
     };
@@ -198,7 +193,7 @@ fn peek(cache: &Path, before: &Before) -> anyhow::Result<Option<(Geometry, u32)>
 fn bind(config: &VolumesConfig, plan: &Plan) -> anyhow::Result<Door> {
     let exports = config.volumes.iter().map(|volume| ExportName {
         name: volume.name.clone(),
-        description: format!("{}, {}", volume.backing.display(), volume.mode.name()),
+        description: format!("{}, {}", volume.backing, volume.mode.name()),
     });
     Door::bind(DoorConfig {
         listen: config.nbd.clone(),
@@ -215,7 +210,7 @@ fn bind(config: &VolumesConfig, plan: &Plan) -> anyhow::Result<Door> {
 fn prepare(
     config: &VolumesConfig,
     volume: &VolumeConfig,
-    backing: FileBacking,
+    backing: Slow,
     plan: Option<&CachePlan>,
     now: u32,
 ) -> anyhow::Result<Prepared> {
@@ -232,7 +227,7 @@ fn prepare(
         volume.name,
         volume.mode.name(),
         Human(size),
-        volume.backing.display()
+        volume.backing
     ));
     if let (Some(plan), Some(cache)) = (plan, &cache) {
         line(format_args!(
@@ -250,6 +245,9 @@ fn prepare(
             Human(plan.dram_bytes),
         ));
     }
+    let [random, this_start] = random()?;
+    // A start after a crash counts as one after a power cut if the server may have lost changes meanwhile.
+    let boot = if backing.may_lose() { this_start } else { boot() };
     let settings = Settings {
         mode: volume.mode,
         dram_bytes: plan.map_or(0, |plan| usize::try_from(plan.dram_bytes).unwrap_or(usize::MAX)),
@@ -258,7 +256,7 @@ fn prepare(
             chunks: 0,
             volume: backing.identity()?,
             modified: 0,
-            boot: boot(),
+            boot,
             mappings: plan.map_or(0, |plan| plan.mappings),
             contents: plan.map_or(0, |plan| plan.contents),
             block_bytes: plan.map_or(SECTOR_BYTES as u64, |plan| plan.block_bytes),
@@ -266,7 +264,7 @@ fn prepare(
             durability: Durability::Power,
             reformat: config.reformat,
             maker: Maker::Serve,
-            random: random()?[0],
+            random,
             now,
         },
     };

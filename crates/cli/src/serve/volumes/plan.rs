@@ -1,6 +1,6 @@
 //! Divides the DRAM budget among volumes, and plans their caches.
 
-use super::config::{VolumeConfig, VolumesConfig};
+use super::config::{Source, VolumeConfig, VolumesConfig};
 use crate::usage::usage;
 use pumice_blocks::Geometry;
 use pumice_chunk::store::Shape;
@@ -160,7 +160,12 @@ fn divide_into(
     });
     let mut caches = planned.collect::<anyhow::Result<Vec<_>>>()?;
     let door = (dram / 4).min(DOOR_BYTES_MAX);
-    let others = BASE_BYTES + config.threads as u64 * THREAD_BYTES;
+    let remotes = config
+        .volumes
+        .iter()
+        .filter(|volume| matches!(volume.backing, Source::Uri(_)));
+    let kept = remotes.count() as u64 * 2 * pumice_remote::KEPT_BYTES as u64;
+    let others = BASE_BYTES + config.threads as u64 * THREAD_BYTES + kept;
     let indexes: u64 = caches.iter().flatten().map(CachePlan::fixed_bytes).sum();
     let Some(left) = dram.checked_sub(others + door + indexes) else {
         return Ok(Err(TooMuch {
@@ -181,7 +186,7 @@ fn divide_into(
 }
 
 fn unfit(volume: &VolumeConfig, error: &str) -> anyhow::Error {
-    usage(format!("the cache of {}: {error}", volume.backing.display()))
+    usage(format!("the cache of {}: {error}", volume.backing))
 }
 
 #[cfg(test)]
@@ -191,7 +196,7 @@ mod tests {
     fn config(dram: u64) -> VolumesConfig {
         let volume = VolumeConfig {
             name: "disk".to_owned(),
-            backing: "disk".into(),
+            backing: Source::Path("disk".into()),
             cache: Some("cache".into()),
             cache_size: None,
             mode: pumice_volume::Mode::WriteThrough,

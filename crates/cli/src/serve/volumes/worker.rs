@@ -2,7 +2,7 @@
 
 use super::super::course::Course;
 use super::super::worker::{drive, each_second};
-use super::backing::FileBacking;
+use super::backing::Slow;
 use super::export::{CacheDevice, Served};
 use anyhow::{Context, anyhow};
 use pumice_chunk::store::{ChunkStore, Found};
@@ -29,7 +29,7 @@ pub struct Prepared {
     /// The name under which clients find it.
     pub name: String,
     /// The slow device.
-    pub backing: FileBacking,
+    pub backing: Slow,
     /// The fast one.
     pub cache: Option<Arc<FileShared>>,
     /// How it is opened.
@@ -142,11 +142,7 @@ fn handle(
 }
 
 /// Counts the seconds of the cache devices. Once open, the volumes do so, and fence a device that does not answer.
-fn tick(
-    devices: Vec<CacheDevice>,
-    volumes: Rc<OnceCell<Vec<Volume<CacheDevice, FileBacking>>>>,
-    timeout_secs: u32,
-) {
+fn tick(devices: Vec<CacheDevice>, volumes: Rc<OnceCell<Vec<Volume<CacheDevice, Slow>>>>, timeout_secs: u32) {
     each_second(move || match volumes.get() {
         Some(volumes) => volumes.iter().for_each(|volume| volume.tick_device(timeout_secs)),
         None if timeout_secs == 0 => {}

@@ -1,4 +1,4 @@
-//! The slow device behind a volume: a file or a block device, through the page cache.
+//! A file or a block device, through the page cache.
 
 use anyhow::{Context, anyhow};
 use bytes::Bytes;

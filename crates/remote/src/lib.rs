@@ -1,0 +1,29 @@
+//! A backing device on another machine, over NBD (Network Block Device).
+//!
+//! A thread has one connection for all handles, so a flush covers the changes of all of them. If the connection is lost, it is made anew,
+//! and requests wait meanwhile.
+//!
+//! # What a flush means
+//!
+//! A server may lose changes that it has answered and not flushed, if it dies. So each change is kept until a flush that was sent after its
+//! answer has succeeded. Over a new connection the kept changes are sent again, in order, before anything else. The client flushes by
+//! itself when it keeps [`KEPT_BYTES`].
+//!
+//! # Without a connection
+//!
+//! Requests wait for some time, from the loss of the connection on. Then they fail with [`std::io::ErrorKind::NotConnected`], as later
+//! ones do at once, until there is a connection again. A failed flush of that kind has lost nothing: the changes are kept.
+//!
+//! # Limits
+//!
+//! It asks for `NBD_OPT_GO` and simple replies. There is no TLS, and no question about holes: all of the device counts as data. A server
+//! that cannot flush, or that wants requests aligned to more than a byte, is refused.
+#![forbid(unsafe_code)]
+
+mod client;
+mod uri;
+mod wire;
+
+pub use client::{KEPT_BYTES, Remote};
+pub use uri::{Place, Uri, UriError};
+pub use wire::{Device, HandshakeError};
