@@ -228,7 +228,8 @@ async fn a_server_that_dies_loses_nothing() {
                 let data = Bytes::from(vec![step as u8; len]);
                 let write = remote.write_at(offset as u64, data);
                 let (flushed, written) = futures_util::future::join(remote.flush(), write).await;
-                (flushed.unwrap(), written.unwrap());
+                flushed.unwrap();
+                written.unwrap();
                 model[offset..][..len].fill(step as u8);
                 server.crash();
             }
