@@ -7,9 +7,10 @@ use pumice_volume::{Backing, Extent};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, BufWriter};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Notify, oneshot};
@@ -29,6 +30,25 @@ const CHANGE_BYTES: usize = 64;
 const ZERO_BYTES: u64 = 1 << 30;
 /// Zeros sent by one request, to a server without WRITE_ZEROES.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+pumice_world::figures! {
+    /// Running totals of a remote device since it was opened.
+    pub struct RemoteCounts;
+    of
+    /// The same, while they run.
+    struct Counters: AtomicU64;
+    /// Connections to the server that were lost.
+    Counter lost_connections,
+    /// Changes sent again over a new connection, since the server may have lost them.
+    Counter resent_changes,
+}
+
+/// What others may know of the connection.
+#[derive(Default)]
+struct Seen {
+    counters: Counters,
+    is_away: AtomicBool,
+}
 
 trait Stream: AsyncRead + AsyncWrite + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Unpin> Stream for T {}
@@ -200,6 +220,7 @@ struct Client {
     patience: Duration,
     device: Device,
     jobs: UnboundedReceiver<Job>,
+    seen: Arc<Seen>,
     state: RefCell<State>,
 }
 
@@ -210,12 +231,18 @@ impl Client {
                 Ok(()) => return,
                 Err(lost) => lost,
             };
+            self.seen
+                .counters
+                .lost_connections
+                .fetch_add(1, Ordering::Relaxed);
+            self.seen.is_away.store(true, Ordering::Relaxed);
             tracing::warn!("the connection to {} is lost, and is made anew: {lost}", self.uri);
             self.state.get_mut().lose_connection();
             stream = match self.reconnect().await {
                 Some(stream) => stream,
                 None => return,
             };
+            self.seen.is_away.store(false, Ordering::Relaxed);
             tracing::info!("connected to {} again", self.uri);
         }
     }
@@ -255,7 +282,8 @@ impl Client {
 
     /// Sends requests and receives answers. Returns when all handles are gone.
     async fn serve(&mut self, stream: &mut Box<dyn Stream>) -> io::Result<()> {
-        let (mut from, mut to) = tokio::io::split(stream);
+        let (from, to) = tokio::io::split(stream);
+        let (mut from, mut to) = (BufReader::new(from), BufWriter::new(to));
         self.send_kept(&mut from, &mut to).await?;
         let (state, jobs, patience) = (&self.state, &mut self.jobs, self.patience);
         let answered = Notify::new();
@@ -338,6 +366,7 @@ impl Client {
                 receive(from).await
             };
             let (answered, error) = timeout(self.patience, again).await??;
+            self.seen.counters.resent_changes.fetch_add(1, Ordering::Relaxed);
             if answered != cookie {
                 return Err(no_protocol());
             }
@@ -390,6 +419,7 @@ struct Shared {
     uri: Uri,
     device: Device,
     jobs: UnboundedSender<Job>,
+    seen: Arc<Seen>,
 }
 
 impl Remote {
@@ -401,7 +431,8 @@ impl Remote {
     pub fn connect(uri: Uri, patience: Duration) -> Result<Self, HandshakeError> {
         let (jobs, received) = unbounded_channel();
         let (told, found) = mpsc::channel();
-        let of_thread = uri.clone();
+        let seen = Arc::<Seen>::default();
+        let (of_thread, seen_by_thread) = (uri.clone(), Arc::clone(&seen));
         std::thread::Builder::new()
             .name("remote".to_owned())
             .spawn(move || {
@@ -420,6 +451,7 @@ impl Remote {
                         patience,
                         device,
                         jobs: received,
+                        seen: seen_by_thread,
                         state: RefCell::new(State {
                             waiting: VecDeque::new(),
                             sent: BTreeMap::new(),
@@ -440,7 +472,12 @@ impl Remote {
         let device = found
             .recv()
             .map_err(|_| io::Error::other("the thread of the connection has ended"))??;
-        Ok(Self(Arc::new(Shared { uri, device, jobs })))
+        Ok(Self(Arc::new(Shared {
+            uri,
+            device,
+            jobs,
+            seen,
+        })))
     }
 
     /// Its address.
@@ -451,6 +488,16 @@ impl Remote {
     /// The device behind it.
     pub fn device(&self) -> Device {
         self.0.device
+    }
+
+    /// Whether there is no connection to the server, and a new one is tried.
+    pub fn is_away(&self) -> bool {
+        self.0.seen.is_away.load(Ordering::Relaxed)
+    }
+
+    /// Running totals.
+    pub fn counts(&self) -> RemoteCounts {
+        self.0.seen.counters.snapshot()
     }
 
     async fn ask(&self, work: Work) -> io::Result<Vec<u8>> {

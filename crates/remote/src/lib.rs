@@ -24,6 +24,6 @@ mod client;
 mod uri;
 mod wire;
 
-pub use client::{KEPT_BYTES, Remote};
+pub use client::{KEPT_BYTES, Remote, RemoteCounts};
 pub use uri::{Place, Uri, UriError};
 pub use wire::{Device, HandshakeError};

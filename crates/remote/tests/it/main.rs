@@ -252,6 +252,11 @@ async fn a_server_that_dies_loses_nothing() {
     }
     remote.flush().await.unwrap();
     assert!(server.disk.disk().flushed == model);
+    let counts = remote.counts();
+    assert!(
+        counts.lost_connections > 10 && counts.resent_changes > 10,
+        "{counts:?}"
+    );
 }
 
 /// The client flushes by itself before it keeps too much.
@@ -286,6 +291,7 @@ async fn without_a_connection_requests_fail_in_time() {
             Err(io::ErrorKind::NotConnected)
         );
     }
+    assert!(remote.is_away());
     server.crash();
     let begun = Instant::now();
     while remote.flush().await.is_err() {
@@ -294,6 +300,7 @@ async fn without_a_connection_requests_fail_in_time() {
     }
     assert_eq!(&server.disk.disk().flushed[5..9], b"kept");
     assert_eq!(remote.read_at(5, 4).await.unwrap(), b"kept");
+    assert!(!remote.is_away());
 }
 
 /// A server that sends anything but replies loses its connection, no more.

@@ -7,6 +7,7 @@ use pumice_chunk::store::{ChunkCounts, ChunkStore};
 use pumice_device::{AlignedBuf, DeviceCounts};
 use pumice_door_admin::{BooksFault, Figures, Group, Latency, Source};
 use pumice_door_nbd::{Counts as DoorCounts, DoorStats, Operation};
+use pumice_remote::{Remote, RemoteCounts};
 use pumice_volume::VolumeCounts;
 use pumice_world::{Figure, Kind};
 use std::sync::Arc;
@@ -58,6 +59,7 @@ impl VolumesFigures {
             shared.dram_bytes() as u64,
             shared.store().map(Cached::of),
             device,
+            prepared.backing.remote().map(Remote::counts),
         );
         (prepared.name.clone(), groups)
     }
@@ -94,6 +96,7 @@ fn volume_groups(
     dram_bytes: u64,
     cached: Option<Cached>,
     device: DeviceCounts,
+    remote: Option<RemoteCounts>,
 ) -> Vec<Group> {
     let gauge = |name, help, value| Figure::documented(name, help, Kind::Gauge, value);
     let mut volume = volume.figures();
@@ -108,6 +111,10 @@ fn volume_groups(
             figures: volume,
         },
     ];
+    groups.extend(remote.map(|remote| Group {
+        room: "remote",
+        figures: remote.figures(),
+    }));
     if let Some(cached) = cached {
         let mut chunk = cached.counts.figures();
         chunk.extend([
@@ -149,6 +156,14 @@ impl Source for VolumesFigures {
 
     fn limitation(&self) -> Option<String> {
         let opened = self.opened()?;
+        let mut remotes = (self.common.volumes.iter())
+            .filter_map(|prepared| Some((&prepared.name, prepared.backing.remote()?)));
+        if let Some((name, remote)) = remotes.find(|(_, remote)| remote.is_away()) {
+            return Some(format!(
+                "volume {name}: there is no connection to {}",
+                remote.uri()
+            ));
+        }
         let failed = self
             .common
             .volumes
@@ -238,6 +253,7 @@ mod tests {
             0,
             Some(Cached::default()),
             DeviceCounts::default(),
+            Some(RemoteCounts::default()),
         );
         let mut page = String::from("| metric | meaning |\n| --- | --- |\n");
         let connections = connections_group("nbd", [0; 3]);

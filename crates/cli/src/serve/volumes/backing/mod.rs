@@ -93,9 +93,17 @@ impl Slow {
         }
     }
 
+    /// The export of an NBD server, if it is one.
+    pub fn remote(&self) -> Option<&Remote> {
+        match self {
+            Self::File(_) => None,
+            Self::Remote(remote) => Some(remote),
+        }
+    }
+
     /// Whether it may lose changes that were answered and not flushed while this machine runs on.
     pub fn may_lose(&self) -> bool {
-        matches!(self, Self::Remote(_))
+        self.remote().is_some()
     }
 }
 
