@@ -4,6 +4,7 @@ use crate::uri::{Place, Uri};
 use crate::wire::{self, Command, Device, HandshakeError, NO_HOLE, REPLY_BYTES};
 use bytes::Bytes;
 use pumice_volume::{Backing, Extent};
+use socket2::{SockRef, TcpKeepalive};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -16,16 +17,18 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-/// Bytes of changes kept for the next connection, from which on the client flushes by itself. It keeps at most twice as many; further
-/// changes wait for the flush.
+/// Bytes of changes kept for the next connection, from which on the client flushes by itself. Changes that are kept or sent have at most
+/// twice as many; further ones wait for the flush.
 pub const KEPT_BYTES: usize = 4 << 20;
 
 /// Longest time of a connection attempt, with its handshake.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
-/// Pauses between two attempts: the first, and the longest.
+/// Pauses before an attempt to connect: the least after a failure, and the longest. There is none after a connection that answered.
 const PAUSE: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
 /// What a kept change takes beside its data.
-const CHANGE_BYTES: usize = 64;
+const CHANGE_BYTES: usize = 4096;
+/// Parts of a write end with a sector, which has old or new bytes as a whole.
+const SECTOR_BYTES: u64 = 512;
 /// Most bytes zeroed by one request.
 const ZERO_BYTES: u64 = 1 << 30;
 /// Zeros sent by one request, to a server without WRITE_ZEROES.
@@ -76,10 +79,6 @@ enum Work {
 }
 
 impl Work {
-    fn is_change(&self) -> bool {
-        matches!(self, Work::Write { .. } | Work::Zero { .. })
-    }
-
     /// Bytes that it takes while it is kept.
     fn cost(&self) -> usize {
         match self {
@@ -116,6 +115,7 @@ struct Job {
 }
 
 /// Requests and changes, of all connections.
+#[derive(Default)]
 struct State {
     /// Not sent yet, or to be sent again.
     waiting: VecDeque<Job>,
@@ -124,29 +124,44 @@ struct State {
     next_cookie: u64,
     /// Changes that were answered, with their numbers, since a flush that covered them.
     kept: VecDeque<(u64, Work)>,
-    kept_bytes: usize,
     next_change: u64,
-    /// Whether a flush of the client's own is in `waiting` or `sent`.
+    /// Bytes of changes that are kept, and of those that are sent.
+    kept_bytes: usize,
+    sent_bytes: usize,
+    /// Whether a flush is sent: one at a time, since a server may report a failure to one of two.
     is_flushing: bool,
-    /// A change is lost that was answered: no later flush may succeed.
+    /// A flush failed, or a change that was answered could not be made again: no flush may succeed any more, and nothing is kept.
     has_lost: bool,
-    /// Time of the last answer, or of the first request after all were answered.
-    heard: Instant,
+    /// Whether anything was answered over this connection.
+    is_answered: bool,
 }
 
 impl State {
-    /// The next request to be sent. Changes wait while too many bytes are kept.
+    /// The next request to be sent. Changes wait while too much is kept, flushes for the one before; others overtake them.
     fn take(&mut self) -> Option<(u64, Work)> {
-        let is_full = self.kept_bytes >= 2 * KEPT_BYTES;
-        if is_full && self.waiting.front().is_some_and(|job| job.work.is_change()) {
-            return None;
-        }
-        let mut job = self.waiting.pop_front()?;
-        if let Work::Flush { covers } = &mut job.work {
-            *covers = self.next_change;
-        }
-        if self.sent.is_empty() {
-            self.heard = Instant::now();
+        let held = self.kept_bytes + self.sent_bytes;
+        let fits = |work: &Work| held == 0 || held + work.cost() <= 2 * KEPT_BYTES;
+        let may_go = |job: &Job| match &job.work {
+            Work::Read { .. } => true,
+            Work::Flush { .. } => !self.is_flushing,
+            change => fits(change),
+        };
+        let first = self.waiting.iter().position(may_go);
+        let is_full = self.kept_bytes >= KEPT_BYTES || first.is_none() && !self.waiting.is_empty();
+        let mut job = match first {
+            _ if is_full && !self.is_flushing && !self.kept.is_empty() => Job {
+                work: Work::Flush { covers: 0 },
+                told: None,
+            },
+            first => self.waiting.remove(first?)?,
+        };
+        match &mut job.work {
+            Work::Read { .. } => {}
+            Work::Flush { covers } => {
+                *covers = self.next_change;
+                self.is_flushing = true;
+            }
+            change => self.sent_bytes += change.cost(),
         }
         let (cookie, work) = (self.next_cookie, job.work.clone());
         self.next_cookie += 1;
@@ -156,47 +171,59 @@ impl State {
 
     /// Ends a request with its answer.
     fn end(&mut self, cookie: u64, answer: io::Result<Vec<u8>>) {
-        self.heard = Instant::now();
+        self.is_answered = true;
         let Some(Job { work, told }) = self.sent.remove(&cookie) else {
             return;
         };
         let mut answer = answer;
-        match (&work, answer.is_ok()) {
-            (Work::Flush { covers }, true) => {
-                while let Some((_, change)) = self.kept.pop_front_if(|(number, _)| *number < *covers) {
-                    self.kept_bytes -= change.cost();
+        match work {
+            Work::Read { .. } => {}
+            Work::Flush { covers } => {
+                self.is_flushing = false;
+                match answer {
+                    Ok(_) => self.forget(covers),
+                    Err(_) => self.lose(),
                 }
-                if self.has_lost {
+                if self.has_lost && answer.is_ok() {
                     answer = Err(io::Error::other(
                         "the NBD server has lost a change that it had answered",
                     ));
                 }
             }
-            (Work::Flush { .. }, false) => self.has_lost |= told.is_none(),
-            (_, true) if work.is_change() => {
-                self.kept_bytes += work.cost();
-                self.kept.push_back((self.next_change, work));
-                self.next_change += 1;
+            change => {
+                self.sent_bytes -= change.cost();
+                if answer.is_ok() && !self.has_lost {
+                    self.kept_bytes += change.cost();
+                    self.kept.push_back((self.next_change, change));
+                    self.next_change += 1;
+                }
             }
-            (_, _) => {}
         }
-        match told {
-            // Fails if nobody waits any more.
-            Some(told) => drop(told.send(answer)),
-            None => self.is_flushing = false,
-        }
-        if self.kept_bytes >= KEPT_BYTES && !self.is_flushing {
-            self.is_flushing = true;
-            let work = Work::Flush { covers: 0 };
-            self.waiting.push_front(Job { work, told: None });
+        // Fails if nobody waits any more.
+        told.map(|told| told.send(answer));
+    }
+
+    /// Forgets the changes with numbers below `covers`, which are durable.
+    fn forget(&mut self, covers: u64) {
+        while let Some((_, change)) = self.kept.pop_front_if(|(number, _)| *number < covers) {
+            self.kept_bytes -= change.cost();
         }
     }
 
-    /// What was not answered is sent again over the next connection, in the same order.
+    fn lose(&mut self) {
+        self.has_lost = true;
+        self.forget(u64::MAX);
+    }
+
+    /// Requests that were not answered are sent again over the next connection.
     fn lose_connection(&mut self) {
         for (_, job) in std::mem::take(&mut self.sent).into_iter().rev() {
-            self.waiting.push_front(job);
+            if job.told.is_some() {
+                self.waiting.push_front(job);
+            }
         }
+        self.sent_bytes = 0;
+        self.is_flushing = false;
     }
 
     /// Fails all requests. Changes that were answered stay.
@@ -206,10 +233,7 @@ impl State {
                 io::ErrorKind::NotConnected,
                 format!("there is no connection to {uri}"),
             );
-            match job.told {
-                Some(told) => drop(told.send(Err(error))),
-                None => self.is_flushing = false,
-            }
+            job.told.map(|told| told.send(Err(error)));
         }
     }
 }
@@ -222,6 +246,9 @@ struct Client {
     jobs: UnboundedReceiver<Job>,
     seen: Arc<Seen>,
     state: RefCell<State>,
+    pause: Duration,
+    /// While nothing is answered: when requests begin to fail.
+    deadline: Option<Instant>,
 }
 
 impl Client {
@@ -231,13 +258,19 @@ impl Client {
                 Ok(()) => return,
                 Err(lost) => lost,
             };
+            let state = self.state.get_mut();
+            state.lose_connection();
+            if std::mem::take(&mut state.is_answered) {
+                (self.pause, self.deadline) = (Duration::ZERO, None);
+            } else {
+                self.pause = longer(self.pause);
+            }
             self.seen
                 .counters
                 .lost_connections
                 .fetch_add(1, Ordering::Relaxed);
             self.seen.is_away.store(true, Ordering::Relaxed);
             tracing::warn!("the connection to {} is lost, and is made anew: {lost}", self.uri);
-            self.state.get_mut().lose_connection();
             stream = match self.reconnect().await {
                 Some(stream) => stream,
                 None => return,
@@ -249,21 +282,21 @@ impl Client {
 
     /// Connects again, and fails requests that wait too long. `None` if all handles are gone.
     async fn reconnect(&mut self) -> Option<Box<dyn Stream>> {
-        let (uri, device) = (&self.uri, &self.device);
+        let (uri, device, pause, patience) = (&self.uri, &self.device, &mut self.pause, self.patience);
+        let error = RefCell::new(String::new());
         let mut attempt = std::pin::pin!(async {
-            let mut pause = PAUSE[0];
             loop {
-                let error = match connect(uri).await {
+                sleep(*pause).await;
+                let failed = match connect(uri, patience).await {
                     Ok((stream, found)) if found == *device => return stream,
                     Ok(_) => "the export is not the same: its size or its flags differ".to_owned(),
                     Err(error) => error.to_string(),
                 };
-                tracing::debug!("{uri}: {error}");
-                sleep(pause).await;
-                pause = (2 * pause).min(PAUSE[1]);
+                *error.borrow_mut() = failed;
+                *pause = longer(*pause);
             }
         });
-        let deadline = Instant::now() + self.patience;
+        let deadline = *self.deadline.get_or_insert(Instant::now() + patience);
         let mut is_late = false;
         loop {
             tokio::select! {
@@ -271,7 +304,7 @@ impl Client {
                 job = self.jobs.recv() => self.state.get_mut().waiting.push_back(job?),
                 () = sleep_until(deadline), if !is_late => {
                     is_late = true;
-                    tracing::error!("{uri} cannot be reached for {:?}: requests fail", self.patience);
+                    tracing::error!("no answer of {uri} for {patience:?}, and requests fail: {}", error.borrow());
                 }
             }
             if is_late {
@@ -284,8 +317,8 @@ impl Client {
     async fn serve(&mut self, stream: &mut Box<dyn Stream>) -> io::Result<()> {
         let (from, to) = tokio::io::split(stream);
         let (mut from, mut to) = (BufReader::new(from), BufWriter::new(to));
-        self.send_kept(&mut from, &mut to).await?;
-        let (state, jobs, patience) = (&self.state, &mut self.jobs, self.patience);
+        timeout(self.patience, self.send_kept(&mut from, &mut to)).await??;
+        let (state, jobs) = (&self.state, &mut self.jobs);
         let answered = Notify::new();
         let sending = async {
             let mut is_closed = false;
@@ -332,19 +365,9 @@ impl Client {
                 answered.notify_one();
             }
         };
-        let silent = async {
-            loop {
-                sleep(Duration::from_secs(1)).await;
-                let state = state.borrow();
-                if !state.sent.is_empty() && state.heard.elapsed() > patience {
-                    return io::Error::new(io::ErrorKind::TimedOut, "the server answers nothing");
-                }
-            }
-        };
         tokio::select! {
             ended = sending => ended,
             lost = receiving => lost,
-            lost = silent => Err(lost),
         }
     }
 
@@ -355,51 +378,60 @@ impl Client {
         to: &mut (impl AsyncWrite + Unpin),
     ) -> io::Result<()> {
         let state = self.state.get_mut();
-        for (_, change) in &state.kept {
-            let cookie = state.next_cookie;
-            state.next_cookie += 1;
-            let (head, data) = change.bytes(cookie);
-            let again = async {
-                to.write_all(&head).await?;
-                to.write_all(data).await?;
-                to.flush().await?;
-                receive(from).await
-            };
-            let (answered, error) = timeout(self.patience, again).await??;
-            self.seen.counters.resent_changes.fetch_add(1, Ordering::Relaxed);
-            if answered != cookie {
+        for (cookie, change) in &state.kept {
+            let (head, data) = change.bytes(*cookie);
+            to.write_all(&head).await?;
+            to.write_all(data).await?;
+            to.flush().await?;
+            let (answered, error) = receive(from).await?;
+            if answered != *cookie {
                 return Err(no_protocol());
             }
+            self.seen.counters.resent_changes.fetch_add(1, Ordering::Relaxed);
             if let Some(error) = error {
-                tracing::error!(
-                    "{}: a change that was answered cannot be made again: {error}",
-                    self.uri
-                );
-                state.has_lost = true;
+                let uri = &self.uri;
+                tracing::error!("{uri}: a change that was answered cannot be made again: {error}");
+                state.lose();
+                break;
             }
         }
         Ok(())
     }
 }
 
-/// The next reply: its cookie, and its error.
+fn longer(pause: Duration) -> Duration {
+    (2 * pause).clamp(PAUSE[0], PAUSE[1])
+}
+
+/// The next reply: its cookie, and its error. A server that shuts down ends the connection.
 async fn receive(from: &mut (impl AsyncRead + Unpin)) -> io::Result<(u64, Option<io::Error>)> {
     let mut head = [0; REPLY_BYTES];
     from.read_exact(&mut head).await?;
-    let (cookie, error) = wire::reply(&head).ok_or_else(no_protocol)?;
-    Ok((cookie, wire::error(error)))
+    match wire::reply(&head).ok_or_else(no_protocol)? {
+        (_, wire::SHUTDOWN) => Err(io::Error::new(
+            io::ErrorKind::ConnectionAborted,
+            "the server shuts down",
+        )),
+        (cookie, error) => Ok((cookie, wire::error(error))),
+    }
 }
 
 fn no_protocol() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "it sends no NBD reply")
 }
 
-async fn connect(uri: &Uri) -> Result<(Box<dyn Stream>, Device), HandshakeError> {
+async fn connect(uri: &Uri, patience: Duration) -> Result<(Box<dyn Stream>, Device), HandshakeError> {
     let connecting = async {
         let mut stream: Box<dyn Stream> = match &uri.place {
             Place::Tcp(host, port) => {
                 let stream = TcpStream::connect((host.as_str(), *port)).await?;
                 stream.set_nodelay(true)?;
+                // Notices a host that is gone.
+                let socket = SockRef::from(&stream);
+                let second = Duration::from_secs(1);
+                let keepalive = TcpKeepalive::new().with_time((patience / 2).max(second));
+                socket.set_tcp_keepalive(&keepalive.with_interval((patience / 4).max(second)))?;
+                socket.set_tcp_user_timeout(Some(patience))?;
                 Box::new(stream)
             }
             Place::Unix(path) => Box::new(UnixStream::connect(path).await?),
@@ -442,7 +474,7 @@ impl Remote {
                     Err(error) => return drop(told.send(Err(error.into()))),
                 };
                 runtime.block_on(async {
-                    let (stream, device) = match connect(&of_thread).await {
+                    let (stream, device) = match connect(&of_thread, patience).await {
                         Ok(connected) => connected,
                         Err(error) => return drop(told.send(Err(error))),
                     };
@@ -452,17 +484,9 @@ impl Remote {
                         device,
                         jobs: received,
                         seen: seen_by_thread,
-                        state: RefCell::new(State {
-                            waiting: VecDeque::new(),
-                            sent: BTreeMap::new(),
-                            next_cookie: 0,
-                            kept: VecDeque::new(),
-                            kept_bytes: 0,
-                            next_change: 0,
-                            is_flushing: false,
-                            has_lost: false,
-                            heard: Instant::now(),
-                        }),
+                        state: RefCell::default(),
+                        pause: Duration::ZERO,
+                        deadline: None,
                     };
                     // Fails if the opener is gone.
                     let _ = told.send(Ok(device));
@@ -538,10 +562,15 @@ impl Backing for Remote {
         Ok(bytes)
     }
 
+    fn may_change_later(&self) -> bool {
+        true
+    }
+
     async fn write_at(&self, mut offset: u64, mut data: Bytes) -> io::Result<()> {
-        let most = self.0.device.payload_max as usize;
+        let most = u64::from(self.0.device.payload_max);
         while !data.is_empty() {
-            let data = data.split_to(most.min(data.len()));
+            let end = (offset + most) / SECTOR_BYTES * SECTOR_BYTES;
+            let data = data.split_to(((end - offset) as usize).min(data.len()));
             let len = data.len() as u64;
             self.ask(Work::Write { offset, data }).await?;
             offset += len;

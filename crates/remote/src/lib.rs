@@ -7,12 +7,13 @@
 //!
 //! A server may lose changes that it has answered and not flushed, if it dies. So each change is kept until a flush that was sent after its
 //! answer has succeeded. Over a new connection the kept changes are sent again, in order, before anything else. The client flushes by
-//! itself when it keeps [`KEPT_BYTES`].
+//! itself when it keeps [`KEPT_BYTES`]. Once a flush has failed none succeeds: the server may have lost what it does not know of.
 //!
 //! # Without a connection
 //!
-//! Requests wait for some time, from the loss of the connection on. Then they fail with [`std::io::ErrorKind::NotConnected`], as later
-//! ones do at once, until there is a connection again. A failed flush of that kind has lost nothing: the changes are kept.
+//! Requests wait for some time, from the loss of a connection that has answered. Then they fail with
+//! [`std::io::ErrorKind::NotConnected`], until there is a connection again. A flush that failed so has lost nothing: the changes are kept.
+//! A change that failed may still happen: the old connection's server may have it.
 //!
 //! # Limits
 //!

@@ -31,6 +31,9 @@ const FLAG_ZEROES: u16 = 1 << 6;
 /// Longest payload that every server takes, if it says nothing else.
 const PAYLOAD_BYTES: u32 = 32 << 20;
 
+/// Error of a server that shuts down.
+pub(crate) const SHUTDOWN: u32 = 108;
+
 /// Bytes of a request's header, and of a simple reply's.
 pub(crate) const REQUEST_BYTES: usize = 28;
 pub(crate) const REPLY_BYTES: usize = 16;
@@ -68,9 +71,12 @@ pub enum HandshakeError {
         "the export wants requests aligned to {0} bytes, which is not built: let its server take any, as nbdkit's filter blocksize does"
     )]
     Aligned(u32),
-    /// It is empty.
-    #[error("the export is empty")]
-    Empty,
+    /// It is empty, or has more bytes than a file can.
+    #[error("the export has {0} bytes")]
+    Size(u64),
+    /// It takes requests of so many bytes at most, less than 4096.
+    #[error("the export takes requests of up to {0} bytes alone")]
+    Short(u32),
 }
 
 /// Asks for an export, until requests may be sent.
@@ -129,14 +135,15 @@ pub(crate) async fn shake_hands(
     let (size, flags) = found.ok_or(HandshakeError::Protocol)?;
     let is_read_only = flags & FLAG_READ_ONLY != 0;
     match () {
-        () if size == 0 => Err(HandshakeError::Empty),
+        () if size == 0 || i64::try_from(size).is_err() => Err(HandshakeError::Size(size)),
+        () if most < 4096 => Err(HandshakeError::Short(most)),
         () if least > 1 => Err(HandshakeError::Aligned(least)),
         () if !is_read_only && flags & FLAG_FLUSH == 0 => Err(HandshakeError::NoFlush),
         () => Ok(Device {
             size,
             is_read_only,
             can_zero: flags & FLAG_ZEROES != 0,
-            payload_max: most.clamp(1, PAYLOAD_BYTES),
+            payload_max: most.min(PAYLOAD_BYTES),
         }),
     }
 }
@@ -218,7 +225,6 @@ pub(crate) fn error(number: u32) -> Option<io::Error> {
         1 => io::ErrorKind::PermissionDenied,
         12 => io::ErrorKind::OutOfMemory,
         28 => io::ErrorKind::StorageFull,
-        108 => io::ErrorKind::ConnectionAborted,
         _ => io::ErrorKind::Other,
     };
     Some(io::Error::new(
@@ -277,8 +283,10 @@ mod tests {
         let error = |says: Vec<u8>| async move { shake(&says).await.unwrap_err() };
         assert!(matches!(
             error(server(0, FLAG_FLUSH, 1)).await,
-            HandshakeError::Empty
+            HandshakeError::Size(0)
         ));
+        let huge = error(server(1 << 63, FLAG_FLUSH, 1)).await;
+        assert!(matches!(huge, HandshakeError::Size(_)));
         assert!(matches!(error(server(5, 0, 1)).await, HandshakeError::NoFlush));
         assert!(matches!(
             error(server(5, FLAG_FLUSH, 512)).await,

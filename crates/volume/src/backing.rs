@@ -22,7 +22,8 @@ pub struct Extent {
 /// *Futures.* A change begins when its future is first polled. If its future is dropped before it is ready, the change may still happen, at
 /// any time.
 ///
-/// *Errors.* After an error a changed range has old or new bytes, each sector of 512 bytes as a whole.
+/// *Errors.* After an error a changed range has old or new bytes, each sector of 512 bytes as a whole. They may still change, at any time,
+/// if [`may_change_later`](Backing::may_change_later) is true.
 ///
 /// A flush that fails with [`NotConnected`](io::ErrorKind::NotConnected) has lost nothing, and may be tried again.
 ///
@@ -36,6 +37,11 @@ pub trait Backing: 'static {
     /// # Errors
     /// An error of the device.
     fn modified(&self) -> io::Result<u64>;
+
+    /// Whether a change that failed may still happen, as it may where it was sent to another machine.
+    fn may_change_later(&self) -> bool {
+        false
+    }
 
     /// Reads exactly `len` bytes.
     fn read_at(&self, offset: u64, len: usize) -> impl Future<Output = io::Result<Vec<u8>>>;

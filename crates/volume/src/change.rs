@@ -29,7 +29,7 @@ impl<'b, B: Buffer> UnderWay<'_, 'b, B> {
 }
 
 impl<B: Buffer> Drop for UnderWay<'_, '_, B> {
-    /// Runs if the future is dropped before the change has ended. The change may still happen, so the guard is leaked: its chunks are not
+    /// Runs if the change may still happen: its future was dropped, or it failed on another machine. The guard is leaked: its chunks are not
     /// cached again before the next start, and their regions stay marked.
     fn drop(&mut self) {
         self.abandoned.fetch_add(1, Ordering::AcqRel);
@@ -72,10 +72,17 @@ impl<D: Device, K: Backing> Volume<D, K> {
             abandoned: &self.0.shared.abandoned,
             guard,
         };
-        let changed = change.await;
-        let guard = under_way.ended();
-        changed.map_err(VolumeError::Backing)?;
-        Ok(guard)
+        match change.await {
+            Err(error) if self.0.backing.may_change_later() => {
+                drop(under_way);
+                Err(VolumeError::Backing(error))
+            }
+            changed => {
+                let guard = under_way.ended();
+                changed.map_err(VolumeError::Backing)?;
+                Ok(guard)
+            }
+        }
     }
 
     /// Writes `data` to `offset`; with `is_durable` it is durable afterwards. See [`Volume`] for futures that are dropped.

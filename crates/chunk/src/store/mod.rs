@@ -18,8 +18,8 @@
 //! # Reclaim
 //!
 //! A reclaim takes the oldest hundredth of the blocks. Once their state is `Reclaiming`, no duplicate is mapped to them. One sweep over the
-//! LBA-index finds the mappings to them, and so the worth of each content. Contents of the most worth are appended anew with references for
-//! their mappings, up to 29 % of the bytes; all other mappings are removed. Other tasks run between its steps. Checkpoints and reclaims
+//! LBA-index finds the mappings to them, and so the worth of each content. Contents of the most worth are appended anew, up to
+//! 29 % of the bytes, with references for their mappings; all other mappings are removed. Other tasks run between its steps. Checkpoints and reclaims
 //! exclude each other, so that a place in a checkpoint is of one generation
 //! of its block.
 

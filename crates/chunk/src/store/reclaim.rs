@@ -24,9 +24,9 @@ pub(super) const KEPT_PERCENT: u64 = 29;
 /// A reclaim remembers at most as many mappings as an eighth of the index's slots. The others are lost, and read again from the volume.
 const REMEMBERED_SHARE: usize = 8;
 /// What a reference takes of a block: itself, and its entry in the footer.
-const REFERENCE_COST: u32 = (REFERENCE_BYTES + Entry::BYTES) as u32;
+const REFERENCE_COST: u64 = (REFERENCE_BYTES + Entry::BYTES) as u64;
 
-/// Result of a sweep over the LBA-index for the victims. Memory: 8 bytes a content, 16 to 32 bytes a mapping.
+/// Result of a sweep over the LBA-index for the victims. Memory: 12 bytes a content, 16 to 32 bytes a mapping.
 struct Sweep {
     /// By block: a victim's range of `candidates`; empty for others.
     numbers: Vec<Range<u32>>,
@@ -34,8 +34,9 @@ struct Sweep {
     /// Candidate and address of each mapping to a victim, sorted.
     references: Vec<(u32, u64)>,
     references_max: usize,
-    /// Most bytes of a content with its references. Of a content that most of a volume has, as zeros, some mappings are kept, not none.
-    content_bytes_max: u32,
+    /// Most mappings of a content: their references have at most half of the bytes that are kept. Of a content that most of a volume has, as
+    /// zeros, some mappings are kept.
+    references_of_content_max: u32,
 }
 
 /// Number of the candidate at a place.
@@ -46,7 +47,7 @@ fn candidate(numbers: &[Range<u32>], place: Place) -> Option<u32> {
 }
 
 impl Sweep {
-    /// Counts the mappings of a bucket to victims. All mappings of a content but one cost a reference if it is kept.
+    /// Counts the mappings of a bucket to victims.
     fn count(&mut self, index: &LbaIndex, bucket: usize) {
         let numbers = &self.numbers;
         index.visit(
@@ -59,12 +60,8 @@ impl Sweep {
                     return;
                 };
                 let candidate = &mut self.candidates[number as usize];
-                if candidate.worth > 0.0 {
-                    let bytes = candidate.bytes.saturating_add(REFERENCE_COST);
-                    if bytes > self.content_bytes_max {
-                        return;
-                    }
-                    candidate.bytes = bytes;
+                if candidate.references >= self.references_of_content_max {
+                    return;
                 }
                 candidate.refer(age);
                 self.references.push((number, slot.address));
@@ -146,7 +143,7 @@ impl<B: Buffer> ChunkStore<B> {
             candidates: Vec::new(),
             references: Vec::new(),
             references_max: buckets * BUCKET_SLOTS / REMEMBERED_SHARE,
-            content_bytes_max: u32::try_from(kept_bytes / 2).unwrap_or(u32::MAX),
+            references_of_content_max: u32::try_from(1 + kept_bytes / 2 / REFERENCE_COST).unwrap_or(u32::MAX),
         };
         {
             let maps = self.maps.lock();
@@ -155,7 +152,7 @@ impl<B: Buffer> ChunkStore<B> {
                 for number in 0..maps.starts[block as usize].len() {
                     let spot = self.spot(&maps, Place { block, number });
                     let bytes = spot.map_or(0, |spot| spot.len_max as u32);
-                    sweep.candidates.push(Candidate { bytes, worth: 0.0 });
+                    sweep.candidates.push(Candidate::new(bytes));
                 }
                 sweep.numbers[block as usize] = first..sweep.candidates.len() as u32;
             }
@@ -233,8 +230,8 @@ mod tests {
     use super::*;
     use crate::place::PlaceBits;
 
-    /// Mappings of addresses 0 to 19: the even ones to a content of block 0 or, if not 0 modulo 4, of block 1; the odd ones elsewhere.
-    fn swept(references_max: usize, content_bytes_max: u32) -> Sweep {
+    /// Mappings of addresses 0 to 19: of the even ones every other to a content of block 0 and of block 1; the odd ones elsewhere.
+    fn swept(references_max: usize, references_of_content_max: u32) -> Vec<(u32, u64)> {
         let mut index = LbaIndex::new(100, 100, PlaceBits::new(3, 2), 1).unwrap();
         for address in 0..20 {
             let block = [0, 2, 1, 2][address as usize % 4];
@@ -242,36 +239,23 @@ mod tests {
         }
         let mut sweep = Sweep {
             numbers: vec![0..1, 1..2, 0..0],
-            candidates: vec![
-                Candidate {
-                    bytes: 100,
-                    worth: 0.0
-                };
-                2
-            ],
+            candidates: vec![Candidate::new(100); 2],
             references: Vec::new(),
             references_max,
-            content_bytes_max,
+            references_of_content_max,
         };
         sweep.count(&index, 0);
-        sweep
+        sweep.references
     }
 
     #[test]
     fn a_sweep_remembers_the_newest_mappings() {
-        let sweep = swept(3, u32::MAX);
-        assert_eq!(sweep.references, [(1, 18), (0, 16), (1, 14)]);
-        let bytes = |number: usize| sweep.candidates[number].bytes;
-        assert_eq!((bytes(0), bytes(1)), (100, 100 + REFERENCE_COST));
-    }
-
-    #[test]
-    fn no_content_outgrows_the_bytes_that_are_kept() {
-        let sweep = swept(100, 100 + REFERENCE_COST);
-        assert_eq!(sweep.references, [(1, 18), (0, 16), (1, 14), (0, 12)]);
-        let bytes_max = 2 * u64::from(100 + REFERENCE_COST);
-        assert_eq!(choose(&sweep.candidates, bytes_max), [0, 1]);
-        // A content that is longer by itself is counted once.
-        assert_eq!(swept(100, 10).references.len(), 2);
+        assert_eq!(swept(3, u32::MAX), [(1, 18), (0, 16), (1, 14)]);
+        assert_eq!(
+            swept(100, 2),
+            [(1, 18), (0, 16), (1, 14), (0, 12)],
+            "of each content"
+        );
+        assert_eq!(swept(100, u32::MAX).len(), 10);
     }
 }

@@ -22,6 +22,12 @@ struct Disk {
     now: Vec<u8>,
     flushed: Vec<u8>,
     flushes: usize,
+    flushing: usize,
+    most_flushing: usize,
+    written_bytes: usize,
+    /// Time that a flush takes, after the snapshot.
+    flush_time: Duration,
+    fails_flush: bool,
 }
 
 #[derive(Clone)]
@@ -49,7 +55,9 @@ impl Export for Shared {
     }
 
     async fn write(&self, offset: u64, data: Bytes, _: bool) -> Result<(), ExportError> {
-        self.disk().now[offset as usize..][..data.len()].copy_from_slice(&data);
+        let mut disk = self.disk();
+        disk.written_bytes += data.len();
+        disk.now[offset as usize..][..data.len()].copy_from_slice(&data);
         Ok(())
     }
 
@@ -59,14 +67,22 @@ impl Export for Shared {
     }
 
     async fn flush(&self) -> Result<(), ExportError> {
-        {
+        let time = {
             let mut disk = self.disk();
             disk.flushed = disk.now.clone();
             disk.flushes += 1;
-        }
+            disk.flushing += 1;
+            disk.most_flushing = disk.most_flushing.max(disk.flushing);
+            disk.flush_time
+        };
         // Changes that come meanwhile are answered before it, and not flushed.
-        tokio::time::sleep(Duration::from_millis(5)).await;
-        Ok(())
+        tokio::time::sleep(time).await;
+        let mut disk = self.disk();
+        disk.flushing -= 1;
+        match disk.fails_flush {
+            true => Err(ExportError::Io),
+            false => Ok(()),
+        }
     }
 
     async fn status(&self, _: u64, length: u64, _: usize) -> Result<Vec<Extent>, ExportError> {
@@ -98,6 +114,11 @@ impl Server {
             now: vec![0; SIZE],
             flushed: vec![0; SIZE],
             flushes: 0,
+            flushing: 0,
+            most_flushing: 0,
+            written_bytes: 0,
+            flush_time: Duration::from_millis(5),
+            fails_flush: false,
         })));
         let door = Arc::new(
             Door::bind(DoorConfig {
@@ -187,7 +208,11 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.cut();
         self.stop.send_replace(true);
-        let _ = self.worker.take().unwrap().join();
+        let ended = self.worker.take().unwrap().join();
+        if !std::thread::panicking() {
+            ended.unwrap();
+            assert!(self.disk.disk().most_flushing <= 1, "one flush at a time");
+        }
     }
 }
 
@@ -259,17 +284,63 @@ async fn a_server_that_dies_loses_nothing() {
     );
 }
 
-/// The client flushes by itself before it keeps too much.
+/// The client flushes by itself before it keeps too much, and sends no more than it may keep, also if the connection is lost meanwhile.
 #[tokio::test]
 async fn what_is_kept_is_bounded() {
     let server = Server::start();
     let remote = server.connect();
-    for turn in 0..5 * KEPT_BYTES / SIZE {
+    server.disk.disk().flush_time = Duration::from_millis(300);
+    let part = SIZE / 8;
+    let count = 5 * KEPT_BYTES / part;
+    let writes = (0..count).map(|turn| {
+        let (remote, data) = (remote.clone(), Bytes::from(vec![turn as u8; part]));
+        tokio::spawn(async move { remote.write_at((turn % 8 * part) as u64, data).await })
+    });
+    let writes: Vec<_> = writes.collect();
+    let begun = Instant::now();
+    while server.disk.disk().flushing == 0 {
+        assert!(begun.elapsed() < PATIENCE, "no flush");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let flush = tokio::spawn({
+        let remote = remote.clone();
+        async move { remote.flush().await }
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let written = server.disk.disk().written_bytes;
+    assert!(
+        (KEPT_BYTES..=2 * KEPT_BYTES).contains(&written),
+        "{written} bytes before a flush"
+    );
+    server.crash();
+    server.disk.disk().flush_time = Duration::ZERO;
+    for write in writes {
+        write.await.unwrap().unwrap();
+    }
+    flush.await.unwrap().unwrap();
+    let flushes = server.disk.disk().flushes;
+    assert!((3..=20).contains(&flushes), "{flushes} flushes");
+}
+
+/// Once a flush has failed none succeeds, and changes wait for none.
+#[tokio::test]
+async fn after_a_failed_flush_none_succeeds() {
+    let server = Server::start();
+    let remote = server.connect();
+    server.disk.disk().fails_flush = true;
+    let write = async |turn: usize| {
         let data = Bytes::from(vec![turn as u8; SIZE]);
         remote.write_at(0, data).await.unwrap();
+    };
+    for turn in 0..2 * KEPT_BYTES / SIZE {
+        write(turn).await;
     }
-    let flushes = server.disk.disk().flushes;
-    assert!((3..=10).contains(&flushes), "{flushes} flushes");
+    server.disk.disk().fails_flush = false;
+    for turn in 0..5 * KEPT_BYTES / SIZE {
+        write(turn).await;
+        let error = remote.flush().await.unwrap_err();
+        assert_ne!(error.kind(), io::ErrorKind::NotConnected);
+    }
 }
 
 /// Without a connection requests fail after a while, and a flush that failed so has lost nothing.
@@ -280,6 +351,7 @@ async fn without_a_connection_requests_fail_in_time() {
     let remote = Remote::connect(server.uri(), patience).unwrap();
     remote.write_at(5, Bytes::from_static(b"kept")).await.unwrap();
     server.cut();
+    let begun = Instant::now();
     for _ in 0..2 {
         let kind = |error: io::Error| error.kind();
         assert_eq!(
@@ -291,7 +363,7 @@ async fn without_a_connection_requests_fail_in_time() {
             Err(io::ErrorKind::NotConnected)
         );
     }
-    assert!(remote.is_away());
+    assert!(remote.is_away() && begun.elapsed() < PATIENCE / 2);
     server.crash();
     let begun = Instant::now();
     while remote.flush().await.is_err() {
@@ -310,10 +382,16 @@ async fn a_reply_to_nothing_ends_the_connection() {
     let listener = TcpListener::bind(ANY_PORT).unwrap();
     let address = listener.local_addr().unwrap();
     let to = server.address;
-    let lies: [Vec<u8>; 2] = [
-        vec![7; 16],
-        [&0x6744_6698u32.to_be_bytes()[..], &[0; 4], &99u64.to_be_bytes()].concat(),
-    ];
+    let reply = |error: u32, cookie: u64| {
+        [
+            &0x6744_6698u32.to_be_bytes()[..],
+            &error.to_be_bytes(),
+            &cookie.to_be_bytes(),
+        ]
+        .concat()
+    };
+    // The last is of a server that shuts down.
+    let lies: [Vec<u8>; 3] = [vec![7; 16], reply(0, 99), reply(108, 0)];
     std::thread::spawn(move || {
         let mut lies = lies.into_iter();
         for client in listener.incoming().flatten() {
@@ -341,7 +419,8 @@ async fn a_reply_to_nothing_ends_the_connection() {
                         }
                     }
                     back.write_all(&lie)?;
-                    return back.shutdown(Shutdown::Both);
+                    // The client ends the connection.
+                    return io::Read::read_to_end(&mut from, &mut Vec::new()).map(drop);
                 }
                 io::copy(&mut from, &mut back).map(drop)
             });

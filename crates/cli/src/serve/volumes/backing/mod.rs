@@ -122,6 +122,13 @@ impl Backing for Slow {
         }
     }
 
+    fn may_change_later(&self) -> bool {
+        match self {
+            Self::File(file) => file.may_change_later(),
+            Self::Remote(remote) => remote.may_change_later(),
+        }
+    }
+
     async fn read_at(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
         match self {
             Self::File(file) => file.read_at(offset, len).await,
@@ -145,7 +152,8 @@ impl Backing for Slow {
 
     async fn flush(&self) -> io::Result<()> {
         match self {
-            Self::File(file) => file.flush().await,
+            // Whatever its kind, this error means that changes may be lost.
+            Self::File(file) => file.flush().await.map_err(io::Error::other),
             Self::Remote(remote) => remote.flush().await,
         }
     }
