@@ -183,7 +183,7 @@ def test_several_volumes_have_a_cache_each(place, seed):
 def test_flags_that_make_no_sense_are_refused_with_advice(place):
     for name in ["disk", "other"]:
         (place / name).write_bytes(bytes(MIB))
-    for backing, cache, advice in [("disk", "disk", "name another file"), ("disk,disk", "x,y", "two files"), ("disk", "absent", "--cache-size"),
+    for backing, cache, advice in [("disk", "disk", "name another file"), ("disk,disk", "x,y", "two are named"), ("disk", "absent", "--cache-size"),
                                    ("disk,other", "x,x", "a cache of its own"), ("disk,other", "x,other", "name another file")]:
         paths = (",".join(str(place / name) for name in names.split(",")) for names in (backing, cache))
         flags = [word for pair in zip(("--backing", "--cache"), paths) for word in pair]
