@@ -7,25 +7,14 @@ pub struct Candidate {
     pub bytes: u32,
     /// Sum of the worth of all addresses mapped to it, see [`Candidate::refer`]; 0 = none.
     pub worth: f32,
-    /// Number of these addresses.
-    pub references: u32,
 }
 
 impl Candidate {
-    /// A content of `bytes` on flash, to which no address is mapped.
-    pub fn new(bytes: u32) -> Self {
-        Self {
-            bytes,
-            ..Self::default()
-        }
-    }
-
     /// Counts an address mapped to this content. `age` is its position in its bucket, from 0, the newest, to less than 1. It adds 2 in the
     /// newer half and 1 in the older, and up to 1/4 more the newer it is.
     ///
     /// Source: AustereCache counts references so, with 2 and 1 for the two halves; the last part is ours.
     pub fn refer(&mut self, age: f32) {
-        self.references += 1;
         self.worth += if age < 0.5 { 2.0 } else { 1.0 };
         self.worth += (1.0 - age) / 4.0;
     }
@@ -56,7 +45,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn candidate(bytes: u32, ages: &[f32]) -> Candidate {
-        let mut candidate = Candidate::new(bytes);
+        let mut candidate = Candidate { bytes, worth: 0.0 };
         ages.iter().for_each(|age| candidate.refer(*age));
         candidate
     }
@@ -97,7 +86,7 @@ mod tests {
             candidates in prop::collection::vec((1u32..5_000, 0u8..6), 0..200), bytes_max in 0u64..200_000,
         ) {
             let candidates: Vec<Candidate> = (candidates.into_iter())
-                .map(|(bytes, worth)| Candidate { worth: worth.into(), ..Candidate::new(bytes) }).collect();
+                .map(|(bytes, worth)| Candidate { bytes, worth: worth.into() }).collect();
             let kept = choose(&candidates, bytes_max);
             let bytes: u64 = kept.iter().map(|number| u64::from(candidates[*number].bytes)).sum();
             prop_assert!(bytes <= bytes_max);
