@@ -162,8 +162,7 @@ impl<B: Buffer> ChunkStore<B> {
         sweep
     }
 
-    /// Appends a candidate's content anew, and moves one mapping to it. `None` if it cannot be read, there is no room, or the chunk is mapped
-    /// elsewhere now.
+    /// Appends a candidate's content anew, and moves one mapping to it. `None` if it cannot be read or there is no room.
     async fn keep<D: Device<Buf = B>>(
         &self,
         device: &D,
@@ -181,10 +180,8 @@ impl<B: Buffer> ChunkStore<B> {
         let (mut header, stored) = self.fetch_stored(device, &spot).await?;
         header.address = sweep.addresses[number as usize];
         let mut maps = self.maps.lock();
-        if maps.lba.get(header.address) != Some(old) {
-            return None;
-        }
         let new = self.append_piece(&mut maps, header, &stored, self.kept_free())?;
+        // If the chunk was written meanwhile, the footer says that the content is not mapped to it.
         maps.lba.replace(header.address, old, new);
         self.count(&self.counters.moved_contents);
         add(&self.counters.moved_flash_bytes, header.piece_len() as u64);
