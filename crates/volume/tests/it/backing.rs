@@ -23,6 +23,10 @@ pub struct Faults {
     pub bad_byte: Option<u64>,
     /// The next flush fails, and loses a choice of what was written since the last.
     pub fails_flush: bool,
+    /// It is on a machine that cannot be reached: changes and flushes fail, and lose nothing.
+    pub is_away: bool,
+    /// A change that fails may still happen.
+    pub changes_later: bool,
 }
 
 struct State {
@@ -109,6 +113,13 @@ impl FaultyBacking {
         state.now[offset..offset + bytes.len()].copy_from_slice(bytes);
         state.durable[offset..offset + bytes.len()].copy_from_slice(bytes);
         state.modified += 1;
+    }
+
+    fn reach(&self) -> io::Result<()> {
+        match self.0.borrow().faults.is_away {
+            true => Err(io::ErrorKind::NotConnected.into()),
+            false => Ok(()),
+        }
     }
 
     fn check(&self) -> io::Result<()> {
@@ -227,7 +238,12 @@ impl Backing for FaultyBacking {
         Ok(bytes)
     }
 
+    fn may_change_later(&self) -> bool {
+        self.0.borrow().faults.changes_later
+    }
+
     async fn write_at(&self, offset: u64, data: Bytes) -> io::Result<()> {
+        self.reach()?;
         self.change(offset, &data, false).await
     }
 
@@ -237,6 +253,7 @@ impl Backing for FaultyBacking {
 
     async fn flush(&self) -> io::Result<()> {
         self.check()?;
+        self.reach()?;
         // What is done before it begins is durable afterwards, and nothing else.
         let (now, fails) = {
             let mut state = self.0.borrow_mut();

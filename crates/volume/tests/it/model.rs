@@ -545,11 +545,10 @@ fn faults_of_either_device_bring_no_wrong_byte() {
                 ..calm()
             });
             run.backing.set(Faults {
-                crash_at: None,
                 read_errors: random.below(2) * 30,
                 write_errors: random.below(2) * 50,
                 fails_flush: random.below(3) == 0,
-                bad_byte: None,
+                ..Faults::default()
             });
             run.live(150);
             let must_discard = run.must_discard();

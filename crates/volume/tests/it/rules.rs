@@ -388,6 +388,64 @@ fn after_a_failed_flush_no_flush_says_that_all_is_durable() {
     assert_eq!(rig.found, Some(Found::Forgotten));
 }
 
+/// A flush without a connection has lost nothing: the cache stays, and the next flush succeeds.
+#[test]
+fn a_flush_that_does_not_reach_the_backing_device_may_be_tried_again() {
+    let (medium, backing) = (medium(6), FaultyBacking::new(SIZE, 6));
+    let set = |is_away| {
+        backing.set(Faults {
+            is_away,
+            ..Faults::default()
+        });
+    };
+    let rig = Rig::open(&settings(Mode::WriteThrough, 1), &medium, &backing).unwrap();
+    rig.run(rig.volume.write(0, Bytes::from(vec![1; 40 * CHUNK]), true))
+        .unwrap();
+    set(true);
+    let failed = rig.run(rig.volume.flush());
+    assert!(matches!(failed, Err(VolumeError::Backing(_))), "{failed:?}");
+    set(false);
+    rig.run(rig.volume.flush()).unwrap();
+    rig.run(rig.volume.close()).unwrap();
+    drop(rig);
+    // Nor is the cache lost by a start that cannot flush.
+    set(true);
+    assert!(Rig::open(&settings(Mode::WriteThrough, 1), &medium, &backing).is_err());
+    set(false);
+    let rig = Rig::open(&settings(Mode::WriteThrough, 1), &medium, &backing).unwrap();
+    assert_eq!(rig.found, Some(Found::Cache));
+}
+
+/// A change that failed on another machine may still happen: its chunks are not cached again.
+#[test]
+fn what_may_change_later_is_not_cached() {
+    for changes_later in [false, true] {
+        let (medium, backing) = (medium(7), FaultyBacking::new(SIZE, 7));
+        let rig = Rig::open(&settings(Mode::WriteThrough, 1), &medium, &backing).unwrap();
+        backing.set(Faults {
+            is_away: true,
+            changes_later,
+            ..Faults::default()
+        });
+        assert!(
+            rig.run(rig.volume.write(0, Bytes::from(vec![1; CHUNK]), false))
+                .is_err()
+        );
+        backing.set(Faults {
+            changes_later,
+            ..Faults::default()
+        });
+        rig.run(rig.volume.read(0, CHUNK)).unwrap();
+        if changes_later {
+            backing.write_elsewhere(0, &[1; CHUNK]);
+        }
+        let found = rig.run(rig.volume.read(0, CHUNK)).unwrap();
+        assert!(found == vec![u8::from(changes_later); CHUNK], "{changes_later}");
+        assert_eq!(rig.volume.shared().counts().read_hits > 0, !changes_later);
+        assert_eq!(rig.run(rig.volume.close()).is_err(), changes_later);
+    }
+}
+
 #[test]
 fn a_bad_sector_fails_reads_of_itself_alone() {
     let (medium, backing) = (medium(5), FaultyBacking::new(SIZE, 5));
