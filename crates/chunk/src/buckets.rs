@@ -205,7 +205,7 @@ impl Buckets {
         self.lens[bucket] = (len - 1) as u8;
     }
 
-    /// Drops the slots for which `keep` is false, and returns how many; the others stay in order.
+    /// Drops the slots of a bucket for which `keep` is false. Returns the number of dropped slots. The others stay in order.
     pub(crate) fn retain(&mut self, bucket: usize, mut keep: impl FnMut(u64) -> bool) -> usize {
         let (len, mut kept) = (self.len(bucket), 0);
         for at in 0..len {

@@ -203,7 +203,7 @@ impl State {
         told.map(|told| told.send(answer));
     }
 
-    /// Forgets the changes with numbers below `covers`, which are durable.
+    /// Drops the kept changes with numbers below `covers`: a flush has made them durable.
     fn forget(&mut self, covers: u64) {
         while let Some((_, change)) = self.kept.pop_front_if(|(number, _)| *number < covers) {
             self.kept_bytes -= change.cost();

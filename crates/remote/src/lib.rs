@@ -11,9 +11,9 @@
 //!
 //! # Without a connection
 //!
-//! Requests wait for some time, from the loss of a connection that has answered. Then they fail with
-//! [`std::io::ErrorKind::NotConnected`], until there is a connection again. A flush that failed so has lost nothing: the changes are kept.
-//! A change that failed may still happen: the old connection's server may have it.
+//! When a connection is lost, its requests wait for the next one. If none answers within the time that [`Remote::connect`] was given, all
+//! requests fail with [`std::io::ErrorKind::NotConnected`], until there is a connection again. A flush that failed so has lost nothing: the
+//! changes are kept. A change that failed may still happen: the server may have received it.
 //!
 //! # Limits
 //!

@@ -162,7 +162,8 @@ impl<B: Buffer> ChunkStore<B> {
         sweep
     }
 
-    /// Appends a candidate's content anew, and moves one mapping to it. `None` if it cannot be read or there is no room.
+    /// Appends a candidate's content to an open block, and moves one mapping there. Returns the new place; `None` if the content cannot be
+    /// read or the device has no room.
     async fn keep<D: Device<Buf = B>>(
         &self,
         device: &D,
