@@ -1,7 +1,5 @@
 """Hit ratio of index cascade against the full one under a layout, on every trace that is there; counts of `pumice replay`."""
 
-import os
-
 from comparison import Comparison, case
 from harness import Failure
 from tools import SHARED, at_once, dram_per_object, replay
@@ -26,10 +24,6 @@ def with_sets(arguments):
     for theta in (0.9, 0.99):
         spec = f"zipf:keys={arguments.keys},theta={theta},requests={arguments.requests},sets=0.2,seed=1"
         found[f"zipf {theta}, a fifth sets"] = (spec, "--ops", "as-recorded")
-    config = os.path.join(os.path.realpath(arguments.shared), "distributions", "cachelib", "kvcache_reg", "config.json")
-    if os.path.exists(config):
-        spec = f"cachelib:config={config},keys={arguments.keys},requests={arguments.requests}"
-        found["kvcache_reg as recorded"] = (spec, "--ops", "as-recorded")
     return found
 
 
@@ -53,7 +47,7 @@ def cascade_report(arguments):
             continue
         is_sized = name.startswith(OWN_SIZES)
         for objects in ["own", "300 B"] if is_sized else ["300 B"]:
-            sized = ["--object-size", 300] if objects == "300 B" else []
+            sized = ["--object-size", 300, "--ignore-sizes"] if objects == "300 B" else []
             for flash in sizes:
                 for layout in layouts:
                     common = [*trace, *sized, "--flash-size", flash, "--superblock", 0, *LAYOUTS[layout]]

@@ -98,6 +98,10 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "SIZE", conflicts_with = "sizes", value_parser = bytes::<u64>)]
     object_size: Option<u64>,
 
+    /// Ignore the sizes that the trace has: all are those of --object-size or --sizes
+    #[arg(long)]
+    ignore_sizes: bool,
+
     /// Sizes from a distribution as CacheBench writes it, where the trace has none
     #[arg(long, value_name = "FILE")]
     sizes: Option<PathBuf>,
@@ -161,6 +165,7 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
     let rules = ReplayRules {
         ops: args.ops,
         missing_sizes: missing_sizes(args, is_exact)?,
+        ignores_sizes: args.ignore_sizes,
         warmup: args.warmup,
     };
     let bar = Bar::new("replaying");

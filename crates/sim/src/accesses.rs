@@ -62,7 +62,7 @@ impl<'a> Accesses<'a> {
     /// What [`Trace::open`] says; [`SimError::SizesRecorded`] if sizes are to be drawn for a trace that has them.
     pub fn open(trace: &'a Trace, rules: &'a ReplayRules) -> Result<Self, SimError> {
         let reader = trace.open()?;
-        let sizing = match (&rules.missing_sizes, reader.has_sizes()) {
+        let sizing = match (&rules.missing_sizes, reader.has_sizes() && !rules.ignores_sizes) {
             (MissingSizes::Drawn(_), true) => {
                 return Err(SimError::SizesRecorded(trace.name().to_owned()));
             }

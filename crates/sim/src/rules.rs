@@ -119,6 +119,8 @@ pub struct ReplayRules {
     pub ops: OpsMode,
     /// What objects weigh that have no size in the trace.
     pub missing_sizes: MissingSizes,
+    /// Whether sizes that the trace has count as missing (`--ignore-sizes`).
+    pub ignores_sizes: bool,
     /// What comes before figures are counted.
     pub warmup: Warmup,
 }

@@ -452,9 +452,10 @@ impl<B: Buffer> ChunkStore<B> {
         (self.base.geometry.blocks as usize / 100).max(1)
     }
 
-    /// Most blocks that the contents kept by one reclaim open.
+    /// Most blocks that one reclaim opens: for the contents that it keeps, and after them for their references.
     fn moved_blocks_max(&self) -> usize {
-        (self.batch() * reclaim::KEPT_PERCENT as usize).div_ceil(100)
+        let percent = reclaim::KEPT_PERCENT as usize + reclaim::REFERENCES_PERCENT;
+        (self.batch() * percent).div_ceil(100)
     }
 
     /// Whether a chunk may be mapped to a block: it has this sequence, and is not being reclaimed.

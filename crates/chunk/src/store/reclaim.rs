@@ -18,6 +18,8 @@ const MOVED_AT_ONCE: usize = 4;
 /// Most bytes that a reclaim keeps, in hundredths of its victims' bytes, without references. With 30, blocks of 16 chunks wrote 1.501 bytes
 /// for each compressed new byte; with 20, a cache as large as its volume lost a point of hits.
 pub(super) const KEPT_PERCENT: u64 = 29;
+/// Room for the references of what is kept, in hundredths of the victims' bytes.
+pub(super) const REFERENCES_PERCENT: usize = 5;
 
 /// Result of a sweep over the LBA-index for the victims. Memory: 16 bytes a content.
 struct Sweep {

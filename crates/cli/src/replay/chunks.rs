@@ -16,7 +16,7 @@ pub struct ChunkArgs {
     /// --superblock and --json hold, and --dram for CacheDedup's: what addresses leave of it is for fingerprints
     #[arg(long, value_name = "pumice|austere|d-lru|d-arc|cd-lru|cd-arc",
         conflicts_with_all = ["config", "layout", "policy", "alpha", "theta", "flash_size", "max_object_size", "flash_write", "max_item_size",
-            "index", "tier1", "object_size", "sizes", "ops", "device", "reformat", "trim", "throttle", "warmup"])]
+            "index", "tier1", "object_size", "ignore_sizes", "sizes", "ops", "device", "reformat", "trim", "throttle", "warmup"])]
     pub chunk_cache: Option<ChunkCacheName>,
 
     /// Addresses that it may map: a number, or 4d for four times the chunks that its device has room for without compression

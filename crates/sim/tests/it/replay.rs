@@ -175,11 +175,17 @@ fn missing_sizes_are_fixed_or_unit_and_given_ones_are_kept() {
     );
     assert_eq!(
         sample("id=1,size=2", "a,1 b,2")
-            .replay_with("lru", "100%", fixed)
+            .replay_with("lru", "100%", fixed.clone())
             .unwrap()
             .flash_bytes,
         Some(3)
     );
+    let ignored = ReplayRules {
+        ignores_sizes: true,
+        ..fixed
+    };
+    let report = sample("id=1,size=2", "a,1 b,2").replay_with("lru", "100%", ignored);
+    assert_eq!(report.unwrap().flash_bytes, Some(8192));
 }
 
 #[test]
