@@ -28,7 +28,7 @@ def with_sets(arguments):
 
 
 @case(pairs=None, flash=([], "size of the flash; may be given again (40%% and 10%%)"), trace=([], "only traces of this name; may be given again"),
-      layout=([], "ripq, sipq, clock or fifo; may be given again (all)"), shared=SHARED,
+      layout=([], "ripq, sipq, clock or fifo; may be given again (all)"), objects=([], "own or 300B; may be given again (both)"), shared=SHARED,
       keys=(2_000_000, "keys of what is generated"), requests=(12_000_000, "requests of what is generated"), in_all=False,
       quick={"keys": 40_000, "requests": 200_000, "trace": ["zipf 0.9, a fifth sets", "OLTP"], "flash": ["40%"]})
 def cascade_report(arguments):
@@ -46,8 +46,10 @@ def cascade_report(arguments):
         if arguments.trace and not any(part in name for part in arguments.trace):
             continue
         is_sized = name.startswith(OWN_SIZES)
-        for objects in ["own", "300 B"] if is_sized else ["300 B"]:
-            sized = ["--object-size", 300, "--ignore-sizes"] if objects == "300 B" else []
+        for objects in ["own", "300B"] if is_sized else ["300B"]:
+            if arguments.objects and objects not in arguments.objects:
+                continue
+            sized = ["--object-size", 300, "--ignore-sizes"] if objects == "300B" else []
             for flash in sizes:
                 for layout in layouts:
                     common = [*trace, *sized, "--flash-size", flash, "--superblock", 0, *LAYOUTS[layout]]
