@@ -32,7 +32,7 @@ pub const PIECE_HEAD_BYTES_MAX: usize = 512;
 /// No sequence of a block is as high.
 const SEQUENCES_MAX: u64 = 1 << 62;
 /// Trailers read at a time.
-const READ_DEPTH: usize = 32;
+pub(crate) const READ_DEPTH: usize = 32;
 
 /// What a start asks of the owner.
 pub trait Restore {
@@ -190,7 +190,7 @@ impl<'a, D: Device> Recovery<'a, D> {
         }
     }
 
-    async fn load<O: Restore>(
+    pub(crate) async fn load<O: Restore>(
         &mut self,
         checkpoint: &CheckpointRef,
         owner: &mut O,
@@ -369,7 +369,7 @@ impl<'a, D: Device> Recovery<'a, D> {
     }
 
     /// The trailers of a batch of blocks, of those that have one.
-    async fn trailers(&mut self, batch: &[u32]) -> Vec<(u32, Trailer)> {
+    pub(crate) async fn trailers(&mut self, batch: &[u32]) -> Vec<(u32, Trailer)> {
         let geometry = self.superblock.geometry;
         let last_sector =
             |block: u32| geometry.block_offset(block) + geometry.block_bytes - SECTOR_BYTES as u64;

@@ -19,6 +19,7 @@ use crate::store::reclaim::batches;
 use parking_lot::Mutex;
 use pumice_blocks::chain::StreamReader;
 use pumice_blocks::footer::OWN_BYTES;
+use pumice_blocks::inspect::{self, Inspection};
 use pumice_blocks::log::LogRecord;
 use pumice_blocks::open::{check_maker, read_superblock};
 use pumice_blocks::recovery::{
@@ -548,6 +549,22 @@ impl<B: Buffer> ChunkStore<B> {
                 .map_err(failed)?;
         }
         device.sync().await.map_err(failed)
+    }
+
+    /// Inspects the cache on a device, without writing; `None` if the device is empty. DRAM: the indexes of its settings.
+    ///
+    /// # Errors
+    /// [`OpenError`]: the device holds something else, or its superblocks cannot be read.
+    pub async fn inspect<D: Device<Buf = B>>(device: &D) -> Result<Option<Inspection>, OpenError> {
+        let Some(superblock) = read_superblock(device, STORE)? else {
+            return Ok(None);
+        };
+        let geometry = superblock.geometry;
+        let found = Shape::decode(&superblock.own).ok_or(OpenError::UnknownSettings)?;
+        let (chunks, mappings, contents) = (found.chunks, found.mappings, found.contents);
+        let shape = Shape::new(&geometry, found.chunk_bytes, chunks, mappings, contents)?;
+        let mut image = Image::new(shape, &geometry, superblock.cache_id)?;
+        Ok(Some(inspect::inspect(device, &superblock, &mut image).await))
     }
 
     fn with(options: &Options, superblock: Superblock, restored: Image, old: Old) -> Self {

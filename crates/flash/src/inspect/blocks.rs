@@ -1,12 +1,12 @@
 //! What stands on each block, and whether the blocks that count are whole.
 
 use super::checkpoint::{Snapshot, index_shape};
-use super::rot::{mended, wrong_bit};
 use super::{Part, Source, Walk};
 use crate::footer::{ENTRY_BYTES, Ending, FooterEntry};
 use crate::recovery::EPOCH_SHIFT;
 use pumice_blocks::chain::{BlockRole, BlockRow};
 use pumice_blocks::footer::{TRAILER_BYTES, Trailer, decode_entries};
+use pumice_blocks::rot::{mended, wrong_bit};
 use pumice_device::SECTOR_BYTES;
 use pumice_index::padded_len;
 use pumice_memory::{AlignedBuf, Buffer};

@@ -1,11 +1,11 @@
 //! The log, from the first record that a start could need to its end.
 
-use super::rot::mended;
 use super::{LogSummary, Part, Source, Walk};
 use crate::log::{LogKind, LogRecord};
 use crate::recovery::EPOCH_SHIFT;
 use pumice_blocks::geometry::LOG_RECORD_BYTES;
 use pumice_blocks::log::{self, Kind, PrefixMark};
+use pumice_blocks::rot::mended;
 
 impl<S: Source + ?Sized> Walk<'_, S> {
     /// Walks the log from position `start` on, notes which blocks it says were reclaimed, and names where records are missing before

@@ -13,7 +13,6 @@ mod blocks;
 mod checkpoint;
 mod log;
 mod pages;
-mod rot;
 mod summary;
 mod superblocks;
 

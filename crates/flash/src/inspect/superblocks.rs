@@ -1,9 +1,9 @@
 //! The two superblocks: which counts, and whether they agree.
 
-use super::rot::mended;
 use super::{InspectError, Part, Sink, Source, Summary, Walk};
 use crate::settings::{STORE, Settings};
 use pumice_blocks::geometry::SUPERBLOCKS_BYTES;
+use pumice_blocks::rot::mended;
 use pumice_blocks::superblock::{SlotContent, Superblock};
 use pumice_device::SECTOR_BYTES;
 use pumice_record::codec::checksum;

@@ -10,7 +10,7 @@ const POLYNOMIAL: u32 = 0x82F6_3B78;
 
 /// The only bit that is wrong, of a checksum (0 to 31) or of the `len` bytes behind it, where the right checksum and the one that is
 /// there have this difference; `None` where no single one is. O(`len`).
-pub(super) fn wrong_bit(len: usize, difference: u32) -> Option<usize> {
+pub fn wrong_bit(len: usize, difference: u32) -> Option<usize> {
     if difference.is_power_of_two() {
         return Some(difference.trailing_zeros() as usize);
     }
@@ -24,7 +24,7 @@ pub(super) fn wrong_bit(len: usize, difference: u32) -> Option<usize> {
 }
 
 /// What stood there before a single bit of `bytes` went wrong, which begin with their checksum; `None` where that did not happen.
-pub(super) fn mended(cache_id: u64, bytes: &[u8]) -> Option<Vec<u8>> {
+pub fn mended(cache_id: u64, bytes: &[u8]) -> Option<Vec<u8>> {
     let (stored, covered) = bytes.split_first_chunk()?;
     let difference = u32::from_le_bytes(*stored) ^ checksum(cache_id, &[covered]);
     let bit = wrong_bit(covered.len(), difference)?;
