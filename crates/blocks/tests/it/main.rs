@@ -7,8 +7,8 @@ mod runs;
 mod toy;
 
 /// Holds copies: where it cannot go on with them it starts empty.
-type Copies = toy::ToyStore<false, false>;
+type Copies = toy::rig::ToyStore<false, false>;
 /// Holds the only copy: where it cannot go on it refuses.
-type OnlyCopy = toy::ToyStore<true, false>;
+type OnlyCopy = toy::rig::ToyStore<true, false>;
 /// Copies that survive a power cut.
-type Durable = toy::ToyStore<false, true>;
+type Durable = toy::rig::ToyStore<false, true>;

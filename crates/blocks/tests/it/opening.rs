@@ -230,7 +230,7 @@ fn a_gap_in_the_log_is_reported() {
     for back in [2, 7] {
         let (medium, store) = filled::<Copies>(1 << 20, KEYS);
         store.log_nothing(9);
-        let (geometry, position) = (newest(&medium).geometry, store.figures().log_position);
+        let (geometry, position) = (newest(&medium).geometry, store.base().log.position());
         lose_a_record(&medium, store, &geometry, position - back);
         assert!(
             open::<Copies>(&medium).has_forgotten(),
@@ -239,7 +239,7 @@ fn a_gap_in_the_log_is_reported() {
 
         let (medium, store) = filled::<OnlyCopy>(1 << 20, KEYS);
         store.log_nothing(9);
-        let (geometry, position) = (newest(&medium).geometry, store.figures().log_position);
+        let (geometry, position) = (newest(&medium).geometry, store.base().log.position());
         lose_a_record(&medium, store, &geometry, position - back);
         assert!(
             refused::<OnlyCopy>(&medium).contains("gap"),
@@ -289,11 +289,8 @@ fn no_start_goes_back_behind_the_checkpoint_of_an_unclean_one() {
     assert_eq!(first.checkpoints[1].id + second.checkpoints[1].id, 0);
     assert_eq!(first.checkpoints[0], second.checkpoints[0]);
     // Nor is its log kept.
-    let figures = store.figures();
-    assert_eq!(
-        figures.log_used,
-        figures.log_position - first.checkpoints[0].log_start
-    );
+    let log = &store.base().log;
+    assert_eq!(log.usage().0, log.position() - first.checkpoints[0].log_start);
 }
 
 #[test]
@@ -358,7 +355,7 @@ fn sequences_go_on_above_all_that_were_taken_and_do_not_leap() {
             // Until no buffer is left: all of them are lost, with sequences that no trailer shows.
             assert!((1_000..).take_while(|key| store.set(*key, 1)).count() > 16);
         }
-        let before = store.figures();
+        let (before, position) = (store.next_sequence(), store.base().log.position());
         crash(&medium, store);
         // No block ever has such a sequence; blocks that there are not count for nothing.
         let mark = PrefixMark {
@@ -376,25 +373,22 @@ fn sequences_go_on_above_all_that_were_taken_and_do_not_leap() {
             (Kind::Reclaim, 2, u64::MAX),
             (Kind::Prefix, mark.encode(), 1 << 62),
             (Kind::Prefix, mark.encode(), u64::MAX),
-            (Kind::Prefix, nowhere.encode(), before.next_sequence),
-            (Kind::Prefix, behind.encode(), before.next_sequence),
-            (Kind::Reclaim, 500, before.next_sequence),
-            (Kind::Reclaim, u64::MAX, before.next_sequence),
+            (Kind::Prefix, nowhere.encode(), before),
+            (Kind::Prefix, behind.encode(), before),
+            (Kind::Reclaim, 500, before),
+            (Kind::Reclaim, u64::MAX, before),
         ];
-        forge(&medium, before.log_position, &records);
+        forge(&medium, position, &records);
         let mut store: Copies = open(&medium);
         assert!(!store.has_forgotten());
-        let (blocks, next) = (newest(&medium).geometry.blocks, store.figures().next_sequence);
-        let highest = before.next_sequence + u64::from(blocks) + 2;
-        assert!(
-            (before.next_sequence..=highest).contains(&next),
-            "{next}, before {before:?}"
-        );
+        let (blocks, next) = (newest(&medium).geometry.blocks, store.next_sequence());
+        let highest = before + u64::from(blocks) + 2;
+        assert!((before..=highest).contains(&next), "{next}, before {before}");
         for key in 0..KEYS - 16 {
             assert_eq!(store.get(key), Some(key * 7), "key {key}");
         }
         store.check();
-        prefixes += store.figures().prefixes;
+        prefixes += store.found.prefixes;
     }
     assert_eq!(prefixes, 1, "of the one that was flushed");
 }
@@ -413,19 +407,19 @@ fn without_a_block<S: Store>(parts: impl Fn(&mut S) -> u32) -> (Arc<FaultyMedium
 fn a_sealed_block_that_is_not_there_any_more_is_reported() {
     let (medium, block) = without_a_block(|store: &mut Copies| {
         store.checkpoint().unwrap();
-        store.oldest_sealed().unwrap()
+        store.oldest_sealed()
     });
     let mut store: Copies = open(&medium);
-    assert_eq!(store.figures().lost_blocks, [block]);
+    assert_eq!(store.found.lost, [block]);
     let gone = (0..KEYS - 16).filter(|key| store.get(*key).is_none()).count();
     assert!((1..=16).contains(&gone), "{gone} of one block");
     crash(&medium, store);
     // The checkpoint of that start does not know it any more.
-    assert!(open::<Copies>(&medium).figures().lost_blocks.is_empty());
+    assert!(open::<Copies>(&medium).found.lost.is_empty());
 
     let (medium, _) = without_a_block(|store: &mut OnlyCopy| {
         store.checkpoint().unwrap();
-        store.oldest_sealed().unwrap()
+        store.oldest_sealed()
     });
     assert!(refused::<OnlyCopy>(&medium).contains("a block is not there"));
 }
@@ -434,7 +428,7 @@ fn a_sealed_block_that_is_not_there_any_more_is_reported() {
 fn the_beginning_of_a_block_that_was_sealed_before_the_checkpoint_is_not_adopted() {
     let (medium, block) = without_a_block(|store: &mut Copies| {
         store.checkpoint().unwrap();
-        let block = store.oldest_sealed().unwrap();
+        let block = store.oldest_sealed();
         // As where its beginning was written and it was sealed while an older one was still being written.
         let mark = PrefixMark {
             block,
@@ -444,13 +438,12 @@ fn the_beginning_of_a_block_that_was_sealed_before_the_checkpoint_is_not_adopted
         let sequence = store.base().blocks[block as usize]
             .sequence
             .load(Ordering::Relaxed);
-        let (medium, position) = (Arc::clone(store.medium()), store.figures().log_position);
+        let (medium, position) = (Arc::clone(store.toy.device.medium()), store.base().log.position());
         forge(&medium, position, &[(Kind::Prefix, mark.encode(), sequence)]);
         block
     });
     let mut store: Copies = open(&medium);
-    let figures = store.figures();
-    assert_eq!((figures.lost_blocks, figures.prefixes), (vec![block], 0));
+    assert_eq!((&store.found.lost[..], store.found.prefixes), (&[block][..], 0));
     // What of it had died by then the log need not tell.
     let gone = (0..KEYS - 16).filter(|key| store.get(*key).is_none()).count();
     assert!((1..=16).contains(&gone), "{gone} of one block");

@@ -1,7 +1,7 @@
 //! What checkpoints, marks and a fence promise, a step each: the runs over random changes see only what many of them come to.
 
 use crate::opening::{crash, device, filled, newest, open, superblocks};
-use crate::toy::Place;
+use crate::toy::piece::Place;
 use crate::{Copies, Durable};
 use pumice_blocks::{Logged, State};
 use pumice_device::{FaultPlan, FaultyMedium, Overdue, SECTOR_BYTES};
@@ -52,7 +52,7 @@ fn a_mark_is_in_both_superblocks_and_what_is_none_in_one() {
         (newest(&medium).generation, other(&medium)),
         (before + 1, Some(before))
     );
-    store.distrust(true);
+    store.toy.distrusts.store(true, Ordering::Relaxed);
     store.checkpoint().unwrap();
     assert!(superblocks(&medium).iter().all(|superblock| superblock.discard));
     assert_eq!(other(&medium), Some(before + 2));
@@ -68,7 +68,7 @@ fn the_checkpoint_before_keeps_its_log_and_blocks_where_a_start_could_go_back_to
     let (medium, mut store) = filled::<Copies>(1 << 20, KEYS);
     for round in 0..6 {
         store.log_nothing(5);
-        store.distrust(round == 3);
+        store.toy.distrusts.store(round == 3, Ordering::Relaxed);
         let is_alone = store.checkpoint().unwrap();
         let [newest, before] = newest(&medium).checkpoints;
         let has_before = [false, true, true, false, false, true][round];
@@ -78,8 +78,8 @@ fn the_checkpoint_before_keeps_its_log_and_blocks_where_a_start_could_go_back_to
         } else {
             newest.log_start
         };
-        let figures = store.figures();
-        assert_eq!(figures.log_used, figures.log_position - needed, "{round}");
+        let log = &store.base().log;
+        assert_eq!(log.usage().0, log.position() - needed, "{round}");
         let blocks = store.base().blocks.iter();
         let held = blocks.filter(|block| block.state() == State::Checkpoint).count();
         assert_eq!(held, 1 + usize::from(has_before), "{round}: each has one block");

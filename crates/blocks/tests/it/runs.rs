@@ -1,9 +1,13 @@
 //! Everything that the testkit has, on the small store.
 
+use crate::toy::Toy;
 use crate::{Copies, OnlyCopy};
 use pumice_device::{FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_testkit::{Load, Store, crash_at_every_write, crash_within_starts, swarm};
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Wake, Waker};
 
 fn load(seed: u64) -> Load {
     Load {
@@ -60,6 +64,20 @@ fn a_clean_stop_leaves_everything() {
     store.check();
 }
 
+/// Looks for a free buffer at the moment when it wakes.
+struct Sees {
+    toy: Arc<Toy>,
+    has_buffer: AtomicBool,
+}
+
+impl Wake for Sees {
+    fn wake(self: Arc<Self>) {
+        let has_buffer = self.toy.base.has_buffer(&self.toy.base.shared.pool.lock());
+        self.has_buffer.store(has_buffer, Ordering::Relaxed);
+    }
+}
+
+/// On another thread its reader goes on at once.
 #[test]
 fn a_buffer_is_free_before_anyone_who_waits_for_one_is_woken() {
     let plan = FaultPlan {
@@ -68,7 +86,18 @@ fn a_buffer_is_free_before_anyone_who_waits_for_one_is_woken() {
     };
     let medium = Arc::new(FaultyMedium::new(4 << 20, 3, plan));
     let mut store = Copies::open(FaultyDevice::new(medium)).unwrap();
-    assert!(store.finds_the_buffer_free());
+    while store.set(store.version % 50, 1) {}
+    let toy = Arc::clone(&store.toy);
+    let sees = Arc::new(Sees {
+        toy: Arc::clone(&toy),
+        has_buffer: AtomicBool::new(false),
+    });
+    let waker = Waker::from(Arc::clone(&sees));
+    let mut waits = pin!(toy.base.wait_for(|pool| toy.base.has_buffer(pool)));
+    while waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
+        store.turn();
+    }
+    assert!(sees.has_buffer.load(Ordering::Relaxed));
 }
 
 #[test]
@@ -117,17 +146,17 @@ where
 fn what_a_full_log_means_the_owner_decides() {
     // The new value was in DRAM alone, so a crash leaves none.
     let fill = |store: &mut OnlyCopy| assert!(store.log_nothing(u64::MAX) > 100);
-    let kept = after_a_change(fill, |store| store.figures().lost_records, false);
+    let kept = after_a_change(fill, |store| store.lost_records(), false);
     assert_eq!(kept, (true, None, 0, false), "a checkpoint makes room");
     let fill = |store: &mut Copies| assert!(store.log_nothing(u64::MAX) > 100);
-    let copies = after_a_change(fill, |store| store.figures().lost_records, false);
+    let copies = after_a_change(fill, |store| store.lost_records(), false);
     assert!(copies.0 && copies.2 == 1, "{copies:?}");
 }
 
 #[test]
 fn what_a_failed_append_means_the_owner_decides() {
-    let kept = after_a_change(|_: &mut OnlyCopy| (), |store| store.figures().lost_records, true);
+    let kept = after_a_change(|_: &mut OnlyCopy| (), |store| store.lost_records(), true);
     assert_eq!(kept, (false, Some(3), 0, false), "the change is refused");
-    let copies = after_a_change(|_: &mut Copies| (), |store| store.figures().lost_records, true);
+    let copies = after_a_change(|_: &mut Copies| (), |store| store.lost_records(), true);
     assert!(copies.0 && copies.1.is_none() && copies.2 == 1, "{copies:?}");
 }

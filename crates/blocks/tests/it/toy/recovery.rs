@@ -1,0 +1,249 @@
+//! A start: what the device has, and what that means for a store of copies, and for one of the only copy.
+
+use super::piece::{Place, read_piece};
+use super::{Died, Index, Maps, NOW, STORE, Toy};
+use parking_lot::Mutex;
+use pumice_blocks::chain::StreamReader;
+use pumice_blocks::footer::{Entry, OWN_BYTES, Trailer};
+use pumice_blocks::log::LogRecord;
+use pumice_blocks::open::read_superblock;
+use pumice_blocks::recovery::{LogEnd, Recovery, Restore, Restored, StartClock};
+use pumice_blocks::{Blocks, Durability, Geometry, Maker, OpenError, Start, Superblock};
+use pumice_device::{Device, FaultyDevice};
+use pumice_memory::Buffer;
+use pumice_record::codec::Fields;
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::sync::atomic::AtomicBool;
+
+const BLOCK_BYTES: u64 = 64 << 10;
+
+/// What a start finds.
+#[derive(Default)]
+pub struct Found {
+    cache_id: u64,
+    /// Whether a start that misses anything is refused.
+    keeps: bool,
+    index: Index,
+    /// Log position at the dump of the index.
+    dumped: u64,
+    /// Whether there was something, and all of it had to be forgotten.
+    pub has_forgotten: bool,
+    /// Blocks that must be there and are not.
+    pub lost: Vec<u32>,
+    /// Blocks that were made of the beginnings of such as were being filled.
+    pub prefixes: u64,
+}
+
+/// From where a start goes on.
+#[derive(Default)]
+struct Old {
+    log_next: u64,
+    next_sequence: u64,
+    checkpoint_blocks: Vec<u32>,
+    /// By sequence: number of the block, length of its footer in bytes.
+    sealed: BTreeMap<u64, (u32, u32)>,
+}
+
+impl Restore for Found {
+    type Kind = Died;
+    type Entry = Place;
+    type Own = ();
+
+    async fn restore<B, R>(&mut self, stream: &mut StreamReader<'_, R>) -> Result<(), OpenError>
+    where
+        B: Buffer,
+        R: AsyncFn(u64, usize) -> io::Result<B>,
+    {
+        let bytes = stream.take(8).await?;
+        self.dumped = Fields(&bytes).u64().expect("eight bytes were taken");
+        // Checksums are seen at the stream's end only, and places are believed from here on.
+        let Geometry {
+            blocks, block_bytes, ..
+        } = *stream.geometry();
+        let mapping = |fields: &mut Fields<'_>| {
+            let (block, place) = (fields.u32()?, Place::decode(fields, 0)?);
+            (block < blocks && place.range().end <= block_bytes).then_some((block, place))
+        };
+        for (block, place) in stream.list("mapping", 4 + Place::BYTES, mapping).await? {
+            self.index.insert(place.key, (block, place));
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self) {
+        (self.index, self.dumped) = (Index::new(), 0);
+    }
+
+    fn piece<B: Buffer>(&self, buffer: &B, at: usize, offset: u32, _: u32, sequence: u64) -> Option<Place> {
+        let (place, _) = read_piece(buffer, at, self.cache_id, sequence)?;
+        Some(Place { offset, ..place })
+    }
+
+    fn trailer(&self, _: &[Place], _: u16) -> [u8; OWN_BYTES] {
+        [0; OWN_BYTES]
+    }
+}
+
+impl Found {
+    /// Brings what the checkpoint had up to date, or says why it cannot be trusted.
+    async fn find(&mut self, recovery: &mut Recovery<'_, FaultyDevice>) -> Result<Old, &'static str> {
+        if recovery.superblock.discard && !recovery.superblock.clean {
+            return Err("a record was lost");
+        }
+        let snapshot = match recovery.snapshot(self).await {
+            Restored::Whole(snapshot) => Some(snapshot),
+            Restored::None => None,
+            Restored::Lost => return Err("no checkpoint is whole"),
+        };
+        let (mut void, mut since) = (HashMap::new(), Vec::new());
+        let dumped = self.dumped;
+        let end = recovery.log(snapshot.as_ref(), |Died, record: &LogRecord<Died>| {
+            let highest = void.entry(record.a).or_insert(0);
+            *highest = record.b.max(*highest);
+            if record.position >= dumped {
+                since.push((record.a, record.b));
+            }
+        });
+        let summary = match end {
+            LogEnd::Whole(summary) => summary,
+            LogEnd::Gap => return Err("the log has a gap"),
+            LogEnd::Missing => return Err("the log is missing"),
+            LogEnd::Failed(_) => return Err("the log cannot be read"),
+        };
+        let blocks = recovery.blocks(snapshot.as_ref(), &summary, self).await;
+        (self.lost, self.prefixes) = (blocks.lost, blocks.prefixes);
+        if self.keeps && !(self.lost.is_empty() && recovery.unread_blocks.is_empty()) {
+            return Err("a block is not there, or cannot be read");
+        }
+        self.index.retain(|_, (block, _)| blocks.covered[*block as usize]);
+        let version = |index: &Index, key| index.get(&key).map(|(_, place)| place.version);
+        for (key, died) in since {
+            if version(&self.index, key).is_some_and(|version| version < died) {
+                self.index.remove(&key);
+            }
+        }
+        let mut sealed: BTreeMap<u64, (u32, u32)> = (blocks.sealed.iter())
+            .map(|(id, row, _)| (row.sequence, (*id, row.footer_len)))
+            .collect();
+        for (block, trailer) in blocks.new {
+            let Some(entries) = recovery.entries::<Place>(block, &trailer).await else {
+                match self.keeps {
+                    true => return Err("a footer cannot be read"),
+                    false => continue,
+                }
+            };
+            sealed.insert(trailer.sequence, (block, footer_len(&trailer)));
+            for place in entries {
+                let is_void = void.get(&place.key).is_some_and(|died| place.version < *died);
+                let is_newer = version(&self.index, place.key).is_none_or(|version| version < place.version);
+                if !is_void && is_newer {
+                    self.index.insert(place.key, (block, place));
+                }
+            }
+        }
+        Ok(Old {
+            log_next: summary.scan.next,
+            next_sequence: blocks.next_sequence,
+            checkpoint_blocks: snapshot.map_or(Vec::new(), |snapshot| snapshot.blocks),
+            sealed,
+        })
+    }
+}
+
+fn footer_len(trailer: &Trailer) -> u32 {
+    u32::try_from(trailer.footer_len()).expect("shorter than a block")
+}
+
+/// The superblock of an empty device.
+fn format(device: &FaultyDevice) -> Result<Superblock, OpenError> {
+    Ok(Superblock {
+        cache_id: 77,
+        store: STORE,
+        geometry: Geometry::plan(device.capacity(), BLOCK_BYTES)?,
+        maker: Maker::Serve,
+        time: NOW,
+        ..Superblock::default()
+    })
+}
+
+impl Toy {
+    /// Opens what is on a device, formats an empty one.
+    pub async fn open(
+        device: &FaultyDevice,
+        keeps: bool,
+        durability: Durability,
+    ) -> Result<(Self, Found), OpenError> {
+        let superblock = read_superblock(device, STORE)?;
+        let formatted = superblock.is_none();
+        let superblock = superblock.map_or_else(|| format(device), Ok)?;
+        let mut recovery = Recovery::new(device, superblock);
+        let mut found = Found {
+            cache_id: superblock.cache_id,
+            keeps,
+            ..Found::default()
+        };
+        let old = match formatted {
+            true => None,
+            false => match found.find(&mut recovery).await {
+                Err(why) if keeps => {
+                    let (what, source) = ("the only copy", io::Error::other(why));
+                    return Err(OpenError::Device { what, source });
+                }
+                old => old.ok(),
+            },
+        };
+        let (was_clean, mut superblock) = (recovery.clean && old.is_some(), recovery.superblock);
+        let is_new = old.is_none();
+        found.has_forgotten = is_new && !formatted;
+        let old = old.unwrap_or_else(|| {
+            found.forget();
+            superblock.begin_anew(5);
+            Old::default()
+        });
+        let clock = StartClock {
+            now: NOW,
+            accept_clock: false,
+        };
+        superblock.begin_start(0, 0, clock, formatted);
+        superblock.discard = false;
+        let maps = Maps {
+            index: std::mem::take(&mut found.index),
+            active: None,
+        };
+        let toy = Self {
+            base: Blocks::new(Start {
+                superblock,
+                log_next: old.log_next,
+                log_tail: superblock.checkpoints[0].log_start,
+                next_sequence: old.next_sequence.max(1),
+                checkpoint_blocks: [old.checkpoint_blocks, Vec::new()],
+                sealed: (old.sealed.iter())
+                    .map(|(sequence, (id, footer_len))| (*id, *sequence, *footer_len))
+                    .collect(),
+                durability,
+                flush_interval_secs: 2,
+                buffers_max: 3,
+                now: NOW,
+                own: old.sealed.values().map(|(id, _)| *id).collect(),
+            }),
+            device: device.clone(),
+            keeps,
+            maps: Mutex::new(maps),
+            distrusts: AtomicBool::new(false),
+        };
+        toy.base.record_start(device, is_new.then_some(Died)).await?;
+        if !is_new && !was_clean {
+            let is_only = match toy.checkpoint(false).await {
+                Ok(_) => toy.base.forget_previous_checkpoint(device),
+                Err(_) => false,
+            };
+            match is_only {
+                true => {}
+                false if keeps => return Err(OpenError::Unwritable(1)),
+                false => toy.base.mark_discard(device),
+            }
+        }
+        Ok((toy, found))
+    }
+}
