@@ -1,8 +1,10 @@
 //! For tests alone: crashes and faults for any kind of store.
 //!
-//! A new kind of store implements [`Store`], some ten short methods, and has from its first day a crash at each of its writes and
-//! appends ([`crash_at_every_write`]), crashes within the starts that follow ([`crash_within_starts`]), and the faults of the simulated
-//! device together, but for power cuts, hangs and death ([`swarm`]). Each compares the store with a plain map, both ways: nothing wrong is served, and what must be there is.
+//! A new kind of store implements [`Store`], a dozen short methods, and has from its first day a crash at each of its writes and
+//! appends ([`crash_at_every_write`]), crashes within the starts that follow ([`crash_within_starts`]), power cuts ([`power_cuts`]), and
+//! the faults of the simulated device together, but for hangs and death ([`swarm`]). Each compares the store with a plain map, both ways:
+//! nothing wrong is served, and what must be there is. What its readers say of a device is compared with what was done to that
+//! ([`inspect_names_damage`], and after each crash).
 //!
 //! The runs are deterministic: a failure names its seed and its point.
 
@@ -10,13 +12,28 @@ mod model;
 mod runs;
 
 pub use model::{Model, Seen};
-pub use runs::{Load, Totals, crash_at_every_write, crash_within_starts, swarm};
+pub use runs::{
+    Load, Totals, crash_at_every_write, crash_within_starts, inspect_names_damage, power_cuts, swarm,
+};
 
 use pumice_device::FaultyDevice;
+use std::ops::Range;
+
+/// What the readers of a store say of a device.
+#[derive(Clone, Debug, Default)]
+pub struct Inspection {
+    /// What must not be. What a crash may leave is no problem.
+    pub problems: Vec<String>,
+    /// Bytes that say what is on the device: after a clean stop a changed bit among them is a problem.
+    pub metadata: Vec<Range<u64>>,
+}
 
 /// A store of numbers under numbers, on a device that may fail. It runs everything to its end itself: its futures, and the device with
 /// [`turn`](pumice_device::Device::turn).
 pub trait Store: Sized {
+    /// Whether a change that was committed survives a power cut. Without that a power cut may bring what was before it back.
+    const SURVIVES_POWER_CUTS: bool = false;
+
     /// Opens what is on a device, formats an empty one.
     ///
     /// # Errors
@@ -31,6 +48,11 @@ pub trait Store: Sized {
 
     /// Deletes a value.
     fn delete(&mut self, key: u64);
+
+    /// Waits until all changes are durable; whether they are. Asked only where the store survives power cuts.
+    fn commit(&mut self) -> bool {
+        true
+    }
 
     /// The value, if it is there.
     fn get(&mut self, key: u64) -> Option<u64>;
@@ -52,4 +74,16 @@ pub trait Store: Sized {
     /// # Panics
     /// Where it does not agree with itself.
     fn check(&mut self);
+
+    /// Ends it as a clean stop does.
+    ///
+    /// # Errors
+    /// Where the device fails.
+    fn close(self) -> Result<(), String>;
+
+    /// Says what is wrong on a device, and writes nothing.
+    ///
+    /// # Errors
+    /// Where the device has no store, or none that could be opened.
+    fn inspect(device: FaultyDevice) -> Result<Inspection, String>;
 }

@@ -9,10 +9,10 @@ pub struct Model {
     live: HashMap<u64, u64>,
     /// Values that were seen on the device, and were neither changed nor given up since.
     on_device: HashMap<u64, u64>,
-    /// The key of the last change, and what may have been there before: a crash may have come before or after it.
-    last: Option<(u64, Vec<u64>)>,
-    /// The same of changes before a crash whose keys could not be read since.
+    /// What was there before changes that a crash may undo.
     unsettled: HashMap<u64, Vec<u64>>,
+    /// The same of changes before a crash whose keys could not be read since.
+    unknown: HashMap<u64, Vec<u64>>,
 }
 
 /// What comparisons have seen.
@@ -39,10 +39,15 @@ impl Model {
     }
 
     fn begin(&mut self, key: u64) {
-        let mut before = self.unsettled.remove(&key).unwrap_or_default();
+        let before = self.unsettled.entry(key).or_default();
+        before.extend(self.unknown.remove(&key).unwrap_or_default());
         before.extend(self.live.remove(&key));
-        self.last = Some((key, before));
         self.on_device.remove(&key);
+    }
+
+    /// No crash undoes the changes up to now.
+    pub fn settle(&mut self) {
+        self.unsettled.clear();
     }
 
     /// Notes which values a crash must leave.
@@ -76,8 +81,8 @@ impl Model {
     /// Where a value is wrong, or one that must be there is not.
     pub fn compare<S: Store>(&mut self, store: &mut S, keys: u64, is_failing: bool, what: &str) -> Seen {
         let mut seen = Seen::default();
-        if let Some((key, before)) = self.last.take() {
-            self.unsettled.insert(key, before);
+        for (key, before) in self.unsettled.drain() {
+            self.unknown.entry(key).or_default().extend(before);
         }
         for key in 0..keys {
             let got = store.get(key);
@@ -88,12 +93,12 @@ impl Model {
             let Some(got) = got else {
                 if !is_failing {
                     self.live.remove(&key);
-                    self.unsettled.remove(&key);
+                    self.unknown.remove(&key);
                 }
                 continue;
             };
             let legal: Vec<u64> = (self.live.get(&key).into_iter())
-                .chain(self.unsettled.get(&key).into_iter().flatten())
+                .chain(self.unknown.get(&key).into_iter().flatten())
                 .copied()
                 .collect();
             assert!(
@@ -102,7 +107,7 @@ impl Model {
             );
             seen.hits += 1;
             self.live.insert(key, got);
-            self.unsettled.remove(&key);
+            self.unknown.remove(&key);
         }
         self.on_device.clear();
         seen
@@ -115,13 +120,10 @@ impl Model {
     pub fn check_get<S: Store>(&self, store: &mut S, key: u64, what: &str) {
         let got = store.get(key);
         let live = self.live.get(&key).copied();
-        let is_unsettled = |got| {
-            self.unsettled
-                .get(&key)
-                .is_some_and(|before| before.contains(&got))
-        };
+        let before = self.unknown.get(&key);
+        let is_unknown = |got| before.is_some_and(|before| before.contains(&got));
         assert!(
-            got.is_none_or(|got| live == Some(got) || is_unsettled(got)),
+            got.is_none_or(|got| live == Some(got) || is_unknown(got)),
             "{what}: key {key} is {got:?}, and was set to {live:?}"
         );
     }

@@ -1,13 +1,15 @@
 //! Runs: lives of a store that end with a crash.
 
-use crate::Store;
 use crate::model::{Model, Seen};
-use pumice_device::{CrashPoint, FaultPlan, FaultyDevice, FaultyMedium};
-use pumice_world::Random;
+use crate::{Inspection, Store};
+use pumice_device::{CrashPoint, Device, FaultPlan, FaultyDevice, FaultyMedium};
+use pumice_world::{Random, mix64};
 use std::sync::Arc;
 
 /// Crashes of one start: each does what is left, so that the number of points goes down to none.
 const STARTS_MAX: u64 = 400;
+/// Bytes in a row that cannot be read.
+const BAD_BYTES: u64 = 64 << 10;
 
 /// A workload.
 #[derive(Clone, Copy, Debug)]
@@ -27,14 +29,29 @@ pub struct Load {
 /// What a run has seen, for a test to see that it proves something.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Totals {
-    /// Crashes.
+    /// Crashes, power cuts included.
     pub crashes: u64,
+    /// Power cuts.
+    pub power_cuts: u64,
+    /// Writes and appends that they undid, in whole or in part.
+    pub lost_in_power_cuts: u64,
     /// What comparisons saw after them.
     pub seen: Seen,
     /// Starts that forgot everything.
     pub forgotten: u64,
     /// Faults that were injected, crashes apart.
     pub faults: u64,
+}
+
+impl std::ops::AddAssign for Totals {
+    fn add_assign(&mut self, other: Self) {
+        self.crashes += other.crashes;
+        self.power_cuts += other.power_cuts;
+        self.lost_in_power_cuts += other.lost_in_power_cuts;
+        self.add(other.seen);
+        self.forgotten += other.forgotten;
+        self.faults += other.faults;
+    }
 }
 
 impl Totals {
@@ -62,6 +79,34 @@ fn open<S: Store>(medium: &Arc<FaultyMedium>, what: &str) -> S {
     S::open(FaultyDevice::new(Arc::clone(medium))).unwrap_or_else(|error| panic!("{what}: {error}"))
 }
 
+/// What the store's readers say of a device that is not failing.
+fn inspect<S: Store>(medium: &Arc<FaultyMedium>, what: &str) -> Result<Inspection, String> {
+    medium.set_plan(FaultPlan::default());
+    inspect_failing::<S>(medium, what)
+}
+
+fn inspect_failing<S: Store>(medium: &Arc<FaultyMedium>, what: &str) -> Result<Inspection, String> {
+    let before = medium.counts();
+    let inspection = S::inspect(FaultyDevice::new(Arc::clone(medium)));
+    let after = medium.counts();
+    assert_eq!(
+        (before.writes, before.appends),
+        (after.writes, after.appends),
+        "{what}: the inspection writes"
+    );
+    inspection
+}
+
+/// Inspects a device after a crash, which is no damage.
+fn inspect_after_crash<S: Store>(medium: &Arc<FaultyMedium>, what: &str) {
+    let inspection = inspect::<S>(medium, what).unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert!(
+        inspection.problems.is_empty(),
+        "{what}: {:#?}",
+        inspection.problems
+    );
+}
+
 /// Steps until the device has crashed or they are done. What is on the device afterwards, and stays, is owed.
 fn live<S: Store>(
     store: &mut S,
@@ -71,7 +116,16 @@ fn live<S: Store>(
     load: &Load,
     what: &str,
 ) {
+    // Each change, or some together.
+    let commit = match S::SURVIVES_POWER_CUTS {
+        true => [1, 8][random.below(2) as usize],
+        false => 0,
+    };
     for _ in 0..load.steps {
+        // A crash of the process may undo the change that it interrupts; a power cut what was not committed.
+        if commit == 0 || random.below(commit) == 0 && store.commit() {
+            model.settle();
+        }
         // Most changes go to a few keys, so that blocks die at different rates.
         let key = match random.below(4) {
             0 => random.below(load.keys),
@@ -104,7 +158,8 @@ fn live<S: Store>(
 }
 
 /// A crash at each write and each append of a workload, one after the other. What comes back is the last value, or nothing; and what was
-/// on the device comes back. After each the store lives on, and crashes once more: what the first start left out must not come back.
+/// on the device comes back. After each the store lives on, and crashes once more: what the first start left out must not come back. An
+/// inspection finds nothing wrong.
 ///
 /// # Panics
 /// Where that is not so.
@@ -124,6 +179,7 @@ pub fn crash_at_every_write<S: Store>(load: Load) -> Totals {
         model.forget_given_up(&mut store);
         drop(store);
         medium.restart();
+        inspect_after_crash::<S>(&medium, &what);
         medium.set_plan(calm());
         let mut store: S = open(&medium, &what);
         assert!(!store.has_forgotten(), "{what}: it starts empty");
@@ -135,6 +191,8 @@ pub fn crash_at_every_write<S: Store>(load: Load) -> Totals {
         model.forget_given_up(&mut store);
         drop(store);
         medium.restart();
+        inspect_after_crash::<S>(&medium, &format!("{what}, and once more"));
+        medium.set_plan(calm());
         let mut store: S = open(&medium, &what);
         totals.add(model.compare(&mut store, load.keys, false, &format!("{what}, and once more")));
         totals.crashes += 2;
@@ -168,6 +226,7 @@ pub fn crash_within_starts<S: Store>(load: Load, lives: u64) -> Totals {
             medium.crash();
             medium.restart();
             totals.crashes += u64::from(!is_through);
+            inspect_after_crash::<S>(&medium, &what);
         }
         medium.set_plan(calm());
         let mut store: S = open(&medium, &what);
@@ -197,8 +256,76 @@ fn chance(random: &mut Random, most: f64) -> f64 {
     }
 }
 
+/// Lives that end with a power cut: what was committed counts, and what was on the device is there.
+///
+/// # Panics
+/// Where that is not so.
+pub fn power_cuts<S: Store>(load: Load, lives: u64) -> Totals {
+    const { assert!(S::SURVIVES_POWER_CUTS) };
+    let mut totals = Totals::default();
+    let plan = FaultPlan {
+        volatile: true,
+        ..calm()
+    };
+    let medium = Arc::new(FaultyMedium::new(load.capacity, load.seed, plan.clone()));
+    let (mut model, mut random) = (Model::default(), Random(load.seed));
+    let mut store: S = open(&medium, "the first start");
+    for life in 0..lives {
+        let what = format!("seed {}, life {life}", load.seed);
+        live(&mut store, &medium, &mut model, &mut random, &load, &what);
+        medium.cut_power();
+        model.forget_given_up(&mut store);
+        drop(store);
+        medium.restart();
+        // Log records that nobody waited for may leave a hole.
+        let _ = inspect::<S>(&medium, &what);
+        medium.set_plan(plan.clone());
+        store = open(&medium, &what);
+        if store.has_forgotten() {
+            totals.forgotten += 1;
+            model.owe_nothing();
+        }
+        totals.add(model.compare(&mut store, load.keys, false, &what));
+        store.check();
+        totals.power_cuts += 1;
+    }
+    totals.crashes = totals.power_cuts;
+    totals.lost_in_power_cuts = medium.counts().lost_in_power_cuts;
+    totals
+}
+
+/// A changed bit in each `stride`-th byte of what says what is there, one after the other, on a device that was stopped clean: an
+/// inspection finds something wrong, and nothing before. Faults are the bits.
+///
+/// # Panics
+/// Where that is not so.
+pub fn inspect_names_damage<S: Store>(load: Load) -> Totals {
+    let what = format!("seed {}", load.seed);
+    let medium = Arc::new(FaultyMedium::new(load.capacity, load.seed, calm()));
+    let (mut model, mut random) = (Model::default(), Random(load.seed));
+    let mut store: S = open(&medium, &what);
+    live(&mut store, &medium, &mut model, &mut random, &load, &what);
+    store.close().unwrap_or_else(|error| panic!("{what}: {error}"));
+    let whole = inspect::<S>(&medium, &what).unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert!(whole.problems.is_empty(), "{what}: {:#?}", whole.problems);
+    let device = FaultyDevice::new(Arc::clone(&medium));
+    let stride = usize::try_from(load.stride).expect("small");
+    let mut totals = Totals::default();
+    for offset in whole.metadata.into_iter().flatten().step_by(stride) {
+        let mut byte = [0];
+        device.read_log(offset, &mut byte).expect("a device that works");
+        medium.rot_at(offset);
+        let damaged = inspect::<S>(&medium, &what);
+        let is_named = damaged.is_ok_and(|damaged| !damaged.problems.is_empty());
+        assert!(is_named, "{what}: a changed bit of byte {offset} is not named");
+        device.append_log(offset, &byte).expect("a device that works");
+        totals.faults += 1;
+    }
+    totals
+}
+
 /// Some lives under all faults together, each with its own: nothing need be there, and nothing wrong is. Starts happen on a failing device,
-/// too.
+/// too. Half of the lives of a store that survives power cuts end with one. Inspections of what is left come to an end.
 ///
 /// # Panics
 /// Where a value is wrong.
@@ -221,8 +348,17 @@ pub fn swarm<S: Store>(load: Load, lives: u64) -> Totals {
             read_error: chance(&mut random, 0.2),
             delay: random.below(8) != 0,
             slow: chance(&mut random, 0.3),
+            volatile: S::SURVIVES_POWER_CUTS,
             ..FaultPlan::default()
         };
+        let _ = inspect::<S>(&medium, &what);
+        // Not by the medium's choice, so that what follows is the same with it and without.
+        let bad = mix64(load.seed + life) % load.capacity;
+        medium.set_plan(FaultPlan {
+            bad_ranges: std::iter::once(bad..bad + BAD_BYTES).collect(),
+            ..FaultPlan::default()
+        });
+        let _ = inspect_failing::<S>(&medium, &what);
         medium.set_plan(plan);
         let opened = S::open(FaultyDevice::new(Arc::clone(&medium)));
         if let Ok(mut store) = opened {
@@ -231,11 +367,17 @@ pub fn swarm<S: Store>(load: Load, lives: u64) -> Totals {
             totals.add(model.compare(&mut store, load.keys, true, &what));
             live(&mut store, &medium, &mut model, &mut random, &load, &what);
         }
-        medium.crash();
+        if S::SURVIVES_POWER_CUTS && random.below(2) == 0 {
+            medium.cut_power();
+            totals.power_cuts += 1;
+        } else {
+            medium.crash();
+        }
         medium.restart();
         totals.crashes += 1;
     }
     let counts = medium.counts();
+    totals.lost_in_power_cuts = counts.lost_in_power_cuts;
     totals.faults = counts.lost_writes
         + counts.rotten_bits
         + counts.read_errors

@@ -1,14 +1,13 @@
 //! A start on a device that another program, another kind of store or a fault has changed.
 
 use crate::toy::STORE;
-use crate::{Copies, Durable, OnlyCopy};
+use crate::{Copies, OnlyCopy};
 use pumice_blocks::chain::{NO_BLOCK, PartHeader};
 use pumice_blocks::geometry::LOG_RECORD_BYTES;
 use pumice_blocks::log::{Kind, LogRecord, OwnKind, PrefixMark};
 use pumice_blocks::{Geometry, SlotContent, State, StoreId, Superblock};
 use pumice_device::{Device, FaultPlan, FaultyDevice, FaultyMedium, SECTOR_BYTES};
-use pumice_testkit::{Model, Store};
-use pumice_world::Random;
+use pumice_testkit::Store;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -174,47 +173,6 @@ fn a_checkpoint_of_two_blocks_is_read_and_where_the_second_is_damaged_the_one_be
             write(&medium, slot.slot_offset(), &slot.encode());
         }
     }
-}
-
-#[test]
-fn what_is_committed_with_power_survives_a_power_cut() {
-    let mut owed = 0;
-    for seed in 0..12 {
-        let plan = FaultPlan {
-            delay: true,
-            volatile: true,
-            ..FaultPlan::default()
-        };
-        let medium = Arc::new(FaultyMedium::new(1 << 20, seed, plan));
-        let (mut model, mut random) = (Model::default(), Random(seed));
-        let mut store: Durable = open(&medium);
-        for _ in 0..300 {
-            let key = random.below(KEYS);
-            if random.below(3) == 0 {
-                store.delete(key);
-                model.delete(key);
-            } else {
-                let value = random.next_u64();
-                let is_there = store.set(key, value);
-                model.set(key, value, is_there);
-            }
-            store.commit().unwrap();
-            match random.below(4) {
-                0 => store.settle(),
-                _ => store.turn(),
-            }
-            model.look(&mut store);
-        }
-        medium.cut_power();
-        drop(store);
-        medium.restart();
-        let mut store: Durable = open(&medium);
-        let what = format!("seed {seed}");
-        assert!(!store.has_forgotten(), "{what}");
-        owed += model.compare(&mut store, KEYS, false, &what).owed;
-        store.check();
-    }
-    assert!(owed > 100, "{owed}");
 }
 
 /// Zeroes the record `back` before the end of a log; the store crashes.

@@ -1,9 +1,11 @@
 //! Everything that the testkit has, on the small store.
 
 use crate::toy::Toy;
-use crate::{Copies, OnlyCopy};
+use crate::{Copies, Durable, OnlyCopy};
 use pumice_device::{FaultPlan, FaultyDevice, FaultyMedium};
-use pumice_testkit::{Load, Store, crash_at_every_write, crash_within_starts, swarm};
+use pumice_testkit::{
+    Load, Store, Totals, crash_at_every_write, crash_within_starts, inspect_names_damage, power_cuts, swarm,
+};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,17 +35,47 @@ fn crashes_within_starts_lose_nothing_more() {
     assert!(totals.crashes > 100 && totals.seen.owed > 200, "{totals:?}");
 }
 
+fn swarms<S: Store>(seeds: u64) -> Totals {
+    let mut all = Totals::default();
+    (0..seeds).for_each(|seed| all += swarm::<S>(load(seed), 5));
+    println!("{all:?}");
+    assert!(all.seen.hits > 300 && all.faults > 2_000 && all.forgotten > 0);
+    all
+}
+
 #[test]
 fn no_fault_brings_a_wrong_value_back() {
-    let (mut hits, mut faults, mut forgotten) = (0, 0, 0);
-    for seed in 0..60 {
-        let totals = swarm::<Copies>(load(seed), 5);
-        hits += totals.seen.hits;
-        faults += totals.faults;
-        forgotten += totals.forgotten;
-    }
-    println!("{hits} hits, {faults} faults, {forgotten} starts that forgot everything");
-    assert!(hits > 300 && faults > 2_000 && forgotten > 0);
+    swarms::<Copies>(60);
+}
+
+#[test]
+fn no_fault_and_no_power_cut_brings_a_wrong_value_back() {
+    let all = swarms::<Durable>(60);
+    assert!(all.power_cuts > 100 && all.lost_in_power_cuts > 100);
+}
+
+#[test]
+fn what_is_committed_with_power_survives_power_cuts() {
+    let totals = power_cuts::<Durable>(
+        Load {
+            steps: 150,
+            ..load(5)
+        },
+        60,
+    );
+    println!("{totals:?}");
+    assert!(
+        totals.power_cuts > 50 && totals.lost_in_power_cuts > 40,
+        "{totals:?}"
+    );
+    assert!(totals.seen.owed > 1_000 && totals.forgotten == 0, "{totals:?}");
+}
+
+#[test]
+fn an_inspection_names_every_changed_byte_that_counts() {
+    let totals = inspect_names_damage::<Copies>(Load { stride: 7, ..load(6) });
+    println!("{totals:?}");
+    assert!(totals.faults > 1_000);
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! The store under testkit's crashes and faults: a key is a chunk, a value is a content.
 
 use pumice_blocks::{Durability, Geometry, Maker};
-use pumice_chunk::store::{Chunk, ChunkStore, Filled, Found, Options};
+use pumice_chunk::store::{Chunk, ChunkStore, Filled, Found, Options, WriteGuard};
 use pumice_device::{Device, FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_memory::AlignedBuf;
-use pumice_testkit::{Load, Store, crash_at_every_write, crash_within_starts, swarm};
+use pumice_testkit::{
+    Inspection, Load, Store, Totals, crash_at_every_write, crash_within_starts, inspect_names_damage, swarm,
+};
 use pumice_world::{Executor, Random, Spawner};
 use std::collections::HashMap;
 use std::io;
@@ -51,21 +53,27 @@ fn value(chunk: &Chunk) -> u64 {
     value
 }
 
-pub struct Rig {
+/// The store, on one thread. `POWER`: under testkit, its volume never loses what was written, and a power cut brings nothing older back.
+pub struct ChunkRig<const POWER: bool> {
     pub store: Arc<ChunkStore<AlignedBuf>>,
     pub device: FaultyDevice,
     executor: Executor,
     pub found: Found,
+    /// Whether all changes were committed before the volume had them.
+    is_committed: bool,
     /// Where each key was when it was last asked.
     known: HashMap<u64, pumice_chunk::Place>,
 }
+
+pub type Rig = ChunkRig<false>;
+type DurableRig = ChunkRig<true>;
 
 fn park(device: &FaultyDevice) -> impl FnMut() -> io::Result<()> {
     let device = device.clone();
     move || device.turn(true).map(drop)
 }
 
-impl Rig {
+impl<const POWER: bool> ChunkRig<POWER> {
     pub fn try_open(device: FaultyDevice, options: &Options) -> Result<Self, String> {
         let executor = Executor::new();
         let started = executor.block_on(ChunkStore::open(&device, options), park(&device));
@@ -78,6 +86,7 @@ impl Rig {
             device,
             executor,
             found,
+            is_committed: true,
             known: HashMap::new(),
         };
         rig.note_places(1_000);
@@ -104,11 +113,31 @@ impl Rig {
         }
     }
 
+    /// Whether the volume may be written.
+    fn commits(&mut self, guard: &WriteGuard<'_, AlignedBuf>) -> bool {
+        if !POWER {
+            return true;
+        }
+        // A device that fails while it waits is fenced by background work.
+        let work = || {
+            self.kick();
+            self.device.turn(true).map(drop)
+        };
+        let committed = self.executor.block_on(guard.commit(&self.device), work);
+        let is_committed = matches!(committed, Ok(Ok(())));
+        self.is_committed &= is_committed;
+        is_committed
+    }
+
     /// A write to the volume, which the rig is the model of.
     pub fn write(&mut self, address: u64, start: u32, bytes: &[u8]) -> Filled {
         self.known.remove(&address);
-        let mut guard = self.store.begin_write(&self.device, address..address + 1);
-        let filled = self.run(guard.fill(&self.device, address, start, bytes));
+        let store = Arc::clone(&self.store);
+        let mut guard = store.begin_write(&self.device, address..address + 1);
+        let filled = match self.commits(&guard) {
+            true => self.run(guard.fill(&self.device, address, start, bytes)),
+            false => Filled::NoRoom,
+        };
         drop(guard);
         if let Some(place) = self.store.place(address) {
             self.known.insert(address, place);
@@ -117,16 +146,27 @@ impl Rig {
         filled
     }
 
-    pub fn close(mut self) -> io::Result<()> {
-        self.settle();
-        self.run(self.store.clear(&self.device, &self.store.quiet_regions(true)))?;
-        self.run(self.store.close(&self.device, NOW, 0))
+    /// The volume is flushed, as it always is.
+    fn clear(&self) -> io::Result<()> {
+        self.run(self.store.clear(&self.device, &self.store.quiet_regions(true)))
     }
 }
 
-impl Store for Rig {
+impl<const POWER: bool> Store for ChunkRig<POWER> {
+    const SURVIVES_POWER_CUTS: bool = POWER;
+
     fn open(device: FaultyDevice) -> Result<Self, String> {
-        Self::try_open(device, &options())
+        let (durability, boot) = match POWER {
+            // Each start may be one after a power cut.
+            true => (Durability::Power, 0),
+            false => (Durability::Process, 1),
+        };
+        let options = Options {
+            durability,
+            boot,
+            ..options()
+        };
+        Self::try_open(device, &options)
     }
 
     fn has_forgotten(&self) -> bool {
@@ -140,7 +180,12 @@ impl Store for Rig {
 
     fn delete(&mut self, key: u64) {
         self.known.remove(&key);
-        drop(self.store.begin_write(&self.device, key..key + 1));
+        let store = Arc::clone(&self.store);
+        self.commits(&store.begin_write(&self.device, key..key + 1));
+    }
+
+    fn commit(&mut self) -> bool {
+        self.is_committed
     }
 
     fn get(&mut self, key: u64) -> Option<u64> {
@@ -163,8 +208,12 @@ impl Store for Rig {
         loop {
             self.kick();
             if self.executor.run_until_idle(park(&self.device)).is_err() || !self.store.has_work() {
-                return;
+                break;
             }
+        }
+        if POWER {
+            // Else the marks stay.
+            let _ = self.clear();
         }
     }
 
@@ -185,6 +234,25 @@ impl Store for Rig {
 
     fn check(&mut self) {
         self.store.check_invariants();
+    }
+
+    fn close(mut self) -> Result<(), String> {
+        self.settle();
+        let closed = self
+            .clear()
+            .and_then(|()| self.run(self.store.close(&self.device, NOW, 0)));
+        closed.map_err(|error| error.to_string())
+    }
+
+    fn inspect(device: FaultyDevice) -> Result<Inspection, String> {
+        let inspected = Executor::new().block_on(ChunkStore::inspect(&device), park(&device));
+        let inspected = inspected.map_err(|error| error.to_string())?;
+        let found = inspected.map_err(|error| error.to_string())?;
+        let found = found.ok_or("the device is empty")?;
+        Ok(Inspection {
+            problems: found.problems,
+            metadata: found.metadata,
+        })
     }
 }
 
@@ -212,18 +280,31 @@ fn crashes_within_starts_lose_nothing_more() {
     assert!(totals.crashes > 100 && totals.seen.owed > 200, "{totals:?}");
 }
 
+fn swarms<S: Store>(seeds: impl Iterator<Item = u64>) -> Totals {
+    let mut all = Totals::default();
+    seeds.for_each(|seed| all += swarm::<S>(load(seed), 5));
+    println!("{all:?}");
+    assert!(all.seen.hits > 300 && all.faults > 2_000 && all.forgotten > 0);
+    all
+}
+
 #[test]
 fn no_fault_brings_a_wrong_value_back() {
-    let (mut hits, mut faults, mut forgotten) = (0, 0, 0);
     // Under seed 416 a block is reclaimed and filled anew between a checkpoint and a crash.
-    for seed in (0..120).chain([416]) {
-        let totals = swarm::<Rig>(load(seed), 5);
-        hits += totals.seen.hits;
-        faults += totals.faults;
-        forgotten += totals.forgotten;
-    }
-    println!("{hits} hits, {faults} faults, {forgotten} starts that forgot everything");
-    assert!(hits > 300 && faults > 2_000 && forgotten > 0);
+    swarms::<Rig>((0..120).chain([416]));
+}
+
+#[test]
+fn no_fault_and_no_power_cut_brings_a_wrong_value_back() {
+    let all = swarms::<DurableRig>(0..60);
+    assert!(all.power_cuts > 100 && all.lost_in_power_cuts > 100);
+}
+
+#[test]
+fn an_inspection_names_every_changed_byte_that_counts() {
+    let totals = inspect_names_damage::<Rig>(Load { stride: 7, ..load(6) });
+    println!("{totals:?}");
+    assert!(totals.faults > 1_000);
 }
 
 #[test]

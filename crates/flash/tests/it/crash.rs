@@ -1,13 +1,15 @@
 //! A crash at writes and appends all over a workload, with the store alone, in the runs of testkit: what stood on flash and was neither
 //! changed nor given up is there afterwards, all of it; what was changed never comes back.
 
-use crate::common::{Random, Rig, options, ripq, sipq};
+use crate::common::{NOW, Random, Rig, options, ripq, sipq};
 use pumice_blocks::Durability;
-use pumice_device::FaultyDevice;
+use pumice_device::{Device, FaultyDevice};
+use pumice_flash::inspect::{Finding, Severity, Sink, inspect};
 use pumice_flash::{LayoutOptions, OpenOptions};
 use pumice_record::SliceId;
-use pumice_testkit::{Load, Store, crash_at_every_write};
+use pumice_testkit::{Inspection, Load, Store, crash_at_every_write, inspect_names_damage, power_cuts};
 use std::cell::Cell;
+use std::ops::Range;
 
 /// No case has more keys.
 const KEYS_MAX: u64 = 900;
@@ -38,6 +40,8 @@ impl<const LAYOUT: u8, const POWER: bool> Drop for Flash<LAYOUT, POWER> {
 }
 
 impl<const LAYOUT: u8, const POWER: bool> Store for Flash<LAYOUT, POWER> {
+    const SURVIVES_POWER_CUTS: bool = POWER;
+
     fn open(device: FaultyDevice) -> Result<Self, String> {
         let options = OpenOptions {
             layout: match LAYOUT {
@@ -79,6 +83,11 @@ impl<const LAYOUT: u8, const POWER: bool> Store for Flash<LAYOUT, POWER> {
         self.rig.delete(key);
     }
 
+    fn commit(&mut self) -> bool {
+        let committed = self.rig.run(self.rig.store().commit(&self.rig.device));
+        committed.is_ok()
+    }
+
     fn get(&mut self, key: u64) -> Option<u64> {
         let (_, bytes) = self.rig.read(key)?;
         let value = *bytes.first_chunk().expect("a value has 100 bytes at least");
@@ -113,6 +122,76 @@ impl<const LAYOUT: u8, const POWER: bool> Store for Flash<LAYOUT, POWER> {
         self.rig.settle();
         self.rig.check_blocks();
     }
+
+    fn close(self) -> Result<(), String> {
+        self.rig.store().retire_active();
+        self.rig.settle();
+        let checkpoint = (self.rig.store()).checkpoint(&self.rig.device, &*self.rig.index, NOW, true);
+        self.rig.run(checkpoint).map_err(|error| error.to_string())
+    }
+
+    fn inspect(device: FaultyDevice) -> Result<Inspection, String> {
+        let mut bytes = vec![0; device.capacity() as usize];
+        device
+            .read_log(0, &mut bytes)
+            .map_err(|error| error.to_string())?;
+        let mut found = Found::default();
+        inspect(&bytes[..], &mut found, false).map_err(|error| error.to_string())?;
+        Ok(found.0)
+    }
+}
+
+/// What `pumice inspect` says; a leftover of a crash is no problem.
+#[derive(Default)]
+struct Found(Inspection);
+
+impl Sink for Found {
+    fn found(&mut self, finding: Finding) {
+        if finding.severity == Severity::Inconsistency {
+            self.0.problems.push(finding.to_string());
+        }
+    }
+
+    fn used(&mut self, range: Range<u64>) {
+        self.0.metadata.push(range);
+    }
+}
+
+#[test]
+fn what_is_committed_with_power_survives_power_cuts() {
+    let load = Load {
+        seed: 4,
+        capacity: 2 << 20,
+        keys: 600,
+        steps: 300,
+        stride: 1,
+    };
+    for totals in [
+        power_cuts::<Flash<FIFO, true>>(load, 40),
+        power_cuts::<Flash<RIPQ, true>>(load, 40),
+    ] {
+        println!("{totals:?}");
+        assert!(
+            totals.power_cuts == 40 && totals.lost_in_power_cuts > 15,
+            "{totals:?}"
+        );
+        assert!(totals.seen.owed > 2_000 && totals.forgotten < 3, "{totals:?}");
+    }
+}
+
+#[test]
+fn an_inspection_names_every_changed_byte_that_counts() {
+    let load = Load {
+        seed: 3,
+        capacity: 1 << 20,
+        keys: 250,
+        steps: 1_600,
+        stride: 11,
+    };
+    let of_fifo = inspect_names_damage::<Flash<FIFO, false>>(load);
+    let of_ripq = inspect_names_damage::<Flash<RIPQ, false>>(load);
+    println!("{of_fifo:?} {of_ripq:?}");
+    assert!(of_fifo.faults > 1_000 && of_ripq.faults > 1_000);
 }
 
 fn crash_everywhere<const LAYOUT: u8, const POWER: bool>(load: Load) {

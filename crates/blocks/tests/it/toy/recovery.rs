@@ -5,6 +5,7 @@ use super::{Died, Index, Maps, NOW, STORE, Toy};
 use parking_lot::Mutex;
 use pumice_blocks::chain::StreamReader;
 use pumice_blocks::footer::{Entry, OWN_BYTES, Trailer};
+use pumice_blocks::inspect::{Inspection, inspect};
 use pumice_blocks::log::LogRecord;
 use pumice_blocks::open::read_superblock;
 use pumice_blocks::recovery::{LogEnd, Recovery, Restore, Restored, StartClock};
@@ -245,5 +246,17 @@ impl Toy {
             }
         }
         Ok((toy, found))
+    }
+
+    /// What is wrong on a device; `None` where it is empty.
+    pub async fn inspect(device: &FaultyDevice) -> Result<Option<Inspection>, OpenError> {
+        let Some(superblock) = read_superblock(device, STORE)? else {
+            return Ok(None);
+        };
+        let mut found = Found {
+            cache_id: superblock.cache_id,
+            ..Found::default()
+        };
+        Ok(Some(inspect(device, &superblock, &mut found).await))
     }
 }

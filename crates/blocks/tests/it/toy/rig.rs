@@ -6,7 +6,7 @@ use super::{Died, NOW, Toy, Types};
 use pumice_blocks::footer::Entry;
 use pumice_blocks::{Blocks, Durability, Logged, State};
 use pumice_device::{Device, FaultyDevice};
-use pumice_testkit::Store;
+use pumice_testkit::{Inspection, Store};
 use pumice_world::{Executor, Spawner};
 use std::collections::HashMap;
 use std::io;
@@ -93,18 +93,6 @@ impl<const KEEPS: bool, const POWER: bool> ToyStore<KEEPS, POWER> {
         self.base().totals.log_failures.load(Ordering::Relaxed)
     }
 
-    /// Waits until all changes are durable.
-    pub fn commit(&self) -> io::Result<()> {
-        self.run(self.base().commit(&self.toy.device))
-    }
-
-    /// Ends the store as a clean stop does.
-    pub fn close(mut self) -> io::Result<()> {
-        self.close_active();
-        self.settle();
-        self.run(self.toy.checkpoint(true)).map(drop)
-    }
-
     /// The sequence of the next block that is opened.
     pub fn next_sequence(&self) -> u64 {
         self.base().shared.pool.lock().next_sequence
@@ -112,6 +100,8 @@ impl<const KEEPS: bool, const POWER: bool> ToyStore<KEEPS, POWER> {
 }
 
 impl<const KEEPS: bool, const POWER: bool> Store for ToyStore<KEEPS, POWER> {
+    const SURVIVES_POWER_CUTS: bool = POWER;
+
     fn open(device: FaultyDevice) -> Result<Self, String> {
         let executor = Executor::new();
         let durability = match POWER {
@@ -150,6 +140,15 @@ impl<const KEEPS: bool, const POWER: bool> Store for ToyStore<KEEPS, POWER> {
     fn delete(&mut self, key: u64) {
         self.known.remove(&key);
         self.change(|toy, version| toy.delete(key, version));
+    }
+
+    fn commit(&mut self) -> bool {
+        let committed = self.run(self.base().commit(&self.toy.device));
+        if !self.base().is_out() {
+            return committed.is_ok();
+        }
+        self.kick();
+        self.run(self.base().wait_until_settled())
     }
 
     fn get(&mut self, key: u64) -> Option<u64> {
@@ -210,5 +209,23 @@ impl<const KEEPS: bool, const POWER: bool> Store for ToyStore<KEEPS, POWER> {
         for id in &self.base().shared.pool.lock().free {
             assert_eq!(state(*id), State::Free);
         }
+    }
+
+    fn close(mut self) -> Result<(), String> {
+        self.close_active();
+        self.settle();
+        let closed = self.run(self.toy.checkpoint(true));
+        closed.map(drop).map_err(|error| error.to_string())
+    }
+
+    fn inspect(device: FaultyDevice) -> Result<Inspection, String> {
+        let inspected = Executor::new().block_on(Toy::inspect(&device), park(&device));
+        let inspected = inspected.map_err(|error| error.to_string())?;
+        let found = inspected.map_err(|error| error.to_string())?;
+        let found = found.ok_or("the device is empty")?;
+        Ok(Inspection {
+            problems: found.problems,
+            metadata: found.metadata,
+        })
     }
 }

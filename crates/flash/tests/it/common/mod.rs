@@ -22,7 +22,7 @@ use std::sync::{Arc, OnceLock};
 
 pub const BLOCK_BYTES: u64 = 64 << 10;
 const SHARD_BITS: u32 = 4;
-const NOW: u32 = 1_000;
+pub const NOW: u32 = 1_000;
 
 pub use pumice_world::Random;
 
@@ -416,7 +416,10 @@ impl Rig {
         };
         let read = record.map(|record| content(&record, n))?;
         self.index.with(hash(n), |shard| {
-            let mapping = shard.mapping(hash(n)).expect("just read");
+            // Background work may have dropped it during the read.
+            let Some(mapping) = shard.mapping(hash(n)) else {
+                return;
+            };
             let bytes = u64::from(mapping.location.len);
             shard.set_note(
                 hash(n),
