@@ -232,6 +232,10 @@ impl Run {
                 let volume = &self.rig().volume;
                 let zero = volume.zero(range.start as u64, range.len() as u64, may_punch);
                 let result = self.rig().run(zero);
+                if matches!(result, Err(VolumeError::Cache(_))) {
+                    // It goes in pieces, beside holes: the first may be done.
+                    self.array.change(range.start, &vec![0; range.len()], false);
+                }
                 self.changed(result, range.start, &vec![0; range.len()], false);
             }
             9 => {
