@@ -179,6 +179,9 @@ settings! {
     /// The unit of caching, a power of two from 4KiB to 128KiB; fixed when the cache is made [default: the smallest whose index fits a quarter
     /// of the DRAM]
     chunk_size "chunk-size" "SIZE",
+    /// Most bytes read ahead of a sequential stream, and of all of a volume at once, up to a sixteenth of what indexes leave of the DRAM; 0 for
+    /// none; one for all volumes or one for each [default: 4MiB]
+    read_ahead "read-ahead" "SIZE",
     /// Worker threads, 1 to 1024 [default: one per CPU]
     #[arg(short = 't')]
     threads "threads" "N",

@@ -15,6 +15,11 @@
 //! are read whole from the backing device; they enter the cache, unless a write came meanwhile. With [`Shared::with_dram`] chunks that were
 //! read are kept in DRAM too; a write only removes them there.
 //!
+//! # Read-ahead
+//!
+//! Chunks that a sequential stream will want (`streams`) are filled as by a read that misses, by a task of their own (`ahead`), with the same
+//! rule against writes. A read waits for a read-ahead of its chunks, and then looks them up.
+//!
 //! # Power cuts
 //!
 //! [`Volume::flush`] flushes the backing device. A power cut may undo writes that were not flushed, and the cache must not keep what they
@@ -31,11 +36,13 @@
 //! | the backing device fails a read or a write | that request fails; after a write each sector has its old or its new bytes |
 //! | the backing device fails a flush | the cache is given up; this and each later flush fail, until a start |
 
+mod ahead;
 mod backing;
 mod change;
 mod dram;
 mod locks;
 mod read;
+mod streams;
 mod volume;
 
 pub use backing::{Backing, Extent};
@@ -135,6 +142,12 @@ pumice_world::figures! {
     Counter read_misses,
     /// Bytes read from the backing device.
     Counter backing_read_bytes,
+    /// Bytes read ahead of sequential streams.
+    Counter read_ahead_bytes,
+    /// Bytes read ahead that the stream did not reach, counted when it is forgotten.
+    Counter read_ahead_unused_bytes,
+    /// Read-aheads that the backing device failed.
+    Counter read_aheads_failed,
     /// Chunks read from the backing device to enter the cache.
     Counter fills,
     /// Fills that were stored.

@@ -1,7 +1,7 @@
 //! Locks of ranges, first come, first served. Ranges that do not overlap do not wait for each other.
 
 use parking_lot::Mutex;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::task::{Poll, Waker};
 
 struct Entry {
@@ -23,25 +23,47 @@ struct State {
 pub(crate) struct RangeLocks(Mutex<State>);
 
 /// A range that is locked or waits, until dropped.
-pub(crate) struct Held<'a> {
-    locks: &'a RangeLocks,
+pub(crate) struct Held<L: Deref<Target = RangeLocks>> {
+    locks: L,
     id: u64,
 }
 
 impl RangeLocks {
     /// Locks a range: waits for all overlapping ranges that came before.
-    pub(crate) async fn lock(&self, range: Range<u64>) -> Held<'_> {
-        let held = {
-            let mut state = self.0.lock();
-            let id = state.next;
+    pub(crate) async fn lock(&self, range: Range<u64>) -> Held<&Self> {
+        let held = Held::queue(self, range);
+        held.turn().await;
+        held
+    }
+
+    /// Waits for all overlapping ranges that are locked or wait now.
+    pub(crate) async fn passed(&self, range: Range<u64>) {
+        let is_free = |entry: &Entry| !overlap(&entry.range, &range);
+        let is_free = self.0.lock().entries.iter().all(is_free);
+        if !is_free {
+            self.lock(range).await;
+        }
+    }
+}
+
+impl<L: Deref<Target = RangeLocks>> Held<L> {
+    /// Takes a place behind all ranges that came before: it is locked after its [`turn`](Self::turn).
+    pub(crate) fn queue(locks: L, range: Range<u64>) -> Self {
+        let id = {
+            let mut state = locks.0.lock();
+            let (id, waker) = (state.next, None);
             state.next += 1;
-            let waker = None;
             state.entries.push(Entry { id, range, waker });
-            Held { locks: self, id }
+            id
         };
+        Self { locks, id }
+    }
+
+    /// Waits until all overlapping ranges that came before are unlocked.
+    pub(crate) async fn turn(&self) {
         std::future::poll_fn(|context| {
-            let mut state = self.0.lock();
-            let at = held.position_in(&state.entries);
+            let mut state = self.locks.0.lock();
+            let at = self.position_in(&state.entries);
             let (before, others) = state.entries.split_at_mut(at);
             let this = &mut others[0];
             if before.iter().any(|entry| overlap(&entry.range, &this.range)) {
@@ -51,18 +73,15 @@ impl RangeLocks {
             Poll::Ready(())
         })
         .await;
-        held
     }
-}
 
-impl Held<'_> {
     fn position_in(&self, entries: &[Entry]) -> usize {
         let found = entries.binary_search_by_key(&self.id, |entry| entry.id);
         found.expect("an entry goes with what holds it")
     }
 }
 
-impl Drop for Held<'_> {
+impl<L: Deref<Target = RangeLocks>> Drop for Held<L> {
     fn drop(&mut self) {
         let woken: Vec<Waker> = {
             let mut state = self.locks.0.lock();

@@ -20,6 +20,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
         if self.cache().is_none() {
             return self.read_backing(offset, len).await;
         }
+        self.read_ahead_of(offset, len as u64);
         let mut out = vec![0; len];
         let (mut at, mut rest) = (offset, &mut out[..]);
         while !rest.is_empty() {
@@ -44,6 +45,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
         };
         let counters = &self.0.shared.counters;
         add(&counters.read_chunks, chunks.end - chunks.start);
+        self.0.shared.ahead.passed(chunks.clone()).await;
         let found = join_all(
             chunks
                 .clone()
@@ -125,10 +127,15 @@ impl<D: Device, K: Backing> Volume<D, K> {
     }
 
     /// Reads whole chunks from the backing device, and fills the cache with them.
-    async fn read_and_fill(&self, chunk_bytes: u64, chunks: Range<u64>) -> Result<Vec<u8>, VolumeError> {
+    pub(crate) async fn read_and_fill(
+        &self,
+        chunk_bytes: u64,
+        chunks: Range<u64>,
+    ) -> Result<Vec<u8>, VolumeError> {
         let Some((store, device)) = self.cache() else {
             unreachable!("chunks are the cache's")
         };
+        let since = self.0.clock.monotonic_ns();
         let tickets: Vec<_> = chunks.clone().map(|chunk| store.begin_fill(chunk)).collect();
         let first = chunks.start * chunk_bytes;
         let end = (chunks.end * chunk_bytes).min(self.0.shared.size);
@@ -165,6 +172,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
         iter(fills)
             .for_each_concurrent(fills_at_once(chunk_bytes), |fill| fill)
             .await;
+        self.0.shared.ahead.filled_in(self.0.clock.monotonic_ns() - since);
         Ok(bytes)
     }
 

@@ -1,5 +1,6 @@
 //! A volume: opening, flushing, background work, closing.
 
+use crate::ahead::Ahead;
 use crate::dram::Dram;
 use crate::locks::RangeLocks;
 use crate::{Backing, Counters, Mode, VolumeCounts, VolumeError};
@@ -22,6 +23,8 @@ pub struct Settings {
     pub mode: Mode,
     /// Bytes of the DRAM tier before the cache; 0 = none. There is none without a cache.
     pub dram_bytes: usize,
+    /// Most bytes of read-aheads under way, and of what is fetched ahead of a stream; 0 = none. There is none without a cache.
+    pub read_ahead_bytes: u64,
     /// Options of the cache. `chunks` and `modified` are ignored: the backing device gives them.
     pub cache: Options,
 }
@@ -35,6 +38,7 @@ pub struct Shared<B: Buffer> {
     pub(crate) locks: RangeLocks,
     pub(crate) counters: Counters,
     pub(crate) dram: Dram,
+    pub(crate) ahead: Ahead,
     /// Lets one flush run at a time.
     flushing: RangeLocks,
     flushes_begun: AtomicU64,
@@ -93,6 +97,7 @@ impl<B: Buffer> Shared<B> {
             locks: RangeLocks::default(),
             counters: Counters::default(),
             dram: Dram::new(settings.dram_bytes),
+            ahead: Ahead::new(settings.read_ahead_bytes),
             flushing: RangeLocks::default(),
             flushes_begun: AtomicU64::new(0),
             flushed: AtomicU64::new(0),
@@ -132,8 +137,8 @@ pub(crate) struct Worker<D: Device, K> {
     pub(crate) shared: Arc<Shared<D::Buf>>,
     pub(crate) device: Option<D>,
     pub(crate) backing: K,
-    spawner: Rc<dyn Spawner>,
-    clock: Arc<dyn Clock>,
+    pub(crate) spawner: Rc<dyn Spawner>,
+    pub(crate) clock: Arc<dyn Clock>,
 }
 
 /// One thread's handle on a volume.

@@ -41,6 +41,8 @@ struct State {
     under_way: Vec<(u64, Range<u64>)>,
     changes: u64,
     reads: u64,
+    /// Bytes of reads under way, and the most of them.
+    reading: [u64; 2],
     flushes: u64,
     random: Random,
 }
@@ -60,6 +62,7 @@ impl FaultyBacking {
             under_way: Vec::new(),
             changes: 0,
             reads: 0,
+            reading: [0; 2],
             flushes: 0,
             random: Random(seed ^ 0xBAC),
         })))
@@ -97,6 +100,11 @@ impl FaultyBacking {
 
     pub fn reads(&self) -> u64 {
         self.0.borrow().reads
+    }
+
+    /// The most bytes of reads that were under way at once.
+    pub fn reading_max(&self) -> u64 {
+        self.0.borrow().reading[1]
     }
 
     pub fn changes(&self) -> u64 {
@@ -222,9 +230,15 @@ impl Backing for FaultyBacking {
 
     async fn read_at(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
         self.check()?;
+        {
+            let [now, most] = &mut self.0.borrow_mut().reading;
+            *now += len as u64;
+            *most = (*most).max(*now);
+        }
         self.delay().await;
         let bytes = {
             let mut state = self.0.borrow_mut();
+            state.reading[0] -= len as u64;
             state.reads += 1;
             let errors = state.faults.read_errors;
             let is_bad = |byte| (offset..offset + len as u64).contains(&byte);

@@ -18,6 +18,7 @@ pub fn settings(mode: Mode, boot: u64) -> Settings {
     Settings {
         mode,
         dram_bytes: 0,
+        read_ahead_bytes: 0,
         cache: Options {
             chunk_bytes: CHUNK as u32,
             chunks: 0,

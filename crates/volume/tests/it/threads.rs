@@ -75,6 +75,7 @@ fn threads_leave_cache_and_backing_device_alike() {
         let device = MemDevice::new(Arc::clone(&medium));
         let settings = Settings {
             dram_bytes: (round % 2) * 32 * CHUNK,
+            read_ahead_bytes: 8 * CHUNK as u64,
             ..settings(Mode::WriteThrough, 1)
         };
         let opened = Shared::open(&settings, Some(&device), &backing);
@@ -110,6 +111,14 @@ fn threads_leave_cache_and_backing_device_alike() {
                                 }
                                 4 => volume.zero(start, len, true).await.unwrap(),
                                 5 => volume.tick().await,
+                                6 => {
+                                    for chunk in 0..16 {
+                                        volume
+                                            .read(start % 4096 + (chunk * CHUNK) as u64, CHUNK)
+                                            .await
+                                            .unwrap();
+                                    }
+                                }
                                 _ => drop(volume.read(start, len as usize).await.unwrap()),
                             }
                         };

@@ -17,14 +17,18 @@ use std::path::{Path, PathBuf};
 const FLASH_TIMEOUT_SECS_MAX: u32 = 86_400;
 const FLASH_TIMEOUT_SECS: u32 = 30;
 
+/// Default of `--read-ahead`.
+const READ_AHEAD_BYTES: u64 = 4 << 20;
+
 /// Settings of a server of volumes. All others are of the object cache.
-const OF_VOLUMES: [&str; 13] = [
+const OF_VOLUMES: [&str; 14] = [
     "nbd",
     "backing",
     "cache",
     "cache-size",
     "mode",
     "chunk-size",
+    "read-ahead",
     "dram",
     "threads",
     "max-connections",
@@ -93,6 +97,8 @@ pub struct VolumeConfig {
     pub mode: Mode,
     /// Bytes of a chunk, if given.
     pub chunk_bytes: Option<u32>,
+    /// Most bytes that are read ahead; 0 = none.
+    pub read_ahead_bytes: u64,
 }
 
 /// The settings of a server of volumes.
@@ -134,6 +140,7 @@ impl VolumesConfig {
                 layers.cache_size(),
                 layers.mode(),
                 layers.chunk_size(),
+                layers.read_ahead(),
             ] {
                 if given.list().is_some() {
                     return Err(given.wrong("volumes are served over NBD: give --nbd unix:PATH or ADDR:PORT"));
@@ -181,6 +188,7 @@ fn volumes(layers: &Layers) -> anyhow::Result<Vec<VolumeConfig>> {
     let sizes = each(&layers.cache_size(), count)?;
     let modes = each(&layers.mode(), count)?;
     let chunk_sizes = each(&layers.chunk_size(), count)?;
+    let read_aheads = each(&layers.read_ahead(), count)?;
     let mut volumes: Vec<VolumeConfig> = Vec::new();
     for (number, file) in backings.into_iter().enumerate() {
         let named = |name: &str| Mode::ALL.into_iter().find(|mode| mode.name() == name);
@@ -219,6 +227,8 @@ fn volumes(layers: &Layers) -> anyhow::Result<Vec<VolumeConfig>> {
             })
             .transpose()
             .map_err(|what| layers.chunk_size().wrong(what))?;
+        let read_ahead_bytes = read_aheads[number].map_or(Ok(READ_AHEAD_BYTES), pumice_trace::bytes);
+        let read_ahead_bytes = read_ahead_bytes.map_err(|what| layers.read_ahead().wrong(what))?;
         volumes.push(VolumeConfig {
             name,
             backing: source,
@@ -226,6 +236,7 @@ fn volumes(layers: &Layers) -> anyhow::Result<Vec<VolumeConfig>> {
             cache_size,
             mode,
             chunk_bytes,
+            read_ahead_bytes,
         });
     }
     Ok(volumes)
@@ -259,22 +270,23 @@ mod tests {
     fn several_volumes_have_one_setting_or_one_each() {
         let config = resolve(
             "nbd = [\"unix:/s\", \"127.0.0.1:5\"]\nbacking = [\"/v/a\", \"b\"]\ncache = \"x,y\"\ncache-size = \"1GiB\"\n\
-             mode = [\"read-only\", \"write-around\"]\nchunk-size = \"8KiB\"\n",
+             mode = [\"read-only\", \"write-around\"]\nchunk-size = \"8KiB\"\nread-ahead = \"1MiB,0\"\n",
         );
         let config = config.unwrap().unwrap();
-        let volume = |name: &str, backing: &str, cache: &str, mode| VolumeConfig {
+        let volume = |name: &str, backing: &str, cache: &str, mode, read_ahead_bytes| VolumeConfig {
             name: name.to_owned(),
             backing: Source::parse(backing).unwrap(),
             cache: Some(cache.into()),
             cache_size: Some(Size::Bytes(1 << 30)),
             mode,
             chunk_bytes: Some(8 << 10),
+            read_ahead_bytes,
         };
         assert_eq!(
             config.volumes,
             [
-                volume("a", "/v/a", "x", Mode::ReadOnly),
-                volume("b", "b", "y", Mode::WriteAround)
+                volume("a", "/v/a", "x", Mode::ReadOnly, 1 << 20),
+                volume("b", "b", "y", Mode::WriteAround, 0)
             ]
         );
         assert_eq!(config.nbd.len(), 2);
@@ -300,6 +312,10 @@ mod tests {
             (
                 "nbd = \"unix:/s\"\nbacking = \"a\"\ncache = \"c\"\nchunk-size = \"5000\"",
                 "power of two",
+            ),
+            (
+                "nbd = \"unix:/s\"\nbacking = \"a\"\ncache = \"c\"\nread-ahead = \"some\"",
+                "--read-ahead",
             ),
             (
                 "nbd = \"unix:/s\"\nbacking = \"a\"\ncache = \"c\"\ncache-size = \"101%\"",

@@ -232,7 +232,7 @@ fn prepare(
     if let (Some(plan), Some(cache)) = (plan, &cache) {
         line(format_args!(
             "cache {}: {} in blocks of {}, chunks of {}; DRAM: {} for an index of {} addresses and {} contents, {} for {} block buffers, \
-             {} for chunks",
+             {} for chunks, {} for read-ahead",
             cache.path().display(),
             Human(plan.capacity),
             Human(plan.block_bytes),
@@ -243,6 +243,7 @@ fn prepare(
             Human(plan.buffers as u64 * plan.block_bytes),
             plan.buffers,
             Human(plan.dram_bytes),
+            Human(plan.read_ahead_bytes),
         ));
     }
     let [random, this_start] = random()?;
@@ -251,6 +252,7 @@ fn prepare(
     let settings = Settings {
         mode: volume.mode,
         dram_bytes: plan.map_or(0, |plan| usize::try_from(plan.dram_bytes).unwrap_or(usize::MAX)),
+        read_ahead_bytes: plan.map_or(0, |plan| plan.read_ahead_bytes),
         cache: Options {
             chunk_bytes: plan.map_or(4096, |plan| plan.chunk_bytes),
             chunks: 0,

@@ -39,6 +39,8 @@ pub struct CachePlan {
     pub index_bytes: u64,
     /// DRAM for chunks that were read lately, in bytes.
     pub dram_bytes: u64,
+    /// DRAM for what is read ahead, in bytes.
+    pub read_ahead_bytes: u64,
 }
 
 /// The division of the DRAM budget.
@@ -89,6 +91,7 @@ impl Wanted {
             contents,
             index_bytes: index.iter().sum(),
             dram_bytes: 0,
+            read_ahead_bytes: 0,
         })
     }
 
@@ -121,8 +124,8 @@ struct TooMuch {
     caches: u64,
 }
 
-/// Divides the budget: at most a quarter for indexes, an eighth for block buffers and a quarter for connections, then seven eighths of the
-/// rest for chunks in DRAM. The index of a chunk size that was given may take more than a quarter.
+/// Divides the budget: at most a quarter for indexes, an eighth for block buffers and a quarter for connections, a sixteenth of the
+/// rest for what is read ahead, then seven eighths for chunks in DRAM. The index of a chunk size that was given may take more than a quarter.
 ///
 /// # Errors
 /// A usage error that names the needs, and a budget that suffices.
@@ -174,8 +177,10 @@ fn divide_into(
             caches: indexes,
         }));
     };
-    for cache in caches.iter_mut().flatten() {
-        cache.dram_bytes = left / 8 * 7 / count;
+    for (cache, volume) in caches.iter_mut().zip(&config.volumes) {
+        let Some(cache) = cache else { continue };
+        cache.read_ahead_bytes = volume.read_ahead_bytes.min(left / 16 / count);
+        cache.dram_bytes = (left / count - cache.read_ahead_bytes) / 8 * 7;
     }
     let connections = usize::try_from(door / CONNECTION_BYTES).unwrap_or(usize::MAX);
     Ok(Ok(Plan {
@@ -201,6 +206,7 @@ mod tests {
             cache_size: None,
             mode: pumice_volume::Mode::WriteThrough,
             chunk_bytes: None,
+            read_ahead_bytes: 4 << 20,
         };
         VolumesConfig {
             dram,
@@ -259,6 +265,15 @@ mod tests {
         assert!(divide(&config(64 << 20), &[made, None]).is_err());
         let plan = divide(&config(512 << 20), &[made, None]).unwrap();
         assert_eq!(plan.caches[0].unwrap().block_bytes, 16 << 20);
+    }
+
+    #[test]
+    fn read_ahead_takes_a_sixteenth_of_the_rest_at_most() {
+        let cache = |dram| divide(&config(dram), &[wanted(1 << 30), None]).unwrap().caches[0].unwrap();
+        let (small, large) = (cache(64 << 20), cache(256 << 20));
+        assert_eq!(large.read_ahead_bytes, 4 << 20);
+        assert!((1 << 19..1 << 20).contains(&small.read_ahead_bytes), "{small:?}");
+        assert!(small.dram_bytes > 12 * small.read_ahead_bytes, "{small:?}");
     }
 
     #[test]

@@ -1,0 +1,120 @@
+//! Reading ahead of sequential streams.
+
+use crate::locks::{Held, RangeLocks};
+use crate::streams::{Limits, Streams};
+use crate::{Backing, Volume};
+use parking_lot::Mutex;
+use pumice_blocks::add;
+use pumice_device::Device;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What all threads share of the read-ahead of a volume.
+pub(crate) struct Ahead {
+    /// Most bytes under way; 0 = read-ahead is off.
+    bytes_max: u64,
+    /// Bytes under way.
+    bytes: AtomicU64,
+    streams: Mutex<Streams>,
+    /// Ranges of chunks that are being filled.
+    filling: Arc<RangeLocks>,
+}
+
+impl Ahead {
+    pub(crate) fn new(bytes_max: u64) -> Self {
+        Self {
+            bytes_max,
+            bytes: AtomicU64::new(0),
+            streams: Mutex::default(),
+            filling: Arc::default(),
+        }
+    }
+
+    /// Waits for the read-aheads of these chunks that are under way.
+    pub(crate) async fn passed(&self, chunks: Range<u64>) {
+        if self.bytes.load(Ordering::Acquire) > 0 {
+            self.filling.passed(chunks).await;
+        }
+    }
+
+    /// Notes how long a fill took, in nanoseconds.
+    pub(crate) fn filled_in(&self, ns: u64) {
+        if self.bytes_max > 0 {
+            self.streams.lock().filled_in(ns);
+        }
+    }
+
+    /// Takes memory for a piece, if there is enough.
+    fn take(&self, bytes: u64) -> bool {
+        let more = |used: u64| used.checked_add(bytes).filter(|used| *used <= self.bytes_max);
+        let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
+        self.bytes.fetch_update(set, fetch, more).is_ok()
+    }
+}
+
+impl<D: Device, K: Backing> Volume<D, K> {
+    /// Notes a read of a client. If it is of a stream, begins to read ahead.
+    pub(crate) fn read_ahead_of(&self, offset: u64, len: u64) {
+        let shared = &self.0.shared;
+        let ahead = &shared.ahead;
+        let Some((store, _)) = self.cache().filter(|_| ahead.bytes_max > 0) else {
+            return;
+        };
+        // Without its cache device the volume could keep little.
+        if len == 0 || store.failure().is_some() {
+            return;
+        }
+        let limits = Limits {
+            chunk_bytes: store.shape().chunk_bytes.into(),
+            size: shared.size,
+            ahead_max: ahead.bytes_max,
+        };
+        let is_missing = |chunk: &u64| store.place(*chunk).is_none();
+        let mut begun = Vec::new();
+        let unused = ahead.streams.lock().read(
+            offset..offset + len,
+            self.0.clock.monotonic_ns(),
+            limits,
+            |piece| {
+                let chunks = self.chunks_of(limits.chunk_bytes, piece.start, piece.end - piece.start);
+                let missing = chunks.clone().filter(is_missing).count() as u64;
+                if missing > 0 {
+                    let bytes = (chunks.end - chunks.start) * limits.chunk_bytes;
+                    if !ahead.take(bytes) {
+                        return None;
+                    }
+                    // The range is locked from here on: reads that come before the task runs wait for it, too.
+                    let held = Held::queue(Arc::clone(&ahead.filling), chunks.clone());
+                    begun.push((held, chunks, bytes));
+                }
+                Some(missing * limits.chunk_bytes)
+            },
+        );
+        add(&shared.counters.read_ahead_unused_bytes, unused);
+        for (held, chunks, bytes) in begun {
+            let this = self.clone();
+            self.0.spawner.spawn(Box::pin(async move {
+                held.turn().await;
+                this.fill_missing(limits.chunk_bytes, chunks).await;
+                drop(held);
+                this.shared().ahead.bytes.fetch_sub(bytes, Ordering::AcqRel);
+            }));
+        }
+    }
+
+    /// Fills those of some chunks that are not cached: a read-ahead for another stream may have filled some by now.
+    async fn fill_missing(&self, chunk_bytes: u64, chunks: Range<u64>) {
+        let Some((store, _)) = self.cache() else { return };
+        let is_missing = |chunk: &u64| store.place(*chunk).is_none();
+        let counters = &self.0.shared.counters;
+        let mut rest = chunks;
+        while let Some(first) = rest.find(is_missing) {
+            let end = rest.find(|chunk| !is_missing(chunk)).unwrap_or(rest.end);
+            add(&counters.read_ahead_bytes, (end - first) * chunk_bytes);
+            if self.read_and_fill(chunk_bytes, first..end).await.is_err() {
+                add(&counters.read_aheads_failed, 1);
+            }
+        }
+    }
+}

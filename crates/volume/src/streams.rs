@@ -1,0 +1,369 @@
+//! Sequential streams among the reads of a volume, and how far to read ahead of each.
+//!
+//! Four reads in a row that each begin where the one before ended are a stream. While fewer than *trigger distance* bytes beyond its last
+//! read are fetched, a piece of *degree* bytes is:
+//!
+//! ```text
+//! trigger distance  2 * latency * pace    latency: of a fill, backing device and cache device together; pace: bytes / time of the stream
+//! degree            a quarter of the distance, at least a read of the stream, at most SPAN_BYTES
+//! bytes ahead       at most what the volume's settings allow, and what the stream has read / 2^throttle
+//! ```
+//! A stream that waits for the backing device has a pace of what is fetched for it. Twice that makes both rise, until the client sets the
+//! pace, or the limit is reached. The bound by the bytes that were read keeps the waste of short streams to what they use.
+//!
+//! Fetched bytes are *used* when the stream has passed them, *unused* if it ends before. A stream ends when [`STREAMS`] others were read
+//! later. After each that had more unused than used bytes `throttle` rises by one, after others that had some it falls.
+//!
+//! Source: Zhang, Kim, Ma, Shipman and Zhou, *Multi-level Hybrid Cache*, section 2.2: prefetch degree and trigger distance by the rates of
+//! stream and device. Cost of a read that is of no stream: 48 comparisons. Memory: some 100 bytes a stream, and 16 for each piece ahead.
+
+use crate::SPAN_BYTES;
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// Streams that are remembered.
+const STREAMS: usize = 16;
+/// Reads that are remembered because a stream may begin there.
+const CANDIDATES: usize = 32;
+/// Reads in a row that are a stream.
+const READS_MIN: u32 = 4;
+/// Reads of a stream that arrive out of order, over several connections: gap before and after the next, in lengths of the read.
+const GAP: u64 = 8;
+/// Highest throttle.
+const THROTTLE_MAX: u32 = 6;
+
+/// The volume's part of the arithmetic.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Bytes of a chunk. All pieces are whole chunks.
+    pub(crate) chunk_bytes: u64,
+    /// Bytes of the volume.
+    pub(crate) size: u64,
+    /// Most bytes ahead of a stream.
+    pub(crate) ahead_max: u64,
+}
+
+struct Stream {
+    /// End of the reads so far.
+    next: u64,
+    reads: u32,
+    /// Bytes that were read.
+    bytes: u64,
+    /// Time of the last read, in nanoseconds.
+    at: u64,
+    /// Bytes and nanoseconds of the last reads: sums that lose an eighth at each read.
+    pace: (u64, u64),
+    /// End of what was looked at to be fetched.
+    ahead: u64,
+    /// End and bytes of each piece that was fetched and is not passed.
+    fetched: VecDeque<(u64, u64)>,
+    used: u64,
+}
+
+impl Stream {
+    fn new(range: &Range<u64>, now: u64) -> Self {
+        Self {
+            next: range.end,
+            reads: 1,
+            bytes: range.end - range.start,
+            at: now,
+            pace: (0, 0),
+            ahead: 0,
+            fetched: VecDeque::new(),
+            used: 0,
+        }
+    }
+
+    fn is_near(&self, range: &Range<u64>) -> bool {
+        let gap = GAP * (range.end - range.start);
+        range.start <= self.next.saturating_add(gap) && self.next <= range.start.saturating_add(gap)
+    }
+
+    fn read(&mut self, range: &Range<u64>, now: u64) {
+        let (len, passed) = (range.end - range.start, now.saturating_sub(self.at));
+        self.reads = self.reads.saturating_add(1);
+        self.bytes = self.bytes.saturating_add(len);
+        self.at = now;
+        self.pace = (
+            self.pace.0 - self.pace.0 / 8 + len,
+            self.pace.1 - self.pace.1 / 8 + passed,
+        );
+        self.next = self.next.max(range.end);
+        while let Some((_, bytes)) = self.fetched.pop_front_if(|(end, _)| *end <= self.next) {
+            self.used += bytes;
+        }
+    }
+}
+
+/// The streams of a volume.
+#[derive(Default)]
+pub(crate) struct Streams {
+    /// The one read longest ago first, as in `candidates`.
+    streams: VecDeque<Stream>,
+    candidates: VecDeque<Stream>,
+    /// Mean of a fill, in nanoseconds.
+    latency: u64,
+    throttle: u32,
+}
+
+impl Streams {
+    /// A fill of the cache, from the start of the read of the backing device on, took `ns` nanoseconds.
+    pub(crate) fn filled_in(&mut self, ns: u64) {
+        self.latency = match self.latency {
+            0 => ns,
+            mean => mean - mean / 8 + ns / 8,
+        };
+    }
+
+    /// A client reads `range` at time `now`. If it is of a stream, calls `fetch` for each piece to be read ahead. It returns how many bytes
+    /// of the piece it fetches, 0 if they are cached, `None` if it cannot now. Returns unused bytes of a stream that has ended.
+    pub(crate) fn read(
+        &mut self,
+        range: Range<u64>,
+        now: u64,
+        limits: Limits,
+        fetch: impl FnMut(Range<u64>) -> Option<u64>,
+    ) -> u64 {
+        let found = self.streams.iter().position(|stream| stream.is_near(&range));
+        if let Some(mut stream) = found.and_then(|at| self.streams.remove(at)) {
+            stream.read(&range, now);
+            self.fetch(&mut stream, range.end - range.start, limits, fetch);
+            self.streams.push_back(stream);
+            return 0;
+        }
+        let follows = |stream: &Stream| stream.next == range.start;
+        let found = self.candidates.iter().position(follows);
+        let mut stream = match found.and_then(|at| self.candidates.remove(at)) {
+            Some(mut stream) => {
+                stream.read(&range, now);
+                stream
+            }
+            None => Stream::new(&range, now),
+        };
+        if stream.reads < READS_MIN {
+            if self.candidates.len() >= CANDIDATES {
+                self.candidates.pop_front();
+            }
+            self.candidates.push_back(stream);
+            return 0;
+        }
+        let ended = (self.streams.len() >= STREAMS).then(|| self.streams.pop_front());
+        let unused = ended.flatten().map_or(0, |ended| self.end(&ended));
+        self.fetch(&mut stream, range.end - range.start, limits, fetch);
+        self.streams.push_back(stream);
+        unused
+    }
+
+    /// A stream has ended. Returns its unused bytes.
+    fn end(&mut self, stream: &Stream) -> u64 {
+        let unused = stream.fetched.iter().map(|(_, bytes)| bytes).sum();
+        match stream.used {
+            used if used < unused => self.throttle = (self.throttle + 1).min(THROTTLE_MAX),
+            0 => {}
+            _ => self.throttle = self.throttle.saturating_sub(1),
+        }
+        unused
+    }
+
+    /// The bytes that a stream reads in twice the time of a fill, at least 1.
+    fn distance(&self, stream: &Stream) -> u64 {
+        let (bytes, ns) = stream.pace;
+        let distance = (2 * u128::from(self.latency) * u128::from(bytes)).checked_div(ns.into());
+        let distance = distance.and_then(|bytes| u64::try_from(bytes).ok());
+        distance.unwrap_or(u64::MAX).max(1)
+    }
+
+    fn fetch(
+        &self,
+        stream: &mut Stream,
+        len: u64,
+        limits: Limits,
+        mut fetch: impl FnMut(Range<u64>) -> Option<u64>,
+    ) {
+        let ahead_max = limits.ahead_max.min(stream.bytes >> self.throttle);
+        let distance = self.distance(stream).min(ahead_max);
+        let degree = (distance / 4).max(len).min(SPAN_BYTES);
+        let degree = degree.next_multiple_of(limits.chunk_bytes);
+        // The chunk of the last byte read is filled whole.
+        let filled = stream.next.next_multiple_of(limits.chunk_bytes);
+        stream.ahead = stream.ahead.max(filled);
+        while stream.ahead < limits.size
+            && stream.ahead - stream.next < distance
+            && stream.ahead + degree - stream.next <= ahead_max
+        {
+            let end = (stream.ahead + degree).min(limits.size);
+            let Some(bytes) = fetch(stream.ahead..end) else {
+                return;
+            };
+            if bytes > 0 {
+                stream.fetched.push_back((end, bytes));
+            }
+            stream.ahead = end;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pumice_world::Random;
+
+    const KIB: u64 = 1 << 10;
+    const MS: u64 = 1_000_000;
+    const LIMITS: Limits = Limits {
+        chunk_bytes: 4 * KIB,
+        size: 1 << 30,
+        ahead_max: 4096 * KIB,
+    };
+
+    /// Reads at a time; the pieces that are to be read ahead, and unused bytes of a stream that has ended.
+    fn read(streams: &mut Streams, range: Range<u64>, now: u64) -> (Vec<Range<u64>>, u64) {
+        let mut pieces = Vec::new();
+        let unused = streams.read(range, now, LIMITS, |piece| {
+            let bytes = piece.end - piece.start;
+            pieces.push(piece);
+            Some(bytes)
+        });
+        (pieces, unused)
+    }
+
+    /// A client that reads one after the other, each in `service` nanoseconds if nothing is missing, of a device with a latency. The time
+    /// for each read in nanoseconds, and the most bytes ahead.
+    fn pace(latency: u64, service: u64, len: u64) -> (u64, u64) {
+        let (mut streams, mut now, mut most) = (Streams::default(), 0, 0);
+        let mut fetched: VecDeque<(u64, u64)> = VecDeque::new();
+        let mut end = 0;
+        for at in (0..2000).map(|number| number * len) {
+            for piece in read(&mut streams, at..at + len, now).0 {
+                assert!(piece.start == end.max(at + len) && piece.end % LIMITS.chunk_bytes == 0);
+                assert!(piece.end - piece.start <= SPAN_BYTES);
+                end = piece.end;
+                fetched.push_back((end, now + latency));
+                streams.filled_in(latency);
+            }
+            most = most.max(end.saturating_sub(at + len));
+            let covering = fetched.iter().find(|(end, _)| at + len <= *end);
+            let is_ahead = fetched.front().is_some_and(|_| covering.is_some());
+            let ready = match covering.filter(|_| is_ahead) {
+                Some((_, ready)) => *ready,
+                None => {
+                    streams.filled_in(latency);
+                    now + latency
+                }
+            };
+            now = now.max(ready) + service;
+            fetched.retain(|(end, _)| *end > at + len);
+        }
+        (now / 2000, most)
+    }
+
+    #[test]
+    fn the_distance_covers_the_latency_and_no_more() {
+        // Slow device: reads take little more than the client needs for itself.
+        let (each, most) = pace(4 * MS, MS / 5, 64 * KIB);
+        assert!(each < MS / 4, "{each} ns a read");
+        assert!(
+            (20 * 64 * KIB..=60 * 64 * KIB).contains(&most),
+            "{most} bytes ahead"
+        );
+        // A client that thinks for longer than the device takes.
+        let (each, most) = pace(4 * MS, 10 * MS, 64 * KIB);
+        assert!(each < 10 * MS + MS / 10, "{each} ns a read");
+        assert!(most <= 3 * 64 * KIB, "{most} bytes ahead");
+        // Latency that no memory covers.
+        let (_, most) = pace(1000 * MS, MS / 5, 64 * KIB);
+        assert!(most > LIMITS.ahead_max / 2 && most <= LIMITS.ahead_max, "{most}");
+        let (each, _) = pace(4 * MS, MS / 20, 4 * KIB);
+        assert!(each < MS / 10, "{each} ns a small read");
+    }
+
+    #[test]
+    fn random_reads_fetch_nothing() {
+        let (mut streams, mut random) = (Streams::default(), Random(1));
+        for now in 0..1_000_000 {
+            let at = random.below(LIMITS.size / 4096) * 4096;
+            let (pieces, unused) = read(&mut streams, at..at + 4096, now);
+            assert!(pieces.is_empty() && unused == 0);
+        }
+    }
+
+    #[test]
+    fn streams_are_found_among_other_reads_and_out_of_order() {
+        let (mut streams, mut random) = (Streams::default(), Random(1));
+        let (mut fetched, len) = (0, 64 * KIB);
+        streams.filled_in(MS);
+        for number in 0..200u64 {
+            // Neighbours change places.
+            let number = if number > 16 { number ^ 1 } else { number };
+            for start in [0, LIMITS.size / 2] {
+                let at = start + number * len;
+                let pieces = read(&mut streams, at..at + len, number).0;
+                fetched += pieces.iter().map(|piece| piece.end - piece.start).sum::<u64>();
+                for _ in 0..5 {
+                    let at = random.below(LIMITS.size / 4096) * 4096;
+                    read(&mut streams, at..at + 4096, number);
+                }
+            }
+        }
+        assert!(fetched > 2 * 190 * len, "{fetched}");
+        assert_eq!(streams.streams.len(), 2);
+    }
+
+    #[test]
+    fn nothing_is_fetched_beyond_the_end_nor_without_memory() {
+        let mut streams = Streams::default();
+        let (mut last, mut asked) = (0, 0);
+        for at in (LIMITS.size - 640 * KIB..LIMITS.size).step_by(64 << 10) {
+            streams.read(at..at + 64 * KIB, 0, LIMITS, |_| {
+                asked += 1;
+                None
+            });
+        }
+        assert_eq!(asked, 6, "it asks again with each read, and once");
+        for at in (LIMITS.size - 640 * KIB..LIMITS.size).step_by(64 << 10) {
+            for piece in read(&mut streams, at..at + 64 * KIB, 0).0 {
+                last = piece.end;
+            }
+        }
+        assert!(last <= LIMITS.size);
+    }
+
+    #[test]
+    fn streams_that_waste_are_throttled_and_what_they_waste_is_counted() {
+        let (mut streams, mut random) = (Streams::default(), Random(1));
+        let (mut fetched, mut unused) = ([0, 0], 0);
+        // Four reads each: what the fourth fetches is never used.
+        for run in 0..400 {
+            let start = random.below(1 << 14) << 16;
+            for at in (start..start + 64 * KIB).step_by(16 << 10) {
+                let (pieces, ended) = read(&mut streams, at..at + 16 * KIB, run);
+                fetched[run as usize / 200] +=
+                    pieces.iter().map(|piece| piece.end - piece.start).sum::<u64>();
+                unused += ended;
+            }
+        }
+        assert!(fetched[0] > 0 && fetched[1] == 0, "{fetched:?}");
+        assert_eq!(unused, fetched[0]);
+        // A long one is worth it all the same, and the throttle falls after such ones.
+        let throttle = streams.throttle;
+        for start in (0..40).map(|number| number * (24 << 20)) {
+            let all: u64 = (0..256u64)
+                .flat_map(|number| {
+                    read(
+                        &mut streams,
+                        start + (number << 16)..start + ((number + 1) << 16),
+                        500,
+                    )
+                    .0
+                })
+                .map(|piece| piece.end - piece.start)
+                .sum();
+            assert!(all > (8 << 20), "{all}");
+        }
+        assert!(
+            throttle > 0 && streams.throttle == 0,
+            "{throttle}, {}",
+            streams.throttle
+        );
+    }
+}
