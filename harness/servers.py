@@ -205,14 +205,14 @@ class Volume(Pumice):
 
 
 class Nbdkit(Server):
-    """nbdkit that serves a file through its cache filter, which keeps all that was read in a file of the same directory."""
+    """nbdkit that serves a file, by default through its cache filter, which keeps all that was read in a file of the same directory."""
 
-    def __init__(self, directory, backing, core=None, group=None):
+    def __init__(self, directory, backing, core=None, group=None, flags=("--filter=cache",), options=("cache-on-read=true",)):
         socket, pid = (os.path.join(directory, f"nbdkit.{name}") for name in ("socket", "pid"))
         self.uri = f"nbd+unix:///?socket={socket}"
         # The file of the filter is an unnamed one in TMPDIR.
-        command = ["env", f"TMPDIR={directory}", machine.installed("nbdkit"), "--foreground", "--unix", socket, "--pidfile", pid, "--filter=cache",
-                   "file", backing, "cache-on-read=true"]
+        command = ["env", f"TMPDIR={directory}", machine.installed("nbdkit"), "--foreground", "--unix", socket, "--pidfile", pid, *flags,
+                   "file", backing, *options]
         super().__init__("nbdkit", directory, command, core, group)
         try:
             # Written once it listens.
