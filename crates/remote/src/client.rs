@@ -1,10 +1,10 @@
 //! The connection: requests of all handles go over it, and are sent again over the next one if it is lost.
 
-use crate::uri::{Place, Uri};
+use crate::open::Stream;
+use crate::uri::Uri;
 use crate::wire::{self, Command, Device, HandshakeError, NO_HOLE, REPLY_BYTES};
 use bytes::Bytes;
 use pumice_volume::{Backing, Extent};
-use socket2::{SockRef, TcpKeepalive};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, BufWriter};
-use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -21,8 +20,6 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 /// twice as many; further ones wait for the flush.
 pub const KEPT_BYTES: usize = 4 << 20;
 
-/// Longest time of a connection attempt, with its handshake.
-const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 /// Pauses before an attempt to connect: the least after a failure, and the longest. There is none after a connection that answered.
 const PAUSE: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
 /// What a kept change takes beside its data.
@@ -52,9 +49,6 @@ struct Seen {
     counters: Counters,
     is_away: AtomicBool,
 }
-
-trait Stream: AsyncRead + AsyncWrite + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Unpin> Stream for T {}
 
 /// A request.
 #[derive(Clone)]
@@ -421,26 +415,8 @@ fn no_protocol() -> io::Error {
 }
 
 async fn connect(uri: &Uri, patience: Duration) -> Result<(Box<dyn Stream>, Device), HandshakeError> {
-    let connecting = async {
-        let mut stream: Box<dyn Stream> = match &uri.place {
-            Place::Tcp(host, port) => {
-                let stream = TcpStream::connect((host.as_str(), *port)).await?;
-                stream.set_nodelay(true)?;
-                // Notices a host that is gone.
-                let socket = SockRef::from(&stream);
-                let second = Duration::from_secs(1);
-                let keepalive = TcpKeepalive::new().with_time((patience / 2).max(second));
-                socket.set_tcp_keepalive(&keepalive.with_interval((patience / 4).max(second)))?;
-                socket.set_tcp_user_timeout(Some(patience))?;
-                Box::new(stream)
-            }
-            Place::Unix(path) => Box::new(UnixStream::connect(path).await?),
-        };
-        let device = wire::shake_hands(&mut stream, &uri.export).await?;
-        Ok((stream, device))
-    };
-    let connected = timeout(CONNECT_WITHIN, connecting).await;
-    connected.unwrap_or_else(|late| Err(io::Error::from(late).into()))
+    let (stream, export) = uri.open(patience).await?;
+    Ok((stream, export.device()?))
 }
 
 /// A handle on a remote device. Clones share the connection.

@@ -22,9 +22,11 @@
 #![forbid(unsafe_code)]
 
 mod client;
+mod open;
 mod uri;
-mod wire;
+pub mod wire;
 
 pub use client::{KEPT_BYTES, Remote, RemoteCounts};
+pub use open::Stream;
 pub use uri::{Place, Uri, UriError};
-pub use wire::{Device, HandshakeError};
+pub use wire::{Device, Export, HandshakeError};

@@ -24,19 +24,42 @@ const REP_ERROR: u32 = 1 << 31;
 /// Longest reply to an option that is read.
 const OPTION_REPLY_BYTES_MAX: u32 = 64 << 10;
 
-const FLAG_READ_ONLY: u16 = 1 << 1;
-const FLAG_FLUSH: u16 = 1 << 2;
-const FLAG_ZEROES: u16 = 1 << 6;
+/// Flag of an export: it takes no changes.
+pub const FLAG_READ_ONLY: u16 = 1 << 1;
+/// Flag of an export: it has FLUSH.
+pub const FLAG_FLUSH: u16 = 1 << 2;
+/// Flag of an export: changes may have [`FUA`].
+pub const FLAG_FUA: u16 = 1 << 3;
+/// Flag of an export: it has TRIM.
+pub const FLAG_TRIM: u16 = 1 << 5;
+/// Flag of an export: it has WRITE_ZEROES.
+pub const FLAG_ZEROES: u16 = 1 << 6;
+/// Flag of an export: its connections see each other's changes, and a FLUSH covers those of all.
+pub const FLAG_MULTI_CONN: u16 = 1 << 8;
 
 /// Longest payload that every server takes, if it says nothing else.
 const PAYLOAD_BYTES: u32 = 32 << 20;
 
 /// Error of a server that shuts down.
-pub(crate) const SHUTDOWN: u32 = 108;
+pub const SHUTDOWN: u32 = 108;
 
-/// Bytes of a request's header, and of a simple reply's.
-pub(crate) const REQUEST_BYTES: usize = 28;
-pub(crate) const REPLY_BYTES: usize = 16;
+/// Bytes of a request's header.
+pub const REQUEST_BYTES: usize = 28;
+/// Bytes of a simple reply's header.
+pub const REPLY_BYTES: usize = 16;
+
+/// What a server says of an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Export {
+    /// Its size in bytes.
+    pub size: u64,
+    /// What it can: `FLAG_…`.
+    pub flags: u16,
+    /// Bytes that offsets and lengths of requests are multiples of.
+    pub minimum: u32,
+    /// Most bytes of a read or a write.
+    pub maximum: u32,
+}
 
 /// The device of an export, as the server describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,10 +103,13 @@ pub enum HandshakeError {
 }
 
 /// Asks for an export, until requests may be sent.
-pub(crate) async fn shake_hands(
+///
+/// # Errors
+/// Those of the socket and of the protocol, a refusal, and a size of no use.
+pub async fn shake_hands(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     export: &str,
-) -> Result<Device, HandshakeError> {
+) -> Result<Export, HandshakeError> {
     if stream.read_u64().await? != GREETING || stream.read_u64().await? != OPTIONS {
         return Err(HandshakeError::Protocol);
     }
@@ -133,18 +159,35 @@ pub(crate) async fn shake_hands(
         }
     }
     let (size, flags) = found.ok_or(HandshakeError::Protocol)?;
-    let is_read_only = flags & FLAG_READ_ONLY != 0;
-    match () {
-        () if size == 0 || i64::try_from(size).is_err() => Err(HandshakeError::Size(size)),
-        () if most < 4096 => Err(HandshakeError::Short(most)),
-        () if least > 1 => Err(HandshakeError::Aligned(least)),
-        () if !is_read_only && flags & FLAG_FLUSH == 0 => Err(HandshakeError::NoFlush),
-        () => Ok(Device {
+    match size == 0 || i64::try_from(size).is_err() {
+        true => Err(HandshakeError::Size(size)),
+        false => Ok(Export {
             size,
-            is_read_only,
-            can_zero: flags & FLAG_ZEROES != 0,
-            payload_max: most.min(PAYLOAD_BYTES),
+            flags,
+            minimum: least.max(1),
+            maximum: most.min(PAYLOAD_BYTES),
         }),
+    }
+}
+
+impl Export {
+    /// The device behind it.
+    ///
+    /// # Errors
+    /// It cannot flush, wants aligned requests, or takes short ones alone.
+    pub fn device(self) -> Result<Device, HandshakeError> {
+        let has = |flag| self.flags & flag != 0;
+        match () {
+            () if self.maximum < 4096 => Err(HandshakeError::Short(self.maximum)),
+            () if self.minimum > 1 => Err(HandshakeError::Aligned(self.minimum)),
+            () if !has(FLAG_READ_ONLY) && !has(FLAG_FLUSH) => Err(HandshakeError::NoFlush),
+            () => Ok(Device {
+                size: self.size,
+                is_read_only: has(FLAG_READ_ONLY),
+                can_zero: has(FLAG_ZEROES),
+                payload_max: self.maximum,
+            }),
+        }
     }
 }
 
@@ -179,25 +222,28 @@ fn info(data: &[u8]) -> Option<Info> {
 /// Kinds of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
-pub(crate) enum Command {
+pub enum Command {
+    /// Read.
     Read = 0,
+    /// Write.
     Write = 1,
+    /// The client leaves.
     Disconnect = 2,
+    /// Make what was answered durable.
     Flush = 3,
+    /// Forget a range.
+    Trim = 4,
+    /// Write zeros.
     Zero = 6,
 }
 
+/// Flag of a change: it is durable when it is answered.
+pub const FUA: u16 = 1 << 0;
 /// Flag of [`Command::Zero`]: the range stays allocated.
-pub(crate) const NO_HOLE: u16 = 1 << 1;
+pub const NO_HOLE: u16 = 1 << 1;
 
 /// The header of a request.
-pub(crate) fn request(
-    flags: u16,
-    command: Command,
-    cookie: u64,
-    offset: u64,
-    len: u32,
-) -> [u8; REQUEST_BYTES] {
+pub fn request(flags: u16, command: Command, cookie: u64, offset: u64, len: u32) -> [u8; REQUEST_BYTES] {
     let mut out = [0; REQUEST_BYTES];
     out[..4].copy_from_slice(&REQUEST.to_be_bytes());
     out[4..6].copy_from_slice(&flags.to_be_bytes());
@@ -209,7 +255,7 @@ pub(crate) fn request(
 }
 
 /// Cookie and error number of a simple reply; `None` if the bytes are none.
-pub(crate) fn reply(bytes: &[u8; REPLY_BYTES]) -> Option<(u64, u32)> {
+pub fn reply(bytes: &[u8; REPLY_BYTES]) -> Option<(u64, u32)> {
     let (magic, rest) = bytes.split_first_chunk()?;
     let (error, cookie) = rest.split_first_chunk()?;
     (u32::from_be_bytes(*magic) == REPLY).then_some((
@@ -262,7 +308,7 @@ mod tests {
         let (mut here, mut there) = tokio::io::duplex(1 << 20);
         there.write_all(says).await.unwrap();
         there.shutdown().await.unwrap();
-        shake_hands(&mut here, "disk").await
+        shake_hands(&mut here, "disk").await?.device()
     }
 
     #[tokio::test]
