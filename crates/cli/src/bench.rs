@@ -2,6 +2,7 @@
 
 pub(crate) mod device;
 mod history;
+mod nbd;
 
 use crate::usage::usage;
 use anyhow::Context;
@@ -47,6 +48,20 @@ enum Protocol {
     /// It goes past the page cache where it can. Numbers of a drive depend on what was written to it before, and on how long: give
     /// --seconds 60 or more for writes that last.
     Device(Box<device::DeviceArgs>),
+
+    /// Puts load on an NBD server, and checks every sector that it reads, also through kills of the server.
+    ///
+    /// Each sector of 512 bytes that is written names its content. A read must find what was written and answered last, or what was under
+    /// way. With --resume the server may be killed and started again: then each sector has what a FLUSH or FUA has covered or anything
+    /// written later, and stays so. Exit status 1 where a sector was wrong (the first ten are explained: an older content, that of another
+    /// sector, unknown bytes), a request failed, or a connection was lost and not made anew.
+    ///
+    /// SIGINT ends the load, a second one the pass over the range, too. Nobody else may write to the export meanwhile. A lost connection
+    /// must mean that the server has stopped: one that lives on, and completes a write of before, is taken for wrong.
+    ///
+    /// Memory: 8 bytes for each sector of --range (with --journal 16 at the beginning and the end), and some 50 MB for what is not flushed; if
+    /// that is not enough, a FLUSH is sent beyond those of --mix. One thread does it all: if it is 100 % busy, the client is what is measured.
+    Nbd(Box<nbd::NbdArgs>),
 }
 
 /// Flags of `bench memcached`.
@@ -167,6 +182,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         Protocol::Memcached(args) => memcached(args),
         Protocol::History(args) => history::run(args),
         Protocol::Device(args) => device::run(args),
+        Protocol::Nbd(args) => nbd::run(args),
     }
 }
 

@@ -98,14 +98,16 @@ pub struct Row {
 pub struct Latency {
     /// The mean.
     pub mean_us: f64,
-    p50_us: f64,
-    p99_us: f64,
-    p999_us: f64,
-    max_us: f64,
+    /// The median, and so on.
+    pub p50_us: f64,
+    pub p99_us: f64,
+    pub p999_us: f64,
+    pub max_us: f64,
 }
 
 impl Latency {
-    fn of(times: &Histogram<u64>) -> Option<Self> {
+    /// Those of a histogram of nanoseconds; `None` of an empty one.
+    pub fn of(times: &Histogram<u64>) -> Option<Self> {
         let us = |ns: u64| ns as f64 / 1e3;
         (!times.is_empty()).then(|| Self {
             mean_us: times.mean() / 1e3,
