@@ -1,0 +1,182 @@
+"""`pumice bench nbd` finds nothing wrong with nbdkit and with volumes of Pumice, also while they are killed, and finds what a server has
+lost, changed, or mixed up."""
+
+import json
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+
+from harness import expect, expect_equal
+from harness.machine import BINARY, installed
+from harness.servers import Server, Volume
+
+MIB = 1 << 20
+SECTOR = 512
+# Every kind of request, of many sizes, with duplicates.
+ALL_KINDS = ["--mix", "50:40:4:3:3", "--size", "512..32KiB", "--connections", "3", "--fua", "0.05", "--duplicates", "0.4", "--pool", "20",
+             "--places", "zipf:0.7"]
+# Writes the whole of 1 MiB twice.
+FILL = ["--range", "1MiB", "--mix", "0:49:1", "--places", "sequential", "--requests", "520"]
+
+
+class Nbdkit(Server):
+    """nbdkit with a plugin."""
+
+    def __init__(self, directory, *plugin):
+        place = pathlib.Path(directory)
+        for name in ("kit.socket", "kit.pid"):
+            (place / name).unlink(missing_ok=True)
+        self.uri = f"nbd+unix:///?socket={place}/kit.socket"
+        super().__init__("nbdkit", directory, [installed("nbdkit"), "--foreground", "--unix", place / "kit.socket", "--pidfile",
+                                               place / "kit.pid", *plugin])
+        # Written once it listens.
+        self.wait_for((place / "kit.pid").exists, "it to listen")
+
+
+def start(uri, *flags):
+    command = [BINARY, "bench", "nbd", uri, "--overwrite", "--json", *flags]
+    return subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def end(bench, status):
+    said, errors = bench.communicate(timeout=300)
+    expect_equal(bench.returncode, status, f"the exit status: {said[-3000:]} {errors}")
+    return json.loads(said)
+
+
+def bench(uri, *flags, status=0):
+    return end(start(uri, *flags), status)
+
+
+def expect_found(report, count, *words):
+    """So many wrong sectors, each example with one of these words."""
+    expect_equal(report["wrong_sectors"], count, f"wrong sectors: {report['examples']}")
+    for example in report["examples"]:
+        expect(any(word in example for word in words), f"one of {words} in each example", example)
+
+
+@pytest.fixture
+def volume(directory):
+    """Starts a volume of 32 MiB on disk, with other modes than write-through without its cache."""
+    disk, cache = pathlib.Path(directory, "disk"), pathlib.Path(directory, "cache")
+    with open(disk, "wb") as file:
+        file.truncate(32 * MIB)
+
+    def start_volume(mode="write-through"):
+        flags = ["--cache", cache, "--cache-size", "48MiB"] if mode == "write-through" else []
+        return Volume(directory, str(disk), "--dram", "96MiB", "--threads", "2", "--mode", mode, *flags)
+
+    return start_volume
+
+
+def test_a_right_server_is_not_accused(directory):
+    journal = ["--journal", f"{directory}/journal", "--resume"]
+    with Nbdkit(directory, "memory", "32M") as server:
+        report = bench(server.uri, *ALL_KINDS, "--seconds", "1", *journal)
+        expect(set(report["kinds"]) == {"read", "write", "flush", "trim", "zero"}, "every kind of request", report["kinds"])
+        expect(report["is_passed"] and not report["is_resumed"], "a first run that reads all at the end", report)
+        report = bench(server.uri, *ALL_KINDS, "--seconds", "1", *journal)
+        expect(report["is_resumed"], "the second run to know what the first did", report)
+        expect_equal(bench(server.uri, "--seconds", "0", *journal)["checked_sectors"], 32 * MIB // SECTOR, "sectors that are read")
+
+
+def test_what_a_run_cannot_do_is_refused_with_advice(directory):
+    pathlib.Path(directory, "journal").write_bytes(bytes(512))
+    with Nbdkit(directory, "--filter=multi-conn", "memory", "1M", "multi-conn-mode=disable") as server:
+        for flags, status, advice in [(["--connections", "2"], 2, "--connections 1"), (["--range", "2MiB"], 2, "--range"),
+                                      (["--journal", f"{directory}/journal"], 2, "--resume"),
+                                      (["--journal", f"{directory}/journal", "--resume"], 1, "no journal")]:
+            bench = start(server.uri, *flags)
+            said = bench.communicate(timeout=60)[1]
+            expect(bench.returncode == status and advice in said, f"status {status} and `{advice}`", f"{bench.returncode}: {said}")
+
+
+def test_kills_lose_nothing_that_was_flushed(directory, volume, seed, size):
+    """`--with kills=30` kills."""
+    kills, rng = size("kills", 3, 30), random.Random(seed)
+    journal = ["--journal", f"{directory}/journal", "--resume"]
+    server = volume()
+    load = start(server.uri, *ALL_KINDS, "--seconds", "3600", "--seed", seed, *journal)
+    try:
+        for _ in range(kills):
+            time.sleep(rng.uniform(0.05, 1.0))
+            expect(load.poll() is None, "the load to go on", load.returncode)
+            server.kill9()
+            server = volume()
+        time.sleep(0.3)
+        load.send_signal(signal.SIGINT)
+        report = end(load, 0)
+        print(f"{report['requests']} requests, {report['checked_sectors']} sectors checked")
+        # A server that is killed before the load has found it again is not missed.
+        expect(1 <= report["stops"] <= kills and report["is_passed"], f"up to {kills} stops, and a pass", report)
+        server.kill9()
+        server = volume()
+        report = bench(server.uri, "--seconds", "0", *journal)
+        expect(report["is_resumed"] and report["checked_sectors"] == 32 * MIB // SECTOR, "all sectors to be checked again", report)
+    finally:
+        load.kill()
+        server.kill9()
+
+
+def test_planted_losses_are_found(directory, volume, seed):
+    disk, old, journal = (pathlib.Path(directory, name) for name in ("disk", "old", "journal"))
+    sector = random.Random(seed).randrange(MIB // SECTOR - 8)
+    known = ["--journal", journal, "--resume"]
+
+    def look(*words, count):
+        """Starts the volume without its cache, and looks for what is wrong."""
+        with volume("pass-through") as server:
+            expect_found(bench(server.uri, "--seconds", "0", *known, status=1 if count else 0), count, *words)
+
+    def change(at, data):
+        with open(disk, "r+b") as file:
+            file.seek(at * SECTOR)
+            file.write(data)
+
+    with volume() as server:
+        bench(server.uri, *FILL, *known)
+    shutil.copy(disk, old)
+    look(count=0)
+    data = old.read_bytes()[sector * SECTOR:][:2 * SECTOR]
+    change(sector, b"x" * 100)
+    look(f"sector {sector}: found unknown bytes", count=1)
+    # What was found is taken for good, and reported again if it is changed back.
+    change(sector, data[:300] + bytes(10))
+    look(f"sector {sector}: found damaged bytes", count=1)
+    change(sector, data[SECTOR:])
+    look(f"sector {sector}: found content of sector {sector + 1}", count=1)
+    with volume("pass-through") as server:
+        bench(server.uri, *FILL, *known)
+    shutil.copy(old, disk)
+    look("found an older content", count=MIB // SECTOR)
+
+
+def test_a_server_that_loses_what_it_flushed_is_found(directory):
+    with Nbdkit(directory, "memory", "1M") as server:
+        load = start(server.uri, "--mix", "60:38:2", "--seconds", "3600", "--resume")
+        time.sleep(0.5)
+        server.kill9()
+    with Nbdkit(directory, "memory", "1M"):
+        time.sleep(0.5)
+        load.send_signal(signal.SIGINT)
+        report = end(load, 1)
+    expect(report["wrong_sectors"] > 0 and report["stops"] == 1, "losses to be found", report)
+    expect_found(report, report["wrong_sectors"], "found zeros")
+
+
+def test_a_server_that_drops_a_write_is_found(directory):
+    disk = pathlib.Path(directory, "disk")
+    disk.write_bytes(bytes(MIB))
+    script = {"get_size": f"echo {MIB}", "can_write": "exit 0", "can_flush": "exit 0", "flush": "exit 0",
+              "pread": f"dd if={disk} skip=$4 count=$3 iflag=skip_bytes,count_bytes status=none",
+              "pwrite": f"[ $4 = 8192 ] && cat > /dev/null || dd of={disk} conv=notrunc seek=$4 oflag=seek_bytes status=none"}
+    with Nbdkit(directory, "eval", *(f"{name}={text}" for name, text in script.items())) as server:
+        report = bench(server.uri, "--range", "32KiB", "--mix", "50:50", "--requests", "200", status=1)
+    expect(report["wrong_sectors"] > 0, "the dropped writes to be found", report)
+    for example in report["examples"]:
+        expect(16 <= int(example.split()[1].rstrip(":")) < 24 and "(answered)" in example, "sectors of the dropped write", example)
