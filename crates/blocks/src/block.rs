@@ -154,6 +154,11 @@ impl<O: Owner> OpenBlock<O> {
         (fill.at > fill.written).then(|| *fill.unwritten_since.get_or_insert(seen))
     }
 
+    /// End of the last piece, in bytes from the start.
+    pub(crate) fn end(&self) -> usize {
+        self.fill.lock().at
+    }
+
     /// Bytes from the start that are on the device.
     pub fn written(&self) -> usize {
         self.fill.lock().written

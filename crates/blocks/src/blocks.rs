@@ -251,11 +251,17 @@ impl<O: Owner> Blocks<O> {
         Some(block)
     }
 
-    /// Starts sealing an open block. Called under the lock of the owner's under which it appends.
-    pub fn close_block(&self, block: Arc<OpenBlock<O>>) {
+    /// Checkpoints keep the log from here on, as long as the block has no footer. Call it for a block that was just opened, if its footer
+    /// lists entries that were superseded.
+    pub fn hold_log(&self, block: &OpenBlock<O>) {
         block
             .sealing_position
             .fetch_min(self.log.position(), Ordering::Release);
+    }
+
+    /// Starts sealing an open block. Called under the lock of the owner's under which it appends.
+    pub fn close_block(&self, block: Arc<OpenBlock<O>>) {
+        self.hold_log(&block);
         self.blocks[block.id as usize].set_state(State::Sealing);
         let mut pool = self.shared.pool.lock();
         pool.to_seal.push_back(block);

@@ -68,7 +68,7 @@ pub async fn inspect<D: Device, O: Restore>(
                 "the log is not the one that was written",
             );
         }
-        LogEnd::Missing | LogEnd::Gap | LogEnd::Failed(_) => {}
+        LogEnd::Missing | LogEnd::Gap(_) | LogEnd::Failed(_) => {}
     }
     walk.found
 }

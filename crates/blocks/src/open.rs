@@ -79,6 +79,12 @@ pub enum OpenError {
         /// What is wrong there.
         what: String,
     },
+    /// The store has the only copy of something, and this start cannot use it.
+    #[error(
+        "the cache has writes that its volume lacks, and this start cannot use it: {0}. Nothing was changed. Start it with its own volume and \
+         settings; or discard these writes with --reformat"
+    )]
+    OnlyCopy(&'static str),
     /// The start cannot be recorded.
     #[error("the device cannot record this start; it failed {0} times")]
     Unwritable(u32),

@@ -185,6 +185,10 @@ pub trait Tenant<O: Owner> {
     /// Decides what the footer of a full block lists. The block has been `sealing` since before this: what dies from here on is logged.
     fn compose(&self, block: &OpenBlock<O>, entries: Vec<O::Entry>) -> Contents<O::Entry>;
 
+    /// The write of the block has failed, and a log record is about to void what a start may find of it. If the owner fences the device here,
+    /// there is no record, and a start finds what was written of the block before.
+    fn failed(&self) {}
+
     /// A block was written, or was not, and counts as sealed or free in a moment. Called without locks.
     fn settle(&self, block: &OpenBlock<O>, end: SealEnd, entries: &[O::Entry]);
 

@@ -67,6 +67,7 @@ impl<O: Owner> Blocks<O> {
                     Err(error) => {
                         tracing::error!("writing block {}: {error}", block.id);
                         add(&self.totals.write_errors, 1);
+                        tenant.failed();
                         SealEnd::Failed(self.append_log(
                             device,
                             Kind::Reclaim,
@@ -133,13 +134,35 @@ impl<O: Owner> Blocks<O> {
         if self.flush_interval_secs == 0 || self.durability == Durability::Off || self.is_out() {
             return;
         }
+        old.into_iter().for_each(|block| self.flush_now(block));
+    }
+
+    /// Makes the beginning of a block due to be written, if the block is being filled.
+    fn flush_now(&self, block: Arc<OpenBlock<O>>) {
         let mut pool = self.shared.pool.lock();
-        for block in old {
-            let is_taken =
-                pool.flushing.contains(&block.id) || pool.to_flush.iter().any(|other| other.id == block.id);
-            if !is_taken && self.blocks[block.id as usize].state() == State::Active {
-                pool.to_flush.push(block);
-                self.shared.has_work.store(true, Ordering::Release);
+        if !pool.is_flushing(block.id) && self.blocks[block.id as usize].state() == State::Active {
+            pool.to_flush.push(block);
+            self.shared.has_work.store(true, Ordering::Release);
+        }
+    }
+
+    /// Waits until all pieces appended before are on the device, or the device is fenced. Other tasks perform the work: a
+    /// [`Task::Flush`] of the active block that writes nothing must close the block. Pieces of a block that could not be written count as
+    /// written, unless its owner fences the device.
+    pub async fn write_out(&self) {
+        let open: Vec<_> = (self.open.lock().iter())
+            .map(|block| (block.id, block.sequence, block.end()))
+            .collect();
+        for (id, sequence, end) in open {
+            let unwritten = || {
+                let open = self.find_open(id).filter(|open| open.sequence == sequence);
+                open.filter(|open| open.written() < end && !self.is_out())
+            };
+            while let Some(block) = unwritten() {
+                self.flush_now(block);
+                let is_active = || self.blocks[id as usize].state() == State::Active;
+                self.wait_for(|pool| unwritten().is_none() || (is_active() && !pool.is_flushing(id)))
+                    .await;
             }
         }
     }
@@ -198,9 +221,7 @@ impl<O: Owner> Blocks<O> {
             own,
         };
         let logged = self.append_log(device, Kind::Prefix, mark.encode(), block.sequence);
-        if self.durability == Durability::Power {
-            self.shared.sync(device).await?;
-        }
+        self.commit(device).await?;
         block.note_written(prefix, now);
         Ok(logged)
     }

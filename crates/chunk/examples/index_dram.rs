@@ -42,7 +42,7 @@ fn main() {
     // A stride that meets each address of the volume once: as many as there are slots, and a quarter more.
     for n in 0..mappings + mappings / 4 {
         let address = n.wrapping_mul(0x9e37_79b1) % addresses;
-        lba.insert(address, place(mix64(n) % contents));
+        lba.insert(address, place(mix64(n) % contents), false);
     }
     let starts: Vec<Offsets> = (0..blocks)
         .map(|block| {

@@ -169,7 +169,7 @@ impl Buckets {
         buckets: Range<usize>,
         lens: &[u8],
         slots: &[u8],
-        check: impl Fn(usize, u64) -> bool,
+        mut check: impl FnMut(usize, u64) -> bool,
     ) -> bool {
         let mut slots = slots.chunks_exact(self.slot_bytes);
         for (bucket, len) in buckets.zip(lens) {

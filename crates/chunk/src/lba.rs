@@ -6,7 +6,7 @@ use crate::place::{Place, PlaceBits, bits_of};
 use crate::scatter::Scatter;
 use std::ops::Range;
 
-/// A bit of each slot, reserved for write-back: dirty chunks. Always 0.
+/// A bit of each slot: whether the chunk is dirty.
 const DIRTY_BITS: u32 = 1;
 
 /// A mapping: a chunk, and the place of its content.
@@ -16,12 +16,17 @@ pub struct Slot {
     pub address: u64,
     /// Place of its content.
     pub place: Place,
+    /// Whether the volume lacks this content: the cache has the only copy.
+    pub is_dirty: bool,
 }
 
-/// The index of addresses; see the crate's text. A slot is, from the lowest bit on: remainder, place, a bit that is 0.
+/// The index of addresses; see the crate's text. A slot is, from the lowest bit on: remainder, place, dirty bit.
 ///
-/// Slots of a bucket are in LRU order. Cost: a search over at most 128 slots; a hit or an insertion moves the slots before it.
+/// Slots of a bucket are in LRU order. A dirty slot is never evicted. Cost: a search over at most 128 slots; a hit or an insertion moves
+/// the slots before it.
 pub struct LbaIndex {
+    /// Number of dirty slots.
+    dirty: u64,
     scatter: Scatter,
     addresses: u64,
     remainder_bits: u32,
@@ -47,6 +52,7 @@ impl LbaIndex {
             });
         }
         Ok(Self {
+            dirty: 0,
             scatter,
             addresses,
             remainder_bits,
@@ -117,12 +123,26 @@ impl LbaIndex {
         Some((bucket, at, slot))
     }
 
-    fn encode(&self, remainder: u64, place: Place) -> u64 {
-        remainder | self.place.encode(place) << self.remainder_bits
+    fn encode(&self, remainder: u64, place: Place, is_dirty: bool) -> u64 {
+        let dirty = if is_dirty { self.dirty_bit() } else { 0 };
+        remainder | self.place.encode(place) << self.remainder_bits | dirty
     }
 
     fn place_of(&self, slot: u64) -> Place {
         self.place.decode(slot >> self.remainder_bits)
+    }
+
+    fn dirty_bit(&self) -> u64 {
+        1 << (self.remainder_bits + self.place.bits())
+    }
+
+    fn is_dirty(&self, slot: u64) -> bool {
+        slot & self.dirty_bit() != 0
+    }
+
+    /// Number of dirty mappings. Cost: a load.
+    pub fn dirty(&self) -> u64 {
+        self.dirty
     }
 
     fn slot_of(&self, bucket: usize, slot: u64) -> Slot {
@@ -130,39 +150,78 @@ impl LbaIndex {
         Slot {
             address: self.scatter.join(bucket as u64, remainder),
             place: self.place_of(slot),
+            is_dirty: self.is_dirty(slot),
         }
     }
 
-    /// Place of a chunk's content. The mapping keeps its age.
-    pub fn get(&self, address: u64) -> Option<Place> {
-        self.find(address).map(|(_, _, slot)| self.place_of(slot))
+    /// The mapping of a chunk, which keeps its age.
+    pub fn get(&self, address: u64) -> Option<Slot> {
+        self.find(address)
+            .map(|(bucket, _, slot)| self.slot_of(bucket, slot))
     }
 
-    /// Place of a chunk's content, for a request: makes the mapping the newest of its bucket.
-    pub fn touch(&mut self, address: u64) -> Option<Place> {
+    /// The mapping of a chunk, for a request: makes it the newest of its bucket.
+    pub fn touch(&mut self, address: u64) -> Option<Slot> {
         let (bucket, at, slot) = self.find(address)?;
         self.slots.move_first(bucket, at);
-        Some(self.place_of(slot))
+        Some(self.slot_of(bucket, slot))
     }
 
-    /// Maps a chunk, as the newest of its bucket. A full bucket evicts its oldest mapping, which is returned.
+    /// Whether [`LbaIndex::insert`] finds room: not if the bucket is full of other chunks that are dirty.
+    pub fn has_room(&self, address: u64) -> bool {
+        let Some((bucket, key)) = self.key(address) else {
+            return false;
+        };
+        self.slots.len(bucket) < BUCKET_SLOTS
+            || self.slots.find(bucket, key, 0).is_some()
+            || self.oldest_clean(bucket).is_some()
+    }
+
+    fn oldest_clean(&self, bucket: usize) -> Option<usize> {
+        let mut slots = (0..self.slots.len(bucket)).rev();
+        slots.find(|at| !self.is_dirty(self.slots.get(bucket, *at)))
+    }
+
+    /// Maps a chunk, as the newest of its bucket. A full bucket evicts its oldest clean mapping, which is returned. If all are dirty,
+    /// nothing is mapped.
     ///
     /// # Panics
     /// If the volume has no such chunk.
-    pub fn insert(&mut self, address: u64, place: Place) -> Option<Slot> {
+    pub fn insert(&mut self, address: u64, place: Place, is_dirty: bool) -> Option<Slot> {
         let (bucket, key) = self.key(address).expect("an address of the volume");
-        let slot = self.encode(key, place);
-        if let Some((at, _)) = self.slots.find(bucket, key, 0) {
+        let slot = self.encode(key, place, is_dirty);
+        if let Some((at, old)) = self.slots.find(bucket, key, 0) {
+            self.dirty -= u64::from(self.is_dirty(old));
+            self.dirty += u64::from(is_dirty);
             self.slots.set(bucket, at, slot);
             self.slots.move_first(bucket, at);
             return None;
         }
-        let lost = self.slots.push(bucket, slot)?;
-        Some(self.slot_of(bucket, lost))
+        let mut lost = None;
+        if self.slots.len(bucket) == BUCKET_SLOTS {
+            let at = self.oldest_clean(bucket)?;
+            lost = Some(self.slot_of(bucket, self.slots.get(bucket, at)));
+            self.slots.remove(bucket, at);
+        }
+        self.slots.push(bucket, slot);
+        self.dirty += u64::from(is_dirty);
+        lost
     }
 
-    /// Changes the place of a mapping from `from` to `to`, if it is `from`. Its age stays. Returns whether it was changed.
+    /// Changes the place of a mapping from `from` to `to`, if it is `from`. Age and dirtiness stay. Returns whether it was changed.
     pub fn replace(&mut self, address: u64, from: Place, to: Place) -> bool {
+        self.change(address, from, |slot| (to, slot.is_dirty))
+    }
+
+    /// Makes a mapping clean, if its place is `place`; it keeps its age. Returns whether it was dirty.
+    pub fn clean(&mut self, address: u64, place: Place) -> bool {
+        let was_dirty = self.get(address).is_some_and(|slot| slot.is_dirty);
+        let is_clean = was_dirty && self.change(address, place, |slot| (slot.place, false));
+        self.dirty -= u64::from(is_clean);
+        is_clean
+    }
+
+    fn change(&mut self, address: u64, from: Place, new: impl FnOnce(Slot) -> (Place, bool)) -> bool {
         let found = self
             .find(address)
             .filter(|(_, _, slot)| self.place_of(*slot) == from);
@@ -170,15 +229,18 @@ impl LbaIndex {
             return false;
         };
         let remainder = slot & ((1 << self.remainder_bits) - 1);
-        self.slots.set(bucket, at, self.encode(remainder, to));
+        let (place, is_dirty) = new(self.slot_of(bucket, slot));
+        self.slots
+            .set(bucket, at, self.encode(remainder, place, is_dirty));
         true
     }
 
-    /// Removes a mapping, and returns its place.
-    pub fn remove(&mut self, address: u64) -> Option<Place> {
+    /// Removes a mapping, and returns it.
+    pub fn remove(&mut self, address: u64) -> Option<Slot> {
         let (bucket, at, slot) = self.find(address)?;
         self.slots.remove(bucket, at);
-        Some(self.place_of(slot))
+        self.dirty -= u64::from(self.is_dirty(slot));
+        Some(self.slot_of(bucket, slot))
     }
 
     /// Calls `show` with each mapping of a bucket to a place for which `wants` is true, the newest first, and its age: its position in the
@@ -195,16 +257,29 @@ impl LbaIndex {
 
     /// Removes the mappings of a bucket to places for which `keep` is false; returns how many.
     pub fn retain(&mut self, bucket: usize, mut keep: impl FnMut(Place) -> bool) -> usize {
-        let (place, bits) = (self.place, self.remainder_bits);
-        self.slots.retain(bucket, |slot| keep(place.decode(slot >> bits)))
+        let (place, bits, dirty_bit) = (self.place, self.remainder_bits, self.dirty_bit());
+        let dirty = &mut self.dirty;
+        self.slots.retain(bucket, |slot| {
+            let is_kept = keep(place.decode(slot >> bits));
+            *dirty -= u64::from(!is_kept && slot & dirty_bit != 0);
+            is_kept
+        })
     }
 
-    /// Removes the mappings of a bucket whose addresses are such that `keep` is false.
+    /// Removes the clean mappings of a bucket whose addresses are such that `keep` is false.
     pub fn retain_addresses(&mut self, bucket: usize, mut keep: impl FnMut(u64) -> bool) {
-        let (scatter, bits) = (self.scatter, self.remainder_bits);
+        let (scatter, bits, dirty_bit) = (self.scatter, self.remainder_bits, self.dirty_bit());
         self.slots.retain(bucket, |slot| {
-            keep(scatter.join(bucket as u64, slot & ((1 << bits) - 1)))
+            slot & dirty_bit != 0 || keep(scatter.join(bucket as u64, slot & ((1 << bits) - 1)))
         });
+    }
+
+    /// Calls `show` with the address of each dirty mapping of a bucket.
+    pub fn visit_dirty(&self, bucket: usize, mut show: impl FnMut(Slot)) {
+        let slots = (0..self.slots.len(bucket)).map(|at| self.slots.get(bucket, at));
+        slots
+            .filter(|slot| self.is_dirty(*slot))
+            .for_each(|slot| show(self.slot_of(bucket, slot)));
     }
 
     /// Appends the bytes of some buckets: one byte of length for each, then [`LbaIndex::slot_bytes`] for each of their slots.
@@ -221,13 +296,15 @@ impl LbaIndex {
         slots: &[u8],
         has: impl Fn(Place) -> bool,
     ) -> bool {
-        let (scatter, addresses) = (self.scatter, self.addresses);
+        let (scatter, addresses, dirty_bit) = (self.scatter, self.addresses, self.dirty_bit());
         let (place, bits) = (self.place, self.remainder_bits);
+        let dirty = &mut self.dirty;
         self.slots.load(buckets, lens, slots, |bucket, slot| {
             let remainder = slot & ((1 << bits) - 1);
+            *dirty += u64::from(slot & dirty_bit != 0);
             remainder < scatter.remainders()
                 && scatter.join(bucket as u64, remainder) < addresses
-                && (slot >> bits).checked_shr(place.bits()).unwrap_or(0) == 0
+                && slot <= dirty_bit | (dirty_bit - 1)
                 && has(place.decode(slot >> bits))
         })
     }
@@ -235,5 +312,6 @@ impl LbaIndex {
     /// Removes all mappings.
     pub fn clear(&mut self) {
         self.slots.clear();
+        self.dirty = 0;
     }
 }

@@ -15,6 +15,10 @@ pub const REFERENCE_BYTES: usize = 48;
 pub const CHUNK_BYTES_MAX: u32 = 128 << 10;
 /// Bits of a length, or of an offset in a chunk.
 const LENGTH_BITS: u32 = 20;
+/// Bits of a coding. The bit above says that the chunk was dirty.
+const CODING_BITS: u32 = 3;
+/// In the length of a footer's entry: the chunk was dirty.
+const DIRTY_LEN: u32 = 1 << 31;
 /// Enters the checksum of references, so that no other piece passes as one.
 const REFERENCE_SALT: &[u8] = b"reference";
 
@@ -41,6 +45,8 @@ pub struct Header {
     pub stored_len: u32,
     /// Its coding on flash.
     pub coding: Coding,
+    /// Whether the volume lacked the content when it was appended.
+    pub is_dirty: bool,
 }
 
 impl Header {
@@ -56,7 +62,8 @@ impl Header {
         let shape = u64::from(self.start)
             | u64::from(self.len) << LENGTH_BITS
             | u64::from(self.stored_len) << (2 * LENGTH_BITS)
-            | (self.coding as u64) << (3 * LENGTH_BITS);
+            | (self.coding as u64) << (3 * LENGTH_BITS)
+            | u64::from(self.is_dirty) << (3 * LENGTH_BITS + CODING_BITS);
         out[56..64].copy_from_slice(&shape.to_le_bytes());
         let crc = checksum(cache_id, &[&out[4..]]);
         out[..4].copy_from_slice(&crc.to_le_bytes());
@@ -85,7 +92,8 @@ impl Header {
             start: length(0),
             len: length(1),
             stored_len: length(2),
-            coding: Coding::from_number((shape >> (3 * LENGTH_BITS)) as u8)?,
+            coding: Coding::from_number((shape >> (3 * LENGTH_BITS)) as u8 & ((1 << CODING_BITS) - 1))?,
+            is_dirty: shape >> (3 * LENGTH_BITS + CODING_BITS) != 0,
         };
         let is_whole = header.start + header.len <= CHUNK_BYTES_MAX && header.stored_len <= header.len;
         is_whole.then_some(header)
@@ -122,6 +130,8 @@ pub struct Reference {
     pub number: u32,
     /// Sequence of that block. Guards against another content in a later generation.
     pub target: u64,
+    /// Whether the volume lacked the content when the chunk was mapped.
+    pub is_dirty: bool,
 }
 
 impl Reference {
@@ -134,6 +144,7 @@ impl Reference {
         out[24..32].copy_from_slice(&self.version.to_le_bytes());
         out[32..40].copy_from_slice(&self.target.to_le_bytes());
         out[40..44].copy_from_slice(&self.block.to_le_bytes());
+        out[44..48].copy_from_slice(&u32::from(self.is_dirty).to_le_bytes());
         let crc = checksum(cache_id, &[REFERENCE_SALT, &out[4..]]);
         out[..4].copy_from_slice(&crc.to_le_bytes());
         out
@@ -148,14 +159,15 @@ impl Reference {
         }
         let (number, sequence) = (fields.u32()?, fields.u64()?);
         let (address, version, target) = (fields.u64()?, fields.u64()?, fields.u64()?);
-        let block = fields.u32()?;
-        (fields.u32()? == 0).then_some(Self {
+        let (block, is_dirty) = (fields.u32()?, fields.u32()?);
+        (is_dirty <= 1).then_some(Self {
             sequence,
             address,
             version,
             block,
             number,
             target,
+            is_dirty: is_dirty == 1,
         })
     }
 }
@@ -195,6 +207,8 @@ pub struct Entry {
     pub address: u64,
     /// Version of the mapping; 0 = the mapping was superseded, and the content is listed for other addresses.
     pub version: u64,
+    /// Whether the volume lacks the content.
+    pub is_dirty: bool,
     /// Kind of the piece.
     pub kind: Kind,
 }
@@ -212,7 +226,8 @@ impl footer::Entry for Entry {
             } => (block, number, target),
         };
         out.extend_from_slice(&self.offset.to_le_bytes());
-        out.extend_from_slice(&self.len.to_le_bytes());
+        let dirty = if self.is_dirty { DIRTY_LEN } else { 0 };
+        out.extend_from_slice(&(self.len | dirty).to_le_bytes());
         out.extend_from_slice(&self.address.to_le_bytes());
         out.extend_from_slice(&self.version.to_le_bytes());
         out.extend_from_slice(&block.to_le_bytes());
@@ -234,9 +249,10 @@ impl footer::Entry for Entry {
         };
         Some(Self {
             offset,
-            len,
+            len: len & !DIRTY_LEN,
             address,
             version,
+            is_dirty: len & DIRTY_LEN != 0,
             kind,
         })
     }
@@ -263,6 +279,7 @@ mod tests {
             len: CHUNK_BYTES_MAX - 512,
             stored_len: 61_000,
             coding: Coding::Lz4,
+            is_dirty: true,
         }
     }
 
@@ -274,6 +291,7 @@ mod tests {
             block: 4_000,
             number: 9,
             target: 2,
+            is_dirty: true,
         }
     }
 
@@ -332,6 +350,7 @@ mod tests {
                 len: 48,
                 address: 7,
                 version: 8,
+                is_dirty: kind == content,
                 kind,
             };
             let mut bytes = Vec::new();

@@ -41,9 +41,10 @@ impl PlaceBits {
         u64::from(place.block) << self.number | u64::from(place.number)
     }
 
+    /// Bits above those of a place are ignored.
     pub(crate) fn decode(self, bits: u64) -> Place {
         Place {
-            block: (bits >> self.number) as u32,
+            block: (bits >> self.number & ((1 << self.block) - 1)) as u32,
             number: (bits & ((1 << self.number) - 1)) as u32,
         }
     }

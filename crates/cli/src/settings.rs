@@ -166,16 +166,29 @@ settings! {
     /// something of them are refused [default: nowhere]
     nbd "nbd" "ADDR",
     /// The slow file or block device that is the volume; several with commas, each a volume under the name of its file. It always has the
-    /// newest content [default: none]
+    /// newest content, except in write-back [default: none]
     backing "backing" "PATH",
     /// The fast file, made if it is missing, or block device that caches it; one for each volume [default: none]
     cache "cache" "PATH",
     /// How much of it to use; 10% is of its file system or device; fixed when the cache is made [default: all of a file or block device that is
     /// there]
     cache_size "cache-size" "SIZE",
-    /// What the cache takes part in: write-through (reads and writes enter it), write-around (reads enter it), read-only (changes are
-    /// refused) or pass-through (nothing; what is cached is discarded); one for all volumes or one for each [default: write-through]
+    /// What the cache takes part in: write-back (writes enter it, and the volume takes them later), write-through (reads and writes enter it),
+    /// write-around (reads enter it), read-only (changes are refused) or pass-through (nothing; what is cached is discarded); one for all
+    /// volumes or one for each [default: write-through]
     mode "mode" "NAME",
+    /// In write-back: seconds between two passes of the cleaner, which writes to the volume what the cache alone has; 1 to 86400; one for all
+    /// volumes or one for each [default: 30]
+    dirty_age "dirty-age" "SECONDS",
+    /// In write-back: most chunks that the cache alone has, as a share of the addresses of its index; at the limit writes go through; one for
+    /// all volumes or one for each [default: 50%]
+    dirty_limit "dirty-limit" "SHARE",
+    /// In write-back: most bytes that the cleaner writes in a second, while half of the limit is not reached; 0 for no limit; one for all volumes
+    /// or one for each [default: 0]
+    clean_rate "clean-rate" "SIZE",
+    /// In write-back, what a stop does: drain (write to the volume what the cache alone has) or keep (leave it to the next start); one for all
+    /// volumes or one for each [default: drain]
+    on_stop "on-stop" "drain|keep",
     /// The unit of caching, a power of two from 4KiB to 128KiB; fixed when the cache is made [default: the smallest whose index fits a quarter
     /// of the DRAM]
     chunk_size "chunk-size" "SIZE",

@@ -54,7 +54,15 @@ impl<D: Device, K: Backing> Volume<D, K> {
         let Some((store, device)) = self.cache() else {
             return Ok(None);
         };
-        store.wait_for_log().await;
+        if store.keeps() {
+            if store.failure().is_some() && store.dirty() > 0 {
+                return Err(VolumeError::Cache(io::Error::other(
+                    "it has failed, and has dirty chunks",
+                )));
+            }
+            self.clean_held(chunks.clone()).await?;
+        }
+        self.working(store.wait_for_log()).await;
         let guard = store.begin_write(device, chunks.clone());
         chunks.for_each(|chunk| self.0.shared.dram.remove(chunk));
         // If the device fails, background work fences it, and the commit waits for that.
@@ -72,7 +80,9 @@ impl<D: Device, K: Backing> Volume<D, K> {
             abandoned: &self.0.shared.abandoned,
             guard,
         };
-        match change.await {
+        let changed = change.await;
+        self.note_change();
+        match changed {
             Err(error) if self.0.backing.may_change_later() => {
                 drop(under_way);
                 Err(VolumeError::Backing(error))
@@ -116,7 +126,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
     ) -> Result<(), VolumeError> {
         let counters = &self.0.shared.counters;
         let len = data.len() as u64;
-        let Some((chunk_bytes, (store, device))) = chunk_bytes.zip(self.cache()) else {
+        let Some(chunk_bytes) = chunk_bytes else {
             let _held = self.0.shared.locks.lock(offset..offset + len).await;
             self.carry_out(None, self.0.backing.write_at(offset, data))
                 .await?;
@@ -127,6 +137,27 @@ impl<D: Device, K: Backing> Volume<D, K> {
         let count = chunks.end - chunks.start;
         let _held = self.0.shared.locks.lock(chunks.clone()).await;
         add(&counters.write_chunks, count);
+        if self.may_dirty() {
+            return self.write_back_piece(chunk_bytes, offset, data).await;
+        }
+        self.write_through_piece(chunk_bytes, offset, data, false).await
+    }
+
+    /// Writes to the backing device, and with `is_bypassed` not to the cache. The caller holds the lock of the chunks.
+    pub(crate) async fn write_through_piece(
+        &self,
+        chunk_bytes: u64,
+        offset: u64,
+        data: Bytes,
+        is_bypassed: bool,
+    ) -> Result<(), VolumeError> {
+        let Some((store, device)) = self.cache() else {
+            unreachable!("chunks are the cache's")
+        };
+        let counters = &self.0.shared.counters;
+        let len = data.len() as u64;
+        let chunks = self.chunks_of(chunk_bytes, offset, len);
+        let count = chunks.end - chunks.start;
         let written = match self.begin_change(chunks.clone()).await {
             Ok(guard) => {
                 let change = self.0.backing.write_at(offset, data.clone());
@@ -136,7 +167,12 @@ impl<D: Device, K: Backing> Volume<D, K> {
         };
         let guard = written.inspect_err(|_| add(&counters.writes_failed, count))?;
         add(&counters.backing_written_bytes, len);
-        let Some(mut guard) = guard.filter(|_| self.0.shared.mode == Mode::WriteThrough) else {
+        if is_bypassed {
+            add(&counters.writes_no_room, count);
+            return Ok(());
+        }
+        let is_cached = matches!(self.0.shared.mode, Mode::WriteThrough | Mode::WriteBack);
+        let Some(mut guard) = guard.filter(|_| is_cached) else {
             add(&counters.writes_around, count);
             return Ok(());
         };
@@ -155,7 +191,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
                         Filled::Duplicate => &counters.writes_duplicate,
                         Filled::Late => &counters.writes_late,
                         Filled::NoRoom if store.failure().is_some() => &counters.writes_out,
-                        Filled::NoRoom => &counters.writes_no_room,
+                        Filled::NoRoom | Filled::Gap | Filled::Unreadable => &counters.writes_no_room,
                     },
                     1,
                 );

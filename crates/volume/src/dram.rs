@@ -153,8 +153,11 @@ mod tests {
     use super::*;
 
     fn chunk(len: usize) -> Arc<Chunk> {
-        let (start, bytes) = (0, vec![1; len]);
-        Arc::new(Chunk { start, bytes })
+        Arc::new(Chunk {
+            start: 0,
+            bytes: vec![1; len],
+            is_dirty: false,
+        })
     }
 
     #[test]

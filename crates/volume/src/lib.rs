@@ -2,8 +2,9 @@
 //!
 //! # What an answer means
 //!
-//! The backing device has the newest content of each byte at any time: in every [`Mode`] a write is answered after the backing device has
-//! taken it. The cache has copies only, and a failure costs copies at most. The order of a write:
+//! In [`Mode::WriteBack`] a write is answered when the cache has it: see below. In every other [`Mode`] it is answered after the backing device
+//! has taken it, which has the newest content of each byte at any time; the cache has copies only, and a failure costs copies at most. The
+//! order of such a write:
 //!
 //! ```text
 //! 1  the range is locked against other changes of its chunks
@@ -20,9 +21,18 @@
 //! Chunks that a sequential stream will want (`streams`) are filled as by a read that misses, by a task of their own (`ahead`), with the same
 //! rule against writes. A read waits for a read-ahead of its chunks, and then looks them up.
 //!
+//! # Write-back
+//!
+//! A write enters the cache, and its chunks are *dirty* until a *cleaner* has written them to the backing device. The cleaner goes through
+//! the dirty chunks in order of address, so that the backing device gets long writes, and each chunk at most once for all writes of a
+//! pass. [`Volume::tick`] starts a pass when the last began [`WriteBack::age_secs`] ago, when nobody asks anything, or when half of the
+//! limit is dirty. At the limit, and where the cache has no room, a write goes through, like a TRIM: its chunks are cleaned before, so that
+//! the cache has no dirty copy that could come back. Every start cleans what an earlier one has left dirty, except in
+//! [`Mode::ReadOnly`].
+//!
 //! # Power cuts
 //!
-//! [`Volume::flush`] flushes the backing device. A power cut may undo writes that were not flushed, and the cache must not keep what they
+//! [`Volume::flush`] makes the cache durable if it may have dirty chunks, and flushes the backing device if it was written. A power cut may undo writes that were not flushed, and the cache must not keep what they
 //! wrote: a region is durably marked before it is written, and after a power cut nothing cached of a marked region counts. So neither a
 //! void nor a client's flush waits for a flush of the cache device. [`Volume::tick`] clears the marks of regions that are not written.
 //!
@@ -35,10 +45,14 @@
 //! | the fence cannot be made durable | writes fail with [`VolumeError::Cache`] until a start in [`Mode::PassThrough`] |
 //! | the backing device fails a read or a write | that request fails; after a write each sector has its old or its new bytes |
 //! | the backing device fails a flush | the cache is given up; this and each later flush fail, until a start |
+//! | a dirty chunk cannot be read | its range fails with [`VolumeError::Unreadable`] |
+//! | the cache device fails while chunks are dirty | reads of these and all changes fail, until a start that finds them |
+//! | the cleaner cannot write | chunks stay dirty; it tries again each second |
 
 mod ahead;
 mod backing;
 mod change;
+mod clean;
 mod dram;
 mod locks;
 mod read;
@@ -46,14 +60,18 @@ mod streams;
 mod volume;
 
 pub use backing::{Backing, Extent};
+pub use clean::WriteBack;
 pub use volume::{Settings, Shared, Volume};
 
+use pumice_chunk::store::Unreadable;
 use std::io;
 use std::sync::atomic::AtomicU64;
 
 /// How the cache is used. A start chooses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
+    /// Reads and writes enter the cache, and the backing device takes writes later.
+    WriteBack,
     /// Reads and writes enter the cache.
     WriteThrough,
     /// Reads enter the cache; writes only void cached copies.
@@ -66,7 +84,8 @@ pub enum Mode {
 
 impl Mode {
     /// All modes.
-    pub const ALL: [Mode; 4] = [
+    pub const ALL: [Mode; 5] = [
+        Mode::WriteBack,
         Mode::WriteThrough,
         Mode::WriteAround,
         Mode::ReadOnly,
@@ -76,6 +95,7 @@ impl Mode {
     /// Its name in settings.
     pub fn name(self) -> &'static str {
         match self {
+            Mode::WriteBack => "write-back",
             Mode::WriteThrough => "write-through",
             Mode::WriteAround => "write-around",
             Mode::ReadOnly => "read-only",
@@ -117,6 +137,9 @@ pub enum VolumeError {
         "cache device: {0}; the volume is not changed, so that no later start serves old data: start in pass-through, which discards the cache"
     )]
     Cache(io::Error),
+    /// A dirty chunk cannot be read from the cache device.
+    #[error(transparent)]
+    Unreadable(#[from] Unreadable),
     /// An earlier flush failed.
     #[error(
         "the backing device failed a flush earlier, and may have lost what was written before: check it, and start again"
@@ -170,7 +193,7 @@ pumice_world::figures! {
     Counter writes_around,
     /// Chunks of writes not cached because they were voided before they could enter.
     Counter writes_late,
-    /// Chunks of writes not cached because the cache had no room.
+    /// Chunks of writes not cached because the cache had no room, or too many dirty chunks.
     Counter writes_no_room,
     /// Chunks of writes not cached because the cache device has failed.
     Counter writes_out,
@@ -184,6 +207,12 @@ pumice_world::figures! {
     Counter trimmed_hole_bytes,
     /// Flushes of the backing device.
     Counter backing_flushes,
+    /// Dirty chunks that were written to the backing device, and are clean.
+    Counter cleaned_chunks,
+    /// Bytes of dirty chunks that were written to the backing device.
+    Counter cleaned_bytes,
+    /// Rounds of the cleaner that failed.
+    Counter clean_failures,
 }
 
 impl VolumeCounts {

@@ -29,6 +29,18 @@ pub(crate) struct Held<L: Deref<Target = RangeLocks>> {
 }
 
 impl RangeLocks {
+    /// Locks a range, unless an overlapping one is locked or waited for.
+    pub(crate) fn try_lock(&self, range: Range<u64>) -> Option<Held<&Self>> {
+        let mut state = self.0.lock();
+        if state.entries.iter().any(|entry| overlap(&entry.range, &range)) {
+            return None;
+        }
+        let (id, waker) = (state.next, None);
+        state.next += 1;
+        state.entries.push(Entry { id, range, waker });
+        Some(Held { locks: self, id })
+    }
+
     /// Locks a range: waits for all overlapping ranges that came before.
     pub(crate) async fn lock(&self, range: Range<u64>) -> Held<&Self> {
         let held = Held::queue(self, range);

@@ -4,11 +4,14 @@ use crate::{Backing, Extent, SPAN_BYTES, Shared, Volume, VolumeError, fills_at_o
 use futures_util::future::join_all;
 use futures_util::stream::{StreamExt, iter};
 use pumice_blocks::add;
-use pumice_chunk::store::{Chunk, ChunkStore, Filled};
+use pumice_chunk::store::{Chunk, ChunkStore, Filled, Unreadable};
 use pumice_device::Device;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+
+/// Most chunks of which a list of extents tells whether they are dirty.
+const EXTENT_CHUNKS: u64 = 8192;
 
 impl<D: Device, K: Backing> Volume<D, K> {
     /// Reads `len` bytes at `offset`.
@@ -54,19 +57,39 @@ impl<D: Device, K: Backing> Volume<D, K> {
         .await;
         self.kick();
         let mut missing: Vec<Range<u64>> = Vec::new();
-        for (chunk, found) in chunks.zip(found) {
+        let mut failure: Option<VolumeError> = None;
+        for (chunk, (counter, found)) in chunks.zip(found) {
             let range = wanted(chunk);
-            let (counter, found) = &found;
             add(counter, 1);
+            let found = match found {
+                Ok(found) => found,
+                Err(error) => {
+                    failure = Some(error.into());
+                    continue;
+                }
+            };
+            let at = (chunk * chunk_bytes + u64::from(range.start) - offset) as usize;
             let part = found.as_ref().and_then(|found| found.part(range.clone()));
             match (part, missing.last_mut()) {
-                (Some(part), _) => {
-                    let at = (chunk * chunk_bytes + u64::from(range.start) - offset) as usize;
-                    out[at..at + part.len()].copy_from_slice(part);
+                (Some(part), _) => out[at..at + part.len()].copy_from_slice(part),
+                (None, _) if found.as_ref().is_some_and(|found| found.is_dirty) => {
+                    // The backing device has older bytes of the cached part: the chunk is not filled.
+                    let first = offset.max(chunk * chunk_bytes);
+                    let out = &mut out[at..at + range.len()];
+                    match self.read_backing(first, range.len()).await {
+                        Ok(bytes) => out.copy_from_slice(&bytes),
+                        Err(error) => failure = Some(error),
+                    }
+                    if let Some(dirty) = found {
+                        dirty.lay_over(range.start, out);
+                    }
                 }
                 (None, Some(last)) if last.end == chunk => last.end += 1,
                 (None, _) => missing.push(chunk..chunk + 1),
             }
+        }
+        if let Some(error) = failure {
+            return Err(error);
         }
         for run in missing {
             let first = run.start * chunk_bytes;
@@ -91,7 +114,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
         device: &D,
         chunk: u64,
         wanted: Range<u32>,
-    ) -> (&'a AtomicU64, Option<Arc<Chunk>>) {
+    ) -> (&'a AtomicU64, Result<Option<Arc<Chunk>>, Unreadable>) {
         let Shared { counters, dram, .. } = &*self.0.shared;
         let in_dram = dram.get(chunk);
         if in_dram
@@ -99,22 +122,25 @@ impl<D: Device, K: Backing> Volume<D, K> {
             .is_some_and(|found| found.part(wanted.clone()).is_some())
         {
             store.touch(chunk);
-            return (&counters.read_dram_hits, in_dram);
+            return (&counters.read_dram_hits, Ok(in_dram));
         }
         let ticket = dram.is_on().then(|| store.begin_fill(chunk));
-        let found = store.read(device, chunk).await.map(Arc::new);
+        let found = match store.read(device, chunk).await {
+            Ok(found) => found.map(Arc::new),
+            Err(error) => return (&counters.read_misses, Err(error)),
+        };
         if let Some((found, ticket)) = found.as_ref().zip(ticket) {
-            dram.insert(chunk, found, || store.is_current(&ticket));
+            dram.insert(chunk, found, || store.is_unchanged(&ticket));
         }
         let counter = match &found {
             Some(found) if found.part(wanted).is_some() => &counters.read_hits,
             Some(_) => &counters.read_part_hits,
             None => &counters.read_misses,
         };
-        (counter, found)
+        (counter, Ok(found))
     }
 
-    async fn read_backing(&self, offset: u64, len: usize) -> Result<Vec<u8>, VolumeError> {
+    pub(crate) async fn read_backing(&self, offset: u64, len: usize) -> Result<Vec<u8>, VolumeError> {
         add(&self.0.shared.counters.backing_read_bytes, len as u64);
         let read = self.0.backing.read_at(offset, len).await;
         let bytes = read.map_err(VolumeError::Backing)?;
@@ -149,10 +175,12 @@ impl<D: Device, K: Backing> Volume<D, K> {
             .map(|(ticket, (address, chunk))| async move {
                 let dram = &self.0.shared.dram;
                 if dram.is_on() {
-                    let (start, bytes) = (0, chunk.to_vec());
-                    dram.insert(address, &Arc::new(Chunk { start, bytes }), || {
-                        store.is_current(&ticket)
-                    });
+                    let read = Chunk {
+                        start: 0,
+                        bytes: chunk.to_vec(),
+                        is_dirty: false,
+                    };
+                    dram.insert(address, &Arc::new(read), || store.is_current(&ticket));
                 }
                 // If the cache device is slower than the backing device, it sets the pace.
                 store.wait_for_room().await;
@@ -163,7 +191,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
                         Filled::Duplicate => &counters.fills_duplicate,
                         Filled::Late => &counters.fills_late,
                         Filled::NoRoom if store.failure().is_some() => &counters.fills_out,
-                        Filled::NoRoom => &counters.fills_no_room,
+                        Filled::NoRoom | Filled::Gap | Filled::Unreadable => &counters.fills_no_room,
                     },
                     1,
                 );
@@ -176,13 +204,86 @@ impl<D: Device, K: Backing> Volume<D, K> {
         Ok(bytes)
     }
 
-    /// Lists data and holes of a range: see [`Backing::extents`].
+    /// Lists data and holes of a range: see [`Backing::extents`]. Dirty chunks are data.
     ///
     /// # Errors
     /// [`VolumeError::Range`], [`VolumeError::Backing`].
     pub async fn extents(&self, offset: u64, len: u64, most: usize) -> Result<Vec<Extent>, VolumeError> {
         self.check_range(offset, len)?;
         let extents = self.0.backing.extents(offset, len, most).await;
-        extents.map_err(VolumeError::Backing)
+        let extents = extents.map_err(VolumeError::Backing)?;
+        match self.cache() {
+            Some((store, _)) if store.dirty() > 0 => {
+                let chunk_bytes = u64::from(store.shape().chunk_bytes);
+                let chunks = self.chunks_of(chunk_bytes, offset, len.min(EXTENT_CHUNKS * chunk_bytes));
+                let end = (chunks.end * chunk_bytes).min(offset + len);
+                let dirty = store.dirty_among(chunks);
+                let dirty = dirty
+                    .iter()
+                    .map(|chunk| chunk * chunk_bytes..(chunk + 1) * chunk_bytes);
+                Ok(over_holes(offset..end, extents, dirty, most))
+            }
+            _ => Ok(extents),
+        }
+    }
+}
+
+/// The extents of a range, of which the ranges `dirty`, in order, are data.
+fn over_holes(
+    range: Range<u64>,
+    extents: Vec<Extent>,
+    dirty: impl Iterator<Item = Range<u64>>,
+    most: usize,
+) -> Vec<Extent> {
+    let mut out: Vec<Extent> = Vec::new();
+    let mut push = |length: u64, is_hole: bool| match out.last_mut() {
+        _ if length == 0 => {}
+        Some(last) if last.is_hole == is_hole => last.length += length,
+        _ => out.push(Extent { length, is_hole }),
+    };
+    let mut dirty = dirty.peekable();
+    let mut at = range.start;
+    for extent in extents {
+        let end = (at + extent.length).min(range.end);
+        while at < end {
+            while dirty.next_if(|next| next.end <= at).is_some() {}
+            let next = dirty.peek().filter(|next| next.start < end && extent.is_hole);
+            let data = next.map_or(end..end, |next| next.start.max(at)..next.end.min(end));
+            push(data.start - at, extent.is_hole);
+            push(data.end - data.start, false);
+            at = data.end;
+        }
+    }
+    out.truncate(most.max(1));
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dirty_chunks_in_holes_are_data() {
+        let listed = |range: Range<u64>, list: &[(u64, bool)], dirty: &[Range<u64>]| {
+            let extent = |&(length, is_hole): &(u64, bool)| Extent { length, is_hole };
+            let extents = list.iter().map(extent).collect();
+            let found = over_holes(range, extents, dirty.iter().cloned(), 100);
+            let pairs = found.iter().map(|extent| (extent.length, extent.is_hole));
+            pairs.collect::<Vec<_>>()
+        };
+        let hole = [(100, true)];
+        assert_eq!(listed(0..100, &hole, &[]), hole);
+        assert_eq!(
+            listed(0..100, &hole, &[10..20, 20..30]),
+            [(10, true), (20, false), (70, true)]
+        );
+        // One begins before the range, one ends after it.
+        assert_eq!(
+            listed(15..85, &hole, &[10..20, 80..90]),
+            [(5, false), (60, true), (5, false)]
+        );
+        let mixed = [(50, false), (50, true)];
+        assert_eq!(listed(0..100, &mixed, &[40..60]), [(60, false), (40, true)]);
+        assert_eq!(listed(0..100, &mixed, &[0..10]), mixed);
     }
 }

@@ -1,6 +1,7 @@
 //! A volume: opening, flushing, background work, closing.
 
 use crate::ahead::Ahead;
+use crate::clean::{Cleaner, WriteBack};
 use crate::dram::Dram;
 use crate::locks::RangeLocks;
 use crate::{Backing, Counters, Mode, VolumeCounts, VolumeError};
@@ -25,8 +26,10 @@ pub struct Settings {
     pub dram_bytes: usize,
     /// Most bytes of read-aheads under way, and of what is fetched ahead of a stream; 0 = none. There is none without a cache.
     pub read_ahead_bytes: u64,
-    /// Options of the cache. `chunks` and `modified` are ignored: the backing device gives them.
+    /// Options of the cache. `chunks`, `modified` and `write_back` are ignored: the backing device and the mode give them.
     pub cache: Options,
+    /// When dirty chunks are cleaned.
+    pub write_back: WriteBack,
 }
 
 /// What all threads share of a volume.
@@ -42,6 +45,11 @@ pub struct Shared<B: Buffer> {
     /// Lets one flush run at a time.
     flushing: RangeLocks,
     flushes_begun: AtomicU64,
+    /// Number of changes of the backing device that have ended.
+    changes: AtomicU64,
+    /// Its value when the last flush began that has succeeded.
+    flushed_changes: AtomicU64,
+    pub(crate) cleaner: Cleaner,
     /// The number of the last flush that has ended.
     flushed: AtomicU64,
     has_failed_flush: AtomicBool,
@@ -83,6 +91,7 @@ impl<B: Buffer> Shared<B> {
                 let options = Options {
                     chunks: size.div_ceil(settings.cache.chunk_bytes.into()),
                     modified,
+                    write_back: settings.mode == Mode::WriteBack,
                     ..settings.cache
                 };
                 let (store, found) = ChunkStore::open(device, &options).await?;
@@ -100,6 +109,9 @@ impl<B: Buffer> Shared<B> {
             ahead: Ahead::new(settings.read_ahead_bytes),
             flushing: RangeLocks::default(),
             flushes_begun: AtomicU64::new(0),
+            changes: AtomicU64::new(0),
+            flushed_changes: AtomicU64::new(0),
+            cleaner: Cleaner::new(settings.write_back),
             flushed: AtomicU64::new(0),
             has_failed_flush: AtomicBool::new(false),
             abandoned: AtomicU64::new(0),
@@ -192,6 +204,14 @@ impl<D: Device, K: Backing> Volume<D, K> {
         Some((self.0.shared.store.as_ref()?, self.0.device.as_ref()?))
     }
 
+    pub(crate) fn now_secs(&self) -> u32 {
+        self.0.clock.now_secs()
+    }
+
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        self.0.spawner.spawn(Box::pin(task));
+    }
+
     pub(crate) fn check_range(&self, offset: u64, len: u64) -> Result<(), VolumeError> {
         let size = self.0.shared.size;
         let end = offset.saturating_add(len);
@@ -211,7 +231,11 @@ impl<D: Device, K: Backing> Volume<D, K> {
             let (this, now) = (self.clone(), self.0.clock.now_secs());
             self.0.spawner.spawn(Box::pin(async move {
                 if let Some((store, device)) = this.cache() {
-                    store.perform(device, now, work).await;
+                    this.working(async {
+                        this.clean_for(&work).await;
+                        store.perform(device, now, work).await;
+                    })
+                    .await;
                 }
                 // More work may be due now.
                 this.kick();
@@ -219,11 +243,29 @@ impl<D: Device, K: Backing> Volume<D, K> {
         }
     }
 
-    /// Makes all changes durable that were answered before. Calls that wait at the same time share a flush of the backing device.
+    /// Makes all changes durable that were answered before.
     ///
     /// # Errors
-    /// [`VolumeError::Backing`] if the backing device fails the flush, [`VolumeError::Unflushed`] if it failed an earlier one.
+    /// [`VolumeError::Cache`] if the cache device has failed and had dirty chunks; [`VolumeError::Backing`] if the backing device fails the
+    /// flush, [`VolumeError::Unflushed`] if it failed an earlier one.
     pub async fn flush(&self) -> Result<(), VolumeError> {
+        if let Some((store, device)) = self.cache()
+            && store.keeps()
+            && let Err(error) = self.working(store.persist(device)).await
+            && store.dirty() > 0
+        {
+            return Err(VolumeError::Cache(error));
+        }
+        self.flush_backing().await
+    }
+
+    /// Notes that a change of the backing device has ended.
+    pub(crate) fn note_change(&self) {
+        self.0.shared.changes.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Flushes the backing device; with dirty chunks only if it was changed since the last flush. Calls that wait at the same time share a flush.
+    pub(crate) async fn flush_backing(&self) -> Result<(), VolumeError> {
         let shared = &self.0.shared;
         let begun = shared.flushes_begun.load(Ordering::Acquire);
         // One at a time: the system reports lost writes to one flush only. A concurrent flush would succeed.
@@ -233,6 +275,14 @@ impl<D: Device, K: Backing> Volume<D, K> {
         }
         if shared.flushed.load(Ordering::Acquire) > begun {
             // A flush that began after this call has succeeded.
+            return Ok(());
+        }
+        let changes = shared.changes.load(Ordering::Acquire);
+        let keeps = self.cache().is_some_and(|(store, _)| store.keeps());
+        if keeps
+            && shared.flushed_changes.load(Ordering::Acquire) == changes
+            && shared.abandoned.load(Ordering::Acquire) == 0
+        {
             return Ok(());
         }
         let number = shared.flushes_begun.fetch_add(1, Ordering::AcqRel) + 1;
@@ -247,15 +297,18 @@ impl<D: Device, K: Backing> Volume<D, K> {
             return Err(VolumeError::Backing(error));
         }
         shared.flushed.store(number, Ordering::Release);
+        shared.flushed_changes.store(changes, Ordering::Release);
         Ok(())
     }
 
     /// Gives the cache up: the backing device may have lost what was written since the last flush, and the cache must not keep it.
     async fn give_up(&self) {
         self.0.shared.dram.give_up();
-        let Some((store, _)) = self.cache() else { return };
+        let Some((store, device)) = self.cache() else {
+            return;
+        };
         let why = "the backing device failed a flush";
-        if let Err(error) = self.working(store.give_up(why)).await {
+        if let Err(error) = self.working(store.give_up(device, why)).await {
             tracing::error!("cache device: {error}");
         }
     }
@@ -271,15 +324,18 @@ impl<D: Device, K: Backing> Volume<D, K> {
         .await
     }
 
-    /// Clears the marks of regions that were not written lately, after a flush. Call it once a second, on one thread.
+    /// Clears the marks of regions that were not written lately, after a flush, and starts the cleaner if it is due. Call it once a second, on
+    /// one thread.
     pub async fn tick(&self) {
         self.kick();
         let Some((store, device)) = self.cache() else {
             return;
         };
+        store.tick(self.now_secs());
+        self.tick_cleaner();
         let quiet = store.quiet_regions(false);
         if !quiet.is_empty()
-            && self.flush().await.is_ok()
+            && self.flush_backing().await.is_ok()
             && let Err(error) = store.clear(device, &quiet).await
         {
             tracing::warn!("marks of regions stay: {error}");
@@ -309,12 +365,14 @@ impl<D: Device, K: Backing> Volume<D, K> {
         self.kick();
     }
 
-    /// Closes the volume, so that the next start finds all that is cached. Call it when no request is under way, while all threads with a
+    /// Closes the volume, so that the next start finds all that is cached; dirty chunks stay dirty: see [`Volume::drain`]. Call it when no
+    /// request is under way, while all threads with a
     /// handle still run their background work.
     ///
     /// # Errors
     /// An error of a device, or a change whose future was dropped. The next start is then one after a crash.
     pub async fn close(&self) -> io::Result<()> {
+        self.end_cleaner().await;
         self.flush().await.map_err(io::Error::other)?;
         let Some((store, device)) = self.cache() else {
             return Ok(());
@@ -325,8 +383,8 @@ impl<D: Device, K: Backing> Volume<D, K> {
             ));
         }
         store.clear(device, &store.quiet_regions(true)).await?;
-        let modified = self.0.backing.modified()?;
-        store.close(device, self.0.clock.now_secs(), modified).await
+        let modified = || self.0.backing.modified();
+        self.working(store.close(device, self.now_secs(), modified)).await
     }
 
     /// The chunks that a range touches.

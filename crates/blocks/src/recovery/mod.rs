@@ -96,8 +96,8 @@ pub struct Snapshot<T> {
 pub enum LogEnd {
     /// Nothing is missing.
     Whole(LogSummary),
-    /// A record is missing among others: its change is unknown.
-    Gap,
+    /// A record is missing among others: its change is unknown. After a power cut it may be one that was never flushed.
+    Gap(LogSummary),
     /// The log is not the one that was written beside the checkpoint.
     Missing,
     /// It cannot be read.
@@ -150,7 +150,7 @@ pub struct Recovery<'a, D> {
     pub clean: bool,
     /// Bytes read so far.
     pub bytes_read: u64,
-    /// Blocks whose trailers could not be read, or whose prefixes could not be made whole: this start has not, or only in part, what
+    /// Blocks whose trailers or footers could not be read, or whose prefixes could not be made whole: this start has not, or only in part, what
     /// they hold.
     pub unread_blocks: Vec<u32>,
 }
@@ -248,14 +248,19 @@ impl<'a, D: Device> Recovery<'a, D> {
             }
             Kind::Own(kind) => visit(kind, record),
         });
-        match scan {
-            Ok(scan) if scan.has_gap => LogEnd::Gap,
-            Ok(scan) => LogEnd::Whole(LogSummary {
-                scan,
-                reclaimed,
-                prefixes,
-            }),
-            Err(error) => LogEnd::Failed(error),
+        let scan = match scan {
+            Ok(scan) => scan,
+            Err(error) => return LogEnd::Failed(error),
+        };
+        let has_gap = scan.has_gap;
+        let summary = LogSummary {
+            scan,
+            reclaimed,
+            prefixes,
+        };
+        match has_gap {
+            true => LogEnd::Gap(summary),
+            false => LogEnd::Whole(summary),
         }
     }
 
@@ -411,7 +416,8 @@ impl<'a, D: Device> Recovery<'a, D> {
         let len = footer_len.next_multiple_of(SECTOR_BYTES);
         let offset = geometry.block_offset(block) + block_bytes.checked_sub(len)? as u64;
         self.bytes_read += len as u64;
-        let buffer = read_twice(self.device, offset, len).await.ok()?;
+        let read = read_twice(self.device, offset, len).await;
+        let buffer = read.inspect_err(|_| self.unread_blocks.push(block)).ok()?;
         let bytes = buffer.bytes(len - footer_len, footer_len)?;
         decode_entries(self.superblock.cache_id, trailer, bytes, block_bytes)
     }

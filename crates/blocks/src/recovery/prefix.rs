@@ -28,11 +28,19 @@ impl<D: Device> Recovery<'_, D> {
             // Otherwise it ended before the checkpoint, and of what had died in it the log need not tell any more.
             let was_open = sequence >= head.next_sequence
                 || row.is_some_and(|row| row.sequence == sequence && row.role == BlockRole::Open);
-            let is_known =
-                found.covered[block as usize] || found.new.iter().any(|(other, _)| *other == block);
             found.next_sequence = found.next_sequence.max(sequence + 1);
-            if !was_open || is_known || summary.is_reclaimed(block, sequence) {
+            if !was_open || found.covered[block as usize] || summary.is_reclaimed(block, sequence) {
                 continue;
+            }
+            if let Some(at) = found.new.iter().position(|(other, _)| *other == block) {
+                let trailer = found.new[at].1;
+                // A crash may have torn the write of a full block: of its footer only the trailer is there.
+                let is_torn =
+                    trailer.sequence == sequence && self.entries::<O::Entry>(block, &trailer).await.is_none();
+                if !is_torn {
+                    continue;
+                }
+                found.new.remove(at);
             }
             let entries = self.read_prefix(mark, sequence, owner).await;
             if entries.is_empty() {

@@ -17,7 +17,11 @@ impl<B: Buffer> ChunkStore<B> {
         clean: Option<u64>,
     ) -> io::Result<()> {
         let (begun, position, marked) = {
-            let maps = self.maps.lock();
+            let mut maps = self.maps.lock();
+            // The log is kept from where the oldest block without a footer was opened.
+            if self.keeps {
+                self.close_active(&mut maps);
+            }
             let marked: Vec<u32> = maps.regions.marked().collect();
             (
                 self.base.begin_checkpoint(|_| 0),
@@ -74,11 +78,17 @@ impl<B: Buffer> ChunkStore<B> {
             bytes.clear();
         }
         let stream = writer.finish().await?;
+        // What a dirty chunk is mapped to must be there before the checkpoint is, which has no older mapping.
+        if self.keeps {
+            self.persist(device).await?;
+        }
         let is_off = self.base.durability == Durability::Off;
-        let discard = |coverage| is_off || coverage == Coverage::Partial;
+        let discard = |coverage| is_off || (coverage == Coverage::Partial && !self.keeps);
         self.base
             .finish_checkpoint(device, &begun, stream, now, clean.is_some(), discard)
             .await?;
+        let covered = &mut self.base.shared.pool.lock().own.covered;
+        *covered = [covered[1], begun.head.next_sequence];
         Ok(())
     }
 }

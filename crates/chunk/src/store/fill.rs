@@ -22,13 +22,23 @@ thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
+/// Where a content comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    /// A read of the volume.
+    Volume,
+    /// A write that the volume has taken.
+    Through,
+    /// A write that the volume has not taken: the chunk becomes dirty.
+    Back,
+}
+
 /// Marks the time at which a read of the volume began.
 #[derive(Clone, Copy, Debug)]
 pub struct Ticket {
     address: u64,
     stamp: u32,
-    /// Whether the content is of a write, which holds the chunk itself.
-    is_write: bool,
+    origin: Origin,
 }
 
 /// Outcome of a fill.
@@ -40,8 +50,12 @@ pub enum Filled {
     Duplicate,
     /// The chunk, or one that shares its stamp, was written since the volume was read.
     Late,
-    /// No block or buffer is free, or the device has failed.
+    /// No block, buffer or clean slot is free, or the device has failed.
     NoRoom,
+    /// The cached part of the chunk is dirty, and does not touch the new bytes: give all bytes from the one to the other.
+    Gap,
+    /// The cached part of the chunk is dirty, and cannot be read.
+    Unreadable,
 }
 
 /// A write of chunks: taken before the volume is written, dropped afterwards. Until then no fill enters under its addresses. The caller
@@ -52,6 +66,9 @@ pub struct WriteGuard<'a, B: Buffer> {
     regions: Range<usize>,
     /// By chunk: its stamp. For the first and the last chunk also the place of the old content, whose bytes outside the write stay valid.
     begun: Vec<(u32, Option<Spot<B>>)>,
+    origin: Origin,
+    /// A void could not be logged.
+    is_lost: bool,
 }
 
 impl<B: Buffer> Drop for WriteGuard<'_, B> {
@@ -74,6 +91,9 @@ impl<'a, B: Buffer> WriteGuard<'a, B> {
     /// The void cannot be made durable, and neither can the fence of the device: the volume must not be written.
     pub async fn commit<D: Device<Buf = B>>(&self, device: &D) -> io::Result<()> {
         let store = self.store;
+        if self.is_lost {
+            return Err(io::Error::other("its log cannot take what a crash must know"));
+        }
         let is_marked = store.maps.lock().regions.are_durable(self.regions.clone());
         // After a power cut the mark voids the whole region: neither the record need be durable, nor `discard` in its place.
         if is_marked && !store.base.is_out() {
@@ -84,8 +104,9 @@ impl<'a, B: Buffer> WriteGuard<'a, B> {
         Ok(())
     }
 
-    /// Caches new bytes of a chunk, from byte `start` on, after the volume has taken them. In the first and the last chunk of the write the
-    /// old bytes beside them stay cached. Call it once for a chunk.
+    /// Caches new bytes of a chunk, from byte `start` on, after the volume has taken them, or before ([`ChunkStore::begin_write_back`]). In
+    /// the first and the last chunk of the write the old bytes beside them stay cached. Call it once for a chunk, or again after
+    /// [`Filled::Gap`] with bytes that cover the old ones.
     ///
     /// # Panics
     /// If there are no bytes, they reach beyond the chunk, or the chunk is not in the write.
@@ -101,21 +122,34 @@ impl<'a, B: Buffer> WriteGuard<'a, B> {
         let ticket = Ticket {
             address,
             stamp: *stamp,
-            is_write: true,
+            origin: self.origin,
         };
         self.store.enter(device, ticket, old, start, bytes)
     }
 }
 
 impl<B: Buffer> Maps<B> {
-    fn stripe(&mut self, address: u64) -> &mut Stripe {
+    pub(super) fn stripe(&mut self, address: u64) -> &mut Stripe {
         &mut self.stripes[address as usize % STRIPES]
+    }
+
+    fn is_unchanged(&mut self, ticket: &Ticket) -> bool {
+        let stripe = self.stripe(ticket.address);
+        stripe.stamp == ticket.stamp && (ticket.origin != Origin::Volume || stripe.writers == 0)
     }
 
     /// Whether a content with this ticket may enter.
     fn is_current(&mut self, ticket: &Ticket) -> bool {
-        let stripe = self.stripe(ticket.address);
-        stripe.stamp == ticket.stamp && (ticket.is_write || stripe.writers == 0)
+        match ticket.origin {
+            Origin::Volume => self.is_unchanged(ticket) && !self.is_dirty(ticket.address),
+            Origin::Through => self.is_unchanged(ticket),
+            // The caller has the chunk to itself; the stamp may be another chunk's.
+            Origin::Back => true,
+        }
+    }
+
+    pub(super) fn is_dirty(&self, address: u64) -> bool {
+        self.lba.get(address).is_some_and(|slot| slot.is_dirty)
     }
 }
 
@@ -133,32 +167,65 @@ impl<B: Buffer> ChunkStore<B> {
         );
         let mut maps = self.maps.lock();
         let version = maps.version();
+        let mut is_stored = true;
         for (index, level) in aligned(chunks.clone()) {
-            self.log(device, Change::Void(level), index, version);
+            is_stored &= self.log(device, Change::Void(level), index, version);
         }
         let regions = maps.regions.of(&chunks);
         maps.regions.begin(regions.clone(), |region| {
-            self.log(device, Change::Mark, region, version)
+            is_stored &= self.log(device, Change::Mark, region, version);
         });
-        let begun = (chunks.clone())
-            .map(|address| {
-                let removed = maps.lba.remove(address);
-                // Only the first and the last chunk may be written in part. A place in an open block keeps its buffer alive.
-                let is_end = address == chunks.start || address + 1 == chunks.end;
-                let removed = removed.filter(|_| is_end);
-                let old = removed.and_then(|place| self.spot(&maps, place));
-                let stripe = maps.stripe(address);
-                stripe.stamp = stripe.stamp.wrapping_add(1);
-                stripe.writers += 1;
-                (stripe.stamp, old)
-            })
-            .collect();
+        debug_assert!(chunks.clone().all(|address| !maps.is_dirty(address)));
+        WriteGuard {
+            store: self,
+            begun: self.begin(&mut maps, &chunks, Origin::Through),
+            chunks,
+            regions,
+            origin: Origin::Through,
+            is_lost: !is_stored,
+        }
+    }
+
+    /// Begins a write that the volume takes later: what [`WriteGuard::fill`] caches becomes dirty. Cached copies stay until then. Until the
+    /// next [`ChunkStore::persist`] a crash may leave the old content.
+    ///
+    /// # Panics
+    /// If there are more than [`WRITE_CHUNKS_MAX`] chunks, some are beyond the volume, or the store was opened without
+    /// [`Options::write_back`](super::Options::write_back).
+    pub fn begin_write_back(&self, chunks: Range<u64>) -> WriteGuard<'_, B> {
+        let count = chunks.end.saturating_sub(chunks.start);
+        assert!(
+            count <= WRITE_CHUNKS_MAX && chunks.end <= self.shape.chunks,
+            "{chunks:?}"
+        );
+        assert!(self.keeps, "this store has clean chunks only");
+        let begun = self.begin(&mut self.maps.lock(), &chunks, Origin::Back);
         WriteGuard {
             store: self,
             chunks,
-            regions,
+            regions: 0..0,
             begun,
+            origin: Origin::Back,
+            is_lost: false,
         }
+    }
+
+    fn begin(&self, maps: &mut Maps<B>, chunks: &Range<u64>, origin: Origin) -> Vec<(u32, Option<Spot<B>>)> {
+        let begin = |address| {
+            let old = match origin {
+                Origin::Through => maps.lba.remove(address),
+                _ => maps.lba.get(address),
+            };
+            // Only the first and the last chunk may be written in part. A place in an open block keeps its buffer alive.
+            let is_end = address == chunks.start || address + 1 == chunks.end;
+            let old = old.filter(|_| is_end);
+            let old = old.and_then(|slot| self.spot_of(maps, slot));
+            let stripe = maps.stripe(address);
+            stripe.stamp = stripe.stamp.wrapping_add(1);
+            stripe.writers += 1;
+            (stripe.stamp, old)
+        };
+        chunks.clone().map(begin).collect()
     }
 
     /// Call it before a read of the volume; pass the ticket to [`ChunkStore::fill`].
@@ -167,11 +234,16 @@ impl<B: Buffer> ChunkStore<B> {
         Ticket {
             address,
             stamp: maps.stripe(address).stamp,
-            is_write: false,
+            origin: Origin::Volume,
         }
     }
 
-    /// Whether neither the chunk nor one that shares its stamp was written since `ticket`.
+    /// Whether neither the chunk nor one that shares its stamp was written since `ticket`: what the store had then is the newest.
+    pub fn is_unchanged(&self, ticket: &Ticket) -> bool {
+        self.maps.lock().is_unchanged(ticket)
+    }
+
+    /// The same, and the chunk is not dirty: what the volume had then is the newest.
     pub fn is_current(&self, ticket: &Ticket) -> bool {
         self.maps.lock().is_current(ticket)
     }
@@ -189,8 +261,8 @@ impl<B: Buffer> ChunkStore<B> {
     ) -> Filled {
         let old = {
             let maps = self.maps.lock();
-            let place = maps.lba.get(ticket.address);
-            place.and_then(|place| self.spot(&maps, place))
+            let slot = maps.lba.get(ticket.address);
+            slot.and_then(|slot| self.spot_of(&maps, slot))
         };
         self.enter(device, ticket, old, start, bytes).await
     }
@@ -210,10 +282,18 @@ impl<B: Buffer> ChunkStore<B> {
             ticket.address
         );
         let mut merged = None;
-        if let Some(old) = old.filter(|_| bytes.len() < self.shape.chunk_bytes as usize)
-            && let Fetched::Whole(chunk) = self.fetch(device, &old).await
-        {
-            merged = merge(chunk, start, bytes);
+        if let Some(old) = old.filter(|_| bytes.len() < self.shape.chunk_bytes as usize) {
+            let is_dirty = old.is_dirty && ticket.origin == Origin::Back;
+            match self.fetch(device, &old).await {
+                Fetched::Whole(chunk) => merged = merge(chunk, start, bytes),
+                // It was cleaned meanwhile, or it is a copy: the volume has it.
+                Fetched::Moved => {}
+                Fetched::Failed | Fetched::Damaged(_) if is_dirty => return Filled::Unreadable,
+                Fetched::Failed | Fetched::Damaged(_) => {}
+            }
+            if merged.is_none() && is_dirty && self.maps.lock().is_dirty(ticket.address) {
+                return Filled::Gap;
+            }
         }
         let (start, bytes) = match &merged {
             Some(chunk) => (chunk.start, &chunk.bytes[..]),
@@ -232,6 +312,7 @@ impl<B: Buffer> ChunkStore<B> {
             Filled::Duplicate => self.count(&self.counters.duplicates),
             Filled::Late => self.count(&self.counters.refused_late),
             Filled::NoRoom => self.count(&self.counters.refused_no_room),
+            Filled::Gap | Filled::Unreadable => unreachable!("found before"),
         }
         filled
     }
@@ -266,18 +347,26 @@ impl<B: Buffer> ChunkStore<B> {
             if !self.counts_as_source(spot.place.block, spot.sequence) {
                 continue;
             }
-            let is_mapped = maps.lba.get(ticket.address) == Some(spot.place);
-            if !is_mapped && !self.append_reference(&mut maps, ticket.address, spot.place, self.spare()) {
+            let is_dirty = ticket.origin == Origin::Back;
+            let mapped = maps.lba.get(ticket.address);
+            if mapped.is_some_and(|slot| slot.place == spot.place) {
+                // The content does not change. If the mapping is clean, the volume has it.
+                maps.lba.touch(ticket.address);
+                return Some(Filled::Duplicate);
+            }
+            if !maps.lba.has_room(ticket.address)
+                || !self.append_reference(&mut maps, ticket.address, spot.place, is_dirty, self.spare())
+            {
                 return Some(Filled::NoRoom);
             }
-            self.map(&mut maps, ticket.address, spot.place);
+            self.map(&mut maps, ticket.address, spot.place, is_dirty);
             return Some(Filled::Duplicate);
         }
         None
     }
 
-    fn map(&self, maps: &mut Maps<B>, address: u64, place: Place) {
-        if maps.lba.insert(address, place).is_some() {
+    fn map(&self, maps: &mut Maps<B>, address: u64, place: Place, is_dirty: bool) {
+        if maps.lba.insert(address, place, is_dirty).is_some() {
             self.count(&self.counters.evicted_mappings);
         }
     }
@@ -288,6 +377,7 @@ impl<B: Buffer> ChunkStore<B> {
         maps: &mut Maps<B>,
         address: u64,
         place: Place,
+        is_dirty: bool,
         spare: usize,
     ) -> bool {
         if self.base.is_out() {
@@ -299,6 +389,7 @@ impl<B: Buffer> ChunkStore<B> {
             len: REFERENCE_BYTES as u32,
             address,
             version,
+            is_dirty,
             kind: Kind::Reference {
                 block: place.block,
                 number: place.number,
@@ -315,6 +406,7 @@ impl<B: Buffer> ChunkStore<B> {
             block: place.block,
             number: place.number,
             target,
+            is_dirty,
         };
         let bytes = reference.encode(self.base.cache_id);
         // SAFETY: the range was reserved for this piece alone, and no reader knows it yet.
@@ -336,34 +428,39 @@ impl<B: Buffer> ChunkStore<B> {
                 len: bytes.len() as u32,
                 stored_len: stored.len() as u32,
                 coding,
+                is_dirty: ticket.origin == Origin::Back,
             };
             let mut maps = self.maps.lock();
             if !maps.is_current(&ticket) {
                 return Filled::Late;
             }
-            let Some(place) = self.append_piece(&mut maps, header, stored, self.spare()) else {
+            if !maps.lba.has_room(ticket.address) {
+                return Filled::NoRoom;
+            }
+            let Some(place) = self.append_piece(&mut maps, header, stored, true, self.spare()) else {
                 return Filled::NoRoom;
             };
             add(&self.counters.stored_contents, 1);
             add(&self.counters.stored_flash_bytes, header.piece_len() as u64);
-            self.map(&mut maps, ticket.address, place);
+            self.map(&mut maps, ticket.address, place, header.is_dirty);
             Filled::Stored
         })
     }
 
-    /// Appends a content, and adds it to the FP-index. The caller maps the chunk. Sets sequence, version and number in the header. `None`
-    /// without room.
+    /// Appends a content, and adds it to the FP-index. The caller maps the chunk, if `is_mapped`. Sets sequence, version and number in the
+    /// header. `None` without room.
     pub(super) fn append_piece(
         &self,
         maps: &mut Maps<B>,
         mut header: Header,
         stored: &[u8],
+        is_mapped: bool,
         spare: usize,
     ) -> Option<Place> {
         if self.base.is_out() {
             return None;
         }
-        header.version = maps.version();
+        header.version = if is_mapped { maps.version() } else { 0 };
         let hash = header.fingerprint.hash();
         let len = piece_len(stored.len());
         let entry = |offset, number| Entry {
@@ -371,6 +468,7 @@ impl<B: Buffer> ChunkStore<B> {
             len: len as u32,
             address: header.address,
             version: header.version,
+            is_dirty: header.is_dirty,
             kind: Kind::Content { number, hash },
         };
         let reserved = self.reserve(maps, len, spare, entry)?;

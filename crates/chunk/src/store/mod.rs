@@ -24,7 +24,9 @@
 //! of its block.
 
 mod checkpoint;
+mod dirty;
 mod fill;
+mod image;
 mod open;
 mod read;
 mod reclaim;
@@ -33,14 +35,15 @@ mod seal;
 mod shape;
 mod work;
 
+pub use dirty::Copied;
 pub use fill::{Filled, Ticket, WriteGuard};
 pub use open::{Found, Options, STORE};
-pub use read::Chunk;
+pub use read::{Chunk, Unreadable};
 pub use regions::Quiet;
 pub use shape::Shape;
 
 use crate::fp::FpIndex;
-use crate::lba::LbaIndex;
+use crate::lba::{LbaIndex, Slot};
 use crate::offsets::Offsets;
 use crate::piece::{Entry, UNIT_BYTES};
 use crate::place::Place;
@@ -64,6 +67,8 @@ const STRIPES: usize = 4096;
 pub const WRITE_CHUNKS_MAX: u64 = STRIPES as u64;
 /// One log record voids at most `2^MAX_LEVEL` chunks.
 const MAX_LEVEL: u16 = 12;
+/// Number of the log records that make `2^0` chunks clean.
+const CLEAN: u16 = 128;
 
 pumice_world::figures! {
     /// Running totals of a chunk store since it was opened.
@@ -110,6 +115,10 @@ pub enum Change {
     Mark,
     /// The mark of region `a` is cleared, since the volume was flushed.
     Clear,
+    /// Mappings of the `2^n` chunks from `a * 2^n` on with versions below `b` are clean: the volume has their contents, durably.
+    Clean(u8),
+    /// Block `a` of generation `b` is durable as a whole.
+    Written,
 }
 
 impl OwnKind for Change {
@@ -118,6 +127,8 @@ impl OwnKind for Change {
             Change::Void(level) => level.into(),
             Change::Mark => 64,
             Change::Clear => 65,
+            Change::Written => 66,
+            Change::Clean(level) => CLEAN + u16::from(level),
         }
     }
 
@@ -126,6 +137,8 @@ impl OwnKind for Change {
             0..=MAX_LEVEL => Some(Change::Void(number as u8)),
             64 => Some(Change::Mark),
             65 => Some(Change::Clear),
+            66 => Some(Change::Written),
+            CLEAN.. if number - CLEAN <= MAX_LEVEL => Some(Change::Clean((number - CLEAN) as u8)),
             _ => None,
         }
     }
@@ -137,6 +150,10 @@ pub struct Sealed {
     /// The oldest first.
     order: VecDeque<u32>,
     is_reclaiming: bool,
+    /// A reclaim has failed, because chunks of its victims are dirty: none begins before the next second.
+    is_paused: bool,
+    /// Blocks with lower sequences were sealed when the older, and the newer, of two checkpoints began.
+    covered: [u64; 2],
 }
 
 /// The types of this store. Its own work is a reclaim of some blocks.
@@ -239,11 +256,15 @@ pub struct ChunkStore<B: Buffer> {
     shape: Shape,
     maps: Mutex<Maps<B>>,
     counters: Counters,
+    /// Whether chunks may be dirty: the cache has their only copy, and a start does not forget it.
+    keeps: bool,
 }
 
 /// A place resolved to bytes of its block. Valid while the block has this sequence.
 struct Spot<B: Buffer> {
     place: Place,
+    /// Whether the mapping that led here is dirty.
+    is_dirty: bool,
     /// Sequence of the block.
     sequence: u64,
     /// Offset of the piece in the block, in bytes.
@@ -288,13 +309,12 @@ impl<B: Buffer> ChunkStore<B> {
 
     /// Place of a chunk's content.
     pub fn place(&self, address: u64) -> Option<Place> {
-        self.maps.lock().lba.get(address)
+        self.maps.lock().lba.get(address).map(|slot| slot.place)
     }
 
     /// Whether the block of a chunk's content is sealed. (After a crash the block of its reference, if it has one, must be sealed, too.)
     pub fn is_on_device(&self, address: u64) -> bool {
-        let maps = self.maps.lock();
-        let place = maps.lba.get(address);
+        let place = self.place(address);
         place.is_some_and(|place| self.base.blocks[place.block as usize].state() == State::Sealed)
     }
 
@@ -352,7 +372,17 @@ impl<B: Buffer> ChunkStore<B> {
     ///
     /// # Errors
     /// The fence cannot be made durable: the volume must not be written.
-    pub async fn give_up(&self, why: &str) -> io::Result<()> {
+    pub async fn give_up<D: Device>(&self, device: &D, why: &str) -> io::Result<()> {
+        if self.dirty() > 0 {
+            // Dirty chunks stay, for the next start.
+            self.describe(true, true);
+            let mut superblock = self.base.superblock.lock();
+            if !(0..2).all(|_| self.base.insist_on_superblock(device, &mut superblock)) {
+                tracing::error!(
+                    "the cache device cannot say that its clean chunks of marked regions are void"
+                );
+            }
+        }
         self.base.shared.take_out(why.to_owned());
         self.settled().await
     }
@@ -366,25 +396,33 @@ impl<B: Buffer> ChunkStore<B> {
         }
     }
 
-    /// Appends a log record. If it cannot be stored, `discard` is set in the superblock: a crash then empties the cache, until a checkpoint
-    /// covers the change. On a fenced device nothing needs a record.
-    fn log<D: Device>(&self, device: &D, kind: impl Into<Kind<Change>>, a: u64, b: u64) {
+    /// Appends a log record; false if it is lost and the change must not be made. In a cache of clean chunks a lost record sets `discard`
+    /// in the superblock: a crash then empties the cache, until a checkpoint covers the change. On a fenced device nothing needs a record.
+    #[must_use = "a change whose record is lost must not be made"]
+    fn log<D: Device>(&self, device: &D, kind: impl Into<Kind<Change>>, a: u64, b: u64) -> bool {
         let logged = self.base.append_log(device, kind, a, b);
-        self.make_good(device, logged);
+        self.make_good(device, logged)
     }
 
-    fn make_good<D: Device>(&self, device: &D, logged: Logged) {
-        let is_lost = matches!(logged, Logged::NoRoom | Logged::Failed);
-        if is_lost && !self.base.is_out() {
+    fn make_good<D: Device>(&self, device: &D, logged: Logged) -> bool {
+        let is_lost = matches!(logged, Logged::NoRoom | Logged::Failed) && !self.base.is_out();
+        if is_lost && !self.keeps {
             self.base.lose_record(device);
         }
+        !(is_lost && self.keeps)
     }
 
     fn sequence(&self, block: u32) -> u64 {
         self.base.blocks[block as usize].sequence.load(Ordering::Acquire)
     }
 
-    /// Resolves a place from the index, which is always of its block's current generation.
+    /// Resolves a mapping from the index, whose place is always of its block's current generation.
+    fn spot_of(&self, maps: &Maps<B>, slot: Slot) -> Option<Spot<B>> {
+        let spot = self.spot(maps, slot.place)?;
+        let is_dirty = slot.is_dirty;
+        Some(Spot { is_dirty, ..spot })
+    }
+
     fn spot(&self, maps: &Maps<B>, place: Place) -> Option<Spot<B>> {
         let starts = maps.starts.get(place.block as usize)?;
         let start = starts.get(place.number)? as usize * UNIT_BYTES;
@@ -393,6 +431,7 @@ impl<B: Buffer> ChunkStore<B> {
         let end = end.map_or(block_bytes, |end| end as usize * UNIT_BYTES);
         Some(Spot {
             place,
+            is_dirty: false,
             sequence: self.sequence(place.block),
             at: start,
             len_max: end.checked_sub(start)?.min(self.shape.piece_max()),
@@ -426,6 +465,9 @@ impl<B: Buffer> ChunkStore<B> {
                 return None;
             }
             let block = self.base.open_block(&mut pool, (), |_| {})?;
+            if self.keeps {
+                self.base.hold_log(&block);
+            }
             maps.starts[block.id as usize] = Starts::Growing(Vec::new());
             maps.active = Some(block);
         }

@@ -19,7 +19,14 @@ pub struct Chunk {
     pub start: u32,
     /// The bytes.
     pub bytes: Vec<u8>,
+    /// Whether the volume lacks them.
+    pub is_dirty: bool,
 }
+
+/// The only copy of a chunk cannot be read from the cache device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the newest content of a chunk is only on the cache device, and cannot be read there")]
+pub struct Unreadable;
 
 impl Chunk {
     /// The bytes `range` of the chunk; `None` if one of them is not cached.
@@ -27,6 +34,17 @@ impl Chunk {
         let start = range.start.checked_sub(self.start)?;
         let end = range.end.checked_sub(self.start)?;
         self.bytes.get(start as usize..end as usize)
+    }
+
+    /// Copies the cached bytes to `out`, which is the chunk from byte `start` on, where they overlap.
+    pub fn lay_over(&self, start: u32, out: &mut [u8]) {
+        let range = self.range();
+        let first = range.start.max(start);
+        let end = range.end.min(start + out.len() as u32);
+        if first < end {
+            let part = &self.bytes[(first - range.start) as usize..(end - range.start) as usize];
+            out[(first - start) as usize..][..part.len()].copy_from_slice(part);
+        }
     }
 
     /// The cached range of the chunk.
@@ -49,20 +67,30 @@ pub(super) enum Fetched {
 impl<B: Buffer> ChunkStore<B> {
     /// Reads the cached part of a chunk, and makes its mapping the newest of its bucket. `None` if nothing is cached or the cache device
     /// fails: read the volume. Cost: a read of the sectors that the content touches, none while its block is in DRAM.
-    pub async fn read<D: Device<Buf = B>>(&self, device: &D, address: u64) -> Option<Chunk> {
+    ///
+    /// # Errors
+    /// [`Unreadable`]: the chunk is dirty, and the cache device fails.
+    pub async fn read<D: Device<Buf = B>>(
+        &self,
+        device: &D,
+        address: u64,
+    ) -> Result<Option<Chunk>, Unreadable> {
+        let mut is_dirty = false;
         for _ in 0..READS_MAX {
             let spot = {
                 let mut maps = self.maps.lock();
-                maps.lba.touch(address).and_then(|place| self.spot(&maps, place))
+                let slot = maps.lba.touch(address);
+                slot.and_then(|slot| self.spot_of(&maps, slot))
             };
             let Some(spot) = spot else {
                 self.count(&self.counters.misses);
-                return None;
+                return Ok(None);
             };
+            is_dirty = spot.is_dirty;
             match self.fetch(device, &spot).await {
                 Fetched::Whole(chunk) => {
                     self.count(&self.counters.hits);
-                    return Some(chunk);
+                    return Ok(Some(chunk));
                 }
                 Fetched::Moved => {}
                 Fetched::Failed => break,
@@ -73,7 +101,10 @@ impl<B: Buffer> ChunkStore<B> {
             }
         }
         self.count(&self.counters.unreadable);
-        None
+        match is_dirty {
+            true => Err(Unreadable),
+            false => Ok(None),
+        }
     }
 
     /// Makes the mapping of a chunk the newest of its bucket, as a read does, unless another thread has the lock: call it for reads that a
@@ -148,21 +179,24 @@ impl<B: Buffer> ChunkStore<B> {
         let stored = self.stored(buffer, at, &header);
         let bytes = stored.and_then(|stored| decompress(header.coding, stored, header.len as usize));
         match bytes {
-            Some(bytes) => {
-                let start = header.start;
-                Fetched::Whole(Chunk { start, bytes })
-            }
+            Some(bytes) => Fetched::Whole(Chunk {
+                start: header.start,
+                bytes,
+                is_dirty: spot.is_dirty,
+            }),
             None => Fetched::Damaged(Some(header.fingerprint)),
         }
     }
 
-    /// Removes the mapping that was read and the fingerprint of a damaged content. Other mappings to it go when they are read.
+    /// Removes the mapping that was read, unless it is dirty, and the fingerprint of a damaged content. Other mappings to it go when they
+    /// are read.
     fn forget_damaged(&self, address: u64, spot: &Spot<B>, fingerprint: Option<Fingerprint>) {
         let mut maps = self.maps.lock();
         if self.sequence(spot.place.block) != spot.sequence {
             return;
         }
-        if maps.lba.get(address) == Some(spot.place) {
+        let slot = maps.lba.get(address).filter(|slot| slot.place == spot.place);
+        if slot.is_some_and(|slot| !slot.is_dirty) {
             maps.lba.remove(address);
         }
         if let Some(fingerprint) = fingerprint {
@@ -180,7 +214,7 @@ impl<B: Buffer> ChunkStore<B> {
 }
 
 /// The sectors that `len` bytes at `at` of a block touch, as a range of the block, and the offset of the bytes in them.
-fn sectors(at: usize, len: usize) -> (Range<usize>, usize) {
+pub(super) fn sectors(at: usize, len: usize) -> (Range<usize>, usize) {
     let start = at / SECTOR_BYTES * SECTOR_BYTES;
     (start..(at + len).next_multiple_of(SECTOR_BYTES), at - start)
 }

@@ -96,14 +96,21 @@ impl<B: Buffer> ChunkStore<B> {
         (maps.lba.buckets(), maps.fp.buckets())
     }
 
-    /// Frees the blocks `victims`. If the future is dropped, the next reclaim takes them.
-    pub(super) async fn reclaim<D: Device<Buf = B>>(&self, device: &D, victims: &[u32]) {
-        {
-            // Duplicates are mapped under this lock: none is mapped to a victim from here on.
-            let _maps = self.maps.lock();
-            for victim in victims {
-                self.base.blocks[*victim as usize].set_state(State::Reclaiming);
-            }
+    /// Maps no further duplicates to blocks.
+    pub(super) fn retire(&self, victims: &[u32]) {
+        // Duplicates are mapped under this lock.
+        let _maps = self.maps.lock();
+        for victim in victims {
+            self.base.blocks[*victim as usize].set_state(State::Reclaiming);
+        }
+    }
+
+    /// Frees the blocks `victims`, and returns those that it could not free: all of them, if a chunk in them is dirty. If the future is
+    /// dropped, the next reclaim takes them.
+    pub(super) async fn reclaim<D: Device<Buf = B>>(&self, device: &D, victims: &[u32]) -> Vec<u32> {
+        self.retire(victims);
+        if !self.dirty_in(victims).await.is_empty() {
+            return self.keep_blocks(victims);
         }
         let kept_bytes = victims.len() as u64 * self.base.geometry.block_bytes / 100 * KEPT_PERCENT;
         let sweep = self.sweep(victims).await;
@@ -123,13 +130,33 @@ impl<B: Buffer> ChunkStore<B> {
             add(&self.counters.reclaimed_mappings, mappings);
             give_turn().await;
         }
+        // A victim may have the last durable content of a chunk that was written since.
+        if self.keeps && self.persist(device).await.is_err() {
+            self.pause_reclaims();
+            return self.keep_blocks(victims);
+        }
         for victim in victims {
-            let sequence = self.sequence(*victim);
-            self.log(device, Kind::Reclaim, u64::from(*victim), sequence);
+            if !self.log(device, Kind::Reclaim, u64::from(*victim), self.sequence(*victim)) {
+                self.pause_reclaims();
+                return self.keep_blocks(victims);
+            }
+        }
+        if self.keeps && self.base.commit(device).await.is_err() {
+            return self.keep_blocks(victims);
+        }
+        for victim in victims {
             self.maps.lock().starts[*victim as usize] = Starts::None;
             self.count(&self.counters.reclaimed_blocks);
             self.base.shared.change(|pool| self.base.give_back(pool, *victim));
         }
+        Vec::new()
+    }
+
+    fn keep_blocks(&self, victims: &[u32]) -> Vec<u32> {
+        for victim in victims {
+            self.base.blocks[*victim as usize].set_state(State::Sealed);
+        }
+        victims.to_vec()
     }
 
     async fn sweep(&self, victims: &[u32]) -> Sweep {
@@ -182,9 +209,13 @@ impl<B: Buffer> ChunkStore<B> {
         let spot = self.spot(&self.maps.lock(), old)?;
         let (mut header, stored) = self.fetch_stored(device, &spot).await?;
         header.address = sweep.addresses[number as usize];
+        // Chunks of victims are clean.
+        header.is_dirty = false;
         let mut maps = self.maps.lock();
-        let new = self.append_piece(&mut maps, header, &stored, self.kept_free())?;
-        // If the chunk was written meanwhile, the footer says that the content is not mapped to it.
+        // Not if the chunk was written meanwhile.
+        let mapped = maps.lba.get(header.address).map(|slot| slot.place);
+        let is_mapped = mapped == Some(old);
+        let new = self.append_piece(&mut maps, header, &stored, is_mapped, self.kept_free())?;
         maps.lba.replace(header.address, old, new);
         self.count(&self.counters.moved_contents);
         add(&self.counters.moved_flash_bytes, header.piece_len() as u64);
@@ -211,7 +242,7 @@ impl<B: Buffer> ChunkStore<B> {
         for (slot, (new, sequence)) in found {
             // Meanwhile the new block may have failed to be written.
             if self.counts_as_source(new.block, sequence)
-                && self.append_reference(&mut maps, slot.address, new, self.kept_free())
+                && self.append_reference(&mut maps, slot.address, new, slot.is_dirty, self.kept_free())
             {
                 maps.lba.replace(slot.address, slot.place, new);
             }
@@ -229,7 +260,7 @@ mod tests {
         let mut index = LbaIndex::new(100, 100, PlaceBits::new(3, 2), 1).unwrap();
         for address in 0..20 {
             let block = [0, 2, 1, 2][address as usize % 4];
-            index.insert(address, Place { block, number: 0 });
+            index.insert(address, Place { block, number: 0 }, false);
         }
         let mut sweep = Sweep {
             numbers: vec![0..1, 1..2, 0..0],

@@ -1,6 +1,6 @@
 //! The footer of a full block, and the end of its write.
 
-use super::{ChunkStore, Chunks, Open, Starts};
+use super::{Change, ChunkStore, Chunks, Open, Starts};
 use crate::piece::{Entry, Kind};
 use crate::place::Place;
 use pumice_blocks::footer::OWN_BYTES;
@@ -15,8 +15,8 @@ pub(super) struct Sealer<'a, B: Buffer, D> {
 }
 
 impl<B: Buffer, D: Device<Buf = B>> Tenant<Chunks<B>> for Sealer<'_, B, D> {
-    /// Lists all contents, since they are numbered by their order, with their mapping only if the index still has it; and references that
-    /// the index still has.
+    /// Lists all contents, since they are numbered by their order, with their mapping only if the index still has it, or it was dirty; and
+    /// references by the same rule.
     fn compose(&self, block: &Open<B>, mut entries: Vec<Entry>) -> Contents<Entry> {
         let maps = self.store.maps.lock();
         entries.retain_mut(|entry| {
@@ -30,21 +30,41 @@ impl<B: Buffer, D: Device<Buf = B>> Tenant<Chunks<B>> for Sealer<'_, B, D> {
                 ),
                 Kind::Reference { block, number, .. } => (Place { block, number }, false),
             };
-            let is_live = maps.lba.get(entry.address) == Some(place);
-            if !is_live {
+            let slot = maps.lba.get(entry.address).filter(|slot| slot.place == place);
+            // The content that superseded a dirty one may not be on the device yet: until then a crash leaves the older one. The log
+            // since the block was opened says whether it was voided or cleaned instead.
+            if slot.is_none() && !entry.is_dirty {
                 entry.version = 0;
             }
-            is_live || is_content
+            entry.is_dirty = slot.map_or(entry.is_dirty, |slot| slot.is_dirty);
+            entry.version > 0 || is_content
         });
         let own = (!entries.is_empty()).then_some([0; OWN_BYTES]);
         Contents { entries, own }
     }
 
+    /// The beginning of the block may have the only copy of a chunk.
+    fn failed(&self) {
+        if self.store.keeps {
+            let reason = "a block with the only copy of chunks could not be written";
+            self.store.base.shared.take_out(reason.to_owned());
+        }
+    }
+
     fn settle(&self, block: &Open<B>, end: SealEnd, _: &[Entry]) {
+        let store = self.store;
         if end == SealEnd::Written {
+            if store.keeps {
+                // Without the record a start checks the contents.
+                let _ = store
+                    .base
+                    .append_log(self.device, Change::Written, block.id.into(), block.sequence);
+            }
             return;
         }
-        let store = self.store;
+        if store.keeps && store.base.is_out() {
+            return;
+        }
         if let SealEnd::Failed(logged) = end {
             store.make_good(self.device, logged);
         }

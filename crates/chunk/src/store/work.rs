@@ -26,13 +26,20 @@ impl<B: Buffer> ChunkStore<B> {
             return Some(seal);
         }
         let mut pool = self.base.shared.pool.lock();
+        if let Some(flush) = self.base.take_flush(&mut pool) {
+            return Some(flush);
+        }
         let is_busy = pool.checkpointing || pool.own.is_reclaiming;
-        if !is_busy && let Some(victims) = self.victims(&mut pool) {
+        let is_uncovered = self.is_uncovered(&pool);
+        if !is_busy
+            && !is_uncovered
+            && let Some(victims) = self.victims(&mut pool)
+        {
             pool.own.is_reclaiming = true;
             return Some(self.base.claim(&mut pool, Task::Own(victims)));
         }
         let part = u64::from(self.base.geometry.blocks) / CHECKPOINT_PART;
-        let is_due = self.base.sealed_since_checkpoint() > part.max(4);
+        let is_due = self.base.sealed_since_checkpoint() > part.max(4) || is_uncovered;
         if !is_busy && self.base.wants_checkpoint(is_due) {
             pool.checkpointing = true;
             return Some(self.base.claim(&mut pool, Task::Checkpoint));
@@ -41,11 +48,41 @@ impl<B: Buffer> ChunkStore<B> {
         None
     }
 
+    fn is_reclaim_due(&self, pool: &Pool<Chunks<B>>) -> bool {
+        pool.free.len() <= self.spare() + 1 && !pool.own.order.is_empty() && !pool.own.is_paused
+    }
+
+    /// Whether a reclaim is due, and must wait for a checkpoint: a dirty chunk may have its mapping in the victims alone. Each of the two
+    /// checkpoints that a start may find must have it too.
+    fn is_uncovered(&self, pool: &Pool<Chunks<B>>) -> bool {
+        let newest = (pool.own.order.iter().take(self.batch()))
+            .map(|block| self.sequence(*block))
+            .max();
+        self.keeps && self.is_reclaim_due(pool) && newest.is_some_and(|newest| newest >= pool.own.covered[0])
+    }
+
     /// Takes the oldest blocks, if a reclaim is due.
     fn victims(&self, pool: &mut Pool<Chunks<B>>) -> Option<Vec<u32>> {
-        let is_due = pool.free.len() <= self.spare() + 1;
+        let is_due = self.is_reclaim_due(pool);
         let Sealed { order, .. } = &mut pool.own;
-        (is_due && !order.is_empty()).then(|| order.drain(..self.batch().min(order.len())).collect())
+        is_due.then(|| order.drain(..self.batch().min(order.len())).collect())
+    }
+
+    /// Begins no reclaim before the next [`ChunkStore::tick`]: dirty chunks of the victims cannot be cleaned.
+    pub fn pause_reclaims(&self) {
+        self.base.shared.pool.lock().own.is_paused = true;
+    }
+
+    /// Counts a second of the time `now`: what was appended in an earlier one is written, and a reclaim that failed is tried again.
+    pub fn tick(&self, now: u32) {
+        if !self.keeps {
+            return;
+        }
+        self.base.flush_aged(now);
+        let mut pool = self.base.shared.pool.lock();
+        if std::mem::take(&mut pool.own.is_paused) {
+            self.base.shared.has_work.store(true, Ordering::Release);
+        }
     }
 
     /// Performs a piece of work. `now` is the Unix time in seconds.
@@ -55,20 +92,34 @@ impl<B: Buffer> ChunkStore<B> {
                 let sealer = Sealer { store: self, device };
                 return self.base.seal(device, &sealer, now, work).await;
             }
-            // The flush interval is 0.
-            Task::Flush(_) => {}
+            Task::Flush(block) => {
+                if let Err(error) = self.write_beginning(device, block, now).await {
+                    let reason = format!("writing the beginning of block {}: {error}", block.id);
+                    self.base.shared.take_out(reason);
+                }
+            }
             Task::Checkpoint => {
                 if let Err(error) = self.checkpoint(device, now, None).await {
                     self.base.note_checkpoint_failure(&error);
                 }
             }
+            Task::TakeOut if self.dirty() > 0 => {
+                // The next start finds what is durable.
+                self.base.keep_after_failure().await;
+                self.base.note_given_up();
+            }
             Task::TakeOut => {
+                self.describe(false, false);
                 // Writers wait for the outcome, and ask whether the fence is durable.
                 let _ = self.base.remember_failure(device).await;
                 self.forget_all();
                 self.base.note_given_up();
             }
-            Task::Own(victims) => self.reclaim(device, victims).await,
+            Task::Own(victims) => {
+                let kept = self.reclaim(device, victims).await;
+                // Last, so that the next reclaim takes others.
+                return work.finish(|pool| pool.own.order.extend(kept));
+            }
         }
         work.finish(|_| {});
     }
@@ -111,8 +162,8 @@ impl<B: Buffer> ChunkStore<B> {
     }
 
     /// Closes the store, so that the next start finds all of it. Call it when no request is under way, the volume is flushed and no region
-    /// is marked. Background work of other threads goes on there. After a fence the next start finds nothing. `modified` is the time of the
-    /// volume's last change.
+    /// is marked. Background work of other threads goes on there. After a fence the next start finds nothing. `modified` gives the time of the
+    /// volume's last change, once no work is under way.
     ///
     /// # Errors
     /// An error of the device. The next start is then one after a crash.
@@ -120,9 +171,11 @@ impl<B: Buffer> ChunkStore<B> {
         &self,
         device: &D,
         now: u32,
-        modified: u64,
+        modified: impl FnOnce() -> std::io::Result<u64>,
     ) -> std::io::Result<()> {
         // A reclaim of another thread opens blocks: repeat until there is neither a reclaim nor an open block.
+        // Reclaims would wait for dirty chunks to be cleaned, and there is room for a checkpoint without them.
+        self.base.shared.pool.lock().own.is_paused = self.keeps;
         loop {
             self.close_active(&mut self.maps.lock());
             while let Some(work) = self.take_work() {
@@ -142,7 +195,8 @@ impl<B: Buffer> ChunkStore<B> {
                 )),
             };
         }
-        self.checkpoint(device, now, Some(modified)).await
+        self.describe(self.dirty() > 0, false);
+        self.checkpoint(device, now, Some(modified()?)).await
     }
 
     /// Checks that the indexes name contents of blocks in use only, and that free blocks have none.
@@ -151,6 +205,9 @@ impl<B: Buffer> ChunkStore<B> {
     /// If that is not so.
     pub fn check_invariants(&self) {
         let maps = self.maps.lock();
+        if self.base.is_out() {
+            return;
+        }
         let is_there = |block: u32| {
             let state = self.base.blocks[block as usize].state();
             matches!(

@@ -28,10 +28,17 @@ fn all(index: &LbaIndex) -> Vec<(usize, Slot)> {
     slots
 }
 
-/// Mappings with when each was used last, and each address' bucket.
+/// A mapping, with when it was used last.
+#[derive(Clone, Copy)]
+struct Mapping {
+    place: Place,
+    used: u64,
+    is_dirty: bool,
+}
+
 #[derive(Default)]
 struct Model {
-    mapped: BTreeMap<u64, (Place, u64)>,
+    mapped: BTreeMap<u64, Mapping>,
     time: u64,
 }
 
@@ -41,11 +48,22 @@ impl Model {
         self.time
     }
 
-    /// The address of a bucket that was used longest ago, where the bucket is full.
-    fn oldest(&self, buckets: &HashMap<u64, usize>, of: u64) -> Option<u64> {
+    /// Whether there is no room for another address in a bucket without an eviction, and the clean address there that was used longest ago.
+    fn full(&self, buckets: &HashMap<u64, usize>, of: u64) -> (bool, Option<u64>) {
         let same = (self.mapped.iter()).filter(|(address, _)| buckets.get(address) == buckets.get(&of));
-        let same: Vec<_> = same.map(|(address, (_, used))| (*used, *address)).collect();
-        (same.len() == BUCKET_SLOTS).then(|| same.iter().min().expect("it is full").1)
+        let same: Vec<_> = same.collect();
+        let clean = same.iter().filter(|(_, mapping)| !mapping.is_dirty);
+        let oldest = clean.min_by_key(|(_, mapping)| mapping.used);
+        (same.len() == BUCKET_SLOTS, oldest.map(|(address, _)| **address))
+    }
+
+    fn get(&self, address: u64) -> Option<Slot> {
+        let mapping = self.mapped.get(&address)?;
+        Some(Slot {
+            address,
+            place: mapping.place,
+            is_dirty: mapping.is_dirty,
+        })
     }
 
     fn check(&self, index: &LbaIndex) {
@@ -54,14 +72,20 @@ impl Model {
         assert_eq!(index.len(), self.mapped.len() as u64);
         let mut before: Option<(usize, u64)> = None;
         for (bucket, slot) in found {
-            let (place, used) = self.mapped[&slot.address];
-            assert_eq!(slot.place, place, "{slot:?}");
-            assert_eq!(index.get(slot.address), Some(place));
+            let used = self.mapped[&slot.address].used;
+            assert_eq!(Some(slot), self.get(slot.address));
+            assert_eq!(index.get(slot.address), Some(slot));
             if let Some((_, newer)) = before.filter(|(former, _)| *former == bucket) {
                 assert!(newer > used, "bucket {bucket} is out of order at {slot:?}");
             }
             before = Some((bucket, used));
         }
+        let mut dirty = Vec::new();
+        (0..index.buckets()).for_each(|bucket| index.visit_dirty(bucket, |slot| dirty.push(slot)));
+        assert_eq!(index.dirty(), dirty.len() as u64);
+        let expected = self.mapped.values().filter(|mapping| mapping.is_dirty);
+        assert_eq!(dirty.len(), expected.count());
+        assert!(dirty.iter().all(|slot| slot.is_dirty));
     }
 }
 
@@ -70,43 +94,63 @@ fn run(addresses: u64, capacity: u64, seed: u64, steps: u32) {
     // An address' bucket is where an otherwise empty index shows it.
     let mut buckets = HashMap::new();
     for address in 0..addresses {
-        index.insert(address, Place { block: 0, number: 0 });
+        index.insert(address, Place { block: 0, number: 0 }, false);
         buckets.insert(address, all(&index)[0].0);
         index.clear();
     }
     let (mut model, mut random) = (Model::default(), Random(seed));
     for _ in 0..steps {
         let address = random.below(addresses);
-        match random.below(8) {
-            0..4 => {
-                let place = place(&mut random);
+        match random.below(10) {
+            0..5 => {
+                let (place, is_dirty) = (place(&mut random), random.below(3) == 0);
                 let is_new = !model.mapped.contains_key(&address);
-                let oldest = is_new.then(|| model.oldest(&buckets, address)).flatten();
-                let evicted = index.insert(address, place);
-                assert_eq!(evicted.map(|slot| slot.address), oldest);
+                let (is_full, oldest) = model.full(&buckets, address);
+                let has_room = !is_new || !is_full || oldest.is_some();
+                assert_eq!(index.has_room(address), has_room);
+                let evicted = index.insert(address, place, is_dirty);
+                let expected = oldest.filter(|_| is_new && is_full);
+                assert_eq!(evicted, expected.and_then(|address| model.get(address)));
                 if let Some(slot) = evicted {
-                    let (place, _) = model.mapped.remove(&slot.address).unwrap();
-                    assert_eq!(slot.place, place);
+                    model.mapped.remove(&slot.address);
                 }
                 let used = model.stamp();
-                model.mapped.insert(address, (place, used));
+                let mapping = Mapping {
+                    place,
+                    used,
+                    is_dirty,
+                };
+                if has_room {
+                    model.mapped.insert(address, mapping);
+                }
             }
-            4..6 => {
+            5..7 => {
                 let used = model.stamp();
-                let known = model.mapped.get_mut(&address);
-                let known = known.map(|mapping| {
-                    mapping.1 = used;
-                    mapping.0
-                });
-                assert_eq!(index.touch(address), known);
+                assert_eq!(index.touch(address), model.get(address));
+                if let Some(mapping) = model.mapped.get_mut(&address) {
+                    mapping.used = used;
+                }
             }
-            6 => assert_eq!(
-                index.remove(address),
-                model.mapped.remove(&address).map(|(place, _)| place)
-            ),
+            7 => {
+                assert_eq!(index.remove(address), model.get(address));
+                model.mapped.remove(&address);
+            }
+            8 => {
+                let place = model.get(address).map_or(place(&mut random), |slot| slot.place);
+                let other = Place {
+                    block: place.block ^ 1,
+                    ..place
+                };
+                assert!(!index.clean(address, other));
+                let was_dirty = model.get(address).is_some_and(|slot| slot.is_dirty);
+                assert_eq!(index.clean(address, place), was_dirty);
+                if let Some(mapping) = model.mapped.get_mut(&address) {
+                    mapping.is_dirty = false;
+                }
+            }
             _ => {
                 let to = place(&mut random);
-                let from = index.get(address).unwrap_or(to);
+                let from = index.get(address).map_or(to, |slot| slot.place);
                 let other = Place {
                     block: from.block ^ 1,
                     ..from
@@ -117,17 +161,14 @@ fn run(addresses: u64, capacity: u64, seed: u64, steps: u32) {
                     model.mapped.contains_key(&address)
                 );
                 if let Some(mapping) = model.mapped.get_mut(&address) {
-                    mapping.0 = to;
+                    mapping.place = to;
                 }
             }
         }
     }
     model.check(&index);
     for address in 0..addresses {
-        assert_eq!(
-            index.get(address),
-            model.mapped.get(&address).map(|(place, _)| *place)
-        );
+        assert_eq!(index.get(address), model.get(address));
     }
     // What is dumped gives the same index again.
     let (mut bytes, buckets) = (Vec::new(), 0..index.buckets());
@@ -137,6 +178,7 @@ fn run(addresses: u64, capacity: u64, seed: u64, steps: u32) {
     let has = |place: Place| place.block < BLOCKS && place.number < NUMBERS;
     assert!(again.load(buckets.clone(), lens, slots, has));
     assert_eq!(all(&again), all(&index));
+    assert_eq!(again.dirty(), index.dirty());
     assert!(model.mapped.is_empty() || !again.load(buckets.clone(), lens, slots, |_| false));
     assert!(
         slots.is_empty() || !again.load(buckets.clone(), lens, &slots[1..], has),
@@ -154,7 +196,14 @@ fn run(addresses: u64, capacity: u64, seed: u64, steps: u32) {
     for bucket in 0..index.buckets() {
         index.retain(bucket, |place| place.block % 2 == 0);
     }
-    model.mapped.retain(|_, (place, _)| place.block % 2 == 0);
+    model.mapped.retain(|_, mapping| mapping.place.block % 2 == 0);
+    model.check(&index);
+    for bucket in 0..index.buckets() {
+        index.retain_addresses(bucket, |address| address % 2 == 0);
+    }
+    model
+        .mapped
+        .retain(|address, mapping| address % 2 == 0 || mapping.is_dirty);
     model.check(&index);
 }
 
@@ -223,17 +272,18 @@ fn remainders_of_more_than_16_bits_are_compared_whole() {
     let mut mapped = HashMap::new();
     while mapped.len() < 100 {
         let (address, place) = (random.below(1 << 24), place(&mut random));
-        index.insert(address, place);
+        index.insert(address, place, false);
         mapped.insert(address, place);
     }
     assert_eq!(index.buckets(), 1);
     for _ in 0..50_000 {
         let address = random.below(1 << 24);
-        assert_eq!(index.get(address), mapped.get(&address).copied());
+        let place = index.get(address).map(|slot| slot.place);
+        assert_eq!(place, mapped.get(&address).copied());
     }
     assert!(
         mapped
             .iter()
-            .all(|(address, place)| index.get(*address) == Some(*place))
+            .all(|(address, place)| index.get(*address).map(|slot| slot.place) == Some(*place))
     );
 }

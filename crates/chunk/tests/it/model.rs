@@ -94,7 +94,10 @@ impl Run {
 
     /// Whether the whole chunk is cached; what is cached is right.
     fn check(&mut self, address: u64) -> bool {
-        let chunk = self.rig.run(self.rig.store.read(&self.rig.device, address));
+        let chunk = self
+            .rig
+            .run(self.rig.store.read(&self.rig.device, address))
+            .unwrap();
         let Some(chunk) = chunk else { return false };
         let range = chunk.range();
         let wanted = &self.volume[address as usize][range.start as usize..range.end as usize];
@@ -392,7 +395,7 @@ fn what_is_there_already_is_not_stored_again() {
 fn a_write_of_a_part_makes_a_chunk_valid_in_part() {
     let medium = Arc::new(FaultyMedium::new(1 << 20, 1, FaultPlan::default()));
     let mut rig = Rig::try_open(FaultyDevice::new(medium), &options()).unwrap();
-    let read = |rig: &Rig| rig.run(rig.store.read(&rig.device, 3));
+    let read = |rig: &Rig| rig.run(rig.store.read(&rig.device, 3)).unwrap();
     assert_eq!(rig.write(3, 511, &[1; 513]), Filled::Stored);
     let chunk = read(&rig).unwrap();
     assert_eq!(

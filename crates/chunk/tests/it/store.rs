@@ -30,6 +30,7 @@ pub fn options() -> Options {
         reformat: false,
         maker: Maker::Serve,
         random: 11,
+        write_back: false,
         now: NOW,
     }
 }
@@ -189,7 +190,7 @@ impl<const POWER: bool> Store for ChunkRig<POWER> {
     }
 
     fn get(&mut self, key: u64) -> Option<u64> {
-        let chunk = self.run(self.store.read(&self.device, key));
+        let chunk = self.run(self.store.read(&self.device, key)).unwrap();
         chunk.map(|chunk| value(&chunk))
     }
 
@@ -240,7 +241,7 @@ impl<const POWER: bool> Store for ChunkRig<POWER> {
         self.settle();
         let closed = self
             .clear()
-            .and_then(|()| self.run(self.store.close(&self.device, NOW, 0)));
+            .and_then(|()| self.run(self.store.close(&self.device, NOW, || Ok(0))));
         closed.map_err(|error| error.to_string())
     }
 
@@ -348,7 +349,7 @@ fn fill_and_stop(capacity: u64, options: &Options, writes: impl Iterator<Item = 
         assert!(taken <= planned, "{taken} bytes of an index, of {planned}");
     }
     let in_use = rig.store.in_use();
-    rig.run(rig.store.close(&rig.device, NOW, 0)).unwrap();
+    rig.run(rig.store.close(&rig.device, NOW, || Ok(0))).unwrap();
     let after = rig.store.block_counts();
     assert_eq!(after.checkpoints, before.checkpoints + 1);
     let (taken, reserved) = (

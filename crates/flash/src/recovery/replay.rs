@@ -249,7 +249,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
         void.finish();
         let of_blocks = match end {
             LogEnd::Whole(summary) => summary,
-            LogEnd::Gap => return starts_empty("the invalidation log has a hole"),
+            LogEnd::Gap(_) => return starts_empty("the invalidation log has a hole"),
             LogEnd::Missing => {
                 return starts_empty("the invalidation log is not the one that was written");
             }

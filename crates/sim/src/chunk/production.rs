@@ -55,6 +55,7 @@ impl Production {
             reformat: false,
             maker: Maker::Replay,
             random: 1,
+            write_back: false,
             now: NOW,
         };
         let executor = Executor::new();
@@ -93,7 +94,7 @@ impl Production {
         match filled {
             Filled::Stored => self.tally.stored(stored_bytes(content, self.volume.chunk_bytes)),
             Filled::Duplicate => self.tally.duplicates += 1,
-            Filled::Late | Filled::NoRoom => self.tally.refused += 1,
+            Filled::Late | Filled::NoRoom | Filled::Gap | Filled::Unreadable => self.tally.refused += 1,
         }
         self.work()
     }
@@ -102,7 +103,7 @@ impl Production {
 impl ChunkCache for Production {
     fn read(&mut self, Cached { address, content }: Cached) -> Result<bool, SimError> {
         let found = self.run(self.store.read(&self.device, address.into()))?;
-        if let Some(chunk) = found {
+        if let Ok(Some(chunk)) = found {
             let is_right = chunk.part(0..8) == Some(&content.to_le_bytes());
             return if is_right {
                 Ok(true)

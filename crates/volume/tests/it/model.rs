@@ -120,6 +120,8 @@ struct Run {
     cache_errors: u64,
     /// A flush has failed, maybe, since the start.
     has_failed_flush: bool,
+    /// Starts that found dirty chunks.
+    dirty_starts: u32,
 }
 
 impl Run {
@@ -139,6 +141,7 @@ impl Run {
             counts: VolumeCounts::default(),
             cache_errors: 0,
             has_failed_flush: false,
+            dirty_starts: 0,
         };
         run.start();
         run
@@ -195,8 +198,13 @@ impl Run {
                     self.array.flushed();
                 }
             }
-            // Nothing has changed.
-            Err(VolumeError::Cache(_)) => self.cache_errors += 1,
+            Err(VolumeError::Cache(_)) => {
+                self.cache_errors += 1;
+                // Otherwise nothing has changed.
+                if self.mode == Mode::WriteBack {
+                    self.array.change(offset, bytes, false);
+                }
+            }
             Err(error) => {
                 self.has_failed_flush |= is_durable || matches!(error, VolumeError::Unflushed);
                 self.array.change(offset, bytes, false);
@@ -250,7 +258,7 @@ impl Run {
             }
             10..12 => {
                 let flushes = self.backing.flushes();
-                self.rig().run(self.rig().volume.tick());
+                self.rig().tick();
                 // What it flushed is durable, or was lost; it does not say which.
                 if self.backing.flushes() > flushes && !self.is_crashed() {
                     let is_failed = self.rig().run(self.rig().volume.flush()).is_err();
@@ -278,6 +286,17 @@ impl Run {
         }
     }
 
+    /// Cleans all dirty chunks: the backing device alone has everything.
+    fn drain(&mut self) {
+        let rig = self.rig();
+        rig.settle();
+        rig.run(rig.volume.drain()).unwrap();
+        assert_eq!(rig.volume.dirty().0, 0, "{}", self.what);
+        let what = format!("{}, drained", self.what);
+        let bytes = self.backing.bytes();
+        self.array.found(0, &bytes, &what);
+    }
+
     /// All of it, in an order that evicts.
     fn read_all(&mut self) {
         for at in (0..SIZE).step_by(3 * CHUNK) {
@@ -300,6 +319,10 @@ impl Run {
     fn crash(&mut self) {
         self.medium.crash();
         self.backing.crash();
+        if self.mode == Mode::WriteBack {
+            // What no flush covered may be lost.
+            self.array.power_was_cut();
+        }
         self.end();
     }
 
@@ -333,23 +356,30 @@ impl Run {
             .shared()
             .store()
             .filter(|store| has_failed_flush && store.failure().is_some());
-        store.is_some_and(|store| rig.run(store.give_up("a flush failed")).is_err())
+        // A cache with dirty chunks is not discarded: the next start finds these.
+        let store = store.filter(|store| store.dirty() == 0);
+        store.is_some_and(|store| rig.run(store.give_up(&rig.device, "a flush failed")).is_err())
     }
 
     /// The next life; what it found.
     fn start(&mut self) -> Option<Found> {
+        self.try_start()
+            .unwrap_or_else(|error| panic!("{}: {error}", self.what))
+    }
+
+    fn try_start(&mut self) -> Result<Option<Found>, String> {
         self.revive();
         let settings = Settings {
             dram_bytes: self.dram,
             read_ahead_bytes: 16 * CHUNK as u64,
             ..settings(self.mode, self.boot)
         };
-        let rig = Rig::open(&settings, &self.medium, &self.backing);
-        let rig = rig.unwrap_or_else(|error| panic!("{}: {error}", self.what));
+        let rig = Rig::open(&settings, &self.medium, &self.backing)?;
         self.array.started();
         let found = rig.found;
+        self.dirty_starts += u32::from(rig.volume.dirty().0 > 0);
         self.rig = Some(rig);
-        found
+        Ok(found)
     }
 
     /// Starts, and finds what must be there, twice: evictions reveal nothing else.
@@ -389,6 +419,7 @@ fn reads_find_what_was_written_in_every_mode() {
             run.mode = Mode::WriteThrough;
             run.restart();
             run.live(100);
+            run.drain();
             run.end();
             totals += run.counts;
         }
@@ -410,11 +441,19 @@ fn reads_find_what_was_written_in_every_mode() {
 
 #[test]
 fn a_crash_at_any_write_of_either_device_loses_no_answered_write() {
-    let mut crashes = 0;
-    for is_backing in [true, false] {
+    let (mut crashes, mut dirty_starts) = (0, 0);
+    for (is_backing, mode) in [
+        (true, Mode::WriteThrough),
+        (false, Mode::WriteThrough),
+        (true, Mode::WriteBack),
+        (false, Mode::WriteBack),
+    ] {
         for point in (1..).step_by(if is_backing { 1 } else { 3 }) {
-            let mut run = Run::new(point, Mode::WriteThrough);
-            run.what = format!("crash at {point}, of the backing device: {is_backing}");
+            let mut run = Run::new(point, mode);
+            run.what = format!(
+                "{}, crash at {point}, of the backing device: {is_backing}",
+                mode.name()
+            );
             if is_backing {
                 let crash_at = Some(point);
                 run.backing.set(Faults {
@@ -438,20 +477,22 @@ fn a_crash_at_any_write_of_either_device_loses_no_answered_write() {
             run.crash();
             run.restart();
             crashes += 2;
+            dirty_starts += run.dirty_starts;
             if is_through {
                 break;
             }
         }
     }
-    println!("{crashes} crashes");
-    assert!(crashes > 200);
+    println!("{crashes} crashes, {dirty_starts} starts with dirty chunks");
+    assert!(crashes > 400 && dirty_starts > 100);
 }
 
 #[test]
 fn crashes_within_starts_lose_no_answered_write() {
     let mut crashes = 0;
-    for seed in 0..12 {
-        let mut run = Run::new(seed, Mode::WriteThrough);
+    for seed in 0..24 {
+        let mode = [Mode::WriteThrough, Mode::WriteBack][seed as usize % 2];
+        let mut run = Run::new(seed, mode);
         run.live(200);
         run.cut_power();
         for point in 1.. {
@@ -484,7 +525,8 @@ fn crashes_within_starts_lose_no_answered_write() {
 fn a_power_cut_loses_nothing_that_was_flushed() {
     let (mut left, mut hits) = (0, 0);
     for seed in 0..60 {
-        let mut run = Run::new(seed, [Mode::WriteThrough, Mode::WriteAround][seed as usize % 2]);
+        let modes = [Mode::WriteThrough, Mode::WriteAround, Mode::WriteBack];
+        let mut run = Run::new(seed, modes[seed as usize % 3]);
         for life in 0..4 {
             run.live(60 + 10 * life);
             run.cut_power();
@@ -499,7 +541,7 @@ fn a_power_cut_loses_nothing_that_was_flushed() {
 
 #[test]
 fn modes_change_after_crashes() {
-    let (mut left, mut passed) = (0, 0);
+    let (mut left, mut passed, mut dirty, mut refused) = (0, 0, 0, 0);
     for seed in 0..40 {
         let mut run = Run::new(seed, Mode::WriteThrough);
         for _ in 0..6 {
@@ -515,19 +557,33 @@ fn modes_change_after_crashes() {
             }
             run.mode = [
                 Mode::WriteThrough,
-                Mode::WriteThrough,
+                Mode::WriteBack,
+                Mode::WriteBack,
                 Mode::WriteAround,
                 Mode::ReadOnly,
                 Mode::PassThrough,
-            ][run.random.below(5) as usize];
+            ][run.random.below(6) as usize];
+            if run.mode == Mode::PassThrough
+                && let Err(error) = run.try_start()
+            {
+                assert!(error.contains("writes that its volume lacks"), "{error}");
+                refused += 1;
+                run.mode = Mode::WriteThrough;
+            }
             match run.restart() {
                 None => passed += 1,
                 Some(found) => left += u32::from(found == Found::Cache),
             }
         }
+        dirty += run.dirty_starts;
     }
-    println!("{left} of 240 starts found a cache, {passed} had none");
-    assert!(left > 120 && passed > 20, "{left} {passed}");
+    println!(
+        "{left} of 240 starts found a cache, {dirty} a dirty one, {passed} had none, {refused} were refused"
+    );
+    assert!(
+        left > 120 && passed > 10 && dirty > 40 && refused > 5,
+        "{left} {passed} {dirty} {refused}"
+    );
 }
 
 fn chance(random: &mut Random, most: f64) -> f64 {
@@ -537,16 +593,19 @@ fn chance(random: &mut Random, most: f64) -> f64 {
 #[test]
 fn faults_of_either_device_bring_no_wrong_byte() {
     let mut totals = VolumeCounts::default();
-    let (mut cache_errors, mut forgotten, mut discarded) = (0, 0, 0);
+    let (mut cache_errors, mut forgotten, mut discarded, mut refused) = (0, 0, 0, 0);
     for seed in 0..120 {
-        let mut run = Run::new(seed, Mode::WriteThrough);
+        let mode = [Mode::WriteThrough, Mode::WriteBack][seed as usize % 2];
+        let mut run = Run::new(seed, mode);
+        run.what = format!("{}, {}", run.what, mode.name());
         for _ in 0..3 {
             let mut random = Random(run.random.next_u64());
             run.medium.set_plan(FaultPlan {
                 write_error: chance(&mut random, 0.2),
                 append_error: chance(&mut random, 0.02),
                 read_error: chance(&mut random, 0.2),
-                bit_rot: chance(&mut random, 0.2),
+                // Of a block that was being filled at a crash a start cannot tell rot from what was not written.
+                bit_rot: chance(&mut random, 0.2) * f64::from(mode != Mode::WriteBack),
                 no_space: chance(&mut random, 0.1),
                 dies_at: (random.below(4) == 0).then(|| 1 + random.below(400)),
                 ..calm()
@@ -566,18 +625,34 @@ fn faults_of_either_device_bring_no_wrong_byte() {
             if must_discard {
                 discarded += 1;
                 run.mode = Mode::PassThrough;
-                run.start();
+                // With dirty chunks it is refused.
+                let started = run.try_start();
+                assert!(started.is_ok() || mode == Mode::WriteBack, "{}", run.what);
                 run.end();
-                run.mode = Mode::WriteThrough;
+                run.mode = mode;
             }
-            forgotten += u32::from(run.restart() == Some(Found::Forgotten));
+            match run.try_start() {
+                Ok(found) => forgotten += u32::from(found == Some(Found::Forgotten)),
+                Err(error) => {
+                    assert!(
+                        error.contains("writes that its volume lacks"),
+                        "{}: {error}",
+                        run.what
+                    );
+                    assert_eq!(mode, Mode::WriteBack);
+                    refused += 1;
+                    break;
+                }
+            }
+            run.end();
+            run.restart();
         }
         run.end();
         totals += run.counts;
         cache_errors += run.cache_errors;
     }
     println!(
-        "{forgotten} of 360 starts forgot all, {discarded} after a discard, {cache_errors} writes failed, {totals:?}"
+        "{forgotten} of 360 starts forgot all, {discarded} after a discard, {refused} failed, {cache_errors} writes failed, {totals:?}"
     );
     assert!(forgotten > 20 && cache_errors > 50, "{forgotten} {cache_errors}");
     assert!(discarded < 30, "{discarded}");

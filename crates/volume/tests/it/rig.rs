@@ -4,7 +4,7 @@ use crate::backing::FaultyBacking;
 use pumice_blocks::{Durability, Maker};
 use pumice_chunk::store::{Found, Options};
 use pumice_device::{Device, FaultPlan, FaultyDevice, FaultyMedium};
-use pumice_volume::{Mode, Settings, Shared, Volume};
+use pumice_volume::{Mode, Settings, Shared, Volume, WriteBack};
 use pumice_world::{Executor, ManualClock};
 use std::io;
 use std::rc::Rc;
@@ -19,6 +19,11 @@ pub fn settings(mode: Mode, boot: u64) -> Settings {
         mode,
         dram_bytes: 0,
         read_ahead_bytes: 0,
+        write_back: WriteBack {
+            age_secs: 3,
+            dirty_max: 0.5,
+            bytes_per_sec: 0,
+        },
         cache: Options {
             chunk_bytes: CHUNK as u32,
             chunks: 0,
@@ -34,6 +39,7 @@ pub fn settings(mode: Mode, boot: u64) -> Settings {
             reformat: false,
             maker: Maker::Serve,
             random: 5,
+            write_back: false,
             now: 1,
         },
     }
@@ -55,6 +61,7 @@ pub struct Rig {
     pub volume: Volume<FaultyDevice, FaultyBacking>,
     pub device: FaultyDevice,
     pub found: Option<Found>,
+    clock: Arc<ManualClock>,
     executor: Executor,
 }
 
@@ -75,17 +82,19 @@ impl Rig {
         let (shared, found) = opened
             .map_err(|error| error.to_string())?
             .map_err(|error| error.to_string())?;
+        let clock = Arc::new(ManualClock::new(1));
         let volume = Volume::new(
             Arc::new(shared),
             Some(device.clone()),
             backing.clone(),
             Rc::new(executor.spawner()),
-            Arc::new(ManualClock::new(1)),
+            Arc::<ManualClock>::clone(&clock),
         );
         Ok(Self {
             volume,
             device,
             found,
+            clock,
             executor,
         })
     }
@@ -104,6 +113,12 @@ impl Rig {
             self.device.turn(true).map(drop)
         });
         (ended.expect("something is under way"), most)
+    }
+
+    /// Lets a second pass.
+    pub fn tick(&self) {
+        self.clock.advance_secs(1);
+        self.run(self.volume.tick());
     }
 
     /// Runs background work to its end.

@@ -108,7 +108,7 @@ impl Found {
         });
         let summary = match end {
             LogEnd::Whole(summary) => summary,
-            LogEnd::Gap => return Err("the log has a gap"),
+            LogEnd::Gap(_) => return Err("the log has a gap"),
             LogEnd::Missing => return Err("the log is missing"),
             LogEnd::Failed(_) => return Err("the log cannot be read"),
         };

@@ -8,7 +8,7 @@ use crate::usage::usage;
 use pumice_net::Listen;
 use pumice_remote::{Place, Uri, UriError};
 use pumice_trace::Size;
-use pumice_volume::Mode;
+use pumice_volume::{Mode, WriteBack};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -17,11 +17,14 @@ use std::path::{Path, PathBuf};
 const FLASH_TIMEOUT_SECS_MAX: u32 = 86_400;
 const FLASH_TIMEOUT_SECS: u32 = 30;
 
+/// The longest `--dirty-age`.
+const DIRTY_AGE_SECS_MAX: u32 = 86_400;
+
 /// Default of `--read-ahead`.
 const READ_AHEAD_BYTES: u64 = 4 << 20;
 
 /// Settings of a server of volumes. All others are of the object cache.
-const OF_VOLUMES: [&str; 14] = [
+const OF_VOLUMES: [&str; 18] = [
     "nbd",
     "backing",
     "cache",
@@ -29,6 +32,10 @@ const OF_VOLUMES: [&str; 14] = [
     "mode",
     "chunk-size",
     "read-ahead",
+    "dirty-age",
+    "dirty-limit",
+    "clean-rate",
+    "on-stop",
     "dram",
     "threads",
     "max-connections",
@@ -99,6 +106,10 @@ pub struct VolumeConfig {
     pub chunk_bytes: Option<u32>,
     /// Most bytes that are read ahead; 0 = none.
     pub read_ahead_bytes: u64,
+    /// When dirty chunks are cleaned.
+    pub write_back: WriteBack,
+    /// Whether a stop cleans all dirty chunks.
+    pub drains: bool,
 }
 
 /// The settings of a server of volumes.
@@ -141,6 +152,10 @@ impl VolumesConfig {
                 layers.mode(),
                 layers.chunk_size(),
                 layers.read_ahead(),
+                layers.dirty_age(),
+                layers.dirty_limit(),
+                layers.clean_rate(),
+                layers.on_stop(),
             ] {
                 if given.list().is_some() {
                     return Err(given.wrong("volumes are served over NBD: give --nbd unix:PATH or ADDR:PORT"));
@@ -189,6 +204,8 @@ fn volumes(layers: &Layers) -> anyhow::Result<Vec<VolumeConfig>> {
     let modes = each(&layers.mode(), count)?;
     let chunk_sizes = each(&layers.chunk_size(), count)?;
     let read_aheads = each(&layers.read_ahead(), count)?;
+    let write_backs = write_backs(layers, count)?;
+    let stops = each(&layers.on_stop(), count)?;
     let mut volumes: Vec<VolumeConfig> = Vec::new();
     for (number, file) in backings.into_iter().enumerate() {
         let named = |name: &str| Mode::ALL.into_iter().find(|mode| mode.name() == name);
@@ -237,9 +254,52 @@ fn volumes(layers: &Layers) -> anyhow::Result<Vec<VolumeConfig>> {
             mode,
             chunk_bytes,
             read_ahead_bytes,
+            write_back: write_backs[number],
+            drains: match stops[number] {
+                None | Some("drain") => true,
+                Some("keep") => false,
+                Some(_) => return Err(layers.on_stop().wrong("expected drain or keep")),
+            },
         });
     }
     Ok(volumes)
+}
+
+/// When the cleaners of the volumes clean.
+fn write_backs(layers: &Layers, count: usize) -> anyhow::Result<Vec<WriteBack>> {
+    let (ages, limits, rates) = (layers.dirty_age(), layers.dirty_limit(), layers.clean_rate());
+    let mut all = vec![WriteBack::default(); count];
+    for (of, text) in all.iter_mut().zip(each(&ages, count)?) {
+        let age = text.map(|text| {
+            text.parse()
+                .ok()
+                .filter(|secs| (1..=DIRTY_AGE_SECS_MAX).contains(secs))
+        });
+        match age {
+            Some(None) => return Err(ages.wrong("expected seconds, 1 to 86400")),
+            Some(Some(secs)) => of.age_secs = secs,
+            None => {}
+        }
+    }
+    for (of, text) in all.iter_mut().zip(each(&limits, count)?) {
+        let share = text.map(|text| {
+            let percent = text
+                .strip_suffix('%')
+                .and_then(|number| number.parse::<f64>().ok());
+            percent.filter(|percent| *percent > 0.0 && *percent <= 100.0)
+        });
+        match share {
+            Some(None) => return Err(limits.wrong("expected a share above 0% and at most 100%")),
+            Some(Some(percent)) => of.dirty_max = percent / 100.0,
+            None => {}
+        }
+    }
+    for (of, text) in all.iter_mut().zip(each(&rates, count)?) {
+        if let Some(text) = text {
+            of.bytes_per_sec = pumice_trace::bytes(text).map_err(|what| rates.wrong(what))?;
+        }
+    }
+    Ok(all)
 }
 
 /// The values of a setting, one for each volume. It was given once for all, or for each.
@@ -281,6 +341,8 @@ mod tests {
             mode,
             chunk_bytes: Some(8 << 10),
             read_ahead_bytes,
+            write_back: WriteBack::default(),
+            drains: true,
         };
         assert_eq!(
             config.volumes,
@@ -294,6 +356,26 @@ mod tests {
     }
 
     #[test]
+    fn write_back_has_an_age_a_limit_a_rate_and_a_stop() {
+        let config = resolve(
+            "nbd = \"unix:/s\"\nbacking = \"a,b\"\ncache = \"x,y\"\nmode = \"write-back\"\ndirty-age = [5, 60]\n\
+             dirty-limit = \"12.5%\"\nclean-rate = \"0,8MiB\"\non-stop = \"keep,drain\"\n",
+        );
+        let volumes = config.unwrap().unwrap().volumes;
+        let seen = |volume: &VolumeConfig| {
+            let WriteBack {
+                age_secs,
+                dirty_max,
+                bytes_per_sec,
+            } = volume.write_back;
+            (age_secs, dirty_max, bytes_per_sec, volume.drains)
+        };
+        assert!(volumes.iter().all(|volume| volume.mode == Mode::WriteBack));
+        assert_eq!(seen(&volumes[0]), (5, 0.125, 0, false));
+        assert_eq!(seen(&volumes[1]), (60, 0.125, 8 << 20, true));
+    }
+
+    #[test]
     fn settings_that_make_no_sense_are_refused_by_name() {
         assert!(matches!(resolve("dram = \"1GiB\""), Ok(None)));
         for (file, words) in [
@@ -301,7 +383,7 @@ mod tests {
             ("nbd = \"unix:/s\"", "--backing"),
             ("nbd = \"unix:/s\"\nbacking = \"a\"", "--cache"),
             (
-                "nbd = \"unix:/s\"\nbacking = \"a\"\nmode = \"write-back\"",
+                "nbd = \"unix:/s\"\nbacking = \"a\"\nmode = \"write\"",
                 "write-through",
             ),
             ("nbd = \"unix:/s\"\nbacking = \"a/x,b/x\"\ncache = \"c,d\"", "`x`"),
@@ -317,6 +399,23 @@ mod tests {
                 "nbd = \"unix:/s\"\nbacking = \"a\"\ncache = \"c\"\nread-ahead = \"some\"",
                 "--read-ahead",
             ),
+            (
+                "nbd = \"unix:/s\"\nbacking = \"a\"\ncache = \"c\"\ndirty-age = 0",
+                "86400",
+            ),
+            (
+                "nbd = \"unix:/s\"\nbacking = \"a\"\ncache = \"c\"\ndirty-limit = \"0%\"",
+                "--dirty-limit",
+            ),
+            (
+                "nbd = \"unix:/s\"\nbacking = \"a\"\ncache = \"c\"\nclean-rate = \"x\"",
+                "--clean-rate",
+            ),
+            (
+                "nbd = \"unix:/s\"\nbacking = \"a\"\ncache = \"c\"\non-stop = \"wait\"",
+                "drain or keep",
+            ),
+            ("dirty-age = 5", "give --nbd"),
             (
                 "nbd = \"unix:/s\"\nbacking = \"a\"\ncache = \"c\"\ncache-size = \"101%\"",
                 "100%",

@@ -57,6 +57,7 @@ impl VolumesFigures {
             self.door.counts(number),
             shared.counts(),
             shared.dram_bytes() as u64,
+            shared.dirty(self.common.clock.now_secs()),
             shared.store().map(Cached::of),
             device,
             prepared.backing.remote().map(Remote::counts),
@@ -94,13 +95,26 @@ fn volume_groups(
     door: DoorCounts,
     volume: VolumeCounts,
     dram_bytes: u64,
+    (dirty, dirty_secs): (u64, u32),
     cached: Option<Cached>,
     device: DeviceCounts,
     remote: Option<RemoteCounts>,
 ) -> Vec<Group> {
     let gauge = |name, help, value| Figure::documented(name, help, Kind::Gauge, value);
     let mut volume = volume.figures();
-    volume.push(gauge("dram_bytes", "Bytes of chunks in DRAM", dram_bytes));
+    volume.extend([
+        gauge("dram_bytes", "Bytes of chunks in DRAM", dram_bytes),
+        gauge(
+            "dirty_chunks",
+            "Chunks whose newest content the cache alone has",
+            dirty,
+        ),
+        gauge(
+            "dirty_age_seconds",
+            "Most seconds since the oldest of these was written",
+            dirty_secs.into(),
+        ),
+    ]);
     let mut groups = vec![
         Group {
             room: "nbd",
@@ -251,6 +265,7 @@ mod tests {
             DoorCounts::default(),
             VolumeCounts::default(),
             0,
+            (0, 0),
             Some(Cached::default()),
             DeviceCounts::default(),
             Some(RemoteCounts::default()),

@@ -268,13 +268,16 @@ fn prepare(
             maker: Maker::Serve,
             random,
             now,
+            write_back: false,
         },
+        write_back: volume.write_back,
     };
     Ok(Prepared {
         name: volume.name.clone(),
         backing,
         cache,
         settings,
+        drains: volume.drains,
         counters: (0..config.threads).map(|_| Arc::default()).collect(),
     })
 }
@@ -297,6 +300,17 @@ fn ready(config: &VolumesConfig, common: &Common, volumes: &[Opened], admin: Opt
             }
         };
         line(format_args!("volume {}: {found}", prepared.name));
+        let (dirty, _) = opened.shared.dirty(common.clock.now_secs());
+        if dirty > 0 {
+            line(format_args!(
+                "volume {}: the cache alone has the newest content of {dirty} chunks{}",
+                prepared.name,
+                match prepared.settings.mode {
+                    Mode::ReadOnly => ", and keeps it, as the volume is read-only",
+                    _ => "",
+                }
+            ));
+        }
     }
     let addresses = common.door.local_addrs().iter();
     let mut places: Vec<String> = addresses.map(|address| format!("NBD on {address}")).collect();

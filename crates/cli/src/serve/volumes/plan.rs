@@ -205,6 +205,8 @@ mod tests {
             cache: Some("cache".into()),
             cache_size: None,
             mode: pumice_volume::Mode::WriteThrough,
+            write_back: pumice_volume::WriteBack::default(),
+            drains: true,
             chunk_bytes: None,
             read_ahead_bytes: 4 << 20,
         };

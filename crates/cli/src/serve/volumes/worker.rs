@@ -1,10 +1,12 @@
 //! Worker threads: each an event loop with its own handles on all cache devices and backing devices.
 
 use super::super::course::Course;
+use super::super::report::line;
 use super::super::worker::{drive, each_second};
 use super::backing::Slow;
 use super::export::{CacheDevice, Served};
 use anyhow::{Context, anyhow};
+use pumice_blocks::OpenError;
 use pumice_chunk::store::{ChunkStore, Found};
 use pumice_device::{AlignedBuf, CountingDevice, Device, DeviceCounters, FileDevice, FileShared};
 use pumice_door_nbd::Door;
@@ -34,6 +36,8 @@ pub struct Prepared {
     pub cache: Option<Arc<FileShared>>,
     /// How it is opened.
     pub settings: Settings,
+    /// Whether a stop cleans all dirty chunks.
+    pub drains: bool,
     /// Counters of each worker's handle on the cache device.
     pub counters: Vec<Arc<DeviceCounters>>,
 }
@@ -226,13 +230,41 @@ async fn serve(
     let mut closed = Ok(());
     for (volume, prepared) in volumes.iter().zip(&common.volumes) {
         let named = || format!("closing the cache of {}", prepared.name);
+        if prepared.drains {
+            drain(volume, &prepared.name).await;
+        }
         // The other volumes are closed even if this one fails.
         closed = closed.and(volume.close().await.with_context(named));
+        let (left, _) = volume.dirty();
+        if left > 0 {
+            line(format_args!(
+                "volume {}: the cache alone has the newest content of {left} chunks: start it with this cache again",
+                prepared.name
+            ));
+        }
     }
     common.course.note_closed();
     closed?;
     let took = started.elapsed();
     served.map(|()| Some(took))
+}
+
+/// Writes to the volume what its cache alone has. Whatever happens meanwhile, it is durable in the cache.
+async fn drain(volume: &Volume<CacheDevice, Slow>, name: &str) {
+    let (dirty, _) = volume.dirty();
+    if dirty == 0 {
+        return;
+    }
+    line(format_args!(
+        "volume {name}: writes {dirty} chunks that the cache alone has"
+    ));
+    let drained = match volume.flush().await {
+        Ok(()) => volume.drain().await,
+        Err(error) => Err(error),
+    };
+    if let Err(error) = drained {
+        tracing::error!("volume {name}: {error}");
+    }
 }
 
 /// Opens all volumes.
@@ -252,6 +284,9 @@ async fn open(common: &Common, devices: &[Option<CacheDevice>]) -> anyhow::Resul
         let (mut shared, mut found) = opened.with_context(named)?;
         let cache_of = |shared: &Shared<_>| shared.store().map_or(0, ChunkStore::cache_id);
         if found == Some(Found::Cache) && backing.has_left(cache_of(&shared)) {
+            if shared.dirty(0).0 > 0 {
+                return Err(OpenError::OnlyCopy("the volume was served without it")).with_context(named);
+            }
             let mut settings = prepared.settings.clone();
             settings.cache.reformat = true;
             (shared, _) = Shared::open(&settings, device, backing)

@@ -1,0 +1,242 @@
+//! Dirty chunks: the cache has their only copy.
+//!
+//! ```text
+//! write-back 1  append the content; map the chunk, dirty                 (begin_write_back, WriteGuard::fill)
+//! write-back 2  on a flush of a client: write all blocks out, flush      (persist)
+//!
+//! clean 1  list dirty chunks                                             (dirty_from, dirty_in_work)
+//! clean 2  read one, and write it to the volume, with its range locked   (read_dirty, the caller)
+//! clean 3  flush the volume                                              (the caller)
+//! clean 4  log that it is clean; flush; clear its bit, unless a write came since 2     (made_clean)
+//! ```
+//! No record voids the old content of a chunk that is written back: the version of the new mapping is higher. So until the new content is
+//! durable, a crash leaves the old one. Three rules keep the old one until then: the footer of its block lists it although the index has
+//! it no more; a checkpoint ends after the blocks are durable that its mappings lead to; and so does a reclaim.
+//!
+//! Until a flush nothing stands on a log record: a chunk is clean only once its record is durable, a region is marked durably before the
+//! volume is written there, and a block is written anew only once the record of its reclaim is durable. So a power cut may take any records
+//! that were not flushed.
+//!
+//! Blocks with dirty chunks are not reclaimed. Their mappings may stand in other blocks, as references: a reclaim takes only blocks that were
+//! sealed before both checkpoints began which a start may find.
+
+use super::fill::aligned;
+use super::reclaim::batches;
+use super::{Change, ChunkStore, Chunks, Maps, Open};
+use crate::lba::Slot;
+use crate::store::read::{Chunk, Fetched, Unreadable};
+use pumice_blocks::{Logged, Task, Work, give_turn};
+use pumice_device::Device;
+use pumice_memory::Buffer;
+use std::collections::{BTreeSet, HashSet};
+use std::io;
+use std::sync::Arc;
+
+/// A dirty content that was read to be written to the volume.
+pub struct Copied {
+    slot: Slot,
+    stamp: u32,
+}
+
+impl<B: Buffer> Maps<B> {
+    /// Whether a chunk is dirty, and was not written since it was read.
+    fn is_still(&mut self, copied: &Copied) -> bool {
+        let is_same = self.stripe(copied.slot.address).stamp == copied.stamp;
+        is_same && self.lba.get(copied.slot.address) == Some(copied.slot)
+    }
+}
+
+impl<B: Buffer> ChunkStore<B> {
+    /// Number of dirty chunks.
+    pub fn dirty(&self) -> u64 {
+        self.maps.lock().lba.dirty()
+    }
+
+    /// Whether chunks may become dirty, or some were dirty at the start.
+    pub fn keeps(&self) -> bool {
+        self.keeps
+    }
+
+    /// Dirty chunks of a range.
+    pub fn dirty_among(&self, chunks: std::ops::Range<u64>) -> Vec<u64> {
+        let maps = self.maps.lock();
+        match maps.lba.dirty() {
+            0 => Vec::new(),
+            _ => chunks
+                .filter(|address| maps.lba.get(*address).is_some_and(|slot| slot.is_dirty))
+                .collect(),
+        }
+    }
+
+    /// Addresses of dirty chunks from `from` on, in order: the `most` lowest. Cost: a pass over the LBA-index.
+    pub async fn dirty_from(&self, from: u64, most: usize) -> Vec<u64> {
+        let mut lowest = BTreeSet::new();
+        self.visit_dirty(|slot| {
+            let is_low = lowest.len() < most || lowest.last().is_some_and(|last| slot.address < *last);
+            if slot.address >= from && is_low {
+                lowest.insert(slot.address);
+                if lowest.len() > most {
+                    lowest.pop_last();
+                }
+            }
+        })
+        .await;
+        lowest.into_iter().collect()
+    }
+
+    /// Addresses of the dirty chunks that must be clean before a piece of work can be done, in order. If the work is a reclaim, no chunk is
+    /// mapped to its blocks from here on. Cost: a pass over the LBA-index, unless no chunk is dirty.
+    pub async fn dirty_in_work(&self, work: &Work<Chunks<B>>) -> Vec<u64> {
+        let Task::Own(victims) = work.task() else {
+            return Vec::new();
+        };
+        self.retire(victims);
+        self.dirty_in(victims).await
+    }
+
+    pub(super) async fn dirty_in(&self, blocks: &[u32]) -> Vec<u64> {
+        let blocks: HashSet<u32> = blocks.iter().copied().collect();
+        let mut found = BTreeSet::new();
+        self.visit_dirty(|slot| {
+            if blocks.contains(&slot.place.block) {
+                found.insert(slot.address);
+            }
+        })
+        .await;
+        found.into_iter().collect()
+    }
+
+    async fn visit_dirty(&self, mut show: impl FnMut(Slot)) {
+        if self.dirty() == 0 {
+            return;
+        }
+        for batch in batches(self.bucket_counts().0) {
+            {
+                let maps = self.maps.lock();
+                for bucket in batch {
+                    maps.lba.visit_dirty(bucket, &mut show);
+                }
+            }
+            give_turn().await;
+        }
+    }
+
+    /// Reads a dirty chunk, to be written to the volume; `None` if it is clean. The caller keeps writes of the chunk out until it is written.
+    ///
+    /// # Errors
+    /// [`Unreadable`].
+    pub async fn read_dirty<D: Device<Buf = B>>(
+        &self,
+        device: &D,
+        address: u64,
+    ) -> Result<Option<(Chunk, Copied)>, Unreadable> {
+        let (spot, copied) = {
+            let mut maps = self.maps.lock();
+            let Some(slot) = maps.lba.get(address).filter(|slot| slot.is_dirty) else {
+                return Ok(None);
+            };
+            let stamp = maps.stripe(address).stamp;
+            (self.spot_of(&maps, slot), Copied { slot, stamp })
+        };
+        match self.fetch(device, &spot.ok_or(Unreadable)?).await {
+            Fetched::Whole(chunk) => Ok(Some((chunk, copied))),
+            // No reclaim moves a dirty chunk: another task has cleaned it.
+            Fetched::Moved => Ok(None),
+            Fetched::Failed | Fetched::Damaged(_) => Err(Unreadable),
+        }
+    }
+
+    /// Makes chunks clean whose contents the volume has, durably: those that were not written since they were read. Returns how many.
+    ///
+    /// # Errors
+    /// The log cannot take it, or the device fails: they stay dirty.
+    pub async fn made_clean<D: Device<Buf = B>>(&self, device: &D, copied: &[Copied]) -> io::Result<u64> {
+        {
+            let mut maps = self.maps.lock();
+            let version = maps.version();
+            let mut current: BTreeSet<u64> = BTreeSet::new();
+            for copied in copied {
+                if maps.is_still(copied) {
+                    current.insert(copied.slot.address);
+                }
+            }
+            for run in runs(current) {
+                for (index, level) in aligned(run) {
+                    let logged = self.base.append_log(device, Change::Clean(level), index, version);
+                    if logged != Logged::Stored {
+                        return Err(io::Error::other("the log of the cache device takes no record"));
+                    }
+                }
+            }
+        }
+        self.base.commit(device).await?;
+        let mut maps = self.maps.lock();
+        let mut cleaned = 0;
+        for copied in copied {
+            if maps.is_still(copied) {
+                cleaned += u64::from(maps.lba.clean(copied.slot.address, copied.slot.place));
+            }
+        }
+        Ok(cleaned)
+    }
+
+    /// Waits until everything that was cached before survives a crash, and, under durability `power`, a power cut. Other tasks perform the
+    /// work that it waits for.
+    ///
+    /// # Errors
+    /// The device fails: what was written back last may be lost.
+    pub async fn persist<D: Device<Buf = B>>(&self, device: &D) -> io::Result<()> {
+        self.base.write_out().await;
+        if !self.base.is_out() {
+            self.base.commit(device).await?;
+        }
+        match self.base.is_out() {
+            true => Err(io::Error::other("the cache device has failed")),
+            false => Ok(()),
+        }
+    }
+
+    /// Writes what was appended to the active block. If that finds no room for padding, the block is closed, and written as a whole.
+    pub(super) async fn write_beginning<D: Device<Buf = B>>(
+        &self,
+        device: &D,
+        block: &Arc<Open<B>>,
+        now: u32,
+    ) -> io::Result<()> {
+        let prefix = {
+            let mut maps = self.maps.lock();
+            if !maps
+                .active
+                .as_ref()
+                .is_some_and(|active| Arc::ptr_eq(active, block))
+            {
+                return Ok(());
+            }
+            let Some(prefix) = block.begin_prefix() else {
+                self.close_active(&mut maps);
+                return Ok(());
+            };
+            prefix
+        };
+        self.base.begin_prefix(block, &prefix);
+        if prefix.range.is_empty() {
+            return Ok(());
+        }
+        match self.base.write_prefix(device, block, &prefix, 0, now).await? {
+            Logged::Stored | Logged::Off => Ok(()),
+            Logged::NoRoom | Logged::Failed => Err(io::Error::other("the log takes no record")),
+        }
+    }
+}
+
+/// Runs of consecutive numbers.
+fn runs(numbers: BTreeSet<u64>) -> Vec<std::ops::Range<u64>> {
+    let mut runs: Vec<std::ops::Range<u64>> = Vec::new();
+    for number in numbers {
+        match runs.last_mut() {
+            Some(last) if last.end == number => last.end += 1,
+            _ => runs.push(number..number + 1),
+        }
+    }
+    runs
+}

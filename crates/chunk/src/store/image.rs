@@ -1,0 +1,455 @@
+//! Recovery of the indexes from the device.
+//!
+//! 1. The checkpoint gives both indexes. Places in blocks that were reclaimed since are dropped.
+//! 2. Mappings that the log voids since the dump are dropped.
+//! 3. Footers of blocks sealed since add mappings, in order of sequence, which is the order of versions. A mapping counts if no void is
+//!    newer, and its content stands in a block that counts, of the generation that the mapping names.
+//! 4. After a power cut, clean mappings in marked regions are dropped: see [`super::regions`].
+//!
+//! If a void may be missing, the whole cache is forgotten: the volume has everything that a cache of clean chunks has. A cache that may
+//! have dirty chunks says so in its superblock. If something of it is missing, the start fails instead. Contents of blocks that were being
+//! written at a crash are checked: a torn one does not count, and the chunk has its older content.
+
+use super::open::{Options, Owned};
+use super::regions::Marked;
+use super::{Change, MAX_LEVEL, Shape, Starts};
+use crate::fp::FpIndex;
+use crate::lba::LbaIndex;
+use crate::offsets::Offsets;
+use crate::piece::{Entry, HEADER_BYTES, Header, Kind, REFERENCE_BYTES, Reference, UNIT_BYTES};
+use crate::place::Place;
+use crate::store::read::sectors;
+use crate::store::reclaim::batches;
+use pumice_blocks::chain::StreamReader;
+use pumice_blocks::footer::OWN_BYTES;
+use pumice_blocks::log::LogRecord;
+use pumice_blocks::open::read_twice;
+use pumice_blocks::recovery::{FoundBlocks, LogEnd, LogSummary, Recovery, Restore, Restored, Snapshot};
+use pumice_blocks::{Geometry, OpenError};
+use pumice_device::Device;
+use pumice_memory::Buffer;
+use pumice_record::codec::checksum;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io;
+
+/// The indexes under recovery.
+pub(super) struct Image {
+    pub(super) shape: Shape,
+    pub(super) lba: LbaIndex,
+    pub(super) fp: FpIndex,
+    pub(super) starts: Vec<Starts>,
+    /// Log position at the dump.
+    dumped: u64,
+    /// The sequence of the first block that was opened after the dump.
+    next_sequence: u64,
+    /// Time of the volume's last change at a clean stop; else 0.
+    modified: u64,
+    marked: Marked,
+    /// Whether there were marked regions, whose mappings were dropped.
+    pub(super) has_lost: bool,
+    /// Whether chunks may be dirty, so that nothing may be missing.
+    pub(super) keeps: bool,
+    cache_id: u64,
+}
+
+/// What the log says of mappings, by level and number of the aligned range: the highest version.
+#[derive(Default)]
+struct Changes {
+    voids: HashMap<(u8, u64), u64>,
+    cleans: HashMap<(u8, u64), u64>,
+    /// Blocks that are durable as a whole: number and generation.
+    written: HashSet<(u32, u64)>,
+}
+
+impl Changes {
+    fn is_void(&self, entry: &Entry) -> bool {
+        Self::has(&self.voids, entry)
+    }
+
+    fn is_clean(&self, entry: &Entry) -> bool {
+        Self::has(&self.cleans, entry)
+    }
+
+    fn has(changes: &HashMap<(u8, u64), u64>, entry: &Entry) -> bool {
+        (0..=MAX_LEVEL as u8)
+            .filter_map(|level| changes.get(&(level, entry.address >> level)))
+            .any(|version| entry.version < *version)
+    }
+}
+
+/// State of the log and the blocks from which a start goes on.
+pub(super) struct Old {
+    pub(super) log_next: u64,
+    pub(super) next_sequence: u64,
+    pub(super) checkpoint_blocks: Vec<u32>,
+    /// By sequence: number of the block, length of its footer in bytes.
+    pub(super) sealed: BTreeMap<u64, (u32, u32)>,
+}
+
+impl Image {
+    pub(super) fn new(shape: Shape, geometry: &Geometry, cache_id: u64) -> Result<Self, OpenError> {
+        let too_wide = |error: crate::TooWide| OpenError::Settings(error.to_string());
+        let place = shape.place_bits(geometry);
+        Ok(Self {
+            shape,
+            lba: LbaIndex::new(shape.chunks, shape.mappings, place, cache_id).map_err(too_wide)?,
+            fp: FpIndex::new(shape.contents, place).map_err(too_wide)?,
+            starts: (0..geometry.blocks).map(|_| Starts::None).collect(),
+            dumped: 0,
+            next_sequence: 0,
+            modified: 0,
+            marked: Marked::default(),
+            has_lost: false,
+            keeps: false,
+            cache_id,
+        })
+    }
+
+    /// Offsets of a block's contents by its footer; `None` if the contents are not numbered in order.
+    fn starts_of(entries: &[Entry]) -> Option<Offsets> {
+        let mut starts = Vec::new();
+        for entry in entries {
+            if let Kind::Content { number, .. } = entry.kind {
+                let is_next =
+                    number as usize == starts.len() && (entry.offset as usize).is_multiple_of(UNIT_BYTES);
+                starts.push(is_next.then_some(entry.offset / UNIT_BYTES as u32)?);
+            }
+        }
+        Offsets::new(&starts)
+    }
+
+    /// Whether a place is that of a content.
+    fn has(&self, place: Place) -> bool {
+        let starts = self.starts.get(place.block as usize);
+        starts.is_some_and(|starts| place.number < starts.len())
+    }
+
+    /// Restores the checkpoint and applies everything since, or says why the cache cannot be trusted.
+    pub(super) async fn find<D: Device>(
+        &mut self,
+        recovery: &mut Recovery<'_, D>,
+        options: &Options,
+    ) -> Result<Old, &'static str> {
+        let found = Owned::decode(&recovery.superblock.own);
+        self.keeps = found.keeps;
+        if found.volume != options.volume || found.chunks != self.shape.chunks {
+            return Err("it is the cache of another volume");
+        }
+        if recovery.superblock.discard && !recovery.superblock.clean {
+            return Err("a change of it was not recorded");
+        }
+        let snapshot = match recovery.snapshot(self).await {
+            Restored::Whole(snapshot) => Some(snapshot),
+            Restored::None => None,
+            Restored::Lost => return Err("none of its checkpoints is whole"),
+        };
+        let is_changed = options.modified != 0 && self.modified != 0 && options.modified != self.modified;
+        if recovery.clean && is_changed {
+            return Err("the volume was changed without it");
+        }
+        let (mut changes, mut since) = (Changes::default(), Vec::new());
+        let mut marked = std::mem::take(&mut self.marked);
+        let dumped = self.dumped;
+        let end = recovery.log(snapshot.as_ref(), |change, record: &LogRecord<Change>| {
+            let is_since = record.position >= dumped;
+            let (level, versions) = match change {
+                Change::Void(level) => (level, &mut changes.voids),
+                Change::Clean(level) => (level, &mut changes.cleans),
+                Change::Mark | Change::Clear if is_since => {
+                    return marked.set(record.a, change == Change::Mark);
+                }
+                Change::Mark | Change::Clear => return,
+                Change::Written => {
+                    let block = u32::try_from(record.a).unwrap_or(u32::MAX);
+                    changes.written.insert((block, record.b));
+                    return;
+                }
+            };
+            let highest = versions.entry((level, record.a)).or_insert(0);
+            *highest = record.b.max(*highest);
+            if is_since {
+                since.push((change, record.a));
+            }
+        });
+        let is_same_run = options.boot != 0 && options.boot == found.boot;
+        if !is_same_run {
+            self.marked = marked;
+        }
+        let summary = match end {
+            LogEnd::Whole(summary) => summary,
+            // A power cut may take records that were not flushed, and leave later ones. Nothing stands on them: see `dirty`.
+            LogEnd::Gap(summary) if self.keeps && !is_same_run => summary,
+            _ => return Err("its log is not whole"),
+        };
+        let blocks = recovery.blocks(snapshot.as_ref(), &summary, self).await;
+        if self.keeps && !(blocks.lost.is_empty() && recovery.unread_blocks.is_empty()) {
+            return Err("a block is missing, or cannot be read");
+        }
+        // The footer of a block that was opened then or later restores what was mapped between the record and the dump.
+        for (change, index) in since {
+            let (Change::Void(level) | Change::Clean(level)) = change else {
+                continue;
+            };
+            let first = index.saturating_mul(1 << level);
+            for address in first..first.saturating_add(1 << level).min(self.shape.chunks) {
+                match self.lba.get(address) {
+                    Some(slot) if matches!(change, Change::Clean(_)) => {
+                        self.lba.clean(address, slot.place);
+                    }
+                    _ => drop(self.lba.remove(address)),
+                }
+            }
+        }
+        self.apply(recovery, snapshot, &summary, blocks, &changes).await
+    }
+
+    async fn apply<D: Device>(
+        &mut self,
+        recovery: &mut Recovery<'_, D>,
+        snapshot: Option<Snapshot<()>>,
+        summary: &LogSummary,
+        blocks: FoundBlocks,
+        changes: &Changes,
+    ) -> Result<Old, &'static str> {
+        let mut sequences: HashMap<u32, u64> = (blocks.sealed.iter())
+            .map(|(block, row, _)| (*block, row.sequence))
+            .collect();
+        let mut sealed: BTreeMap<u64, (u32, u32)> = (blocks.sealed.iter())
+            .map(|(block, row, _)| (row.sequence, (*block, row.footer_len)))
+            .collect();
+        let is_new: HashMap<u32, u64> = (blocks.new.iter())
+            .map(|(block, trailer)| (*block, trailer.sequence))
+            .collect();
+        // A block sealed since the checkpoint may have been open during the dump: the dump's places in it are then of this generation,
+        // since no block is reclaimed during a dump. If it was opened after the dump, they are of an earlier one: drop them.
+        let next_sequence = self.next_sequence;
+        let is_dumped = |block| {
+            is_new
+                .get(&block)
+                .is_some_and(|sequence| *sequence < next_sequence)
+        };
+        self.drop_places(|place| !blocks.covered[place.block as usize] && !is_dumped(place.block));
+        for (block, starts) in self.starts.iter_mut().enumerate() {
+            if !blocks.covered[block] {
+                *starts = Starts::None;
+            }
+        }
+        let mut torn = HashSet::new();
+        for (block, trailer) in blocks.new {
+            let entries = recovery.entries::<Entry>(block, &trailer).await;
+            let starts = entries.as_deref().and_then(Self::starts_of);
+            let was_written = changes.written.contains(&(block, trailer.sequence));
+            let (Some(entries), Some(starts)) = (entries, starts) else {
+                match self.keeps && (was_written || !recovery.unread_blocks.is_empty()) {
+                    true => return Err("the footer of a block cannot be read"),
+                    false => continue,
+                }
+            };
+            if self.keeps && !was_written {
+                self.find_torn(recovery, block, trailer.sequence, &entries, &mut torn)
+                    .await;
+            }
+            self.starts[block as usize] = Starts::Whole(starts);
+            sequences.insert(block, trailer.sequence);
+            sealed.insert(trailer.sequence, (block, trailer.footer_len() as u32));
+            for entry in entries {
+                let (place, target) = match entry.kind {
+                    Kind::Content { number, hash } => {
+                        let place = Place { block, number };
+                        let is_known = self.fp.candidates(hash).any(|known| known == place);
+                        if self.has(place) && !is_known && !torn.contains(&place) {
+                            self.fp.insert(hash, place);
+                        }
+                        (place, trailer.sequence)
+                    }
+                    Kind::Reference {
+                        block,
+                        number,
+                        target,
+                    } => (Place { block, number }, target),
+                };
+                let is_whole =
+                    self.has(place) && sequences.get(&place.block) == Some(&target) && !torn.contains(&place);
+                if entry.version > 0
+                    && !changes.is_void(&entry)
+                    && is_whole
+                    && entry.address < self.shape.chunks
+                {
+                    let is_dirty = entry.is_dirty && !changes.is_clean(&entry);
+                    if is_dirty && !self.lba.has_room(entry.address) {
+                        return Err("it has more dirty chunks than it can have");
+                    }
+                    self.lba.insert(entry.address, place, is_dirty);
+                }
+            }
+        }
+        // Places of the checkpoint in a block whose footer cannot be read, or does not list them.
+        let starts = std::mem::take(&mut self.starts);
+        self.drop_places(|place| {
+            (starts.get(place.block as usize)).is_none_or(|starts| place.number >= starts.len())
+        });
+        self.starts = starts;
+        let (marked, chunks) = (std::mem::take(&mut self.marked), self.shape.chunks);
+        self.has_lost = !marked.is_empty();
+        for bucket in 0..self.lba.buckets() {
+            self.lba
+                .retain_addresses(bucket, |address| !marked.has(chunks, address));
+        }
+        Ok(Old {
+            log_next: summary.scan.next,
+            next_sequence: blocks.next_sequence,
+            checkpoint_blocks: snapshot.map_or(Vec::new(), |snapshot| snapshot.blocks),
+            sealed,
+        })
+    }
+
+    /// Adds to `torn` the contents of a block that are not whole. A content that cannot be read may be whole.
+    async fn find_torn<D: Device>(
+        &self,
+        recovery: &mut Recovery<'_, D>,
+        block: u32,
+        sequence: u64,
+        entries: &[Entry],
+        torn: &mut HashSet<Place>,
+    ) {
+        let start = recovery.superblock.geometry.block_offset(block);
+        for entry in entries {
+            let Kind::Content { number, .. } = entry.kind else {
+                continue;
+            };
+            let (range, skipped) = sectors(entry.offset as usize, entry.len as usize);
+            recovery.bytes_read += range.len() as u64;
+            let read = read_twice(recovery.device, start + range.start as u64, range.len()).await;
+            let Ok(buffer) = read else { continue };
+            let is_whole = || {
+                let header = Header::decode(self.cache_id, buffer.bytes(skipped, HEADER_BYTES)?)?;
+                let stored = buffer.bytes(skipped + HEADER_BYTES, header.stored_len as usize)?;
+                let crc = checksum(self.cache_id, &[stored]);
+                Some(header.sequence == sequence && header.number == number && header.data_crc == crc)
+            };
+            if is_whole() != Some(true) {
+                torn.insert(Place { block, number });
+            }
+        }
+    }
+
+    fn drop_places(&mut self, is_gone: impl Fn(Place) -> bool) {
+        for bucket in 0..self.lba.buckets() {
+            self.lba.retain(bucket, |place| !is_gone(place));
+        }
+        for bucket in 0..self.fp.buckets() {
+            self.fp.retain(bucket, |place| !is_gone(place));
+        }
+    }
+}
+
+impl Restore for Image {
+    type Kind = Change;
+    type Entry = Entry;
+    type Own = ();
+
+    async fn restore<B, R>(&mut self, stream: &mut StreamReader<'_, R>) -> Result<(), OpenError>
+    where
+        B: Buffer,
+        R: AsyncFn(u64, usize) -> io::Result<B>,
+    {
+        let (shape, geometry) = (self.shape, *stream.geometry());
+        let [dumped, modified] = stream.words::<Vec<u64>>(2).await?[..] else {
+            return Err(stream.bad("its position is missing"));
+        };
+        (self.dumped, self.modified) = (dumped, modified);
+        for region in stream.list("marked region", 4, |fields| fields.u32()).await? {
+            self.marked.set(region.into(), true);
+        }
+        for batch in batches(self.lba.buckets()) {
+            let lens = stream.take(batch.len()).await?;
+            let slots: usize = lens.iter().map(|len| usize::from(*len)).sum();
+            let bytes = stream.take(slots * self.lba.slot_bytes()).await?;
+            if !self
+                .lba
+                .load(batch, &lens, &bytes, |place| shape.has(&geometry, place))
+            {
+                return Err(stream.bad("a mapping of a chunk is damaged"));
+            }
+        }
+        for batch in batches(self.fp.buckets()) {
+            let lens = stream.take(batch.len()).await?;
+            let slots: usize = lens.iter().map(|len| usize::from(*len)).sum();
+            let bytes = stream.take(slots * self.fp.slot_bytes()).await?;
+            if !self
+                .fp
+                .load(batch, &lens, &bytes, |place| shape.has(&geometry, place))
+            {
+                return Err(stream.bad("a place of a content is damaged"));
+            }
+        }
+        let [next_sequence] = stream.words::<Vec<u64>>(1).await?[..] else {
+            return Err(stream.bad("its sequence is missing"));
+        };
+        self.next_sequence = next_sequence;
+        for _ in 0..stream.u32().await? {
+            let block = stream.u32().await? as usize;
+            let starts = stream
+                .list("start of a content", 4, |fields| fields.u32())
+                .await?;
+            let offsets =
+                Offsets::new(&starts).ok_or_else(|| stream.bad("contents do not stand in order"))?;
+            let known = self.starts.get_mut(block);
+            *known.ok_or_else(|| stream.bad("a block is beyond the device"))? = Starts::Whole(offsets);
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self) {
+        self.lba.clear();
+        self.fp.clear();
+        self.starts.fill_with(Starts::default);
+        (self.dumped, self.next_sequence, self.modified) = (0, 0, 0);
+        self.marked.clear();
+    }
+
+    fn piece<B: Buffer>(
+        &self,
+        buffer: &B,
+        at: usize,
+        offset: u32,
+        number: u32,
+        sequence: u64,
+    ) -> Option<Entry> {
+        if let Some(header) = (buffer.bytes(at, HEADER_BYTES))
+            .and_then(|bytes| Header::decode(self.cache_id, bytes))
+            .filter(|header| header.sequence == sequence && header.number <= number)
+        {
+            return Some(Entry {
+                offset,
+                len: header.piece_len() as u32,
+                address: header.address,
+                version: header.version,
+                is_dirty: header.is_dirty,
+                kind: Kind::Content {
+                    number: header.number,
+                    hash: header.fingerprint.hash(),
+                },
+            });
+        }
+        let reference = (buffer.bytes(at, REFERENCE_BYTES))
+            .and_then(|bytes| Reference::decode(self.cache_id, bytes))
+            .filter(|reference| reference.sequence == sequence)?;
+        Some(Entry {
+            offset,
+            len: REFERENCE_BYTES as u32,
+            address: reference.address,
+            version: reference.version,
+            is_dirty: reference.is_dirty,
+            kind: Kind::Reference {
+                block: reference.block,
+                number: reference.number,
+                target: reference.target,
+            },
+        })
+    }
+
+    fn trailer(&self, _: &[Entry], _: u16) -> [u8; OWN_BYTES] {
+        [0; OWN_BYTES]
+    }
+}

@@ -1,0 +1,513 @@
+//! Write-back: writes that the backing device takes later, and the cleaner, which sees to that.
+
+use crate::locks::RangeLocks;
+use crate::{Backing, Mode, Shared, Volume, VolumeError, fills_at_once};
+use bytes::Bytes;
+use futures_util::stream::{StreamExt, iter};
+use parking_lot::Mutex;
+use pumice_blocks::{Work, add};
+use pumice_chunk::store::{ChunkStore, Chunks, Copied, Filled, Unreadable};
+use pumice_device::Device;
+use pumice_memory::Buffer;
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// No crash mixes old and new bytes of a sector.
+const SECTOR_BYTES: u64 = 512;
+/// Most bytes of one write of the cleaner.
+const GROUP_BYTES: u64 = 1 << 20;
+/// Writes of the cleaner under way at once.
+const GROUPS_AT_ONCE: usize = 4;
+/// Most bytes that the cleaner writes between two flushes of the backing device.
+const ROUND_BYTES: u64 = 64 << 20;
+/// Seconds without a request after which the cleaner does not wait for chunks to age.
+const IDLE_SECS: u32 = 5;
+
+/// When dirty chunks are cleaned.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct WriteBack {
+    /// Seconds from the begin of one pass of the cleaner to the next. A chunk is dirty for at most twice this, and the time of a pass.
+    pub age_secs: u32,
+    /// Most dirty chunks, as a share of all mappings of the cache. The cleaner does not wait if there are half as many.
+    pub dirty_max: f64,
+    /// Most bytes that the cleaner writes in a second, while fewer chunks are dirty than half of the limit; 0 = no limit.
+    pub bytes_per_sec: u64,
+}
+
+impl Default for WriteBack {
+    fn default() -> Self {
+        Self {
+            age_secs: 30,
+            dirty_max: 0.5,
+            bytes_per_sec: 0,
+        }
+    }
+}
+
+#[derive(Default)]
+struct Pass {
+    /// The next address of the pass under way.
+    next: Option<u64>,
+    /// When the pass under way, or the last one, began, in Unix seconds; 0 = never.
+    began: u32,
+    /// When the last complete pass began, or nothing was dirty: what is dirty became so later.
+    complete: u32,
+    /// Requests until the last second that had one, and that second.
+    requests: u64,
+    busy: u32,
+}
+
+/// State of the cleaner.
+pub(crate) struct Cleaner {
+    settings: WriteBack,
+    pass: Mutex<Pass>,
+    /// Held by the round under way, and from the close of the volume on.
+    running: RangeLocks,
+    /// The round under way is to end.
+    is_closed: AtomicBool,
+    /// Chunks that may become dirty before writes go through.
+    dirty_max: AtomicU64,
+}
+
+impl Cleaner {
+    pub(crate) fn new(settings: WriteBack) -> Self {
+        Self {
+            settings,
+            pass: Mutex::default(),
+            running: RangeLocks::default(),
+            is_closed: AtomicBool::new(false),
+            dirty_max: AtomicU64::new(0),
+        }
+    }
+}
+
+/// Splits addresses, which are in order, into runs of neighbours of at most `most`.
+fn groups(addresses: &[u64], most: u64) -> Vec<Range<u64>> {
+    let mut groups: Vec<Range<u64>> = Vec::new();
+    for address in addresses {
+        match groups.last_mut() {
+            Some(last) if last.end == *address && last.end - last.start < most => last.end += 1,
+            _ => groups.push(*address..address + 1),
+        }
+    }
+    groups
+}
+
+impl<B: Buffer> Shared<B> {
+    /// Number of dirty chunks, and an upper bound of the age of the oldest in seconds, at a Unix time in seconds.
+    pub fn dirty(&self, now: u32) -> (u64, u32) {
+        let dirty = self.store.as_ref().map_or(0, ChunkStore::dirty);
+        let complete = self.cleaner.pass.lock().complete;
+        let age = if dirty == 0 || complete == 0 {
+            0
+        } else {
+            now.saturating_sub(complete)
+        };
+        (dirty, age)
+    }
+}
+
+impl<D: Device, K: Backing> Volume<D, K> {
+    /// Number of dirty chunks, and an upper bound of the age of the oldest in seconds.
+    pub fn dirty(&self) -> (u64, u32) {
+        self.shared().dirty(self.now_secs())
+    }
+
+    fn dirty_max(&self) -> u64 {
+        let cleaner = &self.0.shared.cleaner;
+        let known = cleaner.dirty_max.load(Ordering::Relaxed);
+        if known > 0 {
+            return known;
+        }
+        let mappings = self.cache().map_or(0, |(store, _)| store.shape().mappings);
+        let most = ((mappings as f64 * cleaner.settings.dirty_max) as u64).max(1);
+        cleaner.dirty_max.store(most, Ordering::Relaxed);
+        most
+    }
+
+    /// Whether a write may make chunks dirty.
+    pub(crate) fn may_dirty(&self) -> bool {
+        self.0.shared.mode == Mode::WriteBack
+            && self
+                .cache()
+                .is_some_and(|(store, _)| store.failure().is_none() && store.dirty() < self.dirty_max())
+    }
+
+    /// Writes to the cache alone; through it where it has no room. The caller holds the lock of the chunks.
+    pub(crate) async fn write_back_piece(
+        &self,
+        chunk_bytes: u64,
+        offset: u64,
+        data: Bytes,
+    ) -> Result<(), VolumeError> {
+        let Some((store, device)) = self.cache() else {
+            unreachable!("chunks are the cache's")
+        };
+        let counters = &self.0.shared.counters;
+        let chunks = self.chunks_of(chunk_bytes, offset, data.len() as u64);
+        let (offset, data) = match self.whole_sectors(offset, data).await {
+            Ok(whole) => whole,
+            Err(error) => {
+                add(&counters.writes_failed, chunks.end - chunks.start);
+                return Err(error);
+            }
+        };
+        let mut guard = store.begin_write_back(chunks.clone());
+        chunks.clone().for_each(|chunk| self.0.shared.dram.remove(chunk));
+        let part_of = |chunk: u64| {
+            let start = offset.max(chunk * chunk_bytes);
+            let end = (offset + data.len() as u64).min((chunk + 1) * chunk_bytes);
+            let bytes = data.slice((start - offset) as usize..(end - offset) as usize);
+            (start, bytes)
+        };
+        let parts: Vec<_> = chunks.clone().map(part_of).collect();
+        let fills: Vec<_> = (chunks.clone().zip(&parts))
+            .map(|(chunk, (start, bytes))| {
+                guard.fill(device, chunk, (start - chunk * chunk_bytes) as u32, bytes)
+            })
+            .collect();
+        let fills = fills.into_iter().map(|fill| async {
+            store.wait_for_room().await;
+            let filled = fill.await;
+            self.kick();
+            filled
+        });
+        let mut filled: Vec<Filled> = iter(fills).buffered(fills_at_once(chunk_bytes)).collect().await;
+        let mut result = Ok(());
+        for (chunk, filled) in chunks.clone().zip(&mut filled) {
+            if *filled == Filled::Gap {
+                let (start, bytes) = &parts[(chunk - chunks.start) as usize];
+                match self.close_gap(chunk_bytes, chunk, *start, bytes).await {
+                    Ok(whole) => *filled = guard.fill(device, chunk, 0, &whole).await,
+                    Err(error) => result = Err(error),
+                }
+            }
+        }
+        drop(guard);
+        for ((start, bytes), filled) in parts.into_iter().zip(filled) {
+            let counter = match filled {
+                Filled::Stored => &counters.writes_stored,
+                Filled::Duplicate => &counters.writes_duplicate,
+                Filled::NoRoom | Filled::Late | Filled::Gap if result.is_ok() => {
+                    result = self.write_through_piece(chunk_bytes, start, bytes, true).await;
+                    continue;
+                }
+                Filled::Unreadable if result.is_ok() => {
+                    result = Err(Unreadable.into());
+                    &counters.writes_failed
+                }
+                _ => &counters.writes_failed,
+            };
+            add(counter, 1);
+        }
+        result
+    }
+
+    /// Completes the first and the last sector of a write: the backing device may lose the bytes beside it, and a sector is never mixed.
+    async fn whole_sectors(&self, offset: u64, data: Bytes) -> Result<(u64, Bytes), VolumeError> {
+        let end = offset + data.len() as u64;
+        let first = offset / SECTOR_BYTES * SECTOR_BYTES;
+        let last = end.next_multiple_of(SECTOR_BYTES).min(self.0.shared.size);
+        if (first, last) == (offset, end) {
+            return Ok((offset, data));
+        }
+        let mut whole = Vec::with_capacity((last - first) as usize);
+        if first < offset {
+            whole.extend(self.read(first, (offset - first) as usize).await?);
+        }
+        whole.extend_from_slice(&data);
+        if end < last {
+            whole.extend(self.read(end, (last - end) as usize).await?);
+        }
+        Ok((first, whole.into()))
+    }
+
+    /// The whole chunk: bytes of the backing device, over these the dirty part, over that `bytes` from the volume's byte `start` on.
+    async fn close_gap(
+        &self,
+        chunk_bytes: u64,
+        chunk: u64,
+        start: u64,
+        bytes: &[u8],
+    ) -> Result<Vec<u8>, VolumeError> {
+        let first = chunk * chunk_bytes;
+        let len = chunk_bytes.min(self.0.shared.size - first) as usize;
+        let mut whole = self.read_backing(first, len).await?;
+        if let Some((store, device)) = self.cache()
+            && let Some(cached) = store.read(device, chunk).await?
+        {
+            cached.lay_over(0, &mut whole);
+        }
+        whole[(start - first) as usize..][..bytes.len()].copy_from_slice(bytes);
+        Ok(whole)
+    }
+
+    /// Cleans the dirty chunks of a range whose lock the caller holds.
+    pub(crate) async fn clean_held(&self, chunks: Range<u64>) -> Result<(), VolumeError> {
+        let Some((store, device)) = self.cache() else {
+            return Ok(());
+        };
+        // A chunk may stay dirty, if another that shares its stamp is written meanwhile.
+        loop {
+            let dirty = store.dirty_among(chunks.clone());
+            if dirty.is_empty() {
+                return Ok(());
+            }
+            let mut copied = Vec::new();
+            for group in groups(&dirty, GROUP_BYTES / u64::from(store.shape().chunk_bytes)) {
+                copied.append(&mut self.copy_out(group).await?);
+            }
+            if copied.is_empty() {
+                return Err(Unreadable.into());
+            }
+            self.flush_backing().await?;
+            self.working(store.wait_for_log()).await;
+            let cleaned = self.working(store.made_clean(device, &copied)).await;
+            let cleaned = cleaned.map_err(VolumeError::Cache)?;
+            add(&self.0.shared.counters.cleaned_chunks, cleaned);
+        }
+    }
+
+    /// Writes the dirty chunks of a run to the backing device, but for those that cannot be read. The caller holds their lock.
+    async fn copy_out(&self, chunks: Range<u64>) -> Result<Vec<Copied>, VolumeError> {
+        let Some((store, device)) = self.cache() else {
+            return Ok(Vec::new());
+        };
+        let chunk_bytes = u64::from(store.shape().chunk_bytes);
+        let reads = chunks.map(|chunk| async move { (chunk, store.read_dirty(device, chunk).await) });
+        let read: Vec<_> = iter(reads).buffered(fills_at_once(chunk_bytes)).collect().await;
+        if read.iter().any(|(_, read)| matches!(read, Ok(Some(_)))) {
+            // A crash must not leave an older copy beside what the backing device has from here on.
+            let persisted = self.working(store.persist(device)).await;
+            persisted.map_err(VolumeError::Cache)?;
+        }
+        let mut copied = Vec::new();
+        let mut run: Option<(u64, Vec<u8>)> = None;
+        for (chunk, read) in read {
+            let (part, copy) = match read {
+                Ok(Some(read)) => read,
+                Ok(None) => continue,
+                Err(error) => {
+                    self.note_failure(&error.into());
+                    continue;
+                }
+            };
+            let start = chunk * chunk_bytes + u64::from(part.start);
+            copied.push(copy);
+            match &mut run {
+                Some((offset, bytes)) if *offset + bytes.len() as u64 == start => {
+                    bytes.extend_from_slice(&part.bytes);
+                }
+                _ => {
+                    if let Some(run) = run.replace((start, part.bytes)) {
+                        self.copy_run(run).await?;
+                    }
+                }
+            }
+        }
+        if let Some(run) = run {
+            self.copy_run(run).await?;
+        }
+        Ok(copied)
+    }
+
+    async fn copy_run(&self, (offset, bytes): (u64, Vec<u8>)) -> Result<(), VolumeError> {
+        let len = bytes.len() as u64;
+        let counters = &self.0.shared.counters;
+        // The chunks stay dirty until this has succeeded, so an abandoned write costs nothing but another.
+        let written = self.0.backing.write_at(offset, bytes.into()).await;
+        self.note_change();
+        written.map_err(VolumeError::Backing)?;
+        add(&counters.backing_written_bytes, len);
+        add(&counters.cleaned_bytes, len);
+        Ok(())
+    }
+
+    /// Cleans chunks, given in order of address, but for those that cannot be read, and those that are written meanwhile. Unless it `may_wait`,
+    /// it leaves chunks out that somebody has locked. Returns how many are clean now.
+    async fn clean(&self, addresses: &[u64], may_wait: bool) -> Result<u64, VolumeError> {
+        let Some((store, device)) = self.cache() else {
+            return Ok(0);
+        };
+        let chunk_bytes = u64::from(store.shape().chunk_bytes);
+        let round = (ROUND_BYTES / chunk_bytes) as usize;
+        let locks = &self.0.shared.locks;
+        let mut all = 0;
+        for addresses in addresses.chunks(round) {
+            let groups = groups(addresses, GROUP_BYTES / chunk_bytes);
+            let copies = groups.into_iter().map(|group| async {
+                let held = match may_wait {
+                    true => Some(locks.lock(group.clone()).await),
+                    false => locks.try_lock(group.clone()),
+                };
+                match held {
+                    Some(_) => self.copy_out(group).await,
+                    None => Ok(Vec::new()),
+                }
+            });
+            // To their end, also after one has failed: a write that is dropped may happen after the lock is released.
+            let copies: Vec<Result<Vec<Copied>, VolumeError>> =
+                iter(copies).buffered(GROUPS_AT_ONCE).collect().await;
+            let copies: Result<Vec<Vec<Copied>>, VolumeError> = copies.into_iter().collect();
+            let copied: Vec<Copied> = copies?.into_iter().flatten().collect();
+            self.flush_backing().await?;
+            if may_wait {
+                self.working(store.wait_for_log()).await;
+            }
+            let cleaned = self.working(store.made_clean(device, &copied)).await;
+            let cleaned = cleaned.map_err(VolumeError::Cache)?;
+            add(&self.0.shared.counters.cleaned_chunks, cleaned);
+            all += cleaned;
+        }
+        Ok(all)
+    }
+
+    /// Cleans the chunks that must be clean before a piece of work of the cache. It waits for nobody who may wait for that work: for no lock
+    /// of a range, and not for the log.
+    pub(crate) async fn clean_for(&self, work: &Work<Chunks<D::Buf>>) {
+        let Some((store, _)) = self.cache() else { return };
+        if store.dirty() == 0 {
+            return;
+        }
+        let dirty = store.dirty_in_work(work).await;
+        if dirty.is_empty() {
+            return;
+        }
+        let cleaned = match self.0.shared.mode {
+            Mode::ReadOnly => Ok(0),
+            _ => self.clean(&dirty, false).await,
+        };
+        let cleaned = cleaned.unwrap_or_else(|error| {
+            self.note_failure(&error);
+            0
+        });
+        if cleaned == 0 {
+            store.pause_reclaims();
+        }
+    }
+
+    fn note_failure(&self, error: &VolumeError) {
+        add(&self.0.shared.counters.clean_failures, 1);
+        tracing::warn!("the cleaner: {error}");
+    }
+
+    /// Cleans all dirty chunks.
+    ///
+    /// # Errors
+    /// [`VolumeError`]: some stay dirty.
+    pub async fn drain(&self) -> Result<(), VolumeError> {
+        let Some((store, _)) = self.cache() else {
+            return Ok(());
+        };
+        let mut from = 0;
+        while store.dirty() > 0 && self.0.shared.mode != Mode::ReadOnly {
+            let dirty = store.dirty_from(from, self.addresses_at_once()).await;
+            self.clean(&dirty, true).await?;
+            // One more pass for what was written meanwhile.
+            from = match dirty.last() {
+                Some(last) => last + 1,
+                None if from == 0 => break,
+                None => 0,
+            };
+            if store.failure().is_some() {
+                return Err(VolumeError::Cache(io::Error::other(
+                    "the cache device has failed",
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the cleaner: waits for the round under way, and lets no other begin.
+    pub(crate) async fn end_cleaner(&self) {
+        self.0.shared.cleaner.is_closed.store(true, Ordering::Release);
+        std::mem::forget(self.0.shared.cleaner.running.lock(0..1).await);
+    }
+
+    fn addresses_at_once(&self) -> usize {
+        let chunk_bytes = self.cache().map_or(1, |(store, _)| store.shape().chunk_bytes);
+        (ROUND_BYTES / u64::from(chunk_bytes)) as usize
+    }
+
+    /// Begins a round of the cleaner if one is due.
+    pub(crate) fn tick_cleaner(&self) {
+        let Some((store, _)) = self.cache() else { return };
+        let shared = &self.0.shared;
+        let (now, dirty, cleaner) = (self.now_secs(), store.dirty(), &shared.cleaner);
+        let counts = shared.counts();
+        let requests = counts.read_chunks + counts.write_chunks + counts.zeroed_chunks;
+        let is_urgent = dirty > self.dirty_max() / 2;
+        let is_due = {
+            let mut pass = cleaner.pass.lock();
+            if requests != pass.requests {
+                (pass.requests, pass.busy) = (requests, now);
+            }
+            if dirty == 0 {
+                (pass.next, pass.complete) = (None, now);
+            }
+            let is_old = now.saturating_sub(pass.began) >= cleaner.settings.age_secs;
+            let is_idle = now.saturating_sub(pass.busy) >= IDLE_SECS;
+            let is_due = pass.next.is_some() || is_old || is_idle || is_urgent;
+            if is_due && pass.next.is_none() && dirty > 0 {
+                (pass.next, pass.began) = (Some(0), now);
+            }
+            is_due && dirty > 0
+        };
+        if !is_due || shared.mode == Mode::ReadOnly {
+            return;
+        }
+        let this = self.clone();
+        self.spawn(async move {
+            let Some(_running) = this.0.shared.cleaner.running.try_lock(0..1) else {
+                return;
+            };
+            if let Err(error) = this.clean_round(is_urgent).await {
+                this.note_failure(&error);
+            }
+        });
+    }
+
+    /// Cleans a second's worth of the pass under way; with `is_urgent` all of it.
+    async fn clean_round(&self, is_urgent: bool) -> Result<(), VolumeError> {
+        let Some((store, _)) = self.cache() else {
+            return Ok(());
+        };
+        let cleaner = &self.0.shared.cleaner;
+        let chunk_bytes = u64::from(store.shape().chunk_bytes);
+        let mut left = match cleaner.settings.bytes_per_sec {
+            bytes if bytes > 0 && !is_urgent => (bytes / chunk_bytes).max(1),
+            _ => u64::MAX,
+        };
+        while left > 0 && !cleaner.is_closed.load(Ordering::Acquire) {
+            let Some(from) = cleaner.pass.lock().next else {
+                return Ok(());
+            };
+            let most = usize::try_from(left).unwrap_or(usize::MAX);
+            let dirty = store.dirty_from(from, self.addresses_at_once().min(most)).await;
+            self.clean(&dirty, true).await?;
+            left = left.saturating_sub(dirty.len() as u64);
+            let mut pass = cleaner.pass.lock();
+            match dirty.last() {
+                Some(last) => pass.next = Some(last + 1),
+                None => {
+                    pass.next = None;
+                    pass.complete = pass.began;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_are_written_together() {
+        assert_eq!(groups(&[], 4), []);
+        assert_eq!(groups(&[3, 4, 5, 9, 10], 4), [3..6, 9..11]);
+        assert_eq!(groups(&[0, 1, 2, 3, 4, 5], 4), [0..4, 4..6]);
+    }
+}
