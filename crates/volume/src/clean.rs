@@ -49,7 +49,7 @@ impl Default for WriteBack {
 struct Pass {
     /// The next address of the pass under way.
     next: Option<u64>,
-    /// When the pass under way, or the last one, began, in Unix seconds; 0 = never.
+    /// When the pass under way, the last one, or the volume began, in Unix seconds; 0 = not yet.
     began: u32,
     /// When the last complete pass began, or nothing was dirty: what is dirty became so later.
     complete: u32,
@@ -445,6 +445,9 @@ impl<D: Device, K: Backing> Volume<D, K> {
             }
             if dirty == 0 {
                 (pass.next, pass.complete) = (None, now);
+            }
+            if pass.began == 0 {
+                pass.began = now;
             }
             let is_old = now.saturating_sub(pass.began) >= cleaner.settings.age_secs;
             let is_idle = now.saturating_sub(pass.busy) >= IDLE_SECS;
