@@ -1,6 +1,6 @@
 //! Changes: writes, and zeroing of ranges.
 
-use crate::{Backing, Mode, Volume, VolumeError, fills_at_once};
+use crate::{Backing, Mode, Shared, Volume, VolumeError, fills_at_once};
 use bytes::Bytes;
 use futures_util::stream::{StreamExt, iter};
 use pumice_blocks::add;
@@ -9,14 +9,13 @@ use pumice_device::Device;
 use pumice_memory::Buffer;
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Most bytes zeroed at once if there is no cache.
 const ZERO_BYTES: u64 = 64 << 20;
 
 /// A change that the backing device may be carrying out.
 struct UnderWay<'a, 'b, B: Buffer> {
-    abandoned: &'a AtomicU64,
+    shared: &'a Shared<B>,
     guard: Option<WriteGuard<'b, B>>,
 }
 
@@ -32,8 +31,10 @@ impl<B: Buffer> Drop for UnderWay<'_, '_, B> {
     /// Runs if the change may still happen: its future was dropped, or it failed on another machine. The guard is leaked: its chunks are not
     /// cached again before the next start, and their regions stay marked.
     fn drop(&mut self) {
-        self.abandoned.fetch_add(1, Ordering::AcqRel);
-        std::mem::forget(self.guard.take());
+        let guard = self.guard.take();
+        let chunks = guard.as_ref().map_or(0..0, WriteGuard::chunks);
+        self.shared.abandon(chunks);
+        std::mem::forget(guard);
     }
 }
 
@@ -77,7 +78,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
         change: impl Future<Output = io::Result<()>>,
     ) -> Result<Option<WriteGuard<'a, D::Buf>>, VolumeError> {
         let under_way = UnderWay {
-            abandoned: &self.0.shared.abandoned,
+            shared: &self.0.shared,
             guard,
         };
         let changed = change.await;

@@ -9,6 +9,7 @@ use pumice_blocks::{Work, add};
 use pumice_chunk::store::{ChunkStore, Chunks, Copied, Filled, Unreadable};
 use pumice_device::Device;
 use pumice_memory::Buffer;
+use std::collections::HashSet;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -66,6 +67,9 @@ pub(crate) struct Cleaner {
     running: RangeLocks,
     /// The round under way is to end.
     is_closed: AtomicBool,
+    /// Chunks of which a write to the backing device was abandoned: it may still happen, over any later one. They are not cleaned before the next
+    /// start.
+    abandoned: Mutex<HashSet<u64>>,
     /// Chunks that may become dirty before writes go through.
     dirty_max: AtomicU64,
 }
@@ -77,6 +81,7 @@ impl Cleaner {
             pass: Mutex::default(),
             running: RangeLocks::default(),
             is_closed: AtomicBool::new(false),
+            abandoned: Mutex::default(),
             dirty_max: AtomicU64::new(0),
         }
     }
@@ -94,7 +99,35 @@ fn groups(addresses: &[u64], most: u64) -> Vec<Range<u64>> {
     groups
 }
 
+/// Neighbouring contents of dirty chunks.
+struct Run {
+    /// Of the first byte, in the volume.
+    offset: u64,
+    bytes: Vec<u8>,
+    copied: Vec<Copied>,
+}
+
+/// A write of the cleaner that the backing device may be carrying out.
+struct Copying<'a, B: Buffer> {
+    shared: &'a Shared<B>,
+    chunks: Range<u64>,
+}
+
+impl<B: Buffer> Drop for Copying<'_, B> {
+    fn drop(&mut self) {
+        self.shared.abandon(self.chunks.clone());
+    }
+}
+
 impl<B: Buffer> Shared<B> {
+    /// Notes that a change of the backing device may still happen.
+    pub(crate) fn abandon(&self, chunks: Range<u64>) {
+        self.abandoned.fetch_add(1, Ordering::AcqRel);
+        if self.store.as_ref().is_some_and(ChunkStore::keeps) {
+            self.cleaner.abandoned.lock().extend(chunks);
+        }
+    }
+
     /// Number of dirty chunks, and an upper bound of the age of the oldest in seconds, at a Unix time in seconds.
     pub fn dirty(&self, now: u32) -> (u64, u32) {
         let dirty = self.store.as_ref().map_or(0, ChunkStore::dirty);
@@ -256,10 +289,13 @@ impl<D: Device, K: Backing> Volume<D, K> {
             }
             let mut copied = Vec::new();
             for group in groups(&dirty, GROUP_BYTES / u64::from(store.shape().chunk_bytes)) {
-                copied.append(&mut self.copy_out(group).await?);
-            }
-            if copied.is_empty() {
-                return Err(Unreadable.into());
+                let (mut some, failed) = self.copy_out(group).await;
+                if let Some(error) = failed {
+                    store.forget_copies(&copied);
+                    store.forget_copies(&some);
+                    return Err(error);
+                }
+                copied.append(&mut some);
             }
             self.flush_backing().await?;
             self.working(store.wait_for_log()).await;
@@ -269,72 +305,103 @@ impl<D: Device, K: Backing> Volume<D, K> {
         }
     }
 
-    /// Writes the dirty chunks of a run to the backing device, but for those that cannot be read. The caller holds their lock.
-    async fn copy_out(&self, chunks: Range<u64>) -> Result<Vec<Copied>, VolumeError> {
+    /// Writes the dirty chunks of a run to the backing device. The caller holds their lock. Returns those that were written, and the first error.
+    async fn copy_out(&self, chunks: Range<u64>) -> (Vec<Copied>, Option<VolumeError>) {
         let Some((store, device)) = self.cache() else {
-            return Ok(Vec::new());
+            return (Vec::new(), None);
         };
         let chunk_bytes = u64::from(store.shape().chunk_bytes);
-        let reads = chunks.map(|chunk| async move { (chunk, store.read_dirty(device, chunk).await) });
+        let reads = chunks.map(|chunk| async move {
+            if self.0.shared.cleaner.abandoned.lock().contains(&chunk) {
+                let what =
+                    "an earlier write of this chunk may still happen; it is written after the next start";
+                return (chunk, Err(VolumeError::Backing(io::Error::other(what))));
+            }
+            (chunk, store.read_dirty(device, chunk).await.map_err(Into::into))
+        });
         let read: Vec<_> = iter(reads).buffered(fills_at_once(chunk_bytes)).collect().await;
-        if read.iter().any(|(_, read)| matches!(read, Ok(Some(_)))) {
-            // A crash must not leave an older copy beside what the backing device has from here on.
-            let persisted = self.working(store.persist(device)).await;
-            persisted.map_err(VolumeError::Cache)?;
-        }
-        let mut copied = Vec::new();
-        let mut run: Option<(u64, Vec<u8>)> = None;
+        let (mut runs, mut failed): (Vec<Run>, _) = (Vec::new(), None);
         for (chunk, read) in read {
-            let (part, copy) = match read {
+            let (part, copied) = match read {
                 Ok(Some(read)) => read,
                 Ok(None) => continue,
                 Err(error) => {
-                    self.note_failure(&error.into());
+                    failed.get_or_insert(error);
                     continue;
                 }
             };
             let start = chunk * chunk_bytes + u64::from(part.start);
-            copied.push(copy);
-            match &mut run {
-                Some((offset, bytes)) if *offset + bytes.len() as u64 == start => {
-                    bytes.extend_from_slice(&part.bytes);
+            match runs.last_mut() {
+                Some(run) if run.offset + run.bytes.len() as u64 == start => {
+                    run.bytes.extend_from_slice(&part.bytes);
+                    run.copied.push(copied);
                 }
-                _ => {
-                    if let Some(run) = run.replace((start, part.bytes)) {
-                        self.copy_run(run).await?;
-                    }
+                _ => runs.push(Run {
+                    offset: start,
+                    bytes: part.bytes,
+                    copied: vec![copied],
+                }),
+            }
+        }
+        if runs.is_empty() {
+            return (Vec::new(), failed);
+        }
+        // A crash must not leave an older copy beside what the backing device has from here on.
+        if let Err(error) = self.working(store.persist(device)).await {
+            runs.iter().for_each(|run| store.forget_copies(&run.copied));
+            return (Vec::new(), Some(VolumeError::Cache(error)));
+        }
+        let mut all = Vec::new();
+        for Run {
+            offset,
+            bytes,
+            mut copied,
+        } in runs
+        {
+            match self.copy_run(chunk_bytes, offset, bytes).await {
+                Ok(()) => all.append(&mut copied),
+                Err(error) => {
+                    store.forget_copies(&copied);
+                    failed.get_or_insert(error);
                 }
             }
         }
-        if let Some(run) = run {
-            self.copy_run(run).await?;
-        }
-        Ok(copied)
+        (all, failed)
     }
 
-    async fn copy_run(&self, (offset, bytes): (u64, Vec<u8>)) -> Result<(), VolumeError> {
+    async fn copy_run(&self, chunk_bytes: u64, offset: u64, bytes: Vec<u8>) -> Result<(), VolumeError> {
         let len = bytes.len() as u64;
         let counters = &self.0.shared.counters;
-        // The chunks stay dirty until this has succeeded, so an abandoned write costs nothing but another.
+        let copying = Copying {
+            shared: &self.0.shared,
+            chunks: self.chunks_of(chunk_bytes, offset, len),
+        };
         let written = self.0.backing.write_at(offset, bytes.into()).await;
         self.note_change();
+        if written.is_ok() || !self.0.backing.may_change_later() {
+            std::mem::forget(copying);
+        }
         written.map_err(VolumeError::Backing)?;
         add(&counters.backing_written_bytes, len);
         add(&counters.cleaned_bytes, len);
         Ok(())
     }
 
-    /// Cleans chunks, given in order of address, but for those that cannot be read, and those that are written meanwhile. Unless it `may_wait`,
-    /// it leaves chunks out that somebody has locked. Returns how many are clean now.
-    async fn clean(&self, addresses: &[u64], may_wait: bool) -> Result<u64, VolumeError> {
+    /// Cleans chunks, given in order of address, but for those that are written meanwhile. Unless it `may_wait`, it leaves chunks out that
+    /// somebody has locked. Returns how many are clean now, and the first error.
+    async fn clean(&self, addresses: &[u64], may_wait: bool) -> (u64, Option<VolumeError>) {
         let Some((store, device)) = self.cache() else {
-            return Ok(0);
+            return (0, None);
         };
         let chunk_bytes = u64::from(store.shape().chunk_bytes);
-        let round = (ROUND_BYTES / chunk_bytes) as usize;
         let locks = &self.0.shared.locks;
-        let mut all = 0;
-        for addresses in addresses.chunks(round) {
+        let (mut all, mut failed) = (0, None);
+        for addresses in addresses.chunks(self.addresses_at_once()) {
+            if may_wait {
+                self.working(store.wait_for_log()).await;
+            } else if store.is_log_short() {
+                break;
+            }
             let groups = groups(addresses, GROUP_BYTES / chunk_bytes);
             let copies = groups.into_iter().map(|group| async {
                 let held = match may_wait {
@@ -343,45 +410,55 @@ impl<D: Device, K: Backing> Volume<D, K> {
                 };
                 match held {
                     Some(_) => self.copy_out(group).await,
-                    None => Ok(Vec::new()),
+                    None => (Vec::new(), None),
                 }
             });
             // To their end, also after one has failed: a write that is dropped may happen after the lock is released.
-            let copies: Vec<Result<Vec<Copied>, VolumeError>> =
-                iter(copies).buffered(GROUPS_AT_ONCE).collect().await;
-            let copies: Result<Vec<Vec<Copied>>, VolumeError> = copies.into_iter().collect();
-            let copied: Vec<Copied> = copies?.into_iter().flatten().collect();
-            self.flush_backing().await?;
-            if may_wait {
-                self.working(store.wait_for_log()).await;
+            let copies: Vec<_> = iter(copies).buffered(GROUPS_AT_ONCE).collect().await;
+            let mut copied = Vec::new();
+            for (mut some, error) in copies {
+                copied.append(&mut some);
+                failed = failed.or(error);
             }
-            let cleaned = self.working(store.made_clean(device, &copied)).await;
-            let cleaned = cleaned.map_err(VolumeError::Cache)?;
-            add(&self.0.shared.counters.cleaned_chunks, cleaned);
-            all += cleaned;
+            let cleaned = match self.flush_backing().await {
+                Ok(()) => {
+                    let made = self.working(store.made_clean(device, &copied)).await;
+                    made.map_err(VolumeError::Cache)
+                }
+                Err(error) => Err(error),
+            };
+            match cleaned {
+                Ok(cleaned) => {
+                    add(&self.0.shared.counters.cleaned_chunks, cleaned);
+                    all += cleaned;
+                }
+                Err(error) => {
+                    store.forget_copies(&copied);
+                    return (all, failed.or(Some(error)));
+                }
+            }
         }
-        Ok(all)
+        (all, failed)
     }
 
-    /// Cleans the chunks that must be clean before a piece of work of the cache. It waits for nobody who may wait for that work: for no lock
-    /// of a range, and not for the log.
+    /// Cleans chunks that must be clean before a piece of work of the cache, a round of them. It waits for nobody who may wait for that work:
+    /// for no lock of a range, and not for the log.
     pub(crate) async fn clean_for(&self, work: &Work<Chunks<D::Buf>>) {
         let Some((store, _)) = self.cache() else { return };
         if store.dirty() == 0 {
             return;
         }
-        let dirty = store.dirty_in_work(work).await;
+        let dirty = store.dirty_in_work(work, self.addresses_at_once()).await;
         if dirty.is_empty() {
             return;
         }
-        let cleaned = match self.0.shared.mode {
-            Mode::ReadOnly => Ok(0),
+        let (cleaned, failed) = match self.0.shared.mode {
+            Mode::ReadOnly => (0, None),
             _ => self.clean(&dirty, false).await,
         };
-        let cleaned = cleaned.unwrap_or_else(|error| {
+        if let Some(error) = failed {
             self.note_failure(&error);
-            0
-        });
+        }
         if cleaned == 0 {
             store.pause_reclaims();
         }
@@ -400,28 +477,33 @@ impl<D: Device, K: Backing> Volume<D, K> {
         let Some((store, _)) = self.cache() else {
             return Ok(());
         };
-        let mut from = 0;
+        let (mut from, mut cleaned) = (0, 0);
         while store.dirty() > 0 && self.0.shared.mode != Mode::ReadOnly {
             let dirty = store.dirty_from(from, self.addresses_at_once()).await;
-            self.clean(&dirty, true).await?;
-            // One more pass for what was written meanwhile.
-            from = match dirty.last() {
-                Some(last) => last + 1,
-                None if from == 0 => break,
-                None => 0,
-            };
-            if store.failure().is_some() {
-                return Err(VolumeError::Cache(io::Error::other(
-                    "the cache device has failed",
-                )));
+            if let Some(last) = dirty.last() {
+                let (some, failed) = self.clean(&dirty, true).await;
+                if let Some(error) = failed {
+                    return Err(error);
+                }
+                (from, cleaned) = (last + 1, cleaned + some);
+            } else if cleaned > 0 {
+                // Once more, for what was written meanwhile.
+                (from, cleaned) = (0, 0);
+            } else {
+                return Err(Unreadable.into());
             }
         }
         Ok(())
     }
 
+    /// Lets the cleaner end its round early, and begin no other.
+    pub fn stop_cleaner(&self) {
+        self.0.shared.cleaner.is_closed.store(true, Ordering::Release);
+    }
+
     /// Ends the cleaner: waits for the round under way, and lets no other begin.
     pub(crate) async fn end_cleaner(&self) {
-        self.0.shared.cleaner.is_closed.store(true, Ordering::Release);
+        self.stop_cleaner();
         std::mem::forget(self.0.shared.cleaner.running.lock(0..1).await);
     }
 
@@ -450,7 +532,8 @@ impl<D: Device, K: Backing> Volume<D, K> {
                 pass.began = now;
             }
             let is_old = now.saturating_sub(pass.began) >= cleaner.settings.age_secs;
-            let is_idle = now.saturating_sub(pass.busy) >= IDLE_SECS;
+            let idle_secs = now.saturating_sub(pass.busy.max(pass.began));
+            let is_idle = idle_secs >= IDLE_SECS;
             let is_due = pass.next.is_some() || is_old || is_idle || is_urgent;
             if is_due && pass.next.is_none() && dirty > 0 {
                 (pass.next, pass.began) = (Some(0), now);
@@ -465,17 +548,13 @@ impl<D: Device, K: Backing> Volume<D, K> {
             let Some(_running) = this.0.shared.cleaner.running.try_lock(0..1) else {
                 return;
             };
-            if let Err(error) = this.clean_round(is_urgent).await {
-                this.note_failure(&error);
-            }
+            this.clean_round(is_urgent).await;
         });
     }
 
     /// Cleans a second's worth of the pass under way; with `is_urgent` all of it.
-    async fn clean_round(&self, is_urgent: bool) -> Result<(), VolumeError> {
-        let Some((store, _)) = self.cache() else {
-            return Ok(());
-        };
+    async fn clean_round(&self, is_urgent: bool) {
+        let Some((store, _)) = self.cache() else { return };
         let cleaner = &self.0.shared.cleaner;
         let chunk_bytes = u64::from(store.shape().chunk_bytes);
         let mut left = match cleaner.settings.bytes_per_sec {
@@ -484,22 +563,27 @@ impl<D: Device, K: Backing> Volume<D, K> {
         };
         while left > 0 && !cleaner.is_closed.load(Ordering::Acquire) {
             let Some(from) = cleaner.pass.lock().next else {
-                return Ok(());
+                return;
             };
             let most = usize::try_from(left).unwrap_or(usize::MAX);
             let dirty = store.dirty_from(from, self.addresses_at_once().min(most)).await;
-            self.clean(&dirty, true).await?;
+            let (_, failed) = self.clean(&dirty, true).await;
             left = left.saturating_sub(dirty.len() as u64);
             let mut pass = cleaner.pass.lock();
             match dirty.last() {
+                // What has failed is tried again in the next pass.
                 Some(last) => pass.next = Some(last + 1),
                 None => {
                     pass.next = None;
                     pass.complete = pass.began;
                 }
             }
+            drop(pass);
+            if let Some(error) = failed {
+                // Not before the next second.
+                return self.note_failure(&error);
+            }
         }
-        Ok(())
     }
 }
 

@@ -210,21 +210,25 @@ impl<D: Device, K: Backing> Volume<D, K> {
     /// [`VolumeError::Range`], [`VolumeError::Backing`].
     pub async fn extents(&self, offset: u64, len: u64, most: usize) -> Result<Vec<Extent>, VolumeError> {
         self.check_range(offset, len)?;
-        let extents = self.0.backing.extents(offset, len, most).await;
-        let extents = extents.map_err(VolumeError::Backing)?;
-        match self.cache() {
-            Some((store, _)) if store.dirty() > 0 => {
+        // First: a chunk that is cleaned meanwhile is data in either list.
+        let dirty = self
+            .cache()
+            .filter(|(store, _)| store.dirty() > 0)
+            .map(|(store, _)| {
                 let chunk_bytes = u64::from(store.shape().chunk_bytes);
                 let chunks = self.chunks_of(chunk_bytes, offset, len.min(EXTENT_CHUNKS * chunk_bytes));
                 let end = (chunks.end * chunk_bytes).min(offset + len);
-                let dirty = store.dirty_among(chunks);
-                let dirty = dirty
-                    .iter()
-                    .map(|chunk| chunk * chunk_bytes..(chunk + 1) * chunk_bytes);
-                Ok(over_holes(offset..end, extents, dirty, most))
-            }
-            _ => Ok(extents),
-        }
+                (end, chunk_bytes, store.dirty_among(chunks))
+            });
+        let extents = self.0.backing.extents(offset, len, most).await;
+        let extents = extents.map_err(VolumeError::Backing)?;
+        let Some((end, chunk_bytes, dirty)) = dirty else {
+            return Ok(extents);
+        };
+        let dirty = dirty
+            .iter()
+            .map(|chunk| chunk * chunk_bytes..(chunk + 1) * chunk_bytes);
+        Ok(over_holes(offset..end, extents, dirty, most))
     }
 }
 

@@ -74,7 +74,7 @@ impl<B: Buffer> Shared<B> {
             if let Some(device) = device
                 && error.kind() != io::ErrorKind::NotConnected
             {
-                ChunkStore::discard(device).await?;
+                ChunkStore::distrust(device).await?;
             }
             return Err(failed("flushing the backing device")(error));
         }

@@ -68,6 +68,12 @@ pub trait Restore {
         sequence: u64,
     ) -> Option<Self::Entry>;
 
+    /// Whether the owner knows that a block of this generation was durable as a whole. If its footer cannot be read, its prefix does not stand
+    /// for it.
+    fn was_whole(&self, _block: u32, _sequence: u64) -> bool {
+        false
+    }
+
     /// The owner's bytes of the trailer of a block with these entries, which `own` of a prefix's mark belongs to.
     fn trailer(&self, entries: &[Self::Entry], own: u16) -> [u8; OWN_BYTES];
 }
@@ -410,15 +416,33 @@ impl<'a, D: Device> Recovery<'a, D> {
 
     /// Reads and checks the footer of a new block. One is held at a time: it is shorter than a block.
     pub async fn entries<E: Entry>(&mut self, block: u32, trailer: &Trailer) -> Option<Vec<E>> {
+        match self.footer(block, trailer).await {
+            Ok(entries) => entries,
+            Err(error) => {
+                tracing::warn!("reading the footer of block {block}: {error}");
+                self.unread_blocks.push(block);
+                None
+            }
+        }
+    }
+
+    /// The same; `None` if the footer is not whole.
+    pub(super) async fn footer<E: Entry>(
+        &mut self,
+        block: u32,
+        trailer: &Trailer,
+    ) -> io::Result<Option<Vec<E>>> {
         let geometry = self.superblock.geometry;
         let footer_len = trailer.footer_len();
-        let block_bytes = usize::try_from(geometry.block_bytes).ok()?;
+        let block_bytes = usize::try_from(geometry.block_bytes).expect("at most 256 MiB");
         let len = footer_len.next_multiple_of(SECTOR_BYTES);
-        let offset = geometry.block_offset(block) + block_bytes.checked_sub(len)? as u64;
+        let Some(start) = block_bytes.checked_sub(len) else {
+            return Ok(None);
+        };
+        let offset = geometry.block_offset(block) + start as u64;
         self.bytes_read += len as u64;
-        let read = read_twice(self.device, offset, len).await;
-        let buffer = read.inspect_err(|_| self.unread_blocks.push(block)).ok()?;
-        let bytes = buffer.bytes(len - footer_len, footer_len)?;
-        decode_entries(self.superblock.cache_id, trailer, bytes, block_bytes)
+        let buffer = read_twice(self.device, offset, len).await?;
+        let bytes = buffer.bytes(len - footer_len, footer_len);
+        Ok(bytes.and_then(|bytes| decode_entries(self.superblock.cache_id, trailer, bytes, block_bytes)))
     }
 }

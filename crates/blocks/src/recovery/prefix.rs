@@ -35,12 +35,16 @@ impl<D: Device> Recovery<'_, D> {
             if let Some(at) = found.new.iter().position(|(other, _)| *other == block) {
                 let trailer = found.new[at].1;
                 // A crash may have torn the write of a full block: of its footer only the trailer is there.
-                let is_torn =
-                    trailer.sequence == sequence && self.entries::<O::Entry>(block, &trailer).await.is_none();
-                if !is_torn {
+                let footer = self.footer::<O::Entry>(block, &trailer).await;
+                if trailer.sequence != sequence || !matches!(footer, Ok(None)) {
                     continue;
                 }
-                found.new.remove(at);
+                if !owner.was_whole(block, sequence) {
+                    found.new.remove(at);
+                }
+            }
+            if owner.was_whole(block, sequence) {
+                continue;
             }
             let entries = self.read_prefix(mark, sequence, owner).await;
             if entries.is_empty() {

@@ -87,8 +87,11 @@ impl<B: Buffer> ChunkStore<B> {
         self.base
             .finish_checkpoint(device, &begun, stream, now, clean.is_some(), discard)
             .await?;
+        // A start replays the footers of blocks that were open, over the dump.
+        let open = (begun.head.rows.iter()).filter(|row| row.role == BlockRole::Open);
+        let oldest = open.map(|row| row.sequence).min();
         let covered = &mut self.base.shared.pool.lock().own.covered;
-        *covered = [covered[1], begun.head.next_sequence];
+        *covered = [covered[1], oldest.unwrap_or(begun.head.next_sequence)];
         Ok(())
     }
 }

@@ -35,14 +35,15 @@ use std::sync::Arc;
 /// A dirty content that was read to be written to the volume.
 pub struct Copied {
     slot: Slot,
-    stamp: u32,
+    number: u64,
 }
 
 impl<B: Buffer> Maps<B> {
     /// Whether a chunk is dirty, and was not written since it was read.
     fn is_still(&mut self, copied: &Copied) -> bool {
-        let is_same = self.stripe(copied.slot.address).stamp == copied.stamp;
-        is_same && self.lba.get(copied.slot.address) == Some(copied.slot)
+        let address = copied.slot.address;
+        let is_same = self.copies.get(&address) == Some(&copied.number);
+        is_same && self.lba.get(address) == Some(copied.slot)
     }
 }
 
@@ -79,43 +80,51 @@ impl<B: Buffer> ChunkStore<B> {
                     lowest.pop_last();
                 }
             }
+            true
         })
         .await;
         lowest.into_iter().collect()
     }
 
-    /// Addresses of the dirty chunks that must be clean before a piece of work can be done, in order. If the work is a reclaim, no chunk is
-    /// mapped to its blocks from here on. Cost: a pass over the LBA-index, unless no chunk is dirty.
-    pub async fn dirty_in_work(&self, work: &Work<Chunks<B>>) -> Vec<u64> {
+    /// Addresses of the dirty chunks that must be clean before a piece of work can be done, in order, and not many more than `most`. If the
+    /// work is a reclaim, no chunk is mapped to its blocks from here on. Cost: a pass over the LBA-index, unless no chunk is dirty.
+    pub async fn dirty_in_work(&self, work: &Work<Chunks<B>>, most: usize) -> Vec<u64> {
         let Task::Own(victims) = work.task() else {
             return Vec::new();
         };
         self.retire(victims);
-        self.dirty_in(victims).await
+        self.dirty_in(victims, most).await
     }
 
-    pub(super) async fn dirty_in(&self, blocks: &[u32]) -> Vec<u64> {
+    /// Addresses of dirty chunks in blocks, in order, and not many more than `most`.
+    pub(super) async fn dirty_in(&self, blocks: &[u32], most: usize) -> Vec<u64> {
         let blocks: HashSet<u32> = blocks.iter().copied().collect();
         let mut found = BTreeSet::new();
         self.visit_dirty(|slot| {
             if blocks.contains(&slot.place.block) {
                 found.insert(slot.address);
             }
+            found.len() < most
         })
         .await;
         found.into_iter().collect()
     }
 
-    async fn visit_dirty(&self, mut show: impl FnMut(Slot)) {
+    /// Calls `show` with dirty mappings, bucket by bucket, until it returns false.
+    async fn visit_dirty(&self, mut show: impl FnMut(Slot) -> bool) {
         if self.dirty() == 0 {
             return;
         }
+        let mut wants = true;
         for batch in batches(self.bucket_counts().0) {
             {
                 let maps = self.maps.lock();
                 for bucket in batch {
-                    maps.lba.visit_dirty(bucket, &mut show);
+                    maps.lba.visit_dirty(bucket, |slot| wants &= show(slot));
                 }
+            }
+            if !wants {
+                return;
             }
             give_turn().await;
         }
@@ -135,14 +144,25 @@ impl<B: Buffer> ChunkStore<B> {
             let Some(slot) = maps.lba.get(address).filter(|slot| slot.is_dirty) else {
                 return Ok(None);
             };
-            let stamp = maps.stripe(address).stamp;
-            (self.spot_of(&maps, slot), Copied { slot, stamp })
+            let number = maps.version();
+            maps.copies.insert(address, number);
+            (self.spot_of(&maps, slot), Copied { slot, number })
         };
         match self.fetch(device, &spot.ok_or(Unreadable)?).await {
             Fetched::Whole(chunk) => Ok(Some((chunk, copied))),
             // No reclaim moves a dirty chunk: another task has cleaned it.
             Fetched::Moved => Ok(None),
             Fetched::Failed | Fetched::Damaged(_) => Err(Unreadable),
+        }
+    }
+
+    /// What was read is not written to the volume after all.
+    pub fn forget_copies(&self, copied: &[Copied]) {
+        let mut maps = self.maps.lock();
+        for copied in copied {
+            if maps.is_still(copied) {
+                maps.copies.remove(&copied.slot.address);
+            }
         }
     }
 
@@ -175,6 +195,7 @@ impl<B: Buffer> ChunkStore<B> {
         for copied in copied {
             if maps.is_still(copied) {
                 cleaned += u64::from(maps.lba.clean(copied.slot.address, copied.slot.place));
+                maps.copies.remove(&copied.slot.address);
             }
         }
         Ok(cleaned)
@@ -224,8 +245,25 @@ impl<B: Buffer> ChunkStore<B> {
         }
         match self.base.write_prefix(device, block, &prefix, 0, now).await? {
             Logged::Stored | Logged::Off => Ok(()),
-            Logged::NoRoom | Logged::Failed => Err(io::Error::other("the log takes no record")),
+            Logged::Failed => Err(io::Error::other("the log takes no record")),
+            // A start finds a full block without a record.
+            Logged::NoRoom => {
+                let mut maps = self.maps.lock();
+                if maps
+                    .active
+                    .as_ref()
+                    .is_some_and(|active| Arc::ptr_eq(active, block))
+                {
+                    self.close_active(&mut maps);
+                }
+                Ok(())
+            }
         }
+    }
+
+    /// Whether the log is nearly full, and a checkpoint is about to make room.
+    pub fn is_log_short(&self) -> bool {
+        self.base.is_log_short()
     }
 }
 

@@ -39,6 +39,8 @@ pub struct Ticket {
     address: u64,
     stamp: u32,
     origin: Origin,
+    /// Whether the chunk was dirty: the volume may have had older bytes, also if it is clean since.
+    was_dirty: bool,
 }
 
 /// Outcome of a fill.
@@ -84,6 +86,11 @@ impl<B: Buffer> Drop for WriteGuard<'_, B> {
 }
 
 impl<'a, B: Buffer> WriteGuard<'a, B> {
+    /// The chunks of the write.
+    pub fn chunks(&self) -> Range<u64> {
+        self.chunks.clone()
+    }
+
     /// Waits until no crash can bring the voided copies back. Call it before the volume is written. It does no I/O if the regions are
     /// marked durably; else it flushes the cache device, under durability `power`.
     ///
@@ -123,13 +130,14 @@ impl<'a, B: Buffer> WriteGuard<'a, B> {
             address,
             stamp: *stamp,
             origin: self.origin,
+            was_dirty: false,
         };
         self.store.enter(device, ticket, old, start, bytes)
     }
 }
 
 impl<B: Buffer> Maps<B> {
-    pub(super) fn stripe(&mut self, address: u64) -> &mut Stripe {
+    fn stripe(&mut self, address: u64) -> &mut Stripe {
         &mut self.stripes[address as usize % STRIPES]
     }
 
@@ -141,7 +149,9 @@ impl<B: Buffer> Maps<B> {
     /// Whether a content with this ticket may enter.
     fn is_current(&mut self, ticket: &Ticket) -> bool {
         match ticket.origin {
-            Origin::Volume => self.is_unchanged(ticket) && !self.is_dirty(ticket.address),
+            Origin::Volume => {
+                self.is_unchanged(ticket) && !ticket.was_dirty && !self.is_dirty(ticket.address)
+            }
             Origin::Through => self.is_unchanged(ticket),
             // The caller has the chunk to itself; the stamp may be another chunk's.
             Origin::Back => true,
@@ -173,7 +183,9 @@ impl<B: Buffer> ChunkStore<B> {
         }
         let regions = maps.regions.of(&chunks);
         maps.regions.begin(regions.clone(), |region| {
-            is_stored &= self.log(device, Change::Mark, region, version);
+            let is_marked = self.log(device, Change::Mark, region, version);
+            is_stored &= is_marked;
+            is_marked
         });
         debug_assert!(chunks.clone().all(|address| !maps.is_dirty(address)));
         WriteGuard {
@@ -220,6 +232,7 @@ impl<B: Buffer> ChunkStore<B> {
             let is_end = address == chunks.start || address + 1 == chunks.end;
             let old = old.filter(|_| is_end);
             let old = old.and_then(|slot| self.spot_of(maps, slot));
+            maps.copies.remove(&address);
             let stripe = maps.stripe(address);
             stripe.stamp = stripe.stamp.wrapping_add(1);
             stripe.writers += 1;
@@ -235,6 +248,7 @@ impl<B: Buffer> ChunkStore<B> {
             address,
             stamp: maps.stripe(address).stamp,
             origin: Origin::Volume,
+            was_dirty: maps.is_dirty(address),
         }
     }
 

@@ -10,7 +10,7 @@
 //! have dirty chunks says so in its superblock. If something of it is missing, the start fails instead. Contents of blocks that were being
 //! written at a crash are checked: a torn one does not count, and the chunk has its older content.
 
-use super::open::{Options, Owned};
+use super::open::{EPOCH_SHIFT, Options, Owned};
 use super::regions::Marked;
 use super::{Change, MAX_LEVEL, Shape, Starts};
 use crate::fp::FpIndex;
@@ -45,10 +45,12 @@ pub(super) struct Image {
     /// Time of the volume's last change at a clean stop; else 0.
     modified: u64,
     marked: Marked,
-    /// Whether there were marked regions, whose mappings were dropped.
+    /// Whether a power cut has left marked regions, whose clean mappings were dropped, or a gap in the log.
     pub(super) has_lost: bool,
     /// Whether chunks may be dirty, so that nothing may be missing.
     pub(super) keeps: bool,
+    /// Blocks that were durable as a whole: number and generation.
+    written: HashSet<(u32, u64)>,
     cache_id: u64,
 }
 
@@ -57,8 +59,6 @@ pub(super) struct Image {
 struct Changes {
     voids: HashMap<(u8, u64), u64>,
     cleans: HashMap<(u8, u64), u64>,
-    /// Blocks that are durable as a whole: number and generation.
-    written: HashSet<(u32, u64)>,
 }
 
 impl Changes {
@@ -101,6 +101,7 @@ impl Image {
             marked: Marked::default(),
             has_lost: false,
             keeps: false,
+            written: HashSet::new(),
             cache_id,
         })
     }
@@ -148,6 +149,7 @@ impl Image {
             return Err("the volume was changed without it");
         }
         let (mut changes, mut since) = (Changes::default(), Vec::new());
+        let (mut written, mut epoch, blocks) = (HashSet::new(), 0, self.starts.len());
         let mut marked = std::mem::take(&mut self.marked);
         let dumped = self.dumped;
         let end = recovery.log(snapshot.as_ref(), |change, record: &LogRecord<Change>| {
@@ -160,11 +162,17 @@ impl Image {
                 }
                 Change::Mark | Change::Clear => return,
                 Change::Written => {
-                    let block = u32::try_from(record.a).unwrap_or(u32::MAX);
-                    changes.written.insert((block, record.b));
+                    let block = u32::try_from(record.a).ok();
+                    let block = block.filter(|block| (*block as usize) < blocks);
+                    written.extend(block.map(|block| (block, record.b)));
                     return;
                 }
             };
+            // A record of an earlier start behind one of a later: it was left beyond a gap.
+            if record.b >> EPOCH_SHIFT < epoch {
+                return;
+            }
+            epoch = record.b >> EPOCH_SHIFT;
             let highest = versions.entry((level, record.a)).or_insert(0);
             *highest = record.b.max(*highest);
             if is_since {
@@ -178,12 +186,30 @@ impl Image {
         let summary = match end {
             LogEnd::Whole(summary) => summary,
             // A power cut may take records that were not flushed, and leave later ones. Nothing stands on them: see `dirty`.
-            LogEnd::Gap(summary) if self.keeps && !is_same_run => summary,
+            LogEnd::Gap(summary) if self.keeps && !is_same_run => {
+                self.has_lost = true;
+                summary
+            }
             _ => return Err("its log is not whole"),
         };
+        self.written = written;
         let blocks = recovery.blocks(snapshot.as_ref(), &summary, self).await;
         if self.keeps && !(blocks.lost.is_empty() && recovery.unread_blocks.is_empty()) {
             return Err("a block is missing, or cannot be read");
+        }
+        let mut written = self.written.iter();
+        let is_there = |(block, sequence): &(u32, u64)| {
+            blocks
+                .sealed
+                .iter()
+                .any(|(other, row, _)| (other, row.sequence) == (block, *sequence))
+                || blocks
+                    .new
+                    .iter()
+                    .any(|(other, trailer)| (other, trailer.sequence) == (block, *sequence))
+        };
+        if self.keeps && written.any(|found| !summary.is_reclaimed(found.0, found.1) && !is_there(found)) {
+            return Err("a block that was written is not there");
         }
         // The footer of a block that was opened then or later restores what was mapped between the record and the dump.
         for (change, index) in since {
@@ -238,7 +264,7 @@ impl Image {
         for (block, trailer) in blocks.new {
             let entries = recovery.entries::<Entry>(block, &trailer).await;
             let starts = entries.as_deref().and_then(Self::starts_of);
-            let was_written = changes.written.contains(&(block, trailer.sequence));
+            let was_written = self.written.contains(&(block, trailer.sequence));
             let (Some(entries), Some(starts)) = (entries, starts) else {
                 match self.keeps && (was_written || !recovery.unread_blocks.is_empty()) {
                     true => return Err("the footer of a block cannot be read"),
@@ -290,7 +316,7 @@ impl Image {
         });
         self.starts = starts;
         let (marked, chunks) = (std::mem::take(&mut self.marked), self.shape.chunks);
-        self.has_lost = !marked.is_empty();
+        self.has_lost |= !marked.is_empty();
         for bucket in 0..self.lba.buckets() {
             self.lba
                 .retain_addresses(bucket, |address| !marked.has(chunks, address));
@@ -447,6 +473,10 @@ impl Restore for Image {
                 target: reference.target,
             },
         })
+    }
+
+    fn was_whole(&self, block: u32, sequence: u64) -> bool {
+        self.written.contains(&(block, sequence))
     }
 
     fn trailer(&self, _: &[Entry], _: u16) -> [u8; OWN_BYTES] {

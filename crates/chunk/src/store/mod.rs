@@ -55,7 +55,7 @@ use pumice_blocks::{
 };
 use pumice_device::Device;
 use pumice_memory::Buffer;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -240,6 +240,8 @@ struct Maps<B: Buffer> {
     next_version: u64,
     stripes: Box<[Stripe]>,
     regions: Regions,
+    /// Dirty chunks that were read to be cleaned and not written since: the number of the last read.
+    copies: HashMap<u64, u64>,
 }
 
 impl<B: Buffer> Maps<B> {
@@ -373,7 +375,7 @@ impl<B: Buffer> ChunkStore<B> {
     /// # Errors
     /// The fence cannot be made durable: the volume must not be written.
     pub async fn give_up<D: Device>(&self, device: &D, why: &str) -> io::Result<()> {
-        if self.dirty() > 0 {
+        if self.keeps {
             // Dirty chunks stay, for the next start.
             self.describe(true, true);
             let mut superblock = self.base.superblock.lock();

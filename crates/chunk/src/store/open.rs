@@ -11,14 +11,14 @@ use pumice_blocks::superblock::OWN_BYTES as SUPERBLOCK_OWN_BYTES;
 use pumice_blocks::{Blocks, Durability, Geometry, Maker, OpenError, Start, StoreId, Superblock};
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_memory::Buffer;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// The number of this kind of store, and the version of its formats.
 pub const STORE: StoreId = StoreId { kind: 2, format: 1 };
 /// With dirty chunks: seconds after which what was appended is written, also without a flush.
 const FLUSH_SECS: u32 = 1;
 /// The epoch of a start in its versions, from this bit on.
-const EPOCH_SHIFT: u32 = 40;
+pub(super) const EPOCH_SHIFT: u32 = 40;
 
 /// Options of a start.
 #[derive(Clone, Copy, Debug)]
@@ -221,7 +221,11 @@ impl<B: Buffer> ChunkStore<B> {
             volume: options.volume,
             // If this start crashes before its checkpoint, the marks must count for the next start too.
             boot: if restored.has_lost { 0 } else { options.boot },
-            keeps: options.write_back || restored.lba.dirty() > 0,
+            // Until the checkpoint of this start, what is there was left by the last.
+            keeps: match found == Found::Cache && !was_clean {
+                true => restored.keeps,
+                false => options.write_back || restored.lba.dirty() > 0,
+            },
         }
         .encode(&shape);
         superblock.begin_start(0, 0, clock, formatted);
@@ -252,11 +256,29 @@ impl<B: Buffer> ChunkStore<B> {
         if Owned::decode(&superblock.own).keeps {
             return Err(OpenError::OnlyCopy("it would be discarded"));
         }
+        (superblock.clean, superblock.discard) = (false, true);
+        Self::write_both(device, superblock).await
+    }
+
+    /// The volume may have lost what was written since its last flush. The next start forgets the cache; if chunks may be dirty, it forgets the
+    /// clean ones of marked regions.
+    ///
+    /// # Errors
+    /// [`OpenError`]: the device holds something else, or fails.
+    pub async fn distrust<D: Device<Buf = B>>(device: &D) -> Result<(), OpenError> {
+        let mut superblock = match read_superblock(device, STORE) {
+            Ok(Some(superblock)) if Owned::decode(&superblock.own).keeps => superblock,
+            _ => return Self::discard(device).await,
+        };
+        superblock.own[Owned::BOOT..][..8].fill(0);
+        Self::write_both(device, superblock).await
+    }
+
+    async fn write_both<D: Device<Buf = B>>(device: &D, mut superblock: Superblock) -> Result<(), OpenError> {
         let failed = |source| OpenError::Device {
             what: "discarding the cache",
             source,
         };
-        (superblock.clean, superblock.discard) = (false, true);
         for _ in 0..2 {
             superblock.generation += 1;
             device
@@ -323,6 +345,7 @@ impl<B: Buffer> ChunkStore<B> {
                 next_version: u64::from(superblock.epoch) << EPOCH_SHIFT,
                 stripes: vec![Stripe::default(); STRIPES].into(),
                 regions: Regions::new(shape.chunks),
+                copies: HashMap::new(),
             }),
             counters: Default::default(),
         }
@@ -342,6 +365,7 @@ impl<B: Buffer> ChunkStore<B> {
             let Some(victim) = victim else { break };
             self.reclaim(device, &[victim]).await;
         }
+        self.describe(self.keeps, false);
         let is_only = match self.checkpoint(device, now, None).await {
             Ok(()) => self.base.forget_previous_checkpoint(device),
             Err(error) => {

@@ -109,7 +109,7 @@ impl<B: Buffer> ChunkStore<B> {
     /// dropped, the next reclaim takes them.
     pub(super) async fn reclaim<D: Device<Buf = B>>(&self, device: &D, victims: &[u32]) -> Vec<u32> {
         self.retire(victims);
-        if !self.dirty_in(victims).await.is_empty() {
+        if !self.dirty_in(victims, 1).await.is_empty() {
             return self.keep_blocks(victims);
         }
         let kept_bytes = victims.len() as u64 * self.base.geometry.block_bytes / 100 * KEPT_PERCENT;
@@ -135,21 +135,22 @@ impl<B: Buffer> ChunkStore<B> {
             self.pause_reclaims();
             return self.keep_blocks(victims);
         }
-        for victim in victims {
-            if !self.log(device, Kind::Reclaim, u64::from(*victim), self.sequence(*victim)) {
-                self.pause_reclaims();
-                return self.keep_blocks(victims);
-            }
+        let is_logged =
+            |victim: &u32| self.log(device, Kind::Reclaim, u64::from(*victim), self.sequence(*victim));
+        let logged = victims.iter().take_while(|victim| is_logged(victim)).count();
+        let (freed, kept) = victims.split_at(logged);
+        if !kept.is_empty() {
+            self.pause_reclaims();
         }
         if self.keeps && self.base.commit(device).await.is_err() {
             return self.keep_blocks(victims);
         }
-        for victim in victims {
+        for victim in freed {
             self.maps.lock().starts[*victim as usize] = Starts::None;
             self.count(&self.counters.reclaimed_blocks);
             self.base.shared.change(|pool| self.base.give_back(pool, *victim));
         }
-        Vec::new()
+        self.keep_blocks(kept)
     }
 
     fn keep_blocks(&self, victims: &[u32]) -> Vec<u32> {

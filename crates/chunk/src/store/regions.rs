@@ -89,16 +89,15 @@ impl Regions {
         }
     }
 
-    /// Notes that a write begins; calls `log` for each region to be marked.
-    pub(super) fn begin(&mut self, regions: Range<usize>, mut log: impl FnMut(u64)) {
+    /// Notes that a write begins; calls `log` for each region to be marked, which says whether it was recorded.
+    pub(super) fn begin(&mut self, regions: Range<usize>, mut log: impl FnMut(u64) -> bool) {
         for number in regions {
             let region = &mut self.regions[number];
             region.writers += 1;
             region.begun = region.begun.wrapping_add(1);
             region.touched = self.turn;
-            if region.mark == Mark::None {
+            if region.mark == Mark::None && log(number as u64) {
                 region.mark = Mark::Logged;
-                log(number as u64);
             }
         }
     }

@@ -220,6 +220,7 @@ async fn serve(
         // A panic in it was reported already.
         let _ = ticking.await;
     }
+    volumes.iter().for_each(Volume::stop_cleaner);
     // What this worker started in the background is finished on its event loop.
     tasks.ended().await;
     common.course.drain(index).await;
