@@ -81,8 +81,8 @@ pub enum OpenError {
     },
     /// The store has the only copy of something, and this start cannot use it.
     #[error(
-        "the cache has writes that its volume lacks, and this start cannot use it: {0}. Nothing was changed. Start it with its own volume and \
-         settings; or discard these writes with --reformat"
+        "the cache has writes that its volume lacks, and this start cannot use it: {0}. Start it with its own volume and settings; or discard \
+         these writes with --reformat"
     )]
     OnlyCopy(&'static str),
     /// The start cannot be recorded.

@@ -180,15 +180,15 @@ settings! {
     /// In write-back: seconds between two passes of the cleaner, which writes to the volume what the cache alone has; 1 to 86400; one for all
     /// volumes or one for each [default: 30]
     dirty_age "dirty-age" "SECONDS",
-    /// In write-back: most chunks that the cache alone has, as a share of the addresses of its index; at the limit writes go through; one for
-    /// all volumes or one for each [default: 50%]
+    /// In write-back: most chunks that the cache alone has, as a share of those that it holds uncompressed; at the limit writes go through; one
+    /// for all volumes or one for each [default: 50%]
     dirty_limit "dirty-limit" "SHARE",
     /// In write-back: most bytes that the cleaner writes in a second, while half of the limit is not reached; 0 for no limit; one for all volumes
     /// or one for each [default: 0]
     clean_rate "clean-rate" "SIZE",
     /// In write-back, what a stop does: drain (write to the volume what the cache alone has) or keep (leave it to the next start); one for all
     /// volumes or one for each [default: drain]
-    on_stop "on-stop" "drain|keep",
+    on_stop "on-stop" "WHAT",
     /// The unit of caching, a power of two from 4KiB to 128KiB; fixed when the cache is made [default: the smallest whose index fits a quarter
     /// of the DRAM]
     chunk_size "chunk-size" "SIZE",

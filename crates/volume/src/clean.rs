@@ -1,7 +1,7 @@
 //! Write-back: writes that the backing device takes later, and the cleaner, which sees to that.
 
 use crate::locks::RangeLocks;
-use crate::{Backing, Mode, Shared, Volume, VolumeError, fills_at_once};
+use crate::{Backing, Mode, SPAN_BYTES, Shared, Volume, VolumeError, fills_at_once};
 use bytes::Bytes;
 use futures_util::stream::{StreamExt, iter};
 use parking_lot::Mutex;
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// No crash mixes old and new bytes of a sector.
 const SECTOR_BYTES: u64 = 512;
 /// Most bytes of one write of the cleaner.
-const GROUP_BYTES: u64 = 1 << 20;
+const GROUP_BYTES: u64 = SPAN_BYTES;
 /// Writes of the cleaner under way at once.
 const GROUPS_AT_ONCE: usize = 4;
 /// Most bytes that the cleaner writes between two flushes of the backing device.
@@ -30,7 +30,7 @@ const IDLE_SECS: u32 = 5;
 pub struct WriteBack {
     /// Seconds from the begin of one pass of the cleaner to the next. A chunk is dirty for at most twice this, and the time of a pass.
     pub age_secs: u32,
-    /// Most dirty chunks, as a share of all mappings of the cache. The cleaner does not wait if there are half as many.
+    /// Most dirty chunks, as a share of those that the cache holds uncompressed. The cleaner does not wait if there are half as many.
     pub dirty_max: f64,
     /// Most bytes that the cleaner writes in a second, while fewer chunks are dirty than half of the limit; 0 = no limit.
     pub bytes_per_sec: u64,
@@ -50,9 +50,9 @@ impl Default for WriteBack {
 struct Pass {
     /// The next address of the pass under way.
     next: Option<u64>,
-    /// When the pass under way, the last one, or the volume began, in Unix seconds; 0 = not yet.
+    /// When the pass under way, the last one, or the volume began, in Unix seconds.
     began: u32,
-    /// When the last complete pass began, or nothing was dirty: what is dirty became so later.
+    /// When the last complete pass began, nothing was dirty, or the volume was opened: what is dirty became so later, or before the start.
     complete: u32,
     /// Requests until the last second that had one, and that second.
     requests: u64,
@@ -63,9 +63,9 @@ struct Pass {
 pub(crate) struct Cleaner {
     settings: WriteBack,
     pass: Mutex<Pass>,
-    /// Held by the round under way, and from the close of the volume on.
+    /// Held by the round under way.
     running: RangeLocks,
-    /// The round under way is to end.
+    /// The round under way is to end, and no other begins.
     is_closed: AtomicBool,
     /// Chunks of which a write to the backing device was abandoned: it may still happen, over any later one. They are not cleaned before the next
     /// start.
@@ -75,10 +75,15 @@ pub(crate) struct Cleaner {
 }
 
 impl Cleaner {
-    pub(crate) fn new(settings: WriteBack) -> Self {
+    /// A cleaner that begins its first pass an age after the Unix time `now` in seconds.
+    pub(crate) fn new(settings: WriteBack, now: u32) -> Self {
         Self {
             settings,
-            pass: Mutex::default(),
+            pass: Mutex::new(Pass {
+                began: now,
+                complete: now,
+                ..Pass::default()
+            }),
             running: RangeLocks::default(),
             is_closed: AtomicBool::new(false),
             abandoned: Mutex::default(),
@@ -132,7 +137,7 @@ impl<B: Buffer> Shared<B> {
     pub fn dirty(&self, now: u32) -> (u64, u32) {
         let dirty = self.store.as_ref().map_or(0, ChunkStore::dirty);
         let complete = self.cleaner.pass.lock().complete;
-        let age = if dirty == 0 || complete == 0 {
+        let age = if dirty == 0 {
             0
         } else {
             now.saturating_sub(complete)
@@ -153,8 +158,11 @@ impl<D: Device, K: Backing> Volume<D, K> {
         if known > 0 {
             return known;
         }
-        let mappings = self.cache().map_or(0, |(store, _)| store.shape().mappings);
-        let most = ((mappings as f64 * cleaner.settings.dirty_max) as u64).max(1);
+        let most = self.cache().map_or(0, |(store, _)| {
+            let chunks = store.bytes() / u64::from(store.shape().chunk_bytes);
+            chunks.min(store.shape().mappings)
+        });
+        let most = ((most as f64 * cleaner.settings.dirty_max) as u64).max(1);
         cleaner.dirty_max.store(most, Ordering::Relaxed);
         most
     }
@@ -297,7 +305,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
                 }
                 copied.append(&mut some);
             }
-            self.flush_backing().await?;
+            self.flush_backing(true).await?;
             self.working(store.wait_for_log()).await;
             let cleaned = self.working(store.made_clean(device, &copied)).await;
             let cleaned = cleaned.map_err(VolumeError::Cache)?;
@@ -377,7 +385,6 @@ impl<D: Device, K: Backing> Volume<D, K> {
             chunks: self.chunks_of(chunk_bytes, offset, len),
         };
         let written = self.0.backing.write_at(offset, bytes.into()).await;
-        self.note_change();
         if written.is_ok() || !self.0.backing.may_change_later() {
             std::mem::forget(copying);
         }
@@ -420,7 +427,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
                 copied.append(&mut some);
                 failed = failed.or(error);
             }
-            let cleaned = match self.flush_backing().await {
+            let cleaned = match self.flush_backing(true).await {
                 Ok(()) => {
                     let made = self.working(store.made_clean(device, &copied)).await;
                     made.map_err(VolumeError::Cache)
@@ -504,7 +511,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
     /// Ends the cleaner: waits for the round under way, and lets no other begin.
     pub(crate) async fn end_cleaner(&self) {
         self.stop_cleaner();
-        std::mem::forget(self.0.shared.cleaner.running.lock(0..1).await);
+        self.0.shared.cleaner.running.lock(0..1).await;
     }
 
     fn addresses_at_once(&self) -> usize {
@@ -527,9 +534,6 @@ impl<D: Device, K: Backing> Volume<D, K> {
             }
             if dirty == 0 {
                 (pass.next, pass.complete) = (None, now);
-            }
-            if pass.began == 0 {
-                pass.began = now;
             }
             let is_old = now.saturating_sub(pass.began) >= cleaner.settings.age_secs;
             let idle_secs = now.saturating_sub(pass.busy.max(pass.began));

@@ -47,7 +47,7 @@
 //! | the backing device fails a flush | the cache is given up; this and each later flush fail, until a start |
 //! | a dirty chunk cannot be read | its range fails with [`VolumeError::Unreadable`] |
 //! | the cache device fails while chunks are dirty | reads of these and all changes fail, until a start that finds them |
-//! | the cleaner cannot write | chunks stay dirty; it tries again each second |
+//! | the cleaner cannot write | chunks stay dirty; it tries again in its next pass |
 
 mod ahead;
 mod backing;
@@ -133,9 +133,7 @@ pub enum VolumeError {
     #[error("backing device: {0}")]
     Backing(io::Error),
     /// The cached copies can be neither voided nor fenced, so the volume must not change.
-    #[error(
-        "cache device: {0}; the volume is not changed, so that no later start serves old data: start in pass-through, which discards the cache"
-    )]
+    #[error("cache device: {0}; the volume is not changed, so that no later start serves old data")]
     Cache(io::Error),
     /// A dirty chunk cannot be read from the cache device.
     #[error(transparent)]

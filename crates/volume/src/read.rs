@@ -265,6 +265,7 @@ fn over_holes(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::slice::from_ref;
 
     #[test]
     fn dirty_chunks_in_holes_are_data() {
@@ -287,7 +288,10 @@ mod tests {
             [(5, false), (60, true), (5, false)]
         );
         let mixed = [(50, false), (50, true)];
-        assert_eq!(listed(0..100, &mixed, &[40..60]), [(60, false), (40, true)]);
-        assert_eq!(listed(0..100, &mixed, &[0..10]), mixed);
+        assert_eq!(
+            listed(0..100, &mixed, from_ref(&(40..60))),
+            [(60, false), (40, true)]
+        );
+        assert_eq!(listed(0..100, &mixed, from_ref(&(0..10))), mixed);
     }
 }

@@ -111,7 +111,7 @@ impl<B: Buffer> Shared<B> {
             flushes_begun: AtomicU64::new(0),
             changes: AtomicU64::new(0),
             flushed_changes: AtomicU64::new(0),
-            cleaner: Cleaner::new(settings.write_back),
+            cleaner: Cleaner::new(settings.write_back, settings.cache.now),
             flushed: AtomicU64::new(0),
             has_failed_flush: AtomicBool::new(false),
             abandoned: AtomicU64::new(0),
@@ -256,7 +256,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
         {
             return Err(VolumeError::Cache(error));
         }
-        self.flush_backing().await
+        self.flush_backing(false).await
     }
 
     /// Notes that a change of the backing device has ended.
@@ -264,9 +264,19 @@ impl<D: Device, K: Backing> Volume<D, K> {
         self.0.shared.changes.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Flushes the backing device; with dirty chunks only if it was changed since the last flush. Calls that wait at the same time share a flush.
-    pub(crate) async fn flush_backing(&self) -> Result<(), VolumeError> {
+    /// Flushes the backing device. In write-back, unless it `is_forced`, only if clients have changed it since the last flush: what the cleaner
+    /// has written is dirty still. Calls that wait at the same time share a flush.
+    pub(crate) async fn flush_backing(&self, is_forced: bool) -> Result<(), VolumeError> {
         let shared = &self.0.shared;
+        let is_flushed = || {
+            let changes = shared.changes.load(Ordering::Acquire);
+            let is_same = shared.flushed_changes.load(Ordering::Acquire) == changes;
+            is_same && shared.abandoned.load(Ordering::Acquire) == 0
+        };
+        let keeps = self.cache().is_some_and(|(store, _)| store.keeps());
+        if !is_forced && keeps && is_flushed() && !shared.has_failed_flush.load(Ordering::Acquire) {
+            return Ok(());
+        }
         let begun = shared.flushes_begun.load(Ordering::Acquire);
         // One at a time: the system reports lost writes to one flush only. A concurrent flush would succeed.
         let _held = shared.flushing.lock(0..1).await;
@@ -278,13 +288,6 @@ impl<D: Device, K: Backing> Volume<D, K> {
             return Ok(());
         }
         let changes = shared.changes.load(Ordering::Acquire);
-        let keeps = self.cache().is_some_and(|(store, _)| store.keeps());
-        if keeps
-            && shared.flushed_changes.load(Ordering::Acquire) == changes
-            && shared.abandoned.load(Ordering::Acquire) == 0
-        {
-            return Ok(());
-        }
         let number = shared.flushes_begun.fetch_add(1, Ordering::AcqRel) + 1;
         pumice_blocks::add(&shared.counters.backing_flushes, 1);
         if let Err(error) = self.0.backing.flush().await {
@@ -335,7 +338,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
         self.tick_cleaner();
         let quiet = store.quiet_regions(false);
         if !quiet.is_empty()
-            && self.flush_backing().await.is_ok()
+            && self.flush_backing(false).await.is_ok()
             && let Err(error) = store.clear(device, &quiet).await
         {
             tracing::warn!("marks of regions stay: {error}");

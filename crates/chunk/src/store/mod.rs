@@ -283,6 +283,11 @@ impl<B: Buffer> ChunkStore<B> {
         self.base.cache_id
     }
 
+    /// Bytes of its blocks.
+    pub fn bytes(&self) -> u64 {
+        u64::from(self.base.geometry.blocks) * self.base.geometry.block_bytes
+    }
+
     /// Its settings.
     pub fn shape(&self) -> &Shape {
         &self.shape
@@ -392,8 +397,11 @@ impl<B: Buffer> ChunkStore<B> {
     async fn settled(&self) -> io::Result<()> {
         match self.base.wait_until_settled().await {
             true => Ok(()),
+            false if self.keeps => Err(io::Error::other(
+                "it has failed, and has the only copy of chunks: start again, which finds what is durable there",
+            )),
             false => Err(io::Error::other(
-                "what the cache device has of this chunk can neither be voided nor fenced; discard the cache",
+                "what the cache device has of this chunk can neither be voided nor fenced; start in pass-through, which discards the cache",
             )),
         }
     }

@@ -14,7 +14,7 @@ use pumice_memory::Buffer;
 use std::collections::{BTreeMap, HashMap};
 
 /// The number of this kind of store, and the version of its formats.
-pub const STORE: StoreId = StoreId { kind: 2, format: 1 };
+pub const STORE: StoreId = StoreId { kind: 2, format: 2 };
 /// With dirty chunks: seconds after which what was appended is written, also without a flush.
 const FLUSH_SECS: u32 = 1;
 /// The epoch of a start in its versions, from this bit on.
@@ -354,10 +354,10 @@ impl<B: Buffer> ChunkStore<B> {
     /// Writes a checkpoint after a crash, so that no later start depends on the blocks and records that this start read.
     async fn settle_start<D: Device<Buf = B>>(&self, device: &D, now: u32) -> Result<(), OpenError> {
         let wanted = self.shape.checkpoint_blocks(&self.base.geometry);
-        while !self.keeps {
+        loop {
             let victim = {
                 let mut pool = self.base.shared.pool.lock();
-                if pool.free.len() >= wanted {
+                if self.keeps || pool.free.len() >= wanted {
                     break;
                 }
                 pool.own.order.pop_front()

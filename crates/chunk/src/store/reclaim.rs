@@ -15,6 +15,8 @@ use std::ops::Range;
 const BUCKETS_AT_ONCE: usize = 64;
 /// Buckets whose mappings are moved before other tasks run.
 const MOVED_AT_ONCE: usize = 4;
+/// If blocks have fewer dirty chunks after they were cleaned, these are locked or cannot be read.
+const FEW_DIRTY: usize = 16;
 /// Most bytes that a reclaim keeps, in hundredths of its victims' bytes, without references. With 30, blocks of 16 chunks wrote 1.501 bytes
 /// for each compressed new byte; with 20, a cache as large as its volume lost a point of hits.
 pub(super) const KEPT_PERCENT: u64 = 29;
@@ -105,12 +107,24 @@ impl<B: Buffer> ChunkStore<B> {
         }
     }
 
-    /// Frees the blocks `victims`, and returns those that it could not free: all of them, if a chunk in them is dirty. If the future is
-    /// dropped, the next reclaim takes them.
+    /// Frees the blocks `victims`, or puts all of them back, if a chunk in them is dirty. Returns those that it could not free for another
+    /// reason. If the future is dropped, the next reclaim takes them.
     pub(super) async fn reclaim<D: Device<Buf = B>>(&self, device: &D, victims: &[u32]) -> Vec<u32> {
         self.retire(victims);
-        if !self.dirty_in(victims, 1).await.is_empty() {
-            return self.keep_blocks(victims);
+        let left = self.dirty_in(victims, FEW_DIRTY).await.len();
+        if left > 0 {
+            self.keep_blocks(victims);
+            let mut pool = self.base.shared.pool.lock();
+            match left < FEW_DIRTY || pool.own.is_paused {
+                // They are in use: others may be free sooner.
+                true => pool.own.order.extend(victims),
+                // They are cleaned in several rounds.
+                false => victims
+                    .iter()
+                    .rev()
+                    .for_each(|block| pool.own.order.push_front(*block)),
+            }
+            return Vec::new();
         }
         let kept_bytes = victims.len() as u64 * self.base.geometry.block_bytes / 100 * KEPT_PERCENT;
         let sweep = self.sweep(victims).await;

@@ -117,14 +117,7 @@ impl<B: Buffer> ChunkStore<B> {
             }
             Task::Own(victims) => {
                 let kept = self.reclaim(device, victims).await;
-                return work.finish(|pool| match pool.own.is_paused {
-                    // Some of their chunks were cleaned: the rest is next.
-                    false => kept
-                        .iter()
-                        .rev()
-                        .for_each(|block| pool.own.order.push_front(*block)),
-                    true => pool.own.order.extend(kept),
-                });
+                return work.finish(|pool| pool.own.order.extend(kept));
             }
         }
         work.finish(|_| {});

@@ -27,6 +27,8 @@ pub struct Faults {
     pub is_away: bool,
     /// A change that fails may still happen.
     pub changes_later: bool,
+    /// A list of extents is so many turns old when it is given.
+    pub extents_turns: u32,
 }
 
 struct State {
@@ -40,10 +42,13 @@ struct State {
     /// Changes that have begun and not ended.
     under_way: Vec<(u64, Range<u64>)>,
     changes: u64,
+    /// Ranges of all changes, in the order in which they began.
+    ranges: Vec<Range<u64>>,
     reads: u64,
     /// Bytes of reads under way, and the most of them.
     reading: [u64; 2],
     flushes: u64,
+    failed_flushes: u64,
     random: Random,
 }
 
@@ -61,9 +66,11 @@ impl FaultyBacking {
             is_crashed: false,
             under_way: Vec::new(),
             changes: 0,
+            ranges: Vec::new(),
             reads: 0,
             reading: [0; 2],
             flushes: 0,
+            failed_flushes: 0,
             random: Random(seed ^ 0xBAC),
         })))
     }
@@ -109,6 +116,15 @@ impl FaultyBacking {
 
     pub fn changes(&self) -> u64 {
         self.0.borrow().changes
+    }
+
+    /// Ranges of the changes that began after the first `before`.
+    pub fn ranges_since(&self, before: u64) -> Vec<Range<u64>> {
+        self.0.borrow().ranges[before as usize..].to_vec()
+    }
+
+    pub fn failed_flushes(&self) -> u64 {
+        self.0.borrow().failed_flushes
     }
 
     pub fn flushes(&self) -> u64 {
@@ -157,6 +173,7 @@ impl FaultyBacking {
             state.changes += 1;
             let id = state.changes;
             state.under_way.push((id, range.clone()));
+            state.ranges.push(range.clone());
             id
         };
         self.delay().await;
@@ -201,6 +218,24 @@ impl FaultyBacking {
 }
 
 impl State {
+    fn extents(&self, offset: usize, most: usize) -> Vec<Extent> {
+        let mut extents: Vec<Extent> = Vec::new();
+        let mut at = offset;
+        while at < self.now.len() {
+            let end = (at / SECTOR + 1) * SECTOR;
+            let is_hole = !self.written.contains(&(at / SECTOR));
+            let length = (end - at) as u64;
+            let is_full = extents.len() == most;
+            match extents.last_mut() {
+                Some(last) if last.is_hole == is_hole => last.length += length,
+                _ if is_full => break,
+                _ => extents.push(Extent { length, is_hole }),
+            }
+            at = end;
+        }
+        extents
+    }
+
     fn lose(&mut self) {
         for sector in 0..self.now.len() / SECTOR {
             let range = sector * SECTOR..(sector + 1) * SECTOR;
@@ -278,6 +313,7 @@ impl Backing for FaultyBacking {
         self.check()?;
         let mut state = self.0.borrow_mut();
         if fails {
+            state.failed_flushes += 1;
             state.lose();
             return Err(io::Error::other("the backing device cannot flush"));
         }
@@ -287,20 +323,12 @@ impl Backing for FaultyBacking {
 
     async fn extents(&self, offset: u64, _: u64, most: usize) -> io::Result<Vec<Extent>> {
         self.check()?;
-        let state = self.0.borrow();
-        let mut extents: Vec<Extent> = Vec::new();
-        let mut at = offset as usize;
-        while at < state.now.len() {
-            let end = (at / SECTOR + 1) * SECTOR;
-            let is_hole = !state.written.contains(&(at / SECTOR));
-            let length = (end - at) as u64;
-            let is_full = extents.len() == most;
-            match extents.last_mut() {
-                Some(last) if last.is_hole == is_hole => last.length += length,
-                _ if is_full => break,
-                _ => extents.push(Extent { length, is_hole }),
-            }
-            at = end;
+        let (extents, turns) = {
+            let state = self.0.borrow();
+            (state.extents(offset as usize, most), state.faults.extents_turns)
+        };
+        for _ in 0..turns {
+            give_turn().await;
         }
         Ok(extents)
     }

@@ -2,7 +2,10 @@
 
 mod ahead;
 mod backing;
+mod case;
 mod model;
 mod rig;
 mod rules;
 mod threads;
+mod write_back;
+mod write_back_failures;

@@ -122,6 +122,8 @@ struct Run {
     has_failed_flush: bool,
     /// Starts that found dirty chunks.
     dirty_starts: u32,
+    /// Requests may fail.
+    has_faults: bool,
 }
 
 impl Run {
@@ -142,6 +144,7 @@ impl Run {
             cache_errors: 0,
             has_failed_flush: false,
             dirty_starts: 0,
+            has_faults: false,
         };
         run.start();
         run
@@ -219,6 +222,7 @@ impl Run {
     }
 
     fn step(&mut self) {
+        let failed_flushes = self.backing.failed_flushes();
         let range = self.range();
         match self.random.below(20) {
             0..7 => {
@@ -276,13 +280,21 @@ impl Run {
             1..3 => self.rig().run(pumice_blocks::give_turn()),
             _ => {}
         }
+        // The cleaner flushes the backing device, too.
+        if self.backing.failed_flushes() > failed_flushes {
+            self.has_failed_flush = true;
+            self.flush_failed();
+        }
     }
 
     fn read(&mut self, range: Range<usize>) {
         let read = self.rig().volume.read(range.start as u64, range.len());
-        if let Ok(bytes) = self.rig().run(read) {
-            let what = self.what.clone();
-            self.array.found(range.start, &bytes, &what);
+        match self.rig().run(read) {
+            Ok(bytes) => {
+                let what = self.what.clone();
+                self.array.found(range.start, &bytes, &what);
+            }
+            Err(error) => assert!(self.has_faults || self.is_crashed(), "{}: {error}", self.what),
         }
     }
 
@@ -344,6 +356,7 @@ impl Run {
         self.medium.restart();
         self.medium.set_plan(calm());
         self.backing.restart();
+        self.has_faults = false;
     }
 
     /// Both devices have failed: what the backing device has lost is cached, and the log says that nothing could note it.
@@ -616,6 +629,7 @@ fn faults_of_either_device_bring_no_wrong_byte() {
                 fails_flush: random.below(3) == 0,
                 ..Faults::default()
             });
+            run.has_faults = true;
             run.live(150);
             let must_discard = run.must_discard();
             match random.below(2) {

@@ -185,11 +185,16 @@ impl Source for VolumesFigures {
             .zip(&*opened)
             .find_map(|(prepared, opened)| {
                 let failure = opened.shared.store()?.failure()?;
-                Some((prepared, failure))
+                Some((prepared, opened, failure))
             });
-        let (prepared, failure) = failed?;
+        let (prepared, opened, failure) = failed?;
+        let (dirty, _) = opened.shared.dirty(self.common.clock.now_secs());
+        let serves = match dirty {
+            0 => "its backing device serves alone".to_owned(),
+            _ => format!("and has the only copy of {dirty} chunks: changes fail until the next start"),
+        };
         Some(format!(
-            "the cache device of volume {} was taken out, its backing device serves alone; {}",
+            "the cache device of volume {} was taken out, {serves}; {}",
             prepared.name, failure.reason
         ))
     }

@@ -18,7 +18,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
-use tokio::task::LocalSet;
+use tokio::task::{JoinHandle, LocalSet};
 
 /// Most requests of a worker under way on a device; more wait in memory.
 const RING_ENTRIES: u32 = 256;
@@ -195,27 +195,16 @@ async fn serve(
         })
     });
     let exports = exports.collect();
-    let is_over = Rc::new(Notify::new());
-    let ticking = (index == 0).then(|| {
-        let (volumes, is_over) = (volumes.clone(), Rc::clone(&is_over));
-        tokio::task::spawn_local(async move {
-            loop {
-                tokio::select! {
-                    () = tokio::time::sleep(Duration::from_secs(1)) => {}
-                    () = is_over.notified() => return,
-                }
-                for volume in &volumes {
-                    volume.tick().await;
-                }
-            }
-        })
-    });
+    // Each on its own: one whose backing device hangs holds up no other.
+    let ticking: Vec<_> = (volumes.iter().filter(|_| index == 0))
+        .map(|volume| tick_each_second(volume.clone()))
+        .collect();
     let served = common
         .door
         .run_worker(index, exports, common.course.stop())
         .await
         .context("NBD door");
-    if let Some(ticking) = ticking {
+    for (is_over, ticking) in ticking {
         is_over.notify_one();
         // A panic in it was reported already.
         let _ = ticking.await;
@@ -248,6 +237,22 @@ async fn serve(
     closed?;
     let took = started.elapsed();
     served.map(|()| Some(took))
+}
+
+/// Ticks a volume until it is notified.
+fn tick_each_second(volume: Volume<CacheDevice, Slow>) -> (Rc<Notify>, JoinHandle<()>) {
+    let is_over = Rc::new(Notify::new());
+    let ended = Rc::clone(&is_over);
+    let ticking = tokio::task::spawn_local(async move {
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(Duration::from_secs(1)) => {}
+                () = ended.notified() => return,
+            }
+            volume.tick().await;
+        }
+    });
+    (is_over, ticking)
 }
 
 /// Writes to the volume what its cache alone has. Whatever happens meanwhile, it is durable in the cache.

@@ -1,0 +1,470 @@
+//! Rules of write-back.
+
+use crate::backing::{Faults, FaultyBacking, SECTOR};
+use crate::case::{Case, bytes_of, content, narrow, wide};
+use crate::rig::{CHUNK, SIZE, calm};
+use bytes::Bytes;
+use futures_util::future::{join_all, join3};
+use pumice_chunk::store::Found;
+use pumice_device::{Device, FaultyMedium};
+use pumice_volume::{Extent, Mode, VolumeError};
+use pumice_world::Random;
+use std::sync::Arc;
+
+#[test]
+fn a_write_changes_the_cache_alone_and_a_flush_makes_it_survive_a_power_cut() {
+    let (mut old, mut new) = (0, 0);
+    for seed in 0..40 {
+        let mut case = Case::new(seed, wide());
+        case.put(0..12, 1);
+        case.check(bytes_of(0..12));
+        case.flush().unwrap();
+        // They fill the block of the flushed ones, and begin another.
+        let second: Vec<u8> = (0..12).flat_map(|chunk| content(chunk, 2)).collect();
+        case.write(0, &second).unwrap();
+        case.check(bytes_of(0..12));
+        if seed % 2 == 0 {
+            case.rig().settle();
+        }
+        assert_eq!((case.backing.changes(), case.dirty()), (0, 12));
+        case.crash(true);
+        case.start(Mode::WriteBack).unwrap();
+        assert_eq!((case.rig().found, case.dirty()), (Some(Found::Cache), 12));
+        for chunk in 0..12 {
+            let found = case.read(bytes_of(chunk..chunk + 1)).unwrap();
+            match found == content(chunk, 1) {
+                true => old += 1,
+                false => new += 1,
+            }
+            assert!(
+                found == content(chunk, 1) || found == content(chunk, 2),
+                "seed {seed}: {chunk}"
+            );
+        }
+    }
+    assert!(old > 100 && new > 20, "{old} are old, {new} new");
+}
+
+#[test]
+fn overwrites_within_an_age_cost_one_write_of_the_backing_device() {
+    let mut settings = wide();
+    settings.write_back.age_secs = 30;
+    let mut case = Case::new(1, settings);
+    for version in 1..=20 {
+        case.put([7], version);
+        case.second(false);
+    }
+    // It is second 21 now; the volume was opened in second 1.
+    for _ in 22..31 {
+        case.second(false);
+    }
+    assert_eq!((case.backing.changes(), case.dirty()), (0, 1));
+    case.second(false);
+    assert_eq!((case.backing.changes(), case.dirty(), case.cleaned()), (1, 0, 1));
+    case.check_backing();
+    // The next pass begins an age later.
+    case.put([7], 21);
+    for _ in 32..61 {
+        case.second(false);
+    }
+    assert_eq!((case.backing.changes(), case.dirty()), (1, 1));
+    case.second(false);
+    assert_eq!((case.backing.changes(), case.dirty()), (2, 0));
+}
+
+#[test]
+fn a_pass_writes_neighbours_together_and_in_order_of_address() {
+    let mut settings = wide();
+    settings.write_back.age_secs = 1;
+    let mut case = Case::new(1, settings);
+    case.put([102, 44, 300 - 1, 41, 7, 100, 43, 101, 42], 1);
+    case.write(45 * CHUNK, &[1; SECTOR]).unwrap();
+    case.write(300 * CHUNK, &[2; 1024]).unwrap();
+    case.second(false);
+    let runs = [
+        7 * CHUNK..8 * CHUNK,
+        41 * CHUNK..45 * CHUNK + SECTOR,
+        100 * CHUNK..103 * CHUNK,
+        299 * CHUNK..SIZE,
+    ];
+    let runs = runs.map(|run| run.start as u64..run.end as u64);
+    assert_eq!(case.backing.ranges_since(0), runs);
+    case.check_backing();
+}
+
+#[test]
+fn a_pass_begins_at_once_when_idle_and_at_half_the_limit() {
+    let mut case = Case::new(1, wide());
+    case.put(0..10, 1);
+    (0..20).for_each(|_| case.second(false));
+    assert_eq!(case.dirty(), 10);
+    (0..4).for_each(|_| case.second(true));
+    assert_eq!(case.dirty(), 10);
+    case.second(true);
+    assert_eq!((case.dirty(), case.rig().volume.dirty().1), (0, 0));
+    case.check_backing();
+    let mut case = Case::new(1, narrow(20));
+    case.put(0..10, 1);
+    case.second(false);
+    assert_eq!(case.dirty(), 10);
+    case.put([10], 1);
+    case.second(false);
+    assert_eq!(case.dirty(), 0);
+    case.check_backing();
+}
+
+#[test]
+fn a_limit_holds_what_a_second_cleans_unless_half_of_the_chunks_are_dirty() {
+    let mut settings = narrow(100);
+    (settings.write_back.age_secs, settings.write_back.bytes_per_sec) = (1, 4 * CHUNK as u64);
+    let mut case = Case::new(1, settings);
+    case.put((0..20).map(|chunk| chunk * 3), 1);
+    let left: Vec<u64> = (0..6)
+        .map(|_| {
+            case.second(false);
+            case.dirty()
+        })
+        .collect();
+    assert_eq!(left, [16, 12, 8, 4, 0, 0]);
+    case.put(0..51, 2);
+    case.second(false);
+    assert_eq!(case.dirty(), 0);
+    case.check_backing();
+}
+
+#[test]
+fn at_the_limit_writes_go_through_after_what_was_dirty() {
+    let mut case = Case::new(1, narrow(10));
+    case.put(0..10, 1);
+    assert_eq!((case.backing.changes(), case.dirty()), (0, 10));
+    let chunk = |chunk: u64| chunk * CHUNK as u64..(chunk + 1) * CHUNK as u64;
+    case.put([50], 1);
+    assert_eq!(case.backing.ranges_since(0), [chunk(50)]);
+    // A dirty one is cleaned before.
+    case.put([3], 2);
+    assert_eq!(case.backing.ranges_since(1), [chunk(3), chunk(3)]);
+    assert!(case.backing.bytes()[bytes_of(3..4)] == content(3, 2));
+    assert_eq!(case.dirty(), 9);
+    case.put([60], 1);
+    assert_eq!((case.backing.changes(), case.dirty()), (3, 10));
+    // And in part.
+    case.write(4 * CHUNK + 700, &[9; 900]).unwrap();
+    assert!(case.backing.bytes()[bytes_of(4..5)] == case.array[bytes_of(4..5)]);
+    assert_eq!(case.dirty(), 9);
+    case.put([61], 1);
+    case.check_all();
+    case.flush().unwrap();
+    case.put(50..60, 3);
+    for cuts_power in [false, true] {
+        case.flush().unwrap();
+        case.crash(cuts_power);
+        case.start(Mode::WriteBack).unwrap();
+        assert_eq!(case.dirty(), 10);
+        case.check_all();
+    }
+    case.drain().unwrap();
+    case.check_backing();
+}
+
+#[test]
+fn a_bucket_full_of_dirty_chunks_lets_writes_through_and_nothing_in() {
+    // The limit is never reached.
+    let mut case = Case::new(1, narrow(500));
+    case.put(0..128, 1);
+    assert_eq!((case.backing.changes(), case.dirty()), (0, 128));
+    case.put(200..210, 1);
+    assert_eq!((case.backing.changes(), case.dirty()), (10, 128));
+    assert!(case.backing.bytes()[bytes_of(200..210)] == case.array[bytes_of(200..210)]);
+    case.check(bytes_of(195..215));
+    let counts = case.rig().volume.shared().counts();
+    assert_eq!((counts.writes_no_room, counts.fills_stored), (10, 0));
+    assert!(counts.fills_no_room > 0);
+    // One that is dirty already is written back.
+    case.put(0..5, 2);
+    assert_eq!((case.backing.changes(), case.dirty()), (10, 128));
+    case.check_all();
+    case.flush().unwrap();
+    case.crash(true);
+    case.start(Mode::WriteBack).unwrap();
+    assert_eq!(case.dirty(), 128);
+    case.check_all();
+}
+
+#[test]
+fn after_a_drain_the_backing_device_has_all_and_the_next_start_may_be_any() {
+    for after in 0..3 {
+        let mut case = Case::new(after, wide());
+        case.put(0..60, 1);
+        case.drain().unwrap();
+        case.check_backing();
+        assert_eq!(case.dirty(), 0);
+        case.close();
+        let found = match after {
+            0 => {
+                case.start(Mode::PassThrough).unwrap();
+                None
+            }
+            1 => {
+                case.settings.cache.volume += 1;
+                case.start(Mode::WriteBack).unwrap();
+                Some(Found::Forgotten)
+            }
+            _ => {
+                case.backing.write_elsewhere(0, &[1]);
+                case.array[0] = 1;
+                case.start(Mode::WriteBack).unwrap();
+                Some(Found::Forgotten)
+            }
+        };
+        assert_eq!((case.rig().found, case.dirty()), (found, 0));
+        case.check_all();
+    }
+}
+
+#[test]
+fn what_is_dirty_at_a_close_every_later_start_serves() {
+    for mode in [
+        Mode::WriteBack,
+        Mode::WriteThrough,
+        Mode::WriteAround,
+        Mode::ReadOnly,
+    ] {
+        let mut case = Case::new(1, wide());
+        case.settings.write_back.age_secs = 3;
+        case.put(0..60, 1);
+        case.write(70 * CHUNK + 100, &[1; 3000]).unwrap();
+        case.close();
+        assert_eq!(case.backing.changes(), 0);
+        case.start(mode).unwrap();
+        assert_eq!((case.rig().found, case.dirty()), (Some(Found::Cache), 61));
+        case.check_all();
+        (0..10).for_each(|_| case.second(true));
+        if mode == Mode::ReadOnly {
+            case.drain().unwrap();
+            assert_eq!((case.backing.changes(), case.dirty()), (0, 61));
+            assert!(matches!(case.write(0, &[1]), Err(VolumeError::ReadOnly)));
+            case.crash(true);
+            case.start(mode).unwrap();
+            case.check_all();
+            case.close();
+            assert_eq!(case.backing.changes(), 0);
+            case.start(Mode::WriteBack).unwrap();
+            assert_eq!(case.dirty(), 61);
+        } else {
+            assert_eq!(case.dirty(), 0);
+            case.check_backing();
+        }
+        case.check_all();
+        case.put(0..4, 2);
+        case.check_all();
+    }
+}
+
+#[test]
+fn a_start_that_would_lose_dirty_chunks_is_refused_and_changes_nothing() {
+    for is_crash in [false, true] {
+        let mut case = Case::new(1, wide());
+        case.put(0..60, 1);
+        case.flush().unwrap();
+        match is_crash {
+            false => case.close(),
+            true => case.crash(true),
+        }
+        let state = |case: &Case| {
+            let counts = case.medium.counts();
+            (counts.writes, counts.appends, case.backing.changes())
+        };
+        let before = state(&case);
+        let own = case.settings.clone();
+        let refused = |case: &mut Case, mode| {
+            let error = case.start(mode).unwrap_err();
+            assert!(error.contains("writes that its volume lacks"), "{error}");
+            case.settings = own.clone();
+        };
+        refused(&mut case, Mode::PassThrough);
+        case.settings.cache.volume += 1;
+        refused(&mut case, Mode::WriteBack);
+        if !is_crash {
+            let changed = FaultyBacking::new(SIZE, 2);
+            changed.write_elsewhere(0, &[1]);
+            let changed = std::mem::replace(&mut case.backing, changed);
+            refused(&mut case, Mode::ReadOnly);
+            refused(&mut case, Mode::WriteBack);
+            case.backing = changed;
+        }
+        assert_eq!(state(&case), before);
+        case.start(Mode::WriteBack).unwrap();
+        assert_eq!((case.rig().found, case.dirty()), (Some(Found::Cache), 60));
+        case.check_all();
+        case.drain().unwrap();
+        case.check_backing();
+    }
+}
+
+#[test]
+fn trims_over_dirty_chunks_in_holes_zero_them_and_dirty_chunks_are_data() {
+    for may_punch in [false, true] {
+        let mut case = Case::new(1, wide());
+        let extents = |case: &Case| {
+            let volume = &case.rig().volume;
+            let extents = case.rig().run(volume.extents(0, bytes_of(0..40).end as u64, 100));
+            extents.unwrap()
+        };
+        let list = |list: &[(usize, bool)]| {
+            let extent = |(chunks, is_hole): &(usize, bool)| Extent {
+                length: (chunks * CHUNK) as u64,
+                is_hole: *is_hole,
+            };
+            list.iter().map(extent).collect::<Vec<_>>()
+        };
+        case.put(10..20, 1);
+        case.put([25], 1);
+        let dirty = list(&[(10, true), (10, false), (5, true), (1, false), (14, true)]);
+        assert_eq!(extents(&case), dirty);
+        case.flush().unwrap();
+        case.zero(12 * CHUNK + 100..14 * CHUNK - 100, may_punch).unwrap();
+        case.zero(bytes_of(17..30), may_punch).unwrap();
+        case.check_all();
+        if may_punch {
+            // Of the sectors at the ends of a trim a part is left.
+            let holes = extents(&case).into_iter().filter(|extent| extent.is_hole);
+            let holes: Vec<u64> = holes.map(|hole| hole.length).collect();
+            assert_eq!(
+                holes,
+                [10 * CHUNK, 2 * CHUNK - 2 * SECTOR, 23 * CHUNK].map(|len| len as u64)
+            );
+        }
+        case.flush().unwrap();
+        case.crash(true);
+        case.start(Mode::WriteBack).unwrap();
+        case.check_all();
+        case.drain().unwrap();
+        case.check_backing();
+    }
+}
+
+/// A chunk that is cleaned while extents are listed is dirty, or data of the backing device: never a hole.
+#[test]
+fn a_chunk_that_is_cleaned_meanwhile_is_no_hole() {
+    let mut case = Case::new(1, wide());
+    case.put(0..10, 1);
+    case.backing.set(Faults {
+        extents_turns: 2_000,
+        ..Faults::default()
+    });
+    let (volume, device) = (&case.rig().volume, &case.rig().device);
+    let turns = async {
+        for _ in 0..1_000 {
+            pumice_blocks::give_turn().await;
+            device.turn(false).unwrap();
+        }
+        assert_eq!(volume.dirty().0, 0, "it ends before the extents are given");
+    };
+    let all = join3(volume.extents(0, SIZE as u64, 100), volume.drain(), turns);
+    let (extents, drained, ()) = case.rig().run(all);
+    drained.unwrap();
+    let first = extents.unwrap()[0];
+    assert_eq!((first.length, first.is_hole), (bytes_of(0..10).end as u64, false));
+}
+
+#[test]
+fn parts_of_dirty_chunks_are_joined_and_keep_whole_sectors() {
+    let mut case = Case::new(1, wide());
+    let old: Vec<u8> = (0..8).flat_map(|chunk| content(chunk, 1)).collect();
+    case.backing.write_elsewhere(0, &old);
+    case.array[..old.len()].copy_from_slice(&old);
+    // Parts that touch need no read.
+    case.write(SECTOR, &[1; SECTOR]).unwrap();
+    case.write(2 * SECTOR, &[2; 2 * SECTOR]).unwrap();
+    assert_eq!(case.backing.reads(), 0);
+    // Of a gap the backing device has the bytes.
+    case.write(6 * SECTOR, &[3; SECTOR]).unwrap();
+    assert_eq!(case.backing.reads(), 1);
+    case.write(0, &[4; SECTOR]).unwrap();
+    case.check(bytes_of(0..1));
+    assert_eq!(case.backing.reads(), 1, "it is whole");
+    // A part lies over what the backing device has, each time.
+    case.write(CHUNK + SECTOR, &[5; SECTOR]).unwrap();
+    for reads in [2, 3] {
+        case.check(bytes_of(1..2));
+        assert_eq!(case.backing.reads(), reads);
+    }
+    case.check(CHUNK + SECTOR..CHUNK + 2 * SECTOR);
+    assert_eq!((case.backing.reads(), case.dirty()), (3, 2));
+    // Any bytes: the sectors at their ends are completed.
+    case.write(4 * CHUNK + 700, &[6; 2000]).unwrap();
+    case.write(300 * CHUNK + 600, &[7; 424]).unwrap();
+    case.check_all();
+    case.drain().unwrap();
+    // What was completed was read as a whole chunk.
+    let runs = [
+        0..CHUNK,
+        CHUNK + SECTOR..CHUNK + 2 * SECTOR,
+        bytes_of(4..5),
+        300 * CHUNK..SIZE,
+    ];
+    let mut ranges = case.backing.ranges_since(0);
+    ranges.sort_by_key(|range| range.start);
+    assert_eq!(ranges, runs.map(|run| run.start as u64..run.end as u64));
+    case.check_backing();
+}
+
+#[test]
+fn a_cache_smaller_than_what_is_written_goes_on() {
+    let (mut stored, mut through) = (0, 0);
+    for seed in 0..30 {
+        let medium = Arc::new(FaultyMedium::new(1 << 20, seed, calm()));
+        let mut case = Case::with(medium, seed, narrow(500));
+        let mut random = Random(seed);
+        for round in 0..30 {
+            let writes: Vec<(usize, Vec<u8>)> = (0..12)
+                .map(|n| {
+                    let start = (n * 25 * CHUNK) + random.below(20 * CHUNK as u64) as usize;
+                    let len = 1 + random.below(4 * CHUNK as u64) as usize;
+                    (start, content(n, round)[..].repeat(4)[..len].to_vec())
+                })
+                .collect();
+            let rig = case.rig.as_ref().unwrap();
+            let writes_at_once = writes.iter().map(|(offset, bytes)| {
+                let data = Bytes::copy_from_slice(bytes);
+                rig.volume.write(*offset as u64, data, random.below(20) == 0)
+            });
+            let ended = rig.run(join_all(writes_at_once.collect::<Vec<_>>()));
+            ended.into_iter().for_each(|written| written.unwrap());
+            for (offset, bytes) in writes {
+                case.array[offset..offset + bytes.len()].copy_from_slice(&bytes);
+            }
+            if round % 10 == 9 {
+                case.second(false);
+            }
+        }
+        case.check_all();
+        let counts = case.rig().volume.shared().counts();
+        (stored, through) = (stored + counts.writes_stored, through + counts.writes_no_room);
+        case.flush().unwrap();
+        case.crash(seed % 2 == 0);
+        case.start(Mode::WriteBack).unwrap();
+        case.check_all();
+        case.drain().unwrap();
+        case.check_backing();
+    }
+    println!("{stored} stored, {through} through");
+    assert!(stored > 10_000 && through > 100, "{stored} {through}");
+}
+
+/// Clean chunks that the backing device may have lost do not count any more.
+/// Between the copy and the record that the chunk is clean, another content was copied.
+#[test]
+fn a_content_that_came_back_after_it_was_copied_stays_dirty() {
+    let mut case = Case::new(1, wide());
+    case.put([3], 1);
+    let rig = case.rig.take().unwrap();
+    let store = rig.volume.shared().store().unwrap();
+    let (_, copied) = rig.run(store.read_dirty(&rig.device, 3)).unwrap().unwrap();
+    for version in [2, 1] {
+        let data = Bytes::from(content(3, version));
+        rig.run(rig.volume.write(3 * CHUNK as u64, data, false)).unwrap();
+    }
+    assert_eq!(rig.run(store.made_clean(&rig.device, &[copied])).unwrap(), 0);
+    assert_eq!(rig.volume.dirty().0, 1);
+}

@@ -1,0 +1,222 @@
+//! Rules of write-back on devices that fail.
+
+use crate::backing::{Faults, SECTOR};
+use crate::case::{Case, bytes_of, content, narrow, wide};
+use crate::rig::{CHUNK, SIZE, calm};
+use pumice_chunk::store::Found;
+use pumice_device::FaultPlan;
+use pumice_volume::{Mode, VolumeError};
+
+#[test]
+fn a_damaged_dirty_chunk_fails_reads_until_it_is_overwritten_and_all_else_goes_on() {
+    let mut case = Case::new(1, wide());
+    case.settings.write_back.age_secs = 3;
+    case.put([5], 1);
+    case.drain().unwrap();
+    case.put(0..40, 2);
+    case.flush().unwrap();
+    case.rig().settle();
+    case.rot(5, 2);
+    // The backing device has older bytes of it.
+    let fails = |case: &Case| {
+        for range in [
+            bytes_of(5..6),
+            bytes_of(4..7),
+            bytes_of(5..6).start + 9..bytes_of(5..6).end - 9,
+        ] {
+            let found = case.read(range);
+            assert!(matches!(found, Err(VolumeError::Unreadable(_))), "{found:?}");
+        }
+        case.check(0..5 * CHUNK);
+        case.check(6 * CHUNK..SIZE);
+    };
+    fails(&case);
+    for end in 0..3 {
+        match end {
+            0 => case.close(),
+            1 => case.crash(false),
+            _ => case.crash(true),
+        }
+        case.start(Mode::WriteBack).unwrap();
+        fails(&case);
+        let part = case.write(5 * CHUNK + SECTOR, &[1; SECTOR]);
+        assert!(matches!(part, Err(VolumeError::Unreadable(_))));
+        case.flush().unwrap();
+    }
+    assert!(case.drain().is_err());
+    assert_eq!(case.dirty(), 1);
+    case.put(20..30, 3);
+    (0..10).for_each(|_| case.second(false));
+    assert_eq!(case.dirty(), 1);
+    assert!(case.rig().volume.shared().counts().clean_failures > 0);
+    assert!(case.backing.bytes()[bytes_of(5..6)] == content(5, 1));
+    fails(&case);
+    case.put([5], 4);
+    case.check_all();
+    case.drain().unwrap();
+    case.check_backing();
+}
+
+#[test]
+fn a_cache_device_that_dies_takes_dirty_chunks_and_changes_with_it() {
+    let mut case = Case::new(1, wide());
+    case.put(0..30, 1);
+    case.drain().unwrap();
+    // Two more blocks, of which one is sealed.
+    case.put(40..70, 1);
+    case.flush().unwrap();
+    case.rig().settle();
+    case.medium.set_plan(FaultPlan {
+        dies_at: Some(1),
+        ..calm()
+    });
+    let array = case.array.clone();
+    case.write(100 * CHUNK, &content(100, 1)).unwrap();
+    assert!(matches!(case.flush(), Err(VolumeError::Cache(_))));
+    for chunk in [0, 45, 100, 200] {
+        let changes = [
+            case.write(chunk * CHUNK, &[1; CHUNK]),
+            case.zero(bytes_of(chunk..chunk + 1), false),
+            case.flush(),
+        ];
+        for change in changes {
+            assert!(matches!(change, Err(VolumeError::Cache(_))), "{change:?}");
+        }
+    }
+    case.array = array;
+    let mut failed = 0;
+    for chunk in (0..90).filter(|chunk| *chunk != 100) {
+        let found = case.read(bytes_of(chunk..chunk + 1));
+        match found {
+            Ok(found) => assert!(found == case.array[bytes_of(chunk..chunk + 1)], "{chunk}"),
+            Err(VolumeError::Unreadable(_)) if (40..70).contains(&chunk) => failed += 1,
+            Err(error) => panic!("{chunk}: {error}"),
+        }
+    }
+    assert!(failed > 10, "{failed}");
+    assert!(case.rig().run(case.rig().volume.close()).is_err());
+    case.crash(false);
+    case.start(Mode::WriteBack).unwrap();
+    let has_last = case.read(bytes_of(100..101)).unwrap() == content(100, 1);
+    assert!(!has_last, "nothing had flushed it");
+    case.check_all();
+    case.drain().unwrap();
+    case.check_backing();
+}
+
+#[test]
+fn with_nothing_dirty_all_goes_on_without_the_cache() {
+    let mut case = Case::new(1, wide());
+    case.put(0..30, 1);
+    case.drain().unwrap();
+    let others: Vec<u8> = (30..100).flat_map(|chunk| content(chunk, 1)).collect();
+    case.backing.write_elsewhere(30 * CHUNK, &others);
+    case.array[bytes_of(30..100)].copy_from_slice(&others);
+    // Its superblocks can be written.
+    let blocks = case.geometry().block_offset(0)..case.medium.capacity();
+    case.medium.set_plan(FaultPlan {
+        bad_writes: Vec::from([blocks]),
+        ..calm()
+    });
+    case.check(0..SIZE);
+    case.rig().settle();
+    assert!(case.store().failure().is_some());
+    case.put(20..60, 2);
+    case.zero(bytes_of(10..12), true).unwrap();
+    case.flush().unwrap();
+    case.check_all();
+    case.check_backing();
+    case.close();
+    case.medium.set_plan(calm());
+    case.start(Mode::WriteBack).unwrap();
+    assert_eq!(case.rig().found, Some(Found::Forgotten));
+    case.check_all();
+}
+
+#[test]
+fn chunks_stay_dirty_while_the_backing_device_fails_writes() {
+    let mut case = Case::new(1, wide());
+    case.settings.write_back.age_secs = 3;
+    case.close();
+    case.start(Mode::WriteBack).unwrap();
+    case.put(0..30, 1);
+    case.backing.set(Faults {
+        write_errors: 1_000,
+        ..Faults::default()
+    });
+    for version in 2..8 {
+        case.second(false);
+        case.put(20..40, version);
+        case.check_all();
+        case.flush().unwrap();
+    }
+    let failures = case.rig().volume.shared().counts().clean_failures;
+    assert!(failures >= 2, "{failures}");
+    assert_eq!((case.dirty(), case.cleaned()), (40, 0));
+    assert!(case.drain().is_err());
+    case.backing.set(Faults::default());
+    (0..4).for_each(|_| case.second(false));
+    assert_eq!((case.dirty(), case.cleaned()), (0, 40));
+    case.check_backing();
+}
+
+#[test]
+fn a_failed_flush_ends_the_cache_until_a_start_which_finds_what_is_dirty() {
+    for seed in 0..20 {
+        let is_at_start = seed % 2 == 0;
+        let mut case = Case::new(seed, narrow(60));
+        case.settings.write_back.age_secs = 3;
+        case.put(0..60, 1);
+        case.flush().unwrap();
+        // At the limit: these go through. Their blocks are sealed.
+        case.put(100..140, 1);
+        case.rig().settle();
+        let fails = Faults {
+            fails_flush: true,
+            ..Faults::default()
+        };
+        if is_at_start {
+            case.crash(false);
+            case.backing.set(fails);
+            assert!(case.start(Mode::WriteBack).is_err());
+        } else {
+            case.backing.set(fails);
+            assert!(case.flush().is_err());
+            assert!(case.flush().is_err());
+            assert!(case.write(0, &[1; CHUNK]).is_err());
+            case.crash(false);
+        }
+        case.start(Mode::WriteBack).unwrap();
+        assert_eq!(case.dirty(), 60);
+        // Some of these were lost.
+        let bytes = case.backing.bytes();
+        case.array[60 * CHUNK..].copy_from_slice(&bytes[60 * CHUNK..]);
+        assert!(
+            bytes[bytes_of(100..140)]
+                .chunks(SECTOR)
+                .any(|sector| sector == [0; SECTOR])
+        );
+        // First what went through: reads evict it.
+        case.check(bytes_of(100..140));
+        case.check_all();
+        case.drain().unwrap();
+        case.check_backing();
+    }
+}
+
+#[test]
+fn a_close_that_failed_may_be_tried_again() {
+    let mut case = Case::new(1, wide());
+    case.put(0..30, 1);
+    case.zero(bytes_of(3..4), false).unwrap();
+    case.backing.set(Faults {
+        is_away: true,
+        ..Faults::default()
+    });
+    assert!(case.rig().run(case.rig().volume.close()).is_err());
+    case.backing.set(Faults::default());
+    case.close();
+    case.start(Mode::WriteBack).unwrap();
+    assert_eq!((case.rig().found, case.dirty()), (Some(Found::Cache), 29));
+    case.check_all();
+}
