@@ -246,6 +246,14 @@ fn prepare(
             Human(plan.read_ahead_bytes),
         ));
     }
+    let (identity, is_permanent) = backing.identity()?;
+    if volume.mode == Mode::WriteBack && !is_permanent {
+        return Err(usage(format!(
+            "--mode write-back: {} has no serial number, WWID or UUID, so no start after a restart of the machine would know the writes in its \
+             cache: choose write-through, or a device of dm or loop above it",
+            volume.backing
+        )));
+    }
     let [random, this_start] = random()?;
     // A start after a crash counts as one after a power cut if the server may have lost changes meanwhile.
     let boot = if backing.may_lose() { this_start } else { boot() };
@@ -256,7 +264,7 @@ fn prepare(
         cache: Options {
             chunk_bytes: plan.map_or(4096, |plan| plan.chunk_bytes),
             chunks: 0,
-            volume: backing.identity()?,
+            volume: identity,
             modified: 0,
             boot,
             mappings: plan.map_or(0, |plan| plan.mappings),

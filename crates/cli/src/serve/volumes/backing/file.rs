@@ -70,13 +70,13 @@ impl FileBacking {
     }
 
     /// A hash that identifies it: of the size, and of a file's canonical path and inode number, or of a block device's WWID, serial number
-    /// or the like.
+    /// or the like. Whether it is the same after a restart of the machine.
     ///
     /// # Errors
     /// An error of the system.
-    pub fn identity(&self) -> anyhow::Result<u64> {
+    pub fn identity(&self) -> anyhow::Result<(u64, bool)> {
         let metadata = self.0.file.metadata()?;
-        let mut text = match self.0.is_block_device {
+        let (mut text, is_permanent) = match self.0.is_block_device {
             true => {
                 let (major, minor) = (major(metadata.rdev()), minor(metadata.rdev()));
                 let place = Path::new("/sys/dev/block").join(format!("{major}:{minor}"));
@@ -85,11 +85,11 @@ impl FileBacking {
             false => {
                 let mut text = self.0.path.canonicalize()?.into_os_string().into_encoded_bytes();
                 text.extend_from_slice(&metadata.ino().to_le_bytes());
-                text
+                (text, true)
             }
         };
         text.extend_from_slice(&self.0.size.to_le_bytes());
-        Ok(twox_hash::XxHash3_64::oneshot(&text))
+        Ok((twox_hash::XxHash3_64::oneshot(&text), is_permanent))
     }
 
     /// Whether it was served with another cache, or none, since it was served with this one. False if unknown: on block devices, and on
@@ -154,8 +154,8 @@ fn open_and_lock(path: &Path, is_read_only: bool) -> Result<File, Errno> {
 }
 
 /// The identity of a block device by its directory in `/sys/devices`: partition number, and the first of WWID, serial number, dm UUID or
-/// loop file that it has.
-fn block_device(directory: &Path) -> io::Result<Vec<u8>> {
+/// loop file that it has. Whether it is permanent: otherwise it ends when the device is removed or the machine restarts.
+fn block_device(directory: &Path) -> io::Result<(Vec<u8>, bool)> {
     let value = |directory: &Path, name: &str| {
         let text = std::fs::read(directory.join(name)).ok()?;
         let text = text.trim_ascii();
@@ -177,13 +177,12 @@ fn block_device(directory: &Path) -> io::Result<Vec<u8>> {
     ];
     if let Some(found) = names.iter().find_map(|name| value(whole, name)) {
         text.extend(found);
-        return Ok(text);
+        return Ok((text, true));
     }
-    // Without a permanent identity it counts as the same device until it is removed or the machine restarts.
     text.extend(std::fs::read("/proc/sys/kernel/random/boot_id")?);
     text.extend(value(whole, "diskseq").unwrap_or_default());
     text.extend(directory.as_os_str().as_encoded_bytes());
-    Ok(text)
+    Ok((text, false))
 }
 
 impl Opened {

@@ -50,13 +50,13 @@ impl Slow {
     ///
     /// # Errors
     /// An error of the system.
-    pub fn identity(&self) -> anyhow::Result<u64> {
+    pub fn identity(&self) -> anyhow::Result<(u64, bool)> {
         match self {
             Self::File(file) => file.identity(),
             Self::Remote(remote) => {
                 let mut text = remote.uri().to_string().into_bytes();
                 text.extend_from_slice(&remote.size().to_le_bytes());
-                Ok(twox_hash::XxHash3_64::oneshot(&text))
+                Ok((twox_hash::XxHash3_64::oneshot(&text), true))
             }
         }
     }
