@@ -195,12 +195,12 @@ impl<O: Owner> Pool<O> {
         Some((id, sequence))
     }
 
-    /// Pieces of background work that have ended.
     /// Whether the beginning of a block is being written, or is due.
     pub(crate) fn is_flushing(&self, block: u32) -> bool {
         self.flushing.contains(&block) || self.to_flush.iter().any(|due| due.id == block)
     }
 
+    /// Pieces of background work that have ended.
     pub(crate) fn ended(&self) -> u64 {
         self.claims - self.in_flight as u64
     }

@@ -9,7 +9,7 @@
 //! # Layout
 //!
 //! Contents are appended to large blocks, one behind the other, each with a header. A chunk whose content is cached already appends a
-//! *reference* of 48 bytes. [`store`] describes the order of changes; a start after a crash is in `store/open.rs`.
+//! *reference* of 48 bytes. [`store`] describes the order of changes; a start after a crash is in `store/image.rs`.
 //!
 //! ```text
 //! address --LBA-index--> place                              DRAM: remainder and place, 5 bytes
@@ -18,7 +18,8 @@
 //! ```
 //!
 //! Both indexes are buckets of 128 packed slots, without pointers, lists, reference counts or back pointers. The newest slot of a bucket
-//! stands first, and a full bucket drops its last slot. So a bucket of the LBA-index is an LRU queue, and evicts on its own.
+//! stands first, and a full bucket drops its last slot, of the LBA-index the last that is not dirty. So a bucket of the LBA-index is an
+//! LRU queue, and evicts on its own.
 //!
 //! - [`LbaIndex`]: the address goes through a bijection, so that bucket and remainder *are* the address. An answer is exact, without a
 //!   comparison on flash.

@@ -17,7 +17,8 @@ impl<D: Device, K: Backing> Volume<D, K> {
     /// Reads `len` bytes at `offset`.
     ///
     /// # Errors
-    /// [`VolumeError::Range`]; [`VolumeError::Backing`] if a byte is not cached and the backing device fails.
+    /// [`VolumeError::Range`]; [`VolumeError::Backing`] if a byte is not cached and the backing device fails; [`VolumeError::Unreadable`] if
+    /// a chunk is dirty and the cache device fails.
     pub async fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>, VolumeError> {
         self.check_range(offset, len as u64)?;
         if self.cache().is_none() {
