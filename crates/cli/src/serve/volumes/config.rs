@@ -358,7 +358,7 @@ mod tests {
     #[test]
     fn write_back_has_an_age_a_limit_a_rate_and_a_stop() {
         let config = resolve(
-            "nbd = \"unix:/s\"\nbacking = \"a,b\"\ncache = \"x,y\"\nmode = \"write-back\"\ndirty-age = [5, 60]\n\
+            "nbd = \"unix:/s\"\nbacking = \"a,b\"\ncache = \"x,y\"\nmode = \"write-back\"\ndirty-age = \"5,60\"\n\
              dirty-limit = \"12.5%\"\nclean-rate = \"0,8MiB\"\non-stop = \"keep,drain\"\n",
         );
         let volumes = config.unwrap().unwrap().volumes;
