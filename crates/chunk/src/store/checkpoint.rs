@@ -16,7 +16,7 @@ impl<B: Buffer> ChunkStore<B> {
         now: u32,
         clean: Option<u64>,
     ) -> io::Result<()> {
-        let (begun, position, marked) = {
+        let (begun, position, version, marked) = {
             let mut maps = self.maps.lock();
             // The log is kept from where the oldest block without a footer was opened.
             if self.keeps {
@@ -26,6 +26,7 @@ impl<B: Buffer> ChunkStore<B> {
             (
                 self.base.begin_checkpoint(|_| 0),
                 self.base.log.position(),
+                maps.next_version,
                 marked,
             )
         };
@@ -40,6 +41,9 @@ impl<B: Buffer> ChunkStore<B> {
         // its bucket; the footer of its block, which was open then or later, restores it.
         bytes.extend_from_slice(&position.to_le_bytes());
         bytes.extend_from_slice(&clean.unwrap_or(0).to_le_bytes());
+        // The dump has what mappings up to this version led to. A block that is sealed late may list them again, although one that was
+        // sealed before it has newer ones.
+        bytes.extend_from_slice(&version.to_le_bytes());
         put_len(marked.len(), &mut bytes);
         marked
             .iter()

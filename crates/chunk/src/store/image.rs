@@ -2,8 +2,8 @@
 //!
 //! 1. The checkpoint gives both indexes. Places in blocks that were reclaimed since are dropped.
 //! 2. Mappings that the log voids since the dump are dropped.
-//! 3. Footers of blocks sealed since add mappings, in order of sequence, which is the order of versions. A mapping counts if no void is
-//!    newer, and its content stands in a block that counts, of the generation that the mapping names.
+//! 3. Footers of blocks sealed since add mappings, in order of sequence, which is the order of versions. A mapping counts if neither the
+//!    dump nor a void is newer, and its content stands in a block that counts, of the generation that the mapping names.
 //! 4. After a power cut, clean mappings in marked regions are dropped: see [`super::regions`].
 //!
 //! If a void may be missing, the whole cache is forgotten: the volume has everything that a cache of clean chunks has. A cache that may
@@ -40,6 +40,8 @@ pub(super) struct Image {
     pub(super) starts: Vec<Starts>,
     /// Log position at the dump.
     dumped: u64,
+    /// The dump supersedes mappings of footers up to this version.
+    version: u64,
     /// The sequence of the first block that was opened after the dump.
     next_sequence: u64,
     /// Time of the volume's last change at a clean stop; else 0.
@@ -96,6 +98,7 @@ impl Image {
             fp: FpIndex::new(shape.contents, place).map_err(too_wide)?,
             starts: (0..geometry.blocks).map(|_| Starts::None).collect(),
             dumped: 0,
+            version: 0,
             next_sequence: 0,
             modified: 0,
             marked: Marked::default(),
@@ -296,7 +299,7 @@ impl Image {
                 };
                 let is_whole =
                     self.has(place) && sequences.get(&place.block) == Some(&target) && !torn.contains(&place);
-                if entry.version > 0
+                if entry.version > self.version
                     && !changes.is_void(&entry)
                     && is_whole
                     && entry.address < self.shape.chunks
@@ -380,10 +383,10 @@ impl Restore for Image {
         R: AsyncFn(u64, usize) -> io::Result<B>,
     {
         let (shape, geometry) = (self.shape, *stream.geometry());
-        let [dumped, modified] = stream.words::<Vec<u64>>(2).await?[..] else {
+        let [dumped, modified, version] = stream.words::<Vec<u64>>(3).await?[..] else {
             return Err(stream.bad("its position is missing"));
         };
-        (self.dumped, self.modified) = (dumped, modified);
+        (self.dumped, self.modified, self.version) = (dumped, modified, version);
         for region in stream.list("marked region", 4, |fields| fields.u32()).await? {
             self.marked.set(region.into(), true);
         }
@@ -430,7 +433,7 @@ impl Restore for Image {
         self.lba.clear();
         self.fp.clear();
         self.starts.fill_with(Starts::default);
-        (self.dumped, self.next_sequence, self.modified) = (0, 0, 0);
+        (self.dumped, self.next_sequence, self.modified, self.version) = (0, 0, 0, 0);
         self.marked.clear();
     }
 
