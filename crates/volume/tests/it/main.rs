@@ -8,4 +8,5 @@ mod rig;
 mod rules;
 mod threads;
 mod write_back;
+mod write_back_crashes;
 mod write_back_failures;

@@ -4,7 +4,7 @@ use crate::backing::{Faults, FaultyBacking, SECTOR};
 use crate::case::{Case, bytes_of, content, narrow, wide};
 use crate::rig::{CHUNK, SIZE, calm};
 use bytes::Bytes;
-use futures_util::future::{join_all, join3};
+use futures_util::future::{join, join_all, join3};
 use pumice_chunk::store::Found;
 use pumice_device::{Device, FaultyMedium};
 use pumice_volume::{Extent, Mode, VolumeError};
@@ -453,6 +453,24 @@ fn a_cache_smaller_than_what_is_written_goes_on() {
 }
 
 /// Clean chunks that the backing device may have lost do not count any more.
+/// It found nothing cached, then a write came, then it asks the backing device.
+#[test]
+fn a_read_that_a_write_overtakes_does_not_replace_what_is_dirty() {
+    let mut case = Case::new(1, wide());
+    case.put(1..40, 1);
+    case.drain().unwrap();
+    case.rig().settle();
+    assert!(case.store().is_on_device(1));
+    let volume = &case.rig().volume;
+    let read = volume.read(0, 2 * CHUNK);
+    let write = volume.write(0, Bytes::from(content(0, 2)), false);
+    let (read, written) = case.rig().run(join(read, write));
+    assert!(read.is_ok() && written.is_ok());
+    case.array[..CHUNK].copy_from_slice(&content(0, 2));
+    assert_eq!(case.dirty(), 1);
+    case.check_all();
+}
+
 /// Between the copy and the record that the chunk is clean, another content was copied.
 #[test]
 fn a_content_that_came_back_after_it_was_copied_stays_dirty() {

@@ -1,0 +1,156 @@
+//! Write-back with many requests at once, in a cache smaller than what is written, and crashes among them.
+
+use crate::backing::{Faults, SECTOR};
+use crate::case::{Case, content, narrow};
+use crate::rig::{CHUNK, calm};
+use bytes::Bytes;
+use futures_util::future::{join, join_all};
+use pumice_blocks::give_turn;
+use pumice_device::{CrashPoint, FaultPlan, FaultyMedium};
+use pumice_volume::Mode;
+use pumice_world::Random;
+use std::sync::Arc;
+
+const CHUNKS: usize = 120;
+const SEEDS: u64 = 300;
+
+/// What a chunk may have.
+#[derive(Clone)]
+struct Chunk {
+    /// When it was last flushed.
+    durable: Vec<u8>,
+    /// Contents of the changes since then, the newest last. Of a change that failed each sector may be old or new.
+    since: Vec<Vec<u8>>,
+    is_sure: bool,
+}
+
+impl Chunk {
+    fn changed(&mut self, bytes: &[u8], is_done: bool) {
+        self.since.push(bytes.to_vec());
+        self.is_sure = is_done;
+    }
+
+    fn newest(&self) -> &Vec<u8> {
+        self.since.last().unwrap_or(&self.durable)
+    }
+
+    /// After a crash any of them, by sector. What a start finds is there to stay.
+    fn found(&mut self, bytes: &[u8], what: &str) {
+        for (at, sector) in (0..).step_by(SECTOR).zip(bytes.chunks(SECTOR)) {
+            let mut all = self.since.iter().chain([&self.durable]);
+            assert!(
+                all.any(|known| known[at..at + SECTOR] == *sector),
+                "{what}, sector {}",
+                at / SECTOR
+            );
+        }
+        (self.durable, self.since, self.is_sure) = (bytes.to_vec(), Vec::new(), true);
+    }
+}
+
+#[test]
+fn crashes_among_many_writes_lose_nothing_that_was_flushed() {
+    let (mut crashes, mut dirty) = (0, 0);
+    for seed in 0..SEEDS {
+        let medium = Arc::new(FaultyMedium::new(1 << 20, seed, calm()));
+        let mut case = Case::with(medium, seed, narrow([20, 60, 500][seed as usize % 3]));
+        let mut random = Random(seed);
+        let first = Chunk {
+            durable: vec![0; CHUNK],
+            since: Vec::new(),
+            is_sure: true,
+        };
+        let mut chunks = vec![first; CHUNKS];
+        let mut version = 0;
+        for life in 0..4 {
+            let point = 1 + random.below(150);
+            match random.below(4) {
+                0 => case.backing.set(Faults {
+                    crash_at: Some(1 + point / 4),
+                    ..Faults::default()
+                }),
+                _ => case.medium.set_plan(FaultPlan {
+                    crash: Some(CrashPoint::WriteOrAppend(point)),
+                    ..calm()
+                }),
+            }
+            for _ in 0..40 {
+                version += 1;
+                // A hot part is written often.
+                let hot = [12, CHUNKS][random.below(2) as usize];
+                let changes: Vec<(usize, bool)> = (0..12)
+                    .map(|n| {
+                        (
+                            n * hot / 12 + random.below(hot as u64 / 12) as usize,
+                            random.below(12) == 0,
+                        )
+                    })
+                    .collect();
+                let rig = case.rig.as_ref().unwrap();
+                let all = join_all(changes.iter().map(|(chunk, is_zero)| {
+                    let (volume, offset) = (&rig.volume, (chunk * CHUNK) as u64);
+                    async move {
+                        match is_zero {
+                            true => volume.zero(offset, CHUNK as u64, version % 2 == 0).await,
+                            false => {
+                                let data = Bytes::from(content(*chunk, version));
+                                volume.write(offset, data, false).await
+                            }
+                        }
+                    }
+                }));
+                let turns = random.below(30);
+                let does_flush = random.below(4) == 0;
+                let flush = async {
+                    for _ in 0..turns {
+                        give_turn().await;
+                    }
+                    match does_flush {
+                        true => rig.volume.flush().await.is_ok(),
+                        false => false,
+                    }
+                };
+                let before = chunks.clone();
+                let (changed, is_flushed) = rig.run(join(all, flush));
+                if is_flushed {
+                    for (chunk, before) in chunks.iter_mut().zip(before) {
+                        if before.is_sure {
+                            (chunk.durable, chunk.since) = (before.newest().clone(), Vec::new());
+                        }
+                    }
+                }
+                for ((chunk, is_zero), changed) in changes.into_iter().zip(changed) {
+                    let bytes = match is_zero {
+                        true => vec![0; CHUNK],
+                        false => content(chunk, version),
+                    };
+                    chunks[chunk].changed(&bytes, changed.is_ok());
+                }
+                if case.medium.is_crashed() || case.backing.is_crashed() {
+                    crashes += 1;
+                    break;
+                }
+                match random.below(6) {
+                    0 => case.rig().tick(),
+                    1 => case.rig().settle(),
+                    _ => {}
+                }
+            }
+            case.crash(random.below(3) > 0);
+            let what = format!("seed {seed}, life {life}");
+            let started = case.start(Mode::WriteBack);
+            started.unwrap_or_else(|error| panic!("{what}: {error}"));
+            dirty += u32::from(case.dirty() > 0);
+            for number in 0..CHUNKS {
+                let found = case.read(number * CHUNK..(number + 1) * CHUNK);
+                let found = found.unwrap_or_else(|error| panic!("{what}, chunk {number}: {error}"));
+                chunks[number].found(&found, &format!("{what}, chunk {number}"));
+                case.array[number * CHUNK..(number + 1) * CHUNK].copy_from_slice(&found);
+            }
+            case.check(0..CHUNKS * CHUNK);
+        }
+        case.rig().check_books();
+    }
+    println!("{crashes} crashes among requests, {dirty} starts with dirty chunks");
+    assert!(crashes > SEEDS && u64::from(dirty) > SEEDS, "{crashes} {dirty}");
+}
