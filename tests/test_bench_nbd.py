@@ -62,14 +62,15 @@ def expect_found(report, count, *words):
 
 @pytest.fixture
 def volume(directory):
-    """Starts a volume of 32 MiB on disk, with other modes than write-through without its cache."""
+    """Starts a volume of 32 MiB on disk, in pass-through without its cache; a start that `fails` is returned without a wait."""
     disk, cache = pathlib.Path(directory, "disk"), pathlib.Path(directory, "cache")
     with open(disk, "wb") as file:
         file.truncate(32 * MIB)
 
-    def start_volume(mode="write-through"):
-        flags = ["--cache", cache, "--cache-size", "48MiB"] if mode == "write-through" else []
-        return Volume(directory, str(disk), "--dram", "96MiB", "--threads", "2", "--mode", mode, *flags)
+    def start_volume(mode="write-through", *flags, fails=False):
+        if mode != "pass-through":
+            flags = ["--cache", cache, "--cache-size", "48MiB", *flags]
+        return Volume(directory, str(disk), "--dram", "96MiB", "--threads", "2", "--mode", mode, *flags, wait=not fails)
 
     return start_volume
 
@@ -96,18 +97,19 @@ def test_what_a_run_cannot_do_is_refused_with_advice(directory):
             expect(bench.returncode == status and advice in said, f"status {status} and `{advice}`", f"{bench.returncode}: {said}")
 
 
-def test_kills_lose_nothing_that_was_flushed(directory, volume, seed, size):
+@pytest.mark.parametrize("how", [["write-through"], ["write-back", "--dirty-age", "1"]], ids=lambda how: how[0])
+def test_kills_lose_nothing_that_was_flushed(directory, volume, how, seed, size):
     """`--with kills=30` kills."""
     kills, rng = size("kills", 3, 30), random.Random(seed)
     journal = ["--journal", f"{directory}/journal", "--resume"]
-    server = volume()
+    server = volume(*how)
     load = start(server.uri, *ALL_KINDS, "--seconds", "3600", "--seed", seed, *journal)
     try:
         for _ in range(kills):
             time.sleep(rng.uniform(0.05, 1.0))
             expect(load.poll() is None, "the load to go on", load.returncode)
             server.kill9()
-            server = volume()
+            server = volume(*how)
         time.sleep(0.3)
         load.send_signal(signal.SIGINT)
         report = end(load, 0)
@@ -115,9 +117,15 @@ def test_kills_lose_nothing_that_was_flushed(directory, volume, seed, size):
         # A server that is killed before the load has found it again is not missed.
         expect(1 <= report["stops"] <= kills and report["is_passed"], f"up to {kills} stops, and a pass", report)
         server.kill9()
-        server = volume()
+        server = volume(*how)
         report = bench(server.uri, "--seconds", "0", *journal)
         expect(report["is_resumed"] and report["checked_sectors"] == 32 * MIB // SECTOR, "all sectors to be checked again", report)
+        if how[0] == "write-back":
+            # The stop writes to the backing file what the cache alone has: then it is right without the cache.
+            server.terminate()
+            server = volume("pass-through")
+            report = bench(server.uri, "--seconds", "0", *journal)
+            expect(report["is_resumed"] and report["is_passed"], "the backing file alone to be right", report)
     finally:
         load.kill()
         server.kill9()
@@ -154,6 +162,55 @@ def test_planted_losses_are_found(directory, volume, seed):
         bench(server.uri, *FILL, *known)
     shutil.copy(old, disk)
     look("found an older content", count=MIB // SECTOR)
+
+
+def test_what_a_backing_file_lost_after_a_drain_is_found(directory, volume, seed):
+    disk, cache, journal = (pathlib.Path(directory, name) for name in ("disk", "cache", "journal"))
+    known = ["--journal", journal, "--resume"]
+    sector = random.Random(seed).randrange(MIB // SECTOR)
+    with volume("write-back") as server:
+        bench(server.uri, *FILL, *known)
+        server.terminate()
+    cache.unlink()
+    with volume("write-back") as server:
+        bench(server.uri, "--seconds", "0", *known)
+        server.terminate()
+    cache.unlink()
+    with open(disk, "r+b") as file:
+        file.seek(sector * SECTOR)
+        file.write(b"x" * 100)
+    with volume("write-back") as server:
+        expect_found(bench(server.uri, "--seconds", "0", *known, status=1), 1, f"sector {sector}: found unknown bytes")
+
+
+@pytest.mark.parametrize("end", ["keep", "kill9"])
+def test_an_older_copy_of_a_cache_is_refused_or_found(directory, volume, end):
+    """After a stop the time of the backing file's last change tells that it was changed since. After `kill -9` nothing does: the older copy
+    writes its older contents over newer ones."""
+    cache, old, journal = (pathlib.Path(directory, name) for name in ("cache", "old", "journal"))
+    known = ["--journal", journal, "--resume"]
+    lazy = ["--on-stop", "keep", "--dirty-age", "86400", "--clean-rate", "4KiB"]
+    with volume("write-back", *lazy) as server:
+        bench(server.uri, *FILL, *known)
+        expect(server.figures("volume")["dirty_chunks"] > 0, "dirty chunks", server.figures("volume"))
+        server.terminate() if end == "keep" else server.kill9()
+    shutil.copy(cache, old)
+    with volume("write-back") as server:
+        bench(server.uri, *FILL, *known)
+        server.terminate()
+    shutil.copy(old, cache)
+    if end == "keep":
+        with volume("write-back", fails=True) as server:
+            expect_equal(server.process.wait(20), 1, "status of the start")
+            said = server.log()
+            expect("the volume was changed without it" in said and "--reformat" in said, "the start to be refused with advice", said)
+        expect(cache.read_bytes() == old.read_bytes(), "a start that is refused to change nothing of the cache", "another cache")
+        with volume("pass-through") as server:
+            bench(server.uri, "--seconds", "0", *known)
+        return
+    with volume("write-back") as server:
+        report = bench(server.uri, "--seconds", "0", *known, status=1)
+        expect_found(report, report["wrong_sectors"], "found an older content")
 
 
 def test_a_server_that_loses_what_it_flushed_is_found(directory):
