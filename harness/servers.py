@@ -210,6 +210,10 @@ class Nbdkit(Server):
     def __init__(self, directory, backing, core=None, group=None, flags=("--filter=cache",), options=("cache-on-read=true",)):
         socket, pid = (os.path.join(directory, f"nbdkit.{name}") for name in ("socket", "pid"))
         self.uri = f"nbd+unix:///?socket={socket}"
+        for path in (socket, pid):
+            # Of one that was killed.
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(path)
         # The file of the filter is an unnamed one in TMPDIR.
         command = ["env", f"TMPDIR={directory}", machine.installed("nbdkit"), "--foreground", "--unix", socket, "--pidfile", pid, *flags,
                    "file", backing, *options]
