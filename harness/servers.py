@@ -205,7 +205,8 @@ class Volume(Pumice):
 
 
 class Nbdkit(Server):
-    """nbdkit that serves a file, by default through its cache filter, which keeps all that was read in a file of the same directory."""
+    """nbdkit that serves a file or what the URI of an NBD server names, by default through its cache filter, which keeps all that was read
+    in a file of the same directory."""
 
     def __init__(self, directory, backing, core=None, group=None, flags=("--filter=cache",), options=("cache-on-read=true",)):
         socket, pid = (os.path.join(directory, f"nbdkit.{name}") for name in ("socket", "pid"))
@@ -215,8 +216,9 @@ class Nbdkit(Server):
             with contextlib.suppress(FileNotFoundError):
                 os.remove(path)
         # The file of the filter is an unnamed one in TMPDIR.
+        plugin = ["nbd", f"uri={backing}"] if str(backing).startswith("nbd") else ["file", backing]
         command = ["env", f"TMPDIR={directory}", machine.installed("nbdkit"), "--foreground", "--unix", socket, "--pidfile", pid, *flags,
-                   "file", backing, *options]
+                   *plugin, *options]
         super().__init__("nbdkit", directory, command, core, group)
         try:
             # Written once it listens.
