@@ -309,3 +309,28 @@ def test_a_chunk_that_is_being_cleaned_is_written_while_the_backing_device_hangs
     with far.volume_under_way() as server:
         far.fail("hanging")
         place.write(server, places=EVERY_OTHER, timeout=5)
+
+
+@pytest.mark.parametrize("how", ["full", "hanging"])
+def test_a_stop_that_cannot_drain_leaves_all_to_the_next_start(place, how):
+    """Where the backing device hangs the stop waits for it, until the server is killed."""
+    far = Far(place)
+    try:
+        with place.volume("write-back", *LAZY, backing=far.server.uri) as server:
+            place.write(server, "h.flush()")
+            far.fail(how)
+            server.process.send_signal(signal.SIGTERM)
+            server.wait_for_log("chunks that the cache alone has")
+            if how == "hanging":
+                server.kill9()
+            server.process.wait(20)
+            expect(how == "hanging" or ALONE.search(server.log()), "a stop that could not drain to say so", server.log())
+        expect(place.differing() > CHUNKS // 2, "the cache alone to have most", place.differing())
+        far.recover(how)
+        with place.volume("write-back", *LAZY, backing=far.server.uri) as server:
+            expect(int(ALONE.search(server.log())[1]) > CHUNKS // 2, "dirty chunks that the start has found", server.log())
+            place.expect_read(server)
+            server.terminate()
+        place.expect_newest(place.disk, "the backing file after a drain")
+    finally:
+        far.server.kill9()
