@@ -141,10 +141,10 @@ fn crashes_among_many_writes_lose_nothing_that_was_flushed() {
             let started = case.start(Mode::WriteBack);
             started.unwrap_or_else(|error| panic!("{what}: {error}"));
             dirty += u32::from(case.dirty() > 0);
-            for number in 0..CHUNKS {
+            for (number, chunk) in chunks.iter_mut().enumerate() {
                 let found = case.read(number * CHUNK..(number + 1) * CHUNK);
                 let found = found.unwrap_or_else(|error| panic!("{what}, chunk {number}: {error}"));
-                chunks[number].found(&found, &format!("{what}, chunk {number}"));
+                chunk.found(&found, &format!("{what}, chunk {number}"));
                 case.array[number * CHUNK..(number + 1) * CHUNK].copy_from_slice(&found);
             }
             case.check(0..CHUNKS * CHUNK);
