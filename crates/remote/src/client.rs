@@ -106,6 +106,8 @@ struct Job {
     work: Work,
     /// Who waits for it; nobody for a flush of the client's own.
     told: Option<oneshot::Sender<io::Result<Vec<u8>>>>,
+    /// Whether it was sent over a connection that was lost: the server may still perform it.
+    was_sent: bool,
 }
 
 /// Requests and changes, of all connections.
@@ -146,6 +148,7 @@ impl State {
             _ if is_full && !self.is_flushing && !self.kept.is_empty() => Job {
                 work: Work::Flush { covers: 0 },
                 told: None,
+                was_sent: false,
             },
             first => self.waiting.remove(first?)?,
         };
@@ -166,7 +169,7 @@ impl State {
     /// Ends a request with its answer.
     fn end(&mut self, cookie: u64, answer: io::Result<Vec<u8>>) {
         self.is_answered = true;
-        let Some(Job { work, told }) = self.sent.remove(&cookie) else {
+        let Some(Job { work, told, .. }) = self.sent.remove(&cookie) else {
             return;
         };
         let mut answer = answer;
@@ -211,7 +214,8 @@ impl State {
 
     /// Requests that were not answered are sent again over the next connection.
     fn lose_connection(&mut self) {
-        for (_, job) in std::mem::take(&mut self.sent).into_iter().rev() {
+        for (_, mut job) in std::mem::take(&mut self.sent).into_iter().rev() {
+            job.was_sent = true;
             if job.told.is_some() {
                 self.waiting.push_front(job);
             }
@@ -223,10 +227,12 @@ impl State {
     /// Fails all requests. Changes that were answered stay.
     fn fail_all(&mut self, uri: &Uri) {
         for job in self.waiting.drain(..) {
-            let error = io::Error::new(
-                io::ErrorKind::NotConnected,
-                format!("there is no connection to {uri}"),
-            );
+            let kind = match job.work {
+                Work::Read { .. } | Work::Flush { .. } => io::ErrorKind::NotConnected,
+                _ if job.was_sent => io::ErrorKind::TimedOut,
+                _ => io::ErrorKind::NotConnected,
+            };
+            let error = io::Error::new(kind, format!("there is no connection to {uri}"));
             job.told.map(|told| told.send(Err(error)));
         }
     }
@@ -509,7 +515,9 @@ impl Remote {
         };
         let (told, hears) = oneshot::channel();
         let told = Some(told);
-        self.0.jobs.send(Job { work, told }).map_err(|_| ended())?;
+        let was_sent = false;
+        let job = Job { work, told, was_sent };
+        self.0.jobs.send(job).map_err(|_| ended())?;
         hears.await.map_err(|_| ended())?
     }
 }
@@ -538,8 +546,9 @@ impl Backing for Remote {
         Ok(bytes)
     }
 
-    fn may_change_later(&self) -> bool {
-        true
+    fn may_change_later(&self, error: &io::Error) -> bool {
+        // Other errors are answers of the server, or the change was never sent.
+        matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::BrokenPipe)
     }
 
     async fn write_at(&self, mut offset: u64, mut data: Bytes) -> io::Result<()> {

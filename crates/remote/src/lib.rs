@@ -13,7 +13,7 @@
 //!
 //! When a connection is lost, its requests wait for the next one. If none answers within the time that [`Remote::connect`] was given, all
 //! requests fail with [`std::io::ErrorKind::NotConnected`], until there is a connection again. A flush that failed so has lost nothing: the
-//! changes are kept. A change that failed may still happen: the server may have received it.
+//! changes are kept. A change that was sent fails with [`std::io::ErrorKind::TimedOut`] instead: the server may still perform it.
 //!
 //! # Limits
 //!

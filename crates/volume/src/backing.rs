@@ -23,7 +23,7 @@ pub struct Extent {
 /// any time.
 ///
 /// *Errors.* After an error a changed range has old or new bytes, each sector of 512 bytes as a whole. They may still change, at any time,
-/// if [`may_change_later`](Backing::may_change_later) is true.
+/// if [`may_change_later`](Backing::may_change_later) is true of the error.
 ///
 /// A flush that fails with [`NotConnected`](io::ErrorKind::NotConnected) has lost nothing, and may be tried again.
 ///
@@ -38,8 +38,8 @@ pub trait Backing: 'static {
     /// An error of the device.
     fn modified(&self) -> io::Result<u64>;
 
-    /// Whether a change that failed may still happen, as it may where it was sent to another machine.
-    fn may_change_later(&self) -> bool {
+    /// Whether a change that failed so may still happen: it was sent to another machine, which has not answered.
+    fn may_change_later(&self, _error: &io::Error) -> bool {
         false
     }
 

@@ -84,7 +84,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
         let changed = change.await;
         self.note_change();
         match changed {
-            Err(error) if self.0.backing.may_change_later() => {
+            Err(error) if self.0.backing.may_change_later(&error) => {
                 drop(under_way);
                 Err(VolumeError::Backing(error))
             }

@@ -385,7 +385,8 @@ impl<D: Device, K: Backing> Volume<D, K> {
             chunks: self.chunks_of(chunk_bytes, offset, len),
         };
         let written = self.0.backing.write_at(offset, bytes.into()).await;
-        if written.is_ok() || !self.0.backing.may_change_later() {
+        let may_happen = written.as_ref().err();
+        if !may_happen.is_some_and(|error| self.0.backing.may_change_later(error)) {
             std::mem::forget(copying);
         }
         written.map_err(VolumeError::Backing)?;

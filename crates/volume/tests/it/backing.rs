@@ -287,7 +287,7 @@ impl Backing for FaultyBacking {
         Ok(bytes)
     }
 
-    fn may_change_later(&self) -> bool {
+    fn may_change_later(&self, _: &io::Error) -> bool {
         self.0.borrow().faults.changes_later
     }
 

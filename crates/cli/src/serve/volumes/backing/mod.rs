@@ -122,10 +122,10 @@ impl Backing for Slow {
         }
     }
 
-    fn may_change_later(&self) -> bool {
+    fn may_change_later(&self, error: &io::Error) -> bool {
         match self {
-            Self::File(file) => file.may_change_later(),
-            Self::Remote(remote) => remote.may_change_later(),
+            Self::File(file) => file.may_change_later(error),
+            Self::Remote(remote) => remote.may_change_later(error),
         }
     }
 
