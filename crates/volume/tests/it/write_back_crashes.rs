@@ -12,7 +12,7 @@ use pumice_world::Random;
 use std::sync::Arc;
 
 const CHUNKS: usize = 120;
-const SEEDS: u64 = 300;
+const SEEDS: u64 = 500;
 
 /// What a chunk may have.
 #[derive(Clone)]
@@ -64,16 +64,18 @@ fn crashes_among_many_writes_lose_nothing_that_was_flushed() {
         let mut version = 0;
         for life in 0..4 {
             let point = 1 + random.below(150);
-            match random.below(4) {
-                0 => case.backing.set(Faults {
-                    crash_at: Some(1 + point / 4),
-                    ..Faults::default()
-                }),
-                _ => case.medium.set_plan(FaultPlan {
-                    crash: Some(CrashPoint::WriteOrAppend(point)),
-                    ..calm()
-                }),
-            }
+            let is_backing = random.below(4) == 0;
+            let crash = (!is_backing).then_some(CrashPoint::WriteOrAppend(point));
+            case.medium.set_plan(FaultPlan {
+                crash,
+                // Some writes are overtaken by many others.
+                slow: [0.0, 0.2][random.below(2) as usize],
+                ..calm()
+            });
+            case.backing.set(Faults {
+                crash_at: is_backing.then_some(1 + point / 4),
+                ..Faults::default()
+            });
             for _ in 0..40 {
                 version += 1;
                 // A hot part is written often.
