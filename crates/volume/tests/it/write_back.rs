@@ -486,3 +486,23 @@ fn a_content_that_came_back_after_it_was_copied_stays_dirty() {
     assert_eq!(rig.run(store.made_clean(&rig.device, &[copied])).unwrap(), 0);
     assert_eq!(rig.volume.dirty().0, 1);
 }
+
+/// Otherwise the next start takes what it writes for a change from elsewhere.
+#[test]
+fn a_close_waits_for_the_round_under_way() {
+    for seed in 0..60 {
+        let mut settings = wide();
+        settings.write_back.age_secs = 1;
+        let mut case = Case::new(seed, settings);
+        case.put((0..60).map(|chunk| chunk * 3), 1);
+        case.flush().unwrap();
+        case.rig().tick();
+        for _ in 0..seed % 20 {
+            case.rig().run(pumice_blocks::give_turn());
+        }
+        case.close();
+        case.start(Mode::WriteBack).unwrap();
+        assert_eq!(case.rig().found, Some(Found::Cache));
+        case.check_all();
+    }
+}
