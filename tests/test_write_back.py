@@ -304,7 +304,6 @@ def test_what_the_cache_has_is_read_and_written_while_the_backing_device_is(plac
     place.expect_newest(place.disk, "the backing file after a drain")
 
 
-@pytest.mark.xfail(raises=subprocess.TimeoutExpired, strict=True, reason="a write waits for the cleaner's write of its chunk, which is locked")
 def test_a_chunk_that_is_being_cleaned_is_written_while_the_backing_device_hangs(place, far):
     with far.volume_under_way() as server:
         far.fail("hanging")

@@ -71,6 +71,7 @@ impl Store {
             reformat: false,
             maker: Maker::Serve,
             random: 1,
+            write_back: false,
             now: NOW,
         };
         let executor = Executor::new();

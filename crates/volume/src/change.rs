@@ -159,6 +159,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
         let len = data.len() as u64;
         let chunks = self.chunks_of(chunk_bytes, offset, len);
         let count = chunks.end - chunks.start;
+        let _copying = self.0.shared.cleaner.copying.lock(chunks.clone()).await;
         let written = match self.begin_change(chunks.clone()).await {
             Ok(guard) => {
                 let change = self.0.backing.write_at(offset, data.clone());
@@ -260,6 +261,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
     async fn zero_piece(&self, unit: u64, offset: u64, len: u64, may_punch: bool) -> Result<(), VolumeError> {
         let chunks = self.chunks_of(unit, offset, len);
         let _held = self.0.shared.locks.lock(chunks.clone()).await;
+        let _copying = self.0.shared.cleaner.copying.lock(chunks.clone()).await;
         if self.cache().is_some() {
             add(&self.0.shared.counters.zeroed_chunks, chunks.end - chunks.start);
         }

@@ -65,6 +65,9 @@ pub(crate) struct Cleaner {
     pass: Mutex<Pass>,
     /// Held by the round under way.
     running: RangeLocks,
+    /// Chunks that the cleaner writes to the backing device, or that a change goes through to. Acquire it after the lock of the chunks. A write that
+    /// makes chunks dirty does not wait for it.
+    pub(crate) copying: RangeLocks,
     /// The round under way is to end, and no other begins.
     is_closed: AtomicBool,
     /// Chunks of which a write to the backing device was abandoned: it may still happen, over any later one. They are not cleaned before the next
@@ -85,6 +88,7 @@ impl Cleaner {
                 ..Pass::default()
             }),
             running: RangeLocks::default(),
+            copying: RangeLocks::default(),
             is_closed: AtomicBool::new(false),
             abandoned: Mutex::default(),
             dirty_max: AtomicU64::new(0),
@@ -284,7 +288,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
         Ok(whole)
     }
 
-    /// Cleans the dirty chunks of a range whose lock the caller holds.
+    /// Cleans the dirty chunks of a range whose two locks the caller holds.
     pub(crate) async fn clean_held(&self, chunks: Range<u64>) -> Result<(), VolumeError> {
         let Some((store, device)) = self.cache() else {
             return Ok(());
@@ -313,7 +317,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
         }
     }
 
-    /// Writes the dirty chunks of a run to the backing device. The caller holds their lock. Returns those that were written, and the first error.
+    /// Writes the dirty chunks of a run to the backing device. The caller holds their lock of copies. Returns those that were written, and the first error.
     async fn copy_out(&self, chunks: Range<u64>) -> (Vec<Copied>, Option<VolumeError>) {
         let Some((store, device)) = self.cache() else {
             return (Vec::new(), None);
@@ -402,7 +406,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
             return (0, None);
         };
         let chunk_bytes = u64::from(store.shape().chunk_bytes);
-        let locks = &self.0.shared.locks;
+        let locks = &self.0.shared.cleaner.copying;
         let (mut all, mut failed) = (0, None);
         for addresses in addresses.chunks(self.addresses_at_once()) {
             if may_wait {
