@@ -11,7 +11,7 @@ use pumice_chunk::store::{ChunkStore, Found};
 use pumice_device::{AlignedBuf, CountingDevice, Device, DeviceCounters, FileDevice, FileShared};
 use pumice_door_nbd::Door;
 use pumice_net::Seldom;
-use pumice_volume::{Settings, Shared, Volume};
+use pumice_volume::{Settings, Shared, Volume, VolumeError};
 use pumice_world::{Clock, Spawner, Task};
 use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
@@ -220,11 +220,14 @@ async fn serve(
     let mut closed = Ok(());
     for (volume, prepared) in volumes.iter().zip(&common.volumes) {
         let named = || format!("closing the cache of {}", prepared.name);
-        if prepared.drains {
-            drain(volume, &prepared.name).await;
-        }
+        let drained = match prepared.drains {
+            true => drain(volume, &prepared.name).await,
+            false => Ok(()),
+        };
         // The other volumes are closed even if this one fails.
         closed = closed.and(volume.close().await.with_context(named));
+        let what = || format!("writing to {} what its cache alone has", prepared.name);
+        closed = closed.and(drained.with_context(what));
         let (left, _) = volume.dirty();
         if left > 0 {
             line(format_args!(
@@ -256,21 +259,16 @@ fn tick_each_second(volume: Volume<CacheDevice, Slow>) -> (Rc<Notify>, JoinHandl
 }
 
 /// Writes to the volume what its cache alone has. Whatever happens meanwhile, it is durable in the cache.
-async fn drain(volume: &Volume<CacheDevice, Slow>, name: &str) {
+async fn drain(volume: &Volume<CacheDevice, Slow>, name: &str) -> Result<(), VolumeError> {
     let (dirty, _) = volume.dirty();
     if dirty == 0 {
-        return;
+        return Ok(());
     }
     line(format_args!(
         "volume {name}: writes {dirty} chunks that the cache alone has"
     ));
-    let drained = match volume.flush().await {
-        Ok(()) => volume.drain().await,
-        Err(error) => Err(error),
-    };
-    if let Err(error) = drained {
-        tracing::error!("volume {name}: {error}");
-    }
+    volume.flush().await?;
+    volume.drain().await
 }
 
 /// Opens all volumes.
