@@ -13,6 +13,9 @@ use std::ops::Range;
 /// Most bytes zeroed at once if there is no cache.
 const ZERO_BYTES: u64 = 64 << 20;
 
+/// Two changes that overlap in time leave each sector to one of them, so none is changed in parts.
+const SECTOR_BYTES: u64 = 512;
+
 /// A change that the backing device may be carrying out.
 struct UnderWay<'a, 'b, B: Buffer> {
     shared: &'a Shared<B>,
@@ -229,14 +232,20 @@ impl<D: Device, K: Backing> Volume<D, K> {
             };
             if let Some(extent) = extent.filter(|extent| extent.is_hole && extent.length > 0) {
                 let hole = at..at + extent.length.min(end - at);
-                let skipped = self.skip_hole(unit, hole).await?;
+                let mut skipped = self.skip_hole(unit, hole).await?;
+                if skipped < end - at {
+                    skipped = skipped.saturating_sub((at + skipped) % SECTOR_BYTES);
+                }
                 add(&self.0.shared.counters.trimmed_hole_bytes, skipped);
                 at += skipped;
                 if skipped > 0 {
                     continue;
                 }
             }
-            let most = extent.map_or(u64::MAX, |extent| extent.length.max(1));
+            let most = extent.map_or(u64::MAX, |extent| {
+                let extent_end = at + extent.length.clamp(1, end - at);
+                extent_end.next_multiple_of(SECTOR_BYTES) - at
+            });
             let len = piece_bytes.min(end - at).min(most);
             self.zero_piece(unit, at, len, may_punch).await?;
             at += len;

@@ -29,6 +29,8 @@ pub struct Faults {
     pub changes_later: bool,
     /// A list of extents is so many turns old when it is given.
     pub extents_turns: u32,
+    /// The most bytes of an extent, if not 0.
+    pub extent_bytes: u64,
 }
 
 struct State {
@@ -325,7 +327,12 @@ impl Backing for FaultyBacking {
         self.check()?;
         let (extents, turns) = {
             let state = self.0.borrow();
-            (state.extents(offset as usize, most), state.faults.extents_turns)
+            let mut extents = state.extents(offset as usize, most);
+            if state.faults.extent_bytes > 0 {
+                extents.truncate(1);
+                extents[0].length = extents[0].length.min(state.faults.extent_bytes);
+            }
+            (extents, state.faults.extents_turns)
         };
         for _ in 0..turns {
             give_turn().await;

@@ -263,6 +263,27 @@ fn trims_of_holes_cost_nothing_and_what_was_trimmed_is_zero() {
     assert!(rig.volume.shared().counts().trimmed_hole_bytes > SIZE as u64);
 }
 
+/// A file system may list extents of any length: of one byte, where a hole is made meanwhile.
+#[test]
+fn trims_change_whole_sectors_whatever_the_extents_are() {
+    for extent_bytes in [1, 511, 700, 5000] {
+        let (medium, backing) = (medium(1), FaultyBacking::new(SIZE, 1));
+        let rig = Rig::open(&settings(Mode::WriteThrough, 1), &medium, &backing).unwrap();
+        let write = rig.volume.write(8192, Bytes::from(vec![1; 8192]), false);
+        rig.run(write).unwrap();
+        backing.set(Faults {
+            extent_bytes,
+            ..Faults::default()
+        });
+        rig.run(rig.volume.zero(512, 32_768, true)).unwrap();
+        assert!(backing.bytes().iter().all(|byte| *byte == 0));
+        for range in backing.ranges_since(1) {
+            let is_whole = range.start % 512 == 0 && range.end % 512 == 0;
+            assert!(is_whole, "{range:?}, extents of {extent_bytes} bytes");
+        }
+    }
+}
+
 /// Blocks are written at the pace of the cache device: whoever is faster waits for it, and all is cached.
 #[test]
 fn nothing_bypasses_a_cache_that_has_room_but_is_slow() {
