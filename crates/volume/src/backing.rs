@@ -22,6 +22,8 @@ pub struct Extent {
 /// *Futures.* A change begins when its future is first polled. If its future is dropped before it is ready, the change may still happen, at
 /// any time.
 ///
+/// *Ordering.* A read that overlaps a change in time finds of each sector of 512 bytes all old or all new bytes.
+///
 /// *Errors.* After an error a changed range has old or new bytes, each sector of 512 bytes as a whole. They may still change, at any time,
 /// if [`may_change_later`](Backing::may_change_later) is true of the error.
 ///

@@ -51,7 +51,7 @@ pub const SPAN_BYTES: u64 = 256 << 10;
 /// touches, and at most twice [`SPAN_BYTES`], however long it is.
 ///
 /// *Ordering.* Requests run concurrently. If two changes of the same bytes overlap in time, each sector of 512 bytes has the result of
-/// either. A request sees the effect of all changes whose futures were ready before it began, on any handle.
+/// either; a read that overlaps a change finds each sector before or after it. A request sees the effect of all changes whose futures were ready before it began, on any handle.
 ///
 /// *Durability.* A change is in effect when its future is ready. With `is_durable` (FUA) it then also survives a power cut. A
 /// [`flush`](Export::flush) makes all changes durable whose futures were ready before it was called, on any handle.

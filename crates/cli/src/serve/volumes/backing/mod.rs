@@ -1,6 +1,7 @@
 //! The slow device behind a volume: a file or a block device of this machine, or an export of an NBD server.
 
 mod file;
+mod whole;
 
 pub use file::FileBacking;
 
