@@ -213,7 +213,7 @@ impl LbaIndex {
         self.change(address, from, |slot| (to, slot.is_dirty))
     }
 
-    /// Makes a mapping clean, if its place is `place`; it keeps its age. Returns whether it was dirty.
+    /// Clears the dirty bit of a chunk's mapping, if it leads to `place`. The mapping keeps its age. Returns whether the bit was set.
     pub fn clean(&mut self, address: u64, place: Place) -> bool {
         let was_dirty = self.get(address).is_some_and(|slot| slot.is_dirty);
         let is_clean = was_dirty && self.change(address, place, |slot| (slot.place, false));

@@ -18,8 +18,8 @@
 //! ```
 //!
 //! Both indexes are buckets of 128 packed slots, without pointers, lists, reference counts or back pointers. The newest slot of a bucket
-//! stands first, and a full bucket drops its last slot, of the LBA-index the last that is not dirty. So a bucket of the LBA-index is an
-//! LRU queue, and evicts on its own.
+//! stands first, and a full bucket drops its last slot. So a bucket of the LBA-index is an LRU queue, and evicts on its own. A dirty slot,
+//! of a chunk that the volume lacks, is never dropped: the last clean one goes instead.
 //!
 //! - [`LbaIndex`]: the address goes through a bijection, so that bucket and remainder *are* the address. An answer is exact, without a
 //!   comparison on flash.

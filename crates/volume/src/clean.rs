@@ -399,8 +399,8 @@ impl<D: Device, K: Backing> Volume<D, K> {
         Ok(())
     }
 
-    /// Cleans chunks, given in order of address, but for those that are written meanwhile. Unless it `may_wait`, it leaves chunks out that
-    /// somebody has locked. Returns how many are clean now, and the first error.
+    /// Cleans chunks, given in order of address. A chunk that a client writes meanwhile stays dirty. With `may_wait` it waits for locked chunks,
+    /// otherwise it skips them. Returns the number of cleaned chunks, and the first error.
     async fn clean(&self, addresses: &[u64], may_wait: bool) -> (u64, Option<VolumeError>) {
         let Some((store, device)) = self.cache() else {
             return (0, None);

@@ -111,9 +111,9 @@ impl<'a, B: Buffer> WriteGuard<'a, B> {
         Ok(())
     }
 
-    /// Caches new bytes of a chunk, from byte `start` on, after the volume has taken them, or before ([`ChunkStore::begin_write_back`]). In
-    /// the first and the last chunk of the write the old bytes beside them stay cached. Call it once for a chunk, or again after
-    /// [`Filled::Gap`] with bytes that cover the old ones.
+    /// Caches new bytes of a chunk, from byte `start` on. In a write-through the volume has taken them already, in a write-back
+    /// ([`ChunkStore::begin_write_back`]) not yet. In the first and the last chunk of the write, cached bytes beside the new ones stay cached.
+    /// Call it once for a chunk. After [`Filled::Gap`] call it again, with bytes that cover the cached ones.
     ///
     /// # Panics
     /// If there are no bytes, they reach beyond the chunk, or the chunk is not in the write.

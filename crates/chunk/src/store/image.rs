@@ -7,8 +7,8 @@
 //! 4. After a power cut, clean mappings in marked regions are dropped: see [`super::regions`].
 //!
 //! If a void may be missing, the whole cache is forgotten: the volume has everything that a cache of clean chunks has. A cache that may
-//! have dirty chunks says so in its superblock. If something of it is missing, the start fails instead. Contents of blocks that were being
-//! written at a crash are checked: a torn one does not count, and the chunk has its older content.
+//! have dirty chunks says so in its superblock. If something of it is missing, the start fails instead. The start checks the contents of
+//! blocks that were being written at a crash. A torn content does not count: its chunk has the content from before.
 
 use super::open::{EPOCH_SHIFT, Options, Owned};
 use super::regions::Marked;

@@ -31,8 +31,8 @@ impl<B: Buffer, D: Device<Buf = B>> Tenant<Chunks<B>> for Sealer<'_, B, D> {
                 Kind::Reference { block, number, .. } => (Place { block, number }, false),
             };
             let slot = maps.lba.get(entry.address).filter(|slot| slot.place == place);
-            // The content that superseded a dirty one may not be on the device yet: until then a crash leaves the older one. The log
-            // since the block was opened says whether it was voided or cleaned instead.
+            // A dirty mapping that the index no longer has stays listed. The content that superseded it may not be durable yet, and a crash
+            // then restores this one. If a void or a cleaning removed it, a log record with a higher version says so.
             if slot.is_none() && !entry.is_dirty {
                 entry.version = 0;
             }

@@ -6,6 +6,7 @@ use crate::rig::{CHUNK, SIZE, calm};
 use pumice_chunk::store::Found;
 use pumice_device::FaultPlan;
 use pumice_volume::{Mode, VolumeError};
+use pumice_world::Random;
 
 #[test]
 fn a_damaged_dirty_chunk_fails_reads_until_it_is_overwritten_and_all_else_goes_on() {
@@ -220,4 +221,47 @@ fn a_close_that_failed_may_be_tried_again() {
     case.start(Mode::WriteBack).unwrap();
     assert_eq!((case.rig().found, case.dirty()), (Some(Found::Cache), 29));
     case.check_all();
+}
+
+/// A byte of a superblock, the log, a checkpoint, a footer or a content.
+#[test]
+fn a_byte_that_rots_anywhere_after_a_clean_stop_brings_no_older_content() {
+    let (mut refused, mut unreadable, mut whole) = (0, 0, 0);
+    for seed in 0..300 {
+        let mut case = Case::new(seed, wide());
+        case.put(0..60, 1);
+        case.drain().unwrap();
+        case.put(0..60, 2);
+        let geometry = case.geometry();
+        case.close();
+        let mut random = Random(seed);
+        let end = match random.below(2) {
+            0 => geometry.block_offset(0),
+            _ => geometry.block_offset(24),
+        };
+        case.medium.rot_at(random.below(end));
+        if let Err(error) = case.start(Mode::WriteBack) {
+            assert!(
+                error.contains("writes that its volume lacks"),
+                "seed {seed}: {error}"
+            );
+            refused += 1;
+            continue;
+        }
+        for chunk in 0..60 {
+            match case.read(bytes_of(chunk..chunk + 1)) {
+                Ok(found) => assert!(found == content(chunk, 2), "seed {seed}: chunk {chunk} is older"),
+                Err(error) => {
+                    assert!(
+                        matches!(error, VolumeError::Unreadable(_)),
+                        "seed {seed}: {error}"
+                    );
+                    unreadable += 1;
+                }
+            }
+        }
+        whole += 1;
+    }
+    println!("{refused} starts were refused, {unreadable} chunks could not be read, {whole} starts");
+    assert!(unreadable > 10 && whole > 200, "{unreadable} {whole}");
 }
