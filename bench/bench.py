@@ -42,8 +42,8 @@ def run_all(parser, arguments):
     if unknown:
         parser.error(f"no case {', '.join(unknown)}; there are {', '.join(CASES)}")
     # Once, so that no case waits for a build.
-    for inprocess in (False, True):
-        machine.build(inprocess, not arguments.no_build)
+    for program in (machine.BINARY, machine.INPROCESS, machine.THREADS):
+        machine.build(program, not arguments.no_build)
     done, failed = [], []
     for name in wanted:
         print(f"--- {name}", flush=True)

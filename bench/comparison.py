@@ -65,8 +65,8 @@ class Case:
         arguments.case = self.name
         if arguments.quick:
             vars(arguments).update(self.quick)
-        for inprocess in self.builds:
-            machine.build(inprocess, not arguments.no_build)
+        for program in self.builds:
+            machine.build(program, not arguments.no_build)
         return self.function(arguments)
 
 
@@ -78,11 +78,11 @@ def add_common(parser, cgroup=True):
         parser.add_argument("--no-cgroup", action="store_true", help="without memory cgroups; the result says so")
 
 
-def case(pumice=True, inprocess=False, pairs=5, seconds=None, dram=None, cgroup=False, quick=(), in_all=True, **options):
+def case(pumice=True, inprocess=False, locks=False, pairs=5, seconds=None, dram=None, cgroup=False, quick=(), in_all=True, **options):
     """Registers a function as a case: it takes the arguments and returns its `Comparison`."""
 
     def register(function):
-        builds = [False] * pumice + [True] * inprocess
+        builds = [machine.BINARY] * pumice + [machine.INPROCESS] * inprocess + [machine.THREADS] * locks
         one = Case(function, builds, pairs, seconds, dram, cgroup, dict(quick), in_all, options)
         CASES[one.name] = one
         return function

@@ -16,6 +16,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TARGET = os.path.abspath(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target")))
 BINARY = os.path.abspath(os.environ.get("PUMICE_BIN", os.path.join(TARGET, "release", "pumice")))
 INPROCESS = os.path.join(TARGET, "inprocess", "release", "inprocess")
+THREADS = os.path.join(TARGET, "inprocess", "release", "threads")
 TRACES = os.environ.get("PUMICE_TRACES", os.path.join(os.path.dirname(ROOT), "shared", "traces"))
 CONGESTION = "/proc/sys/net/ipv4/tcp_congestion_control"
 
@@ -141,14 +142,16 @@ def version_of(program):
     return lines[0] if lines else "unknown"
 
 
-def build(inprocess, build=True):
-    """The program `pumice`, which is server and load generator, or the one that has the engine and foyer in it."""
-    command, path = ["cargo", "build", "--release", "--quiet", "--locked"], BINARY
-    if inprocess:
+def build(path, build=True):
+    """`BINARY`, which is server and load generator, `INPROCESS`, which has the engine and foyer in it, or `THREADS`, with locks that tell
+    how long they were waited for."""
+    command = ["cargo", "build", "--release", "--quiet", "--locked"]
+    if path != BINARY:
         manifest = os.path.join(ROOT, "bench", "inprocess", "Cargo.toml")
-        command += ["--manifest-path", manifest, "--target-dir", os.path.join(TARGET, "inprocess")]
-        path = INPROCESS
-    if build and (inprocess or "PUMICE_BIN" not in os.environ):
+        command += ["--manifest-path", manifest, "--target-dir", os.path.join(TARGET, "inprocess"), "--bin", os.path.basename(path)]
+    if path == THREADS:
+        command += ["--no-default-features", "--features", "locks"]
+    if build and (path != BINARY or "PUMICE_BIN" not in os.environ):
         if not shutil.which("cargo"):
             raise Failure("cargo is missing: install the Rust toolchain (https://rustup.rs)")
         if subprocess.run(command, cwd=ROOT).returncode != 0:

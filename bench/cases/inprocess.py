@@ -6,9 +6,9 @@ Both sides run on the same one core. CPU time is that of the process, kernel tim
 import contextlib
 import shutil
 
-from comparison import Comparison, case
+from comparison import Comparison, case, show_figures
 from harness import machine
-from tools import inprocess, points, thousands
+from tools import inprocess, percent, points, thousands
 
 
 @case(pumice=False, inprocess=True, dram=256, cgroup=True, flash=(None, "MiB of flash (10 x DRAM)", int),
@@ -173,31 +173,51 @@ def flash_fill(arguments):
     return comparison
 
 
-@case(pumice=False, inprocess=True, pairs=5, seconds=4, threads=(16, "threads"), layout=("ripq", "layout"),
+@case(pumice=False, locks=True, pairs=5, seconds=4, threads=(16, "threads"), layout=("ripq", "layout"),
       quick={"seconds": 1, "pairs": 2})
 def threads(arguments):
     """Many threads of one process against one: what the locks of the engine cost.
 
-    Both sides are `bench/inprocess pumice-threads`: a cache without a DRAM tier on a device that is memory, filled with 400,000 items
-    of 300 bytes; half of the requests are sets, the others gets (a miss sets), of keys drawn by Zipf 0.9. Each thread is an event loop
-    of its own, and all cores of the machine are theirs. Compared are requests for each second of CPU time, so that the number of cores
-    does not matter. Waits are the times that a thread gave its core away of itself: the device never waits, so it waited for a lock."""
+    Both sides are the program `threads` of `bench/inprocess`: a cache without a DRAM tier on a device that is memory, filled with 400,000
+    items of 300 bytes; half of the requests are sets, the others gets (a miss sets), of keys drawn by Zipf 0.9. Each thread is an event
+    loop of its own, and all cores of the machine are theirs. Compared are requests for each second of CPU time, so that the number of
+    cores does not matter, and the time waited for each lock: from a lock that was found taken to the lock held. With more threads than
+    cores most of it is of the scheduler's making: the holder has lost its core, or the thread itself, which spins and yields before it
+    sleeps, while others work. So waits below 100 us are shown apart, and the share of the threads' time in which they were ready to run
+    and had no core. 256 MiB of flash have 16 index shards; 64 GiB have 4,096. The memory of the device has a lock that drives have not."""
     settings = {"threads": arguments.threads, "layout": arguments.layout, "seconds": arguments.seconds}
     comparison = Comparison(arguments, settings, f"{arguments.threads} threads", "1 thread")
 
     def side(threads):
         def turn(_):
-            report = machine.run_json([machine.INPROCESS, "pumice-threads", "--threads", threads, "--seconds", arguments.seconds,
-                                       "--layout", arguments.layout])
-            return {name: report[name] for name in ("requests_per_second", "requests_per_cpu_second", "waits_per_request")}
+            report = machine.run_json([machine.THREADS, "--threads", threads, "--seconds", arguments.seconds, "--layout", arguments.layout])
+            for lock, figures in {**report["locks"], "all locks": report.pop("all_locks")}.items():
+                report |= {f"{lock}: {figure}": value for figure, value in figures.items()}
+            return report
 
         return turn
 
-    comparison.turns(side(arguments.threads), side(1))
+    def show(run):
+        return show_figures({name: value for name, value in run.items() if ": " not in name or name == "all locks: share"})
+
+    comparison.turns(side(arguments.threads), side(1), show)
+    runs = comparison.runs["pumice"] + comparison.runs["peer"]
+    figures = {figure for run in runs for figure in run if ": " in figure}
+    locks = {lock for run in runs for lock in run.pop("locks")}
+    for run in runs:
+        # A lock that nobody waited for.
+        run |= {figure: 0 for figure in figures - set(run)}
     what = f"{arguments.threads} threads against 1, layout {arguments.layout}"
     comparison.row(f"{what}: requests for each second of CPU time", "requests_per_cpu_second", "", "", thousands)
     comparison.row(f"{what}: requests/s", "requests_per_second", "", "", thousands)
-    comparison.row(f"{what}: waits for locks for each request", "waits_per_request", "", "", "{:.4f}".format)
+    comparison.row(f"{what}: times that a thread gave its core away, for each request", "given_away_per_request", "", "", "{:.4f}".format)
+    comparison.row(f"{what}: share of the threads' time ready, without a core", "ready_share", "", "", percent)
+    most = "pumice" if comparison.runs["pumice"] else "peer"
+    for lock in ["all locks", *sorted(locks, key=lambda lock: -comparison.median(most, f"{lock}: share"))]:
+        comparison.row(f"{what}: waited for {lock}, for each request", f"{lock}: ns_per_request", "", "", "{:.1f} ns".format)
+        comparison.row(f"{what}: … share of the threads' time", f"{lock}: share", "", "", "{:.3%}".format)
+        comparison.row(f"{what}: … of that in waits below 100 us", f"{lock}: short_share", "", "", "{:.3%}".format)
+        comparison.row(f"{what}: … waits for each request", f"{lock}: waits_per_request", "", "", "{:.5f}".format)
     return comparison
 
 

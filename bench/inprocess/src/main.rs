@@ -9,7 +9,6 @@ mod gets;
 mod measure;
 mod pumice_side;
 mod replay;
-mod threads;
 mod workload;
 
 use clap::{Args, Parser, Subcommand};
@@ -43,8 +42,6 @@ enum Command {
     PumiceReplay(ReplayArgs),
     /// Gets of small items under layout fifo and one index, as lines on stdin say
     PumiceGets(GetsArgs),
-    /// Overwrites and gets of several threads on one cache in memory: what its locks cost
-    PumiceThreads(ThreadsArgs),
     /// Chunks written to the chunk store on a memory device: CPU time of a unique one and of a duplicate
     PumiceChunks(ChunksArgs),
 }
@@ -232,26 +229,6 @@ struct GetsArgs {
 }
 
 #[derive(Args)]
-struct ThreadsArgs {
-    /// Threads, each with an event loop
-    #[arg(long)]
-    threads: usize,
-    /// MiB of flash, which is memory
-    #[arg(long, default_value_t = 256)]
-    flash_mib: u64,
-    /// Keys, drawn by Zipf 0.9; each is set once at first
-    #[arg(long, default_value_t = 400_000)]
-    keys: u64,
-    /// Of 100 requests so many are sets, the others gets; a miss sets
-    #[arg(long, default_value_t = 50)]
-    sets: u64,
-    #[arg(long, default_value = "ripq")]
-    layout: String,
-    #[arg(long, default_value_t = 5.0)]
-    seconds: f64,
-}
-
-#[derive(Args)]
 struct ChunksArgs {
     /// Writes of each kind that count
     #[arg(long, default_value_t = 40_000)]
@@ -270,7 +247,6 @@ fn main() -> anyhow::Result<()> {
         Command::PumiceFill(args) => pumice_side::fill(&args)?,
         Command::PumiceReplay(args) => replay::replay(&args)?,
         Command::PumiceGets(args) => gets::gets(&args)?,
-        Command::PumiceThreads(args) => threads::threads(&args)?,
         Command::PumiceChunks(args) => chunks::chunks(&args)?,
     };
     println!("{result}");
