@@ -63,7 +63,7 @@ mod tests {
                 };
                 let bytes = settings.encode();
                 assert_eq!(Settings::decode(&bytes), Some(settings));
-                for (at, byte) in [(8, 9), (9, 1), (10, 2), (11, 1), (63, 1)] {
+                for (at, byte) in [(8, 0xFF), (9, 1), (10, 0xFF), (11, 1), (63, 1)] {
                     let mut bad = bytes;
                     bad[at] = byte;
                     assert_eq!(Settings::decode(&bad), None, "byte {at}");

@@ -285,8 +285,9 @@ impl IndexShard {
 
     /// Changes the note of `hash` if it is mapped to `location`.
     pub fn set_note(&mut self, hash: KeyHash, location: Location, note: u32) {
-        if let IndexShard::Full(shard) = self {
-            shard.set_note(hash, location, note);
+        match self {
+            IndexShard::Full(shard) => shard.set_note(hash, location, note),
+            IndexShard::Cascade(_) => {}
         }
     }
 
@@ -346,8 +347,9 @@ impl IndexShard {
 
     /// Changes the note of every mapping to what `note` says; a cascade keeps none, and asks for none.
     pub fn rewrite_notes(&mut self, note: impl FnMut(Mapping) -> u32) {
-        if let IndexShard::Full(shard) = self {
-            shard.rewrite_notes(note);
+        match self {
+            IndexShard::Full(shard) => shard.rewrite_notes(note),
+            IndexShard::Cascade(_) => {}
         }
     }
 
@@ -393,8 +395,9 @@ impl IndexShard {
 
     /// Makes room for so many mappings of the dump of a full index.
     pub fn reserve(&mut self, mappings: usize) {
-        if let IndexShard::Full(shard) = self {
-            shard.reserve(mappings);
+        match self {
+            IndexShard::Full(shard) => shard.reserve(mappings),
+            IndexShard::Cascade(_) => {}
         }
     }
 

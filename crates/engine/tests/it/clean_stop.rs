@@ -16,7 +16,7 @@ fn stop_and_start(kind: u64, flash_bytes: u64) -> (LeftBehind, u64) {
         flash_write: FlashWrite::Eviction,
         ..of_kind(kind)
     };
-    if options.index != IndexOptions::Full {
+    if !options.index.kind().is_authoritative() {
         // Whole pages of mappings: those of the other tests would take more flash than the objects.
         options.index = IndexOptions::cascade(0.05);
     }

@@ -4,9 +4,10 @@
 use crate::common;
 
 use crate::common::{
-    Entry, Model, Random, Rig, Weights, cascade, check_get, clock, gdsf, key, ripq, sipq, sipq_gdsf, step,
+    Entry, Model, Random, Rig, Weights, cascade, check_get, clock, drops_all, gdsf, key, ripq, sipq,
+    sipq_gdsf, step,
 };
-use pumice::{CacheOptions, FlashWrite, HashLimit, IndexOptions, LayoutName, LayoutOptions, Tier};
+use pumice::{CacheOptions, FlashWrite, HashLimit, LayoutOptions, Tier};
 use pumice_device::{CrashPoint, FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_world::ManualClock;
 use std::collections::HashMap;
@@ -271,7 +272,7 @@ fn crash_everywhere_with(seed: u64, options: CacheOptions, flash_bytes: u64, loa
         // Whose mapping is on flash is dropped with its block without a look at whether it was live.
         let unseen = rig.cache.books().overwritten.0;
         let given_up = given_up(&rig)
-            + if options.index == IndexOptions::Full {
+            + if options.index.kind().is_authoritative() {
                 0
             } else {
                 unseen
@@ -289,12 +290,7 @@ fn crash_everywhere_with(seed: u64, options: CacheOptions, flash_bytes: u64, loa
          {stood} stood on flash, {missing} of them were in blocks being given up; \
          {counts:?}"
     );
-    // Layout `fifo` gives up all that its oldest block has.
-    let missing_share = if options.layout.layout == LayoutName::Fifo {
-        15
-    } else {
-        20
-    };
+    let missing_share = if drops_all(&options.layout) { 15 } else { 20 };
     assert!(
         load.look_every == 0 || (stood > 500 && missing * missing_share < stood),
         "{missing} of {stood}"
@@ -308,7 +304,7 @@ fn crash_everywhere_with(seed: u64, options: CacheOptions, flash_bytes: u64, loa
 
 /// A crash at every write of a workload that fills 2 MiB of flash more than once, and in which objects are moved.
 fn crash_at_every_point(seed: u64, options: CacheOptions) {
-    let is_looked_at = options.dram_bytes == 0 && options.index == IndexOptions::Full;
+    let is_looked_at = options.dram_bytes == 0 && options.index.kind().is_authoritative();
     let churn = Load {
         look_every: if is_looked_at { 10 } else { 0 },
         // A flush once or not at all: nothing is moved that was flushed.
@@ -324,8 +320,7 @@ fn crash_at_every_point(seed: u64, options: CacheOptions) {
         },
         ..load(500)
     };
-    let gives_all_up =
-        options.layout.layout == LayoutName::Fifo || options.flash_write == FlashWrite::Eviction;
+    let gives_all_up = drops_all(&options.layout) || options.flash_write == FlashWrite::Eviction;
     let Counts { reclaimed, moved } = crash_everywhere_with(seed, options, 2 << 20, &churn);
     assert!(
         reclaimed > 40 && (moved > 10 || gives_all_up),

@@ -57,7 +57,7 @@ fn crash_again_and_again(seed: u64, options: CacheOptions) -> (u64, u64) {
             if let Some(rig) = opened
                 .as_ref()
                 .ok()
-                .filter(|_| options.index == IndexOptions::Full)
+                .filter(|_| options.index.kind().is_authoritative())
             {
                 let before = found.replace(rig.recovered.objects);
                 assert!(
@@ -112,7 +112,7 @@ fn crash_again_and_again(seed: u64, options: CacheOptions) -> (u64, u64) {
     let rig = Rig::open(device(), clock, options);
     served += reconcile(&rig, &mut model, &format!("seed {seed}, at the end"));
     for n in 0..KEYS {
-        check_get(&rig, &mut model, n, options.index == IndexOptions::Full);
+        check_get(&rig, &mut model, n, options.index.kind().is_authoritative());
     }
     rig.check();
     (crashes, served)

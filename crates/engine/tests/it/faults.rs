@@ -3,8 +3,10 @@
 //! A test that fails prints the seed that it failed with.
 
 use crate::common::after_crash::live;
-use crate::common::{Entry, KINDS, Model, Random, Rig, Weights, check_get, given_meta, key, of_kind, step};
-use pumice::{CacheOptions, Durability, LayoutName};
+use crate::common::{
+    Entry, KINDS, Model, Random, Rig, Weights, check_get, drops_all, given_meta, key, of_kind, step,
+};
+use pumice::{CacheOptions, Durability};
 use pumice_device::{CrashPoint, FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_world::ManualClock;
 use std::collections::HashMap;
@@ -77,7 +79,7 @@ fn survive(seed: u64, plan: FaultPlan) -> (u64, pumice_device::FaultCounts) {
         medium.crash();
         medium.restart();
     }
-    let gives_all_up = of_kind(seed).layout.layout == LayoutName::Fifo;
+    let gives_all_up = drops_all(&of_kind(seed).layout);
     assert!(
         reclaimed > 100 && (moved > 5 || gives_all_up),
         "seed {seed}: {reclaimed} blocks reclaimed, {moved} objects moved: it proves nothing"

@@ -41,7 +41,7 @@ impl<D: Device + Clone> Rig<D> {
         let cx = Cx::new(device, clock.clone(), Rc::new(executor.spawner()));
         let opened = executor.block_on(ObjectCache::open(&cx, options), park(&cx.device, |_| {}));
         let (cache, recovered) = opened.expect("parking never fails")?;
-        if options.index == IndexOptions::Full && !recovered.discarded {
+        if options.index.kind().is_authoritative() && !recovered.discarded {
             assert_eq!(recovered.objects, recovered.accounted(), "{recovered:?}");
         }
         Ok(Self {
@@ -202,6 +202,11 @@ pub fn full_layouts() -> [LayoutOptions; FULL_KINDS as usize] {
 pub const KINDS: u64 = 11;
 pub const FULL_KINDS: u64 = 6;
 
+/// Whether reclaims drop all that their victims have.
+pub fn drops_all(layout: &LayoutOptions) -> bool {
+    layout.needs().moving_bytes == 0
+}
+
 /// Options of one of [`KINDS`]: each layout over each index.
 pub fn of_kind(kind: u64) -> CacheOptions {
     let (full, over_cascade) = (full_layouts(), cascade_layouts());
@@ -220,7 +225,7 @@ pub fn of_kind(kind: u64) -> CacheOptions {
         ..CacheOptions::default()
     };
     // Where there are many streams. Elsewhere few, so that there is none now and then.
-    if layout.layout == LayoutName::Ripq || index != IndexOptions::Full {
+    if layout.layout == LayoutName::Ripq || !index.kind().is_authoritative() {
         options.buffers_max = 10;
     }
     options
@@ -421,7 +426,7 @@ impl Model {
     /// A key was missing after a crash. With a full index it is gone for good; a cascade index that was not sure of a mapping may
     /// find it again, and then it is what was last set.
     pub fn lost(&mut self, n: u64, index: IndexOptions) {
-        if index == IndexOptions::Full {
+        if index.kind().is_authoritative() {
             self.live.remove(&n);
         }
     }

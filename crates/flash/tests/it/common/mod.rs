@@ -147,7 +147,7 @@ impl Mappings for Index {
             };
             let moved =
                 append(mapping).is_some_and(|to| shard.compare_and_set(hash, from.location, to).is_some());
-            if moved && self.store().order.options().layout != LayoutName::Fifo {
+            if moved && self.store().order.options().needs().moving_bytes > 0 {
                 // A crash may lose what stands in a buffer, moved there or not.
                 let found = (0..self.keys).find(|n| self::hash(*n) == hash);
                 self.given_up.lock().extend(found);
