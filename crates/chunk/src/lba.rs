@@ -169,12 +169,15 @@ impl LbaIndex {
 
     /// Whether [`LbaIndex::insert`] finds room: not if the bucket is full of other chunks that are dirty.
     pub fn has_room(&self, address: u64) -> bool {
-        let Some((bucket, key)) = self.key(address) else {
-            return false;
-        };
-        self.slots.len(bucket) < BUCKET_SLOTS
-            || self.slots.find(bucket, key, 0).is_some()
-            || self.oldest_clean(bucket).is_some()
+        let evicts = |(bucket, _)| self.oldest_clean(bucket).is_some();
+        self.has_free_slot(address) || self.key(address).is_some_and(evicts)
+    }
+
+    /// Whether [`LbaIndex::insert`] evicts nothing.
+    pub fn has_free_slot(&self, address: u64) -> bool {
+        self.key(address).is_some_and(|(bucket, key)| {
+            self.slots.len(bucket) < BUCKET_SLOTS || self.slots.find(bucket, key, 0).is_some()
+        })
     }
 
     fn oldest_clean(&self, bucket: usize) -> Option<usize> {

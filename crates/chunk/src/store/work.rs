@@ -6,6 +6,7 @@ use crate::place::Place;
 use pumice_blocks::{Pool, State, Task, Work};
 use pumice_device::{Device, Overdue};
 use pumice_memory::Buffer;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 /// A checkpoint is due when one block of so many was sealed since the last.
@@ -141,6 +142,16 @@ impl<B: Buffer> ChunkStore<B> {
                 has_room || pool.in_flight == 0
             })
             .await;
+    }
+
+    /// Whether all chunks of a range could enter while nothing else leaves: blocks are free that no reclaim or checkpoint has made so, and a
+    /// slot of the index for each chunk.
+    pub fn has_free_room(&self, chunks: Range<u64>) -> bool {
+        let maps = self.maps.lock();
+        // A reclaim begins with one block above the spare ones, and frees a batch; a checkpoint frees those of an older one.
+        let made = self.spare() + 1 + self.batch() + self.shape.checkpoint_blocks(&self.base.geometry);
+        let has_blocks = self.base.shared.pool.lock().free.len() > made;
+        has_blocks && chunks.into_iter().all(|chunk| maps.lba.has_free_slot(chunk))
     }
 
     /// If the log is nearly full, waits until a checkpoint has made room, or none is under way.

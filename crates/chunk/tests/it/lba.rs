@@ -108,6 +108,7 @@ fn run(addresses: u64, capacity: u64, seed: u64, steps: u32) {
                 let (is_full, oldest) = model.full(&buckets, address);
                 let has_room = !is_new || !is_full || oldest.is_some();
                 assert_eq!(index.has_room(address), has_room);
+                assert_eq!(index.has_free_slot(address), !is_new || !is_full);
                 let evicted = index.insert(address, place, is_dirty);
                 let expected = oldest.filter(|_| is_new && is_full);
                 assert_eq!(evicted, expected.and_then(|address| model.get(address)));

@@ -390,3 +390,45 @@ fn a_checkpoint_fits_with_a_full_index_and_all_regions_marked() {
         "without the regions it fits one block"
     );
 }
+
+/// Chunks that only take free room: none of them makes another leave, and what reclaims and checkpoints free is no free room.
+#[test]
+fn free_room_ends_before_anything_leaves_and_does_not_come_back() {
+    for (capacity, mappings, ends_by_slots) in [(1 << 20, 700, false), (4 << 20, 100, true)] {
+        let medium = Arc::new(FaultyMedium::new(capacity, 3, FaultPlan::default()));
+        let options = Options {
+            mappings,
+            ..options()
+        };
+        let mut rig = Rig::try_open(FaultyDevice::new(medium), &options).unwrap();
+        let mut random = Random(capacity);
+        let mut entered = 0;
+        for address in 0..options.chunks {
+            if rig.store.has_free_room(address..address + 1) {
+                assert_eq!(rig.write(address, 0, &content(address)), Filled::Stored);
+                entered += 1;
+            }
+            rig.settle();
+        }
+        let counts = rig.store.counts();
+        assert!(entered > 80 && entered < 600, "{entered} of {capacity} bytes");
+        assert_eq!((counts.reclaimed_blocks, counts.evicted_mappings), (0, 0));
+        assert_eq!(rig.store.in_use().0, entered);
+        assert!(!rig.store.has_free_room(0..options.chunks));
+        if ends_by_slots {
+            // What has a slot does not need another.
+            assert!(rig.store.has_free_room(0..1) && entered == 128);
+            continue;
+        }
+        for _ in 0..4_000 {
+            let value = random.next_u64();
+            rig.write(value % options.chunks, 0, &content(value));
+            rig.kick();
+            assert!(!rig.store.has_free_room(0..1));
+            rig.settle();
+            assert!(!rig.store.has_free_room(0..1));
+        }
+        assert!(rig.store.counts().reclaimed_blocks > 100);
+        assert!(rig.store.block_counts().checkpoints > 10);
+    }
+}
