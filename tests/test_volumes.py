@@ -164,6 +164,26 @@ def test_memory_holds_whatever_clients_ask(place, seed, chunk):
         expect(peak <= 64 * MIB, "at most --dram to be resident", f"{peak / MIB:.1f} MiB")
 
 
+def test_a_scan_stays_out_of_a_full_cache_and_the_cache_command_does_not(place, seed):
+    disk = place / "disk"
+    disk.write_bytes(random.Random(seed).randbytes(96 * MIB))
+    flags = ["--dram", "96MiB", "--cache", str(place / "cache"), "--cache-size", "32MiB", "--chunk-size", "32KiB"]
+    with Volume(str(place), str(disk), *flags) as server:
+        for _ in range(2):
+            succeed("nbdcopy", server.uri, place / "back")
+            expect_same(disk, place / "back")
+        copied = server.figures("volume")
+        expect(copied["fills_stored"] < 1600 and copied["fills_scan"] > 3000, "two copies of 3,072 chunks to fill a cache of 1,024 once", copied)
+        script = "for at in range(40, 56):\n    h.cache(1 << 20, at << 20)"
+        succeed("nbdsh", "-u", server.uri, "-c", script, env={"PATH": "/usr/bin:/bin"})
+        warmed = server.figures("volume")
+        expect_equal(warmed["fills_scan"], copied["fills_scan"], "chunks that bypassed")
+        expect(warmed["fills"] - copied["fills"] > 400, "some 512 chunks to be filled by CACHE", warmed)
+        succeed("qemu-io", "-f", "raw", server.uri, *(word for at in range(42, 56) for word in ("-c", f"read {at}M 1M")))
+        read = server.figures("volume")
+        expect_equal(read["read_misses"], warmed["read_misses"], "misses of what CACHE has filled")
+
+
 def test_several_volumes_have_a_cache_each(place, seed):
     images = [random.Random(seed + number).randbytes(8 * MIB) for number in range(2)]
     for name, image in zip(["disk", "other"], images):

@@ -54,65 +54,81 @@ impl Ahead {
 }
 
 impl<D: Device, K: Backing> Volume<D, K> {
-    /// Notes a read of a client. If it is of a stream, begins to read ahead.
-    pub(crate) fn read_ahead_of(&self, offset: u64, len: u64) {
+    /// Notes a read of a client. If it is of a stream, begins to read ahead. Returns whether it is of a scan, unless it `must_fill`.
+    pub(crate) fn follow_read(&self, offset: u64, len: u64, must_fill: bool) -> bool {
         let shared = &self.0.shared;
         let ahead = &shared.ahead;
-        let Some((store, _)) = self.cache().filter(|_| ahead.bytes_max > 0) else {
-            return;
+        let cutoff = if must_fill { 0 } else { shared.scans.cutoff };
+        let Some((store, _)) = self.cache().filter(|_| ahead.bytes_max > 0 || cutoff > 0) else {
+            return false;
         };
         // Without its cache device the volume could keep little.
         if len == 0 || store.failure().is_some() {
-            return;
+            return false;
         }
         let limits = Limits {
             chunk_bytes: store.shape().chunk_bytes.into(),
             size: shared.size,
             ahead_max: ahead.bytes_max,
+            cutoff,
         };
-        let is_missing = |chunk: &u64| store.place(*chunk).is_none();
         let mut begun = Vec::new();
-        let unused = ahead.streams.lock().read(
+        let followed = ahead.streams.lock().read(
             offset..offset + len,
             self.0.clock.monotonic_ns(),
             limits,
-            |piece| {
+            |piece, is_scan| {
                 let chunks = self.chunks_of(limits.chunk_bytes, piece.start, piece.end - piece.start);
+                let is_missing = |chunk: &u64| self.is_missing(*chunk, is_scan);
                 let missing = chunks.clone().filter(is_missing).count() as u64;
-                if missing > 0 {
+                if missing > 0 && self.can_keep(chunks.clone(), is_scan) {
                     let bytes = (chunks.end - chunks.start) * limits.chunk_bytes;
                     if !ahead.take(bytes) {
                         return None;
                     }
                     // The range is locked from here on: reads that come before the task runs wait for it, too.
                     let held = Held::queue(Arc::clone(&ahead.filling), chunks.clone());
-                    begun.push((held, chunks, bytes));
+                    begun.push((held, chunks, bytes, is_scan));
+                    return Some(missing * limits.chunk_bytes);
                 }
-                Some(missing * limits.chunk_bytes)
+                Some(0)
             },
         );
-        add(&shared.counters.read_ahead_unused_bytes, unused);
-        for (held, chunks, bytes) in begun {
+        add(&shared.counters.read_ahead_unused_bytes, followed.unused);
+        for (held, chunks, bytes, is_scan) in begun {
             let this = self.clone();
             self.0.spawner.spawn(Box::pin(async move {
                 held.turn().await;
-                this.fill_missing(limits.chunk_bytes, chunks).await;
+                this.fill_missing(limits.chunk_bytes, chunks, is_scan).await;
                 drop(held);
                 this.shared().ahead.bytes.fetch_sub(bytes, Ordering::AcqRel);
             }));
         }
+        followed.is_scan
+    }
+
+    /// Whether a chunk is to be fetched: not if a scan finds it in DRAM.
+    fn is_missing(&self, chunk: u64, is_scan: bool) -> bool {
+        let is_placed = self
+            .cache()
+            .is_some_and(|(store, _)| store.place(chunk).is_some());
+        !(is_placed || is_scan && self.0.shared.dram.has(chunk))
     }
 
     /// Fills those of some chunks that are not cached: a read-ahead for another stream may have filled some by now.
-    async fn fill_missing(&self, chunk_bytes: u64, chunks: Range<u64>) {
-        let Some((store, _)) = self.cache() else { return };
-        let is_missing = |chunk: &u64| store.place(*chunk).is_none();
+    async fn fill_missing(&self, chunk_bytes: u64, chunks: Range<u64>, is_scan: bool) {
+        let is_missing = |chunk: &u64| self.is_missing(*chunk, is_scan);
         let counters = &self.0.shared.counters;
         let mut rest = chunks;
         while let Some(first) = rest.find(is_missing) {
             let end = rest.find(|chunk| !is_missing(chunk)).unwrap_or(rest.end);
             add(&counters.read_ahead_bytes, (end - first) * chunk_bytes);
-            if self.read_and_fill(chunk_bytes, first..end).await.is_err() {
+            let scanned = is_scan.then_some(0);
+            if self
+                .read_and_fill(chunk_bytes, first..end, scanned)
+                .await
+                .is_err()
+            {
                 add(&counters.read_aheads_failed, 1);
             }
         }

@@ -9,6 +9,7 @@ use pumice_device::Device;
 use pumice_memory::Buffer;
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::AtomicU64;
 
 /// Most bytes zeroed at once if there is no cache.
 const ZERO_BYTES: u64 = 64 << 20;
@@ -110,10 +111,12 @@ impl<D: Device, K: Backing> Volume<D, K> {
             .cache()
             .map(|(store, _)| u64::from(store.shape().chunk_bytes));
         let piece_bytes = chunk_bytes.map_or(u64::MAX, |bytes| bytes * (WRITE_CHUNKS_MAX - 1));
+        let is_scan = self.is_scan_write(offset..offset + data.len() as u64);
         let (mut at, mut rest) = (offset, data);
         while !rest.is_empty() {
             let len = usize::try_from(piece_bytes).map_or(rest.len(), |most| most.min(rest.len()));
-            self.write_piece(chunk_bytes, at, rest.split_to(len)).await?;
+            self.write_piece(chunk_bytes, at, rest.split_to(len), is_scan)
+                .await?;
             at += len as u64;
         }
         match is_durable {
@@ -127,6 +130,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
         chunk_bytes: Option<u64>,
         offset: u64,
         data: Bytes,
+        is_scan: bool,
     ) -> Result<(), VolumeError> {
         let counters = &self.0.shared.counters;
         let len = data.len() as u64;
@@ -141,19 +145,20 @@ impl<D: Device, K: Backing> Volume<D, K> {
         let count = chunks.end - chunks.start;
         let _held = self.0.shared.locks.lock(chunks.clone()).await;
         add(&counters.write_chunks, count);
-        if self.may_dirty() {
+        let bypass = (is_scan && self.bypasses(chunks)).then_some(&counters.writes_scan);
+        if bypass.is_none() && self.may_dirty() {
             return self.write_back_piece(chunk_bytes, offset, data).await;
         }
-        self.write_through_piece(chunk_bytes, offset, data, false).await
+        self.write_through_piece(chunk_bytes, offset, data, bypass).await
     }
 
-    /// Writes to the backing device, and with `is_bypassed` not to the cache. The caller holds the lock of the chunks.
+    /// Writes to the backing device; with `bypass`, the counter of the reason, not to the cache. The caller holds the lock of the chunks.
     pub(crate) async fn write_through_piece(
         &self,
         chunk_bytes: u64,
         offset: u64,
         data: Bytes,
-        is_bypassed: bool,
+        bypass: Option<&AtomicU64>,
     ) -> Result<(), VolumeError> {
         let Some((store, device)) = self.cache() else {
             unreachable!("chunks are the cache's")
@@ -172,8 +177,8 @@ impl<D: Device, K: Backing> Volume<D, K> {
         };
         let guard = written.inspect_err(|_| add(&counters.writes_failed, count))?;
         add(&counters.backing_written_bytes, len);
-        if is_bypassed {
-            add(&counters.writes_no_room, count);
+        if let Some(bypassed) = bypass {
+            add(bypassed, count);
             return Ok(());
         }
         let is_cached = matches!(self.0.shared.mode, Mode::WriteThrough | Mode::WriteBack);

@@ -235,7 +235,8 @@ impl<D: Device, K: Backing> Volume<D, K> {
                 Filled::Stored => &counters.writes_stored,
                 Filled::Duplicate => &counters.writes_duplicate,
                 Filled::NoRoom | Filled::Late | Filled::Gap if result.is_ok() => {
-                    result = self.write_through_piece(chunk_bytes, start, bytes, true).await;
+                    let bypass = Some(&counters.writes_no_room);
+                    result = self.write_through_piece(chunk_bytes, start, bytes, bypass).await;
                     continue;
                 }
                 Filled::Unreadable if result.is_ok() => {

@@ -1,9 +1,12 @@
 //! The DRAM tier of a volume: chunks that were read lately, before those on flash. Each shard evicts by CLOCK.
+//!
+//! What a scan alone wants is *passing*: it is dropped behind the scan, so that the scan takes as much of the tier as is fetched ahead of it.
 
 use parking_lot::Mutex;
 use pumice_chunk::store::Chunk;
 use pumice_world::mix64;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -17,6 +20,8 @@ struct Slot {
     chunk: Arc<Chunk>,
     /// Whether it was read since the hand passed.
     is_touched: bool,
+    /// Whether only scans have asked for it.
+    is_passing: bool,
 }
 
 #[derive(Default)]
@@ -24,6 +29,7 @@ struct Shard {
     /// Positions in `slots`, by address.
     map: HashMap<u64, usize>,
     slots: Vec<Slot>,
+    /// The slot that is looked at next. Those before it were looked at, or inserted, last.
     hand: usize,
     bytes: usize,
 }
@@ -51,6 +57,19 @@ impl Shard {
                 self.remove(address);
             }
         }
+    }
+
+    /// Inserts a slot right behind the hand: a whole round passes before it is looked at.
+    fn push(&mut self, slot: Slot) {
+        self.bytes += cost(&slot.chunk);
+        let (at, last) = (self.hand.min(self.slots.len()), self.slots.len());
+        self.map.insert(slot.address, at);
+        self.slots.push(slot);
+        self.slots.swap(at, last);
+        if at < last {
+            self.map.insert(self.slots[last].address, last);
+        }
+        self.hand = at + 1;
     }
 }
 
@@ -96,19 +115,26 @@ impl Dram {
         &self.shards[(mix64(address) % SHARDS) as usize]
     }
 
-    /// The cached part of a chunk.
-    pub(crate) fn get(&self, address: u64) -> Option<Arc<Chunk>> {
+    /// The cached part of a chunk. What a scan reads is as likely to be evicted afterwards as before.
+    pub(crate) fn get(&self, address: u64, is_scan: bool) -> Option<Arc<Chunk>> {
         if !self.is_on() {
             return None;
         }
         let mut shard = self.shard(address).lock();
         let at = *shard.map.get(&address)?;
         let slot = &mut shard.slots[at];
-        slot.is_touched = true;
+        if !is_scan {
+            (slot.is_touched, slot.is_passing) = (true, false);
+        }
         Some(Arc::clone(&slot.chunk))
     }
 
-    /// Inserts a chunk, unless it was changed since it was read, which `is_current` tells.
+    /// Whether it has a chunk.
+    pub(crate) fn has(&self, address: u64) -> bool {
+        self.is_on() && self.shard(address).lock().map.contains_key(&address)
+    }
+
+    /// Inserts a chunk, unless it was changed since it was read, which `is_current` tells. What others want stays theirs when a scan inserts it.
     ///
     /// ```text
     /// change 1  begin_write: tickets taken before are not current any more
@@ -116,23 +142,46 @@ impl Dram {
     /// insert 1  is_current, then insert, under the shard's lock
     /// ```
     /// If insert 1 comes before change 1, change 2 removes the chunk; else `is_current` is false.
-    pub(crate) fn insert(&self, address: u64, chunk: &Arc<Chunk>, is_current: impl FnOnce() -> bool) {
+    pub(crate) fn insert(
+        &self,
+        address: u64,
+        chunk: &Arc<Chunk>,
+        is_scan: bool,
+        is_current: impl FnOnce() -> bool,
+    ) {
         let bytes = cost(chunk);
         let mut shard = self.shard(address).lock();
         let most = self.bytes_max();
         if bytes > most || !is_current() {
             return;
         }
+        let old = shard.map.get(&address).map(|at| &shard.slots[*at]);
+        let old = old
+            .filter(|_| is_scan)
+            .map(|old| (old.is_touched, old.is_passing));
+        let (is_touched, is_passing) = old.unwrap_or((false, is_scan));
         shard.remove(address);
         shard.make_room(bytes, most);
-        let at = shard.slots.len();
-        shard.map.insert(address, at);
-        shard.slots.push(Slot {
+        shard.push(Slot {
             address,
             chunk: Arc::clone(chunk),
-            is_touched: false,
+            is_touched,
+            is_passing,
         });
-        shard.bytes += bytes;
+    }
+
+    /// Removes chunks that a scan has passed, and that nobody else has asked for.
+    pub(crate) fn drop_passed(&self, chunks: Range<u64>) {
+        if !self.is_on() {
+            return;
+        }
+        for address in chunks {
+            let mut shard = self.shard(address).lock();
+            let at = shard.map.get(&address).copied();
+            if at.is_some_and(|at| shard.slots[at].is_passing) {
+                shard.remove(address);
+            }
+        }
     }
 
     /// Removes a chunk that is about to change.
@@ -161,28 +210,73 @@ mod tests {
     }
 
     #[test]
+    fn what_is_inserted_stays_for_a_round() {
+        let dram = Dram::new(16 * 10 * (4096 + OVERHEAD_BYTES));
+        for address in 0..2_000 {
+            dram.insert(address, &chunk(4096), false, || true);
+            let newest = (0..=address).rev().take(24);
+            let missing = newest.filter(|address| !dram.has(*address)).count();
+            assert_eq!(missing, 0, "at {address}");
+        }
+    }
+
+    /// Fetched 80 chunks ahead, read twice, and dropped 40 behind.
+    #[test]
+    fn a_scan_takes_room_for_what_is_ahead_of_it_and_leaves_the_rest() {
+        let dram = Dram::new(16 * 100 * (4096 + OVERHEAD_BYTES));
+        let hot = 0..1_500;
+        for address in hot.clone() {
+            dram.insert(address, &chunk(4096), false, || true);
+        }
+        let found = |range: Range<u64>| range.filter(|address| dram.has(*address)).count();
+        let before = found(hot.clone());
+        for address in 10_000..18_000 {
+            dram.insert(address + 80, &chunk(4096), true, || true);
+            for _ in 0..2 {
+                assert!(address < 10_080 || dram.get(address, true).is_some());
+            }
+            dram.drop_passed(address - 40..address - 39);
+        }
+        assert!(found(hot.clone()) + 240 >= before, "{} of {before}", found(hot));
+        assert_eq!(found(10_000..20_000), 120);
+        // What somebody else has asked for stays, and so does what a scan finds there.
+        dram.get(18_001, false);
+        dram.insert(5, &chunk(4096), false, || true);
+        for address in [5, 18_001] {
+            dram.insert(address, &chunk(4096), true, || true);
+        }
+        dram.drop_passed(0..10);
+        dram.drop_passed(17_900..18_010);
+        assert!(dram.has(5) && dram.has(18_001) && !dram.has(18_002));
+    }
+
+    #[test]
     fn it_keeps_what_is_read_again_and_stays_within_its_bytes() {
         let dram = Dram::new(16 * 10 * (4096 + OVERHEAD_BYTES));
         for address in 0..2_000 {
-            dram.insert(address, &chunk(4096 - (address % 3) as usize), || true);
-            let often = dram.get(address % 20);
+            dram.insert(address, &chunk(4096 - (address % 3) as usize), false, || true);
+            let often = dram.get(address % 20, false);
             if often.is_none() {
-                dram.insert(address % 20, &chunk(4096), || true);
+                dram.insert(address % 20, &chunk(4096), false, || true);
             }
             assert!(dram.bytes() <= 16 * 10 * (4096 + OVERHEAD_BYTES));
         }
-        let kept = (0..20).filter(|address| dram.get(*address).is_some()).count();
+        let kept = (0..20)
+            .filter(|address| dram.get(*address, false).is_some())
+            .count();
         assert!(kept >= 18, "{kept} of what is read often is there");
-        let all = (0..2_000).filter(|address| dram.get(*address).is_some()).count();
+        let all = (0..2_000)
+            .filter(|address| dram.get(*address, false).is_some())
+            .count();
         assert!((140..=160).contains(&all), "{all} of 160");
         (0..2_000).for_each(|address| dram.remove(address));
         assert_eq!(dram.bytes(), 0);
-        dram.insert(1, &chunk(4096), || false);
-        assert!(dram.get(1).is_none(), "somebody has changed it");
-        Dram::new(0).insert(1, &chunk(1), || unreachable!("nothing is kept"));
-        dram.insert(1, &chunk(1), || true);
+        dram.insert(1, &chunk(4096), false, || false);
+        assert!(dram.get(1, false).is_none(), "somebody has changed it");
+        Dram::new(0).insert(1, &chunk(1), false, || unreachable!("nothing is kept"));
+        dram.insert(1, &chunk(1), false, || true);
         dram.give_up();
-        dram.insert(2, &chunk(1), || true);
+        dram.insert(2, &chunk(1), false, || true);
         assert_eq!(dram.bytes(), 0);
     }
 }

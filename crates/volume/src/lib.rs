@@ -21,6 +21,11 @@
 //! Chunks that a sequential stream will want (`streams`) are filled as by a read that misses, by a task of their own (`ahead`), with the same
 //! rule against writes. A read waits for a read-ahead of its chunks, and then looks them up.
 //!
+//! # Scans
+//!
+//! Streams of more bytes than a cut-off, of reads and of writes apart, are *scans* (`scan`). They enter the cache only while it has free room,
+//! so that they push out nothing that is asked for again. What is read ahead of them is in DRAM until they have passed it.
+//!
 //! # Write-back
 //!
 //! A write enters the cache, and its chunks are *dirty* until a *cleaner* has written them to the backing device. The cleaner goes through
@@ -56,6 +61,7 @@ mod clean;
 mod dram;
 mod locks;
 mod read;
+mod scan;
 mod streams;
 mod volume;
 
@@ -169,7 +175,7 @@ pumice_world::figures! {
     Counter read_ahead_unused_bytes,
     /// Read-aheads that the backing device failed.
     Counter read_aheads_failed,
-    /// Chunks read from the backing device to enter the cache.
+    /// Chunks read from the backing device for the cache.
     Counter fills,
     /// Fills that were stored.
     Counter fills_stored,
@@ -179,6 +185,8 @@ pumice_world::figures! {
     Counter fills_late,
     /// Fills dropped because the cache had no room.
     Counter fills_no_room,
+    /// Chunks of scans that were read from the backing device and not filled, because the cache had no free room.
+    Counter fills_scan,
     /// Fills dropped because the cache device has failed.
     Counter fills_out,
     /// Chunks of writes.
@@ -193,6 +201,8 @@ pumice_world::figures! {
     Counter writes_late,
     /// Chunks of writes not cached because the cache had no room, or too many dirty chunks.
     Counter writes_no_room,
+    /// Chunks of writes not cached because they were of scans, and the cache had no free room.
+    Counter writes_scan,
     /// Chunks of writes not cached because the cache device has failed.
     Counter writes_out,
     /// Chunks of writes that failed: the backing device failed, or the cache could not be voided.
@@ -227,6 +237,7 @@ impl VolumeCounts {
             ended.fills_duplicate,
             ended.fills_late,
             ended.fills_no_room,
+            ended.fills_scan,
             ended.fills_out,
         ];
         let writes = [
@@ -235,6 +246,7 @@ impl VolumeCounts {
             ended.writes_around,
             ended.writes_late,
             ended.writes_no_room,
+            ended.writes_scan,
             ended.writes_out,
             ended.writes_failed,
         ];

@@ -20,23 +20,43 @@ impl<D: Device, K: Backing> Volume<D, K> {
     /// [`VolumeError::Range`]; [`VolumeError::Backing`] if a byte is not cached and the backing device fails; [`VolumeError::Unreadable`] if
     /// a chunk is dirty and the cache device fails.
     pub async fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>, VolumeError> {
+        self.read_for(offset, len, false).await
+    }
+
+    /// Reads a range, and fills the cache with it, also if it is of a scan.
+    ///
+    /// # Errors
+    /// As [`Volume::read`].
+    pub async fn prefetch(&self, offset: u64, len: usize) -> Result<(), VolumeError> {
+        self.read_for(offset, len, true).await.map(drop)
+    }
+
+    async fn read_for(&self, offset: u64, len: usize, must_fill: bool) -> Result<Vec<u8>, VolumeError> {
         self.check_range(offset, len as u64)?;
-        if self.cache().is_none() {
+        let Some((store, _)) = self.cache() else {
             return self.read_backing(offset, len).await;
+        };
+        let (chunk_bytes, range) = (u64::from(store.shape().chunk_bytes), offset..offset + len as u64);
+        let is_scan = self.follow_read(offset, len as u64, must_fill);
+        if is_scan {
+            self.drop_passed(chunk_bytes, range);
+        } else if must_fill {
+            // What DRAM has for a scan is not on the cache device.
+            let chunks = self.chunks_of(chunk_bytes, offset, len as u64);
+            self.0.shared.dram.drop_passed(chunks);
         }
-        self.read_ahead_of(offset, len as u64);
         let mut out = vec![0; len];
         let (mut at, mut rest) = (offset, &mut out[..]);
         while !rest.is_empty() {
             let len = (SPAN_BYTES - at % SPAN_BYTES).min(rest.len() as u64);
             let (span, after) = rest.split_at_mut(len as usize);
-            self.read_span(at, span).await?;
+            self.read_span(at, span, is_scan).await?;
             (at, rest) = (at + len, after);
         }
         Ok(out)
     }
 
-    async fn read_span(&self, offset: u64, out: &mut [u8]) -> Result<(), VolumeError> {
+    async fn read_span(&self, offset: u64, out: &mut [u8], is_scan: bool) -> Result<(), VolumeError> {
         let Some((store, device)) = self.cache() else {
             unreachable!("chunks are the cache's")
         };
@@ -53,7 +73,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
         let found = join_all(
             chunks
                 .clone()
-                .map(|chunk| self.find(store, device, chunk, wanted(chunk))),
+                .map(|chunk| self.find(store, device, chunk, wanted(chunk), is_scan)),
         )
         .await;
         self.kick();
@@ -97,12 +117,21 @@ impl<D: Device, K: Backing> Volume<D, K> {
             let start = offset.max(first);
             let at = (start - offset) as usize;
             let len = ((run.end * chunk_bytes).min(end) - start) as usize;
-            match self.read_and_fill(chunk_bytes, run).await {
-                Ok(bytes) => {
+            let mut whole = None;
+            if self.can_keep(run.clone(), is_scan) {
+                let filled = self.read_and_fill(chunk_bytes, run, is_scan.then_some(end));
+                whole = filled.await.ok();
+            } else {
+                let chunks = run.end - run.start;
+                add(&counters.fills, chunks);
+                add(&counters.fills_scan, chunks);
+            }
+            match whole {
+                Some(bytes) => {
                     out[at..at + len].copy_from_slice(&bytes[(start - first) as usize..][..len]);
                 }
-                // The bad sector may lie beside the wanted bytes: read these alone.
-                Err(_) => out[at..at + len].copy_from_slice(&self.read_backing(start, len).await?),
+                // Nothing would keep the rest, or it may have a bad sector: read the wanted bytes alone.
+                None => out[at..at + len].copy_from_slice(&self.read_backing(start, len).await?),
             }
         }
         Ok(())
@@ -115,23 +144,28 @@ impl<D: Device, K: Backing> Volume<D, K> {
         device: &D,
         chunk: u64,
         wanted: Range<u32>,
+        is_scan: bool,
     ) -> (&'a AtomicU64, Result<Option<Arc<Chunk>>, Unreadable>) {
         let Shared { counters, dram, .. } = &*self.0.shared;
-        let in_dram = dram.get(chunk);
+        let in_dram = dram.get(chunk, is_scan);
         if in_dram
             .as_ref()
             .is_some_and(|found| found.part(wanted.clone()).is_some())
         {
-            store.touch(chunk);
+            if !is_scan {
+                store.touch(chunk);
+            }
             return (&counters.read_dram_hits, Ok(in_dram));
         }
-        let ticket = dram.is_on().then(|| store.begin_fill(chunk));
+        // A scan that has read the chunk to its end does not come back.
+        let is_kept = dram.is_on() && !(is_scan && wanted.end == store.shape().chunk_bytes);
+        let ticket = is_kept.then(|| store.begin_fill(chunk));
         let found = match store.read(device, chunk).await {
             Ok(found) => found.map(Arc::new),
             Err(error) => return (&counters.read_misses, Err(error)),
         };
         if let Some((found, ticket)) = found.as_ref().zip(ticket) {
-            dram.insert(chunk, found, || store.is_unchanged(&ticket));
+            dram.insert(chunk, found, is_scan, || store.is_unchanged(&ticket));
         }
         let counter = match &found {
             Some(found) if found.part(wanted).is_some() => &counters.read_hits,
@@ -153,11 +187,19 @@ impl<D: Device, K: Backing> Volume<D, K> {
         Ok(bytes)
     }
 
-    /// Reads whole chunks from the backing device, and fills the cache with them.
+    /// Whether anything of chunks that are read from the backing device can be kept.
+    pub(crate) fn can_keep(&self, chunks: Range<u64>, is_scan: bool) -> bool {
+        let has_room = || self.cache().is_some_and(|(store, _)| store.has_free_room(chunks));
+        !is_scan || self.0.shared.dram.is_on() || has_room()
+    }
+
+    /// Reads whole chunks from the backing device, and fills the cache with them. For a scan give the volume's byte up to which it has read
+    /// with this: what lies there enters only where the cache has free room, and what lies behind is kept in DRAM at least.
     pub(crate) async fn read_and_fill(
         &self,
         chunk_bytes: u64,
         chunks: Range<u64>,
+        scanned: Option<u64>,
     ) -> Result<Vec<u8>, VolumeError> {
         let Some((store, device)) = self.cache() else {
             unreachable!("chunks are the cache's")
@@ -175,13 +217,19 @@ impl<D: Device, K: Backing> Volume<D, K> {
             .zip(chunks)
             .map(|(ticket, (address, chunk))| async move {
                 let dram = &self.0.shared.dram;
-                if dram.is_on() {
+                let enters = scanned.is_none() || store.has_free_room(address..address + 1);
+                let is_ahead = scanned.is_none_or(|end| end < (address + 1) * chunk_bytes);
+                if dram.is_on() && (enters || is_ahead) {
                     let read = Chunk {
                         start: 0,
                         bytes: chunk.to_vec(),
                         is_dirty: false,
                     };
-                    dram.insert(address, &Arc::new(read), || store.is_current(&ticket));
+                    dram.insert(address, &Arc::new(read), !enters, || store.is_current(&ticket));
+                }
+                if !enters {
+                    add(&counters.fills_scan, 1);
+                    return;
                 }
                 // If the cache device is slower than the backing device, it sets the pace.
                 store.wait_for_room().await;

@@ -1,4 +1,4 @@
-//! Sequential streams among the reads of a volume, and how far to read ahead of each.
+//! Sequential streams among the reads, or the writes, of a volume; which of them are scans, and how far to read ahead of each.
 //!
 //! Four reads in a row that each begin where the one before ended are a stream. While fewer than *trigger distance* bytes beyond its last
 //! read are fetched, a piece of *degree* bytes is:
@@ -14,6 +14,9 @@
 //! Fetched bytes are *used* when the stream has passed them, *unused* if it ends before. A stream ends when [`STREAMS`] others were read
 //! later. After each that had more unused than used bytes `throttle` rises by one, after others that had some it falls.
 //!
+//! Requests in a row are a *scan* once they have more bytes than a cut-off. Where none has gone further for [`PAUSE_NS`], counting begins
+//! anew: others may ask for what lies there later.
+//!
 //! Source: Zhang, Kim, Ma, Shipman and Zhou, *Multi-level Hybrid Cache*, section 2.2: prefetch degree and trigger distance by the rates of
 //! stream and device. Cost of a read that is of no stream: 48 comparisons. Memory: some 100 bytes a stream, and 16 for each piece ahead.
 
@@ -28,7 +31,9 @@ const CANDIDATES: usize = 32;
 /// Reads in a row that are a stream.
 const READS_MIN: u32 = 4;
 /// Reads of a stream that arrive out of order, over several connections: gap before and after the next, in lengths of the read.
-const GAP: u64 = 8;
+pub(crate) const GAP: u64 = 8;
+/// Time in nanoseconds after which a scan has ended if it goes no further: that of bcache.
+const PAUSE_NS: u64 = 5_000_000_000;
 /// Highest throttle.
 const THROTTLE_MAX: u32 = 6;
 
@@ -41,6 +46,8 @@ pub(crate) struct Limits {
     pub(crate) size: u64,
     /// Most bytes ahead of a stream.
     pub(crate) ahead_max: u64,
+    /// Bytes of which a scan has more; 0 = there are no scans.
+    pub(crate) cutoff: u64,
 }
 
 struct Stream {
@@ -49,8 +56,12 @@ struct Stream {
     reads: u32,
     /// Bytes that were read.
     bytes: u64,
+    /// The same, since the last pause.
+    run: u64,
     /// Time of the last read, in nanoseconds.
     at: u64,
+    /// Time of the last read that went further.
+    moved_at: u64,
     /// Bytes and nanoseconds of the last reads: sums that lose an eighth at each read.
     pace: (u64, u64),
     /// End of what was looked at to be fetched.
@@ -66,7 +77,9 @@ impl Stream {
             next: range.end,
             reads: 1,
             bytes: range.end - range.start,
+            run: range.end - range.start,
             at: now,
+            moved_at: now,
             pace: (0, 0),
             ahead: 0,
             fetched: VecDeque::new(),
@@ -83,6 +96,13 @@ impl Stream {
         let (len, passed) = (range.end - range.start, now.saturating_sub(self.at));
         self.reads = self.reads.saturating_add(1);
         self.bytes = self.bytes.saturating_add(len);
+        if now.saturating_sub(self.moved_at) > PAUSE_NS {
+            self.run = 0;
+        }
+        self.run = self.run.saturating_add(len);
+        if range.end > self.next {
+            self.moved_at = now;
+        }
         self.at = now;
         self.pace = (
             self.pace.0 - self.pace.0 / 8 + len,
@@ -93,6 +113,19 @@ impl Stream {
             self.used += bytes;
         }
     }
+
+    fn is_scan(&self, limits: Limits) -> bool {
+        limits.cutoff > 0 && self.run > limits.cutoff
+    }
+}
+
+/// What a request is part of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Followed {
+    /// Whether it is of a scan.
+    pub(crate) is_scan: bool,
+    /// Bytes that were read ahead of a stream that has ended, and that it did not reach.
+    pub(crate) unused: u64,
 }
 
 /// The streams of a volume.
@@ -115,25 +148,29 @@ impl Streams {
         };
     }
 
-    /// A client reads `range` at time `now`. If it is of a stream, calls `fetch` for each piece to be read ahead. It returns how many bytes
-    /// of the piece it fetches, 0 if they are cached, `None` if it cannot now. Returns unused bytes of a stream that has ended.
+    /// Forgets all of them.
+    pub(crate) fn clear(&mut self) {
+        self.streams.clear();
+        self.candidates.clear();
+    }
+
+    /// A client reads `range` at time `now`. If it is of a stream, calls `fetch` for each piece to be read ahead, and with whether the stream
+    /// is a scan. It returns how many bytes of the piece it fetches, 0 if they are cached, `None` if it cannot now.
     pub(crate) fn read(
         &mut self,
         range: Range<u64>,
         now: u64,
         limits: Limits,
-        fetch: impl FnMut(Range<u64>) -> Option<u64>,
-    ) -> u64 {
+        fetch: impl FnMut(Range<u64>, bool) -> Option<u64>,
+    ) -> Followed {
         let found = self.streams.iter().position(|stream| stream.is_near(&range));
         if let Some(mut stream) = found.and_then(|at| self.streams.remove(at)) {
             stream.read(&range, now);
-            self.fetch(&mut stream, range.end - range.start, limits, fetch);
-            self.streams.push_back(stream);
-            return 0;
+            return self.follow(stream, range.end - range.start, limits, fetch);
         }
         let follows = |stream: &Stream| stream.next == range.start;
         let found = self.candidates.iter().position(follows);
-        let mut stream = match found.and_then(|at| self.candidates.remove(at)) {
+        let stream = match found.and_then(|at| self.candidates.remove(at)) {
             Some(mut stream) => {
                 stream.read(&range, now);
                 stream
@@ -141,17 +178,31 @@ impl Streams {
             None => Stream::new(&range, now),
         };
         if stream.reads < READS_MIN {
+            let is_scan = stream.is_scan(limits);
             if self.candidates.len() >= CANDIDATES {
                 self.candidates.pop_front();
             }
             self.candidates.push_back(stream);
-            return 0;
+            return Followed { is_scan, unused: 0 };
         }
         let ended = (self.streams.len() >= STREAMS).then(|| self.streams.pop_front());
         let unused = ended.flatten().map_or(0, |ended| self.end(&ended));
-        self.fetch(&mut stream, range.end - range.start, limits, fetch);
+        let followed = self.follow(stream, range.end - range.start, limits, fetch);
+        Followed { unused, ..followed }
+    }
+
+    /// Reads ahead of a stream after a read of `len` bytes, and remembers it.
+    fn follow(
+        &mut self,
+        mut stream: Stream,
+        len: u64,
+        limits: Limits,
+        mut fetch: impl FnMut(Range<u64>, bool) -> Option<u64>,
+    ) -> Followed {
+        let is_scan = stream.is_scan(limits);
+        self.fetch(&mut stream, len, limits, |piece| fetch(piece, is_scan));
         self.streams.push_back(stream);
-        unused
+        Followed { is_scan, unused: 0 }
     }
 
     /// A stream has ended. Returns its unused bytes.
@@ -214,17 +265,18 @@ mod tests {
         chunk_bytes: 4 * KIB,
         size: 1 << 30,
         ahead_max: 4096 * KIB,
+        cutoff: 0,
     };
 
     /// Reads at a time; the pieces that are to be read ahead, and unused bytes of a stream that has ended.
     fn read(streams: &mut Streams, range: Range<u64>, now: u64) -> (Vec<Range<u64>>, u64) {
         let mut pieces = Vec::new();
-        let unused = streams.read(range, now, LIMITS, |piece| {
+        let followed = streams.read(range, now, LIMITS, |piece, _| {
             let bytes = piece.end - piece.start;
             pieces.push(piece);
             Some(bytes)
         });
-        (pieces, unused)
+        (pieces, followed.unused)
     }
 
     /// A client that reads one after the other, each in `service` nanoseconds if nothing is missing, of a device with a latency. The time
@@ -278,6 +330,55 @@ mod tests {
     }
 
     #[test]
+    fn requests_in_a_row_are_a_scan_beyond_the_cutoff_until_they_pause() {
+        const SECOND: u64 = 1_000 * MS;
+        let limits = Limits {
+            ahead_max: 0,
+            cutoff: 256 * KIB,
+            ..LIMITS
+        };
+        let mut streams = Streams::default();
+        let mut is_scan = |at: u64, len: u64, now: u64| {
+            let followed = streams.read(at..at + len, now, limits, |_, _| {
+                unreachable!("nothing is read ahead")
+            });
+            followed.is_scan
+        };
+        // Two beside each other.
+        for number in 0..100 {
+            for start in [0, LIMITS.size / 2] {
+                let found = is_scan(start + number * 16 * KIB, 16 * KIB, number * SECOND);
+                assert_eq!(found, number >= 16, "{number}");
+            }
+        }
+        let end = 1_600 * KIB;
+        // Late ones are of it, too. What is read again and again is not, and does not keep it alive.
+        assert!(is_scan(end - 64 * KIB, 16 * KIB, 100 * SECOND));
+        for second in 101..104 {
+            assert!(is_scan(end - 16 * KIB, 16 * KIB, second * SECOND));
+        }
+        assert!(!is_scan(end - 16 * KIB, 16 * KIB, 105 * SECOND));
+        for number in 0..17 {
+            assert_eq!(
+                is_scan(end + number * 16 * KIB, 16 * KIB, 120 * SECOND),
+                number >= 16,
+                "{number}"
+            );
+        }
+        // Few large ones; those that are no neighbours are none.
+        let far = 100 << 20;
+        assert!(!is_scan(far, 256 * KIB, 0) && is_scan(far + 256 * KIB, 512, 0));
+        assert!(is_scan(far + (10 << 20), 257 * KIB, 0));
+        let mut random = Random(1);
+        for _ in 0..100_000 {
+            let at = (LIMITS.size * 3 / 4) + random.below(1 << 15) * 4096;
+            assert!(!is_scan(at, 4096, 0));
+        }
+        let off = Limits { cutoff: 0, ..limits };
+        assert!(!streams.read(far..far + (32 << 20), 0, off, |_, _| None).is_scan);
+    }
+
+    #[test]
     fn random_reads_fetch_nothing() {
         let (mut streams, mut random) = (Streams::default(), Random(1));
         for now in 0..1_000_000 {
@@ -314,7 +415,7 @@ mod tests {
         let mut streams = Streams::default();
         let (mut last, mut asked) = (0, 0);
         for at in (LIMITS.size - 640 * KIB..LIMITS.size).step_by(64 << 10) {
-            streams.read(at..at + 64 * KIB, 0, LIMITS, |_| {
+            streams.read(at..at + 64 * KIB, 0, LIMITS, |_, _| {
                 asked += 1;
                 None
             });

@@ -4,6 +4,7 @@ use crate::ahead::Ahead;
 use crate::clean::{Cleaner, WriteBack};
 use crate::dram::Dram;
 use crate::locks::RangeLocks;
+use crate::scan::Scans;
 use crate::{Backing, Counters, Mode, VolumeCounts, VolumeError};
 use pumice_blocks::OpenError;
 use pumice_chunk::store::{ChunkStore, Found, Options};
@@ -26,6 +27,8 @@ pub struct Settings {
     pub dram_bytes: usize,
     /// Most bytes of read-aheads under way, and of what is fetched ahead of a stream; 0 = none. There is none without a cache.
     pub read_ahead_bytes: u64,
+    /// Bytes after which a stream of reads or writes is a scan, which enters the cache only while that has free room; 0 = never.
+    pub scan_cutoff_bytes: u64,
     /// Options of the cache. `chunks`, `modified` and `write_back` are ignored: the backing device and the mode give them.
     pub cache: Options,
     /// When dirty chunks are cleaned.
@@ -42,6 +45,7 @@ pub struct Shared<B: Buffer> {
     pub(crate) counters: Counters,
     pub(crate) dram: Dram,
     pub(crate) ahead: Ahead,
+    pub(crate) scans: Scans,
     /// Lets one flush run at a time.
     flushing: RangeLocks,
     flushes_begun: AtomicU64,
@@ -107,6 +111,7 @@ impl<B: Buffer> Shared<B> {
             counters: Counters::default(),
             dram: Dram::new(settings.dram_bytes),
             ahead: Ahead::new(settings.read_ahead_bytes),
+            scans: Scans::new(settings.scan_cutoff_bytes),
             flushing: RangeLocks::default(),
             flushes_begun: AtomicU64::new(0),
             changes: AtomicU64::new(0),
@@ -249,6 +254,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
     /// [`VolumeError::Cache`] if the cache device has failed and had dirty chunks; [`VolumeError::Backing`] if the backing device fails the
     /// flush, [`VolumeError::Unflushed`] if it failed an earlier one.
     pub async fn flush(&self) -> Result<(), VolumeError> {
+        self.end_scan_writes();
         if let Some((store, device)) = self.cache()
             && store.keeps()
             && let Err(error) = self.working(store.persist(device)).await

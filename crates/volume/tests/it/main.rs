@@ -6,6 +6,7 @@ mod case;
 mod model;
 mod rig;
 mod rules;
+mod scans;
 mod threads;
 mod write_back;
 mod write_back_crashes;

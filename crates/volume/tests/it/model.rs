@@ -115,6 +115,9 @@ struct Run {
     mode: Mode,
     boot: u64,
     dram: usize,
+    cutoff: u64,
+    /// End of the range last taken.
+    last: usize,
     what: String,
     counts: VolumeCounts,
     cache_errors: u64,
@@ -139,6 +142,9 @@ impl Run {
             boot: 1,
             // Every second seed: some 48 chunks.
             dram: (seed as usize % 2) * 48 * CHUNK,
+            // Two of three seeds: one request may be a scan.
+            cutoff: seed % 3 * 2 * CHUNK as u64,
+            last: 0,
             what: format!("seed {seed}"),
             counts: VolumeCounts::default(),
             cache_errors: 0,
@@ -163,20 +169,25 @@ impl Run {
             0 => self.random.below(301),
             _ => self.random.below(50),
         } as usize;
-        let (start, len) = match self.random.below(4) {
+        let (start, len) = match self.random.below(6) {
             0 => (chunk * CHUNK, CHUNK),
             1 => (chunk * CHUNK, CHUNK * (1 + self.random.below(4) as usize)),
             2 => (
                 chunk * CHUNK + SECTOR * self.random.below(8) as usize,
                 SECTOR * (1 + self.random.below(12) as usize),
             ),
-            _ => (
+            3 => (
                 chunk * CHUNK + self.random.below(CHUNK as u64) as usize,
                 1 + self.random.below(2 * CHUNK as u64) as usize,
             ),
+            _ => (
+                self.last % SIZE,
+                SECTOR + self.random.below(2 * CHUNK as u64) as usize,
+            ),
         };
         let start = start.min(SIZE - 1);
-        start..(start + len).min(SIZE)
+        self.last = (start + len).min(SIZE);
+        start..self.last
     }
 
     fn content(&mut self, len: usize) -> Vec<u8> {
@@ -385,6 +396,7 @@ impl Run {
         let settings = Settings {
             dram_bytes: self.dram,
             read_ahead_bytes: 16 * CHUNK as u64,
+            scan_cutoff_bytes: self.cutoff,
             ..settings(self.mode, self.boot)
         };
         let rig = Rig::open(&settings, &self.medium, &self.backing)?;
@@ -424,6 +436,8 @@ fn reads_find_what_was_written_in_every_mode() {
             assert_eq!(found, (mode != Mode::PassThrough).then_some(Found::Cache));
             run.live(400);
             run.read_all();
+            let rig = run.rig();
+            rig.run(rig.volume.flush()).unwrap();
             run.end();
             if mode == Mode::ReadOnly {
                 assert_eq!(run.counts.writes_failed, 0);
@@ -446,6 +460,7 @@ fn reads_find_what_was_written_in_every_mode() {
         totals.writes_duplicate > 300 && totals.writes_around > 1_000,
         "{totals:?}"
     );
+    assert!(totals.fills_scan > 500 && totals.writes_scan > 200, "{totals:?}");
     assert!(
         totals.trimmed_hole_bytes > 0 && totals.zeroed_chunks > 500 && totals.read_ahead_bytes > 1 << 20,
         "{totals:?}"

@@ -19,6 +19,7 @@ pub fn settings(mode: Mode, boot: u64) -> Settings {
         mode,
         dram_bytes: 0,
         read_ahead_bytes: 0,
+        scan_cutoff_bytes: 0,
         write_back: WriteBack {
             age_secs: 3,
             dirty_max: 0.5,

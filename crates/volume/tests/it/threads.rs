@@ -76,6 +76,7 @@ fn threads_leave_cache_and_backing_device_alike() {
         let settings = Settings {
             dram_bytes: (round % 2) * 32 * CHUNK,
             read_ahead_bytes: 8 * CHUNK as u64,
+            scan_cutoff_bytes: (round / 2 * 6 * CHUNK) as u64,
             ..settings(Mode::WriteThrough, 1)
         };
         let opened = Shared::open(&settings, Some(&device), &backing);

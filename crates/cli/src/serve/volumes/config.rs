@@ -23,8 +23,11 @@ const DIRTY_AGE_SECS_MAX: u32 = 86_400;
 /// Default of `--read-ahead`.
 const READ_AHEAD_BYTES: u64 = 4 << 20;
 
+/// Default of `--scan-cutoff`, as bcache's `sequential_cutoff`.
+const SCAN_CUTOFF_BYTES: u64 = 4 << 20;
+
 /// Settings of a server of volumes. All others are of the object cache.
-const OF_VOLUMES: [&str; 18] = [
+const OF_VOLUMES: [&str; 19] = [
     "nbd",
     "backing",
     "cache",
@@ -32,6 +35,7 @@ const OF_VOLUMES: [&str; 18] = [
     "mode",
     "chunk-size",
     "read-ahead",
+    "scan-cutoff",
     "dirty-age",
     "dirty-limit",
     "clean-rate",
@@ -106,6 +110,8 @@ pub struct VolumeConfig {
     pub chunk_bytes: Option<u32>,
     /// Most bytes that are read ahead; 0 = none.
     pub read_ahead_bytes: u64,
+    /// Bytes after which a stream is a scan; 0 = never.
+    pub scan_cutoff_bytes: u64,
     /// When dirty chunks are cleaned.
     pub write_back: WriteBack,
     /// Whether a stop cleans all dirty chunks.
@@ -152,6 +158,7 @@ impl VolumesConfig {
                 layers.mode(),
                 layers.chunk_size(),
                 layers.read_ahead(),
+                layers.scan_cutoff(),
                 layers.dirty_age(),
                 layers.dirty_limit(),
                 layers.clean_rate(),
@@ -204,6 +211,7 @@ fn volumes(layers: &Layers) -> anyhow::Result<Vec<VolumeConfig>> {
     let modes = each(&layers.mode(), count)?;
     let chunk_sizes = each(&layers.chunk_size(), count)?;
     let read_aheads = each(&layers.read_ahead(), count)?;
+    let scan_cutoffs = each(&layers.scan_cutoff(), count)?;
     let write_backs = write_backs(layers, count)?;
     let stops = each(&layers.on_stop(), count)?;
     let mut volumes: Vec<VolumeConfig> = Vec::new();
@@ -246,6 +254,8 @@ fn volumes(layers: &Layers) -> anyhow::Result<Vec<VolumeConfig>> {
             .map_err(|what| layers.chunk_size().wrong(what))?;
         let read_ahead_bytes = read_aheads[number].map_or(Ok(READ_AHEAD_BYTES), pumice_trace::bytes);
         let read_ahead_bytes = read_ahead_bytes.map_err(|what| layers.read_ahead().wrong(what))?;
+        let scan_cutoff_bytes = scan_cutoffs[number].map_or(Ok(SCAN_CUTOFF_BYTES), pumice_trace::bytes);
+        let scan_cutoff_bytes = scan_cutoff_bytes.map_err(|what| layers.scan_cutoff().wrong(what))?;
         volumes.push(VolumeConfig {
             name,
             backing: source,
@@ -254,6 +264,7 @@ fn volumes(layers: &Layers) -> anyhow::Result<Vec<VolumeConfig>> {
             mode,
             chunk_bytes,
             read_ahead_bytes,
+            scan_cutoff_bytes,
             write_back: write_backs[number],
             drains: match stops[number] {
                 None | Some("drain") => true,
@@ -330,10 +341,15 @@ mod tests {
     fn several_volumes_have_one_setting_or_one_each() {
         let config = resolve(
             "nbd = [\"unix:/s\", \"127.0.0.1:5\"]\nbacking = [\"/v/a\", \"b\"]\ncache = \"x,y\"\ncache-size = \"1GiB\"\n\
-             mode = [\"read-only\", \"write-around\"]\nchunk-size = \"8KiB\"\nread-ahead = \"1MiB,0\"\n",
+             mode = [\"read-only\", \"write-around\"]\nchunk-size = \"8KiB\"\nread-ahead = \"1MiB,0\"\n\
+             scan-cutoff = \"0,64MiB\"\n",
         );
         let config = config.unwrap().unwrap();
-        let volume = |name: &str, backing: &str, cache: &str, mode, read_ahead_bytes| VolumeConfig {
+        let volume = |name: &str,
+                      backing: &str,
+                      cache: &str,
+                      mode,
+                      [read_ahead_bytes, scan_cutoff_bytes]: [u64; 2]| VolumeConfig {
             name: name.to_owned(),
             backing: Source::parse(backing).unwrap(),
             cache: Some(cache.into()),
@@ -341,14 +357,15 @@ mod tests {
             mode,
             chunk_bytes: Some(8 << 10),
             read_ahead_bytes,
+            scan_cutoff_bytes,
             write_back: WriteBack::default(),
             drains: true,
         };
         assert_eq!(
             config.volumes,
             [
-                volume("a", "/v/a", "x", Mode::ReadOnly, 1 << 20),
-                volume("b", "b", "y", Mode::WriteAround, 0)
+                volume("a", "/v/a", "x", Mode::ReadOnly, [1 << 20, 0]),
+                volume("b", "b", "y", Mode::WriteAround, [0, 64 << 20])
             ]
         );
         assert_eq!(config.nbd.len(), 2);
@@ -398,6 +415,10 @@ mod tests {
             (
                 "nbd = \"unix:/s\"\nbacking = \"a\"\ncache = \"c\"\nread-ahead = \"some\"",
                 "--read-ahead",
+            ),
+            (
+                "nbd = \"unix:/s\"\nbacking = \"a\"\ncache = \"c\"\nscan-cutoff = \"-1\"",
+                "--scan-cutoff",
             ),
             (
                 "nbd = \"unix:/s\"\nbacking = \"a\"\ncache = \"c\"\ndirty-age = 0",

@@ -95,7 +95,10 @@ impl Export for Served {
     async fn cache(&self, offset: u64, length: u64) -> Result<(), ExportError> {
         // Without a cache there is nothing to fill.
         match self.volume.shared().store() {
-            Some(_) => self.read(offset, length as usize).await.map(drop),
+            Some(_) => {
+                let filled = self.volume.prefetch(offset, length as usize).await;
+                filled.map_err(|error| self.error(error))
+            }
             None => Ok(()),
         }
     }

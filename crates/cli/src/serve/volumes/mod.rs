@@ -261,6 +261,7 @@ fn prepare(
         mode: volume.mode,
         dram_bytes: plan.map_or(0, |plan| usize::try_from(plan.dram_bytes).unwrap_or(usize::MAX)),
         read_ahead_bytes: plan.map_or(0, |plan| plan.read_ahead_bytes),
+        scan_cutoff_bytes: volume.scan_cutoff_bytes,
         cache: Options {
             chunk_bytes: plan.map_or(4096, |plan| plan.chunk_bytes),
             chunks: 0,

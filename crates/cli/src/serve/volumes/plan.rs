@@ -209,6 +209,7 @@ mod tests {
             drains: true,
             chunk_bytes: None,
             read_ahead_bytes: 4 << 20,
+            scan_cutoff_bytes: 0,
         };
         VolumesConfig {
             dram,
