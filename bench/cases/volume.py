@@ -243,7 +243,7 @@ def hold(comparison, works, quick):
 
 
 @case(pairs=3, size=(512, "MiB of the volume"), reads=(32768, "random reads"), delay=(4, "ms that the backing device takes for a read"),
-      quick={"size": 32, "reads": 2048, "pairs": 1})
+      cache=(0, "MiB of the cache; 0 for 1.25 times the volume"), quick={"size": 32, "reads": 2048, "pairs": 1})
 def volume_read_ahead(arguments):
     """Reads of a cold volume on a slow NBD server, with read-ahead by default against `--read-ahead 0`.
 
@@ -252,10 +252,11 @@ def volume_read_ahead(arguments):
     random, each block at most once, in the same order on both sides, 32 at once. Exit status 1 where a bound is missed; `--quick` holds none."""
     settings = {"size MiB": arguments.size, "reads": arguments.reads, "delay ms": arguments.delay}
     settings |= {name: machine.version_of(machine.installed(name)) for name in ("nbdkit", "fio")}
+    cache = arguments.cache or arguments.size + arguments.size // 4
     comparison = Comparison(arguments, settings, peer="--read-ahead 0")
     works = {"sequential": ["--rw=read", "--bs=64k", "--iodepth=1", f"--size={arguments.size}m"],
              "random": ["--rw=randread", "--bs=4k", "--iodepth=32", f"--size={arguments.size}m", f"--number_ios={arguments.reads}", "--randseed=1"]}
-    flags = ["--mode", "write-through", "--cache", "cache", "--cache-size", f"{arguments.size + arguments.size // 4}MiB", "--threads", "1"]
+    flags = ["--mode", "write-through", "--cache", "cache", "--cache-size", f"{cache}MiB", "--threads", "1"]
     comparison.settings["pumice"] = "serve " + " ".join(flags)
     with comparison.files("volume.disk") as (disk,):
         make_disk(disk, arguments.size)
