@@ -114,8 +114,10 @@ impl Stream {
         }
     }
 
-    fn is_scan(&self, limits: Limits) -> bool {
-        limits.cutoff > 0 && self.run > limits.cutoff
+    /// Whether it is a scan once it has read to `end`.
+    fn is_scan(&self, end: u64, limits: Limits) -> bool {
+        let run = self.run.saturating_add(end.saturating_sub(self.next));
+        limits.cutoff > 0 && run > limits.cutoff
     }
 }
 
@@ -155,7 +157,7 @@ impl Streams {
     }
 
     /// A client reads `range` at time `now`. If it is of a stream, calls `fetch` for each piece to be read ahead, and with whether the stream
-    /// is a scan. It returns how many bytes of the piece it fetches, 0 if they are cached, `None` if it cannot now.
+    /// is a scan there. It returns how many bytes of the piece it fetches, 0 if they are cached, `None` if it cannot now.
     pub(crate) fn read(
         &mut self,
         range: Range<u64>,
@@ -178,7 +180,7 @@ impl Streams {
             None => Stream::new(&range, now),
         };
         if stream.reads < READS_MIN {
-            let is_scan = stream.is_scan(limits);
+            let is_scan = stream.is_scan(stream.next, limits);
             if self.candidates.len() >= CANDIDATES {
                 self.candidates.pop_front();
             }
@@ -199,8 +201,11 @@ impl Streams {
         limits: Limits,
         mut fetch: impl FnMut(Range<u64>, bool) -> Option<u64>,
     ) -> Followed {
-        let is_scan = stream.is_scan(limits);
-        self.fetch(&mut stream, len, limits, |piece| fetch(piece, is_scan));
+        let is_scan = stream.is_scan(stream.next, limits);
+        self.fetch(&mut stream, len, limits, |stream, piece| {
+            let is_scan = stream.is_scan(piece.end, limits);
+            fetch(piece, is_scan)
+        });
         self.streams.push_back(stream);
         Followed { is_scan, unused: 0 }
     }
@@ -229,7 +234,7 @@ impl Streams {
         stream: &mut Stream,
         len: u64,
         limits: Limits,
-        mut fetch: impl FnMut(Range<u64>) -> Option<u64>,
+        mut fetch: impl FnMut(&Stream, Range<u64>) -> Option<u64>,
     ) {
         let ahead_max = limits.ahead_max.min(stream.bytes >> self.throttle);
         let distance = self.distance(stream).min(ahead_max);
@@ -243,7 +248,7 @@ impl Streams {
             && stream.ahead + degree - stream.next <= ahead_max
         {
             let end = (stream.ahead + degree).min(limits.size);
-            let Some(bytes) = fetch(stream.ahead..end) else {
+            let Some(bytes) = fetch(stream, stream.ahead..end) else {
                 return;
             };
             if bytes > 0 {
@@ -376,6 +381,25 @@ mod tests {
         }
         let off = Limits { cutoff: 0, ..limits };
         assert!(!streams.read(far..far + (32 << 20), 0, off, |_, _| None).is_scan);
+    }
+
+    #[test]
+    fn what_is_ahead_of_a_scan_is_of_it_from_the_cutoff_on() {
+        let limits = Limits {
+            cutoff: 1024 * KIB,
+            ..LIMITS
+        };
+        let (mut streams, mut end) = (Streams::default(), 0);
+        streams.filled_in(1000 * MS);
+        for number in 0..64 {
+            let at = number * 64 * KIB;
+            streams.read(at..at + 64 * KIB, number * MS, limits, |piece, is_scan| {
+                assert_eq!(is_scan, piece.end > limits.cutoff, "{piece:?}");
+                end = piece.end;
+                Some(piece.end - piece.start)
+            });
+        }
+        assert!(end > 6 << 20, "{end}");
     }
 
     #[test]
