@@ -196,7 +196,7 @@ settings! {
     /// none; one for all volumes or one for each [default: 4MiB]
     read_ahead "read-ahead" "SIZE",
     /// Bytes after which reads, or writes, in a row are a scan, which enters the cache only while that has free room; 0 for never; one for all
-    /// volumes or one for each [default: 4MiB]
+    /// volumes or one for each [default: 1MiB]
     scan_cutoff "scan-cutoff" "SIZE",
     /// Worker threads, 1 to 1024 [default: one per CPU]
     #[arg(short = 't')]

@@ -157,9 +157,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
             }
             return (&counters.read_dram_hits, Ok(in_dram));
         }
-        // A scan that has read the chunk to its end does not come back.
-        let is_kept = dram.is_on() && !(is_scan && wanted.end == store.shape().chunk_bytes);
-        let ticket = is_kept.then(|| store.begin_fill(chunk));
+        let ticket = dram.is_on().then(|| store.begin_fill(chunk));
         let found = match store.read(device, chunk).await {
             Ok(found) => found.map(Arc::new),
             Err(error) => return (&counters.read_misses, Err(error)),

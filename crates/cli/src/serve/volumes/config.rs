@@ -23,8 +23,8 @@ const DIRTY_AGE_SECS_MAX: u32 = 86_400;
 /// Default of `--read-ahead`.
 const READ_AHEAD_BYTES: u64 = 4 << 20;
 
-/// Default of `--scan-cutoff`, as bcache's `sequential_cutoff`.
-const SCAN_CUTOFF_BYTES: u64 = 4 << 20;
+/// Default of `--scan-cutoff`, as Open CAS's, which counts too when the cache is full.
+const SCAN_CUTOFF_BYTES: u64 = 1 << 20;
 
 /// Settings of a server of volumes. All others are of the object cache.
 const OF_VOLUMES: [&str; 19] = [
