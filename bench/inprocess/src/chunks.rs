@@ -3,6 +3,7 @@
 use crate::ChunksArgs;
 use crate::measure::Start;
 use anyhow::{Context, ensure};
+use bytes::Bytes;
 use pumice_blocks::{Durability, Maker};
 use pumice_chunk::content::{Fingerprint, compress};
 use pumice_chunk::store::{ChunkStore, Filled, Options};
@@ -23,7 +24,7 @@ const DUPLICATES: u64 = 1021;
 const NOW: u32 = 1;
 
 /// Contents that compress to a half, as fio makes them with `buffer_compress_percentage=50`: 256 random bytes and 256 zeros, in turns.
-struct Contents(Vec<Vec<u8>>);
+struct Contents(Vec<Bytes>);
 
 impl Contents {
     fn new() -> Self {
@@ -35,16 +36,20 @@ impl Contents {
                     word.copy_from_slice(&random.next_u64().to_le_bytes());
                 }
             }
-            bytes
+            bytes.into()
         };
         Self((0..16).map(content).collect())
     }
 
     /// The content with this number.
-    fn get(&mut self, number: u64) -> &[u8] {
-        let bytes = &mut self.0[number as usize % 16];
+    fn get(&mut self, number: u64) -> Bytes {
+        let content = &mut self.0[number as usize % 16];
+        let mut bytes = std::mem::take(content)
+            .try_into_mut()
+            .expect("the store keeps no content");
         bytes[..8].copy_from_slice(&number.to_le_bytes());
-        bytes
+        *content = bytes.freeze();
+        content.clone()
     }
 }
 
@@ -93,7 +98,7 @@ impl Store {
     }
 
     /// A write of a whole chunk, and the background work that became due.
-    fn write(&self, address: u64, bytes: &[u8]) -> anyhow::Result<Filled> {
+    fn write(&self, address: u64, bytes: Bytes) -> anyhow::Result<Filled> {
         let mut guard = self.store.begin_write(&self.device, address..address + 1);
         self.run(guard.commit(&self.device))??;
         let filled = self.run(guard.fill(&self.device, address, 0, bytes))?;
@@ -120,12 +125,12 @@ pub fn chunks(args: &ChunksArgs) -> anyhow::Result<Value> {
         let mut scratch = Vec::new();
         let unique = |number| {
             let bytes = contents.get(number);
-            black_box((Fingerprint::of(0, bytes), compress(bytes, &mut scratch)));
+            black_box((Fingerprint::of(0, &bytes), compress(&bytes, &mut scratch)));
             Ok(())
         };
         let unique_us = cpu_us(args.writes, unique)?;
         let duplicate = |number| {
-            black_box(Fingerprint::of(0, contents.get(number % DUPLICATES)));
+            black_box(Fingerprint::of(0, &contents.get(number % DUPLICATES)));
             Ok(())
         };
         (unique_us, cpu_us(args.writes, duplicate)?)

@@ -186,11 +186,10 @@ impl<D: Device, K: Backing> Volume<D, K> {
             add(&counters.writes_around, count);
             return Ok(());
         };
-        let mut rest = &data[..];
+        let mut rest = data;
         let fills = chunks.map(|chunk| {
             let start = offset.max(chunk * chunk_bytes) - chunk * chunk_bytes;
-            let (part, after) = rest.split_at(rest.len().min((chunk_bytes - start) as usize));
-            rest = after;
+            let part = rest.split_to(rest.len().min((chunk_bytes - start) as usize));
             let fill = guard.fill(device, chunk, start as u32, part);
             async move {
                 store.wait_for_room().await;

@@ -209,7 +209,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
         let parts: Vec<_> = chunks.clone().map(part_of).collect();
         let fills: Vec<_> = (chunks.clone().zip(&parts))
             .map(|(chunk, (start, bytes))| {
-                guard.fill(device, chunk, (start - chunk * chunk_bytes) as u32, bytes)
+                guard.fill(device, chunk, (start - chunk * chunk_bytes) as u32, bytes.clone())
             })
             .collect();
         let fills = fills.into_iter().map(|fill| async {
@@ -224,7 +224,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
             if *filled == Filled::Gap {
                 let (start, bytes) = &parts[(chunk - chunks.start) as usize];
                 match self.close_gap(chunk_bytes, chunk, *start, bytes).await {
-                    Ok(whole) => *filled = guard.fill(device, chunk, 0, &whole).await,
+                    Ok(whole) => *filled = guard.fill(device, chunk, 0, whole.into()).await,
                     Err(error) => result = Err(error),
                 }
             }

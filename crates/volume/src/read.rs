@@ -1,6 +1,7 @@
 //! Reads.
 
 use crate::{Backing, Extent, SPAN_BYTES, Shared, Volume, VolumeError, fills_at_once};
+use bytes::Bytes;
 use futures_util::future::join_all;
 use futures_util::stream::{StreamExt, iter};
 use pumice_blocks::add;
@@ -198,7 +199,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
         chunk_bytes: u64,
         chunks: Range<u64>,
         scanned: Option<u64>,
-    ) -> Result<Vec<u8>, VolumeError> {
+    ) -> Result<Bytes, VolumeError> {
         let Some((store, device)) = self.cache() else {
             unreachable!("chunks are the cache's")
         };
@@ -206,10 +207,12 @@ impl<D: Device, K: Backing> Volume<D, K> {
         let tickets: Vec<_> = chunks.clone().map(|chunk| store.begin_fill(chunk)).collect();
         let first = chunks.start * chunk_bytes;
         let end = (chunks.end * chunk_bytes).min(self.0.shared.size);
-        let bytes = self.read_backing(first, (end - first) as usize).await?;
+        let bytes = Bytes::from(self.read_backing(first, (end - first) as usize).await?);
         let counters = &self.0.shared.counters;
         add(&counters.fills, tickets.len() as u64);
-        let chunks = chunks.zip(bytes.chunks(chunk_bytes as usize));
+        let parts = (0..bytes.len()).step_by(chunk_bytes as usize);
+        let parts = parts.map(|at| bytes.slice(at..bytes.len().min(at + chunk_bytes as usize)));
+        let chunks = chunks.zip(parts);
         let fills = tickets
             .into_iter()
             .zip(chunks)

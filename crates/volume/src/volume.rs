@@ -10,7 +10,7 @@ use pumice_blocks::OpenError;
 use pumice_chunk::store::{ChunkStore, Found, Options};
 use pumice_device::Device;
 use pumice_memory::Buffer;
-use pumice_world::{Clock, Spawner};
+use pumice_world::{Clock, Offload, Spawner};
 use std::io;
 use std::ops::Range;
 use std::pin::pin;
@@ -122,6 +122,13 @@ impl<B: Buffer> Shared<B> {
             abandoned: AtomicU64::new(0),
         };
         Ok((shared, found))
+    }
+
+    /// From now on fingerprints and compression go there if that pays.
+    pub fn offload_to(&mut self, offload: Arc<dyn Offload>) {
+        if let Some(store) = &mut self.store {
+            store.offload_to(offload);
+        }
     }
 
     /// Bytes of chunks in DRAM.

@@ -1,5 +1,5 @@
-//! Seams to the world outside the engine: time, somewhere to run background work, seeded random numbers, and the figures that
-//! rooms give.
+//! Seams to the world outside the engine: time, somewhere to run background work and computations, seeded random numbers, and the figures
+//! that rooms give.
 //!
 //! The rooms `flash`, `index`, `tier` and `engine` name no runtime, start no thread and never ask the
 //! operating system for the time. They are futures over what this crate describes, so that `serve` can
@@ -8,11 +8,13 @@
 mod clock;
 mod executor;
 mod figures;
+mod offload;
 mod random;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use executor::{Executor, LocalSpawner};
 pub use figures::{Cell, Figure, Kind};
+pub use offload::{Job, Offload};
 pub use random::{MIX_STEP, Random, mix64, unmix64};
 
 use std::future::Future;

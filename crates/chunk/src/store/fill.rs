@@ -1,26 +1,21 @@
 //! Writes void cached copies; writes and fills enter contents.
 
+use super::compute::{Coded, Sent};
 use super::read::Fetched;
 use super::{Change, ChunkStore, MAX_LEVEL, Maps, STRIPES, Spot, Starts, Stripe, WRITE_CHUNKS_MAX};
-use crate::content::{Fingerprint, compress};
+use crate::content::Fingerprint;
 use crate::piece::{Entry, HEADER_BYTES, Header, Kind, REFERENCE_BYTES, Reference, UNIT_BYTES, piece_len};
 use crate::place::Place;
 use crate::store::read::Chunk;
+use bytes::Bytes;
 use pumice_blocks::add;
 use pumice_device::Device;
 use pumice_memory::{Buffer, Payload};
-use pumice_record::codec::checksum;
-use std::cell::RefCell;
 use std::io;
 use std::ops::Range;
 
 /// Most candidates of the FP-index whose headers are read for one content.
 const CANDIDATES_MAX: usize = 4;
-
-thread_local! {
-    /// Where contents are compressed: some more bytes than a chunk has.
-    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
 
 /// Where a content comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,7 +117,7 @@ impl<'a, B: Buffer> WriteGuard<'a, B> {
         device: &'f D,
         address: u64,
         start: u32,
-        bytes: &'f [u8],
+        bytes: Bytes,
     ) -> impl Future<Output = Filled> + use<'a, 'f, B, D> {
         let (stamp, old) = &mut self.begun[(address - self.chunks.start) as usize];
         let old = old.take();
@@ -271,7 +266,7 @@ impl<B: Buffer> ChunkStore<B> {
         device: &D,
         ticket: Ticket,
         start: u32,
-        bytes: &[u8],
+        bytes: Bytes,
     ) -> Filled {
         let old = {
             let maps = self.maps.lock();
@@ -287,7 +282,7 @@ impl<B: Buffer> ChunkStore<B> {
         ticket: Ticket,
         old: Option<Spot<B>>,
         start: u32,
-        bytes: &[u8],
+        bytes: Bytes,
     ) -> Filled {
         let end = start as usize + bytes.len();
         assert!(
@@ -299,7 +294,7 @@ impl<B: Buffer> ChunkStore<B> {
         if let Some(old) = old.filter(|_| bytes.len() < self.shape.chunk_bytes as usize) {
             let is_dirty = old.is_dirty && ticket.origin == Origin::Back;
             match self.fetch(device, &old).await {
-                Fetched::Whole(chunk) => merged = merge(chunk, start, bytes),
+                Fetched::Whole(chunk) => merged = merge(chunk, start, &bytes),
                 // It was cleaned meanwhile, or it is a copy: the volume has it.
                 Fetched::Moved => {}
                 Fetched::Failed | Fetched::Damaged(_) if is_dirty => return Filled::Unreadable,
@@ -309,17 +304,17 @@ impl<B: Buffer> ChunkStore<B> {
                 return Filled::Gap;
             }
         }
-        let (start, bytes) = match &merged {
-            Some(chunk) => (chunk.start, &chunk.bytes[..]),
+        let (start, bytes) = match merged {
+            Some(chunk) => (chunk.start, Bytes::from(chunk.bytes)),
             None => (start, bytes),
         };
-        let fingerprint = Fingerprint::of(start, bytes);
+        let (fingerprint, sent) = self.compute(start, &bytes).await;
         let filled = match self
             .find_duplicate(device, ticket, &fingerprint, start, bytes.len())
             .await
         {
             Some(filled) => filled,
-            None => self.append_content(ticket, &fingerprint, start, bytes),
+            None => self.append_content(ticket, &fingerprint, start, &bytes, sent.as_ref()),
         };
         match filled {
             Filled::Stored => add(&self.counters.stored_bytes, bytes.len() as u64),
@@ -428,11 +423,17 @@ impl<B: Buffer> ChunkStore<B> {
         true
     }
 
-    fn append_content(&self, ticket: Ticket, fingerprint: &Fingerprint, start: u32, bytes: &[u8]) -> Filled {
-        SCRATCH.with_borrow_mut(|scratch| {
-            let (coding, stored) = compress(bytes, scratch);
+    fn append_content(
+        &self,
+        ticket: Ticket,
+        fingerprint: &Fingerprint,
+        start: u32,
+        bytes: &[u8],
+        sent: Option<&Sent>,
+    ) -> Filled {
+        let append = |coded: &Coded<'_>| {
             let header = Header {
-                data_crc: checksum(self.base.cache_id, &[stored]),
+                data_crc: coded.crc,
                 sequence: 0,
                 address: ticket.address,
                 version: 0,
@@ -440,8 +441,8 @@ impl<B: Buffer> ChunkStore<B> {
                 number: 0,
                 start,
                 len: bytes.len() as u32,
-                stored_len: stored.len() as u32,
-                coding,
+                stored_len: coded.stored.len() as u32,
+                coding: coded.coding,
                 is_dirty: ticket.origin == Origin::Back,
             };
             let mut maps = self.maps.lock();
@@ -451,14 +452,18 @@ impl<B: Buffer> ChunkStore<B> {
             if !maps.lba.has_room(ticket.address) {
                 return Filled::NoRoom;
             }
-            let Some(place) = self.append_piece(&mut maps, header, stored, true, self.spare()) else {
+            let Some(place) = self.append_piece(&mut maps, header, coded.stored, true, self.spare()) else {
                 return Filled::NoRoom;
             };
             add(&self.counters.stored_contents, 1);
             add(&self.counters.stored_flash_bytes, header.piece_len() as u64);
             self.map(&mut maps, ticket.address, place, header.is_dirty);
             Filled::Stored
-        })
+        };
+        match sent {
+            Some(sent) => append(&sent.coded()),
+            None => Coded::with(self.base.cache_id, bytes, append),
+        }
     }
 
     /// Appends a content, and adds it to the FP-index. The caller maps the chunk, if `is_mapped`. Sets sequence, version and number in the

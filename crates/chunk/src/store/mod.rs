@@ -24,6 +24,7 @@
 //! of its block.
 
 mod checkpoint;
+mod compute;
 mod dirty;
 mod fill;
 mod image;
@@ -55,11 +56,12 @@ use pumice_blocks::{
 };
 use pumice_device::Device;
 use pumice_memory::Buffer;
+use pumice_world::Offload;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Number of stamps that addresses share. The addresses of one write have different ones.
 const STRIPES: usize = 4096;
@@ -256,7 +258,11 @@ impl<B: Buffer> Maps<B> {
 pub struct ChunkStore<B: Buffer> {
     base: Blocks<Chunks<B>>,
     shape: Shape,
-    maps: Mutex<Maps<B>>,
+    /// Shared with computations on other threads.
+    maps: Arc<Mutex<Maps<B>>>,
+    offload: Option<Arc<dyn Offload>>,
+    /// Contents that are computed, or are about to be.
+    computing: AtomicUsize,
     counters: Counters,
     /// Whether chunks may be dirty: the cache has their only copy, and a start does not forget it.
     keeps: bool,

@@ -12,6 +12,8 @@ use pumice_blocks::{Blocks, Durability, Geometry, Maker, OpenError, Start, Store
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_memory::Buffer;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 /// The number of this kind of store, and the version of its formats.
 pub const STORE: StoreId = StoreId { kind: 2, format: 2 };
@@ -337,7 +339,7 @@ impl<B: Buffer> ChunkStore<B> {
             }),
             shape,
             keeps,
-            maps: Mutex::new(Maps {
+            maps: Arc::new(Mutex::new(Maps {
                 lba,
                 fp,
                 starts,
@@ -346,7 +348,9 @@ impl<B: Buffer> ChunkStore<B> {
                 stripes: vec![Stripe::default(); STRIPES].into(),
                 regions: Regions::new(shape.chunks),
                 copies: HashMap::new(),
-            }),
+            })),
+            offload: None,
+            computing: AtomicUsize::new(0),
             counters: Default::default(),
         }
     }

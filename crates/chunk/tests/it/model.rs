@@ -1,6 +1,7 @@
 //! The store before a volume, against the volume's own bytes: what is cached equals it at any time, after evictions, reclaims and crashes.
 
 use crate::store::{CHUNK_BYTES, Rig, content, options};
+use bytes::Bytes;
 use pumice_blocks::Durability;
 use pumice_chunk::store::{ChunkCounts, Filled, Found, Options};
 use pumice_device::{CrashPoint, Device, FaultPlan, FaultyDevice, FaultyMedium};
@@ -45,7 +46,10 @@ impl Run {
         };
         let medium = Arc::new(FaultyMedium::new(1 << 20, seed, calm));
         let options = small(durability);
-        let rig = Rig::try_open(FaultyDevice::new(Arc::clone(&medium)), &options).unwrap();
+        let mut rig = Rig::try_open(FaultyDevice::new(Arc::clone(&medium)), &options).unwrap();
+        if seed % 2 == 1 {
+            rig.compute_later();
+        }
         Self {
             rig,
             medium,
@@ -77,7 +81,8 @@ impl Run {
         }
         self.volume[address as usize][start as usize..][..bytes.len()].copy_from_slice(bytes);
         if is_cached {
-            self.rig.run(guard.fill(&device, address, start, bytes));
+            self.rig
+                .run(guard.fill(&device, address, start, Bytes::copy_from_slice(bytes)));
         }
     }
 
@@ -89,7 +94,7 @@ impl Run {
         }
         let ticket = store.begin_fill(address);
         let bytes = self.volume[address as usize].clone();
-        self.rig.run(store.fill(&device, ticket, 0, &bytes));
+        self.rig.run(store.fill(&device, ticket, 0, bytes.into()));
     }
 
     /// Whether the whole chunk is cached; what is cached is right.
@@ -127,16 +132,16 @@ impl Run {
                 // A fill that a write overtakes, and one that began before a write ended.
                 let (store, device) = (Arc::clone(&self.rig.store), self.rig.device.clone());
                 let early = store.begin_fill(address);
-                let old = self.volume[address as usize].clone();
+                let old = Bytes::copy_from_slice(&self.volume[address as usize]);
                 self.write(address, 0, &content(self.random.0), true);
-                let filled = self.rig.run(store.fill(&device, early, 0, &old));
+                let filled = self.rig.run(store.fill(&device, early, 0, old.clone()));
                 assert_eq!(filled, Filled::Late);
                 let guard = store.begin_write(&device, address..address + 1);
                 let during = store.begin_fill(address);
-                let filled = self.rig.run(store.fill(&device, during, 0, &old));
+                let filled = self.rig.run(store.fill(&device, during, 0, old.clone()));
                 assert_eq!(filled, Filled::Late);
                 drop(guard);
-                let filled = self.rig.run(store.fill(&device, during, 0, &old));
+                let filled = self.rig.run(store.fill(&device, during, 0, old.clone()));
                 assert_eq!(filled, Filled::Late);
             }
             _ => self.read(address),
@@ -441,7 +446,7 @@ fn a_duplicate_whose_block_goes_while_it_is_checked_is_not_mapped() {
     let first = store.place(1).expect("it was not reclaimed yet");
     let ticket = store.begin_fill(900);
     let bytes = content(1);
-    let mut fill = std::pin::pin!(store.fill(&device, ticket, 0, &bytes));
+    let mut fill = std::pin::pin!(store.fill(&device, ticket, 0, bytes.into()));
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     assert!(fill.as_mut().poll(&mut context).is_pending(), "it reads a header");
     // Nothing leads to the content any more, and its block comes round.
@@ -477,7 +482,7 @@ fn a_reclaim_under_way_gets_no_new_mappings() {
     let (mut written, mut tried, mut dropped) = (0, 0, 0);
     while store.counts().reclaimed_blocks < 20 {
         assert!(written < 9_000, "{:?}", store.counts());
-        rig.run(store.fill(&device, store.begin_fill(written), 0, &content(written)));
+        rig.run(store.fill(&device, store.begin_fill(written), 0, content(written).into()));
         written += 1;
         let mapped: Vec<u64> = (0..written).filter(|n| store.place(*n).is_some()).collect();
         while let Some(work) = store.take_work() {
@@ -495,7 +500,7 @@ fn a_reclaim_under_way_gets_no_new_mappings() {
                 let gone = mapped.iter().filter(|n| store.place(**n).is_none());
                 for n in gone.take(if tried < 1_000 { 50 } else { 0 }) {
                     tried += 1;
-                    rig.run(store.fill(&device, store.begin_fill(10_000 + n), 0, &content(*n)));
+                    rig.run(store.fill(&device, store.begin_fill(10_000 + n), 0, content(*n).into()));
                 }
             }
         }

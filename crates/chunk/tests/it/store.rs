@@ -1,5 +1,6 @@
 //! The store under testkit's crashes and faults: a key is a chunk, a value is a content.
 
+use bytes::Bytes;
 use pumice_blocks::{Durability, Geometry, Maker};
 use pumice_chunk::store::{Chunk, ChunkStore, Filled, Found, Options, WriteGuard};
 use pumice_device::{Device, FaultPlan, FaultyDevice, FaultyMedium};
@@ -7,10 +8,10 @@ use pumice_memory::AlignedBuf;
 use pumice_testkit::{
     Inspection, Load, Store, Totals, crash_at_every_write, crash_within_starts, inspect_names_damage, swarm,
 };
-use pumice_world::{Executor, Random, Spawner};
-use std::collections::HashMap;
+use pumice_world::{Executor, Job, Offload, Random, Spawner};
+use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 pub const CHUNK_BYTES: u32 = 4 << 10;
 const NOW: u32 = 1_000;
@@ -54,11 +55,34 @@ fn value(chunk: &Chunk) -> u64 {
     value
 }
 
+/// Computes when nothing else is left to do, on the same thread.
+#[derive(Default)]
+pub struct Later(Mutex<VecDeque<Job>>);
+
+impl Later {
+    /// Runs the oldest job; false if there is none.
+    pub fn run_one(&self) -> bool {
+        let job = self.0.lock().unwrap().pop_front();
+        job.map(|job| job()).is_some()
+    }
+}
+
+impl Offload for Later {
+    fn pays(&self, _: usize, _: usize) -> bool {
+        true
+    }
+
+    fn run(&self, job: Job) {
+        self.0.lock().unwrap().push_back(job);
+    }
+}
+
 /// The store, on one thread. `POWER`: under testkit, its volume never loses what was written, and a power cut brings nothing older back.
 pub struct ChunkRig<const POWER: bool> {
     pub store: Arc<ChunkStore<AlignedBuf>>,
     pub device: FaultyDevice,
     executor: Executor,
+    pub later: Arc<Later>,
     pub found: Found,
     /// Whether all changes were committed before the volume had them.
     is_committed: bool,
@@ -86,6 +110,7 @@ impl<const POWER: bool> ChunkRig<POWER> {
             store: Arc::new(store),
             device,
             executor,
+            later: Arc::default(),
             found,
             is_committed: true,
             known: HashMap::new(),
@@ -101,9 +126,19 @@ impl<const POWER: bool> ChunkRig<POWER> {
     }
 
     pub fn run<T>(&self, future: impl Future<Output = T>) -> T {
+        let park = || match self.later.run_one() {
+            true => Ok(()),
+            false => self.device.turn(true).map(drop),
+        };
         self.executor
-            .block_on(future, park(&self.device))
+            .block_on(future, park)
             .expect("something is under way")
+    }
+
+    /// From now on fingerprints and compression are computed while the fill waits for them.
+    pub fn compute_later(&mut self) {
+        let store = Arc::get_mut(&mut self.store).expect("nobody uses it yet");
+        store.offload_to(Arc::clone(&self.later) as _);
     }
 
     pub fn kick(&self) {
@@ -136,7 +171,7 @@ impl<const POWER: bool> ChunkRig<POWER> {
         let store = Arc::clone(&self.store);
         let mut guard = store.begin_write(&self.device, address..address + 1);
         let filled = match self.commits(&guard) {
-            true => self.run(guard.fill(&self.device, address, start, bytes)),
+            true => self.run(guard.fill(&self.device, address, start, Bytes::copy_from_slice(bytes))),
             false => Filled::NoRoom,
         };
         drop(guard);

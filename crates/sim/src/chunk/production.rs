@@ -5,6 +5,7 @@ use super::{Cached, ChunkCache, Tally, Volume};
 use crate::error::SimError;
 use crate::flash::drive;
 use crate::ftl::{Ftl, FtlDevice};
+use bytes::Bytes;
 use pumice_blocks::{Durability, Geometry, Maker};
 use pumice_chunk::store::{ChunkStore, Filled, Options};
 use pumice_device::{AlignedBuf, CountingDevice, Device, DeviceCounters, MemDevice, MemMedium};
@@ -77,6 +78,10 @@ impl Production {
         })
     }
 
+    fn content(&self) -> Bytes {
+        Bytes::copy_from_slice(&self.bytes)
+    }
+
     fn run<T>(&self, future: impl Future<Output = T>) -> Result<T, SimError> {
         self.executor
             .block_on(future, || self.device.turn(true).map(drop))
@@ -113,7 +118,7 @@ impl ChunkCache for Production {
         }
         let ticket = self.store.begin_fill(address.into());
         fill(content, &mut self.bytes);
-        let filled = self.run(self.store.fill(&self.device, ticket, 0, &self.bytes))?;
+        let filled = self.run(self.store.fill(&self.device, ticket, 0, self.content()))?;
         self.filled(filled, content)?;
         Ok(false)
     }
@@ -124,7 +129,7 @@ impl ChunkCache for Production {
         let mut guard = self.store.begin_write(&self.device, address..address + 1);
         self.run(guard.commit(&self.device))?
             .map_err(failed("voiding a chunk"))?;
-        let filled = self.run(guard.fill(&self.device, address, 0, &self.bytes))?;
+        let filled = self.run(guard.fill(&self.device, address, 0, self.content()))?;
         drop(guard);
         self.filled(filled, content)
     }

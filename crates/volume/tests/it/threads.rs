@@ -5,7 +5,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use pumice_device::{MemDevice, MemMedium};
 use pumice_volume::{Backing, Extent, Mode, Settings, Shared, Volume};
-use pumice_world::{Executor, ManualClock, Random};
+use pumice_world::{Executor, Job, ManualClock, Offload, Random};
 use std::convert::Infallible;
 use std::io;
 use std::rc::Rc;
@@ -62,6 +62,19 @@ impl Backing for Memory {
     }
 }
 
+/// Computes each content on a thread of its own.
+struct Threads;
+
+impl Offload for Threads {
+    fn pays(&self, _: usize, _: usize) -> bool {
+        true
+    }
+
+    fn run(&self, job: Job) {
+        std::thread::spawn(job);
+    }
+}
+
 fn idle() -> Result<(), Infallible> {
     std::thread::yield_now();
     Ok(())
@@ -80,7 +93,10 @@ fn threads_leave_cache_and_backing_device_alike() {
             ..settings(Mode::WriteThrough, 1)
         };
         let opened = Shared::open(&settings, Some(&device), &backing);
-        let (shared, _) = Executor::new().block_on(opened, idle).unwrap().unwrap();
+        let (mut shared, _) = Executor::new().block_on(opened, idle).unwrap().unwrap();
+        if round >= 2 {
+            shared.offload_to(Arc::new(Threads));
+        }
         let (shared, ended) = (Arc::new(shared), Arc::new(AtomicU32::new(0)));
         let volume = |executor: &Executor| {
             Volume::new(

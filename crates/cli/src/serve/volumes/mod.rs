@@ -1,6 +1,7 @@
 //! `pumice serve --nbd`: volumes behind a cache of chunks, served over NBD.
 
 mod backing;
+mod compute;
 mod config;
 mod export;
 mod figures;
@@ -16,6 +17,7 @@ use super::{PidFile, bind_admin, limits, random, start_admin, user};
 use crate::usage::usage;
 use anyhow::Context;
 use backing::Slow;
+use compute::ComputeThreads;
 use config::VolumeConfig;
 use figures::VolumesFigures;
 use plan::{CachePlan, Plan, Wanted};
@@ -69,8 +71,12 @@ pub fn run(config: &VolumesConfig) -> anyhow::Result<()> {
             clock.now_secs(),
         )?);
     }
+    // As many processors as there are event loops, which may all be busy.
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let compute = ComputeThreads::start(processors.min(config.threads)).context("cannot start a thread")?;
     let common = Arc::new(Common {
         volumes,
+        jobs: compute.jobs(),
         door,
         clock: Arc::new(clock),
         flash_timeout_secs: config.flash_timeout_secs,

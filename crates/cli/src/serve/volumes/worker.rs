@@ -4,6 +4,7 @@ use super::super::course::Course;
 use super::super::report::line;
 use super::super::worker::{drive, each_second};
 use super::backing::Slow;
+use super::compute::Jobs;
 use super::export::{CacheDevice, Served};
 use anyhow::{Context, anyhow};
 use pumice_blocks::OpenError;
@@ -54,6 +55,8 @@ pub struct Opened {
 pub struct Common {
     /// The volumes.
     pub volumes: Vec<Prepared>,
+    /// Where fingerprints and compression may go.
+    pub jobs: Arc<Jobs>,
     /// The NBD door.
     pub door: Door,
     /// The clock.
@@ -99,8 +102,12 @@ impl Tasks {
 /// # Errors
 /// Where a device or the sockets fail at the start, or a volume cannot be opened or closed.
 pub fn run(index: usize, common: &Common) -> anyhow::Result<Option<Duration>> {
+    let [waking, parking] = [Arc::clone(&common.jobs), Arc::clone(&common.jobs)];
+    common.jobs.wake();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
+        .on_thread_park(move || parking.park())
+        .on_thread_unpark(move || waking.wake())
         .max_blocking_threads(BACKING_THREADS)
         .build()
         .context("cannot start an event loop")?;
@@ -299,6 +306,9 @@ async fn open(common: &Common, devices: &[Option<CacheDevice>]) -> anyhow::Resul
             found = Some(Found::Forgotten);
         }
         backing.note_cache(cache_of(&shared));
+        if common.jobs.has_threads() {
+            shared.offload_to(Arc::clone(&common.jobs) as _);
+        }
         all.push(Opened {
             shared: Arc::new(shared),
             found,

@@ -1,0 +1,173 @@
+//! Threads that compute fingerprints and compress while an event loop goes on, as long as there are more processors than busy event loops.
+
+use parking_lot::{Condvar, Mutex};
+use pumice_world::{Job, Offload};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+
+/// Fewer bytes are computed before another thread has woken.
+const BYTES_MIN: usize = 16 << 10;
+/// Jobs for each free processor: one that runs, and the next.
+const JOBS: usize = 2;
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    is_closing: bool,
+}
+
+/// What event loops and threads share.
+pub struct Jobs {
+    queue: Mutex<Queue>,
+    filled: Condvar,
+    threads: usize,
+    processors: usize,
+    /// Event loops that have something to do.
+    busy: AtomicUsize,
+    /// Jobs that have not ended.
+    jobs: AtomicUsize,
+}
+
+impl Jobs {
+    fn new(processors: usize) -> Self {
+        Self {
+            queue: Mutex::default(),
+            filled: Condvar::new(),
+            // An event loop has to do as much again for a chunk itself.
+            threads: processors / 2,
+            processors,
+            busy: AtomicUsize::new(0),
+            jobs: AtomicUsize::new(0),
+        }
+    }
+
+    /// Whether anybody takes jobs.
+    pub fn has_threads(&self) -> bool {
+        self.threads > 0
+    }
+
+    /// An event loop has something to do.
+    pub fn wake(&self) {
+        self.busy.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// An event loop waits.
+    pub fn park(&self) {
+        self.busy.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Runs jobs until there will be no more.
+    fn work(&self) {
+        let mut queue = self.queue.lock();
+        loop {
+            if let Some(job) = queue.jobs.pop_front() {
+                drop(queue);
+                job();
+                self.jobs.fetch_sub(1, Ordering::Relaxed);
+                queue = self.queue.lock();
+            } else if queue.is_closing {
+                return;
+            } else {
+                self.filled.wait(&mut queue);
+            }
+        }
+    }
+}
+
+impl Offload for Jobs {
+    fn pays(&self, bytes: usize, others: usize) -> bool {
+        let free = self.processors.saturating_sub(self.busy.load(Ordering::Relaxed));
+        bytes >= BYTES_MIN && others > 0 && self.jobs.load(Ordering::Relaxed) < JOBS * free.min(self.threads)
+    }
+
+    fn run(&self, job: Job) {
+        self.jobs.fetch_add(1, Ordering::Relaxed);
+        self.queue.lock().jobs.push_back(job);
+        self.filled.notify_one();
+    }
+}
+
+/// The threads; they end when it is dropped, after the last job.
+pub struct ComputeThreads {
+    jobs: Arc<Jobs>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl ComputeThreads {
+    /// Starts a thread for every two processors.
+    ///
+    /// # Errors
+    /// The system starts no more threads.
+    pub fn start(processors: usize) -> io::Result<Self> {
+        let jobs = Arc::new(Jobs::new(processors));
+        let mut this = Self {
+            jobs,
+            threads: Vec::new(),
+        };
+        for index in 0..this.jobs.threads {
+            let jobs = Arc::clone(&this.jobs);
+            let named = std::thread::Builder::new().name(format!("pumice-compute-{index}"));
+            this.threads.push(named.spawn(move || jobs.work())?);
+        }
+        Ok(this)
+    }
+
+    /// Takes jobs.
+    pub fn jobs(&self) -> Arc<Jobs> {
+        Arc::clone(&self.jobs)
+    }
+}
+
+impl Drop for ComputeThreads {
+    fn drop(&mut self) {
+        self.jobs.queue.lock().is_closing = true;
+        self.jobs.filled.notify_all();
+        for thread in self.threads.drain(..) {
+            // A panic was reported already.
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn jobs_run_elsewhere_and_end_before_the_threads_do() {
+        let (sender, ended) = mpsc::channel();
+        let threads = ComputeThreads::start(4).unwrap();
+        for _ in 0..50 {
+            let sender = sender.clone();
+            let job = move || sender.send(std::thread::current().id()).unwrap();
+            threads.jobs().run(Box::new(job));
+        }
+        drop((threads, sender));
+        let ended: Vec<_> = ended.try_iter().collect();
+        assert_eq!(ended.len(), 50);
+        assert!(!ended.contains(&std::thread::current().id()));
+    }
+
+    #[test]
+    fn no_job_is_taken_while_all_processors_are_busy() {
+        let jobs = Jobs::new(4);
+        jobs.wake();
+        assert!(jobs.pays(BYTES_MIN, 1) && !jobs.pays(BYTES_MIN - 1, 1) && !jobs.pays(BYTES_MIN, 0));
+        // Two for each of two threads.
+        (0..4).for_each(|_| {
+            assert!(jobs.pays(BYTES_MIN, 1));
+            jobs.run(Box::new(|| ()));
+        });
+        assert!(!jobs.pays(BYTES_MIN, 1));
+        let jobs = Jobs::new(4);
+        (0..4).for_each(|_| jobs.wake());
+        assert!(!jobs.pays(BYTES_MIN, 1));
+        jobs.park();
+        assert!(jobs.pays(BYTES_MIN, 1));
+        assert!(!Jobs::new(1).pays(BYTES_MIN, 1));
+    }
+}
