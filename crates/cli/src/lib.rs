@@ -2,6 +2,7 @@
 //!
 //! Exit status: 0 done, 1 failed, 2 bad usage. An error says on stderr what was wrong, where, and what to do.
 
+mod advise;
 mod bench;
 #[cfg(test)]
 mod documents;
@@ -38,6 +39,8 @@ enum Command {
     Serve(Box<serve::ServeArgs>),
     /// Replays a trace through the same code and prints what the cache would have done.
     Replay(Box<replay::ReplayArgs>),
+    /// Says how much DRAM and flash to buy for the workload of a trace.
+    Advise(Box<advise::AdviseArgs>),
     /// Puts load on a server, verifies what it returns, and measures.
     Bench(bench::BenchArgs),
     /// Runs a model of what the cache does, in virtual time.
@@ -72,6 +75,7 @@ fn run(cli: Cli) -> anyhow::Result<bool> {
         Command::Inspect(args) => return inspect::run(&args),
         Command::Serve(args) => serve::run(*args),
         Command::Replay(args) => replay::run(&args),
+        Command::Advise(args) => advise::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Model(args) => model::run(&args),
         Command::Trace(args) => trace::run(&args),

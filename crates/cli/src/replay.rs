@@ -106,8 +106,9 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "FILE")]
     sizes: Option<PathBuf>,
 
-    /// lookup: every access is a lookup, and a miss inserts; as-recorded: what the trace says
-    #[arg(long, value_name = "lookup|as-recorded", default_value = "lookup")]
+    /// lookup: every access is a lookup, and a miss inserts; as-recorded: what the trace says; look-aside: what the trace says, and a
+    /// get that misses inserts, but where it missed when it was recorded, too (its size is 0)
+    #[arg(long, value_name = "lookup|as-recorded|look-aside", default_value = "lookup")]
     ops: OpsMode,
 
     /// What the flash tier stands on: sim, or a file or device (a replay's cache that is there is erased)
@@ -220,7 +221,7 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
 
 /// What `--json` prints: the report, and what made it.
 #[derive(Serialize)]
-struct Printed<'a, R> {
+pub(crate) struct Printed<'a, R> {
     #[serde(flatten)]
     report: &'a R,
     version: &'a str,
@@ -230,7 +231,7 @@ struct Printed<'a, R> {
 }
 
 impl<'a, R> Printed<'a, R> {
-    fn of(report: &'a R) -> Self {
+    pub(crate) fn of(report: &'a R) -> Self {
         Self {
             report,
             version: env!("CARGO_PKG_VERSION"),
@@ -278,8 +279,12 @@ fn as_served(args: &ReplayArgs) -> anyhow::Result<(AsServed, CacheSize)> {
         (None, None) => "10%".parse::<CacheSize>()?,
         (None, Some(_)) => format!("{}B", size_of_new(&config)?).parse::<CacheSize>()?,
     };
-    let tier1 = args.tier1;
-    let served = AsServed(Arc::new(move |capacity| {
+    Ok((of_config(config, args.tier1), size))
+}
+
+/// The cache that `serve` makes of its settings, on a flash tier of any size.
+pub(crate) fn of_config(config: ServeConfig, tier1: Option<f64>) -> AsServed {
+    AsServed(Arc::new(move |capacity| {
         let options = options_of_empty(&config, capacity).map_err(|error| causes(&error))?;
         Ok(match (options.index, tier1) {
             (IndexOptions::Cascade(_), Some(share)) => CacheOptions {
@@ -288,8 +293,7 @@ fn as_served(args: &ReplayArgs) -> anyhow::Result<(AsServed, CacheSize)> {
             },
             _ => options,
         })
-    }));
-    Ok((served, size))
+    }))
 }
 
 /// Flags that were given and change nothing, each with the reason.
@@ -412,7 +416,7 @@ fn missing_sizes(args: &ReplayArgs, is_exact: bool) -> anyhow::Result<MissingSiz
 }
 
 /// What the user asked for in vain is usage; what went wrong on the way is not.
-fn sim_error(error: SimError) -> anyhow::Error {
+pub(crate) fn sim_error(error: SimError) -> anyhow::Error {
     match error {
         SimError::Trace(error) => trace_error(error),
         SimError::Size { .. }

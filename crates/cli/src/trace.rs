@@ -1,5 +1,7 @@
 //! `pumice trace`: what is in a trace, and traces in other formats.
 
+mod record;
+
 use crate::replay::{Bar, trace_error};
 use crate::source::Source;
 use crate::usage::usage;
@@ -23,6 +25,8 @@ enum TraceCommand {
     Info(InfoArgs),
     /// Writes a trace in another format.
     Convert(ConvertArgs),
+    /// Records a trace of what a running memcached is asked for, with keys replaced by salted hashes.
+    Record(record::RecordArgs),
 }
 
 #[derive(Args, Debug)]
@@ -61,6 +65,7 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
     let text = match &args.command {
         TraceCommand::Info(args) => info(args)?,
         TraceCommand::Convert(args) => converted(args)?,
+        TraceCommand::Record(args) => record::run(args)?,
     };
     // A reader that is gone does not want it.
     let _ = writeln!(std::io::stdout(), "{}", text.trim_end());

@@ -28,7 +28,7 @@ pub use sparse::{SparseDevice, SparseMedium};
 pub use sub::SubDevice;
 pub use throttled::{
     Direction, Kind, Lanes, Profile, ProfileError, RealTime, Stalls, Throttle, ThrottledDevice, Timeline,
-    VirtualTime,
+    VirtualTime, duration,
 };
 
 use std::future::Future;

@@ -12,13 +12,15 @@ use crate::rules::{MissingSizes, OpsMode, ReplayRules, Unit};
 pub struct Access {
     /// The object's key.
     pub key: u64,
-    /// Its size, never 0, in the replay's unit: that of its first request, or, under [`OpsMode::AsRecorded`] for a trace
+    /// Its size, never 0, in the replay's unit: that of its first request, or, under the other modes for a trace
     /// with sizes, that of this request.
     pub size: u64,
     /// Its number, dense from 0 in order of first use; 0 where objects are not told apart.
     pub object: u32,
     /// What the request does.
     pub op: Op,
+    /// Whether the object is inserted if the request is a get and misses.
+    pub fills: bool,
 }
 
 /// What a first pass over a trace finds.
@@ -148,6 +150,7 @@ impl<'a> Accesses<'a> {
                         size,
                         object: 0,
                         op: request.op,
+                        fills: self.rules.ops != OpsMode::AsRecorded,
                     }));
                     Some(())
                 }
@@ -156,7 +159,7 @@ impl<'a> Accesses<'a> {
                     .number(out, |first_sizes, object, _| {
                         first_sizes.get(object as usize).copied().unwrap_or(1)
                     }),
-                (Sizing::Recorded, OpsMode::AsRecorded) => {
+                (Sizing::Recorded, OpsMode::AsRecorded | OpsMode::LookAside) => {
                     self.number(out, |_, _, request| recorded_size(request))
                 }
             };
@@ -198,6 +201,7 @@ impl<'a> Accesses<'a> {
         size_of: impl Fn(&[u64], u32, &Request) -> u64,
     ) -> Option<()> {
         let numbers = self.numbers.get_or_insert_default();
+        let is_recorded = self.sizing == Sizing::Recorded;
         for request in &self.batch {
             let (object, new) = numbers.number(request.key)?;
             if new {
@@ -219,6 +223,11 @@ impl<'a> Accesses<'a> {
                 size,
                 object,
                 op: request.op,
+                fills: match self.rules.ops {
+                    OpsMode::Lookup => true,
+                    OpsMode::AsRecorded => false,
+                    OpsMode::LookAside => !is_recorded || request.size != Some(0),
+                },
             });
         }
         Some(())

@@ -5,7 +5,7 @@ use std::time::Instant;
 use pumice_policy::{ExactPolicy, GreedyDual, Insertion, Lists, POLICY_NAMES, Twin, policy_named};
 use pumice_trace::{BATCH_REQUESTS, Op, Trace};
 
-use crate::accesses::Accesses;
+use crate::accesses::{Access, Accesses};
 use crate::counts::Counts;
 use crate::error::SimError;
 use crate::prepare::{Prepared, ReplayProgress, prepare};
@@ -115,10 +115,10 @@ fn replay<P: ExactPolicy>(
                     counts.resident(policy.policy.used());
                 }
             }
-            OpsMode::AsRecorded => {
+            OpsMode::AsRecorded | OpsMode::LookAside => {
                 for access in &batch {
                     counts.next_request();
-                    as_recorded(&mut policy, &mut counts, access.object, access.size, access.op);
+                    as_recorded(&mut policy, &mut counts, access);
                     counts.resident(policy.policy.used());
                 }
             }
@@ -189,12 +189,16 @@ fn look_up_or_insert<P: ExactPolicy>(cache: &mut Limited<P>, counts: &mut Counts
     }
 }
 
-fn as_recorded<P: ExactPolicy>(cache: &mut Limited<P>, counts: &mut Counts, object: u32, size: u64, op: Op) {
-    match op {
+fn as_recorded<P: ExactPolicy>(cache: &mut Limited<P>, counts: &mut Counts, access: &Access) {
+    let (object, size) = (access.object, access.size);
+    match access.op {
         Op::Get => {
             let resident = cache.policy.size_of(object);
             cache.policy.lookup(object);
             counts.lookup(resident.is_some(), resident.unwrap_or(size));
+            if resident.is_none() && access.fills {
+                cache.insert(counts, object, size);
+            }
         }
         Op::Set => cache.insert(counts, object, size),
         Op::Delete => {

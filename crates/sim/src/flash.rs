@@ -473,7 +473,7 @@ fn replay<D: Device + Clone>(
                 Payload::Bytes(&long_value[..size])
             };
             let inserts = match (options.rules.ops, access.op) {
-                (OpsMode::Lookup, _) | (OpsMode::AsRecorded, Op::Get) => {
+                (OpsMode::Lookup, _) | (_, Op::Get) => {
                     let before = replay.cache.device_reads();
                     let hit = replay.lookup(&key)?;
                     let after = replay.cache.device_reads();
@@ -487,10 +487,10 @@ fn replay<D: Device + Clone>(
                         &mut reads.miss_reads
                     }) += made;
                     counts.lookup(hit, access.size);
-                    !hit && options.rules.ops == OpsMode::Lookup
+                    !hit && access.fills
                 }
-                (OpsMode::AsRecorded, Op::Set) => true,
-                (OpsMode::AsRecorded, Op::Delete) => {
+                (_, Op::Set) => true,
+                (_, Op::Delete) => {
                     replay.block_on(replay.cache.delete(&replay.cx, &key))?;
                     false
                 }

@@ -18,6 +18,10 @@ pub enum OpsMode {
     /// object by a new one of the size it records; a delete removes it. Only gets count in hit ratios; all three are
     /// requests. The size of a get is that of the resident object on a hit, and what it records on a miss.
     AsRecorded,
+    /// `look-aside`: as the clients of a cache would do with another one. A get looks up, and a miss inserts the object if the get records its
+    /// size; a get of size 0 missed when it was recorded, and the trace has the set that followed. Sets, deletes and sizes are as under
+    /// `as-recorded`.
+    LookAside,
 }
 
 impl OpsMode {
@@ -26,6 +30,7 @@ impl OpsMode {
         match self {
             OpsMode::Lookup => "lookup",
             OpsMode::AsRecorded => "as-recorded",
+            OpsMode::LookAside => "look-aside",
         }
     }
 }
@@ -39,6 +44,7 @@ impl FromStr for OpsMode {
         match text {
             "lookup" => Ok(OpsMode::Lookup),
             "as-recorded" => Ok(OpsMode::AsRecorded),
+            "look-aside" => Ok(OpsMode::LookAside),
             _ => Err(SimError::Ops(text.to_owned())),
         }
     }

@@ -16,6 +16,10 @@ const ORACLE_BYTES: usize = 24;
 const ORACLE_NEXT: usize = 16;
 /// Records of oracle-general that are mended at a time.
 const MENDED_RECORDS: usize = 16 * 1024;
+/// First line of what a [`Recorder`] writes.
+const RECORDED_HEADER: &[u8] = b"time,id,size,op,ttl\n";
+/// Bytes of recorded requests that are written at a time.
+const RECORDED_BYTES: usize = 64 * 1024;
 
 /// How a trace is written.
 #[derive(Debug, Clone, Copy)]
@@ -130,6 +134,84 @@ pub fn convert(
     }
     part.rename(out)?;
     Ok(converted)
+}
+
+/// A trace that is written while requests come, in format csv with a column for the time to live: `time,id,size,op,ttl`. Until it is finished the file
+/// is called `OUT.part`, and is removed if it is dropped before.
+pub struct Recorder {
+    out: PathBuf,
+    part: Part,
+    sink: Sink,
+    bytes: Vec<u8>,
+}
+
+impl Recorder {
+    /// Begins the file `out`, which must not be there; compressed with zstd if its name ends in `.zst`.
+    ///
+    /// # Errors
+    /// [`TraceError::Exists`], [`TraceError::Write`].
+    pub fn create(out: &Path) -> Result<Self, TraceError> {
+        if fs::symlink_metadata(out).is_ok() {
+            return Err(TraceError::Exists(out.display().to_string()));
+        }
+        let part = Part::create(out, ".part")?;
+        let sink = Sink::new(&part, out.extension().is_some_and(|extension| extension == "zst"))?;
+        let (out, bytes) = (out.to_owned(), RECORDED_HEADER.to_vec());
+        Ok(Self {
+            out,
+            part,
+            sink,
+            bytes,
+        })
+    }
+
+    /// Writes a request; a set with its seconds to live, 0 for ever.
+    ///
+    /// # Errors
+    /// [`TraceError::Write`].
+    pub fn write(&mut self, request: &Request, ttl: Option<u64>) -> Result<(), TraceError> {
+        let Request {
+            time, key, size, op, ..
+        } = *request;
+        let line = &mut self.bytes;
+        let written =
+            write!(line, "{time},{key},{},{},", size.unwrap_or(0), name_of(op)).and_then(|()| match ttl {
+                Some(ttl) => writeln!(line, "{ttl}"),
+                None => writeln!(line),
+            });
+        written.map_err(|error| self.part.error(error))?;
+        if self.bytes.len() >= RECORDED_BYTES {
+            self.sink
+                .write(&self.bytes)
+                .map_err(|error| self.part.error(error))?;
+            self.bytes.clear();
+        }
+        Ok(())
+    }
+
+    /// Ends the file.
+    ///
+    /// # Errors
+    /// [`TraceError::Write`].
+    pub fn finish(self) -> Result<(), TraceError> {
+        let Self {
+            out,
+            part,
+            mut sink,
+            bytes,
+        } = self;
+        sink.write(&bytes).map_err(|error| part.error(error))?;
+        sink.finish().map_err(|error| part.error(error))?;
+        part.rename(&out)
+    }
+}
+
+fn name_of(op: Op) -> &'static str {
+    match op {
+        Op::Get => "get",
+        Op::Set => "set",
+        Op::Delete => "delete",
+    }
 }
 
 /// A file that is removed again unless it is renamed.
@@ -258,11 +340,7 @@ impl Form {
             }
             Format::KeysBeI64 => out.extend(key.to_be_bytes()),
             Format::Csv => {
-                let op = match request.op {
-                    Op::Get => "get",
-                    Op::Set => "set",
-                    Op::Delete => "delete",
-                };
+                let op = name_of(request.op);
                 let line = match request.size {
                     Some(size) => writeln!(out, "{time},{key},{size},{op}"),
                     None => writeln!(out, "{time},{key},{op}"),

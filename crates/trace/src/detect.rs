@@ -10,11 +10,11 @@ use crate::formats::{
 /// Bytes that are looked at.
 pub(crate) const SAMPLE_BYTES: usize = 64 * 1024;
 
-/// The columns of a file whose first line is a header that `convert` writes.
+/// The columns of a file whose first line is a header that `convert` or a recorder writes.
 pub(crate) fn converted_columns(sample: &[u8]) -> Option<Columns> {
     let header = sample.split(|&byte| byte == b'\n').next()?;
     let columns = match header {
-        b"time,id,size,op" => "time=time,id=id,size=size,op=op,header=true",
+        b"time,id,size,op" | b"time,id,size,op,ttl" => "time=time,id=id,size=size,op=op,header=true",
         b"time,id,op" => "time=time,id=id,op=op,header=true",
         _ => return None,
     };

@@ -98,7 +98,7 @@ impl Format {
     }
 
     /// Units of time in a second, where times are not in seconds but in a known part of it.
-    pub(crate) fn ticks_per_second(self) -> u64 {
+    pub fn ticks_per_second(self) -> u64 {
         match self {
             Format::Mooncake => 1_000,
             Format::Vscsi => 1_000_000,

@@ -29,7 +29,7 @@ mod window;
 mod zipf;
 
 pub use columns::{Column, Columns};
-pub use convert::{ConvertOptions, Converted, convert};
+pub use convert::{ConvertOptions, Converted, Recorder, convert};
 pub use error::{Compression, TraceError};
 pub use format::{Format, TraceKey};
 pub use generator::{GeneratedRequests, Generator};

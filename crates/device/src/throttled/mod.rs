@@ -37,5 +37,5 @@ mod time;
 
 pub use device::{Throttle, ThrottledDevice};
 pub use lanes::{Kind, Lanes};
-pub use profile::{Direction, Profile, ProfileError, Stalls};
+pub use profile::{Direction, Profile, ProfileError, Stalls, duration};
 pub use time::{RealTime, Timeline, VirtualTime};

@@ -208,7 +208,8 @@ fn measure(text: &str, units: &[(&str, f64)]) -> Option<u64> {
     (0.0..1e18).contains(&value).then_some(value.round() as u64)
 }
 
-fn duration(text: &str) -> Option<u64> {
+/// Nanoseconds of a time such as `9us` or `2.35ms`; `None` for other text.
+pub fn duration(text: &str) -> Option<u64> {
     measure(text, &[("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)])
 }
 

@@ -1,0 +1,653 @@
+//! `pumice advise`: how much DRAM and flash to buy for a workload.
+
+mod page;
+mod report;
+
+use crate::replay::{Bar, Printed, of_config};
+use crate::serve::config::ServeConfig;
+use crate::serve::{Familiar, options_of_empty};
+use crate::settings::{Layers, Settings};
+use crate::source::Source;
+use crate::usage::usage;
+use anyhow::Context;
+use clap::Args;
+use pumice::{IndexKind, IndexOptions};
+use pumice_advise::{
+    Choice, Curve, CurveBuilder, CurveOptions, Endurance, Latencies, Limit, Offer, Prices, choose, sizes,
+};
+use pumice_device::Profile;
+use pumice_sim::{
+    FlashOptions, MissingSizes, OpsMode, ReplayDevice, ReplayProgress, ReplayRules, replay_flash,
+};
+use pumice_trace::{Format, Human, Trace, bytes};
+use report::{Advice, Row, Turn, people};
+use std::io::Write;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Instant;
+
+/// The smallest DRAM and flash on offer.
+const LEAST: u64 = 16 << 20;
+/// Of DRAM without flash, the share that a cache has for itself: connections, tables.
+const DRAM_ALONE_OVERHEAD: u64 = 16;
+/// Bytes of DRAM for a mapping of index `full`.
+const FULL_ENTRY_BYTES: u64 = 11;
+/// Share of gets that are first ones, above which a trace says little of larger caches.
+const FIRST_SHARE_MAX: f64 = 0.5;
+/// Longest value that `serve` is told to take.
+const ITEM_BYTES_MAX: u64 = 128 << 20;
+const DAY_SECONDS: f64 = 86_400.0;
+/// Points of the curve that are printed.
+const POINTS: i32 = 70;
+
+/// Flags of `advise`.
+#[derive(Args, Debug)]
+pub struct AdviseArgs {
+    #[command(flatten)]
+    source: Source,
+
+    /// Bytes of every object, where the trace has no sizes
+    #[arg(long, value_name = "SIZE", default_value = "4KiB", value_parser = bytes::<u64>)]
+    object_size: u64,
+
+    /// Ignore the sizes that the trace has: all are those of --object-size
+    #[arg(long)]
+    ignore_sizes: bool,
+
+    /// Money for a gigabyte (10^9 bytes) of DRAM, in any currency
+    #[arg(long, value_name = "MONEY", value_parser = positive)]
+    dram_price: f64,
+
+    /// Money for a gigabyte of flash, in the same currency
+    #[arg(long, value_name = "MONEY", value_parser = positive)]
+    flash_price: f64,
+
+    /// What a miss takes, such as 2.35ms
+    #[arg(long, value_name = "TIME", value_parser = time, required_unless_present = "backend")]
+    miss_latency: Option<f64>,
+
+    /// In place of --miss-latency, the kind of device that misses are read from: dram, nvm, optane, nvme, sata, hdd, or nvme*40 (40 times slower)
+    #[arg(long, value_name = "KIND", conflicts_with = "miss_latency")]
+    backend: Option<Profile>,
+
+    /// What a hit in DRAM takes
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "1us")]
+    dram_latency: f64,
+
+    /// What a read of flash takes: `pumice bench device` measures it. By default that of a flash SSD on PCI Express for 4 KiB
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    flash_latency: Option<f64>,
+
+    /// Most money: the fastest sizes within it are advised. Without --budget and --response: the cheapest sizes that are at most a quarter slower
+    /// than the fastest on offer
+    #[arg(long, value_name = "MONEY", value_parser = positive, conflicts_with = "response")]
+    budget: Option<f64>,
+
+    /// Longest mean response time, such as 500us: the cheapest sizes within it are advised
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    response: Option<f64>,
+
+    /// The sizes that there are today, to compare with
+    #[arg(long, value_name = "dram=SIZE,flash=SIZE")]
+    have: Option<Have>,
+
+    /// Terabytes (10^12 bytes) that the drive is rated to take
+    #[arg(long, value_name = "TERABYTES", value_parser = positive, conflicts_with = "dwpd")]
+    tbw: Option<f64>,
+
+    /// In place of --tbw, drive writes a day that it is rated to take, of --drive-size during --warranty
+    #[arg(long, value_name = "WRITES", value_parser = positive, requires = "drive_size")]
+    dwpd: Option<f64>,
+
+    /// Gigabytes (10^9 bytes) of the drive, for --dwpd
+    #[arg(long, value_name = "GIGABYTES", value_parser = positive, requires = "dwpd")]
+    drive_size: Option<f64>,
+
+    /// Years of the drive's warranty, for --dwpd [default: 5]
+    #[arg(long, value_name = "YEARS", value_parser = positive, requires = "dwpd")]
+    warranty: Option<f64>,
+
+    /// Years that the flash has to last: a line says which sizes do not
+    #[arg(long, value_name = "YEARS", value_parser = positive)]
+    years: Option<f64>,
+
+    /// Seconds that the trace was recorded for: how much is written in a day follows from it [default: by the times of its requests]
+    #[arg(long, value_name = "SECONDS", value_parser = positive)]
+    span: Option<f64>,
+
+    /// Replay nothing through the engine: all figures are of exact LRU, and there are none of bytes written
+    #[arg(long)]
+    no_replay: bool,
+
+    /// Make the curve of so many keys [default: of all up to 4194304, of 65536 beyond]
+    #[arg(long, value_name = "KEYS", value_parser = clap::value_parser!(u32).range(1024..=16_777_216))]
+    sample: Option<u32>,
+
+    /// Fixes which keys those are
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+
+    /// Write the advice as an HTML page as well
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Sizes that there are.
+#[derive(Clone, Copy, Debug)]
+struct Have {
+    dram: u64,
+    flash: u64,
+}
+
+impl FromStr for Have {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut have = Self { dram: 0, flash: 0 };
+        for part in text.split(',') {
+            let (name, value) = part.split_once('=').unwrap_or((part, ""));
+            let place = match name.trim() {
+                "dram" => &mut have.dram,
+                "flash" => &mut have.flash,
+                _ => return Err("expected sizes such as dram=64GiB,flash=1TiB".into()),
+            };
+            *place = bytes(value).map_err(|error| format!("{name}: {error}"))?;
+        }
+        match have.dram {
+            0 => Err("dram=SIZE is missing".into()),
+            _ => Ok(have),
+        }
+    }
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    let number = text
+        .parse()
+        .ok()
+        .filter(|number: &f64| (1e-12..1e18).contains(number));
+    number.ok_or_else(|| "expected a number above 0".to_owned())
+}
+
+/// Nanoseconds.
+fn time(text: &str) -> Result<f64, String> {
+    let ns = pumice_device::duration(text).filter(|ns| *ns > 0);
+    ns.map(|ns| ns as f64)
+        .ok_or_else(|| "expected a time above 0, such as 86us or 2.35ms (ns, us, ms, s)".to_owned())
+}
+
+/// What all offers stand on.
+struct Basis<'a> {
+    args: &'a AdviseArgs,
+    trace: Trace,
+    curve: Curve,
+    curve_seconds: f64,
+    latencies: Latencies,
+    prices: Prices,
+    limit: Limit,
+    endurance: Option<Endurance>,
+    /// Seconds that the trace took.
+    span: Option<f64>,
+}
+
+/// Reads a trace, and prints advice.
+///
+/// # Errors
+/// Usage, or what failed.
+pub fn run(args: &AdviseArgs) -> anyhow::Result<()> {
+    let endurance = match (args.tbw, args.dwpd, args.drive_size) {
+        (Some(terabytes), ..) => Some(Endurance::of_tbw(terabytes)),
+        (None, Some(writes), Some(gigabytes)) => {
+            Some(Endurance::of_dwpd(writes, gigabytes * 1e9, args.warranty))
+        }
+        _ => None,
+    };
+    let endurance = endurance
+        .transpose()
+        .map_err(|error| usage(format!("--tbw or --dwpd: {error}")))?;
+    let trace = args.source.trace()?;
+    let started = Instant::now();
+    let (curve, seconds) = read(args, &trace)?;
+    let span = args.span.or(seconds);
+    if endurance.is_some() && span.is_none() {
+        return Err(usage("--tbw and --dwpd need --span: the trace has no times"));
+    }
+    let curve_seconds = started.elapsed().as_secs_f64();
+    let first = (1.0 - curve.hit_ratio_max()) * curve.requests as f64;
+    args.source.doubt(curve.requests, first as u64);
+    let basis = Basis {
+        args,
+        latencies: Latencies {
+            dram_ns: args.dram_latency,
+            flash_ns: args.flash_latency.unwrap_or_else(|| read_ns(&Profile::NVME)),
+            miss_ns: (args.miss_latency)
+                .or_else(|| args.backend.map(|backend| read_ns(&backend)))
+                .unwrap_or_default(),
+        },
+        prices: Prices {
+            dram: args.dram_price,
+            flash: args.flash_price,
+        },
+        limit: match (args.budget, args.response) {
+            (Some(money), _) => Limit::Money(money),
+            (None, Some(ns)) => Limit::Response(ns),
+            (None, None) => Limit::None,
+        },
+        trace,
+        curve,
+        curve_seconds,
+        endurance,
+        span,
+    };
+    if basis.latencies.miss_ns <= basis.latencies.flash_ns {
+        return Err(usage(format!(
+            "a miss takes {}, flash {}: flash that is no faster saves nothing (--miss-latency, --flash-latency)",
+            people(basis.latencies.miss_ns),
+            people(basis.latencies.flash_ns)
+        )));
+    }
+    let advice = basis.advise()?;
+    if let Some(path) = &args.html {
+        std::fs::write(path, advice.page()).with_context(|| format!("--html {}", path.display()))?;
+    }
+    let text = if args.json {
+        serde_json::to_string_pretty(&Printed::of(&advice)).context("cannot write the advice")?
+    } else {
+        advice.text()
+    };
+    // A reader that is gone does not want it.
+    let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
+    Ok(())
+}
+
+/// What a read of 4 KiB takes.
+fn read_ns(kind: &Profile) -> f64 {
+    kind.read.latency_ns as f64 + 4096e9 / kind.read.bytes_per_second as f64
+}
+
+/// The curve of a trace, and the seconds that it took, if it has times.
+fn read(args: &AdviseArgs, trace: &Trace) -> anyhow::Result<(Curve, Option<f64>)> {
+    let usual = CurveOptions::default();
+    let mut builder = CurveBuilder::new(CurveOptions {
+        object_bytes: args.object_size.max(1),
+        ignores_sizes: args.ignore_sizes,
+        keys_exact: args.sample.map_or(usual.keys_exact, |keys| keys as usize),
+        keys_sampled: args.sample.map_or(usual.keys_sampled, |keys| keys as usize),
+        seed: args.seed,
+    });
+    let mut reader = trace.open().map_err(crate::replay::trace_error)?;
+    let bar = Bar::new("reading");
+    let mut batch = Vec::new();
+    while reader
+        .next_batch(&mut batch)
+        .map_err(crate::replay::trace_error)?
+    {
+        builder.add(&batch);
+        bar.show(ReplayProgress {
+            pass: 1,
+            passes: 1,
+            progress: reader.progress(),
+        });
+    }
+    bar.clear();
+    let curve = builder.finish();
+    match curve.requests {
+        0 => anyhow::bail!("{}: it has no gets: no cache can be advised", trace.name()),
+        _ => {
+            // A generator has no times.
+            let format = reader.format_name().parse::<Format>().ok();
+            let seconds = format.map(|format| curve.ticks as f64 / format.ticks_per_second() as f64);
+            Ok((curve, seconds.filter(|seconds| *seconds > 0.0)))
+        }
+    }
+}
+
+impl Basis<'_> {
+    /// The longest value of the server, if its default is too short.
+    fn item_bytes_max(&self) -> Option<u64> {
+        let largest = self
+            .curve
+            .largest
+            .checked_next_power_of_two()?
+            .min(ITEM_BYTES_MAX);
+        (largest > 1 << 20).then_some(largest)
+    }
+
+    /// The settings of a server with so much DRAM.
+    fn config(&self, dram: u64) -> anyhow::Result<ServeConfig> {
+        let of = |bytes: u64| Some(vec![format!("{bytes}B")]);
+        let settings = Settings {
+            dram: of(dram),
+            max_item_size: self.item_bytes_max().and_then(of),
+            ..Settings::default()
+        };
+        ServeConfig::resolve(&Layers::collect(settings, None)?, true, &Familiar::default())
+    }
+
+    /// The bytes of DRAM that hold objects.
+    fn items(&self, dram: u64, flash: u64) -> Option<u64> {
+        if flash == 0 {
+            return Some(dram - dram / DRAM_ALONE_OVERHEAD);
+        }
+        let options = options_of_empty(&self.config(dram).ok()?, flash).ok()?;
+        let objects = (flash as f64 / self.curve.object_bytes()) as u64;
+        let index = match options.index {
+            IndexOptions::Full => objects.min(self.curve.objects) * FULL_ENTRY_BYTES,
+            IndexOptions::Cascade(_) => 0,
+        };
+        (options.dram_bytes as u64).checked_sub(index)
+    }
+
+    fn choose(
+        &self,
+        latencies: &Latencies,
+        prices: &Prices,
+        items: &dyn Fn(u64, u64) -> Option<u64>,
+    ) -> Choice {
+        let footprint = self.curve.footprint;
+        let (drams, flashes) = (
+            sizes(footprint + footprint / 8, LEAST),
+            sizes(footprint + footprint / 8, LEAST),
+        );
+        choose(
+            &self.curve,
+            latencies,
+            prices,
+            self.limit,
+            (&drams, &flashes),
+            items,
+        )
+    }
+
+    fn advise(&self) -> anyhow::Result<Advice> {
+        let mut known = std::collections::HashMap::new();
+        let known = std::cell::RefCell::new(&mut known);
+        let items = |dram, flash| {
+            *known
+                .borrow_mut()
+                .entry((dram, flash))
+                .or_insert_with(|| self.items(dram, flash))
+        };
+        let choice = self.choose(&self.latencies, &self.prices, &items);
+        let mut rows = Vec::new();
+        for (what, offer) in self.offers(&choice, &items)? {
+            rows.push(self.row(what, &offer)?);
+        }
+        let turned = |what, latencies: &Latencies, prices: &Prices| {
+            let best = self.choose(latencies, prices, &items).best?;
+            let is_other = choice
+                .best
+                .is_none_or(|now| (now.dram, now.flash) != (best.dram, best.flash));
+            Some(Turn {
+                what,
+                dram_bytes: best.dram,
+                flash_bytes: best.flash,
+                is_other,
+            })
+        };
+        let (latencies, prices) = (&self.latencies, &self.prices);
+        let with = |dram, flash| Prices {
+            dram: prices.dram * dram,
+            flash: prices.flash * flash,
+        };
+        let slow = Latencies {
+            miss_ns: latencies.miss_ns * 2.0,
+            ..*latencies
+        };
+        let turns = [
+            turned("misses took twice as long", &slow, prices),
+            turned("DRAM cost 30 % more", latencies, &with(1.3, 1.0)),
+            turned("DRAM cost 30 % less", latencies, &with(0.7, 1.0)),
+            turned("flash cost 30 % more", latencies, &with(1.0, 1.3)),
+            turned("flash cost 30 % less", latencies, &with(1.0, 0.7)),
+        ];
+        let notes = self.notes(&rows);
+        Ok(Advice {
+            trace: self.trace.name().to_owned(),
+            requests: self.curve.requests,
+            sets: self.curve.sets,
+            objects: self.curve.objects,
+            footprint_bytes: self.curve.footprint,
+            sampling_rate: self.curve.sampling_rate,
+            hit_ratio_max: self.curve.hit_ratio_max(),
+            dram_ns: latencies.dram_ns,
+            flash_ns: latencies.flash_ns,
+            miss_ns: latencies.miss_ns,
+            limit: match self.limit {
+                Limit::Money(_) => "money",
+                Limit::Response(_) => "response",
+                Limit::None => "neither",
+            },
+            rows,
+            notes,
+            turns: turns.into_iter().flatten().collect(),
+            span_seconds: self.span,
+            curve_seconds: self.curve_seconds,
+            curve: points(&self.curve),
+        })
+    }
+
+    /// At most five: the advice, some cheaper and faster sizes, DRAM alone, and today's.
+    fn offers(
+        &self,
+        choice: &Choice,
+        items: &dyn Fn(u64, u64) -> Option<u64>,
+    ) -> anyhow::Result<Vec<(&'static str, Offer)>> {
+        let mut offers: Vec<(&'static str, Offer)> = Vec::new();
+        let frontier = &choice.frontier;
+        match choice.best {
+            Some(best) => {
+                let cheaper = frontier
+                    .iter()
+                    .rev()
+                    .find(|offer| offer.money <= best.money * 0.6);
+                let faster = frontier
+                    .iter()
+                    .find(|offer| offer.response_ns <= best.response_ns * 0.7);
+                let faster = faster.or_else(|| {
+                    frontier
+                        .last()
+                        .filter(|offer| offer.response_ns < best.response_ns)
+                });
+                offers.push(("advice", best));
+                offers.extend(cheaper.map(|offer| ("cheaper", *offer)));
+                offers.extend(faster.map(|offer| ("faster", *offer)));
+            }
+            None => {
+                let nearest = match self.limit {
+                    Limit::Money(_) => frontier.first(),
+                    _ => frontier.last(),
+                };
+                offers.extend(nearest.map(|offer| ("nearest", *offer)));
+            }
+        }
+        let first = offers.first().map(|(_, offer)| *offer);
+        let alone = choice.dram_alone.filter(|alone| first != Some(*alone));
+        offers.retain(|(_, offer)| Some(*offer) != alone);
+        offers.extend(alone.map(|offer| ("dram alone", offer)));
+        if let Some(Have { dram, flash }) = self.args.have {
+            let dram_items = items(dram, flash).ok_or_else(|| {
+                usage(format!(
+                    "--have: {:#} of DRAM do not carry {:#} of flash",
+                    Human(dram),
+                    Human(flash)
+                ))
+            })?;
+            offers.push((
+                "today",
+                Offer {
+                    dram,
+                    flash,
+                    dram_items,
+                    dram_hits: self.curve.hit_ratio(dram_items),
+                    hits: self.curve.hit_ratio(dram_items.max(flash)),
+                    response_ns: self.latencies.of(&self.curve, dram_items, flash),
+                    money: self.prices.of(dram, flash),
+                },
+            ));
+        }
+        Ok(offers)
+    }
+
+    /// The figures of an offer.
+    fn row(&self, what: &'static str, offer: &Offer) -> anyhow::Result<Row> {
+        let mut row = Row {
+            what,
+            dram_bytes: offer.dram,
+            flash_bytes: offer.flash,
+            money: offer.money,
+            hit_ratio: offer.hits,
+            dram_hit_ratio: offer.dram_hits,
+            response_ns: offer.response_ns,
+            figures_of: "curve",
+            curve_hit_ratio: offer.hits,
+            curve_response_ns: offer.response_ns,
+            index: None,
+            index_dram_bytes: None,
+            bytes_written_host: None,
+            host_bytes_a_day: None,
+            flash_years: None,
+            equal_dram_by_response: None,
+            equal_dram_by_hits: None,
+            saved_of_replaced: None,
+            saved_of_whole: None,
+            command: None,
+        };
+        if offer.flash == 0 {
+            return Ok(row);
+        }
+        self.weigh(&mut row, offer);
+        match self.args.no_replay {
+            true => Ok(row),
+            false => self.replay(row, offer),
+        }
+    }
+
+    /// What the flash is worth, and how to run it.
+    fn weigh(&self, row: &mut Row, offer: &Offer) {
+        let equal = self.latencies.equivalents(&self.curve, offer.dram, offer.flash);
+        let ratio = self.prices.dram / self.prices.flash;
+        row.equal_dram_by_response = equal.by_response;
+        row.equal_dram_by_hits = Some(equal.by_hits);
+        row.saved_of_replaced = equal.saved_of_replaced(offer.flash, ratio);
+        row.saved_of_whole = equal.saved_of_whole(offer.dram, offer.flash, ratio);
+        let item = self
+            .item_bytes_max()
+            .map_or_else(String::new, |most| format!(" --max-item-size {}", flag(most)));
+        let (dram, flash) = (flag(offer.dram), flag(offer.flash));
+        row.command = Some(format!(
+            "pumice serve --dram {dram} --flash PATH --flash-size {flash}{item}"
+        ));
+    }
+
+    /// Replays an offer through the engine.
+    fn replay(&self, mut row: Row, offer: &Offer) -> anyhow::Result<Row> {
+        let config = self.config(offer.dram)?;
+        let bar = Bar::new("replaying");
+        let replayed = replay_flash(
+            &self.trace,
+            &FlashOptions {
+                layout: Default::default(),
+                size: format!("{}B", offer.flash).parse()?,
+                dram_bytes: 0,
+                index: IndexOptions::of(IndexKind::Full, 0.0),
+                block_bytes: None,
+                served: Some(of_config(config, None)),
+                device: ReplayDevice::Sim,
+                reformat: false,
+                superblock_blocks: 0,
+                trim: false,
+                throttle: None,
+                rules: ReplayRules {
+                    missing_sizes: MissingSizes::Fixed(self.args.object_size.max(1)),
+                    ignores_sizes: self.args.ignore_sizes,
+                    ops: OpsMode::LookAside,
+                    ..ReplayRules::default()
+                },
+            },
+            &mut |done| bar.show(done),
+        );
+        bar.clear();
+        let report = replayed.map_err(crate::replay::sim_error)?;
+        let hits = report.object_hit_ratio.unwrap_or(0.0);
+        let flash_hits = (hits * report.flash_rounds_per_hit.unwrap_or(0.0)).min(hits);
+        row.figures_of = "engine";
+        row.hit_ratio = hits;
+        row.dram_hit_ratio = hits - flash_hits;
+        row.response_ns = self.latencies.response_ns(row.dram_hit_ratio, hits)
+            + (1.0 - hits) * report.flash_reads_per_miss.unwrap_or(0.0) * self.latencies.flash_ns;
+        row.index = report.index;
+        row.index_dram_bytes = report.index_dram_bytes;
+        row.bytes_written_host = report.bytes_written_host;
+        let written = report.bytes_written_host.map(|bytes| bytes as f64);
+        row.host_bytes_a_day = written
+            .zip(self.span)
+            .map(|(bytes, span)| bytes / span * DAY_SECONDS);
+        row.flash_years = self
+            .endurance
+            .zip(row.host_bytes_a_day)
+            .map(|(endurance, day)| endurance.years(day));
+        Ok(row)
+    }
+
+    fn notes(&self, rows: &[Row]) -> Vec<String> {
+        let mut notes = Vec::new();
+        let curve = &self.curve;
+        let first = 1.0 - curve.hit_ratio_max();
+        if first > FIRST_SHARE_MAX {
+            notes.push(format!(
+                "{:.0} % of the gets are of objects that were not asked for before: a longer recording may show hits of larger caches",
+                first * 100.0
+            ));
+        }
+        for row in rows.iter().filter(|row| row.flash_bytes > 0) {
+            if let Some(written) = row
+                .bytes_written_host
+                .filter(|written| *written < row.flash_bytes)
+            {
+                let times = row.flash_bytes as f64 / (written as f64).max(1.0);
+                notes.push(format!(
+                    "{}: the trace fills this flash but {:.0} %: what it evicts is not seen; record {:.1} times as long",
+                    row.what,
+                    100.0 / times,
+                    times.max(1.1)
+                ));
+            }
+            let too_few = row
+                .flash_years
+                .zip(self.args.years)
+                .filter(|(years, wanted)| years < wanted);
+            if let Some((years, wanted)) = too_few {
+                notes.push(format!(
+                    "{}: the flash lasts {years:.1} years, less than {wanted}",
+                    row.what
+                ));
+            }
+        }
+        if self.endurance.is_some() && self.span.is_some_and(|span| span < DAY_SECONDS) {
+            notes.push("the trace is shorter than a day: bytes written in a day are scaled from it".into());
+        }
+        if curve.sampling_rate < 1.0 {
+            notes.push(format!(
+                "the curve is of {:.2} % of the keys",
+                curve.sampling_rate * 100.0
+            ));
+        }
+        notes
+    }
+}
+
+/// The curve at 70 sizes, each the same number of times the one before.
+fn points(curve: &Curve) -> Vec<(u64, f64)> {
+    let step = |number: i32| 1000f64.powf(f64::from(number - (POINTS - 1)) / f64::from(POINTS - 1));
+    let sizes = (0..POINTS).map(|number| (curve.footprint as f64 * step(number)).ceil() as u64);
+    sizes.map(|size| (size, curve.hit_ratio(size))).collect()
+}
+
+/// A size as a flag takes it.
+fn flag(bytes: u64) -> String {
+    Human(bytes).to_string().replace(' ', "")
+}

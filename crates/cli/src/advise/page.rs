@@ -1,0 +1,159 @@
+//! The advice as an HTML page: one file, no scripts.
+
+use super::report::{Advice, Row, people};
+use pumice_trace::Human;
+use std::fmt::Write as _;
+
+const WIDTH: f64 = 720.0;
+const HEIGHT: f64 = 320.0;
+/// Room around the picture for its labels.
+const EDGE: f64 = 48.0;
+
+const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}
+table{border-collapse:collapse;width:100%}th,td{padding:.4rem .6rem;border-bottom:1px solid #ddd;text-align:right}
+th:first-child,td:first-child{text-align:left}tr.best{background:#eef6ee;font-weight:600}
+code{background:#f3f3f3;padding:.15rem .4rem;border-radius:3px}svg{max-width:100%}.note{color:#844}";
+
+impl Advice {
+    /// For somebody who buys machines and builds no storage.
+    pub(super) fn page(&self) -> String {
+        let mut out = String::new();
+        let name = escaped(&self.trace);
+        let _ = write!(
+            out,
+            "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>Cache sizes for {name}</title>\n<style>{STYLE}</style>\n\
+             <h1>Cache sizes for {name}</h1>\n<p>{} requests asked for {} different objects, {} in all. The share of requests that a cache answers \
+             itself is its <em>hit ratio</em>; the others are <em>misses</em>, and wait for the store behind it. If nothing were ever evicted, {} would hit.</p>\n",
+            self.requests,
+            self.objects,
+            Human(self.footprint_bytes),
+            percent(self.hit_ratio_max)
+        );
+        let _ = write!(
+            out,
+            "<p>A request takes {} from DRAM, {} from flash, and {} on a miss.</p>\n<h2>What to buy</h2>\n<table>\n<tr><th></th><th>DRAM</th><th>flash</th>\
+             <th>price</th><th>hit ratio</th><th>mean time of a request</th><th>flash lasts</th></tr>\n",
+            people(self.dram_ns),
+            people(self.flash_ns),
+            people(self.miss_ns)
+        );
+        self.rows.iter().for_each(|row| line(&mut out, row));
+        out.push_str("</table>\n");
+        if let Some(command) = self.rows.first().and_then(|row| row.command.as_ref()) {
+            let _ = writeln!(
+                out,
+                "<p>To run the first row: <code>{}</code></p>",
+                escaped(command)
+            );
+        }
+        for turn in self.turns.iter().filter(|turn| turn.is_other) {
+            let (dram, flash) = (Human(turn.dram_bytes), Human(turn.flash_bytes));
+            let _ = writeln!(
+                out,
+                "<p>If {}, it would be {dram} of DRAM and {flash} of flash.</p>",
+                turn.what
+            );
+        }
+        for note in &self.notes {
+            let _ = writeln!(out, "<p class=\"note\">{}</p>", escaped(note));
+        }
+        out.push_str("<h2>Hit ratio by size</h2>\n");
+        self.picture(&mut out);
+        out.push_str(
+            "<p>The line is the hit ratio of a cache of that size which evicts what was not asked for longest; dots are the rows of the table \
+             (DRAM and flash together hit as the larger of the two).</p>\n</html>\n",
+        );
+        out
+    }
+
+    /// The curve, its size on a logarithmic scale, with a dot for each row.
+    fn picture(&self, out: &mut String) {
+        let (Some((least, _)), Some((most, _))) = (self.curve.first(), self.curve.last()) else {
+            return;
+        };
+        let (least, most) = ((*least).max(1) as f64, (*most).max(2) as f64);
+        let x = |size: u64| {
+            let part = (size.max(1) as f64 / least).ln() / (most / least).ln().max(1e-9);
+            EDGE + part.clamp(0.0, 1.0) * (WIDTH - 2.0 * EDGE)
+        };
+        let y = |ratio: f64| HEIGHT - EDGE - ratio * (HEIGHT - 2.0 * EDGE);
+        let _ = writeln!(
+            out,
+            "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"hit ratio by cache size\" font-size=\"12\">"
+        );
+        for step in 0..=4 {
+            let ratio = f64::from(step) / 4.0;
+            let (at, right) = (y(ratio), WIDTH - EDGE);
+            let _ = writeln!(
+                out,
+                "<path d=\"M{EDGE} {at:.1}H{right}\" stroke=\"#ddd\"/><text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{:.0} %</text>",
+                EDGE - 6.0,
+                at + 4.0,
+                ratio * 100.0
+            );
+        }
+        for step in 0..=4 {
+            let size = least * (most / least).powf(f64::from(step) / 4.0);
+            let label = Human(size as u64);
+            let _ = writeln!(
+                out,
+                "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\">{label}</text>",
+                x(size as u64),
+                HEIGHT - EDGE + 18.0
+            );
+        }
+        let points: Vec<String> = (self.curve.iter())
+            .map(|(size, ratio)| format!("{:.1},{:.1}", x(*size), y(*ratio)))
+            .collect();
+        let _ = writeln!(
+            out,
+            "<polyline points=\"{}\" fill=\"none\" stroke=\"#2a6\" stroke-width=\"2\"/>",
+            points.join(" ")
+        );
+        for row in &self.rows {
+            let (at, up) = (x(row.flash_bytes.max(row.dram_bytes)), y(row.hit_ratio));
+            let _ = writeln!(
+                out,
+                "<circle cx=\"{at:.1}\" cy=\"{up:.1}\" r=\"4\" fill=\"#264\"/><text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+                at + 6.0,
+                up - 6.0,
+                row.what
+            );
+        }
+        out.push_str("</svg>\n");
+    }
+}
+
+fn line(out: &mut String, row: &Row) {
+    let class = if row.what == "advice" {
+        " class=\"best\""
+    } else {
+        ""
+    };
+    let flash = match row.flash_bytes {
+        0 => "none".to_owned(),
+        bytes => Human(bytes).to_string(),
+    };
+    let years = row
+        .flash_years
+        .map_or("–".to_owned(), |years| format!("{years:.1} years"));
+    let _ = writeln!(
+        out,
+        "<tr{class}><td>{}</td><td>{}</td><td>{flash}</td><td>{:.2}</td><td>{}</td><td>{}</td><td>{years}</td></tr>",
+        row.what,
+        Human(row.dram_bytes),
+        row.money,
+        percent(row.hit_ratio),
+        people(row.response_ns)
+    );
+}
+
+fn percent(ratio: f64) -> String {
+    format!("{:.1} %", ratio * 100.0)
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+}

@@ -1,0 +1,187 @@
+//! What `advise` prints.
+
+use pumice_trace::Human;
+use serde::Serialize;
+use std::fmt::Write as _;
+
+/// One size on offer, as it is printed. Ratios are fractions; times are in nanoseconds.
+#[derive(Debug, Serialize)]
+pub(super) struct Row {
+    /// Why it is there: advice, cheaper, faster, dram alone, today.
+    pub(super) what: &'static str,
+    pub(super) dram_bytes: u64,
+    pub(super) flash_bytes: u64,
+    pub(super) money: f64,
+    pub(super) hit_ratio: f64,
+    /// Share of gets that DRAM answers.
+    pub(super) dram_hit_ratio: f64,
+    pub(super) response_ns: f64,
+    /// `engine` if the figures are of a replay through the engine, `curve` if they are of exact LRU.
+    pub(super) figures_of: &'static str,
+    /// Hit ratio of exact LRU of the larger of the two sizes.
+    pub(super) curve_hit_ratio: f64,
+    /// Mean response time by that and equation 2.
+    pub(super) curve_response_ns: f64,
+    /// Index of the engine.
+    pub(super) index: Option<String>,
+    pub(super) index_dram_bytes: Option<u64>,
+    /// Bytes sent to the drive during the trace.
+    pub(super) bytes_written_host: Option<u64>,
+    pub(super) host_bytes_a_day: Option<f64>,
+    pub(super) flash_years: Option<f64>,
+    /// DRAM that the flash saves, by equal response time (equation 2), and by equal hits (equation 3).
+    pub(super) equal_dram_by_response: Option<u64>,
+    pub(super) equal_dram_by_hits: Option<u64>,
+    /// Share that is saved of the money for that DRAM (by response time), and of all the DRAM that would do without flash.
+    pub(super) saved_of_replaced: Option<f64>,
+    pub(super) saved_of_whole: Option<f64>,
+    pub(super) command: Option<String>,
+}
+
+/// What `--json` prints.
+#[derive(Debug, Serialize)]
+pub(super) struct Advice {
+    pub(super) trace: String,
+    pub(super) requests: u64,
+    pub(super) sets: u64,
+    pub(super) objects: u64,
+    pub(super) footprint_bytes: u64,
+    /// Share of the keys that the curve is made of.
+    pub(super) sampling_rate: f64,
+    pub(super) hit_ratio_max: f64,
+    pub(super) dram_ns: f64,
+    pub(super) flash_ns: f64,
+    pub(super) miss_ns: f64,
+    /// What was asked for: money, response, or neither (near the fastest).
+    pub(super) limit: &'static str,
+    pub(super) rows: Vec<Row>,
+    /// What the trace cannot say, and which sizes do not last.
+    pub(super) notes: Vec<String>,
+    /// The advice under other prices and latencies.
+    pub(super) turns: Vec<Turn>,
+    /// Seconds that the trace took, as given or by its times.
+    pub(super) span_seconds: Option<f64>,
+    /// Time for the pass that made the curve.
+    pub(super) curve_seconds: f64,
+    /// Size and hit ratio of exact LRU, from a thousandth of the bytes of all objects to all.
+    pub(super) curve: Vec<(u64, f64)>,
+}
+
+/// The advice if something were otherwise.
+#[derive(Debug, Serialize)]
+pub(super) struct Turn {
+    pub(super) what: &'static str,
+    pub(super) dram_bytes: u64,
+    pub(super) flash_bytes: u64,
+    pub(super) is_other: bool,
+}
+
+/// Nanoseconds for people.
+pub(super) fn people(ns: f64) -> String {
+    match ns {
+        ns if ns >= 1e9 => format!("{:.2} s", ns / 1e9),
+        ns if ns >= 1e6 => format!("{:.2} ms", ns / 1e6),
+        ns if ns >= 1e3 => format!("{:.1} us", ns / 1e3),
+        ns => format!("{ns:.0} ns"),
+    }
+}
+
+impl Advice {
+    /// For people.
+    pub(super) fn text(&self) -> String {
+        let mut out = String::new();
+        let percent = |ratio: f64| format!("{:.1} %", ratio * 100.0);
+        let _ = writeln!(
+            out,
+            "{}: {} gets of {} objects, {} in all; a cache of everything would have {} hits",
+            self.trace,
+            self.requests,
+            self.objects,
+            Human(self.footprint_bytes),
+            percent(self.hit_ratio_max)
+        );
+        if let Some(seconds) = self.span_seconds {
+            let _ = writeln!(out, "it was recorded in {:.2} hours", seconds / 3600.0);
+        }
+        let _ = writeln!(
+            out,
+            "a request takes {} from DRAM, {} from flash, {} on a miss\n",
+            people(self.dram_ns),
+            people(self.flash_ns),
+            people(self.miss_ns)
+        );
+        let _ = writeln!(
+            out,
+            "{:<12}{:>10}{:>10}{:>9}{:>10}{:>12}{:>11}{:>13}{:>12}",
+            "", "DRAM", "flash", "hits", "of DRAM", "response", "money", "written/day", "years"
+        );
+        for row in &self.rows {
+            let day = row
+                .host_bytes_a_day
+                .map_or("-".into(), |bytes| format!("{:.1} GB", bytes / 1e9));
+            let years = row.flash_years.map_or("-".into(), |years| format!("{years:.1}"));
+            let _ = writeln!(
+                out,
+                "{:<12}{:>10}{:>10}{:>9}{:>10}{:>12}{:>11.2}{:>13}{:>12}",
+                row.what,
+                Human(row.dram_bytes).to_string(),
+                Human(row.flash_bytes).to_string(),
+                percent(row.hit_ratio),
+                percent(row.dram_hit_ratio),
+                people(row.response_ns),
+                row.money,
+                day,
+                years
+            );
+        }
+        out.push('\n');
+        let best = self.rows.first();
+        if best.is_some_and(|row| row.what == "nearest") {
+            let what = if self.limit == "money" {
+                "--budget"
+            } else {
+                "--response"
+            };
+            let _ = writeln!(out, "no sizes keep {what}; the nearest are shown");
+        }
+        if let Some(row) = best.filter(|row| row.flash_bytes > 0) {
+            if let (Some(equal), Some(replaced), Some(whole)) = (
+                row.equal_dram_by_response,
+                row.saved_of_replaced,
+                row.saved_of_whole,
+            ) {
+                let _ = writeln!(
+                    out,
+                    "by LRU's curve, {} of flash beside {} of DRAM equal {} more of DRAM by response time (by hits {}): that saves {} of the money for the DRAM replaced, {} of the whole",
+                    Human(row.flash_bytes),
+                    Human(row.dram_bytes),
+                    Human(equal),
+                    Human(row.equal_dram_by_hits.unwrap_or(0)),
+                    percent(replaced),
+                    percent(whole)
+                );
+            }
+            if let Some(command) = &row.command {
+                let _ = writeln!(out, "run: {command}");
+            }
+        }
+        let (other, same): (Vec<_>, Vec<_>) = self.turns.iter().partition(|turn| turn.is_other);
+        for turn in other {
+            let _ = writeln!(
+                out,
+                "if {}: {} of DRAM, {} of flash",
+                turn.what,
+                Human(turn.dram_bytes),
+                Human(turn.flash_bytes)
+            );
+        }
+        if !same.is_empty() {
+            let names: Vec<_> = same.iter().map(|turn| turn.what).collect();
+            let _ = writeln!(out, "the advice is the same if {}", names.join("; "));
+        }
+        for note in &self.notes {
+            let _ = writeln!(out, "note: {note}");
+        }
+        out
+    }
+}
