@@ -27,8 +27,8 @@ pub use pumice_memory::{AlignedBuf, Buffer, Payload, SECTOR_BYTES, SparseBuf};
 pub use sparse::{SparseDevice, SparseMedium};
 pub use sub::SubDevice;
 pub use throttled::{
-    Direction, Kind, Lanes, Profile, ProfileError, RealTime, Stalls, Throttle, ThrottledDevice, Timeline,
-    VirtualTime, duration,
+    Delay, Delays, Direction, Kind, Lanes, Profile, ProfileError, RealTime, Stalls, Throttle,
+    ThrottledDevice, Timeline, VirtualTime, duration,
 };
 
 use std::future::Future;

@@ -30,12 +30,14 @@
 //! The model asks a [`Timeline`] what time it is, and waits by it: [`RealTime`] sleeps, [`VirtualTime`] jumps, so that a simulation tells how
 //! long a device would have taken.
 
+mod delays;
 mod device;
 mod lanes;
 mod profile;
 mod time;
 
-pub use device::{Throttle, ThrottledDevice};
+pub use delays::{Delay, Delays, Throttle};
+pub use device::ThrottledDevice;
 pub use lanes::{Kind, Lanes};
 pub use profile::{Direction, Profile, ProfileError, Stalls, duration};
 pub use time::{RealTime, Timeline, VirtualTime};

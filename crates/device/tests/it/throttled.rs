@@ -121,7 +121,7 @@ fn what_is_refused_and_what_goes_to_memory_takes_no_time() {
     let (time, device) = throttled(&Profile::HDD);
     assert!(block_on(&device, device.read(1, SECTOR)).is_err());
     device.append_log(5_000, b"record").unwrap();
-    assert_eq!((time.now_ns(), device.next_due_ns()), (0, None));
+    assert_eq!((time.now_ns(), device.delays().next_due_ns()), (0, None));
 }
 
 #[test]

@@ -469,7 +469,12 @@ fn throughput(reads: u64, tier: &dyn Fn(Division, u64, Arc<VirtualTime>) -> Arc<
     );
     let park = || {
         // Time passes to what is due first, on either device.
-        let due = lower.next_due_ns().into_iter().chain(upper.next_due_ns()).min();
+        let due = lower
+            .delays()
+            .next_due_ns()
+            .into_iter()
+            .chain(upper.delays().next_due_ns())
+            .min();
         time.wait_until(due.expect("something is under way"));
         device.turn(false).map(drop)
     };
