@@ -2,9 +2,9 @@
 
 use super::choose::READS_A_ROUND;
 use super::format::{UPPER_DATA_OFFSET, UpperSuperblock};
-use super::split::Part;
 use super::{Catalog, PATIENCE_SECS, Stage, Tier, add};
 use crate::Side;
+use crate::split::Part;
 use futures_util::future::{Either, FutureExt, join_all};
 use pumice_device::{Device, Overdue, SECTOR_BYTES};
 use pumice_world::Spawner;

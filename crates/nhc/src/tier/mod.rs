@@ -27,19 +27,18 @@ mod choose;
 mod copy;
 mod device;
 pub mod format;
-mod split;
 mod table;
 #[cfg(test)]
 mod tests;
 
 pub use device::{Start, Tiered};
 
+use crate::split::Split;
 use crate::{Counts, Objective, Status, Switch};
 use choose::Chooser;
 use format::UPPER_DATA_OFFSET;
 use parking_lot::Mutex;
 use pumice_device::Timeline;
-use split::Split;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};

@@ -1,6 +1,8 @@
-//! How reads are split between the two devices: what each handle measures, and who asks the scheduler.
+//! How reads are split between two devices: what each handle measures, and who asks the scheduler.
+//!
+//! A store that has copies of a device's data on a faster one takes a [`Split`] for both devices, and a [`Part`] for each thread.
 
-use crate::{Counts, Meter, Objective, Scheduler, Side, Status, Switch};
+use crate::scheduler::{Counts, Meter, Objective, Scheduler, Side, Status, Switch};
 use parking_lot::Mutex;
 use pumice_device::{Timeline, VirtualTime};
 use pumice_world::Random;
@@ -8,7 +10,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// What all handles share of it.
+/// What all handles share of a split: the scheduler, and what they measure for it.
 pub struct Split {
     switch: Arc<Switch>,
     scheduler: Mutex<Scheduler>,
@@ -18,6 +20,7 @@ pub struct Split {
 }
 
 impl Split {
+    /// A split for this objective, by times of `time`.
     pub fn new(objective: Objective, time: Arc<dyn Timeline>) -> Arc<Self> {
         let scheduler = Scheduler::new(objective);
         Arc::new(Self {
@@ -28,7 +31,7 @@ impl Split {
         })
     }
 
-    /// One that stands still.
+    /// A split that nobody changes: what the scheduler is compared with.
     pub fn held(load_admit: f64, data_admit: bool) -> Arc<Self> {
         Arc::new(Self {
             switch: Arc::new(Switch::new(load_admit, data_admit)),
@@ -39,10 +42,12 @@ impl Split {
         })
     }
 
+    /// What the scheduler has set last, trials included.
     pub fn switch(&self) -> &Switch {
         &self.switch
     }
 
+    /// What the scheduler does.
     pub fn status(&self) -> Status {
         self.scheduler.lock().status()
     }
@@ -68,14 +73,15 @@ impl Split {
     }
 }
 
-/// One handle's part of it.
+/// One handle's part of a split.
 pub struct Part {
-    pub split: Arc<Split>,
+    split: Arc<Split>,
     meter: Arc<Meter>,
     random: RefCell<Random>,
 }
 
 impl Part {
+    /// A part for another handle.
     pub fn new(split: &Arc<Split>) -> Self {
         let meter = Arc::new(Meter::new());
         let mut meters = split.meters.lock();
@@ -89,9 +95,24 @@ impl Part {
         }
     }
 
+    /// The split that it is of.
+    pub fn split(&self) -> &Arc<Split> {
+        &self.split
+    }
+
     /// Where a read goes whose block has a copy.
     pub fn route(&self) -> Side {
+        self.hit();
+        self.draw()
+    }
+
+    /// A read whose block has a copy.
+    pub fn hit(&self) {
         self.meter.hit();
+    }
+
+    /// Where a read goes if its block has a copy; it may turn out to have none.
+    pub fn draw(&self) -> Side {
         let random = self.random.borrow_mut().next_u64();
         self.split.switch.route((random >> 32) as u32)
     }
@@ -101,6 +122,7 @@ impl Part {
         self.meter.miss();
     }
 
+    /// A read or a write begins.
     pub fn begin(self: &Rc<Self>) -> Request {
         let begun = self.split.time.now_ns();
         self.meter.begin(begun);
@@ -120,12 +142,14 @@ pub struct Request {
 }
 
 impl Request {
+    /// It was a read, and this device has answered it.
     pub fn end_read(mut self, side: Side) {
         self.is_done = true;
         let now = self.part.split.time.now_ns();
         self.part.meter.end_read(side, self.begun, now);
     }
 
+    /// It was a write, and is done.
     pub fn end_write(mut self) {
         self.is_done = true;
         let now = self.part.split.time.now_ns();
