@@ -1,5 +1,7 @@
 //! `pumice model`: models in virtual time.
 
+mod volume;
+
 use crate::usage::usage;
 use anyhow::Context;
 use clap::{Args, Subcommand};
@@ -26,6 +28,8 @@ enum ModelCommand {
     ///
     /// docs/nhc.md says what the scheduler does and what the words mean.
     Nhc(NhcArgs),
+    /// Load splitting of a volume: what it gains, by reads alone and with writes, by the volume that serves on devices of the model.
+    Volume(volume::VolumeArgs),
 }
 
 /// Flags of `model nhc`.
@@ -132,7 +136,10 @@ fn decision() -> Decision {
 /// # Errors
 /// Usage, or what failed.
 pub fn run(args: &ModelArgs) -> anyhow::Result<()> {
-    let ModelCommand::Nhc(args) = &args.model;
+    let args = match &args.model {
+        ModelCommand::Nhc(args) => args,
+        ModelCommand::Volume(args) => return volume::run(args),
+    };
     let text = if args.decision {
         let cost = decision();
         if args.json {

@@ -2,7 +2,7 @@
 //!
 //! A store that has copies of a device's data on a faster one takes a [`Split`] for both devices, and a [`Part`] for each thread.
 
-use crate::scheduler::{Counts, Meter, Objective, Scheduler, Side, Status, Switch};
+use crate::scheduler::{Counts, Meter, Objective, Reason, Scheduler, Side, Status, Switch};
 use parking_lot::Mutex;
 use pumice_device::{Timeline, VirtualTime};
 use pumice_world::Random;
@@ -17,6 +17,8 @@ pub struct Split {
     /// Those of handles that are gone, too: counts never fall.
     meters: Mutex<Vec<Arc<Meter>>>,
     time: Arc<dyn Timeline>,
+    /// Nobody changes the switch.
+    is_held: bool,
 }
 
 impl Split {
@@ -28,6 +30,7 @@ impl Split {
             scheduler: Mutex::new(scheduler),
             meters: Mutex::default(),
             time,
+            is_held: false,
         })
     }
 
@@ -39,6 +42,7 @@ impl Split {
             scheduler: Mutex::new(Scheduler::new(Objective::default())),
             meters: Mutex::default(),
             time: Arc::new(VirtualTime::new()),
+            is_held: true,
         })
     }
 
@@ -50,6 +54,14 @@ impl Split {
     /// What the scheduler does.
     pub fn status(&self) -> Status {
         self.scheduler.lock().status()
+    }
+
+    /// Whether it is of use that more hits can be redirected: some are, or that was found to make no difference.
+    pub fn wants_movable(&self) -> bool {
+        match self.is_held {
+            true => self.switch.load_admit() < 1.0,
+            false => matches!(self.status().reason, Reason::Redirecting | Reason::NoDifference),
+        }
     }
 
     /// What all handles have counted.

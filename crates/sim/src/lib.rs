@@ -1,7 +1,7 @@
 //! Replays of traces: what a cache of some size, layout and policy would have done with a recorded workload.
 //!
 //! [`replay_exact`] runs a policy in its exact form, the yardstick for everything else; [`replay_flash`] runs the engine that
-//! serves, on a simulated or a real device; [`replay_chunks`] runs caches of a volume's chunks. What any replay needs stands
+//! serves, on a simulated or a real device; [`replay_chunks`] runs caches of a volume's chunks, and [`run_volume`] a volume in virtual time. What any replay needs stands
 //! apart from it: the semantics of requests ([`ReplayRules`], [`Accesses`]), sizes ([`CacheSize`]), counting after a
 //! warm-up ([`Counts`]) and the [`Report`].
 #![forbid(unsafe_code)]
@@ -19,6 +19,7 @@ mod prepare;
 mod report;
 mod rules;
 mod size;
+mod volume;
 
 pub use accesses::{Access, Accesses, Survey};
 pub use chunk::{Addresses, ChunkCacheName, ChunkOptions, ChunkReport, replay_chunks};
@@ -33,3 +34,4 @@ pub use prepare::{Prepared, ReplayProgress, prepare};
 pub use report::{Report, Settings};
 pub use rules::{MissingSizes, OpsMode, ReplayRules, Unit, Warmup};
 pub use size::CacheSize;
+pub use volume::{VolumeOptions, VolumeReport, VolumeRun, run_volume};

@@ -112,6 +112,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
             .map(|(store, _)| u64::from(store.shape().chunk_bytes));
         let piece_bytes = chunk_bytes.map_or(u64::MAX, |bytes| bytes * (WRITE_CHUNKS_MAX - 1));
         let is_scan = self.is_scan_write(offset..offset + data.len() as u64);
+        let request = self.begin_split_write();
         let (mut at, mut rest) = (offset, data);
         while !rest.is_empty() {
             let len = usize::try_from(piece_bytes).map_or(rest.len(), |most| most.min(rest.len()));
@@ -119,6 +120,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
                 .await?;
             at += len as u64;
         }
+        self.end_split_write(request);
         match is_durable {
             true => self.flush().await,
             false => Ok(()),

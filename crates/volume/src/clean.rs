@@ -1,6 +1,6 @@
 //! Write-back: writes that the backing device takes later, and the cleaner, which sees to that.
 
-use crate::locks::RangeLocks;
+use crate::locks::{Held, RangeLocks};
 use crate::{Backing, Mode, SPAN_BYTES, Shared, Volume, VolumeError, fills_at_once};
 use bytes::Bytes;
 use futures_util::stream::{StreamExt, iter};
@@ -63,7 +63,7 @@ struct Pass {
 pub(crate) struct Cleaner {
     settings: WriteBack,
     pass: Mutex<Pass>,
-    /// Held by the round under way.
+    /// Held by the round under way: 0 for one of a pass, 1 for one of chunks that are taken first.
     running: RangeLocks,
     /// Chunks that the cleaner writes to the backing device, or that a change goes through to. Acquire it after the lock of the chunks. A write that
     /// makes chunks dirty does not wait for it.
@@ -75,6 +75,8 @@ pub(crate) struct Cleaner {
     abandoned: Mutex<HashSet<u64>>,
     /// Chunks that may become dirty before writes go through.
     dirty_max: AtomicU64,
+    /// Chunks that may still be cleaned in this second.
+    allowance: AtomicU64,
 }
 
 impl Cleaner {
@@ -92,7 +94,33 @@ impl Cleaner {
             is_closed: AtomicBool::new(false),
             abandoned: Mutex::default(),
             dirty_max: AtomicU64::new(0),
+            allowance: AtomicU64::new(u64::MAX),
         }
+    }
+
+    /// Begins a round of chunks that are taken before those of a pass; `None` if one is under way, or the cleaner was ended.
+    pub(crate) fn begin_wanted(&self) -> Option<Held<&RangeLocks>> {
+        self.running.try_lock(1..2).filter(|_| !self.is_closed())
+    }
+
+    /// Whether no round is to begin.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire)
+    }
+
+    /// Takes so many chunks from what may be cleaned in this second, or what is left.
+    pub(crate) fn allowed(&self, chunks: usize) -> usize {
+        let take = |left: u64| Some(left.saturating_sub(chunks as u64));
+        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        let left = self.allowance.fetch_update(set, fetch, take).unwrap_or(0);
+        usize::try_from(left).unwrap_or(usize::MAX).min(chunks)
+    }
+
+    /// Gives back what was taken and is not cleaned.
+    fn give_back(&self, chunks: usize) {
+        let give = |left: u64| Some(left.saturating_add(chunks as u64));
+        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        let _ = self.allowance.fetch_update(set, fetch, give);
     }
 }
 
@@ -402,7 +430,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
 
     /// Cleans chunks, given in order of address. A chunk that a client writes meanwhile stays dirty. With `may_wait` it waits for locked chunks,
     /// otherwise it skips them. Returns the number of cleaned chunks, and the first error.
-    async fn clean(&self, addresses: &[u64], may_wait: bool) -> (u64, Option<VolumeError>) {
+    pub(crate) async fn clean(&self, addresses: &[u64], may_wait: bool) -> (u64, Option<VolumeError>) {
         let Some((store, device)) = self.cache() else {
             return (0, None);
         };
@@ -477,7 +505,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
         }
     }
 
-    fn note_failure(&self, error: &VolumeError) {
+    pub(crate) fn note_failure(&self, error: &VolumeError) {
         add(&self.0.shared.counters.clean_failures, 1);
         tracing::warn!("the cleaner: {error}");
     }
@@ -517,7 +545,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
     /// Ends the cleaner: waits for the round under way, and lets no other begin.
     pub(crate) async fn end_cleaner(&self) {
         self.stop_cleaner();
-        self.0.shared.cleaner.running.lock(0..1).await;
+        self.0.shared.cleaner.running.lock(0..2).await;
     }
 
     fn addresses_at_once(&self) -> usize {
@@ -533,6 +561,11 @@ impl<D: Device, K: Backing> Volume<D, K> {
         let counts = shared.counts();
         let requests = counts.read_chunks + counts.write_chunks + counts.zeroed_chunks;
         let is_urgent = dirty > self.dirty_max() / 2;
+        let allowance = match cleaner.settings.bytes_per_sec {
+            bytes if bytes > 0 && !is_urgent => (bytes / u64::from(store.shape().chunk_bytes)).max(1),
+            _ => u64::MAX,
+        };
+        cleaner.allowance.store(allowance, Ordering::Relaxed);
         let is_due = {
             let mut pass = cleaner.pass.lock();
             if requests != pass.requests {
@@ -558,27 +591,25 @@ impl<D: Device, K: Backing> Volume<D, K> {
             let Some(_running) = this.0.shared.cleaner.running.try_lock(0..1) else {
                 return;
             };
-            this.clean_round(is_urgent).await;
+            this.clean_round().await;
         });
     }
 
-    /// Cleans a second's worth of the pass under way; with `is_urgent` all of it.
-    async fn clean_round(&self, is_urgent: bool) {
+    /// Cleans what of the pass under way may be cleaned in this second.
+    async fn clean_round(&self) {
         let Some((store, _)) = self.cache() else { return };
         let cleaner = &self.0.shared.cleaner;
-        let chunk_bytes = u64::from(store.shape().chunk_bytes);
-        let mut left = match cleaner.settings.bytes_per_sec {
-            bytes if bytes > 0 && !is_urgent => (bytes / chunk_bytes).max(1),
-            _ => u64::MAX,
-        };
-        while left > 0 && !cleaner.is_closed.load(Ordering::Acquire) {
+        while !cleaner.is_closed() {
             let Some(from) = cleaner.pass.lock().next else {
                 return;
             };
-            let most = usize::try_from(left).unwrap_or(usize::MAX);
-            let dirty = store.dirty_from(from, self.addresses_at_once().min(most)).await;
+            let most = cleaner.allowed(self.addresses_at_once());
+            if most == 0 {
+                return;
+            }
+            let dirty = store.dirty_from(from, most).await;
+            cleaner.give_back(most - dirty.len());
             let (_, failed) = self.clean(&dirty, true).await;
-            left = left.saturating_sub(dirty.len() as u64);
             let mut pass = cleaner.pass.lock();
             match dirty.last() {
                 // What has failed is tried again in the next pass.

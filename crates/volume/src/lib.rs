@@ -26,6 +26,10 @@
 //! Streams of more bytes than a cut-off, of reads and of writes apart, are *scans* (`scan`). They enter the cache only while it has free room,
 //! so that they push out nothing that is asked for again. What is read ahead of them is in DRAM until they have passed it.
 //!
+//! # Load splitting
+//!
+//! With [`Shared::split_reads`] some reads of cached chunks go to the backing device (`split`).
+//!
 //! # Write-back
 //!
 //! A write enters the cache, and its chunks are *dirty* until a *cleaner* has written them to the backing device. The cleaner goes through
@@ -62,11 +66,14 @@ mod dram;
 mod locks;
 mod read;
 mod scan;
+mod split;
 mod streams;
+mod throttled;
 mod volume;
 
 pub use backing::{Backing, Extent};
 pub use clean::WriteBack;
+pub use throttled::ThrottledBacking;
 pub use volume::{Settings, Shared, Volume};
 
 use pumice_chunk::store::Unreadable;
@@ -163,6 +170,10 @@ pumice_world::figures! {
     Counter read_dram_hits,
     /// Chunks of reads that the cache device answered.
     Counter read_hits,
+    /// Chunks of reads that were cached and clean, and that the backing device answered because the cache device had enough to do.
+    Counter read_redirected,
+    /// Chunks of reads that the cache device answered and that were dirty, so that the backing device could not. Part of `read_hits`.
+    Counter read_dirty_hits,
     /// Chunks of reads that were cached in part, without all wanted bytes.
     Counter read_part_hits,
     /// Chunks of reads that were not cached.
@@ -229,6 +240,7 @@ impl VolumeCounts {
         let reads = [
             ended.read_dram_hits,
             ended.read_hits,
+            ended.read_redirected,
             ended.read_part_hits,
             ended.read_misses,
         ];

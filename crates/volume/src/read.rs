@@ -1,5 +1,6 @@
 //! Reads.
 
+use crate::split::Served;
 use crate::{Backing, Extent, SPAN_BYTES, Shared, Volume, VolumeError, fills_at_once};
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -57,7 +58,13 @@ impl<D: Device, K: Backing> Volume<D, K> {
         Ok(out)
     }
 
-    async fn read_span(&self, offset: u64, out: &mut [u8], is_scan: bool) -> Result<(), VolumeError> {
+    /// Reads a span: from the cache what it has, the rest from the backing device.
+    pub(crate) async fn read_cached(
+        &self,
+        offset: u64,
+        out: &mut [u8],
+        is_scan: bool,
+    ) -> Result<Served, VolumeError> {
         let Some((store, device)) = self.cache() else {
             unreachable!("chunks are the cache's")
         };
@@ -78,6 +85,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
         )
         .await;
         self.kick();
+        let mut served = Served::default();
         let mut missing: Vec<Range<u64>> = Vec::new();
         let mut failure: Option<VolumeError> = None;
         for (chunk, (counter, found)) in chunks.zip(found) {
@@ -90,12 +98,18 @@ impl<D: Device, K: Backing> Volume<D, K> {
                     continue;
                 }
             };
+            if std::ptr::eq(counter, &counters.read_hits) {
+                let is_dirty = found.as_ref().is_some_and(|found| found.is_dirty);
+                served.hits += 1;
+                served.dirty.extend(is_dirty.then_some(chunk));
+            }
             let at = (chunk * chunk_bytes + u64::from(range.start) - offset) as usize;
             let part = found.as_ref().and_then(|found| found.part(range.clone()));
             match (part, missing.last_mut()) {
                 (Some(part), _) => out[at..at + part.len()].copy_from_slice(part),
                 (None, _) if found.as_ref().is_some_and(|found| found.is_dirty) => {
                     // The backing device has older bytes of the cached part: the chunk is not filled.
+                    served.has_missed = true;
                     let first = offset.max(chunk * chunk_bytes);
                     let out = &mut out[at..at + range.len()];
                     match self.read_backing(first, range.len()).await {
@@ -113,11 +127,19 @@ impl<D: Device, K: Backing> Volume<D, K> {
         if let Some(error) = failure {
             return Err(error);
         }
+        add(&counters.read_dirty_hits, served.dirty.len() as u64);
+        served.has_missed |= !missing.is_empty();
         for run in missing {
             let first = run.start * chunk_bytes;
             let start = offset.max(first);
             let at = (start - offset) as usize;
             let len = ((run.end * chunk_bytes).min(end) - start) as usize;
+            if !self.admits_misses() {
+                let wanted = start..start + len as u64;
+                let bytes = self.read_around(chunk_bytes, run, wanted, is_scan).await?;
+                out[at..at + len].copy_from_slice(&bytes);
+                continue;
+            }
             let mut whole = None;
             if self.can_keep(run.clone(), is_scan) {
                 let filled = self.read_and_fill(chunk_bytes, run, is_scan.then_some(end));
@@ -135,7 +157,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
                 None => out[at..at + len].copy_from_slice(&self.read_backing(start, len).await?),
             }
         }
-        Ok(())
+        Ok(served)
     }
 
     /// Looks a chunk up in DRAM, then on the cache device. Returns the counter of the outcome, and the cached part of the chunk.

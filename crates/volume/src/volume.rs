@@ -5,6 +5,7 @@ use crate::clean::{Cleaner, WriteBack};
 use crate::dram::Dram;
 use crate::locks::RangeLocks;
 use crate::scan::Scans;
+use crate::split::{SplitState, Splitting};
 use crate::{Backing, Counters, Mode, VolumeCounts, VolumeError};
 use pumice_blocks::OpenError;
 use pumice_chunk::store::{ChunkStore, Found, Options};
@@ -46,6 +47,7 @@ pub struct Shared<B: Buffer> {
     pub(crate) dram: Dram,
     pub(crate) ahead: Ahead,
     pub(crate) scans: Scans,
+    pub(crate) split: SplitState,
     /// Lets one flush run at a time.
     flushing: RangeLocks,
     flushes_begun: AtomicU64,
@@ -112,6 +114,7 @@ impl<B: Buffer> Shared<B> {
             dram: Dram::new(settings.dram_bytes),
             ahead: Ahead::new(settings.read_ahead_bytes),
             scans: Scans::new(settings.scan_cutoff_bytes),
+            split: SplitState::default(),
             flushing: RangeLocks::default(),
             flushes_begun: AtomicU64::new(0),
             changes: AtomicU64::new(0),
@@ -161,6 +164,7 @@ pub(crate) struct Worker<D: Device, K> {
     pub(crate) shared: Arc<Shared<D::Buf>>,
     pub(crate) device: Option<D>,
     pub(crate) backing: K,
+    pub(crate) splitting: Option<Splitting>,
     pub(crate) spawner: Rc<dyn Spawner>,
     pub(crate) clock: Arc<dyn Clock>,
 }
@@ -193,10 +197,12 @@ impl<D: Device, K: Backing> Volume<D, K> {
             shared.store.is_none() || device.is_some(),
             "a cache is on a device"
         );
+        let splitting = shared.split().map(Splitting::new);
         Self(Rc::new(Worker {
             shared,
             device,
             backing,
+            splitting,
             spawner,
             clock,
         }))
@@ -349,6 +355,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
         };
         store.tick(self.now_secs());
         self.tick_cleaner();
+        self.tick_split();
         let quiet = store.quiet_regions(false);
         if !quiet.is_empty()
             && self.flush_backing(false).await.is_ok()

@@ -247,6 +247,24 @@ impl<B: Buffer> ChunkStore<B> {
         }
     }
 
+    /// Call it before a read of the volume in place of the cache: tickets of chunks that are all cached, clean, and not being written; `None` if
+    /// one is not. Their mappings become the newest of their buckets, as if they were read here. The bytes that the volume gives are the newest
+    /// if all tickets are [current](ChunkStore::is_current) afterwards.
+    pub fn begin_instead(&self, chunks: Range<u64>) -> Option<Vec<Ticket>> {
+        let mut maps = self.maps.lock();
+        let ticket = |address| {
+            let stripe = *maps.stripe(address);
+            let slot = maps.lba.touch(address)?;
+            (!slot.is_dirty && stripe.writers == 0).then_some(Ticket {
+                address,
+                stamp: stripe.stamp,
+                origin: Origin::Volume,
+                was_dirty: false,
+            })
+        };
+        chunks.map(ticket).collect()
+    }
+
     /// Whether neither the chunk nor one that shares its stamp was written since `ticket`: what the store had then is the newest.
     pub fn is_unchanged(&self, ticket: &Ticket) -> bool {
         self.maps.lock().is_unchanged(ticket)

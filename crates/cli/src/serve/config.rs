@@ -104,7 +104,10 @@ impl ServeConfig {
             flash_size: size(&layers.flash_size())?,
             performance_tier: performance_tier(layers)?,
             performance_size: size(&layers.performance_size())?,
-            performance_objective: performance_objective(&layers.performance_objective())?,
+            performance_objective: {
+                let given = layers.performance_objective();
+                objective(&given, given.text()?)?
+            },
             block_size: block_size(&layers.block_size())?,
             reformat,
             layout: layout(layers)?,
@@ -174,13 +177,13 @@ fn performance_tier(layers: &Layers) -> anyhow::Result<Option<PathBuf>> {
     Ok(tier)
 }
 
-fn performance_objective(given: &Given<'_>) -> anyhow::Result<Option<Objective>> {
-    let Some(text) = given.text()? else {
-        return Ok(Some(Objective::default()));
+/// The objective of a text of `--performance-objective`; `None`: reads are not split.
+pub(super) fn objective(given: &Given<'_>, text: Option<&str>) -> anyhow::Result<Option<Objective>> {
+    let text = match text {
+        None => return Ok(Some(Objective::default())),
+        Some("classic") => return Ok(None),
+        Some(text) => text,
     };
-    if text == "classic" {
-        return Ok(None);
-    }
     let objective = text.parse().map_err(|_| {
         let all = [Objective::Throughput, Objective::Mean, Objective::P99];
         let names = all.map(|objective| objective.to_string());

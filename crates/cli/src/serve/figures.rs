@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// The gauges of a room: name, meaning and value of each.
 macro_rules! gauges {
-    ($room:literal; $($name:ident $help:literal = $value:expr;)*) => {
+    ($room:expr; $($name:ident $help:literal = $value:expr;)*) => {
         Group {
             room: $room,
             figures: vec![$(Figure::documented(stringify!($name), $help, Kind::Gauge, $value)),*],
@@ -139,7 +139,7 @@ impl Source for ServerFigures {
         ];
         if let Some(performance) = &self.common.performance {
             let tier = &performance.tier;
-            groups.push(split_group(tier.status(), &tier.load()));
+            groups.push(split_group("performance_split", tier.status(), &tier.load()));
             let (places, copies) = (tier.places().into(), tier.copies());
             let counters = performance.counters.iter();
             let counts = counters.map(|counters| counters.snapshot());
@@ -281,11 +281,11 @@ fn memcached_group(counts: DoorCounts, connections: [u64; 3]) -> Group {
     group
 }
 
-/// How reads are split, and why so.
-fn split_group(status: Status, load: &Counts) -> Group {
+/// How reads are split between a faster device and a slower one, and why so.
+pub(super) fn split_group(room: &'static str, status: Status, load: &Counts) -> Group {
     let is = |reason| u64::from(status.reason == reason);
-    let mut split = gauges! { "performance_split";
-        data_admit "1 while blocks may be copied" = u64::from(status.data_admit);
+    let mut split = gauges! { room;
+        data_admit "1 while the faster device may take copies" = u64::from(status.data_admit);
         state "State of the algorithm: 1 copies what is read, 2 holds the copies and tunes" = match status.state {
             State::Filling => 1,
             State::Tuning => 2,
@@ -306,7 +306,7 @@ fn split_group(status: Status, load: &Counts) -> Group {
     split.figures.extend([
         figure(
             "load_admit_ratio",
-            "Share of reads with a copy that go to the performance tier",
+            "Share of reads with a copy on the faster device that go to it",
             Kind::Gauge,
             status.load_admit,
         ),
@@ -321,23 +321,23 @@ fn split_group(status: Status, load: &Counts) -> Group {
         counter("moves", "Comparisons that changed the split", status.moves),
         counter(
             "upper_reads",
-            "Reads that the performance tier answered",
+            "Reads that the faster device answered",
             load.reads[0],
         ),
         counter(
             "lower_reads",
-            "Reads that the capacity tier answered, of every kind",
+            "Reads that the slower device answered, of every kind",
             load.reads[1],
         ),
         figure(
             "upper_read_seconds",
-            "Sum of the latencies of reads that the performance tier answered",
+            "Sum of the latencies of reads that the faster device answered",
             Kind::Counter,
             upper,
         ),
         figure(
             "lower_read_seconds",
-            "Sum of the latencies of reads that the capacity tier answered",
+            "Sum of the latencies of reads that the slower device answered",
             Kind::Counter,
             lower,
         ),
@@ -554,7 +554,10 @@ mod tests {
         });
         let [performance, its_device] = performance_groups(false, 0, 0, TierCounts::default(), none);
         let idle = pumice_nhc::Scheduler::new(pumice_nhc::Objective::default()).status();
-        groups.extend([performance, split_group(idle, &Counts::new())]);
+        groups.extend([
+            performance,
+            split_group("performance_split", idle, &Counts::new()),
+        ]);
         groups.push(memcached_group(DoorCounts::default(), [0; 3]));
         let mut page = String::from("| metric | meaning |\n| --- | --- |\n");
         for group in &groups {

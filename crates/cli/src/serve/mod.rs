@@ -69,7 +69,7 @@ pub struct ServeArgs {
     accept_clock: bool,
 
     /// Make devices as slow as other kinds would be, to try them out: dram, nvm, optane, nvme, sata or hdd, or N times as slow, for
-    /// example flash=nvme*40. What the device really takes comes on top where it is more
+    /// example flash=nvme*40, or with --nbd cache=optane*40,backing=nvme*40. What the device really takes comes on top where it is more
     #[arg(long, value_name = "KINDS")]
     throttle: Option<throttle::Kinds>,
 
@@ -89,12 +89,18 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
         tracing::warn!("{warning}");
     }
     if let Some(config) = VolumesConfig::resolve(&layers, args.reformat, &args.familiar)? {
-        if args.accept_clock || args.throttle.is_some() {
+        if args.accept_clock {
             return Err(usage(
-                "--accept-clock and --throttle say nothing of volumes; leave them out with --nbd",
+                "--accept-clock says nothing of volumes; leave it out with --nbd",
             ));
         }
-        return volumes::run(&config);
+        let kinds = args.throttle.unwrap_or_default();
+        if let Some(other) = kinds.beside(&["cache", "backing"]) {
+            return Err(usage(format!(
+                "--throttle {other}=: a server of volumes has cache= and backing="
+            )));
+        }
+        return volumes::run(&config, &kinds);
     }
     let config = ServeConfig::resolve(&layers, args.reformat, &args.familiar)?;
     // Keys and passwords are often root's alone.
@@ -104,6 +110,11 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
     }
     limits::allow_open_files(config.max_connections, config.threads, 2);
     let kinds = args.throttle.unwrap_or_default();
+    if let Some(other) = kinds.beside(&["flash", "performance-tier"]) {
+        return Err(usage(format!(
+            "--throttle {other}=: that is of volumes; give --nbd, --backing and --cache"
+        )));
+    }
     if kinds.performance_tier.is_some() && config.performance_tier.is_none() {
         return Err(usage(
             "--throttle: there is no performance tier; give --performance-tier",

@@ -5,7 +5,7 @@
 
 use crate::bench::device::{Load, measure};
 use pumice_device::{
-    Device, MemDevice, MemMedium, Profile, RealTime, Throttle, ThrottledDevice, Timeline, VirtualTime,
+    Delays, Device, MemDevice, MemMedium, Profile, RealTime, Throttle, ThrottledDevice, Timeline, VirtualTime,
 };
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 use std::convert::Infallible;
@@ -30,13 +30,35 @@ const TESTED_US_MAX: f64 = 100_000.0;
 /// A deviation of more than so many percent from the model is a warning.
 const TOLERANCE_PERCENT: f64 = 5.0;
 
-/// Which kinds of devices the flash and the performance tier are to be.
+/// Which kinds of devices those of a server are to be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kinds {
     /// Of `--flash`.
     pub flash: Option<Profile>,
     /// Of `--performance-tier`.
     pub performance_tier: Option<Profile>,
+    /// Of each `--cache`.
+    pub cache: Option<Profile>,
+    /// Of each `--backing`.
+    pub backing: Option<Profile>,
+}
+
+impl Kinds {
+    /// All kinds, with the names of their devices.
+    fn named(&self) -> [(&'static str, Option<Profile>); 4] {
+        [
+            ("flash", self.flash),
+            ("performance-tier", self.performance_tier),
+            ("cache", self.cache),
+            ("backing", self.backing),
+        ]
+    }
+
+    /// The first device that has a kind and is not of `devices`.
+    pub fn beside(&self, devices: &[&str]) -> Option<&'static str> {
+        let given = self.named().into_iter().filter(|(_, kind)| kind.is_some());
+        given.map(|(name, _)| name).find(|name| !devices.contains(name))
+    }
 }
 
 impl FromStr for Kinds {
@@ -49,7 +71,13 @@ impl FromStr for Kinds {
             let slot = match device.trim() {
                 "flash" => &mut kinds.flash,
                 "performance-tier" => &mut kinds.performance_tier,
-                other => return Err(format!("there are flash= and performance-tier=, not `{other}=`")),
+                "cache" => &mut kinds.cache,
+                "backing" => &mut kinds.backing,
+                other => {
+                    return Err(format!(
+                        "there are flash= and performance-tier=, with --nbd cache= and backing=, not `{other}=`"
+                    ));
+                }
             };
             let profile = kind
                 .trim()
@@ -68,13 +96,24 @@ pub fn throttle(kind: Option<Profile>) -> Option<Arc<Throttle>> {
     kind.map(|profile| Arc::new(Throttle::new(&profile, Arc::new(RealTime::new()))))
 }
 
+/// A task of this event loop ends the operations of a handle when the model is done with them.
+///
+/// # Errors
+/// What the system says of the timer.
+pub fn start_pacing(delays: &Delays) -> io::Result<()> {
+    let paced = pace(delays.clone())?;
+    tokio::task::spawn_local(async move {
+        let Err(error) = paced.await;
+        tracing::error!("--throttle: the timer failed, and what waits for it is never done: {error}");
+    });
+    Ok(())
+}
+
 /// Ends the operations of a handle when the model is done with them.
 ///
 /// # Errors
 /// What the system says of the timer.
-pub fn pace<D: Device>(
-    device: ThrottledDevice<D>,
-) -> io::Result<impl Future<Output = io::Result<Infallible>>> {
+fn pace(delays: Delays) -> io::Result<impl Future<Output = io::Result<Infallible>>> {
     let timer = rustix::time::timerfd_create(
         TimerfdClockId::Monotonic,
         TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC,
@@ -86,17 +125,17 @@ pub fn pace<D: Device>(
     let timer = AsyncFd::with_interest(timer, Interest::READABLE)?;
     Ok(async move {
         loop {
-            let due = device.due_before(u64::MAX).await;
-            match device.wait_ns(due).checked_sub(AWAKE_NS) {
+            let due = delays.due_before(u64::MAX).await;
+            match delays.wait_ns(due).checked_sub(AWAKE_NS) {
                 Some(asleep @ 1..) => {
                     set(&timer, asleep)?;
                     tokio::select! {
                         ready = timer.readable() => ready?.clear_ready(),
-                        _ = device.due_before(due) => {}
+                        _ = delays.due_before(due) => {}
                     }
                 }
                 _ => {
-                    device.end_due();
+                    delays.end_due();
                     tokio::task::yield_now().await;
                 }
             }
@@ -129,11 +168,7 @@ struct Speed {
 /// # Errors
 /// What the system says of the timer.
 pub async fn test_all(kinds: &Kinds) -> io::Result<()> {
-    let all = [
-        ("flash", kinds.flash),
-        ("performance-tier", kinds.performance_tier),
-    ];
-    for (name, kind) in all {
+    for (name, kind) in kinds.named() {
         if let Some(kind) = kind {
             LocalSet::new().run_until(test(name, kind)).await?;
         }
@@ -205,7 +240,7 @@ async fn of_event_loop(kind: Profile, model: Speed) -> io::Result<Speed> {
         let time = Arc::new(RealTime::new());
         let throttle = Arc::new(Throttle::new(&kind, Arc::clone(&time) as Arc<dyn Timeline>));
         let device = ThrottledDevice::new(medium(), throttle);
-        let pacer = tokio::task::spawn_local(pace(device.clone())?);
+        let pacer = tokio::task::spawn_local(pace(device.delays().clone())?);
         let each = ((rate * TEST_NS as f64 / 1e9) as u32 / depth).clamp(4, 100_000);
         let start = time.now_ns();
         let readers: Vec<_> = (0..depth)
@@ -242,9 +277,13 @@ mod tests {
         assert_eq!(kinds.performance_tier, Some(Profile::OPTANE.slower(40)));
         let flash = Kinds {
             flash: Some(Profile::SATA),
-            performance_tier: None,
+            ..Kinds::default()
         };
         assert_eq!("sata".parse(), Ok(flash));
+        let kinds: Kinds = "cache=optane*40,backing=nvme*40".parse().unwrap();
+        assert_eq!(kinds.cache, Some(Profile::OPTANE.slower(40)));
+        assert_eq!(kinds.beside(&["cache", "backing"]), None);
+        assert_eq!(kinds.beside(&["flash", "backing"]), Some("cache"));
         for (bad, part) in [
             ("tape", "no such kind"),
             ("disk=sata", "not `disk=`"),
@@ -267,7 +306,7 @@ mod tests {
             let time = Arc::new(RealTime::new());
             let throttle = Arc::new(Throttle::new(&kind, Arc::clone(&time) as Arc<dyn Timeline>));
             let device = ThrottledDevice::new(medium(), throttle);
-            tokio::task::spawn_local(pace(device.clone()).unwrap());
+            tokio::task::spawn_local(pace(device.delays().clone()).unwrap());
             let mut least = u64::MAX;
             for _ in 0..50 {
                 let begun = time.now_ns();

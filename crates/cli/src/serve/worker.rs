@@ -2,7 +2,7 @@
 
 use super::course::Course;
 use super::performance::Performance;
-use super::throttle::pace;
+use super::throttle::start_pacing;
 use anyhow::{Context, anyhow};
 use pumice::{CacheOptions, Cx, LeftBehind, ObjectCache, Recovered};
 use pumice_device::{
@@ -164,17 +164,13 @@ fn above(lower: One, index: usize, performance: &Performance) -> ServedDevice {
 }
 
 /// A handle that is as slow as asked for.
-fn throttled(
+pub(super) fn throttled(
     device: FileDevice,
     throttle: &Option<Arc<Throttle>>,
 ) -> std::io::Result<ThrottledDevice<FileDevice>> {
     let device = ThrottledDevice::new(device, throttle.clone());
     if throttle.is_some() {
-        let paced = pace(device.clone())?;
-        tokio::task::spawn_local(async move {
-            let Err(error) = paced.await;
-            tracing::error!("--throttle: the timer failed, and what waits for it is never done: {error}");
-        });
+        start_pacing(device.delays())?;
     }
     Ok(device)
 }

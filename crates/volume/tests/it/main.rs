@@ -7,6 +7,7 @@ mod model;
 mod rig;
 mod rules;
 mod scans;
+mod split;
 mod threads;
 mod write_back;
 mod write_back_crashes;

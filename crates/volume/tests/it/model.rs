@@ -118,6 +118,8 @@ struct Run {
     cutoff: u64,
     /// End of the range last taken.
     last: usize,
+    /// How reads are split.
+    split: Option<(f64, bool)>,
     what: String,
     counts: VolumeCounts,
     cache_errors: u64,
@@ -145,6 +147,7 @@ impl Run {
             // Two of three seeds: one request may be a scan.
             cutoff: seed % 3 * 2 * CHUNK as u64,
             last: 0,
+            split: [None, Some((0.5, true))][seed as usize / 2 % 2],
             what: format!("seed {seed}"),
             counts: VolumeCounts::default(),
             cache_errors: 0,
@@ -399,7 +402,7 @@ impl Run {
             scan_cutoff_bytes: self.cutoff,
             ..settings(self.mode, self.boot)
         };
-        let rig = Rig::open(&settings, &self.medium, &self.backing)?;
+        let rig = Rig::open_with(&settings, &self.medium, &self.backing, self.split)?;
         self.array.started();
         let found = rig.found;
         self.dirty_starts += u32::from(rig.volume.dirty().0 > 0);

@@ -4,6 +4,7 @@ use crate::backing::FaultyBacking;
 use pumice_blocks::{Durability, Maker};
 use pumice_chunk::store::{Found, Options};
 use pumice_device::{Device, FaultPlan, FaultyDevice, FaultyMedium};
+use pumice_nhc::Split;
 use pumice_volume::{Mode, Settings, Shared, Volume, WriteBack};
 use pumice_world::{Executor, ManualClock};
 use std::io;
@@ -77,12 +78,25 @@ impl Rig {
         medium: &Arc<FaultyMedium>,
         backing: &FaultyBacking,
     ) -> Result<Self, String> {
+        Self::open_with(settings, medium, backing, None)
+    }
+
+    /// Opens a volume whose reads are split so: the share of hits that the cache answers, and whether misses enter it.
+    pub fn open_with(
+        settings: &Settings,
+        medium: &Arc<FaultyMedium>,
+        backing: &FaultyBacking,
+        split: Option<(f64, bool)>,
+    ) -> Result<Self, String> {
         let executor = Executor::new();
         let device = FaultyDevice::new(Arc::clone(medium));
         let opened = executor.block_on(Shared::open(settings, Some(&device), backing), park(&device));
-        let (shared, found) = opened
+        let (mut shared, found) = opened
             .map_err(|error| error.to_string())?
             .map_err(|error| error.to_string())?;
+        if let Some((load_admit, data_admit)) = split {
+            shared.split_reads(Split::held(load_admit, data_admit));
+        }
         let clock = Arc::new(ManualClock::new(1));
         let volume = Volume::new(
             Arc::new(shared),

@@ -1,11 +1,12 @@
 //! The settings of `serve --nbd`, checked.
 
-use super::super::config::{admin, dram, number, secs};
+use super::super::config::{admin, dram, number, objective, secs};
 use super::super::familiar::Familiar;
 use super::super::listen;
 use crate::settings::{Given, Layers};
 use crate::usage::usage;
 use pumice_net::Listen;
+use pumice_nhc::Objective;
 use pumice_remote::{Place, Uri, UriError};
 use pumice_trace::Size;
 use pumice_volume::{Mode, WriteBack};
@@ -27,7 +28,7 @@ const READ_AHEAD_BYTES: u64 = 4 << 20;
 const SCAN_CUTOFF_BYTES: u64 = 1 << 20;
 
 /// Settings of a server of volumes. All others are of the object cache.
-const OF_VOLUMES: [&str; 19] = [
+const OF_VOLUMES: [&str; 20] = [
     "nbd",
     "backing",
     "cache",
@@ -36,6 +37,7 @@ const OF_VOLUMES: [&str; 19] = [
     "chunk-size",
     "read-ahead",
     "scan-cutoff",
+    "performance-objective",
     "dirty-age",
     "dirty-limit",
     "clean-rate",
@@ -112,6 +114,8 @@ pub struct VolumeConfig {
     pub read_ahead_bytes: u64,
     /// Bytes after which a stream is a scan; 0 = never.
     pub scan_cutoff_bytes: u64,
+    /// What is best where reads are split between cache and backing device; `None`: they are not.
+    pub objective: Option<Objective>,
     /// When dirty chunks are cleaned.
     pub write_back: WriteBack,
     /// Whether a stop cleans all dirty chunks.
@@ -212,6 +216,8 @@ fn volumes(layers: &Layers) -> anyhow::Result<Vec<VolumeConfig>> {
     let chunk_sizes = each(&layers.chunk_size(), count)?;
     let read_aheads = each(&layers.read_ahead(), count)?;
     let scan_cutoffs = each(&layers.scan_cutoff(), count)?;
+    let objectives = layers.performance_objective();
+    let objectives_of = each(&objectives, count)?;
     let write_backs = write_backs(layers, count)?;
     let stops = each(&layers.on_stop(), count)?;
     let mut volumes: Vec<VolumeConfig> = Vec::new();
@@ -265,6 +271,7 @@ fn volumes(layers: &Layers) -> anyhow::Result<Vec<VolumeConfig>> {
             chunk_bytes,
             read_ahead_bytes,
             scan_cutoff_bytes,
+            objective: objective(&objectives, objectives_of[number])?,
             write_back: write_backs[number],
             drains: match stops[number] {
                 None | Some("drain") => true,
@@ -342,7 +349,8 @@ mod tests {
         let config = resolve(
             "nbd = [\"unix:/s\", \"127.0.0.1:5\"]\nbacking = [\"/v/a\", \"b\"]\ncache = \"x,y\"\ncache-size = \"1GiB\"\n\
              mode = [\"read-only\", \"write-around\"]\nchunk-size = \"8KiB\"\nread-ahead = \"1MiB,0\"\n\
-             scan-cutoff = \"0,64MiB\"\n",
+             scan-cutoff = \"0,64MiB\"\n\
+             performance-objective = \"mean,classic\"\n",
         );
         let config = config.unwrap().unwrap();
         let volume = |name: &str,
@@ -358,6 +366,7 @@ mod tests {
             chunk_bytes: Some(8 << 10),
             read_ahead_bytes,
             scan_cutoff_bytes,
+            objective: Some(Objective::Mean).filter(|_| mode == Mode::ReadOnly),
             write_back: WriteBack::default(),
             drains: true,
         };
@@ -435,6 +444,10 @@ mod tests {
             (
                 "nbd = \"unix:/s\"\nbacking = \"a\"\ncache = \"c\"\non-stop = \"wait\"",
                 "drain or keep",
+            ),
+            (
+                "nbd = \"unix:/s\"\nbacking = \"a\"\ncache = \"c\"\nperformance-objective = \"best\"",
+                "throughput, mean, p99, classic",
             ),
             ("dirty-age = 5", "give --nbd"),
             (

@@ -2,22 +2,25 @@
 
 use super::backing::Slow;
 use bytes::Bytes;
-use pumice_device::{CountingDevice, FileDevice};
+use pumice_device::{CountingDevice, FileDevice, ThrottledDevice};
 use pumice_door_nbd::{Export, ExportError, Extent, Shape};
 use pumice_net::Seldom;
-use pumice_volume::{Mode, Volume, VolumeError};
+use pumice_volume::{Mode, ThrottledBacking, Volume, VolumeError};
 use std::io::ErrorKind;
 
 // A volume holds no more beside the bytes of a request than the door counts.
 const _: () = assert!(pumice_volume::SPAN_BYTES <= pumice_door_nbd::SPAN_BYTES);
 
 /// A worker's handle on a cache device.
-pub type CacheDevice = CountingDevice<FileDevice>;
+pub type CacheDevice = CountingDevice<ThrottledDevice<FileDevice>>;
 
-/// A worker's handle on a volume.
+/// A worker's handle on a volume, with its own handles on both devices.
+pub type ServedVolume = Volume<CacheDevice, ThrottledBacking<Slow>>;
+
+/// A volume as the door sees it.
 pub struct Served {
     /// The handle.
-    pub volume: Volume<CacheDevice, Slow>,
+    pub volume: ServedVolume,
     /// Name of the volume, for the log.
     pub name: String,
     /// Limits log lines about failed requests.

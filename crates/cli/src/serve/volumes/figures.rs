@@ -1,6 +1,6 @@
 //! The figures of a server of volumes, for the admin door.
 
-use super::super::figures::{connections_group, latency, process, server_group};
+use super::super::figures::{connections_group, latency, process, server_group, split_group};
 use super::worker::{Common, Opened, Prepared};
 use pumice_blocks::BlockCounts;
 use pumice_chunk::store::{ChunkCounts, ChunkStore};
@@ -12,6 +12,9 @@ use pumice_volume::VolumeCounts;
 use pumice_world::{Figure, Kind};
 use std::sync::Arc;
 use std::time::Instant;
+
+/// The room of how reads are split.
+const SPLIT: &str = "volume_split";
 
 /// The admin door's source of figures.
 pub struct VolumesFigures {
@@ -53,15 +56,19 @@ impl VolumesFigures {
             device += counters.snapshot();
         }
         let shared = &opened.shared;
-        let groups = volume_groups(
+        let mut groups = volume_groups(
             self.door.counts(number),
             shared.counts(),
             shared.dram_bytes() as u64,
             shared.dirty(self.common.clock.now_secs()),
+            shared.movable_share(),
             shared.store().map(Cached::of),
             device,
             prepared.backing.remote().map(Remote::counts),
         );
+        if let Some(split) = shared.split() {
+            groups.push(split_group(SPLIT, split.status(), &split.counts()));
+        }
         (prepared.name.clone(), groups)
     }
 }
@@ -91,11 +98,16 @@ impl Cached {
     }
 }
 
+#[expect(
+    clippy::too_many_arguments,
+    reason = "one for each part of a volume, so that a test can make the table without one"
+)]
 fn volume_groups(
     door: DoorCounts,
     volume: VolumeCounts,
     dram_bytes: u64,
     (dirty, dirty_secs): (u64, u32),
+    movable_share: f64,
     cached: Option<Cached>,
     device: DeviceCounts,
     remote: Option<RemoteCounts>,
@@ -115,6 +127,12 @@ fn volume_groups(
             dirty_secs.into(),
         ),
     ]);
+    volume.push(Figure {
+        name: "movable_hits_ratio",
+        help: "Share of hits of the cache device that the backing device could answer, as they are of clean chunks; in the last second",
+        kind: Kind::Gauge,
+        value: movable_share,
+    });
     let mut groups = vec![
         Group {
             room: "nbd",
@@ -271,6 +289,7 @@ mod tests {
             VolumeCounts::default(),
             0,
             (0, 0),
+            1.0,
             Some(Cached::default()),
             DeviceCounts::default(),
             Some(RemoteCounts::default()),
@@ -290,6 +309,8 @@ mod tests {
                 );
             }
         }
+        let as_of = "As `pumice_performance_split_…`, of cache and backing device; where reads are split";
+        page += &format!("| `pumice_{SPLIT}_…` | {as_of} |\n");
         crate::documents::check("metrics.md", "table of volumes", &page);
     }
 }

@@ -13,6 +13,7 @@ pub use config::VolumesConfig;
 use super::course::Course;
 use super::flash::{Before, before, make_file, open_file, size_at, superblock_at};
 use super::report::line;
+use super::throttle::{self, Kinds};
 use super::{PidFile, bind_admin, limits, random, start_admin, user};
 use crate::usage::usage;
 use anyhow::Context;
@@ -38,7 +39,7 @@ use worker::{Common, Opened, Prepared};
 ///
 /// # Errors
 /// A setting that cannot work, or a failure.
-pub fn run(config: &VolumesConfig) -> anyhow::Result<()> {
+pub fn run(config: &VolumesConfig, kinds: &Kinds) -> anyhow::Result<()> {
     if let Some(user) = &config.user {
         user::become_user(user)?;
     }
@@ -63,14 +64,15 @@ pub fn run(config: &VolumesConfig) -> anyhow::Result<()> {
     line(format_args!("pumice {}", env!("CARGO_PKG_VERSION")));
     let mut volumes = Vec::new();
     for ((volume, backing), cache) in config.volumes.iter().zip(backings).zip(&plan.caches) {
-        volumes.push(prepare(
-            config,
-            volume,
-            backing,
-            cache.as_ref(),
-            clock.now_secs(),
-        )?);
+        volumes.push(Prepared {
+            cache_throttle: throttle::throttle(kinds.cache),
+            backing_throttle: throttle::throttle(kinds.backing),
+            ..prepare(config, volume, backing, cache.as_ref(), clock.now_secs())?
+        });
     }
+    runtime
+        .block_on(throttle::test_all(kinds))
+        .context("--throttle")?;
     // As many processors as there are event loops, which may all be busy.
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let compute = ComputeThreads::start(processors.min(config.threads)).context("cannot start a thread")?;
@@ -292,6 +294,9 @@ fn prepare(
         backing,
         cache,
         settings,
+        objective: volume.objective,
+        cache_throttle: None,
+        backing_throttle: None,
         drains: volume.drains,
         counters: (0..config.threads).map(|_| Arc::default()).collect(),
     })

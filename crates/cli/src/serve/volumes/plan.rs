@@ -210,6 +210,7 @@ mod tests {
             chunk_bytes: None,
             read_ahead_bytes: 4 << 20,
             scan_cutoff_bytes: 0,
+            objective: None,
         };
         VolumesConfig {
             dram,

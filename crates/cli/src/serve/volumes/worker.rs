@@ -2,17 +2,21 @@
 
 use super::super::course::Course;
 use super::super::report::line;
-use super::super::worker::{drive, each_second};
+use super::super::throttle::start_pacing;
+use super::super::worker::{drive, each_second, throttled};
 use super::backing::Slow;
 use super::compute::Jobs;
-use super::export::{CacheDevice, Served};
+use super::export::{CacheDevice, Served, ServedVolume};
 use anyhow::{Context, anyhow};
 use pumice_blocks::OpenError;
 use pumice_chunk::store::{ChunkStore, Found};
-use pumice_device::{AlignedBuf, CountingDevice, Device, DeviceCounters, FileDevice, FileShared};
+use pumice_device::{
+    AlignedBuf, CountingDevice, Delays, Device, DeviceCounters, FileDevice, FileShared, RealTime, Throttle,
+};
 use pumice_door_nbd::Door;
 use pumice_net::Seldom;
-use pumice_volume::{Settings, Shared, Volume, VolumeError};
+use pumice_nhc::{Objective, Split};
+use pumice_volume::{Settings, Shared, ThrottledBacking, Volume, VolumeError};
 use pumice_world::{Clock, Spawner, Task};
 use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
@@ -37,6 +41,12 @@ pub struct Prepared {
     pub cache: Option<Arc<FileShared>>,
     /// How it is opened.
     pub settings: Settings,
+    /// What is best where reads are split; `None`: they are not.
+    pub objective: Option<Objective>,
+    /// How slow the cache device is to be.
+    pub cache_throttle: Option<Arc<Throttle>>,
+    /// How slow the backing device is to be.
+    pub backing_throttle: Option<Arc<Throttle>>,
     /// Whether a stop cleans all dirty chunks.
     pub drains: bool,
     /// Counters of each worker's handle on the cache device.
@@ -121,6 +131,7 @@ pub fn run(index: usize, common: &Common) -> anyhow::Result<Option<Duration>> {
                 Some(shared) => Some(handle(
                     Arc::clone(shared),
                     Arc::clone(&volume.counters[index]),
+                    &volume.cache_throttle,
                     &failed,
                 )?),
             };
@@ -138,22 +149,24 @@ pub fn run(index: usize, common: &Common) -> anyhow::Result<Option<Duration>> {
 fn handle(
     shared: Arc<FileShared>,
     counters: Arc<DeviceCounters>,
+    throttle: &Option<Arc<Throttle>>,
     failed: &Rc<Notify>,
 ) -> anyhow::Result<CacheDevice> {
     let named = format!("cache device {}", shared.path().display());
     let device = FileDevice::new(shared, RING_ENTRIES).with_context(|| named.clone())?;
     let driver = drive(device.clone()).with_context(|| named.clone())?;
+    let throttled = throttled(device, throttle).with_context(|| named.clone())?;
     let failed = Rc::clone(failed);
     tokio::task::spawn_local(async move {
         let Err(error) = driver.await;
         tracing::error!("{named}: {error}");
         failed.notify_one();
     });
-    Ok(CountingDevice::new(device, counters))
+    Ok(CountingDevice::new(throttled, counters))
 }
 
 /// Counts the seconds of the cache devices. Once open, the volumes do so, and fence a device that does not answer.
-fn tick(devices: Vec<CacheDevice>, volumes: Rc<OnceCell<Vec<Volume<CacheDevice, Slow>>>>, timeout_secs: u32) {
+fn tick(devices: Vec<CacheDevice>, volumes: Rc<OnceCell<Vec<ServedVolume>>>, timeout_secs: u32) {
     each_second(move || match volumes.get() {
         Some(volumes) => volumes.iter().for_each(|volume| volume.tick_device(timeout_secs)),
         None if timeout_secs == 0 => {}
@@ -184,15 +197,19 @@ async fn serve(
     let tasks = Tasks::default();
     let volumes: Vec<_> = (common.volumes.iter().zip(devices).zip(&*opened))
         .map(|((prepared, device), opened)| {
-            Volume::new(
+            let delays = Delays::new(prepared.backing_throttle.clone());
+            if prepared.backing_throttle.is_some() {
+                start_pacing(&delays).context("--throttle")?;
+            }
+            anyhow::Ok(Volume::new(
                 Arc::clone(&opened.shared),
                 device,
-                prepared.backing.clone(),
+                ThrottledBacking::new(prepared.backing.clone(), delays),
                 Rc::new(tasks.clone()),
                 Arc::clone(&common.clock),
-            )
+            ))
         })
-        .collect();
+        .collect::<anyhow::Result<_>>()?;
     let _ = ticked.set(volumes.clone());
     let exports = volumes.iter().zip(&common.volumes).map(|(volume, prepared)| {
         Rc::new(Served {
@@ -250,7 +267,7 @@ async fn serve(
 }
 
 /// Ticks a volume until it is notified.
-fn tick_each_second(volume: Volume<CacheDevice, Slow>) -> (Rc<Notify>, JoinHandle<()>) {
+fn tick_each_second(volume: ServedVolume) -> (Rc<Notify>, JoinHandle<()>) {
     let is_over = Rc::new(Notify::new());
     let ended = Rc::clone(&is_over);
     let ticking = tokio::task::spawn_local(async move {
@@ -266,7 +283,7 @@ fn tick_each_second(volume: Volume<CacheDevice, Slow>) -> (Rc<Notify>, JoinHandl
 }
 
 /// Writes to the volume what its cache alone has. Whatever happens meanwhile, it is durable in the cache.
-async fn drain(volume: &Volume<CacheDevice, Slow>, name: &str) -> Result<(), VolumeError> {
+async fn drain(volume: &ServedVolume, name: &str) -> Result<(), VolumeError> {
     let (dirty, _) = volume.dirty();
     if dirty == 0 {
         return Ok(());
@@ -308,6 +325,9 @@ async fn open(common: &Common, devices: &[Option<CacheDevice>]) -> anyhow::Resul
         backing.note_cache(cache_of(&shared));
         if common.jobs.has_threads() {
             shared.offload_to(Arc::clone(&common.jobs) as _);
+        }
+        if let Some(objective) = prepared.objective {
+            shared.split_reads(Split::new(objective, Arc::new(RealTime::new())));
         }
         all.push(Opened {
             shared: Arc::new(shared),
