@@ -79,6 +79,8 @@ def test_bad_numbers_name_their_flag(directory):
         (["--dram-price", "5", "--flash-price", "1", "--miss-latency", "soon"], "--miss-latency"),
         (["--dram-price", "5", "--flash-price", "1", "--miss-latency", "2us"], "--miss-latency"),
         ([*COSTS, "--tbw", "600"], "--span"),
+        ([*COSTS, "--years", "5"], "--tbw"),
+        ([*COSTS, "--dram-latency", "10s"], "--dram-latency"),
         ([*COSTS, "--dwpd", "1", "--span", "60"], "--drive-size"),
         ([*COSTS, "--have", "flash=1GiB"], "dram=SIZE"),
         ([*COSTS, "--budget", "1", "--response", "1ms"], "--response"),

@@ -10,7 +10,7 @@
 //! distance): frequent keys are in the sample or not by chance. To leave less to chance, the keys requested most when the threshold first falls are
 //! always held, and count once for each request.
 //!
-//! Memory: some 100 bytes a key that is held. Cost: 4 levels of at most 32 additions for each request of a key that is held.
+//! Memory: some 150 bytes a key that is held. Cost: 4 levels of at most 32 additions for each request of a key that is held.
 
 use crate::histogram::Histogram;
 use crate::sums::Sums;
@@ -22,6 +22,8 @@ use pumice_trace::{Op, Request};
 const PLACES_MIN: usize = 1 << 16;
 /// The row has so many places for each key that is held.
 const ROOM: usize = 4;
+/// Longer objects count as so long: sums stay numbers.
+const SIZE_MAX: u64 = 1 << 40;
 /// Of the keys that a sampled curve holds, one in so many is hot.
 const HOT_PART: usize = 4;
 
@@ -123,7 +125,7 @@ impl CurveBuilder {
 
     fn request(&mut self, request: &Request) {
         let recorded = request.size.filter(|_| !self.options.ignores_sizes);
-        let size = recorded.unwrap_or(self.options.object_bytes).max(1);
+        let size = recorded.unwrap_or(self.options.object_bytes).clamp(1, SIZE_MAX);
         let inserts = match request.op {
             Op::Get => recorded != Some(0),
             Op::Set => true,
@@ -131,7 +133,9 @@ impl CurveBuilder {
         };
         self.last_time = request.time.max(self.last_time);
         self.first_time.get_or_insert(request.time);
-        self.largest = self.largest.max(size);
+        if inserts {
+            self.largest = self.largest.max(size);
+        }
         match request.op {
             Op::Get => self.total = [self.total[0] + 1.0, self.total[1] + size as f64],
             Op::Set => self.sets += 1,

@@ -36,9 +36,13 @@ const FULL_ENTRY_BYTES: u64 = 11;
 const FIRST_SHARE_MAX: f64 = 0.5;
 /// Longest value that `serve` is told to take.
 const ITEM_BYTES_MAX: u64 = 128 << 20;
+/// Any size that a machine has.
+const SMALL_DRAM: &str = "64MiB";
 const DAY_SECONDS: f64 = 86_400.0;
 /// Points of the curve that are printed.
 const POINTS: i32 = 70;
+/// Points between the engine's hit ratio and the curve's, above which a note says so.
+const POINTS_OFF: f64 = 2.0;
 
 /// Flags of `advise`.
 #[derive(Args, Debug)]
@@ -66,7 +70,7 @@ pub struct AdviseArgs {
     #[arg(long, value_name = "TIME", value_parser = time, required_unless_present = "backend")]
     miss_latency: Option<f64>,
 
-    /// In place of --miss-latency, the kind of device that misses are read from: dram, nvm, optane, nvme, sata, hdd, or nvme*40 (40 times slower)
+    /// In place of --miss-latency, the kind of device that misses are read from, 4 KiB at a time: dram, nvm, optane, nvme, sata, hdd, or nvme*40 (40 times slower)
     #[arg(long, value_name = "KIND", conflicts_with = "miss_latency")]
     backend: Option<Profile>,
 
@@ -169,7 +173,7 @@ fn positive(text: &str) -> Result<f64, String> {
         .parse()
         .ok()
         .filter(|number: &f64| (1e-12..1e18).contains(number));
-    number.ok_or_else(|| "expected a number above 0".to_owned())
+    number.ok_or_else(|| "expected a number from 1e-12 to 1e18".to_owned())
 }
 
 /// Nanoseconds.
@@ -208,6 +212,10 @@ pub fn run(args: &AdviseArgs) -> anyhow::Result<()> {
     let endurance = endurance
         .transpose()
         .map_err(|error| usage(format!("--tbw or --dwpd: {error}")))?;
+    if args.years.is_some() && endurance.is_none() {
+        return Err(usage("--years needs --tbw, or --dwpd and --drive-size"));
+    }
+    let latencies = latencies(args)?;
     let trace = args.source.trace()?;
     let started = Instant::now();
     let (curve, seconds) = read(args, &trace)?;
@@ -220,13 +228,7 @@ pub fn run(args: &AdviseArgs) -> anyhow::Result<()> {
     args.source.doubt(curve.requests, first as u64);
     let basis = Basis {
         args,
-        latencies: Latencies {
-            dram_ns: args.dram_latency,
-            flash_ns: args.flash_latency.unwrap_or_else(|| read_ns(&Profile::NVME)),
-            miss_ns: (args.miss_latency)
-                .or_else(|| args.backend.map(|backend| read_ns(&backend)))
-                .unwrap_or_default(),
-        },
+        latencies,
         prices: Prices {
             dram: args.dram_price,
             flash: args.flash_price,
@@ -242,13 +244,6 @@ pub fn run(args: &AdviseArgs) -> anyhow::Result<()> {
         endurance,
         span,
     };
-    if basis.latencies.miss_ns <= basis.latencies.flash_ns {
-        return Err(usage(format!(
-            "a miss takes {}, flash {}: flash that is no faster saves nothing (--miss-latency, --flash-latency)",
-            people(basis.latencies.miss_ns),
-            people(basis.latencies.flash_ns)
-        )));
-    }
     let advice = basis.advise()?;
     if let Some(path) = &args.html {
         std::fs::write(path, advice.page()).with_context(|| format!("--html {}", path.display()))?;
@@ -261,6 +256,31 @@ pub fn run(args: &AdviseArgs) -> anyhow::Result<()> {
     // A reader that is gone does not want it.
     let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
     Ok(())
+}
+
+fn latencies(args: &AdviseArgs) -> anyhow::Result<Latencies> {
+    let miss = args
+        .miss_latency
+        .or_else(|| args.backend.map(|backend| read_ns(&backend)));
+    let latencies = Latencies {
+        dram_ns: args.dram_latency,
+        flash_ns: args.flash_latency.unwrap_or_else(|| read_ns(&Profile::NVME)),
+        miss_ns: miss.unwrap_or_default(),
+    };
+    let Latencies {
+        dram_ns,
+        flash_ns,
+        miss_ns,
+    } = latencies;
+    match dram_ns < flash_ns && flash_ns < miss_ns {
+        true => Ok(latencies),
+        false => Err(usage(format!(
+            "DRAM takes {}, flash {}, a miss {}: each must be faster than the next (--dram-latency, --flash-latency, --miss-latency)",
+            people(dram_ns),
+            people(flash_ns),
+            people(miss_ns)
+        ))),
+    }
 }
 
 /// What a read of 4 KiB takes.
@@ -308,37 +328,37 @@ fn read(args: &AdviseArgs, trace: &Trace) -> anyhow::Result<(Curve, Option<f64>)
 impl Basis<'_> {
     /// The longest value of the server, if its default is too short.
     fn item_bytes_max(&self) -> Option<u64> {
-        let largest = self
-            .curve
-            .largest
-            .checked_next_power_of_two()?
-            .min(ITEM_BYTES_MAX);
+        let largest = self.curve.largest.checked_next_power_of_two();
+        let largest = largest.map_or(ITEM_BYTES_MAX, |largest| largest.min(ITEM_BYTES_MAX));
         (largest > 1 << 20).then_some(largest)
     }
 
-    /// The settings of a server with so much DRAM.
+    /// The settings of a server with so much DRAM, whatever this machine has.
     fn config(&self, dram: u64) -> anyhow::Result<ServeConfig> {
-        let of = |bytes: u64| Some(vec![format!("{bytes}B")]);
         let settings = Settings {
-            dram: of(dram),
-            max_item_size: self.item_bytes_max().and_then(of),
+            dram: Some(vec![SMALL_DRAM.to_owned()]),
+            max_item_size: self.item_bytes_max().map(|most| vec![format!("{most}B")]),
             ..Settings::default()
         };
-        ServeConfig::resolve(&Layers::collect(settings, None)?, true, &Familiar::default())
+        let layers = Layers::collect(settings, None)?;
+        let config = ServeConfig::resolve(&layers, true, &Familiar::default())?;
+        Ok(ServeConfig { dram, ..config })
     }
 
     /// The bytes of DRAM that hold objects.
-    fn items(&self, dram: u64, flash: u64) -> Option<u64> {
+    fn items(&self, dram: u64, flash: u64) -> anyhow::Result<u64> {
         if flash == 0 {
-            return Some(dram - dram / DRAM_ALONE_OVERHEAD);
+            return Ok(dram - dram / DRAM_ALONE_OVERHEAD);
         }
-        let options = options_of_empty(&self.config(dram).ok()?, flash).ok()?;
+        let options = options_of_empty(&self.config(dram)?, flash)?;
         let objects = (flash as f64 / self.curve.object_bytes()) as u64;
         let index = match options.index {
             IndexOptions::Full => objects.min(self.curve.objects) * FULL_ENTRY_BYTES,
             IndexOptions::Cascade(_) => 0,
         };
-        (options.dram_bytes as u64).checked_sub(index)
+        (options.dram_bytes as u64)
+            .checked_sub(index)
+            .with_context(|| format!("the index of {objects} objects does not fit"))
     }
 
     fn choose(
@@ -347,7 +367,7 @@ impl Basis<'_> {
         prices: &Prices,
         items: &dyn Fn(u64, u64) -> Option<u64>,
     ) -> Choice {
-        let footprint = self.curve.footprint;
+        let footprint = self.curve.footprint.min(u64::MAX / 2);
         let (drams, flashes) = (
             sizes(footprint + footprint / 8, LEAST),
             sizes(footprint + footprint / 8, LEAST),
@@ -369,11 +389,11 @@ impl Basis<'_> {
             *known
                 .borrow_mut()
                 .entry((dram, flash))
-                .or_insert_with(|| self.items(dram, flash))
+                .or_insert_with(|| self.items(dram, flash).ok())
         };
         let choice = self.choose(&self.latencies, &self.prices, &items);
         let mut rows = Vec::new();
-        for (what, offer) in self.offers(&choice, &items)? {
+        for (what, offer) in self.offers(&choice)? {
             rows.push(self.row(what, &offer)?);
         }
         let turned = |what, latencies: &Latencies, prices: &Prices| {
@@ -431,11 +451,7 @@ impl Basis<'_> {
     }
 
     /// At most five: the advice, some cheaper and faster sizes, DRAM alone, and today's.
-    fn offers(
-        &self,
-        choice: &Choice,
-        items: &dyn Fn(u64, u64) -> Option<u64>,
-    ) -> anyhow::Result<Vec<(&'static str, Offer)>> {
+    fn offers(&self, choice: &Choice) -> anyhow::Result<Vec<(&'static str, Offer)>> {
         let mut offers: Vec<(&'static str, Offer)> = Vec::new();
         let frontier = &choice.frontier;
         match choice.best {
@@ -469,13 +485,9 @@ impl Basis<'_> {
         offers.retain(|(_, offer)| Some(*offer) != alone);
         offers.extend(alone.map(|offer| ("dram alone", offer)));
         if let Some(Have { dram, flash }) = self.args.have {
-            let dram_items = items(dram, flash).ok_or_else(|| {
-                usage(format!(
-                    "--have: {:#} of DRAM do not carry {:#} of flash",
-                    Human(dram),
-                    Human(flash)
-                ))
-            })?;
+            let dram_items = self
+                .items(dram, flash)
+                .map_err(|error| usage(format!("--have: {error}")))?;
             offers.push((
                 "today",
                 Offer {
@@ -573,16 +585,23 @@ impl Basis<'_> {
         bar.clear();
         let report = replayed.map_err(crate::replay::sim_error)?;
         let hits = report.object_hit_ratio.unwrap_or(0.0);
-        let flash_hits = (hits * report.flash_rounds_per_hit.unwrap_or(0.0)).min(hits);
+        // Reads of flash for each get: a large object takes several.
+        let reads = hits * report.flash_rounds_per_hit.unwrap_or(0.0);
         row.figures_of = "engine";
         row.hit_ratio = hits;
-        row.dram_hit_ratio = hits - flash_hits;
-        row.response_ns = self.latencies.response_ns(row.dram_hit_ratio, hits)
+        row.dram_hit_ratio = (hits - reads).max(0.0);
+        row.response_ns = row.dram_hit_ratio * self.latencies.dram_ns
+            + reads * self.latencies.flash_ns
+            + (1.0 - hits) * self.latencies.miss_ns
             + (1.0 - hits) * report.flash_reads_per_miss.unwrap_or(0.0) * self.latencies.flash_ns;
         row.index = report.index;
         row.index_dram_bytes = report.index_dram_bytes;
         row.bytes_written_host = report.bytes_written_host;
-        let written = report.bytes_written_host.map(|bytes| bytes as f64);
+        // A trace that writes nothing says nothing of a day.
+        let written = report
+            .bytes_written_host
+            .filter(|bytes| *bytes > 0)
+            .map(|bytes| bytes as f64);
         row.host_bytes_a_day = written
             .zip(self.span)
             .map(|(bytes, span)| bytes / span * DAY_SECONDS);
@@ -604,9 +623,27 @@ impl Basis<'_> {
             ));
         }
         for row in rows.iter().filter(|row| row.flash_bytes > 0) {
+            let off = (row.hit_ratio - row.curve_hit_ratio) * 100.0;
+            if off.abs() > POINTS_OFF {
+                notes.push(format!(
+                    "{}: the engine hits {:.1} % where LRU's curve, by which sizes were chosen, has {:.1} %",
+                    row.what,
+                    row.hit_ratio * 100.0,
+                    row.curve_hit_ratio * 100.0
+                ));
+            }
+            if let Limit::Response(most) = self.limit
+                && row.what == "advice"
+                && row.response_ns > most
+            {
+                notes.push(format!(
+                    "advice: {} is longer than --response",
+                    people(row.response_ns)
+                ));
+            }
             if let Some(written) = row
                 .bytes_written_host
-                .filter(|written| *written < row.flash_bytes)
+                .filter(|written| (1..row.flash_bytes).contains(written))
             {
                 let times = row.flash_bytes as f64 / (written as f64).max(1.0);
                 notes.push(format!(
@@ -641,13 +678,18 @@ impl Basis<'_> {
 }
 
 /// The curve at 70 sizes, each the same number of times the one before.
-fn points(curve: &Curve) -> Vec<(u64, f64)> {
+fn points(curve: &Curve) -> Vec<(u64, f64, f64)> {
     let step = |number: i32| 1000f64.powf(f64::from(number - (POINTS - 1)) / f64::from(POINTS - 1));
     let sizes = (0..POINTS).map(|number| (curve.footprint as f64 * step(number)).ceil() as u64);
-    sizes.map(|size| (size, curve.hit_ratio(size))).collect()
+    let point = |size| (size, curve.hit_ratio(size), curve.byte_hit_ratio(size));
+    sizes.map(point).collect()
 }
 
-/// A size as a flag takes it.
-fn flag(bytes: u64) -> String {
-    Human(bytes).to_string().replace(' ', "")
+/// A size as a flag takes it, exactly.
+fn flag(size: u64) -> String {
+    let text = Human(size).to_string().replace(' ', "");
+    match bytes::<u64>(&text) {
+        Ok(same) if same == size => text,
+        _ => format!("{size}B"),
+    }
 }

@@ -108,7 +108,7 @@ settings! {
     performance_size "performance-size" "SIZE",
     /// What is to be best where reads are split between --performance-tier and --flash, or --cache and --backing: throughput (most requests a
     /// second), mean (of latencies of reads) or p99 (of latencies); classic: none are split, a copy answers where there is one; one for all
-    /// volumes or one for each [default: throughput]
+    /// volumes or one for each [default: throughput, of volumes classic]
     performance_objective "performance-objective" "NAME",
     /// Unit of flash writes and reclaim, a power of two from 64KiB to 256MiB; fixed when the cache is made [default: follows from flash and
     /// DRAM size]

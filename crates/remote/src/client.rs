@@ -48,6 +48,8 @@ pumice_world::figures! {
 struct Seen {
     counters: Counters,
     is_away: AtomicBool,
+    /// A change that was answered could not be made again.
+    has_lost: AtomicBool,
 }
 
 /// A request.
@@ -391,6 +393,8 @@ impl Client {
             if let Some(error) = error {
                 let uri = &self.uri;
                 tracing::error!("{uri}: a change that was answered cannot be made again: {error}");
+                // Before the next read is answered.
+                self.seen.has_lost.store(true, Ordering::Release);
                 state.lose();
                 break;
             }
@@ -544,6 +548,10 @@ impl Backing for Remote {
             offset += u64::from(part);
         }
         Ok(bytes)
+    }
+
+    fn can_stand_in(&self) -> bool {
+        !self.is_away() && !self.0.seen.has_lost.load(Ordering::Acquire)
     }
 
     fn may_change_later(&self, error: &io::Error) -> bool {

@@ -81,7 +81,8 @@ impl<D: Device, K: Backing> Volume<D, K> {
                 let chunks = self.chunks_of(limits.chunk_bytes, piece.start, piece.end - piece.start);
                 let is_missing = |chunk: &u64| self.is_missing(*chunk, is_scan);
                 let missing = chunks.clone().filter(is_missing).count() as u64;
-                if missing > 0 && self.can_keep(chunks.clone(), is_scan) {
+                let admits = self.admits_misses() || store.has_free_room(chunks.clone());
+                if missing > 0 && admits && self.can_keep(chunks.clone(), is_scan) {
                     let bytes = (chunks.end - chunks.start) * limits.chunk_bytes;
                     if !ahead.take(bytes) {
                         return None;

@@ -45,6 +45,11 @@ pub trait Backing: 'static {
         false
     }
 
+    /// Whether it may be read in place of a cache that has the bytes: not while it is away, nor once it has lost a change that it had answered.
+    fn can_stand_in(&self) -> bool {
+        true
+    }
+
     /// Reads exactly `len` bytes.
     fn read_at(&self, offset: u64, len: usize) -> impl Future<Output = io::Result<Vec<u8>>>;
 

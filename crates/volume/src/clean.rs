@@ -103,6 +103,11 @@ impl Cleaner {
         self.running.try_lock(1..2).filter(|_| !self.is_closed())
     }
 
+    /// Chunks that are not cleaned before the next start.
+    pub(crate) fn abandoned(&self) -> parking_lot::MutexGuard<'_, HashSet<u64>> {
+        self.abandoned.lock()
+    }
+
     /// Whether no round is to begin.
     pub(crate) fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::Acquire)

@@ -85,11 +85,12 @@ pub(crate) struct Dram {
 }
 
 impl Dram {
-    /// A tier of `bytes`; 0 turns it off.
-    pub(crate) fn new(bytes: usize) -> Self {
+    /// A tier of `bytes`; off if a shard would not hold a chunk of `chunk_bytes`.
+    pub(crate) fn new(bytes: usize, chunk_bytes: usize) -> Self {
+        let of_shard = Some(bytes / SHARDS as usize).filter(|bytes| *bytes >= chunk_bytes + OVERHEAD_BYTES);
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            bytes_max: (bytes / SHARDS as usize).into(),
+            bytes_max: of_shard.unwrap_or(0).into(),
         }
     }
 
@@ -211,7 +212,7 @@ mod tests {
 
     #[test]
     fn what_is_inserted_stays_for_a_round() {
-        let dram = Dram::new(16 * 10 * (4096 + OVERHEAD_BYTES));
+        let dram = Dram::new(16 * 10 * (4096 + OVERHEAD_BYTES), 4096);
         for address in 0..2_000 {
             dram.insert(address, &chunk(4096), false, || true);
             let newest = (0..=address).rev().take(24);
@@ -223,7 +224,7 @@ mod tests {
     /// Fetched 80 chunks ahead, read twice, and dropped 40 behind.
     #[test]
     fn a_scan_takes_room_for_what_is_ahead_of_it_and_leaves_the_rest() {
-        let dram = Dram::new(16 * 100 * (4096 + OVERHEAD_BYTES));
+        let dram = Dram::new(16 * 100 * (4096 + OVERHEAD_BYTES), 4096);
         let hot = 0..1_500;
         for address in hot.clone() {
             dram.insert(address, &chunk(4096), false, || true);
@@ -252,7 +253,7 @@ mod tests {
 
     #[test]
     fn it_keeps_what_is_read_again_and_stays_within_its_bytes() {
-        let dram = Dram::new(16 * 10 * (4096 + OVERHEAD_BYTES));
+        let dram = Dram::new(16 * 10 * (4096 + OVERHEAD_BYTES), 4096);
         for address in 0..2_000 {
             dram.insert(address, &chunk(4096 - (address % 3) as usize), false, || true);
             let often = dram.get(address % 20, false);
@@ -273,7 +274,8 @@ mod tests {
         assert_eq!(dram.bytes(), 0);
         dram.insert(1, &chunk(4096), false, || false);
         assert!(dram.get(1, false).is_none(), "somebody has changed it");
-        Dram::new(0).insert(1, &chunk(1), false, || unreachable!("nothing is kept"));
+        // Nor is there a tier that holds no chunk.
+        Dram::new(16 * 4095, 4096).insert(1, &chunk(1), false, || unreachable!("nothing is kept"));
         dram.insert(1, &chunk(1), false, || true);
         dram.give_up();
         dram.insert(2, &chunk(1), false, || true);

@@ -170,9 +170,9 @@ pumice_world::figures! {
     Counter read_dram_hits,
     /// Chunks of reads that the cache device answered.
     Counter read_hits,
-    /// Chunks of reads that were cached and clean, and that the backing device answered because the cache device had enough to do.
+    /// Chunks of reads that were cached and clean, and that the backing device answered in place of the cache device: load splitting.
     Counter read_redirected,
-    /// Chunks of reads that the cache device answered and that were dirty, so that the backing device could not. Part of `read_hits`.
+    /// Chunks of reads that the cache device answered together with a dirty one, so that the backing device could not. Part of `read_hits`.
     Counter read_dirty_hits,
     /// Chunks of reads that were cached in part, without all wanted bytes.
     Counter read_part_hits,

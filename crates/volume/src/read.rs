@@ -25,7 +25,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
         self.read_for(offset, len, false).await
     }
 
-    /// Reads a range, and fills the cache with it, also if it is of a scan.
+    /// Reads a range, and fills the cache with it, also if it is of a scan; not while load splitting keeps misses out.
     ///
     /// # Errors
     /// As [`Volume::read`].
@@ -43,9 +43,12 @@ impl<D: Device, K: Backing> Volume<D, K> {
         if is_scan {
             self.drop_passed(chunk_bytes, range);
         } else if must_fill {
-            // What DRAM has for a scan is not on the cache device.
+            // DRAM may have what the cache device has not.
             let chunks = self.chunks_of(chunk_bytes, offset, len as u64);
-            self.0.shared.dram.drop_passed(chunks);
+            let is_missing = |chunk: &u64| store.place(*chunk).is_none();
+            chunks
+                .filter(is_missing)
+                .for_each(|chunk| self.0.shared.dram.remove(chunk));
         }
         let mut out = vec![0; len];
         let (mut at, mut rest) = (offset, &mut out[..]);
@@ -127,14 +130,17 @@ impl<D: Device, K: Backing> Volume<D, K> {
         if let Some(error) = failure {
             return Err(error);
         }
-        add(&counters.read_dirty_hits, served.dirty.len() as u64);
+        if !served.dirty.is_empty() {
+            add(&counters.read_dirty_hits, served.hits);
+        }
         served.has_missed |= !missing.is_empty();
         for run in missing {
             let first = run.start * chunk_bytes;
             let start = offset.max(first);
             let at = (start - offset) as usize;
             let len = ((run.end * chunk_bytes).min(end) - start) as usize;
-            if !self.admits_misses() {
+            // While others need not leave, nothing is gained by keeping them out.
+            if !self.admits_misses() && !store.has_free_room(run.clone()) {
                 let wanted = start..start + len as u64;
                 let bytes = self.read_around(chunk_bytes, run, wanted, is_scan).await?;
                 out[at..at + len].copy_from_slice(&bytes);
@@ -242,13 +248,15 @@ impl<D: Device, K: Backing> Volume<D, K> {
                 let dram = &self.0.shared.dram;
                 let enters = scanned.is_none() || store.has_free_room(address..address + 1);
                 let is_ahead = scanned.is_none_or(|end| end < (address + 1) * chunk_bytes);
-                if dram.is_on() && (enters || is_ahead) {
+                if dram.is_on() && is_ahead {
                     let read = Chunk {
                         start: 0,
                         bytes: chunk.to_vec(),
                         is_dirty: false,
                     };
-                    dram.insert(address, &Arc::new(read), !enters, || store.is_current(&ticket));
+                    dram.insert(address, &Arc::new(read), scanned.is_some(), || {
+                        store.is_current(&ticket)
+                    });
                 }
                 if !enters {
                     add(&counters.fills_scan, 1);

@@ -16,6 +16,8 @@
 //! after 3 finds these, or newer ones: a mapping is of the last write, or gone. And a redirected read that begins after a read of the cache has
 //! seen the bytes of a write under way finds the chunk dirty, or the writer, at 1.
 //!
+//! A backing device that has lost a write which it had answered is not read so ([`Backing::can_stand_in`]).
+//!
 //! A change that fails and may still happen keeps its writer for ever, and a chunk whose copy by the cleaner may still happen stays dirty: neither
 //! is redirected.
 //!
@@ -43,10 +45,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A handle asks the scheduler once in so many requests.
 const REQUESTS_AT_ONCE: u32 = 32;
-/// The cleaner takes noted chunks when there are so many, and in each second. Together they cost one flush of each device.
+/// The cleaner takes noted chunks when there are so many, and in each second.
 const WANTED_AT_ONCE: usize = 64;
 /// Most chunks that are noted.
-const WANTED_MAX: usize = 4096;
+const WANTED_MAX: usize = 4 * WANTED_AT_ONCE;
 
 /// What all threads share of the split of a volume.
 #[derive(Default)]
@@ -179,7 +181,10 @@ impl<D: Device, K: Backing> Volume<D, K> {
         }
         match served {
             Served { has_missed: true, .. } => {
-                splitting.part.miss();
+                // What passes the cache by could never have hit.
+                if !is_scan {
+                    splitting.part.miss();
+                }
                 splitting.end_read(request, Side::Lower);
             }
             Served { hits: 1.., .. } => {
@@ -196,6 +201,9 @@ impl<D: Device, K: Backing> Volume<D, K> {
     async fn redirect(&self, store: &ChunkStore<D::Buf>, offset: u64, out: &mut [u8]) -> bool {
         let chunks = self.chunks_of(store.shape().chunk_bytes.into(), offset, out.len() as u64);
         let count = chunks.end - chunks.start;
+        if !self.0.backing.can_stand_in() {
+            return false;
+        }
         let Some(tickets) = store.begin_instead(chunks.clone()) else {
             return false;
         };
@@ -207,7 +215,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
         let Ok(bytes) = self.read_backing(offset, out.len()).await else {
             return false;
         };
-        if !tickets.iter().all(|ticket| store.is_current(ticket)) {
+        if !self.0.backing.can_stand_in() || !tickets.iter().all(|ticket| store.is_current(ticket)) {
             return false;
         }
         out.copy_from_slice(&bytes);
@@ -270,9 +278,10 @@ impl<D: Device, K: Backing> Volume<D, K> {
             return;
         }
         let is_due = {
+            let abandoned = self.0.shared.cleaner.abandoned();
             let mut wanted = state.wanted.lock();
             for chunk in chunks {
-                if wanted.len() < WANTED_MAX {
+                if wanted.len() < WANTED_MAX && !abandoned.contains(chunk) {
                     wanted.insert(*chunk);
                 }
             }
@@ -298,22 +307,24 @@ impl<D: Device, K: Backing> Volume<D, K> {
         let this = self.clone();
         self.spawn(async move {
             let shared = this.shared();
-            let Some(_running) = shared.cleaner.begin_wanted() else {
+            let Some(running) = shared.cleaner.begin_wanted() else {
                 return;
             };
             loop {
                 let mut wanted: Vec<u64> = shared.split.wanted.lock().drain().collect();
                 wanted.sort_unstable();
-                wanted.truncate(shared.cleaner.allowed(wanted.len()));
+                let later = wanted.split_off(shared.cleaner.allowed(wanted.len()));
+                shared.split.wanted.lock().extend(&later);
                 if let (_, Some(error)) = this.clean(&wanted, true).await {
                     // It tries again in the next second.
                     return this.note_failure(&error);
                 }
                 let is_more = shared.split.wanted.lock().len() >= WANTED_AT_ONCE;
-                if !is_more || shared.cleaner.is_closed() {
+                if !is_more || !later.is_empty() || shared.cleaner.is_closed() {
                     break;
                 }
             }
+            drop(running);
             shared.split.is_busy.store(false, Ordering::Release);
         });
     }

@@ -34,6 +34,10 @@ impl<K: Backing> Backing for ThrottledBacking<K> {
         self.inner.may_change_later(error)
     }
 
+    fn can_stand_in(&self) -> bool {
+        self.inner.can_stand_in()
+    }
+
     async fn read_at(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
         let delay = OptionFuture::from(self.delays.begin(Kind::Read, offset, len));
         join(self.inner.read_at(offset, len), delay).await.0

@@ -111,7 +111,7 @@ impl<B: Buffer> Shared<B> {
             store,
             locks: RangeLocks::default(),
             counters: Counters::default(),
-            dram: Dram::new(settings.dram_bytes),
+            dram: Dram::new(settings.dram_bytes, settings.cache.chunk_bytes as usize),
             ahead: Ahead::new(settings.read_ahead_bytes),
             scans: Scans::new(settings.scan_cutoff_bytes),
             split: SplitState::default(),

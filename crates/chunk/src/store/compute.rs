@@ -91,6 +91,9 @@ impl<B: Buffer> ChunkStore<B> {
         let Some(offload) = &self.offload else {
             return (Fingerprint::of(start, bytes), None);
         };
+        if !offload.pays(bytes.len(), 1) {
+            return (Fingerprint::of(start, bytes), None);
+        }
         let computing = Computing::enter(&self.computing);
         // Tasks that are ready come to this point.
         give_turn().await;

@@ -39,6 +39,11 @@ impl Advice {
         );
         self.rows.iter().for_each(|row| line(&mut out, row));
         out.push_str("</table>\n");
+        if self.rows.first().is_some_and(|row| row.what == "nearest") {
+            out.push_str(
+                "<p class=\"note\">No sizes keep the limit that was asked for: the nearest are shown.</p>\n",
+            );
+        }
         if let Some(command) = self.rows.first().and_then(|row| row.command.as_ref()) {
             let _ = writeln!(
                 out,
@@ -68,7 +73,7 @@ impl Advice {
 
     /// The curve, its size on a logarithmic scale, with a dot for each row.
     fn picture(&self, out: &mut String) {
-        let (Some((least, _)), Some((most, _))) = (self.curve.first(), self.curve.last()) else {
+        let (Some((least, ..)), Some((most, ..))) = (self.curve.first(), self.curve.last()) else {
             return;
         };
         let (least, most) = ((*least).max(1) as f64, (*most).max(2) as f64);
@@ -103,7 +108,7 @@ impl Advice {
             );
         }
         let points: Vec<String> = (self.curve.iter())
-            .map(|(size, ratio)| format!("{:.1},{:.1}", x(*size), y(*ratio)))
+            .map(|(size, ratio, _)| format!("{:.1},{:.1}", x(*size), y(*ratio)))
             .collect();
         let _ = writeln!(
             out,

@@ -63,8 +63,8 @@ pub(super) struct Advice {
     pub(super) span_seconds: Option<f64>,
     /// Time for the pass that made the curve.
     pub(super) curve_seconds: f64,
-    /// Size and hit ratio of exact LRU, from a thousandth of the bytes of all objects to all.
-    pub(super) curve: Vec<(u64, f64)>,
+    /// Size, and hit ratio of requests and of bytes of exact LRU, from a thousandth of the bytes of all objects to all.
+    pub(super) curve: Vec<(u64, f64, f64)>,
 }
 
 /// The advice if something were otherwise.
@@ -135,6 +135,9 @@ impl Advice {
             );
         }
         out.push('\n');
+        if self.rows.iter().any(|row| row.figures_of == "curve") {
+            let _ = writeln!(out, "figures of rows without bytes written are of exact LRU\n");
+        }
         let best = self.rows.first();
         if best.is_some_and(|row| row.what == "nearest") {
             let what = if self.limit == "money" {

@@ -3,10 +3,11 @@
 //! ```text
 //! ts=1795838081.749779 gid=2 type=item_get key=a status=not_found clsid=0 cfd=26 size=0
 //! ts=1795838081.801516 gid=4 type=item_store key=a status=stored cmd=set ttl=100 clsid=1 cfd=26 size=5
-//! [skipped: 12]
+//! skipped=12
 //! ```
 //! memcached looks a key up before it stores it, and tells that as a get: the last get of a connection is dropped if the connection stores the same key
-//! next. A delete is told as a get alone. `gid` numbers what is told over all threads: gaps are requests that were not told.
+//! next. A delete, touch or incr is told as a get. `gid` numbers what is told over all threads, which tell it out of order: it is put in order as
+//! far as some thousands of lines allow, and numbers that are missing in the end are requests that were not told.
 
 use crate::replay::trace_error;
 use crate::usage::usage;
@@ -66,34 +67,43 @@ pub fn run(args: &RecordArgs) -> anyhow::Result<String> {
     let mut listener = Listener::new(recorder, args.sample);
     let deadline = Instant::now() + Duration::from_secs(args.seconds);
     let mut line = Vec::new();
-    let mut ended = "";
+    let mut ended = String::new();
     while Instant::now() < deadline {
-        match lines.read_until(b'\n', &mut line) {
-            Ok(0) => {
-                ended = ": memcached closed the connection";
+        let read = match lines.fill_buf() {
+            Ok([]) => {
+                ended = ": memcached closed the connection".to_owned();
                 break;
             }
-            Ok(_) if line.ends_with(b"\n") => {
-                listener.hear(&String::from_utf8_lossy(&line))?;
-                line.clear();
+            Ok(read) => read,
+            Err(error) if is_silence(&error) => continue,
+            Err(error) => {
+                ended = format!(": the connection ended: {error}");
+                break;
             }
-            Ok(_) => {}
-            // Part of a line stays in `line`.
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
-                ) => {}
-            Err(error) => return Err(error).with_context(|| format!("listening to {}", args.memcached)),
-        }
+        };
+        let end = read.iter().position(|byte| *byte == b'\n');
+        let taken = end.map_or(read.len(), |end| end + 1);
+        line.extend_from_slice(&read[..taken]);
+        lines.consume(taken);
         if line.len() > LINE_BYTES_MAX {
             return Err(anyhow!(
                 "{}: a line of more than {LINE_BYTES_MAX} bytes: that is no memcached",
                 args.memcached
             ));
         }
+        if end.is_some() {
+            listener.hear(&String::from_utf8_lossy(&line))?;
+            line.clear();
+        }
     }
-    listener.finish(&args.memcached, ended)
+    listener.finish(&args.memcached, &ended)
+}
+
+fn is_silence(error: &std::io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
+    )
 }
 
 /// Asks a memcached to tell what it is asked for.
@@ -187,11 +197,12 @@ impl<'a> Told<'a> {
 
     /// Bytes of the key: in the line some are escaped.
     fn key_bytes(&self) -> u64 {
-        (self.key.len() - 2 * self.key.matches('%').count()) as u64
+        self.key.len().saturating_sub(2 * self.key.matches('%').count()) as u64
     }
 }
 
 struct Waiting {
+    gid: u64,
     request: Request,
     ttl: Option<u64>,
     is_taken_back: bool,
@@ -202,12 +213,12 @@ struct Listener {
     recorder: Recorder,
     salt: RandomState,
     one_in: u64,
-    /// Requests that are not written yet, and the number of the first.
+    /// Requests that are not written yet, in order of gid.
     waiting: VecDeque<Waiting>,
-    written: u64,
-    /// By connection: number of its last request, if that was a get.
+    /// By connection: gid of its last request, if that was a get.
     gets: HashMap<u64, u64>,
-    next_gid: Option<u64>,
+    /// Lowest and highest gid.
+    gids: Option<(u64, u64)>,
     counts: Heard,
 }
 
@@ -215,8 +226,10 @@ struct Listener {
 struct Heard {
     gets: u64,
     sets: u64,
-    /// Numbers of `gid` that were not told.
-    gaps: u64,
+    /// Lines that make sense.
+    told: u64,
+    /// Requests of keys that are not in the sample.
+    others: u64,
     /// What memcached says that it has left out.
     skipped: u64,
     /// Lines that make no sense.
@@ -230,42 +243,35 @@ impl Listener {
             salt: RandomState::new(),
             one_in,
             waiting: VecDeque::new(),
-            written: 0,
             gets: HashMap::new(),
-            next_gid: None,
+            gids: None,
             counts: Heard::default(),
         }
     }
 
     fn hear(&mut self, line: &str) -> anyhow::Result<()> {
         let line = line.trim_end();
-        if let Some(skipped) = line
-            .strip_prefix("[skipped: ")
-            .and_then(|rest| rest.strip_suffix(']'))
-        {
-            self.counts.skipped += skipped.trim().parse::<u64>().unwrap_or(1);
+        if let Some(skipped) = line.strip_prefix("skipped=") {
+            self.counts.skipped += skipped.parse::<u64>().unwrap_or(1);
             return Ok(());
         }
         let Some(told) = Told::read(line) else {
             self.counts.unknown += 1;
             return Ok(());
         };
-        if let Some(next) = self.next_gid {
-            self.counts.gaps += told.gid.saturating_sub(next);
-        }
-        self.next_gid = Some(told.gid + 1);
+        self.counts.told += 1;
+        let (least, most) = self.gids.unwrap_or((told.gid, told.gid));
+        self.gids = Some((least.min(told.gid), most.max(told.gid)));
         let key = self.salt.hash_one(told.key);
         let before = self.gets.remove(&told.connection);
-        if told.is_store
-            && let Some(number) = before
-        {
-            // Below what was written it stays.
-            let at = number
-                .checked_sub(self.written)
-                .and_then(|at| usize::try_from(at).ok());
-            if let Some(lookup) = at
-                .and_then(|at| self.waiting.get_mut(at))
-                .filter(|lookup| lookup.request.key == key)
+        if let Some(gid) = before.filter(|_| told.is_store) {
+            // What was written stays.
+            let at = self
+                .waiting
+                .binary_search_by_key(&gid, |waiting| waiting.gid)
+                .ok();
+            if let Some(lookup) = at.and_then(|at| self.waiting.get_mut(at))
+                && lookup.request.key == key
             {
                 lookup.is_taken_back = true;
             }
@@ -274,24 +280,28 @@ impl Listener {
             return Ok(());
         }
         if !told.is_store {
-            self.gets
-                .insert(told.connection, self.written + self.waiting.len() as u64);
+            self.gets.insert(told.connection, told.gid);
         }
-        self.waiting.push_back(Waiting {
-            request: Request {
-                key,
-                size: Some(if told.is_there {
-                    told.size + told.key_bytes()
-                } else {
-                    0
-                }),
-                time: told.secs,
-                op: if told.is_store { Op::Set } else { Op::Get },
-                content: None,
+        let at = self.waiting.partition_point(|waiting| waiting.gid < told.gid);
+        self.waiting.insert(
+            at,
+            Waiting {
+                gid: told.gid,
+                request: Request {
+                    key,
+                    size: Some(if told.is_there {
+                        told.size + told.key_bytes()
+                    } else {
+                        0
+                    }),
+                    time: told.secs,
+                    op: if told.is_store { Op::Set } else { Op::Get },
+                    content: None,
+                },
+                ttl: told.ttl.filter(|_| told.is_store),
+                is_taken_back: false,
             },
-            ttl: told.ttl.filter(|_| told.is_store),
-            is_taken_back: false,
-        });
+        );
         self.write(WAITING)
     }
 
@@ -302,12 +312,16 @@ impl Listener {
                 request,
                 ttl,
                 is_taken_back,
+                ..
             }) = self.waiting.pop_front()
             else {
                 break;
             };
-            self.written += 1;
-            if is_taken_back || request.key % self.one_in != 0 {
+            if is_taken_back {
+                continue;
+            }
+            if request.key % self.one_in != 0 {
+                self.counts.others += 1;
                 continue;
             }
             match request.op {
@@ -324,20 +338,35 @@ impl Listener {
         let Heard {
             gets,
             sets,
-            gaps,
+            told,
+            others,
             skipped,
             unknown,
         } = self.counts;
         if gets + sets == 0 {
-            return Err(anyhow!("{address}: it was asked for nothing{ended}"));
+            return Err(anyhow!(match others {
+                0 => format!("{address}: it was asked for nothing{ended}"),
+                _ => format!("{address}: none of {others} requests were of keys in the sample{ended}"),
+            }));
         }
+        let numbers = self
+            .gids
+            .map_or(0, |(least, most)| (most - least).saturating_add(1));
+        let sample = if self.one_in > 1 { others } else { 0 };
         self.recorder.finish().map_err(trace_error)?;
         let mut text = format!("{gets} gets and {sets} sets{ended}");
         for (count, what) in [
-            (gaps, "requests were not told (gaps of gid)"),
+            (
+                numbers.saturating_sub(told),
+                "requests were not told (gaps of gid)",
+            ),
             (
                 skipped,
-                "were left out by memcached (skipped: it cannot keep up; --sample makes no difference to it)",
+                "were left out by memcached, which cannot keep up (skipped)",
+            ),
+            (
+                sample,
+                "requests were of keys that are not in the sample: sizes and money that `advise` finds are of that part of the keys",
             ),
             (unknown, "lines made no sense"),
         ] {
@@ -379,7 +408,7 @@ mod tests {
                 "ts=12.0 gid=5 type=item_get key=a status=found clsid=1 cfd=26 size=5",
                 "ts=12.1 gid=6 type=item_get key=b%20 status=found clsid=1 cfd=26 size=7",
                 "ts=12.1 gid=7 type=item_store key=a status=not_stored cmd=add ttl=0 clsid=1 cfd=26 size=1",
-                "[skipped: 3]",
+                "skipped=3",
                 "ts=12.1 gid=12 type=item_get key=a status=found clsid=1 cfd=28 size=5",
                 "hello",
             ],
@@ -390,7 +419,8 @@ mod tests {
             Heard {
                 gets: 5,
                 sets: 1,
-                gaps: 4,
+                told: 8,
+                others: 0,
                 skipped: 3,
                 unknown: 1
             }
@@ -409,6 +439,24 @@ mod tests {
                 ["12", a, "6", "get", ""],
             ]
         );
+    }
+
+    #[test]
+    fn what_threads_tell_out_of_order_is_put_in_order() {
+        let get = |gid: u64, cfd: u64| {
+            format!("ts={gid}.0 gid={gid} type=item_get key=k{cfd} status=found clsid=1 cfd={cfd} size=5")
+        };
+        let lines: Vec<String> = [3, 1, 2, 6, 5, 4].map(|gid| get(gid, gid % 2)).to_vec();
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        let (counts, rows) = heard(&lines, 1);
+        assert_eq!((counts.told, counts.gets), (6, 6));
+        let times: Vec<&str> = rows.iter().filter_map(|row| row.split(',').next()).collect();
+        assert_eq!(times, ["1", "2", "3", "4", "5", "6"]);
+        let (_, rows) = heard(
+            &["ts=1.0 gid=18446744073709551615 type=item_get key=%%% status=found clsid=1 cfd=1 size=5"],
+            1,
+        );
+        assert!(rows[0].contains(",5,get"), "{rows:?}");
     }
 
     #[test]

@@ -271,7 +271,8 @@ fn volumes(layers: &Layers) -> anyhow::Result<Vec<VolumeConfig>> {
             chunk_bytes,
             read_ahead_bytes,
             scan_cutoff_bytes,
-            objective: objective(&objectives, objectives_of[number])?,
+            // A backing device that hangs would hold reads of what is cached: nobody gets that unasked.
+            objective: objective(&objectives, Some(objectives_of[number].unwrap_or("classic")))?,
             write_back: write_backs[number],
             drains: match stops[number] {
                 None | Some("drain") => true,

@@ -130,6 +130,13 @@ impl Backing for Slow {
         }
     }
 
+    fn can_stand_in(&self) -> bool {
+        match self {
+            Self::File(file) => file.can_stand_in(),
+            Self::Remote(remote) => remote.can_stand_in(),
+        }
+    }
+
     async fn read_at(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
         match self {
             Self::File(file) => file.read_at(offset, len).await,
