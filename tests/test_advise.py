@@ -1,5 +1,6 @@
 """`pumice advise`: sizes to buy for a workload."""
 
+import contextlib
 import json
 import os
 import socket
@@ -114,6 +115,29 @@ def test_record_and_advise(directory):
     report = json.loads(run(path, *COSTS, "--json"))
     expect_equal((report["requests"], report["sets"], report["objects"]), (gets, sets, sets), "gets, sets and objects of the recording")
     expect(abs(report["hit_ratio_max"] - (gets - sets) / gets) < 1e-9, "hits of a cache of everything", str(report))
+
+
+def test_a_peer_that_ends_no_line(directory):
+    """It takes no memory, and is not listened to for ever."""
+    path = os.path.join(directory, "out.csv")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def answer():
+            connection, _ = other.accept()
+            connection.recv(100)
+            connection.sendall(b"OK\r\n")
+            with contextlib.suppress(OSError):
+                while True:
+                    connection.sendall(b"x" * 65536)
+            connection.close()
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        words = [BINARY, "trace", "record", path, "--memcached", "127.0.0.1:%d" % other.getsockname()[1]]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=30)
+        thread.join()
+    expect(done.returncode == 1 and "a line of more than" in done.stderr, "an error that says what is wrong", done.stderr)
+    expect(not os.path.exists(path + ".part"), "no file to be left", "")
 
 
 def test_an_address_that_is_no_memcached(directory):

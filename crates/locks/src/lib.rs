@@ -5,6 +5,7 @@
 //! reads the clock, before it waits and when it has the lock.
 
 #[cfg(any(feature = "timed", test))]
+// Without the feature its tests alone call it.
 #[cfg_attr(not(feature = "timed"), allow(dead_code))]
 mod timed;
 

@@ -54,7 +54,8 @@ impl Ahead {
 }
 
 impl<D: Device, K: Backing> Volume<D, K> {
-    /// Notes a read of a client. If it is of a stream, begins to read ahead. Returns whether it is of a scan, unless it `must_fill`.
+    /// Notes a read of a client, and begins to read ahead if the read belongs to a stream. Returns whether the read belongs to a scan; a read that
+    /// `must_fill` never does.
     pub(crate) fn follow_read(&self, offset: u64, len: u64, must_fill: bool) -> bool {
         let shared = &self.0.shared;
         let ahead = &shared.ahead;

@@ -154,7 +154,8 @@ impl<D: Device, K: Backing> Volume<D, K> {
         self.write_through_piece(chunk_bytes, offset, data, bypass).await
     }
 
-    /// Writes to the backing device; with `bypass`, the counter of the reason, not to the cache. The caller holds the lock of the chunks.
+    /// Writes to the backing device and, without `bypass`, to the cache. `bypass` is the counter of the reason to leave the cache out. The caller
+    /// holds the lock of the chunks.
     pub(crate) async fn write_through_piece(
         &self,
         chunk_bytes: u64,

@@ -358,6 +358,7 @@ async fn without_a_connection_requests_fail_in_time() {
             remote.read_at(0, 9).await.map_err(kind),
             Err(io::ErrorKind::NotConnected)
         );
+        assert!(!remote.can_stand_in());
         assert_eq!(
             remote.flush().await.map_err(kind),
             Err(io::ErrorKind::NotConnected)

@@ -1,4 +1,4 @@
-//! A backing device of contents that nothing compresses, and of what was written over them.
+//! A simulated backing device: generated contents that do not compress, under the bytes that were written.
 
 use bytes::Bytes;
 use hashbrown::HashMap;

@@ -34,7 +34,7 @@ pub struct VolumeOptions {
     pub upper: Profile,
     /// The backing device.
     pub lower: Profile,
-    /// Clients, as so many times N1: the fewest with which a cache that is not split comes to 95 % of its most, by reads alone.
+    /// Number of clients, as a multiple of N1. N1 is the fewest clients with which a cache without splitting reaches 95 % of its highest rate of reads.
     pub closed: f64,
     /// So many clients, in place of that.
     pub clients: Option<u64>,

@@ -260,6 +260,10 @@ impl Backing for FaultyBacking {
         self.0.borrow().now.len() as u64
     }
 
+    fn can_stand_in(&self) -> bool {
+        !self.0.borrow().faults.is_away
+    }
+
     fn modified(&self) -> io::Result<u64> {
         self.check()?;
         Ok(self.0.borrow().modified)

@@ -38,7 +38,7 @@ fn read(rig: &Rig, chunk: usize) {
     assert!(found == content(chunk, 0), "chunk {chunk}");
 }
 
-/// Reads the hot set in no order; how many were hits, and hits in DRAM.
+/// Reads the hot set in random order. Returns the number of hits, and of hits in DRAM.
 fn hits_of_hot(rig: &Rig) -> (u64, u64) {
     let before = rig.volume.shared().counts();
     HOT.for_each(|number| read(rig, number * 7 % HOT.end));

@@ -1,6 +1,6 @@
 //! Reads of clean chunks that go to the backing device.
 
-use crate::backing::FaultyBacking;
+use crate::backing::{Faults, FaultyBacking};
 use crate::case::{bytes_of, content, wide};
 use crate::rig::{CHUNK, Rig, SIZE, calm, settings};
 use bytes::Bytes;
@@ -83,7 +83,7 @@ impl Reader {
     }
 }
 
-/// Many readers and writers at once, through evictions, cleans, crashes and starts. What was wrong, and what was counted.
+/// Runs many readers and writers at once, through evictions, cleans, crashes and starts. Returns the wrong answers, and the counts.
 fn run(seed: u64, mode: Mode, plants: bool) -> (Vec<String>, VolumeCounts) {
     let (medium, backing) = (medium(seed), FaultyBacking::new(SIZE, seed));
     let mut random = Random(seed);
@@ -283,6 +283,23 @@ fn a_redirected_read_that_fails_is_read_from_the_cache() {
     let counts = rig.volume.shared().counts();
     assert_eq!((counts.read_redirected, counts.read_hits), (1, 1));
     rig.check_books();
+}
+
+#[test]
+fn a_backing_device_that_is_away_is_not_read_in_place_of_the_cache() {
+    let (rig, backing) = all_redirected(Mode::WriteThrough);
+    backing.set(Faults {
+        is_away: true,
+        ..Faults::default()
+    });
+    let before = (backing.reads(), rig.volume.shared().counts().read_redirected);
+    let range = bytes_of(7..8);
+    let bytes = rig.run(rig.volume.read(range.start as u64, range.len())).unwrap();
+    assert!(bytes == backing.bytes()[range]);
+    assert_eq!(
+        (backing.reads(), rig.volume.shared().counts().read_redirected),
+        before
+    );
 }
 
 #[test]
