@@ -7,7 +7,7 @@ use super::ring;
 use super::window::{Copied, Window};
 use crate::{AlignedBuf, Buffer, Overdue, SECTOR_BYTES};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom};
+use rustix::fs::{Advice, FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
@@ -101,6 +101,7 @@ impl FileShared {
             direct = false;
         }
         let log = open_log(path, &io)?;
+        cache_single_pages(&log, direct);
         let gate = (!is_block_device).then(|| {
             let log = log.try_clone()?;
             Gate::new(Box::new(move |bytes, offset| match bytes {
@@ -478,6 +479,20 @@ fn rewrites_in_place(file: &File) -> bool {
     const XFS: i64 = 0x5846_5342;
     const TMPFS: i64 = 0x0102_1994;
     rustix::fs::fstatfs(file).is_ok_and(|stat| [EXT, XFS, TMPFS].contains(&stat.f_type))
+}
+
+/// Has the page cache hold the log in single pages. Read ahead, or written in large pieces, it may be in pieces of 1 MiB and more, and each
+/// flush of one log record would write such a piece as a whole. Nothing fails without.
+fn cache_single_pages(log: &File, direct: bool) {
+    let advise = |advice| {
+        let advised = rustix::fs::fadvise(log, 0, None, advice);
+        advised.unwrap_or_else(|error| tracing::debug!("advice on the page cache: {error}"));
+    };
+    advise(Advice::Random);
+    if direct {
+        // What others left there; without O_DIRECT it is of use.
+        advise(Advice::DontNeed);
+    }
 }
 
 /// Opens the same file once more, through the page cache.
