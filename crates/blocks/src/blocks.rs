@@ -461,7 +461,12 @@ impl<O: Owner> Blocks<O> {
         }
     }
 
-    /// Waits until what was logged is as durable as was asked for; at once unless that is [`Durability::Power`].
+    /// The next [`Blocks::commit`] has something to make durable.
+    pub(crate) fn wants_sync(&self) {
+        self.logged.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Waits until what was logged, and prefixes without a record, are as durable as was asked for; at once unless that is [`Durability::Power`].
     ///
     /// # Errors
     /// What the device said, which is then fenced; or that it is fenced, and what was logged last may not be durable.

@@ -4,7 +4,8 @@
 //!
 //! A prefix ends with a whole sector and is never changed: the next piece begins behind it, and the block is sealed by a write of what
 //! follows. When it is on the device a log record says how far it reaches, in which generation of its block. A start that finds no
-//! footer of that generation asks the owner for the entries of the pieces up to there, and writes the footer.
+//! footer of that generation asks the owner for the entries of the pieces up to there, and writes the footer. An owner that finds the end
+//! by itself (`Restore::finds_ends`) logs the first prefix of a block alone: so a flush of the device need not write the log.
 //!
 //! So a piece in a prefix counts as flash from the moment its write begins: its death is logged afterwards, and a death before is logged
 //! by the thread that writes the prefix:
@@ -195,7 +196,8 @@ impl<O: Owner> Blocks<O> {
     }
 
     /// Writes a prefix, and logs it; flush 3. `own` are the owner's bits of the log record. Where that is not stored, a start finds
-    /// the prefix only if the block is sealed before.
+    /// the prefix only if the block is sealed before. `None`: there is no record, and a start finds the prefix if the one before was found and the
+    /// owner [finds ends](crate::recovery::Restore::finds_ends).
     ///
     /// # Errors
     /// What the device said. The seal writes these bytes again.
@@ -204,7 +206,7 @@ impl<O: Owner> Blocks<O> {
         device: &D,
         block: &OpenBlock<O>,
         prefix: &Prefix<O::Entry>,
-        own: u16,
+        own: Option<u16>,
         now: u32,
     ) -> io::Result<Logged> {
         let (start, end) = (prefix.range.start, prefix.range.end);
@@ -215,12 +217,18 @@ impl<O: Owner> Blocks<O> {
         self.shared
             .write(device, offset, Arc::clone(&block.buffer), prefix.range.clone())
             .await?;
-        let mark = PrefixMark {
+        let mark = |own| PrefixMark {
             block: block.id,
             end_sectors: (end / SECTOR_BYTES) as u16,
             own,
         };
-        let logged = self.append_log(device, Kind::Prefix, mark.encode(), block.sequence);
+        let logged = match own {
+            Some(own) => self.append_log(device, Kind::Prefix, mark(own).encode(), block.sequence),
+            None => {
+                self.wants_sync();
+                Logged::Stored
+            }
+        };
         self.commit(device).await?;
         block.note_written(prefix, now);
         Ok(logged)

@@ -68,6 +68,12 @@ pub trait Restore {
         sequence: u64,
     ) -> Option<Self::Entry>;
 
+    /// Whether the owner finds torn pieces by itself, and logs each death. Then a prefix ends where no piece begins, wherever the log says
+    /// that it ends, and only the first one of a block needs a log record.
+    fn finds_ends(&self) -> bool {
+        false
+    }
+
     /// Whether the owner knows that a block of this generation was durable as a whole. If its footer cannot be read, its prefix does not stand
     /// for it.
     fn was_whole(&self, _block: u32, _sequence: u64) -> bool {

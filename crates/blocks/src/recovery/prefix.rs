@@ -69,7 +69,12 @@ impl<D: Device> Recovery<'_, D> {
     async fn read_prefix<O: Restore>(&mut self, mark: PrefixMark, sequence: u64, owner: &O) -> Vec<O::Entry> {
         let geometry = self.superblock.geometry;
         let block_bytes = usize::try_from(geometry.block_bytes).unwrap_or(0);
-        let end = (usize::from(mark.end_sectors) * SECTOR_BYTES).min(block_bytes);
+        let logged_end = (usize::from(mark.end_sectors) * SECTOR_BYTES).min(block_bytes);
+        let end = if owner.finds_ends() {
+            block_bytes
+        } else {
+            logged_end
+        };
         let mut entries: Vec<O::Entry> = Vec::new();
         // What was read last, and from where in the block.
         let mut part: Option<(usize, D::Buf)> = None;

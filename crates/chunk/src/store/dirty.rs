@@ -243,7 +243,9 @@ impl<B: Buffer> ChunkStore<B> {
         if prefix.range.is_empty() {
             return Ok(());
         }
-        match self.base.write_prefix(device, block, &prefix, 0, now).await? {
+        // A start finds the others by their headers.
+        let own = (prefix.range.start == 0).then_some(0);
+        match self.base.write_prefix(device, block, &prefix, own, now).await? {
             Logged::Stored | Logged::Off => Ok(()),
             Logged::Failed => Err(io::Error::other("the log takes no record")),
             // A start finds a full block without a record.

@@ -478,6 +478,10 @@ impl Restore for Image {
         })
     }
 
+    fn finds_ends(&self) -> bool {
+        self.keeps
+    }
+
     fn was_whole(&self, block: u32, sequence: u64) -> bool {
         self.written.contains(&(block, sequence))
     }

@@ -46,7 +46,7 @@ impl<B: Buffer, D: Device<Buf = B>, M: Mappings> Worker<'_, B, D, M> {
         let position = self.store.order.trailer_position(block.id);
         let logged = self
             .store
-            .write_prefix(self.device, block, &prefix, position, self.now)
+            .write_prefix(self.device, block, &prefix, Some(position), self.now)
             .await?;
         self.store.make_up_for(self.device, logged);
         Ok(())
