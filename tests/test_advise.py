@@ -3,14 +3,16 @@
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import threading
+import time
 
 from harness import expect, expect_equal
 from harness.client import Client
 from harness.machine import BINARY
-from harness.servers import Memcached
+from harness.servers import Memcached, Pumice
 
 TRACE = "zipf:keys=60000,theta=0.9,requests=600000,seed=1"
 COSTS = ["--dram-price", "5", "--flash-price", "0.1", "--backend", "hdd"]
@@ -115,6 +117,141 @@ def test_record_and_advise(directory):
     report = json.loads(run(path, *COSTS, "--json"))
     expect_equal((report["requests"], report["sets"], report["objects"]), (gets, sets, sets), "gets, sets and objects of the recording")
     expect(abs(report["hit_ratio_max"] - (gets - sets) / gets) < 1e-9, "hits of a cache of everything", str(report))
+
+
+def record(path, *words):
+    """A recording under way."""
+    return subprocess.Popen([BINARY, "trace", "record", path, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def pumice(directory):
+    return Pumice(directory, "--flash-size", "64MiB", "--dram", "64MiB", "--threads", "2")
+
+
+def admin(server):
+    return server.admin.removeprefix("http://")
+
+
+def rows_of(path):
+    with open(path) as file:
+        expect_equal(file.readline(), "time,id,size,op,ttl\n", "the head of a recording")
+        return [line.rstrip("\n").split(",") for line in file]
+
+
+def test_record_from_a_pumice(directory):
+    """What a Pumice is asked for is told as what it is, without keys, until a signal ends it."""
+    path = os.path.join(directory, "recorded.csv")
+    with pumice(directory) as server, record(path, "--admin", admin(server), "--seconds", "600") as recording:
+        server.wait_for_log("a recording of requests begins")
+        clients = [Client(server.address) for _ in range(4)]
+        gets = sets = 0
+        for number in range(4000):
+            client, key = clients[number % 4], f"key{number * number % 1009}".encode()
+            client.send(b"get ", key, b"\r\n")
+            gets += 1
+            if not client.values():
+                expect_equal(client.command(b"set " + key + b" 0 60 100\r\n" + b"x" * 100), b"STORED", "the reply to set")
+                sets += 1
+        expect_equal(clients[0].command(b"touch key1 1000"), b"TOUCHED", "the reply to touch")
+        expect_equal(clients[0].command(b"delete key1"), b"DELETED", "the reply to delete")
+        status, why = server.get("/requests")
+        expect(status == 409 and "one at a time" in why, "a second recording to be refused", f"{status} {why}")
+        second = os.path.join(directory, "second.csv")
+        done = subprocess.run([BINARY, "trace", "record", second, "--admin", admin(server)], capture_output=True, text=True, timeout=30)
+        expect(done.returncode == 1 and "409" in done.stderr and not os.path.exists(second), "an error that says so", done.stderr)
+        # They are told within milliseconds.
+        time.sleep(1)
+        recording.send_signal(signal.SIGTERM)
+        said, errors = recording.communicate(timeout=60)
+        expect_equal((recording.returncode, said), (0, f"{gets} gets, {sets} sets, 1 touches and 1 deletes: ended by a signal\n"), f"what was recorded; {errors}")
+        server.wait_for_log("the recording of requests ends")
+        expect(b"key" not in open(path, "rb").read(), "no key in the recording", "")
+        rows = rows_of(path)
+        expect_equal(len({row[1] for row in rows}), sets, "the keys of the recording")
+        changes = {(size, "set", "60") for size in ("104", "105", "106", "107")} | {("0", "delete", "")}
+        expect_equal({tuple(row[2:]) for row in rows if row[3] != "get"}, changes, "sizes of key and value, and seconds to live")
+        expect_equal(sum(row[2] == "0" and row[3] == "get" for row in rows), sets, "misses")
+        expect_equal([row[0] for row in rows], sorted(row[0] for row in rows), "times in order")
+        server.check_books()
+    report = json.loads(run(path, *COSTS, "--json"))
+    expect_equal((report["requests"], report["sets"], report["objects"]), (gets + 1, sets, sets), "gets, sets and objects of the recording")
+
+
+def test_a_recorder_that_is_slow_misses_requests(directory):
+    """They are counted, and the server does not wait for it."""
+    with pumice(directory) as server, socket.socket() as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        host, port = admin(server).split(":")
+        slow.connect((host, int(port)))
+        slow.sendall(b"GET /requests HTTP/1.0\r\n\r\n")
+        server.wait_for_log("a recording of requests begins")
+        client = Client(server.address)
+        batches, keys = 600, 1000
+        for _ in range(batches):
+            client.send(b"get", *(b" k%d" % number for number in range(keys)), b"\r\n")
+            expect_equal(client.values(), {}, "the reply to gets of nothing")
+        heard = bytearray()
+        lines = skipped = 0
+        while lines + skipped < batches * keys:
+            part = slow.recv(1 << 20)
+            expect(part, "the answer to go on", f"{lines} lines, {skipped} skipped")
+            heard += part
+            *whole, rest = heard.split(b"\n")
+            heard = bytearray(rest)
+            lines += sum(b" get " in line for line in whole)
+            skipped += sum(int(line[8:]) for line in whole if line.startswith(b"skipped="))
+        expect_equal(lines + skipped, batches * keys, "requests that were told or counted")
+        expect(lines > 1000 and skipped > 1000, "some of both", f"{lines} lines, {skipped} skipped")
+
+
+def test_a_sample_of_a_pumice(directory):
+    path = os.path.join(directory, "recorded.csv")
+    with pumice(directory) as server, record(path, "--admin", admin(server), "--sample", "1/8", "--seconds", "600") as recording:
+        server.wait_for_log("a recording of requests begins, of one key in 8")
+        client = Client(server.address)
+        for _ in range(20):
+            client.send(b"get", *(b" k%d" % number for number in range(800)), b"\r\n")
+            client.values()
+        time.sleep(1)
+        recording.send_signal(signal.SIGINT)
+        said, errors = recording.communicate(timeout=60)
+        rows = rows_of(path)
+        keys = {row[1] for row in rows}
+        expect_equal(len(rows), 20 * len(keys), "all requests of the keys that are recorded")
+        expect(40 < len(keys) < 200, "about an eighth of 800 keys", str(len(keys)))
+        expect(f"note: {16000 - len(rows)} requests were of keys that are not in the sample" in said, "how many the others are", said + errors)
+
+
+def test_who_to_listen_to(directory):
+    """Exactly one address; one that tells no requests is said to."""
+    path = os.path.join(directory, "out.csv")
+    for words in ((), ("--memcached", "127.0.0.1:1", "--admin", "127.0.0.1:2")):
+        done = subprocess.run([BINARY, "trace", "record", path, *words], capture_output=True, text=True, timeout=30)
+        expect(done.returncode == 2 and "--memcached" in done.stderr and "--admin" in done.stderr, "usage that names both flags", done.stderr)
+    for answer, named in (
+        (b"HTTP/1.0 404 Not Found\r\n\r\n", "older"),
+        (b"HTTP/1.0 404 Not Found\r\n\r\nno requests are told here\n", "no requests are told here"),
+        (b"HTTP/1.0 200 OK\r\n\r\n<html>\n", "<html>"),
+        (b"ERROR\r\n", "`ERROR`"),
+        (b"", "closed the connection"),
+    ):
+        with socket.create_server(("127.0.0.1", 0)) as other:
+
+            def reply(other=other, answer=answer):
+                connection, _ = other.accept()
+                connection.recv(1000)
+                connection.sendall(answer)
+                connection.close()
+
+            thread = threading.Thread(target=reply)
+            thread.start()
+            address = "127.0.0.1:%d" % other.getsockname()[1]
+            done = subprocess.run([BINARY, "trace", "record", path, "--admin", address], capture_output=True, text=True, timeout=30)
+            thread.join()
+        expect(done.returncode == 1 and named in done.stderr and address in done.stderr, f"an error with {named}", done.stderr)
+    done = subprocess.run([BINARY, "trace", "record", path, "--admin", address], capture_output=True, text=True, timeout=30)
+    expect(done.returncode == 1 and "cannot connect" in done.stderr, "an error where nothing listens", done.stderr)
+    expect(os.listdir(directory) == [], "no file to be left", str(os.listdir(directory)))
 
 
 def test_a_peer_that_ends_no_line(directory):

@@ -25,7 +25,7 @@ enum TraceCommand {
     Info(InfoArgs),
     /// Writes a trace in another format.
     Convert(ConvertArgs),
-    /// Records a trace of what a running memcached is asked for, with keys replaced by salted hashes.
+    /// Records a trace of what a running memcached or Pumice is asked for, with keys replaced by salted hashes.
     Record(record::RecordArgs),
 }
 

@@ -165,7 +165,7 @@ impl Recorder {
         })
     }
 
-    /// Writes a request; a set with its seconds to live, 0 for ever.
+    /// Writes a request; one that sets seconds to live with those, 0 for ever.
     ///
     /// # Errors
     /// [`TraceError::Write`].

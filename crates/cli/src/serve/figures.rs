@@ -3,8 +3,8 @@
 use super::worker::{Common, ServedCache};
 use pumice::{Recovered, Stats};
 use pumice_device::DeviceCounts;
-use pumice_door_admin::{BookLine, BooksFault, Figures, Group, Latency, Source};
-use pumice_door_memcached::{Counts as DoorCounts, DoorStats, Operation};
+use pumice_door_admin::{BookLine, BooksFault, Figures, Group, Latency, NotRecorded, Requests, Source};
+use pumice_door_memcached::{Counts as DoorCounts, DoorStats, Operation, Recording};
 use pumice_net::HistogramSnapshot;
 use pumice_nhc::{Counts, Reason, State, Status, TierCounts};
 use pumice_trace::Human;
@@ -197,6 +197,27 @@ impl Source for ServerFigures {
             pumice::BooksFault::Unbalanced(what) => BooksFault::Unbalanced(what),
             moved => not_now(&moved),
         })
+    }
+
+    fn record(&self, one_in: u64) -> Result<Box<dyn Requests>, NotRecorded> {
+        let recording = self.common.door.record(one_in).ok_or(NotRecorded::Busy)?;
+        tracing::info!("a recording of requests begins, of one key in {one_in}");
+        Ok(Box::new(Recorded(recording)))
+    }
+}
+
+/// A recording, for the admin door.
+struct Recorded(Recording);
+
+impl Requests for Recorded {
+    fn take(&mut self, lines: &mut Vec<u8>) {
+        self.0.take(lines);
+    }
+}
+
+impl Drop for Recorded {
+    fn drop(&mut self) {
+        tracing::info!("the recording of requests ends");
     }
 }
 

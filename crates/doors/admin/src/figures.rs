@@ -22,6 +22,30 @@ pub trait Source: Send + Sync + 'static {
     /// # Errors
     /// What does not balance, or why that cannot be said now.
     fn check_books(&self) -> Result<(), BooksFault>;
+
+    /// Begins to tell of the requests for one key in `one_in`.
+    ///
+    /// # Errors
+    /// Why nothing is told.
+    fn record(&self, one_in: u64) -> Result<Box<dyn Requests>, NotRecorded> {
+        let _ = one_in;
+        Err(NotRecorded::Never)
+    }
+}
+
+/// Requests that are told until it is dropped.
+pub trait Requests: Send {
+    /// Appends lines of what happened since the last call. May take some milliseconds; whoever is late misses some.
+    fn take(&mut self, lines: &mut Vec<u8>);
+}
+
+/// Why requests are not told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotRecorded {
+    /// They never are here. Status 404.
+    Never,
+    /// Somebody else is told of them. Status 409.
+    Busy,
 }
 
 /// Why the books are not said to balance.

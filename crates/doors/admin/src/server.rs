@@ -2,23 +2,25 @@
 
 use crate::figures::{BooksFault, Source};
 use crate::metrics;
+use crate::requests::{Progress, requests};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::task::{AbortHandle, JoinSet};
 
-/// What the door answers.
-pub fn router(source: Arc<dyn Source>) -> Router {
+/// What the door answers, with a [`Progress`] for each connection.
+fn router(source: Arc<dyn Source>) -> Router {
     Router::new()
         .route("/", get(index))
         .route("/metrics", get(metrics_text))
@@ -26,13 +28,14 @@ pub fn router(source: Arc<dyn Source>) -> Router {
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz))
         .route("/books", get(books))
+        .route("/requests", get(requests))
         .with_state(source)
 }
 
-/// Connections at once. A new one takes the place of the oldest: who asks and reads is done in milliseconds.
+/// Connections at once. A new one takes the place of the oldest, but for that of `/requests`: who asks and reads is done in milliseconds.
 const MAX_CONNECTIONS: usize = 32;
 
-/// How long a connection may take, from its start to the end of its one answer.
+/// How long a connection may take, from its start to the end of its one answer; of `/requests`, to take more of it.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long to wait after a failed accept, which is most likely for want of file descriptors.
@@ -50,22 +53,38 @@ pub async fn serve(listener: TcpListener, source: Arc<dyn Source>) {
             continue;
         };
         while connections.try_join_next().is_some() {}
-        places.retain(|place: &AbortHandle| !place.is_finished());
-        if places.len() == MAX_CONNECTIONS
-            && let Some(oldest) = places.pop_front()
+        places.retain(|(place, _): &(AbortHandle, Progress)| !place.is_finished());
+        let oldest = places.iter().position(|(_, progress)| progress.parts() == 0);
+        if places.len() >= MAX_CONNECTIONS
+            && let Some((oldest, _)) = oldest.and_then(|at| places.remove(at))
         {
             oldest.abort();
         }
+        let progress = Progress::default();
+        let router = router.clone().layer(Extension(progress.clone()));
         let answer = http1::Builder::new()
             .keep_alive(false)
-            .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router.clone()));
-        // Whatever ends a connection is its client's affair.
-        places.push_back(connections.spawn(async { drop(tokio::time::timeout(TIMEOUT, answer).await) }));
+            .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+        let answer = until_stuck(answer, progress.clone());
+        places.push_back((connections.spawn(answer), progress));
+    }
+}
+
+/// Serves a connection to its end, if it takes its answer. Whatever ends it is its client's affair.
+async fn until_stuck(answer: impl Future, progress: Progress) {
+    let mut answer = pin!(answer);
+    let mut before = 0;
+    while tokio::time::timeout(TIMEOUT, &mut answer).await.is_err() {
+        let parts = progress.parts();
+        if parts == before {
+            return;
+        }
+        before = parts;
     }
 }
 
 async fn index() -> &'static str {
-    "Pumice. /metrics /stats /healthz /readyz /books\n"
+    "Pumice. /metrics /stats /healthz /readyz /books /requests\n"
 }
 
 async fn metrics_text(State(source): State<Arc<dyn Source>>) -> Response {

@@ -1,9 +1,9 @@
 //! The door over a real socket.
 
 use futures_util::FutureExt;
-use pumice_door_admin::{BookLine, BooksFault, Figures, Group, Source, serve};
+use pumice_door_admin::{BookLine, BooksFault, Figures, Group, NotRecorded, Requests, Source, serve};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -13,6 +13,25 @@ struct Fixed {
     ready: AtomicBool,
     balanced: AtomicBool,
     limited: AtomicBool,
+    /// Bytes of a part of what is told of requests; 0: nothing is.
+    part_bytes: usize,
+    /// Of how many keys one is told; 0: none.
+    told: Arc<AtomicU64>,
+}
+
+/// Tells as much as is asked for.
+struct Parts(usize, Arc<AtomicU64>);
+
+impl Requests for Parts {
+    fn take(&mut self, lines: &mut Vec<u8>) {
+        lines.resize(self.0, b'x');
+    }
+}
+
+impl Drop for Parts {
+    fn drop(&mut self) {
+        self.1.store(0, Ordering::Relaxed);
+    }
 }
 
 impl Source for Fixed {
@@ -54,6 +73,15 @@ impl Source for Fixed {
             Err(BooksFault::Unbalanced("one is missing".to_owned()))
         } else {
             Err(BooksFault::NotNow("not yet".to_owned()))
+        }
+    }
+    fn record(&self, one_in: u64) -> Result<Box<dyn Requests>, NotRecorded> {
+        if self.part_bytes == 0 {
+            return Err(NotRecorded::Never);
+        }
+        match self.told.swap(one_in, Ordering::Relaxed) {
+            0 => Ok(Box::new(Parts(self.part_bytes, Arc::clone(&self.told)))),
+            _ => Err(NotRecorded::Busy),
         }
     }
 }
@@ -150,4 +178,81 @@ async fn a_header_that_never_ends_is_given_half_a_minute() {
     }
     assert_eq!(started.elapsed().as_secs() / 10, 3);
     server.abort();
+}
+
+/// A server that tells of requests in parts of so many bytes, and a connection that asks for them.
+async fn telling(part_bytes: usize) -> (Arc<Fixed>, std::net::SocketAddr, TcpStream) {
+    let fixed = Fixed {
+        part_bytes,
+        ..Fixed::default()
+    };
+    let source = Arc::new(fixed);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(serve(listener, Arc::clone(&source) as Arc<dyn Source>));
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request = b"GET /requests?sample=10 HTTP/1.0\r\n\r\n";
+    stream.write_all(request).await.unwrap();
+    (source, address, stream)
+}
+
+#[tokio::test]
+async fn requests_are_told_to_one_who_asks_well() {
+    let (source, address, mut stream) = telling(8).await;
+    let mut reply = [0; 4096];
+    stream.read_exact(&mut reply).await.unwrap();
+    let reply = String::from_utf8_lossy(&reply);
+    assert!(
+        reply.starts_with("HTTP/1.0 200 OK\r\n") && reply.ends_with("xxxx"),
+        "{reply}"
+    );
+    assert_eq!(source.told.load(Ordering::Relaxed), 10);
+    let (status, why) = ask(address, "/requests").await;
+    assert_eq!((status, why.contains("one at a time")), (409, true));
+    for query in ["sample=0", "sample=1000001", "sample=x", "keys=1"] {
+        assert_eq!(
+            ask(address, &format!("/requests?{query}")).await.0,
+            400,
+            "{query}"
+        );
+    }
+    drop(stream);
+    while source.told.load(Ordering::Relaxed) > 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let (_, address, mut stream) = telling(0).await;
+    let mut refused = String::new();
+    stream.read_to_string(&mut refused).await.unwrap();
+    assert!(refused.starts_with("HTTP/1.0 404"), "{refused}");
+    assert_eq!(ask(address, "/requests").await.0, 404);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_takes_what_is_told_keeps_the_place_and_who_does_not_loses_it() {
+    let (source, address, mut stream) = telling(100).await;
+    let started = tokio::time::Instant::now();
+    let mut bytes = [0; 64 << 10];
+    while started.elapsed().as_secs() < 300 {
+        assert!(
+            stream.read(&mut bytes).await.unwrap() > 0,
+            "{:?}",
+            started.elapsed()
+        );
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    let mut others = Vec::new();
+    for _ in 0..100 {
+        others.push(TcpStream::connect(address).await.unwrap());
+    }
+    assert_eq!(ask(address, "/healthz").await.0, 200);
+    assert_eq!(
+        source.told.load(Ordering::Relaxed),
+        10,
+        "not the oldest is closed but the one after it"
+    );
+    // Now it is not read any more.
+    while source.told.load(Ordering::Relaxed) > 0 {
+        assert!(started.elapsed().as_secs() < 10_000);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
 }

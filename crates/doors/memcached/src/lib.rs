@@ -9,6 +9,7 @@ mod config;
 mod counters;
 mod execute;
 pub mod parse;
+mod recording;
 mod server;
 mod shared;
 
@@ -16,4 +17,5 @@ pub use auth::AuthFile;
 pub use config::DoorConfig;
 pub use counters::{Counters, Counts, DoorStats, Operation, WorkerStats};
 pub use pumice_net::{BudgetSizes, FileError, HistogramSnapshot, Listen, TlsIdentity};
+pub use recording::{RECORDING_HEAD, Recording};
 pub use server::Door;

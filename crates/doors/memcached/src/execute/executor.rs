@@ -4,6 +4,7 @@ use super::exptime;
 use super::output::Output;
 use crate::counters::{Counters, Operation, WorkerStats};
 use crate::parse::{Exptime, Key, MAX_KEY_BYTES, MetaRequest};
+use crate::recording::Event;
 use crate::shared::Shared;
 use pumice::{Action, Cx, Object, ObjectCache, Outcome, Reads};
 use pumice_device::Device;
@@ -42,6 +43,14 @@ impl<D: Device + Clone> Executor<D> {
         self.counters().foreign_protocols.add(1);
         if self.shared.foreign_said.is_due() {
             tracing::warn!("a client speaks {protocol}: closed; foreign_protocols counts them all");
+        }
+    }
+
+    /// Tells of a request, if somebody records.
+    pub(super) fn tell(&self, key: &[u8], event: Event) {
+        let recordings = &self.shared.recordings;
+        if recordings.is_on() {
+            recordings.tell(self.index, key, event, self.now_secs());
         }
     }
 

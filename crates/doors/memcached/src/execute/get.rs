@@ -3,6 +3,7 @@
 use super::{Executor, Output, marks, meta_get};
 use crate::counters::Operation;
 use crate::parse::{Get, KeyScratch, MetaRequest};
+use crate::recording::Event;
 use pumice::{Action, Meta, Object, Outcome, Tier};
 use pumice_device::Device;
 use pumice_net::Share;
@@ -71,6 +72,11 @@ impl<D: Device + Clone> Executor<D> {
         if let Ask::Text(text) = ask {
             output.text(text);
             return Operation::Other;
+        }
+        if self.shared.recordings.is_on()
+            && let Some(key) = ask.key(&mut super::scratch())
+        {
+            self.tell(key, Event::Get(object.as_ref().map(Object::value_len)));
         }
         let counters = self.counters();
         counters.cmd_get.add(1);
@@ -151,6 +157,7 @@ impl<D: Device + Clone> Executor<D> {
             .await;
         match (outcome, result) {
             (Outcome::Stored { version }, Some(object)) => {
+                self.tell(key, Event::Get(Some(object.value_len())));
                 self.counters().gets(true, true);
                 let found = Found {
                     version,
@@ -162,6 +169,7 @@ impl<D: Device + Clone> Executor<D> {
             (Outcome::Rejected(_), _) => Touched::Refused(super::NO_MEMORY),
             (Outcome::Busy, _) => Touched::Refused(super::BUSY),
             _ => {
+                self.tell(key, Event::Get(None));
                 self.counters().gets(false, true);
                 Touched::Missing
             }

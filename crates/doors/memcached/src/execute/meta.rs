@@ -3,6 +3,7 @@
 use super::modify::{Added, Sum};
 use super::{Executor, Output, exptime, marks};
 use crate::parse::{MetaDebug, MetaRequest};
+use crate::recording::Event;
 use pumice::{Action, Located, Meta, Outcome};
 use pumice_device::{Buffer, Device};
 
@@ -10,7 +11,7 @@ impl<D: Device + Clone> Executor<D> {
     pub(super) async fn meta_delete(&self, delete: MetaRequest<'_>, output: &mut Output<D::Buf>) {
         let mut scratch = super::scratch();
         let key = delete.key.bytes(&mut scratch);
-        let mut other_version = false;
+        let (mut other_version, mut marked) = (false, None);
         let (outcome, _share) = self
             .change(key, false, |object| {
                 let Some(object) = object else {
@@ -25,8 +26,10 @@ impl<D: Device + Clone> Executor<D> {
                     return Action::Delete;
                 }
                 let meta = object.meta();
+                let expiry = delete.touch.map_or(meta.expiry, |exptime| self.expiry(exptime));
+                marked = Some((object.value_len(), expiry));
                 Action::SetMeta(Meta {
-                    expiry: delete.touch.map_or(meta.expiry, |exptime| self.expiry(exptime)),
+                    expiry,
                     // The next client wins.
                     marks: meta.marks & !marks::WON | marks::STALE,
                     ..meta
@@ -37,14 +40,21 @@ impl<D: Device + Clone> Executor<D> {
         counters.cmd_meta.add(1);
         let reply = match outcome {
             Outcome::Deleted => {
+                self.tell(key, Event::Delete { is_found: true });
                 counters.delete_hits.add(1);
                 "HD"
             }
-            Outcome::Stored { .. } => "HD",
+            Outcome::Stored { .. } => {
+                let (found, expiry) = marked.unzip();
+                let expiry = expiry.unwrap_or(0);
+                self.tell(key, Event::Touch { found, expiry });
+                "HD"
+            }
             Outcome::Busy => return output.text(super::BUSY),
             Outcome::Rejected(_) => return output.text(super::NO_MEMORY),
             _ if other_version => "EX",
             _ => {
+                self.tell(key, Event::Delete { is_found: false });
                 counters.delete_misses.add(1);
                 "NF"
             }
@@ -60,7 +70,7 @@ impl<D: Device + Clone> Executor<D> {
         let now = self.now_secs();
         let mut scratch = super::scratch();
         let key = delta.key.bytes(&mut scratch);
-        let mut sum = Sum::NotFound;
+        let (mut sum, mut value_bytes) = (Sum::NotFound, 0);
         let mut turn = Expiries::default();
         let (outcome, _share) = self
             .change(key, true, |object| {
@@ -93,6 +103,7 @@ impl<D: Device + Clone> Executor<D> {
                     },
                 };
                 sum = Sum::Is(added.number);
+                value_bytes = added.value.len();
                 Action::Store {
                     value: added.value,
                     meta: Meta {
@@ -106,6 +117,7 @@ impl<D: Device + Clone> Executor<D> {
         counters.cmd_meta.add(1);
         let reply = match (outcome, sum) {
             (Outcome::Stored { version }, Sum::Is(number)) => {
+                self.tell_set(key, value_bytes, turn.after);
                 counters.deltas(delta.up, !turn.vivified);
                 // memcached hides success, but not that of making the number.
                 if !delta.quiet || turn.vivified {

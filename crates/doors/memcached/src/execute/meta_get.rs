@@ -7,6 +7,7 @@ use super::get::{Ask, Found};
 use super::{Executor, Output, exptime, marks};
 use crate::counters::Operation;
 use crate::parse::MetaRequest;
+use crate::recording::Event;
 use pumice::{Action, Meta, Object, Outcome};
 use pumice_device::{Buffer, Device};
 
@@ -152,6 +153,8 @@ impl<D: Device + Clone> Executor<D> {
             _ => None,
         };
         let is_hit = found.is_some_and(|(turn, ..)| !turn.vivified);
+        let value_bytes = found.and_then(|(_, object, _)| object.map(Object::value_len));
+        self.tell(key, Event::Get(value_bytes.filter(|_| is_hit)));
         counters.gets(is_hit, get.touch.is_some());
         let Some((turn, object, version)) = found else {
             miss(&get, output);

@@ -2,6 +2,7 @@
 
 use super::{Executor, Output, marks, output};
 use crate::parse::{Delete, Delta, Touch, number_in_value};
+use crate::recording::Event;
 use pumice::{Action, Meta, Object, Outcome};
 use pumice_device::{Buffer, Device};
 
@@ -24,6 +25,8 @@ impl<D: Device + Clone> Executor<D> {
         let mut scratch = super::scratch();
         let key = delete.key.bytes(&mut scratch);
         let (outcome, _share) = self.change(key, false, |_| Action::Delete).await;
+        let is_found = outcome == Outcome::Deleted;
+        self.tell(key, Event::Delete { is_found });
         let reply = match outcome {
             Outcome::Deleted => {
                 self.counters().delete_hits.add(1);
@@ -41,7 +44,7 @@ impl<D: Device + Clone> Executor<D> {
     pub(super) async fn delta(&self, delta: Delta<'_>, output: &mut Output<D::Buf>) {
         let mut scratch = super::scratch();
         let key = delta.key.bytes(&mut scratch);
-        let mut sum = Sum::NotFound;
+        let (mut sum, mut stored) = (Sum::NotFound, (0, 0));
         let (outcome, _share) = self
             .change(key, true, |object| {
                 sum = Sum::NotFound;
@@ -53,6 +56,7 @@ impl<D: Device + Clone> Executor<D> {
                     return Action::Keep;
                 };
                 sum = Sum::Is(added.number);
+                stored = (added.value.len(), added.meta.expiry);
                 Action::Store {
                     value: added.value,
                     meta: added.meta,
@@ -62,6 +66,7 @@ impl<D: Device + Clone> Executor<D> {
         match (outcome, sum) {
             (Outcome::Busy, _) => output.unless(delta.noreply, super::BUSY),
             (Outcome::Stored { .. }, Sum::Is(number)) => {
+                self.tell_set(key, stored.0, stored.1);
                 self.counters().deltas(delta.up, true);
                 if !delta.noreply {
                     output.number(number);
@@ -81,15 +86,20 @@ impl<D: Device + Clone> Executor<D> {
         let mut scratch = super::scratch();
         let key = touch.key.bytes(&mut scratch);
         let expiry = self.expiry(touch.exptime);
+        let mut found = None;
         let (outcome, _share) = self
-            .change(key, false, |object| match object {
-                Some(object) => Action::SetMeta(marks::used(Meta {
-                    expiry,
-                    ..object.meta()
-                })),
-                None => Action::Keep,
+            .change(key, false, |object| {
+                found = object.map(Object::value_len);
+                match object {
+                    Some(object) => Action::SetMeta(marks::used(Meta {
+                        expiry,
+                        ..object.meta()
+                    })),
+                    None => Action::Keep,
+                }
             })
             .await;
+        self.tell(key, Event::Touch { found, expiry });
         let counters = self.counters();
         counters.cmd_touch.add(1);
         let reply = match outcome {

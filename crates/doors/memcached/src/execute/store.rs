@@ -2,6 +2,7 @@
 
 use super::{Executor, Output, marks, output};
 use crate::parse::{Mode, Store, StoreReply, TooLarge};
+use crate::recording::Event;
 use pumice::{Action, Meta, Object, Outcome, RejectReason};
 use pumice_device::Device;
 use pumice_device::Payload;
@@ -50,6 +51,9 @@ impl<D: Device + Clone> Executor<D> {
             marks: 0,
         };
         let result = self.cache.set(&self.cx, key, Payload::Bytes(store.value), meta);
+        if result.is_ok() {
+            self.tell_set(key, store.value.len(), meta.expiry);
+        }
         self.reply(store, Verdict::of(result), output);
     }
 
@@ -66,22 +70,32 @@ impl<D: Device + Clone> Executor<D> {
             };
             let value = Payload::Bytes(store.value);
             let result = self.cache.store(&self.cx, key, value, meta).await;
+            if result.is_ok() {
+                self.tell_set(key, store.value.len(), expiry);
+            }
             self.reply(&store, Verdict::of(result), output);
             return;
         }
         let max_bytes = self.shared.config.limits.max_value_bytes as usize;
-        let mut refused = Verdict::NotStored;
+        let (mut refused, mut decided) = (Verdict::NotStored, (0, 0));
         let needs_value = matches!(store.mode, Mode::Append | Mode::Prepend);
         let (outcome, _share) = self
             .change(key, needs_value, |object| {
-                decide(&store, object, expiry, max_bytes).unwrap_or_else(|why| {
+                let action = decide(&store, object, expiry, max_bytes).unwrap_or_else(|why| {
                     refused = why;
                     Action::Keep
-                })
+                });
+                if let Action::Store { value, meta } = &action {
+                    decided = (value.len(), meta.expiry);
+                }
+                action
             })
             .await;
         let stored = match outcome {
-            Outcome::Stored { version } => Verdict::Done { version },
+            Outcome::Stored { version } => {
+                self.tell_set(key, decided.0, decided.1);
+                Verdict::Done { version }
+            }
             Outcome::Rejected(_) => Verdict::Rejected,
             Outcome::Busy => Verdict::Busy,
             Outcome::Kept | Outcome::Deleted | Outcome::NeedsMemory { .. } => refused,
@@ -105,9 +119,15 @@ impl<D: Device + Clone> Executor<D> {
         if large.unlink {
             let mut scratch = super::scratch();
             let key = large.key.bytes(&mut scratch);
-            self.change(key, false, |_| Action::Delete).await;
+            let (outcome, _share) = self.change(key, false, |_| Action::Delete).await;
+            let is_found = outcome == Outcome::Deleted;
+            self.tell(key, Event::Delete { is_found });
         }
         output.unless(large.noreply, "SERVER_ERROR object too large for cache\r\n");
+    }
+
+    pub(super) fn tell_set(&self, key: &[u8], value_bytes: usize, expiry: u32) {
+        self.tell(key, Event::Set { value_bytes, expiry });
     }
 
     fn reply(&self, store: &Store<'_>, stored: Verdict, output: &mut Output<D::Buf>) {

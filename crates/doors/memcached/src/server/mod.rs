@@ -18,6 +18,7 @@ mod sender;
 use crate::config::DoorConfig;
 use crate::counters::DoorStats;
 use crate::execute::Executor;
+use crate::recording::{Recording, Recordings};
 use crate::shared::Shared;
 use connection::Connection;
 use input::BufferPool;
@@ -74,6 +75,7 @@ impl Door {
                 stats: Arc::new(DoorStats::new(config.workers.max(1), connections)),
                 budgets: Budgets::new(config.budgets, largest_value),
                 started: Instant::now(),
+                recordings: Arc::new(Recordings::new(config.workers.max(1))),
                 foreign_said: Seldom::default(),
                 config,
             }),
@@ -93,6 +95,11 @@ impl Door {
     /// What the door counts.
     pub fn stats(&self) -> Arc<DoorStats> {
         Arc::clone(&self.shared.stats)
+    }
+
+    /// Begins to record requests, of one key in `one_in`; `None` while another recording goes on.
+    pub fn record(&self, one_in: u64) -> Option<Recording> {
+        Recording::begin(&self.shared.recordings, one_in)
     }
 
     /// Serves one worker's share of the connections until `shutdown` turns true (or its sender is gone), then ends them:

@@ -12,6 +12,7 @@ mod long_lines;
 mod meta;
 mod pinning;
 mod pipelining;
+mod recording;
 mod shutdown;
 mod tls;
 mod values;

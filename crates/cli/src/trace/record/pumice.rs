@@ -1,0 +1,191 @@
+//! A Pumice that tells requests at its admin door, as `recording.rs` of the memcached door says.
+//!
+//! A touch becomes a get in the trace, if its key was there; what the server counts as stored is a set.
+
+use super::{Book, Teller, answer, connect};
+use anyhow::anyhow;
+use pumice_door_memcached::RECORDING_HEAD;
+use pumice_trace::{Op, Request};
+use std::io::BufReader;
+use std::net::TcpStream;
+
+/// Most lines of the head of an answer.
+const HEAD_LINES_MAX: usize = 100;
+
+/// Asks the admin door of a Pumice for its requests.
+pub(super) fn ask(address: &str, one_in: u64) -> anyhow::Result<BufReader<TcpStream>> {
+    // Of version 1.0, so that the answer comes as it is, until the connection ends.
+    let question = format!("GET /requests?sample={one_in} HTTP/1.0\r\nHost: {address}\r\n\r\n");
+    let mut lines = connect("--admin", address, &question)?;
+    let mut next = || {
+        let line = answer(&mut lines);
+        line.map_err(|error| anyhow!("{address}: no answer: {error}: is it the admin door of a Pumice?"))
+    };
+    let status = next()?.unwrap_or_default();
+    let code = status
+        .strip_prefix("HTTP/1.")
+        .and_then(|rest| rest.split(' ').nth(1))
+        .ok_or_else(|| match status.as_str() {
+            "" => anyhow!("{address}: it closed the connection: is it the admin door of a Pumice?"),
+            _ => anyhow!("{address}: it answers with `{status}`: that is no admin door of a Pumice"),
+        })?
+        .to_owned();
+    for _ in 0..HEAD_LINES_MAX {
+        if next()?.is_none_or(|line| line.is_empty()) {
+            break;
+        }
+    }
+    let first = next()?.unwrap_or_default();
+    match code.as_str() {
+        "200" if first == RECORDING_HEAD => Ok(lines),
+        "200" => Err(anyhow!(
+            "{address}: it begins with `{first}` where `{RECORDING_HEAD}` was expected: that is no Pumice, or one of another version"
+        )),
+        "404" if first.is_empty() => Err(anyhow!(
+            "{address}: it has no /requests (404): it is no Pumice, or an older one that cannot tell them"
+        )),
+        _ => Err(anyhow!("{address}: it tells no requests ({code}): {first}")),
+    }
+}
+
+/// What the lines of a Pumice say.
+pub(super) struct Pumice;
+
+impl Teller for Pumice {
+    const NAME: &str = "Pumice";
+
+    fn hear(&mut self, line: &str, book: &mut Book) -> anyhow::Result<bool> {
+        // It says that it is there.
+        if line.is_empty() {
+            return Ok(true);
+        }
+        if let Some(others) = line.strip_prefix("others=") {
+            book.heard.others += others.parse::<u64>().unwrap_or(1);
+            return Ok(true);
+        }
+        let Some(Line {
+            request,
+            name,
+            ttl,
+            is_miss,
+        }) = Line::read(line)
+        else {
+            return Ok(false);
+        };
+        if name == "touch" {
+            book.heard.touches += 1;
+            return match is_miss {
+                true => Ok(true),
+                false => book
+                    .recorder
+                    .write(&request, ttl)
+                    .map(|()| true)
+                    .map_err(crate::replay::trace_error),
+            };
+        }
+        book.write(&request, ttl)?;
+        Ok(true)
+    }
+
+    fn end(&mut self, _: &mut Book) -> anyhow::Result<u64> {
+        Ok(0)
+    }
+}
+
+/// A request as it is told.
+struct Line<'a> {
+    request: Request,
+    name: &'a str,
+    ttl: Option<u64>,
+    is_miss: bool,
+}
+
+impl<'a> Line<'a> {
+    fn read(line: &'a str) -> Option<Self> {
+        let mut words = line.split(' ');
+        let time = words.next()?.split_once('.')?.0.parse().ok()?;
+        let name = words.next()?;
+        let op = match name {
+            "get" | "touch" => Op::Get,
+            "set" => Op::Set,
+            "delete" => Op::Delete,
+            _ => return None,
+        };
+        let (key, size) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        let (mut ttl, mut is_miss) = (None, false);
+        for word in words {
+            match word.split_once('=') {
+                Some(("ttl", secs)) => ttl = Some(secs.parse().ok()?),
+                None if word == "miss" => is_miss = true,
+                // What a later version may say as well.
+                _ => {}
+            }
+        }
+        let request = Request {
+            key,
+            size: Some(size),
+            time,
+            op,
+            content: None,
+        };
+        Some(Self {
+            request,
+            name,
+            ttl,
+            is_miss,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Heard, testing::heard};
+    use super::*;
+
+    #[test]
+    fn each_line_becomes_what_the_trace_has_of_it() {
+        let (counts, gaps, rows) = heard(
+            &[
+                "10.000001 get 18446744073709551615 0 miss",
+                "10.000002 set 18446744073709551615 106 ttl=100",
+                "11.999999 get 18446744073709551615 106",
+                "",
+                "skipped=3",
+                "others=7",
+                "12.000000 touch 18446744073709551615 106 ttl=5",
+                "12.000000 touch 2 0 ttl=5 miss",
+                "13.000000 delete 18446744073709551615 0",
+                "13.000000 delete 2 0 miss later=1",
+                "13.000000 incr 2 0",
+                "x.000000 get 2 0",
+                "13.000000 get key 0",
+                "13.000000 get 1",
+            ],
+            Pumice,
+        );
+        assert_eq!(
+            counts,
+            Heard {
+                gets: 2,
+                sets: 1,
+                touches: 2,
+                deletes: 2,
+                others: 7,
+                skipped: 3,
+                unknown: 4
+            }
+        );
+        assert_eq!(gaps, 0);
+        assert_eq!(
+            rows,
+            [
+                "10,18446744073709551615,0,get,",
+                "10,18446744073709551615,106,set,100",
+                "11,18446744073709551615,106,get,",
+                "12,18446744073709551615,106,get,5",
+                "13,18446744073709551615,0,delete,",
+                "13,2,0,delete,",
+            ]
+        );
+    }
+}
