@@ -107,7 +107,7 @@ pub struct ReplayArgs {
     sizes: Option<PathBuf>,
 
     /// lookup: every access is a lookup, and a miss inserts; as-recorded: what the trace says; look-aside: what the trace says, and a
-    /// get that misses inserts, but where it missed when it was recorded, too (its size is 0)
+    /// get that misses inserts, but where it missed when it was recorded, too (its size is 0); where that one hits, the set that followed is left out
     #[arg(long, value_name = "lookup|as-recorded|look-aside", default_value = "lookup")]
     ops: OpsMode,
 

@@ -12,6 +12,7 @@ use crate::prepare::{Prepared, ReplayProgress, prepare};
 use crate::report::{Report, Settings};
 use crate::rules::{OpsMode, ReplayRules, Unit};
 use crate::size::CacheSize;
+use crate::spared::Spared;
 
 /// The baselines beside the exact twins: SLRU as so many lists, and GDSF without a cap.
 const BASELINES: [&str; 9] = [
@@ -105,6 +106,7 @@ fn replay<P: ExactPolicy>(
             progress: accesses.progress(),
         });
     };
+    let mut spared = Spared::new(options.rules.ops);
     let mut batch = Vec::with_capacity(BATCH_REQUESTS);
     while accesses.next_batch(&mut batch)? {
         match options.rules.ops {
@@ -118,7 +120,7 @@ fn replay<P: ExactPolicy>(
             OpsMode::AsRecorded | OpsMode::LookAside => {
                 for access in &batch {
                     counts.next_request();
-                    as_recorded(&mut policy, &mut counts, access);
+                    as_recorded(&mut policy, &mut counts, &mut spared, access);
                     counts.resident(policy.policy.used());
                 }
             }
@@ -189,17 +191,25 @@ fn look_up_or_insert<P: ExactPolicy>(cache: &mut Limited<P>, counts: &mut Counts
     }
 }
 
-fn as_recorded<P: ExactPolicy>(cache: &mut Limited<P>, counts: &mut Counts, access: &Access) {
+fn as_recorded<P: ExactPolicy>(
+    cache: &mut Limited<P>,
+    counts: &mut Counts,
+    spared: &mut Spared,
+    access: &Access,
+) {
     let (object, size) = (access.object, access.size);
     match access.op {
         Op::Get => {
             let resident = cache.policy.size_of(object);
             cache.policy.lookup(object);
             counts.lookup(resident.is_some(), resident.unwrap_or(size));
-            if resident.is_none() && access.fills {
-                cache.insert(counts, object, size);
+            match resident {
+                Some(_) => spared.note_hit(access),
+                None if access.fills => cache.insert(counts, object, size),
+                None => {}
             }
         }
+        Op::Set if spared.takes(access) => {}
         Op::Set => cache.insert(counts, object, size),
         Op::Delete => {
             cache.policy.remove(object);

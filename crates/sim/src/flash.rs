@@ -35,6 +35,7 @@ use crate::prepare::{Prepared, ReplayProgress, prepare};
 use crate::report::{CascadeReport, Report, Settings};
 use crate::rules::{MissingSizes, OpsMode, ReplayRules, Unit};
 use crate::size::CacheSize;
+use crate::spared::Spared;
 
 /// Block buffers: more than any layout fills at a time, so that none is waited for.
 const BUFFERS: usize = 160;
@@ -447,6 +448,7 @@ fn replay<D: Device + Clone>(
     let mut keys_seen: Vec<u64> = Vec::new();
     let mut long_value = Vec::new();
     let item_bytes_max = cache.item_bytes_max as u64;
+    let mut spared = Spared::new(options.rules.ops);
     let mut batch: Vec<Access> = Vec::with_capacity(BATCH_REQUESTS);
     while accesses.next_batch(&mut batch)? {
         for access in &batch {
@@ -480,16 +482,15 @@ fn replay<D: Device + Clone>(
                     let made = after.all() - before.all();
                     if hit {
                         reads.hit_rounds += after.rounds() - before.rounds();
-                    }
-                    *(if hit {
-                        &mut reads.hit_reads
+                        reads.hit_reads += made;
+                        spared.note_hit(access);
                     } else {
-                        &mut reads.miss_reads
-                    }) += made;
+                        reads.miss_reads += made;
+                    }
                     counts.lookup(hit, access.size);
                     !hit && access.fills
                 }
-                (_, Op::Set) => true,
+                (_, Op::Set) => !spared.takes(access),
                 (_, Op::Delete) => {
                     replay.block_on(replay.cache.delete(&replay.cx, &key))?;
                     false

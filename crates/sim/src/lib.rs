@@ -19,6 +19,7 @@ mod prepare;
 mod report;
 mod rules;
 mod size;
+mod spared;
 mod volume;
 
 pub use accesses::{Access, Accesses, Survey};

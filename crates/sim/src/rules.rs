@@ -19,8 +19,8 @@ pub enum OpsMode {
     /// requests. The size of a get is that of the resident object on a hit, and what it records on a miss.
     AsRecorded,
     /// `look-aside`: as the clients of a cache would do with another one. A get looks up, and a miss inserts the object if the get records its
-    /// size; a get of size 0 missed when it was recorded, and the trace has the set that followed. Sets, deletes and sizes are as under
-    /// `as-recorded`.
+    /// size; a get of size 0 missed when it was recorded, and the trace has the set that followed: where such a get hits, the next set of its
+    /// key is left out, as the client had not made it. Other sets, deletes and sizes are as under `as-recorded`.
     LookAside,
 }
 

@@ -657,3 +657,35 @@ fn a_drive_reports_what_it_writes() {
         "the drive changes nothing else"
     );
 }
+
+#[test]
+fn a_set_is_left_out_whose_get_would_have_hit() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("recorded.csv");
+    // Each key is missed and set, twice, and set once more.
+    let round = |rows: &[(u64, &str)]| -> String {
+        (0..100)
+            .flat_map(|key| {
+                rows.iter()
+                    .map(move |(size, op)| format!("1,{key},{size},{op}\n"))
+            })
+            .collect()
+    };
+    let twice = round(&[(0, "get"), (1000, "set")]).repeat(2);
+    let text = format!("time,id,size,op\n{twice}{}", round(&[(1000, "set")]));
+    std::fs::write(&path, text).unwrap();
+    let columns = Some("time=1,id=2,size=3,op=4,header=true".parse().unwrap());
+    let format = None;
+    let recorded = Trace::new(&path, TraceOptions { format, columns }).unwrap();
+    let inserted = |ops| {
+        let mut options = options("8MiB", ReplayDevice::Sim);
+        options.rules = ReplayRules {
+            ops,
+            ..ReplayRules::default()
+        };
+        let report = replay_flash(&recorded, &options, &mut |_| ()).unwrap();
+        (report.object_hit_ratio, report.bytes_inserted)
+    };
+    assert_eq!(inserted(OpsMode::LookAside), (Some(0.5), Some(200_000)));
+    assert_eq!(inserted(OpsMode::AsRecorded), (Some(0.5), Some(300_000)));
+}

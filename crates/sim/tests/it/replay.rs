@@ -144,6 +144,20 @@ fn as_recorded_gets_look_up_sets_insert_and_deletes_remove() {
 }
 
 #[test]
+fn look_aside_leaves_out_the_set_that_followed_a_miss_which_hits_here() {
+    let rules = ReplayRules {
+        ops: OpsMode::LookAside,
+        ..ReplayRules::default()
+    };
+    // A miss and its set; a miss when it was recorded, which hits, and the set that is not made; a set without a get.
+    let steps = "a,0,get a,10,set a,0,get a,10,set a,10,set b,20,get b,20,set";
+    let trace = sample("id=1,size=2,op=3", steps);
+    let report = trace.replay_with("lru", "100", rules.clone()).unwrap();
+    assert_eq!((report.requests, report.object_hit_ratio), (7, Some(1.0 / 3.0)));
+    assert_eq!((report.bytes_inserted, report.objects_cached), (Some(60), 2));
+}
+
+#[test]
 fn as_recorded_a_set_that_outgrows_the_cache_leaves_nothing_stale() {
     let rules = ReplayRules {
         ops: OpsMode::AsRecorded,
