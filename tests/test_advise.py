@@ -58,6 +58,43 @@ def test_advice_is_what_the_engine_does(directory):
     expect("run: " + best["command"] in text, "the command line in the text", text)
 
 
+def test_the_life_of_flash(directory):
+    """By bytes written and by cycles, and under twice the traffic."""
+    flags = ["--tbw", "600", "--cycles", "3000", "--span", "3600", "--years", "5"]
+    report = advise(*flags)
+    best, twice = rows(report)["advice"], report["twice"]
+    amplification = best["device_write_amplification"]
+    expect(1 <= amplification < 2, "what a drive writes for each byte that it is sent", str(best))
+    years = 3000 * best["flash_bytes"] / (best["host_bytes_a_day"] * amplification) / 365
+    expect(abs(best["flash_years_by_cycles"] / years - 1) < 1e-9, "years of 3000 cycles", str(best))
+    expect(years < best["flash_years"], "cells to be worn out first, of so little flash", str(best))
+    expect_equal(twice["flash_years"], best["flash_years_by_cycles"] / 2, "years under twice the traffic")
+    expect_equal(twice["is_too_short"], twice["flash_years"] < 5, "whether that is less than --years")
+    reads = best["hit_ratio"] - best["dram_hit_ratio"]
+    expect(abs(twice["flash_reads_a_second"] / (2 * reads * report["requests"] / 3600) - 1) < 0.1, "reads of flash", str(twice))
+    text = run(TRACE, *COSTS, *flags)
+    for line in (f"by --cycles the flash lasts {years:.1f} years", f"twice the traffic: the same sizes; the flash would have to take {twice['flash_reads_a_second']:.0f} reads a second"):
+        expect(line in text, line, text)
+
+
+def test_rows_are_the_same_by_any_number_of_threads(directory):
+    flags = ["--have", "dram=64MiB,flash=64MiB", "--span", "3600"]
+    one, four = (advise(*flags, "--jobs", jobs) for jobs in ("1", "4"))
+    expect(len(one["rows"]) > 3, "some rows", str(one["rows"]))
+    expect_equal(four["rows"], one["rows"], "the rows of four threads")
+
+
+def test_a_page_is_known_to_be_writable_before_the_work(directory):
+    said = run("zipf:keys=60000,theta=0.9,requests=9000000000,seed=1", *COSTS, "--html", "/nowhere/page.html", status=1)
+    expect("/nowhere/page.html" in said, "the path in the error", said)
+    page = os.path.join(directory, "page.html")
+    run("/nowhere", *COSTS, "--html", page, status=1)
+    expect(not os.path.exists(page), "no empty page to be left", "")
+    run(TRACE, *COSTS, "--no-replay", "--html", page)
+    with open(page) as file:
+        expect("</html>" in file.read(), "a whole page", page)
+
+
 def test_limits_are_kept(directory):
     free = rows(advise("--no-replay"))["advice"]
     within = rows(advise("--no-replay", "--budget", str(free["money"] / 2)))["advice"]
@@ -83,6 +120,8 @@ def test_bad_numbers_name_their_flag(directory):
         (["--dram-price", "5", "--flash-price", "1", "--miss-latency", "2us"], "--miss-latency"),
         ([*COSTS, "--tbw", "600"], "--span"),
         ([*COSTS, "--years", "5"], "--tbw"),
+        ([*COSTS, "--cycles", "3000"], "--span"),
+        ([*COSTS, "--jobs", "0"], "--jobs"),
         ([*COSTS, "--dram-latency", "10s"], "--dram-latency"),
         ([*COSTS, "--dwpd", "1", "--span", "60"], "--drive-size"),
         ([*COSTS, "--have", "flash=1GiB"], "dram=SIZE"),

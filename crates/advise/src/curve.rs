@@ -27,6 +27,9 @@ const SIZE_MAX: u64 = 1 << 40;
 /// Of the keys that a sampled curve holds, one in so many is hot.
 const HOT_PART: usize = 4;
 
+/// Size of an object that was deleted: its key is known, and counts once.
+const DELETED: u64 = 0;
+
 /// How a curve is made.
 #[derive(Clone, Copy, Debug)]
 pub struct CurveOptions {
@@ -152,12 +155,6 @@ impl CurveBuilder {
         let mut entry = match self.objects.entry(request.key) {
             Entry::Occupied(entry) => entry,
             Entry::Vacant(entry) => {
-                // A hot key may have been deleted.
-                let is_hot = self.hot.contains(&request.key);
-                let (sizes, rate) = match is_hot {
-                    true => (&mut self.hot_sizes, 1.0),
-                    false => (&mut self.sizes, rate),
-                };
                 let (one, bytes) = (1.0 / rate, size as f64 / rate);
                 if request.op == Op::Get {
                     self.sampled = [self.sampled[0] + one, self.sampled[1] + bytes];
@@ -167,10 +164,10 @@ impl CurveBuilder {
                         place,
                         requests: 1,
                         size,
-                        is_hot,
+                        is_hot: false,
                     });
                     self.keys.push(request.key);
-                    sizes.add(place as usize, size);
+                    self.sizes.add(place as usize, size);
                     self.first = [self.first[0] + one, self.first[1] + bytes];
                     self.bound();
                 }
@@ -187,10 +184,20 @@ impl CurveBuilder {
         object.requests = before.requests.saturating_add(1);
         match request.op {
             Op::Delete => {
-                entry.remove();
+                object.size = DELETED;
                 return;
             }
             Op::Set => object.size = size,
+            Op::Get if before.size == DELETED => {
+                self.sampled = [
+                    self.sampled[0] + 1.0 / rate_of_key,
+                    self.sampled[1] + size as f64 / rate_of_key,
+                ];
+                if !inserts {
+                    return;
+                }
+                object.size = size;
+            }
             Op::Get => {
                 let mut others = self.sizes.behind(before.place as usize) as f64 / rate;
                 if !self.hot.is_empty() {
@@ -520,6 +527,8 @@ mod tests {
             CurveOptions::default(),
         );
         assert_eq!((found.requests, found.sets), (3, 3));
+        // A key that was deleted and came again is one.
+        assert_eq!((found.objects, found.footprint), (2, 15));
         let hits = |size| found.hits(size)[0];
         assert_eq!([hits(9), hits(10), hits(54), hits(55)], [0.0, 1.0, 1.0, 2.0]);
         assert_eq!(

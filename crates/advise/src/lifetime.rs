@@ -47,9 +47,19 @@ impl Endurance {
         })
     }
 
+    /// Times that each of `bytes` of flash can be written: years are then of what the drive writes itself.
+    ///
+    /// # Errors
+    /// [`EnduranceError`].
+    pub fn of_cycles(cycles: f64, bytes: f64) -> Result<Self, EnduranceError> {
+        Ok(Self {
+            rated_bytes: positive(cycles)? * positive(bytes)?,
+        })
+    }
+
     /// Years until the rating is used up; infinite if nothing is written.
-    pub fn years(&self, host_bytes_a_day: f64) -> f64 {
-        self.rated_bytes / host_bytes_a_day / DAYS
+    pub fn years(&self, bytes_a_day: f64) -> f64 {
+        self.rated_bytes / bytes_a_day / DAYS
     }
 }
 
@@ -66,6 +76,11 @@ mod tests {
         let drive = Endurance::of_dwpd(1.0, 1e12, None).unwrap();
         assert_eq!(drive.years(0.5e12), 10.0);
         assert_eq!(Endurance::of_dwpd(1.0, 1e12, Some(3.0)).unwrap().years(1e12), 3.0);
+        // 3000 cycles of 1 TB at 1.5 TB a day.
+        assert_eq!(
+            Endurance::of_cycles(3000.0, 1e12).unwrap().years(1.5e12),
+            2000.0 / 365.0
+        );
         for bad in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             assert_eq!(Endurance::of_tbw(bad), Err(EnduranceError::Positive));
         }

@@ -4,6 +4,7 @@ mod args;
 mod page;
 mod report;
 
+use crate::lifetime::Rating;
 use crate::replay::{Bar, Printed, of_config};
 use crate::serve::config::ServeConfig;
 use crate::serve::{Familiar, options_of_empty};
@@ -12,6 +13,7 @@ use crate::usage::usage;
 use anyhow::Context;
 pub use args::AdviseArgs;
 use args::{Have, latencies};
+use page::PageFile;
 use pumice::{IndexKind, IndexOptions};
 use pumice_advise::{
     Choice, Curve, CurveBuilder, CurveOptions, Endurance, Latencies, Limit, Offer, Prices, choose, sizes,
@@ -20,8 +22,9 @@ use pumice_sim::{
     FlashOptions, MissingSizes, OpsMode, ReplayDevice, ReplayProgress, ReplayRules, replay_flash,
 };
 use pumice_trace::{Format, Human, Trace, bytes};
-use report::{Advice, Row, Turn, people};
+use report::{Advice, Row, Turn, Twice, people};
 use std::io::Write;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 /// The smallest DRAM and flash on offer.
@@ -61,26 +64,29 @@ struct Basis<'a> {
 /// # Errors
 /// Usage, or what failed.
 pub fn run(args: &AdviseArgs) -> anyhow::Result<()> {
-    let endurance = match (args.tbw, args.dwpd, args.drive_size) {
-        (Some(terabytes), ..) => Some(Endurance::of_tbw(terabytes)),
-        (None, Some(writes), Some(gigabytes)) => {
-            Some(Endurance::of_dwpd(writes, gigabytes * 1e9, args.warranty))
-        }
-        _ => None,
+    let rating = Rating {
+        tbw: args.tbw,
+        dwpd: args.dwpd,
+        drive_size: args.drive_size,
+        warranty: args.warranty,
     };
-    let endurance = endurance
-        .transpose()
-        .map_err(|error| usage(format!("--tbw or --dwpd: {error}")))?;
-    if args.years.is_some() && endurance.is_none() {
-        return Err(usage("--years needs --tbw, or --dwpd and --drive-size"));
+    let endurance = rating.endurance()?;
+    let is_rated = endurance.is_some() || args.cycles.is_some();
+    if args.years.is_some() && !is_rated {
+        return Err(usage(
+            "--years needs --tbw, or --dwpd and --drive-size, or --cycles",
+        ));
     }
     let latencies = latencies(args)?;
     let trace = args.source.trace()?;
+    let page = args.html.as_deref().map(PageFile::create).transpose()?;
     let started = Instant::now();
     let (curve, seconds) = read(args, &trace)?;
     let span = args.span.or(seconds);
-    if endurance.is_some() && span.is_none() {
-        return Err(usage("--tbw and --dwpd need --span: the trace has no times"));
+    if is_rated && span.is_none() {
+        return Err(usage(
+            "--tbw, --dwpd and --cycles need --span: the trace has no times",
+        ));
     }
     let curve_seconds = started.elapsed().as_secs_f64();
     let first = (1.0 - curve.hit_ratio_max()) * curve.requests as f64;
@@ -104,8 +110,8 @@ pub fn run(args: &AdviseArgs) -> anyhow::Result<()> {
         span,
     };
     let advice = basis.advise()?;
-    if let Some(path) = &args.html {
-        std::fs::write(path, advice.page()).with_context(|| format!("--html {}", path.display()))?;
+    if let Some(page) = page {
+        page.write(&advice.page())?;
     }
     let text = if args.json {
         serde_json::to_string_pretty(&Printed::of(&advice)).context("cannot write the advice")?
@@ -221,10 +227,7 @@ impl Basis<'_> {
                 .or_insert_with(|| self.items(dram, flash).ok())
         };
         let choice = self.choose(&self.latencies, &self.prices, &items);
-        let mut rows = Vec::new();
-        for (what, offer) in self.offers(&choice)? {
-            rows.push(self.row(what, &offer)?);
-        }
+        let rows = self.rows(&self.offers(&choice)?)?;
         let turned = |what, latencies: &Latencies, prices: &Prices| {
             let best = self.choose(latencies, prices, &items).best?;
             let is_other = choice
@@ -254,6 +257,7 @@ impl Basis<'_> {
             turned("flash cost 30 % less", latencies, &with(1.0, 0.7)),
         ];
         let notes = self.notes(&rows);
+        let twice = rows.first().and_then(|row| Twice::of(row, self.args.years));
         Ok(Advice {
             trace: self.trace.name().to_owned(),
             requests: self.curve.requests,
@@ -273,6 +277,7 @@ impl Basis<'_> {
             rows,
             notes,
             turns: turns.into_iter().flatten().collect(),
+            twice,
             span_seconds: self.span,
             curve_seconds: self.curve_seconds,
             curve: points(&self.curve),
@@ -333,6 +338,30 @@ impl Basis<'_> {
         Ok(offers)
     }
 
+    /// The figures of offers, in their order, some made at a time.
+    fn rows(&self, offers: &[(&'static str, Offer)]) -> anyhow::Result<Vec<Row>> {
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let mut rows = Vec::new();
+            loop {
+                let at = next.fetch_add(1, Ordering::Relaxed);
+                match offers.get(at) {
+                    Some((what, offer)) => rows.push((at, self.row(what, offer))),
+                    None => return rows,
+                }
+            }
+        };
+        let mut rows: Vec<_> = std::thread::scope(|scope| {
+            let jobs = usize::from(self.args.jobs).min(offers.len());
+            let threads: Vec<_> = (0..jobs).map(|_| scope.spawn(work)).collect();
+            let done = threads.into_iter().map(|thread| thread.join());
+            done.flat_map(|rows| rows.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+                .collect()
+        });
+        rows.sort_by_key(|(at, _)| *at);
+        rows.into_iter().map(|(_, row)| row).collect()
+    }
+
     /// The figures of an offer.
     fn row(&self, what: &'static str, offer: &Offer) -> anyhow::Result<Row> {
         let mut row = Row {
@@ -351,6 +380,9 @@ impl Basis<'_> {
             bytes_written_host: None,
             host_bytes_a_day: None,
             flash_years: None,
+            device_write_amplification: None,
+            flash_years_by_cycles: None,
+            flash_reads_a_second: None,
             equal_dram_by_response: None,
             equal_dram_by_hits: None,
             saved_of_replaced: None,
@@ -387,7 +419,7 @@ impl Basis<'_> {
     /// Replays an offer through the engine.
     fn replay(&self, mut row: Row, offer: &Offer) -> anyhow::Result<Row> {
         let config = self.config(offer.dram)?;
-        let bar = Bar::new("replaying");
+        let bar = (self.args.jobs == 1).then(|| Bar::new("replaying"));
         let replayed = replay_flash(
             &self.trace,
             &FlashOptions {
@@ -399,7 +431,7 @@ impl Basis<'_> {
                 served: Some(of_config(config, None)),
                 device: ReplayDevice::Sim,
                 reformat: false,
-                superblock_blocks: 0,
+                superblock_blocks: u32::from(self.args.cycles.is_some()),
                 trim: false,
                 throttle: None,
                 rules: ReplayRules {
@@ -409,9 +441,9 @@ impl Basis<'_> {
                     ..ReplayRules::default()
                 },
             },
-            &mut |done| bar.show(done),
+            &mut |done| bar.iter().for_each(|bar| bar.show(done)),
         );
-        bar.clear();
+        bar.iter().for_each(Bar::clear);
         let report = replayed.map_err(crate::replay::sim_error)?;
         let hits = report.object_hit_ratio.unwrap_or(0.0);
         // Reads of flash for each get: a large object takes several.
@@ -438,6 +470,14 @@ impl Basis<'_> {
             .endurance
             .zip(row.host_bytes_a_day)
             .map(|(endurance, day)| endurance.years(day));
+        row.device_write_amplification = report.device_write_amplification;
+        row.flash_years_by_cycles = (self.args.cycles)
+            .and_then(|cycles| Endurance::of_cycles(cycles, offer.flash as f64).ok())
+            .zip(row.host_bytes_a_day.zip(report.device_write_amplification))
+            .map(|(endurance, (day, amplification))| endurance.years(day * amplification));
+        let reads = hits * report.flash_reads_per_hit.unwrap_or(0.0)
+            + (1.0 - hits) * report.flash_reads_per_miss.unwrap_or(0.0);
+        row.flash_reads_a_second = self.span.map(|span| reads * self.curve.requests as f64 / span);
         Ok(row)
     }
 
@@ -482,10 +522,8 @@ impl Basis<'_> {
                     times.max(1.1)
                 ));
             }
-            let too_few = row
-                .flash_years
-                .zip(self.args.years)
-                .filter(|(years, wanted)| years < wanted);
+            let too_few = row.years().zip(self.args.years);
+            let too_few = too_few.filter(|(years, wanted)| years < wanted);
             if let Some((years, wanted)) = too_few {
                 notes.push(format!(
                     "{}: the flash lasts {years:.1} years, less than {wanted}",
@@ -493,7 +531,9 @@ impl Basis<'_> {
                 ));
             }
         }
-        if self.endurance.is_some() && self.span.is_some_and(|span| span < DAY_SECONDS) {
+        if (self.endurance.is_some() || self.args.cycles.is_some())
+            && self.span.is_some_and(|span| span < DAY_SECONDS)
+        {
             notes.push("the trace is shorter than a day: bytes written in a day are scaled from it".into());
         }
         if curve.sampling_rate < 1.0 {

@@ -7,6 +7,7 @@ mod bench;
 #[cfg(test)]
 mod documents;
 mod inspect;
+mod lifetime;
 mod model;
 mod replay;
 mod serve;

@@ -163,6 +163,15 @@ settings! {
     /// Seconds after which an object that is in a block buffer alone is written to flash, so that a crash loses none that is older; 0 for when
     /// its block is full, at most 86400 [default: 5]
     flush_interval "flush-interval" "SECONDS",
+    /// Terabytes (10^12 bytes) that the drive of --flash, or of each --cache, is rated to take: figures say how many years that lasts
+    /// [default: not known]
+    tbw "tbw" "TERABYTES",
+    /// In place of --tbw, drive writes a day that it is rated to take, of --drive-size during --warranty [default: not known]
+    dwpd "dwpd" "WRITES",
+    /// Gigabytes (10^9 bytes) of the drive, for --dwpd [default: not known]
+    drive_size "drive-size" "GIGABYTES",
+    /// Years of the drive's warranty, for --dwpd [default: 5]
+    warranty "warranty" "YEARS",
     /// Where volumes are served over NBD: ADDR:PORT or unix:PATH, several with commas. No objects are served then, and settings that say
     /// something of them are refused [default: nowhere]
     nbd "nbd" "ADDR",

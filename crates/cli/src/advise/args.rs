@@ -1,6 +1,7 @@
 //! Flags of `advise`.
 
 use super::report::people;
+use crate::lifetime::positive;
 use crate::source::Source;
 use crate::usage::usage;
 use clap::Args;
@@ -77,6 +78,10 @@ pub struct AdviseArgs {
     #[arg(long, value_name = "YEARS", value_parser = positive, requires = "dwpd")]
     pub(super) warranty: Option<f64>,
 
+    /// Times that each cell of the flash is rated to be written: years by that, as a simulated drive writes it, come beside those of --tbw
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub(super) cycles: Option<f64>,
+
     /// Years that the flash has to last: a line says which sizes do not
     #[arg(long, value_name = "YEARS", value_parser = positive)]
     pub(super) years: Option<f64>,
@@ -84,6 +89,10 @@ pub struct AdviseArgs {
     /// Seconds that the trace was recorded for: how much is written in a day follows from it [default: by the times of its requests]
     #[arg(long, value_name = "SECONDS", value_parser = positive)]
     pub(super) span: Option<f64>,
+
+    /// Rows that are replayed at a time, each with the memory of its own sizes
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(super) jobs: u16,
 
     /// Replay nothing through the engine: all figures are of exact LRU, and there are none of bytes written
     #[arg(long)]
@@ -132,14 +141,6 @@ impl FromStr for Have {
             _ => Ok(have),
         }
     }
-}
-
-fn positive(text: &str) -> Result<f64, String> {
-    let number = text
-        .parse()
-        .ok()
-        .filter(|number: &f64| (1e-12..1e18).contains(number));
-    number.ok_or_else(|| "expected a number from 1e-12 to 1e18".to_owned())
 }
 
 /// Nanoseconds.

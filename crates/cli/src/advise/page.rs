@@ -1,8 +1,11 @@
 //! The advice as an HTML page: one file, no scripts.
 
 use super::report::{Advice, Row, people};
+use anyhow::Context;
 use pumice_trace::Human;
 use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 320.0;
@@ -13,6 +16,42 @@ const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;mar
 table{border-collapse:collapse;width:100%}th,td{padding:.4rem .6rem;border-bottom:1px solid #ddd;text-align:right}
 th:first-child,td:first-child{text-align:left}tr.best{background:#eef6ee;font-weight:600}
 code{background:#f3f3f3;padding:.15rem .4rem;border-radius:3px}svg{max-width:100%}.note{color:#844}";
+
+/// The file of a page, known to be writable before there is a page. One that was made for it goes again if none is written.
+pub(super) struct PageFile {
+    path: PathBuf,
+    is_new: bool,
+}
+
+impl PageFile {
+    /// # Errors
+    /// A path that cannot be written.
+    pub(super) fn create(path: &Path) -> anyhow::Result<Self> {
+        let is_new = fs::symlink_metadata(path).is_err();
+        let mut options = fs::OpenOptions::new();
+        let opened = options.write(true).create(true).truncate(false).open(path);
+        opened.with_context(|| format!("--html {}", path.display()))?;
+        let path = path.to_owned();
+        Ok(Self { path, is_new })
+    }
+
+    /// # Errors
+    /// Why it cannot be written.
+    pub(super) fn write(mut self, text: &str) -> anyhow::Result<()> {
+        fs::write(&self.path, text).with_context(|| format!("--html {}", self.path.display()))?;
+        self.is_new = false;
+        Ok(())
+    }
+}
+
+impl Drop for PageFile {
+    fn drop(&mut self) {
+        if self.is_new {
+            // What cannot be removed stays, empty.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
 
 impl Advice {
     /// For somebody who buys machines and builds no storage.
@@ -58,6 +97,9 @@ impl Advice {
                 "<p>If {}, it would be {dram} of DRAM and {flash} of flash.</p>",
                 turn.what
             );
+        }
+        if let Some(twice) = &self.twice {
+            let _ = writeln!(out, "<p>{}.</p>", twice.text());
         }
         for note in &self.notes {
             let _ = writeln!(out, "<p class=\"note\">{}</p>", escaped(note));
@@ -140,7 +182,7 @@ fn line(out: &mut String, row: &Row) {
         bytes => Human(bytes).to_string(),
     };
     let years = row
-        .flash_years
+        .years()
         .map_or("–".to_owned(), |years| format!("{years:.1} years"));
     let _ = writeln!(
         out,

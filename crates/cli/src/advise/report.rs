@@ -29,6 +29,11 @@ pub(super) struct Row {
     pub(super) bytes_written_host: Option<u64>,
     pub(super) host_bytes_a_day: Option<f64>,
     pub(super) flash_years: Option<f64>,
+    /// Bytes that the flash writes for each that is sent to it, as a simulated drive does; with `--cycles`, by which its life comes from that.
+    pub(super) device_write_amplification: Option<f64>,
+    pub(super) flash_years_by_cycles: Option<f64>,
+    /// Mean over the trace.
+    pub(super) flash_reads_a_second: Option<f64>,
     /// DRAM that the flash saves, by equal response time (equation 2), and by equal hits (equation 3).
     pub(super) equal_dram_by_response: Option<u64>,
     pub(super) equal_dram_by_hits: Option<u64>,
@@ -36,6 +41,16 @@ pub(super) struct Row {
     pub(super) saved_of_replaced: Option<f64>,
     pub(super) saved_of_whole: Option<f64>,
     pub(super) command: Option<String>,
+}
+
+impl Row {
+    /// Years that the flash lasts by the rating that ends first.
+    pub(super) fn years(&self) -> Option<f64> {
+        match (self.flash_years, self.flash_years_by_cycles) {
+            (Some(years), Some(cycles)) => Some(years.min(cycles)),
+            (years, cycles) => years.or(cycles),
+        }
+    }
 }
 
 /// What `--json` prints.
@@ -59,6 +74,8 @@ pub(super) struct Advice {
     pub(super) notes: Vec<String>,
     /// The advice under other prices and latencies.
     pub(super) turns: Vec<Turn>,
+    /// The first row under twice the traffic, if it has flash.
+    pub(super) twice: Option<Twice>,
     /// Seconds that the trace took, as given or by its times.
     pub(super) span_seconds: Option<f64>,
     /// Time for the pass that made the curve.
@@ -74,6 +91,45 @@ pub(super) struct Turn {
     pub(super) dram_bytes: u64,
     pub(super) flash_bytes: u64,
     pub(super) is_other: bool,
+}
+
+/// What twice the requests a second do to a row: its hits and response time stay, as long as nothing has to queue.
+#[derive(Debug, Serialize)]
+pub(super) struct Twice {
+    pub(super) flash_reads_a_second: Option<f64>,
+    pub(super) flash_years: Option<f64>,
+    /// Whether that is less than `--years`.
+    pub(super) is_too_short: bool,
+}
+
+impl Twice {
+    /// None of a row that was not replayed.
+    pub(super) fn of(row: &Row, wanted: Option<f64>) -> Option<Self> {
+        row.bytes_written_host?;
+        let flash_years = row.years().map(|years| years / 2.0);
+        Some(Self {
+            flash_reads_a_second: row.flash_reads_a_second.map(|reads| reads * 2.0),
+            flash_years,
+            is_too_short: flash_years
+                .zip(wanted)
+                .is_some_and(|(years, wanted)| years < wanted),
+        })
+    }
+
+    /// For people.
+    pub(super) fn text(&self) -> String {
+        let mut text = "if there were twice the traffic: the same sizes".to_owned();
+        if let Some(reads) = self.flash_reads_a_second {
+            text += &format!("; the flash would have to take {reads:.0} reads a second");
+        }
+        if let Some(years) = self.flash_years {
+            text += &format!("; it would last {years:.1} years");
+        }
+        if self.is_too_short {
+            text += ", less than --years";
+        }
+        text
+    }
 }
 
 /// Nanoseconds for people.
@@ -119,7 +175,7 @@ impl Advice {
             let day = row
                 .host_bytes_a_day
                 .map_or("-".into(), |bytes| format!("{:.1} GB", bytes / 1e9));
-            let years = row.flash_years.map_or("-".into(), |years| format!("{years:.1}"));
+            let years = row.years().map_or("-".into(), |years| format!("{years:.1}"));
             let _ = writeln!(
                 out,
                 "{:<12}{:>10}{:>10}{:>9}{:>10}{:>12}{:>11.2}{:>13}{:>12}",
@@ -164,6 +220,17 @@ impl Advice {
                     percent(whole)
                 );
             }
+            if let Some((years, amplification)) =
+                row.flash_years_by_cycles.zip(row.device_write_amplification)
+            {
+                let by_rating = row
+                    .flash_years
+                    .map_or_else(String::new, |years| format!(", by bytes written {years:.1}"));
+                let _ = writeln!(
+                    out,
+                    "by --cycles the flash lasts {years:.1} years{by_rating}: a drive writes {amplification:.3} bytes for each that it is sent"
+                );
+            }
             if let Some(command) = &row.command {
                 let _ = writeln!(out, "run: {command}");
             }
@@ -181,6 +248,9 @@ impl Advice {
         if !same.is_empty() {
             let names: Vec<_> = same.iter().map(|turn| turn.what).collect();
             let _ = writeln!(out, "the advice is the same if {}", names.join("; "));
+        }
+        if let Some(twice) = &self.twice {
+            let _ = writeln!(out, "{}", twice.text());
         }
         for note in &self.notes {
             let _ = writeln!(out, "note: {note}");

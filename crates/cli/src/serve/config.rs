@@ -2,10 +2,12 @@
 
 use super::familiar::Familiar;
 use super::listen;
+use crate::lifetime::Rating;
 use crate::settings::{Given, Layers};
 use crate::usage::usage;
 use pumice::IndexKind;
 use pumice::{Durability, FlashWrite};
+use pumice_advise::Endurance;
 use pumice_door_memcached::Listen;
 use pumice_flash::{LayoutError, LayoutName, LayoutOptions};
 use pumice_nhc::Objective;
@@ -83,6 +85,8 @@ pub struct ServeConfig {
     pub user: Option<String>,
     /// Where to write the process id.
     pub pid_file: Option<PathBuf>,
+    /// Bytes that the flash device is rated to take, if that was said.
+    pub endurance: Option<Endurance>,
 }
 
 impl ServeConfig {
@@ -144,6 +148,7 @@ impl ServeConfig {
             backlog: familiar.backlog.unwrap_or(1024),
             user: familiar.user.clone(),
             pid_file: familiar.pid_file.clone(),
+            endurance: Rating::of_settings(layers)?.endurance()?,
         })
     }
 }

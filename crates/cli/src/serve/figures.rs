@@ -1,7 +1,9 @@
 //! The figures of a server, for the admin door.
 
 use super::worker::{Common, ServedCache};
+use crate::lifetime::Pace;
 use pumice::{Recovered, Stats};
+use pumice_advise::Endurance;
 use pumice_device::DeviceCounts;
 use pumice_door_admin::{BookLine, BooksFault, Figures, Group, Latency, NotRecorded, Requests, Source};
 use pumice_door_memcached::{Counts as DoorCounts, DoorStats, Operation, Recording};
@@ -27,16 +29,18 @@ pub struct ServerFigures {
     common: Arc<Common>,
     door: Arc<DoorStats>,
     dram_budget: u64,
+    endurance: Option<Endurance>,
     started: Instant,
 }
 
 impl ServerFigures {
     /// The figures of a server that starts now.
-    pub fn new(common: Arc<Common>, dram_budget: u64) -> Self {
+    pub fn new(common: Arc<Common>, dram_budget: u64, endurance: Option<Endurance>) -> Self {
         Self {
             door: common.door.stats(),
             common,
             dram_budget,
+            endurance,
             started: Instant::now(),
         }
     }
@@ -83,16 +87,17 @@ impl ServerFigures {
         measured.collect()
     }
 
-    fn device(&self) -> Group {
+    fn device(&self) -> DeviceCounts {
         let mut sum = DeviceCounts::default();
         for counters in &self.common.counters {
             sum += counters.snapshot();
         }
-        let figures = sum.figures();
-        Group {
-            room: "device",
-            figures,
-        }
+        sum
+    }
+
+    /// What is sent to the flash device, and how long that lasts.
+    pub fn pace(&self) -> Pace {
+        Pace::of(self.started.elapsed(), &self.device(), self.endurance)
     }
 }
 
@@ -135,7 +140,11 @@ impl Source for ServerFigures {
             process(),
             self.server(),
             memcached_group(self.door.counts(), self.connections()),
-            self.device(),
+            Group {
+                room: "device",
+                figures: self.device().figures(),
+            },
+            self.pace().group(),
         ];
         if let Some(performance) = &self.common.performance {
             let tier = &performance.tier;
@@ -573,6 +582,12 @@ mod tests {
             room: "device",
             figures: none.figures(),
         });
+        let endurance = Endurance::of_tbw(1.0).ok();
+        let written = DeviceCounts {
+            written_bytes: 1,
+            ..none
+        };
+        groups.push(Pace::of(Duration::from_secs(3600), &written, endurance).group());
         let [performance, its_device] = performance_groups(false, 0, 0, TierCounts::default(), none);
         let idle = pumice_nhc::Scheduler::new(pumice_nhc::Objective::default()).status();
         groups.extend([

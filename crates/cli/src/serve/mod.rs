@@ -173,7 +173,11 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
         door,
         course: Course::new(config.threads),
     });
-    let figures = Arc::new(ServerFigures::new(Arc::clone(&common), config.dram));
+    let figures = Arc::new(ServerFigures::new(
+        Arc::clone(&common),
+        config.dram,
+        config.endurance,
+    ));
     runtime.block_on(async {
         tokio::spawn(watch_figures(Arc::clone(&figures)));
         let address = match admin {
@@ -189,6 +193,7 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
             report::ready(&config, &common.door, address);
         };
         let closed = common.course.run(work, ready, || access.reload()).await?;
+        report::lifetime(&figures.pace());
         report::stopped(closed.as_ref());
         Ok(())
     })
@@ -265,11 +270,16 @@ fn start_admin<S: Source>(listener: TcpListener, figures: Arc<S>) -> anyhow::Res
     Ok(address)
 }
 
-/// Warns of counters that rise and should not.
+/// Warns of counters that rise and should not, and says each day what the flash device has to take.
 async fn watch_figures(figures: Arc<ServerFigures>) {
     let mut watch = Watch::default();
+    let (day, mut said) = (Duration::from_secs(86_400), Instant::now());
     loop {
         tokio::time::sleep(Duration::from_secs(10)).await;
+        if said.elapsed() >= day {
+            said += day;
+            report::lifetime(&figures.pace());
+        }
         for line in watch.look(&figures.figures().groups, Instant::now()) {
             tracing::warn!("{line}");
         }

@@ -5,6 +5,7 @@ use super::flash::Target;
 use super::memory::Division;
 use super::performance::Performance;
 use super::worker::Closed;
+use crate::lifetime::Pace;
 use pumice::{IndexKind, MemoryPlan, Recovered};
 use pumice_device::FileShared;
 use pumice_door_memcached::{Door, Listen};
@@ -154,6 +155,13 @@ pub fn ready(config: &ServeConfig, door: &Door, admin: Option<SocketAddr>) {
         places.push(format!("admin on {admin}"));
     }
     line(format_args!("ready: {}", places.join(", ")));
+}
+
+/// What the flash device had to take, once there is a pace.
+pub fn lifetime(pace: &Pace) {
+    if let Some(text) = pace.line() {
+        line(format_args!("lifetime: {text}"));
+    }
 }
 
 /// How it ended; `None`: before there was a cache to close.

@@ -3,8 +3,10 @@
 use super::super::config::{admin, dram, number, objective, secs};
 use super::super::familiar::Familiar;
 use super::super::listen;
+use crate::lifetime::Rating;
 use crate::settings::{Given, Layers};
 use crate::usage::usage;
+use pumice_advise::Endurance;
 use pumice_net::Listen;
 use pumice_nhc::Objective;
 use pumice_remote::{Place, Uri, UriError};
@@ -28,7 +30,7 @@ const READ_AHEAD_BYTES: u64 = 4 << 20;
 const SCAN_CUTOFF_BYTES: u64 = 1 << 20;
 
 /// Settings of a server of volumes. All others are of the object cache.
-const OF_VOLUMES: [&str; 20] = [
+const OF_VOLUMES: [&str; 24] = [
     "nbd",
     "backing",
     "cache",
@@ -46,6 +48,10 @@ const OF_VOLUMES: [&str; 20] = [
     "threads",
     "max-connections",
     "flash-timeout",
+    "tbw",
+    "dwpd",
+    "drive-size",
+    "warranty",
     "unix-mode",
     "admin",
     "log-format",
@@ -145,6 +151,8 @@ pub struct VolumesConfig {
     pub user: Option<String>,
     /// Where to write the process id.
     pub pid_file: Option<PathBuf>,
+    /// Bytes that the drive of each cache is rated to take, if that was said.
+    pub endurance: Option<Endurance>,
 }
 
 impl VolumesConfig {
@@ -198,6 +206,7 @@ impl VolumesConfig {
             reformat,
             user: familiar.user.clone(),
             pid_file: familiar.pid_file.clone(),
+            endurance: Rating::of_settings(layers)?.endurance()?,
         }))
     }
 }

@@ -2,6 +2,8 @@
 
 use super::super::figures::{connections_group, latency, process, server_group, split_group};
 use super::worker::{Common, Opened, Prepared};
+use crate::lifetime::Pace;
+use pumice_advise::Endurance;
 use pumice_blocks::BlockCounts;
 use pumice_chunk::store::{ChunkCounts, ChunkStore};
 use pumice_device::{AlignedBuf, DeviceCounts};
@@ -21,16 +23,18 @@ pub struct VolumesFigures {
     common: Arc<Common>,
     door: Arc<DoorStats>,
     dram_budget: u64,
+    endurance: Option<Endurance>,
     started: Instant,
 }
 
 impl VolumesFigures {
     /// Figures of a server that starts now.
-    pub fn new(common: Arc<Common>, dram_budget: u64) -> Self {
+    pub fn new(common: Arc<Common>, dram_budget: u64, endurance: Option<Endurance>) -> Self {
         Self {
             door: common.door.stats(),
             common,
             dram_budget,
+            endurance,
             started: Instant::now(),
         }
     }
@@ -66,6 +70,9 @@ impl VolumesFigures {
             device,
             prepared.backing.remote().map(Remote::counts),
         );
+        if shared.store().is_some() {
+            groups.push(Pace::of(self.started.elapsed(), &device, self.endurance).group());
+        }
         if let Some(split) = shared.split() {
             groups.push(split_group(SPLIT, split.status(), &split.counts()));
         }
@@ -311,6 +318,7 @@ mod tests {
         }
         let as_of = "As `pumice_performance_split_…`, of cache and backing device; where reads are split";
         page += &format!("| `pumice_{SPLIT}_…` | {as_of} |\n");
+        page += "| `pumice_lifetime_…` | As above, of the cache device |\n";
         crate::documents::check("metrics.md", "table of volumes", &page);
     }
 }

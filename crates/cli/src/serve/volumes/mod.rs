@@ -85,7 +85,11 @@ pub fn run(config: &VolumesConfig, kinds: &Kinds) -> anyhow::Result<()> {
         course: Course::new(config.threads),
     });
     runtime.block_on(async {
-        let figures = Arc::new(VolumesFigures::new(Arc::clone(&common), config.dram));
+        let figures = Arc::new(VolumesFigures::new(
+            Arc::clone(&common),
+            config.dram,
+            config.endurance,
+        ));
         let admin = match admin {
             None => None,
             Some(listener) => Some(start_admin(listener, figures)?),

@@ -223,6 +223,7 @@ mod tests {
             reformat: false,
             user: None,
             pid_file: None,
+            endurance: None,
         }
     }
 
