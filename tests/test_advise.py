@@ -77,6 +77,16 @@ def test_the_life_of_flash(directory):
         expect(line in text, line, text)
 
 
+def test_the_life_of_the_flash_of_a_server(directory):
+    """In its first hour it has no pace; a rating that says nothing is refused."""
+    with pumice(directory, "--dwpd", "1", "--drive-size", "960") as server:
+        figures = server.stats()["lifetime"]
+        expect(list(figures) == ["host_bytes"] and figures["host_bytes"] > 0, "bytes sent so far, and no pace", str(figures))
+    for flags, named in ((["--dwpd", "1"], "--drive-size"), (["--tbw", "600TB"], "--tbw"), (["--warranty", "5"], "--dwpd")):
+        done = subprocess.run([BINARY, "serve", *flags], cwd=directory, capture_output=True, text=True, timeout=30)
+        expect(done.returncode == 2 and named in done.stderr, f"usage that names {named}", done.stderr)
+
+
 def test_rows_are_the_same_by_any_number_of_threads(directory):
     flags = ["--have", "dram=64MiB,flash=64MiB", "--span", "3600"]
     one, four = (advise(*flags, "--jobs", jobs) for jobs in ("1", "4"))
@@ -163,8 +173,8 @@ def record(path, *words):
     return subprocess.Popen([BINARY, "trace", "record", path, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def pumice(directory):
-    return Pumice(directory, "--flash-size", "64MiB", "--dram", "64MiB", "--threads", "2")
+def pumice(directory, *flags):
+    return Pumice(directory, "--flash-size", "64MiB", "--dram", "64MiB", "--threads", "2", *flags)
 
 
 def admin(server):
@@ -220,6 +230,7 @@ def test_a_recorder_that_is_slow_misses_requests(directory):
     """They are counted, and the server does not wait for it."""
     with pumice(directory) as server, socket.socket() as slow:
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.settimeout(60)
         host, port = admin(server).split(":")
         slow.connect((host, int(port)))
         slow.sendall(b"GET /requests HTTP/1.0\r\n\r\n")

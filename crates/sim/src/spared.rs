@@ -2,7 +2,7 @@
 
 use crate::accesses::Access;
 use crate::rules::OpsMode;
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 
 /// Keys that are remembered: a client sets soon what it did not find.
 const KEYS_MAX: usize = 64 << 10;
@@ -12,9 +12,11 @@ const KEYS_MAX: usize = 64 << 10;
 #[derive(Default)]
 pub(crate) struct Spared {
     is_on: bool,
-    keys: HashSet<u64>,
-    /// The same keys, and those that were set since, from the oldest on.
-    order: VecDeque<u64>,
+    /// With the number of the note.
+    keys: HashMap<u64, u64>,
+    /// All notes from the oldest on, those of keys that were set since too.
+    order: VecDeque<(u64, u64)>,
+    notes: u64,
 }
 
 impl Spared {
@@ -28,20 +30,23 @@ impl Spared {
 
     /// Notes a get that hit.
     pub(crate) fn note_hit(&mut self, get: &Access) {
-        if !self.is_on || get.fills || !self.keys.insert(get.key) {
+        if !self.is_on || get.fills {
             return;
         }
-        self.order.push_back(get.key);
+        self.notes += 1;
+        self.keys.insert(get.key, self.notes);
+        self.order.push_back((get.key, self.notes));
         if self.order.len() > KEYS_MAX
-            && let Some(oldest) = self.order.pop_front()
+            && let Some((key, note)) = self.order.pop_front()
+            && self.keys.get(&key) == Some(&note)
         {
-            self.keys.remove(&oldest);
+            self.keys.remove(&key);
         }
     }
 
     /// Whether a set is left out.
     pub(crate) fn takes(&mut self, set: &Access) -> bool {
-        self.is_on && self.keys.remove(&set.key)
+        self.is_on && self.keys.remove(&set.key).is_some()
     }
 }
 
@@ -71,7 +76,7 @@ mod tests {
             spared.note_hit(&access(key, false));
         }
         assert!(!spared.takes(&access(0, false)) && spared.takes(&access(1, false)));
-        assert!(spared.keys.len() < KEYS_MAX && spared.order.len() == KEYS_MAX);
+        assert_eq!((spared.keys.len(), spared.order.len()), (KEYS_MAX - 1, KEYS_MAX));
         let mut spared = Spared::new(OpsMode::AsRecorded);
         spared.note_hit(&access(1, false));
         assert!(!spared.takes(&access(1, false)));

@@ -679,10 +679,7 @@ fn a_set_is_left_out_whose_get_would_have_hit() {
     let recorded = Trace::new(&path, TraceOptions { format, columns }).unwrap();
     let inserted = |ops| {
         let mut options = options("8MiB", ReplayDevice::Sim);
-        options.rules = ReplayRules {
-            ops,
-            ..ReplayRules::default()
-        };
+        options.rules.ops = ops;
         let report = replay_flash(&recorded, &options, &mut |_| ()).unwrap();
         (report.object_hit_ratio, report.bytes_inserted)
     };
