@@ -3,7 +3,7 @@
 
 use crate::common::dying::{KEYS, Run, calm, serve_from_dram};
 use crate::common::{KINDS, Model, PATIENCE_SECS, Rig, key, of_kind, value};
-use pumice::{CacheOptions, Durability};
+use pumice::{CacheOptions, Durability, FlashWrite};
 use pumice_device::{Device, FaultPlan, FaultyDevice};
 use std::convert::Infallible;
 use std::future::Future;
@@ -110,6 +110,46 @@ fn while_gets_wait_dram_answers_and_then_they_are_misses() {
     rig.run_background();
     check_out(&rig, false);
     rig.check();
+}
+
+/// The direct path: neither a miss nor the set that follows waits for a write, and no write begins before both are answered. That goes on
+/// when all buffers are full.
+#[test]
+fn misses_and_sets_are_answered_while_no_write_ends() {
+    for (kind, flash_write) in [
+        (0, FlashWrite::Insertion),
+        (0, FlashWrite::Eviction),
+        (3, FlashWrite::Insertion),
+    ] {
+        let options = CacheOptions {
+            flash_write,
+            ..of_kind(kind)
+        };
+        let mut run = Run::new(kind, options);
+        let rig = run.filled();
+        rig.settle();
+        let dropped = |rig: &Rig<FaultyDevice>| rig.cache.stats().flash.dropped_no_block;
+        let appended = |rig: &Rig<FaultyDevice>| rig.cache.stats().flash.appended_bytes;
+        let (dropped_before, appended_before) = (dropped(&rig), appended(&rig));
+        let mut appended_first = None;
+        run.medium.set_plan(hanging(1));
+        let begun = || run.medium.counts().hung;
+        for n in 1_000..4_000 {
+            let before = begun();
+            let found = rig.poll_once(rig.cache.get(&rig.cx, &key(n)));
+            assert!(found.expect("a miss does not wait").is_none());
+            assert!(rig.set(&key(n), &value(n, 0, 1_000)));
+            assert_eq!(begun(), before, "a write began before the answer");
+            rig.run(pumice_blocks::give_turn());
+            if appended_first.is_none() && dropped(&rig) > dropped_before {
+                appended_first = Some(appended(&rig) - appended_before);
+            }
+        }
+        assert!(begun() > 0);
+        let whole = options.block_bytes.unwrap() * (options.buffers_max as u64 - 1);
+        assert!(appended_first.unwrap() > whole, "{appended_first:?} of {whole}");
+        assert_eq!(rig.cache.flash_failure(), None);
+    }
 }
 
 /// What began to wait later ends when the device is out, and not in its own time.
