@@ -1,5 +1,6 @@
 //! `pumice model`: models in virtual time.
 
+mod direct;
 mod volume;
 
 use crate::usage::usage;
@@ -30,6 +31,8 @@ enum ModelCommand {
     Nhc(NhcArgs),
     /// Load splitting of a volume: what it gains, by reads alone and with writes, by the volume that serves on devices of the model.
     Volume(volume::VolumeArgs),
+    /// How long reads of flash take while blocks are written, against reads alone.
+    Direct(direct::DirectArgs),
 }
 
 /// Flags of `model nhc`.
@@ -139,6 +142,7 @@ pub fn run(args: &ModelArgs) -> anyhow::Result<()> {
     let args = match &args.model {
         ModelCommand::Nhc(args) => args,
         ModelCommand::Volume(args) => return volume::run(args),
+        ModelCommand::Direct(args) => return direct::run(args),
     };
     let text = if args.decision {
         let cost = decision();

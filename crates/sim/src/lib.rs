@@ -1,14 +1,15 @@
 //! Replays of traces: what a cache of some size, layout and policy would have done with a recorded workload.
 //!
 //! [`replay_exact`] runs a policy in its exact form, the yardstick for everything else; [`replay_flash`] runs the engine that
-//! serves, on a simulated or a real device; [`replay_chunks`] runs caches of a volume's chunks, and [`run_volume`] a volume in virtual time. What any replay needs stands
-//! apart from it: the semantics of requests ([`ReplayRules`], [`Accesses`]), sizes ([`CacheSize`]), counting after a
-//! warm-up ([`Counts`]) and the [`Report`].
+//! serves, on a simulated or a real device; [`replay_chunks`] runs caches of a volume's chunks. [`run_volume`] and [`run_direct`] run a
+//! volume, and a cache of objects, in virtual time. What any replay needs stands apart from it: the semantics of requests
+//! ([`ReplayRules`], [`Accesses`]), sizes ([`CacheSize`]), counting after a warm-up ([`Counts`]) and the [`Report`].
 #![forbid(unsafe_code)]
 
 mod accesses;
 mod chunk;
 mod counts;
+mod direct;
 mod error;
 mod exact;
 mod flash;
@@ -25,6 +26,7 @@ mod volume;
 pub use accesses::{Access, Accesses, Survey};
 pub use chunk::{Addresses, ChunkCacheName, ChunkOptions, ChunkReport, replay_chunks};
 pub use counts::Counts;
+pub use direct::{DirectOptions, DirectReport, DirectRun, run_direct};
 pub use error::SimError;
 pub use exact::{ExactOptions, replay_exact};
 pub use flash::{AsServed, FlashOptions, ReplayDevice, replay_flash};
