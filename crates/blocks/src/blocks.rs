@@ -85,6 +85,9 @@ pub struct Start<S> {
     pub flush_interval_secs: u32,
     /// The most block buffers.
     pub buffers_max: usize,
+    /// Bytes of a step in which a block is written, whole sectors: [`STEP_BYTES`](crate::STEP_BYTES), or a block's where nothing is read
+    /// meanwhile.
+    pub step_bytes: usize,
     /// Unix time in seconds.
     pub now: u32,
     /// The owner's part of the pool.
@@ -103,6 +106,8 @@ pub struct Blocks<O: Owner> {
     /// When the ages of active blocks were last checked, in Unix seconds.
     pub(crate) looked_at: AtomicU32,
     pub(crate) buffers_max: usize,
+    /// Bytes of a step in which a block is written, where it is the only one.
+    pub step_bytes: usize,
     /// Every block.
     pub blocks: Arc<[Block<O::Info>]>,
     /// What work that was taken outlives this with.
@@ -151,6 +156,7 @@ impl<O: Owner> Blocks<O> {
             flush_interval_secs: start.flush_interval_secs,
             looked_at: AtomicU32::new(start.now),
             buffers_max: start.buffers_max,
+            step_bytes: start.step_bytes,
             blocks,
             shared: Arc::new(Shared::new(pool, geometry)),
             open: Mutex::new(Vec::new()),

@@ -32,5 +32,6 @@ pub use log::Logged;
 pub use open::OpenError;
 pub use owner::{Claim, Contents, Owner, SealEnd, Tenant};
 pub use pool::{Block, Pool, State};
+pub use seal::STEP_BYTES;
 pub use superblock::{CheckpointRef, Maker, SlotContent, StoreId, Superblock};
 pub use work::{Shared, Task, Work, give_turn};

@@ -12,7 +12,8 @@
 //! use pumice_blocks::footer::{Entry, OWN_BYTES};
 //! use pumice_blocks::log::OwnKind;
 //! use pumice_blocks::{
-//!     Blocks, Claim, Contents, Durability, Geometry, OpenBlock, Owner, Pool, SealEnd, Start, State, Superblock, Tenant,
+//!     Blocks, Claim, Contents, Durability, Geometry, OpenBlock, Owner, Pool, STEP_BYTES, SealEnd, Start, State,
+//!     Superblock, Tenant,
 //! };
 //! use pumice_device::{AlignedBuf, Buffer, Device, MemDevice, MemMedium, Payload, SECTOR_BYTES, conformance::block_on};
 //! use pumice_record::codec::Fields;
@@ -106,6 +107,7 @@
 //!     durability: Durability::Off,
 //!     flush_interval_secs: 0,
 //!     buffers_max: 2,
+//!     step_bytes: STEP_BYTES,
 //!     now: 0,
 //!     own: Vec::new(),
 //! });

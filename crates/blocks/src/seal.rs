@@ -18,6 +18,15 @@
 //! set 2    the key leads to the new copy
 //! ```
 //! A death before the lock's turn in flush 2 is found there; one after it sees flush 1.
+//!
+//! # Steps
+//!
+//! A device that passes the bytes of a whole block answers no read meanwhile. So a block is written step by step, the next when the one
+//! before is done, and reads come in between. The more blocks are being written at a time, the longer the steps: that many are under way
+//! because they are filled faster than short steps go, and then buffers must become free as fast as the device can. No timer is
+//! needed: steps of [`STEP_BYTES`], one at a time, come to two fifths of what an NVMe drive writes.
+//!
+//! What somebody may wait for, a prefix, is one write.
 
 use crate::block::{Composed, OpenBlock, Prefix};
 use crate::blocks::{Blocks, Durability, add};
@@ -32,11 +41,15 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// Bytes of a step where one block is being written. A drive that writes 2.7 GB/s passes them in 12 µs, and a read of it takes 67 µs:
+/// by the model of `nvme` the 99th percentile of reads is 1.1 to 1.2 times as long while blocks are written, with 64 KiB 1.3 times.
+pub const STEP_BYTES: usize = 32 << 10;
+
 impl<O: Owner> Blocks<O> {
     /// Writes the block of a piece of work, which is a [`Task::Seal`].
     ///
-    /// Order on the device: the whole block, footer included, in one write; then (with `power`) a flush. A crash before
-    /// the write is complete leaves no valid trailer for this sequence, and the block counts for nothing.
+    /// Order on the device: the whole block step by step, the footer's end in the last; then (with `power`) a flush. A crash before the
+    /// last write is complete leaves no valid trailer for this sequence, and the block counts for nothing.
     pub async fn seal<D: Device<Buf = O::Buf>>(
         &self,
         device: &D,
@@ -111,12 +124,18 @@ impl<O: Owner> Blocks<O> {
     async fn write_block<D: Device<Buf = O::Buf>>(&self, device: &D, block: &OpenBlock<O>) -> io::Result<()> {
         let block_bytes = usize::try_from(self.geometry.block_bytes).expect("at most 256 MiB");
         // Its beginning may be there already.
-        let range = block.written()..block_bytes;
-        let offset = self.geometry.block_offset(block.id) + range.start as u64;
-        add(&self.totals.written_bytes, range.len() as u64);
-        self.shared
-            .write(device, offset, Arc::clone(&block.buffer), range)
-            .await?;
+        let mut at = block.written();
+        add(&self.totals.written_bytes, (block_bytes - at) as u64);
+        while at < block_bytes {
+            let others = self.shared.pool.lock().sealing.saturating_sub(1);
+            let step = self.step_bytes.saturating_mul(1 << others.min(16));
+            let range = at..at + step.min(block_bytes - at);
+            at = range.end;
+            let offset = self.geometry.block_offset(block.id) + range.start as u64;
+            self.shared
+                .write(device, offset, Arc::clone(&block.buffer), range)
+                .await?;
+        }
         if self.durability == Durability::Power {
             self.shared.sync(device).await?;
         }

@@ -2,7 +2,7 @@
 //! a deleted or older value.
 //!
 //! Objects are appended to an active block in DRAM; a full block is composed (dead objects struck, footer added),
-//! written in one piece and from then on immutable. Space is reclaimed by whole blocks. What is overwritten or
+//! written from start to end and from then on immutable. Space is reclaimed by whole blocks. What is overwritten or
 //! deleted while it stands on flash is recorded in the invalidation log before anyone hears of it.
 //!
 //! Layouts: `fifo`, `clock`, `sipq`, `ripq`. The formats are described in `docs/formats.md`.

@@ -233,3 +233,53 @@ fn a_prefix_leaves_room_for_the_footer_and_fills_its_last_sector_up() {
         assert_eq!(end, 12 * SECTOR_BYTES);
     }
 }
+
+/// A store with a block that is closed and has a key, on a medium where each turn ends what is under way.
+fn closed(seed: u64) -> (Arc<FaultyMedium>, Copies) {
+    let plan = FaultPlan {
+        delay: true,
+        ..FaultPlan::default()
+    };
+    let medium = Arc::new(FaultyMedium::new(1 << 20, seed, plan));
+    let mut store: Copies = open(&medium);
+    assert!(store.set(1, 7));
+    store.close_active();
+    (medium, store)
+}
+
+/// Steps of a block of the small store.
+const STEPS: u64 = 4;
+
+#[test]
+fn a_block_is_written_step_by_step_and_counts_from_the_last_on() {
+    for seed in 0..40 {
+        let steps = seed % (STEPS + 1);
+        let (medium, mut store) = closed(seed);
+        let before = medium.counts().writes;
+        store.turn();
+        for done in 1..=steps {
+            store.turn();
+            assert_eq!(medium.counts().writes, before + done, "one at a time");
+        }
+        crash(&medium, store);
+        let mut store: Copies = open(&medium);
+        let found = store.get(1);
+        match steps {
+            STEPS => assert_eq!(found, Some(7)),
+            // The crash tears the last one, into nothing or all.
+            3 => assert!(found.is_none_or(|value| value == 7)),
+            _ => assert_eq!(found, None),
+        }
+    }
+}
+
+#[test]
+fn the_more_blocks_are_written_the_longer_are_their_steps() {
+    let (medium, mut store) = closed(1);
+    // Until all three buffers are full: a step is four times as long.
+    while store.set(store.version % 50, 1) {}
+    let before = medium.counts().writes;
+    store.settle();
+    let blocks = store.base().totals.sealed_blocks.load(Ordering::Relaxed);
+    assert_eq!((blocks, medium.counts().writes - before), (3, 3));
+}

@@ -8,7 +8,7 @@ use pumice_blocks::inspect::{self, Inspection};
 use pumice_blocks::open::{check_maker, read_superblock};
 use pumice_blocks::recovery::{Recovery, StartClock};
 use pumice_blocks::superblock::OWN_BYTES as SUPERBLOCK_OWN_BYTES;
-use pumice_blocks::{Blocks, Durability, Geometry, Maker, OpenError, Start, StoreId, Superblock};
+use pumice_blocks::{Blocks, Durability, Geometry, Maker, OpenError, STEP_BYTES, Start, StoreId, Superblock};
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_memory::Buffer;
 use std::collections::{BTreeMap, HashMap};
@@ -329,6 +329,7 @@ impl<B: Buffer> ChunkStore<B> {
                 durability: options.durability,
                 flush_interval_secs: if options.write_back { FLUSH_SECS } else { 0 },
                 buffers_max: options.buffers_max,
+                step_bytes: STEP_BYTES,
                 now: options.now,
                 own: Sealed {
                     order,

@@ -26,7 +26,7 @@ use crate::mapping_log::MappingLog;
 use crate::objects::{Objects, Reclaims};
 use crate::open_options::OpenOptions;
 use crate::order::Order;
-use pumice_blocks::{Blocks, Superblock};
+use pumice_blocks::{Blocks, STEP_BYTES, Superblock};
 use pumice_memory::Buffer;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -91,6 +91,8 @@ impl<B: Buffer> FlashStore<B> {
             durability: options.durability,
             flush_interval_secs: options.flush_interval_secs,
             buffers_max: options.buffers_max,
+            // In lockstep nothing is read meanwhile.
+            step_bytes: if options.lockstep { usize::MAX } else { STEP_BYTES },
             now: options.now,
             own: Reclaims::new(queue),
         });

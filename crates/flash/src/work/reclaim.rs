@@ -272,26 +272,33 @@ impl<B: Buffer, D: Device<Buf = B>, M: Mappings> Worker<'_, B, D, M> {
             .drop_copy(entry.hash, self.store.order.ground().mapping(id, entry), why);
     }
 
-    /// Reads and checks the footer of a sealed block.
+    /// Reads and checks the footer of a sealed block, step by step as it was written: reads of clients come in between.
     pub(super) async fn read_footer(&self, id: u32, sequence: u64) -> Option<Vec<FooterEntry>> {
         let footer_len = self.store.blocks[id as usize].footer_len.load(Ordering::Relaxed) as usize;
         let len = footer_len.next_multiple_of(SECTOR_BYTES);
         let block_bytes = usize::try_from(self.store.geometry.block_bytes).ok()?;
-        let offset = self.store.geometry.block_offset(id) + (block_bytes.checked_sub(len)?) as u64;
-        let buffer = match self.store.shared.read(self.device, offset, len).await {
-            Ok(buffer) => buffer,
-            Err(error) => {
-                tracing::warn!("reading the footer of block {id}: {error}");
-                add(&self.store.totals.read_errors, 1);
-                return None;
-            }
-        };
-        let bytes = buffer.bytes(len - footer_len, footer_len)?;
-        let trailer = Trailer::decode(self.store.cache_id, bytes)?;
+        let start = self.store.geometry.block_offset(id) + (block_bytes.checked_sub(len)?) as u64;
+        let mut bytes = Vec::with_capacity(footer_len);
+        let (mut at, mut skipped) = (0, len - footer_len);
+        while at < len {
+            let step = self.store.step_bytes.min(len - at);
+            let read = self.store.shared.read(self.device, start + at as u64, step);
+            let buffer = match read.await {
+                Ok(buffer) => buffer,
+                Err(error) => {
+                    tracing::warn!("reading the footer of block {id}: {error}");
+                    add(&self.store.totals.read_errors, 1);
+                    return None;
+                }
+            };
+            bytes.extend_from_slice(buffer.bytes(skipped, step - skipped)?);
+            (at, skipped) = (at + step, 0);
+        }
+        let trailer = Trailer::decode(self.store.cache_id, &bytes)?;
         if trailer.block != id || trailer.sequence != sequence {
             return None;
         }
-        decode_entries(self.store.cache_id, &trailer, bytes, block_bytes)
+        decode_entries(self.store.cache_id, &trailer, &bytes, block_bytes)
     }
 
     /// Copies a live record to the active block; its copy becomes live by compare-and-set of the mapping. Returns how that ended, and

@@ -2,6 +2,7 @@
 
 mod chunk;
 mod closed_form;
+mod direct;
 mod flash;
 mod ftl;
 mod nhc;

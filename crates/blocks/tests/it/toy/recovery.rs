@@ -18,6 +18,8 @@ use std::io;
 use std::sync::atomic::AtomicBool;
 
 const BLOCK_BYTES: u64 = 64 << 10;
+/// A block takes four steps.
+const STEP_BYTES: usize = 16 << 10;
 
 /// What a start finds.
 #[derive(Default)]
@@ -225,6 +227,7 @@ impl Toy {
                 durability,
                 flush_interval_secs: 2,
                 buffers_max: 3,
+                step_bytes: STEP_BYTES,
                 now: NOW,
                 own: old.sealed.values().map(|(id, _)| *id).collect(),
             }),
