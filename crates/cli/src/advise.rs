@@ -24,6 +24,7 @@ use pumice_sim::{
 use pumice_trace::{Format, Human, Trace, bytes};
 use report::{Advice, Row, Turn, Twice, people};
 use std::io::Write;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
@@ -341,25 +342,22 @@ impl Basis<'_> {
     /// The figures of offers, in their order, some made at a time.
     fn rows(&self, offers: &[(&'static str, Offer)]) -> anyhow::Result<Vec<Row>> {
         let next = AtomicUsize::new(0);
+        let done: Vec<_> = offers.iter().map(|_| OnceLock::new()).collect();
         let work = || {
-            let mut rows = Vec::new();
             loop {
                 let at = next.fetch_add(1, Ordering::Relaxed);
-                match offers.get(at) {
-                    Some((what, offer)) => rows.push((at, self.row(what, offer))),
-                    None => return rows,
-                }
+                let (Some(row), Some((what, offer))) = (done.get(at), offers.get(at)) else {
+                    return;
+                };
+                // Nobody else has this one.
+                let _ = row.set(self.row(what, offer));
             }
         };
-        let mut rows: Vec<_> = std::thread::scope(|scope| {
+        std::thread::scope(|scope| {
             let jobs = usize::from(self.args.jobs).min(offers.len());
-            let threads: Vec<_> = (0..jobs).map(|_| scope.spawn(work)).collect();
-            let done = threads.into_iter().map(|thread| thread.join());
-            done.flat_map(|rows| rows.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-                .collect()
+            (0..jobs).for_each(|_| drop(scope.spawn(work)));
         });
-        rows.sort_by_key(|(at, _)| *at);
-        rows.into_iter().map(|(_, row)| row).collect()
+        done.into_iter().filter_map(OnceLock::into_inner).collect()
     }
 
     /// The figures of an offer.

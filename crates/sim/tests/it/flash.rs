@@ -681,8 +681,12 @@ fn a_set_is_left_out_whose_get_would_have_hit() {
         let mut options = options("8MiB", ReplayDevice::Sim);
         options.rules.ops = ops;
         let report = replay_flash(&recorded, &options, &mut |_| ()).unwrap();
-        (report.object_hit_ratio, report.bytes_inserted)
+        assert_eq!(report.object_hit_ratio, Some(0.5));
+        report.bytes_inserted.unwrap()
     };
-    assert_eq!(inserted(OpsMode::LookAside), (Some(0.5), Some(200_000)));
-    assert_eq!(inserted(OpsMode::AsRecorded), (Some(0.5), Some(300_000)));
+    // Two of each three sets.
+    assert_eq!(
+        inserted(OpsMode::LookAside) * 3,
+        inserted(OpsMode::AsRecorded) * 2
+    );
 }
