@@ -218,6 +218,8 @@ impl<O: Owner> Blocks<O> {
     /// the prefix only if the block is sealed before. `None`: there is no record, and a start finds the prefix if the one before was found and the
     /// owner [finds ends](crate::recovery::Restore::finds_ends).
     ///
+    /// Where there is no record, though there ought to be one, the next prefix or the seal writes these bytes again.
+    ///
     /// # Errors
     /// What the device said. The seal writes these bytes again.
     pub async fn write_prefix<D: Device<Buf = O::Buf>>(
@@ -249,7 +251,9 @@ impl<O: Owner> Blocks<O> {
             }
         };
         self.commit(device).await?;
-        block.note_written(prefix, now);
+        if matches!(logged, Logged::Stored | Logged::Off) {
+            block.note_written(prefix, now);
+        }
         Ok(logged)
     }
 }

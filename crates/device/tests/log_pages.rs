@@ -35,5 +35,6 @@ fn a_log_record_costs_a_page_whatever_the_page_cache_had_of_the_file() {
         block_on(&device, device.sync()).unwrap();
     }
     let bytes = written() - before;
-    assert!(bytes <= 10 * (64 << 10), "{bytes} bytes for 10 records");
+    // Where nothing is counted, as in memory, nothing can be seen.
+    assert!(bytes <= 10 * (8 << 10), "{bytes} bytes for 10 records");
 }

@@ -84,13 +84,17 @@ impl<D: Device> Recovery<'_, D> {
             let is_in = |(start, buffer): &(usize, D::Buf)| *start <= at && head_end <= start + buffer.len();
             if !part.as_ref().is_some_and(is_in) {
                 let start = at / SECTOR_BYTES * SECTOR_BYTES;
-                let len = PREFIX_READ_BYTES.min(end - start);
-                self.bytes_read += len as u64;
                 let offset = geometry.block_offset(mark.block) + start as u64;
-                part = read_twice(self.device, offset, len)
-                    .await
-                    .ok()
-                    .map(|buffer| (start, buffer));
+                let (most, least) = (PREFIX_READ_BYTES.min(end - start), head_end - start);
+                part = None;
+                // What cannot be read may lie behind the prefix.
+                for len in [most, least.next_multiple_of(SECTOR_BYTES)] {
+                    if part.is_none() {
+                        self.bytes_read += len as u64;
+                        let read = read_twice(self.device, offset, len).await;
+                        part = read.ok().map(|buffer| (start, buffer));
+                    }
+                }
             }
             let Some((start, buffer)) = &part else {
                 tracing::warn!(

@@ -2,8 +2,9 @@
 
 use crate::opening::{crash, device, filled, newest, open, superblocks};
 use crate::toy::piece::Place;
-use crate::{Copies, Durable};
+use crate::{Copies, Durable, OnlyCopy};
 use pumice_blocks::{Logged, State};
+use pumice_device::conformance::block_on;
 use pumice_device::{FaultPlan, FaultyMedium, Overdue, SECTOR_BYTES};
 use pumice_testkit::Store;
 use std::io;
@@ -232,6 +233,32 @@ fn a_prefix_leaves_room_for_the_footer_and_fills_its_last_sector_up() {
         let end = prefix.map_or(12 * SECTOR_BYTES, |prefix| prefix.range.end);
         assert_eq!(end, 12 * SECTOR_BYTES);
     }
+}
+
+#[test]
+fn a_prefix_that_no_start_would_find_is_not_written() {
+    let (medium, store) = filled::<OnlyCopy>(1 << 20, 1);
+    let mut pool = store.base().shared.pool.lock();
+    let block = store.base().open_block(&mut pool, (), |_| {}).unwrap();
+    drop(pool);
+    let mut write = |own| {
+        let place = |offset, _| Place {
+            key: 1,
+            version: 1,
+            offset,
+        };
+        assert!(block.reserve(60, place).is_some());
+        let prefix = block.begin_prefix().unwrap();
+        store.base().begin_prefix(&block, &prefix);
+        let device = device(&medium);
+        let written = store.base().write_prefix(&device, &block, &prefix, own, 0);
+        (block_on(&device, written).unwrap(), block.written())
+    };
+    assert_eq!(write(Some(0)), (Logged::Stored, SECTOR_BYTES));
+    assert_eq!(write(None), (Logged::Stored, 2 * SECTOR_BYTES));
+    store.log_nothing(u64::MAX);
+    assert_eq!(write(Some(0)), (Logged::NoRoom, 2 * SECTOR_BYTES));
+    assert_eq!(write(None), (Logged::Stored, 4 * SECTOR_BYTES));
 }
 
 /// A store with a block that is closed and has a key, on a medium where each turn ends what is under way.

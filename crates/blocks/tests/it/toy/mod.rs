@@ -253,7 +253,8 @@ impl Toy {
                     .map_err(|logged| io::Error::other(format!("{logged:?}")))?;
             }
         }
-        let written = self.base.write_prefix(&self.device, block, &prefix, Some(0), NOW);
+        let own = (!self.keeps || prefix.range.start == 0).then_some(0);
+        let written = self.base.write_prefix(&self.device, block, &prefix, own, NOW);
         // Without the record a start finds the block only where it is sealed before: nothing that is stored there was promised.
         let _ = self.decide(written.await?);
         Ok(())

@@ -83,6 +83,11 @@ impl Restore for Found {
         Some(Place { offset, ..place })
     }
 
+    // No piece is torn, and with the only copy of a value its later version counts.
+    fn finds_ends(&self) -> bool {
+        self.keeps
+    }
+
     fn trailer(&self, _: &[Place], _: u16) -> [u8; OWN_BYTES] {
         [0; OWN_BYTES]
     }
