@@ -85,8 +85,8 @@ pub struct Start<S> {
     pub flush_interval_secs: u32,
     /// The most block buffers.
     pub buffers_max: usize,
-    /// Bytes of a step in which a block is written, whole sectors: [`STEP_BYTES`](crate::STEP_BYTES), or a block's where nothing is read
-    /// meanwhile.
+    /// Bytes of the shortest step in which a block is written, whole sectors: [`STEP_BYTES`](crate::STEP_BYTES), or a block's where
+    /// nothing is read meanwhile.
     pub step_bytes: usize,
     /// Unix time in seconds.
     pub now: u32,
@@ -106,7 +106,7 @@ pub struct Blocks<O: Owner> {
     /// When the ages of active blocks were last checked, in Unix seconds.
     pub(crate) looked_at: AtomicU32,
     pub(crate) buffers_max: usize,
-    /// Bytes of a step in which a block is written, where it is the only one.
+    /// Bytes of the shortest step in which a block is written.
     pub step_bytes: usize,
     /// Every block.
     pub blocks: Arc<[Block<O::Info>]>,
