@@ -5,7 +5,7 @@ use crate::owner::Owner;
 use parking_lot::Mutex;
 use pumice_memory::{Buffer, Payload, SECTOR_BYTES};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// A block being filled, or filled and on its way to the device.
@@ -31,6 +31,8 @@ pub struct OpenBlock<O: Owner> {
     pub sealing_position: AtomicU64,
     /// Set when the block is composed, once: a write that did not come to its end is made again with the same bytes.
     pub(crate) composed: OnceLock<Composed<O::Entry>>,
+    /// Whether somebody waits until it is written.
+    pub(crate) is_awaited: AtomicBool,
 }
 
 struct Fill<E> {
@@ -108,6 +110,7 @@ impl<O: Owner> OpenBlock<O> {
             writers: Default::default(),
             sealing_position: AtomicU64::new(u64::MAX),
             composed: OnceLock::new(),
+            is_awaited: AtomicBool::new(false),
         }
     }
 

@@ -26,7 +26,7 @@
 //! blocks are written as fast as they are filled. Each other block that is being written makes it four times as long, since buffers get
 //! short. No timer is needed: the shortest steps, one at a time, come to two fifths of what an NVMe drive writes.
 //!
-//! What somebody may wait for, a prefix, is one write.
+//! What somebody waits for is one write: a prefix, and what is left of a block once [`Blocks::write_out`] waits for it.
 
 use crate::block::{Composed, OpenBlock, Prefix};
 use crate::blocks::{Blocks, Durability, add};
@@ -132,7 +132,10 @@ impl<O: Owner> Blocks<O> {
             let appended = buffered.saturating_sub(before).next_multiple_of(SECTOR_BYTES);
             let step = appended.max(self.step_bytes);
             let others = self.shared.pool.lock().sealing.saturating_sub(1);
-            let step = step.saturating_mul(1 << (2 * others).min(16));
+            let step = match block.is_awaited.load(Ordering::Relaxed) {
+                true => block_bytes,
+                false => step.saturating_mul(1 << (2 * others).min(16)),
+            };
             let range = at..at + step.min(block_bytes - at);
             at = range.end;
             let offset = self.geometry.block_offset(block.id) + range.start as u64;
@@ -188,8 +191,9 @@ impl<O: Owner> Blocks<O> {
                 open.filter(|open| open.written() < end && !self.is_out())
             };
             while let Some(block) = unwritten() {
-                self.flush_now(block);
                 let is_active = || self.blocks[id as usize].state() == State::Active;
+                block.is_awaited.store(!is_active(), Ordering::Relaxed);
+                self.flush_now(block);
                 self.wait_for(|pool| unwritten().is_none() || (is_active() && !pool.is_flushing(id)))
                     .await;
             }

@@ -301,6 +301,21 @@ fn a_block_is_written_step_by_step_and_counts_from_the_last_on() {
 }
 
 #[test]
+fn what_is_left_of_a_block_that_somebody_waits_for_is_one_write() {
+    let (medium, mut store) = closed(1);
+    let before = medium.counts().writes;
+    // Two turns, and the first step is done.
+    (0..2).for_each(|_| store.turn());
+    let toy = Arc::clone(&store.toy);
+    let mut waits = Box::pin(toy.base.write_out());
+    assert!(poll!(waits).is_pending());
+    store.settle();
+    assert_eq!(poll!(waits), Poll::Ready(()));
+    // The second step was under way.
+    assert_eq!(medium.counts().writes - before, 3);
+}
+
+#[test]
 fn the_more_blocks_are_written_the_longer_are_their_steps() {
     let (medium, mut store) = closed(1);
     // Until all three buffers are full: a step is four times as long.
