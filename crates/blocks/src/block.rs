@@ -167,6 +167,12 @@ impl<O: Owner> OpenBlock<O> {
         self.fill.lock().written
     }
 
+    /// Bytes of pieces that are not on the device.
+    pub(crate) fn unwritten_bytes(&self) -> usize {
+        let fill = self.fill.lock();
+        fill.at.saturating_sub(fill.written)
+    }
+
     /// Begins to write what was appended since the last write, made up to a sector, so that what is written never changes and no
     /// sector is written twice. `None` where the footer leaves no room for that. At most one prefix of a block is written at a time.
     pub fn begin_prefix(&self) -> Option<Prefix<O::Entry>> {

@@ -200,6 +200,13 @@ impl<O: Owner> Blocks<O> {
         }
     }
 
+    /// Bytes sent to the device since it was opened, and those in buffers that are to follow.
+    pub fn sent_bytes(&self) -> u64 {
+        let open = self.open.lock();
+        let buffered = open.iter().map(|block| block.unwritten_bytes() as u64);
+        self.totals.written_bytes.load(Ordering::Relaxed) + buffered.sum::<u64>()
+    }
+
     /// Seconds for which the oldest piece had been in a buffer alone at the last check, up to one too many.
     pub fn unwritten_secs(&self) -> u32 {
         let now = self.looked_at.load(Ordering::Relaxed);

@@ -14,7 +14,7 @@ use anyhow::Context;
 pub use args::AdviseArgs;
 use args::{Have, latencies};
 use page::PageFile;
-use pumice::{IndexKind, IndexOptions};
+use pumice::{AdmissionOptions, FlashWrite, IndexKind, IndexOptions};
 use pumice_advise::{
     Choice, Curve, CurveBuilder, CurveOptions, Endurance, Latencies, Limit, Offer, Prices, choose, sizes,
 };
@@ -424,6 +424,8 @@ impl Basis<'_> {
                 layout: Default::default(),
                 size: format!("{}B", offer.flash).parse()?,
                 dram_bytes: 0,
+                flash_write: FlashWrite::default(),
+                admission: AdmissionOptions::default(),
                 index: IndexOptions::of(IndexKind::Full, 0.0),
                 block_bytes: None,
                 served: Some(of_config(config, None)),

@@ -1,5 +1,6 @@
 //! `pumice model`: models in virtual time.
 
+mod admission;
 mod direct;
 mod volume;
 
@@ -33,6 +34,8 @@ enum ModelCommand {
     Volume(volume::VolumeArgs),
     /// How long reads of flash take while blocks are written, against reads alone.
     Direct(direct::DirectArgs),
+    /// What goes to flash: hits and writes of two exact LRU tiers under a rule.
+    Admission(admission::AdmissionArgs),
 }
 
 /// Flags of `model nhc`.
@@ -143,6 +146,7 @@ pub fn run(args: &ModelArgs) -> anyhow::Result<()> {
         ModelCommand::Nhc(args) => args,
         ModelCommand::Volume(args) => return volume::run(args),
         ModelCommand::Direct(args) => return direct::run(args),
+        ModelCommand::Admission(args) => return admission::run(args),
     };
     let text = if args.decision {
         let cost = decision();

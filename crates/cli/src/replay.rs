@@ -1,8 +1,9 @@
 //! `pumice replay`: what a cache would have done with a recorded workload.
 
 mod chunks;
+mod summary;
 
-use crate::serve::config::ServeConfig;
+use crate::serve::config::{self, ServeConfig};
 use crate::serve::flash::size_of_new;
 use crate::serve::{Familiar, TIER1_SHARE, options_of_empty};
 use crate::settings::{Layers, Settings};
@@ -17,14 +18,15 @@ use pumice_device::Profile;
 use pumice_flash::{LayoutName, LayoutOptions};
 use pumice_sim::{
     AsServed, CacheSize, ExactOptions, FlashOptions, MissingSizes, OpsMode, ReplayDevice, ReplayProgress,
-    ReplayRules, Report, SimError, Warmup, replay_exact, replay_flash,
+    ReplayRules, SimError, Warmup, replay_exact, replay_flash,
 };
-use pumice_trace::{Human, SizeDistribution, TraceError, bytes};
+use pumice_trace::{SizeDistribution, TraceError, bytes};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
+use summary::summary;
 
 /// Flags of `replay`.
 #[derive(Args, Debug)]
@@ -73,9 +75,34 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "SIZE")]
     dram: Option<String>,
 
-    /// With --dram or --config, when an object is written to flash: insertion, or eviction (from DRAM) [default: insertion]
+    /// In place of --dram, DRAM for items and index alone, of a cache that is otherwise as without it
+    #[arg(long, value_name = "SIZE", conflicts_with_all = ["dram", "config"], value_parser = bytes::<u64>)]
+    dram_pool: Option<u64>,
+
+    /// With DRAM, when an object is written to flash: insertion, or eviction (from DRAM) [default: insertion]
     #[arg(long, value_name = "WHEN")]
     flash_write: Option<String>,
+
+    /// Which objects are: all, random:F or second-hit [default: all]
+    #[arg(long, value_name = "RULE")]
+    flash_admit: Option<String>,
+
+    /// The largest object that is [default: any]
+    #[arg(long, value_name = "SIZE")]
+    flash_admit_size_max: Option<String>,
+
+    /// Objects that expire within so many seconds are not [default: 0]
+    #[arg(long, value_name = "SECONDS")]
+    flash_admit_ttl_min: Option<String>,
+
+    /// Most bytes sent to the device in any such time, by the times of the trace: 2TB/day, 80GB/hour or 500MB/600s [default: no bound]
+    #[arg(long, value_name = "SIZE/TIME")]
+    flash_write_budget: Option<String>,
+
+    /// Write to a file, for each second of the trace, how many bytes had been sent to the device by its end, and how many of objects
+    /// --flash-admit and --flash-write-budget had been asked about, as lines `second,sent,asked`
+    #[arg(long, value_name = "FILE")]
+    timeline: Option<PathBuf>,
 
     /// With --dram or --config, the largest object [default: 1MiB]
     #[arg(long, value_name = "SIZE")]
@@ -180,6 +207,7 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
         };
         replay_exact(&trace, &options, &mut progress)
     } else {
+        let unserved = Layers::collect(admission_flags(args), None)?;
         let options = FlashOptions {
             layout: layout(args)?,
             index: {
@@ -192,7 +220,9 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
             throttle: args.throttle,
             reformat: args.reformat,
             size: flash_size,
-            dram_bytes: 0,
+            dram_bytes: args.dram_pool.unwrap_or(0),
+            flash_write: config::flash_write(&unserved)?,
+            admission: config::admission(&unserved)?,
             block_bytes: args.block_size,
             device: match args.device.to_str() {
                 Some("sim") => ReplayDevice::Sim,
@@ -207,6 +237,9 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
     let missed = 1.0 - report.object_hit_ratio.unwrap_or(1.0);
     args.source
         .doubt(report.requests, (missed * report.requests as f64) as u64);
+    if let Some(path) = &args.timeline {
+        write_timeline(path, &report.timeline).with_context(|| format!("cannot write {}", path.display()))?;
+    }
     report.settings.object_size_is_assumed =
         report.settings.object_size.is_some() && args.object_size.is_none();
     let text = if args.json {
@@ -217,6 +250,14 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
     // A reader that is gone does not want the report.
     let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
     Ok(())
+}
+
+fn write_timeline(path: &std::path::Path, timeline: &[(u64, u64, u64)]) -> std::io::Result<()> {
+    let mut file = std::io::BufWriter::new(std::fs::File::create(path)?);
+    for (second, sent, asked) in timeline {
+        writeln!(file, "{second},{sent},{asked}")?;
+    }
+    file.flush()
 }
 
 /// What `--json` prints: the report, and what made it.
@@ -255,11 +296,25 @@ impl ReplayArgs {
     }
 }
 
+/// A flag as `serve` takes it.
+fn given(value: &Option<impl ToString>) -> Option<Vec<String>> {
+    value.as_ref().map(|value| vec![value.to_string()])
+}
+
+/// The flags that say what is let onto flash.
+fn admission_flags(args: &ReplayArgs) -> Settings {
+    Settings {
+        flash_admit: given(&args.flash_admit),
+        flash_admit_size_max: given(&args.flash_admit_size_max),
+        flash_admit_ttl_min: given(&args.flash_admit_ttl_min),
+        flash_write_budget: given(&args.flash_write_budget),
+        flash_write: given(&args.flash_write),
+        ..Settings::default()
+    }
+}
+
 /// What `serve` makes of the settings, and the size of its flash tier.
 fn as_served(args: &ReplayArgs) -> anyhow::Result<(AsServed, CacheSize)> {
-    fn given(value: &Option<impl ToString>) -> Option<Vec<String>> {
-        value.as_ref().map(|value| vec![value.to_string()])
-    }
     let settings = Settings {
         dram: given(&args.dram),
         layout: given(&args.layout),
@@ -268,9 +323,8 @@ fn as_served(args: &ReplayArgs) -> anyhow::Result<(AsServed, CacheSize)> {
         theta: given(&args.theta),
         index: given(&args.index),
         block_size: given(&args.block_size),
-        flash_write: given(&args.flash_write),
         max_item_size: given(&args.max_item_size),
-        ..Settings::default()
+        ..admission_flags(args)
     };
     let layers = Layers::collect(settings, args.config.as_deref())?;
     let config = ServeConfig::resolve(&layers, true, &Familiar::default())?;
@@ -327,7 +381,23 @@ fn without_effect(args: &ReplayArgs) -> Vec<(&'static str, &'static str)> {
     note(args.dram.is_some(), "--dram", is_flash, on_flash);
     note(args.config.is_some(), "--config", is_flash, on_flash);
     let unserved = "but with --dram or --config";
-    note(args.flash_write.is_some(), "--flash-write", is_served, unserved);
+    let has_dram = is_served || args.dram_pool.is_some() && is_flash;
+    note(
+        args.flash_write.is_some(),
+        "--flash-write",
+        has_dram,
+        "without DRAM",
+    );
+    note(args.dram_pool.is_some(), "--dram-pool", is_flash, on_flash);
+    for (is_given, flag) in [
+        (args.flash_admit.is_some(), "--flash-admit"),
+        (args.flash_admit_size_max.is_some(), "--flash-admit-size-max"),
+        (args.flash_admit_ttl_min.is_some(), "--flash-admit-ttl-min"),
+        (args.flash_write_budget.is_some(), "--flash-write-budget"),
+        (args.timeline.is_some(), "--timeline"),
+    ] {
+        note(is_given, flag, is_flash, on_flash);
+    }
     note(
         args.max_item_size.is_some(),
         "--max-item-size",
@@ -493,130 +563,5 @@ impl Bar {
     /// Takes the bar away.
     pub fn clear(&self) {
         self.0.finish_and_clear();
-    }
-}
-
-/// The report for people.
-fn summary(report: &Report) -> String {
-    let percent =
-        |ratio: Option<f64>| ratio.map_or("none".to_owned(), |ratio| format!("{:.4} %", ratio * 100.0));
-    let amount = |bytes: Option<u64>, objects: Option<u64>| match (bytes, objects) {
-        (Some(bytes), _) => Human(bytes).to_string(),
-        (None, objects) => format!("{} objects", objects.unwrap_or(0)),
-    };
-    let mut lines = vec![
-        (
-            "trace",
-            format!("{}, {} requests counted", report.trace, report.requests),
-        ),
-        (
-            "cache",
-            format!(
-                "{}, policy {}, {}",
-                report.layout,
-                report.policy,
-                amount(report.flash_bytes, report.flash_objects)
-            ),
-        ),
-        ("object hit ratio", percent(report.object_hit_ratio)),
-        ("byte hit ratio", percent(report.byte_hit_ratio)),
-        (
-            "objects",
-            format!(
-                "{} cached at the end, {} rejected",
-                report.objects_cached, report.objects_rejected
-            ),
-        ),
-        ("inserted", amount(report.bytes_inserted, report.objects_inserted)),
-    ];
-    let settings = &report.settings;
-    if let Some(bytes) = settings.object_size.filter(|_| settings.object_size_is_assumed) {
-        let what = format!(
-            "{bytes} bytes each, assumed: the trace has no sizes (--object-size and --sizes give them)"
-        );
-        lines.insert(1, ("object size", what));
-    } else if report.unit == "objects" {
-        let what =
-            "none: the trace has no sizes, so objects are counted (--object-size and --sizes give sizes)";
-        lines.insert(1, ("object size", what.to_owned()));
-    }
-    if let (Some(written), Some(amplification)) = (report.bytes_written_host, report.app_write_amplification)
-    {
-        lines.push((
-            "written",
-            format!(
-                "{} (write amplification {amplification:.4} of the application{})",
-                Human(written),
-                report
-                    .combined_write_amplification
-                    .map_or(String::new(), |combined| format!(
-                        ", {combined:.4} with the drive's"
-                    )),
-            ),
-        ));
-    }
-    if let Some(index) = report.index_dram_bytes {
-        lines.push(("index", format!("{} of DRAM", Human(index))));
-    }
-    if let Some(cascade) = &report.cascade {
-        lines.push((
-            "mappings",
-            format!(
-                "{} in DRAM, {} in tier 2, {} in tier 3; {} written, {} read to reorganise {} partitions",
-                cascade.tier1_mappings,
-                cascade.tier2_mappings,
-                cascade.tier3_mappings,
-                Human(cascade.mapping_bytes_written),
-                Human(cascade.reorganisation_bytes_read),
-                cascade.reorganisations
-            ),
-        ));
-    }
-    if let (Some(min), Some(mean), Some(max)) = (report.erases_min, report.erases_mean, report.erases_max) {
-        lines.push(("erases", format!("{mean:.1} of each superblock, {min} to {max}")));
-    }
-    if let Some(seconds) = report.device_seconds {
-        let what = format!("{seconds:.3} s by the model, one request at a time");
-        lines.push(("device time", what));
-    }
-    if let (Some(hit), Some(miss)) = (report.flash_reads_per_hit, report.flash_reads_per_miss) {
-        lines.push(("flash reads", format!("{hit:.4} per hit, {miss:.4} per miss")));
-    }
-    lines.push((
-        "time",
-        format!(
-            "{:.2} s, {:.0} requests per second",
-            report.elapsed_seconds, report.requests_per_second
-        ),
-    ));
-    lines
-        .iter()
-        .map(|(name, text)| format!("{name:<17} {text}\n"))
-        .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_summary_names_the_ratios_and_what_was_assumed() {
-        let mut report = Report {
-            object_hit_ratio: Some(0.5),
-            unit: "objects",
-            flash_objects: Some(3),
-            ..Report::default()
-        };
-        let text = summary(&report);
-        assert!(text.contains("object hit ratio  50.0000 %\n"), "{text}");
-        assert!(
-            text.contains("3 objects") && text.contains("objects are counted"),
-            "{text}"
-        );
-        report.unit = "bytes";
-        report.settings.object_size = Some(4096);
-        assert!(!summary(&report).contains("object size"));
-        report.settings.object_size_is_assumed = true;
-        assert!(summary(&report).contains("4096 bytes each, assumed"));
     }
 }

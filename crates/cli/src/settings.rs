@@ -132,6 +132,16 @@ settings! {
     /// When an object is written to flash: insertion, or eviction (from DRAM: fewer writes, and a crash loses what DRAM alone holds)
     /// [default: insertion]
     flash_write "flash-write" "WHEN",
+    /// Which objects are: all, random:F (each with the probability F) or second-hit (what missed before, lately, or as many by chance where
+    /// that does not pay); the others stay in DRAM alone [default: all]
+    flash_admit "flash-admit" "RULE",
+    /// The largest object that is [default: any]
+    flash_admit_size_max "flash-admit-size-max" "SIZE",
+    /// Objects that expire within so many seconds are not, at most 31536000 [default: 0]
+    flash_admit_ttl_min "flash-admit-ttl-min" "SECONDS",
+    /// Most bytes sent to the flash device in any such time, 2TB/day, 80GB/hour or 500MB/600s (decimal, as vendors count); a start begins with
+    /// none saved [default: no bound]
+    flash_write_budget "flash-write-budget" "SIZE/TIME",
     /// What a reply promises of a delete or overwrite: process (survives kill -9), power (survives a power cut, at a device flush), off (a
     /// crash empties the cache) [default: process]
     durability "durability" "LEVEL",

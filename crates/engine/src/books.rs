@@ -1,6 +1,6 @@
 //! The books: what came in equals what is there plus what left, by reason.
 //!
-//! `recovered + offered = resident + evicted + deleted + expired + overwritten + rejected + corrupt + lost`, in entries
+//! `recovered + offered = resident + evicted + deleted + expired + overwritten + rejected + refused + corrupt + lost`, in entries
 //! and in bytes. An entry is an object, or one slice of a large one; its bytes are its encoded bytes rounded up to the
 //! index's unit. An entry that is in DRAM and on flash counts once.
 
@@ -103,6 +103,8 @@ books! {
     overwritten,
     /// Refused: too large, or no room in either tier.
     rejected,
+    /// Admission kept it from flash, and DRAM had no room for it any more.
+    refused,
     /// Could not be read back as it was written.
     corrupt,
     /// The device failed to write or read it.
@@ -118,6 +120,7 @@ impl BooksSnapshot {
             self.expired,
             self.overwritten,
             self.rejected,
+            self.refused,
             self.corrupt,
             self.lost,
         ];

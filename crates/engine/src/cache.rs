@@ -1,5 +1,6 @@
 //! The cache: what it is made of, how it opens and closes, and its background work.
 
+use crate::admission::Gate;
 use crate::books::{Books, BooksSnapshot, LeftBehind};
 use crate::config::{CacheOptions, FlashWrite, IndexOptions};
 use crate::part::KeyHasher;
@@ -89,6 +90,7 @@ pub(crate) struct Inner<B: Buffer> {
     pub(crate) pages: Arc<PagePool>,
     pub(crate) segments: Arc<SegmentPool>,
     pub(crate) flash_write: FlashWrite,
+    pub(crate) gate: Option<Box<Gate>>,
     pub(crate) item_bytes_max: usize,
     pub(crate) pages_low: usize,
     /// DRAM of a cascade index for what is on flash from which on blocks are given up, in bytes; 0: no bound.
@@ -276,6 +278,7 @@ impl<D: Device + Clone> ObjectCache<D> {
             pages,
             segments,
             flash_write: options.flash_write,
+            gate: Gate::of(options, &geometry),
             item_bytes_max: options.item_bytes_max,
             pages_low,
             // What is given up is free when its partitions have been reorganised.

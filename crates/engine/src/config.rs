@@ -1,5 +1,6 @@
 //! Options.
 
+use pumice_admit::AdmissionOptions;
 use pumice_blocks::Durability;
 use pumice_blocks::Maker;
 use pumice_flash::LayoutOptions;
@@ -87,6 +88,8 @@ pub struct CacheOptions {
     pub index_heap_bytes: usize,
     /// When an object goes to flash.
     pub flash_write: FlashWrite,
+    /// Which objects do. `flash_bytes` of it follows from the device.
+    pub admission: AdmissionOptions,
     /// What a reply promises.
     pub durability: Durability,
     /// Seconds after which an object that is in a block buffer alone is written, by the next [`tick`](crate::ObjectCache::tick), so that a
@@ -118,6 +121,7 @@ impl Default for CacheOptions {
             index: IndexOptions::Full,
             index_heap_bytes: 0,
             flash_write: FlashWrite::Insertion,
+            admission: AdmissionOptions::default(),
             durability: Durability::Process,
             flush_interval_secs: 0,
             item_bytes_max: 1 << 20,

@@ -155,6 +155,12 @@ impl<D: Device + Clone> ObjectCache<D> {
                 let was_hit = queue == Queue::Main || hits > 0;
                 // Under one tag flash has room for one key; the first stays.
                 let is_stranger_there = shard.flash.get(hash).is_some();
+                // Asked once.
+                if tries == 0 && !is_stranger_there && !inner.admits_leaving(cx, hash, &parts, was_hit) {
+                    shard.dram.remove(hash, address);
+                    inner.books.refused.add(store.padded_len(&parts));
+                    return;
+                }
                 if tries > 0
                     && !is_stranger_there
                     && inner.append_from_dram(cx, &mut shard, hash, &parts, was_hit) != 0
@@ -246,9 +252,11 @@ impl<B: Buffer> Inner<B> {
         }
         // Flash has no copy: this is the moment to write one. A stranger of the same tag that is there stays there.
         let was_hit = queue == Queue::Main || hits > 0;
-        if shard.flash.get(hash).is_some()
-            || self.append_from_dram(cx, &mut shard, hash, &parts, was_hit) == 0
-        {
+        if shard.flash.get(hash).is_some() {
+            self.books.evicted.add(bytes);
+        } else if !self.admits_leaving(cx, hash, &parts, was_hit) {
+            self.books.refused.add(bytes);
+        } else if self.append_from_dram(cx, &mut shard, hash, &parts, was_hit) == 0 {
             self.books.evicted.add(bytes);
         }
     }

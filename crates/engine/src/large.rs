@@ -132,6 +132,7 @@ impl<D: Device + Clone> Large<'_, D> {
     pub(crate) fn set_now(&self, value: Payload<'_>, meta: Meta) -> Result<u64, RejectReason> {
         let mut slices = Slices::new(&self.cache.inner, self.key, value)
             .inspect_err(|_| self.cache.remove(self.cx, self.key))?;
+        slices.mark = self.mark(&slices, meta.expiry);
         let old = match self
             .cache
             .inner
@@ -149,23 +150,23 @@ impl<D: Device + Clone> Large<'_, D> {
         let manifest = slices.manifest();
         let stored = self.cache.publish(
             self.cx,
-            head_parts(self.key, Payload::Bytes(&manifest.encode()), meta),
+            head_parts(self.key, Payload::Bytes(&manifest.encode()), meta, slices.mark),
         );
         self.replace_slices(manifest, stored, old)
     }
 
     /// Stores a large object, waiting for block buffers between slices.
     pub(crate) async fn set_waiting(&self, value: Payload<'_>, meta: Meta) -> Result<u64, RejectReason> {
-        let manifest = self
-            .write_slices(value)
+        let (manifest, mark) = self
+            .write_slices(value, meta.expiry)
             .await
             .inspect_err(|_| self.cache.remove(self.cx, self.key))?;
         // As late as can be: of a set that came to its end meanwhile this one replaces the slices.
         let old = self.standing_manifest().await;
         let encoded = manifest.encode();
-        let head = head_parts(self.key, Payload::Bytes(&encoded), meta);
+        let head = head_parts(self.key, Payload::Bytes(&encoded), meta, mark);
         let stored = self
-            .when_there_is_room(head.encoded_len(), || self.cache.publish(self.cx, head))
+            .when_there_is_room(head, || self.cache.publish(self.cx, head))
             .await;
         self.replace_slices(manifest, stored, old)
     }
@@ -206,33 +207,50 @@ impl<D: Device + Clone> Large<'_, D> {
         self.cache.remove(self.cx, self.key);
     }
 
-    /// Writes the slices of a value, waiting for block buffers. Where one cannot be stored, none stays.
+    /// The mark of an object that is about to be stored.
+    fn mark(&self, slices: &Slices<'_>, expiry: u32) -> u8 {
+        let bytes = slices.value.len() as u64;
+        (self.cache.inner).mark_of_large(self.cx, self.key, bytes, (slices.version, expiry))
+    }
+
+    /// Writes the slices of a value, waiting for block buffers. Where one cannot be stored, none stays. Returns the mark of their head, too.
     ///
     /// # Errors
     /// [`RejectReason`]; what stands under the key is untouched.
-    pub(crate) async fn write_slices(&self, value: Payload<'_>) -> Result<Manifest, RejectReason> {
+    pub(crate) async fn write_slices(
+        &self,
+        value: Payload<'_>,
+        expiry: u32,
+    ) -> Result<(Manifest, u8), RejectReason> {
         let mut slices = Slices::new(&self.cache.inner, self.key, value)?;
+        slices.mark = self.mark(&slices, expiry);
         while let Some(slice) = slices.next(&self.cache.inner) {
-            self.when_there_is_room(slice.encoded_len(), || self.cache.publish(self.cx, slice))
+            self.when_there_is_room(slice, || self.cache.publish(self.cx, slice))
                 .await
                 .inspect_err(|_| self.drop_slices(slices.manifest(), |books| &books.rejected))?;
             if self.cache.inner.lockstep {
                 self.cache.quiesce(self.cx).await;
             }
         }
-        self.cache.wait_for_room(self.cx, HEAD_BYTES_MAX.into()).await;
-        Ok(slices.manifest())
+        if slices.mark == 0 {
+            self.cache.wait_for_room(self.cx, HEAD_BYTES_MAX.into()).await;
+        }
+        Ok((slices.manifest(), slices.mark))
     }
 
-    /// Stores a record of `len` bytes when there is room. Others may take that between the look and the append; then it waits again.
+    /// Stores a record when there is room on flash, where it is to go there. Others may take that between the look and the append; then
+    /// it waits again.
     async fn when_there_is_room<T>(
         &self,
-        len: usize,
+        parts: RecordParts<'_>,
         mut store: impl FnMut() -> Result<T, RejectReason>,
     ) -> Result<T, RejectReason> {
         let mut tries = 0;
         loop {
-            self.cache.wait_for_room(self.cx, len as u64).await;
+            if parts.marks & Meta::REFUSED == 0 {
+                let len = parts.encoded_len() as u64;
+                self.cache.wait_for_room(self.cx, len).await;
+            }
             tries += 1;
             let dropped = self.cache.inner.store().dropped_no_block();
             let stored = store();
@@ -369,9 +387,10 @@ pub(crate) fn whole_parts<'a>(key: &'a [u8], value: Payload<'a>, meta: Meta) -> 
 }
 
 /// The record of a head.
-pub(crate) fn head_parts<'a>(key: &'a [u8], manifest: Payload<'a>, meta: Meta) -> RecordParts<'a> {
+pub(crate) fn head_parts<'a>(key: &'a [u8], manifest: Payload<'a>, meta: Meta, mark: u8) -> RecordParts<'a> {
     RecordParts {
         slice: SliceId::Head,
+        marks: meta.marks & !Meta::REFUSED | mark,
         ..whole_parts(key, manifest, meta)
     }
 }
@@ -391,6 +410,8 @@ struct Slices<'a> {
     value: Payload<'a>,
     version: u64,
     slice_bytes: usize,
+    /// [`Meta::REFUSED`], or nothing.
+    mark: u8,
     /// What was cut so far, in bytes and slices.
     at: usize,
     number: u16,
@@ -407,6 +428,7 @@ impl<'a> Slices<'a> {
             value,
             version: inner.store().next_version(),
             slice_bytes,
+            mark: 0,
             at: 0,
             number: 0,
         })
@@ -423,7 +445,8 @@ impl<'a> Slices<'a> {
 
     /// The next slice, made to fit where it will go.
     fn next<B: Buffer>(&mut self, inner: &Inner<B>) -> Option<RecordParts<'a>> {
-        let room = inner.is_flash_first().then(|| {
+        let goes_to_flash = inner.is_flash_first() && self.mark == 0;
+        let room = goes_to_flash.then(|| {
             let rank = inner
                 .store()
                 .order
@@ -460,7 +483,7 @@ impl<'a> Slices<'a> {
             // The head's expiry and flags are the object's, and can be changed alone.
             expiry: 0,
             flags: u32::try_from((self.value.len() as u64).div_ceil(LENGTH_UNIT)).unwrap_or(u32::MAX),
-            marks: 0,
+            marks: self.mark,
             slice: SliceId::Part(number),
             key: self.key,
             value: part,
@@ -513,6 +536,7 @@ mod tests {
 
     fn of(value: &[u8], slice_bytes: usize) -> Slices<'_> {
         Slices {
+            mark: 0,
             key: b"key",
             value: Payload::Bytes(value),
             version: 5,
@@ -585,7 +609,7 @@ mod tests {
             assert!((2_500_000..2_500_000 + LENGTH_UNIT).contains(&len), "{len}");
         }
         let manifest = slices.manifest().encode();
-        let head = head_parts(b"key", Payload::Bytes(&manifest), Meta::default());
+        let head = head_parts(b"key", Payload::Bytes(&manifest), Meta::default(), 0);
         assert_eq!(large_value_len(&head), 2_500_000);
         let whole = RecordParts {
             slice: SliceId::Whole,
@@ -593,7 +617,7 @@ mod tests {
         };
         assert_eq!(large_value_len(&whole), 0);
         // A damaged head counts by its own length.
-        let damaged = head_parts(b"key", Payload::Bytes(&manifest[1..]), Meta::default());
+        let damaged = head_parts(b"key", Payload::Bytes(&manifest[1..]), Meta::default(), 0);
         assert_eq!(large_value_len(&damaged), 0);
     }
 }

@@ -25,6 +25,7 @@
 //! # result.unwrap();
 //! ```
 
+mod admission;
 mod books;
 mod cache;
 mod config;
@@ -52,6 +53,7 @@ pub use locate::{FlashCopy, KnownObject, Located};
 pub use object::{Meta, Object, RejectReason, Tier};
 pub use part::HashLimit;
 pub use plan::{Budget, IndexChoice, MemoryPlan, PlanError};
+pub use pumice_admit::{AdmissionFigures, AdmissionOptions, Rule, WriteBudget};
 pub use pumice_blocks::Maker;
 pub use pumice_blocks::{DeviceFailure, Durability};
 pub use pumice_flash::{FlashCounts, LayoutError, LayoutName, LayoutOptions, Recovered};

@@ -10,7 +10,8 @@ pub struct Meta {
     pub flags: u32,
     /// Unix seconds from which on the object is gone; 0 = never.
     pub expiry: u32,
-    /// Marks that the object carries until it is replaced, for the caller to give a meaning; [`Meta::USED`] alone is the cache's.
+    /// Marks that the object carries until it is replaced, for the caller to give a meaning, but for the upper two: [`Meta::USED`], and
+    /// one that the cache shows nobody.
     pub marks: u8,
 }
 
@@ -18,6 +19,8 @@ impl Meta {
     /// The object was hit before. The cache sets it where it knows: from hits in the DRAM tier that it has not forgotten, and
     /// when flash is read. It never clears it, but an object that leaves the DRAM tier comes back as its copy on flash says.
     pub const USED: u8 = 0x80;
+    /// Admission has kept the object, or the large object that this is a part of, from flash.
+    pub(crate) const REFUSED: u8 = 0x40;
 }
 
 /// Why an object was not stored. After a set the older object under the key is gone all the same.
@@ -105,7 +108,7 @@ impl<B: Buffer> Object<B> {
 
     /// See [`Meta::marks`].
     pub fn marks(&self) -> u8 {
-        self.header().marks
+        self.header().marks & !Meta::REFUSED
     }
 
     /// Length of the value in bytes.

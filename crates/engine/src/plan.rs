@@ -1,12 +1,13 @@
 //! How the DRAM budget is divided, and which index it can hold.
 
+use pumice_admit::Rule;
 use pumice_blocks::Geometry;
 use pumice_flash::{LayoutNeeds, LayoutOptions, VIRTUAL_KEY_BYTES, mapping_log_bytes, slot_bits};
 use pumice_index::cascade::History;
 use pumice_index::{IndexKind, IndexShape};
 
 /// Bytes of flash that an object of 300 bytes takes, with key, header and its part of the footer.
-const OBJECT_FLASH_BYTES: u64 = 380;
+pub(crate) const OBJECT_FLASH_BYTES: u64 = 380;
 
 /// A budget, and what it is for.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +22,8 @@ pub struct Budget {
     pub connections: u64,
     /// How objects are laid out on flash: it says how many blocks are filled at a time, and what tables it takes.
     pub layout: LayoutOptions,
+    /// Which objects go to flash: to remember keys takes two bytes for each of 300 bytes that the flash can hold.
+    pub admission: Rule,
 }
 
 /// Why a budget gets the index it gets.
@@ -131,6 +134,7 @@ impl Budget {
             block_bytes,
             connections,
             ref layout,
+            admission,
         } = *self;
         let active = (2.0 / layout.alpha + 2.0).ceil() as u64;
         let serve_min = 1 << 20;
@@ -166,7 +170,11 @@ impl Budget {
                 (heap, pages + History::bytes_max(flash))
             }
         };
-        let base = MemoryPlan::BASE + order + moving_bytes + index_heap + mapping_pages;
+        let remembered = match admission {
+            Rule::SecondHit => flash / OBJECT_FLASH_BYTES * 2,
+            Rule::All | Rule::Random(_) => 0,
+        };
+        let base = MemoryPlan::BASE + order + moving_bytes + index_heap + mapping_pages + remembered;
         // A thirteenth of the rest covers what the allocator and the kernel's accounting round up.
         let pool = total.checked_sub(base + connections + block_buffers)? / 13 * 12;
         // 4 KiB for each shard and tier, some to grow with, and a few segments of at most 1 MiB.
@@ -200,6 +208,7 @@ mod tests {
             block_bytes: None,
             connections: 8 << 20,
             layout: LayoutOptions::default(),
+            admission: Rule::All,
         }
     }
 
@@ -221,6 +230,21 @@ mod tests {
         assert_eq!(choose(256, 16), IndexKind::Cascade);
         assert_eq!(choose(1024, 16), IndexKind::Full);
         assert_eq!(choose(64, 4), IndexKind::Full, "too little for the other");
+    }
+
+    #[test]
+    fn keys_that_are_remembered_take_two_bytes_for_each_object() {
+        let pool = |admission| {
+            let budget = Budget {
+                admission,
+                ..budget(512, 4)
+            };
+            budget.divide(IndexKind::Full).unwrap().pool
+        };
+        let less = pool(Rule::All) - pool(Rule::SecondHit);
+        let filter = (4u64 << 30) / OBJECT_FLASH_BYTES * 2;
+        assert!((filter * 12 / 13).abs_diff(less) < 100, "{less} of {filter}");
+        assert_eq!(pool(Rule::All), pool(Rule::Random(0.5)));
     }
 
     #[test]

@@ -380,6 +380,7 @@ impl<D: Device + Clone> ObjectCache<D> {
     fn promote(&self, cx: &Cx<D>, flash: RecordPlace, record: &Record<D::Buf>) -> Place {
         let inner = &*self.inner;
         let place = Place::Flash(flash.location, flash.sequence);
+        inner.note_flash_hit(flash.hash, &record.parts());
         let has_dram = inner.tier.segments() > 0;
         if has_dram {
             self.make_room(cx);
@@ -509,8 +510,11 @@ impl<B: Buffer> Inner<B> {
             return Part::Miss;
         }
         let place = Place::Flash(location, self.store().order.sequence_at(location));
-        if count && self.ranks_hits() {
-            self.count_hit(shard, hash, self.object_bytes(&record.parts()));
+        if count {
+            self.note_flash_hit(hash, &record.parts());
+            if self.ranks_hits() {
+                self.count_hit(shard, hash, self.object_bytes(&record.parts()));
+            }
         }
         Part::Hit(Seen {
             record,

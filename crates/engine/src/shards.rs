@@ -149,6 +149,10 @@ impl<B: Buffer> Mappings for Inner<B> {
         shard.dram.has_home(&self.tier, hash, self.home(location))
     }
 
+    fn may_keep(&self) -> bool {
+        self.may_keep_more()
+    }
+
     fn account_rest(&self, objects: u64, bytes: u64) {
         self.books.overwritten.add_many(objects, bytes);
     }

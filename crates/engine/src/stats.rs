@@ -2,6 +2,7 @@
 
 use crate::books::{BooksFault, BooksSnapshot};
 use crate::cache::{ObjectCache, ROUNDS};
+use pumice_admit::AdmissionFigures;
 use pumice_blocks::BlockCounts;
 use pumice_device::Device;
 use pumice_flash::{FlashCounts, MappingDram};
@@ -22,6 +23,8 @@ pub struct Stats {
     pub dram_items: u64,
     /// Mappings of the flash index.
     pub flash_items: u64,
+    /// Answers of admission; zeros where everything is let in.
+    pub admission: AdmissionFigures,
     /// What the store counts of objects.
     pub flash: FlashCounts,
     /// What it counts of blocks.
@@ -120,6 +123,7 @@ impl<D: Device> ObjectCache<D> {
         stats.mapping_dram = store.mapping_dram_bytes(history_bytes as u64);
         stats.index_dram_bytes += store.order.dram_bytes() + stats.mapping_dram.all();
         (stats.resident_entries, stats.resident_bytes) = stats.books.resident();
+        stats.admission = self.admission();
         stats.flash = store.counts();
         stats.blocks = store.totals.snapshot();
         stats.dram_segment_bytes = inner.tier.budget_bytes();
@@ -140,6 +144,17 @@ impl<D: Device> ObjectCache<D> {
         (stats.log_used, stats.log_slots) = store.log_usage();
         stats.rounds = std::array::from_fn(|at| inner.rounds[at].load(Ordering::Relaxed));
         stats
+    }
+
+    /// Answers of admission so far; cheap.
+    pub fn admission(&self) -> AdmissionFigures {
+        let gate = self.inner.gate.as_ref();
+        gate.map_or_else(AdmissionFigures::default, |gate| gate.admission.figures())
+    }
+
+    /// Bytes sent to the device since the cache was opened; cheap.
+    pub fn written_bytes(&self) -> u64 {
+        self.inner.store().totals.snapshot().written_bytes
     }
 
     /// The books alone; cheap.

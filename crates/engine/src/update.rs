@@ -178,12 +178,12 @@ impl<D: Device + Clone> ObjectCache<D> {
         value: Payload<'_>,
         meta: Meta,
     ) -> Tried {
-        let manifest = match self.large(cx, key).write_slices(value).await {
-            Ok(manifest) => manifest,
+        let (manifest, mark) = match self.large(cx, key).write_slices(value, meta.expiry).await {
+            Ok(written) => written,
             Err(reason) => return Tried::Refused(reason),
         };
         let encoded = manifest.encode();
-        let head = head_parts(key, Payload::Bytes(&encoded), meta);
+        let head = head_parts(key, Payload::Bytes(&encoded), meta, mark);
         let tried = self.publish_when_room(cx, place, head).await;
         if !matches!(tried, Tried::Done(Outcome::Stored { .. })) {
             self.large(cx, key).drop_slices(manifest, |books| &books.rejected);

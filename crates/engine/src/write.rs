@@ -1,5 +1,6 @@
 //! Setting.
 
+use crate::admission::{Before, marked};
 use crate::cache::{Cx, Inner, ObjectCache, Shard};
 use crate::config::FlashWrite;
 use crate::large::whole_parts;
@@ -10,6 +11,7 @@ use pumice_flash::{Arrival, Coming, LogKind};
 use pumice_index::{KeyHash, Superseded};
 use pumice_memory::{Buffer, Payload};
 use pumice_record::{Record, RecordParts, SliceId};
+use pumice_tier::Queue;
 
 impl<D: Device + Clone> ObjectCache<D> {
     /// Stores an object, without I/O but for a log append where flash held an older one. Returns its version.
@@ -230,7 +232,25 @@ impl<B: Buffer> Inner<B> {
         }
         let mut former = voided.dram;
         let (mut home, mut rank) = (0, None);
-        if self.is_flash_first() {
+        let queue = match self.tier.segments() {
+            0 => Queue::Small,
+            _ => self.queue_for(hash),
+        };
+        let known = Before {
+            is_on_flash: superseded.known.is_some(),
+            was_hit: queue == Queue::Main,
+        };
+        let mut is_admitted = match parts.slice {
+            SliceId::Whole if self.is_flash_first() => {
+                self.admits(cx, hash, &parts, || known.with_hits(shard, hash, former))
+            }
+            SliceId::Whole => true,
+            _ => parts.marks & Meta::REFUSED == 0,
+        };
+        let parts = marked(parts, !is_admitted);
+        if !is_admitted {
+            store.order.bury(hash, &superseded);
+        } else if self.is_flash_first() {
             let over = Coming::Over {
                 superseded,
                 object_bytes,
@@ -240,7 +260,7 @@ impl<B: Buffer> Inner<B> {
             rank = Some(store.order.rank_over(hash, &superseded, object_bytes));
         }
         let in_dram = self.tier.segments() > 0
-            && match self.tier.write(self.queue_for(hash), &parts, home) {
+            && match self.tier.write(queue, &parts, home) {
                 Some(reserved) => match former.take() {
                     Some(former) => shard.dram.relocate(hash, former, reserved.address, 0),
                     None => shard.dram.insert(hash, reserved.address).is_ok(),
@@ -249,13 +269,21 @@ impl<B: Buffer> Inner<B> {
             };
         // An item that DRAM cannot hold goes to flash whatever the setting.
         if let Some(rank) = rank.filter(|_| !in_dram) {
-            home = self.append_locked(cx, shard, hash, &parts, rank);
+            is_admitted = parts.slice != SliceId::Whole
+                || self.admits(cx, hash, &parts, || known.with_hits(shard, hash, former));
+            if is_admitted {
+                home = self.append_locked(cx, shard, hash, &parts, rank);
+            }
         }
         // What nothing has taken the place of.
         if let Some(address) = former {
             shard.dram.remove(hash, address);
         }
         if in_dram || home != 0 {
+            Ok(parts.version)
+        } else if !is_admitted {
+            // Refused by both tiers: as good as evicted at once.
+            self.books.refused.add(bytes);
             Ok(parts.version)
         } else if self.store().is_out() {
             // Flash would have taken it. Now it is gone as soon as it came, which is no error for the client.
@@ -308,15 +336,17 @@ impl<B: Buffer> Inner<B> {
         }
         let arrival = if was_hit { Arrival::Asked } else { Arrival::New };
         let rank = self.store().order.rank(arrival, self.object_bytes(parts));
-        self.append_locked(cx, shard, hash, parts, rank)
+        self.append_locked(cx, shard, hash, &marked(*parts, false), rank)
     }
 
     /// A record's parts with another expiry, other flags and marks.
     pub(crate) fn with_meta<'a>(record: &'a Record<B>, meta: Meta) -> RecordParts<'a> {
+        // A head stays where its slices are.
+        let refused = record.header().marks & Meta::REFUSED;
         RecordParts {
             expiry: meta.expiry,
             flags: meta.flags,
-            marks: meta.marks,
+            marks: meta.marks & !Meta::REFUSED | refused,
             ..record.parts()
         }
     }

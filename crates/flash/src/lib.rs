@@ -121,6 +121,11 @@ pub trait Mappings {
         false
     }
 
+    /// Whether what a reclaim keeps may be written again. Called under the locks of order and pool.
+    fn may_keep(&self) -> bool {
+        true
+    }
+
     /// Removes every mapping and accounts for it as lost: the device was taken out, and nothing is mapped to it any more.
     fn give_up_all(&self);
 

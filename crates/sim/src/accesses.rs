@@ -1,7 +1,7 @@
 //! The requests of a trace as a replay sees them: numbered, sized and filtered by the rules.
 
 use pumice_policy::MAX_OBJECTS;
-use pumice_trace::{BATCH_REQUESTS, Op, Progress, Request, RequestReader, Trace};
+use pumice_trace::{BATCH_REQUESTS, Format, Op, Progress, Request, RequestReader, Trace};
 
 use crate::error::SimError;
 use crate::objects::ObjectNumbers;
@@ -21,6 +21,8 @@ pub struct Access {
     pub op: Op,
     /// Whether the object is inserted if the request is a get and misses.
     pub fills: bool,
+    /// Nanoseconds since the first request, of those at one time one after the other; 0 where the trace has no times.
+    pub nanos: u64,
 }
 
 /// What a first pass over a trace finds.
@@ -47,6 +49,34 @@ pub struct Accesses<'a> {
     /// Size of every object at its first request; empty if all have the same.
     first_sizes: Vec<u64>,
     footprint: u64,
+    times: Times,
+}
+
+/// Times of a trace, in seconds.
+#[derive(Debug, Clone, Copy)]
+struct Times {
+    first: Option<u64>,
+    /// Nanoseconds of a unit of the trace's times.
+    tick_ns: u64,
+}
+
+impl Times {
+    /// Tells each access when it is, from the request that it was made of.
+    fn tell(&mut self, batch: &[Request], accesses: &mut [Access]) {
+        let mut at = 0;
+        let first = *self
+            .first
+            .get_or_insert(batch.first().map_or(0, |request| request.time));
+        for same in batch.chunk_by(|a, b| a.time == b.time) {
+            let begin = same[0].time.saturating_sub(first).saturating_mul(self.tick_ns);
+            // They came within the same unit of time.
+            let apart = self.tick_ns / same.len() as u64;
+            for (number, access) in (0u64..).zip(&mut accesses[at..at + same.len()]) {
+                access.nanos = begin.saturating_add(number * apart);
+            }
+            at += same.len();
+        }
+    }
 }
 
 /// Where sizes come from.
@@ -64,6 +94,11 @@ impl<'a> Accesses<'a> {
     /// What [`Trace::open`] says; [`SimError::SizesRecorded`] if sizes are to be drawn for a trace that has them.
     pub fn open(trace: &'a Trace, rules: &'a ReplayRules) -> Result<Self, SimError> {
         let reader = trace.open()?;
+        let format = reader.format_name().parse::<Format>();
+        let times = Times {
+            first: None,
+            tick_ns: 1_000_000_000 / format.map_or(1, Format::ticks_per_second),
+        };
         let sizing = match (&rules.missing_sizes, reader.has_sizes() && !rules.ignores_sizes) {
             (MissingSizes::Drawn(_), true) => {
                 return Err(SimError::SizesRecorded(trace.name().to_owned()));
@@ -82,6 +117,7 @@ impl<'a> Accesses<'a> {
             numbers: Some(ObjectNumbers::default()),
             first_sizes: Vec::new(),
             footprint: 0,
+            times,
         })
     }
 
@@ -106,6 +142,11 @@ impl<'a> Accesses<'a> {
     /// Distinct objects so far; 0 where they are not told apart.
     pub fn objects(&self) -> u64 {
         self.numbers.as_ref().map_or(0, |numbers| numbers.len().into())
+    }
+
+    /// The sum of their sizes at the first request of each.
+    pub fn footprint(&self) -> u64 {
+        self.footprint
     }
 
     /// The size of every object, where all have the same.
@@ -151,6 +192,7 @@ impl<'a> Accesses<'a> {
                         object: 0,
                         op: request.op,
                         fills: self.rules.ops != OpsMode::AsRecorded,
+                        nanos: 0,
                     }));
                     Some(())
                 }
@@ -169,6 +211,7 @@ impl<'a> Accesses<'a> {
                     limit: MAX_OBJECTS,
                 });
             }
+            self.times.tell(&self.batch, out);
         }
         Ok(true)
     }
@@ -228,6 +271,7 @@ impl<'a> Accesses<'a> {
                     OpsMode::AsRecorded => false,
                     OpsMode::LookAside => !is_recorded || request.size != Some(0),
                 },
+                nanos: 0,
             });
         }
         Some(())

@@ -3,9 +3,10 @@
 //! Requests run one after the other, and all background work that a request made due runs to its end before the next.
 //! So nothing depends on how long a device takes: a simulated device and a real file give the same counts.
 
+mod measured;
+
 use std::fmt;
 use std::future::Future;
-use std::iter::zip;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::rc::Rc;
@@ -14,28 +15,29 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use pumice::{
-    BooksSnapshot, CacheOptions, Cx, FlashWrite, Found, IndexOptions, LargeLookup, Lookup, Maker, Meta,
-    ObjectCache, RejectReason, Stats,
+    AdmissionOptions, BooksSnapshot, CacheOptions, Cx, FlashWrite, Found, IndexOptions, LargeLookup, Lookup,
+    Maker, Meta, ObjectCache, RejectReason,
 };
 use pumice_blocks::open::{check_maker, read_superblock};
 use pumice_blocks::{Geometry, OpenError};
 use pumice_device::{
-    CountingDevice, Device, DeviceCounters, DeviceCounts, FileDevice, FileOptions, FileShared, Payload,
-    Profile, RealTime, SparseDevice, SparseMedium, Throttle, ThrottledDevice, Timeline, VirtualTime,
+    CountingDevice, Device, DeviceCounters, FileDevice, FileOptions, FileShared, Payload, Profile, RealTime,
+    SparseDevice, SparseMedium, Throttle, ThrottledDevice, Timeline, VirtualTime,
 };
-use pumice_flash::{LayoutName, LayoutOptions, STORE};
+use pumice_flash::{LayoutOptions, STORE};
 use pumice_trace::{BATCH_REQUESTS, Op, Trace};
 use pumice_world::{Executor, ManualClock, Random};
 
 use crate::accesses::Access;
 use crate::counts::Counts;
 use crate::error::SimError;
-use crate::ftl::{EraseSpread, Ftl, FtlCounts, FtlDevice, FtlOptions};
+use crate::ftl::{Ftl, FtlDevice, FtlOptions};
 use crate::prepare::{Prepared, ReplayProgress, prepare};
-use crate::report::{CascadeReport, Report, Settings};
-use crate::rules::{MissingSizes, OpsMode, ReplayRules, Unit};
+use crate::report::{Report, Settings};
+use crate::rules::{MissingSizes, OpsMode, ReplayRules};
 use crate::size::CacheSize;
 use crate::spared::Spared;
+use measured::{Measured, Snapshot, report, settings};
 
 /// Block buffers: more than any layout fills at a time, so that none is waited for.
 const BUFFERS: usize = 160;
@@ -45,6 +47,8 @@ const BLOCK_BYTES_MIN: u64 = 64 << 10;
 const UTILISATION: f64 = 0.9;
 /// The longest value that a replay makes up, in bytes.
 const CONTENT_MAX: u64 = 1 << 30;
+/// Nanoseconds of a second.
+const SECOND: u64 = 1_000_000_000;
 /// Operations that a replay's ring holds.
 const RING_ENTRIES: u32 = 64;
 
@@ -76,12 +80,16 @@ pub struct FlashOptions {
     pub size: CacheSize,
     /// Bytes of DRAM for items and index; 0: no DRAM tier, and an index as large as it needs to be.
     pub dram_bytes: u64,
+    /// When objects go to flash.
+    pub flash_write: FlashWrite,
+    /// Which ones do.
+    pub admission: AdmissionOptions,
     /// Where mappings are.
     pub index: IndexOptions,
     /// Bytes of a block; `None` follows from the size.
     pub block_bytes: Option<u64>,
-    /// Where it is given, the cache is what a server makes of the flash tier, and `layout`, `dram_bytes`, `index` and `block_bytes` are
-    /// not looked at.
+    /// Where it is given, the cache is what a server makes of the flash tier, and `layout`, `dram_bytes`, `flash_write`, `admission`, `index` and `block_bytes`
+    /// are not looked at.
     pub served: Option<AsServed>,
     /// What the flash tier stands on.
     pub device: ReplayDevice,
@@ -234,6 +242,8 @@ impl Setup {
                 block_bytes: options.block_bytes,
                 buffers_max: BUFFERS,
                 layout: options.layout,
+                flash_write: options.flash_write,
+                admission: options.admission,
                 index: options.index,
                 item_bytes_max: usize::MAX,
                 ..CacheOptions::default()
@@ -293,6 +303,7 @@ fn filler() -> Vec<u8> {
 /// The engine under replay, with its executor.
 struct Replay<D: Device + Clone> {
     executor: Executor,
+    clock: Arc<ManualClock>,
     cx: Cx<D>,
     cache: ObjectCache<D>,
 }
@@ -300,7 +311,8 @@ struct Replay<D: Device + Clone> {
 impl<D: Device + Clone> Replay<D> {
     fn open(device: D, cache_options: CacheOptions) -> Result<Self, SimError> {
         let executor = Executor::new();
-        let cx = Cx::new(device, Arc::new(ManualClock::new(1)), Rc::new(executor.spawner()));
+        let clock = Arc::new(ManualClock::new(1));
+        let cx = Cx::new(device, Arc::clone(&clock) as _, Rc::new(executor.spawner()));
         let cache_options = CacheOptions {
             maker: Maker::Replay,
             ..cache_options
@@ -312,7 +324,12 @@ impl<D: Device + Clone> Replay<D> {
                 source,
             })?
             .map_err(SimError::Open)?;
-        Ok(Self { executor, cx, cache })
+        Ok(Self {
+            executor,
+            clock,
+            cx,
+            cache,
+        })
     }
 
     fn block_on<T>(&self, future: impl Future<Output = T>) -> Result<T, SimError> {
@@ -449,6 +466,8 @@ fn replay<D: Device + Clone>(
     let mut long_value = Vec::new();
     let item_bytes_max = cache.item_bytes_max as u64;
     let mut spared = Spared::new(options.rules.ops);
+    let mut now = 0;
+    let mut timeline = Vec::new();
     let mut batch: Vec<Access> = Vec::with_capacity(BATCH_REQUESTS);
     while accesses.next_batch(&mut batch)? {
         for access in &batch {
@@ -457,6 +476,15 @@ fn replay<D: Device + Clone>(
                 reads = Reads::default();
             }
             counts.next_request();
+            // Of a trace whose times go back, too, the clock does not.
+            if access.nanos > now {
+                if access.nanos / SECOND > now / SECOND {
+                    let asked = replay.cache.admission().asked_bytes;
+                    timeline.push((now / SECOND, replay.cache.written_bytes(), asked));
+                }
+                replay.clock.advance_ns(access.nanos - now);
+                now = access.nanos;
+            }
             if asks_for_objects && access.object as usize == keys_seen.len() {
                 keys_seen.push(access.key);
             }
@@ -520,6 +548,8 @@ fn replay<D: Device + Clone>(
         });
     }
     let at_end = snapshot();
+    let asked = at_end.stats.admission.asked_bytes;
+    timeline.push((now / SECOND, at_end.stats.blocks.written_bytes, asked));
     let objects_cached = if large {
         count_objects(&replay, &keys_seen)?
     } else {
@@ -543,6 +573,7 @@ fn replay<D: Device + Clone>(
             entries_resident,
             objects_cached,
             capacity,
+            timeline,
             start,
         },
     ))
@@ -562,144 +593,4 @@ fn bytes_beside_values(books: &BooksSnapshot, object_bytes: u64) -> f64 {
     let entries = books.offered.0 - books.rejected.0;
     let bytes = books.offered.1 - books.rejected.1;
     bytes.saturating_sub(object_bytes) as f64 / entries.max(1) as f64
-}
-
-/// What was counted up to some moment, beside requests.
-struct Snapshot {
-    stats: Stats,
-    /// What passed to the device.
-    device: DeviceCounts,
-    /// What the device has taken, where that is not the time that passes.
-    device_ns: Option<u64>,
-    /// What the simulated drive did, and the erases of each of its superblocks.
-    drive: Option<(FtlCounts, Vec<u32>)>,
-}
-
-struct Measured {
-    counts: Counts,
-    reads: Reads,
-    at_warmup: Snapshot,
-    at_end: Snapshot,
-    bytes_beside_values: f64,
-    /// Sum over the requests counted.
-    entries_resident: u128,
-    objects_cached: u64,
-    capacity: u64,
-    start: Instant,
-}
-
-/// Completes the settings that every layout has.
-fn settings(options: &FlashOptions, setup: &Setup, common: Settings) -> Settings {
-    let Setup { cache, geometry } = setup;
-    let layout = &cache.layout;
-    let has_drive = options.device == ReplayDevice::Sim && options.superblock_blocks > 0;
-    let tier1 = if let IndexOptions::Cascade(cascade) = cache.index {
-        Some(cascade.tier1_share)
-    } else {
-        None
-    };
-    Settings {
-        alpha: (layout.layout == LayoutName::Ripq).then_some(layout.alpha),
-        theta: matches!(layout.layout, LayoutName::Sipq | LayoutName::Ripq).then_some(layout.theta),
-        tier1,
-        max_object_bytes: Some(cache.item_bytes_max as u64),
-        flash_write: (cache.dram_bytes > 0).then_some(match cache.flash_write {
-            FlashWrite::Insertion => "insertion",
-            FlashWrite::Eviction => "eviction",
-        }),
-        block_bytes: Some(geometry.block_bytes),
-        blocks: Some(geometry.blocks),
-        buffers: Some(cache.buffers_max),
-        device: Some(match &options.device {
-            ReplayDevice::Sim => "sim".to_owned(),
-            ReplayDevice::Path(path) => path.display().to_string(),
-        }),
-        superblock: Some(options.superblock_blocks),
-        trim: has_drive.then_some(options.trim),
-        throttle: options.throttle.map(|profile| profile.to_string()),
-        ..common
-    }
-}
-
-fn report(trace: &Trace, cache: &CacheOptions, settings: Settings, measured: &Measured) -> Report {
-    let Measured {
-        counts,
-        reads,
-        at_warmup:
-            Snapshot {
-                stats: at_warmup,
-                device: before,
-                ..
-            },
-        at_end: Snapshot {
-            stats, device: after, ..
-        },
-        bytes_beside_values,
-        entries_resident,
-        objects_cached,
-        capacity,
-        start,
-    } = measured;
-    let (earlier, later) = (&measured.at_warmup, &measured.at_end);
-    let drive = later.drive.as_ref().zip(earlier.drive.as_ref());
-    let drive = drive.map(|((now, erases), (before, erases_before))| {
-        let erases: Vec<u32> = zip(erases, erases_before)
-            .map(|(now, before)| now - before)
-            .collect();
-        (*now - *before, EraseSpread::of(&erases))
-    });
-    let device_ns = later.device_ns.zip(earlier.device_ns);
-    let elapsed = start.elapsed().as_secs_f64();
-    let inserted = stats.flash.appended_bytes - at_warmup.flash.appended_bytes;
-    let written = stats.blocks.written_bytes - at_warmup.blocks.written_bytes;
-    let index_bytes = |stats: &Stats| stats.blocks.checkpoint_bytes + stats.flash.mapping_bytes;
-    let index_written = index_bytes(stats) - index_bytes(at_warmup);
-    let ratio = |a: u64, b: u64| (b > 0).then(|| a as f64 / b as f64);
-    let application_amplification = ratio(written, inserted);
-    let device_amplification = drive
-        .as_ref()
-        .and_then(|(counts, _)| counts.device_write_amplification());
-    Report {
-        trace: trace.name().to_owned(),
-        requests: counts.requests(),
-        layout: cache.layout.layout.name().into(),
-        policy: cache.layout.policy.name(),
-        index: Some(cache.index.kind().name().into()),
-        unit: Unit::Bytes.name(),
-        flash_bytes: Some(*capacity),
-        dram_bytes: cache.dram_bytes as u64,
-        object_hit_ratio: counts.object_hit_ratio(),
-        byte_hit_ratio: counts.byte_hit_ratio(),
-        objects_cached: *objects_cached,
-        object_bytes_resident_mean: counts.bytes_resident_mean().map(|bytes| {
-            let entries = *entries_resident as f64 / counts.requests() as f64;
-            bytes - entries * bytes_beside_values
-        }),
-        objects_rejected: counts.objects_rejected,
-        bytes_inserted: Some(inserted),
-        bytes_written_host: Some(written),
-        app_write_amplification: application_amplification,
-        device_write_amplification: device_amplification,
-        combined_write_amplification: application_amplification
-            .zip(device_amplification)
-            .map(|(application, device)| application * device),
-        index_dram_bytes: Some(stats.index_dram_bytes),
-        index_bytes_written: Some(index_written),
-        flash_reads_per_hit: ratio(reads.hit_reads, counts.hits),
-        flash_reads_per_miss: ratio(reads.miss_reads, counts.lookups - counts.hits),
-        flash_rounds_per_hit: ratio(reads.hit_rounds, counts.hits),
-        cascade: matches!(cache.index, IndexOptions::Cascade(_)).then(|| CascadeReport::of(stats, at_warmup)),
-        device_seconds: device_ns.map(|(now, before)| (now - before) as f64 / 1e9),
-        erases_min: drive.as_ref().map(|(_, spread)| spread.min),
-        erases_mean: drive.as_ref().map(|(_, spread)| spread.mean),
-        erases_max: drive.as_ref().map(|(_, spread)| spread.max),
-        device_reads: Some(after.reads - before.reads),
-        device_read_bytes: Some(after.read_bytes - before.read_bytes),
-        device_writes: Some(after.writes - before.writes),
-        device_written_bytes: Some(after.written_bytes - before.written_bytes),
-        elapsed_seconds: elapsed,
-        requests_per_second: counts.requests_replayed as f64 / elapsed.max(1e-9),
-        settings,
-        ..Report::default()
-    }
 }

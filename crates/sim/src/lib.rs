@@ -1,9 +1,10 @@
 //! Replays of traces: what a cache of some size, layout and policy would have done with a recorded workload.
 //!
 //! [`replay_exact`] runs a policy in its exact form, the yardstick for everything else; [`replay_flash`] runs the engine that
-//! serves, on a simulated or a real device; [`replay_chunks`] runs caches of a volume's chunks. [`run_volume`] and [`run_direct`] run a
-//! volume, and a cache of objects, in virtual time. What any replay needs stands apart from it: the semantics of requests
-//! ([`ReplayRules`], [`Accesses`]), sizes ([`CacheSize`]), counting after a warm-up ([`Counts`]) and the [`Report`].
+//! serves, on a simulated or a real device; [`replay_chunks`] runs caches of a volume's chunks; [`replay_tiers`] has two exact tiers and a
+//! rule of what goes to flash. [`run_volume`] and [`run_direct`] run a volume, and a cache of objects, in virtual time. What any replay needs
+//! stands apart from it: the semantics of requests ([`ReplayRules`], [`Accesses`]), sizes ([`CacheSize`]), counting after a
+//! warm-up ([`Counts`]) and the [`Report`].
 #![forbid(unsafe_code)]
 
 mod accesses;
@@ -21,6 +22,7 @@ mod report;
 mod rules;
 mod size;
 mod spared;
+mod tiers;
 mod volume;
 
 pub use accesses::{Access, Accesses, Survey};
@@ -37,4 +39,5 @@ pub use prepare::{Prepared, ReplayProgress, prepare};
 pub use report::{Report, Settings};
 pub use rules::{MissingSizes, OpsMode, ReplayRules, Unit, Warmup};
 pub use size::CacheSize;
+pub use tiers::{TierCounts, TiersOptions, TiersReport, replay_tiers};
 pub use volume::{VolumeOptions, VolumeReport, VolumeRun, run_volume};

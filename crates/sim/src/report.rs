@@ -88,6 +88,12 @@ pub struct Report {
     pub device_writes: Option<u64>,
     /// Their bytes.
     pub device_written_bytes: Option<u64>,
+    /// What was let onto flash and what was not; null where everything is.
+    pub admission: Option<AdmissionReport>,
+    /// For each second in which there was a request, in seconds since the first one, bytes sent to the device and bytes of objects that
+    /// admission was asked about until then, warm-up included. Not printed.
+    #[serde(skip)]
+    pub timeline: Vec<(u64, u64, u64)>,
     /// How the replay was made.
     pub settings: Settings,
 }
@@ -227,6 +233,40 @@ impl CascadeReport {
     }
 }
 
+/// What was let onto flash after the warm-up, and how second-hit stands.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct AdmissionReport {
+    /// Objects let onto flash.
+    pub admitted_objects: u64,
+    /// Objects that the rule refused.
+    pub refused_by_rule_objects: u64,
+    /// Objects that the budget had nothing left for.
+    pub refused_by_budget_objects: u64,
+    /// Objects that were too large.
+    pub refused_size_objects: u64,
+    /// Objects that would have expired too soon.
+    pub refused_expiry_objects: u64,
+    /// How often second-hit fell back to random.
+    pub fallbacks: u64,
+    /// DRAM of what second-hit remembers of keys, in bytes.
+    pub dram_bytes: u64,
+}
+
+impl AdmissionReport {
+    pub(crate) fn of(now: &Stats, before: &Stats) -> Self {
+        let since = now.admission.since(&before.admission);
+        Self {
+            admitted_objects: since.admitted_objects,
+            refused_by_rule_objects: since.refused_by_rule_objects,
+            refused_by_budget_objects: since.refused_by_budget_objects,
+            refused_size_objects: since.refused_size_objects,
+            refused_expiry_objects: since.refused_expiry_objects,
+            fallbacks: since.fallbacks,
+            dram_bytes: now.admission.dram_bytes,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -248,7 +288,7 @@ mod tests {
             objects_inserted bytes_written_host app_write_amplification device_write_amplification \
             combined_write_amplification index_dram_bytes index_bytes_written flash_reads_per_hit flash_reads_per_miss \
             elapsed_seconds requests_per_second flash_rounds_per_hit cascade device_seconds erases_min erases_mean erases_max \
-            device_reads device_read_bytes device_writes device_written_bytes";
+            device_reads device_read_bytes device_writes device_written_bytes admission";
         assert_eq!(names(text), contract.split_whitespace().collect::<Vec<_>>());
         let contract = "format seed ops warmup flash_size object_size object_size_is_assumed max_object_bytes alpha theta \
             tier1 flash_write block_bytes blocks buffers device superblock trim throttle";

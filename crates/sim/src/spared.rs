@@ -57,6 +57,7 @@ mod tests {
 
     fn access(key: u64, fills: bool) -> Access {
         Access {
+            nanos: 0,
             key,
             size: 1,
             object: 0,

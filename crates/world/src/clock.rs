@@ -88,6 +88,14 @@ impl ManualClock {
         self.nanos
             .fetch_add(u64::from(secs) * 1_000_000_000, Ordering::Relaxed);
     }
+
+    /// Moves the clock forward by `ns` nanoseconds.
+    pub fn advance_ns(&self, ns: u64) {
+        let before = self.nanos.fetch_add(ns, Ordering::Relaxed);
+        let secs = (before + ns) / 1_000_000_000 - before / 1_000_000_000;
+        self.secs
+            .fetch_add(u32::try_from(secs).unwrap_or(u32::MAX), Ordering::Relaxed);
+    }
 }
 
 impl Clock for ManualClock {

@@ -241,7 +241,7 @@ fn a_prefix_that_no_start_would_find_is_not_written() {
     let mut pool = store.base().shared.pool.lock();
     let block = store.base().open_block(&mut pool, (), |_| {}).unwrap();
     drop(pool);
-    let mut write = |own| {
+    let write = |own| {
         let place = |offset, _| Place {
             key: 1,
             version: 1,

@@ -15,7 +15,8 @@ pub struct ChunkArgs {
     /// serves; austere is AustereCache, the others are CacheDedup's with full indexes, C with compression. Of the other flags --block-size,
     /// --superblock and --json hold, and --dram for CacheDedup's: what addresses leave of it is for fingerprints
     #[arg(long, value_name = "pumice|austere|d-lru|d-arc|cd-lru|cd-arc",
-        conflicts_with_all = ["config", "layout", "policy", "alpha", "theta", "flash_size", "max_object_size", "flash_write", "max_item_size",
+        conflicts_with_all = ["config", "layout", "policy", "alpha", "theta", "flash_size", "max_object_size", "flash_write", "flash_admit", "flash_admit_size_max",
+            "flash_admit_ttl_min", "flash_write_budget", "timeline", "dram_pool", "max_item_size",
             "index", "tier1", "object_size", "ignore_sizes", "sizes", "ops", "device", "reformat", "trim", "throttle", "warmup"])]
     pub chunk_cache: Option<ChunkCacheName>,
 

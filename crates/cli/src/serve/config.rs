@@ -6,7 +6,7 @@ use crate::lifetime::Rating;
 use crate::settings::{Given, Layers};
 use crate::usage::usage;
 use pumice::IndexKind;
-use pumice::{Durability, FlashWrite};
+use pumice::{AdmissionOptions, Durability, FlashWrite};
 use pumice_advise::Endurance;
 use pumice_door_memcached::Listen;
 use pumice_flash::{LayoutError, LayoutName, LayoutOptions};
@@ -25,6 +25,8 @@ const IDLE_TIMEOUT_SECS_MAX: u32 = 365 * 24 * 3600;
 /// The longest time to wait for an answer of the flash device, in seconds, and the usual one.
 const FLASH_TIMEOUT_SECS_MAX: u32 = 86_400;
 const FLASH_TIMEOUT_SECS: u32 = 30;
+/// The longest time to live that can be asked for, in seconds: a year.
+const TTL_SECS_MAX: u32 = 365 * 24 * 3600;
 const FLUSH_INTERVAL_SECS_MAX: u32 = 86_400;
 const FLUSH_INTERVAL_SECS: u32 = 5;
 
@@ -61,6 +63,8 @@ pub struct ServeConfig {
     pub index: Option<IndexKind>,
     /// When an object goes to flash.
     pub flash_write: FlashWrite,
+    /// Which objects do, and how many bytes may be sent there.
+    pub admission: AdmissionOptions,
     /// What a reply promises.
     pub durability: Durability,
     /// The largest value in bytes.
@@ -120,13 +124,8 @@ impl ServeConfig {
                 || layers.alpha().text()?.is_some()
                 || layers.theta().text()?.is_some(),
             index: index(layers)?,
-            flash_write: layers
-                .flash_write()
-                .one_of(&[
-                    ("insertion", FlashWrite::Insertion),
-                    ("eviction", FlashWrite::Eviction),
-                ])?
-                .unwrap_or_default(),
+            flash_write: flash_write(layers)?,
+            admission: admission(layers)?,
             durability: layers
                 .durability()
                 .one_of(&[
@@ -170,6 +169,32 @@ fn layout(layers: &Layers) -> anyhow::Result<LayoutOptions> {
             LayoutError::Theta(_) => layers.theta().wrong(&what),
             _ => layers.policy().wrong(&what),
         }
+    })
+}
+
+/// When objects go to flash.
+///
+/// # Errors
+/// Usage, for a time that makes no sense.
+pub(crate) fn flash_write(layers: &Layers) -> anyhow::Result<FlashWrite> {
+    let times = [
+        ("insertion", FlashWrite::Insertion),
+        ("eviction", FlashWrite::Eviction),
+    ];
+    Ok(layers.flash_write().one_of(&times)?.unwrap_or_default())
+}
+
+/// What is let onto flash.
+///
+/// # Errors
+/// Usage, for a setting that makes no sense.
+pub(crate) fn admission(layers: &Layers) -> anyhow::Result<AdmissionOptions> {
+    Ok(AdmissionOptions {
+        rule: layers.flash_admit().parse()?.unwrap_or_default(),
+        budget: layers.flash_write_budget().parse()?,
+        object_bytes_max: object_bytes_max(&layers.flash_admit_size_max())?,
+        ttl_secs_min: secs(&layers.flash_admit_ttl_min(), TTL_SECS_MAX)?.unwrap_or(0),
+        ..AdmissionOptions::default()
     })
 }
 
@@ -286,6 +311,13 @@ fn block_size(given: &Given<'_>) -> anyhow::Result<Option<u64>> {
     }
 }
 
+fn object_bytes_max(given: &Given<'_>) -> anyhow::Result<u64> {
+    match bytes(given)? {
+        Some(0) => Err(given.wrong("nothing would be let onto flash")),
+        bytes => Ok(bytes.unwrap_or(0)),
+    }
+}
+
 fn max_item_size(given: &Given<'_>) -> anyhow::Result<u32> {
     let bytes = bytes(given)?.unwrap_or(1 << 20);
     u32::try_from(bytes)
@@ -329,6 +361,7 @@ pub(super) fn admin(given: &Given<'_>) -> anyhow::Result<Option<SocketAddr>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pumice::Rule;
 
     #[test]
     fn memory_is_that_of_the_machine_or_of_the_tightest_group_around() {
@@ -371,6 +404,40 @@ mod tests {
             (LayoutName::Ripq, "slru-3")
         );
         assert_eq!((layout.alpha, layout.theta), (1.0 / 8.0, 1.0));
+    }
+
+    #[test]
+    fn what_is_let_onto_flash_arrives_and_what_makes_no_sense_is_refused_by_name() {
+        let resolved = |file: &str| {
+            let path = tempfile::NamedTempFile::new().unwrap();
+            std::fs::write(path.path(), file).unwrap();
+            let layers = Layers::collect(crate::settings::Settings::default(), Some(path.path())).unwrap();
+            ServeConfig::resolve(&layers, false, &Familiar::default()).map(|config| config.admission)
+        };
+        assert_eq!(resolved("").unwrap(), AdmissionOptions::default());
+        let all = resolved("flash-admit = \"random:0.25\"\nflash-write-budget = \"2TB/day\"\n").unwrap();
+        let budget = all.budget.map(|budget| (budget.bytes, budget.period_secs));
+        assert_eq!(
+            (all.rule, budget),
+            (Rule::Random(0.25), Some((2_000_000_000_000, 86_400)))
+        );
+        let limits = resolved(
+            "flash-admit = \"second-hit\"\nflash-admit-size-max = \"64KiB\"\nflash-admit-ttl-min = 60\n",
+        )
+        .unwrap();
+        let found = (limits.rule, limits.object_bytes_max, limits.ttl_secs_min);
+        assert_eq!(found, (Rule::SecondHit, 64 << 10, 60));
+        for (name, text) in [
+            ("flash-admit", "some"),
+            ("flash-write-budget", "2TB"),
+            ("flash-admit-size-max", "0"),
+            ("flash-admit-size-max", "10%"),
+            ("flash-admit-ttl-min", "soon"),
+            ("flash-admit-ttl-min", "31536001"),
+        ] {
+            let error = resolved(&format!("{name} = \"{text}\"")).unwrap_err().to_string();
+            assert!(error.contains(name) && error.contains(text), "{error}");
+        }
     }
 
     #[test]

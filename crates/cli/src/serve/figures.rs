@@ -403,7 +403,7 @@ fn performance_groups(
     [tier, device]
 }
 
-fn cache_groups(stats: &Stats) -> [Group; 4] {
+fn cache_groups(stats: &Stats) -> [Group; 5] {
     let mut flash = gauges! { "flash";
         capacity_bytes "Bytes of the device" = stats.flash_capacity_bytes;
         out "1 if the device failed for good and was taken out: DRAM serves alone" = u64::from(stats.flash_out);
@@ -430,6 +430,10 @@ fn cache_groups(stats: &Stats) -> [Group; 4] {
     };
     cascade.figures.extend(stats.cascade.figures());
     cascade.figures.extend(stats.mapping_dram.figures());
+    let admission = Group {
+        room: "admission",
+        figures: stats.admission.figures(),
+    };
     let tier = gauges! { "tier";
         dram_items "Entries in the DRAM tier" = stats.dram_items;
         dram_segment_bytes "DRAM that items may take" = stats.dram_segment_bytes;
@@ -437,7 +441,7 @@ fn cache_groups(stats: &Stats) -> [Group; 4] {
         dram_table_bytes "DRAM of the tier's table" = stats.dram_table_bytes;
         ghost_bytes "DRAM of the ghost queue" = stats.ghost_bytes;
     };
-    [flash, index, cascade, tier]
+    [flash, admission, index, cascade, tier]
 }
 
 /// What Prometheus' clients say of every process; what the system does not say is 0.

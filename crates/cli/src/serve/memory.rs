@@ -72,6 +72,7 @@ pub fn divide(config: &ServeConfig, target: &Target, connections: &Connections) 
         block_bytes: target.block_bytes.or(config.block_size),
         connections,
         layout: target.layout,
+        admission: config.admission.rule,
     };
     // Nobody is connected while a start reads the device, so that uses the memory of connections; it seldom needs more.
     let divided = |index| {

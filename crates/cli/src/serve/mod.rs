@@ -214,6 +214,7 @@ fn cache_options(config: &ServeConfig, target: &Target, division: &Division) -> 
         index: IndexOptions::of(division.index, TIER1_SHARE),
         index_heap_bytes: usize::try_from(plan.index_heap).unwrap_or(usize::MAX),
         flash_write: config.flash_write,
+        admission: config.admission,
         durability: config.durability,
         flush_interval_secs: config.flush_interval_secs,
         item_bytes_max: config.max_item_size as usize,

@@ -44,6 +44,32 @@ fn bad_usage_ends_with_2_and_says_what_is_wrong() {
         ),
         ("serve --theta 1.5", &["--theta `1.5`", "0 to 1"]),
         (
+            "serve --flash-admit some",
+            &["--flash-admit `some`", "second-hit"],
+        ),
+        (
+            "serve --flash-admit random:2",
+            &["--flash-admit `random:2`", "at most 1"],
+        ),
+        ("serve --flash-admit-size-max 0", &["--flash-admit-size-max `0`"]),
+        ("serve --flash-admit-ttl-min x", &["--flash-admit-ttl-min `x`"]),
+        (
+            "serve --flash-write-budget 2TB",
+            &["--flash-write-budget `2TB`", "2TB/day"],
+        ),
+        (
+            "serve --nbd unix:s --backing b --cache c --flash-write-budget 2TB/day",
+            &["--flash-write-budget `2TB/day`", "cache of objects"],
+        ),
+        (
+            "replay zipf:keys=10,requests=10,theta=1 --flash-write-budget 1GB/1s",
+            &["--flash-write-budget `1GB/1s`"],
+        ),
+        (
+            "replay zipf:keys=10,requests=10,theta=1 --flash-admit half",
+            &["--flash-admit `half`"],
+        ),
+        (
             "serve --max-item-size 2048x",
             &["--max-item-size `2048x`", "powers of two)\n"],
         ),

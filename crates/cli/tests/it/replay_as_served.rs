@@ -53,6 +53,7 @@ fn a_replay_of_a_servers_settings_hits_as_the_server_does() {
     for settings in [
         "dram = \"64MiB\"\nflash-size = \"80MiB\"\npolicy = \"slru-3\"\nflash-write = \"eviction\"\n",
         "dram = \"64MiB\"\nflash-size = \"80MiB\"\nlayout = \"fifo\"\nblock-size = \"256KiB\"\n",
+        "dram = \"64MiB\"\nflash-size = \"80MiB\"\nflash-admit = \"second-hit\"\nflash-admit-size-max = \"8KiB\"\n",
     ] {
         let directory = place();
         std::fs::write(

@@ -7,7 +7,7 @@ use crate::common::{
     Entry, Model, Random, Rig, Weights, cascade, check_get, clock, drops_all, gdsf, key, ripq, sipq,
     sipq_gdsf, step,
 };
-use pumice::{CacheOptions, FlashWrite, HashLimit, LayoutOptions, Tier};
+use pumice::{AdmissionOptions, CacheOptions, FlashWrite, HashLimit, LayoutOptions, Rule, Tier};
 use pumice_device::{CrashPoint, FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_world::ManualClock;
 use std::collections::HashMap;
@@ -102,7 +102,7 @@ fn given_up(rig: &Rig<FaultyDevice>) -> u64 {
     let books = rig.cache.books();
     // A crash may lose what was moved to a buffer.
     let moved = rig.cache.stats().flash.survivors;
-    books.evicted.0 + books.corrupt.0 + moved
+    books.evicted.0 + books.refused.0 + books.corrupt.0 + moved
 }
 
 fn weights() -> Weights {
@@ -341,6 +341,27 @@ fn a_crash_at_every_write_without_a_dram_tier() {
 #[test]
 fn a_crash_at_every_write_when_flash_is_written_on_eviction() {
     crash_everywhere(3, 640 << 10, FlashWrite::Eviction, 2 << 20, 800);
+}
+
+#[test]
+fn a_crash_at_every_write_where_half_is_refused() {
+    for (seed, dram_bytes, flash_write) in [
+        (40, 2 << 20, FlashWrite::Insertion),
+        (41, 0, FlashWrite::Insertion),
+        (42, 640 << 10, FlashWrite::Eviction),
+    ] {
+        let options = CacheOptions {
+            flash_write,
+            admission: AdmissionOptions {
+                rule: Rule::Random(0.5),
+                // While flash fills chance lets everything in.
+                object_bytes_max: 10 << 10,
+                ..AdmissionOptions::default()
+            },
+            ..options(dram_bytes)
+        };
+        crash_everywhere_with(seed, options, 2 << 20, &load(1_000));
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The integration tests of this crate, one program: its generic code is compiled once for all of them.
 
+mod budget;
 mod clean_stop;
 mod clock;
 mod common;

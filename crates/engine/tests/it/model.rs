@@ -5,7 +5,7 @@ use crate::common;
 use crate::common::{
     Model, Random, Rig, Weights, cascade, cascade_layouts, check_get, ripq, sipq, sipq_gdsf, step,
 };
-use pumice::{CacheOptions, FlashWrite, HashLimit, IndexOptions, Stats};
+use pumice::{AdmissionOptions, CacheOptions, FlashWrite, HashLimit, IndexOptions, Rule, Stats};
 use pumice_device::{MemDevice, MemMedium};
 use pumice_world::ManualClock;
 use std::sync::Arc;
@@ -252,6 +252,32 @@ fn on_a_small_device_every_hit_is_the_last_value() {
             },
         );
     }
+}
+
+#[test]
+fn where_half_is_refused_every_hit_is_the_last_value() {
+    let mut hits = 0;
+    for seed in 0..6 {
+        let half = Run {
+            flash_bytes: 2 << 20,
+            options: CacheOptions {
+                flash_write: [FlashWrite::Insertion, FlashWrite::Eviction][seed as usize % 2],
+                admission: AdmissionOptions {
+                    rule: Rule::Random(0.5),
+                    // While flash fills chance lets everything in.
+                    object_bytes_max: 10 << 10,
+                    ..AdmissionOptions::default()
+                },
+                ..options([0, 640 << 10, 2 << 20][seed as usize % 3])
+            },
+            keys: 400,
+            steps: 3_000,
+            must_hit: false,
+        };
+        hits += run(seed + 300, half).hits;
+        hits += run_cascade(seed + 310, half).0.hits;
+    }
+    assert!(hits > 2_000, "{hits} hits");
 }
 
 #[test]

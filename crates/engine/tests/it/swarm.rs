@@ -7,7 +7,7 @@ use crate::common;
 
 use crate::common::after_crash::live;
 use crate::common::{KINDS, Model, Random, Rig, Weights, check_get, of_kind};
-use pumice::{CacheOptions, FlashWrite, HashLimit};
+use pumice::{AdmissionOptions, CacheOptions, FlashWrite, HashLimit, Rule};
 use pumice_device::{CrashPoint, FaultCounts, FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_world::ManualClock;
 use std::sync::Arc;
@@ -54,6 +54,15 @@ fn options(random: &mut Random) -> CacheOptions {
     };
     if random.below(4) == 0 {
         options.flash_write = FlashWrite::Eviction;
+    }
+    // What is refused meets crashes, starts and large objects.
+    if random.below(2) == 0 {
+        options.admission = AdmissionOptions {
+            rule: Rule::Random(0.5),
+            // While flash fills chance lets everything in.
+            object_bytes_max: 10 << 10,
+            ..AdmissionOptions::default()
+        };
     }
     // Keys that share mappings.
     if random.below(6) == 0 {

@@ -162,6 +162,12 @@ impl<B: Buffer> FlashStore<B> {
         (self.geometry.reserved as usize + ahead).max(self.order.wants.free_blocks)
     }
 
+    /// Whether there are more free blocks than reclaims keep: what is written now takes nothing's place.
+    pub fn is_filling(&self) -> bool {
+        let pool = self.shared.pool.lock();
+        pool.free.len() + pool.own.victims.len() > self.blocks_kept_free()
+    }
+
     /// Whether too few blocks are free. One that is being reclaimed counts as free.
     pub(crate) fn wants_reclaim(&self, pool: &Pool<B>) -> bool {
         let free = pool.free.len() + pool.own.victims.len();

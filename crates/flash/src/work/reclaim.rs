@@ -102,7 +102,10 @@ impl<B: Buffer, D: Device<Buf = B>, M: Mappings> Worker<'_, B, D, M> {
     ) -> Option<(u32, How)> {
         let mut order = self.store.order.lock();
         let mut pool = self.store.shared.pool.lock();
-        let (id, how) = take(&mut pool, &mut order)?;
+        let (id, mut how) = take(&mut pool, &mut order)?;
+        if how.moves() && !self.mappings.may_keep() {
+            how = How::Evict;
+        }
         if how != How::Empty {
             order.layout.note_full();
         }

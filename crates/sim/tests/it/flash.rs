@@ -1,5 +1,6 @@
 //! Replays under flash layouts: repeatable, the same on a simulated and a real device, and clear about what cannot be.
 
+use pumice::{AdmissionOptions, FlashWrite};
 use pumice_blocks::superblock::{Maker, SlotContent, Superblock};
 use pumice_device::Profile;
 use pumice_flash::{LayoutName, LayoutOptions};
@@ -17,6 +18,8 @@ fn options(size: &str, device: ReplayDevice) -> FlashOptions {
         throttle: None,
         size: size.parse().unwrap(),
         dram_bytes: 0,
+        flash_write: FlashWrite::default(),
+        admission: AdmissionOptions::default(),
         served: None,
         index: pumice::IndexOptions::Full,
         block_bytes: None,

@@ -8,3 +8,4 @@ mod ftl;
 mod nhc;
 mod reference;
 mod replay;
+mod tiers;

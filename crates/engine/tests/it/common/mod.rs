@@ -346,7 +346,8 @@ pub fn step<D: Device + Clone>(
     let meta = Meta {
         flags: random.next_u64() as u32,
         expiry,
-        marks: random.below(0x80) as u8,
+        // The upper two are the cache's.
+        marks: random.below(0x40) as u8,
     };
     model.before = HashMap::from([(n, model.live.get(&n).cloned())]);
     match weights.pick(random) {

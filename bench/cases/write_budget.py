@@ -1,0 +1,156 @@
+"""What goes to flash: rules of admission, and a budget of bytes in any period."""
+
+import bisect
+import contextlib
+
+from cases.ripq_report import traces
+from comparison import Comparison, case
+from harness import machine
+from harness.client import Client
+from tools import SHARED, percent, pumice
+
+TIMED = ["linux-mysql", "cloudphysics", "wiki-val", "tencent-1326"]
+SHARES = [0.5, 0.25]
+PARTS = 24
+UNTIMED = ["arc-OLTP", "arc-P3", "arc-P6", "scarab-recs", "cache2k-orm-busy", "cache2k-web07", "linux-mysql", "cloudphysics"]
+
+
+def replay(trace, *flags):
+    return machine.run_json([machine.BINARY, "replay", *trace, "--object-size", "4KiB", "--superblock", 0, *map(str, flags), "--json"])
+
+
+def timeline(path, trace, *flags):
+    """The report, bytes sent to the device until any second of the trace, and bytes of objects that were to be written until then."""
+    report = replay(trace, *flags, "--timeline", path)
+    with open(path) as file:
+        rows = [tuple(map(int, line.split(","))) for line in file]
+    return report, Until(rows, 1), Until(rows, 2)
+
+
+class Until:
+    """Bytes until a moment, by a column of a timeline."""
+
+    def __init__(self, rows, column):
+        self.seconds = [row[0] for row in rows]
+        self.bytes = [0] + [row[column] for row in rows]
+        self.span = self.seconds[-1] + 1
+
+    def until(self, second):
+        return self.bytes[bisect.bisect_left(self.seconds, second)]
+
+    def between(self, begin, end):
+        return self.until(end) - self.until(begin)
+
+
+def judged(sent, asked, budget, period):
+    """The most in any period, and the least in one in all of whose parts more was to be written, before any overhead, in parts of the budget;
+    `None` where there is none. The first period begins with nothing saved, so it counts for the most alone."""
+    begins = range(0, max(1, sent.span - period + 1))
+    most = max(sent.between(begin, begin + period) for begin in begins) / budget
+    part = max(1, period // PARTS)
+
+    def lasts(begin):
+        parts = range(begin, begin + period - part + 1, part)
+        return all(asked.between(at, at + part) > budget * part / period for at in parts)
+
+    lasting = [sent.between(begin, begin + period) / budget for begin in begins if begin >= part and lasts(begin)]
+    return most, min(lasting, default=None)
+
+
+def scan(comparison, rule):
+    """Hits of a hot set on flash right after a scan of four times the flash, in parts of those before."""
+    dram, flash, size = 64, 128, 4000
+    hot = [b"hot-%d" % n for n in range(8_000)]
+    value = b"v" * size
+
+    def look_aside(client, keys):
+        hits = 0
+        for at in range(0, len(keys), 64):
+            some = keys[at:at + 64]
+            missed = [key for key, found in client.get_many(some) if found is None]
+            hits += len(some) - len(missed)
+            client.set_many([(key, value) for key in missed])
+        return hits
+
+    with pumice(comparison, dram, flash, "--flash-admit", rule) as server, \
+            contextlib.closing(Client(server.address)) as client:
+        # Flash is full of what nobody asks for again.
+        numbered = lambda first, count: [b"scan-%d" % n for n in range(first, first + count)]  # noqa: E731
+        whole = flash * 2**20 // size
+        look_aside(client, numbered(0, whole))
+        for _ in range(4):
+            before = look_aside(client, hot)
+        look_aside(client, numbered(whole, 4 * whole))
+        after = look_aside(client, hot)
+    return {"before": before / len(hot), "after": after / len(hot), "kept": after / max(1, before)}
+
+
+@case(pairs=1, shared=SHARED, quick={"pairs": 1})
+def write_budget(arguments):
+    """Rules of admission to flash and the write budget, by replays, and a scan through the memcached door.
+
+    Budget: traces in their own time, a tenth of the span for the period; budgets of 0.5 and 0.25 of what `all` writes in one on average. The
+    most bytes sent to the device in any period, log and checkpoints included, in parts of the budget; and the least in one in which demand
+    lasted: in each 24th of it more bytes of objects were to be written than that part of the budget, before any overhead.
+
+    Second hit: host bytes and hits against `all`, layout ripq, flash of 10 % of the footprint, DRAM of a sixteenth of that, at least 1 MiB, in the
+    second half of eight traces.
+
+    Scan: hits of a hot set that is on flash, right after a scan of four times the flash, against those before it.
+
+    Exit status 1 where a bound is missed."""
+    comparison = Comparison(arguments, {"shares": " ".join(map(str, SHARES)), "flash": "10 %"})
+    known = traces(arguments.shared, False)
+
+    def budgets():
+        figures, most_all, least_all = {}, 0, float("inf")
+        with comparison.files("timeline.csv") as [path]:
+            for name in TIMED:
+                free, wanted, _ = timeline(path, known[name])
+                period = max(10, wanted.span // 10)
+                for rule in ["all", "second-hit"]:
+                    for share in SHARES:
+                        budget = int(share * wanted.bytes[-1] * period / wanted.span)
+                        flags = ["--flash-admit", rule, "--flash-write-budget", f"{budget}B/{period}s"]
+                        report, sent, asked = timeline(path, known[name], *flags)
+                        most, least = judged(sent, asked, budget, period)
+                        what = f"{name}, {rule}, {share} of all"
+                        figures[f"{what}: most"], figures[f"{what}: hits"] = most, report["object_hit_ratio"]
+                        most_all = max(most_all, most)
+                        if least is not None:
+                            figures[f"{what}: least"] = least
+                            least_all = min(least_all, least)
+                        text = "no period of demand" if least is None else f"at least {least:.3f} while demand lasts"
+                        print(f"  {what}: at most {most:.3f} of the budget, {text}; hits {percent(report['object_hit_ratio'])}, "
+                              f"{percent(free['object_hit_ratio'])} without", flush=True)
+        return {**figures, "most": most_all, "least": least_all}
+
+    def second_hits():
+        figures, good = {}, 0
+        for name in UNTIMED:
+            flash = replay(known[name])["flash_bytes"]
+            pool = max(1 << 20, flash // 16)
+            flags = ["--warmup", 0.5, "--dram-pool", pool, "--flash-admit"]
+            free, second = (replay(known[name], *flags, rule) for rule in ["all", "second-hit"])
+            writes = second["bytes_written_host"] / free["bytes_written_host"]
+            loss = (free["object_hit_ratio"] - second["object_hit_ratio"]) * 100
+            good += writes <= 0.6 and loss <= 0.5
+            figures |= {f"{name}: writes": writes, f"{name}: points lost": loss}
+            print(f"  {name}: second-hit writes {writes:.3f} of all, {loss:+.2f} points lost", flush=True)
+        return {**figures, "good traces": good}
+
+    def turn(_):
+        return {**budgets(), **second_hits(), **scan(comparison, "second-hit"),
+                **{f"all: {name}": value for name, value in scan(comparison, "all").items()}}
+
+    comparison.turns(turn, show=lambda run: "")
+    part = "{:.3f}".format
+    comparison.row("bytes sent in any period / budget, the most of all", "most", "≤ 1.05", "", part)
+    comparison.row("the same while demand lasts, the least of all", "least", "≥ 0.95", "", part)
+    comparison.row("traces of 8 where second-hit writes ≤ 0.6 × and loses ≤ 0.5 points", "good traces", "≥ 6", "", "{:.0f}".format)
+    comparison.row("hits of a hot set after a scan / before, second-hit", "kept", "≥ 0.95", "≥ 0.99", part)
+    comparison.row("the same, all", "all: kept", "", "", part)
+    for figure, least, most in [("most", 0, 1.05), ("least", 0.95, 1.05), ("good traces", 6, 8), ("kept", 0.95, 2)]:
+        value = comparison.median("pumice", figure)
+        comparison.must(least <= value <= most, f"{figure}: {value:.4g}, must be from {least} to {most}")
+    return comparison

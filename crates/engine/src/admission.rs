@@ -1,0 +1,372 @@
+//! Asking whether an object is worth its copy on flash.
+//!
+//! Mode `insertion` asks when an object is set, mode `eviction` when DRAM lets go of it; each once. What was refused at its set carries a
+//! mark in DRAM, and goes when it leaves that. (To ask again about what was hit there brought fewer hits for each byte written, in
+//! replays of five traces.) Large objects are asked about when they are set, once for all of their slices: none of them goes to flash, or all.
+
+use crate::cache::{Cx, Inner, Shard};
+use crate::config::CacheOptions;
+use crate::object::Meta;
+use crate::part::PartId;
+use crate::plan::OBJECT_FLASH_BYTES;
+use pumice_admit::{Admission, AdmissionOptions, Candidate};
+use pumice_blocks::Geometry;
+use pumice_device::Device;
+use pumice_index::KeyHash;
+use pumice_memory::Buffer;
+use pumice_record::{RecordParts, SliceId};
+
+/// Who says what goes to flash, where anything may be refused.
+pub(crate) struct Gate {
+    pub(crate) admission: Admission,
+}
+
+/// What is known of a key before its new object comes.
+#[derive(Clone, Copy)]
+pub(crate) struct Before {
+    pub(crate) is_on_flash: bool,
+    /// Whether it was asked for in DRAM, or is back soon after it left.
+    pub(crate) was_hit: bool,
+}
+
+impl Before {
+    /// With the hits of what DRAM has under the key.
+    pub(crate) fn with_hits(self, shard: &Shard, hash: KeyHash, former: Option<u64>) -> Self {
+        let hits = former.and_then(|address| shard.dram.frequency(hash, address));
+        Self {
+            was_hit: self.was_hit || hits.is_some_and(|hits| hits > 0),
+            ..self
+        }
+    }
+}
+
+/// The record with the mark of what was refused, or without.
+pub(crate) fn marked(parts: RecordParts<'_>, is_refused: bool) -> RecordParts<'_> {
+    let mark = if is_refused { Meta::REFUSED } else { 0 };
+    RecordParts {
+        marks: parts.marks & !Meta::REFUSED | mark,
+        ..parts
+    }
+}
+
+impl Gate {
+    /// `None` where everything goes in.
+    pub(crate) fn of(options: &CacheOptions, geometry: &Geometry) -> Option<Box<Self>> {
+        let flash_bytes = u64::from(geometry.blocks) * geometry.block_bytes;
+        let admission = AdmissionOptions {
+            flash_bytes,
+            objects: flash_bytes / OBJECT_FLASH_BYTES,
+            ..options.admission
+        };
+        admission.is_any().then(|| {
+            Box::new(Self {
+                admission: Admission::new(admission),
+            })
+        })
+    }
+}
+
+impl<B: Buffer> Inner<B> {
+    /// Whether a new object, which a record is, may go to flash. Called under its shard's lock.
+    #[inline]
+    pub(crate) fn admits<D: Device<Buf = B>>(
+        &self,
+        cx: &Cx<D>,
+        hash: KeyHash,
+        parts: &RecordParts<'_>,
+        before: impl FnOnce() -> Before,
+    ) -> bool {
+        let Some(gate) = &self.gate else { return true };
+        self.judge(
+            gate,
+            cx,
+            hash,
+            self.object_bytes(parts),
+            parts.version,
+            parts.expiry,
+            before(),
+        )
+    }
+
+    /// Whether a large object may, all of it: the mark that its parts are to carry.
+    pub(crate) fn mark_of_large<D: Device<Buf = B>>(
+        &self,
+        cx: &Cx<D>,
+        key: &[u8],
+        bytes: u64,
+        (version, expiry): (u64, u32),
+    ) -> u8 {
+        let Some(gate) = &self.gate else { return 0 };
+        let part = PartId::object(key);
+        let hash = self.hasher.hash(&part);
+        let shard = self.lock(hash);
+        let in_dram = shard.dram.find(&self.tier, hash, |record| part.is(record));
+        let before = Before {
+            is_on_flash: shard.flash.get(hash).is_some(),
+            was_hit: in_dram.is_some_and(|found| found.frequency > 0),
+        };
+        match self.judge(gate, cx, hash, bytes, version, expiry, before) {
+            true => 0,
+            false => Meta::REFUSED,
+        }
+    }
+
+    /// Whether what leaves DRAM, and has no copy on flash, may go there. Called under its shard's lock. A copy that a reclaim has dropped is
+    /// written anew, as one that nobody was asked about.
+    pub(crate) fn admits_leaving<D: Device<Buf = B>>(
+        &self,
+        cx: &Cx<D>,
+        hash: KeyHash,
+        parts: &RecordParts<'_>,
+        was_hit: bool,
+    ) -> bool {
+        let Some(gate) = &self.gate else { return true };
+        let was_refused = parts.marks & Meta::REFUSED != 0;
+        if parts.slice != SliceId::Whole {
+            self.look_at_budget(gate, cx);
+            return !was_refused && gate.admission.may_keep();
+        }
+        if was_refused {
+            return false;
+        }
+        self.admits(cx, hash, parts, || Before {
+            is_on_flash: false,
+            was_hit,
+        })
+    }
+
+    /// Tells the filter that a read was answered from flash.
+    pub(crate) fn note_flash_hit(&self, hash: KeyHash, parts: &RecordParts<'_>) {
+        if let Some(gate) = &self.gate
+            && !matches!(parts.slice, SliceId::Part(_))
+        {
+            gate.admission.hit(hash, self.object_bytes(parts));
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the object's, one by one")]
+    fn judge<D: Device<Buf = B>>(
+        &self,
+        gate: &Gate,
+        cx: &Cx<D>,
+        hash: KeyHash,
+        bytes: u64,
+        version: u64,
+        expiry: u32,
+        before: Before,
+    ) -> bool {
+        self.look_at_budget(gate, cx);
+        let judged = gate.admission.judge(&Candidate {
+            hash,
+            bytes,
+            version,
+            ttl_secs: (expiry != 0).then(|| expiry.saturating_sub(cx.now())),
+            is_on_flash: before.is_on_flash,
+            was_hit: before.was_hit,
+            is_filling: self.store().is_filling(),
+        });
+        judged.is_ok()
+    }
+
+    fn look_at_budget<D: Device<Buf = B>>(&self, gate: &Gate, cx: &Cx<D>) {
+        if gate.admission.has_budget() {
+            let now = cx.clock.monotonic_ns();
+            gate.admission.look(Some(now), self.store().sent_bytes());
+        }
+    }
+
+    /// Whether what a reclaim keeps may be written again.
+    pub(crate) fn may_keep_more(&self) -> bool {
+        let Some(gate) = &self.gate else { return true };
+        if gate.admission.has_budget() {
+            gate.admission.look(None, self.store().sent_bytes());
+        }
+        gate.admission.may_keep()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Rig, VALUE, run};
+    use crate::{AdmissionOptions, CacheOptions, FlashWrite, Meta, Rule, WriteBudget};
+    use pumice_device::{MemMedium, Payload};
+    use std::sync::Arc;
+
+    /// Nothing gets in.
+    const NONE: AdmissionOptions = AdmissionOptions {
+        rule: Rule::All,
+        object_bytes_max: 1,
+        flash_bytes: 0,
+        objects: 0,
+        ttl_secs_min: 0,
+        budget: None,
+    };
+
+    fn options(dram_bytes: usize, flash_write: FlashWrite, admission: AdmissionOptions) -> CacheOptions {
+        CacheOptions {
+            dram_bytes,
+            flash_write,
+            admission,
+            ..CacheOptions::default()
+        }
+    }
+
+    const MODES: [FlashWrite; 2] = [FlashWrite::Insertion, FlashWrite::Eviction];
+
+    fn store(rig: &Rig, key: &[u8], len: usize) {
+        let value = vec![7; len];
+        let stored = (rig.cache).store(&rig.cx, key, Payload::Bytes(&value), Meta::default());
+        assert!(run(&rig.executor, stored).is_ok());
+    }
+
+    #[test]
+    fn what_is_refused_stays_in_dram_and_its_older_copy_on_flash_is_void() {
+        let medium = Arc::new(MemMedium::new(16 << 20));
+        for mode in MODES {
+            let all = options(4 << 20, FlashWrite::Insertion, AdmissionOptions::default());
+            let rig = Rig::open(&medium, all);
+            rig.set(b"key", b"older", 0);
+            store(&rig, b"large", 300_000);
+            assert!(run(&rig.executor, rig.cache.close(&rig.cx)).is_ok());
+            drop(rig);
+            let rig = Rig::open(&medium, options(4 << 20, mode, NONE));
+            rig.set(b"key", VALUE, 0);
+            store(&rig, b"large", 200_000);
+            for (key, len) in [(&b"key"[..], VALUE.len()), (b"large", 200_000)] {
+                assert_eq!(rig.get(key).map(|value| value.len()), Some(len), "{mode:?}");
+                assert!(
+                    rig.locate(key)
+                        .is_some_and(|located| located.flash.is_none() && located.in_dram_tier)
+                );
+            }
+            rig.cache.check_books().unwrap();
+            // Nor does a stop write it.
+            let left = run(&rig.executor, rig.cache.close(&rig.cx)).unwrap();
+            assert_eq!(left.sum(), 0);
+            assert!(rig.cache.books().refused.0 >= 3, "{:?}", rig.cache.books());
+            assert_eq!(rig.cache.stats().flash.appended_objects, 0);
+            drop(rig);
+            let rig = Rig::open(&medium, options(4 << 20, mode, NONE));
+            assert_eq!((rig.get(b"key"), rig.get(b"large")), (None, None), "{mode:?}");
+        }
+    }
+
+    #[test]
+    fn without_a_dram_tier_what_is_refused_goes_as_it_came_and_counts() {
+        let rig = Rig::new(options(0, FlashWrite::Insertion, NONE));
+        rig.set(b"key", VALUE, 0);
+        store(&rig, b"large", 300_000);
+        assert_eq!((rig.get(b"key"), rig.get(b"large")), (None, None));
+        let stats = rig.cache.stats();
+        assert_eq!(stats.books.refused, stats.books.offered);
+        assert!(stats.books.refused.0 > 5, "slices count one by one");
+        assert_eq!(
+            (
+                stats.admission.refused_size_objects,
+                stats.admission.admitted_objects
+            ),
+            (2, 0)
+        );
+        rig.cache.check_books().unwrap();
+    }
+
+    #[test]
+    fn a_random_share_goes_to_flash_whole_and_the_rest_goes_with_dram() {
+        for mode in MODES {
+            let half = AdmissionOptions {
+                rule: Rule::Random(0.5),
+                object_bytes_max: 0,
+                ..NONE
+            };
+            let rig = Rig::new(CacheOptions {
+                buffers_max: 16,
+                ..options(1 << 20, mode, half)
+            });
+            // While flash fills, all do.
+            for n in 10_000..18_000u32 {
+                rig.set(&n.to_le_bytes(), &[1; 2_000], 0);
+                rig.settle();
+            }
+            let full = rig.cache.stats().admission;
+            for n in 0..2_000u32 {
+                rig.set(&n.to_le_bytes(), &[1; 2_000], 0);
+                rig.settle();
+            }
+            for n in 0..60u32 {
+                store(&rig, format!("large-{n}").as_bytes(), 100_000);
+                rig.settle();
+            }
+            let stats = rig.cache.stats();
+            assert_eq!(stats.flash.dropped_no_block, 0);
+            let since = stats.admission.since(&full);
+            let asked = since.admitted_objects + since.refused_by_rule_objects;
+            assert!(
+                (1_900..=2_700).contains(&asked),
+                "once for each that came to it: {asked}"
+            );
+            let share = since.admitted_objects as f64 / asked as f64;
+            assert!((0.45..0.55).contains(&share), "{share}");
+            let large = (0..60u32)
+                .filter(|n| rig.get(format!("large-{n}").as_bytes()).is_some())
+                .count();
+            assert!((15..50).contains(&large), "{large} of 60 large ones, {mode:?}");
+            rig.cache.check_books().unwrap();
+        }
+    }
+
+    #[test]
+    fn what_was_refused_at_its_set_is_not_asked_about_again() {
+        let rig = Rig::new(options(1 << 20, FlashWrite::Insertion, NONE));
+        for n in 0..20_000u32 {
+            rig.set(&n.to_le_bytes(), VALUE, 0);
+            assert!(rig.get(&n.to_le_bytes()).is_some());
+        }
+        let stats = rig.cache.stats();
+        assert!(stats.books.refused.0 > 10_000, "{:?}", stats.books);
+        assert_eq!(stats.admission.refused_size_objects, 20_000);
+    }
+
+    #[test]
+    fn short_of_budget_known_keys_go_in_and_then_none_and_nothing_is_kept() {
+        let budget = WriteBudget {
+            bytes: 24 << 20,
+            period_secs: 86_400,
+        };
+        let limited = AdmissionOptions {
+            object_bytes_max: 0,
+            budget: Some(budget),
+            ..NONE
+        };
+        let rig = Rig::new(options(4 << 20, FlashWrite::Insertion, limited));
+        let is_on_flash = |key: &[u8]| rig.locate(key).is_some_and(|located| located.flash.is_some());
+        rig.set(b"key", VALUE, 0);
+        assert!(!is_on_flash(b"key"), "a start earns nothing");
+        assert!(!rig.cache.inner.may_keep_more());
+        // Some 16 % of the bucket.
+        rig.clock.advance_secs(580);
+        rig.set(b"new", VALUE, 0);
+        assert!(!is_on_flash(b"new"));
+        assert!(rig.get(b"key").is_some());
+        rig.set(b"key", VALUE, 0);
+        assert!(is_on_flash(b"key"), "it was hit in DRAM");
+        assert!(rig.cache.inner.may_keep_more());
+        // All of it: what goes in is counted before it is written.
+        rig.clock.advance_secs(86_400);
+        let mut fits = 0u32;
+        while fits < 2_000 {
+            let key = fits.to_le_bytes();
+            rig.set(&key, &[1; 2_000], 0);
+            rig.settle();
+            if !is_on_flash(&key) {
+                break;
+            }
+            fits += 1;
+        }
+        assert!(
+            (400..430).contains(&fits),
+            "13 sixteenths of a bucket of 1 MiB: {fits}"
+        );
+        assert_eq!(rig.cache.stats().admission.refused_by_budget_objects, 3);
+        rig.cache.check_books().unwrap();
+    }
+}
