@@ -8,7 +8,7 @@ use crate::{FillArgs, HitsArgs, ReadsArgs};
 use anyhow::{Context, anyhow, bail, ensure};
 use pumice::{
     Budget, CacheOptions, Cx, Found, IndexKind, LayoutName, LayoutOptions, Lookup, Meta, Object, ObjectCache,
-    RejectReason, Stats, Tier,
+    RejectReason, Rule, Stats, Tier,
 };
 use pumice_device::{AlignedBuf, Device, FileDevice, FileOptions, FileShared, Payload};
 use pumice_trace::GeneratedRequests;
@@ -159,6 +159,7 @@ pub fn options(
         block_bytes: block_kib.map(|kib| kib << 10),
         connections: 0,
         layout,
+        admission: Rule::default(),
     };
     let plan = budget.divide(IndexKind::Full)?;
     Ok(CacheOptions {
