@@ -346,3 +346,51 @@ def test_an_address_that_is_no_memcached(directory):
         expect(not os.path.exists(path) and not os.path.exists(path + ".part"), "no file to be left", "")
     done = subprocess.run([BINARY, "trace", "record", path, "--memcached", address], capture_output=True, text=True, timeout=60)
     expect(done.returncode == 1 and address in done.stderr, "an error that names the address", done.stderr)
+
+
+def test_a_peer_that_drips_and_a_signal_before_it_has_answered(directory):
+    """There is one deadline for all of its answer; a signal ends the program, as there is no recording yet."""
+    path = os.path.join(directory, "out.csv")
+    for flag, head in (("--admin", b"HTTP/1.0 200 OK\r\n"), ("--memcached", b"")):
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            is_asked = threading.Event()
+
+            def answer(other=other, head=head, is_asked=is_asked):
+                for _ in range(2):
+                    connection, _ = other.accept()
+                    with connection, contextlib.suppress(OSError):
+                        connection.recv(1000)
+                        connection.sendall(head)
+                        is_asked.set()
+                        while True:
+                            connection.sendall(b"x")
+                            time.sleep(0.2)
+                            connection.sendall(b"\n" if head else b"x")
+
+            thread = threading.Thread(target=answer)
+            thread.start()
+            address = "127.0.0.1:%d" % other.getsockname()[1]
+            with record(path, flag, address) as recording:
+                is_asked.wait(60)
+                recording.send_signal(signal.SIGTERM)
+                recording.communicate(timeout=60)
+            expect_equal(recording.returncode, -signal.SIGTERM, "how the program ended")
+            done = subprocess.run([BINARY, "trace", "record", path, flag, address], capture_output=True, text=True, timeout=30)
+            thread.join()
+        expect(done.returncode == 1 and "takes too long" in done.stderr, "an error that says so", done.stderr)
+    expect_equal(os.listdir(directory), [], "what is left")
+    for flag, example in (("--admin", "127.0.0.1:11250"), ("--memcached", "127.0.0.1:11211")):
+        done = subprocess.run([BINARY, "trace", "record", path, flag, "here"], capture_output=True, text=True, timeout=30)
+        expect(done.returncode == 2 and f"such as {example}" in done.stderr, "an example of this kind of address", done.stderr)
+
+
+def test_a_pumice_that_is_gone_is_noticed(directory):
+    """It says each second that it is there."""
+    path = os.path.join(directory, "out.csv")
+    with socket.create_server(("127.0.0.1", 0)) as other, record(path, "--admin", "127.0.0.1:%d" % other.getsockname()[1]) as recording:
+        connection, _ = other.accept()
+        with connection:
+            connection.recv(1000)
+            connection.sendall(b"HTTP/1.0 200 OK\r\n\r\npumice requests 1\n10 get 5 0 miss\n\n")
+            said, errors = recording.communicate(timeout=60)
+    expect_equal((recording.returncode, said), (0, "1 gets and 0 sets: Pumice said nothing for 10 s\n"), f"what was recorded; {errors}")

@@ -20,6 +20,10 @@ const LOOK: Duration = Duration::from_millis(2);
 /// How long nothing is sent before an empty line is, by which both sides see whether the other is there.
 const SILENCE: Duration = Duration::from_secs(1);
 
+/// Empty lines without a request between them that count as progress: one who stops to read while nothing is asked for, of whom buffers hide that,
+/// keeps the place no longer than an hour.
+const SILENT_MAX: u32 = 3600;
+
 /// The largest R of one key in R.
 const ONE_IN_MAX: u64 = 1_000_000;
 
@@ -38,20 +42,27 @@ struct Telling {
     requests: Box<dyn Requests>,
     progress: Progress,
     last: Instant,
+    /// Empty lines since the last request.
+    silent: u32,
 }
 
 impl Telling {
-    /// The next lines. Is asked for them when the peer has taken most of those before.
+    /// The next lines, at most what workers keep. Is asked for them when the peer has taken most of those before.
     async fn next(mut self) -> Option<(Result<Bytes, Infallible>, Self)> {
         let mut lines = Vec::new();
         loop {
             self.requests.take(&mut lines);
             if lines.is_empty() && self.last.elapsed() >= SILENCE {
                 lines.push(b'\n');
+                self.silent += 1;
+            } else if !lines.is_empty() {
+                self.silent = 0;
             }
             if !lines.is_empty() {
                 self.last = Instant::now();
-                self.progress.0.fetch_add(1, Ordering::Relaxed);
+                if self.silent <= SILENT_MAX {
+                    self.progress.0.fetch_add(1, Ordering::Relaxed);
+                }
                 return Some((Ok(lines.into()), self));
             }
             tokio::time::sleep(LOOK).await;
@@ -78,6 +89,7 @@ pub(crate) async fn requests(
                 requests,
                 progress,
                 last,
+                silent: 0,
             };
             let body = Body::from_stream(stream::unfold(telling, Telling::next));
             ([(CONTENT_TYPE, "text/plain; charset=utf-8")], body).into_response()

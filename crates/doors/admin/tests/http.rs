@@ -19,12 +19,15 @@ struct Fixed {
     told: Arc<AtomicU64>,
 }
 
-/// Tells as much as is asked for.
+/// Tells as much as is asked for; parts of one byte only at first.
 struct Parts(usize, Arc<AtomicU64>);
 
 impl Requests for Parts {
     fn take(&mut self, lines: &mut Vec<u8>) {
         lines.resize(self.0, b'x');
+        if self.0 == 1 {
+            self.0 = 0;
+        }
     }
 }
 
@@ -254,5 +257,21 @@ async fn who_takes_what_is_told_keeps_the_place_and_who_does_not_loses_it() {
     while source.told.load(Ordering::Relaxed) > 0 {
         assert!(started.elapsed().as_secs() < 10_000);
         tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+/// Here it is read all the time: one who does not cannot be told apart, while there is little to tell.
+#[tokio::test(start_paused = true)]
+async fn who_is_told_nothing_for_an_hour_loses_the_place() {
+    let (source, _, mut stream) = telling(1).await;
+    let started = tokio::time::Instant::now();
+    let mut bytes = [0; 4096];
+    let mut minutes = 0;
+    while minutes < 120 && stream.read(&mut bytes).await.is_ok_and(|read| read > 0) {
+        minutes = started.elapsed().as_secs() / 60;
+    }
+    assert!((60..62).contains(&minutes), "{minutes}");
+    while source.told.load(Ordering::Relaxed) > 0 {
+        tokio::task::yield_now().await;
     }
 }

@@ -2,16 +2,16 @@
 //!
 //! ```text
 //! pumice requests 1
-//! 1795838081.749779 get 5577006791947779410 0 miss
-//! 1795838081.801516 set 5577006791947779410 106 ttl=100
-//! 1795838082.000017 get 5577006791947779410 106
-//! 1795838083.120001 touch 5577006791947779410 106 ttl=5
-//! 1795838084.250000 delete 5577006791947779410 0
+//! 1795838081 get 5577006791947779410 0 miss
+//! 1795838081 set 5577006791947779410 106 ttl=100
+//! 1795838082 get 5577006791947779410 106
+//! 1795838083 touch 5577006791947779410 106 ttl=5
+//! 1795838084 delete 5577006791947779410 0
 //! skipped=12
 //! others=7300
 //! ```
 //! Time in Unix seconds, what was done, the hash, bytes of key and value, seconds to live (0: for ever), `miss` where there was no such key. Whatever
-//! stores a value is a set; one that stores nothing is not told. `skipped` counts requests for which there was no room, `others` those of keys that are
+//! stores a value is a set; one that stores nothing is not told. `gat`, and `mg` with a time to live, are told as gets, without that time. `skipped` counts requests for which there was no room, `others` those of keys that are
 //! not in the sample, both since they were told last.
 //!
 //! Each worker has a buffer of [`EVENTS_MAX`] requests and never waits. While nobody records, a request costs one relaxed load.
@@ -49,12 +49,26 @@ pub(crate) enum Event {
 /// A request in a worker's buffer.
 #[derive(Debug)]
 struct Told {
-    at: Duration,
+    /// Nanoseconds since the door was made.
+    at_ns: u64,
     key: u64,
-    bytes: usize,
+    bytes: u32,
     ttl: Option<u32>,
-    name: &'static str,
+    kind: Kind,
     is_miss: bool,
+}
+
+const _: () = assert!(
+    size_of::<Told>() == 32,
+    "docs/advise.md says what a worker's buffer takes"
+);
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Get,
+    Set,
+    Touch,
+    Delete,
 }
 
 /// What a worker keeps while somebody records.
@@ -64,6 +78,17 @@ struct Buffer {
     told: Vec<Told>,
     skipped: u64,
     others: u64,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Get => "get",
+            Kind::Set => "set",
+            Kind::Touch => "touch",
+            Kind::Delete => "delete",
+        }
+    }
 }
 
 /// A worker's buffer, away from the cache lines of others.
@@ -100,6 +125,10 @@ impl Recordings {
         }
     }
 
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
     /// Whether somebody records.
     pub(crate) fn is_on(&self) -> bool {
         self.switch.0.load(Ordering::Relaxed)
@@ -122,19 +151,19 @@ impl Recordings {
             0 => Some(0),
             expiry => Some(expiry.saturating_sub(now_secs).max(1)),
         };
-        let (name, value_bytes, ttl, is_miss) = match event {
-            Event::Get(found) => ("get", found, None, found.is_none()),
-            Event::Set { value_bytes, expiry } => ("set", Some(value_bytes), ttl(expiry), false),
-            Event::Touch { found, expiry } => ("touch", found, ttl(expiry), found.is_none()),
-            Event::Delete { is_found } => ("delete", None, None, !is_found),
+        let (kind, value_bytes, ttl, is_miss) = match event {
+            Event::Get(found) => (Kind::Get, found, None, found.is_none()),
+            Event::Set { value_bytes, expiry } => (Kind::Set, Some(value_bytes), ttl(expiry), false),
+            Event::Touch { found, expiry } => (Kind::Touch, found, ttl(expiry), found.is_none()),
+            Event::Delete { is_found } => (Kind::Delete, None, None, !is_found),
         };
         buffer.told.push(Told {
             // Under the lock: what is taken later is not of an earlier time.
-            at: self.started.elapsed(),
+            at_ns: self.now_ns(),
             key: hash,
-            bytes: value_bytes.map_or(0, |bytes| bytes + key.len()),
+            bytes: value_bytes.map_or(0, |bytes| u32::try_from(bytes + key.len()).unwrap_or(u32::MAX)),
             ttl,
-            name,
+            kind,
             is_miss,
         });
     }
@@ -145,7 +174,7 @@ pub struct Recording {
     recordings: Arc<Recordings>,
     /// When the door was made, since 1970.
     epoch: Duration,
-    /// What later takes have to put in order.
+    /// What later takes have to put in order: at most what workers told while the last take went on.
     told: Vec<Told>,
     spare: Vec<Told>,
     has_head: bool,
@@ -185,7 +214,7 @@ impl Recording {
             lines.push(b'\n');
         }
         // What comes later may come before what another worker, which was looked at already, has still to tell.
-        let until = self.recordings.started.elapsed();
+        let until = self.recordings.now_ns();
         let (mut skipped, mut others) = (0, 0);
         for place in &self.recordings.workers {
             if let Some(buffer) = place.lock().as_mut() {
@@ -195,18 +224,24 @@ impl Recording {
             }
             self.told.append(&mut self.spare);
         }
-        self.told.sort_by_key(|told| told.at);
-        let ready = self.told.partition_point(|told| told.at <= until);
+        self.told.sort_by_key(|told| told.at_ns);
+        let ready = self.told.partition_point(|told| told.at_ns <= until);
         for told in self.told.drain(..ready) {
-            let at = self.epoch + told.at;
-            let (secs, micros) = (at.as_secs(), at.subsec_micros());
-            let Told { key, bytes, name, .. } = told;
+            let secs = (self.epoch + Duration::from_nanos(told.at_ns)).as_secs();
+            let Told {
+                key,
+                bytes,
+                kind,
+                is_miss,
+                ..
+            } = told;
+            let name = kind.name();
             // Writing to memory does not fail.
-            let _ = write!(lines, "{secs}.{micros:06} {name} {key} {bytes}");
+            let _ = write!(lines, "{secs} {name} {key} {bytes}");
             if let Some(ttl) = told.ttl {
                 let _ = write!(lines, " ttl={ttl}");
             }
-            lines.extend_from_slice(if told.is_miss { b" miss\n" } else { b"\n" });
+            lines.extend_from_slice(if is_miss { b" miss\n" } else { b"\n" });
         }
         for (name, count) in [("skipped", skipped), ("others", others)] {
             if count > 0 {

@@ -9,21 +9,21 @@
 //! next. A delete, touch or incr is told as a get. `gid` numbers what is told over all threads, which tell it out of order: it is put in order as
 //! far as some thousands of lines allow, and numbers that are missing in the end are requests that were not told.
 
-use super::{Book, Teller, answer, connect};
+use super::{Book, Lines, Teller};
 use anyhow::anyhow;
 use pumice_trace::{Op, Request};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
-use std::io::BufReader;
-use std::net::TcpStream;
+use std::time::Duration;
 
 /// Requests that wait for a store which takes one of them back.
 const WAITING: usize = 4096;
 
 /// Asks a memcached to tell what it is asked for.
-pub(super) fn watch(address: &str) -> anyhow::Result<BufReader<TcpStream>> {
-    let mut lines = connect("--memcached", address, "watch fetchers mutations\r\n")?;
-    match answer(&mut lines) {
+pub(super) fn watch(address: &str) -> anyhow::Result<Lines> {
+    let example = "127.0.0.1:11211";
+    let mut lines = Lines::ask("--memcached", example, address, "watch fetchers mutations\r\n")?;
+    match lines.answer() {
         Err(error) => Err(anyhow!(
             "{address}: no answer to `watch`: {error}: is it a memcached?"
         )),
@@ -148,6 +148,9 @@ impl Memcached {
 
 impl Teller for Memcached {
     const NAME: &str = "memcached";
+
+    /// It says nothing while nobody asks it.
+    const SILENCE: Option<Duration> = None;
 
     fn hear(&mut self, line: &str, book: &mut Book) -> anyhow::Result<bool> {
         let Some(told) = Told::read(line) else {

@@ -16,14 +16,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// How long an address may take to answer.
+/// How long an address may take to be connected to, and to answer.
 const ANSWER: Duration = Duration::from_secs(5);
 /// How often the time is looked at while nothing comes.
 const LOOK: Duration = Duration::from_millis(100);
 /// Longest line.
 const LINE_BYTES_MAX: usize = 16 * 1024;
 /// Longest line of an answer that an error shows.
-const ANSWER_BYTES_MAX: u64 = 200;
+const ANSWER_BYTES_MAX: usize = 200;
 
 /// Flags of `trace record`.
 #[derive(Args, Debug)]
@@ -62,6 +62,9 @@ trait Teller {
     /// Its name.
     const NAME: &str;
 
+    /// After how long without a byte it is taken to be gone, if it always says something.
+    const SILENCE: Option<Duration>;
+
     /// Reads a line, and notes the requests that are certain by now. False if the line makes no sense.
     fn hear(&mut self, line: &str, book: &mut Book) -> anyhow::Result<bool>;
 
@@ -74,19 +77,15 @@ trait Teller {
 /// # Errors
 /// Usage, or why nothing can be heard.
 pub fn run(args: &RecordArgs) -> anyhow::Result<String> {
-    // From here on a signal ends the recording, not the program.
-    let stop = until_signal()?;
-    let create = || Recorder::create(&args.out).map_err(trace_error);
     match (&args.memcached, &args.admin) {
         (Some(address), _) => {
             let lines = memcached::watch(address)?;
-            let teller = memcached::Memcached::new(args.sample);
-            listen(args, address, lines, teller, Book::new(create()?), &stop)
+            listen(args, address, lines, memcached::Memcached::new(args.sample))
         }
         (None, address) => {
             let address = address.as_deref().unwrap_or_default();
             let lines = pumice::ask(address, args.sample)?;
-            listen(args, address, lines, pumice::Pumice, Book::new(create()?), &stop)
+            listen(args, address, lines, pumice::Pumice)
         }
     }
 }
@@ -94,12 +93,14 @@ pub fn run(args: &RecordArgs) -> anyhow::Result<String> {
 fn listen<T: Teller>(
     args: &RecordArgs,
     address: &str,
-    mut lines: BufReader<TcpStream>,
+    Lines { mut lines, .. }: Lines,
     mut teller: T,
-    mut book: Book,
-    stop: &AtomicBool,
 ) -> anyhow::Result<String> {
+    // From here on a signal ends the recording, not the program.
+    let stop = until_signal()?;
+    let mut book = Book::new(Recorder::create(&args.out).map_err(trace_error)?);
     lines.get_ref().set_read_timeout(Some(LOOK))?;
+    let mut heard = Instant::now();
     let deadline = Instant::now() + Duration::from_secs(args.seconds);
     let mut line = Vec::new();
     let mut ended = String::new();
@@ -114,12 +115,19 @@ fn listen<T: Teller>(
                 break;
             }
             Ok(read) => read,
-            Err(error) if is_silence(&error) => continue,
+            Err(error) if is_silence(&error) => {
+                if T::SILENCE.is_some_and(|most| heard.elapsed() > most) {
+                    ended = format!(": {} said nothing for {} s", T::NAME, heard.elapsed().as_secs());
+                    break;
+                }
+                continue;
+            }
             Err(error) => {
                 ended = format!(": the connection ended: {error}");
                 break;
             }
         };
+        heard = Instant::now();
         let end = read.iter().position(|byte| *byte == b'\n');
         let taken = end.map_or(read.len(), |end| end + 1);
         line.extend_from_slice(&read[..taken]);
@@ -171,36 +179,63 @@ fn until_signal() -> anyhow::Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-/// Connects to the address of `flag`, and asks. Reads wait [`ANSWER`].
-fn connect(flag: &str, address: &str, question: &str) -> anyhow::Result<BufReader<TcpStream>> {
-    let resolved = address.to_socket_addrs().map_err(|error| {
-        usage(format!(
-            "{flag} `{address}`: {error}; expected an address such as 127.0.0.1:11211"
-        ))
-    })?;
-    let mut last = None;
-    let connected = resolved.into_iter().find_map(|address| {
-        TcpStream::connect_timeout(&address, ANSWER)
-            .map_err(|error| last = Some(error))
-            .ok()
-    });
-    let mut stream = connected.ok_or_else(|| match last {
-        Some(error) => anyhow!("{address}: cannot connect: {error}"),
-        None => anyhow!("{address}: the name has no address"),
-    })?;
-    let asked = || format!("{address}: asking for its requests");
-    stream.set_read_timeout(Some(ANSWER)).with_context(asked)?;
-    stream.set_write_timeout(Some(ANSWER)).with_context(asked)?;
-    stream.write_all(question.as_bytes()).with_context(asked)?;
-    Ok(BufReader::with_capacity(1 << 20, stream))
+/// The lines of an address, of which the first ones have to come until some time.
+struct Lines {
+    lines: BufReader<TcpStream>,
+    until: Instant,
 }
 
-/// A line of an answer, without its end; none where the connection is closed.
-fn answer(lines: &mut BufReader<TcpStream>) -> std::io::Result<Option<String>> {
-    let mut line = Vec::new();
-    let read = std::io::Read::take(lines, ANSWER_BYTES_MAX).read_until(b'\n', &mut line)?;
-    let text = String::from_utf8_lossy(&line).trim_end().to_owned();
-    Ok((read > 0).then_some(text))
+impl Lines {
+    /// Connects to the address of `flag`, of which there is an example, and asks.
+    fn ask(flag: &str, example: &str, address: &str, question: &str) -> anyhow::Result<Self> {
+        let until = Instant::now() + ANSWER;
+        let resolved = address.to_socket_addrs().map_err(|error| {
+            usage(format!(
+                "{flag} `{address}`: {error}; expected an address such as {example}"
+            ))
+        })?;
+        let mut last = None;
+        let connected = resolved.into_iter().find_map(|address| {
+            TcpStream::connect_timeout(&address, left(until).unwrap_or(LOOK))
+                .map_err(|error| last = Some(error))
+                .ok()
+        });
+        let mut stream = connected.ok_or_else(|| match last {
+            Some(error) => anyhow!("{address}: cannot connect: {error}"),
+            None => anyhow!("{address}: the name has no address"),
+        })?;
+        let asked = || format!("{address}: asking for its requests");
+        stream.set_write_timeout(Some(ANSWER)).with_context(asked)?;
+        stream.write_all(question.as_bytes()).with_context(asked)?;
+        let lines = BufReader::with_capacity(1 << 20, stream);
+        Ok(Self { lines, until })
+    }
+
+    /// A line of an answer, without its end; none where the connection is closed.
+    fn answer(&mut self) -> std::io::Result<Option<String>> {
+        let mut line = Vec::new();
+        while line.len() < ANSWER_BYTES_MAX && line.last() != Some(&b'\n') {
+            let late = || std::io::Error::new(ErrorKind::TimedOut, "it takes too long");
+            let left = left(self.until).ok_or_else(late)?;
+            self.lines.get_ref().set_read_timeout(Some(left))?;
+            // By bytes: there are few, and what follows the line stays.
+            match self.lines.fill_buf() {
+                Ok([]) => break,
+                Ok([byte, ..]) => line.push(*byte),
+                Err(error) if is_silence(&error) => continue,
+                Err(error) => return Err(error),
+            }
+            self.lines.consume(1);
+        }
+        let text = String::from_utf8_lossy(&line).trim_end().to_owned();
+        Ok((!line.is_empty()).then_some(text))
+    }
+}
+
+/// The time until then, if there is any.
+fn left(until: Instant) -> Option<Duration> {
+    let left = until.saturating_duration_since(Instant::now());
+    (!left.is_zero()).then_some(left)
 }
 
 /// A recording, and what is to be said of it.
@@ -234,7 +269,8 @@ impl Book {
     fn hear(&mut self, line: &str, teller: &mut impl Teller) -> anyhow::Result<()> {
         let line = line.trim_end();
         if let Some(skipped) = line.strip_prefix("skipped=") {
-            self.heard.skipped += skipped.parse::<u64>().unwrap_or(1);
+            let skipped = skipped.parse().unwrap_or(1);
+            self.heard.skipped = self.heard.skipped.saturating_add(skipped);
         } else if !teller.hear(line, self)? {
             self.heard.unknown += 1;
         }

@@ -25,15 +25,15 @@ impl<D: Device + Clone> Executor<D> {
         let mut scratch = super::scratch();
         let key = delete.key.bytes(&mut scratch);
         let (outcome, _share) = self.change(key, false, |_| Action::Delete).await;
-        let is_found = outcome == Outcome::Deleted;
-        self.tell(key, Event::Delete { is_found });
         let reply = match outcome {
             Outcome::Deleted => {
+                self.tell(key, Event::Delete { is_found: true });
                 self.counters().delete_hits.add(1);
                 "DELETED\r\n"
             }
             Outcome::Busy => super::BUSY,
             _ => {
+                self.tell(key, Event::Delete { is_found: false });
                 self.counters().delete_misses.add(1);
                 "NOT_FOUND\r\n"
             }
@@ -99,16 +99,17 @@ impl<D: Device + Clone> Executor<D> {
                 }
             })
             .await;
-        self.tell(key, Event::Touch { found, expiry });
         let counters = self.counters();
         counters.cmd_touch.add(1);
         let reply = match outcome {
             Outcome::Busy => super::BUSY,
             Outcome::Kept | Outcome::NeedsMemory { .. } => {
+                self.tell(key, Event::Touch { found: None, expiry });
                 counters.touch_misses.add(1);
                 "NOT_FOUND\r\n"
             }
             Outcome::Stored { .. } | Outcome::Deleted => {
+                self.tell(key, Event::Touch { found, expiry });
                 counters.touch_hits.add(1);
                 "TOUCHED\r\n"
             }

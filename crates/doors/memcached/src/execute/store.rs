@@ -120,8 +120,10 @@ impl<D: Device + Clone> Executor<D> {
             let mut scratch = super::scratch();
             let key = large.key.bytes(&mut scratch);
             let (outcome, _share) = self.change(key, false, |_| Action::Delete).await;
-            let is_found = outcome == Outcome::Deleted;
-            self.tell(key, Event::Delete { is_found });
+            if outcome != Outcome::Busy {
+                let is_found = outcome == Outcome::Deleted;
+                self.tell(key, Event::Delete { is_found });
+            }
         }
         output.unless(large.noreply, "SERVER_ERROR object too large for cache\r\n");
     }
