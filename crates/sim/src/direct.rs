@@ -4,6 +4,7 @@
 //! was set so long ago that its block has been written.
 
 use crate::error::SimError;
+use crate::flash::refuse_others;
 use futures_util::future::poll_fn;
 use pumice::{CacheOptions, Cx, Found, Lookup, Maker, Meta, ObjectCache, Stats};
 use pumice_device::{
@@ -32,6 +33,8 @@ pub struct DirectOptions {
     pub device: Profile,
     /// A file that is to be used in place of a model, and is erased; the kind of device says what is asked of it.
     pub path: Option<PathBuf>,
+    /// Whether it is erased whatever it holds; else only what a replay left is.
+    pub reformat: bool,
     /// Bytes of a block.
     pub block_bytes: u64,
     /// Block buffers.
@@ -280,7 +283,7 @@ fn most_reads(device: &Profile, bytes: u64) -> f64 {
 /// Reads what a cache has on flash, while nothing else happens, and while blocks are written.
 ///
 /// # Errors
-/// What opening the file or the cache said.
+/// What opening the file or the cache said, [`SimError::NoReads`].
 pub fn run_direct(options: &DirectOptions) -> Result<DirectReport, SimError> {
     // Beside the blocks the log.
     let capacity = options.block_bytes * BLOCKS * 66 / 64;
@@ -296,6 +299,9 @@ pub fn run_direct(options: &DirectOptions) -> Result<DirectReport, SimError> {
         size: Some(capacity),
         ..FileOptions::default()
     };
+    if !options.reformat {
+        refuse_others(path)?;
+    }
     let shared = FileShared::open(path, &open).map_err(SimError::File)?;
     let device = FileDevice::new(Arc::new(shared), 256).map_err(failed)?;
     let device = ThrottledDevice::new(device, None);
@@ -312,6 +318,9 @@ fn report<D: Device + Clone>(stage: &Stage<'_, D>) -> Result<DirectReport, SimEr
     let sets = options.writes * options.device.write.bytes_per_second as f64 / record_bytes;
     let idle = stage.load(reads, 0.0)?;
     let writing = stage.load(reads, sets)?;
+    if idle.reads == 0 || writing.reads == 0 {
+        return Err(SimError::NoReads(options.seconds));
+    }
     let ratio = |of: fn(&DirectRun) -> u64| of(&writing) as f64 / of(&idle) as f64;
     Ok(DirectReport {
         device: match &options.path {

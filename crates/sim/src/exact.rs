@@ -212,6 +212,7 @@ fn as_recorded<P: ExactPolicy>(
         Op::Set if spared.takes(access) => {}
         Op::Set => cache.insert(counts, object, size),
         Op::Delete => {
+            spared.note_delete(access);
             cache.policy.remove(object);
         }
     }

@@ -170,7 +170,7 @@ pub fn replay_flash(
 }
 
 /// Refuses a device that holds anything but what a replay left, and changes nothing.
-fn refuse_others(path: &Path) -> Result<(), SimError> {
+pub(crate) fn refuse_others(path: &Path) -> Result<(), SimError> {
     let is_empty = std::fs::metadata(path).map_or(true, |meta| meta.is_file() && meta.len() == 0);
     if is_empty {
         return Ok(());
@@ -520,6 +520,7 @@ fn replay<D: Device + Clone>(
                 }
                 (_, Op::Set) => !spared.takes(access),
                 (_, Op::Delete) => {
+                    spared.note_delete(access);
                     replay.block_on(replay.cache.delete(&replay.cx, &key))?;
                     false
                 }

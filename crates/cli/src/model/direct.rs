@@ -16,9 +16,14 @@ pub struct DirectArgs {
     #[arg(long, value_name = "KIND", default_value = "nvme")]
     device: Profile,
 
-    /// Measure this file, which is erased, in the time that passes; the kind of device says how much is asked of it
+    /// Measure this file, in the time that passes; the kind of device says how much is asked of it. A cache of an earlier measurement or replay
+    /// that is there is erased
     #[arg(long, value_name = "FILE")]
     path: Option<PathBuf>,
+
+    /// Erase whatever is in --path: without it a server's cache, and anything that is no cache, is refused
+    #[arg(long, requires = "path")]
+    reformat: bool,
 
     /// Bytes of a block
     #[arg(long, value_name = "SIZE", value_parser = bytes::<u64>, default_value = "4MiB")]
@@ -90,6 +95,7 @@ fn options(args: &DirectArgs) -> anyhow::Result<DirectOptions> {
     Ok(DirectOptions {
         device: args.device,
         path: args.path.clone(),
+        reformat: args.reformat,
         block_bytes: args.block,
         buffers: args.buffers,
         object_bytes: args.object,

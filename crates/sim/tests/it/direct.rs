@@ -1,12 +1,13 @@
 //! Reads of flash while blocks are written.
 
 use pumice_device::Profile;
-use pumice_sim::{DirectOptions, DirectReport, run_direct};
+use pumice_sim::{DirectOptions, DirectReport, SimError, run_direct};
 
-fn run(block_bytes: u64, object_bytes: u64, writes: f64) -> DirectReport {
-    let options = DirectOptions {
+fn options(block_bytes: u64, object_bytes: u64, writes: f64) -> DirectOptions {
+    DirectOptions {
         device: Profile::NVME,
         path: None,
+        reformat: false,
         block_bytes,
         buffers: 4,
         object_bytes,
@@ -14,8 +15,11 @@ fn run(block_bytes: u64, object_bytes: u64, writes: f64) -> DirectReport {
         writes,
         seconds: 0.05,
         seed: 1,
-    };
-    run_direct(&options).unwrap()
+    }
+}
+
+fn run(block_bytes: u64, object_bytes: u64, writes: f64) -> DirectReport {
+    run_direct(&options(block_bytes, object_bytes, writes)).unwrap()
 }
 
 /// Written at once, a block of 1 MiB makes it six times, footers that are read at once 1.3 times.
@@ -47,4 +51,28 @@ fn the_same_seed_gives_the_same_run() {
         |report: &DirectReport| (report.writing.p99_ns, report.writing.max_ns, report.writing.reads);
     let [first, second] = [(); 2].map(|()| run(1 << 20, 4096, 0.25));
     assert_eq!(figures(&first), figures(&second));
+}
+
+#[test]
+fn where_no_read_comes_there_are_no_figures() {
+    let none = run_direct(&DirectOptions {
+        reads: 0.001,
+        seconds: 1e-6,
+        ..options(1 << 20, 4096, 0.25)
+    });
+    assert!(matches!(none, Err(SimError::NoReads(_))), "{none:?}");
+}
+
+#[test]
+fn a_file_that_holds_something_else_is_not_measured() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("diary");
+    let text = vec![b'x'; 1 << 20];
+    std::fs::write(&path, &text).unwrap();
+    let refused = run_direct(&DirectOptions {
+        path: Some(path.clone()),
+        ..options(1 << 20, 4096, 0.25)
+    });
+    assert!(matches!(refused, Err(SimError::Open(_))), "{refused:?}");
+    assert!(std::fs::read(&path).unwrap() == text);
 }
