@@ -99,10 +99,18 @@ def test_a_page_is_known_to_be_writable_before_the_work(directory):
     expect("/nowhere/page.html" in said, "the path in the error", said)
     page = os.path.join(directory, "page.html")
     run("/nowhere", *COSTS, "--html", page, status=1)
-    expect(not os.path.exists(page), "no empty page to be left", "")
+    expect_equal(os.listdir(directory), [], "what is left where there is no advice")
+    words = [BINARY, "advise", "zipf:keys=60000,theta=0.9,requests=9000000000,seed=1", *COSTS, "--html", page]
+    with subprocess.Popen(words, stderr=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 60
+        while not os.path.exists(page + ".part") and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+    expect_equal(os.listdir(directory), ["page.html.part"], "what is left by Ctrl-C")
     run(TRACE, *COSTS, "--no-replay", "--html", page)
     with open(page) as file:
         expect("</html>" in file.read(), "a whole page", page)
+    expect_equal(os.listdir(directory), ["page.html"], "what is there in the end")
 
 
 def test_limits_are_kept(directory):

@@ -17,38 +17,50 @@ table{border-collapse:collapse;width:100%}th,td{padding:.4rem .6rem;border-botto
 th:first-child,td:first-child{text-align:left}tr.best{background:#eef6ee;font-weight:600}
 code{background:#f3f3f3;padding:.15rem .4rem;border-radius:3px}svg{max-width:100%}.note{color:#844}";
 
-/// The file of a page, known to be writable before there is a page. One that was made for it goes again if none is written.
+/// The file of a page, known to be writable before there is a page. Until then it is called `PATH.part`, and goes again if none is written.
 pub(super) struct PageFile {
     path: PathBuf,
-    is_new: bool,
+    part: Option<PathBuf>,
 }
 
 impl PageFile {
     /// # Errors
     /// A path that cannot be written.
     pub(super) fn create(path: &Path) -> anyhow::Result<Self> {
-        let is_new = fs::symlink_metadata(path).is_err();
-        let mut options = fs::OpenOptions::new();
-        let opened = options.write(true).create(true).truncate(false).open(path);
+        // A pipe or a terminal stays what it is; a directory is refused.
+        let is_other = fs::metadata(path).is_ok_and(|there| !there.is_file());
+        let part = (!is_other).then(|| {
+            let mut name = path.as_os_str().to_owned();
+            name.push(".part");
+            PathBuf::from(name)
+        });
+        let opened = match &part {
+            Some(part) => fs::File::create(part),
+            None => fs::OpenOptions::new().write(true).open(path),
+        };
         opened.with_context(|| format!("--html {}", path.display()))?;
         let path = path.to_owned();
-        Ok(Self { path, is_new })
+        Ok(Self { path, part })
     }
 
     /// # Errors
     /// Why it cannot be written.
     pub(super) fn write(mut self, text: &str) -> anyhow::Result<()> {
-        fs::write(&self.path, text).with_context(|| format!("--html {}", self.path.display()))?;
-        self.is_new = false;
+        let written = match &self.part {
+            Some(part) => fs::write(part, text).and_then(|()| fs::rename(part, &self.path)),
+            None => fs::write(&self.path, text),
+        };
+        written.with_context(|| format!("--html {}", self.path.display()))?;
+        self.part = None;
         Ok(())
     }
 }
 
 impl Drop for PageFile {
     fn drop(&mut self) {
-        if self.is_new {
-            // What cannot be removed stays, empty.
-            let _ = fs::remove_file(&self.path);
+        if let Some(part) = &self.part {
+            // What cannot be removed stays.
+            let _ = fs::remove_file(part);
         }
     }
 }

@@ -193,10 +193,19 @@ impl VolumesConfig {
         if listens.is_empty() {
             return Err(nbd.wrong("volumes are served nowhere: give unix:PATH or ADDR:PORT, or leave it out"));
         }
+        let volumes = volumes(layers)?;
+        let endurance = Rating::of_settings(layers)?.endurance()?;
+        if endurance.is_some() && volumes.iter().all(|volume| volume.cache.is_none()) {
+            let given = match layers.tbw().text()? {
+                Some(_) => layers.tbw(),
+                None => layers.dwpd(),
+            };
+            return Err(given.wrong("no volume has a cache, and so no flash that wears out: leave it out"));
+        }
         Ok(Some(Self {
             dram: dram(&layers.dram(), familiar.memory)?,
             nbd: listens,
-            volumes: volumes(layers)?,
+            volumes,
             admin: admin(&layers.admin())?,
             flash_timeout_secs: secs(&layers.flash_timeout(), FLASH_TIMEOUT_SECS_MAX)?
                 .unwrap_or(FLASH_TIMEOUT_SECS),
@@ -206,7 +215,7 @@ impl VolumesConfig {
             reformat,
             user: familiar.user.clone(),
             pid_file: familiar.pid_file.clone(),
-            endurance: Rating::of_settings(layers)?.endurance()?,
+            endurance,
         }))
     }
 }
@@ -458,6 +467,14 @@ mod tests {
             (
                 "nbd = \"unix:/s\"\nbacking = \"a\"\ncache = \"c\"\nperformance-objective = \"best\"",
                 "throughput, mean, p99, classic",
+            ),
+            (
+                "nbd = \"unix:/s\"\nbacking = \"a\"\nmode = \"pass-through\"\ntbw = \"600\"",
+                "--tbw",
+            ),
+            (
+                "nbd = \"unix:/s\"\nbacking = \"a\"\nmode = \"pass-through\"\ndwpd = \"1\"\ndrive-size = \"960\"",
+                "--dwpd",
             ),
             ("dirty-age = 5", "give --nbd"),
             (
