@@ -5,14 +5,16 @@
     python3 bench/sweep.py --merge out.jsonl more.jsonl            one table, in Markdown; --csv
     python3 bench/sweep.py out.jsonl --trace t --flash-size 10% -- --ops look-aside        flags of replay for all
 
-A replay takes bounded memory however long its trace is. A sweep that was killed goes on when it is started again with the same words. Files of sweeps
-on several machines are merged. bench/sweep_dask.py runs the same on workers of Dask.
+A replay takes bounded memory however long its trace is. A sweep that was killed goes on when it is started again with the same words, the same
+program and the same traces; a file of others is refused. Files of sweeps on several machines are merged. bench/sweep_dask.py runs the same on workers of Dask.
 """
 
 import argparse
 import concurrent.futures
 import csv
 import fcntl
+import functools
+import hashlib
 import itertools
 import json
 import os
@@ -69,15 +71,35 @@ def cells(arguments, flags):
     return [[trace, *itertools.chain(*values), *flags] for trace, *values in itertools.product(arguments.trace, *axes)]
 
 
+@functools.lru_cache
+def build(program):
+    """What tells a program from others: a hash of it."""
+    with open(program, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()[:16]
+
+
+def trace_of(words):
+    """What tells the trace of a replay from others under its name: its size and time, where it is a file."""
+    try:
+        found = os.stat(words[0])
+    except OSError:
+        return None
+    return [found.st_size, found.st_mtime_ns]
+
+
 def replay(program, words, started=lambda process: None):
     """The report of one replay, or what it said."""
     command = [program, "replay", *words, "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        started(process)
-        text, errors = process.communicate()
-    if process.returncode != 0:
-        return {"words": words, "error": f"status {process.returncode}: {errors.strip()[-500:]}"}
-    return {"words": words, "report": json.loads(text)}
+    try:
+        made_by = build(program)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            started(process)
+            text, errors = process.communicate()
+        if process.returncode != 0:
+            return {"words": words, "error": f"status {process.returncode}: {errors.strip()[-500:]}"}
+        return {"words": words, "build": made_by, "report": json.loads(text)}
+    except (OSError, ValueError) as error:
+        return {"words": words, "error": str(error)}
 
 
 def read(path):
@@ -97,25 +119,36 @@ def read(path):
 class Results:
     """The file of results, for one sweep at a time."""
 
-    def __init__(self, path):
+    def __init__(self, path, program):
+        self.program = program
         self.file = open(path, "ab")  # noqa: SIM115: it is open as long as the sweep runs
         try:
             fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise SweepError(f"{path}: another sweep writes to it") from None
         lines, whole = read(path)
+        for line in lines:
+            if line.get("build") != build(program):
+                raise SweepError(f"{path}: made by another build of the program ({line['report'].get('commit')}): give another file")
         self.file.truncate(whole)
-        self.known = {tuple(line["words"]) for line in lines}
+        self.path, self.known = path, {tuple(line["words"]): line.get("trace") for line in lines}
 
     def left(self, wanted):
-        """Those that are not there, each once."""
-        return [list(words) for words in dict.fromkeys(map(tuple, wanted)) if words not in self.known]
+        """Those that are not there, each once; with what their traces are."""
+        self.traces = {tuple(words): trace_of(words) for words in wanted}
+        for words, trace in self.traces.items():
+            if self.known.get(words, trace) != trace:
+                raise SweepError(f"{self.path}: made of another file {words[0]}, whose size or time was not what it is now: give another file")
+        return [list(words) for words in self.traces if words not in self.known]
 
     def append(self, result):
         """Keeps a result for good. Returns whether it is one."""
+        if "error" not in result and result["build"] != build(self.program):
+            result["error"] = f"by another build than {self.program} of this machine"
         if "error" in result:
             print(f"failed: {' '.join(result['words'])}: {result['error']}", file=sys.stderr, flush=True)
             return False
+        result["trace"] = self.traces[tuple(result["words"])]
         self.file.write(json.dumps(result).encode() + b"\n")
         self.file.flush()
         os.fsync(self.file.fileno())
@@ -125,7 +158,7 @@ class Results:
 
 def collect(path, arguments, flags, run_all):
     """Runs what is left of a grid; `run_all` gives results of it in any order. Returns the exit status."""
-    results = Results(path)
+    results = Results(path, arguments.program)
     wanted = cells(arguments, flags)
     left = results.left(wanted)
     print(f"{len(wanted) - len(left)} of {len(wanted)} are there", flush=True)

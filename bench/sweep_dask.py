@@ -5,7 +5,7 @@
     /tmp/dask/bin/python bench/sweep_dask.py out.jsonl --trace t.csv.zst --flash-size 1GiB 4GiB --dram 64MiB --jobs 2
     /tmp/dask/bin/python bench/sweep_dask.py out.jsonl ... --scheduler tcp://10.0.0.1:8786      workers of other machines, which have program and traces
 
-Results are written by this process alone, as they come. Without --scheduler --jobs worker processes are started here.
+Results are written by this process alone, as they come. A replay whose workers die is run again some times, then it is not done, as one that fails. Without --scheduler --jobs worker processes are started here.
 """
 
 import sys
@@ -26,9 +26,12 @@ def main():
         with Client(where) as client:
             client.upload_file(sweep.__file__)
             # Each is run, although another may look the same to Dask.
-            futures = [client.submit(sweep.replay, arguments.program, words, pure=False) for words in left]
-            for future in as_completed(futures):
-                yield future.result()
+            futures = {client.submit(sweep.replay, arguments.program, words, pure=False): words for words in left}
+            for future in as_completed(list(futures)):
+                try:
+                    yield future.result()
+                except Exception as error:  # whatever it is: the others go on
+                    yield {"words": futures[future], "error": f"{type(error).__name__}: {error}"}
 
     try:
         return sweep.collect(arguments.files[0], arguments, flags, run_all)
