@@ -54,6 +54,14 @@ def test_advice_is_what_the_engine_does(directory):
     response = best["dram_hit_ratio"] * 1e3 + (best["hit_ratio"] - best["dram_hit_ratio"]) * report["flash_ns"]
     response += (1 - best["hit_ratio"]) * report["miss_ns"]
     expect(response <= best["response_ns"] * 1.001, "the mean response time of equation 2", str(best))
+    expect_equal([rule["rule"] for rule in best["by_rule"]], ["second-hit", "random:0.25"], "the rules of the advice")
+    for rule in best["by_rule"]:
+        words = [*best["command"].replace("pumice serve", "").replace("--flash PATH", "").split(), "--flash-admit", rule["rule"]]
+        replayed = json.loads(subprocess.run([BINARY, "replay", TRACE, *words, "--superblock", "0", "--ops", "look-aside", "--json"],
+                                             capture_output=True, text=True, timeout=120, check=True).stdout)
+        expect_equal(rule["hit_ratio"], replayed["object_hit_ratio"], f"hits with {rule['rule']}")
+        expect_equal(rule["bytes_written_host"], replayed["bytes_written_host"], f"bytes written with {rule['rule']}")
+        expect(rule["bytes_written_host"] < best["bytes_written_host"], "fewer bytes than with all", str(best))
     text = run(TRACE, *COSTS)
     expect("run: " + best["command"] in text, "the command line in the text", text)
 

@@ -15,6 +15,7 @@ pub use args::AdviseArgs;
 use args::{Have, latencies};
 use page::PageFile;
 use pumice::{AdmissionOptions, FlashWrite, IndexKind, IndexOptions};
+use pumice_admit::Rule;
 use pumice_advise::{
     Choice, Curve, CurveBuilder, CurveOptions, Endurance, Latencies, Limit, Offer, Prices, choose, sizes,
 };
@@ -22,7 +23,7 @@ use pumice_sim::{
     FlashOptions, MissingSizes, OpsMode, ReplayDevice, ReplayProgress, ReplayRules, replay_flash,
 };
 use pumice_trace::{Format, Human, Trace, bytes};
-use report::{Advice, Row, Turn, Twice, people};
+use report::{Advice, ByRule, Row, Turn, Twice, people};
 use std::io::Write;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -43,6 +44,8 @@ const SMALL_DRAM: &str = "64MiB";
 const DAY_SECONDS: f64 = 86_400.0;
 /// Points of the curve that are printed.
 const POINTS: i32 = 70;
+/// Rules that the advice is replayed with as well.
+const RULES: [Rule; 2] = [Rule::SecondHit, Rule::Random(0.25)];
 /// Points between the engine's hit ratio and the curve's, above which a note says so.
 const POINTS_OFF: f64 = 2.0;
 
@@ -385,16 +388,24 @@ impl Basis<'_> {
             equal_dram_by_hits: None,
             saved_of_replaced: None,
             saved_of_whole: None,
+            by_rule: Vec::new(),
             command: None,
         };
         if offer.flash == 0 {
             return Ok(row);
         }
         self.weigh(&mut row, offer);
-        match self.args.no_replay {
-            true => Ok(row),
-            false => self.replay(row, offer),
+        if self.args.no_replay {
+            return Ok(row);
         }
+        let mut row = self.replay(row, offer, Rule::All)?;
+        if what == "advice" {
+            for rule in RULES {
+                let replayed = self.replay(row.clone(), offer, rule)?;
+                row.by_rule.push(ByRule::of(rule, &replayed));
+            }
+        }
+        Ok(row)
     }
 
     /// What the flash is worth, and how to run it.
@@ -414,9 +425,10 @@ impl Basis<'_> {
         ));
     }
 
-    /// Replays an offer through the engine.
-    fn replay(&self, mut row: Row, offer: &Offer) -> anyhow::Result<Row> {
-        let config = self.config(offer.dram)?;
+    /// Replays an offer through the engine, with a rule of what goes to flash.
+    fn replay(&self, mut row: Row, offer: &Offer, rule: Rule) -> anyhow::Result<Row> {
+        let mut config = self.config(offer.dram)?;
+        config.admission.rule = rule;
         let bar = (self.args.jobs == 1).then(|| Bar::new("replaying"));
         let replayed = replay_flash(
             &self.trace,

@@ -102,6 +102,9 @@ impl Advice {
                 escaped(command)
             );
         }
+        for line in self.rows.first().into_iter().flat_map(Row::rules) {
+            let _ = writeln!(out, "<p>{}.</p>", escaped(&line));
+        }
         for turn in self.turns.iter().filter(|turn| turn.is_other) {
             let (dram, flash) = (Human(turn.dram_bytes), Human(turn.flash_bytes));
             let _ = writeln!(

@@ -1,11 +1,12 @@
 //! What `advise` prints.
 
+use pumice_admit::Rule;
 use pumice_trace::Human;
 use serde::Serialize;
 use std::fmt::Write as _;
 
 /// One size on offer, as it is printed. Ratios are fractions; times are in nanoseconds.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub(super) struct Row {
     /// Why it is there: advice, cheaper, faster, dram alone, today.
     pub(super) what: &'static str,
@@ -40,10 +41,57 @@ pub(super) struct Row {
     /// Share that is saved of the money for that DRAM (by response time), and of all the DRAM that would do without flash.
     pub(super) saved_of_replaced: Option<f64>,
     pub(super) saved_of_whole: Option<f64>,
+    /// Of the advice: what becomes of it where less is written to flash.
+    pub(super) by_rule: Vec<ByRule>,
     pub(super) command: Option<String>,
 }
 
+/// A row under another rule of what goes to flash.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct ByRule {
+    /// As `--flash-admit` takes it.
+    pub(super) rule: String,
+    pub(super) hit_ratio: f64,
+    pub(super) response_ns: f64,
+    pub(super) bytes_written_host: Option<u64>,
+    pub(super) flash_years: Option<f64>,
+}
+
+impl ByRule {
+    /// Of a row that was replayed with the rule.
+    pub(super) fn of(rule: Rule, row: &Row) -> Self {
+        Self {
+            rule: rule.to_string(),
+            hit_ratio: row.hit_ratio,
+            response_ns: row.response_ns,
+            bytes_written_host: row.bytes_written_host,
+            flash_years: row.years(),
+        }
+    }
+
+    /// For people; `all` is what is written without the rule.
+    fn text(&self, all: Option<u64>) -> String {
+        let share = self.bytes_written_host.zip(all.filter(|all| *all > 0));
+        let share = share.map_or_else(String::new, |(bytes, all)| {
+            format!("{:.2} x the bytes written, ", bytes as f64 / all as f64)
+        });
+        let years = self.flash_years;
+        let years = years.map_or_else(String::new, |years| format!(", {years:.1} years"));
+        format!(
+            "with --flash-admit {}: {share}{:.1} % hits, {}{years}",
+            self.rule,
+            self.hit_ratio * 100.0,
+            people(self.response_ns)
+        )
+    }
+}
+
 impl Row {
+    /// A line for each other rule of what goes to flash.
+    pub(super) fn rules(&self) -> impl Iterator<Item = String> {
+        (self.by_rule.iter()).map(|by_rule| by_rule.text(self.bytes_written_host))
+    }
+
     /// Years that the flash lasts by the rating that ends first.
     pub(super) fn years(&self) -> Option<f64> {
         match (self.flash_years, self.flash_years_by_cycles) {
@@ -233,6 +281,9 @@ impl Advice {
             }
             if let Some(command) = &row.command {
                 let _ = writeln!(out, "run: {command}");
+                row.rules().for_each(|line| {
+                    let _ = writeln!(out, "{line}");
+                });
             }
         }
         let (other, same): (Vec<_>, Vec<_>) = self.turns.iter().partition(|turn| turn.is_other);
