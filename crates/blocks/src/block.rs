@@ -5,7 +5,7 @@ use crate::owner::Owner;
 use parking_lot::Mutex;
 use pumice_memory::{Buffer, Payload, SECTOR_BYTES};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// A block being filled, or filled and on its way to the device.
@@ -33,6 +33,8 @@ pub struct OpenBlock<O: Owner> {
     pub(crate) composed: OnceLock<Composed<O::Entry>>,
     /// Whether somebody waits until it is written.
     pub(crate) is_awaited: AtomicBool,
+    /// Bytes from the start that were sent to the device, or are being sent.
+    pub(crate) sent: AtomicUsize,
 }
 
 struct Fill<E> {
@@ -111,6 +113,7 @@ impl<O: Owner> OpenBlock<O> {
             sealing_position: AtomicU64::new(u64::MAX),
             composed: OnceLock::new(),
             is_awaited: AtomicBool::new(false),
+            sent: AtomicUsize::new(0),
         }
     }
 
@@ -167,10 +170,10 @@ impl<O: Owner> OpenBlock<O> {
         self.fill.lock().written
     }
 
-    /// Bytes of pieces that are not on the device.
-    pub(crate) fn unwritten_bytes(&self) -> usize {
-        let fill = self.fill.lock();
-        fill.at.saturating_sub(fill.written)
+    /// Bytes of pieces of which no write has begun.
+    pub(crate) fn unsent_bytes(&self) -> usize {
+        let at = self.fill.lock().at;
+        at.saturating_sub(self.sent.load(Ordering::Relaxed))
     }
 
     /// Begins to write what was appended since the last write, made up to a sector, so that what is written never changes and no

@@ -126,6 +126,7 @@ impl<O: Owner> Blocks<O> {
         // Its beginning may be there already.
         let mut at = block.written();
         add(&self.totals.written_bytes, (block_bytes - at) as u64);
+        block.sent.store(block_bytes, Ordering::Relaxed);
         let mut buffered = self.buffered_bytes();
         while at < block_bytes {
             let before = std::mem::replace(&mut buffered, self.buffered_bytes());
@@ -203,7 +204,7 @@ impl<O: Owner> Blocks<O> {
     /// Bytes sent to the device since it was opened, and those in buffers that are to follow.
     pub fn sent_bytes(&self) -> u64 {
         let open = self.open.lock();
-        let buffered = open.iter().map(|block| block.unwritten_bytes() as u64);
+        let buffered = open.iter().map(|block| block.unsent_bytes() as u64);
         self.totals.written_bytes.load(Ordering::Relaxed) + buffered.sum::<u64>()
     }
 
@@ -254,6 +255,7 @@ impl<O: Owner> Blocks<O> {
         add(&self.totals.prefix_writes, 1);
         add(&self.totals.prefix_padding_bytes, prefix.padding as u64);
         add(&self.totals.written_bytes, (end - start) as u64);
+        block.sent.store(end, Ordering::Relaxed);
         let offset = self.geometry.block_offset(block.id) + start as u64;
         self.shared
             .write(device, offset, Arc::clone(&block.buffer), prefix.range.clone())

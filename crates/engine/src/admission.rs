@@ -120,11 +120,12 @@ impl<B: Buffer> Inner<B> {
         parts: &RecordParts<'_>,
         was_hit: bool,
     ) -> bool {
-        let Some(gate) = &self.gate else { return true };
+        if self.gate.is_none() {
+            return true;
+        }
         let was_refused = parts.marks & Meta::REFUSED != 0;
         if parts.slice != SliceId::Whole {
-            self.look_at_budget(gate, cx);
-            return !was_refused && gate.admission.may_keep();
+            return !was_refused && self.may_write_anew(cx);
         }
         if was_refused {
             return false;
@@ -133,6 +134,13 @@ impl<B: Buffer> Inner<B> {
             is_on_flash: false,
             was_hit,
         })
+    }
+
+    /// Whether what was admitted before may be written again: unless the write budget is empty.
+    pub(crate) fn may_write_anew<D: Device<Buf = B>>(&self, cx: &Cx<D>) -> bool {
+        let Some(gate) = &self.gate else { return true };
+        self.look_at_budget(gate, cx);
+        gate.admission.may_keep()
     }
 
     /// Tells the filter that a read was answered from flash.
@@ -188,7 +196,9 @@ impl<B: Buffer> Inner<B> {
 #[cfg(test)]
 mod tests {
     use crate::testing::{Rig, VALUE, run};
-    use crate::{AdmissionOptions, CacheOptions, FlashWrite, Meta, Rule, WriteBudget};
+    use crate::{
+        Action, AdmissionOptions, CacheOptions, FlashWrite, Meta, Outcome, Reads, Rule, WriteBudget,
+    };
     use pumice_device::{MemMedium, Payload};
     use std::sync::Arc;
 
@@ -248,6 +258,41 @@ mod tests {
             drop(rig);
             let rig = Rig::open(&medium, options(4 << 20, mode, NONE));
             assert_eq!((rig.get(b"key"), rig.get(b"large")), (None, None), "{mode:?}");
+        }
+    }
+
+    /// Another expiry makes no new object of one that is on flash.
+    #[test]
+    fn a_touch_leaves_on_flash_what_is_there() {
+        let medium = Arc::new(MemMedium::new(16 << 20));
+        for mode in MODES {
+            let rig = Rig::open(
+                &medium,
+                options(4 << 20, FlashWrite::Insertion, AdmissionOptions::default()),
+            );
+            rig.set(b"key", VALUE, 0);
+            store(&rig, b"large", 300_000);
+            assert!(run(&rig.executor, rig.cache.close(&rig.cx)).is_ok());
+            drop(rig);
+            let rig = Rig::open(&medium, options(4 << 20, mode, NONE));
+            let meta = Meta {
+                flags: 5,
+                ..Meta::default()
+            };
+            for key in [&b"key"[..], b"large"] {
+                let touch = (rig.cache).update(&rig.cx, key, Reads::ALL, |_| Action::SetMeta(meta));
+                let outcome = run(&rig.executor, touch);
+                assert!(matches!(outcome, Outcome::Stored { .. }), "{outcome:?}");
+                let located = rig.locate(key).expect("just touched");
+                assert!(located.flash.is_some(), "{mode:?}");
+            }
+            assert!(run(&rig.executor, rig.cache.close(&rig.cx)).is_ok());
+            drop(rig);
+            let rig = Rig::open(&medium, options(4 << 20, mode, NONE));
+            for (key, len) in [(&b"key"[..], VALUE.len()), (b"large", 300_000)] {
+                assert_eq!(rig.get(key).map(|value| value.len()), Some(len), "{mode:?}");
+            }
+            drop(rig);
         }
     }
 

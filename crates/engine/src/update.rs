@@ -60,6 +60,9 @@ const ROUNDS_MAX: usize = 64;
 /// have stored something.
 const WAITS_MAX: usize = 1024;
 
+/// The record differs from the one in its place by its meta alone: it is no new object for who says what goes to flash.
+const KEEPS_VALUE: bool = true;
+
 /// What came of one try to store a record in the place of what was seen.
 enum Tried {
     /// What stood there is gone, even if the outcome is [`Outcome::Rejected`].
@@ -111,13 +114,13 @@ impl<D: Device + Clone> ObjectCache<D> {
                 }
                 (Action::SetMeta(meta), Some(object)) => {
                     let parts = crate::cache::Inner::with_meta(&object.head, meta);
-                    let tried = match self.publish_if(cx, place, parts) {
+                    let tried = match self.publish_if(cx, place, parts, KEEPS_VALUE) {
                         // Whoever waits must not pin what is waited for, nor what `decide` may have cloned.
                         Tried::Refused(_) if !is_detached => {
                             is_detached = true;
                             continue;
                         }
-                        Tried::Refused(_) => self.publish_when_room(cx, place, parts).await,
+                        Tried::Refused(_) => self.publish_when_room(cx, place, parts, KEEPS_VALUE).await,
                         tried => tried,
                     };
                     if let (Tried::Done(Outcome::Rejected(_)), Some(manifest)) =
@@ -161,7 +164,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         let tried = if self.inner.is_large(key, value.len()) {
             self.store_large_if(cx, key, place, payload, meta).await
         } else {
-            self.publish_when_room(cx, place, whole_parts(key, payload, meta))
+            self.publish_when_room(cx, place, whole_parts(key, payload, meta), false)
                 .await
         };
         if let Some(old) = old.filter(|_| matches!(tried, Tried::Done(_))) {
@@ -184,7 +187,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         };
         let encoded = manifest.encode();
         let head = head_parts(key, Payload::Bytes(&encoded), meta, mark);
-        let tried = self.publish_when_room(cx, place, head).await;
+        let tried = self.publish_when_room(cx, place, head, false).await;
         if !matches!(tried, Tried::Done(Outcome::Stored { .. })) {
             self.large(cx, key).drop_slices(manifest, |books| &books.rejected);
         }
@@ -219,10 +222,16 @@ impl<D: Device + Clone> ObjectCache<D> {
     /// Stores a record if the key still is as it was seen. Where neither tier has room it waits for what is under way on flash: while all
     /// buffers are being written, and readers pin the segments in DRAM or others fill them, that is over soon. The caller pins no memory
     /// of either tier.
-    async fn publish_when_room(&self, cx: &Cx<D>, place: Place, parts: RecordParts<'_>) -> Tried {
+    async fn publish_when_room(
+        &self,
+        cx: &Cx<D>,
+        place: Place,
+        parts: RecordParts<'_>,
+        keeps_value: bool,
+    ) -> Tried {
         let mut waits = 0;
         loop {
-            let refused = match self.publish_if(cx, place, parts) {
+            let refused = match self.publish_if(cx, place, parts, keeps_value) {
                 Tried::Refused(reason) => Tried::Refused(reason),
                 tried => return tried,
             };
@@ -236,7 +245,7 @@ impl<D: Device + Clone> ObjectCache<D> {
     }
 
     /// Stores a record if the key still is as it was seen, and a tier has room.
-    fn publish_if(&self, cx: &Cx<D>, place: Place, parts: RecordParts<'_>) -> Tried {
+    fn publish_if(&self, cx: &Cx<D>, place: Place, parts: RecordParts<'_>, keeps_value: bool) -> Tried {
         self.make_room(cx);
         let inner = &*self.inner;
         let hash = inner.hasher.hash(&PartId::of(&parts));
@@ -248,7 +257,7 @@ impl<D: Device + Clone> ObjectCache<D> {
             if !inner.has_room(&parts) {
                 return Tried::Refused(RejectReason::NoRoom);
             }
-            inner.publish_locked(cx, &mut shard, hash, parts)
+            inner.publish_locked(cx, &mut shard, hash, parts, keeps_value)
         };
         self.kick(cx);
         Tried::Done(match stored {

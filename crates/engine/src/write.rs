@@ -66,7 +66,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         let hash = self.inner.hasher.hash(&PartId::of(&parts));
         let stored = {
             let mut shard = self.inner.lock(hash);
-            self.inner.publish_locked(cx, &mut shard, hash, parts)
+            self.inner.publish_locked(cx, &mut shard, hash, parts, false)
         };
         self.kick(cx);
         stored
@@ -204,13 +204,15 @@ impl<B: Buffer> Inner<B> {
         self.tier.has_room(parts.dram_len()) || self.store().has_room(parts.encoded_len() as u64)
     }
 
-    /// Stores one record under the shard's lock, with a new version unless it is a slice.
+    /// Stores one record under the shard's lock, with a new version unless it is a slice. `keeps_value`: it has the value of the one that it
+    /// replaces, and is no new object: what is on flash may be written there anew as long as the write budget is not empty.
     pub(crate) fn publish_locked<D: Device<Buf = B>>(
         &self,
         cx: &Cx<D>,
         shard: &mut Shard,
         hash: KeyHash,
         parts: RecordParts<'_>,
+        keeps_value: bool,
     ) -> Result<u64, RejectReason> {
         let bytes = self.store().padded_len(&parts);
         self.books.offered.add(bytes);
@@ -240,7 +242,9 @@ impl<B: Buffer> Inner<B> {
             is_on_flash: superseded.known.is_some(),
             was_hit: queue == Queue::Main,
         };
+        let goes_now = self.is_flash_first() || keeps_value && known.is_on_flash && self.gate.is_some();
         let mut is_admitted = match parts.slice {
+            _ if keeps_value => parts.marks & Meta::REFUSED == 0 && self.may_write_anew(cx),
             SliceId::Whole if self.is_flash_first() => {
                 self.admits(cx, hash, &parts, || known.with_hits(shard, hash, former))
             }
@@ -250,7 +254,7 @@ impl<B: Buffer> Inner<B> {
         let parts = marked(parts, !is_admitted);
         if !is_admitted {
             store.order.bury(hash, &superseded);
-        } else if self.is_flash_first() {
+        } else if goes_now {
             let over = Coming::Over {
                 superseded,
                 object_bytes,
@@ -281,7 +285,7 @@ impl<B: Buffer> Inner<B> {
         }
         if in_dram || home != 0 {
             Ok(parts.version)
-        } else if !is_admitted {
+        } else if !is_admitted && !self.store().is_out() {
             // Refused by both tiers: as good as evicted at once.
             self.books.refused.add(bytes);
             Ok(parts.version)
@@ -491,7 +495,7 @@ mod tests {
             ..small(&large, set)
         };
         let place = slice_of(&large);
-        let stored = inner.publish_locked(&rig.cx, &mut inner.lock(place), place, parts);
+        let stored = inner.publish_locked(&rig.cx, &mut inner.lock(place), place, parts, false);
         assert_eq!(stored, Ok(set));
         run(&rig.executor, rig.cache.delete(&rig.cx, key));
         drop(rig);

@@ -309,6 +309,9 @@ fn what_is_left_of_a_block_that_somebody_waits_for_is_one_write() {
     let toy = Arc::clone(&store.toy);
     let mut waits = Box::pin(toy.base.write_out());
     assert!(poll!(waits).is_pending());
+    // What is being written counts as sent, and once.
+    let written = toy.base.totals.written_bytes.load(Ordering::Relaxed);
+    assert_eq!(toy.base.sent_bytes(), written);
     store.settle();
     assert_eq!(poll!(waits), Poll::Ready(()));
     // The second step was under way.

@@ -161,7 +161,8 @@ impl<B: Buffer, D: Device<Buf = B>, M: Mappings> Worker<'_, B, D, M> {
                 deadest = Some((id, live));
             }
         }
-        // The lowest block goes anyway.
+        // The lowest block goes anyway; and at once where nothing may be kept.
+        let deadest = deadest.filter(|_| self.mappings.may_keep());
         let deadest = deadest.filter(|(id, _)| lowest.is_none_or(|(lowest, _)| *id != lowest));
         deadest.map(|(id, _)| (id, How::Rescue)).or(lowest)
     }
