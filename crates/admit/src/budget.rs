@@ -18,6 +18,9 @@ const INFLOW: f64 = 0.99;
 const FOR_KNOWN: f64 = 0.125;
 const FOR_ALL: f64 = 0.1875;
 const FOR_REFUSED: f64 = 0.25;
+/// So many blocks the bucket must be able to hold at least. What seals, reclaims and checkpoints take late is counted in blocks: a smaller
+/// bucket would be overdrawn by each, and the smallest would let nothing in at all.
+const BLOCKS_MIN: u64 = 2;
 /// Seconds of the shortest period, and of the longest.
 const PERIOD_SECS: std::ops::RangeInclusive<u32> = 10..=31 * 86_400;
 
@@ -30,10 +33,45 @@ pub struct WriteBudget {
     pub period_secs: u32,
 }
 
+impl WriteBudget {
+    /// Whether it is enough for a cache with blocks of so many bytes.
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn check(self, block_bytes: u64) -> Result<(), SmallBudget> {
+        let least = Self {
+            bytes: block_bytes * BLOCKS_MIN * PARTS as u64,
+            ..self
+        };
+        if self.bytes >= least.bytes {
+            return Ok(());
+        }
+        Err(SmallBudget {
+            given: self,
+            least,
+            block_bytes,
+        })
+    }
+}
+
+/// A budget that is too small for the blocks of a cache.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[error(
+    "a 24th of {given}, which is what can be saved, is less than {BLOCKS_MIN} blocks of {block_bytes} bytes; the smallest that works is {least}"
+)]
+pub struct SmallBudget {
+    /// What was given.
+    pub given: WriteBudget,
+    /// The smallest that is enough, of the same period.
+    pub least: WriteBudget,
+    /// Bytes of a block.
+    pub block_bytes: u64,
+}
+
 /// A text that is no budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "expected bytes in a time, such as 2TB/day, 80GB/hour or 500MB/600s (kB, MB, GB, TB are decimal; 10 to 2678400 seconds)"
+    "expected bytes in a time, such as 2TB/day, 100GB/hour or 20GB/600s (kB, MB, GB, TB are decimal; 10 to 2678400 seconds)"
 )]
 pub struct BadBudget;
 
@@ -200,6 +238,20 @@ mod tests {
                 Ok(text.to_owned())
             );
         }
+    }
+
+    #[test]
+    fn a_bucket_holds_two_blocks_at_least() {
+        let budget = |text: &str| text.parse::<WriteBudget>().unwrap();
+        let mib = 1 << 20;
+        assert_eq!(budget("50331648B/day").check(mib), Ok(()));
+        let error = budget("50331647B/day").check(mib).unwrap_err();
+        assert_eq!(error.least, budget("50331648B/day"));
+        let said = budget("1B/hour").check(mib).unwrap_err().to_string();
+        assert!(
+            said.contains("1B/hour") && said.ends_with(" 50331648B/hour"),
+            "{said}"
+        );
     }
 
     #[test]

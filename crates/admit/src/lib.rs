@@ -3,7 +3,7 @@
 //!
 //! Source: Zhang et al., "Multi-level Hybrid Cache: Impact and Feasibility", section 3.2 (*LRU_f*: only a fraction f of the updates is
 //! written). What is refused stays in DRAM as long as that has room for it. A rule knows hashes, sizes and times, not keys, blocks or tiers.
-//! While flash has room that never held anything, each admits all: to wait would cost hits and save one turn of flash, once.
+//! While more blocks of flash are free than reclaims keep free, each admits all: what is written then takes nothing's place.
 #![forbid(unsafe_code)]
 
 mod budget;
@@ -12,7 +12,7 @@ mod ghost;
 mod rule;
 mod second_hit;
 
-pub use budget::{BadBudget, WriteBudget};
+pub use budget::{BadBudget, SmallBudget, WriteBudget};
 pub use figures::AdmissionFigures;
 pub use rule::{BadRule, Rule};
 
@@ -54,7 +54,8 @@ pub struct Candidate {
     pub is_on_flash: bool,
     /// Whether it was asked for while DRAM had it, or comes back soon after it left.
     pub was_hit: bool,
-    /// Whether flash has blocks that never held anything.
+    /// Whether more blocks of flash are free than reclaims keep free: of a new cache until it is full, and again after what empties blocks, such
+    /// as a `flush_all`, or a checkpoint that gives back those of the one before.
     pub is_filling: bool,
 }
 
@@ -179,7 +180,7 @@ impl Admission {
         }
     }
 
-    /// DRAM held, in bytes: of `second-hit` at most two for each object that flash can hold, and 64 at least.
+    /// DRAM held, in bytes: of `second-hit` at most two for each of [`AdmissionOptions::objects`], and 64 at least.
     pub fn dram_bytes(&self) -> usize {
         self.second_hit.as_ref().map_or(0, SecondHit::bytes)
     }

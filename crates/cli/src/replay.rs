@@ -87,15 +87,15 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "RULE")]
     flash_admit: Option<String>,
 
-    /// The largest object that is [default: any]
+    /// The largest object that is, with header and key, or the largest value of those that are stored in slices [default: any]
     #[arg(long, value_name = "SIZE")]
     flash_admit_size_max: Option<String>,
 
-    /// Objects that expire within so many seconds are not [default: 0]
+    /// Objects that expire within so many seconds are not; as of `serve`, with no effect here, where none expires [default: 0]
     #[arg(long, value_name = "SECONDS")]
     flash_admit_ttl_min: Option<String>,
 
-    /// Most bytes sent to the device in any such time, by the times of the trace: 2TB/day, 80GB/hour or 500MB/600s [default: no bound]
+    /// Most bytes sent to the device in any such time, by the times of the trace: 2TB/day, 100GB/hour or 20GB/600s [default: no bound]
     #[arg(long, value_name = "SIZE/TIME")]
     flash_write_budget: Option<String>,
 
@@ -392,12 +392,17 @@ fn without_effect(args: &ReplayArgs) -> Vec<(&'static str, &'static str)> {
     for (is_given, flag) in [
         (args.flash_admit.is_some(), "--flash-admit"),
         (args.flash_admit_size_max.is_some(), "--flash-admit-size-max"),
-        (args.flash_admit_ttl_min.is_some(), "--flash-admit-ttl-min"),
         (args.flash_write_budget.is_some(), "--flash-write-budget"),
         (args.timeline.is_some(), "--timeline"),
     ] {
         note(is_given, flag, is_flash, on_flash);
     }
+    note(
+        args.flash_admit_ttl_min.is_some(),
+        "--flash-admit-ttl-min",
+        false,
+        "in a replay: no object of a trace expires",
+    );
     note(
         args.max_item_size.is_some(),
         "--max-item-size",
@@ -497,6 +502,8 @@ pub(crate) fn sim_error(error: SimError) -> anyhow::Error {
         | SimError::Policy { .. }
         | SimError::SizesRecorded { .. }
         | SimError::Served(_)
+        | SimError::WriteBudget(_)
+        | SimError::NoTimes(_)
         | SimError::NoContents(_)
         | SimError::ChunkBytes { .. }
         | SimError::ReadOnce { .. } => usage(error.to_string()),

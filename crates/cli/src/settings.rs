@@ -135,12 +135,13 @@ settings! {
     /// Which objects are: all, random:F (each with the probability F) or second-hit (what missed before, lately, or as many by chance where
     /// that does not pay); the others stay in DRAM alone [default: all]
     flash_admit "flash-admit" "RULE",
-    /// The largest object that is [default: any]
+    /// The largest object that is: with header and key, or the value alone of one that is stored in slices (above a quarter of a block, at
+    /// most 1MiB) [default: any]
     flash_admit_size_max "flash-admit-size-max" "SIZE",
     /// Objects that expire within so many seconds are not, at most 31536000 [default: 0]
     flash_admit_ttl_min "flash-admit-ttl-min" "SECONDS",
-    /// Most bytes sent to the flash device in any such time, 2TB/day, 80GB/hour or 500MB/600s (decimal, as vendors count); a start begins with
-    /// none saved [default: no bound]
+    /// Most bytes sent to the flash device in any such time, 2TB/day, 100GB/hour or 20GB/600s (decimal, as vendors count), 48 blocks at least;
+    /// a start begins with none saved. With a quarter of what can be saved unspent, what --flash-admit refuses is written, too [default: no bound]
     flash_write_budget "flash-write-budget" "SIZE/TIME",
     /// What a reply promises of a delete or overwrite: process (survives kill -9), power (survives a power cut, at a device flush), off (a
     /// crash empties the cache) [default: process]

@@ -59,6 +59,12 @@ pub enum SimError {
     /// The cache could not be opened on the device.
     #[error(transparent)]
     Open(pumice_blocks::OpenError),
+    /// Bytes in a period that are too few for the blocks of the cache.
+    #[error("--flash-write-budget: {0}")]
+    WriteBudget(pumice_admit::SmallBudget),
+    /// Bytes in a period, of a trace in which no time passes.
+    #[error("--flash-write-budget: {0} has no times, so it does not say how long a period is")]
+    NoTimes(String),
     /// A server would not start with these settings.
     #[error("{0}")]
     Served(String),

@@ -121,6 +121,9 @@ pub fn replay_flash(
     let start = Instant::now();
     let prepared = prepare(trace, &options.rules, &options.size, false, progress)?;
     let setup = Setup::of(options, prepared.capacity)?;
+    if setup.cache.admission.budget.is_some() && !passes_time(trace)? {
+        return Err(SimError::NoTimes(trace.name().to_owned()));
+    }
     match &options.device {
         ReplayDevice::Sim => {
             let blocks_start = setup.geometry.block_offset(0);
@@ -219,6 +222,25 @@ fn throttled<D: Device + Clone>(
     replay(trace, options, prepared, stage, start, progress)
 }
 
+/// Whether requests of a trace are at more than one time; believed of a pipe, which can be read only once.
+fn passes_time(trace: &Trace) -> Result<bool, SimError> {
+    if trace.seed().is_some() || !trace.is_rereadable() {
+        // Generators have no times.
+        return Ok(trace.seed().is_none());
+    }
+    let mut reader = trace.open()?;
+    let (mut batch, mut first) = (Vec::with_capacity(BATCH_REQUESTS), None);
+    while reader.next_batch(&mut batch)? {
+        if batch
+            .iter()
+            .any(|request| request.time != *first.get_or_insert(request.time))
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 fn whole_sectors(bytes: u64) -> u64 {
     bytes / 4096 * 4096
 }
@@ -254,6 +276,9 @@ impl Setup {
             .unwrap_or_else(|| Geometry::block_bytes_for(capacity, BLOCK_BYTES_MIN, 1, u64::MAX));
         let geometry = Geometry::plan(capacity, block_bytes)
             .map_err(|error| SimError::Open(OpenError::Geometry(error)))?;
+        if let Some(budget) = cache.admission.budget {
+            budget.check(block_bytes).map_err(SimError::WriteBudget)?;
+        }
         // Nothing larger than the device can ever be whole on it, and half of it leaves room for what comes meanwhile. On a file an
         // object has content, which is in memory.
         let mut largest = u64::from(geometry.blocks) * geometry.block_bytes / 2;

@@ -30,7 +30,7 @@ pub struct AdmissionArgs {
     flash_admit: Rule,
 
     /// Larger objects do not go there
-    #[arg(long, value_name = "SIZE", value_parser = bytes::<u64>)]
+    #[arg(long, value_name = "SIZE", value_parser = size_max)]
     flash_admit_size_max: Option<u64>,
 
     /// Bytes of every object, where the trace has no sizes
@@ -44,6 +44,13 @@ pub struct AdmissionArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+}
+
+fn size_max(text: &str) -> Result<u64, String> {
+    match bytes(text)? {
+        0 => Err("nothing would be let onto flash".into()),
+        bytes => Ok(bytes),
+    }
 }
 
 /// Runs the model, and prints what it came to.

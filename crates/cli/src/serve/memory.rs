@@ -64,7 +64,7 @@ pub struct Division {
 /// Divides the budget, and checks that the flash can be divided too.
 ///
 /// # Errors
-/// Usage, naming the smallest budget or the smallest flash that works.
+/// Usage, naming the smallest budget, of DRAM or of bytes to the flash, or the smallest flash that works.
 pub fn divide(config: &ServeConfig, target: &Target, connections: &Connections) -> anyhow::Result<Division> {
     let budget = |connections| Budget {
         total: config.dram,
@@ -106,6 +106,10 @@ pub fn divide(config: &ServeConfig, target: &Target, connections: &Connections) 
             Human(min),
         ))
     })?;
+    if let Some(budget) = config.admission.budget {
+        let checked = budget.check(plan.block_bytes);
+        checked.map_err(|error| usage(format!("--flash-write-budget: {error}")))?;
+    }
     match Geometry::plan(target.capacity, plan.block_bytes) {
         Ok(_) => Ok(Division { plan, index, choice }),
         Err(error) => Err(usage(format!(

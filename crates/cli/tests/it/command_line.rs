@@ -66,6 +66,31 @@ fn bad_usage_ends_with_2_and_says_what_is_wrong() {
             &["--flash-write-budget `1GB/1s`"],
         ),
         (
+            "serve --flash f --flash-size 64MiB --block-size 1MiB --flash-write-budget 1B/day --memcached unix:m --admin off",
+            &[
+                "--flash-write-budget",
+                "1B/day",
+                "1048576 bytes",
+                "50331648B/day\n",
+            ],
+        ),
+        (
+            "replay zipf:keys=10000,requests=10,theta=1 --flash-size 8MiB --block-size 64KiB --flash-write-budget 3MB/hour",
+            &["--flash-write-budget", "3145728B/hour\n"],
+        ),
+        (
+            "replay zipf:keys=10000,requests=10,theta=1 --dram 128MiB --flash-size 64MiB --flash-write-budget 1B/hour",
+            &["--flash-write-budget", "50331648B/hour\n"],
+        ),
+        (
+            "replay zipf:keys=10000,requests=10,theta=1 --flash-size 8MiB --flash-write-budget 1GB/hour",
+            &["--flash-write-budget", "zipf:", "no times"],
+        ),
+        (
+            "model admission zipf:keys=10,requests=10,theta=1 --dram 1 --flash 2 --flash-admit-size-max 0",
+            &["--flash-admit-size-max", "nothing would be let onto flash"],
+        ),
+        (
             "replay zipf:keys=10,requests=10,theta=1 --flash-admit half",
             &["--flash-admit `half`"],
         ),
@@ -499,6 +524,8 @@ fn a_flag_that_changes_nothing_is_noted_and_the_smallest_flash_has_a_drive() {
         assert!(said.contains(&format!("{flag} has no effect")), "{said}");
     }
     assert_eq!(said.lines().count(), 3, "{said}");
+    let (said, _) = run(&format!("{TRACE} --flash-size 1MiB --flash-admit-ttl-min 60"));
+    assert!(said.contains("--flash-admit-ttl-min has no effect"), "{said}");
     let (said, _) = run(&format!("{TRACE} --flash-size 1MiB --trim --superblock 0"));
     assert!(
         said.contains("--trim has no effect with --superblock 0"),
