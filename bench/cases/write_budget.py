@@ -11,6 +11,9 @@ from tools import SHARED, percent, pumice
 
 TIMED = ["linux-mysql", "cloudphysics", "wiki-val", "tencent-1326"]
 SHARES = [0.5, 0.25]
+RULES = ["all", "second-hit"]
+# Traces and the shares of what `all` writes at which more comes than the budget takes for a whole period: they must, or nothing is measured.
+LASTING = {"linux-mysql": [0.25], "tencent-1326": [0.5, 0.25]}
 PARTS = 24
 UNTIMED = ["arc-OLTP", "arc-P3", "arc-P6", "scarab-recs", "cache2k-orm-busy", "cache2k-web07", "linux-mysql", "cloudphysics"]
 
@@ -91,7 +94,9 @@ def write_budget(arguments):
 
     Budget: traces in their own time, a tenth of the span for the period; budgets of 0.5 and 0.25 of what `all` writes in one on average. The
     most bytes sent to the device in any period, log and checkpoints included, in parts of the budget; and the least in one in which demand
-    lasted: in each 24th of it more bytes of objects were to be written than that part of the budget, before any overhead.
+    lasted: in each 24th of it more bytes of objects were to be written than that part of the budget, before any overhead. Of the 16 runs those of
+    tencent-1326, and of linux-mysql at 0.25, must have such a period. There is no DRAM tier: each object is judged as it is set, and was never
+    asked for in DRAM.
 
     Second hit: host bytes and hits against `all`, layout ripq, flash of 10 % of the footprint, DRAM of a sixteenth of that, at least 1 MiB, in the
     second half of eight traces.
@@ -103,12 +108,12 @@ def write_budget(arguments):
     known = traces(arguments.shared, False)
 
     def budgets():
-        figures, most_all, least_all = {}, 0, float("inf")
+        figures, most_all, least_all, lasting = {}, 0, float("inf"), []
         with comparison.files("timeline.csv") as [path]:
             for name in TIMED:
                 free, wanted, _ = timeline(path, known[name])
                 period = max(10, wanted.span // 10)
-                for rule in ["all", "second-hit"]:
+                for rule in RULES:
                     for share in SHARES:
                         budget = int(share * wanted.bytes[-1] * period / wanted.span)
                         flags = ["--flash-admit", rule, "--flash-write-budget", f"{budget}B/{period}s"]
@@ -120,10 +125,14 @@ def write_budget(arguments):
                         if least is not None:
                             figures[f"{what}: least"] = least
                             least_all = min(least_all, least)
+                            lasting.append((name, rule, share))
                         text = "no period of demand" if least is None else f"at least {least:.3f} while demand lasts"
                         print(f"  {what}: at most {most:.3f} of the budget, {text}; hits {percent(report['object_hit_ratio'])}, "
                               f"{percent(free['object_hit_ratio'])} without", flush=True)
-        return {**figures, "most": most_all, "least": least_all}
+        print(f"  {len(lasting)} of {len(TIMED) * len(RULES) * len(SHARES)} runs have a period in which demand lasts", flush=True)
+        missing = [(name, rule, share) for name, shares in LASTING.items() for rule in RULES for share in shares if (name, rule, share) not in lasting]
+        comparison.must(not missing, f"no period in which demand lasts: {', '.join(' '.join(map(str, run)) for run in missing)}")
+        return {**figures, "most": most_all, "least": least_all, "lasting": len(lasting)}
 
     def second_hits():
         figures, good = {}, 0
@@ -147,6 +156,7 @@ def write_budget(arguments):
     part = "{:.3f}".format
     comparison.row("bytes sent in any period / budget, the most of all", "most", "≤ 1.05", "", part)
     comparison.row("the same while demand lasts, the least of all", "least", "≥ 0.95", "", part)
+    comparison.row("runs of 16 that have a period in which demand lasts", "lasting", "", "", "{:.0f}".format)
     comparison.row("traces of 8 where second-hit writes ≤ 0.6 × and loses ≤ 0.5 points", "good traces", "≥ 6", "", "{:.0f}".format)
     comparison.row("hits of a hot set after a scan / before, second-hit", "kept", "≥ 0.95", "≥ 0.99", part)
     comparison.row("the same, all", "all: kept", "", "", part)
