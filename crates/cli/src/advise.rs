@@ -184,6 +184,13 @@ impl Basis<'_> {
         Ok(ServeConfig { dram, ..config })
     }
 
+    /// The same with a rule of what goes to flash.
+    fn config_with(&self, dram: u64, rule: Rule) -> anyhow::Result<ServeConfig> {
+        let mut config = self.config(dram)?;
+        config.admission.rule = rule;
+        Ok(config)
+    }
+
     /// The bytes of DRAM that hold objects.
     fn items(&self, dram: u64, flash: u64) -> anyhow::Result<u64> {
         if flash == 0 {
@@ -400,7 +407,12 @@ impl Basis<'_> {
         }
         let mut row = self.replay(row, offer, Rule::All)?;
         if what == "advice" {
-            for rule in RULES {
+            // The filter of a rule may not fit beside the rest.
+            let fits = |rule: &Rule| {
+                self.config_with(offer.dram, *rule)
+                    .is_ok_and(|config| options_of_empty(&config, offer.flash).is_ok())
+            };
+            for rule in RULES.into_iter().filter(fits) {
                 let replayed = self.replay(row.clone(), offer, rule)?;
                 row.by_rule.push(ByRule::of(rule, &replayed));
             }
@@ -427,8 +439,7 @@ impl Basis<'_> {
 
     /// Replays an offer through the engine, with a rule of what goes to flash.
     fn replay(&self, mut row: Row, offer: &Offer, rule: Rule) -> anyhow::Result<Row> {
-        let mut config = self.config(offer.dram)?;
-        config.admission.rule = rule;
+        let config = self.config_with(offer.dram, rule)?;
         let bar = (self.args.jobs == 1).then(|| Bar::new("replaying"));
         let replayed = replay_flash(
             &self.trace,
