@@ -14,12 +14,12 @@ const PARTS: f64 = 24.0;
 /// Of the budget so much flows in: a full bucket, 4.2 % of it, and blocks that were in buffers when a period began come on top.
 const INFLOW: f64 = 0.99;
 /// How full the bucket must be, for an object to go in.
-/// They are low, so that little is lost to a full bucket when less is asked for a while.
+/// These shares are low: a bucket that is nearly full earns nothing, and demand that pauses fills it.
 const FOR_KNOWN: f64 = 0.125;
 const FOR_ALL: f64 = 0.1875;
 const FOR_REFUSED: f64 = 0.25;
-/// So many blocks the bucket must be able to hold at least. What seals, reclaims and checkpoints take late is counted in blocks: a smaller
-/// bucket would be overdrawn by each, and the smallest would let nothing in at all.
+/// The least size of the bucket, in blocks. A seal, a reclaim or a checkpoint may write a block before the bucket has paid for it, so each
+/// of them would overdraw a smaller bucket.
 const BLOCKS_MIN: u64 = 2;
 /// Seconds of the shortest period, and of the longest.
 const PERIOD_SECS: std::ops::RangeInclusive<u32> = 10..=31 * 86_400;

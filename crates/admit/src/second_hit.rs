@@ -1,8 +1,9 @@
 //! The rule `second-hit`: what misses for the second time within the last flash's worth of keys is written, the rest is not.
 //!
-//! Most keys never come again, and need not be written. Where every key comes just twice, though, whoever waits for a second access
-//! writes what is never asked for again. The ghost tells: it counts how often a key came before, and so what each rule would have hit.
-//! Beside the share F of the objects that `second-hit` admits, `random:F` writes as much. Of the accesses that came c accesses after the first
+//! Most keys are asked for once, and their objects need not be written. But in some workloads each key is asked for exactly twice. There the
+//! rule writes an object at the second access, and no third one comes. The ghost finds this out: it counts the accesses of each key, and from
+//! these counts follows the number of hits that each rule would have had. `random:F` writes as much as `second-hit`, if F is the share of
+//! objects that `second-hit` admits. Of the accesses that came c accesses after the first
 //!
 //! - `second-hit` has those with c ≥ 2, and G more, of keys that the ghost has forgotten and flash has not;
 //! - `random:F` has 1 - (1 - F)^c of them, and F of G, as it writes as much and so keeps objects as long.
@@ -391,20 +392,23 @@ mod tests {
         assert_eq!(gain_of_random(1.0, &[100.0; COUNTS], 5.0), 100.0);
     }
 
+    /// A new object of 4 KiB, on a flash that is full.
+    fn new(hash: u64, version: u64) -> Candidate {
+        Candidate {
+            hash,
+            bytes: 4096,
+            version,
+            ttl_secs: None,
+            is_on_flash: false,
+            was_hit: false,
+            is_filling: false,
+        }
+    }
+
     #[test]
     fn it_remembers_as_many_keys_as_flash_holds_of_the_objects_that_come() {
         let rule = SecondHit::new(OBJECTS * 4096, 16 * OBJECTS as usize);
-        let judge = |key: u64| {
-            rule.judge(&Candidate {
-                hash: mix64(key),
-                bytes: 4096,
-                version: key,
-                ttl_secs: None,
-                is_on_flash: false,
-                was_hit: false,
-                is_filling: false,
-            })
-        };
+        let judge = |key: u64| rule.judge(&new(mix64(key), key));
         (0..4 * OBJECTS).for_each(|key| _ = judge(key));
         assert_eq!(rule.ghost.keys() as u64, OBJECTS);
         let known = (4 * OBJECTS - OBJECTS / 2..4 * OBJECTS)
@@ -424,15 +428,7 @@ mod tests {
                 scope.spawn(move || {
                     for key in 0..10 * OBJECTS {
                         let hash = mix64(thread << 32 | key);
-                        rule.judge(&Candidate {
-                            hash,
-                            bytes: 4096,
-                            version: key,
-                            ttl_secs: None,
-                            is_on_flash: false,
-                            was_hit: false,
-                            is_filling: false,
-                        });
+                        rule.judge(&new(hash, key));
                         rule.hit(hash, 4096);
                     }
                 });

@@ -1,8 +1,9 @@
 //! Asking whether an object is worth its copy on flash.
 //!
 //! Mode `insertion` asks when an object is set, mode `eviction` when DRAM lets go of it; each once. What was refused at its set carries a
-//! mark in DRAM, and goes when it leaves that. (To ask again about what was hit there brought fewer hits for each byte written, in
-//! replays of five traces.) Large objects are asked about when they are set, once for all of their slices: none of them goes to flash, or all.
+//! mark in DRAM, and is gone when it leaves DRAM. (In replays of five traces, asking again about objects that were hit in DRAM brought fewer
+//! hits for each byte written.) A large object is asked about once, when it is set, for all of its slices. If the write budget ends before the
+//! slices of an admitted object have left DRAM, those that are left are dropped, and the object is a miss.
 
 use crate::cache::{Cx, Inner, Shard};
 use crate::config::CacheOptions;

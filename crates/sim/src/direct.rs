@@ -1,4 +1,5 @@
-//! Reads of flash while blocks are written: the engine that serves under an open load, in virtual time, or on a file in the time that passes.
+//! Latency of reads from flash while the cache writes blocks. The engine of `serve` runs under an open load: on a model of a device in virtual
+//! time, or on a file in real time.
 //!
 //! Reads arrive at random and never wait for each other's answers, sets at even intervals. There is no DRAM tier, and what is asked for
 //! was set so long ago that its block has been written.

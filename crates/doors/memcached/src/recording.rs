@@ -28,7 +28,7 @@ pub const RECORDING_HEAD: &str = "pumice requests 1";
 /// Requests that a worker keeps until they are taken.
 const EVENTS_MAX: usize = 4096;
 
-/// What was done, and bytes of the value; expiry as the cache has it.
+/// A request and its outcome. Expiry is in Unix seconds, 0 for never.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
     /// `None` here and below: a miss.

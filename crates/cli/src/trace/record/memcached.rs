@@ -1,4 +1,4 @@
-//! A memcached that tells requests, as its `watch` does.
+//! Reads the requests of a running memcached from its command `watch`, which answers with a line for each request:
 //!
 //! ```text
 //! ts=1795838081.749779 gid=2 type=item_get key=a status=not_found clsid=0 cfd=26 size=0
