@@ -202,7 +202,7 @@ settings! {
     /// volumes or one for each [default: 30]
     dirty_age "dirty-age" "SECONDS",
     /// In write-back: most chunks that the cache alone has, as a share of those that it holds uncompressed; at the limit writes go through; one
-    /// for all volumes or one for each [default: 50%]
+    /// for all volumes or one for each [default: 90%]
     dirty_limit "dirty-limit" "SHARE",
     /// In write-back: most bytes that the cleaner writes in a second, while half of the limit is not reached; 0 for no limit; one for all volumes
     /// or one for each [default: 0]

@@ -40,7 +40,7 @@ impl Default for WriteBack {
     fn default() -> Self {
         Self {
             age_secs: 30,
-            dirty_max: 0.5,
+            dirty_max: 0.9,
             bytes_per_sec: 0,
         }
     }
