@@ -35,6 +35,9 @@ pub struct OpenBlock<O: Owner> {
     pub(crate) is_awaited: AtomicBool,
     /// Bytes from the start that were sent to the device, or are being sent.
     pub(crate) sent: AtomicUsize,
+    /// Bytes from the start that zeros were written to before prefixes, and whether such a write is under way, or was abandoned.
+    pub(crate) ahead: AtomicUsize,
+    pub(crate) is_ahead_under_way: AtomicBool,
 }
 
 struct Fill<E> {
@@ -114,6 +117,8 @@ impl<O: Owner> OpenBlock<O> {
             composed: OnceLock::new(),
             is_awaited: AtomicBool::new(false),
             sent: AtomicUsize::new(0),
+            ahead: AtomicUsize::new(0),
+            is_ahead_under_way: AtomicBool::new(false),
         }
     }
 

@@ -46,7 +46,7 @@ impl Payload<'_> {
 ///
 /// Writing goes through a shared reference because several threads fill one block at once, each its own part.
 pub trait Buffer: Send + Sync + Sized + 'static {
-    /// A buffer of `len` bytes, a multiple of [`crate::SECTOR_BYTES`]; its content is unspecified until put.
+    /// A buffer of `len` bytes, a multiple of [`crate::SECTOR_BYTES`]; until put it holds zeros or no content, nothing older.
     fn with_len(len: usize) -> Self;
 
     /// Length in bytes.

@@ -261,6 +261,63 @@ fn a_prefix_that_no_start_would_find_is_not_written() {
     assert_eq!(write(None), (Logged::Stored, 4 * SECTOR_BYTES));
 }
 
+#[test]
+fn the_file_system_learns_once_of_a_new_block_whose_prefixes_are_flushed() {
+    let (medium, store) = filled::<Durable>(1 << 20, 1);
+    let prefixes = || {
+        let mut pool = store.base().shared.pool.lock();
+        let block = store.base().open_block(&mut pool, (), |_| {}).unwrap();
+        drop(pool);
+        let writes = [0; 3].map(|_| {
+            let place = |offset, _| Place {
+                key: 1,
+                version: 1,
+                offset,
+            };
+            assert!(block.reserve(60, place).is_some());
+            let prefix = block.begin_prefix().unwrap();
+            store.base().begin_prefix(&block, &prefix);
+            let (device, before) = (device(&medium), medium.counts().writes);
+            let written = store.base().write_prefix(&device, &block, &prefix, Some(0), 0);
+            let _ = block_on(&device, written).unwrap();
+            medium.counts().writes - before
+        });
+        (block.sequence, writes)
+    };
+    let blocks = u64::from(store.base().geometry.blocks);
+    let (sequence, first) = prefixes();
+    assert!(sequence <= blocks);
+    // Each is a write, and the log's.
+    let (of_each, zeros) = (first[1], first[0] - first[1]);
+    assert_eq!((zeros, first[2]), (1, of_each), "{first:?}");
+    store.base().shared.pool.lock().next_sequence = blocks + 1;
+    assert_eq!(prefixes(), (blocks + 1, [of_each; 3]));
+}
+
+#[test]
+fn nothing_is_written_where_zeros_may_still_come() {
+    let plan = FaultPlan {
+        delay: true,
+        ..FaultPlan::default()
+    };
+    let medium = Arc::new(FaultyMedium::new(1 << 20, 1, plan));
+    let store: Durable = open(&medium);
+    let mut pool = store.base().shared.pool.lock();
+    let block = store.base().open_block(&mut pool, (), |_| {}).unwrap();
+    drop(pool);
+    let place = |offset, _| Place {
+        key: 1,
+        version: 1,
+        offset,
+    };
+    assert!(block.reserve(60, place).is_some());
+    let prefix = block.begin_prefix().unwrap();
+    let device = device(&medium);
+    let write = || store.base().write_prefix(&device, &block, &prefix, Some(0), 0);
+    assert!(poll!(Box::pin(write())).is_pending());
+    assert!(block_on(&device, write()).is_err());
+}
+
 /// A store with a block that is closed and has a key, on a medium where each turn ends what is under way.
 fn closed(seed: u64) -> (Arc<FaultyMedium>, Copies) {
     let plan = FaultPlan {
