@@ -386,8 +386,7 @@ def volume_flush(arguments):
     """Writes of 4 KiB with a FLUSH after each, one at a time, in write-back against nbdkit's file plugin.
 
     The volume is a file of random bytes, the cache another file of the same file system: once *used*, of zeros that were written before, as
-    blocks are that the cache has filled once; once *new*, with space that is only reserved, so that the file system commits its journal with each
-    flush. fio writes at random, `--fsync=1`. The server has one core for all its threads, fio another. Exit status 1 where a bound is missed;
+    blocks are that the cache has filled once; once *new*, with space that is only reserved, where the cache writes zeros first. fio writes at random, `--fsync=1`. The server has one core for all its threads, fio another. Exit status 1 where a bound is missed;
     `--quick` holds none."""
     versions = [machine.version_of(machine.installed(name)) for name in ("nbdkit", "fio")]
     settings = {"size MiB": arguments.size, "seconds": arguments.seconds, "fio": versions[1]}

@@ -35,9 +35,8 @@ pub struct OpenBlock<O: Owner> {
     pub(crate) is_awaited: AtomicBool,
     /// Bytes from the start that were sent to the device, or are being sent.
     pub(crate) sent: AtomicUsize,
-    /// Bytes from the start that zeros were written to before prefixes, and whether such a write is under way, or was abandoned.
-    pub(crate) ahead: AtomicUsize,
-    pub(crate) is_ahead_under_way: AtomicBool,
+    /// Bytes from the start where the device file has no hole, as far as was asked.
+    pub(crate) filled: AtomicUsize,
 }
 
 struct Fill<E> {
@@ -117,8 +116,7 @@ impl<O: Owner> OpenBlock<O> {
             composed: OnceLock::new(),
             is_awaited: AtomicBool::new(false),
             sent: AtomicUsize::new(0),
-            ahead: AtomicUsize::new(0),
-            is_ahead_under_way: AtomicBool::new(false),
+            filled: AtomicUsize::new(0),
         }
     }
 

@@ -36,7 +36,7 @@ pumice_world::figures! {
     of
     /// The same, while they run.
     pub struct Totals: AtomicU64;
-    /// Bytes sent to the device: blocks, log, checkpoints, superblocks.
+    /// Bytes sent to the device: blocks, zeros into holes of a new file, log, checkpoints, superblocks.
     Counter written_bytes,
     /// Bytes written in checkpoints.
     Counter checkpoint_bytes,

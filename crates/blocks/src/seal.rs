@@ -28,11 +28,11 @@
 //!
 //! What somebody waits for is one write: a prefix, and what is left of a block once [`Blocks::write_out`] waits for it.
 //!
-//! # New files
+//! # Holes
 //!
-//! The first write to a part of a new file makes the file system note where that part is, and each flush then waits for the note, too. So
-//! before a prefix that is to be durable zeros are written there and behind, a MiB, once for all prefixes in it. That is done as long as
-//! blocks have not been in use more often than there are blocks.
+//! A write into a hole of the device file makes the file system note where the bytes are, and a flush then waits for the note, too. So an owner
+//! that waits for a prefix fills the hole first, with zeros for a MiB of prefixes ([`Blocks::fill_hole`]). That costs each part of a
+//! new file a second write, once.
 
 use crate::block::{Composed, OpenBlock, Prefix};
 use crate::blocks::{Blocks, Durability, add};
@@ -41,18 +41,19 @@ use crate::log::Logged;
 use crate::log::{Kind, PrefixMark};
 use crate::owner::{Contents, Owner, SealEnd, Tenant};
 use crate::pool::State;
-use crate::work::{Task, Work};
+use crate::work::{Shared, Task, Work};
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_memory::Buffer;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Bytes of the shortest step. A drive that writes 2.7 GB/s passes them in 12 µs, and a read of it takes 67 µs:
 /// by the model of `nvme` the 99th percentile of reads is 1.1 to 1.2 times as long while blocks are written, with 64 KiB 1.3 times.
 pub const STEP_BYTES: usize = 32 << 10;
-/// Bytes of zeros that are written at once, where the file system is to learn of a part of the device file.
-const AHEAD_BYTES: usize = 1 << 20;
+/// Most bytes of a hole that are filled at once.
+const HOLE_BYTES: usize = 1 << 20;
 
 impl<O: Owner> Blocks<O> {
     /// Writes the block of a piece of work, which is a [`Task::Seal`].
@@ -134,7 +135,6 @@ impl<O: Owner> Blocks<O> {
         let block_bytes = usize::try_from(self.geometry.block_bytes).expect("at most 256 MiB");
         // Its beginning may be there already.
         let mut at = block.written();
-        check_ahead(block)?;
         add(&self.totals.written_bytes, (block_bytes - at) as u64);
         block.sent.store(block_bytes, Ordering::Relaxed);
         let mut buffered = self.buffered_bytes();
@@ -262,9 +262,6 @@ impl<O: Owner> Blocks<O> {
         now: u32,
     ) -> io::Result<Logged> {
         let (start, end) = (prefix.range.start, prefix.range.end);
-        if self.durability == Durability::Power {
-            self.write_ahead(device, block, start, end).await?;
-        }
         add(&self.totals.prefix_writes, 1);
         add(&self.totals.prefix_padding_bytes, prefix.padding as u64);
         add(&self.totals.written_bytes, (end - start) as u64);
@@ -292,36 +289,41 @@ impl<O: Owner> Blocks<O> {
         Ok(logged)
     }
 
-    /// Writes zeros where a prefix is to be, and behind, unless that was done, or blocks of the device are in use for a second time.
-    async fn write_ahead<D: Device<Buf = O::Buf>>(
+    /// Fills the hole of the device file where a prefix is to be written, if there is one, and what follows of it. For a prefix that is to be
+    /// durable, before [`Blocks::write_prefix`]. Errors show there. The device is fenced if the future is dropped meanwhile: the
+    /// zeros may still come, over what is written later.
+    pub async fn fill_hole<D: Device<Buf = O::Buf>>(
         &self,
         device: &D,
         block: &OpenBlock<O>,
-        start: usize,
-        end: usize,
-    ) -> io::Result<()> {
-        check_ahead(block)?;
-        let is_new = block.sequence <= self.geometry.blocks.into();
-        // A prefix as long as that is its own.
-        if !is_new || end <= block.ahead.load(Ordering::Relaxed) || end - start >= AHEAD_BYTES {
-            return Ok(());
+        prefix: &Prefix<O::Entry>,
+    ) {
+        let Range { start, end } = prefix.range;
+        if end <= block.filled.load(Ordering::Relaxed) || end - start >= HOLE_BYTES {
+            return;
         }
         let block_bytes = usize::try_from(self.geometry.block_bytes).expect("at most 256 MiB");
-        let len = AHEAD_BYTES.min(block_bytes - start);
+        let offset = block.device_offset + start as u64;
+        if !device.is_hole(offset) {
+            // Blocks are filled from their start on, so the rest may be one still.
+            return block.filled.store(end, Ordering::Relaxed);
+        }
+        let len = HOLE_BYTES.min(block_bytes - start);
         add(&self.totals.written_bytes, len as u64);
-        let (offset, zeros) = (block.device_offset + start as u64, O::Buf::with_len(len));
-        block.is_ahead_under_way.store(true, Ordering::Release);
-        let written = self.shared.write(device, offset, Arc::new(zeros), 0..len).await;
-        block.is_ahead_under_way.store(false, Ordering::Release);
-        block.ahead.store(start + len, Ordering::Relaxed);
-        written
+        let under_way = UnderWay(&self.shared);
+        let zeros = Arc::new(O::Buf::with_len(len));
+        // A failure is counted, and the prefix says whether the device takes it.
+        let _ = self.shared.write(device, offset, zeros, 0..len).await;
+        std::mem::forget(under_way);
+        block.filled.store(start + len, Ordering::Relaxed);
     }
 }
 
-/// Refuses to write to a block where a write of zeros was abandoned: it could still come, over what is written now.
-fn check_ahead<O: Owner>(block: &OpenBlock<O>) -> io::Result<()> {
-    match block.is_ahead_under_way.load(Ordering::Acquire) {
-        true => Err(io::Error::other("a write to the block was abandoned")),
-        false => Ok(()),
+/// Fences the device when it is dropped.
+struct UnderWay<'a, O: Owner>(&'a Shared<O>);
+
+impl<O: Owner> Drop for UnderWay<'_, O> {
+    fn drop(&mut self) {
+        self.0.take_out("a write of zeros was abandoned".to_owned());
     }
 }

@@ -116,6 +116,10 @@ impl<D: Device> Device for CountingDevice<D> {
         self.inner.tick(patience)
     }
 
+    fn is_hole(&self, offset: u64) -> bool {
+        self.inner.is_hole(offset)
+    }
+
     fn discard(&self, offset: u64, len: u64) {
         self.inner.discard(offset, len);
     }

@@ -115,6 +115,13 @@ pub trait Device: 'static {
         let _ = (offset, len);
     }
 
+    /// Whether the file has a hole at `offset`, which a write must first make known to its file system. A hint: the default is false; a device
+    /// over another asks it.
+    fn is_hole(&self, offset: u64) -> bool {
+        let _ = offset;
+        false
+    }
+
     /// Makes everything that was completed or appended before durable against power cuts.
     fn sync(&self) -> impl Future<Output = io::Result<()>> + 'static;
 

@@ -90,6 +90,10 @@ impl<D: Device> Device for SubDevice<D> {
         self.inner.read_log(self.start + offset, out)
     }
 
+    fn is_hole(&self, offset: u64) -> bool {
+        offset < self.len && self.inner.is_hole(self.start + offset)
+    }
+
     fn discard(&self, offset: u64, len: u64) {
         // A hint: what is outside is another's.
         if offset.checked_add(len).is_some_and(|end| end <= self.len) {

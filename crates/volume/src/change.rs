@@ -148,8 +148,13 @@ impl<D: Device, K: Backing> Volume<D, K> {
         let _held = self.0.shared.locks.lock(chunks.clone()).await;
         add(&counters.write_chunks, count);
         let bypass = (is_scan && self.bypasses(chunks)).then_some(&counters.writes_scan);
-        if bypass.is_none() && self.may_dirty() {
-            return self.write_back_piece(chunk_bytes, offset, data).await;
+        if bypass.is_none() && self.0.shared.mode == Mode::WriteBack {
+            if self.may_dirty() {
+                return self.write_back_piece(chunk_bytes, offset, data).await;
+            }
+            if self.cache().is_some_and(|(store, _)| store.failure().is_none()) {
+                add(&counters.writes_at_limit, count);
+            }
         }
         self.write_through_piece(chunk_bytes, offset, data, bypass).await
     }

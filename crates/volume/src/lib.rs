@@ -210,8 +210,10 @@ pumice_world::figures! {
     Counter writes_around,
     /// Chunks of writes not cached because they were voided before they could enter.
     Counter writes_late,
-    /// Chunks of writes not cached because the cache had no room, or too many dirty chunks.
+    /// Chunks of writes not cached because the cache had no room.
     Counter writes_no_room,
+    /// Chunks of writes that went through, in write-back, because too many chunks were dirty. Counted by their outcome, too.
+    Counter writes_at_limit,
     /// Chunks of writes not cached because they were of scans, and the cache had no free room.
     Counter writes_scan,
     /// Chunks of writes not cached because the cache device has failed.

@@ -1,6 +1,6 @@
 //! What checkpoints, marks and a fence promise, a step each: the runs over random changes see only what many of them come to.
 
-use crate::opening::{crash, device, filled, newest, open, superblocks};
+use crate::opening::{crash, device, filled, newest, open, superblocks, write};
 use crate::toy::piece::Place;
 use crate::{Copies, Durable, OnlyCopy};
 use pumice_blocks::{Logged, State};
@@ -262,8 +262,9 @@ fn a_prefix_that_no_start_would_find_is_not_written() {
 }
 
 #[test]
-fn the_file_system_learns_once_of_a_new_block_whose_prefixes_are_flushed() {
+fn the_hole_of_prefixes_is_filled_once() {
     let (medium, store) = filled::<Durable>(1 << 20, 1);
+    let device = device(&medium);
     let prefixes = || {
         let mut pool = store.base().shared.pool.lock();
         let block = store.base().open_block(&mut pool, (), |_| {}).unwrap();
@@ -276,26 +277,23 @@ fn the_file_system_learns_once_of_a_new_block_whose_prefixes_are_flushed() {
             };
             assert!(block.reserve(60, place).is_some());
             let prefix = block.begin_prefix().unwrap();
-            store.base().begin_prefix(&block, &prefix);
-            let (device, before) = (device(&medium), medium.counts().writes);
-            let written = store.base().write_prefix(&device, &block, &prefix, Some(0), 0);
-            let _ = block_on(&device, written).unwrap();
+            let before = medium.counts().writes;
+            block_on(&device, store.base().fill_hole(&device, &block, &prefix));
             medium.counts().writes - before
         });
-        (block.sequence, writes)
+        (block.device_offset, writes)
     };
-    let blocks = u64::from(store.base().geometry.blocks);
-    let (sequence, first) = prefixes();
-    assert!(sequence <= blocks);
-    // Each is a write, and the log's.
-    let (of_each, zeros) = (first[1], first[0] - first[1]);
-    assert_eq!((zeros, first[2]), (1, of_each), "{first:?}");
-    store.base().shared.pool.lock().next_sequence = blocks + 1;
-    assert_eq!(prefixes(), (blocks + 1, [of_each; 3]));
+    let (offset, writes) = prefixes();
+    assert_eq!(writes, [1, 0, 0]);
+    // The next block was written before.
+    let next = offset + store.base().geometry.block_bytes;
+    let old = vec![1; 4 * SECTOR_BYTES];
+    write(&medium, next, &old);
+    assert_eq!(prefixes(), (next, [0; 3]));
 }
 
 #[test]
-fn nothing_is_written_where_zeros_may_still_come() {
+fn a_device_where_zeros_may_still_come_is_fenced() {
     let plan = FaultPlan {
         delay: true,
         ..FaultPlan::default()
@@ -313,9 +311,11 @@ fn nothing_is_written_where_zeros_may_still_come() {
     assert!(block.reserve(60, place).is_some());
     let prefix = block.begin_prefix().unwrap();
     let device = device(&medium);
-    let write = || store.base().write_prefix(&device, &block, &prefix, Some(0), 0);
-    assert!(poll!(Box::pin(write())).is_pending());
-    assert!(block_on(&device, write()).is_err());
+    let mut filling = Box::pin(store.base().fill_hole(&device, &block, &prefix));
+    assert!(poll!(filling).is_pending());
+    assert!(!store.base().is_out());
+    drop(filling);
+    assert!(store.base().is_out());
 }
 
 /// A store with a block that is closed and has a key, on a medium where each turn ends what is under way.

@@ -243,6 +243,7 @@ impl<B: Buffer> ChunkStore<B> {
         if prefix.range.is_empty() {
             return Ok(());
         }
+        self.base.fill_hole(device, block, &prefix).await;
         // A start finds the others by their headers.
         let own = (prefix.range.start == 0).then_some(0);
         match self.base.write_prefix(device, block, &prefix, own, now).await? {

@@ -2,7 +2,9 @@
 
 use super::medium::FaultyMedium;
 use super::state::{SharedOutcome, Work};
-use crate::{AlignedBuf, Buffer, Device, Overdue, check_log_range, check_range, check_write_range};
+use crate::{
+    AlignedBuf, Buffer, Device, Overdue, SECTOR_BYTES, check_log_range, check_range, check_write_range,
+};
 use std::future::Future;
 use std::io;
 use std::ops::Range;
@@ -79,6 +81,13 @@ impl Device for FaultyDevice {
     fn read_log(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         check_log_range(self.capacity(), offset, out.len())?;
         self.medium.lock().read_log(offset, out)
+    }
+
+    /// A sector of zeros counts as one that was never written.
+    fn is_hole(&self, offset: u64) -> bool {
+        let mut sector = [0; SECTOR_BYTES];
+        self.medium.lock().content.read(offset, &mut sector);
+        sector == [0; SECTOR_BYTES]
     }
 
     fn sync(&self) -> impl Future<Output = io::Result<()>> + 'static {

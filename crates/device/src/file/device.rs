@@ -168,6 +168,10 @@ impl Device for FileDevice {
         self.inner.shared.read_log(offset, out)
     }
 
+    fn is_hole(&self, offset: u64) -> bool {
+        self.inner.shared.is_hole(offset)
+    }
+
     fn sync(&self) -> impl Future<Output = io::Result<()>> + 'static {
         let started = self.start(Work::Sync, 0, 0);
         async move { started.await.map(drop) }

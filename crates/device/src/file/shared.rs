@@ -161,6 +161,15 @@ impl FileShared {
         self.capacity
     }
 
+    /// Whether nothing was ever written to the sector at `offset`, reserved or not.
+    pub(super) fn is_hole(&self, offset: u64) -> bool {
+        match rustix::fs::seek(&self.io, SeekFrom::Data(offset)) {
+            Ok(data) => data > offset,
+            // None up to the end.
+            Err(error) => error == Errno::NXIO,
+        }
+    }
+
     /// Whether reads and writes go past the page cache (O_DIRECT).
     pub fn is_direct(&self) -> bool {
         self.direct

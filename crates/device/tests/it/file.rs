@@ -375,3 +375,20 @@ fn the_engine_and_o_direct_are_as_asked_for() {
     assert_eq!(device.shared().engine().to_string(), "threads");
     assert!(!device.shared().is_direct());
 }
+
+#[test]
+fn a_part_of_a_file_is_a_hole_until_it_is_written() {
+    for preallocate in [false, true] {
+        let dir = dir();
+        let options = FileOptions {
+            preallocate,
+            ..sized(4 * MIB)
+        };
+        let device = FileDevice::new(open(&dir.path().join("flash"), &options), 4).unwrap();
+        assert!(device.is_hole(0) && device.is_hole(2 * MIB) && device.is_hole(4 * MIB - 4096));
+        let data = Arc::new(AlignedBuf::with_len(8192));
+        block_on(&device, device.write(2 * MIB, data, 0..8192)).unwrap();
+        assert!(!device.is_hole(2 * MIB) && !device.is_hole(2 * MIB + 4096));
+        assert!(device.is_hole(0) && device.is_hole(3 * MIB));
+    }
+}

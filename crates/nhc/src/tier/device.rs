@@ -404,6 +404,10 @@ impl<L: Device + Clone, U: Device<Buf = L::Buf> + Clone> Device for Tiered<L, U>
         self.lower.read_log(offset, out)
     }
 
+    fn is_hole(&self, offset: u64) -> bool {
+        self.lower.is_hole(offset)
+    }
+
     fn discard(&self, offset: u64, len: u64) {
         if let Some(upper) = &self.upper {
             upper.tier.table.discard(offset, len);

@@ -75,6 +75,10 @@ impl<D: Device> Device for FtlDevice<D> {
         self.inner.read_log(offset, out)
     }
 
+    fn is_hole(&self, offset: u64) -> bool {
+        self.inner.is_hole(offset)
+    }
+
     fn discard(&self, offset: u64, len: u64) {
         locked(&self.ftl).trim(offset, len);
         self.inner.discard(offset, len);

@@ -151,6 +151,7 @@ fn at_the_limit_writes_go_through_after_what_was_dirty() {
     case.write(4 * CHUNK + 700, &[9; 900]).unwrap();
     assert!(case.backing.bytes()[bytes_of(4..5)] == case.array[bytes_of(4..5)]);
     assert_eq!(case.dirty(), 9);
+    assert_eq!(case.rig().volume.shared().counts().writes_at_limit, 3);
     case.put([61], 1);
     case.check_all();
     case.flush().unwrap();
