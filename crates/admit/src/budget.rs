@@ -120,6 +120,24 @@ impl fmt::Display for WriteBudget {
     }
 }
 
+/// What a budget had left when a run ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Left {
+    /// Bytes; below 0 where it was overdrawn.
+    pub bytes: i64,
+    /// A moment from which on more has flowed in, in Unix seconds; 0: there was no budget.
+    pub at_secs: u32,
+}
+
+/// A moment, on two clocks of which neither goes back in a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moment {
+    /// Nanoseconds since some moment.
+    pub ns: u64,
+    /// Unix seconds, rounded down.
+    pub unix_secs: u32,
+}
+
 /// What may still be sent.
 #[derive(Debug)]
 pub(crate) struct Bucket {
@@ -136,16 +154,50 @@ struct State {
     sent: u64,
     /// When the last look was, in nanoseconds; `None` before the first.
     at: Option<u64>,
+    /// When the run began.
+    begun: Moment,
 }
 
 impl Bucket {
-    /// It is empty at first: a start earns nothing.
+    /// It is empty at first.
     pub(crate) fn new(budget: WriteBudget) -> Self {
         let bytes = budget.bytes as f64;
         Self {
             capacity: bytes / PARTS,
             bytes_per_ns: bytes * INFLOW / (f64::from(budget.period_secs) * 1e9),
             state: Mutex::new(State::default()),
+        }
+    }
+
+    /// Goes on at `now`, when a run begins, where another has left it, with what has flowed in since. If that run did not end with saying what was left,
+    /// nobody knows what it spent: then none is left, and what it overdrew is still owed, with the `unpaid` bytes that it may
+    /// have sent since whatever the budget said. No debt is above a period's budget, so that a damaged one is paid some time.
+    pub(crate) fn resume(&self, left: Left, unpaid: Option<u64>, now: Moment) {
+        let secs = match left.at_secs {
+            0 => 0,
+            at => now.unix_secs.saturating_sub(at),
+        };
+        let level = left.bytes as f64 + f64::from(secs) * 1e9 * self.bytes_per_ns;
+        let level = match unpaid {
+            None => level.min(self.capacity),
+            Some(unpaid) => level.min(0.0) - unpaid as f64,
+        };
+        *self.state.lock() = State {
+            level: level.max(-self.capacity * PARTS),
+            sent: 0,
+            at: Some(now.ns),
+            begun: now,
+        };
+    }
+
+    /// What it holds, for the next run. The time is rounded up: a start does not earn a second twice.
+    pub(crate) fn save(&self) -> Left {
+        let state = self.state.lock();
+        let since = state.at.map_or(0, |at| at.saturating_sub(state.begun.ns));
+        let since_secs = u32::try_from(since.div_ceil(1_000_000_000)).unwrap_or(u32::MAX);
+        Left {
+            bytes: state.level.floor() as i64,
+            at_secs: (state.begun.unix_secs.saturating_add(1)).saturating_add(since_secs),
         }
     }
 
@@ -314,5 +366,72 @@ mod tests {
         assert_eq!(bucket.left(), 2326, "24 bytes a second, less those of the start");
         bucket.look(None, 1050);
         assert_eq!(bucket.left(), 1326);
+    }
+
+    const RUN: Moment = Moment {
+        ns: 5 * SEC,
+        unix_secs: 1_000,
+    };
+
+    fn resumed(bytes: u64, left: Left, unpaid: Option<u64>, unix_secs: u32) -> Bucket {
+        let bucket = bucket(bytes);
+        bucket.resume(left, unpaid, Moment { ns: 7, unix_secs });
+        bucket
+    }
+
+    #[test]
+    fn a_run_goes_on_where_the_last_has_stopped() {
+        let budget = 86_400 * 24;
+        let last = bucket(budget);
+        last.resume(Left::default(), None, RUN);
+        last.look(Some(RUN.ns + 100 * SEC), 76);
+        let left = last.save();
+        assert_eq!(
+            left,
+            Left {
+                bytes: 2_300,
+                at_secs: 1_101
+            }
+        );
+        let resumed_at = |now| resumed(budget, left, None, now).left();
+        assert_eq!(resumed_at(1_000), 2_300, "a clock that went back");
+        assert_eq!(resumed_at(1_101), 2_300);
+        assert_eq!(resumed_at(1_111), 2_537);
+        assert_eq!(resumed_at(u32::MAX), 86_400, "no more than it holds");
+        assert_eq!(resumed(2_400, left, None, 1_101).left(), 100, "a smaller budget");
+        // Another process counts from nothing.
+        let next = resumed(budget, left, None, 1_101);
+        next.look(Some(7), 300);
+        assert_eq!(next.left(), 2_000);
+    }
+
+    #[test]
+    fn a_run_that_was_cut_short_leaves_debts_alone() {
+        let level = |bytes, unpaid, now| {
+            let left = Left {
+                bytes,
+                at_secs: 1_000,
+            };
+            resumed(86_400 * 24, left, Some(unpaid), now).save().bytes
+        };
+        assert_eq!(level(5_000, 0, 2_000), 0);
+        assert_eq!(level(5_000, 100, 2_000), -100);
+        assert_eq!(level(-5_000, 100, 1_000), -5_100);
+        assert_eq!(level(-5_000, 100, 1_100), -2_724, "it paid meanwhile");
+        assert_eq!(level(-5_000, 100, 2_000), -100);
+    }
+
+    #[test]
+    fn no_level_is_credit_above_the_bucket_or_a_debt_above_a_period() {
+        for bytes in [i64::MIN, -1, 0, i64::MAX] {
+            for at_secs in [0, 1, 1_000, u32::MAX] {
+                for unpaid in [None, Some(0), Some(u64::MAX)] {
+                    let bucket = resumed(2_400, Left { bytes, at_secs }, unpaid, 1_000);
+                    assert!((-2_400..=100).contains(&bucket.save().bytes));
+                    bucket.look(Some(7 + u64::from(DAY) * SEC / 10 * 11), 0);
+                    assert_eq!(bucket.left(), 100);
+                }
+            }
+        }
     }
 }

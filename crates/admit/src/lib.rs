@@ -12,7 +12,7 @@ mod ghost;
 mod rule;
 mod second_hit;
 
-pub use budget::{BadBudget, SmallBudget, WriteBudget};
+pub use budget::{BadBudget, Left, Moment, SmallBudget, WriteBudget};
 pub use figures::AdmissionFigures;
 pub use rule::{BadRule, Rule};
 
@@ -166,6 +166,20 @@ impl Admission {
         if let Some(bucket) = &self.bucket {
             bucket.look(now_ns, sent);
         }
+    }
+
+    /// A run begins at `now`, with what the last one left of its budget ([`Admission::left`]); it holds what can be saved at most. `unpaid`: it
+    /// went on after that, or ended before it said all, and may have sent so many bytes since that no budget holds back; then nothing is
+    /// left, and what was overdrawn is owed. Without this call a run begins with nothing.
+    pub fn resume(&self, left: Left, unpaid: Option<u64>, now: Moment) {
+        if let Some(bucket) = &self.bucket {
+            bucket.resume(left, unpaid, now);
+        }
+    }
+
+    /// What is left of the budget, for the next run; `None` where there is none.
+    pub fn left(&self) -> Option<Left> {
+        self.bucket.as_ref().map(Bucket::save)
     }
 
     /// Whether the budget has anything left, so that what flash has may be written again.

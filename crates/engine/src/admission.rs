@@ -10,9 +10,10 @@ use crate::config::CacheOptions;
 use crate::object::Meta;
 use crate::part::PartId;
 use crate::plan::OBJECT_FLASH_BYTES;
-use pumice_admit::{Admission, AdmissionOptions, Candidate};
+use pumice_admit::{Admission, AdmissionOptions, Candidate, Left, Moment};
 use pumice_blocks::Geometry;
 use pumice_device::Device;
+use pumice_flash::{BudgetLevel, Recovered};
 use pumice_index::KeyHash;
 use pumice_memory::Buffer;
 use pumice_record::{RecordParts, SliceId};
@@ -175,6 +176,33 @@ impl<B: Buffer> Inner<B> {
             is_filling: self.store().is_filling(),
         });
         judged.is_ok()
+    }
+
+    /// The write budget goes on where the last run has left it. Called before anything is asked or checkpointed.
+    pub(crate) fn resume_budget<D: Device<Buf = B>>(&self, cx: &Cx<D>, found: &Recovered) {
+        let Some(gate) = &self.gate else { return };
+        let BudgetLevel { bytes, at_secs } = found.budget;
+        let now = Moment {
+            ns: cx.clock.monotonic_ns(),
+            unix_secs: cx.now(),
+        };
+        let left = Left { bytes, at_secs };
+        gate.admission.resume(left, found.unpaid_bytes, now);
+    }
+
+    /// What the write budget has left, for the next run.
+    pub(crate) fn budget_level(&self) -> Option<BudgetLevel> {
+        let admission = &self.gate.as_ref()?.admission;
+        admission.look(None, self.store().sent_bytes());
+        let Left { bytes, at_secs } = admission.left()?;
+        Some(BudgetLevel { bytes, at_secs })
+    }
+
+    /// Tells the write budget what time it is.
+    pub(crate) fn tick_budget<D: Device<Buf = B>>(&self, cx: &Cx<D>) {
+        if let Some(gate) = &self.gate {
+            self.look_at_budget(gate, cx);
+        }
     }
 
     fn look_at_budget<D: Device<Buf = B>>(&self, gate: &Gate, cx: &Cx<D>) {

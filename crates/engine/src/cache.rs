@@ -195,6 +195,7 @@ impl<D: Device + Clone> ObjectCache<D> {
             unreachable!("the store is set here only");
         }
         cx.clock.not_before(recovered.time);
+        inner.resume_budget(cx, &recovered);
         settle(inner.store(), &cx.device, &inner, cx.now(), &recovered).await;
         // Recovery reports totals, not single entries; book them as sums.
         inner.books.recovered.add_many(recovered.objects, recovered.bytes);
@@ -385,6 +386,7 @@ impl<D: Device + Clone> ObjectCache<D> {
             cx.device.tick(store.patience_when_out(cx.now()));
         }
         store.flush_aged(cx.now());
+        self.inner.tick_budget(cx);
         self.kick(cx);
     }
 

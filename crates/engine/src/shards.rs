@@ -4,7 +4,7 @@ use crate::cache::{Inner, Shard};
 use crate::evict::SEGMENTS_FLOOR;
 use crate::part::PartId;
 use parking_lot::MutexGuard;
-use pumice_flash::{CopyMove, Gone, Mappings};
+use pumice_flash::{BudgetLevel, CopyMove, Gone, Mappings};
 use pumice_index::{IndexShard, KeyHash, Known, Location, Mapping, Survivor};
 use pumice_memory::{Buffer, PAGE_BYTES};
 use pumice_record::SliceId;
@@ -151,6 +151,10 @@ impl<B: Buffer> Mappings for Inner<B> {
 
     fn may_keep(&self) -> bool {
         self.may_keep_more()
+    }
+
+    fn budget(&self) -> Option<BudgetLevel> {
+        self.budget_level()
     }
 
     fn account_rest(&self, objects: u64, bytes: u64) {

@@ -35,7 +35,7 @@ pub use objects::{OpenBlock, Work};
 pub use open_options::OpenOptions;
 pub use order::Order;
 pub use recovery::{Recovered, Tally, recovery_bytes};
-pub use settings::{STORE, Settings};
+pub use settings::{BudgetLevel, STORE, Settings};
 pub use store::{Appended, Coming, FlashStore, MappingPages, ReadFault, Source, record_max};
 
 use pumice_index::{IndexShard, KeyHash, Location, Mapping};
@@ -124,6 +124,11 @@ pub trait Mappings {
     /// Whether what a reclaim keeps may be written again. Called under the locks of order and pool.
     fn may_keep(&self) -> bool {
         true
+    }
+
+    /// What the write budget has left now, if there is one. Called without any lock.
+    fn budget(&self) -> Option<BudgetLevel> {
+        None
     }
 
     /// Removes every mapping and accounts for it as lost: the device was taken out, and nothing is mapped to it any more.

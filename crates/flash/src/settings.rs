@@ -6,7 +6,7 @@ use pumice_index::IndexKind;
 use pumice_record::codec::Fields;
 
 /// A store of objects, and the version of its formats.
-pub const STORE: StoreId = StoreId { kind: 1, format: 1 };
+pub const STORE: StoreId = StoreId { kind: 1, format: 2 };
 
 /// The settings that blocks and mappings were written with.
 ///
@@ -15,7 +15,10 @@ pub const STORE: StoreId = StoreId { kind: 1, format: 1 };
 /// |      0 |    8 | `hash_seed` | seed of the key hash             |
 /// |      8 |    2 | `layout`    | 1 = fifo, 2 = sipq, 3 = ripq, 4 = clock |
 /// |     10 |    1 | `index`     | 0 = full, 1 = cascade            |
-/// |     11 |   53 | zero        |                                  |
+/// |     11 |    1 | zero        |                                  |
+/// |     12 |    4 | `budget_at` | of [`BudgetLevel`]               |
+/// |     16 |    8 | `budget`    | of the same, signed              |
+/// |     24 |   40 | zero        |                                  |
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// Seed of the key hash; random at format time.
@@ -24,6 +27,38 @@ pub struct Settings {
     pub layout: LayoutName,
     /// Where mappings are.
     pub index: IndexKind,
+    /// What the write budget had left.
+    pub budget: BudgetLevel,
+}
+
+/// What a write budget had left when the newest checkpoint was finished, all that was sent until then taken out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BudgetLevel {
+    /// Bytes; below 0 where it was overdrawn.
+    pub bytes: i64,
+    /// A moment from which on more has flowed in, in Unix seconds; 0: there was no budget.
+    pub at_secs: u32,
+}
+
+impl BudgetLevel {
+    const AT: usize = 12;
+
+    /// Writes it to the owner's bytes of a superblock.
+    pub(crate) fn put(self, own: &mut [u8; OWN_BYTES]) {
+        own[Self::AT..][..4].copy_from_slice(&self.at_secs.to_le_bytes());
+        own[Self::AT + 4..][..8].copy_from_slice(&self.bytes.to_le_bytes());
+    }
+
+    /// With so many bytes less, where there was a budget.
+    pub(crate) fn less(self, bytes: u64) -> Self {
+        match self.at_secs {
+            0 => self,
+            at_secs => Self {
+                bytes: self.bytes.saturating_sub_unsigned(bytes),
+                at_secs,
+            },
+        }
+    }
 }
 
 impl Settings {
@@ -33,18 +68,25 @@ impl Settings {
         out[..8].copy_from_slice(&self.hash_seed.to_le_bytes());
         out[8..10].copy_from_slice(&(self.layout as u16).to_le_bytes());
         out[10] = self.index as u8;
+        self.budget.put(&mut out);
         out
     }
 
     /// Reads them; `None` where they cannot be.
     pub fn decode(bytes: &[u8; OWN_BYTES]) -> Option<Self> {
         let mut fields = Fields(bytes);
+        let (hash_seed, layout, index, zero) = (fields.u64()?, fields.u16()?, fields.u8()?, fields.u8()?);
         let settings = Self {
-            hash_seed: fields.u64()?,
-            layout: LayoutName::from_number(fields.u16()?)?,
-            index: IndexKind::from_number(fields.u8()?)?,
+            hash_seed,
+            layout: LayoutName::from_number(layout)?,
+            index: IndexKind::from_number(index)?,
+            budget: BudgetLevel {
+                at_secs: fields.u32()?,
+                bytes: fields.u64()?.cast_signed(),
+            },
         };
-        fields.0.iter().all(|byte| *byte == 0).then_some(settings)
+        let is_zero = zero == 0 && fields.0.iter().all(|byte| *byte == 0);
+        is_zero.then_some(settings)
     }
 }
 
@@ -60,10 +102,20 @@ mod tests {
                     hash_seed: 0x0102_0304_0506_0708,
                     layout,
                     index,
+                    budget: BudgetLevel {
+                        bytes: -0x1112_1314_1516_1718,
+                        at_secs: 0x2122_2324,
+                    },
                 };
                 let bytes = settings.encode();
+                assert_eq!(
+                    bytes[11..25],
+                    [
+                        0, 0x24, 0x23, 0x22, 0x21, 0xE8, 0xE8, 0xE9, 0xEA, 0xEB, 0xEC, 0xED, 0xEE, 0
+                    ]
+                );
                 assert_eq!(Settings::decode(&bytes), Some(settings));
-                for (at, byte) in [(8, 0xFF), (9, 1), (10, 0xFF), (11, 1), (63, 1)] {
+                for (at, byte) in [(8, 0xFF), (9, 1), (10, 0xFF), (11, 1), (24, 1), (63, 1)] {
                     let mut bad = bytes;
                     bad[at] = byte;
                     assert_eq!(Settings::decode(&bad), None, "byte {at}");

@@ -162,6 +162,8 @@ pub struct Recovery<'a, D> {
     pub clean: bool,
     /// Bytes read so far.
     pub bytes_read: u64,
+    /// Bytes written so far.
+    pub bytes_written: u64,
     /// Blocks whose trailers or footers could not be read, or whose prefixes could not be made whole: this start has not, or only in part, what
     /// they hold.
     pub unread_blocks: Vec<u32>,
@@ -175,6 +177,7 @@ impl<'a, D: Device> Recovery<'a, D> {
             superblock,
             clean: false,
             bytes_read: 0,
+            bytes_written: 0,
             unread_blocks: Vec::new(),
         }
     }

@@ -127,7 +127,7 @@ impl<D: Device> Recovery<'_, D> {
     }
 
     /// Writes a footer to a block's end; the sector of the trailer last, so that where that is whole all is.
-    async fn write_footer(&self, block: u32, footer: &[u8]) -> io::Result<()> {
+    async fn write_footer(&mut self, block: u32, footer: &[u8]) -> io::Result<()> {
         let geometry = self.superblock.geometry;
         let len = footer.len().next_multiple_of(SECTOR_BYTES);
         let buffer = D::Buf::with_len(len);
@@ -136,6 +136,7 @@ impl<D: Device> Recovery<'_, D> {
         let buffer = Arc::new(buffer);
         let offset = geometry.block_offset(block) + geometry.block_bytes - len as u64;
         let last = len - SECTOR_BYTES;
+        self.bytes_written += len as u64;
         if last > 0 {
             self.device.write(offset, Arc::clone(&buffer), 0..last).await?;
             self.device.sync().await?;

@@ -8,7 +8,9 @@ use pumice_blocks::inspect::{self, Inspection};
 use pumice_blocks::open::{check_maker, read_superblock};
 use pumice_blocks::recovery::{Recovery, StartClock};
 use pumice_blocks::superblock::OWN_BYTES as SUPERBLOCK_OWN_BYTES;
-use pumice_blocks::{Blocks, Durability, Geometry, Maker, OpenError, STEP_BYTES, Start, StoreId, Superblock};
+use pumice_blocks::{
+    Blocks, Durability, Geometry, Maker, OpenError, STEP_BYTES, Start, StoreId, Superblock, add,
+};
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_memory::Buffer;
 use std::collections::{BTreeMap, HashMap};
@@ -233,6 +235,7 @@ impl<B: Buffer> ChunkStore<B> {
         superblock.begin_start(0, 0, clock, formatted);
         superblock.discard = options.durability == Durability::Off;
         let store = Self::with(options, superblock, restored, old);
+        add(&store.base.totals.written_bytes, recovery.bytes_written);
         let is_new = found != Found::Cache;
         store
             .base

@@ -1,6 +1,7 @@
 //! The integration tests of this crate, one program: its generic code is compiled once for all of them.
 
 mod budget;
+mod budget_restarts;
 mod clean_stop;
 mod clock;
 mod common;

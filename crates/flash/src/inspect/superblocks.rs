@@ -9,9 +9,9 @@ use pumice_device::SECTOR_BYTES;
 use pumice_record::codec::checksum;
 
 const SECTOR: u64 = SECTOR_BYTES as u64;
-/// Bytes that no start and no checkpoint changes: magic and format, the division, the maker, the store, its settings and the zeros
-/// behind them.
-const CONSTANT: [std::ops::Range<usize>; 4] = [0..12, 24..80, 103..104, 168..SECTOR_BYTES];
+/// Bytes that no start and no checkpoint changes: magic and format, the division, the maker, the store, its settings without the write
+/// budget, and the zeros behind them.
+const CONSTANT: [std::ops::Range<usize>; 5] = [0..12, 24..80, 103..104, 168..188, 200..SECTOR_BYTES];
 
 /// Reads the superblocks and begins a walk with the one that counts.
 pub(super) fn open<'a, S: Source + ?Sized>(
@@ -145,6 +145,11 @@ impl<S: Source + ?Sized> Walk<'_, S> {
 
     fn older_superblock(&mut self, slot: usize, other: &Superblock) {
         let newest = self.superblock;
+        // What the write budget had left is that of each time.
+        let settings = Settings::decode(&other.own).map(|settings| Settings {
+            budget: self.settings.budget,
+            ..settings
+        });
         if other.cache_id != newest.cache_id {
             // A start that empties the cache, or a reformat, writes the slots one after the other.
             if other.generation + 1 == newest.generation || other.generation == 1 {
@@ -156,7 +161,7 @@ impl<S: Source + ?Sized> Walk<'_, S> {
         for (what, agrees) in [
             ("division", other.geometry == newest.geometry),
             ("store", other.store == newest.store),
-            ("settings", other.own == newest.own),
+            ("settings", settings == Some(self.settings)),
             ("generation", other.generation + 1 == newest.generation),
             ("epoch", other.epoch <= newest.epoch),
         ] {

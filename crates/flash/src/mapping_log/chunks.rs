@@ -185,15 +185,20 @@ impl<B: Buffer> MappingLog<B> {
         Some(Filled { id, life, next: 0 })
     }
 
-    /// Writes the chunks that are full, while a cache is opened.
+    /// Writes the chunks that are full, while a cache is opened, and adds their bytes to `sent`.
     ///
     /// # Errors
     /// What the device said.
-    pub(crate) async fn write_full<D: Device<Buf = B>>(self: &Arc<Self>, device: &D) -> io::Result<()> {
+    pub(crate) async fn write_full<D: Device<Buf = B>>(
+        self: &Arc<Self>,
+        device: &D,
+        sent: &mut u64,
+    ) -> io::Result<()> {
         while let Some(write) = self.take_full() {
             let Some((start, buffer, len)) = write.piece() else {
                 continue;
             };
+            *sent += len as u64;
             let written = device.write(start, buffer, 0..len).await;
             write.note_done();
             written?;

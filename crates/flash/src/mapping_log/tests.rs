@@ -62,7 +62,7 @@ fn a_page_is_read_from_memory_and_from_the_device_and_an_older_life_of_its_block
     assert_eq!(pages.len(), 16, "one block of 64 KiB");
     assert_eq!(read(&first, &device, pages[5]), Some(1), "not written yet");
     assert!(!first.has_room());
-    run(first.write_full(&device)).unwrap();
+    run(first.write_full(&device, &mut 0)).unwrap();
     for page in &pages {
         assert_eq!(read(&first, &device, *page), Some(1));
     }
@@ -111,7 +111,7 @@ fn a_dropped_write_is_due_again_and_an_empty_block_waits_for_the_checkpoints_tha
     let pages = fill(&log, 1);
     drop(log.take_full().unwrap());
     assert!(log.is_pending(), "given up, not forgotten");
-    run(log.write_full(&device)).unwrap();
+    run(log.write_full(&device, &mut 0)).unwrap();
     log.note_checkpoint(0, true);
     let number = log.begin_checkpoint();
     for page in pages {

@@ -89,7 +89,9 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
         for (at, entry) in entries.iter().enumerate() {
             if at % ENTRIES_PER_DRAIN == 0
                 && let Some(log) = self.objects.mapping_log
-                && let Err(error) = log.write_full(self.base.device).await
+                && let Err(error) = log
+                    .write_full(self.base.device, &mut self.base.bytes_written)
+                    .await
             {
                 tracing::warn!("writing mappings: {error}");
             }

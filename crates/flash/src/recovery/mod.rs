@@ -29,9 +29,11 @@ use crate::log::LogKind;
 use crate::mapping_log::MappingLog;
 use crate::open_options::OpenOptions;
 use crate::store::{FlashStore, Start};
+use crate::work::SUPERBLOCKS_BYTES;
+use pumice_blocks::geometry::LOG_RECORD_BYTES;
 use pumice_blocks::log::SCAN_BYTES;
 use pumice_blocks::recovery::StartClock;
-use pumice_blocks::{Durability, Geometry, OpenError};
+use pumice_blocks::{Durability, Geometry, OpenError, add};
 use pumice_device::Device;
 use pumice_memory::Buffer;
 use replay::{Found, Objects, Recovery};
@@ -129,6 +131,13 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
     recovery.out.time = superblock.time;
     superblock.discard = options.durability == Durability::Off;
     superblock.has_tier = options.has_tier;
+    recovery.out.budget = opened.settings.budget;
+    if !was_clean && !opened.formatted {
+        // The checkpoint that may have been under way. Each start that ends before its own checkpoint is charged for one.
+        let checkpoint = opened.superblock.checkpoints[0].len + SUPERBLOCKS_BYTES;
+        recovery.out.unpaid_bytes = Some(checkpoint + recovery.out.log_records * LOG_RECORD_BYTES);
+        recovery.out.budget.less(checkpoint).put(&mut superblock.own);
+    }
     let start = Start {
         superblock,
         log_next: found.log_next,
@@ -142,6 +151,7 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
         layout: recovery.objects.layout,
     };
     let store = FlashStore::start(start, options);
+    add(&store.totals.written_bytes, recovery.base.bytes_written);
     if let Some(log) = mapping_log {
         store.attach_mapping_log(log);
         mappings.with_shard(0, |shard| {

@@ -1,7 +1,7 @@
 //! The superblock of a device: found, or made.
 
 use crate::open_options::OpenOptions;
-use crate::settings::{STORE, Settings};
+use crate::settings::{BudgetLevel, STORE, Settings};
 use pumice_blocks::geometry::SUPERBLOCKS_BYTES;
 use pumice_blocks::open::{check_maker, read_superblock};
 use pumice_blocks::{Geometry, OpenError, Superblock};
@@ -42,6 +42,7 @@ pub async fn open_superblock<D: Device>(device: &D, options: &OpenOptions) -> Re
             hash_seed: options.random[1],
             layout: options.layout.layout,
             index: options.index,
+            budget: BudgetLevel::default(),
         };
         let superblock = Superblock {
             cache_id: options.random[0],

@@ -1,5 +1,7 @@
 //! What a start has found.
 
+use crate::settings::BudgetLevel;
+
 /// Bits of a version below the epoch: 2^44 sets per start, and 2^20 starts.
 pub(crate) const EPOCH_SHIFT: u32 = 44;
 
@@ -42,6 +44,10 @@ pub struct Recovered {
     pub bytes_read: u64,
     /// Log records applied.
     pub log_records: u64,
+    /// What the write budget had left at the newest checkpoint.
+    pub budget: BudgetLevel,
+    /// Bytes sent to the device since then that nothing held back, at most; `None` where that tells all, as after a clean stop.
+    pub unpaid_bytes: Option<u64>,
     /// Blocks that were being filled, of which what they began with is back.
     pub prefixes: u64,
     /// What became of what was found.

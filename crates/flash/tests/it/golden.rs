@@ -4,7 +4,7 @@ use pumice_blocks::footer::encode_footer;
 use pumice_blocks::log::Kind;
 use pumice_blocks::{Geometry, Maker, Superblock};
 use pumice_flash::footer::{Ending, FooterEntry};
-use pumice_flash::{LayoutName, LogKind, LogRecord, STORE, Settings};
+use pumice_flash::{BudgetLevel, LayoutName, LogKind, LogRecord, STORE, Settings};
 use pumice_index::IndexKind;
 use pumice_memory::Payload;
 use pumice_record::codec::value_checksum;
@@ -77,6 +77,7 @@ fn the_example_of_the_page_is_what_is_written() {
         hash_seed: 42,
         layout: LayoutName::Ripq,
         index: IndexKind::Full,
+        budget: BudgetLevel::default(),
     };
     let written = Superblock {
         cache_id: CACHE_ID,
