@@ -18,8 +18,11 @@ pub use rule::{BadRule, Rule};
 
 use budget::Bucket;
 use figures::Cells;
+use ghost::Ghost;
+use pumice_memory::PagePool;
 use pumice_world::mix64;
 use second_hit::SecondHit;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// The smallest object that is reckoned with, and the most of them.
@@ -66,7 +69,7 @@ pub struct AdmissionOptions {
     pub rule: Rule,
     /// Bytes of objects that flash can hold.
     pub flash_bytes: u64,
-    /// Objects that flash can hold, at most: memory is taken for them. How many it holds follows from those that come.
+    /// Objects that flash can hold, or for which there is memory, at most. How many flash holds follows from those that come.
     pub objects: u64,
     /// The largest object that is admitted; 0: all are.
     pub object_bytes_max: u64,
@@ -85,7 +88,6 @@ impl AdmissionOptions {
 }
 
 /// Says of each object whether it goes to flash. All threads share one.
-#[derive(Debug)]
 pub struct Admission {
     options: AdmissionOptions,
     second_hit: Option<SecondHit>,
@@ -94,15 +96,27 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// One that knows of nothing yet.
-    pub fn new(options: AdmissionOptions) -> Self {
+    /// One that knows of nothing yet. `second-hit` takes pages of `pool` as keys come, while more than `spare_pages` are free.
+    pub fn new(options: AdmissionOptions, pool: &Arc<PagePool>, spare_pages: usize) -> Self {
+        let second_hit = || {
+            let pool = Arc::clone(pool);
+            SecondHit::new(options.flash_bytes, objects(&options), pool, spare_pages)
+        };
         Self {
-            second_hit: (options.rule == Rule::SecondHit)
-                .then(|| SecondHit::new(options.flash_bytes, objects(&options))),
+            second_hit: (options.rule == Rule::SecondHit).then(second_hit),
             bucket: options.budget.map(Bucket::new),
             options,
             counts: Cells::default(),
         }
+    }
+
+    /// One with a pool of its own, which has enough.
+    ///
+    /// # Errors
+    /// What the operating system said.
+    pub fn standalone(options: AdmissionOptions) -> std::io::Result<Self> {
+        let pool = PagePool::standalone(Ghost::pool_bytes(objects(&options)))?;
+        Ok(Self::new(options, &pool, 0))
     }
 
     /// Whether `candidate` goes to flash.
@@ -194,7 +208,7 @@ impl Admission {
         }
     }
 
-    /// DRAM held, in bytes: of `second-hit` at most two for each of [`AdmissionOptions::objects`], and 64 at least.
+    /// DRAM held, in bytes: of `second-hit` at most two for each object that flash holds, and 4 KiB.
     pub fn dram_bytes(&self) -> usize {
         self.second_hit.as_ref().map_or(0, SecondHit::bytes)
     }
@@ -230,6 +244,10 @@ fn is_drawn(candidate: &Candidate, share: f64) -> bool {
 mod tests {
     use super::*;
 
+    fn standalone(options: AdmissionOptions) -> Admission {
+        Admission::standalone(options).expect("there is memory")
+    }
+
     fn candidate(hash: u64) -> Candidate {
         Candidate {
             hash,
@@ -245,7 +263,7 @@ mod tests {
     #[test]
     fn chance_takes_its_share_and_answers_the_same_twice() {
         let share = |rule| {
-            let admission = Admission::new(AdmissionOptions {
+            let admission = standalone(AdmissionOptions {
                 rule,
                 ..AdmissionOptions::default()
             });
@@ -261,7 +279,7 @@ mod tests {
 
     #[test]
     fn chance_admits_all_while_flash_fills() {
-        let admission = Admission::new(AdmissionOptions {
+        let admission = standalone(AdmissionOptions {
             rule: Rule::Random(0.25),
             ..AdmissionOptions::default()
         });
@@ -276,7 +294,7 @@ mod tests {
     #[test]
     fn limits_of_size_and_expiry_hold_for_every_rule_and_are_counted() {
         for rule in [Rule::All, Rule::Random(1.0), Rule::SecondHit] {
-            let admission = Admission::new(AdmissionOptions {
+            let admission = standalone(AdmissionOptions {
                 rule,
                 object_bytes_max: 4096,
                 ttl_secs_min: 60,
@@ -309,7 +327,7 @@ mod tests {
             );
             assert_eq!((admitted_objects, refused), (2, (0, 2, 1)));
         }
-        let unlimited = Admission::new(AdmissionOptions::default());
+        let unlimited = standalone(AdmissionOptions::default());
         let judge = |bytes, ttl_secs| {
             unlimited.judge(&Candidate {
                 bytes,
@@ -330,16 +348,29 @@ mod tests {
         };
         assert_eq!(objects(&options(u64::MAX, u64::MAX)), 1 << 32);
         assert_eq!(objects(&options(1000, u64::MAX)), 1000);
-        assert_eq!(Admission::new(options(u64::MAX, 1 << 20)).dram_bytes(), 32 << 10);
-        assert_eq!(Admission::new(options(100_000, 1 << 30)).dram_bytes(), 200_000);
+        let dram_bytes = |options| {
+            let admission = standalone(options);
+            for hash in (0..100_000).map(mix64) {
+                let bytes = 1;
+                let _ = admission.judge(&Candidate {
+                    bytes,
+                    ..candidate(hash)
+                });
+            }
+            admission.dram_bytes()
+        };
+        let (by_flash, most) = (dram_bytes(options(u64::MAX, 1 << 20)), 2 * (1 << 20) / 64);
+        assert!((most * 3 / 4..=most + 4096).contains(&by_flash), "{by_flash}");
+        let given = dram_bytes(options(10_000, 1 << 30));
+        assert!((15_000..=24_096).contains(&given), "{given}");
         for (count, bytes) in [(0, 0), (0, u64::MAX), (u64::MAX, 0), (1, 1)] {
-            let admission = Admission::new(options(count, bytes));
-            assert_eq!(admission.dram_bytes(), 64);
+            let admission = standalone(options(count, bytes));
             for hash in (0..10_000).map(mix64) {
                 let _ = admission.judge(&candidate(hash));
                 admission.hit(hash, u64::MAX);
             }
+            assert!(admission.dram_bytes() <= 4096);
         }
-        assert_eq!(Admission::new(AdmissionOptions::default()).dram_bytes(), 0);
+        assert_eq!(standalone(AdmissionOptions::default()).dram_bytes(), 0);
     }
 }

@@ -14,9 +14,10 @@ use pumice_admit::{Admission, AdmissionOptions, Candidate, Left, Moment};
 use pumice_blocks::Geometry;
 use pumice_device::Device;
 use pumice_flash::{BudgetLevel, Recovered};
-use pumice_index::KeyHash;
-use pumice_memory::Buffer;
+use pumice_index::{IndexKind, KeyHash};
+use pumice_memory::{Buffer, PagePool};
 use pumice_record::{RecordParts, SliceId};
+use std::sync::Arc;
 
 /// Who says what goes to flash, where anything may be refused.
 pub(crate) struct Gate {
@@ -51,18 +52,37 @@ pub(crate) fn marked(parts: RecordParts<'_>, is_refused: bool) -> RecordParts<'_
     }
 }
 
+/// Objects that a rule may remember, at two bytes each, so that the index has its pages. A full one takes six times as much of an object. A
+/// cascade takes less, but a flash that is not filled for want of its pages is worse than a rule that remembers fewer keys.
+fn remembered_max(options: &CacheOptions) -> u64 {
+    let share = match options.index.kind() {
+        IndexKind::Full => 7,
+        IndexKind::Cascade => 4,
+    };
+    match options.dram_bytes as u64 {
+        // No bound.
+        0 => u64::MAX,
+        bytes => bytes / share / 2,
+    }
+}
+
 impl Gate {
-    /// `None` where everything goes in.
-    pub(crate) fn of(options: &CacheOptions, geometry: &Geometry) -> Option<Box<Self>> {
+    /// `None` where everything goes in. What the rule remembers is in `pages`, which keeps `spare_pages` for the index.
+    pub(crate) fn of(
+        options: &CacheOptions,
+        geometry: &Geometry,
+        pages: &Arc<PagePool>,
+        spare_pages: usize,
+    ) -> Option<Box<Self>> {
         let flash_bytes = u64::from(geometry.blocks) * geometry.block_bytes;
         let admission = AdmissionOptions {
             flash_bytes,
-            objects: flash_bytes / OBJECT_FLASH_BYTES,
+            objects: (flash_bytes / OBJECT_FLASH_BYTES).min(remembered_max(options)),
             ..options.admission
         };
         admission.is_any().then(|| {
             Box::new(Self {
-                admission: Admission::new(admission),
+                admission: Admission::new(admission, pages, spare_pages),
             })
         })
     }
@@ -226,9 +246,11 @@ impl<B: Buffer> Inner<B> {
 mod tests {
     use crate::testing::{Rig, VALUE, run};
     use crate::{
-        Action, AdmissionOptions, CacheOptions, FlashWrite, Meta, Outcome, Reads, Rule, WriteBudget,
+        Action, AdmissionOptions, CacheOptions, FlashWrite, IndexOptions, LayoutName, LayoutOptions, Meta,
+        Outcome, Reads, Rule, WriteBudget,
     };
     use pumice_device::{MemMedium, Payload};
+    use pumice_memory::PAGE_BYTES;
     use std::sync::Arc;
 
     /// Nothing gets in.
@@ -442,5 +464,113 @@ mod tests {
         );
         assert_eq!(rig.cache.stats().admission.refused_by_budget_objects, 3);
         rig.cache.check_books().unwrap();
+    }
+
+    /// What a ghost takes beside two bytes for an object: the locks of its stripes, and a page and places of tables that are used in part.
+    const SLACK_BYTES: u64 = 4096;
+
+    const SECOND_HIT: AdmissionOptions = AdmissionOptions {
+        rule: Rule::SecondHit,
+        object_bytes_max: 0,
+        ..NONE
+    };
+
+    /// Segments of the DRAM tier and pages of index and ghost, which share `dram_bytes`.
+    fn pool_bytes(rig: &Rig) -> u64 {
+        let inner = &rig.cache.inner;
+        inner.tier.budget_bytes() + (inner.pages.total_pages() * PAGE_BYTES) as u64
+    }
+
+    #[test]
+    fn second_hit_takes_two_bytes_for_an_object_on_flash_however_large_they_are() {
+        let ripq = LayoutOptions::new(LayoutName::Ripq, None, None, None).unwrap();
+        for (len, layout, dram_bytes) in [
+            (250, LayoutOptions::default(), 6 << 20),
+            (250, ripq, 6 << 20),
+            (4_000, ripq, 4 << 20),
+            (65_400, ripq, 4 << 20),
+            (65_400, LayoutOptions::default(), 0),
+        ] {
+            let options = CacheOptions {
+                buffers_max: 16,
+                block_bytes: Some(512 << 10),
+                layout,
+                ..options(dram_bytes, FlashWrite::Insertion, SECOND_HIT)
+            };
+            let rig = Rig::open(&Arc::new(MemMedium::new(64 << 20)), options);
+            let what = format!("{len} bytes, {:?}, {dram_bytes} of DRAM", layout.layout);
+            let set = |n: u64| {
+                rig.set(&n.to_le_bytes(), &vec![1; len], 0);
+                rig.settle();
+            };
+            let check = || {
+                let stats = rig.cache.stats();
+                let (ghost, most) = (stats.admission.dram_bytes, 2 * stats.flash_items + SLACK_BYTES);
+                assert!(ghost <= most, "{what}: {ghost} of {most}");
+                assert!(dram_bytes == 0 || pool_bytes(&rig) <= dram_bytes as u64, "{what}");
+                assert_eq!(stats.flash.dropped_no_block, 0, "{what}");
+                stats
+            };
+            let mut keys = 0..;
+            while rig.cache.inner.store().is_filling() {
+                set(keys.next().expect("no end"));
+            }
+            let filled = check();
+            let held = filled.flash_items;
+            assert_eq!(filled.admission.refused_by_rule_objects, 0, "{what}");
+            // Two turns of flash of keys that come once.
+            for _ in 0..16 {
+                keys.by_ref().take(held as usize / 8).for_each(set);
+                check();
+            }
+            let scanned = check();
+            let scan = scanned.admission.since(&filled.admission);
+            let (admitted, refused) = (scan.admitted_objects, scan.refused_by_rule_objects);
+            assert!(
+                admitted * 50 < refused,
+                "{what}: {admitted} admitted, {refused} refused"
+            );
+            // Those of the last half of a turn come again, and go in.
+            let now = keys.start;
+            (now - held / 2..now).for_each(set);
+            let again = check().admission.since(&scanned.admission);
+            let admitted = again.admitted_objects;
+            assert!(
+                admitted * 20 > held / 2 * 19,
+                "{what}: {admitted} of {}",
+                held / 2
+            );
+            rig.cache.check_books().unwrap();
+        }
+    }
+
+    /// Where DRAM is too small for the mappings of all that flash could hold.
+    #[test]
+    fn second_hit_leaves_the_index_its_pages_where_dram_is_short() {
+        for (index, dram_bytes, share) in [
+            (IndexOptions::Full, 2 << 20, 7),
+            (IndexOptions::cascade(0.03), 1 << 20, 4),
+        ] {
+            let items = |admission| {
+                let options = CacheOptions {
+                    buffers_max: 16,
+                    block_bytes: Some(256 << 10),
+                    index,
+                    ..options(dram_bytes, FlashWrite::Insertion, admission)
+                };
+                let rig = Rig::open(&Arc::new(MemMedium::new(64 << 20)), options);
+                for n in 0..400_000u32 {
+                    rig.set(&n.to_le_bytes(), &[1; 250], 0);
+                    rig.settle();
+                }
+                assert!(pool_bytes(&rig) <= dram_bytes as u64);
+                let stats = rig.cache.stats();
+                rig.cache.check_books().unwrap();
+                (stats.flash_items, stats.admission.dram_bytes)
+            };
+            let ((all, _), (second, ghost)) = (items(AdmissionOptions::default()), items(SECOND_HIT));
+            assert!(ghost > 0 && ghost <= dram_bytes as u64 / share, "{ghost}");
+            assert!(second * 5 > all * 4, "{second} of {all}");
+        }
     }
 }

@@ -276,10 +276,10 @@ impl<D: Device + Clone> ObjectCache<D> {
             hasher: KeyHasher::new(opened.hash_seed(), options.hash_limit),
             books: Books::default(),
             ghost: Mutex::new(Ghost::new(ghost_entries)),
+            gate: Gate::of(options, &geometry, &pages, pages_low),
             pages,
             segments,
             flash_write: options.flash_write,
-            gate: Gate::of(options, &geometry),
             item_bytes_max: options.item_bytes_max,
             pages_low,
             // What is given up is free when its partitions have been reorganised.

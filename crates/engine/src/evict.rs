@@ -17,6 +17,8 @@ use std::collections::HashSet;
 
 /// The DRAM tier keeps at least this many segments, whatever the index wants.
 pub(crate) const SEGMENTS_FLOOR: usize = 8;
+/// Pages beyond those of the index that are kept free for the rule of admission, which leaves the index its own.
+const PAGES_BEYOND: usize = 64;
 /// Hits that take an item from the small queue to the main queue.
 const PROMOTION_HITS: u64 = 2;
 /// Items that a clean stop writes between two waits for background work.
@@ -26,8 +28,11 @@ impl<D: Device + Clone> ObjectCache<D> {
     /// Before an insertion: evicts from DRAM until segments are free, and sees that the index has pages. No lock is held.
     pub(crate) fn make_room(&self, cx: &Cx<D>) {
         let inner = &*self.inner;
-        if inner.pages.free_pages() < inner.pages_low {
+        let pages = inner.pages.free_pages();
+        if pages < inner.pages_low {
             self.feed_index(cx);
+        } else if inner.gate.is_some() && pages < inner.pages_low + PAGES_BEYOND {
+            self.feed_from_dram(cx);
         }
         if inner.index_heap_max > 0 && inner.store().mapping_heap_bytes() > inner.index_heap_max {
             self.reclaim_early(cx);
@@ -48,14 +53,16 @@ impl<D: Device + Clone> ObjectCache<D> {
     /// Gives the index another segment's worth of pages: free ones, else from the DRAM tier, else by giving up the oldest
     /// block and with it its mappings.
     fn feed_index(&self, cx: &Cx<D>) {
+        if !self.feed_from_dram(cx) {
+            self.reclaim_early(cx);
+        }
+    }
+
+    /// As [`Self::feed_index`], but gives up no block; whether there was a segment.
+    fn feed_from_dram(&self, cx: &Cx<D>) -> bool {
         let inner = &*self.inner;
-        if inner.feed_from_free(SEGMENTS_FLOOR) {
-            return;
-        }
-        if inner.tier.segments() > SEGMENTS_FLOOR && self.evict_segment(cx, true) {
-            return;
-        }
-        self.reclaim_early(cx);
+        inner.feed_from_free(SEGMENTS_FLOOR)
+            || inner.tier.segments() > SEGMENTS_FLOOR && self.evict_segment(cx, true)
     }
 
     /// Gives up the oldest block for the DRAM of its mappings: at most once for each block that is sealed, since what a reclaim

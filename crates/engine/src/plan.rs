@@ -22,7 +22,7 @@ pub struct Budget {
     pub connections: u64,
     /// How objects are laid out on flash: it says how many blocks are filled at a time, and what tables it takes.
     pub layout: LayoutOptions,
-    /// Which objects go to flash: to remember keys takes two bytes for each of 300 bytes that the flash can hold.
+    /// Which objects go to flash: to remember keys takes up to two bytes of the pool for each object.
     pub admission: Rule,
 }
 
@@ -35,7 +35,7 @@ pub struct IndexChoice {
     pub objects: u64,
     /// What a full index of them takes, in bytes.
     pub full_bytes: u64,
-    /// What there is for it, in bytes: items and index share it. 0 where the budget does not work with a full index at all.
+    /// What there is for it, in bytes: items and index share it, less what the rule of admission remembers. 0 where the budget does not work with a full index at all.
     pub pool: u64,
 }
 
@@ -65,7 +65,7 @@ pub struct MemoryPlan {
     pub connections: u64,
     /// Block buffers and the footers under construction in them.
     pub block_buffers: u64,
-    /// Items in DRAM and the index of both tiers, which share one pool.
+    /// Items in DRAM, the index of both tiers, and what the rule of admission remembers, which share one pool.
     pub pool: u64,
     /// Number of block buffers.
     pub buffers: usize,
@@ -113,7 +113,12 @@ impl Budget {
         let shape = IndexShape::new(self.flash, shard_bits, self.layout.layout.note_bits());
         // A tenth is what tables keep free.
         let full_bytes = objects * shape.entry_bytes() as u64 * 11 / 10;
+        let remembered = match self.admission {
+            Rule::SecondHit => objects * 2,
+            Rule::All | Rule::Random(_) => 0,
+        };
         let pool = self.try_divide(IndexKind::Full).map_or(0, |plan| plan.pool);
+        let pool = pool.saturating_sub(remembered);
         IndexChoice {
             // Where the costs of a cascade index that do not depend on objects are too much, flash is not filled.
             kind: if full_bytes <= pool || self.try_divide(IndexKind::Cascade).is_none() {
@@ -134,7 +139,7 @@ impl Budget {
             block_bytes,
             connections,
             ref layout,
-            admission,
+            ..
         } = *self;
         let active = (2.0 / layout.alpha + 2.0).ceil() as u64;
         let serve_min = 1 << 20;
@@ -170,11 +175,7 @@ impl Budget {
                 (heap, pages + History::bytes_max(flash))
             }
         };
-        let remembered = match admission {
-            Rule::SecondHit => flash / OBJECT_FLASH_BYTES * 2,
-            Rule::All | Rule::Random(_) => 0,
-        };
-        let base = MemoryPlan::BASE + order + moving_bytes + index_heap + mapping_pages + remembered;
+        let base = MemoryPlan::BASE + order + moving_bytes + index_heap + mapping_pages;
         // A thirteenth of the rest covers what the allocator and the kernel's accounting round up.
         let pool = total.checked_sub(base + connections + block_buffers)? / 13 * 12;
         // 4 KiB for each shard and tier, some to grow with, and a few segments of at most 1 MiB.
@@ -233,18 +234,22 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_are_remembered_take_two_bytes_for_each_object() {
-        let pool = |admission| {
-            let budget = Budget {
-                admission,
-                ..budget(512, 4)
-            };
-            budget.divide(IndexKind::Full).unwrap().pool
+    fn keys_that_are_remembered_share_the_pool_with_the_index() {
+        let with = |admission, dram_mib| Budget {
+            admission,
+            ..budget(dram_mib, 4)
         };
-        let less = pool(Rule::All) - pool(Rule::SecondHit);
-        let filter = (4u64 << 30) / OBJECT_FLASH_BYTES * 2;
-        assert!((filter * 12 / 13).abs_diff(less) < 100, "{less} of {filter}");
-        assert_eq!(pool(Rule::All), pool(Rule::Random(0.5)));
+        let choose = |admission, dram_mib| with(admission, dram_mib).choose_index();
+        let (all, second) = (choose(Rule::All, 512), choose(Rule::SecondHit, 512));
+        assert_eq!(all.pool - second.pool, (4 << 30) / OBJECT_FLASH_BYTES * 2);
+        assert_eq!(all, choose(Rule::Random(0.5), 512));
+        let pool = |admission| with(admission, 512).divide(IndexKind::Full).unwrap().pool;
+        assert_eq!(pool(Rule::All), pool(Rule::SecondHit));
+        // Where a full index alone fits, but not with them.
+        let least = (1..).find(|mib| choose(Rule::All, *mib).full_bytes <= choose(Rule::All, *mib).pool);
+        let least = least.expect("some are enough");
+        assert_eq!(choose(Rule::All, least).kind, IndexKind::Full);
+        assert_eq!(choose(Rule::SecondHit, least).kind, IndexKind::Cascade);
     }
 
     #[test]

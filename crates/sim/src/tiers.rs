@@ -119,13 +119,17 @@ pub fn replay_tiers(
     let mut tiers = Tiers {
         dram: Lists::lru(dram),
         flash: Lists::lru(flash),
-        admission: Admission::new(AdmissionOptions {
+        admission: Admission::standalone(AdmissionOptions {
             rule: options.rule,
             flash_bytes: u64::MAX,
             objects: flash_objects,
             object_bytes_max: options.object_bytes_max,
             ..AdmissionOptions::default()
-        }),
+        })
+        .map_err(|source| SimError::DeviceIo {
+            what: "reserving memory",
+            source,
+        })?,
         was_full: false,
         counts: TierCounts::default(),
     };
