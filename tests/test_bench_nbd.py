@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from chunk_log import CLEAN, VOID, ChunkLog
 from harness import expect, expect_equal
 from harness.machine import BINARY, installed
 from harness.servers import Server, Volume
@@ -211,6 +212,56 @@ def test_an_older_copy_of_a_cache_is_refused_or_found(directory, volume, end):
     with volume("write-back") as server:
         report = bench(server.uri, "--seconds", "0", *known, status=1)
         expect_found(report, report["wrong_sectors"], "found an older content")
+
+
+def test_a_dirty_copy_that_comes_back_is_found(directory, volume):
+    """Chunks are written, cleaned, and zeroed. Of the first the log has a clean record, and a void after it: the volume has what the cache
+    has, and what the cache has does not count. Either is dropped from the log, as if it had never been appended. Without the clean record
+    the chunk would be dirty, if it were not void. Without the void the start finds the older content clean. Without both it finds it dirty,
+    and writes it over the zeros."""
+    disk, cache, journal = (pathlib.Path(directory, name) for name in ("disk", "cache", "journal"))
+    known = ["--size", "4KiB", "--places", "sequential", "--journal", journal, "--resume"]
+
+    def records_of(kind, chunk):
+        # But the first record of every cache.
+        return [record for record in ChunkLog(cache).records if record.covers(kind, chunk) and record.version > 0]
+
+    with volume("write-back", "--chunk-size", "4KiB", "--dirty-age", "1") as server:
+        bench(server.uri, "--range", "2MiB", "--mix", "0:1", "--requests", "512", *known)
+        server.wait_for(lambda: server.figures("volume")["dirty_chunks"] == 0, "all chunks to be clean")
+        # Without reads, which would bring newer copies into the cache; and it is killed long before it zeroes the first chunk again.
+        load = start(server.uri, "--mix", "0:0:1:0:1", "--depth", "1", "--seconds", "3600", *known)
+        server.wait_for(lambda: records_of(VOID, 64), "65 chunks to be zeroed")
+        server.kill9()
+    # It does not wait for another server.
+    load.send_signal(signal.SIGINT)
+    load.send_signal(signal.SIGTERM)
+    expect_equal(end(load, 1)["wrong_sectors"], 0, "wrong sectors of the load")
+    left = {path: path.read_bytes() for path in (disk, cache, journal)}
+    cleans, voids = records_of(CLEAN, 0), records_of(VOID, 0)
+    expect(len(cleans) == len(voids) == 1 and cleans[0].version < voids[0].version, "a clean record, then a void", f"{cleans} {voids}")
+
+    def look(mode, count, is_dirty=False):
+        """Starts the volume, and looks for what is wrong."""
+        with volume(mode) as server:
+            expect_equal(server.figures("volume")["dirty_chunks"] > 0, is_dirty, "dirty chunks at the start")
+            report = bench(server.uri, "--seconds", "0", *known, status=1 if count else 0)
+            expect_found(report, count, *(f"sector {sector}: found version" for sector in range(8)))
+            expect(all("expected zeros (flushed)" in example for example in report["examples"]), "zeros that were flushed", report)
+            server.terminate()
+
+    drained = []
+    for dropped, count in [([], 0), (cleans, 0), (voids, 8), (cleans + voids, 8)]:
+        for path, content in left.items():
+            path.write_bytes(content)
+        ChunkLog(cache).write_without(dropped)
+        look("write-back", count, is_dirty=cleans[0] in dropped)
+        drained.append(disk.read_bytes())
+    for content, count in zip(drained, [0, 0, 0, 8]):
+        disk.write_bytes(content)
+        # What was found above was taken for good.
+        journal.write_bytes(left[journal])
+        look("pass-through", count)
 
 
 def test_a_server_that_loses_what_it_flushed_is_found(directory):
