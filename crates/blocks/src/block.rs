@@ -5,7 +5,7 @@ use crate::owner::Owner;
 use parking_lot::Mutex;
 use pumice_memory::{Buffer, Payload, SECTOR_BYTES};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 
 /// A block being filled, or filled and on its way to the device.
@@ -46,6 +46,8 @@ struct Fill<E> {
     entries: Vec<E>,
     /// Bytes from the start that are on the device, whole sectors.
     written: usize,
+    /// Bytes from the start of which a write was begun. They never change again.
+    begun: usize,
     /// See [`OpenBlock::unwritten_since`].
     unwritten_since: Option<u32>,
     /// The turn of writers that reserve now.
@@ -108,6 +110,7 @@ impl<O: Owner> OpenBlock<O> {
                 piece_bytes: 0,
                 entries: Vec::new(),
                 written: 0,
+                begun: 0,
                 unwritten_since: None,
                 turn: 0,
             }),
@@ -143,6 +146,34 @@ impl<O: Owner> OpenBlock<O> {
             block: Arc::clone(self),
             at,
             turn: fill.turn,
+        })
+    }
+
+    /// Takes the room of the piece at `at` for another one, which must not be longer. `change` changes its entry, or returns `None`.
+    /// `None` then, and where a write of the piece was begun, or somebody else has the block and may be reading the piece.
+    ///
+    /// The caller has two references to the block, that of the list of open blocks included, and lets no reader get one, and nobody
+    /// close the block, before the new piece is written.
+    pub fn rewrite(
+        self: &Arc<Self>,
+        at: usize,
+        change: impl FnOnce(&mut O::Entry) -> Option<()>,
+    ) -> Option<Reserved<O>> {
+        if Arc::strong_count(self) > 2 {
+            return None;
+        }
+        // What readers did before they dropped their references came before.
+        fence(Ordering::Acquire);
+        let mut fill = self.fill.lock();
+        let first = (fill.entries).partition_point(|entry| entry.range().start < at as u64);
+        let entry = (at >= fill.begun).then(|| fill.entries.get_mut(first))??;
+        change(entry)?;
+        let turn = fill.turn;
+        self.writers[turn].fetch_add(1, Ordering::Relaxed);
+        Some(Reserved {
+            block: Arc::clone(self),
+            at,
+            turn,
         })
     }
 
@@ -188,6 +219,7 @@ impl<O: Owner> OpenBlock<O> {
             return None;
         }
         let padding = end - std::mem::replace(&mut fill.at, end);
+        fill.begun = end;
         let turn = fill.turn;
         fill.turn = 1 - turn;
         let first = (fill.entries).partition_point(|entry| entry.range().start < fill.written as u64);

@@ -15,6 +15,8 @@ pub const REFERENCE_BYTES: usize = 48;
 pub const CHUNK_BYTES_MAX: u32 = 128 << 10;
 /// Bits of a length, or of an offset in a chunk.
 const LENGTH_BITS: u32 = 20;
+/// Bits of a content's number: 256 MiB of chunks of 4 KiB, and four contents for each. The bits above are the spare units.
+const NUMBER_BITS: u32 = 18;
 /// Bits of a coding. The bit above says that the chunk was dirty.
 const CODING_BITS: u32 = 3;
 /// In the length of a footer's entry: the chunk was dirty.
@@ -45,6 +47,8 @@ pub struct Header {
     pub stored_len: u32,
     /// Its coding on flash.
     pub coding: Coding,
+    /// Units behind the piece, beyond its padding, that hold nothing: it took the room of a longer one.
+    pub spare_units: u32,
     /// Whether the volume lacked the content when it was appended.
     pub is_dirty: bool,
 }
@@ -52,13 +56,14 @@ pub struct Header {
 impl Header {
     /// Encodes the header, with its checksum.
     pub fn encode(&self, cache_id: u64) -> [u8; HEADER_BYTES] {
+        debug_assert!(self.number >> NUMBER_BITS == 0, "{self:?}");
         let mut out = [0; HEADER_BYTES];
         out[4..8].copy_from_slice(&self.data_crc.to_le_bytes());
         out[8..16].copy_from_slice(&self.sequence.to_le_bytes());
         out[16..24].copy_from_slice(&self.address.to_le_bytes());
         out[24..32].copy_from_slice(&self.version.to_le_bytes());
         out[32..52].copy_from_slice(&self.fingerprint.0);
-        out[52..56].copy_from_slice(&self.number.to_le_bytes());
+        out[52..56].copy_from_slice(&(self.number | self.spare_units << NUMBER_BITS).to_le_bytes());
         let shape = u64::from(self.start)
             | u64::from(self.len) << LENGTH_BITS
             | u64::from(self.stored_len) << (2 * LENGTH_BITS)
@@ -88,7 +93,8 @@ impl Header {
             address,
             version,
             fingerprint,
-            number,
+            number: number & ((1 << NUMBER_BITS) - 1),
+            spare_units: number >> NUMBER_BITS,
             start: length(0),
             len: length(1),
             stored_len: length(2),
@@ -99,9 +105,9 @@ impl Header {
         is_whole.then_some(header)
     }
 
-    /// Length of the piece in bytes, with header and padding.
+    /// Length of the piece in bytes, with header, padding and spare units.
     pub fn piece_len(&self) -> usize {
-        piece_len(self.stored_len as usize)
+        piece_len(self.stored_len as usize) + self.spare_units as usize * UNIT_BYTES
     }
 
     /// The content's bytes in the chunk.
@@ -279,6 +285,7 @@ mod tests {
             len: CHUNK_BYTES_MAX - 512,
             stored_len: 61_000,
             coding: Coding::Lz4,
+            spare_units: 3_000,
             is_dirty: true,
         }
     }

@@ -385,3 +385,42 @@ fn the_more_blocks_are_written_the_longer_are_their_steps() {
     let blocks = store.base().totals.sealed_blocks.load(Ordering::Relaxed);
     assert_eq!((blocks, medium.counts().writes - before), (3, 3));
 }
+
+#[test]
+fn the_room_of_a_piece_is_taken_again_only_before_its_write_and_without_readers() {
+    let medium = Arc::new(FaultyMedium::new(1 << 20, 1, FaultPlan::default()));
+    let store: Copies = open(&medium);
+    let mut pool = store.base().shared.pool.lock();
+    let block = store.base().open_block(&mut pool, (), |_| {}).unwrap();
+    for key in 0..3 {
+        let place = |offset, _| Place {
+            key,
+            version: 1,
+            offset,
+        };
+        assert!(block.reserve(60, place).is_some());
+    }
+    let rewrite = |at, version| {
+        let reserved = block.rewrite(at, |place| (version < 9).then(|| place.version = version));
+        reserved.map(|reserved| reserved.at)
+    };
+    assert_eq!(rewrite(60, 2), Some(60));
+    assert_eq!(rewrite(60, 9), None, "declined");
+    assert_eq!(rewrite(180, 2), None, "there is none");
+    let reader = Arc::clone(&block);
+    assert_eq!(rewrite(60, 3), None);
+    drop(reader);
+    assert_eq!(rewrite(120, 3), Some(120));
+    let prefix = block.begin_prefix().unwrap();
+    let versions: Vec<_> = prefix.entries.iter().map(|place| place.version).collect();
+    assert_eq!(versions, [1, 2, 3]);
+    // It is not written yet, and may be at any time.
+    assert_eq!(rewrite(60, 4), None);
+    let place = |offset, _| Place {
+        key: 3,
+        version: 1,
+        offset,
+    };
+    assert!(block.reserve(60, place).is_some());
+    assert_eq!(rewrite(SECTOR_BYTES, 4), Some(SECTOR_BYTES));
+}

@@ -1,7 +1,8 @@
 //! Dirty chunks: the cache has their only copy.
 //!
 //! ```text
-//! write-back 1  append the content; map the chunk, dirty                 (begin_write_back, WriteGuard::fill)
+//! write-back 1  append the content, or put it where one is that no write has begun of; map the chunk, dirty
+//!                                                                        (begin_write_back, WriteGuard::fill)
 //! write-back 2  on a flush of a client: write all blocks out, flush      (persist)
 //!
 //! clean 1  list dirty chunks                                             (dirty_from, dirty_in_work)

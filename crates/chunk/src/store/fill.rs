@@ -2,13 +2,13 @@
 
 use super::compute::{Coded, Sent};
 use super::read::Fetched;
-use super::{Change, ChunkStore, MAX_LEVEL, Maps, STRIPES, Spot, Starts, Stripe, WRITE_CHUNKS_MAX};
+use super::{Change, ChunkStore, Chunks, MAX_LEVEL, Maps, STRIPES, Spot, Starts, Stripe, WRITE_CHUNKS_MAX};
 use crate::content::Fingerprint;
 use crate::piece::{Entry, HEADER_BYTES, Header, Kind, REFERENCE_BYTES, Reference, UNIT_BYTES, piece_len};
 use crate::place::Place;
 use crate::store::read::Chunk;
 use bytes::Bytes;
-use pumice_blocks::add;
+use pumice_blocks::{Reserved, add};
 use pumice_device::Device;
 use pumice_memory::{Buffer, Payload};
 use std::io;
@@ -61,7 +61,8 @@ pub struct WriteGuard<'a, B: Buffer> {
     store: &'a ChunkStore<B>,
     chunks: Range<u64>,
     regions: Range<usize>,
-    /// By chunk: its stamp. For the first and the last chunk also the place of the old content, whose bytes outside the write stay valid.
+    /// By chunk: its stamp. For the first and the last chunk of a write-through also the place of the old content, which is mapped no more. Its bytes
+    /// outside the write stay valid.
     begun: Vec<(u32, Option<Spot<B>>)>,
     origin: Origin,
     /// A void could not be logged.
@@ -221,7 +222,7 @@ impl<B: Buffer> ChunkStore<B> {
         let begin = |address| {
             let old = match origin {
                 Origin::Through => maps.lba.remove(address),
-                _ => maps.lba.get(address),
+                Origin::Back | Origin::Volume => None,
             };
             // Only the first and the last chunk may be written in part. A place in an open block keeps its buffer alive.
             let is_end = address == chunks.start || address + 1 == chunks.end;
@@ -286,14 +287,10 @@ impl<B: Buffer> ChunkStore<B> {
         start: u32,
         bytes: Bytes,
     ) -> Filled {
-        let old = {
-            let maps = self.maps.lock();
-            let slot = maps.lba.get(ticket.address);
-            slot.and_then(|slot| self.spot_of(&maps, slot))
-        };
-        self.enter(device, ticket, old, start, bytes).await
+        self.enter(device, ticket, None, start, bytes).await
     }
 
+    /// `old` is the place of the chunk's old content, if the index has it no more.
     async fn enter<D: Device<Buf = B>>(
         &self,
         device: &D,
@@ -309,7 +306,15 @@ impl<B: Buffer> ChunkStore<B> {
             ticket.address
         );
         let mut merged = None;
-        if let Some(old) = old.filter(|_| bytes.len() < self.shape.chunk_bytes as usize) {
+        let old = (bytes.len() < self.shape.chunk_bytes as usize).then(|| match ticket.origin {
+            Origin::Through => old,
+            Origin::Back | Origin::Volume => {
+                let maps = self.maps.lock();
+                let slot = maps.lba.get(ticket.address);
+                slot.and_then(|slot| self.spot_of(&maps, slot))
+            }
+        });
+        if let Some(old) = old.flatten() {
             let is_dirty = old.is_dirty && ticket.origin == Origin::Back;
             match self.fetch(device, &old).await {
                 Fetched::Whole(chunk) => merged = merge(chunk, start, &bytes),
@@ -438,6 +443,7 @@ impl<B: Buffer> ChunkStore<B> {
         let bytes = reference.encode(self.base.cache_id);
         // SAFETY: the range was reserved for this piece alone, and no reader knows it yet.
         unsafe { reserved.block.buffer.put(reserved.at, Payload::Bytes(&bytes)) };
+        maps.starts[place.block as usize].share(place.number);
         true
     }
 
@@ -461,6 +467,7 @@ impl<B: Buffer> ChunkStore<B> {
                 len: bytes.len() as u32,
                 stored_len: coded.stored.len() as u32,
                 coding: coded.coding,
+                spare_units: 0,
                 is_dirty: ticket.origin == Origin::Back,
             };
             let mut maps = self.maps.lock();
@@ -470,7 +477,9 @@ impl<B: Buffer> ChunkStore<B> {
             if !maps.lba.has_room(ticket.address) {
                 return Filled::NoRoom;
             }
-            let Some(place) = self.append_piece(&mut maps, header, coded.stored, true, self.spare()) else {
+            let place = (self.absorb(&mut maps, header, coded.stored))
+                .or_else(|| self.append_piece(&mut maps, header, coded.stored, true, self.spare()));
+            let Some(place) = place else {
                 return Filled::NoRoom;
             };
             add(&self.counters.stored_contents, 1);
@@ -481,6 +490,59 @@ impl<B: Buffer> ChunkStore<B> {
         match sent {
             Some(sent) => append(&sent.coded()),
             None => Coded::with(self.base.cache_id, bytes, append),
+        }
+    }
+
+    /// Puts the new content of a dirty chunk where the one before is, if that is in the active block alone, is not shorter, is no other chunk's,
+    /// and nobody reads it: it is not written to flash. Adds it to the FP-index; the caller maps the chunk. `None` if it is to be appended.
+    ///
+    /// Entries of one chunk stay in the order of their versions, since a chunk is mapped to the last of them.
+    fn absorb(&self, maps: &mut Maps<B>, mut header: Header, stored: &[u8]) -> Option<Place> {
+        let place = maps.lba.get(header.address).filter(|_| header.is_dirty)?.place;
+        if self.base.is_out() {
+            return None;
+        }
+        header.version = maps.version();
+        let starts = &maps.starts[place.block as usize];
+        let at = starts
+            .is_unshared(place.number)
+            .then(|| starts.get(place.number))??;
+        let block = maps.active.as_ref().filter(|block| block.id == place.block)?;
+        (header.number, header.sequence) = (place.number, block.sequence);
+        let hash = header.fingerprint.hash();
+        let mut old_hash = None;
+        let reserved = block.rewrite(at as usize * UNIT_BYTES, |entry| {
+            let spare = (entry.len as usize).checked_sub(piece_len(stored.len()))?;
+            debug_assert_eq!(entry.address, header.address);
+            let Kind::Content { hash: old, number } = entry.kind else {
+                return None;
+            };
+            old_hash = Some(old);
+            header.spare_units = (spare / UNIT_BYTES) as u32;
+            (entry.version, entry.is_dirty) = (header.version, true);
+            entry.kind = Kind::Content { number, hash };
+            Some(())
+        })?;
+        self.put(&reserved, &header, stored);
+        // What was read of the older content is not to be taken for this one.
+        maps.copies.remove(&header.address);
+        maps.fp.remove(old_hash?, place);
+        maps.fp.insert(hash, place);
+        self.count(&self.counters.absorbed_contents);
+        Some(place)
+    }
+
+    /// Writes a piece to its room, which is the caller's alone: no reader knows it.
+    fn put(&self, reserved: &Reserved<Chunks<B>>, header: &Header, stored: &[u8]) {
+        let head = header.encode(self.base.cache_id);
+        let padding = [0; UNIT_BYTES];
+        let padding = &padding[..piece_len(stored.len()) - HEADER_BYTES - stored.len()];
+        let mut at = reserved.at;
+        for part in [&head[..], stored, padding] {
+            // SAFETY: the room was reserved for this piece alone. No reader knows it, or the piece that it had was read by nobody, and a
+            // reader that looks for it waits for the lock of the maps.
+            unsafe { reserved.block.buffer.put(at, Payload::Bytes(part)) };
+            at += part.len();
         }
     }
 
@@ -516,15 +578,7 @@ impl<B: Buffer> ChunkStore<B> {
         header.number = starts.len() as u32;
         header.sequence = reserved.block.sequence;
         starts.push((reserved.at / UNIT_BYTES) as u32);
-        let head = header.encode(self.base.cache_id);
-        let padding = [0; UNIT_BYTES];
-        let padding = &padding[..len - HEADER_BYTES - stored.len()];
-        let mut at = reserved.at;
-        for part in [&head[..], stored, padding] {
-            // SAFETY: the range was reserved for this piece alone, and no reader knows it yet.
-            unsafe { reserved.block.buffer.put(at, Payload::Bytes(part)) };
-            at += part.len();
-        }
+        self.put(&reserved, &header, stored);
         let number = header.number;
         let place = Place { block, number };
         maps.fp.insert(hash, place);

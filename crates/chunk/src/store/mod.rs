@@ -84,11 +84,13 @@ pumice_world::figures! {
     Counter misses,
     /// Chunks in the index that could not be read.
     Counter unreadable,
-    /// Contents appended for fills and writes.
+    /// Contents stored for fills and writes.
     Counter stored_contents,
-    /// Bytes of appended contents before compression.
+    /// Of these, contents that took the room of their chunk's older content in a block buffer, before that was written to flash.
+    Counter absorbed_contents,
+    /// Bytes of stored contents before compression.
     Counter stored_bytes,
-    /// Bytes of appended contents after compression, with headers.
+    /// Bytes of stored contents after compression, with headers.
     Counter stored_flash_bytes,
     /// Chunks of fills and writes whose content was cached already.
     Counter duplicates,
@@ -190,12 +192,27 @@ type Open<B> = OpenBlock<Chunks<B>>;
 enum Starts {
     #[default]
     None,
-    /// The block is being filled.
+    /// The block is being filled. The top bit of an offset says that other chunks may be mapped to the content.
     Growing(Vec<u32>),
     Whole(Offsets),
 }
 
+/// See [`Starts::Growing`]: blocks have fewer units.
+const SHARED: u32 = 1 << 31;
+
 impl Starts {
+    /// From now on other chunks may be mapped to a content, if the block is still being filled.
+    fn share(&mut self, number: u32) {
+        if let Starts::Growing(starts) = self {
+            starts[number as usize] |= SHARED;
+        }
+    }
+
+    /// Whether only the chunk that a content was appended for may be mapped to it, and the block is still being filled.
+    fn is_unshared(&self, number: u32) -> bool {
+        matches!(self, Starts::Growing(starts) if starts[number as usize] & SHARED == 0)
+    }
+
     /// DRAM that those of all blocks of a device take at most, in bytes, where a block has up to `numbers` contents. One block at a time
     /// is being filled.
     fn dram_bytes_max(geometry: &Geometry, numbers: u32) -> u64 {
@@ -209,7 +226,7 @@ impl Starts {
     fn get(&self, number: u32) -> Option<u32> {
         match self {
             Starts::None => None,
-            Starts::Growing(starts) => starts.get(number as usize).copied(),
+            Starts::Growing(starts) => starts.get(number as usize).map(|start| start & !SHARED),
             Starts::Whole(offsets) => offsets.get(number),
         }
     }
@@ -495,6 +512,7 @@ impl<B: Buffer> ChunkStore<B> {
         let Some(block) = maps.active.take() else { return };
         let starts = &mut maps.starts[block.id as usize];
         if let Starts::Growing(growing) = starts {
+            growing.iter_mut().for_each(|start| *start &= !SHARED);
             *starts = Starts::Whole(Offsets::new(growing).expect("pieces stand one behind the other"));
         }
         self.base.close_block(block);

@@ -226,11 +226,14 @@ impl<B: Buffer> ChunkStore<B> {
         header.address = sweep.addresses[number as usize];
         // Chunks of victims are clean.
         header.is_dirty = false;
+        header.spare_units = 0;
         let mut maps = self.maps.lock();
         // Not if the chunk was written meanwhile.
         let mapped = maps.lba.get(header.address).map(|slot| slot.place);
         let is_mapped = mapped == Some(old);
         let new = self.append_piece(&mut maps, header, &stored, is_mapped, self.kept_free())?;
+        // Other chunks follow.
+        maps.starts[new.block as usize].share(new.number);
         maps.lba.replace(header.address, old, new);
         self.count(&self.counters.moved_contents);
         add(&self.counters.moved_flash_bytes, header.piece_len() as u64);

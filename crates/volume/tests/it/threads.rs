@@ -82,7 +82,7 @@ fn idle() -> Result<(), Infallible> {
 
 #[test]
 fn threads_leave_cache_and_backing_device_alike() {
-    for round in 0..4 {
+    for round in 0..6 {
         let backing = Memory(Arc::new(Mutex::new(vec![0; CHUNKS * CHUNK])));
         let medium = Arc::new(MemMedium::new(1 << 20));
         let device = MemDevice::new(Arc::clone(&medium));
@@ -90,7 +90,7 @@ fn threads_leave_cache_and_backing_device_alike() {
             dram_bytes: (round % 2) * 32 * CHUNK,
             read_ahead_bytes: 8 * CHUNK as u64,
             scan_cutoff_bytes: (round / 2 * 6 * CHUNK) as u64,
-            ..settings(Mode::WriteThrough, 1)
+            ..settings([Mode::WriteThrough, Mode::WriteBack][round / 4], 1)
         };
         let opened = Shared::open(&settings, Some(&device), &backing);
         let (mut shared, _) = Executor::new().block_on(opened, idle).unwrap().unwrap();
@@ -157,6 +157,7 @@ fn threads_leave_cache_and_backing_device_alike() {
         });
         let executor = Executor::new();
         let volume = volume(&executor);
+        executor.block_on(volume.drain(), idle).unwrap().unwrap();
         let found = executor
             .block_on(volume.read(0, CHUNKS * CHUNK), idle)
             .unwrap()

@@ -5,8 +5,8 @@ use crate::case::{Case, bytes_of, content, narrow, wide};
 use crate::rig::{CHUNK, SIZE, calm};
 use bytes::Bytes;
 use futures_util::future::{join, join_all, join3};
-use pumice_chunk::store::Found;
-use pumice_device::{Device, FaultyMedium};
+use pumice_chunk::store::{Filled, Found};
+use pumice_device::{Device, FaultyMedium, Overdue};
 use pumice_volume::{Extent, Mode, VolumeError};
 use pumice_world::Random;
 use std::sync::Arc;
@@ -43,6 +43,149 @@ fn a_write_changes_the_cache_alone_and_a_flush_makes_it_survive_a_power_cut() {
         }
     }
     assert!(old > 100 && new > 20, "{old} are old, {new} new");
+}
+
+/// A content of which so many bytes do not compress.
+fn noisy(chunk: usize, version: u64, noise: usize) -> Vec<u8> {
+    let mut content = content(chunk, version);
+    content[noise..].fill(0);
+    content
+}
+
+#[test]
+fn rewrites_of_a_chunk_in_a_buffer_go_to_flash_once() {
+    let mut case = Case::new(1, wide());
+    let absorbed = |case: &Case| case.store().counts().absorbed_contents;
+    let sent = |case: &Case| case.store().block_counts().written_bytes;
+    case.put([0], 1);
+    case.flush().unwrap();
+    let before = sent(&case);
+    case.put([7, 8, 7, 8, 7], 2);
+    for version in 3..=20 {
+        case.put([7], version);
+    }
+    case.check(bytes_of(7..9));
+    assert_eq!(absorbed(&case), 18, "the same content again is no rewrite");
+    case.flush().unwrap();
+    let written = sent(&case) - before;
+    assert!(written < 4 * CHUNK as u64, "{written} bytes of two chunks");
+    // Flash has it now.
+    case.put([7], 21);
+    assert_eq!(absorbed(&case), 18);
+    // A shorter one leaves a rest, and the next may take that again. A longer one is appended.
+    for (noise, count) in [(CHUNK, 19), (CHUNK / 2, 20), (CHUNK / 4, 21), (CHUNK / 2, 22)] {
+        case.write(7 * CHUNK, &noisy(7, 22 + count, noise)).unwrap();
+        assert_eq!(absorbed(&case), count);
+    }
+    case.write(9 * CHUNK, &noisy(9, 1, CHUNK / 4)).unwrap();
+    case.write(9 * CHUNK, &noisy(9, 2, CHUNK / 2)).unwrap();
+    assert_eq!(absorbed(&case), 22);
+    case.put([10, 11], 1);
+    case.check_all();
+    // A start follows the pieces of a block that is not full.
+    case.flush().unwrap();
+    case.crash(true);
+    case.start(Mode::WriteBack).unwrap();
+    assert_eq!(case.dirty(), 6);
+    case.check_all();
+    case.drain().unwrap();
+    case.check_backing();
+}
+
+#[test]
+fn each_chunk_of_a_rewrite_is_absorbed() {
+    let mut case = Case::new(1, wide());
+    for (version, absorbed) in [(1, 0), (2, 8), (3, 16)] {
+        let bytes: Vec<u8> = (20..28).flat_map(|chunk| content(chunk, version)).collect();
+        case.write(20 * CHUNK, &bytes).unwrap();
+        assert_eq!(case.store().counts().absorbed_contents, absorbed);
+    }
+    // In part, too. The five in the middle become alike: the first is absorbed, the others refer to it.
+    case.write(20 * CHUNK + SECTOR, &[7; 6 * CHUNK]).unwrap();
+    assert_eq!(case.store().counts().absorbed_contents, 16 + 3);
+    case.check(bytes_of(20..28));
+    // It is a duplicate to others.
+    let known = case.store().counts().duplicates;
+    case.write(40 * CHUNK, &content(27, 3)).unwrap();
+    assert_eq!(case.store().counts().duplicates, known + 1);
+    case.flush().unwrap();
+    case.crash(true);
+    case.start(Mode::WriteBack).unwrap();
+    case.check_all();
+}
+
+/// Between the copy and the record that the chunk is clean, it was rewritten at the same place.
+#[test]
+fn a_content_that_was_absorbed_after_the_older_was_copied_stays_dirty() {
+    let mut case = Case::new(1, wide());
+    case.put([3], 1);
+    let store = case.store();
+    let mut guard = store.begin_write_back(3..4);
+    let rig = case.rig();
+    let (_, copied) = rig.run(store.read_dirty(&rig.device, 3)).unwrap().unwrap();
+    let filled = rig.run(guard.fill(&rig.device, 3, 0, Bytes::from(content(3, 2))));
+    assert_eq!((filled, store.counts().absorbed_contents), (Filled::Stored, 1));
+    assert_eq!(rig.run(store.made_clean(&rig.device, &[copied])).unwrap(), 0);
+    assert_eq!(case.dirty(), 1);
+}
+
+/// Nothing is dirty when the device dies, so that all goes on without it. What was cached is no place for a write.
+#[test]
+fn nothing_is_absorbed_on_a_device_that_is_taken_out() {
+    let case = Case::new(1, wide());
+    case.check(bytes_of(3..4));
+    let (rig, store) = (case.rig(), case.store());
+    let mut guard = store.begin_write_back(3..4);
+    store.saw_overdue(Overdue {
+        name: "write",
+        offset: 0,
+        len: CHUNK,
+        secs: 60,
+    });
+    assert!(store.failure().is_some());
+    let filled = rig.run(guard.fill(&rig.device, 3, 0, Bytes::from(content(3, 2))));
+    assert_eq!((filled, case.dirty()), (Filled::NoRoom, 0));
+}
+
+#[test]
+fn a_content_that_others_have_or_read_is_not_rewritten() {
+    let mut case = Case::new(1, wide());
+    let absorbed = |case: &Case| case.store().counts().absorbed_contents;
+    case.backing.write_elsewhere(50 * CHUNK, &content(50, 1));
+    case.array[bytes_of(50..51)].copy_from_slice(&content(50, 1));
+    // Two chunks have it.
+    let shared = content(3, 1);
+    case.write(3 * CHUNK, &shared).unwrap();
+    case.write(4 * CHUNK, &shared).unwrap();
+    case.put([3], 2);
+    case.check(bytes_of(3..5));
+    assert_eq!(absorbed(&case), 0);
+    // The second is not where it was appended for.
+    case.put([4], 2);
+    case.check(bytes_of(3..5));
+    assert_eq!(absorbed(&case), 0);
+    case.put([4], 3);
+    assert_eq!(absorbed(&case), 1);
+    // What was read is a content like any other.
+    case.check(bytes_of(50..51));
+    case.put([50], 2);
+    assert_eq!(absorbed(&case), 2);
+    // Somebody has found a content of the block, and is about to read it.
+    {
+        case.check(bytes_of(51..52));
+        let guard = case.store().begin_write(&case.rig().device, 51..52);
+        let data = Bytes::from(content(3, 3));
+        let written = case.rig().volume.write(3 * CHUNK as u64, data, false);
+        case.rig().run(written).unwrap();
+        drop(guard);
+    }
+    case.array[bytes_of(3..4)].copy_from_slice(&content(3, 3));
+    assert_eq!(absorbed(&case), 2);
+    case.put([3], 4);
+    assert_eq!(absorbed(&case), 3);
+    case.check_all();
+    case.drain().unwrap();
+    case.check_backing();
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Write-back with many requests at once, in a cache smaller than what is written, and crashes among them.
 
 use crate::backing::{Faults, SECTOR};
-use crate::case::{Case, content, narrow};
+use crate::case::{Case, narrow};
 use crate::rig::{CHUNK, calm};
 use bytes::Bytes;
 use futures_util::future::{join, join_all};
@@ -13,6 +13,17 @@ use std::sync::Arc;
 
 const CHUNKS: usize = 120;
 const SEEDS: u64 = 500;
+
+/// Contents of all lengths on flash. Many are of other chunks, too.
+fn content(chunk: usize, version: u64) -> Vec<u8> {
+    let (chunk, version) = match version % 4 {
+        0 => (chunk % 3, version / 16),
+        _ => (chunk, version),
+    };
+    let mut content = crate::case::content(chunk, version);
+    content[CHUNK - (version as usize * 37) % (CHUNK / 2)..].fill(version as u8);
+    content
+}
 
 /// What a chunk may have.
 #[derive(Clone)]
@@ -50,7 +61,7 @@ impl Chunk {
 
 #[test]
 fn crashes_among_many_writes_lose_nothing_that_was_flushed() {
-    let (mut crashes, mut dirty) = (0, 0);
+    let (mut crashes, mut dirty, mut absorbed) = (0, 0, 0);
     for seed in 0..SEEDS {
         let medium = Arc::new(FaultyMedium::new(1 << 20, seed, calm()));
         let mut case = Case::with(medium, seed, narrow([20, 60, 500][seed as usize % 3]));
@@ -138,6 +149,7 @@ fn crashes_among_many_writes_lose_nothing_that_was_flushed() {
                     _ => {}
                 }
             }
+            absorbed += case.store().counts().absorbed_contents;
             case.crash(random.below(3) > 0);
             let what = format!("seed {seed}, life {life}");
             let started = case.start(Mode::WriteBack);
@@ -153,6 +165,9 @@ fn crashes_among_many_writes_lose_nothing_that_was_flushed() {
         }
         case.rig().check_books();
     }
-    println!("{crashes} crashes among requests, {dirty} starts with dirty chunks");
+    println!(
+        "{crashes} crashes among requests, {dirty} starts with dirty chunks, {absorbed} contents absorbed"
+    );
     assert!(crashes > SEEDS && u64::from(dirty) > SEEDS, "{crashes} {dirty}");
+    assert!(absorbed > 5 * SEEDS, "{absorbed}");
 }
