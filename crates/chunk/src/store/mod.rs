@@ -46,7 +46,7 @@ pub use shape::Shape;
 use crate::fp::FpIndex;
 use crate::lba::{LbaIndex, Slot};
 use crate::offsets::Offsets;
-use crate::piece::{Entry, UNIT_BYTES};
+use crate::piece::{Entry, REFERENCE_BYTES, UNIT_BYTES};
 use crate::place::Place;
 use crate::store::regions::Regions;
 use parking_lot::Mutex;
@@ -240,6 +240,9 @@ impl Starts {
     }
 }
 
+/// Says by the bytes sent to the device, as [`ChunkStore::sent_bytes`] has them, whether a reclaim may append more.
+type MayKeep = dyn Fn(u64) -> bool + Send + Sync;
+
 /// State of the writes to all addresses that share a stamp.
 #[derive(Clone, Copy, Default)]
 struct Stripe {
@@ -278,6 +281,7 @@ pub struct ChunkStore<B: Buffer> {
     /// Shared with computations on other threads.
     maps: Arc<Mutex<Maps<B>>>,
     offload: Option<Arc<dyn Offload>>,
+    may_keep: Option<Box<MayKeep>>,
     /// Contents that are computed, or are about to be.
     computing: AtomicUsize,
     counters: Counters,
@@ -324,6 +328,30 @@ impl<B: Buffer> ChunkStore<B> {
     /// Running totals of its blocks.
     pub fn block_counts(&self) -> BlockCounts {
         self.base.totals.snapshot()
+    }
+
+    /// Bytes sent to the device since it was opened, and those in buffers that are to follow.
+    pub fn sent_bytes(&self) -> u64 {
+        self.base.sent_bytes()
+    }
+
+    /// Mean bytes on flash of what has entered since the start, duplicates included; before anything has, of a chunk as it is.
+    pub fn mean_entry_bytes(&self) -> u64 {
+        let counts = self.counters.snapshot();
+        let bytes = counts.stored_flash_bytes + counts.duplicates * REFERENCE_BYTES as u64;
+        let mean = bytes.checked_div(counts.stored_contents + counts.duplicates);
+        mean.unwrap_or(self.shape.piece_max() as u64)
+    }
+
+    /// From now on reclaims keep contents only while `may_keep` says so, of [`ChunkStore::sent_bytes`]. Chunks that are dirty are never dropped.
+    pub fn keep_while(&mut self, may_keep: impl Fn(u64) -> bool + Send + Sync + 'static) {
+        self.may_keep = Some(Box::new(may_keep));
+    }
+
+    /// Whether a reclaim may keep a content now.
+    pub fn may_keep(&self) -> bool {
+        let may_keep = self.may_keep.as_ref();
+        may_keep.is_none_or(|may_keep| may_keep(self.sent_bytes()))
     }
 
     /// Why the device was fenced; `None` while it is in use.

@@ -354,6 +354,7 @@ impl<B: Buffer> ChunkStore<B> {
                 copies: HashMap::new(),
             })),
             offload: None,
+            may_keep: None,
             computing: AtomicUsize::new(0),
             counters: Default::default(),
         }

@@ -130,6 +130,9 @@ impl<B: Buffer> ChunkStore<B> {
         let sweep = self.sweep(victims).await;
         let mut moved = HashMap::new();
         for number in choose(&sweep.candidates, kept_bytes) {
+            if !self.may_keep() {
+                break;
+            }
             let place = self.keep(device, &sweep, victims, number as u32).await;
             moved.extend(place.map(|place| (number as u32, place)));
         }

@@ -8,6 +8,7 @@ use pumice_device::{CrashPoint, Device, FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_testkit::Store;
 use pumice_world::Random;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const CHUNKS: u64 = 300;
 /// Contents that many chunks share.
@@ -463,6 +464,37 @@ fn a_duplicate_whose_block_goes_while_it_is_checked_is_not_mapped() {
     assert_ne!(store.place(900), Some(first));
     assert_eq!(rig.get(900), Some(1));
     rig.check();
+}
+
+#[test]
+fn a_reclaim_keeps_contents_only_while_it_may() {
+    let kept = [0, 10, u64::MAX].map(|most| {
+        let medium = Arc::new(FaultyMedium::new(1 << 20, 6, FaultPlan::default()));
+        let mut rig = Rig::try_open(FaultyDevice::new(medium), &options()).unwrap();
+        let (asked, seen) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let (asks, sees) = (Arc::clone(&asked), Arc::clone(&seen));
+        let store = Arc::get_mut(&mut rig.store).expect("nobody uses it yet");
+        assert!(store.mean_entry_bytes() > CHUNK_BYTES.into());
+        store.keep_while(move |sent| {
+            sees.fetch_max(sent, Ordering::Relaxed);
+            asks.fetch_add(1, Ordering::Relaxed) < most
+        });
+        for n in 0..600 {
+            rig.write(n, 0, &content(n));
+            rig.settle();
+        }
+        rig.check();
+        let counts = rig.store.counts();
+        // Contents are compressible to a half on average.
+        let mean = rig.store.mean_entry_bytes();
+        assert!((1_500..3_000).contains(&mean), "{mean}");
+        assert!(counts.reclaimed_blocks > 10, "{counts:?}");
+        assert!(asked.load(Ordering::Relaxed) > 10);
+        let (seen, sent) = (seen.load(Ordering::Relaxed), rig.store.sent_bytes());
+        assert!(seen > sent / 2 && seen <= sent, "{seen} of {sent}");
+        counts.moved_contents
+    });
+    assert!(kept[0] == 0 && kept[1] == 10 && kept[2] > 30, "{kept:?}");
 }
 
 /// A reclaim lets other tasks run between its steps: none of them may map a chunk to a content of its victims.
