@@ -133,7 +133,8 @@ settings! {
     /// [default: insertion]
     flash_write "flash-write" "WHEN",
     /// Which objects are: all, random:F (each with the probability F) or second-hit (what missed before, lately, or as many by chance where
-    /// that does not pay); the others stay in DRAM alone [default: all]
+    /// that does not pay); the others stay in DRAM alone. With --nbd, which chunks enter --cache: one for all volumes or one for each
+    /// [default: all]
     flash_admit "flash-admit" "RULE",
     /// The largest object that is: with header and key, or the value alone of one that is stored in slices (above a quarter of a block, at
     /// most 1MiB) [default: any]
@@ -141,7 +142,8 @@ settings! {
     /// Objects that expire within so many seconds are not, at most 31536000 [default: 0]
     flash_admit_ttl_min "flash-admit-ttl-min" "SECONDS",
     /// Most bytes sent to the flash device in any such time, 2TB/day, 100GB/hour or 20GB/600s (decimal, as vendors count), 48 blocks at least;
-    /// what is saved is kept over a clean stop. With a quarter of what can be saved unspent, what --flash-admit refuses is written, too [default: no bound]
+    /// what is saved is kept over a clean stop. With a quarter of what can be saved unspent, what --flash-admit refuses is written, too. With
+    /// --nbd, of each --cache, and a start begins with none saved: one for all volumes or one for each [default: no bound]
     flash_write_budget "flash-write-budget" "SIZE/TIME",
     /// What a reply promises of a delete or overwrite: process (survives kill -9), power (survives a power cut, at a device flush), off (a
     /// crash empties the cache) [default: process]

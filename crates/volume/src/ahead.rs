@@ -80,10 +80,12 @@ impl<D: Device, K: Backing> Volume<D, K> {
             limits,
             |piece, is_scan| {
                 let chunks = self.chunks_of(limits.chunk_bytes, piece.start, piece.end - piece.start);
-                let is_missing = |chunk: &u64| self.is_missing(*chunk, is_scan);
+                let is_missing = |chunk: &u64| self.is_missing(*chunk, is_scan, must_fill);
                 let missing = chunks.clone().filter(is_missing).count() as u64;
                 let admits = self.admits_misses() || store.has_free_room(chunks.clone());
-                if missing > 0 && admits && self.can_keep(chunks.clone(), is_scan) {
+                let can_keep = self.can_keep(chunks.clone(), is_scan)
+                    && (must_fill || self.can_keep_ahead(chunks.clone()));
+                if missing > 0 && admits && can_keep {
                     let bytes = (chunks.end - chunks.start) * limits.chunk_bytes;
                     if !ahead.take(bytes) {
                         return None;
@@ -101,7 +103,8 @@ impl<D: Device, K: Backing> Volume<D, K> {
             let this = self.clone();
             self.0.spawner.spawn(Box::pin(async move {
                 held.turn().await;
-                this.fill_missing(limits.chunk_bytes, chunks, is_scan).await;
+                this.fill_missing(limits.chunk_bytes, chunks, is_scan, must_fill)
+                    .await;
                 drop(held);
                 this.shared().ahead.bytes.fetch_sub(bytes, Ordering::AcqRel);
             }));
@@ -109,17 +112,19 @@ impl<D: Device, K: Backing> Volume<D, K> {
         followed.is_scan
     }
 
-    /// Whether a chunk is to be fetched: not if a scan finds it in DRAM.
-    fn is_missing(&self, chunk: u64, is_scan: bool) -> bool {
+    /// Whether a chunk is to be fetched: not if it is in DRAM, and need not be on the cache device.
+    fn is_missing(&self, chunk: u64, is_scan: bool, must_fill: bool) -> bool {
+        let shared = &self.0.shared;
         let is_placed = self
             .cache()
             .is_some_and(|(store, _)| store.place(chunk).is_some());
-        !(is_placed || is_scan && self.0.shared.dram.has(chunk))
+        let may_stay_out = is_scan || shared.gate.is_some() && !must_fill;
+        !(is_placed || may_stay_out && shared.dram.has(chunk))
     }
 
     /// Fills those of some chunks that are not cached: a read-ahead for another stream may have filled some by now.
-    async fn fill_missing(&self, chunk_bytes: u64, chunks: Range<u64>, is_scan: bool) {
-        let is_missing = |chunk: &u64| self.is_missing(*chunk, is_scan);
+    async fn fill_missing(&self, chunk_bytes: u64, chunks: Range<u64>, is_scan: bool, must_fill: bool) {
+        let is_missing = |chunk: &u64| self.is_missing(*chunk, is_scan, must_fill);
         let counters = &self.0.shared.counters;
         let mut rest = chunks;
         while let Some(first) = rest.find(is_missing) {
@@ -127,7 +132,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
             add(&counters.read_ahead_bytes, (end - first) * chunk_bytes);
             let scanned = is_scan.then_some(0);
             if self
-                .read_and_fill(chunk_bytes, first..end, scanned)
+                .read_and_fill(chunk_bytes, first..end, scanned, must_fill)
                 .await
                 .is_err()
             {

@@ -1,8 +1,10 @@
 //! Changes: writes, and zeroing of ranges.
 
+use crate::admission::Cause;
 use crate::{Backing, Mode, Shared, Volume, VolumeError, fills_at_once};
 use bytes::Bytes;
 use futures_util::stream::{StreamExt, iter};
+use pumice_admit::Refusal;
 use pumice_blocks::add;
 use pumice_chunk::store::{Filled, WRITE_CHUNKS_MAX, WriteGuard};
 use pumice_device::Device;
@@ -176,6 +178,14 @@ impl<D: Device, K: Backing> Volume<D, K> {
         let chunks = self.chunks_of(chunk_bytes, offset, len);
         let count = chunks.end - chunks.start;
         let _copying = self.0.shared.cleaner.copying.lock(chunks.clone()).await;
+        let cause = |chunk| match self.0.shared.mode {
+            Mode::WriteBack => Cause::Command,
+            _ => Cause::Write {
+                was_cached: self.0.shared.gate.is_some() && store.place(chunk).is_some(),
+            },
+        };
+        // Before they are voided.
+        let causes: Vec<Cause> = chunks.clone().map(cause).collect();
         let written = match self.begin_change(chunks.clone()).await {
             Ok(guard) => {
                 let change = self.0.backing.write_at(offset, data.clone());
@@ -195,11 +205,16 @@ impl<D: Device, K: Backing> Volume<D, K> {
             return Ok(());
         };
         let mut rest = data;
-        let fills = chunks.map(|chunk| {
+        let fills = chunks.zip(causes).map(|(chunk, cause)| {
             let start = offset.max(chunk * chunk_bytes) - chunk * chunk_bytes;
             let part = rest.split_to(rest.len().min((chunk_bytes - start) as usize));
             let fill = guard.fill(device, chunk, start as u32, part);
             async move {
+                let _admitted = match self.admit(chunk, cause) {
+                    Ok(admitted) => admitted,
+                    Err(Refusal::Budget) => return add(&counters.writes_budget, 1),
+                    Err(_) => return add(&counters.writes_rule, 1),
+                };
                 store.wait_for_room().await;
                 let filled = fill.await;
                 add(

@@ -1,10 +1,12 @@
 //! Write-back: writes that the backing device takes later, and the cleaner, which sees to that.
 
+use crate::admission::Cause;
 use crate::locks::{Held, RangeLocks};
 use crate::{Backing, Mode, SPAN_BYTES, Shared, Volume, VolumeError, fills_at_once};
 use bytes::Bytes;
 use futures_util::stream::{StreamExt, iter};
 use parking_lot::Mutex;
+use pumice_admit::Refusal;
 use pumice_blocks::{Work, add};
 use pumice_chunk::store::{ChunkStore, Chunks, Copied, Filled, Unreadable};
 use pumice_device::Device;
@@ -212,7 +214,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
                 .is_some_and(|(store, _)| store.failure().is_none() && store.dirty() < self.dirty_max())
     }
 
-    /// Writes to the cache alone; through it where it has no room. The caller holds the lock of the chunks.
+    /// Writes to the cache alone; through it where it has no room, or the write budget is short. The caller holds the lock of the chunks.
     pub(crate) async fn write_back_piece(
         &self,
         chunk_bytes: u64,
@@ -245,40 +247,61 @@ impl<D: Device, K: Backing> Volume<D, K> {
                 guard.fill(device, chunk, (start - chunk * chunk_bytes) as u32, bytes.clone())
             })
             .collect();
-        let fills = fills.into_iter().map(|fill| async {
+        let fills = chunks.clone().zip(fills).map(|(chunk, fill)| async move {
+            let _admitted = self.admit(chunk, Cause::Command)?;
             store.wait_for_room().await;
             let filled = fill.await;
             self.kick();
-            filled
+            Ok::<_, Refusal>(filled)
         });
-        let mut filled: Vec<Filled> = iter(fills).buffered(fills_at_once(chunk_bytes)).collect().await;
+        let mut filled: Vec<_> = iter(fills).buffered(fills_at_once(chunk_bytes)).collect().await;
         let mut result = Ok(());
         for (chunk, filled) in chunks.clone().zip(&mut filled) {
-            if *filled == Filled::Gap {
+            if *filled == Ok(Filled::Gap) {
                 let (start, bytes) = &parts[(chunk - chunks.start) as usize];
                 match self.close_gap(chunk_bytes, chunk, *start, bytes).await {
-                    Ok(whole) => *filled = guard.fill(device, chunk, 0, whole.into()).await,
+                    Ok(whole) => *filled = Ok(guard.fill(device, chunk, 0, whole.into()).await),
                     Err(error) => result = Err(error),
                 }
             }
         }
         drop(guard);
-        for ((start, bytes), filled) in parts.into_iter().zip(filled) {
-            let counter = match filled {
-                Filled::Stored => &counters.writes_stored,
-                Filled::Duplicate => &counters.writes_duplicate,
-                Filled::NoRoom | Filled::Late | Filled::Gap if result.is_ok() => {
-                    let bypass = Some(&counters.writes_no_room);
-                    result = self.write_through_piece(chunk_bytes, start, bytes, bypass).await;
+        // Runs of neighbours that go through, each in one write, and why.
+        let mut through: Vec<(Range<u64>, &AtomicU64)> = Vec::new();
+        for (chunk, filled) in chunks.zip(filled) {
+            let why = match filled {
+                Ok(Filled::Stored) => {
+                    add(&counters.writes_stored, 1);
                     continue;
                 }
-                Filled::Unreadable if result.is_ok() => {
-                    result = Err(Unreadable.into());
-                    &counters.writes_failed
+                Ok(Filled::Duplicate) => {
+                    add(&counters.writes_duplicate, 1);
+                    continue;
                 }
-                _ => &counters.writes_failed,
+                Ok(Filled::Unreadable) => {
+                    result = result.and(Err(Unreadable.into()));
+                    add(&counters.writes_failed, 1);
+                    continue;
+                }
+                Ok(Filled::NoRoom | Filled::Late | Filled::Gap) => &counters.writes_no_room,
+                Err(_) => &counters.writes_budget,
             };
-            add(counter, 1);
+            match through.last_mut() {
+                Some((run, last)) if run.end == chunk && std::ptr::eq(*last, why) => run.end += 1,
+                _ => through.push((chunk..chunk + 1, why)),
+            }
+        }
+        for (run, why) in through {
+            if result.is_err() {
+                add(&counters.writes_failed, run.end - run.start);
+                continue;
+            }
+            let start = offset.max(run.start * chunk_bytes);
+            let end = (offset + data.len() as u64).min(run.end * chunk_bytes);
+            let bytes = data.slice((start - offset) as usize..(end - offset) as usize);
+            result = self
+                .write_through_piece(chunk_bytes, start, bytes, Some(why))
+                .await;
         }
         result
     }

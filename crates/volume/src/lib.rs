@@ -26,6 +26,11 @@
 //! Streams of more bytes than a cut-off, of reads and of writes apart, are *scans* (`scan`). They enter the cache only while it has free room,
 //! so that they push out nothing that is asked for again. What is read ahead of them is in DRAM until they have passed it.
 //!
+//! # Admission
+//!
+//! A rule says which chunks are worth the wear of the cache device, a budget how much it is sent (`admission`). What is refused is served, and
+//! stays in DRAM as long as that has room; a write that is refused voids what was cached.
+//!
 //! # Load splitting
 //!
 //! With [`Shared::split_reads`] some reads of cached chunks go to the backing device (`split`).
@@ -58,6 +63,7 @@
 //! | the cache device fails while chunks are dirty | reads of these and all changes fail, until a start that finds them |
 //! | the cleaner cannot write | chunks stay dirty; it tries again in its next pass |
 
+mod admission;
 mod ahead;
 mod backing;
 mod change;
@@ -198,6 +204,10 @@ pumice_world::figures! {
     Counter fills_no_room,
     /// Chunks of scans that were read from the backing device and not filled, because the cache had no free room.
     Counter fills_scan,
+    /// Chunks read from the backing device that the rule of admission kept off the cache device.
+    Counter fills_rule,
+    /// Chunks read from the backing device that the write budget kept off the cache device.
+    Counter fills_budget,
     /// Fills dropped because the cache device has failed.
     Counter fills_out,
     /// Chunks of writes.
@@ -216,6 +226,10 @@ pumice_world::figures! {
     Counter writes_at_limit,
     /// Chunks of writes not cached because they were of scans, and the cache had no free room.
     Counter writes_scan,
+    /// Chunks of writes not cached because the rule of admission was against it.
+    Counter writes_rule,
+    /// Chunks of writes not cached because the write budget had nothing left for them. In write-back they went through.
+    Counter writes_budget,
     /// Chunks of writes not cached because the cache device has failed.
     Counter writes_out,
     /// Chunks of writes that failed: the backing device failed, or the cache could not be voided.
@@ -252,6 +266,8 @@ impl VolumeCounts {
             ended.fills_late,
             ended.fills_no_room,
             ended.fills_scan,
+            ended.fills_rule,
+            ended.fills_budget,
             ended.fills_out,
         ];
         let writes = [
@@ -261,6 +277,8 @@ impl VolumeCounts {
             ended.writes_late,
             ended.writes_no_room,
             ended.writes_scan,
+            ended.writes_rule,
+            ended.writes_budget,
             ended.writes_out,
             ended.writes_failed,
         ];

@@ -1,10 +1,12 @@
 //! Reads.
 
+use crate::admission::Cause;
 use crate::split::Served;
 use crate::{Backing, Extent, SPAN_BYTES, Shared, Volume, VolumeError, fills_at_once};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use futures_util::stream::{StreamExt, iter};
+use pumice_admit::Refusal;
 use pumice_blocks::add;
 use pumice_chunk::store::{Chunk, ChunkStore, Filled, Unreadable};
 use pumice_device::Device;
@@ -25,7 +27,8 @@ impl<D: Device, K: Backing> Volume<D, K> {
         self.read_for(offset, len, false).await
     }
 
-    /// Reads a range, and fills the cache with it, also if it is of a scan; not while load splitting keeps misses out.
+    /// Reads a range, and fills the cache with it, also if it is of a scan, and whatever a rule of admission says; not while load splitting keeps
+    /// misses out.
     ///
     /// # Errors
     /// As [`Volume::read`].
@@ -55,7 +58,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
         while !rest.is_empty() {
             let len = (SPAN_BYTES - at % SPAN_BYTES).min(rest.len() as u64);
             let (span, after) = rest.split_at_mut(len as usize);
-            self.read_span(at, span, is_scan).await?;
+            self.read_span(at, span, is_scan, must_fill).await?;
             (at, rest) = (at + len, after);
         }
         Ok(out)
@@ -67,6 +70,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
         offset: u64,
         out: &mut [u8],
         is_scan: bool,
+        must_fill: bool,
     ) -> Result<Served, VolumeError> {
         let Some((store, device)) = self.cache() else {
             unreachable!("chunks are the cache's")
@@ -103,6 +107,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
             };
             if std::ptr::eq(counter, &counters.read_hits) {
                 let is_dirty = found.as_ref().is_some_and(|found| found.is_dirty);
+                self.note_hit(chunk);
                 served.hits += 1;
                 served.dirty.extend(is_dirty.then_some(chunk));
             }
@@ -148,7 +153,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
             }
             let mut whole = None;
             if self.can_keep(run.clone(), is_scan) {
-                let filled = self.read_and_fill(chunk_bytes, run, is_scan.then_some(end));
+                let filled = self.read_and_fill(chunk_bytes, run, is_scan.then_some(end), must_fill);
                 whole = filled.await.ok();
             } else {
                 let chunks = run.end - run.start;
@@ -221,12 +226,14 @@ impl<D: Device, K: Backing> Volume<D, K> {
     }
 
     /// Reads whole chunks from the backing device, and fills the cache with them. For a scan give the volume's byte up to which it has read
-    /// with this: what lies there enters only where the cache has free room, and what lies behind is kept in DRAM at least.
+    /// with this: what lies there enters only where the cache has free room, and what lies behind is kept in DRAM at least. With `must_fill` no rule
+    /// of admission keeps it out.
     pub(crate) async fn read_and_fill(
         &self,
         chunk_bytes: u64,
         chunks: Range<u64>,
         scanned: Option<u64>,
+        must_fill: bool,
     ) -> Result<Bytes, VolumeError> {
         let Some((store, device)) = self.cache() else {
             unreachable!("chunks are the cache's")
@@ -262,6 +269,12 @@ impl<D: Device, K: Backing> Volume<D, K> {
                     add(&counters.fills_scan, 1);
                     return;
                 }
+                let cause = if must_fill { Cause::Command } else { Cause::Read };
+                let _admitted = match self.admit(address, cause) {
+                    Ok(admitted) => admitted,
+                    Err(Refusal::Budget) => return add(&counters.fills_budget, 1),
+                    Err(_) => return add(&counters.fills_rule, 1),
+                };
                 // If the cache device is slower than the backing device, it sets the pace.
                 store.wait_for_room().await;
                 let filled = store.fill(device, ticket, 0, chunk).await;

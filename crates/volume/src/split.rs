@@ -164,9 +164,11 @@ impl<D: Device, K: Backing> Volume<D, K> {
         offset: u64,
         out: &mut [u8],
         is_scan: bool,
+        must_fill: bool,
     ) -> Result<(), VolumeError> {
         let (Some(splitting), Some((store, _))) = (&self.0.splitting, self.cache()) else {
-            return self.read_cached(offset, out, is_scan).await.map(drop);
+            let read = self.read_cached(offset, out, is_scan, must_fill);
+            return read.await.map(drop);
         };
         let request = splitting.begin();
         let drawn = splitting.part.draw();
@@ -175,7 +177,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
             splitting.end_read(request, Side::Lower);
             return Ok(());
         }
-        let served = self.read_cached(offset, out, is_scan).await?;
+        let served = self.read_cached(offset, out, is_scan, must_fill).await?;
         if !served.dirty.is_empty() && splitting.wants_clean.get() {
             self.want_clean(&served.dirty);
         }
@@ -222,6 +224,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
         let counters = &self.0.shared.counters;
         add(&counters.read_chunks, count);
         add(&counters.read_redirected, count);
+        chunks.for_each(|chunk| self.note_hit(chunk));
         true
     }
 

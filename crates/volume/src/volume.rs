@@ -1,5 +1,6 @@
 //! A volume: opening, flushing, background work, closing.
 
+use crate::admission::Gate;
 use crate::ahead::Ahead;
 use crate::clean::{Cleaner, WriteBack};
 use crate::dram::Dram;
@@ -7,6 +8,7 @@ use crate::locks::RangeLocks;
 use crate::scan::Scans;
 use crate::split::{SplitState, Splitting};
 use crate::{Backing, Counters, Mode, VolumeCounts, VolumeError};
+use pumice_admit::AdmissionOptions;
 use pumice_blocks::OpenError;
 use pumice_chunk::store::{ChunkStore, Found, Options};
 use pumice_device::Device;
@@ -30,6 +32,9 @@ pub struct Settings {
     pub read_ahead_bytes: u64,
     /// Bytes after which a stream of reads or writes is a scan, which enters the cache only while that has free room; 0 = never.
     pub scan_cutoff_bytes: u64,
+    /// Which chunks enter the cache, by rule and budget. Its other fields are ignored: the cache gives its sizes, and chunks have neither a size of
+    /// their own nor an expiry.
+    pub admission: AdmissionOptions,
     /// Options of the cache. `chunks`, `modified` and `write_back` are ignored: the backing device and the mode give them.
     pub cache: Options,
     /// When dirty chunks are cleaned.
@@ -47,6 +52,7 @@ pub struct Shared<B: Buffer> {
     pub(crate) dram: Dram,
     pub(crate) ahead: Ahead,
     pub(crate) scans: Scans,
+    pub(crate) gate: Option<Arc<Gate>>,
     pub(crate) split: SplitState,
     /// Lets one flush run at a time.
     flushing: RangeLocks,
@@ -88,7 +94,7 @@ impl<B: Buffer> Shared<B> {
             .modified()
             .map_err(failed("reading the backing device's time"))?;
         let size = backing.size();
-        let (store, found) = match device {
+        let (mut store, found) = match device {
             Some(device) if settings.mode == Mode::PassThrough => {
                 ChunkStore::discard(device).await?;
                 (None, None)
@@ -105,6 +111,13 @@ impl<B: Buffer> Shared<B> {
             }
             None => (None, None),
         };
+        let mut gate = None;
+        if let Some(store) = &mut store {
+            gate = Gate::of(&settings.admission, store).map_err(failed("taking memory for admission"))?;
+            if let Some(gate) = gate.clone() {
+                store.keep_while(move |sent| gate.may_keep(sent));
+            }
+        }
         let shared = Self {
             mode: settings.mode,
             size,
@@ -114,6 +127,7 @@ impl<B: Buffer> Shared<B> {
             dram: Dram::new(settings.dram_bytes, settings.cache.chunk_bytes as usize),
             ahead: Ahead::new(settings.read_ahead_bytes),
             scans: Scans::new(settings.scan_cutoff_bytes),
+            gate,
             split: SplitState::default(),
             flushing: RangeLocks::default(),
             flushes_begun: AtomicU64::new(0),

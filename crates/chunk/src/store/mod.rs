@@ -18,10 +18,9 @@
 //! # Reclaim
 //!
 //! A reclaim takes the oldest hundredth of the blocks. Once their state is `Reclaiming`, no duplicate is mapped to them. A sweep over the
-//! LBA-index gives the worth of each of their contents; those of the most worth are appended anew, up to 29 % of the bytes. A second sweep
-//! appends a reference for each mapping to one of these; a third removes all other mappings. Other tasks run between the steps. Checkpoints
-//! and reclaims exclude each other, so that a place in a checkpoint is of one generation
-//! of its block.
+//! LBA-index gives the worth of each of their contents; those of the most worth are appended anew, up to 29 % of the bytes, while the owner lets
+//! it ([`ChunkStore::keep_while`]). A second sweep appends a reference for each mapping to one of these; a third removes all other mappings. Other
+//! tasks run between the steps. Checkpoints and reclaims exclude each other, so that a place in a checkpoint is of one generation of its block.
 
 mod checkpoint;
 mod compute;

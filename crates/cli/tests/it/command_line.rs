@@ -58,8 +58,12 @@ fn bad_usage_ends_with_2_and_says_what_is_wrong() {
             &["--flash-write-budget `2TB`", "2TB/day"],
         ),
         (
-            "serve --nbd unix:s --backing b --cache c --flash-write-budget 2TB/day",
-            &["--flash-write-budget `2TB/day`", "cache of objects"],
+            "serve --nbd unix:s --backing b --cache c --flash-admit-ttl-min 60",
+            &["--flash-admit-ttl-min `60`", "cache of objects"],
+        ),
+        (
+            "serve --nbd unix:s --backing b --cache c --flash-write-budget 2TB/day,1TB/day",
+            &["--flash-write-budget `2TB/day,1TB/day`", "one for each"],
         ),
         (
             "replay zipf:keys=10,requests=10,theta=1 --flash-write-budget 1GB/1s",

@@ -1,7 +1,9 @@
 //! A volume against an array of sectors, while both of its devices fail.
 
+mod admission;
 mod ahead;
 mod backing;
+mod budget;
 mod case;
 mod model;
 mod rig;

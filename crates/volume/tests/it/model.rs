@@ -3,6 +3,7 @@
 use crate::backing::{Faults, FaultyBacking, SECTOR};
 use crate::rig::{CHUNK, Rig, SIZE, calm, medium, settings};
 use bytes::Bytes;
+use pumice_admit::{AdmissionOptions, Rule, WriteBudget};
 use pumice_chunk::store::Found;
 use pumice_device::{CrashPoint, FaultPlan, FaultyMedium};
 use pumice_volume::{Mode, Settings, VolumeCounts, VolumeError};
@@ -120,6 +121,8 @@ struct Run {
     last: usize,
     /// How reads are split.
     split: Option<(f64, bool)>,
+    /// What enters the cache.
+    admission: AdmissionOptions,
     what: String,
     counts: VolumeCounts,
     cache_errors: u64,
@@ -129,6 +132,20 @@ struct Run {
     dirty_starts: u32,
     /// Requests may fail.
     has_faults: bool,
+}
+
+/// Two of three seeds: a rule, and a budget that is enough for some of what comes in a second.
+fn admission(seed: u64) -> AdmissionOptions {
+    let rule = [Rule::All, Rule::Random(0.5), Rule::SecondHit][seed as usize / 2 % 3];
+    let budget = WriteBudget {
+        bytes: 4 << 20,
+        period_secs: 60,
+    };
+    AdmissionOptions {
+        rule,
+        budget: (rule != Rule::All).then_some(budget),
+        ..AdmissionOptions::default()
+    }
 }
 
 impl Run {
@@ -148,6 +165,7 @@ impl Run {
             cutoff: seed % 3 * 2 * CHUNK as u64,
             last: 0,
             split: [None, Some((0.5, true))][seed as usize / 2 % 2],
+            admission: admission(seed),
             what: format!("seed {seed}"),
             counts: VolumeCounts::default(),
             cache_errors: 0,
@@ -400,6 +418,7 @@ impl Run {
             dram_bytes: self.dram,
             read_ahead_bytes: 16 * CHUNK as u64,
             scan_cutoff_bytes: self.cutoff,
+            admission: self.admission,
             ..settings(self.mode, self.boot)
         };
         let rig = Rig::open_with(&settings, &self.medium, &self.backing, self.split)?;

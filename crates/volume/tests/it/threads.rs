@@ -16,7 +16,13 @@ const CHUNKS: usize = 40;
 const THREADS: usize = 4;
 
 #[derive(Clone)]
-struct Memory(Arc<Mutex<Vec<u8>>>);
+pub struct Memory(Arc<Mutex<Vec<u8>>>);
+
+impl Memory {
+    pub fn new(bytes: usize) -> Self {
+        Self(Arc::new(Mutex::new(vec![0; bytes])))
+    }
+}
 
 impl Backing for Memory {
     fn size(&self) -> u64 {
@@ -83,7 +89,7 @@ fn idle() -> Result<(), Infallible> {
 #[test]
 fn threads_leave_cache_and_backing_device_alike() {
     for round in 0..6 {
-        let backing = Memory(Arc::new(Mutex::new(vec![0; CHUNKS * CHUNK])));
+        let backing = Memory::new(CHUNKS * CHUNK);
         let medium = Arc::new(MemMedium::new(1 << 20));
         let device = MemDevice::new(Arc::clone(&medium));
         let settings = Settings {

@@ -6,6 +6,7 @@ use super::super::listen;
 use crate::lifetime::Rating;
 use crate::settings::{Given, Layers};
 use crate::usage::usage;
+use pumice_admit::{AdmissionOptions, BadBudget, BadRule};
 use pumice_advise::Endurance;
 use pumice_net::Listen;
 use pumice_nhc::Objective;
@@ -30,7 +31,7 @@ const READ_AHEAD_BYTES: u64 = 4 << 20;
 const SCAN_CUTOFF_BYTES: u64 = 1 << 20;
 
 /// Settings of a server of volumes. All others are of the object cache.
-const OF_VOLUMES: [&str; 24] = [
+const OF_VOLUMES: [&str; 26] = [
     "nbd",
     "backing",
     "cache",
@@ -39,6 +40,8 @@ const OF_VOLUMES: [&str; 24] = [
     "chunk-size",
     "read-ahead",
     "scan-cutoff",
+    "flash-admit",
+    "flash-write-budget",
     "performance-objective",
     "dirty-age",
     "dirty-limit",
@@ -120,6 +123,8 @@ pub struct VolumeConfig {
     pub read_ahead_bytes: u64,
     /// Bytes after which a stream is a scan; 0 = never.
     pub scan_cutoff_bytes: u64,
+    /// Which chunks enter the cache.
+    pub admission: AdmissionOptions,
     /// What is best where reads are split between cache and backing device; `None`: they are not.
     pub objective: Option<Objective>,
     /// When dirty chunks are cleaned.
@@ -236,6 +241,7 @@ fn volumes(layers: &Layers) -> anyhow::Result<Vec<VolumeConfig>> {
     let scan_cutoffs = each(&layers.scan_cutoff(), count)?;
     let objectives = layers.performance_objective();
     let objectives_of = each(&objectives, count)?;
+    let admissions = admissions(layers, count)?;
     let write_backs = write_backs(layers, count)?;
     let stops = each(&layers.on_stop(), count)?;
     let mut volumes: Vec<VolumeConfig> = Vec::new();
@@ -289,6 +295,7 @@ fn volumes(layers: &Layers) -> anyhow::Result<Vec<VolumeConfig>> {
             chunk_bytes,
             read_ahead_bytes,
             scan_cutoff_bytes,
+            admission: admissions[number],
             // A backing device that hangs would hold reads of what is cached: nobody gets that unasked.
             objective: objective(&objectives, Some(objectives_of[number].unwrap_or("classic")))?,
             write_back: write_backs[number],
@@ -300,6 +307,24 @@ fn volumes(layers: &Layers) -> anyhow::Result<Vec<VolumeConfig>> {
         });
     }
     Ok(volumes)
+}
+
+/// Which chunks enter the caches.
+fn admissions(layers: &Layers, count: usize) -> anyhow::Result<Vec<AdmissionOptions>> {
+    let (rules, budgets) = (layers.flash_admit(), layers.flash_write_budget());
+    let of = (each(&rules, count)?.into_iter()).zip(each(&budgets, count)?);
+    of.map(|(rule, budget)| {
+        let rule = rule.map(str::parse).transpose();
+        let budget = budget.map(str::parse).transpose();
+        Ok(AdmissionOptions {
+            rule: rule
+                .map_err(|error: BadRule| rules.wrong(error))?
+                .unwrap_or_default(),
+            budget: budget.map_err(|error: BadBudget| budgets.wrong(error))?,
+            ..AdmissionOptions::default()
+        })
+    })
+    .collect()
 }
 
 /// When the cleaners of the volumes clean.
@@ -356,6 +381,7 @@ fn each<'a>(given: &Given<'a>, count: usize) -> anyhow::Result<Vec<Option<&'a st
 mod tests {
     use super::*;
     use crate::settings::Settings;
+    use pumice_admit::Rule;
 
     fn resolve(file: &str) -> Result<Option<VolumesConfig>, String> {
         let settings: Settings = toml::from_str(file).unwrap();
@@ -368,7 +394,7 @@ mod tests {
         let config = resolve(
             "nbd = [\"unix:/s\", \"127.0.0.1:5\"]\nbacking = [\"/v/a\", \"b\"]\ncache = \"x,y\"\ncache-size = \"1GiB\"\n\
              mode = [\"read-only\", \"write-around\"]\nchunk-size = \"8KiB\"\nread-ahead = \"1MiB,0\"\n\
-             scan-cutoff = \"0,64MiB\"\n\
+             scan-cutoff = \"0,64MiB\"\nflash-admit = [\"second-hit\", \"random:0.5\"]\nflash-write-budget = \"2TB/day\"\n\
              performance-objective = \"mean,classic\"\n",
         );
         let config = config.unwrap().unwrap();
@@ -385,6 +411,14 @@ mod tests {
             chunk_bytes: Some(8 << 10),
             read_ahead_bytes,
             scan_cutoff_bytes,
+            admission: AdmissionOptions {
+                rule: match mode {
+                    Mode::ReadOnly => Rule::SecondHit,
+                    _ => Rule::Random(0.5),
+                },
+                budget: "2TB/day".parse().ok(),
+                ..AdmissionOptions::default()
+            },
             objective: Some(Objective::Mean).filter(|_| mode == Mode::ReadOnly),
             write_back: WriteBack::default(),
             drains: true,
@@ -447,6 +481,26 @@ mod tests {
             (
                 "nbd = \"unix:/s\"\nbacking = \"a\"\ncache = \"c\"\nscan-cutoff = \"-1\"",
                 "--scan-cutoff",
+            ),
+            (
+                "nbd = \"unix:/s\"\nbacking = \"a\"\ncache = \"c\"\nflash-admit = \"some\"",
+                "second-hit",
+            ),
+            (
+                "nbd = \"unix:/s\"\nbacking = \"a\"\ncache = \"c\"\nflash-admit = \"all,all\"",
+                "one for each",
+            ),
+            (
+                "nbd = \"unix:/s\"\nbacking = \"a\"\ncache = \"c\"\nflash-write-budget = \"2TB\"",
+                "2TB/day",
+            ),
+            (
+                "nbd = \"unix:/s\"\nbacking = \"a\"\ncache = \"c\"\nflash-admit-size-max = \"64KiB\"",
+                "of the cache of objects",
+            ),
+            (
+                "nbd = \"unix:/s\"\nbacking = \"a\"\ncache = \"c\"\nflash-admit-ttl-min = 60",
+                "of the cache of objects",
             ),
             (
                 "nbd = \"unix:/s\"\nbacking = \"a\"\ncache = \"c\"\ndirty-age = 0",

@@ -17,6 +17,8 @@ use std::time::Instant;
 
 /// The room of how reads are split.
 const SPLIT: &str = "volume_split";
+/// The room of what enters the cache.
+const ADMISSION: &str = "volume_admission";
 
 /// The admin door's source of figures.
 pub struct VolumesFigures {
@@ -72,6 +74,12 @@ impl VolumesFigures {
         );
         if shared.store().is_some() {
             groups.push(Pace::of(self.started.elapsed(), &device, self.endurance).group());
+        }
+        if let Some(admission) = shared.admission() {
+            groups.push(Group {
+                room: ADMISSION,
+                figures: admission.figures(),
+            });
         }
         if let Some(split) = shared.split() {
             groups.push(split_group(SPLIT, split.status(), &split.counts()));
@@ -318,6 +326,8 @@ mod tests {
         }
         let as_of = "As `pumice_performance_split_…`, of cache and backing device; where reads are split";
         page += &format!("| `pumice_{SPLIT}_…` | {as_of} |\n");
+        let as_of = "As `pumice_admission_…`, of chunks; where there is a rule or a write budget";
+        page += &format!("| `pumice_{ADMISSION}_…` | {as_of} |\n");
         page += "| `pumice_lifetime_…` | As above, of the cache device |\n";
         crate::documents::check("metrics.md", "table of volumes", &page);
     }

@@ -2,6 +2,7 @@
 
 use super::config::{Source, VolumeConfig, VolumesConfig};
 use crate::usage::usage;
+use pumice_admit::Rule;
 use pumice_blocks::Geometry;
 use pumice_chunk::store::Shape;
 use pumice_trace::Human;
@@ -17,6 +18,8 @@ const CONNECTION_BYTES: u64 = 2 << 20;
 const BUFFERS: u64 = 8;
 /// Addresses in the index for each chunk that fits the cache uncompressed. More than one: contents are shared and compressed.
 const MAPPINGS_PER_CHUNK: u64 = 4;
+/// Bytes of a ghost for each of these addresses.
+const GHOST_BYTES: u64 = 2;
 /// Contents in the index for ten chunks that fit the cache uncompressed: contents compressed to half, and a tenth more.
 const CONTENTS_PER_TEN_CHUNKS: u64 = 22;
 
@@ -37,6 +40,8 @@ pub struct CachePlan {
     pub contents: u64,
     /// DRAM of the index, in bytes.
     pub index_bytes: u64,
+    /// DRAM for what a rule of admission remembers, in bytes.
+    pub ghost_bytes: u64,
     /// DRAM for chunks that were read lately, in bytes.
     pub dram_bytes: u64,
     /// DRAM for what is read ahead, in bytes.
@@ -65,6 +70,8 @@ pub struct Wanted {
     pub chunk_bytes: Option<u32>,
     /// The block size of the cache on the device.
     pub block_bytes: Option<u64>,
+    /// Which chunks enter the cache.
+    pub rule: Rule,
 }
 
 impl Wanted {
@@ -90,6 +97,10 @@ impl Wanted {
             mappings,
             contents,
             index_bytes: index.iter().sum(),
+            ghost_bytes: match self.rule {
+                Rule::SecondHit => mappings * GHOST_BYTES,
+                Rule::All | Rule::Random(_) => 0,
+            },
             dram_bytes: 0,
             read_ahead_bytes: 0,
         })
@@ -113,7 +124,7 @@ impl Wanted {
 
 impl CachePlan {
     fn fixed_bytes(&self) -> u64 {
-        self.index_bytes + self.buffers as u64 * self.block_bytes
+        self.index_bytes + self.ghost_bytes + self.buffers as u64 * self.block_bytes
     }
 }
 
@@ -131,7 +142,10 @@ struct TooMuch {
 /// A usage error that names the needs, and a budget that suffices.
 pub fn divide(config: &VolumesConfig, wanted: &[Option<Wanted>]) -> anyhow::Result<Plan> {
     let too_much = match divide_into(config.dram, config, wanted)? {
-        Ok(plan) => return Ok(plan),
+        Ok(plan) => {
+            check_budgets(config, &plan)?;
+            return Ok(plan);
+        }
         Err(too_much) => too_much,
     };
     // More DRAM may mean smaller chunks and a larger index, so a sufficient budget is found by trial.
@@ -190,6 +204,22 @@ fn divide_into(
     }))
 }
 
+/// Refuses write budgets that are too small for the blocks.
+fn check_budgets(config: &VolumesConfig, plan: &Plan) -> anyhow::Result<()> {
+    for (volume, cache) in config.volumes.iter().zip(&plan.caches) {
+        if let (Some(budget), Some(cache)) = (volume.admission.budget, cache) {
+            let checked = budget.check(cache.block_bytes);
+            checked.map_err(|error| {
+                usage(format!(
+                    "--flash-write-budget of the volume {}: {error}",
+                    volume.name
+                ))
+            })?;
+        }
+    }
+    Ok(())
+}
+
 fn unfit(volume: &VolumeConfig, error: &str) -> anyhow::Error {
     usage(format!("the cache of {}: {error}", volume.backing))
 }
@@ -197,6 +227,7 @@ fn unfit(volume: &VolumeConfig, error: &str) -> anyhow::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pumice_admit::AdmissionOptions;
 
     fn config(dram: u64) -> VolumesConfig {
         let volume = VolumeConfig {
@@ -210,6 +241,7 @@ mod tests {
             chunk_bytes: None,
             read_ahead_bytes: 4 << 20,
             scan_cutoff_bytes: 0,
+            admission: AdmissionOptions::default(),
             objective: None,
         };
         VolumesConfig {
@@ -233,6 +265,7 @@ mod tests {
             capacity,
             chunk_bytes: None,
             block_bytes: None,
+            rule: Rule::All,
         })
     }
 
@@ -279,6 +312,30 @@ mod tests {
         assert_eq!(large.read_ahead_bytes, 4 << 20);
         assert!((1 << 19..1 << 20).contains(&small.read_ahead_bytes), "{small:?}");
         assert!(small.dram_bytes > 12 * small.read_ahead_bytes, "{small:?}");
+    }
+
+    #[test]
+    fn second_hit_takes_two_bytes_for_each_address() {
+        let cache = |rule| {
+            let wanted = wanted(1 << 30).map(|wanted| Wanted { rule, ..wanted });
+            divide(&config(256 << 20), &[wanted, None]).unwrap().caches[0].unwrap()
+        };
+        let (all, second) = (cache(Rule::All), cache(Rule::SecondHit));
+        assert_eq!(second.ghost_bytes, 2 * second.mappings);
+        assert_eq!(second.fixed_bytes() - all.fixed_bytes(), second.ghost_bytes);
+        assert!(second.dram_bytes < all.dram_bytes - second.ghost_bytes * 3 / 4);
+    }
+
+    #[test]
+    fn a_budget_that_is_too_small_for_the_blocks_is_refused_with_one_that_works() {
+        let mut config = config(256 << 20);
+        let plan = |config: &VolumesConfig| divide(config, &[wanted(1 << 30), None]);
+        config.volumes[0].admission.budget = "50MB/day".parse().ok();
+        let error = plan(&config).unwrap_err().to_string();
+        assert!(error.contains("volume disk"), "{error}");
+        let least = error.rsplit(' ').next().unwrap();
+        config.volumes[0].admission.budget = least.parse().ok();
+        plan(&config).unwrap();
     }
 
     #[test]

@@ -1,0 +1,144 @@
+//! Admission: which chunks enter the cache device, by a rule and by a budget of bytes that it is sent.
+//!
+//! ```text
+//! read         a chunk that is missing enters if the rule and the budget let it; else it is served, and kept in DRAM alone
+//! write        the same; a chunk that is refused is void in the cache, as in write-around
+//! write-back   the rule refuses nothing: absorbing writes is what the mode is for. What the budget refuses goes through, as at the dirty limit
+//! ```
+//! A chunk is judged before its content is looked at, so a duplicate may be refused, too. It counts with the mean bytes of what has entered, which
+//! is less where contents are compressible or known. While the cache has free room a rule admits all. Reclaims move nothing while the budget is
+//! empty; dirty chunks are cleaned before a reclaim anyway. Voids, marks, records of cleaned chunks and checkpoints are never held back.
+
+use crate::{Backing, Shared, Volume};
+use pumice_admit::{Admission, AdmissionFigures, AdmissionOptions, Candidate, Refusal, Rule};
+use pumice_chunk::store::ChunkStore;
+use pumice_device::Device;
+use pumice_memory::Buffer;
+use pumice_world::mix64;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Who says what enters, where anything may be refused.
+pub(crate) struct Gate {
+    admission: Admission,
+    /// Chunks judged so far.
+    judged: AtomicU64,
+    /// Bytes of chunks that were admitted and have not entered yet.
+    entering: AtomicU64,
+}
+
+/// Why a chunk is to enter.
+#[derive(Clone, Copy)]
+pub(crate) enum Cause {
+    /// It was read.
+    Read,
+    /// It was written through. Before it was voided, the cache may have had an older content.
+    Write { was_cached: bool },
+    /// It is written back, or a client has told the cache to have it: no rule refuses it, and the budget later than others.
+    Command,
+}
+
+/// A chunk that was admitted. It counts as sent from now on: keep this until it has entered.
+pub(crate) struct Admitted<'a>(Option<(&'a Gate, u64)>);
+
+impl Drop for Admitted<'_> {
+    fn drop(&mut self) {
+        if let Some((gate, bytes)) = self.0 {
+            gate.entering.fetch_sub(bytes, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Gate {
+    /// `None` where everything enters.
+    ///
+    /// # Errors
+    /// There is no memory for what the rule remembers.
+    pub(crate) fn of<B: Buffer>(
+        options: &AdmissionOptions,
+        store: &ChunkStore<B>,
+    ) -> io::Result<Option<Arc<Self>>> {
+        let options = AdmissionOptions {
+            rule: options.rule,
+            budget: options.budget,
+            flash_bytes: store.bytes(),
+            objects: match options.rule {
+                Rule::SecondHit => store.shape().mappings,
+                Rule::All | Rule::Random(_) => 0,
+            },
+            ..AdmissionOptions::default()
+        };
+        if !options.is_any() {
+            return Ok(None);
+        }
+        Ok(Some(Arc::new(Self {
+            admission: Admission::standalone(options)?,
+            judged: AtomicU64::new(0),
+            entering: AtomicU64::new(0),
+        })))
+    }
+
+    /// `sent` bytes have been sent to the device; the time if somebody has looked at a clock.
+    fn look(&self, now_ns: Option<u64>, sent: u64) {
+        if self.admission.has_budget() {
+            self.admission
+                .look(now_ns, sent + self.entering.load(Ordering::Relaxed));
+        }
+    }
+
+    /// Whether a reclaim may append more.
+    pub(crate) fn may_keep(&self, sent: u64) -> bool {
+        self.look(None, sent);
+        self.admission.may_keep()
+    }
+}
+
+impl<B: Buffer> Shared<B> {
+    /// What was admitted and what was not; `None` where nothing is refused.
+    pub fn admission(&self) -> Option<AdmissionFigures> {
+        self.gate.as_ref().map(|gate| gate.admission.figures())
+    }
+}
+
+impl<D: Device, K: Backing> Volume<D, K> {
+    /// Whether a chunk enters the cache device.
+    pub(crate) fn admit(&self, chunk: u64, cause: Cause) -> Result<Admitted<'_>, Refusal> {
+        let (Some(gate), Some((store, _))) = (&self.0.shared.gate, self.cache()) else {
+            return Ok(Admitted(None));
+        };
+        gate.look(Some(self.0.clock.monotonic_ns()), store.sent_bytes());
+        let (is_command, is_cached) = match cause {
+            // A part of it.
+            Cause::Read => (false, store.place(chunk).is_some()),
+            Cause::Write { was_cached } => (false, was_cached),
+            Cause::Command => (true, false),
+        };
+        let bytes = store.mean_entry_bytes();
+        gate.admission.judge(&Candidate {
+            hash: mix64(chunk),
+            bytes,
+            // Chance is asked anew at each access.
+            version: gate.judged.fetch_add(1, Ordering::Relaxed),
+            ttl_secs: None,
+            is_on_flash: is_cached,
+            was_hit: is_command,
+            is_filling: is_command || store.has_free_room(chunk..chunk + 1),
+        })?;
+        gate.entering.fetch_add(bytes, Ordering::Relaxed);
+        Ok(Admitted(Some((&**gate, bytes))))
+    }
+
+    /// Notes that a read found a chunk on the cache device.
+    pub(crate) fn note_hit(&self, chunk: u64) {
+        if let (Some(gate), Some((store, _))) = (&self.0.shared.gate, self.cache()) {
+            gate.admission.hit(mix64(chunk), store.mean_entry_bytes());
+        }
+    }
+
+    /// Whether what is read ahead can be kept until it is asked for: a rule may keep it off the cache device.
+    pub(crate) fn can_keep_ahead(&self, chunks: std::ops::Range<u64>) -> bool {
+        let has_room = || self.cache().is_some_and(|(store, _)| store.has_free_room(chunks));
+        self.0.shared.gate.is_none() || self.0.shared.dram.is_on() || has_room()
+    }
+}

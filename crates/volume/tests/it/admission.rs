@@ -1,0 +1,427 @@
+//! What a rule of admission and a write budget let into the cache. What they refuse is served, and void.
+
+use crate::backing::FaultyBacking;
+use crate::case::{Case, bytes_of, content, wide};
+use crate::rig::{CHUNK, Rig, calm, settings};
+use bytes::Bytes;
+use futures_util::future::{join, join_all};
+use pumice_admit::{AdmissionOptions, Rule, WriteBudget};
+use pumice_device::FaultyMedium;
+use pumice_volume::{Mode, Settings, VolumeCounts};
+use std::sync::Arc;
+
+/// Chunks of the volume: nine times what the cache has room for.
+const CHUNKS: usize = 8_000;
+/// Chunks that are read often.
+const HOT: usize = 200;
+/// Chunks that are read once, and those of them that come last.
+const SWEEP: std::ops::Range<usize> = 2_000..8_000;
+const LAST: usize = 100;
+
+fn by(rule: Rule) -> AdmissionOptions {
+    AdmissionOptions {
+        rule,
+        ..AdmissionOptions::default()
+    }
+}
+
+/// So small that nothing enters in a test whose clock stands still.
+fn nothing() -> AdmissionOptions {
+    AdmissionOptions {
+        budget: Some(WriteBudget {
+            bytes: 8 << 20,
+            period_secs: 86_400,
+        }),
+        ..AdmissionOptions::default()
+    }
+}
+
+/// The number of a read of the sweep, in no order.
+fn swept(number: usize) -> usize {
+    SWEEP.start + number * 1_009 % SWEEP.len()
+}
+
+struct Swept {
+    rig: Rig,
+    backing: FaultyBacking,
+}
+
+impl Swept {
+    /// A full cache that has the hot set.
+    fn new(admission: AdmissionOptions, mode: Mode, dram_chunks: usize) -> Self {
+        let backing = FaultyBacking::new(CHUNKS * CHUNK, 1);
+        let bytes: Vec<u8> = (0..CHUNKS).flat_map(|chunk| content(chunk, 0)).collect();
+        backing.write_elsewhere(0, &bytes);
+        let mut settings = Settings {
+            admission,
+            dram_bytes: dram_chunks * CHUNK,
+            ..settings(mode, 1)
+        };
+        (settings.cache.mappings, settings.cache.contents) = (2_000, 2_000);
+        let medium = Arc::new(FaultyMedium::new(4 << 20, 1, calm()));
+        let rig = Rig::open(&settings, &medium, &backing).unwrap();
+        let swept = Self { rig, backing };
+        (0..1_500).for_each(|number| swept.read(number * 7 % 1_500));
+        assert!(!swept.rig.volume.shared().store().unwrap().has_free_room(0..1));
+        (0..3 * HOT).for_each(|number| swept.read(number * 7 % HOT));
+        swept
+    }
+
+    fn counts(&self) -> VolumeCounts {
+        self.rig.volume.shared().counts()
+    }
+
+    fn read(&self, chunk: usize) {
+        let read = self.rig.volume.read((chunk * CHUNK) as u64, CHUNK);
+        assert!(self.rig.run(read).unwrap() == content(chunk, 0), "chunk {chunk}");
+        self.rig.settle();
+    }
+
+    fn write(&self, chunk: usize) {
+        let data = Bytes::from(content(chunk, 0));
+        let write = self.rig.volume.write((chunk * CHUNK) as u64, data, false);
+        self.rig.run(write).unwrap();
+        self.rig.settle();
+    }
+
+    /// Reads chunks; how many of them were hits of the cache device.
+    fn hits(&self, chunks: impl Iterator<Item = usize>) -> u64 {
+        let before = self.counts().read_hits;
+        chunks.for_each(|chunk| self.read(chunk));
+        self.counts().read_hits - before
+    }
+
+    fn is_cached(&self, chunk: usize) -> bool {
+        let store = self.rig.volume.shared().store().unwrap();
+        store.place(chunk as u64).is_some()
+    }
+}
+
+#[test]
+fn second_hit_keeps_a_sweep_of_reads_out_and_lets_second_misses_in() {
+    for rule in [Rule::SecondHit, Rule::All] {
+        let swept_by = Swept::new(by(rule), Mode::WriteThrough, 0);
+        assert_eq!(swept_by.hits(0..HOT), HOT as u64, "{rule}");
+        let before = swept_by.counts();
+        for number in 0..SWEEP.len() {
+            swept_by.read(swept(number));
+        }
+        let counts = swept_by.counts();
+        let entered = counts.fills_stored - before.fills_stored;
+        let refused = counts.fills_rule - before.fills_rule;
+        let hot = swept_by.hits(0..HOT);
+        swept_by.rig.check_books();
+        if rule == Rule::All {
+            assert_eq!((entered, refused), (SWEEP.len() as u64, 0));
+            assert!(hot < HOT as u64 / 4, "{hot}");
+            continue;
+        }
+        assert!(entered < SWEEP.len() as u64 / 50, "{entered} entered");
+        assert_eq!(entered + refused, SWEEP.len() as u64);
+        assert!(hot > HOT as u64 * 95 / 100, "{hot} hits of the hot set");
+        // Those that were read last are known still: they enter, and then they hit.
+        let last = || (SWEEP.len() - LAST..SWEEP.len()).map(swept);
+        swept_by.hits(last());
+        let hits = swept_by.hits(last());
+        assert!(hits > LAST as u64 * 95 / 100, "{hits} of {LAST}");
+        let figures = swept_by.rig.volume.shared().admission().unwrap();
+        assert_eq!(figures.refused_by_rule_objects, swept_by.counts().fills_rule);
+        assert!(figures.dram_bytes <= 2 * 2_000 + 4_096, "{figures:?}");
+    }
+}
+
+/// A hit counts as an access, long after its chunk has entered.
+#[test]
+fn second_hit_lets_in_what_was_hit_lately() {
+    let swept_by = Swept::new(by(Rule::SecondHit), Mode::WriteThrough, 0);
+    let zero = |chunk: usize| {
+        let zeroed = (swept_by.rig.volume).zero((chunk * CHUNK) as u64, CHUNK as u64, false);
+        swept_by.rig.run(zeroed).unwrap();
+        let read = swept_by.rig.volume.read((chunk * CHUNK) as u64, CHUNK);
+        swept_by.rig.run(read).unwrap();
+        swept_by.is_cached(chunk)
+    };
+    (0..SWEEP.len()).for_each(|number| swept_by.read(swept(number)));
+    assert_eq!(swept_by.hits(std::iter::once(5)), 1);
+    assert_eq!((zero(5), zero(6)), (true, false));
+}
+
+/// A sweep of writes. What is written over is void, and what the cache had is admitted as an older version.
+#[test]
+fn second_hit_keeps_a_sweep_of_writes_out_and_what_is_cached_is_written_over() {
+    let swept_by = Swept::new(by(Rule::SecondHit), Mode::WriteThrough, 0);
+    // The ghost has forgotten what is hot.
+    (0..SWEEP.len()).for_each(|number| swept_by.read(swept(number)));
+    let cached = (0..HOT).filter(|chunk| swept_by.is_cached(*chunk)).count();
+    assert!(cached > HOT * 95 / 100, "{cached}");
+    let stored = || swept_by.counts().writes_stored + swept_by.counts().writes_duplicate;
+    (0..HOT).for_each(|chunk| swept_by.write(chunk));
+    assert!(stored() >= cached as u64, "{}", stored());
+    let (before, stored_before) = (swept_by.counts(), stored());
+    for number in 0..SWEEP.len() {
+        swept_by.write(swept(number));
+    }
+    let counts = swept_by.counts();
+    let entered = stored() - stored_before;
+    // Of what was read last some is known.
+    assert!(entered < SWEEP.len() as u64 / 50, "{entered} entered");
+    assert_eq!(
+        entered + counts.writes_rule - before.writes_rule,
+        SWEEP.len() as u64
+    );
+    let hot = swept_by.hits(0..HOT);
+    assert!(hot > HOT as u64 * 95 / 100, "{hot} hits of the hot set");
+    swept_by.rig.check_books();
+}
+
+#[test]
+fn what_a_rule_refuses_is_in_dram_and_a_read_ahead_of_it_is_not_in_vain() {
+    // So seldom that all is refused.
+    let never = by(Rule::Random(f64::MIN_POSITIVE));
+    let swept_by = Swept::new(never, Mode::WriteThrough, 3_000);
+    let chunks = 7_000..7_100;
+    chunks.clone().for_each(|chunk| swept_by.read(chunk));
+    let (before, reads) = (swept_by.counts(), swept_by.backing.reads());
+    assert!(chunks.clone().all(|chunk| !swept_by.is_cached(chunk)));
+    chunks.clone().for_each(|chunk| swept_by.read(chunk));
+    let counts = swept_by.counts();
+    assert_eq!(counts.read_dram_hits - before.read_dram_hits, chunks.len() as u64);
+    assert_eq!(swept_by.backing.reads(), reads);
+    // A client may ask for it all the same.
+    let filled = swept_by.rig.volume.prefetch(7_000 * CHUNK as u64, 100 * CHUNK);
+    swept_by.rig.run(filled).unwrap();
+    assert!(chunks.clone().all(|chunk| swept_by.is_cached(chunk)));
+    swept_by.rig.check_books();
+}
+
+/// Without a DRAM tier nothing would keep what is ahead: it is not fetched.
+#[test]
+fn a_stream_that_is_refused_reads_each_byte_once() {
+    for (dram_chunks, ahead_chunks) in [(1_000, 16), (0, 16), (0, 0)] {
+        let mut settings = wide();
+        settings.mode = Mode::WriteThrough;
+        settings.admission = nothing();
+        settings.dram_bytes = dram_chunks * CHUNK;
+        settings.read_ahead_bytes = (ahead_chunks * CHUNK) as u64;
+        // Full, so that nothing enters.
+        let medium = Arc::new(FaultyMedium::new(1 << 20, 1, calm()));
+        let backing = FaultyBacking::new(CHUNKS * CHUNK, 1);
+        let full = Settings {
+            admission: AdmissionOptions::default(),
+            ..settings.clone()
+        };
+        let rig = Rig::open(&full, &medium, &backing).unwrap();
+        for chunk in 1_000..1_500 {
+            let data = Bytes::from(content(chunk, 0));
+            rig.run(rig.volume.write((chunk * CHUNK) as u64, data, false))
+                .unwrap();
+            rig.settle();
+        }
+        rig.run(rig.volume.close()).unwrap();
+        drop(rig);
+        let rig = Rig::open(&settings, &medium, &backing).unwrap();
+        for at in (0..200 * CHUNK).step_by(CHUNK) {
+            rig.run(rig.volume.read(at as u64, CHUNK)).unwrap();
+            rig.settle();
+        }
+        let counts = rig.volume.shared().counts();
+        assert_eq!(counts.fills_stored, 0);
+        let is_ahead = dram_chunks > 0 && ahead_chunks > 0;
+        assert_eq!(counts.read_ahead_bytes > 0, is_ahead, "{counts:?}");
+        let read = counts.backing_read_bytes;
+        let most = (200 + ahead_chunks) * CHUNK;
+        assert!(read <= most as u64, "{read} of {most}: {counts:?}");
+        if dram_chunks > 0 {
+            // DRAM has it: a second stream fetches nothing ahead, but behind the end of the first.
+            for at in (0..180 * CHUNK).step_by(CHUNK) {
+                rig.run(rig.volume.read(at as u64, CHUNK)).unwrap();
+                rig.settle();
+            }
+            assert_eq!(rig.volume.shared().counts().backing_read_bytes, read);
+        }
+        rig.check_books();
+    }
+}
+
+/// In each mode that caches writes: reads find the new bytes now, after a crash, and after a power cut.
+#[test]
+fn a_refused_write_voids_what_is_cached_and_no_crash_brings_it_back() {
+    for (seed, mode) in [
+        (1, Mode::WriteThrough),
+        (2, Mode::WriteBack),
+        (3, Mode::WriteThrough),
+        (4, Mode::WriteBack),
+    ] {
+        let mut case = Case::new(seed, wide());
+        // Clean, dirty, and of neither the cache has anything.
+        case.put(0..40, 1);
+        case.drain().unwrap();
+        case.close();
+        case.start(Mode::WriteBack).unwrap();
+        if mode == Mode::WriteBack {
+            case.put(20..40, 2);
+        }
+        case.close();
+        case.settings.admission = nothing();
+        case.start(mode).unwrap();
+        assert_eq!(case.dirty(), if mode == Mode::WriteBack { 20 } else { 0 });
+        let written = case
+            .rig()
+            .volume
+            .shared()
+            .store()
+            .unwrap()
+            .counts()
+            .stored_contents;
+        let before = case.backing.changes();
+        // Whole chunks, a part of one, and many at once.
+        case.put([3, 25, 60], 3);
+        case.write(7 * CHUNK + 700, &[9; 900]).unwrap();
+        case.write(30 * CHUNK + 700, &[9; 900]).unwrap();
+        let many: Vec<u8> = (10..20).flat_map(|chunk| content(chunk, 4)).collect();
+        case.write(10 * CHUNK, &many).unwrap();
+        let chunks = [3, 7, 25, 30, 60].into_iter().chain(10..20);
+        for chunk in chunks.clone() {
+            assert!(case.store().place(chunk as u64).is_none(), "{mode:?}: {chunk}");
+            let bytes = bytes_of(chunk..chunk + 1);
+            assert!(
+                case.backing.bytes()[bytes.clone()] == case.array[bytes],
+                "{mode:?}: {chunk}"
+            );
+        }
+        let many = 10 * CHUNK as u64..20 * CHUNK as u64;
+        assert!(
+            case.backing.ranges_since(before).contains(&many),
+            "neighbours go through in one write"
+        );
+        let counts = case.rig().volume.shared().counts();
+        assert_eq!(
+            (counts.writes_budget, counts.writes_stored),
+            (chunks.count() as u64, 0),
+            "{mode:?}"
+        );
+        case.check_all();
+        let stored = case
+            .rig()
+            .volume
+            .shared()
+            .store()
+            .unwrap()
+            .counts()
+            .stored_contents;
+        assert_eq!(stored, written, "nothing has entered");
+        case.flush().unwrap();
+        case.crash(seed > 2);
+        case.start(mode).unwrap();
+        case.check_all();
+        case.drain().unwrap();
+        case.check_backing();
+    }
+}
+
+/// Voids, and the checkpoints that they bring, are not held back.
+#[test]
+fn a_reclaim_keeps_nothing_while_the_budget_is_overdrawn() {
+    let budget = WriteBudget {
+        bytes: 24 << 20,
+        period_secs: 240,
+    };
+    let mut settings = wide();
+    settings.admission.budget = Some(budget);
+    let mut case = Case::new(1, settings);
+    case.put([1], 1);
+    assert!(!case.store().may_keep(), "a start has nothing saved");
+    (0..4).for_each(|_| case.second(false));
+    assert!(case.store().may_keep());
+    for number in 0..10_000 {
+        case.zero(bytes_of(number % 290..number % 290 + 1), false)
+            .unwrap();
+        case.rig().settle();
+    }
+    assert!(!case.store().may_keep());
+    assert_eq!(
+        case.rig().volume.shared().admission().unwrap().budget_left_bytes,
+        0
+    );
+}
+
+/// All wait for the same reclaim, and each is judged by what the others are about to send.
+#[test]
+fn requests_at_once_do_not_overdraw_the_budget() {
+    for mode in [Mode::WriteThrough, Mode::WriteBack] {
+        let backing = FaultyBacking::new(CHUNKS * CHUNK, 1);
+        let bytes: Vec<u8> = (0..CHUNKS).flat_map(|chunk| content(chunk, 0)).collect();
+        backing.write_elsewhere(0, &bytes);
+        let medium = Arc::new(FaultyMedium::new(2 << 20, 1, calm()));
+        let mut settings = settings(mode, 1);
+        (settings.cache.mappings, settings.cache.contents) = (1_000, 1_000);
+        let rig = Rig::open(&settings, &medium, &backing).unwrap();
+        for chunk in 0..1_000 {
+            rig.run(rig.volume.read((chunk * CHUNK) as u64, CHUNK)).unwrap();
+            rig.settle();
+        }
+        rig.run(rig.volume.close()).unwrap();
+        drop(rig);
+        // A bucket of 1 MiB, into which 102 KiB flow in a second.
+        settings.admission.budget = Some(WriteBudget {
+            bytes: 24 << 20,
+            period_secs: 240,
+        });
+        let rig = Rig::open(&settings, &medium, &backing).unwrap();
+        let figures = || rig.volume.shared().admission().unwrap();
+        // A read that misses looks at the clock.
+        let look = || rig.run(rig.volume.read(2_000 * CHUNK as u64, CHUNK)).unwrap();
+        look();
+        (0..4).for_each(|_| rig.tick());
+        look();
+        let left = figures().budget_left_bytes;
+        assert!((300_000..420_000).contains(&left), "{left}");
+        let sent = || rig.volume.shared().store().unwrap().sent_bytes();
+        let before = sent();
+        let reads = (3_000..3_300).map(|chunk: usize| {
+            let volume = rig.volume.clone();
+            async move { volume.read((chunk * CHUNK) as u64, CHUNK).await.map(drop) }
+        });
+        let writes = (4_000..4_300).map(|chunk: usize| {
+            let (volume, data) = (rig.volume.clone(), Bytes::from(content(chunk, 1)));
+            async move { volume.write((chunk * CHUNK) as u64, data, false).await }
+        });
+        let (read, written) = rig.run(join(join_all(reads), join_all(writes)));
+        assert!(read.into_iter().chain(written).all(|result| result.is_ok()));
+        rig.settle();
+        let counts = rig.volume.shared().counts();
+        let entered = counts.fills_stored + counts.writes_stored;
+        println!("{mode:?}: {entered} entered, {} of {left} sent", sent() - before);
+        assert!(entered > 30, "{counts:?}");
+        // Beside it the footers of the blocks that were filled, and what voids write.
+        assert!(sent() - before < left + (128 << 10), "{counts:?}");
+        assert!(entered * CHUNK as u64 <= left, "{entered} entered");
+        rig.check_books();
+    }
+}
+
+/// A rule refuses nothing that is written back, also where the cache is full.
+#[test]
+fn in_write_back_a_rule_lets_writes_in() {
+    for rule in [Rule::SecondHit, Rule::Random(f64::MIN_POSITIVE)] {
+        let mut settings = wide();
+        settings.admission = by(rule);
+        let medium = Arc::new(FaultyMedium::new(1 << 20, 1, calm()));
+        let mut case = Case::with(medium, 1, settings);
+        for version in 1..4 {
+            for chunk in 0..300 {
+                case.put([chunk], version);
+                case.rig().settle();
+            }
+            case.drain().unwrap();
+        }
+        assert!(!case.store().has_free_room(0..1));
+        let counts = case.rig().volume.shared().counts();
+        assert_eq!((counts.writes_rule, counts.writes_budget), (0, 0));
+        assert!(counts.writes_stored > 800, "{counts:?}");
+        // Reads are judged.
+        case.check_all();
+        let counts = case.rig().volume.shared().counts();
+        assert!(counts.fills_rule > 50, "{counts:?}");
+    }
+}
