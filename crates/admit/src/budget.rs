@@ -171,7 +171,7 @@ impl Bucket {
 
     /// Goes on at `now`, when a run begins, where another has left it, with what has flowed in since. If that run did not end with saying what was left,
     /// nobody knows what it spent: then none is left, and what it overdrew is still owed, with the `unpaid` bytes that it may
-    /// have sent since whatever the budget said. No debt is above a period's budget, so that a damaged one is paid some time.
+    /// have sent since whatever the budget said.
     pub(crate) fn resume(&self, left: Left, unpaid: Option<u64>, now: Moment) {
         let secs = match left.at_secs {
             0 => 0,
@@ -183,7 +183,7 @@ impl Bucket {
             Some(unpaid) => level.min(0.0) - unpaid as f64,
         };
         *self.state.lock() = State {
-            level: level.max(-self.capacity * PARTS),
+            level: self.owed_at_most(level),
             sent: 0,
             at: Some(now.ns),
             begun: now,
@@ -210,9 +210,15 @@ impl Bucket {
         let flowed = since as f64 * self.bytes_per_ns;
         // Threads look one after the other, and one may bring what it read before the other.
         let taken = sent as f64 - state.sent as f64;
-        state.level = (state.level + flowed).min(self.capacity) - taken;
+        state.level = self.owed_at_most((state.level + flowed).min(self.capacity) - taken);
         state.sent = sent;
         state.at = at.max(now);
+    }
+
+    /// No debt is above a period's budget, so that each is paid some time, however damaged, and however much was sent that nothing holds back.
+    /// After that no more than the budget is sent in a period, as less than it flows in.
+    fn owed_at_most(&self, level: f64) -> f64 {
+        level.max(-self.capacity * PARTS)
     }
 
     /// Whether an object of so many bytes may be sent, where the rule has said this of it: what is known to be asked for again may longest,
@@ -366,6 +372,19 @@ mod tests {
         assert_eq!(bucket.left(), 2326, "24 bytes a second, less those of the start");
         bucket.look(None, 1050);
         assert_eq!(bucket.left(), 1326);
+    }
+
+    #[test]
+    fn a_debt_is_a_periods_budget_at_most() {
+        let bucket = bucket(86_400 * 24);
+        bucket.look(Some(0), 0);
+        bucket.look(Some(0), 1 << 40);
+        assert_eq!(bucket.save().bytes, -86_400 * 24);
+        let day = u64::from(DAY) * SEC;
+        bucket.look(Some(day), 1 << 40);
+        assert_eq!(bucket.left(), 0, "for a whole period nothing goes in");
+        bucket.look(Some(day + day / 12), 1 << 40);
+        assert!(bucket.left() > 0);
     }
 
     const RUN: Moment = Moment {
