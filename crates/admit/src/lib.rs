@@ -124,7 +124,22 @@ impl Admission {
     /// # Errors
     /// Why not.
     pub fn judge(&self, candidate: &Candidate) -> Result<(), Refusal> {
-        let judged = self.judgement(candidate);
+        self.count(self.judgement(candidate), candidate.bytes)
+    }
+
+    /// Whether so many bytes go to flash of which no rule is asked, and that nobody remembers: the budget alone may be against it.
+    ///
+    /// # Errors
+    /// It is.
+    pub fn judge_by_budget(&self, bytes: u64) -> Result<(), Refusal> {
+        let judged = self
+            .bucket
+            .as_ref()
+            .map(|bucket| bucket.judge(Ok(()), true, bytes));
+        self.count(judged.unwrap_or(Ok(())), bytes)
+    }
+
+    fn count(&self, judged: Result<(), Refusal>, bytes: u64) -> Result<(), Refusal> {
         let counts = &self.counts;
         let count = match judged {
             Ok(()) => &counts.admitted_objects,
@@ -134,7 +149,7 @@ impl Admission {
             Err(Refusal::Expiry) => &counts.refused_expiry_objects,
         };
         count.fetch_add(1, Relaxed);
-        counts.asked_bytes.fetch_add(candidate.bytes, Relaxed);
+        counts.asked_bytes.fetch_add(bytes, Relaxed);
         judged
     }
 

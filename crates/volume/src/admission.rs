@@ -10,7 +10,7 @@
 //! empty; dirty chunks are cleaned before a reclaim anyway. Voids, marks, records of cleaned chunks and checkpoints are never held back.
 
 use crate::{Backing, Shared, Volume};
-use pumice_admit::{Admission, AdmissionFigures, AdmissionOptions, Candidate, Refusal, Rule};
+use pumice_admit::{Admission, AdmissionFigures, AdmissionOptions, Candidate, Refusal, Rule, WriteBudget};
 use pumice_chunk::store::ChunkStore;
 use pumice_device::Device;
 use pumice_memory::Buffer;
@@ -35,7 +35,7 @@ pub(crate) enum Cause {
     Read,
     /// It was written through. Before it was voided, the cache may have had an older content.
     Write { was_cached: bool },
-    /// It is written back, or a client has told the cache to have it: no rule refuses it, and the budget later than others.
+    /// It is written back, or a client has told the cache to have it: no rule is asked, and the budget refuses it later than others.
     Command,
 }
 
@@ -56,14 +56,15 @@ impl Gate {
     /// # Errors
     /// There is no memory for what the rule remembers.
     pub(crate) fn of<B: Buffer>(
-        options: &AdmissionOptions,
-        store: &ChunkStore<B>,
+        rule: Rule,
+        budget: Option<WriteBudget>,
+        store: &mut ChunkStore<B>,
     ) -> io::Result<Option<Arc<Self>>> {
         let options = AdmissionOptions {
-            rule: options.rule,
-            budget: options.budget,
+            rule,
+            budget,
             flash_bytes: store.bytes(),
-            objects: match options.rule {
+            objects: match rule {
                 Rule::SecondHit => store.shape().mappings,
                 Rule::All | Rule::Random(_) => 0,
             },
@@ -72,25 +73,25 @@ impl Gate {
         if !options.is_any() {
             return Ok(None);
         }
-        Ok(Some(Arc::new(Self {
+        let gate = Arc::new(Self {
             admission: Admission::standalone(options)?,
             judged: AtomicU64::new(0),
             entering: AtomicU64::new(0),
-        })))
+        });
+        if budget.is_some() {
+            let gate = Arc::clone(&gate);
+            store.keep_while(move |sent| {
+                gate.look(None, sent);
+                gate.admission.may_keep()
+            });
+        }
+        Ok(Some(gate))
     }
 
     /// `sent` bytes have been sent to the device; the time if somebody has looked at a clock.
     fn look(&self, now_ns: Option<u64>, sent: u64) {
-        if self.admission.has_budget() {
-            self.admission
-                .look(now_ns, sent + self.entering.load(Ordering::Relaxed));
-        }
-    }
-
-    /// Whether a reclaim may append more.
-    pub(crate) fn may_keep(&self, sent: u64) -> bool {
-        self.look(None, sent);
-        self.admission.may_keep()
+        let entering = self.entering.load(Ordering::Relaxed);
+        self.admission.look(now_ns, sent + entering);
     }
 }
 
@@ -102,29 +103,44 @@ impl<B: Buffer> Shared<B> {
 }
 
 impl<D: Device, K: Backing> Volume<D, K> {
-    /// Whether a chunk enters the cache device.
+    /// Tells the write budget, where there is one, what time it is and what was sent.
+    pub(crate) fn look_at_budget(&self) {
+        if let (Some(gate), Some((store, _))) = (&self.0.shared.gate, self.cache())
+            && gate.admission.has_budget()
+        {
+            gate.look(Some(self.0.clock.monotonic_ns()), store.sent_bytes());
+        }
+    }
+
+    /// Whether a chunk enters the cache device. Nothing is refused where that has failed.
     pub(crate) fn admit(&self, chunk: u64, cause: Cause) -> Result<Admitted<'_>, Refusal> {
         let (Some(gate), Some((store, _))) = (&self.0.shared.gate, self.cache()) else {
             return Ok(Admitted(None));
         };
-        gate.look(Some(self.0.clock.monotonic_ns()), store.sent_bytes());
-        let (is_command, is_cached) = match cause {
-            // A part of it.
-            Cause::Read => (false, store.place(chunk).is_some()),
-            Cause::Write { was_cached } => (false, was_cached),
-            Cause::Command => (true, false),
-        };
+        if store.failure().is_some() {
+            return Ok(Admitted(None));
+        }
+        self.look_at_budget();
         let bytes = store.mean_entry_bytes();
-        gate.admission.judge(&Candidate {
-            hash: mix64(chunk),
-            bytes,
-            // Chance is asked anew at each access.
-            version: gate.judged.fetch_add(1, Ordering::Relaxed),
-            ttl_secs: None,
-            is_on_flash: is_cached,
-            was_hit: is_command,
-            is_filling: is_command || store.has_free_room(chunk..chunk + 1),
-        })?;
+        let is_cached = match cause {
+            // A part of it.
+            Cause::Read => Some(store.place(chunk).is_some()),
+            Cause::Write { was_cached } => Some(was_cached),
+            Cause::Command => None,
+        };
+        match is_cached {
+            None => gate.admission.judge_by_budget(bytes)?,
+            Some(is_cached) => gate.admission.judge(&Candidate {
+                hash: mix64(chunk),
+                bytes,
+                // Chance is asked anew at each access.
+                version: gate.judged.fetch_add(1, Ordering::Relaxed),
+                ttl_secs: None,
+                is_on_flash: is_cached,
+                was_hit: false,
+                is_filling: store.has_free_room(chunk..chunk + 1),
+            })?,
+        }
         gate.entering.fetch_add(bytes, Ordering::Relaxed);
         Ok(Admitted(Some((&**gate, bytes))))
     }

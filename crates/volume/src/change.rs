@@ -178,14 +178,13 @@ impl<D: Device, K: Backing> Volume<D, K> {
         let chunks = self.chunks_of(chunk_bytes, offset, len);
         let count = chunks.end - chunks.start;
         let _copying = self.0.shared.cleaner.copying.lock(chunks.clone()).await;
-        let cause = |chunk| match self.0.shared.mode {
-            Mode::WriteBack => Cause::Command,
-            _ => Cause::Write {
-                was_cached: self.0.shared.gate.is_some() && store.place(chunk).is_some(),
-            },
-        };
+        let is_judged =
+            bypass.is_none() && self.0.shared.mode == Mode::WriteThrough && self.0.shared.gate.is_some();
         // Before they are voided.
-        let causes: Vec<Cause> = chunks.clone().map(cause).collect();
+        let cached: Vec<bool> = match is_judged {
+            true => chunks.clone().map(|chunk| store.place(chunk).is_some()).collect(),
+            false => Vec::new(),
+        };
         let written = match self.begin_change(chunks.clone()).await {
             Ok(guard) => {
                 let change = self.0.backing.write_at(offset, data.clone());
@@ -205,7 +204,13 @@ impl<D: Device, K: Backing> Volume<D, K> {
             return Ok(());
         };
         let mut rest = data;
-        let fills = chunks.zip(causes).map(|(chunk, cause)| {
+        let fills = chunks.enumerate().map(|(number, chunk)| {
+            let cause = match self.0.shared.mode {
+                Mode::WriteBack => Cause::Command,
+                _ => Cause::Write {
+                    was_cached: cached.get(number) == Some(&true),
+                },
+            };
             let start = offset.max(chunk * chunk_bytes) - chunk * chunk_bytes;
             let part = rest.split_to(rest.len().min((chunk_bytes - start) as usize));
             let fill = guard.fill(device, chunk, start as u32, part);

@@ -45,13 +45,6 @@ impl<D: Device, K: Backing> Volume<D, K> {
         let is_scan = self.follow_read(offset, len as u64, must_fill);
         if is_scan {
             self.drop_passed(chunk_bytes, range);
-        } else if must_fill {
-            // DRAM may have what the cache device has not.
-            let chunks = self.chunks_of(chunk_bytes, offset, len as u64);
-            let is_missing = |chunk: &u64| store.place(*chunk).is_none();
-            chunks
-                .filter(is_missing)
-                .for_each(|chunk| self.0.shared.dram.remove(chunk));
         }
         let mut out = vec![0; len];
         let (mut at, mut rest) = (offset, &mut out[..]);
@@ -85,6 +78,11 @@ impl<D: Device, K: Backing> Volume<D, K> {
         let counters = &self.0.shared.counters;
         add(&counters.read_chunks, chunks.end - chunks.start);
         self.0.shared.ahead.passed(chunks.clone()).await;
+        if must_fill {
+            // DRAM may have what the cache device has not.
+            let is_missing = |chunk: &u64| store.place(*chunk).is_none();
+            (chunks.clone().filter(is_missing)).for_each(|chunk| self.0.shared.dram.remove(chunk));
+        }
         let found = join_all(
             chunks
                 .clone()

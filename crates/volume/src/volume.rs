@@ -8,7 +8,7 @@ use crate::locks::RangeLocks;
 use crate::scan::Scans;
 use crate::split::{SplitState, Splitting};
 use crate::{Backing, Counters, Mode, VolumeCounts, VolumeError};
-use pumice_admit::AdmissionOptions;
+use pumice_admit::{Rule, WriteBudget};
 use pumice_blocks::OpenError;
 use pumice_chunk::store::{ChunkStore, Found, Options};
 use pumice_device::Device;
@@ -32,9 +32,10 @@ pub struct Settings {
     pub read_ahead_bytes: u64,
     /// Bytes after which a stream of reads or writes is a scan, which enters the cache only while that has free room; 0 = never.
     pub scan_cutoff_bytes: u64,
-    /// Which chunks enter the cache, by rule and budget. Its other fields are ignored: the cache gives its sizes, and chunks have neither a size of
-    /// their own nor an expiry.
-    pub admission: AdmissionOptions,
+    /// Which chunks enter the cache.
+    pub rule: Rule,
+    /// Bytes that the cache device may be sent, if there is a bound.
+    pub write_budget: Option<WriteBudget>,
     /// Options of the cache. `chunks`, `modified` and `write_back` are ignored: the backing device and the mode give them.
     pub cache: Options,
     /// When dirty chunks are cleaned.
@@ -113,10 +114,8 @@ impl<B: Buffer> Shared<B> {
         };
         let mut gate = None;
         if let Some(store) = &mut store {
-            gate = Gate::of(&settings.admission, store).map_err(failed("taking memory for admission"))?;
-            if let Some(gate) = gate.clone() {
-                store.keep_while(move |sent| gate.may_keep(sent));
-            }
+            let made = Gate::of(settings.rule, settings.write_budget, store);
+            gate = made.map_err(failed("taking memory for admission"))?;
         }
         let shared = Self {
             mode: settings.mode,
@@ -368,6 +367,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
             return;
         };
         store.tick(self.now_secs());
+        self.look_at_budget();
         self.tick_cleaner();
         self.tick_split();
         let quiet = store.quiet_regions(false);

@@ -336,9 +336,14 @@ impl<B: Buffer> ChunkStore<B> {
 
     /// Mean bytes on flash of what has entered since the start, duplicates included; before anything has, of a chunk as it is.
     pub fn mean_entry_bytes(&self) -> u64 {
-        let counts = self.counters.snapshot();
-        let bytes = counts.stored_flash_bytes + counts.duplicates * REFERENCE_BYTES as u64;
-        let mean = bytes.checked_div(counts.stored_contents + counts.duplicates);
+        let counters = &self.counters;
+        let [bytes, stored, duplicates] = [
+            &counters.stored_flash_bytes,
+            &counters.stored_contents,
+            &counters.duplicates,
+        ]
+        .map(|counter| counter.load(Ordering::Relaxed));
+        let mean = (bytes + duplicates * REFERENCE_BYTES as u64).checked_div(stored + duplicates);
         mean.unwrap_or(self.shape.piece_max() as u64)
     }
 

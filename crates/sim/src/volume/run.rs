@@ -2,7 +2,7 @@
 
 use super::backing::{Generated, content};
 use crate::error::SimError;
-use pumice_admit::AdmissionOptions;
+use pumice_admit::Rule;
 use pumice_blocks::{Durability, Maker};
 use pumice_chunk::store::Options;
 use pumice_device::{
@@ -163,7 +163,8 @@ fn settings(options: &VolumeOptions, cache_bytes: u64) -> Settings {
         dram_bytes: 0,
         read_ahead_bytes: 0,
         scan_cutoff_bytes: 0,
-        admission: AdmissionOptions::default(),
+        rule: Rule::All,
+        write_budget: None,
         write_back: options.write_back,
         cache: Options {
             chunk_bytes: options.chunk_bytes,

@@ -5,8 +5,8 @@ use crate::case::{Case, bytes_of, content, wide};
 use crate::rig::{CHUNK, Rig, calm, settings};
 use bytes::Bytes;
 use futures_util::future::{join, join_all};
-use pumice_admit::{AdmissionOptions, Rule, WriteBudget};
-use pumice_device::FaultyMedium;
+use pumice_admit::{Rule, WriteBudget};
+use pumice_device::{FaultPlan, FaultyMedium};
 use pumice_volume::{Mode, Settings, VolumeCounts};
 use std::sync::Arc;
 
@@ -18,23 +18,18 @@ const HOT: usize = 200;
 const SWEEP: std::ops::Range<usize> = 2_000..8_000;
 const LAST: usize = 100;
 
-fn by(rule: Rule) -> AdmissionOptions {
-    AdmissionOptions {
-        rule,
-        ..AdmissionOptions::default()
-    }
-}
-
-/// So small that nothing enters in a test whose clock stands still.
-fn nothing() -> AdmissionOptions {
-    AdmissionOptions {
-        budget: Some(WriteBudget {
-            bytes: 8 << 20,
-            period_secs: 86_400,
-        }),
-        ..AdmissionOptions::default()
-    }
-}
+/// So seldom that a full cache refuses all.
+const NEVER: Rule = Rule::Random(f64::MIN_POSITIVE);
+/// With it nothing enters in a test whose clock stands still.
+const NOTHING: WriteBudget = WriteBudget {
+    bytes: 8 << 20,
+    period_secs: 86_400,
+};
+/// What can be saved is 1 MiB, and 104 kB flow in in a second.
+const MIB_SAVED: WriteBudget = WriteBudget {
+    bytes: 24 << 20,
+    period_secs: 240,
+};
 
 /// The number of a read of the sweep, in no order.
 fn swept(number: usize) -> usize {
@@ -48,18 +43,24 @@ struct Swept {
 
 impl Swept {
     /// A full cache that has the hot set.
-    fn new(admission: AdmissionOptions, mode: Mode, dram_chunks: usize) -> Self {
+    fn new(rule: Rule, mode: Mode) -> Self {
+        Self::with(rule, mode, (0, 0), None)
+    }
+
+    /// The same with so many chunks of DRAM, and of read-ahead, and reads that are split so.
+    fn with(rule: Rule, mode: Mode, chunks: (usize, usize), split: Option<(f64, bool)>) -> Self {
         let backing = FaultyBacking::new(CHUNKS * CHUNK, 1);
         let bytes: Vec<u8> = (0..CHUNKS).flat_map(|chunk| content(chunk, 0)).collect();
         backing.write_elsewhere(0, &bytes);
         let mut settings = Settings {
-            admission,
-            dram_bytes: dram_chunks * CHUNK,
+            rule,
+            dram_bytes: chunks.0 * CHUNK,
+            read_ahead_bytes: (chunks.1 * CHUNK) as u64,
             ..settings(mode, 1)
         };
         (settings.cache.mappings, settings.cache.contents) = (2_000, 2_000);
         let medium = Arc::new(FaultyMedium::new(4 << 20, 1, calm()));
-        let rig = Rig::open(&settings, &medium, &backing).unwrap();
+        let rig = Rig::open_with(&settings, &medium, &backing, split).unwrap();
         let swept = Self { rig, backing };
         (0..1_500).for_each(|number| swept.read(number * 7 % 1_500));
         assert!(!swept.rig.volume.shared().store().unwrap().has_free_room(0..1));
@@ -84,11 +85,23 @@ impl Swept {
         self.rig.settle();
     }
 
-    /// Reads chunks; how many of them were hits of the cache device.
+    /// Zeroes a chunk, and reads it; whether it has entered.
+    fn enters(&self, chunk: usize) -> bool {
+        let at = (chunk * CHUNK) as u64;
+        self.rig
+            .run(self.rig.volume.zero(at, CHUNK as u64, false))
+            .unwrap();
+        assert!(!self.is_cached(chunk));
+        self.rig.run(self.rig.volume.read(at, CHUNK)).unwrap();
+        self.is_cached(chunk)
+    }
+
+    /// Reads chunks; how many of them the cache device had.
     fn hits(&self, chunks: impl Iterator<Item = usize>) -> u64 {
-        let before = self.counts().read_hits;
+        let hits = |counts: VolumeCounts| counts.read_hits + counts.read_redirected;
+        let before = hits(self.counts());
         chunks.for_each(|chunk| self.read(chunk));
-        self.counts().read_hits - before
+        hits(self.counts()) - before
     }
 
     fn is_cached(&self, chunk: usize) -> bool {
@@ -100,7 +113,7 @@ impl Swept {
 #[test]
 fn second_hit_keeps_a_sweep_of_reads_out_and_lets_second_misses_in() {
     for rule in [Rule::SecondHit, Rule::All] {
-        let swept_by = Swept::new(by(rule), Mode::WriteThrough, 0);
+        let swept_by = Swept::new(rule, Mode::WriteThrough);
         assert_eq!(swept_by.hits(0..HOT), HOT as u64, "{rule}");
         let before = swept_by.counts();
         for number in 0..SWEEP.len() {
@@ -130,26 +143,84 @@ fn second_hit_keeps_a_sweep_of_reads_out_and_lets_second_misses_in() {
     }
 }
 
-/// A hit counts as an access, long after its chunk has entered.
+/// A hit counts as an access, long after its chunk has entered, also one that the backing device answers in place of the cache.
 #[test]
 fn second_hit_lets_in_what_was_hit_lately() {
-    let swept_by = Swept::new(by(Rule::SecondHit), Mode::WriteThrough, 0);
-    let zero = |chunk: usize| {
-        let zeroed = (swept_by.rig.volume).zero((chunk * CHUNK) as u64, CHUNK as u64, false);
-        swept_by.rig.run(zeroed).unwrap();
-        let read = swept_by.rig.volume.read((chunk * CHUNK) as u64, CHUNK);
-        swept_by.rig.run(read).unwrap();
-        swept_by.is_cached(chunk)
-    };
+    for split in [None, Some((0.0, true))] {
+        let swept_by = Swept::with(Rule::SecondHit, Mode::WriteThrough, (0, 0), split);
+        (0..SWEEP.len()).for_each(|number| swept_by.read(swept(number)));
+        assert_eq!(swept_by.hits(std::iter::once(5)), 1);
+        assert_eq!(swept_by.counts().read_redirected > 0, split.is_some());
+        assert_eq!((swept_by.enters(5), swept_by.enters(6)), (true, false));
+    }
+}
+
+/// What no rule is asked about is no access: the rule would take later hits for what chance would have gained.
+#[test]
+fn second_hit_does_not_remember_what_is_written_back_and_what_a_client_told_the_cache_to_have() {
+    let swept_by = Swept::new(Rule::SecondHit, Mode::WriteBack);
     (0..SWEEP.len()).for_each(|number| swept_by.read(swept(number)));
-    assert_eq!(swept_by.hits(std::iter::once(5)), 1);
-    assert_eq!((zero(5), zero(6)), (true, false));
+    let known = swept(SWEEP.len() - 1);
+    assert!(!swept_by.is_cached(known));
+    for chunk in [5, 6] {
+        swept_by.write(chunk);
+        assert!(swept_by.is_cached(chunk));
+    }
+    let at = (7 * CHUNK) as u64;
+    let zeroed = swept_by.rig.volume.zero(at, CHUNK as u64, false);
+    swept_by.rig.run(zeroed).unwrap();
+    swept_by.rig.run(swept_by.rig.volume.prefetch(at, CHUNK)).unwrap();
+    assert!(swept_by.is_cached(7));
+    let entered = [5, 6, 7, known].map(|chunk| swept_by.enters(chunk));
+    assert_eq!(entered, [false, false, false, true]);
+}
+
+/// A chunk that is asked for again and again enters some time.
+#[test]
+fn chance_is_asked_anew_at_each_access() {
+    let swept_by = Swept::new(Rule::Random(0.25), Mode::WriteThrough);
+    let reads = (3_000..3_040).map(|chunk| {
+        let is_missing = |_: &u32| {
+            swept_by.read(chunk);
+            !swept_by.is_cached(chunk)
+        };
+        (0..100).take_while(is_missing).count()
+    });
+    let reads: Vec<usize> = reads.collect();
+    assert!(reads.iter().all(|refused| *refused < 60), "{reads:?}");
+    let refused: usize = reads.iter().sum();
+    assert!((60..240).contains(&refused), "{reads:?}");
+}
+
+/// Where the cache device has failed nothing is judged: what cannot enter is counted for that reason.
+#[test]
+fn a_rule_refuses_nothing_on_a_device_that_has_failed() {
+    let swept_by = Swept::new(NEVER, Mode::WriteThrough);
+    swept_by.rig.device.medium().set_plan(FaultPlan {
+        write_error: 1.0,
+        ..calm()
+    });
+    // Until a block of these is written.
+    let store = swept_by.rig.volume.shared().store().unwrap();
+    for at in (4_000..6_000).map(|chunk| (chunk * CHUNK) as u64) {
+        if store.failure().is_none() {
+            swept_by.rig.run(swept_by.rig.volume.prefetch(at, CHUNK)).unwrap();
+            swept_by.rig.settle();
+        }
+    }
+    assert!(store.failure().is_some());
+    let before = swept_by.counts();
+    (3_000..3_010).for_each(|chunk| swept_by.read(chunk));
+    let counts = swept_by.counts();
+    assert_eq!(counts.fills_rule, before.fills_rule);
+    assert_eq!(counts.fills_out - before.fills_out, 10);
+    swept_by.rig.check_books();
 }
 
 /// A sweep of writes. What is written over is void, and what the cache had is admitted as an older version.
 #[test]
 fn second_hit_keeps_a_sweep_of_writes_out_and_what_is_cached_is_written_over() {
-    let swept_by = Swept::new(by(Rule::SecondHit), Mode::WriteThrough, 0);
+    let swept_by = Swept::new(Rule::SecondHit, Mode::WriteThrough);
     // The ghost has forgotten what is hot.
     (0..SWEEP.len()).for_each(|number| swept_by.read(swept(number)));
     let cached = (0..HOT).filter(|chunk| swept_by.is_cached(*chunk)).count();
@@ -175,10 +246,8 @@ fn second_hit_keeps_a_sweep_of_writes_out_and_what_is_cached_is_written_over() {
 }
 
 #[test]
-fn what_a_rule_refuses_is_in_dram_and_a_read_ahead_of_it_is_not_in_vain() {
-    // So seldom that all is refused.
-    let never = by(Rule::Random(f64::MIN_POSITIVE));
-    let swept_by = Swept::new(never, Mode::WriteThrough, 3_000);
+fn what_a_rule_refuses_is_in_dram_until_a_client_tells_the_cache_to_have_it() {
+    let swept_by = Swept::with(NEVER, Mode::WriteThrough, (3_000, 0), None);
     let chunks = 7_000..7_100;
     chunks.clone().for_each(|chunk| swept_by.read(chunk));
     let (before, reads) = (swept_by.counts(), swept_by.backing.reads());
@@ -194,20 +263,45 @@ fn what_a_rule_refuses_is_in_dram_and_a_read_ahead_of_it_is_not_in_vain() {
     swept_by.rig.check_books();
 }
 
+/// A read-ahead under way, which the rule refuses, leaves in DRAM what a client has told the cache to have.
+#[test]
+fn what_the_cache_is_told_to_have_enters_also_while_it_is_read_ahead() {
+    let mut under_way = 0;
+    for first in (3_000..6_000).step_by(100) {
+        let swept_by = Swept::with(NEVER, Mode::WriteThrough, (3_000, 32), None);
+        // A stream, and what is ahead of it is on the way.
+        for chunk in first..first + 8 {
+            let read = swept_by.rig.volume.read((chunk * CHUNK) as u64, CHUNK);
+            swept_by.rig.run(read).unwrap();
+        }
+        let ahead = first + 8..first + 24;
+        let at = (ahead.start * CHUNK) as u64;
+        let before = swept_by.counts();
+        swept_by
+            .rig
+            .run(swept_by.rig.volume.prefetch(at, ahead.len() * CHUNK))
+            .unwrap();
+        let is_missing = |chunk: &usize| !swept_by.is_cached(*chunk);
+        assert_eq!(ahead.filter(is_missing).count(), 0, "from {first}");
+        under_way += u64::from(swept_by.counts().fills_rule > before.fills_rule);
+    }
+    assert!(under_way > 5, "{under_way}");
+}
+
 /// Without a DRAM tier nothing would keep what is ahead: it is not fetched.
 #[test]
 fn a_stream_that_is_refused_reads_each_byte_once() {
     for (dram_chunks, ahead_chunks) in [(1_000, 16), (0, 16), (0, 0)] {
         let mut settings = wide();
         settings.mode = Mode::WriteThrough;
-        settings.admission = nothing();
+        settings.write_budget = Some(NOTHING);
         settings.dram_bytes = dram_chunks * CHUNK;
         settings.read_ahead_bytes = (ahead_chunks * CHUNK) as u64;
         // Full, so that nothing enters.
         let medium = Arc::new(FaultyMedium::new(1 << 20, 1, calm()));
         let backing = FaultyBacking::new(CHUNKS * CHUNK, 1);
         let full = Settings {
-            admission: AdmissionOptions::default(),
+            write_budget: None,
             ..settings.clone()
         };
         let rig = Rig::open(&full, &medium, &backing).unwrap();
@@ -262,7 +356,7 @@ fn a_refused_write_voids_what_is_cached_and_no_crash_brings_it_back() {
             case.put(20..40, 2);
         }
         case.close();
-        case.settings.admission = nothing();
+        case.settings.write_budget = Some(NOTHING);
         case.start(mode).unwrap();
         assert_eq!(case.dirty(), if mode == Mode::WriteBack { 20 } else { 0 });
         let written = case
@@ -319,15 +413,61 @@ fn a_refused_write_voids_what_is_cached_and_no_crash_brings_it_back() {
     }
 }
 
+/// What is sent without a request that is judged counts at once, and time passes without requests.
+#[test]
+fn a_quiet_time_is_saved_and_zeroes_take_only_what_they_send() {
+    let mut settings = wide();
+    settings.write_budget = Some(MIB_SAVED);
+    let mut case = Case::new(1, settings);
+    let left = |case: &Case| case.rig().volume.shared().admission().unwrap().budget_left_bytes;
+    assert_eq!(left(&case), 0);
+    (0..10).for_each(|_| case.rig().tick());
+    assert!(left(&case) > 900_000, "{}", left(&case));
+    // For longer than what can be saved takes to flow in.
+    for second in 0..40 {
+        for number in 0..64 {
+            let chunk = (second * 64 + number) % 290;
+            case.zero(bytes_of(chunk..chunk + 1), false).unwrap();
+        }
+        case.rig().tick();
+        case.rig().settle();
+    }
+    assert!(left(&case) > 900_000, "{}", left(&case));
+    let before = case.rig().volume.shared().counts();
+    case.put([1], 1);
+    let counts = case.rig().volume.shared().counts();
+    assert_eq!(counts.writes_stored - before.writes_stored, 1);
+}
+
+/// What a client waits for, and what the mode is there for, go in longest.
+#[test]
+fn short_of_budget_writes_in_write_back_and_cache_commands_enter_when_reads_do_not() {
+    let mut settings = wide();
+    // In three seconds about a seventh of 1 MiB: between an eighth and three sixteenths.
+    settings.write_budget = Some(WriteBudget {
+        period_secs: 480,
+        ..MIB_SAVED
+    });
+    let mut case = Case::new(1, settings);
+    let counts = |case: &Case| case.rig().volume.shared().counts();
+    (0..4).for_each(|_| case.rig().tick());
+    let left = case.rig().volume.shared().admission().unwrap().budget_left_bytes;
+    assert!(((1 << 17) + 12_000..3 << 16).contains(&left), "{left}");
+    case.read(bytes_of(20..21)).unwrap();
+    assert_eq!((counts(&case).fills_budget, counts(&case).fills_stored), (1, 0));
+    case.put([21], 1);
+    assert_eq!((counts(&case).writes_budget, counts(&case).writes_stored), (0, 1));
+    let filled = case.rig().volume.prefetch(20 * CHUNK as u64, CHUNK);
+    case.rig().run(filled).unwrap();
+    assert!(case.store().place(20).is_some());
+    case.rig().check_books();
+}
+
 /// Voids, and the checkpoints that they bring, are not held back.
 #[test]
-fn a_reclaim_keeps_nothing_while_the_budget_is_overdrawn() {
-    let budget = WriteBudget {
-        bytes: 24 << 20,
-        period_secs: 240,
-    };
+fn voids_overdraw_the_budget_and_then_a_reclaim_may_keep_nothing() {
     let mut settings = wide();
-    settings.admission.budget = Some(budget);
+    settings.write_budget = Some(MIB_SAVED);
     let mut case = Case::new(1, settings);
     case.put([1], 1);
     assert!(!case.store().may_keep(), "a start has nothing saved");
@@ -362,18 +502,10 @@ fn requests_at_once_do_not_overdraw_the_budget() {
         }
         rig.run(rig.volume.close()).unwrap();
         drop(rig);
-        // A bucket of 1 MiB, into which 102 KiB flow in a second.
-        settings.admission.budget = Some(WriteBudget {
-            bytes: 24 << 20,
-            period_secs: 240,
-        });
+        settings.write_budget = Some(MIB_SAVED);
         let rig = Rig::open(&settings, &medium, &backing).unwrap();
         let figures = || rig.volume.shared().admission().unwrap();
-        // A read that misses looks at the clock.
-        let look = || rig.run(rig.volume.read(2_000 * CHUNK as u64, CHUNK)).unwrap();
-        look();
-        (0..4).for_each(|_| rig.tick());
-        look();
+        (0..5).for_each(|_| rig.tick());
         let left = figures().budget_left_bytes;
         assert!((300_000..420_000).contains(&left), "{left}");
         let sent = || rig.volume.shared().store().unwrap().sent_bytes();
@@ -403,9 +535,9 @@ fn requests_at_once_do_not_overdraw_the_budget() {
 /// A rule refuses nothing that is written back, also where the cache is full.
 #[test]
 fn in_write_back_a_rule_lets_writes_in() {
-    for rule in [Rule::SecondHit, Rule::Random(f64::MIN_POSITIVE)] {
+    for rule in [Rule::SecondHit, NEVER] {
         let mut settings = wide();
-        settings.admission = by(rule);
+        settings.rule = rule;
         let medium = Arc::new(FaultyMedium::new(1 << 20, 1, calm()));
         let mut case = Case::with(medium, 1, settings);
         for version in 1..4 {

@@ -3,7 +3,7 @@
 use crate::rig::{CHUNK, settings};
 use crate::threads::Memory;
 use bytes::Bytes;
-use pumice_admit::{AdmissionOptions, Rule, WriteBudget};
+use pumice_admit::{Rule, WriteBudget};
 use pumice_device::{CountingDevice, Device, DeviceCounters, MemDevice, MemMedium};
 use pumice_volume::{Mode, Settings, Shared, Volume, VolumeCounts};
 use pumice_world::{Executor, ManualClock, Random};
@@ -34,17 +34,14 @@ impl Lived {
     }
 }
 
-/// Random writes and reads, of one chunk to four. The second period begins quietly.
+/// Random writes, reads and TRIMs, of one chunk to four, and flushes. The second period begins quietly.
 fn live(mode: Mode, rule: Rule, budget: Option<u64>) -> Lived {
     let mut settings = Settings {
-        admission: AdmissionOptions {
-            rule,
-            budget: budget.map(|bytes| WriteBudget {
-                bytes,
-                period_secs: PERIOD_SECS as u32,
-            }),
-            ..AdmissionOptions::default()
-        },
+        rule,
+        write_budget: budget.map(|bytes| WriteBudget {
+            bytes,
+            period_secs: PERIOD_SECS as u32,
+        }),
         ..settings(mode, 1)
     };
     (settings.cache.mappings, settings.cache.contents) = (6_000, 6_000);
@@ -92,7 +89,8 @@ fn live(mode: Mode, rule: Rule, budget: Option<u64>) -> Lived {
                                 let data = Bytes::copy_from_slice(&noise[..len]);
                                 volume.write(offset, data, false).await.unwrap();
                             }
-                            5 if random.below(10) == 0 => volume.flush().await.unwrap(),
+                            5 => volume.flush().await.unwrap(),
+                            6 => volume.zero(offset, len as u64, true).await.unwrap(),
                             _ => drop(volume.read(offset, len).await.unwrap()),
                         }
                     },

@@ -1,7 +1,7 @@
 //! A volume on simulated devices, in one thread.
 
 use crate::backing::FaultyBacking;
-use pumice_admit::AdmissionOptions;
+use pumice_admit::Rule;
 use pumice_blocks::{Durability, Maker};
 use pumice_chunk::store::{Found, Options};
 use pumice_device::{Device, FaultPlan, FaultyDevice, FaultyMedium};
@@ -22,7 +22,8 @@ pub fn settings(mode: Mode, boot: u64) -> Settings {
         dram_bytes: 0,
         read_ahead_bytes: 0,
         scan_cutoff_bytes: 0,
-        admission: AdmissionOptions::default(),
+        rule: Rule::All,
+        write_budget: None,
         write_back: WriteBack {
             age_secs: 3,
             dirty_max: 0.5,

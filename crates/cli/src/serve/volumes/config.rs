@@ -6,7 +6,7 @@ use super::super::listen;
 use crate::lifetime::Rating;
 use crate::settings::{Given, Layers};
 use crate::usage::usage;
-use pumice_admit::{AdmissionOptions, BadBudget, BadRule};
+use pumice_admit::{BadBudget, BadRule, Rule, WriteBudget};
 use pumice_advise::Endurance;
 use pumice_net::Listen;
 use pumice_nhc::Objective;
@@ -124,7 +124,9 @@ pub struct VolumeConfig {
     /// Bytes after which a stream is a scan; 0 = never.
     pub scan_cutoff_bytes: u64,
     /// Which chunks enter the cache.
-    pub admission: AdmissionOptions,
+    pub rule: Rule,
+    /// Bytes that the cache device may be sent, if there is a bound.
+    pub write_budget: Option<WriteBudget>,
     /// What is best where reads are split between cache and backing device; `None`: they are not.
     pub objective: Option<Objective>,
     /// When dirty chunks are cleaned.
@@ -241,7 +243,7 @@ fn volumes(layers: &Layers) -> anyhow::Result<Vec<VolumeConfig>> {
     let scan_cutoffs = each(&layers.scan_cutoff(), count)?;
     let objectives = layers.performance_objective();
     let objectives_of = each(&objectives, count)?;
-    let admissions = admissions(layers, count)?;
+    let (rules, write_budgets) = admission(layers, count)?;
     let write_backs = write_backs(layers, count)?;
     let stops = each(&layers.on_stop(), count)?;
     let mut volumes: Vec<VolumeConfig> = Vec::new();
@@ -295,7 +297,8 @@ fn volumes(layers: &Layers) -> anyhow::Result<Vec<VolumeConfig>> {
             chunk_bytes,
             read_ahead_bytes,
             scan_cutoff_bytes,
-            admission: admissions[number],
+            rule: rules[number],
+            write_budget: write_budgets[number],
             // A backing device that hangs would hold reads of what is cached: nobody gets that unasked.
             objective: objective(&objectives, Some(objectives_of[number].unwrap_or("classic")))?,
             write_back: write_backs[number],
@@ -309,22 +312,17 @@ fn volumes(layers: &Layers) -> anyhow::Result<Vec<VolumeConfig>> {
     Ok(volumes)
 }
 
-/// Which chunks enter the caches.
-fn admissions(layers: &Layers, count: usize) -> anyhow::Result<Vec<AdmissionOptions>> {
+/// Which chunks enter the caches, and what these may be sent.
+fn admission(layers: &Layers, count: usize) -> anyhow::Result<(Vec<Rule>, Vec<Option<WriteBudget>>)> {
     let (rules, budgets) = (layers.flash_admit(), layers.flash_write_budget());
-    let of = (each(&rules, count)?.into_iter()).zip(each(&budgets, count)?);
-    of.map(|(rule, budget)| {
-        let rule = rule.map(str::parse).transpose();
-        let budget = budget.map(str::parse).transpose();
-        Ok(AdmissionOptions {
-            rule: rule
-                .map_err(|error: BadRule| rules.wrong(error))?
-                .unwrap_or_default(),
-            budget: budget.map_err(|error: BadBudget| budgets.wrong(error))?,
-            ..AdmissionOptions::default()
-        })
-    })
-    .collect()
+    let rule = |text: Option<&str>| text.map_or(Ok(Rule::All), str::parse);
+    let budget = |text: Option<&str>| text.map(str::parse).transpose();
+    let rules_of: Result<_, _> = each(&rules, count)?.into_iter().map(rule).collect();
+    let budgets_of: Result<_, _> = each(&budgets, count)?.into_iter().map(budget).collect();
+    Ok((
+        rules_of.map_err(|error: BadRule| rules.wrong(error))?,
+        budgets_of.map_err(|error: BadBudget| budgets.wrong(error))?,
+    ))
 }
 
 /// When the cleaners of the volumes clean.
@@ -381,7 +379,6 @@ fn each<'a>(given: &Given<'a>, count: usize) -> anyhow::Result<Vec<Option<&'a st
 mod tests {
     use super::*;
     use crate::settings::Settings;
-    use pumice_admit::Rule;
 
     fn resolve(file: &str) -> Result<Option<VolumesConfig>, String> {
         let settings: Settings = toml::from_str(file).unwrap();
@@ -411,14 +408,11 @@ mod tests {
             chunk_bytes: Some(8 << 10),
             read_ahead_bytes,
             scan_cutoff_bytes,
-            admission: AdmissionOptions {
-                rule: match mode {
-                    Mode::ReadOnly => Rule::SecondHit,
-                    _ => Rule::Random(0.5),
-                },
-                budget: "2TB/day".parse().ok(),
-                ..AdmissionOptions::default()
+            rule: match mode {
+                Mode::ReadOnly => Rule::SecondHit,
+                _ => Rule::Random(0.5),
             },
+            write_budget: "2TB/day".parse().ok(),
             objective: Some(Objective::Mean).filter(|_| mode == Mode::ReadOnly),
             write_back: WriteBack::default(),
             drains: true,

@@ -189,7 +189,7 @@ fn look(config: &VolumesConfig, volume: &VolumeConfig, backing: &Slow) -> anyhow
         capacity: found.map_or(asked, |(geometry, _)| geometry.capacity),
         chunk_bytes: volume.chunk_bytes.or(found.map(|(_, chunk_bytes)| chunk_bytes)),
         block_bytes: found.map(|(geometry, _)| geometry.block_bytes),
-        rule: volume.admission.rule,
+        rule: volume.rule,
     }))
 }
 
@@ -282,7 +282,8 @@ fn prepare(
         dram_bytes: plan.map_or(0, |plan| usize::try_from(plan.dram_bytes).unwrap_or(usize::MAX)),
         read_ahead_bytes: plan.map_or(0, |plan| plan.read_ahead_bytes),
         scan_cutoff_bytes: volume.scan_cutoff_bytes,
-        admission: volume.admission,
+        rule: volume.rule,
+        write_budget: volume.write_budget,
         cache: Options {
             chunk_bytes: plan.map_or(4096, |plan| plan.chunk_bytes),
             chunks: 0,

@@ -207,7 +207,7 @@ fn divide_into(
 /// Refuses write budgets that are too small for the blocks.
 fn check_budgets(config: &VolumesConfig, plan: &Plan) -> anyhow::Result<()> {
     for (volume, cache) in config.volumes.iter().zip(&plan.caches) {
-        if let (Some(budget), Some(cache)) = (volume.admission.budget, cache) {
+        if let (Some(budget), Some(cache)) = (volume.write_budget, cache) {
             let checked = budget.check(cache.block_bytes);
             checked.map_err(|error| {
                 usage(format!(
@@ -227,7 +227,6 @@ fn unfit(volume: &VolumeConfig, error: &str) -> anyhow::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pumice_admit::AdmissionOptions;
 
     fn config(dram: u64) -> VolumesConfig {
         let volume = VolumeConfig {
@@ -241,7 +240,8 @@ mod tests {
             chunk_bytes: None,
             read_ahead_bytes: 4 << 20,
             scan_cutoff_bytes: 0,
-            admission: AdmissionOptions::default(),
+            rule: Rule::All,
+            write_budget: None,
             objective: None,
         };
         VolumesConfig {
@@ -330,11 +330,11 @@ mod tests {
     fn a_budget_that_is_too_small_for_the_blocks_is_refused_with_one_that_works() {
         let mut config = config(256 << 20);
         let plan = |config: &VolumesConfig| divide(config, &[wanted(1 << 30), None]);
-        config.volumes[0].admission.budget = "50MB/day".parse().ok();
+        config.volumes[0].write_budget = "50MB/day".parse().ok();
         let error = plan(&config).unwrap_err().to_string();
         assert!(error.contains("volume disk"), "{error}");
         let least = error.rsplit(' ').next().unwrap();
-        config.volumes[0].admission.budget = least.parse().ok();
+        config.volumes[0].write_budget = least.parse().ok();
         plan(&config).unwrap();
     }
 
