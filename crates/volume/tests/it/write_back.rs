@@ -631,6 +631,23 @@ fn a_content_that_came_back_after_it_was_copied_stays_dirty() {
     assert_eq!(rig.volume.dirty().0, 1);
 }
 
+/// Once a chunk counts as clean, its record is durable.
+#[test]
+fn what_was_cleaned_is_clean_after_a_crash_and_after_a_power_cut() {
+    for cuts_power in [false, true] {
+        let mut case = Case::new(1, wide());
+        case.put(0..60, 1);
+        case.flush().unwrap();
+        case.put((20..30).chain([59]), 2);
+        case.drain().unwrap();
+        case.crash(cuts_power);
+        case.start(Mode::WriteBack).unwrap();
+        assert_eq!(case.dirty(), 0);
+        case.check_all();
+        case.check_backing();
+    }
+}
+
 /// Otherwise the next start takes what it writes for a change from elsewhere.
 #[test]
 fn a_close_waits_for_the_round_under_way() {
