@@ -310,6 +310,20 @@ def test_a_chunk_that_is_being_cleaned_is_written_while_the_backing_device_hangs
         place.write(server, places=EVERY_OTHER, timeout=5)
 
 
+def test_what_is_old_in_a_buffer_is_written_while_a_flush_of_the_backing_device_hangs(place, far):
+    with place.volume("write-back", *LAZY, backing=far.server.uri) as server:
+        # It goes through and marks its region. A flush is to clear the mark, seconds later.
+        ask(server, f"h.zero({CHUNK}, 0)")
+        flushes = figure(server, "backing_flushes")
+        far.fail("hanging")
+        server.wait_for(lambda: figure(server, "backing_flushes") > flushes, "a flush to begin")
+        sent = server.figures("device")["written_bytes"]
+        place.write(server, places=[(4 * CHUNK, CHUNK)], timeout=5)
+        server.wait_for(lambda: server.figures("device")["written_bytes"] >= sent + CHUNK, "the cache device to have what was written")
+        far.recover("hanging")
+        server.terminate()
+
+
 @pytest.mark.parametrize("how", ["full", "hanging"])
 def test_a_stop_that_cannot_drain_leaves_all_to_the_next_start(place, how):
     """Where the backing device hangs the stop waits for it, until the server is killed."""

@@ -359,23 +359,31 @@ impl<D: Device, K: Backing> Volume<D, K> {
         .await
     }
 
-    /// Clears the marks of regions that were not written lately, after a flush, and starts the cleaner if it is due. Call it once a second, on
-    /// one thread.
+    /// Counts a second: writes what is old in block buffers, and starts the cleaner if it is due; then clears the marks of regions that were not
+    /// written lately, after a flush of the backing device. Call it once a second, on one thread, or [`Volume::tick_now`] where that flush of
+    /// the last call goes on.
     pub async fn tick(&self) {
-        self.kick();
+        self.tick_now();
         let Some((store, device)) = self.cache() else {
             return;
         };
-        store.tick(self.now_secs());
-        self.look_at_budget();
-        self.tick_cleaner();
-        self.tick_split();
         let quiet = store.quiet_regions(false);
         if !quiet.is_empty()
             && self.flush_backing(false).await.is_ok()
             && let Err(error) = store.clear(device, &quiet).await
         {
             tracing::warn!("marks of regions stay: {error}");
+        }
+        self.kick();
+    }
+
+    /// [`Volume::tick`] without the backing device, which may hang.
+    pub fn tick_now(&self) {
+        if let Some((store, _)) = self.cache() {
+            store.tick(self.now_secs());
+            self.look_at_budget();
+            self.tick_cleaner();
+            self.tick_split();
         }
         self.kick();
     }

@@ -271,12 +271,21 @@ fn tick_each_second(volume: ServedVolume) -> (Rc<Notify>, JoinHandle<()>) {
     let is_over = Rc::new(Notify::new());
     let ended = Rc::clone(&is_over);
     let ticking = tokio::task::spawn_local(async move {
+        let mut last: Option<JoinHandle<()>> = None;
         loop {
             tokio::select! {
                 () = tokio::time::sleep(Duration::from_secs(1)) => {}
-                () = ended.notified() => return,
+                () = ended.notified() => break,
             }
-            volume.tick().await;
+            if last.as_ref().is_some_and(|last| !last.is_finished()) {
+                volume.tick_now();
+                continue;
+            }
+            let volume = volume.clone();
+            last = Some(tokio::task::spawn_local(async move { volume.tick().await }));
+        }
+        if let Some(last) = last {
+            let _ = last.await;
         }
     });
     (is_over, ticking)
