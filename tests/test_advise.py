@@ -136,6 +136,19 @@ def test_what_a_trace_cannot_say(directory):
     expect("objects that were not asked for before" in text, "a note that most gets are first ones", text)
 
 
+def test_a_trace_without_times_needs_its_span(directory):
+    """The last column of format `arc` counts records: no years are made of it."""
+    path = os.path.join(directory, "t.lis")
+    with open(path, "w") as file:
+        file.writelines(f"{number % 20000 * 8} 8 0 {number}\n" for number in range(60000))
+    words = [BINARY, "advise", path, "--format", "arc", *COSTS, "--no-replay"]
+    done = subprocess.run([*words, "--tbw", "600"], capture_output=True, text=True, timeout=120)
+    expect(done.returncode == 2 and "--span: the trace has no times" in done.stderr, "a trace without times to be told", str(done))
+    for flags, span in (([], None), (["--tbw", "600", "--span", "3600"], 3600)):
+        done = subprocess.run([*words, *flags, "--json"], capture_output=True, text=True, timeout=120, check=True)
+        expect_equal(json.loads(done.stdout)["span_seconds"], span, f"the span with {flags}")
+
+
 def test_bad_numbers_name_their_flag(directory):
     for words, named in (
         (["--dram-price", "-1", "--flash-price", "1", "--backend", "hdd"], "--dram-price"),

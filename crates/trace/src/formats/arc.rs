@@ -8,10 +8,9 @@ use crate::text::LineParser;
 const MAX_BLOCKS: u64 = 1 << 24;
 
 /// `first_block number_of_blocks ignored sequence`, blank separated; a request for each block, in ascending order. No
-/// sizes; the sequence number stands for the time.
+/// sizes and no times: the sequence number counts records.
 #[derive(Default)]
 pub(crate) struct Arc {
-    time: u64,
     next_block: u64,
     blocks_left: u64,
 }
@@ -26,7 +25,7 @@ impl LineParser for Arc {
         let first = fields.required("first block")?;
         let count = fields.required("number of blocks")?;
         fields.required("third field")?.integer_key()?;
-        self.time = fields.required("sequence number")?.unsigned()?;
+        fields.required("sequence number")?.unsigned()?;
         fields.finish()?;
         self.next_block = first.unsigned()?;
         self.blocks_left = match count.unsigned()? {
@@ -44,12 +43,10 @@ impl LineParser for Arc {
         let count = self
             .blocks_left
             .min(BATCH_REQUESTS.saturating_sub(out.len()) as u64);
-        let time = self.time;
         let blocks = self.next_block..self.next_block + count;
         out.extend(blocks.map(|key| Request {
             key,
             size: None,
-            time,
             ..Request::BLANK
         }));
         self.next_block += count;
@@ -64,9 +61,9 @@ mod tests {
 
     #[test]
     fn a_record_is_expanded_to_its_blocks() {
-        let get = |key, time| request(key, None, time, Op::Get);
+        let get = |key| request(key, None, 0, Op::Get);
         let read = requests(Format::Arc, b"100 3 0 0\n7 1 1 1\n");
-        assert_eq!(read, [get(100, 0), get(101, 0), get(102, 0), get(7, 1)]);
+        assert_eq!(read, [get(100), get(101), get(102), get(7)]);
     }
 
     #[test]
