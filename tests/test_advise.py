@@ -48,6 +48,15 @@ def test_advice_is_what_the_engine_does(directory):
         replayed = json.loads(done.stdout)
         for name, of_replay in (("hit_ratio", "object_hit_ratio"), ("bytes_written_host", "bytes_written_host"), ("index", "index")):
             expect_equal(row[name], replayed[of_replay], f"{name} of {row['what']}")
+        times = ["--throttle", "nvme", "--dram-latency", "1us", "--miss-latency", f"{report['miss_ns']:.0f}ns"]
+        done = subprocess.run([BINARY, "replay", TRACE, *words, *times, "--superblock", "0", "--ops", "look-aside", "--json"], capture_output=True,
+                              text=True, timeout=120)
+        expect_equal(done.returncode, 0, f"the exit status of a replay that tells times: {done.stderr}")
+        timed = json.loads(done.stdout)
+        expect(abs(timed["object_hit_ratio"] - row["hit_ratio"]) < 0.005, "the hits in virtual time", f"{timed} {row}")
+        off = abs(timed["response_ns"] - row["response_ns"])
+        expect(off < 0.05 * row["response_ns"], "the response time in virtual time", f"{timed} {row}")
+        expect(abs(off - row["response_error_ns"]) < 5, "the error to be what that differs by", f"{off}: {row}")
         day = row["bytes_written_host"] * 24
         expect(abs(row["host_bytes_a_day"] / day - 1) < 1e-9, "bytes of a day of an hour's", str(row))
         expect(abs(row["flash_years"] - 600e12 / day / 365) < 1e-6 * row["flash_years"], "years of 600 TB", str(row))

@@ -9,10 +9,11 @@ use crate::replay::{Bar, Printed, of_config};
 use crate::serve::config::ServeConfig;
 use crate::serve::{Familiar, options_of_empty};
 use crate::settings::{Layers, Settings};
+use crate::times::people;
 use crate::usage::usage;
 use anyhow::Context;
 pub use args::AdviseArgs;
-use args::{Have, latencies};
+use args::{Have, SECTOR_BYTES, flash, latencies, read_ns};
 use page::PageFile;
 use pumice::{AdmissionOptions, FlashWrite, IndexKind, IndexOptions};
 use pumice_admit::Rule;
@@ -20,10 +21,11 @@ use pumice_advise::{
     Choice, Curve, CurveBuilder, CurveOptions, Endurance, Latencies, Limit, Offer, Prices, choose, sizes,
 };
 use pumice_sim::{
-    FlashOptions, MissingSizes, OpsMode, ReplayDevice, ReplayProgress, ReplayRules, replay_flash,
+    FlashOptions, MissingSizes, OpsMode, ReplayDevice, ReplayProgress, ReplayRules, Report, Timed,
+    replay_flash,
 };
 use pumice_trace::{Format, Human, Trace, bytes};
-use report::{Advice, ByRule, Row, Turn, Twice, people};
+use report::{Advice, ByRule, Row, Turn, Twice};
 use std::io::Write;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -55,6 +57,7 @@ struct Basis<'a> {
     trace: Trace,
     curve: Curve,
     curve_seconds: f64,
+    /// Of the mean object.
     latencies: Latencies,
     prices: Prices,
     limit: Limit,
@@ -81,7 +84,8 @@ pub fn run(args: &AdviseArgs) -> anyhow::Result<()> {
             "--years needs --tbw, or --dwpd and --drive-size, or --cycles",
         ));
     }
-    let latencies = latencies(args)?;
+    // Before a long trace is read.
+    latencies(args, SECTOR_BYTES)?;
     let trace = args.source.trace()?;
     let page = args.html.as_deref().map(PageFile::create).transpose()?;
     let started = Instant::now();
@@ -97,7 +101,8 @@ pub fn run(args: &AdviseArgs) -> anyhow::Result<()> {
     args.source.doubt(curve.requests, first as u64);
     let basis = Basis {
         args,
-        latencies,
+        // An object begins anywhere in a sector.
+        latencies: latencies(args, curve.object_bytes() + SECTOR_BYTES)?,
         prices: Prices {
             dram: args.dram_price,
             flash: args.flash_price,
@@ -380,6 +385,7 @@ impl Basis<'_> {
             hit_ratio: offer.hits,
             dram_hit_ratio: offer.dram_hits,
             response_ns: offer.response_ns,
+            response_error_ns: None,
             figures_of: "curve",
             curve_hit_ratio: offer.hits,
             curve_response_ns: offer.response_ns,
@@ -405,7 +411,13 @@ impl Basis<'_> {
         if self.args.no_replay {
             return Ok(row);
         }
-        let mut row = self.replay(row, offer, Rule::All)?;
+        let mut row = self.replayed(row, offer, Rule::All)?;
+        let timed = Timed {
+            dram_ns: self.latencies.dram_ns as u64,
+            miss_ns: self.latencies.miss_ns as u64,
+        };
+        let in_virtual_time = self.replay(offer, Rule::All, Some(timed))?.response_ns;
+        row.response_error_ns = in_virtual_time.map(|ns| (ns - row.response_ns).abs());
         if what == "advice" {
             // The filter of a rule may not fit beside the rest.
             let fits = |rule: &Rule| {
@@ -413,7 +425,7 @@ impl Basis<'_> {
                     .is_ok_and(|config| options_of_empty(&config, offer.flash).is_ok())
             };
             for rule in RULES.into_iter().filter(fits) {
-                let replayed = self.replay(row.clone(), offer, rule)?;
+                let replayed = self.replayed(row.clone(), offer, rule)?;
                 row.by_rule.push(ByRule::of(rule, &replayed));
             }
         }
@@ -437,8 +449,8 @@ impl Basis<'_> {
         ));
     }
 
-    /// Replays an offer through the engine, with a rule of what goes to flash.
-    fn replay(&self, mut row: Row, offer: &Offer, rule: Rule) -> anyhow::Result<Row> {
+    /// The report of a replay of an offer through the engine, with a rule of what goes to flash.
+    fn replay(&self, offer: &Offer, rule: Rule, timed: Option<Timed>) -> anyhow::Result<Report> {
         let config = self.config_with(offer.dram, rule)?;
         let bar = (self.args.jobs == 1).then(|| Bar::new("replaying"));
         let replayed = replay_flash(
@@ -456,7 +468,8 @@ impl Basis<'_> {
                 reformat: false,
                 superblock_blocks: u32::from(self.args.cycles.is_some()),
                 trim: false,
-                throttle: None,
+                throttle: timed.map(|_| flash(self.args)),
+                timed,
                 rules: ReplayRules {
                     missing_sizes: MissingSizes::Fixed(self.args.object_size.max(1)),
                     ignores_sizes: self.args.ignore_sizes,
@@ -467,17 +480,27 @@ impl Basis<'_> {
             &mut |done| bar.iter().for_each(|bar| bar.show(done)),
         );
         bar.iter().for_each(Bar::clear);
-        let report = replayed.map_err(crate::replay::sim_error)?;
+        replayed.map_err(crate::replay::sim_error)
+    }
+
+    /// A row with the figures of a replay.
+    fn replayed(&self, mut row: Row, offer: &Offer, rule: Rule) -> anyhow::Result<Row> {
+        let report = self.replay(offer, rule, None)?;
         let hits = report.object_hit_ratio.unwrap_or(0.0);
-        // Reads of flash for each get: a large object takes several.
-        let reads = hits * report.flash_rounds_per_hit.unwrap_or(0.0);
+        // Of each get.
+        let rounds = hits * report.flash_rounds_per_hit.unwrap_or(0.0);
+        let bytes = hits * report.flash_bytes_read_per_hit.unwrap_or(0.0);
+        let in_vain = (1.0 - hits) * report.flash_reads_per_miss.unwrap_or(0.0);
         row.figures_of = "engine";
         row.hit_ratio = hits;
-        row.dram_hit_ratio = (hits - reads).max(0.0);
+        row.dram_hit_ratio = report.dram_hit_ratio.unwrap_or(0.0);
         row.response_ns = row.dram_hit_ratio * self.latencies.dram_ns
-            + reads * self.latencies.flash_ns
             + (1.0 - hits) * self.latencies.miss_ns
-            + (1.0 - hits) * report.flash_reads_per_miss.unwrap_or(0.0) * self.latencies.flash_ns;
+            + read_ns(
+                &flash(self.args),
+                rounds + in_vain,
+                bytes + in_vain * SECTOR_BYTES,
+            );
         row.index = report.index;
         row.index_dram_bytes = report.index_dram_bytes;
         row.bytes_written_host = report.bytes_written_host;
@@ -498,8 +521,7 @@ impl Basis<'_> {
             .and_then(|cycles| Endurance::of_cycles(cycles, offer.flash as f64).ok())
             .zip(row.host_bytes_a_day.zip(report.device_write_amplification))
             .map(|(endurance, (day, amplification))| endurance.years(day * amplification));
-        let reads = hits * report.flash_reads_per_hit.unwrap_or(0.0)
-            + (1.0 - hits) * report.flash_reads_per_miss.unwrap_or(0.0);
+        let reads = hits * report.flash_reads_per_hit.unwrap_or(0.0) + in_vain;
         row.flash_reads_a_second = self.span.map(|span| reads * self.curve.requests as f64 / span);
         Ok(row)
     }

@@ -13,6 +13,7 @@ mod replay;
 mod serve;
 mod settings;
 mod source;
+mod times;
 mod trace;
 mod usage;
 

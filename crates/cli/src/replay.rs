@@ -8,6 +8,7 @@ use crate::serve::flash::size_of_new;
 use crate::serve::{Familiar, TIER1_SHARE, options_of_empty};
 use crate::settings::{Layers, Settings};
 use crate::source::Source;
+use crate::times::time;
 use crate::usage::{causes, usage};
 use anyhow::Context;
 use clap::Args;
@@ -18,7 +19,7 @@ use pumice_device::Profile;
 use pumice_flash::{LayoutName, LayoutOptions};
 use pumice_sim::{
     AsServed, CacheSize, ExactOptions, FlashOptions, MissingSizes, OpsMode, ReplayDevice, ReplayProgress,
-    ReplayRules, SimError, Warmup, replay_exact, replay_flash,
+    ReplayRules, SimError, Timed, Warmup, replay_exact, replay_flash,
 };
 use pumice_trace::{SizeDistribution, TraceError, bytes};
 use serde::Serialize;
@@ -160,6 +161,15 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "KIND")]
     throttle: Option<Profile>,
 
+    /// With --throttle and --device sim, also tell how long gets take, one after the other in virtual time, while blocks are written: this is
+    /// what a miss takes
+    #[arg(long, value_name = "TIME", value_parser = time, requires = "throttle")]
+    miss_latency: Option<f64>,
+
+    /// And what a hit in DRAM takes
+    #[arg(long, value_name = "TIME", value_parser = time, requires = "miss_latency", default_value = "1us")]
+    dram_latency: f64,
+
     /// The part of the requests that fills the cache before figures are counted, from 0 to below 1
     #[arg(long, value_name = "FRACTION", default_value = "0")]
     warmup: Warmup,
@@ -218,6 +228,10 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
             superblock_blocks: args.superblock.unwrap_or(1),
             trim: args.trim,
             throttle: args.throttle,
+            timed: args.miss_latency.map(|miss| Timed {
+                dram_ns: args.dram_latency as u64,
+                miss_ns: miss as u64,
+            }),
             reformat: args.reformat,
             size: flash_size,
             dram_bytes: args.dram_pool.unwrap_or(0),
@@ -461,6 +475,11 @@ fn check_built(args: &ReplayArgs) -> anyhow::Result<()> {
     }
     if args.throttle.is_some() && args.layout() == "exact" {
         return Err(usage("--throttle with --layout exact: that has no device"));
+    }
+    if args.miss_latency.is_some() && args.device != *"sim" {
+        return Err(usage(
+            "--miss-latency with --device PATH: response times are told of --device sim alone",
+        ));
     }
     Ok(())
 }

@@ -41,6 +41,11 @@ impl DeviceCounters {
         Self::default()
     }
 
+    /// Bytes asked for by reads so far.
+    pub fn read_bytes(&self) -> u64 {
+        self.read_bytes.load(Ordering::Relaxed)
+    }
+
     fn seen<T>(&self, result: io::Result<T>) -> io::Result<T> {
         if result.is_err() {
             add(&self.errors, 1);

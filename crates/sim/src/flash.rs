@@ -2,9 +2,13 @@
 //!
 //! Requests run one after the other, and all background work that a request made due runs to its end before the next.
 //! So nothing depends on how long a device takes: a simulated device and a real file give the same counts.
+//!
+//! A replay that tells response times ([`Timed`]) does not wait for that work: as in a server it goes on while requests do, in virtual time.
 
 mod measured;
+mod response;
 
+use std::cell::Cell;
 use std::fmt;
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -15,8 +19,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use pumice::{
-    AdmissionOptions, BooksSnapshot, CacheOptions, Cx, FlashWrite, Found, IndexOptions, LargeLookup, Lookup,
-    Maker, Meta, ObjectCache, RejectReason,
+    AdmissionOptions, BooksSnapshot, CacheOptions, Cx, DeviceReads, FlashWrite, Found, IndexOptions,
+    LargeLookup, Lookup, Maker, Meta, ObjectCache, RejectReason,
 };
 use pumice_blocks::open::{check_maker, read_superblock};
 use pumice_blocks::{Geometry, OpenError};
@@ -38,6 +42,8 @@ use crate::rules::{MissingSizes, OpsMode, ReplayRules};
 use crate::size::CacheSize;
 use crate::spared::Spared;
 use measured::{Measured, Snapshot, report, settings};
+use response::Stopwatch;
+pub use response::Timed;
 
 /// Block buffers: more than any layout fills at a time, so that none is waited for.
 const BUFFERS: usize = 160;
@@ -103,8 +109,18 @@ pub struct FlashOptions {
     /// The kind of device that it is to be as slow as. A simulated one takes no real time for it, and the report has what it would
     /// have taken.
     pub throttle: Option<Profile>,
+    /// Tell how long gets take on a simulated device that is throttled; not looked at elsewhere.
+    pub timed: Option<Timed>,
     /// What requests mean. Objects without sizes must have been given one: flash is measured in bytes.
     pub rules: ReplayRules,
+}
+
+impl FlashOptions {
+    /// What requests take, where that is told.
+    fn timed_on_model(&self) -> Option<Timed> {
+        let is_model = self.throttle.is_some() && self.device == ReplayDevice::Sim;
+        self.timed.filter(|_| is_model)
+    }
 }
 
 /// Replays `trace` through a flash layout, empty at first. `progress` is called now and then.
@@ -212,8 +228,11 @@ fn throttled<D: Device + Clone>(
     };
     let timeline = time.clone().unwrap_or_else(|| Arc::new(RealTime::new()));
     let throttle = Arc::new(Throttle::new(profile, timeline));
+    let device = ThrottledDevice::new(stage.device, throttle);
     let stage = Stage {
-        device: ThrottledDevice::new(stage.device, throttle),
+        stopwatch: (time.as_ref().zip(options.timed_on_model()))
+            .map(|(time, timed)| Stopwatch::new(timed, Arc::clone(time), device.delays().clone())),
+        device,
         drive: stage.drive,
         filler: stage.filler,
         time,
@@ -289,7 +308,7 @@ impl Setup {
         let cache = CacheOptions {
             block_bytes: Some(block_bytes),
             reformat: true,
-            lockstep: true,
+            lockstep: options.timed_on_model().is_none(),
             item_bytes_max: cache.item_bytes_max.min(largest),
             ..cache
         };
@@ -331,6 +350,8 @@ struct Replay<D: Device + Clone> {
     clock: Arc<ManualClock>,
     cx: Cx<D>,
     cache: ObjectCache<D>,
+    /// Reads of slices that a server makes while it makes another of the same object.
+    reads_beside: Cell<u64>,
 }
 
 impl<D: Device + Clone> Replay<D> {
@@ -354,6 +375,7 @@ impl<D: Device + Clone> Replay<D> {
             clock,
             cx,
             cache,
+            reads_beside: Cell::new(0),
         })
     }
 
@@ -395,9 +417,17 @@ impl<D: Device + Clone> Replay<D> {
     }
 
     fn read_large(&self, key: &[u8], large: LargeLookup<D::Buf>) -> Result<bool, SimError> {
-        Ok(self
-            .block_on(self.cache.read_large(&self.cx, key, large))?
-            .is_some())
+        let before = self.cache.device_reads().records;
+        let found = self.block_on(self.cache.read_large(&self.cx, key, large))?;
+        let slices = self.cache.device_reads().records - before;
+        self.reads_beside
+            .set(self.reads_beside.get() + slices.saturating_sub(1));
+        Ok(found.is_some())
+    }
+
+    /// Reads so far of which each had to wait for the one before.
+    fn rounds(&self, reads: DeviceReads) -> u64 {
+        reads.rounds() - self.reads_beside.get()
     }
 
     fn insert(&self, key: &[u8], value: Payload<'_>) -> Result<Result<u64, RejectReason>, SimError> {
@@ -414,8 +444,12 @@ fn park<D: Device>(device: &D) -> impl FnMut() -> std::io::Result<()> + '_ {
 struct Reads {
     hit_reads: u64,
     miss_reads: u64,
+    /// Bytes read during hits.
+    hit_read_bytes: u64,
     /// Reads of which each had to wait for the one before, of hits.
     hit_rounds: u64,
+    /// Hits that read nothing.
+    dram_hits: u64,
 }
 
 /// What a replay runs on.
@@ -427,6 +461,8 @@ struct Stage<'a, D> {
     filler: &'a [u8],
     /// The time that the device takes, where that is not the time that passes.
     time: Option<Arc<dyn Timeline>>,
+    /// Takes the times of gets.
+    stopwatch: Option<Stopwatch>,
     setup: Setup,
 }
 
@@ -437,6 +473,7 @@ impl<D> Stage<'_, D> {
             drive: None,
             filler: &[],
             time: None,
+            stopwatch: None,
             setup,
         }
     }
@@ -455,6 +492,7 @@ fn replay<D: Device + Clone>(
         drive,
         filler,
         time,
+        mut stopwatch,
         setup,
     } = stage;
     let Setup { cache, geometry } = setup;
@@ -499,6 +537,7 @@ fn replay<D: Device + Clone>(
             if counts.requests_replayed == warmup {
                 at_warmup = snapshot();
                 reads = Reads::default();
+                stopwatch.iter_mut().for_each(Stopwatch::reset);
             }
             counts.next_request();
             // Of a trace whose times go back, too, the clock does not.
@@ -530,15 +569,23 @@ fn replay<D: Device + Clone>(
             let inserts = match (options.rules.ops, access.op) {
                 (OpsMode::Lookup, _) | (_, Op::Get) => {
                     let before = replay.cache.device_reads();
+                    let (rounds_before, bytes_before) = (replay.rounds(before), counters.read_bytes());
+                    let began = stopwatch.as_ref().map(Stopwatch::now);
                     let hit = replay.lookup(&key)?;
                     let after = replay.cache.device_reads();
                     let made = after.all() - before.all();
                     if hit {
-                        reads.hit_rounds += after.rounds() - before.rounds();
+                        reads.hit_rounds += replay.rounds(after) - rounds_before;
+                        reads.hit_read_bytes += counters.read_bytes() - bytes_before;
                         reads.hit_reads += made;
+                        reads.dram_hits += u64::from(made == 0);
                         spared.note_hit(access);
                     } else {
                         reads.miss_reads += made;
+                    }
+                    if let Some((stopwatch, began)) = stopwatch.as_mut().zip(began) {
+                        replay.block_on(stopwatch.rest(began, hit))?;
+                        stopwatch.end(began);
                     }
                     counts.lookup(hit, access.size);
                     !hit && access.fills
@@ -559,7 +606,13 @@ fn replay<D: Device + Clone>(
                     Err(_) => counts.rejected(),
                 }
             }
-            replay.settle()?;
+            match &stopwatch {
+                None => replay.settle()?,
+                Some(stopwatch) if inserts || access.op == Op::Delete => {
+                    replay.block_on(stopwatch.change())?;
+                }
+                Some(_) => {}
+            }
             let (entries, bytes) = replay.cache.books().resident();
             if counts.requests_replayed == warmup + 1 {
                 entries_resident = 0;
@@ -573,6 +626,7 @@ fn replay<D: Device + Clone>(
             progress: accesses.progress(),
         });
     }
+    replay.settle()?;
     let at_end = snapshot();
     let asked = at_end.stats.admission.asked_bytes;
     timeline.push((now / SECOND, at_end.stats.blocks.written_bytes, asked));
@@ -593,6 +647,7 @@ fn replay<D: Device + Clone>(
         &Measured {
             counts,
             reads,
+            response_ns: stopwatch.and_then(|stopwatch| stopwatch.mean_ns()),
             at_warmup,
             at_end,
             bytes_beside_values: bytes_beside_values(&replay.cache.books(), object_bytes),

@@ -31,7 +31,7 @@ pub use counts::Counts;
 pub use direct::{DirectOptions, DirectReport, DirectRun, run_direct};
 pub use error::SimError;
 pub use exact::{ExactOptions, replay_exact};
-pub use flash::{AsServed, FlashOptions, ReplayDevice, replay_flash};
+pub use flash::{AsServed, FlashOptions, ReplayDevice, Timed, replay_flash};
 pub use ftl::{EraseSpread, Ftl, FtlCounts, FtlDevice, FtlError, FtlOptions};
 pub use nhc::{CacheModel, CellOptions, CellReport, Change, Changed, Figures, Formulas, Load, run_cell};
 pub use objects::ObjectNumbers;

@@ -68,11 +68,13 @@ pub struct Report {
     pub elapsed_seconds: f64,
     /// All requests replayed, warm-up included, over that time.
     pub requests_per_second: f64,
-    /// Device reads per hit of which each had to wait for the one before; null for `exact`.
+    /// Device reads per hit of which each had to wait for the one before; the slices of a large object, some of which are read at once, count as
+    /// one. Null for `exact`.
     pub flash_rounds_per_hit: Option<f64>,
     /// What a cascade index takes and does; null for another.
     pub cascade: Option<CascadeReport>,
-    /// Time that a simulated device of the kind that was asked for takes, one request at a time; null for others.
+    /// Time that a simulated device of the kind that was asked for takes, one request at a time, and with response times also what requests
+    /// take elsewhere; null for others.
     pub device_seconds: Option<f64>,
     /// The fewest erases of a superblock of the simulated drive after the warm-up; null where there is no drive.
     pub erases_min: Option<u32>,
@@ -90,6 +92,12 @@ pub struct Report {
     pub device_written_bytes: Option<u64>,
     /// What was let onto flash and what was not; null where everything is.
     pub admission: Option<AdmissionReport>,
+    /// Bytes read from the device per hit, with response times also those that a reclaim reads meanwhile; null for `exact`.
+    pub flash_bytes_read_per_hit: Option<f64>,
+    /// Hits that read nothing from the device / lookups; null for `exact`, which has none.
+    pub dram_hit_ratio: Option<f64>,
+    /// Mean time of a get, one after the other on a simulated device of the kind that was asked for; null where that was not asked for.
+    pub response_ns: Option<f64>,
     /// For each second in which there was a request, in seconds since the first one, bytes sent to the device and bytes of objects that
     /// admission was asked about until then, warm-up included. Not printed.
     #[serde(skip)]
@@ -139,6 +147,10 @@ pub struct Settings {
     pub trim: Option<bool>,
     /// The kind of device that the replay was as slow as.
     pub throttle: Option<String>,
+    /// Where response times are told, what a hit in DRAM takes.
+    pub dram_ns: Option<u64>,
+    /// And a miss.
+    pub miss_ns: Option<u64>,
 }
 
 impl Settings {
@@ -288,10 +300,10 @@ mod tests {
             objects_inserted bytes_written_host app_write_amplification device_write_amplification \
             combined_write_amplification index_dram_bytes index_bytes_written flash_reads_per_hit flash_reads_per_miss \
             elapsed_seconds requests_per_second flash_rounds_per_hit cascade device_seconds erases_min erases_mean erases_max \
-            device_reads device_read_bytes device_writes device_written_bytes admission";
+            device_reads device_read_bytes device_writes device_written_bytes admission flash_bytes_read_per_hit dram_hit_ratio response_ns";
         assert_eq!(names(text), contract.split_whitespace().collect::<Vec<_>>());
         let contract = "format seed ops warmup flash_size object_size object_size_is_assumed max_object_bytes alpha theta \
-            tier1 flash_write block_bytes blocks buffers device superblock trim throttle";
+            tier1 flash_write block_bytes blocks buffers device superblock trim throttle dram_ns miss_ns";
         assert_eq!(names(settings), contract.split_whitespace().collect::<Vec<_>>());
     }
 }

@@ -1,8 +1,8 @@
 //! Flags of `advise`.
 
-use super::report::people;
 use crate::lifetime::positive;
 use crate::source::Source;
+use crate::times::{people, time};
 use crate::usage::usage;
 use clap::Args;
 use pumice_advise::Latencies;
@@ -37,7 +37,7 @@ pub struct AdviseArgs {
     #[arg(long, value_name = "TIME", value_parser = time, required_unless_present = "backend")]
     pub(super) miss_latency: Option<f64>,
 
-    /// In place of --miss-latency, the kind of device that misses are read from, 4 KiB at a time: dram, nvm, optane, nvme, sata, hdd, or nvme*40 (40 times slower)
+    /// In place of --miss-latency, the kind of device that misses are read from: dram, nvm, optane, nvme, sata, hdd, or nvme*40 (40 times slower)
     #[arg(long, value_name = "KIND", conflicts_with = "miss_latency")]
     pub(super) backend: Option<Profile>,
 
@@ -45,8 +45,12 @@ pub struct AdviseArgs {
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "1us")]
     pub(super) dram_latency: f64,
 
-    /// What a read of flash takes: `pumice bench device` measures it. By default that of a flash SSD on PCI Express for 4 KiB
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    /// The kind of device that flash is, as of --backend: long reads of it take longer
+    #[arg(long, value_name = "KIND", default_value = "nvme")]
+    pub(super) flash_kind: Profile,
+
+    /// In place of --flash-kind, what a read of flash takes, however long it is: `pumice bench device` measures it
+    #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "flash_kind")]
     pub(super) flash_latency: Option<f64>,
 
     /// Most money: the fastest sizes within it are advised. Without --budget and --response: the cheapest sizes that are at most a quarter slower
@@ -143,25 +147,34 @@ impl FromStr for Have {
     }
 }
 
-/// Nanoseconds.
-fn time(text: &str) -> Result<f64, String> {
-    let ns = pumice_device::duration(text).filter(|ns| *ns > 0);
-    ns.map(|ns| ns as f64)
-        .ok_or_else(|| "expected a time above 0, such as 86us or 2.35ms (ns, us, ms, s)".to_owned())
+/// What is read at least.
+pub(super) const SECTOR_BYTES: f64 = 4096.0;
+
+/// Nanoseconds of so many reads of so many bytes in all, one after the other.
+pub(super) fn read_ns(kind: &Profile, reads: f64, bytes: f64) -> f64 {
+    reads * kind.read.latency_ns as f64 + bytes * 1e9 / kind.read.bytes_per_second as f64
 }
 
-/// The latencies that are asked for.
+/// The flash that is asked about.
+pub(super) fn flash(args: &AdviseArgs) -> Profile {
+    let mut kind = args.flash_kind;
+    if let Some(latency_ns) = args.flash_latency {
+        kind.read.latency_ns = latency_ns as u64;
+        kind.read.bytes_per_second = u64::MAX;
+    }
+    kind
+}
+
+/// The latencies that are asked for, of reads of so many bytes.
 ///
 /// # Errors
 /// Usage, if one is not faster than the next.
-pub(super) fn latencies(args: &AdviseArgs) -> anyhow::Result<Latencies> {
-    let miss = args
-        .miss_latency
-        .or_else(|| args.backend.map(|backend| read_ns(&backend)));
+pub(super) fn latencies(args: &AdviseArgs, bytes: f64) -> anyhow::Result<Latencies> {
+    let of_backend = |kind: Profile| read_ns(&kind, 1.0, bytes);
     let latencies = Latencies {
         dram_ns: args.dram_latency,
-        flash_ns: args.flash_latency.unwrap_or_else(|| read_ns(&Profile::NVME)),
-        miss_ns: miss.unwrap_or_default(),
+        flash_ns: read_ns(&flash(args), 1.0, bytes),
+        miss_ns: (args.miss_latency.or_else(|| args.backend.map(of_backend))).unwrap_or_default(),
     };
     let Latencies {
         dram_ns,
@@ -171,15 +184,10 @@ pub(super) fn latencies(args: &AdviseArgs) -> anyhow::Result<Latencies> {
     match dram_ns < flash_ns && flash_ns < miss_ns {
         true => Ok(latencies),
         false => Err(usage(format!(
-            "DRAM takes {}, flash {}, a miss {}: each must be faster than the next (--dram-latency, --flash-latency, --miss-latency)",
+            "DRAM takes {}, flash {}, a miss {}, for {bytes:.0} bytes: each must be faster than the next (--dram-latency, --flash-latency, --miss-latency)",
             people(dram_ns),
             people(flash_ns),
             people(miss_ns)
         ))),
     }
-}
-
-/// What a read of 4 KiB takes.
-fn read_ns(kind: &Profile) -> f64 {
-    kind.read.latency_ns as f64 + 4096e9 / kind.read.bytes_per_second as f64
 }

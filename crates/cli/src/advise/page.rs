@@ -1,6 +1,7 @@
 //! The advice as an HTML page: one file, no scripts.
 
-use super::report::{Advice, Row, people};
+use super::report::{Advice, Row};
+use crate::times::people;
 use anyhow::Context;
 use pumice_trace::Human;
 use std::fmt::Write as _;
@@ -90,6 +91,11 @@ impl Advice {
         );
         self.rows.iter().for_each(|row| line(&mut out, row));
         out.push_str("</table>\n");
+        if self.rows.iter().any(|row| row.response_error_ns.is_some()) {
+            out.push_str(
+                "<p>± is how much a simulation of request after request, as fast as they go, differs.</p>\n",
+            );
+        }
         if self.rows.first().is_some_and(|row| row.what == "nearest") {
             out.push_str(
                 "<p class=\"note\">No sizes keep the limit that was asked for: the nearest are shown.</p>\n",
@@ -201,12 +207,13 @@ fn line(out: &mut String, row: &Row) {
         .map_or("–".to_owned(), |years| format!("{years:.1} years"));
     let _ = writeln!(
         out,
-        "<tr{class}><td>{}</td><td>{}</td><td>{flash}</td><td>{:.2}</td><td>{}</td><td>{}</td><td>{years}</td></tr>",
+        "<tr{class}><td>{}</td><td>{}</td><td>{flash}</td><td>{:.2}</td><td>{}</td><td>{} {}</td><td>{years}</td></tr>",
         row.what,
         Human(row.dram_bytes),
         row.money,
         percent(row.hit_ratio),
-        people(row.response_ns)
+        people(row.response_ns),
+        row.error()
     );
 }
 

@@ -1,5 +1,6 @@
 //! What `advise` prints.
 
+use crate::times::people;
 use pumice_admit::Rule;
 use pumice_trace::Human;
 use serde::Serialize;
@@ -17,6 +18,8 @@ pub(super) struct Row {
     /// Share of gets that DRAM answers.
     pub(super) dram_hit_ratio: f64,
     pub(super) response_ns: f64,
+    /// By how much a replay in virtual time differs from that, either way; null where the engine was not replayed.
+    pub(super) response_error_ns: Option<f64>,
     /// `engine` if the figures are of a replay through the engine, `curve` if they are of exact LRU.
     pub(super) figures_of: &'static str,
     /// Hit ratio of exact LRU of the larger of the two sizes.
@@ -90,6 +93,12 @@ impl Row {
     /// A line for each other rule of what goes to flash.
     pub(super) fn rules(&self) -> impl Iterator<Item = String> {
         (self.by_rule.iter()).map(|by_rule| by_rule.text(self.bytes_written_host))
+    }
+
+    /// The error of the response time, for people.
+    pub(super) fn error(&self) -> String {
+        let share = |ns: f64| ns / self.response_ns * 100.0;
+        (self.response_error_ns.map(share)).map_or_else(String::new, |percent| format!("± {percent:.1} %"))
     }
 
     /// Years that the flash lasts by the rating that ends first.
@@ -180,16 +189,6 @@ impl Twice {
     }
 }
 
-/// Nanoseconds for people.
-pub(super) fn people(ns: f64) -> String {
-    match ns {
-        ns if ns >= 1e9 => format!("{:.2} s", ns / 1e9),
-        ns if ns >= 1e6 => format!("{:.2} ms", ns / 1e6),
-        ns if ns >= 1e3 => format!("{:.1} us", ns / 1e3),
-        ns => format!("{ns:.0} ns"),
-    }
-}
-
 impl Advice {
     /// For people.
     pub(super) fn text(&self) -> String {
@@ -216,8 +215,8 @@ impl Advice {
         );
         let _ = writeln!(
             out,
-            "{:<12}{:>10}{:>10}{:>9}{:>10}{:>12}{:>11}{:>13}{:>12}",
-            "", "DRAM", "flash", "hits", "of DRAM", "response", "money", "written/day", "years"
+            "{:<12}{:>10}{:>10}{:>9}{:>10}{:>12}{:>9}{:>11}{:>13}{:>12}",
+            "", "DRAM", "flash", "hits", "of DRAM", "response", "", "money", "written/day", "years"
         );
         for row in &self.rows {
             let day = row
@@ -226,13 +225,14 @@ impl Advice {
             let years = row.years().map_or("-".into(), |years| format!("{years:.1}"));
             let _ = writeln!(
                 out,
-                "{:<12}{:>10}{:>10}{:>9}{:>10}{:>12}{:>11.2}{:>13}{:>12}",
+                "{:<12}{:>10}{:>10}{:>9}{:>10}{:>12}{:>9}{:>11.2}{:>13}{:>12}",
                 row.what,
                 Human(row.dram_bytes).to_string(),
                 Human(row.flash_bytes).to_string(),
                 percent(row.hit_ratio),
                 percent(row.dram_hit_ratio),
                 people(row.response_ns),
+                row.error(),
                 row.money,
                 day,
                 years
@@ -241,6 +241,9 @@ impl Advice {
         out.push('\n');
         if self.rows.iter().any(|row| row.figures_of == "curve") {
             let _ = writeln!(out, "figures of rows without bytes written are of exact LRU\n");
+        }
+        if self.rows.iter().any(|row| row.response_error_ns.is_some()) {
+            out.push_str("± is how much a replay of request after request, in virtual time, differs\n\n");
         }
         let best = self.rows.first();
         if best.is_some_and(|row| row.what == "nearest") {

@@ -1,5 +1,6 @@
 //! The report of a replay for people.
 
+use crate::times::people;
 use pumice_sim::Report;
 use pumice_trace::Human;
 
@@ -98,6 +99,10 @@ pub(super) fn summary(report: &Report) -> String {
     if let Some(seconds) = report.device_seconds {
         let what = format!("{seconds:.3} s by the model, one request at a time");
         lines.push(("device time", what));
+    }
+    if let Some(mean) = report.response_ns {
+        let what = format!("a get takes {}, one after the other by the model", people(mean));
+        lines.push(("response time", what));
     }
     if let (Some(hit), Some(miss)) = (report.flash_reads_per_hit, report.flash_reads_per_miss) {
         lines.push(("flash reads", format!("{hit:.4} per hit, {miss:.4} per miss")));

@@ -197,6 +197,18 @@ fn bad_usage_ends_with_2_and_says_what_is_wrong() {
             "replay zipf:keys=10,requests=10,theta=1 --warmup 1",
             &["warm-up `1`"],
         ),
+        (
+            "replay zipf:keys=10,requests=10,theta=1 --miss-latency 1ms",
+            &["--throttle"],
+        ),
+        (
+            "replay zipf:keys=10,requests=10,theta=1 --throttle nvme --miss-latency 1",
+            &["--miss-latency", "86us"],
+        ),
+        (
+            "replay zipf:keys=10,requests=10,theta=1 --throttle nvme --miss-latency 1ms --device d",
+            &["--miss-latency", "--device sim"],
+        ),
         ("replay zipf:keys=ten", &["keys=ten"]),
         ("replay x --format nonsense", &["nonsense", "oracle-general"]),
         ("advise x", &["advise"]),

@@ -65,6 +65,12 @@ impl Delays {
         Some(self.until(throttle.lanes.lock().writes_done()))
     }
 
+    /// The future is ready when so many nanoseconds have passed on the timeline.
+    pub fn after(&self, ns: u64) -> Option<Delay> {
+        let throttle = self.throttle.as_ref()?;
+        Some(self.until(throttle.timeline.now_ns().saturating_add(ns)))
+    }
+
     /// Blocks until the next operation is due; false if none is under way.
     pub fn wait_for_next(&self) -> bool {
         match (self.next_due_ns(), &self.throttle) {

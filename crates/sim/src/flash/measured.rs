@@ -26,6 +26,7 @@ pub(super) struct Snapshot {
 pub(super) struct Measured {
     pub(super) counts: Counts,
     pub(super) reads: Reads,
+    pub(super) response_ns: Option<f64>,
     pub(super) at_warmup: Snapshot,
     pub(super) at_end: Snapshot,
     pub(super) bytes_beside_values: f64,
@@ -66,6 +67,8 @@ pub(super) fn settings(options: &FlashOptions, setup: &Setup, common: Settings) 
         superblock: Some(options.superblock_blocks),
         trim: has_drive.then_some(options.trim),
         throttle: options.throttle.map(|profile| profile.to_string()),
+        dram_ns: options.timed_on_model().map(|timed| timed.dram_ns),
+        miss_ns: options.timed_on_model().map(|timed| timed.miss_ns),
         ..common
     }
 }
@@ -74,6 +77,7 @@ pub(super) fn report(trace: &Trace, cache: &CacheOptions, settings: Settings, me
     let Measured {
         counts,
         reads,
+        response_ns,
         at_warmup:
             Snapshot {
                 stats: at_warmup,
@@ -147,6 +151,9 @@ pub(super) fn report(trace: &Trace, cache: &CacheOptions, settings: Settings, me
         device_read_bytes: Some(after.read_bytes - before.read_bytes),
         device_writes: Some(after.writes - before.writes),
         device_written_bytes: Some(after.written_bytes - before.written_bytes),
+        flash_bytes_read_per_hit: ratio(reads.hit_read_bytes, counts.hits),
+        dram_hit_ratio: ratio(reads.dram_hits, counts.lookups),
+        response_ns: *response_ns,
         admission: (cache.admission.is_any()).then(|| AdmissionReport::of(stats, at_warmup)),
         timeline: timeline.clone(),
         elapsed_seconds: elapsed,

@@ -6,7 +6,7 @@ use pumice_device::Profile;
 use pumice_flash::{LayoutName, LayoutOptions};
 use pumice_sim::{
     ExactOptions, FlashOptions, MissingSizes, OpsMode, ReplayDevice, ReplayRules, Report, Settings, SimError,
-    Warmup, replay_exact, replay_flash,
+    Timed, Warmup, replay_exact, replay_flash,
 };
 use pumice_trace::{Trace, TraceOptions};
 
@@ -16,6 +16,7 @@ fn options(size: &str, device: ReplayDevice) -> FlashOptions {
         superblock_blocks: 0,
         trim: false,
         throttle: None,
+        timed: None,
         size: size.parse().unwrap(),
         dram_bytes: 0,
         flash_write: FlashWrite::default(),
@@ -103,6 +104,48 @@ fn a_throttled_device_changes_nothing_but_time() {
         );
         slower = seconds;
     }
+}
+
+#[test]
+fn a_get_takes_what_it_waits_for_on_the_device_and_a_miss_what_was_said() {
+    let with = |kind: &str| FlashOptions {
+        dram_bytes: 1 << 20,
+        throttle: Some(kind.parse().unwrap()),
+        timed: Some(Timed {
+            dram_ns: 2_000,
+            miss_ns: 1_000_000,
+        }),
+        ..options("30%", ReplayDevice::Sim)
+    };
+    let plain = replay(
+        ZIPF,
+        &FlashOptions {
+            timed: None,
+            ..with("nvme")
+        },
+    );
+    assert_eq!(plain.response_ns, None);
+    // Writes that take no time: a read alone is waited for, of one sector or two.
+    let idle = replay(ZIPF, &with("nvme:write=0us/1000GB/33"));
+    assert_eq!(idle, replay(ZIPF, &with("nvme:write=0us/1000GB/33")));
+    let (hits, dram) = (idle.object_hit_ratio.unwrap(), idle.dram_hit_ratio.unwrap());
+    assert!((hits - plain.object_hit_ratio.unwrap()).abs() < 0.01, "{hits}");
+    assert!(dram > 0.1 && hits - dram > 0.1 && hits < 0.9, "{dram} of {hits}");
+    let of_sectors = |sectors: f64| {
+        let read = 65_500.0 + sectors * 4096.0 / 3.5;
+        dram * 2_000.0 + (hits - dram) * read + (1.0 - hits) * 1e6
+    };
+    let mean = idle.response_ns.unwrap();
+    assert!(
+        (of_sectors(1.0)..of_sectors(2.0)).contains(&mean),
+        "{mean}, not {} to {}",
+        of_sectors(1.0),
+        of_sectors(2.0)
+    );
+    // Reads stand behind writes, which are under way while gets are.
+    let busy = replay(ZIPF, &with("nvme:write=0us/10MB/33"));
+    let longer = busy.response_ns.unwrap() - mean;
+    assert!(longer > 0.1 * (hits - dram) * 65_500.0, "{longer}");
 }
 
 /// Small pages and a small tier 1: what a reclaim moves at once is soon more than tier 1 takes without a page.
