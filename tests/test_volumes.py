@@ -232,6 +232,25 @@ def test_a_write_budget_bounds_what_a_cache_device_is_sent(place, seed, mode):
     expect_same(disk, image)
 
 
+def test_what_is_saved_of_a_write_budget_is_there_after_a_stop(place):
+    disk = place / "disk"
+    with open(disk, "wb") as file:
+        file.truncate(DISK_BYTES)
+    flags = ["--dram", "64MiB", "--cache", str(place / "cache"), "--cache-size", "64MiB", "--flash-write-budget", "4TB/day"]
+    saved = []
+    for _ in range(2):
+        with Volume(str(place), str(disk), *flags) as server:
+
+            def left():
+                return server.figures("volume_admission")["budget_left_bytes"]
+
+            saved.append(left())
+            # 46 MB flow in in a second.
+            server.wait_for(lambda: left() > 200e6, "200 MB to be saved", 60)
+            server.terminate()
+    expect(saved[0] < 150e6 and saved[1] > 190e6, "nothing at first, and what was saved after the stop", saved)
+
+
 def test_several_volumes_have_a_cache_each(place, seed):
     images = [random.Random(seed + number).randbytes(8 * MIB) for number in range(2)]
     for name, image in zip(["disk", "other"], images):

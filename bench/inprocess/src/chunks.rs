@@ -80,7 +80,7 @@ impl Store {
             now: NOW,
         };
         let executor = Executor::new();
-        let opened = executor.block_on(ChunkStore::open(&device, &options), || {
+        let opened = executor.block_on(ChunkStore::open(&device, &options, None), || {
             device.turn(true).map(drop)
         });
         let (store, _) = opened.context("opening the store")??;

@@ -5,6 +5,7 @@
 
 mod block;
 mod blocks;
+mod budget;
 pub mod chain;
 mod checkpoint;
 mod fence;
@@ -24,6 +25,7 @@ mod work;
 
 pub use block::{OpenBlock, Prefix, Reserved};
 pub use blocks::{BlockCounts, Blocks, Durability, Start, Totals, add};
+pub use budget::BudgetLevel;
 pub use checkpoint::{Begun, Coverage, StreamWriter, WrittenStream};
 pub use fence::IN_A_ROW_MAX;
 pub use geometry::{Geometry, GeometryError};

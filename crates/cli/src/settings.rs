@@ -143,7 +143,7 @@ settings! {
     flash_admit_ttl_min "flash-admit-ttl-min" "SECONDS",
     /// Most bytes sent to the flash device in any such time, 2TB/day, 100GB/hour or 20GB/600s (decimal, as vendors count), 48 blocks at least;
     /// what is saved is kept over a clean stop. With a quarter of what can be saved unspent, what --flash-admit refuses is written, too. With
-    /// --nbd, of each --cache, and a start begins with none saved: one for all volumes or one for each [default: no bound]
+    /// --nbd, of each --cache: one for all volumes or one for each [default: no bound]
     flash_write_budget "flash-write-budget" "SIZE/TIME",
     /// What a reply promises of a delete or overwrite: process (survives kill -9), power (survives a power cut, at a device flush), off (a
     /// crash empties the cache) [default: process]

@@ -35,9 +35,10 @@ pub use objects::{OpenBlock, Work};
 pub use open_options::OpenOptions;
 pub use order::Order;
 pub use recovery::{Recovered, Tally, recovery_bytes};
-pub use settings::{BudgetLevel, STORE, Settings};
+pub use settings::{STORE, Settings};
 pub use store::{Appended, Coming, FlashStore, MappingPages, ReadFault, Source, record_max};
 
+use pumice_blocks::BudgetLevel;
 use pumice_index::{IndexShard, KeyHash, Location, Mapping};
 use pumice_record::SliceId;
 

@@ -1,6 +1,7 @@
 //! What a superblock says of a store of objects beside what it says of any store.
 
 use crate::layout::LayoutName;
+use pumice_blocks::BudgetLevel;
 use pumice_blocks::superblock::{OWN_BYTES, StoreId};
 use pumice_index::IndexKind;
 use pumice_record::codec::Fields;
@@ -31,44 +32,17 @@ pub struct Settings {
     pub budget: BudgetLevel,
 }
 
-/// What a write budget had left when the newest checkpoint was finished, all that was sent until then taken out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BudgetLevel {
-    /// Bytes; below 0 where it was overdrawn.
-    pub bytes: i64,
-    /// A moment from which on more has flowed in, in Unix seconds; 0: there was no budget.
-    pub at_secs: u32,
-}
-
-impl BudgetLevel {
-    const AT: usize = 12;
-
-    /// Writes it to the owner's bytes of a superblock.
-    pub(crate) fn put(self, own: &mut [u8; OWN_BYTES]) {
-        own[Self::AT..][..4].copy_from_slice(&self.at_secs.to_le_bytes());
-        own[Self::AT + 4..][..8].copy_from_slice(&self.bytes.to_le_bytes());
-    }
-
-    /// With so many bytes less, where there was a budget.
-    pub(crate) fn less(self, bytes: u64) -> Self {
-        match self.at_secs {
-            0 => self,
-            at_secs => Self {
-                bytes: self.bytes.saturating_sub_unsigned(bytes),
-                at_secs,
-            },
-        }
-    }
-}
-
 impl Settings {
+    /// Where the budget's level is.
+    pub(crate) const BUDGET: usize = 12;
+
     /// As the superblock has them.
     pub fn encode(&self) -> [u8; OWN_BYTES] {
         let mut out = [0; OWN_BYTES];
         out[..8].copy_from_slice(&self.hash_seed.to_le_bytes());
         out[8..10].copy_from_slice(&(self.layout as u16).to_le_bytes());
         out[10] = self.index as u8;
-        self.budget.put(&mut out);
+        self.budget.put(&mut out, Self::BUDGET);
         out
     }
 
@@ -80,12 +54,9 @@ impl Settings {
             hash_seed,
             layout: LayoutName::from_number(layout)?,
             index: IndexKind::from_number(index)?,
-            budget: BudgetLevel {
-                at_secs: fields.u32()?,
-                bytes: fields.u64()?.cast_signed(),
-            },
+            budget: BudgetLevel::get(bytes, Self::BUDGET),
         };
-        let is_zero = zero == 0 && fields.0.iter().all(|byte| *byte == 0);
+        let is_zero = zero == 0 && bytes[24..].iter().all(|byte| *byte == 0);
         is_zero.then_some(settings)
     }
 }

@@ -9,9 +9,10 @@
 //! is less where contents are compressible or known. While the cache has free room a rule admits all. Reclaims move nothing while the budget is
 //! empty; dirty chunks are cleaned before a reclaim anyway. Voids, marks, records of cleaned chunks and checkpoints are never held back.
 
-use crate::{Backing, Shared, Volume};
-use pumice_admit::{Admission, AdmissionFigures, AdmissionOptions, Candidate, Refusal, Rule, WriteBudget};
-use pumice_chunk::store::ChunkStore;
+use crate::{Backing, Settings, Shared, Volume};
+use pumice_admit::{Admission, AdmissionFigures, AdmissionOptions, Candidate, Left, Moment, Refusal, Rule};
+use pumice_blocks::BudgetLevel;
+use pumice_chunk::store::{BudgetOwner, Options};
 use pumice_device::Device;
 use pumice_memory::Buffer;
 use pumice_world::mix64;
@@ -22,6 +23,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Who says what enters, where anything may be refused.
 pub(crate) struct Gate {
     admission: Admission,
+    /// When the volume was opened.
+    begun: Moment,
     /// Chunks judged so far.
     judged: AtomicU64,
     /// Bytes of chunks that were admitted and have not entered yet.
@@ -51,21 +54,23 @@ impl Drop for Admitted<'_> {
 }
 
 impl Gate {
-    /// `None` where everything enters.
+    /// One for a cache on a device of so many bytes; `None` where everything enters.
     ///
     /// # Errors
     /// There is no memory for what the rule remembers.
-    pub(crate) fn of<B: Buffer>(
-        rule: Rule,
-        budget: Option<WriteBudget>,
-        store: &mut ChunkStore<B>,
+    pub(crate) fn of(
+        settings: &Settings,
+        cache: &Options,
+        capacity: u64,
+        begun: Moment,
     ) -> io::Result<Option<Arc<Self>>> {
+        let (rule, budget) = (settings.rule, settings.write_budget);
         let options = AdmissionOptions {
             rule,
             budget,
-            flash_bytes: store.bytes(),
+            flash_bytes: capacity,
             objects: match rule {
-                Rule::SecondHit => store.shape().mappings,
+                Rule::SecondHit => cache.mappings,
                 Rule::All | Rule::Random(_) => 0,
             },
             ..AdmissionOptions::default()
@@ -73,25 +78,42 @@ impl Gate {
         if !options.is_any() {
             return Ok(None);
         }
-        let gate = Arc::new(Self {
+        Ok(Some(Arc::new(Self {
             admission: Admission::standalone(options)?,
+            begun,
             judged: AtomicU64::new(0),
             entering: AtomicU64::new(0),
-        });
-        if budget.is_some() {
-            let gate = Arc::clone(&gate);
-            store.keep_while(move |sent| {
-                gate.look(None, sent);
-                gate.admission.may_keep()
-            });
-        }
-        Ok(Some(gate))
+        })))
+    }
+
+    /// Who has the write budget, if there is one.
+    pub(crate) fn budget(self: &Arc<Self>) -> Option<Arc<dyn BudgetOwner>> {
+        let has_budget = self.admission.has_budget();
+        has_budget.then(|| Arc::clone(self) as _)
     }
 
     /// `sent` bytes have been sent to the device; the time if somebody has looked at a clock.
     fn look(&self, now_ns: Option<u64>, sent: u64) {
         let entering = self.entering.load(Ordering::Relaxed);
         self.admission.look(now_ns, sent + entering);
+    }
+}
+
+impl BudgetOwner for Gate {
+    fn resume(&self, left: BudgetLevel, unpaid: Option<u64>) {
+        let BudgetLevel { bytes, at_secs } = left;
+        self.admission.resume(Left { bytes, at_secs }, unpaid, self.begun);
+    }
+
+    fn left(&self, sent: u64) -> BudgetLevel {
+        self.look(None, sent);
+        let Left { bytes, at_secs } = self.admission.left().unwrap_or_default();
+        BudgetLevel { bytes, at_secs }
+    }
+
+    fn may_keep(&self, sent: u64) -> bool {
+        self.look(None, sent);
+        self.admission.may_keep()
     }
 }
 

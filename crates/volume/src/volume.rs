@@ -8,7 +8,7 @@ use crate::locks::RangeLocks;
 use crate::scan::Scans;
 use crate::split::{SplitState, Splitting};
 use crate::{Backing, Counters, Mode, VolumeCounts, VolumeError};
-use pumice_admit::{Rule, WriteBudget};
+use pumice_admit::{Moment, Rule, WriteBudget};
 use pumice_blocks::OpenError;
 use pumice_chunk::store::{ChunkStore, Found, Options};
 use pumice_device::Device;
@@ -80,6 +80,7 @@ impl<B: Buffer> Shared<B> {
         settings: &Settings,
         device: Option<&D>,
         backing: &K,
+        clock: &dyn Clock,
     ) -> Result<(Self, Option<Found>), OpenError> {
         let failed = |what| move |source| OpenError::Device { what, source };
         if let Err(error) = backing.flush().await {
@@ -95,7 +96,8 @@ impl<B: Buffer> Shared<B> {
             .modified()
             .map_err(failed("reading the backing device's time"))?;
         let size = backing.size();
-        let (mut store, found) = match device {
+        let mut gate = None;
+        let (store, found) = match device {
             Some(device) if settings.mode == Mode::PassThrough => {
                 ChunkStore::discard(device).await?;
                 (None, None)
@@ -107,16 +109,18 @@ impl<B: Buffer> Shared<B> {
                     write_back: settings.mode == Mode::WriteBack,
                     ..settings.cache
                 };
-                let (store, found) = ChunkStore::open(device, &options).await?;
+                let now = Moment {
+                    ns: clock.monotonic_ns(),
+                    unix_secs: clock.now_secs(),
+                };
+                let made = Gate::of(settings, &options, device.capacity(), now);
+                gate = made.map_err(failed("taking memory for admission"))?;
+                let budget = gate.as_ref().and_then(Gate::budget);
+                let (store, found) = ChunkStore::open(device, &options, budget).await?;
                 (Some(store), Some(found))
             }
             None => (None, None),
         };
-        let mut gate = None;
-        if let Some(store) = &mut store {
-            let made = Gate::of(settings.rule, settings.write_budget, store);
-            gate = made.map_err(failed("taking memory for admission"))?;
-        }
         let shared = Self {
             mode: settings.mode,
             size,

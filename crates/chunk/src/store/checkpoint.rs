@@ -1,9 +1,10 @@
 //! Checkpoints: marks, both indexes, and offsets of contents.
 
 use super::ChunkStore;
+use super::open::Owned;
 use super::reclaim::batches;
 use pumice_blocks::chain::{BlockRole, put_len};
-use pumice_blocks::{Coverage, Durability, StreamWriter};
+use pumice_blocks::{BudgetLevel, Coverage, Durability, StreamWriter};
 use pumice_device::Device;
 use pumice_memory::Buffer;
 use std::io;
@@ -86,6 +87,9 @@ impl<B: Buffer> ChunkStore<B> {
         if self.keeps {
             self.persist(device).await?;
         }
+        let budget = self.budget.as_ref();
+        let left = budget.map_or(BudgetLevel::default(), |budget| budget.left(self.sent_bytes()));
+        (left.at_checkpoint()).put(&mut self.base.superblock.lock().own, Owned::BUDGET);
         let is_off = self.base.durability == Durability::Off;
         let discard = |coverage| is_off || (coverage == Coverage::Partial && !self.keeps);
         self.base

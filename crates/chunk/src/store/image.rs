@@ -82,6 +82,8 @@ impl Changes {
 /// State of the log and the blocks from which a start goes on.
 pub(super) struct Old {
     pub(super) log_next: u64,
+    /// Records since the checkpoint.
+    pub(super) log_records: u64,
     pub(super) next_sequence: u64,
     pub(super) checkpoint_blocks: Vec<u32>,
     /// By sequence: number of the block, length of its footer in bytes.
@@ -326,6 +328,7 @@ impl Image {
         }
         Ok(Old {
             log_next: summary.scan.next,
+            log_records: summary.scan.records,
             next_sequence: blocks.next_sequence,
             checkpoint_blocks: snapshot.map_or(Vec::new(), |snapshot| snapshot.blocks),
             sealed,

@@ -18,8 +18,8 @@
 //! # Reclaim
 //!
 //! A reclaim takes the oldest hundredth of the blocks. Once their state is `Reclaiming`, no duplicate is mapped to them. A sweep over the
-//! LBA-index gives the worth of each of their contents; those of the most worth are appended anew, up to 29 % of the bytes, while the owner lets
-//! it ([`ChunkStore::keep_while`]). A second sweep appends a reference for each mapping to one of these; a third removes all other mappings. Other
+//! LBA-index gives the worth of each of their contents; those of the most worth are appended anew, up to 29 % of the bytes, while the write
+//! budget lets it ([`BudgetOwner`]). A second sweep appends a reference for each mapping to one of these; a third removes all other mappings. Other
 //! tasks run between the steps. Checkpoints and reclaims exclude each other, so that a place in a checkpoint is of one generation of its block.
 
 mod checkpoint;
@@ -51,7 +51,8 @@ use crate::store::regions::Regions;
 use parking_lot::Mutex;
 use pumice_blocks::log::{Kind, OwnKind};
 use pumice_blocks::{
-    BlockCounts, Blocks, Claim, DeviceFailure, Geometry, Logged, OpenBlock, Owner, Reserved, State, add,
+    BlockCounts, Blocks, BudgetLevel, Claim, DeviceFailure, Geometry, Logged, OpenBlock, Owner, Reserved,
+    State, add,
 };
 use pumice_device::Device;
 use pumice_memory::Buffer;
@@ -239,8 +240,18 @@ impl Starts {
     }
 }
 
-/// Says by the bytes sent to the device, as [`ChunkStore::sent_bytes`] has them, whether a reclaim may append more.
-type MayKeep = dyn Fn(u64) -> bool + Send + Sync;
+/// Who has a write budget. `sent` are the bytes sent to the device since it was opened, as [`ChunkStore::sent_bytes`] has them.
+pub trait BudgetOwner: Send + Sync {
+    /// A start goes on with what the last run had left. Without a clean stop that was so at its newest checkpoint, and at most the `unpaid` bytes
+    /// were sent since whatever the budget said. Called once, before anything else is asked.
+    fn resume(&self, left: BudgetLevel, unpaid: Option<u64>);
+
+    /// What is left now, for the next run.
+    fn left(&self, sent: u64) -> BudgetLevel;
+
+    /// Whether a reclaim may keep more contents. Chunks that are dirty are never dropped.
+    fn may_keep(&self, sent: u64) -> bool;
+}
 
 /// State of the writes to all addresses that share a stamp.
 #[derive(Clone, Copy, Default)]
@@ -280,7 +291,7 @@ pub struct ChunkStore<B: Buffer> {
     /// Shared with computations on other threads.
     maps: Arc<Mutex<Maps<B>>>,
     offload: Option<Arc<dyn Offload>>,
-    may_keep: Option<Box<MayKeep>>,
+    budget: Option<Arc<dyn BudgetOwner>>,
     /// Contents that are computed, or are about to be.
     computing: AtomicUsize,
     counters: Counters,
@@ -347,15 +358,10 @@ impl<B: Buffer> ChunkStore<B> {
         mean.unwrap_or(self.shape.piece_max() as u64)
     }
 
-    /// From now on reclaims keep contents only while `may_keep` says so, of [`ChunkStore::sent_bytes`]. Chunks that are dirty are never dropped.
-    pub fn keep_while(&mut self, may_keep: impl Fn(u64) -> bool + Send + Sync + 'static) {
-        self.may_keep = Some(Box::new(may_keep));
-    }
-
     /// Whether a reclaim may keep a content now.
     pub fn may_keep(&self) -> bool {
-        let may_keep = self.may_keep.as_ref();
-        may_keep.is_none_or(|may_keep| may_keep(self.sent_bytes()))
+        let budget = self.budget.as_ref();
+        budget.is_none_or(|budget| budget.may_keep(self.sent_bytes()))
     }
 
     /// Why the device was fenced; `None` while it is in use.

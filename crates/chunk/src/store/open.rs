@@ -2,14 +2,14 @@
 
 use super::image::{Image, Old};
 use super::regions::Regions;
-use super::{Change, ChunkStore, Maps, STRIPES, Sealed, Shape, Stripe};
+use super::{BudgetOwner, Change, ChunkStore, Maps, STRIPES, Sealed, Shape, Stripe};
 use parking_lot::Mutex;
 use pumice_blocks::inspect::{self, Inspection};
 use pumice_blocks::open::{check_maker, read_superblock};
 use pumice_blocks::recovery::{Recovery, StartClock};
 use pumice_blocks::superblock::OWN_BYTES as SUPERBLOCK_OWN_BYTES;
 use pumice_blocks::{
-    Blocks, Durability, Geometry, Maker, OpenError, STEP_BYTES, Start, StoreId, Superblock, add,
+    Blocks, BudgetLevel, Durability, Geometry, Maker, OpenError, STEP_BYTES, Start, StoreId, Superblock, add,
 };
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_memory::Buffer;
@@ -78,6 +78,8 @@ pub(super) struct Owned {
     pub(super) boot: u64,
     /// Whether chunks may be dirty.
     pub(super) keeps: bool,
+    /// What the write budget had left.
+    pub(super) budget: BudgetLevel,
 }
 
 impl Owned {
@@ -85,6 +87,7 @@ impl Owned {
     const VOLUME: usize = 32;
     const BOOT: usize = 40;
     const KEEPS: usize = 48;
+    pub(super) const BUDGET: usize = 52;
 
     pub(super) fn decode(own: &[u8; SUPERBLOCK_OWN_BYTES]) -> Self {
         let word = |at: usize| {
@@ -96,7 +99,8 @@ impl Owned {
             chunks: Shape::decode(own).map_or(0, |shape| shape.chunks),
             volume: word(Self::VOLUME),
             boot: word(Self::BOOT),
-            keeps: word(Self::KEEPS) != 0,
+            keeps: own[Self::KEEPS] != 0,
+            budget: BudgetLevel::get(own, Self::BUDGET),
         }
     }
 
@@ -105,6 +109,7 @@ impl Owned {
         own[Self::VOLUME..][..8].copy_from_slice(&self.volume.to_le_bytes());
         own[Self::BOOT..][..8].copy_from_slice(&self.boot.to_le_bytes());
         own[Self::KEEPS] = self.keeps.into();
+        self.budget.put(&mut own, Self::BUDGET);
         own
     }
 }
@@ -162,11 +167,16 @@ fn check<D: Device>(
 
 impl<B: Buffer> ChunkStore<B> {
     /// Opens the cache on a device; formats an empty device. The caller has flushed the volume. Cost: reads checkpoint, log, trailers, and
-    /// the footers of blocks sealed since the checkpoint; after a crash a new checkpoint is written.
+    /// the footers of blocks sealed since the checkpoint; after a crash a new checkpoint is written. Give who has a write budget, if
+    /// there is one.
     ///
     /// # Errors
     /// [`OpenError`]: the device holds something else, was made with other settings, or fails.
-    pub async fn open<D: Device<Buf = B>>(device: &D, options: &Options) -> Result<(Self, Found), OpenError> {
+    pub async fn open<D: Device<Buf = B>>(
+        device: &D,
+        options: &Options,
+        budget: Option<Arc<dyn BudgetOwner>>,
+    ) -> Result<(Self, Found), OpenError> {
         let found = match options.reformat {
             true => None,
             false => read_superblock(device, STORE)?,
@@ -187,6 +197,7 @@ impl<B: Buffer> ChunkStore<B> {
         } else {
             check(device, options, &superblock, &shape)?;
         }
+        let (newest, left) = (superblock.checkpoints[0], Owned::decode(&superblock.own).budget);
         let mut recovery = Recovery::new(device, superblock);
         let mut restored = Image::new(shape, &geometry, superblock.cache_id)?;
         let old = match formatted {
@@ -209,6 +220,7 @@ impl<B: Buffer> ChunkStore<B> {
                 restored = Image::new(shape, &geometry, superblock.cache_id)?;
                 Old {
                     log_next: 0,
+                    log_records: 0,
                     next_sequence: 1,
                     checkpoint_blocks: Vec::new(),
                     sealed: BTreeMap::new(),
@@ -220,6 +232,13 @@ impl<B: Buffer> ChunkStore<B> {
             now: options.now,
             accept_clock: true,
         };
+        let (charged, unpaid) = match formatted || was_clean {
+            true => (left, None),
+            false => {
+                let (charged, unpaid) = left.after_crash(newest.len, old.log_records);
+                (charged, Some(unpaid))
+            }
+        };
         superblock.own = Owned {
             chunks,
             volume: options.volume,
@@ -230,11 +249,15 @@ impl<B: Buffer> ChunkStore<B> {
                 true => restored.keeps,
                 false => options.write_back || restored.lba.dirty() > 0,
             },
+            budget: charged,
         }
         .encode(&shape);
         superblock.begin_start(0, 0, clock, formatted);
         superblock.discard = options.durability == Durability::Off;
-        let store = Self::with(options, superblock, restored, old);
+        if let Some(budget) = &budget {
+            budget.resume(left, unpaid);
+        }
+        let store = Self::with(options, superblock, restored, old, budget);
         add(&store.base.totals.written_bytes, recovery.bytes_written);
         let is_new = found != Found::Cache;
         store
@@ -309,7 +332,13 @@ impl<B: Buffer> ChunkStore<B> {
         Ok(Some(inspect::inspect(device, &superblock, &mut image).await))
     }
 
-    fn with(options: &Options, superblock: Superblock, restored: Image, old: Old) -> Self {
+    fn with(
+        options: &Options,
+        superblock: Superblock,
+        restored: Image,
+        old: Old,
+        budget: Option<Arc<dyn BudgetOwner>>,
+    ) -> Self {
         let Image {
             shape,
             lba,
@@ -354,7 +383,7 @@ impl<B: Buffer> ChunkStore<B> {
                 copies: HashMap::new(),
             })),
             offload: None,
-            may_keep: None,
+            budget,
             computing: AtomicUsize::new(0),
             counters: Default::default(),
         }

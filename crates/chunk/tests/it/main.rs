@@ -1,5 +1,6 @@
 //! The room's tests: both indexes and the offsets against plain maps.
 
+mod budget;
 mod compute;
 mod fp;
 mod lba;

@@ -2,8 +2,8 @@
 
 use crate::store::{CHUNK_BYTES, Rig, content, options};
 use bytes::Bytes;
-use pumice_blocks::Durability;
-use pumice_chunk::store::{ChunkCounts, Filled, Found, Options};
+use pumice_blocks::{BudgetLevel, Durability};
+use pumice_chunk::store::{BudgetOwner, ChunkCounts, Filled, Found, Options};
 use pumice_device::{CrashPoint, Device, FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_testkit::Store;
 use pumice_world::Random;
@@ -466,19 +466,39 @@ fn a_duplicate_whose_block_goes_while_it_is_checked_is_not_mapped() {
     rig.check();
 }
 
+/// Lets reclaims keep so many contents.
+#[derive(Default)]
+struct Keeps {
+    most: u64,
+    asked: AtomicU64,
+    seen: AtomicU64,
+}
+
+impl BudgetOwner for Keeps {
+    fn resume(&self, _: BudgetLevel, _: Option<u64>) {}
+
+    fn left(&self, _: u64) -> BudgetLevel {
+        BudgetLevel::default()
+    }
+
+    fn may_keep(&self, sent: u64) -> bool {
+        self.seen.fetch_max(sent, Ordering::Relaxed);
+        self.asked.fetch_add(1, Ordering::Relaxed) < self.most
+    }
+}
+
 #[test]
 fn a_reclaim_keeps_contents_only_while_it_may() {
     let kept = [0, 10, u64::MAX].map(|most| {
         let medium = Arc::new(FaultyMedium::new(1 << 20, 6, FaultPlan::default()));
-        let mut rig = Rig::try_open(FaultyDevice::new(medium), &options()).unwrap();
-        let (asked, seen) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-        let (asks, sees) = (Arc::clone(&asked), Arc::clone(&seen));
-        let store = Arc::get_mut(&mut rig.store).expect("nobody uses it yet");
-        assert!(store.mean_entry_bytes() > CHUNK_BYTES.into());
-        store.keep_while(move |sent| {
-            sees.fetch_max(sent, Ordering::Relaxed);
-            asks.fetch_add(1, Ordering::Relaxed) < most
+        let keeps = Arc::new(Keeps {
+            most,
+            ..Keeps::default()
         });
+        let device = FaultyDevice::new(medium);
+        let opened = Rig::try_open_with(device, &options(), Some(Arc::clone(&keeps) as _));
+        let mut rig = opened.unwrap();
+        assert!(rig.store.mean_entry_bytes() > CHUNK_BYTES.into());
         for n in 0..600 {
             rig.write(n, 0, &content(n));
             rig.settle();
@@ -489,8 +509,8 @@ fn a_reclaim_keeps_contents_only_while_it_may() {
         let mean = rig.store.mean_entry_bytes();
         assert!((1_500..3_000).contains(&mean), "{mean}");
         assert!(counts.reclaimed_blocks > 10, "{counts:?}");
-        assert!(asked.load(Ordering::Relaxed) > 10);
-        let (seen, sent) = (seen.load(Ordering::Relaxed), rig.store.sent_bytes());
+        assert!(keeps.asked.load(Ordering::Relaxed) > 10);
+        let (seen, sent) = (keeps.seen.load(Ordering::Relaxed), rig.store.sent_bytes());
         assert!(seen > sent / 2 && seen <= sent, "{seen} of {sent}");
         counts.moved_contents
     });

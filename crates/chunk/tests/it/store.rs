@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use pumice_blocks::{Durability, Geometry, Maker};
-use pumice_chunk::store::{Chunk, ChunkStore, Filled, Found, Options, WriteGuard};
+use pumice_chunk::store::{BudgetOwner, Chunk, ChunkStore, Filled, Found, Options, WriteGuard};
 use pumice_device::{Device, FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_memory::AlignedBuf;
 use pumice_testkit::{
@@ -100,8 +100,16 @@ fn park(device: &FaultyDevice) -> impl FnMut() -> io::Result<()> {
 
 impl<const POWER: bool> ChunkRig<POWER> {
     pub fn try_open(device: FaultyDevice, options: &Options) -> Result<Self, String> {
+        Self::try_open_with(device, options, None)
+    }
+
+    pub fn try_open_with(
+        device: FaultyDevice,
+        options: &Options,
+        budget: Option<Arc<dyn BudgetOwner>>,
+    ) -> Result<Self, String> {
         let executor = Executor::new();
-        let started = executor.block_on(ChunkStore::open(&device, options), park(&device));
+        let started = executor.block_on(ChunkStore::open(&device, options, budget), park(&device));
         let (store, found) = match started {
             Ok(started) => started.map_err(|error| error.to_string())?,
             Err(error) => return Err(error.to_string()),

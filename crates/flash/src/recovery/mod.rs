@@ -28,9 +28,8 @@ use crate::layout::{LayoutName, slot_bits};
 use crate::log::LogKind;
 use crate::mapping_log::MappingLog;
 use crate::open_options::OpenOptions;
+use crate::settings::Settings;
 use crate::store::{FlashStore, Start};
-use crate::work::SUPERBLOCKS_BYTES;
-use pumice_blocks::geometry::LOG_RECORD_BYTES;
 use pumice_blocks::log::SCAN_BYTES;
 use pumice_blocks::recovery::StartClock;
 use pumice_blocks::{Durability, Geometry, OpenError, add};
@@ -133,10 +132,10 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
     superblock.has_tier = options.has_tier;
     recovery.out.budget = opened.settings.budget;
     if !was_clean && !opened.formatted {
-        // The checkpoint that may have been under way. Each start that ends before its own checkpoint is charged for one.
-        let checkpoint = opened.superblock.checkpoints[0].len + SUPERBLOCKS_BYTES;
-        recovery.out.unpaid_bytes = Some(checkpoint + recovery.out.log_records * LOG_RECORD_BYTES);
-        recovery.out.budget.less(checkpoint).put(&mut superblock.own);
+        let (checkpoint_len, log_records) = (opened.superblock.checkpoints[0].len, recovery.out.log_records);
+        let (charged, unpaid) = recovery.out.budget.after_crash(checkpoint_len, log_records);
+        recovery.out.unpaid_bytes = Some(unpaid);
+        charged.put(&mut superblock.own, Settings::BUDGET);
     }
     let start = Start {
         superblock,

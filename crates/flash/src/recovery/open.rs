@@ -1,10 +1,10 @@
 //! The superblock of a device: found, or made.
 
 use crate::open_options::OpenOptions;
-use crate::settings::{BudgetLevel, STORE, Settings};
+use crate::settings::{STORE, Settings};
 use pumice_blocks::geometry::SUPERBLOCKS_BYTES;
 use pumice_blocks::open::{check_maker, read_superblock};
-use pumice_blocks::{Geometry, OpenError, Superblock};
+use pumice_blocks::{BudgetLevel, Geometry, OpenError, Superblock};
 use pumice_device::{Device, SECTOR_BYTES};
 
 /// A superblock that is in order, and what it took to get it.

@@ -1,6 +1,6 @@
 //! What a start has found.
 
-use crate::settings::BudgetLevel;
+use pumice_blocks::BudgetLevel;
 
 /// Bits of a version below the epoch: 2^44 sets per start, and 2^20 starts.
 pub(crate) const EPOCH_SHIFT: u32 = 44;

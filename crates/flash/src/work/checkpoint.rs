@@ -6,16 +6,14 @@ use crate::Mappings;
 use crate::checkpoint::{KEYS_BATCH, Overview, format};
 use crate::layout::sipq::keys::SavedKey;
 use crate::objects::Objects;
+use crate::settings::Settings;
 use pumice_blocks::chain::NO_BLOCK;
 use pumice_blocks::{Begun, Coverage, Durability, State, StreamWriter};
-use pumice_device::{Device, SECTOR_BYTES};
+use pumice_device::Device;
 use pumice_index::cascade::SavedHistory;
 use pumice_memory::Buffer;
 use std::io;
 use std::sync::atomic::Ordering;
-
-/// Superblocks that a checkpoint writes, and the start or the end of the older checkpoint after it: charged to the write budget before.
-pub(crate) const SUPERBLOCKS_BYTES: u64 = 4 * SECTOR_BYTES as u64;
 
 impl<B: Buffer, D: Device<Buf = B>, M: Mappings> Worker<'_, B, D, M> {
     /// Writes a checkpoint. `clean`: nothing will change after it, and the superblock says so.
@@ -66,8 +64,8 @@ impl<B: Buffer, D: Device<Buf = B>, M: Mappings> Worker<'_, B, D, M> {
         }
         let budget = self.mappings.budget().unwrap_or_default();
         budget
-            .less(SUPERBLOCKS_BYTES)
-            .put(&mut self.store.superblock.lock().own);
+            .at_checkpoint()
+            .put(&mut self.store.superblock.lock().own, Settings::BUDGET);
         // Without all records what a start would find cannot be told from what is void.
         let discard = |coverage| coverage == Coverage::Partial || self.store.durability == Durability::Off;
         let finished = self

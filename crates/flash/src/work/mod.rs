@@ -8,8 +8,6 @@ mod room;
 mod seal;
 mod survivors;
 
-pub(crate) use checkpoint::SUPERBLOCKS_BYTES;
-
 use crate::Mappings;
 use crate::footer::FooterEntry;
 use crate::objects::{Task, Work};

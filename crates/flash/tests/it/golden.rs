@@ -2,9 +2,9 @@
 
 use pumice_blocks::footer::encode_footer;
 use pumice_blocks::log::Kind;
-use pumice_blocks::{Geometry, Maker, Superblock};
+use pumice_blocks::{BudgetLevel, Geometry, Maker, Superblock};
 use pumice_flash::footer::{Ending, FooterEntry};
-use pumice_flash::{BudgetLevel, LayoutName, LogKind, LogRecord, STORE, Settings};
+use pumice_flash::{LayoutName, LogKind, LogRecord, STORE, Settings};
 use pumice_index::IndexKind;
 use pumice_memory::Payload;
 use pumice_record::codec::value_checksum;

@@ -61,7 +61,7 @@ impl Production {
         };
         let executor = Executor::new();
         let (store, _) = executor
-            .block_on(ChunkStore::open(&device, &options), || {
+            .block_on(ChunkStore::open(&device, &options, None), || {
                 device.turn(true).map(drop)
             })
             .map_err(failed("opening the cache"))?

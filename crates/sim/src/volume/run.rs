@@ -204,7 +204,8 @@ impl<'a> Stage<'a> {
         let backing = ThrottledBacking::new(inner, delays.clone());
         let executor = Executor::new();
         let settings = settings(options, cache_bytes);
-        let opened = Shared::<AlignedBuf>::open(&settings, Some(&device), &backing);
+        let clock = Arc::new(VirtualClock(Arc::clone(&time)));
+        let opened = Shared::<AlignedBuf>::open(&settings, Some(&device), &backing, &*clock);
         let failed = |source| SimError::DeviceIo {
             what: "opening the cache",
             source,
@@ -222,7 +223,7 @@ impl<'a> Stage<'a> {
             Some(device.clone()),
             backing,
             Rc::new(executor.spawner()),
-            Arc::new(VirtualClock(Arc::clone(&time))),
+            clock,
         );
         let stage = Self {
             options,

@@ -450,7 +450,7 @@ fn short_of_budget_writes_in_write_back_and_cache_commands_enter_when_reads_do_n
     });
     let mut case = Case::new(1, settings);
     let counts = |case: &Case| case.rig().volume.shared().counts();
-    (0..4).for_each(|_| case.rig().tick());
+    (0..3).for_each(|_| case.rig().tick());
     let left = case.rig().volume.shared().admission().unwrap().budget_left_bytes;
     assert!(((1 << 17) + 12_000..3 << 16).contains(&left), "{left}");
     case.read(bytes_of(20..21)).unwrap();
@@ -505,7 +505,7 @@ fn requests_at_once_do_not_overdraw_the_budget() {
         settings.write_budget = Some(MIB_SAVED);
         let rig = Rig::open(&settings, &medium, &backing).unwrap();
         let figures = || rig.volume.shared().admission().unwrap();
-        (0..5).for_each(|_| rig.tick());
+        (0..4).for_each(|_| rig.tick());
         let left = figures().budget_left_bytes;
         assert!((300_000..420_000).contains(&left), "{left}");
         let sent = || rig.volume.shared().store().unwrap().sent_bytes();

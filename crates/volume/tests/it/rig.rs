@@ -93,14 +93,15 @@ impl Rig {
     ) -> Result<Self, String> {
         let executor = Executor::new();
         let device = FaultyDevice::new(Arc::clone(medium));
-        let opened = executor.block_on(Shared::open(settings, Some(&device), backing), park(&device));
+        let clock = Arc::new(ManualClock::new(1));
+        let opened = Shared::open(settings, Some(&device), backing, &*clock);
+        let opened = executor.block_on(opened, park(&device));
         let (mut shared, found) = opened
             .map_err(|error| error.to_string())?
             .map_err(|error| error.to_string())?;
         if let Some((load_admit, data_admit)) = split {
             shared.split_reads(Split::held(load_admit, data_admit));
         }
-        let clock = Arc::new(ManualClock::new(1));
         let volume = Volume::new(
             Arc::new(shared),
             Some(device.clone()),

@@ -98,7 +98,8 @@ fn threads_leave_cache_and_backing_device_alike() {
             scan_cutoff_bytes: (round / 2 * 6 * CHUNK) as u64,
             ..settings([Mode::WriteThrough, Mode::WriteBack][round / 4], 1)
         };
-        let opened = Shared::open(&settings, Some(&device), &backing);
+        let clock = ManualClock::new(1);
+        let opened = Shared::open(&settings, Some(&device), &backing, &clock);
         let (mut shared, _) = Executor::new().block_on(opened, idle).unwrap().unwrap();
         if round >= 2 {
             shared.offload_to(Arc::new(Threads));

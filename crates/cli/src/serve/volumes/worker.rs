@@ -317,7 +317,7 @@ async fn open(common: &Common, devices: &[Option<CacheDevice>]) -> anyhow::Resul
             None => format!("volume {}", prepared.name),
         };
         let (device, backing) = (device.as_ref(), &prepared.backing);
-        let opened = Shared::open(&prepared.settings, device, backing).await;
+        let opened = Shared::open(&prepared.settings, device, backing, &*common.clock).await;
         let (mut shared, mut found) = opened.with_context(named)?;
         let cache_of = |shared: &Shared<_>| shared.store().map_or(0, ChunkStore::cache_id);
         if found == Some(Found::Cache) && backing.has_left(cache_of(&shared)) {
@@ -326,7 +326,7 @@ async fn open(common: &Common, devices: &[Option<CacheDevice>]) -> anyhow::Resul
             }
             let mut settings = prepared.settings.clone();
             settings.cache.reformat = true;
-            (shared, _) = Shared::open(&settings, device, backing)
+            (shared, _) = Shared::open(&settings, device, backing, &*common.clock)
                 .await
                 .with_context(named)?;
             found = Some(Found::Forgotten);
