@@ -1,7 +1,7 @@
 //! The store under testkit's crashes and faults: a key is a chunk, a value is a content.
 
 use bytes::Bytes;
-use pumice_blocks::{Durability, Geometry, Maker};
+use pumice_blocks::{Durability, Geometry, Maker, Task};
 use pumice_chunk::store::{BudgetOwner, Chunk, ChunkStore, Filled, Found, Options, WriteGuard};
 use pumice_device::{Device, FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_memory::AlignedBuf;
@@ -474,4 +474,70 @@ fn free_room_ends_before_anything_leaves_and_does_not_come_back() {
         assert!(rig.store.counts().reclaimed_blocks > 100);
         assert!(rig.store.block_counts().checkpoints > 10);
     }
+}
+
+/// A reclaim moves a content that many chunks have. One of them is written back meanwhile, in the buffer that the content has come to.
+#[test]
+fn a_write_while_a_reclaim_moves_its_content_changes_no_other_chunk() {
+    let mut values: Vec<u64> = (0..50).collect();
+    values.sort_by_key(|value| Random(*value).below(CHUNK_BYTES.into()));
+    let (short, long, chunks) = (values[0], values[49], 6);
+    let (mut moved, mut stored) = (0, 0);
+    let calm = FaultPlan {
+        delay: true,
+        ..FaultPlan::default()
+    };
+    for seed in 0..600 {
+        let (turns, written) = (seed / chunks, seed % chunks);
+        let medium = Arc::new(FaultyMedium::new(1 << 20, 3, calm.clone()));
+        let options = Options {
+            write_back: true,
+            ..options()
+        };
+        let mut rig = Rig::try_open(FaultyDevice::new(medium), &options).unwrap();
+        let fill = |rig: &Rig, address, value| {
+            let ticket = rig.store.begin_fill(address);
+            rig.run((rig.store).fill(&rig.device, ticket, 0, content(value).into()));
+        };
+        (0..chunks).for_each(|address| fill(&rig, address, long));
+        for next in 0.. {
+            fill(&rig, 100 + next % 800, 100 + next);
+            let _ = rig.device.turn(true);
+            rig.run(pumice_blocks::give_turn());
+            let Some(work) = rig.store.take_work() else {
+                continue;
+            };
+            let is_reclaim = matches!(work.task(), Task::Own(_));
+            let (store, device) = (Arc::clone(&rig.store), rig.device.clone());
+            let work = async move { store.perform(&device, NOW, work).await };
+            rig.executor.spawner().spawn(Box::pin(work));
+            if is_reclaim {
+                break;
+            }
+        }
+        let filled = rig.run(async {
+            for _ in 0..turns {
+                let _ = rig.device.turn(true);
+                pumice_blocks::give_turn().await;
+            }
+            let mut guard = rig.store.begin_write_back(written..written + 1);
+            let bytes = Bytes::from(content(short));
+            guard.fill(&rig.device, written, 0, bytes).await
+        });
+        // What is dirty is not cleaned here, so that reclaims do not end.
+        (0..200).for_each(|_| rig.turn());
+        moved += rig.store.counts().moved_contents;
+        for address in 0..chunks {
+            let is_new = address == written && filled == Filled::Stored;
+            let expected = if is_new { short } else { long };
+            let found = rig.get(address);
+            assert!(
+                found.is_none_or(|found| found == expected),
+                "{seed}, {filled:?}: {found:?} in chunk {address}, not {expected}"
+            );
+        }
+        stored += u32::from(filled == Filled::Stored);
+        rig.check();
+    }
+    assert!(moved > 600 && stored > 200, "{moved} {stored}");
 }

@@ -147,6 +147,30 @@ fn nothing_is_absorbed_on_a_device_that_is_taken_out() {
     assert_eq!((filled, case.dirty()), (Filled::NoRoom, 0));
 }
 
+/// A content was read, then rewritten and flushed. Its block is sealed when a newer one is in the next block, which a crash loses.
+#[test]
+fn a_footer_lists_what_was_absorbed_until_the_newer_is_durable() {
+    let mut old = 0;
+    for others in 0..32 {
+        let mut case = Case::new(1, wide());
+        case.backing.write_elsewhere(50 * CHUNK, &content(50, 1));
+        case.array[bytes_of(50..51)].copy_from_slice(&content(50, 1));
+        case.check(bytes_of(50..51));
+        case.put([50], 2);
+        assert_eq!(case.store().counts().absorbed_contents, 1);
+        case.flush().unwrap();
+        case.put(60..60 + others, 1);
+        case.put([50], 3);
+        case.rig().settle();
+        case.crash(others % 2 == 0);
+        case.start(Mode::WriteBack).unwrap();
+        let found = case.read(bytes_of(50..51)).unwrap();
+        old += u32::from(found == content(50, 2));
+        assert!(found == content(50, 2) || found == content(50, 3), "{others}");
+    }
+    assert!(old > 0);
+}
+
 #[test]
 fn a_content_that_others_have_or_read_is_not_rewritten() {
     let mut case = Case::new(1, wide());
