@@ -691,3 +691,21 @@ fn a_close_waits_for_the_round_under_way() {
         case.check_all();
     }
 }
+
+/// A flush waits longer for a write into a hole of the cache's file than for one over bytes: see `blocks::seal`.
+#[test]
+fn a_flush_fills_the_hole_that_it_writes_to_and_the_next_one_finds_none() {
+    let mut case = Case::new(1, wide());
+    let mut sent = |chunk| {
+        let before = case.store().block_counts().written_bytes;
+        case.put([chunk], 1);
+        case.flush().unwrap();
+        case.store().block_counts().written_bytes - before
+    };
+    let (first, second) = (sent(0), sent(1));
+    let block_bytes = 64 << 10;
+    assert!(
+        first > block_bytes && second < block_bytes / 4,
+        "{first} {second}"
+    );
+}

@@ -1,7 +1,7 @@
 //! Write-back with many requests at once, in a cache smaller than what is written, and crashes among them.
 
 use crate::backing::{Faults, SECTOR};
-use crate::case::{Case, narrow};
+use crate::case::{Case, bytes_of, content, narrow, wide};
 use crate::rig::{CHUNK, calm};
 use bytes::Bytes;
 use futures_util::future::{join, join_all};
@@ -15,12 +15,12 @@ const CHUNKS: usize = 120;
 const SEEDS: u64 = 500;
 
 /// Contents of all lengths on flash. Many are of other chunks, too.
-fn content(chunk: usize, version: u64) -> Vec<u8> {
+fn varied(chunk: usize, version: u64) -> Vec<u8> {
     let (chunk, version) = match version % 4 {
         0 => (chunk % 3, version / 16),
         _ => (chunk, version),
     };
-    let mut content = crate::case::content(chunk, version);
+    let mut content = content(chunk, version);
     content[CHUNK - (version as usize * 37) % (CHUNK / 2)..].fill(version as u8);
     content
 }
@@ -106,7 +106,7 @@ fn crashes_among_many_writes_lose_nothing_that_was_flushed() {
                         match is_zero {
                             true => volume.zero(offset, CHUNK as u64, version % 2 == 0).await,
                             false => {
-                                let data = Bytes::from(content(*chunk, version));
+                                let data = Bytes::from(varied(*chunk, version));
                                 volume.write(offset, data, false).await
                             }
                         }
@@ -135,7 +135,7 @@ fn crashes_among_many_writes_lose_nothing_that_was_flushed() {
                 for ((chunk, is_zero), changed) in changes.into_iter().zip(changed) {
                     let bytes = match is_zero {
                         true => vec![0; CHUNK],
-                        false => content(chunk, version),
+                        false => varied(chunk, version),
                     };
                     chunks[chunk].changed(&bytes, changed.is_ok());
                 }
@@ -170,4 +170,50 @@ fn crashes_among_many_writes_lose_nothing_that_was_flushed() {
     );
     assert!(crashes > SEEDS && u64::from(dirty) > SEEDS, "{crashes} {dirty}");
     assert!(absorbed > 5 * SEEDS, "{absorbed}");
+}
+
+/// While blocks are sealed, checkpoints are written and, in the small cache, blocks are reclaimed.
+#[test]
+fn a_crash_at_any_write_leaves_what_was_flushed_or_something_newer() {
+    let (mut crashes, mut written) = (0, 0);
+    for (bytes, settings, count) in [(1 << 20, narrow(500), 110), (8 << 20, wide(), 250)] {
+        for point in 1..=120 {
+            let medium = Arc::new(FaultyMedium::new(bytes, point, calm()));
+            let mut case = Case::with(medium, point, settings.clone());
+            case.put(0..count, 1);
+            case.flush().unwrap();
+            if point % 2 == 0 {
+                case.drain().unwrap();
+            }
+            case.rig().settle();
+            case.medium.set_plan(FaultPlan {
+                crash: Some(CrashPoint::WriteOrAppend(point)),
+                slow: [0.0, 0.3][point as usize / 2 % 2],
+                ..calm()
+            });
+            for chunk in 0..count {
+                if case.write(chunk * CHUNK, &content(chunk, 2)).is_err() || case.medium.is_crashed() {
+                    break;
+                }
+                written += 1;
+            }
+            crashes += u32::from(case.medium.is_crashed());
+            case.crash(point % 3 > 0);
+            let what = format!("{bytes} bytes, point {point}");
+            let started = case.start(Mode::WriteBack);
+            started.unwrap_or_else(|error| panic!("{what}: {error}"));
+            for chunk in 0..count {
+                let known = [content(chunk, 1), content(chunk, 2)];
+                let found = case.read(bytes_of(chunk..chunk + 1)).unwrap();
+                for at in (0..CHUNK).step_by(SECTOR) {
+                    let is_known = known
+                        .iter()
+                        .any(|known| known[at..at + SECTOR] == found[at..at + SECTOR]);
+                    assert!(is_known, "{what}, chunk {chunk}, sector {}", at / SECTOR);
+                }
+            }
+        }
+    }
+    println!("{crashes} crashes, {written} chunks written before");
+    assert!(crashes > 80, "{crashes}");
 }

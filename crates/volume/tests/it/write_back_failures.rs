@@ -162,6 +162,32 @@ fn chunks_stay_dirty_while_the_backing_device_fails_writes() {
     case.check_backing();
 }
 
+/// Such a write may happen after any later one of the chunk.
+#[test]
+fn a_chunk_whose_clean_may_still_happen_is_not_cleaned_before_the_next_start() {
+    let mut case = Case::new(1, wide());
+    case.put(0..10, 1);
+    case.backing.set(Faults {
+        write_errors: 1_000,
+        changes_later: true,
+        ..Faults::default()
+    });
+    assert!(case.drain().is_err());
+    case.backing.set(Faults::default());
+    case.put([3, 20], 2);
+    assert!(case.drain().is_err());
+    assert_eq!(case.dirty(), 10);
+    // Nor does a change go through over it.
+    assert!(case.zero(bytes_of(3..4), false).is_err());
+    case.check_all();
+    case.flush().unwrap();
+    case.crash(false);
+    case.start(Mode::WriteBack).unwrap();
+    case.drain().unwrap();
+    case.check_all();
+    case.check_backing();
+}
+
 #[test]
 fn a_failed_flush_ends_the_cache_until_a_start_which_finds_what_is_dirty() {
     for seed in 0..20 {
@@ -264,4 +290,58 @@ fn a_byte_that_rots_anywhere_after_a_clean_stop_brings_no_older_content() {
     }
     println!("{refused} starts were refused, {unreadable} chunks could not be read, {whole} starts");
     assert!(unreadable > 10 && whole > 200, "{unreadable} {whole}");
+}
+
+/// A start after a crash finds the blocks that no checkpoint covers by their footers, and the others by their trailers.
+#[test]
+fn a_footer_that_is_damaged_or_cannot_be_read_brings_no_older_content() {
+    let (mut refused, mut whole) = (0, 0);
+    for from_end in [1, 30, 60, 100, 200, 300] {
+        for (is_covered, is_bad) in [(false, false), (false, true), (true, false), (true, true)] {
+            let what = format!("{from_end} bytes from the end, covered {is_covered}, bad {is_bad}");
+            let mut case = Case::new(1, wide());
+            case.put(0..30, 1);
+            case.drain().unwrap();
+            case.put(0..30, 2);
+            case.flush().unwrap();
+            case.rig().settle();
+            if is_covered {
+                case.close();
+                case.start(Mode::WriteBack).unwrap();
+            }
+            assert!(case.store().is_on_device(5), "its block is sealed");
+            let block = case.store().place(5).unwrap().block;
+            let end = case.geometry().block_offset(block) + case.settings.cache.block_bytes;
+            let byte = end - from_end;
+            case.crash(false);
+            match is_bad {
+                true => {
+                    let bad = byte..byte + 1;
+                    case.medium.set_plan(FaultPlan {
+                        bad_ranges: Vec::from([bad]),
+                        ..calm()
+                    });
+                }
+                false => case.medium.rot_at(byte),
+            }
+            match case.start(Mode::WriteBack) {
+                Ok(()) => whole += 1,
+                Err(error) => {
+                    assert!(error.contains("writes that its volume lacks"), "{what}: {error}");
+                    refused += 1;
+                    if !is_bad {
+                        continue;
+                    }
+                    case.medium.set_plan(calm());
+                    case.start(Mode::WriteBack).unwrap();
+                }
+            }
+            for chunk in 0..30 {
+                let found = case.read(bytes_of(chunk..chunk + 1)).unwrap();
+                assert!(found == content(chunk, 2), "{what}: chunk {chunk}");
+            }
+        }
+    }
+    println!("{refused} starts were refused, {whole} were not");
+    assert!(refused > 12 && whole > 0, "{refused} {whole}");
 }
