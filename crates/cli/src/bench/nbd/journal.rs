@@ -10,6 +10,8 @@ use std::path::Path;
 use twox_hash::XxHash3_64;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"PumiceJ1");
+/// More changes than any run makes; a content names the change in 62 bits.
+const CLOCK_BITS: u32 = 61;
 
 /// Writes what is known as if the server had stopped, in place of what the file had.
 ///
@@ -57,6 +59,9 @@ pub fn load(path: &Path, sectors_max: u64) -> io::Result<(u64, Model)> {
     let [_, run, clock, sectors, open] = [take()?, take()?, take()?, take()?, take()?];
     if sectors > sectors_max {
         return Err(bad("it is of a larger export"));
+    }
+    if clock >> CLOCK_BITS != 0 {
+        return Err(bad("it is damaged"));
     }
     let mut contents = |len| {
         (0..len)
@@ -107,5 +112,46 @@ mod tests {
             std::fs::write(&path, &whole[..at]).unwrap();
             assert!(load(&path, 4).is_err(), "{at}");
         }
+    }
+
+    /// A checksum that fits does not make it true.
+    #[test]
+    fn any_words_are_a_journal_that_can_be_used_or_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("journal");
+        let mut model = Model::new(4);
+        model.send_change(1..4, Content::version);
+        save(&path, 9, &mut model).unwrap();
+        let whole = std::fs::read(&path).unwrap();
+        let mut loaded = 0;
+        for at in (8..whole.len() - 8).step_by(8) {
+            for word in [
+                0,
+                1,
+                2,
+                3,
+                4,
+                5,
+                1 << 32,
+                1 << 61,
+                1 << 62,
+                u64::MAX >> 1,
+                u64::MAX,
+            ] {
+                let mut bytes = whole[..whole.len() - 8].to_vec();
+                bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
+                bytes.extend(XxHash3_64::oneshot(&bytes).to_le_bytes());
+                std::fs::write(&path, &bytes).unwrap();
+                let Ok((run, mut model)) = load(&path, 4) else {
+                    continue;
+                };
+                loaded += 1;
+                let number = model.send_change(0..model.sectors(), Content::version);
+                model.end_change(number, 0..model.sectors(), true, true);
+                save(&path, run, &mut model).unwrap();
+                load(&path, 4).unwrap();
+            }
+        }
+        assert!(loaded > 20, "{loaded}");
     }
 }
