@@ -4,7 +4,8 @@ use crate::backing::{Faults, SECTOR};
 use crate::case::{Case, bytes_of, content, narrow, wide};
 use crate::rig::{CHUNK, SIZE, calm};
 use pumice_chunk::store::Found;
-use pumice_device::FaultPlan;
+use pumice_device::{CrashPoint, Device, FaultPlan};
+use pumice_memory::Buffer;
 use pumice_volume::{Mode, VolumeError};
 use pumice_world::Random;
 
@@ -344,4 +345,37 @@ fn a_footer_that_is_damaged_or_cannot_be_read_brings_no_older_content() {
     }
     println!("{refused} starts were refused, {whole} were not");
     assert!(refused > 12 && whole > 0, "{refused} {whole}");
+}
+
+/// The start is in a mode without dirty chunks, after a power cut that took a record from the middle of the log.
+#[test]
+fn a_start_that_crashes_leaves_what_is_dirty_to_the_next() {
+    let mut crashes = 0;
+    for point in 1..40 {
+        let mut case = Case::new(point, wide());
+        case.put(0..12, 1);
+        case.flush().unwrap();
+        case.backing.write_elsewhere(200 * CHUNK, &[1; 10 * CHUNK]);
+        (200..210).for_each(|chunk| case.zero(bytes_of(chunk..chunk + 1), false).unwrap());
+        let log_offset = case.geometry().log_offset;
+        let read = case.rig().device.read(log_offset, 4096);
+        let log = case.rig().run(read).unwrap();
+        let records = log.bytes(0, 4096).unwrap().chunks(32);
+        let count = records.take_while(|record| **record != [0; 32]).count() as u64;
+        case.crash(false);
+        // As if the machine had been off.
+        case.settings.cache.boot += 1;
+        case.medium.rot_at(log_offset + 32 * (count - 3));
+        case.medium.set_plan(FaultPlan {
+            crash: Some(CrashPoint::WriteOrAppend(point)),
+            ..calm()
+        });
+        let _ = case.start(Mode::WriteThrough);
+        crashes += u32::from(case.medium.is_crashed());
+        case.crash(true);
+        case.start(Mode::WriteThrough).unwrap();
+        case.check(bytes_of(0..12));
+    }
+    println!("{crashes} starts have crashed");
+    assert!(crashes > 3, "{crashes}");
 }
