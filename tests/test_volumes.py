@@ -164,19 +164,30 @@ def test_memory_holds_whatever_clients_ask(place, seed, chunk):
         expect(peak <= 64 * MIB, "at most --dram to be resident", f"{peak / MIB:.1f} MiB")
 
 
-def test_a_scan_stays_out_of_a_full_cache_and_the_cache_command_does_not(place, seed):
+@contextlib.contextmanager
+def copied_twice(place, seed, *flags):
+    """A server whose cache holds 1,024 of 3,072 chunks, after two copies of all, and its figures then."""
     disk = place / "disk"
     disk.write_bytes(random.Random(seed).randbytes(96 * MIB))
-    flags = ["--dram", "96MiB", "--cache", str(place / "cache"), "--cache-size", "32MiB", "--chunk-size", "32KiB"]
+    flags = ["--dram", "96MiB", "--cache", str(place / "cache"), "--cache-size", "32MiB", "--chunk-size", "32KiB", *flags]
     with Volume(str(place), str(disk), *flags) as server:
         for _ in range(2):
             succeed("nbdcopy", server.uri, place / "back")
             expect_same(disk, place / "back")
-        copied = server.figures("volume")
+        yield server, server.figures("volume")
+
+
+def cache_512_chunks(server):
+    """NBD's CACHE for the 16 MiB from 40 MiB on; the figures afterwards."""
+    script = "for at in range(40, 56):\n    h.cache(1 << 20, at << 20)"
+    succeed("nbdsh", "-u", server.uri, "-c", script, env={"PATH": "/usr/bin:/bin"})
+    return server.figures("volume")
+
+
+def test_a_scan_stays_out_of_a_full_cache_and_the_cache_command_does_not(place, seed):
+    with copied_twice(place, seed) as (server, copied):
         expect(copied["fills_stored"] < 1600 and copied["fills_scan"] > 3000, "two copies of 3,072 chunks to fill a cache of 1,024 once", copied)
-        script = "for at in range(40, 56):\n    h.cache(1 << 20, at << 20)"
-        succeed("nbdsh", "-u", server.uri, "-c", script, env={"PATH": "/usr/bin:/bin"})
-        warmed = server.figures("volume")
+        warmed = cache_512_chunks(server)
         expect_equal(warmed["fills_scan"], copied["fills_scan"], "chunks that bypassed")
         expect(warmed["fills"] - copied["fills"] > 400, "some 512 chunks to be filled by CACHE", warmed)
         succeed("qemu-io", "-f", "raw", server.uri, *(word for at in range(42, 56) for word in ("-c", f"read {at}M 1M")))
@@ -185,20 +196,10 @@ def test_a_scan_stays_out_of_a_full_cache_and_the_cache_command_does_not(place, 
 
 
 def test_second_hit_keeps_what_is_read_once_out_of_a_full_cache(place, seed):
-    disk = place / "disk"
-    disk.write_bytes(random.Random(seed).randbytes(96 * MIB))
-    flags = ["--dram", "96MiB", "--cache", str(place / "cache"), "--cache-size", "32MiB", "--chunk-size", "32KiB", "--scan-cutoff", "0",
-             "--flash-admit", "second-hit"]
-    with Volume(str(place), str(disk), *flags) as server:
-        for _ in range(2):
-            succeed("nbdcopy", server.uri, place / "back")
-            expect_same(disk, place / "back")
-        copied = server.figures("volume")
+    with copied_twice(place, seed, "--scan-cutoff", "0", "--flash-admit", "second-hit") as (server, copied):
         expect(copied["fills_stored"] < 1600 and copied["fills_rule"] > 3000, "two copies of 3,072 chunks to fill a cache of 1,024 once", copied)
         expect_equal(server.figures("volume_admission")["refused_by_rule_objects"], copied["fills_rule"], "chunks that were refused")
-        script = "for at in range(40, 56):\n    h.cache(1 << 20, at << 20)"
-        succeed("nbdsh", "-u", server.uri, "-c", script, env={"PATH": "/usr/bin:/bin"})
-        asked = server.figures("volume")
+        asked = cache_512_chunks(server)
         # Reclaims do not keep up with so many at once: some find no room.
         entered = asked["fills_stored"] - copied["fills_stored"]
         expect(asked["fills_rule"] == copied["fills_rule"] and entered > 200, "the rule to let all 512 chunks of CACHE in", (copied, asked))

@@ -438,9 +438,8 @@ def volume_overwrites(arguments):
     """What of a client's overwrites comes to the backing device in write-back.
 
     fio writes 4 KiB at random (zipf:0.9), of contents that do not repeat, in the first 64 MiB of a volume, 256 MiB in all, faster than the cleaner's
-    age of 30 s, and ends. Once the
-    cleaner has cleaned all: bytes written to the backing device / bytes of the client. If each block were written once it would be 0.18. And the same of the cache
-    device, whose block buffers absorb rewrites.
+    age of 30 s, and ends. Once the cleaner has cleaned all: bytes written to the backing device / bytes of the client. If each block were written once
+    it would be 0.18. The same for the cache device while fio writes: its block buffers absorb rewrites.
     Exit status 1 where the bound is missed."""
     settings = {"size MiB": arguments.size, "times": arguments.times, "fio": machine.version_of(machine.installed("fio"))}
     comparison = Comparison(arguments, settings)

@@ -215,8 +215,8 @@ impl Bucket {
         state.at = at.max(now);
     }
 
-    /// No debt is above a period's budget, so that each is paid some time, however damaged, and however much was sent that nothing holds back.
-    /// After that no more than the budget is sent in a period, as less than it flows in.
+    /// Limits the debt to the budget of one period, and forgives the rest. So each debt is paid within bounded time, also one read from damaged
+    /// bytes or made by what nothing holds back. After that no period sends more than the budget, since less than the budget flows in.
     fn owed_at_most(&self, level: f64) -> f64 {
         level.max(-self.capacity * PARTS)
     }

@@ -149,11 +149,11 @@ impl<O: Owner> OpenBlock<O> {
         })
     }
 
-    /// Takes the room of the piece at `at` for another one, which must not be longer. `change` changes its entry, or returns `None`.
-    /// `None` then, and where a write of the piece was begun, or somebody else has the block and may be reading the piece.
+    /// Reserves the room of the piece at `at` again, for a piece that is not longer. `change` updates the entry, or returns `None` to decline.
+    /// Returns `None` if it declines, a write of the old piece has begun, or somebody else holds the block and may be reading the piece.
     ///
-    /// The caller has two references to the block, that of the list of open blocks included, and lets no reader get one, and nobody
-    /// close the block, before the new piece is written.
+    /// The caller has two references to the block, that of the list of open blocks included. Until the new piece is written it lets no reader
+    /// get a reference, and nobody close the block.
     pub fn rewrite(
         self: &Arc<Self>,
         at: usize,
@@ -162,7 +162,7 @@ impl<O: Owner> OpenBlock<O> {
         if Arc::strong_count(self) > 2 {
             return None;
         }
-        // What readers did before they dropped their references came before.
+        // Pairs with the drop of a reader's reference: its reads came before.
         fence(Ordering::Acquire);
         let mut fill = self.fill.lock();
         let first = (fill.entries).partition_point(|entry| entry.range().start < at as u64);

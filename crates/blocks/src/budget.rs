@@ -4,8 +4,8 @@ use crate::geometry::LOG_RECORD_BYTES;
 use crate::superblock::OWN_BYTES;
 use pumice_memory::SECTOR_BYTES;
 
-/// Superblocks that a checkpoint writes, and the start or the end of the older checkpoint after it: charged before.
-const SUPERBLOCKS_BYTES: u64 = 4 * SECTOR_BYTES as u64;
+/// Four superblocks, charged to each checkpoint in advance: its own, and those that the next start writes, or that drop the older checkpoint.
+const CHARGED_BYTES: u64 = 4 * SECTOR_BYTES as u64;
 
 /// What a write budget had left when the newest checkpoint was finished, all that was sent until then taken out.
 ///
@@ -40,16 +40,16 @@ impl BudgetLevel {
         own[at + 4..][..8].copy_from_slice(&self.bytes.to_le_bytes());
     }
 
-    /// As the superblock of a checkpoint has it, with what superblocks take.
+    /// The level to store in a checkpoint's superblock: superblocks are charged in advance.
     pub fn at_checkpoint(self) -> Self {
-        self.less(SUPERBLOCKS_BYTES)
+        self.less(CHARGED_BYTES)
     }
 
-    /// A start found no clean stop: the bytes that may have been sent since the newest checkpoint whatever the budget said, which are records of
-    /// the log and another checkpoint that may have been under way; and the level that the start writes, so that each start that ends
-    /// before its own checkpoint is charged for one. Such a start finds the records again.
+    /// For a start after a crash: the level to write, and the bytes that may have been sent since the newest checkpoint without asking the
+    /// budget. Those are the records found in the log, and one checkpoint that was not finished. The level is charged for the checkpoint alone:
+    /// if this start crashes before its own checkpoint, the next finds the records again, and is charged for one more checkpoint.
     pub fn after_crash(self, checkpoint_len: u64, log_records: u64) -> (Self, u64) {
-        let checkpoint = checkpoint_len + SUPERBLOCKS_BYTES;
+        let checkpoint = checkpoint_len + CHARGED_BYTES;
         (self.less(checkpoint), checkpoint + log_records * LOG_RECORD_BYTES)
     }
 

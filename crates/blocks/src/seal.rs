@@ -211,7 +211,7 @@ impl<O: Owner> Blocks<O> {
         }
     }
 
-    /// Bytes sent to the device since it was opened, and those in buffers that are to follow.
+    /// Bytes sent to the device since it was opened, log and superblocks included, and bytes in block buffers that are not sent yet.
     pub fn sent_bytes(&self) -> u64 {
         let open = self.open.lock();
         let buffered = open.iter().map(|block| block.unsent_bytes() as u64);

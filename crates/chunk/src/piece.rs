@@ -285,7 +285,7 @@ mod tests {
             len: CHUNK_BYTES_MAX - 512,
             stored_len: 61_000,
             coding: Coding::Lz4,
-            spare_units: 3_000,
+            spare_units: (1 << 14) - 1,
             is_dirty: true,
         }
     }

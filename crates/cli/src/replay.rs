@@ -161,12 +161,12 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "KIND")]
     throttle: Option<Profile>,
 
-    /// With --throttle and --device sim, also tell how long gets take, one after the other in virtual time, while blocks are written: this is
-    /// what a miss takes
+    /// What a miss takes. With --throttle and --device sim the report then has the mean response time of gets, one after the other in virtual
+    /// time, while blocks are written
     #[arg(long, value_name = "TIME", value_parser = time, requires = "throttle")]
     miss_latency: Option<f64>,
 
-    /// And what a hit in DRAM takes
+    /// With --miss-latency: what a hit in DRAM takes
     #[arg(long, value_name = "TIME", value_parser = time, requires = "miss_latency", default_value = "1us")]
     dram_latency: f64,
 

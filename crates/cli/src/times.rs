@@ -1,10 +1,11 @@
 //! Times as flags take them, and as people read them.
 
-/// Nanoseconds of a flag such as `86us`, above 0.
+/// Nanoseconds of a flag such as `86us`, above 0 and at most a minute: sums of many stay far below 2^64.
 pub fn time(text: &str) -> Result<f64, String> {
-    let ns = pumice_device::duration(text).filter(|ns| *ns > 0);
-    ns.map(|ns| ns as f64)
-        .ok_or_else(|| "expected a time above 0, such as 86us or 2.35ms (ns, us, ms, s)".to_owned())
+    let ns = pumice_device::duration(text).filter(|ns| (1..=60_000_000_000).contains(ns));
+    ns.map(|ns| ns as f64).ok_or_else(|| {
+        "expected a time above 0 and at most 60s, such as 86us or 2.35ms (ns, us, ms, s)".to_owned()
+    })
 }
 
 /// Nanoseconds for people.

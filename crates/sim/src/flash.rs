@@ -109,18 +109,10 @@ pub struct FlashOptions {
     /// The kind of device that it is to be as slow as. A simulated one takes no real time for it, and the report has what it would
     /// have taken.
     pub throttle: Option<Profile>,
-    /// Tell how long gets take on a simulated device that is throttled; not looked at elsewhere.
+    /// Tell how long gets take. Needs `throttle`, and the simulated device.
     pub timed: Option<Timed>,
     /// What requests mean. Objects without sizes must have been given one: flash is measured in bytes.
     pub rules: ReplayRules,
-}
-
-impl FlashOptions {
-    /// What requests take, where that is told.
-    fn timed_on_model(&self) -> Option<Timed> {
-        let is_model = self.throttle.is_some() && self.device == ReplayDevice::Sim;
-        self.timed.filter(|_| is_model)
-    }
 }
 
 /// Replays `trace` through a flash layout, empty at first. `progress` is called now and then.
@@ -230,7 +222,7 @@ fn throttled<D: Device + Clone>(
     let throttle = Arc::new(Throttle::new(profile, timeline));
     let device = ThrottledDevice::new(stage.device, throttle);
     let stage = Stage {
-        stopwatch: (time.as_ref().zip(options.timed_on_model()))
+        stopwatch: (time.as_ref().zip(options.timed))
             .map(|(time, timed)| Stopwatch::new(timed, Arc::clone(time), device.delays().clone())),
         device,
         drive: stage.drive,
@@ -308,7 +300,7 @@ impl Setup {
         let cache = CacheOptions {
             block_bytes: Some(block_bytes),
             reformat: true,
-            lockstep: options.timed_on_model().is_none(),
+            lockstep: options.timed.is_none(),
             item_bytes_max: cache.item_bytes_max.min(largest),
             ..cache
         };

@@ -147,9 +147,9 @@ pub struct Settings {
     pub trim: Option<bool>,
     /// The kind of device that the replay was as slow as.
     pub throttle: Option<String>,
-    /// Where response times are told, what a hit in DRAM takes.
+    /// Time of a hit in DRAM in nanoseconds; null without response times.
     pub dram_ns: Option<u64>,
-    /// And a miss.
+    /// Time of a miss in nanoseconds; null without response times.
     pub miss_ns: Option<u64>,
 }
 

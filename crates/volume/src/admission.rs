@@ -5,8 +5,8 @@
 //! write        the same; a chunk that is refused is void in the cache, as in write-around
 //! write-back   the rule refuses nothing: absorbing writes is what the mode is for. What the budget refuses goes through, as at the dirty limit
 //! ```
-//! A chunk is judged before its content is looked at, so a duplicate may be refused, too. It counts with the mean bytes of what has entered, which
-//! is less where contents are compressible or known. While the cache has free room a rule admits all. Reclaims move nothing while the budget is
+//! A chunk is judged before its content is known, so a duplicate may be refused, too. It is charged the mean bytes on flash of what has entered
+//! since the start, duplicates included; while it enters, the most that it may take. While the cache has free room a rule admits all. Reclaims move nothing while the budget is
 //! empty; dirty chunks are cleaned before a reclaim anyway. Voids, marks, records of cleaned chunks and checkpoints are never held back.
 
 use crate::{Backing, Settings, Shared, Volume};
@@ -20,7 +20,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Who says what enters, where anything may be refused.
+/// Decides what enters. There is none where nothing may be refused.
 pub(crate) struct Gate {
     admission: Admission,
     /// When the volume was opened.
@@ -163,6 +163,8 @@ impl<D: Device, K: Backing> Volume<D, K> {
                 is_filling: store.has_free_room(chunk..chunk + 1),
             })?,
         }
+        // Many at once may be longer than the mean.
+        let bytes = store.shape().piece_max() as u64;
         gate.entering.fetch_add(bytes, Ordering::Relaxed);
         Ok(Admitted(Some((&**gate, bytes))))
     }

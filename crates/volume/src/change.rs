@@ -228,7 +228,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
                         Filled::Duplicate => &counters.writes_duplicate,
                         Filled::Late => &counters.writes_late,
                         Filled::NoRoom if store.failure().is_some() => &counters.writes_out,
-                        Filled::NoRoom | Filled::Gap | Filled::Unreadable => &counters.writes_no_room,
+                        Filled::NoRoom | Filled::Gap => &counters.writes_no_room,
                     },
                     1,
                 );

@@ -261,7 +261,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
                 let (start, bytes) = &parts[(chunk - chunks.start) as usize];
                 match self.close_gap(chunk_bytes, chunk, *start, bytes).await {
                     Ok(whole) => *filled = Ok(guard.fill(device, chunk, 0, whole.into()).await),
-                    Err(error) => result = Err(error),
+                    Err(error) => result = result.and(Err(error)),
                 }
             }
         }
@@ -276,11 +276,6 @@ impl<D: Device, K: Backing> Volume<D, K> {
                 }
                 Ok(Filled::Duplicate) => {
                     add(&counters.writes_duplicate, 1);
-                    continue;
-                }
-                Ok(Filled::Unreadable) => {
-                    result = result.and(Err(Unreadable.into()));
-                    add(&counters.writes_failed, 1);
                     continue;
                 }
                 Ok(Filled::NoRoom | Filled::Late | Filled::Gap) => &counters.writes_no_room,
@@ -325,7 +320,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
         Ok((first, whole.into()))
     }
 
-    /// The whole chunk: bytes of the backing device, over these the dirty part, over that `bytes` from the volume's byte `start` on.
+    /// The whole chunk: bytes of the backing device, over these the dirty part, over that `bytes`, which start at the volume's byte `start`.
     async fn close_gap(
         &self,
         chunk_bytes: u64,
@@ -335,10 +330,13 @@ impl<D: Device, K: Backing> Volume<D, K> {
     ) -> Result<Vec<u8>, VolumeError> {
         let first = chunk * chunk_bytes;
         let len = chunk_bytes.min(self.0.shared.size - first) as usize;
+        // First: if it cannot be read, nobody waits for the backing device.
+        let cached = match self.cache() {
+            Some((store, device)) => store.read(device, chunk).await?,
+            None => None,
+        };
         let mut whole = self.read_backing(first, len).await?;
-        if let Some((store, device)) = self.cache()
-            && let Some(cached) = store.read(device, chunk).await?
-        {
+        if let Some(cached) = cached {
             cached.lay_over(0, &mut whole);
         }
         whole[(start - first) as usize..][..bytes.len()].copy_from_slice(bytes);

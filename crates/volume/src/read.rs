@@ -282,7 +282,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
                         Filled::Duplicate => &counters.fills_duplicate,
                         Filled::Late => &counters.fills_late,
                         Filled::NoRoom if store.failure().is_some() => &counters.fills_out,
-                        Filled::NoRoom | Filled::Gap | Filled::Unreadable => &counters.fills_no_room,
+                        Filled::NoRoom | Filled::Gap => &counters.fills_no_room,
                     },
                     1,
                 );

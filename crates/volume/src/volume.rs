@@ -363,9 +363,9 @@ impl<D: Device, K: Backing> Volume<D, K> {
         .await
     }
 
-    /// Counts a second: writes what is old in block buffers, and starts the cleaner if it is due; then clears the marks of regions that were not
-    /// written lately, after a flush of the backing device. Call it once a second, on one thread, or [`Volume::tick_now`] where that flush of
-    /// the last call goes on.
+    /// Counts a second: writes what is old in block buffers, and starts the cleaner if it is due. Then it flushes the backing device, and clears
+    /// the marks of regions that were not written lately. Call it once a second, on one thread; while the flush of an earlier call is under way,
+    /// call [`Volume::tick_now`] instead.
     pub async fn tick(&self) {
         self.tick_now();
         let Some((store, device)) = self.cache() else {

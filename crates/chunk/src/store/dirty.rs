@@ -1,7 +1,7 @@
 //! Dirty chunks: the cache has their only copy.
 //!
 //! ```text
-//! write-back 1  append the content, or put it where one is that no write has begun of; map the chunk, dirty
+//! write-back 1  append the content, or replace the older one in its buffer (absorb); map the chunk, dirty
 //!                                                                        (begin_write_back, WriteGuard::fill)
 //! write-back 2  on a flush of a client: write all blocks out, flush      (persist)
 //!
@@ -209,9 +209,7 @@ impl<B: Buffer> ChunkStore<B> {
     /// The device fails: what was written back last may be lost.
     pub async fn persist<D: Device<Buf = B>>(&self, device: &D) -> io::Result<()> {
         self.base.write_out().await;
-        if !self.base.is_out() {
-            self.base.commit(device).await?;
-        }
+        self.base.commit(device).await?;
         match self.base.is_out() {
             true => Err(io::Error::other("the cache device has failed")),
             false => Ok(()),

@@ -49,10 +49,8 @@ pub enum Filled {
     Late,
     /// No block, buffer or clean slot is free, or the device has failed.
     NoRoom,
-    /// The cached part of the chunk is dirty, and does not touch the new bytes: give all bytes from the one to the other.
+    /// The cached part of the chunk is dirty, and does not touch the new bytes or cannot be read: give bytes that cover both.
     Gap,
-    /// The cached part of the chunk is dirty, and cannot be read.
-    Unreadable,
 }
 
 /// A write of chunks: taken before the volume is written, dropped afterwards. Until then no fill enters under its addresses. The caller
@@ -318,10 +316,8 @@ impl<B: Buffer> ChunkStore<B> {
             let is_dirty = old.is_dirty && ticket.origin == Origin::Back;
             match self.fetch(device, &old).await {
                 Fetched::Whole(chunk) => merged = merge(chunk, start, &bytes),
-                // It was cleaned meanwhile, or it is a copy: the volume has it.
-                Fetched::Moved => {}
-                Fetched::Failed | Fetched::Damaged(_) if is_dirty => return Filled::Unreadable,
-                Fetched::Failed | Fetched::Damaged(_) => {}
+                // It was cleaned meanwhile, or it is a copy: the volume has it. Else the caller must get the rest.
+                Fetched::Moved | Fetched::Failed | Fetched::Damaged(_) => {}
             }
             if merged.is_none() && is_dirty && self.maps.lock().is_dirty(ticket.address) {
                 return Filled::Gap;
@@ -344,7 +340,7 @@ impl<B: Buffer> ChunkStore<B> {
             Filled::Duplicate => self.count(&self.counters.duplicates),
             Filled::Late => self.count(&self.counters.refused_late),
             Filled::NoRoom => self.count(&self.counters.refused_no_room),
-            Filled::Gap | Filled::Unreadable => unreachable!("found before"),
+            Filled::Gap => unreachable!("found before"),
         }
         filled
     }
@@ -493,8 +489,9 @@ impl<B: Buffer> ChunkStore<B> {
         }
     }
 
-    /// Puts the new content of a dirty chunk where the one before is, if that is in the active block alone, is not shorter, is no other chunk's,
-    /// and nobody reads it: it is not written to flash. Adds it to the FP-index; the caller maps the chunk. `None` if it is to be appended.
+    /// In write-back: replaces the chunk's older content in the active buffer, so that the older one is never written to flash. Only if no write
+    /// of it has begun, the new one is not longer, no other chunk may share it, and nobody else holds the block. Adds the new content to the
+    /// FP-index; the caller maps the chunk. `None`: append it.
     ///
     /// Entries of one chunk stay in the order of their versions, since a chunk is mapped to the last of them.
     fn absorb(&self, maps: &mut Maps<B>, mut header: Header, stored: &[u8]) -> Option<Place> {
@@ -532,15 +529,15 @@ impl<B: Buffer> ChunkStore<B> {
         Some(place)
     }
 
-    /// Writes a piece to its room, which is the caller's alone: no reader knows it.
+    /// Writes header, content and padding of a piece to the room that was reserved for it.
     fn put(&self, reserved: &Reserved<Chunks<B>>, header: &Header, stored: &[u8]) {
         let head = header.encode(self.base.cache_id);
         let padding = [0; UNIT_BYTES];
         let padding = &padding[..piece_len(stored.len()) - HEADER_BYTES - stored.len()];
         let mut at = reserved.at;
         for part in [&head[..], stored, padding] {
-            // SAFETY: the room was reserved for this piece alone. No reader knows it, or the piece that it had was read by nobody, and a
-            // reader that looks for it waits for the lock of the maps.
+            // SAFETY: the room is reserved for this piece alone. It is new, so that no reader knows it; or it held a piece that nobody was
+            // reading (`OpenBlock::rewrite`), and new readers wait for the lock of the maps, which the caller holds.
             unsafe { reserved.block.buffer.put(at, Payload::Bytes(part)) };
             at += part.len();
         }

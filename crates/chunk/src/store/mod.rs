@@ -192,12 +192,12 @@ type Open<B> = OpenBlock<Chunks<B>>;
 enum Starts {
     #[default]
     None,
-    /// The block is being filled. The top bit of an offset says that other chunks may be mapped to the content.
+    /// Offsets in a block that is being filled. The top bit marks a content that several chunks may share, so that no write may replace it.
     Growing(Vec<u32>),
     Whole(Offsets),
 }
 
-/// See [`Starts::Growing`]: blocks have fewer units.
+/// The mark in [`Starts::Growing`]. An offset, in units, never needs this bit.
 const SHARED: u32 = 1 << 31;
 
 impl Starts {
@@ -240,10 +240,10 @@ impl Starts {
     }
 }
 
-/// Who has a write budget. `sent` are the bytes sent to the device since it was opened, as [`ChunkStore::sent_bytes`] has them.
+/// The owner of a write budget. `sent` is [`ChunkStore::sent_bytes`].
 pub trait BudgetOwner: Send + Sync {
-    /// A start goes on with what the last run had left. Without a clean stop that was so at its newest checkpoint, and at most the `unpaid` bytes
-    /// were sent since whatever the budget said. Called once, before anything else is asked.
+    /// Resumes the budget with `left`, the level in the superblock. `unpaid`: `None` after a clean stop; after a crash, the most bytes that may
+    /// have been sent since that level was stored without asking the budget. Called once, before any other method.
     fn resume(&self, left: BudgetLevel, unpaid: Option<u64>);
 
     /// What is left now, for the next run.
@@ -340,7 +340,7 @@ impl<B: Buffer> ChunkStore<B> {
         self.base.totals.snapshot()
     }
 
-    /// Bytes sent to the device since it was opened, and those in buffers that are to follow.
+    /// Bytes sent to the device since it was opened, log and superblocks included, and bytes in block buffers that are not sent yet.
     pub fn sent_bytes(&self) -> u64 {
         self.base.sent_bytes()
     }

@@ -166,9 +166,9 @@ fn check<D: Device>(
 }
 
 impl<B: Buffer> ChunkStore<B> {
-    /// Opens the cache on a device; formats an empty device. The caller has flushed the volume. Cost: reads checkpoint, log, trailers, and
-    /// the footers of blocks sealed since the checkpoint; after a crash a new checkpoint is written. Give who has a write budget, if
-    /// there is one.
+    /// Opens the cache on a device, or formats an empty device. The caller has flushed the volume. Cost: reads the checkpoint, the log, the
+    /// trailers, and the footers of blocks sealed since the checkpoint; after a crash it writes a new checkpoint. `budget`: the owner of the
+    /// write budget, if there is one.
     ///
     /// # Errors
     /// [`OpenError`]: the device holds something else, was made with other settings, or fails.

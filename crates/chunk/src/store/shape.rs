@@ -93,7 +93,7 @@ impl Shape {
     }
 
     /// The longest piece, in bytes.
-    pub(crate) fn piece_max(&self) -> usize {
+    pub fn piece_max(&self) -> usize {
         piece_len(self.chunk_bytes as usize)
     }
 

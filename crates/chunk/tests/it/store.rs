@@ -476,7 +476,7 @@ fn free_room_ends_before_anything_leaves_and_does_not_come_back() {
     }
 }
 
-/// A reclaim moves a content that many chunks have. One of them is written back meanwhile, in the buffer that the content has come to.
+/// A reclaim copies a content that six chunks share to the active buffer. Meanwhile one of them is written back: that must not replace the copy.
 #[test]
 fn a_write_while_a_reclaim_moves_its_content_changes_no_other_chunk() {
     let mut values: Vec<u64> = (0..50).collect();

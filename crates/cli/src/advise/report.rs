@@ -18,7 +18,8 @@ pub(super) struct Row {
     /// Share of gets that DRAM answers.
     pub(super) dram_hit_ratio: f64,
     pub(super) response_ns: f64,
-    /// By how much a replay in virtual time differs from that, either way; null where the engine was not replayed.
+    /// Absolute difference between `response_ns` and the mean response time of a second replay, in virtual time. Null where the engine was
+    /// not replayed.
     pub(super) response_error_ns: Option<f64>,
     /// `engine` if the figures are of a replay through the engine, `curve` if they are of exact LRU.
     pub(super) figures_of: &'static str,

@@ -99,7 +99,7 @@ impl Production {
         match filled {
             Filled::Stored => self.tally.stored(stored_bytes(content, self.volume.chunk_bytes)),
             Filled::Duplicate => self.tally.duplicates += 1,
-            Filled::Late | Filled::NoRoom | Filled::Gap | Filled::Unreadable => self.tally.refused += 1,
+            Filled::Late | Filled::NoRoom | Filled::Gap => self.tally.refused += 1,
         }
         self.work()
     }

@@ -67,8 +67,8 @@ pub(super) fn settings(options: &FlashOptions, setup: &Setup, common: Settings) 
         superblock: Some(options.superblock_blocks),
         trim: has_drive.then_some(options.trim),
         throttle: options.throttle.map(|profile| profile.to_string()),
-        dram_ns: options.timed_on_model().map(|timed| timed.dram_ns),
-        miss_ns: options.timed_on_model().map(|timed| timed.miss_ns),
+        dram_ns: options.timed.map(|timed| timed.dram_ns),
+        miss_ns: options.timed.map(|timed| timed.miss_ns),
         ..common
     }
 }

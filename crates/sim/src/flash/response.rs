@@ -1,9 +1,14 @@
 //! Response times of gets, in virtual time.
 //!
-//! One client makes one request after the other, whatever their times in the trace: the next begins when the answer of the one before is there.
-//! A get takes what it waits for the device, on which blocks are written meanwhile. A hit that waits for nothing takes the time of a hit in DRAM,
-//! and a miss takes that of a miss beside what it read in vain. Sets and deletes take the time of a hit in DRAM beside what they wait for, and
-//! count in no figure.
+//! One client sends each request as soon as the one before is answered; the times in the trace do not pace it. Blocks are written meanwhile, and
+//! reads may wait behind these writes.
+//!
+//! | request | time |
+//! | --- | --- |
+//! | hit that waited for the device | that wait |
+//! | hit that did not | `dram_ns` |
+//! | miss | the wait of its lookup, and `miss_ns` |
+//! | set, delete | its wait, and `dram_ns`; not part of the mean |
 
 use futures_util::future::OptionFuture;
 use pumice_device::{Delay, Delays, Timeline};

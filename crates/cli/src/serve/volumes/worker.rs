@@ -284,8 +284,13 @@ fn tick_each_second(volume: ServedVolume) -> (Rc<Notify>, JoinHandle<()>) {
             let volume = volume.clone();
             last = Some(tokio::task::spawn_local(async move { volume.tick().await }));
         }
-        if let Some(last) = last {
-            let _ = last.await;
+        let Some(mut last) = last else { return };
+        // While its flush hangs, what is answered is written all the same.
+        loop {
+            tokio::select! {
+                _ = &mut last => return,
+                () = tokio::time::sleep(Duration::from_secs(1)) => volume.tick_now(),
+            }
         }
     });
     (is_over, ticking)
