@@ -177,9 +177,9 @@ def copied_twice(place, seed, *flags):
         yield server, server.figures("volume")
 
 
-def cache_512_chunks(server):
-    """NBD's CACHE for the 16 MiB from 40 MiB on; the figures afterwards."""
-    script = "for at in range(40, 56):\n    h.cache(1 << 20, at << 20)"
+def cache(server, mebibytes):
+    """NBD's CACHE for these mebibytes of the volume; the figures afterwards."""
+    script = f"for at in range({mebibytes.start}, {mebibytes.stop}):\n    h.cache(1 << 20, at << 20)"
     succeed("nbdsh", "-u", server.uri, "-c", script, env={"PATH": "/usr/bin:/bin"})
     return server.figures("volume")
 
@@ -187,7 +187,7 @@ def cache_512_chunks(server):
 def test_a_scan_stays_out_of_a_full_cache_and_the_cache_command_does_not(place, seed):
     with copied_twice(place, seed) as (server, copied):
         expect(copied["fills_stored"] < 1600 and copied["fills_scan"] > 3000, "two copies of 3,072 chunks to fill a cache of 1,024 once", copied)
-        warmed = cache_512_chunks(server)
+        warmed = cache(server, range(40, 56))
         expect_equal(warmed["fills_scan"], copied["fills_scan"], "chunks that bypassed")
         expect(warmed["fills"] - copied["fills"] > 400, "some 512 chunks to be filled by CACHE", warmed)
         succeed("qemu-io", "-f", "raw", server.uri, *(word for at in range(42, 56) for word in ("-c", f"read {at}M 1M")))
@@ -199,15 +199,18 @@ def test_second_hit_keeps_what_is_read_once_out_of_a_full_cache(place, seed):
     with copied_twice(place, seed, "--scan-cutoff", "0", "--flash-admit", "second-hit") as (server, copied):
         expect(copied["fills_stored"] < 1600 and copied["fills_rule"] > 3000, "two copies of 3,072 chunks to fill a cache of 1,024 once", copied)
         expect_equal(server.figures("volume_admission")["refused_by_rule_objects"], copied["fills_rule"], "chunks that were refused")
-        asked = cache_512_chunks(server)
+        asked = cache(server, range(40, 56))
         # Reclaims do not keep up with so many at once: some find no room.
         entered = asked["fills_stored"] - copied["fills_stored"]
         expect(asked["fills_rule"] == copied["fills_rule"] and entered > 200, "the rule to let all 512 chunks of CACHE in", (copied, asked))
-        succeed("qemu-io", "-f", "raw", server.uri, "-c", "write -P 3 1M 1M", "-c", "write -P 4 44M 1M", "-c", "read -P 3 1M 1M",
-                "-c", "read -P 4 44M 1M")
+        last = cache(server, range(60, 61))
+        entered = last["fills_stored"] - asked["fills_stored"]
+        succeed("qemu-io", "-f", "raw", server.uri, "-c", "write -P 3 1M 1M", "-c", "write -P 4 60M 1M", "-c", "read -P 3 1M 1M",
+                "-c", "read -P 4 60M 1M")
         wrote = server.figures("volume")
         let_in = sum(wrote[f"writes_{became}"] for became in ("stored", "duplicate", "no_room"))
-        expect(wrote["writes_rule"] > 20 and let_in > 28, "most of 32 chunks to be refused, and 32 that were asked for to be let in", wrote)
+        expect(wrote["writes_rule"] > 20, "most of 32 chunks to be refused", wrote)
+        expect(entered > 0 and let_in >= entered, "the chunks that CACHE brought in last to be let in", (entered, wrote))
 
 
 @pytest.mark.parametrize("mode", ["write-back", "write-through"])
