@@ -12,6 +12,8 @@ use std::sync::Arc;
 
 const DAY_MINUTES: usize = 24 * 60;
 const DAYS: usize = 4;
+/// Requests that come while blocks of those before are written and reclaimed.
+const AT_ONCE: u64 = 20;
 /// A little over half of what the demand of the last day writes without one.
 const BUDGET: u64 = 48_000_000;
 
@@ -106,7 +108,7 @@ fn live(options: CacheOptions, rule: Rule, budget: Option<u64>) -> Lived {
             drop(rig);
             rig = open();
         }
-        for _ in 0..requests(minute) {
+        for request in 1..=requests(minute) {
             // Some keys are asked for again and again, most once.
             let key = match random.below(3) {
                 0 => random.below(2_000),
@@ -120,8 +122,11 @@ fn live(options: CacheOptions, rule: Rule, budget: Option<u64>) -> Lived {
             if !found {
                 assert!(rig.set(&key, &value));
             }
-            rig.settle();
+            if request % AT_ONCE == 0 {
+                rig.settle();
+            }
         }
+        rig.settle();
         rig.clock.advance_secs(60);
         lived.written.push(sent() - before);
         before = sent();
