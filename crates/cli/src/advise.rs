@@ -74,6 +74,8 @@ pub fn run(args: &AdviseArgs) -> anyhow::Result<()> {
     let rating = Rating {
         tbw: args.tbw,
         dwpd: args.dwpd,
+        // Of each size of flash that is on offer.
+        cycles: None,
         drive_size: args.drive_size,
         warranty: args.warranty,
     };

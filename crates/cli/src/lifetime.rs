@@ -13,38 +13,40 @@ const PACE: Duration = Duration::from_secs(3600);
 const DAY_SECONDS: f64 = 86_400.0;
 const GIGABYTE: f64 = 1e9;
 
-/// What a vendor says of a drive: terabytes written, or drive writes a day, gigabytes of the drive and years of warranty.
+/// What a vendor says of a drive: terabytes written, drive writes a day, or how often each cell can be written; gigabytes of the drive; years
+/// of warranty.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rating {
     pub(crate) tbw: Option<f64>,
     pub(crate) dwpd: Option<f64>,
+    pub(crate) cycles: Option<f64>,
     pub(crate) drive_size: Option<f64>,
     pub(crate) warranty: Option<f64>,
 }
 
 impl Rating {
-    /// The bytes that it comes to, if it says any.
+    /// The bytes that it comes to, if it says any. By cycles, those that a drive can write itself.
     ///
     /// # Errors
     /// Usage.
     pub(crate) fn endurance(&self) -> anyhow::Result<Option<Endurance>> {
-        let endurance = match (self.tbw, self.dwpd, self.drive_size) {
+        let size = self.drive_size.map(|gigabytes| gigabytes * GIGABYTE);
+        let endurance = match (self.tbw, self.dwpd, self.cycles, size) {
             (Some(terabytes), ..) => Some(Endurance::of_tbw(terabytes)),
-            (None, Some(writes), Some(gigabytes)) => {
-                Some(Endurance::of_dwpd(writes, gigabytes * GIGABYTE, self.warranty))
-            }
+            (_, Some(writes), _, Some(size)) => Some(Endurance::of_dwpd(writes, size, self.warranty)),
+            (.., Some(cycles), Some(size)) => Some(Endurance::of_cycles(cycles, size)),
             _ => None,
         };
         endurance
             .transpose()
-            .map_err(|error| usage(format!("--tbw or --dwpd: {error}")))
+            .map_err(|error| usage(format!("--tbw, --dwpd or --cycles: {error}")))
     }
 
-    /// The rating of a server's settings.
+    /// The endurance by a server's settings, and the setting that has it.
     ///
     /// # Errors
-    /// Usage, for one that makes no sense or says nothing without another.
-    pub(crate) fn of_settings(layers: &Layers) -> anyhow::Result<Self> {
+    /// Usage, for a setting that makes no sense or says nothing without another.
+    pub(crate) fn of_settings(layers: &Layers) -> anyhow::Result<Option<(Endurance, Given<'_>)>> {
         let number = |given: &Given<'_>| {
             let number = given.text()?.map(positive).transpose();
             number.map_err(|what| given.wrong(what))
@@ -52,18 +54,36 @@ impl Rating {
         let rating = Self {
             tbw: number(&layers.tbw())?,
             dwpd: number(&layers.dwpd())?,
+            cycles: number(&layers.cycles())?,
             drive_size: number(&layers.drive_size())?,
             warranty: number(&layers.warranty())?,
         };
-        match (rating.tbw, rating.dwpd, rating.drive_size, rating.warranty) {
-            (Some(_), Some(_), ..) => Err(layers
-                .dwpd()
-                .wrong("--tbw says it already: give only one of them")),
-            (_, Some(_), None, _) => Err(layers.dwpd().wrong("of a drive of which size? Give --drive-size")),
-            (_, None, Some(_), _) => Err(layers.drive_size().wrong("it is for --dwpd, which is not given")),
-            (_, None, _, Some(_)) => Err(layers.warranty().wrong("it is for --dwpd, which is not given")),
-            _ => Ok(rating),
+        let given = [
+            (rating.tbw, layers.tbw()),
+            (rating.dwpd, layers.dwpd()),
+            (rating.cycles, layers.cycles()),
+        ];
+        let mut given = given.into_iter().filter(|(number, _)| number.is_some());
+        let (first, second) = (given.next(), given.next());
+        if let Some((_, second)) = second {
+            return Err(second.wrong("give only one of --tbw, --dwpd and --cycles"));
         }
+        let needs_size = rating.dwpd.is_some() || rating.cycles.is_some();
+        if needs_size
+            && rating.drive_size.is_none()
+            && let Some((_, first)) = &first
+        {
+            return Err(first.wrong("of a drive of which size? Give --drive-size"));
+        }
+        if !needs_size && rating.drive_size.is_some() {
+            return Err(layers
+                .drive_size()
+                .wrong("it is for --dwpd or --cycles, which are not given"));
+        }
+        if rating.dwpd.is_none() && rating.warranty.is_some() {
+            return Err(layers.warranty().wrong("it is for --dwpd, which is not given"));
+        }
+        Ok(rating.endurance()?.zip(first.map(|(_, first)| first)))
     }
 }
 
@@ -121,7 +141,7 @@ impl Pace {
             gauge("day_bytes", help, bytes)
         });
         let years = self.years.map(|years| {
-            let help = "Years for which the rating of `tbw` or `dwpd` lasts at the pace since the start; absent in the first hour, and where neither is given";
+            let help = "Years for which the rating of `tbw`, `dwpd` or `cycles` lasts at the pace since the start; absent in the first hour, and where none is given";
             gauge("years", help, years)
         });
         figures.extend(day.into_iter().chain(years));
@@ -159,6 +179,12 @@ mod tests {
         Layers::collect(toml::from_str::<Settings>(&text).unwrap(), None).unwrap()
     }
 
+    fn endurance_by(pairs: &[(&str, &str)]) -> Option<Endurance> {
+        let layers = layers(pairs);
+        let found = Rating::of_settings(&layers).unwrap();
+        found.map(|(endurance, _)| endurance)
+    }
+
     #[test]
     fn a_server_says_how_long_its_flash_lasts_from_its_first_hour_on() {
         let counts = DeviceCounts {
@@ -166,10 +192,7 @@ mod tests {
             log_bytes: 1_000_000_000,
             ..DeviceCounts::default()
         };
-        let endurance = Rating::of_settings(&layers(&[("tbw", "600")]))
-            .unwrap()
-            .endurance()
-            .unwrap();
+        let endurance = endurance_by(&[("tbw", "600")]);
         let figures = |secs, counts: &DeviceCounts, endurance| {
             let pace = Pace::of(Duration::from_secs(secs), counts, endurance);
             let figures = pace.group().figures;
@@ -199,19 +222,12 @@ mod tests {
 
     #[test]
     fn a_rating_that_says_nothing_names_its_setting() {
-        let dwpd = Rating::of_settings(&layers(&[
-            ("dwpd", "1"),
-            ("drive-size", "1000"),
-            ("warranty", "3"),
-        ]));
-        assert_eq!(dwpd.unwrap().endurance().unwrap().unwrap().years(1e12), 3.0);
-        assert!(
-            Rating::of_settings(&layers(&[]))
-                .unwrap()
-                .endurance()
-                .unwrap()
-                .is_none()
-        );
+        let years = |pairs: &[_]| endurance_by(pairs).map(|endurance| endurance.years(1e12));
+        let dwpd = [("dwpd", "1"), ("drive-size", "1000"), ("warranty", "3")];
+        assert_eq!(years(&dwpd), Some(3.0));
+        // 730 cycles of 1 TB at 1 TB a day.
+        assert_eq!(years(&[("cycles", "730"), ("drive-size", "1000")]), Some(2.0));
+        assert_eq!(years(&[]), None);
         for (pairs, named) in [
             (vec![("tbw", "0")], "tbw"),
             (vec![("tbw", "600TB")], "tbw"),
@@ -219,8 +235,16 @@ mod tests {
             (vec![("dwpd", "1")], "drive-size"),
             (vec![("drive-size", "1")], "drive-size"),
             (vec![("warranty", "1"), ("tbw", "1")], "warranty"),
+            (vec![("cycles", "1")], "drive-size"),
+            (vec![("cycles", "-1"), ("drive-size", "1")], "cycles"),
+            (vec![("cycles", "1"), ("tbw", "1")], "cycles"),
+            (
+                vec![("cycles", "1"), ("drive-size", "1"), ("warranty", "1")],
+                "warranty",
+            ),
         ] {
-            let error = Rating::of_settings(&layers(&pairs)).unwrap_err();
+            let layers = layers(&pairs);
+            let error = Rating::of_settings(&layers).unwrap_err();
             assert!(error.to_string().contains(named), "{pairs:?}: {error}");
         }
     }

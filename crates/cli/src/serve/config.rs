@@ -147,7 +147,7 @@ impl ServeConfig {
             backlog: familiar.backlog.unwrap_or(1024),
             user: familiar.user.clone(),
             pid_file: familiar.pid_file.clone(),
-            endurance: Rating::of_settings(layers)?.endurance()?,
+            endurance: Rating::of_settings(layers)?.map(|(endurance, _)| endurance),
         })
     }
 }

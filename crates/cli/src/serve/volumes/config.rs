@@ -31,7 +31,7 @@ const READ_AHEAD_BYTES: u64 = 4 << 20;
 const SCAN_CUTOFF_BYTES: u64 = 1 << 20;
 
 /// Settings of a server of volumes. All others are of the object cache.
-const OF_VOLUMES: [&str; 26] = [
+const OF_VOLUMES: [&str; 27] = [
     "nbd",
     "backing",
     "cache",
@@ -53,6 +53,7 @@ const OF_VOLUMES: [&str; 26] = [
     "flash-timeout",
     "tbw",
     "dwpd",
+    "cycles",
     "drive-size",
     "warranty",
     "unix-mode",
@@ -201,12 +202,10 @@ impl VolumesConfig {
             return Err(nbd.wrong("volumes are served nowhere: give unix:PATH or ADDR:PORT, or leave it out"));
         }
         let volumes = volumes(layers)?;
-        let endurance = Rating::of_settings(layers)?.endurance()?;
-        if endurance.is_some() && volumes.iter().all(|volume| volume.cache.is_none()) {
-            let given = match layers.tbw().text()? {
-                Some(_) => layers.tbw(),
-                None => layers.dwpd(),
-            };
+        let endurance = Rating::of_settings(layers)?;
+        if let Some((_, given)) = &endurance
+            && volumes.iter().all(|volume| volume.cache.is_none())
+        {
             return Err(given.wrong("no volume has a cache, and so no flash that wears out: leave it out"));
         }
         Ok(Some(Self {
@@ -222,7 +221,7 @@ impl VolumesConfig {
             reformat,
             user: familiar.user.clone(),
             pid_file: familiar.pid_file.clone(),
-            endurance,
+            endurance: endurance.map(|(endurance, _)| endurance),
         }))
     }
 }
