@@ -4,7 +4,7 @@ use bytes::Bytes;
 use pumice_blocks::{Durability, Geometry, Maker, Task};
 use pumice_chunk::store::{BudgetOwner, Chunk, ChunkStore, Filled, Found, Options, WriteGuard};
 use pumice_device::{Device, FaultPlan, FaultyDevice, FaultyMedium};
-use pumice_memory::AlignedBuf;
+use pumice_memory::{AlignedBuf, Buffer};
 use pumice_testkit::{
     Inspection, Load, Store, Totals, crash_at_every_write, crash_within_starts, inspect_names_damage, swarm,
 };
@@ -540,4 +540,87 @@ fn a_write_while_a_reclaim_moves_its_content_changes_no_other_chunk() {
         rig.check();
     }
     assert!(moved > 600 && stored > 200, "{moved} {stored}");
+}
+
+/// A piece of work.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Due {
+    Checkpoint,
+    Reclaim,
+    Other,
+}
+
+/// Fills a cache. `may` says whether a piece of work is performed; else it is due again.
+fn fill_and_work(rig: &Rig, fills: u64, mut may: impl FnMut(Due) -> bool) {
+    for next in 0..fills {
+        let ticket = rig.store.begin_fill(next % 900);
+        rig.run((rig.store).fill(&rig.device, ticket, 0, content(next).into()));
+        while let Some(work) = rig.store.take_work() {
+            let due = match work.task() {
+                Task::Checkpoint => Due::Checkpoint,
+                Task::Own(_) => Due::Reclaim,
+                _ => Due::Other,
+            };
+            if !may(due) {
+                break;
+            }
+            let (store, device) = (Arc::clone(&rig.store), rig.device.clone());
+            let work = async move { store.perform(&device, NOW, work).await };
+            rig.executor.spawner().spawn(Box::pin(work));
+        }
+        let _ = rig.device.turn(true);
+        rig.run(pumice_blocks::give_turn());
+    }
+}
+
+/// A dirty chunk may have its mapping in a victim alone, and a start may find either of two checkpoints.
+#[test]
+fn a_reclaim_waits_until_two_checkpoints_have_its_mappings() {
+    let options = Options {
+        write_back: true,
+        ..options()
+    };
+    let medium = Arc::new(FaultyMedium::new(1 << 20, 3, FaultPlan::default()));
+    let rig = Rig::try_open(FaultyDevice::new(medium), &options).unwrap();
+    for checkpoints in 0..3 {
+        let mut left = checkpoints.min(1);
+        fill_and_work(&rig, 1_000, |due| {
+            due != Due::Checkpoint || std::mem::take(&mut left) > 0
+        });
+        let counts = rig.store.counts();
+        assert!(counts.refused_no_room > 500, "{counts:?}");
+        assert_eq!(counts.reclaimed_blocks > 0, checkpoints == 2, "{counts:?}");
+    }
+}
+
+/// Else a start after a power cut would take what a block has by then for damage, and refuse to go on without its dirty chunks.
+#[test]
+fn what_a_reclaim_has_logged_is_durable_before_its_blocks_are_free() {
+    for seed in 0..20 {
+        let plan = FaultPlan {
+            volatile: true,
+            ..FaultPlan::default()
+        };
+        let medium = Arc::new(FaultyMedium::new(1 << 20, seed, plan));
+        let options = Options {
+            write_back: true,
+            durability: Durability::Power,
+            ..options()
+        };
+        let rig = Rig::try_open(FaultyDevice::new(Arc::clone(&medium)), &options).unwrap();
+        fill_and_work(&rig, 1_000, |_| rig.store.counts().reclaimed_blocks == 0);
+        assert!(rig.store.counts().reclaimed_blocks > 0);
+        let geometry = Geometry::plan(1 << 20, options.block_bytes).unwrap();
+        let log_bytes = (geometry.block_offset(0) - geometry.log_offset) as usize;
+        let log = |device: &FaultyDevice| {
+            let read = device.read(geometry.log_offset, log_bytes);
+            let log = Executor::new().block_on(read, park(device)).unwrap().unwrap();
+            log.bytes(0, log_bytes).unwrap().to_vec()
+        };
+        let before = log(&rig.device);
+        drop(rig);
+        medium.cut_power();
+        medium.restart();
+        assert!(log(&FaultyDevice::new(medium)) == before, "seed {seed}");
+    }
 }
