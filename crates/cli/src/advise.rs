@@ -74,7 +74,7 @@ pub fn run(args: &AdviseArgs) -> anyhow::Result<()> {
     let rating = Rating {
         tbw: args.tbw,
         dwpd: args.dwpd,
-        // Of each size of flash that is on offer.
+        // They count for each row, by the size of its flash.
         cycles: None,
         drive_size: args.drive_size,
         warranty: args.warranty,

@@ -39,7 +39,7 @@ impl Rating {
         };
         endurance
             .transpose()
-            .map_err(|error| usage(format!("--tbw, --dwpd or --cycles: {error}")))
+            .map_err(|error| usage(format!("the rating of the drive: {error}")))
     }
 
     /// The endurance by a server's settings, and the setting that has it.
@@ -141,7 +141,7 @@ impl Pace {
             gauge("day_bytes", help, bytes)
         });
         let years = self.years.map(|years| {
-            let help = "Years for which the rating of `tbw`, `dwpd` or `cycles` lasts at the pace since the start; absent in the first hour, and where none is given";
+            let help = "Years for which the rating of `tbw`, `dwpd` or `cycles` lasts at the pace since the start, by `cycles` to be divided by the drive's write amplification; absent in the first hour, and where none is given";
             gauge("years", help, years)
         });
         figures.extend(day.into_iter().chain(years));
@@ -232,10 +232,10 @@ mod tests {
             (vec![("tbw", "0")], "tbw"),
             (vec![("tbw", "600TB")], "tbw"),
             (vec![("tbw", "1"), ("dwpd", "1"), ("drive-size", "1")], "dwpd"),
-            (vec![("dwpd", "1")], "drive-size"),
+            (vec![("dwpd", "1")], "dwpd"),
             (vec![("drive-size", "1")], "drive-size"),
             (vec![("warranty", "1"), ("tbw", "1")], "warranty"),
-            (vec![("cycles", "1")], "drive-size"),
+            (vec![("cycles", "1")], "cycles"),
             (vec![("cycles", "-1"), ("drive-size", "1")], "cycles"),
             (vec![("cycles", "1"), ("tbw", "1")], "cycles"),
             (
@@ -245,7 +245,12 @@ mod tests {
         ] {
             let layers = layers(&pairs);
             let error = Rating::of_settings(&layers).unwrap_err();
-            assert!(error.to_string().contains(named), "{pairs:?}: {error}");
+            // The place of the setting comes before its text and what is wrong.
+            let error = error.to_string();
+            assert!(
+                error.split(" `").next().unwrap().ends_with(named),
+                "{pairs:?}: {error}"
+            );
         }
     }
 }

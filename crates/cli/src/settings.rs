@@ -181,13 +181,13 @@ settings! {
     tbw "tbw" "TERABYTES",
     /// In place of --tbw, drive writes a day that it is rated to take, of --drive-size during --warranty [default: not known]
     dwpd "dwpd" "WRITES",
-    /// In place of --tbw, times that each cell of the drive, of --drive-size, is rated to be written. A drive writes more than it is sent: divide
-    /// the years by its write amplification [default: not known]
-    cycles "cycles" "TIMES",
     /// Gigabytes (10^9 bytes) of the drive, for --dwpd or --cycles [default: not known]
     drive_size "drive-size" "GIGABYTES",
     /// Years of the drive's warranty, for --dwpd [default: 5]
     warranty "warranty" "YEARS",
+    /// In place of --tbw, how often each cell of a drive of --drive-size can be written. A drive writes more than it is sent: divide the years by
+    /// its write amplification [default: not known]
+    cycles "cycles" "TIMES",
     /// Where volumes are served over NBD: ADDR:PORT or unix:PATH, several with commas. No objects are served then, and settings that say
     /// something of them are refused [default: nowhere]
     nbd "nbd" "ADDR",

@@ -1,6 +1,6 @@
 //! Times as flags take them, and as people read them.
 
-/// Nanoseconds of a flag such as `86us`, above 0 and at most a minute: sums of many stay far below 2^64.
+/// Nanoseconds of a flag such as `86us`, above 0 and at most a minute.
 pub fn time(text: &str) -> Result<f64, String> {
     let ns = pumice_device::duration(text).filter(|ns| (1..=60_000_000_000).contains(ns));
     ns.map(|ns| ns as f64).ok_or_else(|| {

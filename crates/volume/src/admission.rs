@@ -5,9 +5,10 @@
 //! write        the same; a chunk that is refused is void in the cache, as in write-around
 //! write-back   the rule refuses nothing: absorbing writes is what the mode is for. What the budget refuses goes through, as at the dirty limit
 //! ```
-//! A chunk is judged before its content is known, so a duplicate may be refused, too. It is charged the mean bytes on flash of what has entered
-//! since the start, duplicates included; while it enters, the most that it may take. While the cache has free room a rule admits all. Reclaims move nothing while the budget is
-//! empty; dirty chunks are cleaned before a reclaim anyway. Voids, marks, records of cleaned chunks and checkpoints are never held back.
+//! A chunk is judged before its content is known, so a duplicate may be refused, too. The judge takes it to be as long as the mean of what has
+//! entered since the start, duplicates included. Until it has entered, the most that a chunk may take counts as sent; then what it took. While
+//! the cache has free room a rule admits all. Reclaims move nothing while the budget is empty; dirty chunks are cleaned before a reclaim anyway.
+//! Voids, marks, records of cleaned chunks and checkpoints are never held back.
 
 use crate::{Backing, Settings, Shared, Volume};
 use pumice_admit::{Admission, AdmissionFigures, AdmissionOptions, Candidate, Left, Moment, Refusal, Rule};

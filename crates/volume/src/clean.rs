@@ -248,28 +248,34 @@ impl<D: Device, K: Backing> Volume<D, K> {
             })
             .collect();
         let fills = chunks.clone().zip(fills).map(|(chunk, fill)| async move {
-            let _admitted = self.admit(chunk, Cause::Command)?;
+            let admitted = self.admit(chunk, Cause::Command)?;
             store.wait_for_room().await;
             let filled = fill.await;
             self.kick();
-            Ok::<_, Refusal>(filled)
+            // After a gap it has not entered yet.
+            Ok::<_, Refusal>((filled, (filled == Filled::Gap).then_some(admitted)))
         });
         let mut filled: Vec<_> = iter(fills).buffered(fills_at_once(chunk_bytes)).collect().await;
         let mut result = Ok(());
         for (chunk, filled) in chunks.clone().zip(&mut filled) {
-            if *filled == Ok(Filled::Gap) {
+            if let Ok((filled @ Filled::Gap, admitted)) = filled {
                 let (start, bytes) = &parts[(chunk - chunks.start) as usize];
                 match self.close_gap(chunk_bytes, chunk, *start, bytes).await {
-                    Ok(whole) => *filled = Ok(guard.fill(device, chunk, 0, whole.into()).await),
+                    Ok(whole) => {
+                        store.wait_for_room().await;
+                        *filled = guard.fill(device, chunk, 0, whole.into()).await;
+                        self.kick();
+                    }
                     Err(error) => result = result.and(Err(error)),
                 }
+                *admitted = None;
             }
         }
         drop(guard);
         // Runs of neighbours that go through, each in one write, and why.
         let mut through: Vec<(Range<u64>, &AtomicU64)> = Vec::new();
         for (chunk, filled) in chunks.zip(filled) {
-            let why = match filled {
+            let why = match filled.map(|(filled, _)| filled) {
                 Ok(Filled::Stored) => {
                     add(&counters.writes_stored, 1);
                     continue;

@@ -49,7 +49,8 @@ pub enum Filled {
     Late,
     /// No block, buffer or clean slot is free, or the device has failed.
     NoRoom,
-    /// The cached part of the chunk is dirty, and does not touch the new bytes or cannot be read: give bytes that cover both.
+    /// The cached part of the chunk is dirty, and does not touch the new bytes or cannot be read. Read it ([`ChunkStore::read`]): if it cannot be
+    /// read, fail the write; else give bytes that cover both.
     Gap,
 }
 
@@ -107,7 +108,7 @@ impl<'a, B: Buffer> WriteGuard<'a, B> {
 
     /// Caches new bytes of a chunk, from byte `start` on. In a write-through the volume has taken them already, in a write-back
     /// ([`ChunkStore::begin_write_back`]) not yet. In the first and the last chunk of the write, cached bytes beside the new ones stay cached.
-    /// Call it once for a chunk. After [`Filled::Gap`] call it again, with bytes that cover the cached ones.
+    /// Call it once for a chunk, and after [`Filled::Gap`] again.
     ///
     /// # Panics
     /// If there are no bytes, they reach beyond the chunk, or the chunk is not in the write.
@@ -316,7 +317,7 @@ impl<B: Buffer> ChunkStore<B> {
             let is_dirty = old.is_dirty && ticket.origin == Origin::Back;
             match self.fetch(device, &old).await {
                 Fetched::Whole(chunk) => merged = merge(chunk, start, &bytes),
-                // It was cleaned meanwhile, or it is a copy: the volume has it. Else the caller must get the rest.
+                // It was cleaned meanwhile, or it is a copy: the volume has it. Else it is a gap.
                 Fetched::Moved | Fetched::Failed | Fetched::Damaged(_) => {}
             }
             if merged.is_none() && is_dirty && self.maps.lock().is_dirty(ticket.address) {

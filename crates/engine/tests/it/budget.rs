@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 const DAY_MINUTES: usize = 24 * 60;
 const DAYS: usize = 4;
-/// Requests that come while blocks of those before are written and reclaimed.
+/// Requests after which all background work ends. Between them it goes on beside the gets.
 const AT_ONCE: u64 = 20;
 /// A little over half of what the demand of the last day writes without one.
 const BUDGET: u64 = 48_000_000;

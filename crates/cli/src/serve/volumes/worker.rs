@@ -228,12 +228,13 @@ async fn serve(
         .run_worker(index, exports, common.course.stop())
         .await
         .context("NBD door");
+    // Before the last ticks, so that none begins a round.
+    volumes.iter().for_each(Volume::stop_cleaner);
     for (is_over, ticking) in ticking {
         is_over.notify_one();
         // A panic in it was reported already.
         let _ = ticking.await;
     }
-    volumes.iter().for_each(Volume::stop_cleaner);
     // What this worker started in the background is finished on its event loop.
     tasks.ended().await;
     common.course.drain(index).await;
