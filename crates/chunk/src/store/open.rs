@@ -316,18 +316,23 @@ impl<B: Buffer> ChunkStore<B> {
         device.sync().await.map_err(failed)
     }
 
-    /// Inspects the cache on a device, without writing; `None` if the device is empty. DRAM: the indexes of its settings.
+    /// Inspects the cache on a device, without writing; `None` if the device is empty. DRAM: the indexes of its settings, no more bytes than the
+    /// device has.
     ///
     /// # Errors
-    /// [`OpenError`]: the device holds something else, or its superblocks cannot be read.
+    /// [`OpenError`]: the device holds something else, its superblocks cannot be read, or its indexes would not fit its checkpoints.
     pub async fn inspect<D: Device<Buf = B>>(device: &D) -> Result<Option<Inspection>, OpenError> {
         let Some(superblock) = read_superblock(device, STORE)? else {
             return Ok(None);
         };
         let geometry = superblock.geometry;
-        let found = Shape::decode(&superblock.own).ok_or(OpenError::UnknownSettings)?;
+        let found = Shape::decode(&superblock.own).filter(|found| found.is_possible(&geometry));
+        let found = found.ok_or(OpenError::UnknownSettings)?;
         let (chunks, mappings, contents) = (found.chunks, found.mappings, found.contents);
         let shape = Shape::new(&geometry, found.chunk_bytes, chunks, mappings, contents)?;
+        if shape.checkpoint_blocks(&geometry) > geometry.blocks as usize {
+            return Err(OpenError::UnknownSettings);
+        }
         let mut image = Image::new(shape, &geometry, superblock.cache_id)?;
         Ok(Some(inspect::inspect(device, &superblock, &mut image).await))
     }

@@ -114,6 +114,13 @@ impl Shape {
         (CHECKPOINT_HEAD_BYTES + indexes + blocks + regions).div_ceil(room) as usize
     }
 
+    /// Whether settings of a superblock are in the range of other arithmetic: a volume has fewer than 2^64 bytes, and a slot takes more than
+    /// one byte of the device.
+    pub(crate) fn is_possible(&self, geometry: &Geometry) -> bool {
+        let size = self.chunks.checked_mul(self.chunk_bytes.into());
+        size.is_some() && self.mappings.min(self.chunks).max(self.contents) <= geometry.capacity
+    }
+
     /// Its bytes in the superblock.
     pub(crate) fn encode(&self) -> [u8; OWN_BYTES] {
         let mut out = [0; OWN_BYTES];

@@ -1,8 +1,9 @@
 //! The store under testkit's crashes and faults: a key is a chunk, a value is a content.
 
 use bytes::Bytes;
-use pumice_blocks::{Durability, Geometry, Maker, Task};
-use pumice_chunk::store::{BudgetOwner, Chunk, ChunkStore, Filled, Found, Options, WriteGuard};
+use pumice_blocks::open::read_superblock;
+use pumice_blocks::{Durability, Geometry, Maker, OpenError, Task};
+use pumice_chunk::store::{BudgetOwner, Chunk, ChunkStore, Filled, Found, Options, STORE, WriteGuard};
 use pumice_device::{Device, FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_memory::{AlignedBuf, Buffer};
 use pumice_testkit::{
@@ -433,6 +434,35 @@ fn a_checkpoint_fits_with_a_full_index_and_all_regions_marked() {
         taken > options.block_bytes,
         "without the regions it fits one block"
     );
+}
+
+/// Nobody can have made such settings. The DRAM of an inspection has a bound all the same.
+#[test]
+fn an_inspection_refuses_indexes_that_no_checkpoint_could_hold() {
+    let medium = Arc::new(FaultyMedium::new(1 << 20, 1, FaultPlan::default()));
+    let device = FaultyDevice::new(medium);
+    drop(Rig::try_open(device.clone(), &options()).unwrap());
+    let inspect = || {
+        let inspected = Executor::new().block_on(ChunkStore::inspect(&device), park(&device));
+        inspected.expect("something is under way")
+    };
+    assert_eq!(inspect().unwrap().unwrap().problems, [""; 0]);
+    let whole = read_superblock(&device, STORE).unwrap().unwrap();
+    // Chunks of the volume, mappings, contents.
+    for [at, other] in [[16, 8], [24, 24], [8, 8]] {
+        for value in [1 << 20, 1 << 40, u64::MAX] {
+            let mut forged = whole;
+            forged.own[at..at + 8].copy_from_slice(&value.to_le_bytes());
+            forged.own[other..other + 8].copy_from_slice(&value.to_le_bytes());
+            device.append_log(forged.slot_offset(), &forged.encode()).unwrap();
+            match inspect() {
+                Err(OpenError::UnknownSettings) => {}
+                // A large volume may have a small index.
+                Ok(Some(_)) if at == 8 && value < u64::MAX => {}
+                other => panic!("{at}, {value}: {other:?}"),
+            }
+        }
+    }
 }
 
 /// Chunks that only take free room: none of them makes another leave, and what reclaims and checkpoints free is no free room.
