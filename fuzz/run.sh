@@ -16,7 +16,7 @@ TARGET=${CARGO_TARGET_DIR:-$PWD/target}
 readonly TRIPLE=$(rustc "+$TOOLCHAIN" -vV | sed -n 's/^host: //p')
 readonly LOGS=$TARGET/fuzz-logs
 # Inputs above this many bytes: formats need some room, and short ones are faster.
-readonly -A MAX_LEN=([connection]=2048 [recovery_full]=256 [recovery_cascade]=256)
+readonly -A MAX_LEN=([connection]=2048 [recovery_full]=256 [recovery_cascade]=256 [chunks]=256)
 # The most that is allocated at once, in MiB. xz may ask for a window of 512 MiB, and no more is allowed.
 readonly -A MALLOC_MIB=([traces]=600)
 

@@ -1,8 +1,9 @@
 //! Devices that real caches were written to, and what must be known of them.
 
+use crate::edits::{BLOCK_BYTES, bytes_of_medium};
 use pumice::{CacheOptions, CascadeOptions, Cx, IndexOptions, LayoutName, LayoutOptions, Meta, ObjectCache};
 use pumice_blocks::OpenError;
-use pumice_device::{Device, MemDevice, MemMedium, Payload};
+use pumice_device::{MemDevice, MemMedium, Payload};
 use pumice_flash::Recovered;
 use pumice_flash::inspect::{Finding, Sink, inspect};
 use pumice_world::{Clock, Executor, ManualClock, Random};
@@ -14,7 +15,6 @@ use std::sync::Arc;
 
 pub(crate) const KEYS: u64 = 90;
 pub(crate) const FLASH_BYTES: u64 = 2 << 20;
-pub(crate) const BLOCK_BYTES: u64 = 64 << 10;
 const START_SECS: u32 = 1_000;
 const STEPS: u64 = 700;
 
@@ -99,7 +99,7 @@ impl Rig {
 }
 
 /// A device in memory has nothing to wait for.
-fn never() -> impl FnMut() -> Result<(), Infallible> {
+pub(crate) fn never() -> impl FnMut() -> Result<(), Infallible> {
     let mut idle = 0;
     move || {
         idle += 1;
@@ -187,10 +187,7 @@ impl Image {
                 rig.close();
             }
         }
-        let mut bytes = vec![0; FLASH_BYTES as usize];
-        MemDevice::new(medium)
-            .read_log(0, &mut bytes)
-            .expect("all of it is there");
+        let bytes = bytes_of_medium(&medium);
         let parts = parts(&bytes);
         Self {
             bytes,

@@ -8,15 +8,18 @@
 #![forbid(unsafe_code)]
 
 mod bytes;
+mod chunks;
 mod commands;
 mod config;
 mod connection;
+mod edits;
 mod image;
 mod nbd;
 mod records;
 mod recovery;
 mod replies;
 mod traces;
+mod volumes;
 
 /// Something to hand bytes to.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +45,7 @@ pub const TARGETS: &[Target] = &[
     target("records", records::run),
     target("recovery_full", recovery::full),
     target("recovery_cascade", recovery::cascade),
+    target("chunks", chunks::run),
     target("traces", traces::run),
     target("config", config::run),
     target("nbd", nbd::run),
