@@ -215,8 +215,9 @@ impl Bucket {
         state.at = at.max(now);
     }
 
-    /// Limits the debt to the budget of one period, and forgives the rest. So each debt is paid within bounded time, also one read from damaged
-    /// bytes or made by what nothing holds back. After that no period sends more than the budget, since less than the budget flows in.
+    /// Limits the debt to the budget of one period, and forgives the rest. A larger debt may come from damaged bytes on flash, or from writes that
+    /// the budget never refuses. The limit bounds the time until new objects enter again. Once the debt is paid, a period sends no more than the
+    /// budget, since less than the budget flows in.
     fn owed_at_most(&self, level: f64) -> f64 {
         level.max(-self.capacity * PARTS)
     }

@@ -317,7 +317,7 @@ impl<B: Buffer> ChunkStore<B> {
             let is_dirty = old.is_dirty && ticket.origin == Origin::Back;
             match self.fetch(device, &old).await {
                 Fetched::Whole(chunk) => merged = merge(chunk, start, &bytes),
-                // It was cleaned meanwhile, or it is a copy: the volume has it. Else it is a gap.
+                // Nothing is joined. A cached part that the volume has, too, is dropped; a dirty part leaves a gap.
                 Fetched::Moved | Fetched::Failed | Fetched::Damaged(_) => {}
             }
             if merged.is_none() && is_dirty && self.maps.lock().is_dirty(ticket.address) {

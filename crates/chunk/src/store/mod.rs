@@ -197,7 +197,7 @@ enum Starts {
     Whole(Offsets),
 }
 
-/// The mark in [`Starts::Growing`]. An offset, in units, never needs this bit.
+/// The bit of an offset in [`Starts::Growing`] that marks a shared content. A block has fewer units than this, so no offset needs the bit.
 const SHARED: u32 = 1 << 31;
 
 impl Starts {
