@@ -1,4 +1,4 @@
-//! A ghost of the keys that a cache in front of flash was asked for last: nearly as many as flash holds, two bytes each, and how often.
+//! A ghost of the keys that missed on flash last: nearly as many as flash holds objects, two bytes each, and how often they were asked for.
 //!
 //! Source: the ghost entries of ARC (Megiddo and Modha, FAST 2003), kept as short fingerprints in buckets as a cuckoo filter does. A bucket is
 //! one cache line of 32 slots, the newest first; a new key pushes the oldest out. A key so is forgotten after about as many others as there are
@@ -25,7 +25,7 @@ const STRIPES: usize = 16;
 
 /// The bits of a slot that count accesses; 0 in them: the slot is empty. The others are a part of the key's hash.
 const TIMES: u16 = 7;
-/// How many answers [`Ghost::note`] has.
+/// How many answers [`Ghost::note`] and [`Ghost::renew`] have.
 pub(crate) const COUNTS: usize = TIMES as usize + 1;
 /// New keys of a million that are taken for known ones, about, once the ghost is full.
 pub(crate) const MISTAKEN_PPM: u64 = 1_000_000 * WAYS as u64 * COUNTS as u64 / (1 << 16);
@@ -44,7 +44,7 @@ struct Pages {
     answers: [u64; COUNTS],
 }
 
-/// What keys were asked for lately.
+/// Which keys missed lately.
 pub(crate) struct Ghost {
     pool: Arc<PagePool>,
     /// Free pages that are left to others.
@@ -91,7 +91,7 @@ impl Ghost {
         }
     }
 
-    /// How often [`Ghost::note`] has given each answer since [`Ghost::count_anew`].
+    /// How often each answer was given since [`Ghost::count_anew`].
     pub(crate) fn answers(&self) -> [u64; COUNTS] {
         let mut sums = [0; COUNTS];
         for stripe in &self.stripes {
@@ -121,9 +121,20 @@ impl Ghost {
         size_of_val(&self.stripes) + self.stripes.iter().map(pages).sum::<usize>()
     }
 
-    /// Makes a key the newest. Returns how often it was noted before, as far as is known: 0 to 7, which stands for more, too.
+    /// Makes a key the newest. Returns how often it was noted or renewed before, as far as is known: 0 to 7, which stands for more, too.
     #[inline]
     pub(crate) fn note(&self, hash: u64) -> usize {
+        self.access(hash, true)
+    }
+
+    /// The same, but a key that is not known stays so: it pushes no other out.
+    #[inline]
+    pub(crate) fn renew(&self, hash: u64) -> usize {
+        self.access(hash, false)
+    }
+
+    #[inline]
+    fn access(&self, hash: u64, inserts: bool) -> usize {
         // The upper bits choose the bucket, the lower ones are the fingerprint.
         let bucket = (u128::from(hash) * self.used.load(Relaxed) as u128) >> 64;
         let (page, at) = (
@@ -131,14 +142,14 @@ impl Ghost {
             bucket as usize % BUCKETS_PER_PAGE,
         );
         let mut pages = self.stripes[page % STRIPES].0.lock();
-        if !matches!(pages.table.get(page / STRIPES), Some(Some(_))) {
+        if inserts && !matches!(pages.table.get(page / STRIPES), Some(Some(_))) {
             self.take(&mut pages, page);
         }
         let times = match pages.table.get_mut(page / STRIPES) {
             Some(Some(page)) => {
                 let (slots, _) = page.bytes_mut().as_chunks_mut::<2>();
                 let (buckets, _) = slots.as_chunks_mut::<WAYS>();
-                note_in(&mut buckets[at], hash as u16 & !TIMES)
+                access_in(&mut buckets[at], hash as u16 & !TIMES, inserts)
             }
             _ => 0,
         };
@@ -162,9 +173,9 @@ impl Ghost {
     }
 }
 
-/// As [`Ghost::note`], in the key's bucket. All slots are looked at and written: where the key is cannot be predicted.
+/// As [`Ghost::note`] or [`Ghost::renew`], in the key's bucket. All slots are looked at and written: where the key is cannot be predicted.
 #[inline]
-fn note_in(bucket: &mut [[u8; 2]; WAYS], fingerprint: u16) -> usize {
+fn access_in(bucket: &mut [[u8; 2]; WAYS], fingerprint: u16, inserts: bool) -> usize {
     let held = bucket.map(u16::from_le_bytes);
     let mut places = 0u32;
     for (at, slot) in held.into_iter().enumerate() {
@@ -172,6 +183,9 @@ fn note_in(bucket: &mut [[u8; 2]; WAYS], fingerprint: u16) -> usize {
     }
     let place = places.trailing_zeros() as usize;
     let times = held.get(place).map_or(0, |slot| slot & TIMES);
+    if times == 0 && !inserts {
+        return 0;
+    }
     for at in 1..WAYS {
         let slot = if at <= place { held[at - 1] } else { held[at] };
         bucket[at] = slot.to_le_bytes();
@@ -212,7 +226,7 @@ mod tests {
     #[test]
     fn a_bucket_has_the_newest_first_and_pushes_the_oldest_out() {
         let mut bucket = [[0; 2]; WAYS];
-        let mut note = |key: u16| note_in(&mut bucket, key << 3);
+        let mut note = |key: u16| access_in(&mut bucket, key << 3, true);
         (1..=32).for_each(|key| assert_eq!(note(key), 0));
         // The oldest but one becomes the newest.
         assert_eq!(note(2), 1);
@@ -221,6 +235,25 @@ mod tests {
         assert_eq!(note(1), 0, "pushed out by 33");
         assert_eq!(note(3), 0, "pushed out by 1");
         assert_eq!(note(5), 1);
+    }
+
+    #[test]
+    fn a_key_that_is_renewed_becomes_the_newest_if_it_is_known_and_else_changes_nothing() {
+        let mut bucket = [[0; 2]; WAYS];
+        (1..=32).for_each(|key: u16| _ = access_in(&mut bucket, key << 3, true));
+        let before = bucket;
+        assert_eq!(access_in(&mut bucket, 40 << 3, false), 0);
+        assert_eq!(bucket, before);
+        assert_eq!(access_in(&mut bucket, 1 << 3, false), 1);
+        assert_eq!(access_in(&mut bucket, 40 << 3, true), 0, "pushes 2 out");
+        assert_eq!(access_in(&mut bucket, 1 << 3, false), 2);
+        assert_eq!(access_in(&mut bucket, 2 << 3, false), 0);
+        // Of an empty one, too, which takes no page.
+        let ghost = ghost(1 << 12);
+        let empty = ghost.bytes();
+        assert_eq!((ghost.renew(mix64(1)), ghost.bytes()), (0, empty));
+        assert_eq!((ghost.note(mix64(1)), ghost.renew(mix64(1))), (0, 1));
+        assert_eq!(ghost.answers()[..2], [2, 1]);
     }
 
     #[test]

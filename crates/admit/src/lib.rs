@@ -217,9 +217,9 @@ impl Admission {
     }
 
     /// An object was found on flash, and not in DRAM.
-    pub fn hit(&self, hash: u64, bytes: u64) {
+    pub fn hit(&self, hash: u64) {
         if let Some(rule) = &self.second_hit {
-            rule.hit(hash, bytes);
+            rule.hit(hash);
         }
     }
 
@@ -382,7 +382,7 @@ mod tests {
             let admission = standalone(options(count, bytes));
             for hash in (0..10_000).map(mix64) {
                 let _ = admission.judge(&candidate(hash));
-                admission.hit(hash, u64::MAX);
+                admission.hit(hash);
             }
             assert!(admission.dram_bytes() <= 4096);
         }

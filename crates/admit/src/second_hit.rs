@@ -92,7 +92,10 @@ impl SecondHit {
 
     /// Whether an object goes to flash.
     pub(crate) fn judge(&self, candidate: &Candidate) -> bool {
-        let times = self.note(candidate.hash, candidate.bytes);
+        let times = self.ghost.note(candidate.hash);
+        if times == 0 {
+            self.count_new(candidate.bytes);
+        }
         if candidate.is_filling {
             return true;
         }
@@ -108,8 +111,10 @@ impl SecondHit {
     }
 
     /// An object was found on flash.
-    pub(crate) fn hit(&self, hash: u64, bytes: u64) {
-        if self.note(hash, bytes) == 0 {
+    ///
+    /// A key that the ghost has forgotten stays so: the place is for one that misses.
+    pub(crate) fn hit(&self, hash: u64) {
+        if self.ghost.renew(hash) == 0 {
             self.forgotten_hits.fetch_add(1, Relaxed);
         }
     }
@@ -130,16 +135,13 @@ impl SecondHit {
         self.ghost.bytes()
     }
 
-    fn note(&self, hash: u64, bytes: u64) -> usize {
-        let times = self.ghost.note(hash);
-        if times == 0 {
-            let bytes = self.bytes.fetch_add(bytes, Relaxed).wrapping_add(bytes);
-            let keys = self.keys.fetch_add(1, Relaxed) + 1;
-            if self.is_round_over(keys, bytes) || keys >= self.look_at.load(Relaxed) {
-                self.look();
-            }
+    /// A new key has come, with an object of so many bytes.
+    fn count_new(&self, bytes: u64) {
+        let bytes = self.bytes.fetch_add(bytes, Relaxed).wrapping_add(bytes);
+        let keys = self.keys.fetch_add(1, Relaxed) + 1;
+        if self.is_round_over(keys, bytes) || keys >= self.look_at.load(Relaxed) {
+            self.look();
         }
-        times
     }
 
     fn is_round_over(&self, keys: u64, bytes: u64) -> bool {
@@ -263,7 +265,7 @@ mod tests {
             self.time += 1;
             let hash = mix64(key);
             if self.there.contains(&key) {
-                self.admission.hit(hash, 4096);
+                self.admission.hit(hash);
                 return None;
             }
             let candidate = Candidate {
@@ -357,10 +359,10 @@ mod tests {
         };
         assert_eq!(admission.judge(&new(mix64(2), false)), Err(Refusal::Rule));
         assert_eq!(admission.judge(&new(mix64(3), true)), Ok(()));
-        // Those that were noted while flash filled, or hit, are known.
-        admission.hit(mix64(4), 1);
+        // What was judged while flash filled is known. A hit alone makes nothing known.
+        admission.hit(mix64(4));
         assert_eq!(admission.judge(&new(mix64(1), false)), Ok(()));
-        assert_eq!(admission.judge(&new(mix64(4), false)), Ok(()));
+        assert_eq!(admission.judge(&new(mix64(4), false)), Err(Refusal::Rule));
     }
 
     #[test]
@@ -482,7 +484,7 @@ mod tests {
                     for key in 0..10 * OBJECTS {
                         let hash = mix64(thread << 32 | key);
                         rule.judge(&new(hash, key));
-                        rule.hit(hash, 4096);
+                        rule.hit(hash);
                     }
                 });
             }

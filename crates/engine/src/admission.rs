@@ -170,7 +170,7 @@ impl<B: Buffer> Inner<B> {
         if let Some(gate) = &self.gate
             && !matches!(parts.slice, SliceId::Part(_))
         {
-            gate.admission.hit(hash, self.object_bytes(parts));
+            gate.admission.hit(hash);
         }
     }
 

@@ -205,7 +205,7 @@ impl Tiers {
             return false;
         };
         self.counts.flash_hits += 1;
-        self.admission.hit(mix64(access.key), size);
+        self.admission.hit(mix64(access.key));
         self.flash.lookup(access.object);
         self.dram.insert(access.object, size);
         true

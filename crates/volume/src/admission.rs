@@ -172,8 +172,8 @@ impl<D: Device, K: Backing> Volume<D, K> {
 
     /// Notes that a read found a chunk on the cache device.
     pub(crate) fn note_hit(&self, chunk: u64) {
-        if let (Some(gate), Some((store, _))) = (&self.0.shared.gate, self.cache()) {
-            gate.admission.hit(mix64(chunk), store.mean_entry_bytes());
+        if let Some(gate) = &self.0.shared.gate {
+            gate.admission.hit(mix64(chunk));
         }
     }
 
