@@ -113,6 +113,11 @@ impl Geometry {
         self.data_offset + u64::from(block) * self.block_bytes
     }
 
+    /// Where the log's record of this position is, in bytes.
+    pub fn record_offset(&self, position: u64) -> u64 {
+        self.log_offset + position % self.log_slots * LOG_RECORD_BYTES
+    }
+
     /// The block that holds `offset`.
     pub fn block_of(&self, offset: u64) -> Option<u32> {
         let block = offset.checked_sub(self.data_offset)? / self.block_bytes;

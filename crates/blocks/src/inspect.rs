@@ -128,26 +128,28 @@ impl<D: Device> Walk<'_, D> {
             ..
         } = self.newest;
         let device = self.recovery.device;
-        let slot_offset = |position| geometry.log_offset + position % geometry.log_slots * LOG_RECORD_BYTES;
         let mut next = start;
         let read = |offset, out: &mut [u8]| device.read_log(offset, out);
         let scan = log::scan(read, cache_id, &geometry, start, |record: &LogRecord<K>| {
             if record.position != next {
                 let what = format!("the log misses its records {next} to below {}", record.position);
-                self.wrong(slot_offset(next), what);
+                self.wrong(geometry.record_offset(next), what);
             }
-            self.used(slot_offset(record.position), LOG_RECORD_BYTES);
+            self.used(geometry.record_offset(record.position), LOG_RECORD_BYTES);
             next = record.position + 1;
         });
         if let Err(error) = scan {
-            return self.wrong(slot_offset(next), format!("the log cannot be read: {error}"));
+            return self.wrong(
+                geometry.record_offset(next),
+                format!("the log cannot be read: {error}"),
+            );
         }
         let mut last = [0; LOG_RECORD_BYTES as usize];
-        if clean && device.read_log(slot_offset(next), &mut last).is_ok() {
+        if clean && device.read_log(geometry.record_offset(next), &mut last).is_ok() {
             let was = mended(cache_id, &last).and_then(|bytes| LogRecord::<K>::decode(cache_id, &bytes));
             if was.is_some_and(|record| record.position == next) {
                 self.wrong(
-                    slot_offset(next),
+                    geometry.record_offset(next),
                     format!("log record {next}, the last, is damaged"),
                 );
             }

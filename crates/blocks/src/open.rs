@@ -160,23 +160,21 @@ pub fn read_superblock<D: Device>(device: &D, wanted: StoreId) -> Result<Option<
     if slots.contains(&SlotContent::Foreign) {
         return Err(OpenError::Foreign);
     }
-    if slots.contains(&SlotContent::Damaged) && !slots.contains(&SlotContent::Empty) {
-        return Err(OpenError::Damaged);
+    match (slots, is_blank(device)?) {
+        // Empty, or a format that never got past its first superblock.
+        ([SlotContent::Empty, SlotContent::Empty | SlotContent::Damaged], true) => Ok(None),
+        ([SlotContent::Empty, SlotContent::Empty], false) => Err(OpenError::Foreign),
+        _ => Err(OpenError::Damaged),
     }
-    // Empty, or a format that never got past its first superblock.
-    if slots.contains(&SlotContent::Damaged) || is_blank(device)? {
-        return Ok(None);
-    }
-    Err(OpenError::Foreign)
 }
 
-/// Whether the device's first MiB is zero, as in a new file: a device without our superblock that holds anything else
-/// is somebody's.
+/// Whether the device's first MiB is zero behind the superblocks, as in a new file: a device without our superblock that holds anything
+/// else is somebody's.
 fn is_blank<D: Device>(device: &D) -> Result<bool, OpenError> {
-    let len = device.capacity().min(1 << 20) as usize / SECTOR_BYTES * SECTOR_BYTES;
-    let mut bytes = vec![0; len];
+    let len = device.capacity().min(1 << 20) / SECTOR_BYTES as u64 * SECTOR_BYTES as u64;
+    let mut bytes = vec![0; (len - SUPERBLOCKS_BYTES) as usize];
     device
-        .read_log(0, &mut bytes)
+        .read_log(SUPERBLOCKS_BYTES, &mut bytes)
         .map_err(device_error("reading the device's start"))?;
     Ok(bytes.iter().all(|b| *b == 0))
 }

@@ -260,10 +260,9 @@ impl Edited<'_> {
     ) {
         let rig = match Rig::open(medium, backing, mode, boot, 3) {
             Ok(rig) => rig,
-            // A start after a clean stop needs no footers and no log, so it is the next that misses them.
+            // A start after a clean stop needs no footers, so it is the next that misses them.
             Err(OpenError::OnlyCopy(_))
-                if self.edits.superblock.clean
-                    && (self.is_log_touched() || self.touches(|kind| kind == Kind::Footer)) =>
+                if self.edits.superblock.clean && self.touches(|kind| kind == Kind::Footer) =>
             {
                 return;
             }

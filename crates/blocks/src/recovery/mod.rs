@@ -19,6 +19,7 @@ pub use start::StartClock;
 
 use crate::chain::{BlockRole, BlockRow, Head, StreamReader};
 use crate::footer::{Entry, OWN_BYTES, TRAILER_BYTES, Trailer, decode_entries};
+use crate::geometry::LOG_RECORD_BYTES;
 use crate::log::{self, Kind, LogRecord, OwnKind, PrefixMark, Scan};
 use crate::open::{OpenError, read_twice};
 use crate::superblock::{CheckpointRef, Superblock};
@@ -182,7 +183,7 @@ impl<'a, D: Device> Recovery<'a, D> {
         }
     }
 
-    /// Restores the newest checkpoint that is whole.
+    /// Restores the newest checkpoint that is whole. After a clean stop it mends the log.
     pub async fn snapshot<O: Restore>(&mut self, owner: &mut O) -> Restored<O::Own> {
         let named = self.superblock.checkpoints.into_iter();
         let named: Vec<CheckpointRef> = named.filter(|named| named.id != 0).collect();
@@ -191,6 +192,11 @@ impl<'a, D: Device> Recovery<'a, D> {
                 Ok(snapshot) => {
                     self.superblock.checkpoints = [*checkpoint, CheckpointRef::default()];
                     self.clean = self.superblock.clean && age == 0;
+                    if self.clean
+                        && let Err(error) = self.mend_log::<O::Kind>(checkpoint.log_start)
+                    {
+                        tracing::warn!("mending the log: {error}");
+                    }
                     return Restored::Whole(snapshot);
                 }
                 Err(error) => {
@@ -307,6 +313,29 @@ impl<'a, D: Device> Recovery<'a, D> {
         let superblock = &self.superblock;
         let read = |offset, out: &mut [u8]| self.device.read_log(offset, out);
         log::reaches::<K>(read, superblock.cache_id, &superblock.geometry, start)
+    }
+
+    /// Writes a record that says nothing where the one before `start` is damaged. A start after a clean stop does not need it, but one after a
+    /// crash tells by it whether the log is the checkpoint's.
+    fn mend_log<K: OwnKind>(&mut self, start: u64) -> io::Result<()> {
+        if start == 0 || self.log_reaches::<K>(start)? {
+            return Ok(());
+        }
+        let position = start - 1;
+        tracing::warn!(
+            "record {position} of the log is damaged; the last stop was clean, so nothing is lost"
+        );
+        let superblock = &self.superblock;
+        let record = LogRecord::<K> {
+            kind: Kind::Reclaim,
+            position,
+            a: 0,
+            b: 0,
+        };
+        let offset = superblock.geometry.record_offset(position);
+        self.bytes_written += LOG_RECORD_BYTES;
+        self.device
+            .append_log(offset, &record.encode(superblock.cache_id))
     }
 
     /// Tells which blocks count, and makes blocks of prefixes.

@@ -87,6 +87,11 @@ impl<O: Owner> Blocks<O> {
         if let Some(first) = first
             && self.durability != Durability::Off
         {
+            // A power cut must not leave a log without a superblock: that is a cache whose superblocks are lost.
+            device
+                .sync()
+                .await
+                .map_err(device_error("flushing the superblock"))?;
             let stored = self.log.append(device, Kind::Own(first), 0, 0);
             stored.map_err(device_error("writing the log"))?;
             add(&self.totals.written_bytes, LOG_RECORD_BYTES);

@@ -5,7 +5,7 @@ use crate::{Copies, OnlyCopy};
 use pumice_blocks::chain::{NO_BLOCK, PartHeader};
 use pumice_blocks::geometry::LOG_RECORD_BYTES;
 use pumice_blocks::log::{Kind, LogRecord, OwnKind, PrefixMark};
-use pumice_blocks::{Geometry, SlotContent, State, StoreId, Superblock};
+use pumice_blocks::{Blocks, Geometry, Owner, SlotContent, State, StoreId, Superblock};
 use pumice_device::{Device, FaultPlan, FaultyDevice, FaultyMedium, SECTOR_BYTES};
 use pumice_testkit::Store;
 use std::sync::Arc;
@@ -104,6 +104,38 @@ fn a_device_of_an_older_format_is_refused_by_name_and_stays_as_it_is() {
         "{message}"
     );
     assert!(before == read(&medium, 0, 1 << 20), "it was written to");
+}
+
+/// One superblock of zeros beside a damaged one is a format that was cut short only where nothing was stored yet.
+#[test]
+fn a_cache_without_superblocks_is_no_empty_device() {
+    let damaged = |medium: &Arc<FaultyMedium>, slot| {
+        let mut sector = read(medium, slot, SECTOR_BYTES);
+        sector[100] ^= 1;
+        write(medium, slot, &sector);
+    };
+    let zero = |medium: &Arc<FaultyMedium>, slot| write(medium, slot, &[0; SECTOR_BYTES]);
+    for is_clean in [false, true] {
+        for slot in [0, SECTOR] {
+            let (medium, store) = filled::<OnlyCopy>(1 << 20, KEYS);
+            match is_clean {
+                true => store.close().unwrap(),
+                false => crash(&medium, store),
+            }
+            zero(&medium, slot);
+            damaged(&medium, SECTOR - slot);
+            let before = read(&medium, 0, 1 << 20);
+            assert!(refused::<OnlyCopy>(&medium).contains("both superblocks"));
+            assert!(before == read(&medium, 0, 1 << 20), "it was written to");
+        }
+    }
+    let (medium, store) = filled::<OnlyCopy>(1 << 20, 0);
+    crash(&medium, store);
+    let first = read(&medium, SECTOR, SECTOR_BYTES);
+    let medium = Arc::new(FaultyMedium::new(1 << 20, 11, FaultPlan::default()));
+    write(&medium, SECTOR, &first);
+    damaged(&medium, SECTOR);
+    open::<OnlyCopy>(&medium).close().unwrap();
 }
 
 #[test]
@@ -295,8 +327,11 @@ fn forge(medium: &Arc<FaultyMedium>, position: u64, records: &[(Kind<Never>, u64
             a: *a,
             b: *b,
         };
-        let offset = geometry.log_offset + position % geometry.log_slots * LOG_RECORD_BYTES;
-        write(medium, offset, &record.encode(superblock.cache_id));
+        write(
+            medium,
+            geometry.record_offset(position),
+            &record.encode(superblock.cache_id),
+        );
     }
 }
 
@@ -407,20 +442,32 @@ fn the_beginning_of_a_block_that_was_sealed_before_the_checkpoint_is_not_adopted
     assert!((1..=16).contains(&gone), "{gone} of one block");
 }
 
-#[test]
-fn a_clean_stop_needs_no_log_before_it() {
-    let (medium, store) = filled::<Copies>(1 << 20, KEYS);
+/// Nor does the start after that, which finds a log that goes on from the stop.
+fn needs_no_log_before_a_clean_stop<S: Store>(blocks: impl Fn(&S) -> usize) {
+    let (medium, store) = filled::<S>(1 << 20, KEYS);
     store.close().unwrap();
     let superblock = newest(&medium);
     assert!(superblock.clean && superblock.checkpoints[0].log_start > 0);
     let log = vec![0; (superblock.geometry.log_slots * LOG_RECORD_BYTES) as usize];
     write(&medium, superblock.geometry.log_offset, &log);
-    let mut store: Copies = open(&medium);
-    assert!(!store.has_forgotten());
-    for key in 0..KEYS {
-        assert_eq!(store.get(key), Some(key * 7), "key {key}");
+    for _ in 0..2 {
+        let mut store: S = open(&medium);
+        assert!(!store.has_forgotten());
+        for key in 0..KEYS {
+            assert_eq!(store.get(key), Some(key * 7), "key {key}");
+        }
+        let sealed = KEYS.div_ceil(16) as usize;
+        assert_eq!(blocks(&store), sealed, "and no other block has any");
+        crash(&medium, store);
     }
-    let blocks = store.base().blocks.iter();
-    let sealed = blocks.filter(|block| block.state() == State::Sealed).count() as u64;
-    assert_eq!(sealed, KEYS.div_ceil(16), "and no other block has any");
+}
+
+#[test]
+fn a_clean_stop_needs_no_log_before_it() {
+    fn sealed<O: Owner>(base: &Blocks<O>) -> usize {
+        let blocks = base.blocks.iter();
+        blocks.filter(|block| block.state() == State::Sealed).count()
+    }
+    needs_no_log_before_a_clean_stop(|store: &Copies| sealed(store.base()));
+    needs_no_log_before_a_clean_stop(|store: &OnlyCopy| sealed(store.base()));
 }

@@ -41,8 +41,7 @@ impl<S: Source + ?Sized> Walk<'_, S> {
     }
 
     fn slot_offset(&self, position: u64) -> u64 {
-        let geometry = &self.superblock.geometry;
-        geometry.log_offset + position % geometry.log_slots * LOG_RECORD_BYTES
+        self.superblock.geometry.record_offset(position)
     }
 
     fn log_record(&mut self, record: &LogRecord) {
