@@ -219,19 +219,27 @@ fn what_stood_on_flash_is_there_after_a_crash() {
     });
 }
 
-#[test]
-fn what_stood_on_flash_is_there_after_a_crash_under_ripq_and_sipq() {
-    let load = Load {
+/// A load that moves objects.
+fn long() -> Load {
+    Load {
         seed: 2,
         capacity: 2 << 20,
         keys: 900,
         steps: 3_400,
-        stride: 5,
-    };
-    crash_everywhere::<SIPQ, false>(load);
+        stride: 11,
+    }
+}
+
+#[test]
+fn what_stood_on_flash_is_there_after_a_crash_under_sipq() {
+    crash_everywhere::<SIPQ, false>(long());
+}
+
+#[test]
+fn what_stood_on_flash_is_there_after_a_crash_under_ripq() {
     crash_everywhere::<RIPQ, false>(Load {
         capacity: 3 << 20,
-        ..load
+        ..long()
     });
 }
 
