@@ -160,11 +160,14 @@ pub fn read_superblock<D: Device>(device: &D, wanted: StoreId) -> Result<Option<
     if slots.contains(&SlotContent::Foreign) {
         return Err(OpenError::Foreign);
     }
-    match (slots, is_blank(device)?) {
-        // Empty, or a format that never got past its first superblock.
-        ([SlotContent::Empty, SlotContent::Empty | SlotContent::Damaged], true) => Ok(None),
-        ([SlotContent::Empty, SlotContent::Empty], false) => Err(OpenError::Foreign),
-        _ => Err(OpenError::Damaged),
+    let is_empty = |slot: &SlotContent| *slot == SlotContent::Empty;
+    // A new file, or a format that never got past its superblocks.
+    if slots.iter().any(is_empty) && is_blank(device)? {
+        return Ok(None);
+    }
+    match slots.iter().all(is_empty) {
+        true => Err(OpenError::Foreign),
+        false => Err(OpenError::Damaged),
     }
 }
 

@@ -193,7 +193,7 @@ impl<'a, D: Device> Recovery<'a, D> {
                     self.superblock.checkpoints = [*checkpoint, CheckpointRef::default()];
                     self.clean = self.superblock.clean && age == 0;
                     if self.clean
-                        && let Err(error) = self.mend_log::<O::Kind>(checkpoint.log_start)
+                        && let Err(error) = self.mend_log::<O::Kind>(checkpoint.log_start).await
                     {
                         tracing::warn!("mending the log: {error}");
                     }
@@ -315,9 +315,9 @@ impl<'a, D: Device> Recovery<'a, D> {
         log::reaches::<K>(read, superblock.cache_id, &superblock.geometry, start)
     }
 
-    /// Writes a record that says nothing where the one before `start` is damaged. A start after a clean stop does not need it, but one after a
-    /// crash tells by it whether the log is the checkpoint's.
-    fn mend_log<K: OwnKind>(&mut self, start: u64) -> io::Result<()> {
+    /// Writes a record that says nothing where the record before `start` is damaged. A start after a clean stop does not need that record. But a
+    /// start after a crash looks for it, to tell whether the log is the checkpoint's.
+    async fn mend_log<K: OwnKind>(&mut self, start: u64) -> io::Result<()> {
         if start == 0 || self.log_reaches::<K>(start)? {
             return Ok(());
         }
@@ -335,7 +335,9 @@ impl<'a, D: Device> Recovery<'a, D> {
         let offset = superblock.geometry.record_offset(position);
         self.bytes_written += LOG_RECORD_BYTES;
         self.device
-            .append_log(offset, &record.encode(superblock.cache_id))
+            .append_log(offset, &record.encode(superblock.cache_id))?;
+        // Before a superblock says that the stop was not clean.
+        self.device.sync().await
     }
 
     /// Tells which blocks count, and makes blocks of prefixes.

@@ -129,13 +129,20 @@ fn a_cache_without_superblocks_is_no_empty_device() {
             assert!(before == read(&medium, 0, 1 << 20), "it was written to");
         }
     }
+    for slot in [0, SECTOR] {
+        let (medium, store) = filled::<OnlyCopy>(1 << 20, 0);
+        crash(&medium, store);
+        let superblock = read(&medium, slot, SECTOR_BYTES);
+        let medium = Arc::new(FaultyMedium::new(1 << 20, 11, FaultPlan::default()));
+        write(&medium, slot, &superblock);
+        damaged(&medium, slot);
+        open::<OnlyCopy>(&medium).close().unwrap();
+    }
     let (medium, store) = filled::<OnlyCopy>(1 << 20, 0);
     crash(&medium, store);
-    let first = read(&medium, SECTOR, SECTOR_BYTES);
-    let medium = Arc::new(FaultyMedium::new(1 << 20, 11, FaultPlan::default()));
-    write(&medium, SECTOR, &first);
-    damaged(&medium, SECTOR);
-    open::<OnlyCopy>(&medium).close().unwrap();
+    [0, SECTOR].into_iter().for_each(|slot| damaged(&medium, slot));
+    write(&medium, 2 * SECTOR, &[0; SECTOR_BYTES]);
+    assert!(refused::<OnlyCopy>(&medium).contains("both superblocks"));
 }
 
 #[test]
@@ -442,7 +449,7 @@ fn the_beginning_of_a_block_that_was_sealed_before_the_checkpoint_is_not_adopted
     assert!((1..=16).contains(&gone), "{gone} of one block");
 }
 
-/// Nor does the start after that, which finds a log that goes on from the stop.
+/// A start after a clean stop needs no log before that, and neither does the start after it.
 fn needs_no_log_before_a_clean_stop<S: Store>(blocks: impl Fn(&S) -> usize) {
     let (medium, store) = filled::<S>(1 << 20, KEYS);
     store.close().unwrap();
