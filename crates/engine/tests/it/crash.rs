@@ -1,4 +1,4 @@
-//! A crash at every write and every log append of a short workload, or at every third of a longer one: what comes back is the last value, or nothing; and
+//! A crash at every write and every log append of some workloads, and at every third or fifth of others: what comes back is the last value, or nothing; and
 //! what stood on flash comes back, unless its block was chosen to be given up.
 
 use crate::common;
@@ -199,7 +199,7 @@ fn crash_everywhere_with(seed: u64, options: CacheOptions, flash_bytes: u64, loa
 
         // Now and then recovery itself crashes, and starts over.
         if crashes % 3 == 0 {
-            let crash = Some(CrashPoint::WriteOrAppend(1 + point % 5));
+            let crash = Some(CrashPoint::WriteOrAppend(1 + crashes % 5));
             medium.set_plan(FaultPlan {
                 crash,
                 delay: true,
