@@ -1,4 +1,4 @@
-//! A ghost of the keys that missed on flash last: nearly as many as flash holds objects, two bytes each, and how often they were asked for.
+//! A ghost of the keys that missed on flash, or were set, last: nearly as many as flash holds objects, two bytes each, and how often they came.
 //!
 //! Source: the ghost entries of ARC (Megiddo and Modha, FAST 2003), kept as short fingerprints in buckets as a cuckoo filter does. A bucket is
 //! one cache line of 32 slots, the newest first; a new key pushes the oldest out. A key so is forgotten after about as many others as there are
@@ -173,7 +173,8 @@ impl Ghost {
     }
 }
 
-/// As [`Ghost::note`] or [`Ghost::renew`], in the key's bucket. All slots are looked at and written: where the key is cannot be predicted.
+/// As [`Ghost::note`] or [`Ghost::renew`], in the key's bucket. All slots are looked at, and written: where the key is cannot be predicted.
+/// Where the key is not known and is only renewed, nothing is written.
 #[inline]
 fn access_in(bucket: &mut [[u8; 2]; WAYS], fingerprint: u16, inserts: bool) -> usize {
     let held = bucket.map(u16::from_le_bytes);

@@ -11,8 +11,8 @@ pub enum Rule {
     All,
     /// Each with this probability, above 0 and at most 1: the paper's *LRU_f*.
     Random(f64),
-    /// What missed before within the last flash's worth of keys. Where keys come just twice it falls back to [`Random`](Rule::Random) of as
-    /// many writes.
+    /// What missed before within the last flash's worth of distinct misses. Where keys come just twice it falls back to
+    /// [`Random`](Rule::Random) of as many writes.
     SecondHit,
 }
 
