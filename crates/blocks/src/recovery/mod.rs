@@ -183,7 +183,7 @@ impl<'a, D: Device> Recovery<'a, D> {
         }
     }
 
-    /// Restores the newest checkpoint that is whole. After a clean stop it mends the log.
+    /// Restores the newest checkpoint that is whole. After a clean stop, if the log's last record is damaged, it writes another in its place.
     pub async fn snapshot<O: Restore>(&mut self, owner: &mut O) -> Restored<O::Own> {
         let named = self.superblock.checkpoints.into_iter();
         let named: Vec<CheckpointRef> = named.filter(|named| named.id != 0).collect();

@@ -6,7 +6,7 @@ use pumice_blocks::chain::{NO_BLOCK, PartHeader};
 use pumice_blocks::geometry::LOG_RECORD_BYTES;
 use pumice_blocks::log::{Kind, LogRecord, OwnKind, PrefixMark};
 use pumice_blocks::{Blocks, Geometry, Owner, SlotContent, State, StoreId, Superblock};
-use pumice_device::{Device, FaultPlan, FaultyDevice, FaultyMedium, SECTOR_BYTES};
+use pumice_device::{CrashPoint, Device, FaultPlan, FaultyDevice, FaultyMedium, SECTOR_BYTES};
 use pumice_testkit::Store;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -57,7 +57,11 @@ pub fn newest(medium: &Arc<FaultyMedium>) -> Superblock {
 
 /// A store on a device of its own, of which every value but the last few is on the device.
 pub fn filled<S: Store>(capacity: u64, keys: u64) -> (Arc<FaultyMedium>, S) {
-    let medium = Arc::new(FaultyMedium::new(capacity, 11, FaultPlan::default()));
+    filled_by(11, capacity, keys)
+}
+
+fn filled_by<S: Store>(seed: u64, capacity: u64, keys: u64) -> (Arc<FaultyMedium>, S) {
+    let medium = Arc::new(FaultyMedium::new(capacity, seed, FaultPlan::default()));
     let mut store: S = open(&medium);
     for key in 0..keys {
         assert!(store.set(key, key * 7));
@@ -447,6 +451,32 @@ fn the_beginning_of_a_block_that_was_sealed_before_the_checkpoint_is_not_adopted
     // What of it had died by then the log need not tell.
     let gone = (0..KEYS - 16).filter(|key| store.get(*key).is_none()).count();
     assert!((1..=16).contains(&gone), "{gone} of one block");
+}
+
+/// Power is cut while the start mends its log: the record is there before a superblock says that the stop was not clean.
+#[test]
+fn a_power_cut_within_the_start_that_mends_a_log_loses_nothing() {
+    for (point, seed) in (1..=4).flat_map(|point| (0..16).map(move |seed| (point, seed))) {
+        let (medium, store) = filled_by::<OnlyCopy>(seed, 1 << 20, KEYS);
+        store.close().unwrap();
+        let superblock = newest(&medium);
+        let (geometry, start) = (superblock.geometry, superblock.checkpoints[0].log_start);
+        let nothing = [0; LOG_RECORD_BYTES as usize];
+        write(&medium, geometry.record_offset(start - 1), &nothing);
+        medium.set_plan(FaultPlan {
+            volatile: true,
+            crash: Some(CrashPoint::WriteOrAppend(point)),
+            ..FaultPlan::default()
+        });
+        drop(OnlyCopy::open(device(&medium)));
+        medium.cut_power();
+        medium.restart();
+        medium.set_plan(FaultPlan::default());
+        let mut store: OnlyCopy = open(&medium);
+        for key in 0..KEYS {
+            assert_eq!(store.get(key), Some(key * 7), "key {key}, cut at {point}");
+        }
+    }
 }
 
 /// A start after a clean stop needs no log before that, and neither does the start after it.

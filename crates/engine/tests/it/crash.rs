@@ -1,5 +1,5 @@
-//! A crash at every write and every log append of some workloads, and at every third or fifth of others: what comes back is the last value, or nothing; and
-//! what stood on flash comes back, unless its block was chosen to be given up.
+//! A crash at every write and every log append of some workloads, and at every third or fifth of others. The last value comes back, or
+//! nothing. An object that stood on flash comes back, unless its block was chosen to be given up.
 
 use crate::common;
 
