@@ -13,7 +13,7 @@ use pumice_memory::Buffer;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// What a reply promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -129,6 +129,17 @@ pub struct Blocks<O: Owner> {
     pub(crate) checkpoint_failed_at: AtomicU64,
     /// Lost records were to have positions below this.
     pub(crate) lost_below: AtomicU64,
+    /// Changes that wait for room in the log.
+    log_waiters: AtomicUsize,
+}
+
+/// A change that waits for room in the log: a checkpoint is due meanwhile.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 impl<O: Owner> Blocks<O> {
@@ -168,6 +179,7 @@ impl<O: Owner> Blocks<O> {
             sealed_at_checkpoint: AtomicU64::new(0),
             checkpoint_failed_at: AtomicU64::new(0),
             lost_below: AtomicU64::new(0),
+            log_waiters: AtomicUsize::new(0),
         }
     }
 
@@ -372,15 +384,16 @@ impl<O: Owner> Blocks<O> {
         self.logged.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Whether a quarter of the log has been written since the newest checkpoint, or three quarters of it are in use, or the owner says
-    /// that one is due; and, where one failed, another sixteenth of the log since that: a device that refuses checkpoints is not asked
+    /// Whether a quarter of the log has been written since the newest checkpoint, three quarters of it are in use, a change waits for room in
+    /// it ([`Blocks::wait_for_log`]), or the owner says that one is due; and, where one failed, another sixteenth of the log since that: a device that refuses checkpoints is not asked
     /// all the time.
     pub fn wants_checkpoint(&self, is_due: bool) -> bool {
         let log_slots = self.geometry.log_slots;
         let since = self.log.position().saturating_sub(self.log.last_checkpoint());
         // A checkpoint leaves the log what the one before it needs. Where it began late, that is most of the log, and less than a quarter
         // of it is left before its position stands still.
-        let is_log_due = since > log_slots / 4 || self.log.usage().0 > log_slots / 4 * 3;
+        let is_awaited = self.log_waiters.load(Ordering::Acquire) > 0;
+        let is_log_due = since > log_slots / 4 || self.log.usage().0 > log_slots / 4 * 3 || is_awaited;
         // Records are counted as they are wanted: where the log is full its position stands still.
         let wanted = self.totals.log_records.load(Ordering::Relaxed);
         let failed_at = self.checkpoint_failed_at.load(Ordering::Relaxed);
@@ -396,17 +409,43 @@ impl<O: Owner> Blocks<O> {
         sealed.saturating_sub(self.sealed_at_checkpoint.load(Ordering::Relaxed))
     }
 
-    /// Whether the log is nearly full, and a checkpoint is about to make room: a change should wait for it ([`Blocks::wait_for_log`]).
-    pub fn is_log_short(&self) -> bool {
+    /// Records that changes may append now. They leave an eighth of the log to background work, which makes room.
+    pub fn log_room(&self) -> u64 {
         let (used, slots) = self.log.usage();
-        used > slots / 8 * 7 && self.checkpoint_failed_at.load(Ordering::Relaxed) == 0 && !self.is_out()
+        (slots / 8 * 7).saturating_sub(used)
     }
 
-    /// Waits until the log has room, or nothing is under way that would make any. A device that is slower than its log fills slows down
-    /// the changes; without that a crash would empty the cache.
-    pub async fn wait_for_log(&self) {
-        self.wait_for(|pool| pool.in_flight == 0 || !self.is_log_short())
-            .await;
+    /// Records that background work may append now where it need not append them all.
+    pub fn log_room_of_work(&self) -> u64 {
+        let (used, slots) = self.log.usage();
+        (slots / 16 * 15).saturating_sub(used)
+    }
+
+    /// Whether a checkpoint can make room in the log.
+    fn can_make_log_room(&self) -> bool {
+        self.checkpoint_failed_at.load(Ordering::Relaxed) == 0 && !self.is_out()
+    }
+
+    /// Whether the log is nearly full, and a checkpoint is about to make room: a change should wait for it ([`Blocks::wait_for_log`]).
+    pub fn is_log_short(&self) -> bool {
+        self.log_room() == 0 && self.can_make_log_room()
+    }
+
+    /// Waits until changes may append `records` to the log; until then a checkpoint is due, which another task writes. False if there is no
+    /// room, and no checkpoint can make any. A device that is slower than its log fills slows down the changes; without that a crash
+    /// would empty a cache of copies, and a store with the only copy would refuse the changes.
+    ///
+    /// `records`: at most three quarters of the log. Other changes may be faster: look at [`Blocks::log_room`] where they append.
+    pub async fn wait_for_log(&self, records: u64) -> bool {
+        let has_room = || self.log_room() >= records;
+        if has_room() {
+            return true;
+        }
+        self.log_waiters.fetch_add(1, Ordering::AcqRel);
+        let _waiting = Waiting(&self.log_waiters);
+        self.shared.has_work.store(true, Ordering::Release);
+        self.wait_for(|_| has_room() || !self.can_make_log_room()).await;
+        has_room()
     }
 
     /// The owner wants a start to discard everything that it finds, until the next checkpoint. A failing device gets a few tries; if

@@ -343,11 +343,18 @@ impl<D: Device + Clone> ObjectCache<D> {
     pub fn change_wait(&self, cx: &Cx<D>) -> Option<impl Future<Output = ()> + use<'_, D>> {
         let store = self.inner.store();
         let gate = cx.log_wait();
-        (gate.is_some() || store.is_log_short()).then_some(async move {
+        let is_short = store.is_log_short();
+        if is_short {
+            // The checkpoint that it waits for.
+            self.kick(cx);
+        }
+        (gate.is_some() || is_short).then_some(async move {
             if let Some(gate) = gate {
                 gate.await;
             }
-            store.wait_for_log().await;
+            if is_short {
+                store.wait_for_log(1).await;
+            }
         })
     }
 

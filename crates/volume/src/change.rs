@@ -69,8 +69,19 @@ impl<D: Device, K: Backing> Volume<D, K> {
             }
             self.clean_held(chunks.clone()).await?;
         }
-        self.working(store.wait_for_log()).await;
-        let guard = store.begin_write(device, chunks.clone());
+        let records = store.records_of(chunks.clone());
+        let guard = loop {
+            let has_room = self.working(store.wait_for_log(records)).await;
+            match store.begin_write(device, chunks.clone()) {
+                Some(guard) => break guard,
+                // Another change was faster.
+                None if has_room => {}
+                None => {
+                    let what = "its log is full, and no checkpoint can be written";
+                    return Err(VolumeError::Cache(io::Error::other(what)));
+                }
+            }
+        };
         chunks.for_each(|chunk| self.0.shared.dram.remove(chunk));
         // If the device fails, background work fences it, and the commit waits for that.
         let committed = self.working(guard.commit(device)).await;

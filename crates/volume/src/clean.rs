@@ -371,8 +371,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
                 copied.append(&mut some);
             }
             self.flush_backing(true).await?;
-            self.working(store.wait_for_log()).await;
-            let cleaned = self.working(store.made_clean(device, &copied)).await;
+            let cleaned = self.working(store.made_clean(device, &copied, true)).await;
             let cleaned = cleaned.map_err(VolumeError::Cache)?;
             add(&self.0.shared.counters.cleaned_chunks, cleaned);
         }
@@ -471,7 +470,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
         let (mut all, mut failed) = (0, None);
         for addresses in addresses.chunks(self.addresses_at_once()) {
             if may_wait {
-                self.working(store.wait_for_log()).await;
+                self.working(store.wait_for_log(1)).await;
             } else if store.is_log_short() {
                 break;
             }
@@ -495,7 +494,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
             }
             let cleaned = match self.flush_backing(true).await {
                 Ok(()) => {
-                    let made = self.working(store.made_clean(device, &copied)).await;
+                    let made = self.working(store.made_clean(device, &copied, may_wait)).await;
                     made.map_err(VolumeError::Cache)
                 }
                 Err(error) => Err(error),
@@ -532,7 +531,8 @@ impl<D: Device, K: Backing> Volume<D, K> {
         if let Some(error) = failed {
             self.note_failure(&error);
         }
-        if cleaned == 0 {
+        // The checkpoint that a short log needs comes before the next try.
+        if cleaned == 0 && !store.is_log_short() {
             store.pause_reclaims();
         }
     }

@@ -128,9 +128,10 @@ pub struct LogSummary {
 }
 
 impl LogSummary {
-    /// Whether a block was reclaimed in this generation, or a later one.
+    /// Whether a block was reclaimed in this generation, or a later one; false of a block that the device does not have.
     pub fn is_reclaimed(&self, block: u32, sequence: u64) -> bool {
-        sequence <= self.reclaimed[block as usize]
+        let highest = self.reclaimed.get(block as usize);
+        highest.is_some_and(|highest| sequence <= *highest)
     }
 }
 

@@ -29,7 +29,7 @@ use crate::store::read::{Chunk, Fetched, Unreadable};
 use pumice_blocks::{Logged, Task, Work, give_turn};
 use pumice_device::Device;
 use pumice_memory::Buffer;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;
 use std::sync::Arc;
 
@@ -158,7 +158,7 @@ impl<B: Buffer> ChunkStore<B> {
     }
 
     /// What was read is not written to the volume after all.
-    pub fn forget_copies(&self, copied: &[Copied]) {
+    pub fn forget_copies<'a>(&self, copied: impl IntoIterator<Item = &'a Copied>) {
         let mut maps = self.maps.lock();
         for copied in copied {
             if maps.is_still(copied) {
@@ -167,39 +167,74 @@ impl<B: Buffer> ChunkStore<B> {
         }
     }
 
-    /// Makes chunks clean whose contents the volume has, durably: those that were not written since they were read. Returns how many.
+    /// Makes chunks clean whose contents the volume has, durably: those that were not written since they were read. Returns how many. With
+    /// `may_wait` it waits where the log has no room for all; otherwise the rest stays dirty. Another task makes room.
     ///
     /// # Errors
-    /// The log cannot take it, or the device fails: they stay dirty.
-    pub async fn made_clean<D: Device<Buf = B>>(&self, device: &D, copied: &[Copied]) -> io::Result<u64> {
-        {
+    /// The log takes no record and cannot get room, or the device fails: the rest stays dirty.
+    pub async fn made_clean<D: Device<Buf = B>>(
+        &self,
+        device: &D,
+        copied: &[Copied],
+        may_wait: bool,
+    ) -> io::Result<u64> {
+        let mut left: BTreeMap<u64, &Copied> = copied
+            .iter()
+            .map(|copied| (copied.slot.address, copied))
+            .collect();
+        let (mut cleaned, mut has_room) = (0, true);
+        while !left.is_empty() && has_room {
+            let logged = self.log_clean(device, &mut left, may_wait);
+            self.base.commit(device).await?;
             let mut maps = self.maps.lock();
-            let version = maps.version();
-            let mut current: BTreeSet<u64> = BTreeSet::new();
-            for copied in copied {
+            for copied in logged? {
                 if maps.is_still(copied) {
-                    current.insert(copied.slot.address);
+                    cleaned += u64::from(maps.lba.clean(copied.slot.address, copied.slot.place));
+                    maps.copies.remove(&copied.slot.address);
                 }
             }
-            for run in runs(current) {
-                for (index, level) in aligned(run) {
-                    let logged = self.base.append_log(device, Change::Clean(level), index, version);
-                    if logged != Logged::Stored {
-                        return Err(io::Error::other("the log of the cache device takes no record"));
-                    }
-                }
-            }
+            drop(maps);
+            has_room = left.is_empty() || may_wait && self.base.wait_for_log(1).await;
         }
-        self.base.commit(device).await?;
+        self.forget_copies(left.into_values());
+        match has_room || !may_wait {
+            true => Ok(cleaned),
+            false => Err(io::Error::other(
+                "the log of the cache device is full, and no checkpoint can be written",
+            )),
+        }
+    }
+
+    /// Logs that chunks are clean, as many as the log has room for, and takes them from `left`. So too those that were written since they were read.
+    fn log_clean<'a, D: Device<Buf = B>>(
+        &self,
+        device: &D,
+        left: &mut BTreeMap<u64, &'a Copied>,
+        may_wait: bool,
+    ) -> io::Result<Vec<&'a Copied>> {
         let mut maps = self.maps.lock();
-        let mut cleaned = 0;
-        for copied in copied {
-            if maps.is_still(copied) {
-                cleaned += u64::from(maps.lba.clean(copied.slot.address, copied.slot.place));
-                maps.copies.remove(&copied.slot.address);
+        left.retain(|_, copied| maps.is_still(copied));
+        // All changes append under this lock.
+        let room = match may_wait {
+            true => self.base.log_room(),
+            false => self.base.log_room_of_work(),
+        };
+        let version = maps.version();
+        let records: Vec<(u64, u8)> = runs(left.keys().copied())
+            .into_iter()
+            .flat_map(aligned)
+            .take(usize::try_from(room).unwrap_or(usize::MAX))
+            .collect();
+        let mut logged = Vec::new();
+        for (index, level) in records {
+            if self.base.append_log(device, Change::Clean(level), index, version) != Logged::Stored {
+                return Err(io::Error::other("the log of the cache device takes no record"));
             }
+            let end = (index + 1) << level;
+            let rest = left.split_off(&end);
+            logged.extend(std::mem::replace(left, rest).into_values());
         }
-        Ok(cleaned)
+        Ok(logged)
     }
 
     /// Waits until everything that was cached before survives a crash, and, under durability `power`, a power cut. Other tasks perform the
@@ -269,8 +304,8 @@ impl<B: Buffer> ChunkStore<B> {
     }
 }
 
-/// Runs of consecutive numbers.
-fn runs(numbers: BTreeSet<u64>) -> Vec<std::ops::Range<u64>> {
+/// Runs of consecutive numbers, which are in order.
+fn runs(numbers: impl Iterator<Item = u64>) -> Vec<std::ops::Range<u64>> {
     let mut runs: Vec<std::ops::Range<u64>> = Vec::new();
     for number in numbers {
         match runs.last_mut() {

@@ -94,7 +94,7 @@ impl<'a, B: Buffer> WriteGuard<'a, B> {
     pub async fn commit<D: Device<Buf = B>>(&self, device: &D) -> io::Result<()> {
         let store = self.store;
         if self.is_lost {
-            return Err(io::Error::other("its log cannot take what a crash must know"));
+            return Err(io::Error::other("its log failed to take what a crash must know"));
         }
         let is_marked = store.maps.lock().regions.are_durable(self.regions.clone());
         // After a power cut the mark voids the whole region: neither the record need be durable, nor `discard` in its place.
@@ -159,18 +159,34 @@ impl<B: Buffer> Maps<B> {
 }
 
 impl<B: Buffer> ChunkStore<B> {
+    /// The most records that [`ChunkStore::begin_write`] appends to the log.
+    pub fn records_of(&self, chunks: Range<u64>) -> u64 {
+        let regions = self.maps.lock().regions.of(&chunks);
+        (aligned(chunks).count() + regions.len()) as u64
+    }
+
     /// Begins a change of chunks: voids their cached copies, also those whose mapping was evicted. Call [`WriteGuard::commit`] before the
-    /// volume is changed.
+    /// volume is changed. `None`: nothing has begun, since the log of a cache that may have dirty chunks has no room for
+    /// [`ChunkStore::records_of`] them; see [`ChunkStore::wait_for_log`].
     ///
     /// # Panics
     /// If there are more than [`WRITE_CHUNKS_MAX`] chunks, or some are beyond the volume.
-    pub fn begin_write<D: Device<Buf = B>>(&self, device: &D, chunks: Range<u64>) -> WriteGuard<'_, B> {
+    pub fn begin_write<D: Device<Buf = B>>(
+        &self,
+        device: &D,
+        chunks: Range<u64>,
+    ) -> Option<WriteGuard<'_, B>> {
         let count = chunks.end.saturating_sub(chunks.start);
         assert!(
             count <= WRITE_CHUNKS_MAX && chunks.end <= self.shape.chunks,
             "{chunks:?}"
         );
+        let records = self.records_of(chunks.clone());
         let mut maps = self.maps.lock();
+        // All changes append under this lock.
+        if self.keeps && self.base.log_room() < records {
+            return None;
+        }
         let version = maps.version();
         let mut is_stored = true;
         for (index, level) in aligned(chunks.clone()) {
@@ -183,14 +199,14 @@ impl<B: Buffer> ChunkStore<B> {
             is_marked
         });
         debug_assert!(chunks.clone().all(|address| !maps.is_dirty(address)));
-        WriteGuard {
+        Some(WriteGuard {
             store: self,
             begun: self.begin(&mut maps, &chunks, Origin::Through),
             chunks,
             regions,
             origin: Origin::Through,
             is_lost: !is_stored,
-        }
+        })
     }
 
     /// Begins a write that the volume takes later: what [`WriteGuard::fill`] caches becomes dirty. Cached copies stay until then. Until the

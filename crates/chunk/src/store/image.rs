@@ -3,7 +3,9 @@
 //! 1. The checkpoint gives both indexes. Places in blocks that were reclaimed since are dropped.
 //! 2. Mappings that the log voids since the dump are dropped.
 //! 3. Footers of blocks sealed since add mappings, in order of sequence, which is the order of versions. A mapping counts if neither the
-//!    dump nor a void is newer, and its content stands in a block that counts, of the generation that the mapping names.
+//!    dump nor a void is newer. It supersedes the older ones of its chunk, also if the block of its content was reclaimed since: then the
+//!    chunk has no mapping, as its content was clean when that block was reclaimed, or superseded by a mapping that is durable. Only a
+//!    mapping whose content was never durable leaves the older one in force.
 //! 4. After a power cut, clean mappings in marked regions are dropped: see [`super::regions`].
 //!
 //! If a void may be missing, the whole cache is forgotten: the volume has everything that a cache of clean chunks has. A cache that may
@@ -299,18 +301,20 @@ impl Image {
                         target,
                     } => (Place { block, number }, target),
                 };
+                let is_newest = entry.version > self.version && !changes.is_void(&entry);
+                if !is_newest || entry.address >= self.shape.chunks {
+                    continue;
+                }
                 let is_whole =
                     self.has(place) && sequences.get(&place.block) == Some(&target) && !torn.contains(&place);
-                if entry.version > self.version
-                    && !changes.is_void(&entry)
-                    && is_whole
-                    && entry.address < self.shape.chunks
-                {
+                if is_whole {
                     let is_dirty = entry.is_dirty && !changes.is_clean(&entry);
                     if is_dirty && !self.lba.has_room(entry.address) {
                         return Err("it has more dirty chunks than it can have");
                     }
                     self.lba.insert(entry.address, place, is_dirty);
+                } else if summary.is_reclaimed(place.block, target) {
+                    self.lba.remove(entry.address);
                 }
             }
         }

@@ -32,8 +32,10 @@ impl<B: Buffer> ChunkStore<B> {
         }
         let is_busy = pool.checkpointing || pool.own.is_reclaiming;
         let is_uncovered = self.is_uncovered(&pool);
+        // The checkpoint that the log needs goes before a reclaim, which logs, too.
         if !is_busy
             && !is_uncovered
+            && !self.base.wants_checkpoint(false)
             && let Some(victims) = self.victims(&mut pool)
         {
             pool.own.is_reclaiming = true;
@@ -154,11 +156,10 @@ impl<B: Buffer> ChunkStore<B> {
         has_blocks && chunks.into_iter().all(|chunk| maps.lba.has_free_slot(chunk))
     }
 
-    /// If the log is nearly full, waits until a checkpoint has made room, or none is under way.
-    pub async fn wait_for_log(&self) {
-        if self.base.is_log_short() {
-            self.base.wait_for_log().await;
-        }
+    /// Waits until a change may append `records` to the log; false if there is no room, and no checkpoint can make any. Another task writes
+    /// the checkpoint.
+    pub async fn wait_for_log(&self, records: u64) -> bool {
+        self.base.wait_for_log(records).await
     }
 
     /// Deadline in seconds for [`Device::tick`], if the device is fenced; `None` while it is in use.

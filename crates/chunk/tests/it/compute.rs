@@ -64,7 +64,7 @@ fn a_write_overtakes_a_fill_that_is_computed() {
     let (store, device) = (Arc::clone(&rig.store), rig.device.clone());
     let mut fill = pin!(store.fill(&device, store.begin_fill(1), 0, content(1).into()));
     begin(fill.as_mut());
-    drop(store.begin_write(&device, 1..2));
+    drop(store.begin_write(&device, 1..2).unwrap());
     assert_eq!(rig.run(fill), Filled::Late);
     assert_eq!(store.place(1), None);
 }
@@ -73,7 +73,7 @@ fn a_write_overtakes_a_fill_that_is_computed() {
 fn a_fill_dropped_while_it_is_computed_leaves_nothing() {
     let mut rig = rig(true);
     let (store, device) = (Arc::clone(&rig.store), rig.device.clone());
-    let mut guard = store.begin_write(&device, 1..2);
+    let mut guard = store.begin_write(&device, 1..2).unwrap();
     let mut fills = [
         Box::pin(store.fill(&device, store.begin_fill(2), 0, content(2).into()))
             as Pin<Box<dyn Future<Output = Filled>>>,

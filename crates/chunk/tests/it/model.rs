@@ -73,7 +73,7 @@ impl Run {
     /// A write of some bytes; where the cache has crashed before the volume was written, the volume has the old ones.
     fn write(&mut self, address: u64, start: u32, bytes: &[u8], is_cached: bool) {
         let (store, device) = (Arc::clone(&self.rig.store), self.rig.device.clone());
-        let mut guard = store.begin_write(&device, address..address + 1);
+        let mut guard = store.begin_write(&device, address..address + 1).unwrap();
         // A device that has failed is fenced by background work.
         self.rig.kick();
         let committed = self.rig.run(guard.commit(&device));
@@ -137,7 +137,7 @@ impl Run {
                 self.write(address, 0, &content(self.random.0), true);
                 let filled = self.rig.run(store.fill(&device, early, 0, old.clone()));
                 assert_eq!(filled, Filled::Late);
-                let guard = store.begin_write(&device, address..address + 1);
+                let guard = store.begin_write(&device, address..address + 1).unwrap();
                 let during = store.begin_fill(address);
                 let filled = self.rig.run(store.fill(&device, during, 0, old.clone()));
                 assert_eq!(filled, Filled::Late);
@@ -339,7 +339,7 @@ fn writes_after_a_lost_record_wait_for_no_flush_and_stay_void() {
         let store = Arc::clone(&rig.store);
         rig.run(store.clear(&device, &store.quiet_regions(true))).unwrap();
         let void = |address: u64| {
-            let guard = store.begin_write(&device, address..address + 1);
+            let guard = store.begin_write(&device, address..address + 1).unwrap();
             rig.run(guard.commit(&device)).unwrap();
         };
         assert!(store.is_on_device(0));
@@ -451,7 +451,7 @@ fn a_duplicate_whose_block_goes_while_it_is_checked_is_not_mapped() {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     assert!(fill.as_mut().poll(&mut context).is_pending(), "it reads a header");
     // Nothing leads to the content any more, and its block comes round.
-    drop(store.begin_write(&device, 1..2));
+    drop(store.begin_write(&device, 1..2).unwrap());
     let mut n = 200;
     while store.place(n - 1).is_none_or(|place| place.block != first.block) {
         assert!(n < 800, "the block does not come round");

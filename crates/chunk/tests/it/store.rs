@@ -179,7 +179,7 @@ impl<const POWER: bool> ChunkRig<POWER> {
     pub fn write(&mut self, address: u64, start: u32, bytes: &[u8]) -> Filled {
         self.known.remove(&address);
         let store = Arc::clone(&self.store);
-        let mut guard = store.begin_write(&self.device, address..address + 1);
+        let mut guard = store.begin_write(&self.device, address..address + 1).unwrap();
         let filled = match self.commits(&guard) {
             true => self.run(guard.fill(&self.device, address, start, Bytes::copy_from_slice(bytes))),
             false => Filled::NoRoom,
@@ -227,7 +227,7 @@ impl<const POWER: bool> Store for ChunkRig<POWER> {
     fn delete(&mut self, key: u64) {
         self.known.remove(&key);
         let store = Arc::clone(&self.store);
-        self.commits(&store.begin_write(&self.device, key..key + 1));
+        self.commits(&store.begin_write(&self.device, key..key + 1).unwrap());
     }
 
     fn commit(&mut self) -> bool {

@@ -126,7 +126,10 @@ impl ChunkCache for Production {
     fn write(&mut self, Cached { address, content }: Cached) -> Result<(), SimError> {
         fill(content, &mut self.bytes);
         let address = u64::from(address);
-        let mut guard = self.store.begin_write(&self.device, address..address + 1);
+        let mut guard = self
+            .store
+            .begin_write(&self.device, address..address + 1)
+            .expect("its log has room");
         self.run(guard.commit(&self.device))?
             .map_err(failed("voiding a chunk"))?;
         let filled = self.run(guard.fill(&self.device, address, 0, self.content()))?;

@@ -5,6 +5,7 @@ mod ahead;
 mod backing;
 mod budget;
 mod case;
+mod drawn;
 mod model;
 mod rig;
 mod rules;

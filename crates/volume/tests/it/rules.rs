@@ -93,7 +93,8 @@ fn the_duplicates_of_a_request_are_checked_together() {
             .shared()
             .store()
             .unwrap()
-            .begin_write(&rig.device, 100..100 + COUNT as u64),
+            .begin_write(&rig.device, 100..100 + COUNT as u64)
+            .unwrap(),
     );
     let (read, most) = rig.reads_at_once(rig.volume.read(100 * CHUNK as u64, part.len()));
     assert!(read.unwrap() == part);

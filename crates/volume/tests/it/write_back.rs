@@ -125,7 +125,10 @@ fn a_content_that_was_absorbed_after_the_older_was_copied_stays_dirty() {
     let (_, copied) = rig.run(store.read_dirty(&rig.device, 3)).unwrap().unwrap();
     let filled = rig.run(guard.fill(&rig.device, 3, 0, Bytes::from(content(3, 2))));
     assert_eq!((filled, store.counts().absorbed_contents), (Filled::Stored, 1));
-    assert_eq!(rig.run(store.made_clean(&rig.device, &[copied])).unwrap(), 0);
+    assert_eq!(
+        rig.run(store.made_clean(&rig.device, &[copied], true)).unwrap(),
+        0
+    );
     assert_eq!(case.dirty(), 1);
 }
 
@@ -197,7 +200,7 @@ fn a_content_that_others_have_or_read_is_not_rewritten() {
     // Somebody has found a content of the block, and is about to read it.
     {
         case.check(bytes_of(51..52));
-        let guard = case.store().begin_write(&case.rig().device, 51..52);
+        let guard = case.store().begin_write(&case.rig().device, 51..52).unwrap();
         let data = Bytes::from(content(3, 3));
         let written = case.rig().volume.write(3 * CHUNK as u64, data, false);
         case.rig().run(written).unwrap();
@@ -651,7 +654,10 @@ fn a_content_that_came_back_after_it_was_copied_stays_dirty() {
         let data = Bytes::from(content(3, version));
         rig.run(rig.volume.write(3 * CHUNK as u64, data, false)).unwrap();
     }
-    assert_eq!(rig.run(store.made_clean(&rig.device, &[copied])).unwrap(), 0);
+    assert_eq!(
+        rig.run(store.made_clean(&rig.device, &[copied], true)).unwrap(),
+        0
+    );
     assert_eq!(rig.volume.dirty().0, 1);
 }
 

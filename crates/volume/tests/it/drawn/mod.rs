@@ -1,0 +1,576 @@
+//! Lives of a volume in write-back. Every dimension that a user has is drawn, each with every other: contents and their duplicates, parts, trims,
+//! flushes, cleaning, reclaims, the end of a life and the start after it, power cuts, damage. A client reads what was flushed, or something newer.
+//!
+//! `PUMICE_MODEL_SECS=3600 cargo test --profile checks -p pumice-volume --test it drawn:: -- --nocapture` runs an hour, from the seed after those
+//! that every run has. `PUMICE_MODEL_SEED` is the first seed, `PUMICE_MODEL_COUNT` how many there are.
+
+mod dimensions;
+mod disk;
+
+use crate::backing::{Faults, FaultyBacking, SECTOR};
+use crate::rig::{CHUNK, Rig, SIZE, calm, settings};
+use bytes::Bytes;
+use dimensions::*;
+use disk::Disk;
+use futures_util::future::{join, join_all};
+use pumice_blocks::give_turn;
+use pumice_chunk::store::ChunkCounts;
+use pumice_device::{CrashPoint, FaultPlan, FaultyMedium};
+use pumice_volume::{Mode as VolumeMode, Settings, VolumeError};
+use pumice_world::Random;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Seeds that each run of the tests has.
+const SEEDS: u64 = 400;
+/// Lives of a seed.
+const LIVES: usize = 4;
+/// Zones of the volume: requests at once are in different ones.
+const ZONES: usize = 12;
+/// Seconds that no life has.
+const NEVER: u32 = 1_000_000;
+
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Write { is_durable: bool },
+    Zero { may_punch: bool },
+}
+
+/// A request to whole sectors.
+struct Request {
+    range: Range<usize>,
+    /// `None`: a read.
+    change: Option<(Change, Vec<u8>)>,
+}
+
+#[derive(Default)]
+struct Totals {
+    lives: u64,
+    requests: u64,
+    /// Ends among requests, at drawn points.
+    crashes: u64,
+    power_cuts: u64,
+    /// Starts that were killed.
+    killed_starts: u64,
+    /// Starts that found dirty chunks.
+    dirty_starts: u64,
+    /// Starts on damaged devices, and those of them that were refused.
+    damaged_starts: u64,
+    refused_starts: u64,
+    /// Reads of damaged devices that failed.
+    unreadable: u64,
+    /// Mappings when lives ended between requests, and hits of the starts after them.
+    left: u64,
+    hits: u64,
+    drains: u64,
+    chunk: ChunkCounts,
+    cleaned: u64,
+}
+
+struct Run {
+    /// Bytes of the volume.
+    size: usize,
+    rig: Option<Rig>,
+    medium: Arc<FaultyMedium>,
+    backing: FaultyBacking,
+    disk: Disk,
+    life: Life,
+    random: Random,
+    boot: u64,
+    version: u64,
+    what: String,
+}
+
+impl Run {
+    fn new(seed: u64) -> Self {
+        let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0xD1);
+        let mut life = Life::draw(&mut random, None);
+        life.set(Damage::None);
+        life.set(Begin::Whole);
+        let (bytes, size) = match life.get::<Room>() {
+            Room::Tiny => (1 << 20, SIZE),
+            Room::Small => (3 << 20, 4 * SIZE),
+            Room::Large => (8 << 20, SIZE),
+        };
+        Self {
+            size,
+            rig: None,
+            medium: Arc::new(FaultyMedium::new(bytes, seed, calm())),
+            backing: FaultyBacking::new(size, seed),
+            disk: Disk::new(size),
+            life,
+            random,
+            boot: 1,
+            version: 0,
+            what: format!("seed {seed}"),
+        }
+    }
+
+    fn settings(&self) -> Settings {
+        let life = &self.life;
+        let mut settings = settings(
+            match life.get::<Mode>() {
+                Mode::Back => VolumeMode::WriteBack,
+                Mode::Through => VolumeMode::WriteThrough,
+            },
+            self.boot,
+        );
+        (settings.cache.mappings, settings.cache.contents) = match (life.get::<Index>(), life.get::<Room>()) {
+            (Index::Narrow, Room::Small) => (512, 1_000),
+            (Index::Narrow, _) => (128, 400),
+            (Index::Wide, _) => (1_500, 3_000),
+        };
+        settings.write_back.dirty_max = match life.get::<Limit>() {
+            Limit::Low => 0.15,
+            Limit::Half => 0.5,
+            Limit::All => 1.0,
+        };
+        settings.write_back.age_secs = match life.get::<Cleaner>() {
+            Cleaner::Idle => NEVER,
+            Cleaner::Prompt => 1,
+        };
+        settings
+    }
+
+    fn rig(&self) -> &Rig {
+        self.rig.as_ref().expect("it runs")
+    }
+
+    fn is_crashed(&self) -> bool {
+        self.medium.is_crashed() || self.backing.is_crashed()
+    }
+
+    /// A content of a chunk: `shared` is its number among the contents that many chunks have.
+    fn content(&mut self, shared: Option<u64>) -> Vec<u8> {
+        self.version += 1;
+        let number = shared.unwrap_or(self.version + 1_000);
+        let mut random = Random(number * 77);
+        let is_random = match self.life.get::<Kind>() {
+            Kind::Random => true,
+            Kind::Compressible => false,
+            Kind::Mixed => number % 2 == 0,
+        };
+        let word = random.next_u64().to_le_bytes();
+        // Contents of all lengths on flash.
+        let incompressible = if is_random {
+            CHUNK
+        } else {
+            (number as usize * 37) % (CHUNK / 2)
+        };
+        let mut bytes = word.repeat(CHUNK / 8);
+        for word in bytes[..incompressible / 8 * 8].chunks_mut(8) {
+            word.copy_from_slice(&random.next_u64().to_le_bytes());
+        }
+        bytes
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        self.random.below(bound as u64) as usize
+    }
+
+    fn request(&mut self, zone: usize) -> Request {
+        let zone_chunks = self.size / CHUNK / ZONES;
+        let first = zone * zone_chunks;
+        // A hot part is written often.
+        let at = match self.below(2) {
+            0 => self.below(3),
+            _ => self.below(zone_chunks),
+        };
+        let chunks = [1, 1, 1, 2, 4, 12][self.below(6)].min(zone_chunks - at);
+        let mut range = (first + at) * CHUNK..(first + at + chunks) * CHUNK;
+        if self.life.get::<Parts>() == Parts::Parts && self.below(2) == 0 {
+            range.start += self.below(CHUNK / SECTOR) * SECTOR;
+            range.end -= self.below((range.end - range.start) / SECTOR) * SECTOR;
+        }
+        let zeros = match self.life.get::<Zeros>() {
+            Zeros::None => 0,
+            _ => 12,
+        };
+        let change = match self.below(100) {
+            draw if draw < 15 => None,
+            draw if draw < 15 + zeros => {
+                let may_punch = self.life.get::<Zeros>() == Zeros::Trims || self.below(2) == 0;
+                Some((Change::Zero { may_punch }, vec![0; range.len()]))
+            }
+            _ => {
+                let is_durable = self.life.get::<Fua>() == Fua::Some && self.below(8) == 0;
+                Some((Change::Write { is_durable }, self.bytes(&range)))
+            }
+        };
+        Request { range, change }
+    }
+
+    /// Bytes for a range: of contents that many chunks have, or of contents of its own.
+    fn bytes(&mut self, range: &Range<usize>) -> Vec<u8> {
+        let shared = match self.life.get::<Share>() {
+            Share::None => 0,
+            Share::Half => 50,
+            Share::Most => 90,
+        };
+        let pool = match self.life.get::<Pool>() {
+            Pool::Few => 4,
+            Pool::Some => 24,
+            Pool::Many => 64,
+        };
+        let is_shared = self.below(100) < shared;
+        let mut bytes = Vec::new();
+        for chunk in range.start / CHUNK..range.end.div_ceil(CHUNK) {
+            let number = is_shared.then(|| self.random.below(pool));
+            let content = self.content(number);
+            let part = range.start.max(chunk * CHUNK)..range.end.min((chunk + 1) * CHUNK);
+            bytes.extend_from_slice(&content[part.start - chunk * CHUNK..part.end - chunk * CHUNK]);
+        }
+        bytes
+    }
+
+    /// Requests at once, and perhaps a FLUSH among them.
+    fn round(&mut self, totals: &mut Totals) {
+        let zones: Vec<usize> = match self.life.get::<Depth>() {
+            Depth::One => vec![self.below(ZONES)],
+            Depth::Twelve => (0..ZONES).collect(),
+        };
+        let requests: Vec<Request> = zones.into_iter().map(|zone| self.request(zone)).collect();
+        let one_of = match self.life.get::<Flushes>() {
+            Flushes::Rare => 16,
+            Flushes::Often => 3,
+        };
+        let does_flush = self.below(one_of) == 0;
+        let turns = self.below(30);
+        let before = does_flush.then(|| self.disk.clone());
+        totals.requests += requests.len() as u64;
+        let (answers, is_flushed) = {
+            let rig = self.rig();
+            let all = join_all(requests.iter().map(|request| async {
+                let (volume, offset) = (&rig.volume, request.range.start as u64);
+                let len = request.range.len();
+                match &request.change {
+                    None => volume.read(offset, len).await.map(Some),
+                    Some((Change::Write { is_durable }, bytes)) => {
+                        let data = Bytes::copy_from_slice(bytes);
+                        volume.write(offset, data, *is_durable).await.map(|()| None)
+                    }
+                    Some((Change::Zero { may_punch }, _)) => {
+                        let zero = volume.zero(offset, len as u64, *may_punch);
+                        zero.await.map(|()| None)
+                    }
+                }
+            }));
+            let flush = async {
+                for _ in 0..turns {
+                    give_turn().await;
+                }
+                match does_flush {
+                    true => rig.volume.flush().await.map(|()| true),
+                    false => Ok(false),
+                }
+            };
+            rig.run(join(all, flush))
+        };
+        match is_flushed {
+            Ok(true) => self.disk.flushed(&before.expect("it was asked for")),
+            Ok(false) => {}
+            Err(error) => self.failed("FLUSH", &error),
+        }
+        for (request, answer) in requests.into_iter().zip(answers) {
+            let offset = request.range.start;
+            let error = answer.as_ref().err();
+            if let Some(error) = error {
+                self.failed(
+                    &format!("{:?}", request.change.as_ref().map(|(change, _)| change)),
+                    error,
+                );
+            }
+            match (request.change, answer) {
+                (Some((change, bytes)), answer) => {
+                    let is_durable = matches!(change, Change::Write { is_durable: true });
+                    self.disk.change(offset, &bytes, answer.is_ok(), is_durable);
+                }
+                (None, Ok(Some(bytes))) => {
+                    let read = self.disk.read(offset, &bytes);
+                    read.unwrap_or_else(|what| self.wrong(&what));
+                }
+                (None, _) => {}
+            }
+        }
+    }
+
+    /// On healthy devices no request fails.
+    fn failed(&self, what: &str, error: &VolumeError) {
+        assert!(
+            self.is_crashed(),
+            "{}: {what}: {error}; {}",
+            self.what,
+            self.life.describe()
+        );
+    }
+
+    fn wrong(&self, what: &str) -> ! {
+        panic!("{}: {what}; {}", self.what, self.life.describe())
+    }
+
+    /// Requests, until the end that was drawn.
+    fn live(&mut self, totals: &mut Totals) {
+        let length = match self.life.get::<Length>() {
+            Length::Short => 1,
+            Length::Middle => 4,
+            Length::Long => 16,
+        };
+        let point = 1 + self.random.below(100 * length);
+        let slow = match self.life.get::<Speed>() {
+            Speed::Even => 0.0,
+            Speed::Late => 0.2,
+        };
+        let crash = (self.life.get::<End>() == End::Cache).then_some(CrashPoint::WriteOrAppend(point));
+        self.medium.set_plan(FaultPlan {
+            crash,
+            slow,
+            ..calm()
+        });
+        self.backing.set(Faults {
+            crash_at: (self.life.get::<End>() == End::Backing).then_some(1 + point / 4),
+            ..Faults::default()
+        });
+        let rounds = match self.life.get::<Depth>() {
+            Depth::One => 20 + self.below(60 * length as usize),
+            Depth::Twelve => 5 + self.below(8 * length as usize),
+        };
+        let one_of = match self.life.get::<Clock>() {
+            Clock::Rare => 24,
+            Clock::Often => 3,
+        };
+        for _ in 0..rounds {
+            self.round(totals);
+            if self.is_crashed() {
+                totals.crashes += 1;
+                return;
+            }
+            match self.below(8) {
+                0 => self.rig().settle(),
+                1..4 => self.rig().run(give_turn()),
+                _ => {}
+            }
+            if self.below(one_of) == 0 {
+                self.rig().tick();
+            }
+            if self.is_crashed() {
+                totals.crashes += 1;
+                return;
+            }
+        }
+        let counts = self.rig().volume.shared().counts();
+        assert_eq!(
+            counts.clean_failures,
+            0,
+            "{}: {}",
+            self.what,
+            self.life.describe()
+        );
+    }
+
+    fn end(&mut self, totals: &mut Totals) {
+        let is_crashed = self.is_crashed();
+        let rig = self.rig.take().expect("it runs");
+        let store = rig.volume.shared().store().expect("it has a cache");
+        totals.chunk += store.counts();
+        totals.cleaned += rig.volume.shared().counts().cleaned_chunks;
+        if !is_crashed {
+            rig.settle();
+            rig.check_books();
+            totals.left += store.in_use().0;
+        }
+        if !is_crashed && self.life.get::<End>() == End::Stop {
+            if self.below(2) == 0 {
+                rig.run(rig.volume.drain())
+                    .unwrap_or_else(|error| self.wrong(&error.to_string()));
+            }
+            rig.run(rig.volume.close())
+                .unwrap_or_else(|error| self.wrong(&error.to_string()));
+            self.disk.stopped();
+        }
+        self.die(totals);
+        drop(rig);
+    }
+
+    /// The process dies, and perhaps the power is cut.
+    fn die(&mut self, totals: &mut Totals) {
+        match self.life.get::<Power>() {
+            Power::On => {
+                self.medium.crash();
+                self.backing.crash();
+            }
+            Power::Cut => {
+                self.medium.cut_power();
+                self.backing.cut_power();
+                self.boot += 1;
+                totals.power_cuts += 1;
+            }
+        }
+    }
+
+    fn revive(&self) {
+        self.medium.restart();
+        self.medium.set_plan(calm());
+        self.backing.restart();
+    }
+
+    /// A start that may be killed before it ends, once or more; whether the volume is served then.
+    fn start(&mut self, totals: &mut Totals) -> bool {
+        self.revive();
+        let is_damaged = self.life.get::<Damage>() == Damage::Bits;
+        if is_damaged {
+            for _ in 0..1 + self.below(8) {
+                let offset = self.random.below(self.medium.capacity());
+                self.medium.rot_at(offset);
+            }
+            totals.damaged_starts += 1;
+        }
+        if self.life.get::<Begin>() == Begin::Killed {
+            for _ in 0..1 + self.below(3) {
+                let crash = Some(CrashPoint::WriteOrAppend(1 + self.random.below(24)));
+                self.medium.set_plan(FaultPlan { crash, ..calm() });
+                let opened = Rig::open(&self.settings(), &self.medium, &self.backing);
+                totals.killed_starts += u32::from(self.medium.is_crashed()) as u64;
+                drop(opened);
+                self.die(totals);
+                self.revive();
+            }
+        }
+        match Rig::open(&self.settings(), &self.medium, &self.backing) {
+            Ok(rig) => self.rig = Some(rig),
+            Err(error) => {
+                assert!(is_damaged, "{}: {error}; {}", self.what, self.life.describe());
+                totals.refused_starts += 1;
+                return false;
+            }
+        }
+        totals.dirty_starts += u64::from(self.rig().volume.dirty().0 > 0);
+        true
+    }
+
+    /// All of the volume, twice: evictions show nothing else.
+    fn read_all(&mut self, totals: &mut Totals) {
+        let is_damaged = self.life.get::<Damage>() == Damage::Bits;
+        for is_first in [true, false] {
+            for at in (0..self.size).step_by(CHUNK) {
+                let range = at..(at + CHUNK).min(self.size);
+                let read = self.rig().run(self.rig().volume.read(at as u64, range.len()));
+                match read {
+                    Ok(bytes) => {
+                        let found = match is_first || is_damaged {
+                            true => self.disk.found(at, &bytes),
+                            false => self.disk.read(at, &bytes),
+                        };
+                        found.unwrap_or_else(|what| self.wrong(&format!("chunk {}, {what}", at / CHUNK)));
+                    }
+                    Err(error) => {
+                        assert!(is_damaged, "{}: chunk {}: {error}", self.what, at / CHUNK);
+                        totals.unreadable += 1;
+                    }
+                }
+            }
+            if is_first {
+                totals.hits += self.rig().volume.shared().counts().read_hits;
+            }
+        }
+        self.rig().check_books();
+    }
+
+    /// The backing device alone has everything.
+    fn drain(&mut self) {
+        let rig = self.rig();
+        let drained = rig.run(rig.volume.drain());
+        drained.unwrap_or_else(|error| self.wrong(&error.to_string()));
+        assert_eq!(self.rig().volume.dirty().0, 0, "{}", self.what);
+        let bytes = self.backing.bytes();
+        let read = self.disk.read(0, &bytes);
+        read.unwrap_or_else(|what| self.wrong(&format!("drained: {what}")));
+    }
+}
+
+/// All lives of a seed.
+fn run(seed: u64, totals: &mut Totals, pairs: &mut Pairs) {
+    let mut run = Run::new(seed);
+    for life in 0..LIVES {
+        run.what = format!("seed {seed}, life {life}");
+        if life > 0 {
+            run.life = Life::draw(&mut run.random, Some(&run.life));
+        }
+        pairs.count(&run.life);
+        totals.lives += 1;
+        if !run.start(totals) {
+            return;
+        }
+        run.read_all(totals);
+        if run.life.get::<Damage>() == Damage::Bits {
+            return;
+        }
+        if run.below(3) == 0 {
+            run.drain();
+            totals.drains += 1;
+        }
+        run.live(totals);
+        run.end(totals);
+    }
+    run.what = format!("seed {seed}, the end");
+    run.life.set(Damage::None);
+    assert!(run.start(totals));
+    run.read_all(totals);
+    run.drain();
+}
+
+#[test]
+fn what_was_flushed_is_read_whatever_is_drawn() {
+    let text = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let secs = text("PUMICE_MODEL_SECS");
+    let first = text("PUMICE_MODEL_SEED").unwrap_or(if secs.is_some() { SEEDS } else { 0 });
+    let count = text("PUMICE_MODEL_COUNT").unwrap_or(SEEDS);
+    let (began, mut totals, mut pairs) = (Instant::now(), Totals::default(), Pairs::default());
+    let mut seeds = 0;
+    for seed in first.. {
+        let is_over = match secs {
+            Some(secs) => began.elapsed() >= Duration::from_secs(secs),
+            None => seed >= first + count,
+        };
+        if is_over {
+            break;
+        }
+        run(seed, &mut totals, &mut pairs);
+        seeds += 1;
+    }
+    let (table, least) = pairs.report();
+    println!("{table}");
+    let Totals {
+        lives,
+        requests,
+        crashes,
+        power_cuts,
+        killed_starts,
+        dirty_starts,
+        damaged_starts,
+        refused_starts,
+        unreadable,
+        left,
+        hits,
+        drains,
+        chunk,
+        cleaned,
+    } = totals;
+    println!(
+        "seeds {first} to {}, {lives} lives, {requests} requests in {:.0} s: {crashes} crashes among them, {power_cuts} power cuts, {killed_starts} \
+         starts that were killed, {dirty_starts} that found dirty chunks, {drains} drains; {damaged_starts} starts on damaged devices, {refused_starts} \
+         refused, {unreadable} reads failed; {left} mappings were left, {hits} hits; each pair of values was drawn {least} times or more; \
+         {cleaned} chunks cleaned; {chunk:?}",
+        first + seeds - 1,
+        began.elapsed().as_secs_f64(),
+    );
+    assert!(
+        crashes > seeds / 2 && dirty_starts > seeds / 2,
+        "{crashes} {dirty_starts}"
+    );
+    assert!(
+        chunk.reclaimed_blocks > seeds && chunk.duplicates > 10 * seeds,
+        "{chunk:?}"
+    );
+    assert!(hits > 20 * seeds, "{hits}");
+}
