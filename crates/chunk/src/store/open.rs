@@ -244,10 +244,11 @@ impl<B: Buffer> ChunkStore<B> {
             volume: options.volume,
             // If this start crashes before its checkpoint, the marks must count for the next start too.
             boot: if restored.has_lost { 0 } else { options.boot },
-            // Until the checkpoint of this start, what is there was left by the last.
-            keeps: match found == Found::Cache && !was_clean {
-                true => restored.keeps,
-                false => options.write_back || restored.lba.dirty() > 0,
+            // Until the checkpoint of this start, what is there was left by the last. Of a new cache: see below.
+            keeps: match (found, was_clean) {
+                (Found::Cache, false) => restored.keeps,
+                (Found::Cache, true) => options.write_back || restored.lba.dirty() > 0,
+                (Found::Nothing | Found::Forgotten, _) => false,
             },
             budget: charged,
         }
@@ -264,6 +265,11 @@ impl<B: Buffer> ChunkStore<B> {
             .base
             .record_start(device, is_new.then_some(Change::Void(0)))
             .await?;
+        if is_new && store.keeps {
+            // Not before its log is there: without a log the next start would be refused, although nothing is lost.
+            store.describe(true, false);
+            store.base.record_start(device, None).await?;
+        }
         if !is_new && !was_clean {
             store.settle_start(device, options.now).await?;
         }
