@@ -23,6 +23,7 @@ impl<B: Buffer> ChunkStore<B> {
             if self.keeps {
                 self.close_active(&mut maps);
             }
+            maps.checkpoints += 1;
             let marked: Vec<u32> = maps.regions.marked().collect();
             (
                 self.base.begin_checkpoint(|_| 0),

@@ -184,16 +184,22 @@ impl<B: Buffer> ChunkStore<B> {
             .collect();
         let (mut cleaned, mut has_room) = (0, true);
         while !left.is_empty() && has_room {
-            let logged = self.log_clean(device, &mut left, may_wait);
+            let (logged, checkpoints) = self.log_clean(device, &mut left, may_wait)?;
             self.base.commit(device).await?;
-            let mut maps = self.maps.lock();
-            for copied in logged? {
-                if maps.is_still(copied) {
-                    cleaned += u64::from(maps.lba.clean(copied.slot.address, copied.slot.place));
-                    maps.copies.remove(&copied.slot.address);
+            {
+                let mut maps = self.maps.lock();
+                if maps.checkpoints == checkpoints {
+                    for copied in logged {
+                        if maps.is_still(copied) {
+                            cleaned += u64::from(maps.lba.clean(copied.slot.address, copied.slot.place));
+                            maps.copies.remove(&copied.slot.address);
+                        }
+                    }
+                } else {
+                    // A checkpoint that began meanwhile has them as dirty, and needs records that come after it.
+                    left.extend(logged.into_iter().map(|copied| (copied.slot.address, copied)));
                 }
             }
-            drop(maps);
             has_room = left.is_empty() || may_wait && self.base.wait_for_log(1).await;
         }
         self.forget_copies(left.into_values());
@@ -206,12 +212,13 @@ impl<B: Buffer> ChunkStore<B> {
     }
 
     /// Logs that chunks are clean, as many as the log has room for, and takes them from `left`. So too those that were written since they were read.
+    /// Returns also how many checkpoints had begun.
     fn log_clean<'a, D: Device<Buf = B>>(
         &self,
         device: &D,
         left: &mut BTreeMap<u64, &'a Copied>,
         may_wait: bool,
-    ) -> io::Result<Vec<&'a Copied>> {
+    ) -> io::Result<(Vec<&'a Copied>, u64)> {
         let mut maps = self.maps.lock();
         left.retain(|_, copied| maps.is_still(copied));
         // All changes append under this lock.
@@ -234,7 +241,7 @@ impl<B: Buffer> ChunkStore<B> {
             let rest = left.split_off(&end);
             logged.extend(std::mem::replace(left, rest).into_values());
         }
-        Ok(logged)
+        Ok((logged, maps.checkpoints))
     }
 
     /// Waits until everything that was cached before survives a crash, and, under durability `power`, a power cut. Other tasks perform the

@@ -274,6 +274,8 @@ struct Maps<B: Buffer> {
     regions: Regions,
     /// Dirty chunks that were read to be cleaned and not written since: the number of the last read.
     copies: HashMap<u64, u64>,
+    /// Checkpoints that have begun.
+    checkpoints: u64,
 }
 
 impl<B: Buffer> Maps<B> {

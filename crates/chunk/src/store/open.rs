@@ -392,6 +392,7 @@ impl<B: Buffer> ChunkStore<B> {
                 stripes: vec![Stripe::default(); STRIPES].into(),
                 regions: Regions::new(shape.chunks),
                 copies: HashMap::new(),
+                checkpoints: 0,
             })),
             offload: None,
             budget,
