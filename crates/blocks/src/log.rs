@@ -5,6 +5,7 @@
 //! unnecessary. This room knows two kinds of record, both about blocks; all others are the owner's ([`OwnKind`]).
 
 use crate::geometry::{Geometry, LOG_RECORD_BYTES};
+use crate::rot;
 use parking_lot::Mutex;
 use pumice_device::Device;
 use pumice_record::codec::{Fields, checksum};
@@ -302,13 +303,53 @@ const STRETCH_SLOTS: u64 = 8192;
 pub const SCAN_BYTES: u64 = STRETCH_SLOTS * LOG_RECORD_BYTES;
 
 /// Reads the log from `start` on, until a stretch of 8,192 slots holds no record of this lap, and shows each record to
-/// `visit`, in order.
+/// `visit`, in order. A record with a single wrong bit is not shown.
 ///
 /// # Errors
 /// What the device said.
 pub fn scan<K: OwnKind>(
-    mut read: impl FnMut(u64, &mut [u8]) -> io::Result<()>,
+    read: impl FnMut(u64, &mut [u8]) -> io::Result<()>,
     cache_id: u64,
+    geometry: &Geometry,
+    start: u64,
+    visit: impl FnMut(&LogRecord<K>),
+) -> io::Result<Scan> {
+    let decode = |position, bytes: &[u8]| decode_at(cache_id, position, bytes);
+    scan_with(read, decode, geometry, start, visit)
+}
+
+/// The same, for a start: a record with a single wrong bit is shown as it was written, and `mended` gets it. Nothing else tells rot of the last
+/// records from the log's end. A torn record that passes for one is as good: a record is appended once its change holds, or before
+/// anybody relies on the absence of the change.
+///
+/// # Errors
+/// What the device said.
+pub(crate) fn scan_mended<K: OwnKind>(
+    read: impl FnMut(u64, &mut [u8]) -> io::Result<()>,
+    cache_id: u64,
+    geometry: &Geometry,
+    start: u64,
+    visit: impl FnMut(&LogRecord<K>),
+    mut mended: impl FnMut(&LogRecord<K>),
+) -> io::Result<Scan> {
+    let decode = |position, bytes: &[u8]| {
+        decode_at(cache_id, position, bytes).or_else(|| {
+            let record = decode_at(cache_id, position, &rot::mended(cache_id, bytes)?)?;
+            mended(&record);
+            Some(record)
+        })
+    };
+    scan_with(read, decode, geometry, start, visit)
+}
+
+/// The record at a position, if these are its bytes.
+fn decode_at<K: OwnKind>(cache_id: u64, position: u64, bytes: &[u8]) -> Option<LogRecord<K>> {
+    LogRecord::decode(cache_id, bytes).filter(|record| record.position == position)
+}
+
+fn scan_with<K: OwnKind>(
+    mut read: impl FnMut(u64, &mut [u8]) -> io::Result<()>,
+    mut decode: impl FnMut(u64, &[u8]) -> Option<LogRecord<K>>,
     geometry: &Geometry,
     start: u64,
     mut visit: impl FnMut(&LogRecord<K>),
@@ -332,8 +373,7 @@ pub fn scan<K: OwnKind>(
         let before = end.records;
         let (slots, _) = bytes.as_chunks::<{ LOG_RECORD_BYTES as usize }>();
         for (expected, bytes) in (position..).zip(slots) {
-            let record = LogRecord::decode(cache_id, bytes);
-            let Some(record) = record.filter(|record| record.position == expected) else {
+            let Some(record) = decode(expected, bytes) else {
                 continue;
             };
             end.has_gap |= record.position != end.next;

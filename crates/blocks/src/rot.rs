@@ -25,8 +25,13 @@ pub fn wrong_bit(len: usize, difference: u32) -> Option<usize> {
 
 /// What stood there before a single bit of `bytes` went wrong, which begin with their checksum; `None` where that did not happen.
 pub fn mended(cache_id: u64, bytes: &[u8]) -> Option<Vec<u8>> {
+    mended_with(cache_id, &[], bytes)
+}
+
+/// The same, where `salt` enters the checksum before the bytes.
+pub fn mended_with(cache_id: u64, salt: &[u8], bytes: &[u8]) -> Option<Vec<u8>> {
     let (stored, covered) = bytes.split_first_chunk()?;
-    let difference = u32::from_le_bytes(*stored) ^ checksum(cache_id, &[covered]);
+    let difference = u32::from_le_bytes(*stored) ^ checksum(cache_id, &[salt, covered]);
     let bit = wrong_bit(covered.len(), difference)?;
     let mut mended = bytes.to_vec();
     mended[bit / 8] ^= 1 << (bit % 8);

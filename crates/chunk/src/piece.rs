@@ -2,6 +2,7 @@
 
 use crate::content::{Coding, FINGERPRINT_BYTES, Fingerprint};
 use pumice_blocks::footer;
+use pumice_blocks::rot::{mended, mended_with};
 use pumice_record::codec::{Fields, checksum};
 use std::ops::Range;
 
@@ -105,6 +106,12 @@ impl Header {
         is_whole.then_some(header)
     }
 
+    /// Decodes a header, also with a single wrong bit.
+    pub fn decode_mended(cache_id: u64, bytes: &[u8]) -> Option<Self> {
+        let bytes = bytes.first_chunk::<HEADER_BYTES>()?;
+        Self::decode(cache_id, bytes).or_else(|| Self::decode(cache_id, &mended(cache_id, bytes)?))
+    }
+
     /// Length of the piece in bytes, with header, padding and spare units.
     pub fn piece_len(&self) -> usize {
         piece_len(self.stored_len as usize) + self.spare_units as usize * UNIT_BYTES
@@ -175,6 +182,15 @@ impl Reference {
             target,
             is_dirty: is_dirty == 1,
         })
+    }
+}
+
+impl Reference {
+    /// Decodes a reference, also with a single wrong bit.
+    pub fn decode_mended(cache_id: u64, bytes: &[u8]) -> Option<Self> {
+        let bytes = bytes.first_chunk::<REFERENCE_BYTES>()?;
+        let mended = || mended_with(cache_id, REFERENCE_SALT, bytes);
+        Self::decode(cache_id, bytes).or_else(|| Self::decode(cache_id, &mended()?))
     }
 }
 

@@ -6,11 +6,18 @@
 //! nothing wrong is served, and what must be there is. What its readers say of a device is compared with what was done to that
 //! ([`inspect_names_damage`], and after each crash).
 //!
+//! A store of the only copy has [`Disk`], the contents that a client may read after an end of any kind, and [`dimensions!`], for a model that
+//! draws each dimension of a use with each other.
+//!
 //! The runs are deterministic: a failure names its seed and its point.
 
+mod disk;
+mod drawn;
 mod model;
 mod runs;
 
+pub use disk::{Disk, SECTOR};
+pub use drawn::{Dimension, Drawn, Life, Pairs, seeds};
 pub use model::{Model, Seen};
 pub use runs::{
     Load, Totals, crash_at_every_write, crash_within_starts, inspect_names_damage, power_cuts, swarm,

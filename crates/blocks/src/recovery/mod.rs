@@ -169,6 +169,8 @@ pub struct Recovery<'a, D> {
     /// Blocks whose trailers or footers could not be read, or whose prefixes could not be made whole: this start has not, or only in part, what
     /// they hold.
     pub unread_blocks: Vec<u32>,
+    /// Log records that had a single wrong bit: position, and the bytes without it.
+    mended_records: Vec<(u64, [u8; LOG_RECORD_BYTES as usize])>,
 }
 
 impl<'a, D: Device> Recovery<'a, D> {
@@ -181,6 +183,7 @@ impl<'a, D: Device> Recovery<'a, D> {
             bytes_read: 0,
             bytes_written: 0,
             unread_blocks: Vec::new(),
+            mended_records: Vec::new(),
         }
     }
 
@@ -305,7 +308,10 @@ impl<'a, D: Device> Recovery<'a, D> {
     fn scan<K: OwnKind>(&mut self, start: u64, visit: impl FnMut(&LogRecord<K>)) -> io::Result<Scan> {
         let superblock = &self.superblock;
         let read = |offset, out: &mut [u8]| self.device.read_log(offset, out);
-        let scan = log::scan(read, superblock.cache_id, &superblock.geometry, start, visit)?;
+        let (cache_id, mut mended) = (superblock.cache_id, Vec::new());
+        let note = |record: &LogRecord<K>| mended.push((record.position, record.encode(cache_id)));
+        let scan = log::scan_mended(read, cache_id, &superblock.geometry, start, visit, note)?;
+        self.mended_records = mended;
         self.bytes_read += scan.bytes_read;
         Ok(scan)
     }
@@ -341,7 +347,22 @@ impl<'a, D: Device> Recovery<'a, D> {
         self.device.sync().await
     }
 
-    /// Tells which blocks count, and makes blocks of prefixes.
+    /// Writes log records that had a single wrong bit as they were: the next start may look for one of them, to tell whose log it is.
+    async fn write_mended(&mut self) -> io::Result<()> {
+        let mended = std::mem::take(&mut self.mended_records);
+        for (position, bytes) in &mended {
+            tracing::warn!("record {position} of the log had a wrong bit, and is written anew");
+            let offset = self.superblock.geometry.record_offset(*position);
+            self.device.append_log(offset, bytes)?;
+            self.bytes_written += LOG_RECORD_BYTES;
+        }
+        match mended.is_empty() {
+            true => Ok(()),
+            false => self.device.sync().await,
+        }
+    }
+
+    /// Tells which blocks count, and makes blocks of prefixes. Writes what is wanted for that.
     pub async fn blocks<O: Restore>(
         &mut self,
         snapshot: Option<&Snapshot<O::Own>>,
@@ -379,6 +400,9 @@ impl<'a, D: Device> Recovery<'a, D> {
         let wanted: Vec<u32> = (0..geometry.blocks)
             .filter(|block| !chain.contains(block))
             .collect();
+        if let Err(error) = self.write_mended().await {
+            tracing::warn!("mending the log: {error}");
+        }
         for batch in wanted.chunks(READ_DEPTH) {
             for (block, trailer) in self.trailers(batch).await {
                 // Another store's, or none at all.

@@ -10,7 +10,8 @@
 //!
 //! If a void may be missing, the whole cache is forgotten: the volume has everything that a cache of clean chunks has. A cache that may
 //! have dirty chunks says so in its superblock. If something of it is missing, the start fails instead. The start checks the contents of
-//! blocks that were being written at a crash. A torn content does not count: its chunk has the content from before.
+//! blocks that were being written at a crash. A torn content does not count: its chunk has the content from before. A single wrong bit is rot:
+//! the content counts, and cannot be read.
 
 use super::open::{EPOCH_SHIFT, Options, Owned};
 use super::regions::Marked;
@@ -27,6 +28,7 @@ use pumice_blocks::footer::OWN_BYTES;
 use pumice_blocks::log::LogRecord;
 use pumice_blocks::open::read_twice;
 use pumice_blocks::recovery::{FoundBlocks, LogEnd, LogSummary, Recovery, Restore, Restored, Snapshot};
+use pumice_blocks::rot::wrong_bit;
 use pumice_blocks::{Geometry, OpenError};
 use pumice_device::Device;
 use pumice_memory::Buffer;
@@ -339,7 +341,8 @@ impl Image {
         })
     }
 
-    /// Adds to `torn` the contents of a block that are not whole. A content that cannot be read may be whole.
+    /// Adds to `torn` the contents of a block that are not whole. A content that cannot be read may be whole. One with a single wrong bit was
+    /// whole: a torn write changes sectors.
     async fn find_torn<D: Device>(
         &self,
         recovery: &mut Recovery<'_, D>,
@@ -358,10 +361,11 @@ impl Image {
             let read = read_twice(recovery.device, start + range.start as u64, range.len()).await;
             let Ok(buffer) = read else { continue };
             let is_whole = || {
-                let header = Header::decode(self.cache_id, buffer.bytes(skipped, HEADER_BYTES)?)?;
+                let header = Header::decode_mended(self.cache_id, buffer.bytes(skipped, HEADER_BYTES)?)?;
                 let stored = buffer.bytes(skipped + HEADER_BYTES, header.stored_len as usize)?;
-                let crc = checksum(self.cache_id, &[stored]);
-                Some(header.sequence == sequence && header.number == number && header.data_crc == crc)
+                let difference = checksum(self.cache_id, &[stored]) ^ header.data_crc;
+                let is_right = difference == 0 || wrong_bit(stored.len(), difference).is_some();
+                Some(header.sequence == sequence && header.number == number && is_right)
             };
             if is_whole() != Some(true) {
                 torn.insert(Place { block, number });
@@ -453,7 +457,7 @@ impl Restore for Image {
         sequence: u64,
     ) -> Option<Entry> {
         if let Some(header) = (buffer.bytes(at, HEADER_BYTES))
-            .and_then(|bytes| Header::decode(self.cache_id, bytes))
+            .and_then(|bytes| Header::decode_mended(self.cache_id, bytes))
             .filter(|header| header.sequence == sequence && header.number <= number)
         {
             return Some(Entry {
@@ -469,7 +473,7 @@ impl Restore for Image {
             });
         }
         let reference = (buffer.bytes(at, REFERENCE_BYTES))
-            .and_then(|bytes| Reference::decode(self.cache_id, bytes))
+            .and_then(|bytes| Reference::decode_mended(self.cache_id, bytes))
             .filter(|reference| reference.sequence == sequence)?;
         Some(Entry {
             offset,

@@ -1,7 +1,9 @@
-//! The disk that a client sees: a write cache, and a FLUSH. By sector, each content as a hash.
+//! The disk that a client sees: it has a write cache, and FLUSH makes durable. By sector, each content as a hash.
 
-use crate::backing::SECTOR;
 use pumice_world::mix64;
+
+/// Bytes of a sector.
+pub const SECTOR: usize = 512;
 
 /// A hash of a sector's bytes.
 fn hash(bytes: &[u8]) -> u64 {
@@ -41,10 +43,12 @@ impl Sector {
     }
 }
 
+/// What each sector of a disk may have.
 #[derive(Clone)]
 pub struct Disk(Vec<Sector>);
 
 impl Disk {
+    /// A disk of zeros.
     pub fn new(bytes: usize) -> Self {
         let zero = hash(&[0; SECTOR]);
         let sector = Sector {
@@ -86,6 +90,9 @@ impl Disk {
     }
 
     /// While it runs a read finds the newest content.
+    ///
+    /// # Errors
+    /// The sector that has another, and how old that is.
     pub fn read(&self, offset: usize, bytes: &[u8]) -> Result<(), String> {
         for (number, bytes) in (offset / SECTOR..).zip(bytes.chunks(SECTOR)) {
             let sector = &self.0[number];
@@ -102,6 +109,9 @@ impl Disk {
     }
 
     /// After an end that was not clean a read finds the content of the last FLUSH, or of a change since then. It is there to stay.
+    ///
+    /// # Errors
+    /// The sector that has another, and how old that is.
     pub fn found(&mut self, offset: usize, bytes: &[u8]) -> Result<(), String> {
         for (number, bytes) in (offset / SECTOR..).zip(bytes.chunks(SECTOR)) {
             let sector = &mut self.0[number];

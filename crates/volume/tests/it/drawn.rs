@@ -1,26 +1,21 @@
 //! Lives of a volume in write-back. Every dimension that a user has is drawn, each with every other: contents and their duplicates, parts, trims,
 //! flushes, cleaning, reclaims, the end of a life and the start after it, power cuts, damage. A client reads what was flushed, or something newer.
 //!
-//! `PUMICE_MODEL_SECS=3600 cargo test --profile checks -p pumice-volume --test it drawn:: -- --nocapture` runs an hour, from the seed after those
-//! that every run has. `PUMICE_MODEL_SEED` is the first seed, `PUMICE_MODEL_COUNT` how many there are.
+//! `./check --full test` runs it for an hour; `pumice_testkit::seeds` says how to choose seeds.
 
-mod dimensions;
-mod disk;
-
-use crate::backing::{Faults, FaultyBacking, SECTOR};
+use crate::backing::{Faults, FaultyBacking};
 use crate::rig::{CHUNK, Rig, SIZE, calm, settings};
 use bytes::Bytes;
-use dimensions::*;
-use disk::Disk;
 use futures_util::future::{join, join_all};
 use pumice_blocks::give_turn;
 use pumice_chunk::store::ChunkCounts;
 use pumice_device::{CrashPoint, FaultPlan, FaultyMedium};
+use pumice_testkit::{Disk, Life, Pairs, SECTOR, dimensions, seeds};
 use pumice_volume::{Mode as VolumeMode, Settings, VolumeError};
 use pumice_world::Random;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Seeds that each run of the tests has.
 const SEEDS: u64 = 400;
@@ -30,6 +25,33 @@ const LIVES: usize = 4;
 const ZONES: usize = 12;
 /// Seconds that no life has.
 const NEVER: u32 = 1_000_000;
+
+// A seed keeps the first two: the device is formatted with them.
+dimensions! {
+    Room "cache": Tiny "1 MiB, of 1 MiB" 1, Small "3 MiB, of 5 MiB" 2, Large "8 MiB, of 1 MiB" 1;
+    Index "index": Narrow "a slot for some chunks" 1, Wide "a slot for each" 1;
+    Limit "dirty limit": Low "15 %" 1, Half "50 %" 1, All "100 %" 2;
+    Share "duplicates": None "none" 1, Half "half" 3, Most "most" 1;
+    Pool "pool": Few "4 contents" 1, Some "24" 1, Many "64" 2;
+    Kind "contents": Random "random" 1, Compressible "compressible" 1, Mixed "mixed" 1;
+    Parts "parts": Whole "whole chunks" 1, Parts "parts, too" 1;
+    Zeros "zeros": None "none" 2, Trims "trims" 1, Zeros "trims and zeros" 1;
+    Flushes "flushes": Rare "rare" 1, Often "often" 1;
+    Fua "FUA": None "none" 1, Some "some" 1;
+    Cleaner "cleaner": Idle "when a reclaim needs it" 1, Prompt "each second" 1;
+    Clock "seconds": Rare "few" 1, Often "many" 1;
+    Depth "requests at once": One "1" 1, Twelve "12" 2;
+    Length "length": Short "short" 1, Middle "middle" 1, Long "long" 1;
+    Speed "cache device": Even "even" 1, Late "some writes are late" 1;
+    Mode "mode": Back "write-back" 4, Through "write-through" 1;
+    End "end": Cache "at a write or append of the cache" 6, Backing "at a write of the backing device" 2, Idle "between requests" 2, Stop "a clean stop" 1;
+    Power "power": On "on" 2, Cut "cut" 1;
+    Begin "start": Whole "whole" 3, Killed "killed once or more" 1;
+    Damage "damage": None "none" 11, Bits "bits of the cache" 1;
+}
+
+/// Dimensions that a seed keeps.
+const KEPT: usize = 2;
 
 #[derive(Clone, Copy, Debug)]
 enum Change {
@@ -85,7 +107,7 @@ struct Run {
 impl Run {
     fn new(seed: u64) -> Self {
         let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0xD1);
-        let mut life = Life::draw(&mut random, None);
+        let mut life = Life::draw(DIMENSIONS, &mut random, None);
         life.set(Damage::None);
         life.set(Begin::Whole);
         let (bytes, size) = match life.get::<Room>() {
@@ -494,7 +516,7 @@ fn run(seed: u64, totals: &mut Totals, pairs: &mut Pairs) {
     for life in 0..LIVES {
         run.what = format!("seed {seed}, life {life}");
         if life > 0 {
-            run.life = Life::draw(&mut run.random, Some(&run.life));
+            run.life = Life::draw(DIMENSIONS, &mut run.random, Some((&run.life, KEPT)));
         }
         pairs.count(&run.life);
         totals.lives += 1;
@@ -521,22 +543,11 @@ fn run(seed: u64, totals: &mut Totals, pairs: &mut Pairs) {
 
 #[test]
 fn what_was_flushed_is_read_whatever_is_drawn() {
-    let text = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let secs = text("PUMICE_MODEL_SECS");
-    let first = text("PUMICE_MODEL_SEED").unwrap_or(if secs.is_some() { SEEDS } else { 0 });
-    let count = text("PUMICE_MODEL_COUNT").unwrap_or(SEEDS);
-    let (began, mut totals, mut pairs) = (Instant::now(), Totals::default(), Pairs::default());
-    let mut seeds = 0;
-    for seed in first.. {
-        let is_over = match secs {
-            Some(secs) => began.elapsed() >= Duration::from_secs(secs),
-            None => seed >= first + count,
-        };
-        if is_over {
-            break;
-        }
+    let (began, mut totals, mut pairs) = (Instant::now(), Totals::default(), Pairs::new(DIMENSIONS));
+    let (mut count, mut last) = (0, 0);
+    for seed in seeds(SEEDS) {
         run(seed, &mut totals, &mut pairs);
-        seeds += 1;
+        (count, last) = (count + 1, seed);
     }
     let (table, least) = pairs.report();
     println!("{table}");
@@ -557,20 +568,19 @@ fn what_was_flushed_is_read_whatever_is_drawn() {
         cleaned,
     } = totals;
     println!(
-        "seeds {first} to {}, {lives} lives, {requests} requests in {:.0} s: {crashes} crashes among them, {power_cuts} power cuts, {killed_starts} \
+        "{count} seeds to {last}, {lives} lives, {requests} requests in {:.0} s: {crashes} crashes among them, {power_cuts} power cuts, {killed_starts} \
          starts that were killed, {dirty_starts} that found dirty chunks, {drains} drains; {damaged_starts} starts on damaged devices, {refused_starts} \
          refused, {unreadable} reads failed; {left} mappings were left, {hits} hits; each pair of values was drawn {least} times or more; \
          {cleaned} chunks cleaned; {chunk:?}",
-        first + seeds - 1,
         began.elapsed().as_secs_f64(),
     );
     assert!(
-        crashes > seeds / 2 && dirty_starts > seeds / 2,
+        crashes > count / 2 && dirty_starts > count / 2,
         "{crashes} {dirty_starts}"
     );
     assert!(
-        chunk.reclaimed_blocks > seeds && chunk.duplicates > 10 * seeds,
+        chunk.reclaimed_blocks > count && chunk.duplicates > 10 * count,
         "{chunk:?}"
     );
-    assert!(hits > 20 * seeds, "{hits}");
+    assert!(hits > 20 * count, "{hits}");
 }
