@@ -132,6 +132,55 @@ def test_kills_lose_nothing_that_was_flushed(directory, volume, how, seed, size)
         server.kill9()
 
 
+def test_kills_of_a_small_cache_lose_nothing_and_fail_nothing(directory, seed, size):
+    """The cache has a quarter of its volume. Its blocks are reclaimed all the time, and its log is full again and again; half of the writes find
+    their content there. `--with kills=100` kills."""
+    kills, rng = size("kills", 4, 100), random.Random(seed)
+    disk = pathlib.Path(directory, "disk")
+    with open(disk, "wb") as file:
+        file.truncate(12 * MIB)
+    flags = ["--dram", "64MiB", "--threads", "2", "--mode", "write-back", "--cache", "cache", "--cache-size", "3MiB", "--chunk-size", "4KiB",
+             "--dirty-age", "1"]
+    journal = ["--range", "12MiB", "--size", "4KiB..32KiB", "--journal", f"{directory}/journal", "--resume"]
+
+    def volume():
+        return Volume(directory, str(disk), *flags)
+
+    def check(server):
+        report = bench(server.uri, "--seconds", "0", *journal)
+        expect(report["checked_sectors"] == 12 * MIB // SECTOR, "all sectors to be checked", report)
+
+    server = volume()
+    load = start(server.uri, "--mix", "20:50:8:11:11", "--fua", "0.05", "--duplicates", "0.5", "--pool", "64", "--connections", "4",
+                 "--seconds", "3600", "--seed", seed, *journal)
+    try:
+        for _ in range(kills):
+            time.sleep(rng.uniform(0.2, 1.2))
+            # A request that fails ends the load with status 1.
+            expect(load.poll() is None, "the load to go on", load.returncode)
+            expect_equal(server.figures("volume")["clean_failures"], 0, "rounds of the cleaner that failed")
+            server.kill9()
+            server = volume()
+        time.sleep(0.3)
+        load.send_signal(signal.SIGINT)
+        report = end(load, 0)
+        print(f"{report['requests']} requests, {report['checked_sectors']} sectors checked")
+        chunk = server.figures("chunk")
+        expect(chunk["reclaimed_blocks"] > 0 and chunk["duplicates"] > 0, "reclaims and duplicates", chunk)
+        server.kill9()
+        server = volume()
+        check(server)
+        expect_equal(server.figures("volume")["clean_failures"], 0, "rounds of the cleaner that failed")
+        server.terminate()
+        said = pathlib.Path(server.log_path).read_text()
+        expect("the cleaner:" not in said and "ERROR" not in said, "no failure in the log", said[-3000:])
+        server = Volume(directory, str(disk), "--dram", "64MiB", "--mode", "pass-through")
+        check(server)
+    finally:
+        load.kill()
+        server.kill9()
+
+
 def test_planted_losses_are_found(directory, volume, seed):
     disk, old, journal = (pathlib.Path(directory, name) for name in ("disk", "old", "journal"))
     sector = random.Random(seed).randrange(MIB // SECTOR - 8)

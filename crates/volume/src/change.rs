@@ -69,17 +69,16 @@ impl<D: Device, K: Backing> Volume<D, K> {
             }
             self.clean_held(chunks.clone()).await?;
         }
-        let records = store.records_of(chunks.clone());
         let guard = loop {
+            let may_begin = !store.is_log_short();
+            if may_begin && let Some(guard) = store.begin_write(device, chunks.clone()) {
+                break guard;
+            }
+            let records = store.records_of(chunks.clone());
             let has_room = self.working(store.wait_for_log(records)).await;
-            match store.begin_write(device, chunks.clone()) {
-                Some(guard) => break guard,
-                // Another change was faster.
-                None if has_room => {}
-                None => {
-                    let what = "its log is full, and no checkpoint can be written";
-                    return Err(VolumeError::Cache(io::Error::other(what)));
-                }
+            if may_begin && !has_room {
+                let what = "its log is full, and no checkpoint can be written";
+                return Err(VolumeError::Cache(io::Error::other(what)));
             }
         };
         chunks.for_each(|chunk| self.0.shared.dram.remove(chunk));

@@ -162,7 +162,7 @@ impl<B: Buffer> ChunkStore<B> {
     /// The most records that [`ChunkStore::begin_write`] appends to the log.
     pub fn records_of(&self, chunks: Range<u64>) -> u64 {
         let regions = self.maps.lock().regions.of(&chunks);
-        (aligned(chunks).count() + regions.len()) as u64
+        records_of(&chunks, &regions)
     }
 
     /// Begins a change of chunks: voids their cached copies, also those whose mapping was evicted. Call [`WriteGuard::commit`] before the
@@ -181,10 +181,10 @@ impl<B: Buffer> ChunkStore<B> {
             count <= WRITE_CHUNKS_MAX && chunks.end <= self.shape.chunks,
             "{chunks:?}"
         );
-        let records = self.records_of(chunks.clone());
         let mut maps = self.maps.lock();
+        let regions = maps.regions.of(&chunks);
         // All changes append under this lock.
-        if self.keeps && self.base.log_room() < records {
+        if self.keeps && self.base.log_room() < records_of(&chunks, &regions) {
             return None;
         }
         let version = maps.version();
@@ -192,7 +192,6 @@ impl<B: Buffer> ChunkStore<B> {
         for (index, level) in aligned(chunks.clone()) {
             is_stored &= self.log(device, Change::Void(level), index, version);
         }
-        let regions = maps.regions.of(&chunks);
         maps.regions.begin(regions.clone(), |region| {
             let is_marked = self.log(device, Change::Mark, region, version);
             is_stored &= is_marked;
@@ -598,6 +597,11 @@ impl<B: Buffer> ChunkStore<B> {
         maps.fp.insert(hash, place);
         Some(place)
     }
+}
+
+/// The most records that void chunks and mark their regions.
+fn records_of(chunks: &Range<u64>, regions: &Range<usize>) -> u64 {
+    (aligned(chunks.clone()).count() + regions.len()) as u64
 }
 
 /// Splits a range of chunks into aligned ranges of `2^level` chunks: (number of the aligned range, level).
