@@ -18,4 +18,4 @@ mod window;
 
 pub use device::FileDevice;
 pub use options::{Engine, FileError, FileOptions};
-pub use shared::FileShared;
+pub use shared::{FileShared, file_behind};

@@ -42,7 +42,7 @@ pub struct FileShared {
     gate: Option<Gate>,
     io: Arc<OwnedFd>,
     /// The file behind a loop device, which is locked too.
-    _backing: Option<OwnedFd>,
+    _behind: Option<OwnedFd>,
     log: File,
     /// Where the log was appended to last; `None` where nothing may be mapped.
     window: Option<Mutex<Option<Window>>>,
@@ -69,7 +69,7 @@ impl FileShared {
             io,
             mut direct,
             is_block_device,
-            backing,
+            behind,
         } = open_locked(path, options, deadline)?;
         let had = length(path, &io, is_block_device)?;
         let capacity = match options.size {
@@ -143,7 +143,7 @@ impl FileShared {
             },
             pool,
             io,
-            _backing: backing,
+            _behind: behind,
             log,
             gate,
             window: maps.then(|| Mutex::new(None)),
@@ -304,7 +304,7 @@ struct Locked {
     io: OwnedFd,
     direct: bool,
     is_block_device: bool,
-    backing: Option<OwnedFd>,
+    behind: Option<OwnedFd>,
 }
 
 /// Opens `path` for I/O and takes its lock.
@@ -364,22 +364,24 @@ fn open_locked(path: &Path, options: &FileOptions, deadline: Instant) -> Result<
     };
     lock(&io)?;
     let is_block_device = kind == FileType::BlockDevice;
-    let backing = is_block_device.then(|| backing_file(stat.st_rdev)).flatten();
-    if let Some(backing) = &backing {
-        lock(backing)?;
+    let behind = is_block_device.then(|| file_behind(stat.st_rdev)).flatten();
+    if let Some(behind) = &behind {
+        lock(behind)?;
     }
     Ok(Locked {
         io,
         direct: flags.contains(OFlags::DIRECT),
         is_block_device,
-        backing,
+        behind,
     })
 }
 
-/// The file behind a loop device, as far as that can be told. Who uses one of the two keeps others from both.
-fn backing_file(device: u64) -> Option<OwnedFd> {
+/// The file behind a loop device, or behind one of its partitions, by the device's number, as far as that can be told. Who uses one of the two
+/// locks both, to keep others from both.
+pub fn file_behind(device: u64) -> Option<OwnedFd> {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-    let path = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/loop/backing_file")).ok()?;
+    let of = |place| std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/{place}")).ok();
+    let path = of("loop/backing_file").or_else(|| of("../loop/backing_file"))?;
     rustix::fs::open(
         path.trim_end_matches('\n'),
         OFlags::RDONLY | OFlags::CLOEXEC,

@@ -3,14 +3,14 @@
 use super::whole::Changes;
 use anyhow::{Context, anyhow};
 use bytes::Bytes;
-use pumice_device::FileOptions;
+use pumice_device::{FileOptions, file_behind};
 use pumice_volume::{Backing, Extent};
 use rustix::fs::{
     FallocateFlags, FlockOperation, Mode as FileMode, OFlags, SeekFrom, XattrFlags, fallocate, fgetxattr,
     flock, fsetxattr, major, minor, open, seek,
 };
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, IoSliceMut};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -32,6 +32,8 @@ pub struct FileBacking(Arc<Opened>);
 
 struct Opened {
     file: File,
+    /// The file behind a loop device, which is locked too.
+    behind: Option<File>,
     path: PathBuf,
     size: u64,
     is_block_device: bool,
@@ -45,7 +47,7 @@ impl FileBacking {
     /// An error of the system, a lock of another process, neither a file nor a block device, or size 0.
     pub fn open(path: &Path, is_read_only: bool) -> anyhow::Result<Self> {
         let named = || format!("backing device {}", path.display());
-        let file = open_and_lock(path, is_read_only).map_err(|error| match error {
+        let (file, behind) = open_and_lock(path, is_read_only).map_err(|error| match error {
             Errno::WOULDBLOCK => anyhow!("{}: another process serves it", named()),
             Errno::BUSY => anyhow!("{}: it is mounted, or another program has it", named()),
             error => anyhow!(error).context(named()),
@@ -65,6 +67,7 @@ impl FileBacking {
         }
         Ok(Self(Arc::new(Opened {
             file,
+            behind,
             path: path.to_owned(),
             size,
             is_block_device,
@@ -109,16 +112,18 @@ impl FileBacking {
         let _ = fsetxattr(&self.0.file, CACHE, &cache.to_le_bytes(), XattrFlags::empty());
     }
 
-    /// Whether `path` is the same file or device.
+    /// Whether `path` is the same file or device, or one of both is the file behind the other.
     pub fn is_at(&self, path: &Path) -> bool {
-        let same = |metadata: &std::fs::Metadata, of: &std::fs::Metadata| match self.0.is_block_device {
-            true => metadata.rdev() == of.rdev() && metadata.file_type().is_block_device(),
-            false => (metadata.dev(), metadata.ino()) == (of.dev(), of.ino()),
+        let Ok(of) = std::fs::metadata(path) else {
+            return false;
         };
-        match (self.0.file.metadata(), std::fs::metadata(path)) {
-            (Ok(own), Ok(of)) => same(&of, &own),
-            _ => false,
-        }
+        let own = [Some(&self.0.file), self.0.behind.as_ref()];
+        let own: Vec<_> = (own.into_iter().flatten())
+            .filter_map(|file| file.metadata().ok())
+            .collect();
+        let behind = file_behind_of(&of).and_then(|file| file.metadata().ok());
+        let is_same = |of: &Metadata| own.iter().any(|own| is_same(own, of));
+        is_same(&of) || behind.as_ref().is_some_and(is_same)
     }
 
     /// Runs `act` on a thread that may block.
@@ -133,9 +138,26 @@ impl FileBacking {
     }
 }
 
+/// Whether it is the same file or block device.
+fn is_same(one: &Metadata, other: &Metadata) -> bool {
+    match one.file_type().is_block_device() {
+        true => one.rdev() == other.rdev() && other.file_type().is_block_device(),
+        false => (one.dev(), one.ino()) == (other.dev(), other.ino()),
+    }
+}
+
+/// The file behind a loop device.
+fn file_behind_of(metadata: &Metadata) -> Option<File> {
+    let is_block_device = metadata.file_type().is_block_device();
+    is_block_device
+        .then(|| file_behind(metadata.rdev()))
+        .flatten()
+        .map(File::from)
+}
+
 /// Opens and locks a file or a block device. Retries for some seconds while another process has it, which may be ending. A FIFO does not
 /// block it.
-fn open_and_lock(path: &Path, is_read_only: bool) -> Result<File, Errno> {
+fn open_and_lock(path: &Path, is_read_only: bool) -> Result<(File, Option<File>), Errno> {
     let (access, lock) = match is_read_only {
         true => (OFlags::RDONLY, FlockOperation::NonBlockingLockShared),
         false => (OFlags::RDWR, FlockOperation::NonBlockingLockExclusive),
@@ -146,12 +168,21 @@ fn open_and_lock(path: &Path, is_read_only: bool) -> Result<File, Errno> {
     flags.set(OFlags::EXCL, is_block_device);
     let deadline = Instant::now() + FileOptions::default().lock_wait;
     loop {
-        let file = open(path, flags, FileMode::empty());
-        match file.and_then(|file| flock(&file, lock).map(|()| file)) {
+        let opened = open(path, flags, FileMode::empty()).and_then(|file| {
+            flock(&file, lock)?;
+            let file = File::from(file);
+            let behind = file
+                .metadata()
+                .ok()
+                .and_then(|metadata| file_behind_of(&metadata));
+            behind.as_ref().map_or(Ok(()), |behind| flock(behind, lock))?;
+            Ok((file, behind))
+        });
+        match opened {
             Err(Errno::WOULDBLOCK | Errno::BUSY | Errno::INTR) if Instant::now() < deadline => {
                 std::thread::sleep(LOCK_POLL);
             }
-            opened => return opened.map(File::from),
+            opened => return opened,
         }
     }
 }
