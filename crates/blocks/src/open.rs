@@ -3,6 +3,7 @@
 use crate::geometry::{GeometryError, SUPERBLOCKS_BYTES};
 use crate::superblock::{FORMAT, Maker, SlotContent, StoreId, Superblock};
 use pumice_device::{Device, SECTOR_BYTES};
+use std::borrow::Cow;
 use std::io;
 
 /// Why a device could not be opened.
@@ -84,7 +85,7 @@ pub enum OpenError {
         "the cache has writes that its volume lacks, and this start cannot use it: {0}. Start it with its own volume and settings; or discard \
          these writes with --reformat"
     )]
-    OnlyCopy(&'static str),
+    OnlyCopy(Cow<'static, str>),
     /// The start cannot be recorded.
     #[error("the device cannot record this start; it failed {0} times")]
     Unwritable(u32),

@@ -1,6 +1,6 @@
 //! The `pumice` program, as a library of one function, so that what hands any text to its settings can call them.
 //!
-//! Exit status: 0 done, 1 failed, 2 bad usage. An error says on stderr what was wrong, where, and what to do.
+//! Exit status: 0 done, 1 failed, 2 bad usage, or a start that would lose the only copy of something. An error says on stderr what was wrong, where, and what to do.
 
 mod advise;
 mod bench;
@@ -18,6 +18,7 @@ mod trace;
 mod usage;
 
 use clap::{Parser, Subcommand};
+use pumice_blocks::OpenError;
 use std::io::Write;
 use std::process::ExitCode;
 use usage::Usage;
@@ -66,9 +67,16 @@ pub fn main() -> ExitCode {
                 // Nobody can be told where stderr is gone.
                 let _ = writeln!(std::io::stderr(), "pumice: {said}");
             }
-            ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
+            ExitCode::from(if needs_a_person(&error) { 2 } else { 1 })
         }
     }
+}
+
+/// Whether trying again cannot help: settings that cannot be obeyed, or a start that would lose the only copy of something. Who supervises the
+/// program does not start it again then.
+fn needs_a_person(error: &anyhow::Error) -> bool {
+    let is_only_copy = |error: &OpenError| matches!(error, OpenError::OnlyCopy(_));
+    error.is::<Usage>() || error.downcast_ref().is_some_and(is_only_copy)
 }
 
 /// Runs a command; false where it was done, and what it found is bad.

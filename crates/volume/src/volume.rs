@@ -99,7 +99,7 @@ impl<B: Buffer> Shared<B> {
         let mut gate = None;
         let (store, found) = match device {
             Some(device) if settings.mode == Mode::PassThrough => {
-                ChunkStore::discard(device).await?;
+                ChunkStore::discard(device, settings.cache.reformat).await?;
                 (None, None)
             }
             Some(device) => {

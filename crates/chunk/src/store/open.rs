@@ -165,6 +165,24 @@ fn check<D: Device>(
     )
 }
 
+/// Checks that a volume of which chunks may be dirty was neither grown nor shrunk.
+fn check_size(options: &Options, superblock: &Superblock) -> Result<(), OpenError> {
+    let had = Owned::decode(&superblock.own);
+    if !had.keeps || had.chunks == options.chunks {
+        return Ok(());
+    }
+    let size = |chunks: u64| match chunks.saturating_mul(options.chunk_bytes.into()) {
+        bytes if bytes.is_multiple_of(1 << 20) => format!("{} MiB", bytes >> 20),
+        bytes => format!("{} KiB", bytes >> 10),
+    };
+    let why = format!(
+        "the volume has {}, and had {} when this cache was used last",
+        size(options.chunks),
+        size(had.chunks)
+    );
+    Err(OpenError::OnlyCopy(why.into()))
+}
+
 impl<B: Buffer> ChunkStore<B> {
     /// Opens the cache on a device, or formats an empty device. The caller has flushed the volume. Cost: reads the checkpoint, the log, the
     /// trailers, and the footers of blocks sealed since the checkpoint; after a crash it writes a new checkpoint. `budget`: the owner of the
@@ -195,6 +213,7 @@ impl<B: Buffer> ChunkStore<B> {
         if formatted {
             superblock.begin_anew(options.random);
         } else {
+            check_size(options, &superblock)?;
             check(device, options, &superblock, &shape)?;
         }
         let (newest, left) = (superblock.checkpoints[0], Owned::decode(&superblock.own).budget);
@@ -203,7 +222,7 @@ impl<B: Buffer> ChunkStore<B> {
         let old = match formatted {
             true => None,
             false => match restored.find(&mut recovery, options).await {
-                Err(why) if restored.keeps => return Err(OpenError::OnlyCopy(why)),
+                Err(why) if restored.keeps => return Err(OpenError::OnlyCopy(why.into())),
                 found => found.ok(),
             },
         };
@@ -276,21 +295,22 @@ impl<B: Buffer> ChunkStore<B> {
         Ok((store, found))
     }
 
-    /// Discards the cache on a device, durably: the next start forgets it.
+    /// Discards the cache on a device, durably: the next start forgets it. Dirty chunks go with it only if the caller `insists`.
     ///
     /// # Errors
     /// [`OpenError`]: the device holds something else, or fails.
-    pub async fn discard<D: Device<Buf = B>>(device: &D) -> Result<(), OpenError> {
+    pub async fn discard<D: Device<Buf = B>>(device: &D, insists: bool) -> Result<(), OpenError> {
         let mut superblock = match read_superblock(device, STORE) {
             Ok(Some(superblock)) => superblock,
             // An empty device, or one that no start would read.
             Ok(None) | Err(OpenError::Damaged) => return Ok(()),
             Err(error) => return Err(error),
         };
-        if Owned::decode(&superblock.own).keeps {
-            return Err(OpenError::OnlyCopy("it would be discarded"));
+        if Owned::decode(&superblock.own).keeps && !insists {
+            return Err(OpenError::OnlyCopy("it would be discarded".into()));
         }
         (superblock.clean, superblock.discard) = (false, true);
+        superblock.own[Owned::KEEPS] = 0;
         Self::write_both(device, superblock).await
     }
 
@@ -302,7 +322,7 @@ impl<B: Buffer> ChunkStore<B> {
     pub async fn distrust<D: Device<Buf = B>>(device: &D) -> Result<(), OpenError> {
         let mut superblock = match read_superblock(device, STORE) {
             Ok(Some(superblock)) if Owned::decode(&superblock.own).keeps => superblock,
-            _ => return Self::discard(device).await,
+            _ => return Self::discard(device, false).await,
         };
         superblock.own[Owned::BOOT..][..8].fill(0);
         Self::write_both(device, superblock).await
@@ -425,7 +445,9 @@ impl<B: Buffer> ChunkStore<B> {
         };
         match is_only {
             true => Ok(()),
-            false if self.keeps => Err(OpenError::OnlyCopy("this start could not write a checkpoint")),
+            false if self.keeps => Err(OpenError::OnlyCopy(
+                "this start could not write a checkpoint".into(),
+            )),
             false => {
                 self.base.mark_discard(device);
                 Ok(())

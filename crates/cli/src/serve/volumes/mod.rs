@@ -17,12 +17,12 @@ use super::throttle::{self, Kinds};
 use super::{PidFile, bind_admin, limits, random, start_admin, user};
 use crate::usage::usage;
 use anyhow::Context;
-use backing::Slow;
+use backing::{DirtyCache, Slow};
 use compute::ComputeThreads;
 use config::VolumeConfig;
 use figures::VolumesFigures;
 use plan::{CachePlan, Plan, Wanted};
-use pumice_blocks::{Durability, Geometry, Maker};
+use pumice_blocks::{Durability, Maker, Superblock};
 use pumice_chunk::store::{Found, Options, STORE, Shape};
 use pumice_device::SECTOR_BYTES;
 use pumice_door_nbd::{Door, DoorConfig, ExportName};
@@ -145,12 +145,26 @@ fn is_same(one: &Path, other: &Path) -> bool {
     canonical(one) == canonical(other)
 }
 
-/// Reads size and chunk size of a volume's cache, without writing; `None` in pass-through.
+/// Reads size and chunk size of a volume's cache, without writing; `None` in pass-through. Refuses a start without the cache that may have
+/// writes of the volume.
 fn look(config: &VolumesConfig, volume: &VolumeConfig, backing: &Slow) -> anyhow::Result<Option<Wanted>> {
-    let (Some(cache), false) = (&volume.cache, volume.mode == Mode::PassThrough) else {
+    let dirty = (backing.dirty_cache())
+        .with_context(|| format!("backing device {}: reading its attributes", volume.backing))?;
+    let is_pass_through = volume.mode == Mode::PassThrough;
+    let before = volume.cache.as_deref().map_or(Before::Missing, before);
+    let is_used = matches!(before, Before::BlockDevice | Before::File { len: 1.. });
+    let found = match &volume.cache {
+        Some(cache) if is_used && !config.reformat && !(is_pass_through && dirty.is_none()) => {
+            peek(cache, &before)?
+        }
+        _ => None,
+    };
+    if let Some(dirty) = dirty.filter(|_| !config.reformat) {
+        check_is_there(volume, &dirty, found.as_ref())?;
+    }
+    let (Some(cache), false) = (&volume.cache, is_pass_through) else {
         return Ok(None);
     };
-    let before = before(cache);
     let asked = size_at(cache, &before, volume.cache_size)
         .with_context(|| format!("cache device {}", cache.display()))?;
     let Some(asked) = asked else {
@@ -159,28 +173,24 @@ fn look(config: &VolumesConfig, volume: &VolumeConfig, backing: &Slow) -> anyhow
             cache.display()
         )));
     };
-    let is_used = matches!(before, Before::BlockDevice | Before::File { len: 1.. });
-    let found = match is_used && !config.reformat {
-        true => peek(cache, &before)?,
-        false => None,
-    };
-    if let Some((Geometry { capacity, .. }, chunk_bytes)) = found {
-        if capacity != asked && volume.cache_size.is_some() {
+    let found = found.and_then(|found| Some((found.geometry, Shape::decode(&found.own)?.chunk_bytes)));
+    if let Some((geometry, chunk_bytes)) = &found {
+        if geometry.capacity != asked && volume.cache_size.is_some() {
             return Err(usage(format!(
                 "--cache-size is {:#} but {} was made with {:#}; change the setting, or --reformat to empty it",
                 Human(asked),
                 cache.display(),
-                Human(capacity)
+                Human(geometry.capacity)
             )));
         }
         if let Some(wanted) = volume.chunk_bytes
-            && wanted != chunk_bytes
+            && wanted != *chunk_bytes
         {
             return Err(usage(format!(
                 "--chunk-size is {} but {} was made with {}; change the setting, or --reformat to empty it",
                 Human(wanted.into()),
                 cache.display(),
-                Human(chunk_bytes.into())
+                Human((*chunk_bytes).into())
             )));
         }
     }
@@ -193,14 +203,35 @@ fn look(config: &VolumesConfig, volume: &VolumeConfig, backing: &Slow) -> anyhow
     }))
 }
 
-/// Geometry and chunk size of the cache on a device; `None` if the device is empty.
-fn peek(cache: &Path, before: &Before) -> anyhow::Result<Option<(Geometry, u32)>> {
-    let superblock = superblock_at(cache, before, STORE);
-    let superblock = superblock.with_context(|| format!("cache device {}", cache.display()))?;
-    Ok(superblock.and_then(|superblock| {
-        let shape = Shape::decode(&superblock.own)?;
-        Some((superblock.geometry, shape.chunk_bytes))
-    }))
+/// Refuses a start whose cache is not the one that may have writes of the volume. Its device may not be mounted.
+fn check_is_there(
+    volume: &VolumeConfig,
+    dirty: &DirtyCache,
+    found: Option<&Superblock>,
+) -> anyhow::Result<()> {
+    let DirtyCache { id, path } = dirty;
+    let given = match (&volume.cache, found) {
+        (_, Some(found)) if found.cache_id == *id => return Ok(()),
+        (Some(cache), Some(found)) => {
+            format!("--cache {} is cache {:016x}", cache.display(), found.cache_id)
+        }
+        (Some(cache), None) => format!("--cache {} is empty or missing", cache.display()),
+        (None, _) => "there is no --cache".to_owned(),
+    };
+    let place = match path.as_os_str().is_empty() {
+        true => String::new(),
+        false => format!(" at {}", path.display()),
+    };
+    Err(usage(format!(
+        "volume {}: cache {id:016x}{place} may have writes that its volume lacks, and this start is without it: {given}. Start with that cache \
+         (is its file system mounted?); or discard its writes with --reformat, and check the file system of the volume",
+        volume.name
+    )))
+}
+
+/// The superblock of the cache on a device; `None` if the device is empty.
+fn peek(cache: &Path, before: &Before) -> anyhow::Result<Option<Superblock>> {
+    superblock_at(cache, before, STORE).with_context(|| format!("cache device {}", cache.display()))
 }
 
 fn bind(config: &VolumesConfig, plan: &Plan) -> anyhow::Result<Door> {

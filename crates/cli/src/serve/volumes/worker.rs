@@ -4,7 +4,7 @@ use super::super::course::Course;
 use super::super::report::line;
 use super::super::throttle::start_pacing;
 use super::super::worker::{drive, each_second, throttled};
-use super::backing::Slow;
+use super::backing::{DirtyCache, Slow};
 use super::compute::Jobs;
 use super::export::{CacheDevice, Served, ServedVolume};
 use anyhow::{Context, anyhow};
@@ -249,6 +249,10 @@ async fn serve(
             true => drain(volume, &prepared.name).await,
             false => Ok(()),
         };
+        // Before the closing cache notes the time of the volume's last change.
+        if volume.dirty().0 == 0 {
+            note_clean(prepared);
+        }
         // The other volumes are closed even if this one fails.
         closed = closed.and(volume.close().await.with_context(named));
         let what = || format!("writing to {} what its cache alone has", prepared.name);
@@ -328,7 +332,8 @@ async fn open(common: &Common, devices: &[Option<CacheDevice>]) -> anyhow::Resul
         let cache_of = |shared: &Shared<_>| shared.store().map_or(0, ChunkStore::cache_id);
         if found == Some(Found::Cache) && backing.has_left(cache_of(&shared)) {
             if shared.dirty(0).0 > 0 {
-                return Err(OpenError::OnlyCopy("the volume was served without it")).with_context(named);
+                return Err(OpenError::OnlyCopy("the volume was served without it".into()))
+                    .with_context(named);
             }
             let mut settings = prepared.settings.clone();
             settings.cache.reformat = true;
@@ -337,7 +342,6 @@ async fn open(common: &Common, devices: &[Option<CacheDevice>]) -> anyhow::Resul
                 .with_context(named)?;
             found = Some(Found::Forgotten);
         }
-        backing.note_cache(cache_of(&shared));
         if common.jobs.has_threads() {
             shared.offload_to(Arc::clone(&common.jobs) as _);
         }
@@ -349,5 +353,36 @@ async fn open(common: &Common, devices: &[Option<CacheDevice>]) -> anyhow::Resul
             found,
         });
     }
+    // All will be served now.
+    for (prepared, opened) in common.volumes.iter().zip(&all) {
+        note_cache(prepared, opened)
+            .with_context(|| format!("volume {}: writing down its cache", prepared.name))?;
+    }
     Ok(all.into())
+}
+
+/// Records beside a volume the cache that it is served with, and whether that may have writes which the volume lacks.
+fn note_cache(prepared: &Prepared, opened: &Opened) -> std::io::Result<()> {
+    let (store, backing) = (opened.shared.store(), &prepared.backing);
+    backing.note_cache(store.map_or(0, ChunkStore::cache_id));
+    match (store, &prepared.cache) {
+        (Some(store), Some(cache)) if store.keeps() => backing.note_dirty(DirtyCache {
+            id: store.cache_id(),
+            path: cache.path().canonicalize()?,
+        }),
+        _ => {
+            note_clean(prepared);
+            Ok(())
+        }
+    }
+}
+
+/// Records that no cache has writes which the volume lacks. Where that fails, a start without this cache is refused until one with it.
+fn note_clean(prepared: &Prepared) {
+    if let Err(error) = prepared.backing.note_clean() {
+        tracing::warn!(
+            "volume {}: it is noted still that its cache may have writes: {error}",
+            prepared.name
+        );
+    }
 }

@@ -7,11 +7,13 @@ use pumice_device::{FileOptions, file_behind};
 use pumice_volume::{Backing, Extent};
 use rustix::fs::{
     FallocateFlags, FlockOperation, Mode as FileMode, OFlags, SeekFrom, XattrFlags, fallocate, fgetxattr,
-    flock, fsetxattr, major, minor, open, seek,
+    flock, fremovexattr, fsetxattr, major, minor, open, seek,
 };
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
+use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::io::{self, IoSliceMut};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,6 +27,35 @@ const ZEROS_BYTES: usize = 1 << 20;
 
 /// Extended attribute of a backing file: the id of the cache that it was served with last, 0 = none.
 const CACHE: &str = "user.pumice.cache";
+
+/// Extended attribute of a backing file, while a cache may have writes that the file lacks: the id of that cache, and its path.
+const DIRTY: &str = "user.pumice.dirty";
+
+/// Most bytes of an extended attribute.
+const ATTRIBUTE_BYTES_MAX: usize = 64 << 10;
+
+/// A cache that may have writes which its backing file lacks.
+#[derive(Debug, PartialEq, Eq)]
+pub struct DirtyCache {
+    /// Its id.
+    pub id: u64,
+    /// Where it was; empty if the attribute had no room for that.
+    pub path: PathBuf,
+}
+
+impl DirtyCache {
+    fn encode(&self) -> Vec<u8> {
+        [&self.id.to_le_bytes(), self.path.as_os_str().as_bytes()].concat()
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (id, path) = bytes.split_first_chunk()?;
+        Some(Self {
+            id: u64::from_le_bytes(*id),
+            path: OsStr::from_bytes(path).into(),
+        })
+    }
+}
 
 /// An open file or block device, locked for this process. All threads share it.
 #[derive(Clone)]
@@ -110,6 +141,63 @@ impl FileBacking {
     pub fn note_cache(&self, cache: u64) {
         // Where it cannot be recorded, `has_left` finds nothing.
         let _ = fsetxattr(&self.0.file, CACHE, &cache.to_le_bytes(), XattrFlags::empty());
+    }
+
+    /// The cache that may have writes which the file lacks. `None` if unknown: see [`FileBacking::has_left`].
+    ///
+    /// # Errors
+    /// The file system cannot read what it has.
+    pub fn dirty_cache(&self) -> io::Result<Option<DirtyCache>> {
+        if self.0.is_block_device {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; ATTRIBUTE_BYTES_MAX];
+        match fgetxattr(&self.0.file, DIRTY, &mut bytes[..]) {
+            Ok(length) => Ok(DirtyCache::decode(&bytes[..length])),
+            Err(Errno::IO) => Err(Errno::IO.into()),
+            // None, or none that this file system could have.
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Records durably that a cache may have writes which the file lacks from now on. Where it cannot be recorded it warns, and a start without
+    /// that cache is not noticed.
+    ///
+    /// # Errors
+    /// The file cannot be flushed.
+    pub fn note_dirty(&self, mut cache: DirtyCache) -> io::Result<()> {
+        if self.0.is_block_device {
+            return Ok(());
+        }
+        if self.dirty_cache()?.as_ref() != Some(&cache) {
+            let set =
+                |cache: &DirtyCache| fsetxattr(&self.0.file, DIRTY, &cache.encode(), XattrFlags::empty());
+            let noted = set(&cache).or_else(|_| {
+                cache.path = PathBuf::new();
+                set(&cache)
+            });
+            if let Err(error) = noted {
+                tracing::warn!(
+                    "{}: it cannot have the attribute {DIRTY} ({error}): no start will notice that a cache with writes that it lacks is missing",
+                    self.0.path.display()
+                );
+                return Ok(());
+            }
+        }
+        // An attribute is no data: fdatasync may leave it out.
+        self.0.file.sync_all()
+    }
+
+    /// Records durably that no cache has writes which the file lacks.
+    ///
+    /// # Errors
+    /// An error of the system.
+    pub fn note_clean(&self) -> io::Result<()> {
+        if self.dirty_cache()?.is_none() {
+            return Ok(());
+        }
+        fremovexattr(&self.0.file, DIRTY)?;
+        self.0.file.sync_all()
     }
 
     /// Whether `path` is the same file or device, or one of both is the file behind the other.
@@ -430,6 +518,38 @@ mod tests {
         assert_eq!(first.len(), 1);
         backing.zero(0, 1 << 20, true).await.unwrap();
         assert_eq!(backing.read_at(256 << 10, 4096).await.unwrap(), [0; 4096]);
+    }
+
+    #[test]
+    fn a_file_knows_the_cache_that_has_what_it_lacks() {
+        let (file, backing) = opened(&[1; 512]);
+        if fsetxattr(&backing.0.file, "user.test", b"", XattrFlags::empty()).is_err() {
+            return println!("the file system of {} has no attributes", file.path().display());
+        }
+        assert_eq!(backing.dirty_cache().unwrap(), None);
+        backing.note_clean().unwrap();
+        // A file system may have no room for the longest path.
+        for (id, path) in [(7, "/fast/cache".to_owned()), (8, "/long".repeat(800))] {
+            let cache = || DirtyCache {
+                id,
+                path: PathBuf::from(&path),
+            };
+            backing.note_dirty(cache()).unwrap();
+            backing.note_dirty(cache()).unwrap();
+            let found = backing.dirty_cache().unwrap().unwrap();
+            let is_short = id == 7;
+            assert!(
+                found == cache() || !is_short && found.id == id && found.path == Path::new(""),
+                "{found:?}"
+            );
+        }
+        drop(backing);
+        let backing = FileBacking::open(file.path(), true).unwrap();
+        assert_eq!(backing.dirty_cache().unwrap().unwrap().id, 8);
+        backing.note_clean().unwrap();
+        assert_eq!(backing.dirty_cache().unwrap(), None);
+        fsetxattr(&backing.0.file, DIRTY, b"short", XattrFlags::empty()).unwrap();
+        assert_eq!(backing.dirty_cache().unwrap(), None, "not Pumice's");
     }
 
     #[test]

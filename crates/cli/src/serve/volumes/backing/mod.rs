@@ -3,7 +3,7 @@
 mod file;
 mod whole;
 
-pub use file::FileBacking;
+pub use file::{DirtyCache, FileBacking};
 
 use super::config::Source;
 use crate::usage::usage;
@@ -74,6 +74,39 @@ impl Slow {
     pub fn note_cache(&self, cache: u64) {
         if let Self::File(file) = self {
             file.note_cache(cache);
+        }
+    }
+
+    /// See [`FileBacking::dirty_cache`]; `None` of an export.
+    ///
+    /// # Errors
+    /// See there.
+    pub fn dirty_cache(&self) -> io::Result<Option<DirtyCache>> {
+        match self {
+            Self::File(file) => file.dirty_cache(),
+            Self::Remote(_) => Ok(None),
+        }
+    }
+
+    /// See [`FileBacking::note_dirty`].
+    ///
+    /// # Errors
+    /// See there.
+    pub fn note_dirty(&self, cache: DirtyCache) -> io::Result<()> {
+        match self {
+            Self::File(file) => file.note_dirty(cache),
+            Self::Remote(_) => Ok(()),
+        }
+    }
+
+    /// See [`FileBacking::note_clean`].
+    ///
+    /// # Errors
+    /// See there.
+    pub fn note_clean(&self) -> io::Result<()> {
+        match self {
+            Self::File(file) => file.note_clean(),
+            Self::Remote(_) => Ok(()),
         }
     }
 
