@@ -34,7 +34,8 @@ pub trait Backing: 'static {
     /// Its size in bytes; never changes.
     fn size(&self) -> u64;
 
-    /// Time of the last change, in nanoseconds since 1970; 0 if unknown.
+    /// What changes with each change of the device by anybody, durably; 0 if unknown. The upper 32 bits change with its bytes alone, the lower
+    /// ones also with what is known of it beside them (owner, permissions, attributes).
     ///
     /// # Errors
     /// An error of the device.

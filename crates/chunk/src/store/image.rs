@@ -48,7 +48,7 @@ pub(super) struct Image {
     version: u64,
     /// The sequence of the first block that was opened after the dump.
     next_sequence: u64,
-    /// Time of the volume's last change at a clean stop; else 0.
+    /// What stands for the time of the volume's last change at a clean stop; else 0.
     modified: u64,
     marked: Marked,
     /// Whether a power cut has left marked regions, whose clean mappings were dropped, or a gap in the log.
@@ -155,7 +155,13 @@ impl Image {
         };
         let is_changed = options.modified != 0 && self.modified != 0 && options.modified != self.modified;
         if recovery.clean && is_changed {
-            return Err("the volume was changed without it");
+            if !self.keeps || options.modified >> 32 != self.modified >> 32 {
+                return Err("the volume was changed without it");
+            }
+            tracing::warn!(
+                "owner, permissions, links or attributes of the volume have changed since the last stop, or it was restored with its old time: \
+                 if it was restored, its dirty chunks do not fit what it has now"
+            );
         }
         let (mut changes, mut since) = (Changes::default(), Vec::new());
         let (mut written, mut epoch, blocks) = (HashSet::new(), 0, self.starts.len());

@@ -33,7 +33,8 @@ pub struct Options {
     pub chunks: u64,
     /// Identity of the volume. If it differs from that of the cache, the cache is forgotten; so too if `chunks` differs.
     pub volume: u64,
-    /// Time of the volume's last change; 0 = unknown. If it differs from that at the last clean stop, the cache is forgotten.
+    /// Stands for the time of the volume's last change; 0 = unknown. If it differs from that at the last clean stop, the cache is forgotten. With
+    /// dirty chunks the start is refused if the upper 32 bits differ, which stand for its bytes; if the lower ones alone do, it warns.
     pub modified: u64,
     /// Identity of the machine's boot; 0 = unknown. In the same boot as the last start there was no power cut, so the flush that the caller
     /// did has made all writes durable, and marks of regions do not count.

@@ -39,6 +39,8 @@ struct State {
     /// Sectors that were never written, or trimmed.
     written: BTreeSet<usize>,
     modified: u64,
+    /// Changes of what is beside its bytes.
+    touched: u64,
     faults: Faults,
     is_crashed: bool,
     /// Changes that have begun and not ended.
@@ -64,6 +66,7 @@ impl FaultyBacking {
             durable: vec![0; size],
             written: BTreeSet::new(),
             modified: 1,
+            touched: 0,
             faults: Faults::default(),
             is_crashed: false,
             under_way: Vec::new(),
@@ -139,6 +142,11 @@ impl FaultyBacking {
         state.now[offset..offset + bytes.len()].copy_from_slice(bytes);
         state.durable[offset..offset + bytes.len()].copy_from_slice(bytes);
         state.modified += 1;
+    }
+
+    /// Somebody changes its owner, or the like.
+    pub fn touch(&self) {
+        self.0.borrow_mut().touched += 1;
     }
 
     fn reach(&self) -> io::Result<()> {
@@ -266,7 +274,8 @@ impl Backing for FaultyBacking {
 
     fn modified(&self) -> io::Result<u64> {
         self.check()?;
-        Ok(self.0.borrow().modified)
+        let state = self.0.borrow();
+        Ok(state.modified << 32 | (state.modified + state.touched))
     }
 
     async fn read_at(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {

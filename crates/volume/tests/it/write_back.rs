@@ -393,6 +393,26 @@ fn after_a_drain_the_backing_device_has_all_and_the_next_start_may_be_any() {
 }
 
 #[test]
+fn a_change_beside_the_bytes_costs_copies_and_no_dirty_chunk() {
+    for is_dirty in [false, true] {
+        let mut case = Case::new(1, wide());
+        case.put(0..60, 1);
+        if !is_dirty {
+            case.drain().unwrap();
+        }
+        case.close();
+        case.backing.touch();
+        case.start(Mode::WriteBack).unwrap();
+        let (found, dirty) = match is_dirty {
+            true => (Found::Cache, 60),
+            false => (Found::Forgotten, 0),
+        };
+        assert_eq!((case.rig().found, case.dirty()), (Some(found), dirty));
+        case.check_all();
+    }
+}
+
+#[test]
 fn what_is_dirty_at_a_close_every_later_start_serves() {
     for mode in [
         Mode::WriteBack,

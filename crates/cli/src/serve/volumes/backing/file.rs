@@ -243,6 +243,12 @@ fn file_behind_of(metadata: &Metadata) -> Option<File> {
         .map(File::from)
 }
 
+/// A time in half a word, not 0.
+fn half(secs: i64, nanoseconds: i64) -> u64 {
+    let text = [secs.to_le_bytes(), nanoseconds.to_le_bytes()].concat();
+    (twox_hash::XxHash3_64::oneshot(&text) >> 32).max(1)
+}
+
 /// Opens and locks a file or a block device. Retries for some seconds while another process has it, which may be ending. A FIFO does not
 /// block it.
 fn open_and_lock(path: &Path, is_read_only: bool) -> Result<(File, Option<File>), Errno> {
@@ -385,11 +391,13 @@ impl Backing for FileBacking {
         if self.0.is_block_device {
             return Ok(0);
         }
+        // A power cut may not undo a time that is noted.
+        self.0.file.sync_all()?;
         let metadata = self.0.file.metadata()?;
-        let secs = u64::try_from(metadata.mtime()).unwrap_or(0);
-        Ok(secs
-            .saturating_mul(1_000_000_000)
-            .saturating_add_signed(metadata.mtime_nsec()))
+        let content = half(metadata.mtime(), metadata.mtime_nsec());
+        // No program can set it, so it tells of a file that was put back with its old time.
+        let status = half(metadata.ctime(), metadata.ctime_nsec());
+        Ok(content << 32 | status)
     }
 
     async fn read_at(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
@@ -550,6 +558,28 @@ mod tests {
         assert_eq!(backing.dirty_cache().unwrap(), None);
         fsetxattr(&backing.0.file, DIRTY, b"short", XattrFlags::empty()).unwrap();
         assert_eq!(backing.dirty_cache().unwrap(), None, "not Pumice's");
+    }
+
+    #[test]
+    fn a_file_that_was_put_back_with_its_old_time_has_changed() {
+        let (file, backing) = opened(&[1; 512]);
+        let changed = file.as_file().metadata().unwrap().modified().unwrap();
+        let before = backing.modified().unwrap();
+        assert_eq!(backing.modified().unwrap(), before);
+        let begun = Instant::now();
+        let after = loop {
+            // The clock of a file system may stand for some milliseconds.
+            file.as_file().set_modified(changed).unwrap();
+            match backing.modified().unwrap() {
+                same if same == before => assert!(begun.elapsed() < Duration::from_secs(20)),
+                after => break after,
+            }
+        };
+        assert_eq!(after >> 32, before >> 32, "the time of its bytes");
+        file.as_file()
+            .set_modified(changed + Duration::from_nanos(1))
+            .unwrap();
+        assert_ne!(backing.modified().unwrap() >> 32, before >> 32);
     }
 
     #[test]
