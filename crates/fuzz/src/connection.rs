@@ -187,7 +187,8 @@ fn serve_at(socket: &Path, packets: &[&[u8]], limits: Limits) -> Vec<u8> {
     };
     let local = tokio::task::LocalSet::new();
     local.block_on(&runtime, async {
-        let door = Rc::new(Door::bind(config).expect("the socket is bound"));
+        let door = Rc::new(Door::bind(config).expect("the socket can be made"));
+        door.listen().expect("it listens");
         let clock: Arc<dyn Clock> = Arc::new(ManualClock::new(START_SECS));
         let device = MemDevice::new(Arc::new(MemMedium::new(FLASH_BYTES)));
         let cx = Rc::new(Cx::new(device, clock, Rc::new(LocalSpawner)));

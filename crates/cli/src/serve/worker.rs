@@ -260,13 +260,14 @@ async fn serve(
     served.map(|()| Some(Closed { left, took }))
 }
 
-/// Opens the cache. Where the server is to stop before that is done, the device is as a crash would find it: as it was, since a start
+/// Opens the cache, and then lets clients connect. Where the server is to stop before that is done, the device is as a crash would find it: as it was, since a start
 /// writes only at its end.
 async fn open(common: &Common, cx: &Cx<ServedDevice>) -> anyhow::Result<Opened> {
     let started = Instant::now();
     let opened = ObjectCache::open(cx, common.options).await;
     let (cache, recovered) =
         opened.with_context(|| format!("flash device {}", common.flash.path().display()))?;
+    common.door.listen().context("memcached door")?;
     Ok(Opened {
         cache: Arc::new(cache),
         recovered,

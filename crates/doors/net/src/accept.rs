@@ -1,8 +1,9 @@
-//! Listening sockets: binding them, and handing connections to the workers.
+//! Listening sockets: binding them, listening, and handing connections to the workers.
 
 use crate::floor::{FloorConfig, Guard, Handover, Listen, Shared};
 use crate::stream::Accepted;
 use crate::tls::TlsIdentity;
+use rustix::fs::{Access, access};
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr};
@@ -18,25 +19,33 @@ use tokio::sync::watch;
 /// Pause after a failed accept. Most likely no descriptor is free, until connections close.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
-/// A bound socket that no event loop knows yet.
+/// A place to listen at, and the socket once that is so. No event loop knows it yet.
 pub(crate) struct Listener {
-    socket: Socket,
     kind: Kind,
+    socket: Socket,
+    backlog: i32,
+    is_listening: bool,
 }
 
 enum Kind {
     Tcp,
     Tls(TlsIdentity),
-    Unix { _file: SocketFile },
+    Unix(SocketFile),
 }
 
-/// A socket's file, removed when dropped.
-struct SocketFile(PathBuf);
+/// A unix socket's place, and its file once it is there, which is removed when this is dropped.
+struct SocketFile {
+    path: PathBuf,
+    mode: Option<u32>,
+    is_there: bool,
+}
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // The file may be gone already.
-        let _ = std::fs::remove_file(&self.0);
+        if self.is_there {
+            // The file may be gone already.
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -45,27 +54,52 @@ fn named(error: &io::Error, what: impl std::fmt::Display) -> io::Error {
 }
 
 impl Listener {
-    /// Binds a socket; errors name the address.
+    /// Finds out whether it can listen there; errors name the address. Nobody can connect before [`Listener::listen`]. A TCP socket is bound. The
+    /// file of a unix socket is not made yet: of one that does not listen, another server takes the place.
     pub(crate) fn bind(listen: &Listen, config: &FloorConfig) -> io::Result<Self> {
         let backlog = i32::try_from(config.backlog).unwrap_or(i32::MAX);
-        let (address, kind) = match listen {
-            Listen::Tcp(address) => (address, Kind::Tcp),
+        let (socket, kind) = match listen {
+            Listen::Tcp(address) => (bind_tcp(*address), Kind::Tcp),
             Listen::Tls(address) => {
                 let missing =
                     || io::Error::new(io::ErrorKind::InvalidInput, "TLS needs a certificate and a key");
                 let identity = config.tls.clone().ok_or_else(|| named(&missing(), address))?;
-                (address, Kind::Tls(identity))
+                (bind_tcp(*address), Kind::Tls(identity))
             }
             Listen::Unix { path, mode } => {
-                let socket =
-                    bind_unix(path, *mode, backlog).map_err(|error| named(&error, path.display()))?;
-                let _file = SocketFile(path.clone());
-                let kind = Kind::Unix { _file };
-                return Ok(Self { socket, kind });
+                let socket = check_unix(path).and_then(|()| Socket::new(Domain::UNIX, Type::STREAM, None));
+                let (path, mode, is_there) = (path.clone(), *mode, false);
+                (socket, Kind::Unix(SocketFile { path, mode, is_there }))
             }
         };
-        let socket = bind_tcp(*address, backlog).map_err(|error| named(&error, address))?;
-        Ok(Self { socket, kind })
+        let socket = socket.map_err(|error| match listen {
+            Listen::Tcp(address) | Listen::Tls(address) => named(&error, address),
+            Listen::Unix { path, .. } => named(&error, path.display()),
+        })?;
+        Ok(Self {
+            kind,
+            socket,
+            backlog,
+            is_listening: false,
+        })
+    }
+
+    /// Lets clients connect, from the first call on.
+    pub(crate) fn listen(&mut self) -> io::Result<()> {
+        if self.is_listening {
+            return Ok(());
+        }
+        let listened = match &mut self.kind {
+            Kind::Tcp | Kind::Tls(_) => self.socket.listen(self.backlog),
+            Kind::Unix(file) => listen_unix(&self.socket, file, self.backlog),
+        };
+        let listened = listened.and_then(|()| self.socket.set_nonblocking(true));
+        self.is_listening = listened.is_ok();
+        listened.map_err(|error| match (&self.kind, self.addr()) {
+            (Kind::Unix(file), _) => named(&error, file.path.display()),
+            (_, Some(address)) => named(&error, address),
+            (_, None) => error,
+        })
     }
 
     /// Where it listens, for TCP without TLS.
@@ -83,37 +117,51 @@ impl Listener {
     }
 }
 
-fn bind_tcp(address: SocketAddr, backlog: i32) -> io::Result<Socket> {
+fn bind_tcp(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
     }
     socket.set_reuse_address(true)?;
     socket.bind(&address.into())?;
-    socket.listen(backlog)?;
-    socket.set_nonblocking(true)?;
     Ok(socket)
 }
 
-fn bind_unix(path: &Path, mode: Option<u32>, backlog: i32) -> io::Result<Socket> {
-    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
-    if is_socket {
-        if std::os::unix::net::UnixStream::connect(path).is_ok() {
-            return Err(io::Error::new(
-                io::ErrorKind::AddrInUse,
-                "another process answers there",
-            ));
-        }
-        std::fs::remove_file(path)?;
+/// Whether a socket without a server is there.
+fn is_left_over(path: &Path) -> io::Result<bool> {
+    let in_use = |what| Err(io::Error::new(io::ErrorKind::AddrInUse, what));
+    match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+        Ok(found) if !found.file_type().is_socket() => in_use("there is a file that is no socket"),
+        Ok(_) => match std::os::unix::net::UnixStream::connect(path) {
+            Ok(_) => in_use("another process answers there"),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(true),
+            Err(error) => Err(error),
+        },
     }
-    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    socket.bind(&SockAddr::unix(path)?)?;
-    if let Some(mode) = mode {
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
+}
+
+fn check_unix(path: &Path) -> io::Result<()> {
+    SockAddr::unix(path)?;
+    is_left_over(path)?;
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    Ok(access(directory, Access::WRITE_OK | Access::EXEC_OK)?)
+}
+
+fn listen_unix(socket: &Socket, file: &mut SocketFile, backlog: i32) -> io::Result<()> {
+    if is_left_over(&file.path)? {
+        std::fs::remove_file(&file.path)?;
     }
-    socket.listen(backlog)?;
-    socket.set_nonblocking(true)?;
-    Ok(socket)
+    socket.bind(&SockAddr::unix(&file.path)?)?;
+    file.is_there = true;
+    if let Some(mode) = file.mode {
+        std::fs::set_permissions(&file.path, std::fs::Permissions::from_mode(mode))?;
+    }
+    socket.listen(backlog)
 }
 
 /// Accepts connections and hands them to the workers in turn. At shutdown it accepts the backlog, and ends.
@@ -124,7 +172,7 @@ pub(crate) async fn accept(
     next: Arc<AtomicUsize>,
     mut shutdown: watch::Receiver<bool>,
 ) -> io::Result<()> {
-    let Listener { socket, kind } = listener;
+    let Listener { socket, kind, .. } = listener;
     let hand_over = |socket: Socket| {
         let accepted = match &kind {
             Kind::Tcp => Accepted::Tcp(socket),

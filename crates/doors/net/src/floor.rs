@@ -197,7 +197,7 @@ pub struct Floor {
 }
 
 impl Floor {
-    /// Binds every socket of the configuration. Connections wait in the backlog until the workers run.
+    /// Finds out whether it can listen where the configuration says. Nobody can connect before [`Floor::listen`], or worker 0 runs.
     ///
     /// # Errors
     /// What the operating system said, with the address.
@@ -226,6 +226,15 @@ impl Floor {
                 accept_said: Seldom::default(),
             }),
         })
+    }
+
+    /// Lets clients connect. Their connections wait in the backlog until the workers run.
+    ///
+    /// # Errors
+    /// What the operating system said, with the address.
+    pub fn listen(&self) -> io::Result<()> {
+        let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        listeners.iter_mut().try_for_each(Listener::listen)
     }
 
     /// The TCP addresses it listens on, with the ports that the system chose; without those of TLS.
@@ -281,6 +290,7 @@ impl Floor {
         let mut acceptors = JoinSet::new();
         let mut accepting = None;
         if index == 0 {
+            self.listen()?;
             accepting = Some(Accepting(&self.accepted_all));
             let next = Arc::new(AtomicUsize::new(0));
             let listeners =

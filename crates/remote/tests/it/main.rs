@@ -127,6 +127,7 @@ impl Server {
             })
             .unwrap(),
         );
+        door.listen().unwrap();
         let (stop, stopped) = watch::channel(false);
         let worker = {
             let (door, disk) = (Arc::clone(&door), disk.clone());

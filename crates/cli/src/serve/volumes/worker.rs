@@ -314,7 +314,7 @@ async fn drain(volume: &ServedVolume, name: &str) -> Result<(), VolumeError> {
     volume.drain().await
 }
 
-/// Opens all volumes.
+/// Opens all volumes, and then lets clients connect.
 async fn open(common: &Common, devices: &[Option<CacheDevice>]) -> anyhow::Result<Arc<[Opened]>> {
     let mut all = Vec::new();
     for (prepared, device) in common.volumes.iter().zip(devices) {
@@ -358,6 +358,7 @@ async fn open(common: &Common, devices: &[Option<CacheDevice>]) -> anyhow::Resul
         note_cache(prepared, opened)
             .with_context(|| format!("volume {}: writing down its cache", prepared.name))?;
     }
+    common.door.listen().context("NBD door")?;
     Ok(all.into())
 }
 

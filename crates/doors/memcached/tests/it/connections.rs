@@ -2,7 +2,9 @@
 
 use crate::common::{Client, Server, config, hit, script, set, value};
 use pumice_door_memcached::{DoorConfig, DoorStats, Listen};
-use std::os::unix::net::UnixStream;
+use std::io::ErrorKind;
+use std::net::TcpStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
 #[test]
@@ -40,7 +42,7 @@ fn a_unix_socket_serves_too_and_its_stale_file_is_replaced() {
     let path = directory.path().join("socket");
     for _ in 0..2 {
         // A file that nobody listens on, as a killed server leaves it.
-        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        drop(UnixListener::bind(&path).unwrap());
         let server = Server::start(DoorConfig {
             listen: vec![Listen::Unix {
                 path: path.clone(),
@@ -68,6 +70,49 @@ fn a_unix_socket_serves_too_and_its_stale_file_is_replaced() {
         server.stop();
         assert!(!path.exists());
     }
+}
+
+#[test]
+fn nobody_can_connect_before_it_listens() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    let place = |directory: &std::path::Path| Listen::Unix {
+        path: directory.join("socket"),
+        mode: None,
+    };
+    let missing = directory.path().join("missing");
+    for (wrong, words) in [(missing.as_path(), "No such file"), (directory.path(), "")] {
+        let listen = vec![place(wrong)];
+        let bound = pumice_door_memcached::Door::bind(DoorConfig { listen, ..config() });
+        match bound {
+            Ok(_) => assert!(words.is_empty() && !path.exists()),
+            Err(error) => assert!(!words.is_empty() && error.to_string().contains(words), "{error}"),
+        }
+    }
+    let mut listen = config().listen;
+    listen.push(place(directory.path()));
+    let door = pumice_door_memcached::Door::bind(DoorConfig { listen, ..config() }).unwrap();
+    let address = door.local_addrs()[0];
+    let kinds = || {
+        let tcp = TcpStream::connect(address).err().map(|error| error.kind());
+        let unix = UnixStream::connect(&path).err().map(|error| error.kind());
+        (tcp, unix)
+    };
+    assert_eq!(
+        kinds(),
+        (Some(ErrorKind::ConnectionRefused), Some(ErrorKind::NotFound))
+    );
+    // Another server has come first: its socket is not taken from it.
+    let other = UnixListener::bind(&path).unwrap();
+    let error = door.listen().unwrap_err().to_string();
+    assert!(error.contains("another process answers there"), "{error}");
+    drop(other);
+    door.listen().unwrap();
+    assert_eq!(kinds(), (None, None));
+    door.listen().unwrap();
+    assert_eq!(kinds(), (None, None));
+    drop(door);
+    assert!(!path.exists());
 }
 
 #[test]

@@ -63,7 +63,7 @@ struct Worker<E> {
 }
 
 impl Door {
-    /// Binds every socket of the configuration. Connections wait in the backlog until the workers run.
+    /// Finds out whether it can listen where the configuration says. Nobody can connect before [`Door::listen`], or worker 0 runs.
     ///
     /// # Errors
     /// A [`ConfigError`](crate::ConfigError) as [`io::ErrorKind::InvalidInput`], or what the operating system said, with the address.
@@ -92,6 +92,14 @@ impl Door {
             floor: Arc::new(floor),
             config,
         })
+    }
+
+    /// Lets clients connect. Their connections wait in the backlog until the workers run.
+    ///
+    /// # Errors
+    /// What the operating system said, with the address.
+    pub fn listen(&self) -> io::Result<()> {
+        self.floor.listen()
     }
 
     /// The TCP addresses it listens on, with the ports that the system chose.

@@ -89,6 +89,7 @@ impl Server {
     ) -> Self {
         let workers = config.workers;
         let door = Arc::new(Door::bind(config).expect("binds"));
+        door.listen().expect("listens");
         let clock = Arc::new(ManualClock::new(START_SECS));
         let reads = Arc::new(ReadsUnderWay::default());
         let device = LateDevice {

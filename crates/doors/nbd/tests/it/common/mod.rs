@@ -46,6 +46,7 @@ impl Server {
     pub fn start(config: DoorConfig) -> Self {
         let workers = config.workers;
         let door = Arc::new(Door::bind(config).expect("any free port"));
+        door.listen().expect("listens");
         let (disk, control) = Memory::new(DISK_BYTES, false);
         let (image, _) = Memory::new(513, true);
         let seen = Arc::clone(&disk.seen);
