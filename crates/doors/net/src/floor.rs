@@ -90,7 +90,12 @@ impl Guard {
         let connections = &shared.connections;
         if connections.current() >= shared.config.max_connections as u64 {
             connections.rejected.fetch_add(1, Ordering::Relaxed);
-            tracing::debug!("a connection is turned away: there are --max-connections");
+            if shared.rejected_said.is_due() {
+                tracing::warn!(
+                    "a connection is turned away: there are {}, and --max-connections allows no more; said once a minute",
+                    shared.config.max_connections
+                );
+            }
             return None;
         }
         connections.current.fetch_add(1, Ordering::Relaxed);
@@ -182,6 +187,8 @@ pub(crate) struct Shared {
     pub(crate) connections: Arc<Connections>,
     /// Limits the log lines about connections that cannot be accepted or served.
     pub(crate) accept_said: Seldom,
+    /// The same for connections that are turned away.
+    pub(crate) rejected_said: Seldom,
 }
 
 /// Bound sockets, and connections on their way to workers. Shared by all threads.
@@ -224,6 +231,7 @@ impl Floor {
                 config,
                 connections: Arc::default(),
                 accept_said: Seldom::default(),
+                rejected_said: Seldom::default(),
             }),
         })
     }
