@@ -75,6 +75,8 @@ pub(crate) struct Cleaner {
     /// Chunks of which a write to the backing device was abandoned: it may still happen, over any later one. They are not cleaned before the next
     /// start.
     abandoned: Mutex<HashSet<u64>>,
+    /// Why the last round has failed.
+    failure: Mutex<Option<String>>,
     /// Chunks that may become dirty before writes go through.
     dirty_max: AtomicU64,
     /// Chunks that may still be cleaned in this second.
@@ -95,6 +97,7 @@ impl Cleaner {
             copying: RangeLocks::default(),
             is_closed: AtomicBool::new(false),
             abandoned: Mutex::default(),
+            failure: Mutex::default(),
             dirty_max: AtomicU64::new(0),
             allowance: AtomicU64::new(u64::MAX),
         }
@@ -182,6 +185,12 @@ impl<B: Buffer> Shared<B> {
             now.saturating_sub(complete)
         };
         (dirty, age)
+    }
+
+    /// Why the last round of the cleaner has failed, if chunks are dirty since.
+    pub fn cleaner_failure(&self) -> Option<String> {
+        let failure = self.cleaner.failure.lock().clone();
+        failure.filter(|_| self.store.as_ref().is_some_and(|store| store.dirty() > 0))
     }
 }
 
@@ -540,6 +549,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
     pub(crate) fn note_failure(&self, error: &VolumeError) {
         add(&self.0.shared.counters.clean_failures, 1);
         tracing::warn!("the cleaner: {error}");
+        *self.0.shared.cleaner.failure.lock() = Some(error.to_string());
     }
 
     /// Cleans all dirty chunks.
@@ -641,7 +651,10 @@ impl<D: Device, K: Backing> Volume<D, K> {
             }
             let dirty = store.dirty_from(from, most).await;
             cleaner.give_back(most - dirty.len());
-            let (_, failed) = self.clean(&dirty, true).await;
+            let (cleaned, failed) = self.clean(&dirty, true).await;
+            if failed.is_none() && cleaned > 0 {
+                *cleaner.failure.lock() = None;
+            }
             let mut pass = cleaner.pass.lock();
             match dirty.last() {
                 // What has failed is tried again in the next pass.

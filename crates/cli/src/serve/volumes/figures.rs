@@ -220,7 +220,17 @@ impl Source for VolumesFigures {
                 let failure = opened.shared.store()?.failure()?;
                 Some((prepared, opened, failure))
             });
-        let (prepared, opened, failure) = failed?;
+        let Some((prepared, opened, failure)) = failed else {
+            let mut volumes = self.common.volumes.iter().zip(&*opened);
+            return volumes.find_map(|(prepared, opened)| {
+                let why = opened.shared.cleaner_failure()?;
+                let (dirty, _) = opened.shared.dirty(self.common.clock.now_secs());
+                Some(format!(
+                    "volume {}: the cleaner failed, and the cache alone has the newest content of {dirty} chunks; {why}",
+                    prepared.name
+                ))
+            });
+        };
         let (dirty, _) = opened.shared.dirty(self.common.clock.now_secs());
         let serves = match dirty {
             0 => "its backing device serves alone".to_owned(),
