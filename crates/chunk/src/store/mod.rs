@@ -33,6 +33,7 @@ mod reclaim;
 mod regions;
 mod seal;
 mod shape;
+mod survey;
 mod work;
 
 pub use dirty::Copied;
@@ -41,6 +42,7 @@ pub use open::{Found, Options, STORE};
 pub use read::{Chunk, Unreadable};
 pub use regions::Quiet;
 pub use shape::Shape;
+pub use survey::{Cached, DamagedChunk, Survey};
 
 use crate::fp::FpIndex;
 use crate::lba::{LbaIndex, Slot};

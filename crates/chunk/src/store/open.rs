@@ -166,6 +166,19 @@ fn check<D: Device>(
     )
 }
 
+/// The shape that a superblock has, if its indexes fit its checkpoints.
+pub(super) fn shape_of(superblock: &Superblock) -> Result<Shape, OpenError> {
+    let geometry = superblock.geometry;
+    let found = Shape::decode(&superblock.own).filter(|found| found.is_possible(&geometry));
+    let found = found.ok_or(OpenError::UnknownSettings)?;
+    let (chunks, mappings, contents) = (found.chunks, found.mappings, found.contents);
+    let shape = Shape::new(&geometry, found.chunk_bytes, chunks, mappings, contents)?;
+    match shape.checkpoint_blocks(&geometry) > geometry.blocks as usize {
+        true => Err(OpenError::UnknownSettings),
+        false => Ok(shape),
+    }
+}
+
 /// Checks that a volume of which chunks may be dirty was neither grown nor shrunk.
 fn check_size(options: &Options, superblock: &Superblock) -> Result<(), OpenError> {
     let had = Owned::decode(&superblock.own);
@@ -352,15 +365,8 @@ impl<B: Buffer> ChunkStore<B> {
         let Some(superblock) = read_superblock(device, STORE)? else {
             return Ok(None);
         };
-        let geometry = superblock.geometry;
-        let found = Shape::decode(&superblock.own).filter(|found| found.is_possible(&geometry));
-        let found = found.ok_or(OpenError::UnknownSettings)?;
-        let (chunks, mappings, contents) = (found.chunks, found.mappings, found.contents);
-        let shape = Shape::new(&geometry, found.chunk_bytes, chunks, mappings, contents)?;
-        if shape.checkpoint_blocks(&geometry) > geometry.blocks as usize {
-            return Err(OpenError::UnknownSettings);
-        }
-        let mut image = Image::new(shape, &geometry, superblock.cache_id)?;
+        let shape = shape_of(&superblock)?;
+        let mut image = Image::new(shape, &superblock.geometry, superblock.cache_id)?;
         Ok(Some(inspect::inspect(device, &superblock, &mut image).await))
     }
 

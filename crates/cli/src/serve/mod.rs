@@ -17,7 +17,7 @@ mod performance;
 mod report;
 mod throttle;
 mod user;
-mod volumes;
+pub(crate) mod volumes;
 mod worker;
 
 pub use familiar::Familiar;

@@ -71,9 +71,11 @@ pub enum Source {
 }
 
 impl Source {
+    /// The path or address that a text is.
+    ///
     /// # Errors
     /// A text that begins as an address of NBD and is none.
-    fn parse(text: &str) -> Result<Self, UriError> {
+    pub fn parse(text: &str) -> Result<Self, UriError> {
         match Uri::is_meant(text) {
             true => text.parse().map(Self::Uri),
             false => Ok(Self::Path(text.into())),

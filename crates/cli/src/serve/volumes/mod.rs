@@ -8,7 +8,8 @@ mod figures;
 mod plan;
 mod worker;
 
-pub use config::VolumesConfig;
+pub use backing::Slow;
+pub use config::{Source, VolumesConfig};
 
 use super::course::Course;
 use super::flash::{Before, before, make_file, open_file, size_at, superblock_at};
@@ -17,7 +18,7 @@ use super::throttle::{self, Kinds};
 use super::{PidFile, bind_admin, limits, random, start_admin, user};
 use crate::usage::usage;
 use anyhow::Context;
-use backing::{DirtyCache, Slow};
+use backing::DirtyCache;
 use compute::ComputeThreads;
 use config::VolumeConfig;
 use figures::VolumesFigures;
@@ -348,7 +349,7 @@ fn prepare(
 }
 
 /// A hash of the machine's boot id; 0 if there is none.
-fn boot() -> u64 {
+pub fn boot() -> u64 {
     let id = std::fs::read("/proc/sys/kernel/random/boot_id");
     id.map_or(0, |id| twox_hash::XxHash3_64::oneshot(&id))
 }

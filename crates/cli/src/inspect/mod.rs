@@ -1,32 +1,30 @@
 //! `pumice inspect`: what is on a cache device. It is opened for reading only, and nothing is ever written to it.
 
-use anyhow::{Context, bail};
+mod device;
+mod volume;
+
+use crate::usage::usage;
+use anyhow::Context;
 use clap::Args;
-use pumice_blocks::Geometry;
+use device::{Overlay, ReadOnly};
 use pumice_blocks::footer::Trailer;
+use pumice_blocks::open::read_superblock;
 use pumice_blocks::superblock::FORMAT;
+use pumice_blocks::{Geometry, OpenError, Superblock};
+use pumice_chunk::store::STORE;
 use pumice_device::SECTOR_BYTES;
 use pumice_flash::inspect::{self, BlockCounts, Finding, Severity, Sink, Source, Summary};
 use pumice_nhc::format::{UPPER_DATA_OFFSET, UPPER_FORMAT};
 use pumice_nhc::{Found, UpperSuperblock};
 use pumice_trace::Human;
-use rustix::fs::FlockOperation;
-use rustix::io::Errno;
 use serde_json::{Value, json};
-use std::fs::File;
-use std::io::{self, BufWriter, Seek, SeekFrom, Write};
-use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
-
-/// A process that was killed a moment ago may still hold the lock.
-const LOCK_WAIT: Duration = Duration::from_secs(1);
-const LOCK_POLL: Duration = Duration::from_millis(10);
 
 /// Flags of `inspect`.
 #[derive(Args, Debug)]
 pub struct InspectArgs {
-    /// The cache: a file or a block device that `pumice serve --flash` has used; or its performance tier
+    /// The cache: a file or a block device that `pumice serve` has used as --flash, --performance-tier or --cache
     #[arg(value_name = "PATH")]
     path: PathBuf,
 
@@ -37,6 +35,10 @@ pub struct InspectArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+
+    /// Of the cache of a volume: say whether this file, device or export is the volume
+    #[arg(long, value_name = "PATH")]
+    backing: Option<String>,
 }
 
 /// Looks at a device and prints what is there. True where no inconsistency was found.
@@ -55,25 +57,29 @@ pub fn run(args: &InspectArgs) -> anyhow::Result<bool> {
         let _ = out.flush();
         return Ok(true);
     }
-    let mut findings = Findings {
-        json: args.json,
-        count: 0,
-        out: &mut out,
+    let device = Overlay::new(device);
+    let is_of_volume = match read_superblock(&device, STORE) {
+        Ok(Some(_)) => true,
+        Err(OpenError::OtherStore { found, .. }) => found.kind == STORE.kind,
+        // What else is there is named below.
+        Ok(None) | Err(_) => false,
     };
-    let summary =
-        inspect::inspect(&device, &mut findings, args.verify).with_context(|| name().to_string())?;
-    let count = findings.count;
-    if args.json {
-        let open = if count == 0 { "{\"findings\":[" } else { "" };
-        let fields =
-            serde_json::to_string(&fields(&args.path, &summary)).context("cannot write the report")?;
-        // The list was opened by the first finding.
-        let _ = writeln!(out, "{open}],{}", fields.trim_start_matches('{'));
-    } else {
-        let _ = write!(out, "{}", text(&args.path, &summary));
+    if is_of_volume {
+        return volume::run(args, &device, &mut out).with_context(|| name().to_string());
     }
-    // A reader that is gone does not want the report.
-    let _ = out.flush();
+    if args.backing.is_some() {
+        return Err(usage(format!(
+            "--backing: {} is no cache of a volume; leave it out",
+            name()
+        )));
+    }
+    let mut findings = Findings::new(args.json, &mut out);
+    let summary =
+        inspect::inspect(device.below(), &mut findings, args.verify).with_context(|| name().to_string())?;
+    match args.json {
+        true => findings.end(&fields(&args.path, &summary)),
+        false => findings.say(&text(&args.path, &summary)),
+    }
     Ok(summary.inconsistencies == 0)
 }
 
@@ -84,73 +90,60 @@ struct Findings<'a, W> {
     out: &'a mut W,
 }
 
+impl<'a, W: Write> Findings<'a, W> {
+    fn new(json: bool, out: &'a mut W) -> Self {
+        let count = 0;
+        Self { json, count, out }
+    }
+
+    fn show(&mut self, kind: &str, offset: Option<u64>, part: &str, what: &str) {
+        let _ = if self.json {
+            let separator = if self.count == 0 { "{\"findings\":[" } else { "," };
+            let value = json!({
+                "kind": kind,
+                "offset": offset,
+                "part": part,
+                "what": what,
+            });
+            write!(self.out, "{separator}{value}")
+        } else {
+            match offset {
+                Some(offset) => writeln!(self.out, "{kind}: byte {offset}, {part}: {what}"),
+                None => writeln!(self.out, "{kind}: {what}"),
+            }
+        };
+        self.count += 1;
+    }
+
+    /// Ends the JSON object with the fields of another.
+    fn end(self, fields: &Value) {
+        // The list was opened by the first finding.
+        let open = if self.count == 0 { "{\"findings\":[" } else { "" };
+        self.say(&format!(
+            "{open}],{}\n",
+            fields.to_string().trim_start_matches('{')
+        ));
+    }
+
+    /// Ends with a text. A reader that is gone does not want it.
+    fn say(self, text: &str) {
+        let _ = write!(self.out, "{text}");
+        let _ = self.out.flush();
+    }
+}
+
 impl<W: Write> Sink for Findings<'_, W> {
     fn found(&mut self, finding: Finding) {
         let kind = match finding.severity {
             Severity::Inconsistency => "inconsistency",
             Severity::Leftover => "leftover",
         };
-        let _ = if self.json {
-            let separator = if self.count == 0 { "{\"findings\":[" } else { "," };
-            let value = json!({
-                "kind": kind,
-                "offset": finding.offset,
-                "part": finding.part.to_string(),
-                "what": finding.what,
-            });
-            write!(self.out, "{separator}{value}")
-        } else {
-            writeln!(self.out, "{kind}: {finding}")
-        };
-        self.count += 1;
-    }
-}
-
-/// A file or block device, opened for reading and locked against servers.
-struct ReadOnly {
-    file: File,
-    len: u64,
-}
-
-impl ReadOnly {
-    fn open(path: &Path) -> anyhow::Result<Self> {
-        let name = path.display();
-        let kind = std::fs::metadata(path)
-            .with_context(|| format!("cannot open {name}"))?
-            .file_type();
-        if !kind.is_file() && !kind.is_block_device() {
-            bail!("{name} is neither a regular file nor a block device");
-        }
-        let mut file = File::open(path).with_context(|| format!("cannot open {name}"))?;
-        let deadline = Instant::now() + LOCK_WAIT;
-        // Shared with other readers; a server holds it alone.
-        loop {
-            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
-                Ok(()) => break,
-                Err(Errno::INTR) => {}
-                Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(LOCK_POLL),
-                Err(Errno::WOULDBLOCK) => {
-                    bail!(
-                        "{name} is in use by a running server; stop it first, what it holds changes while it is read"
-                    )
-                }
-                Err(error) => return Err(error).with_context(|| format!("cannot lock {name}")),
-            }
-        }
-        let len = file
-            .seek(SeekFrom::End(0))
-            .with_context(|| format!("cannot find the size of {name}"))?;
-        Ok(Self { file, len })
-    }
-}
-
-impl Source for ReadOnly {
-    fn bytes(&self) -> u64 {
-        self.len
-    }
-
-    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.file.read_exact_at(out, offset)
+        self.show(
+            kind,
+            Some(finding.offset),
+            &finding.part.to_string(),
+            &finding.what,
+        );
     }
 }
 
@@ -164,7 +157,7 @@ struct Copies {
 impl Copies {
     fn of(device: &ReadOnly) -> io::Result<Option<Self>> {
         let mut sector = vec![0; SECTOR_BYTES];
-        if device.len < SECTOR_BYTES as u64 {
+        if device.bytes() < SECTOR_BYTES as u64 {
             return Ok(None);
         }
         device.read(0, &mut sector)?;
@@ -172,7 +165,7 @@ impl Copies {
             return Ok(None);
         };
         let block_bytes = superblock.block_bytes;
-        let bytes = superblock.bytes.min(device.len);
+        let bytes = superblock.bytes.min(device.bytes());
         let places = bytes.saturating_sub(UPPER_DATA_OFFSET) / block_bytes;
         let mut copies = 0;
         for place in 0..places {
@@ -322,8 +315,7 @@ fn text(path: &Path, summary: &Summary) -> String {
         )
     });
     format!(
-        "cache          {}, format {FORMAT}, id {:016x}\n\
-         superblock     generation {} in slot {}, start {}, highest Unix time {}; {stop}\n\
+        "{}\
          arrangement    layout {}{}, index {}{}\n\
          size           {} ({capacity} bytes): {blocks} blocks of {}, {reserved} of them reserved, from byte {}; log of {} records{beyond}\n\
          blocks         {sealed} sealed, {free} free, {of_checkpoints} of checkpoints, {mappings} of mappings, {prefixes} with a prefix, {open} left open, {unknown} that cannot be told\n\
@@ -332,12 +324,7 @@ fn text(path: &Path, summary: &Summary) -> String {
          log            {}, positions {} to below {}\n\
          mapping pages  {}\n\
          verdict        {}\n",
-        path.display(),
-        superblock.cache_id,
-        superblock.generation,
-        superblock.generation % 2,
-        superblock.epoch,
-        superblock.time,
+        head(path, &FORMAT.to_string(), superblock, stop),
         summary.settings.layout,
         policy.unwrap_or_default(),
         summary.settings.index,
@@ -357,6 +344,20 @@ fn text(path: &Path, summary: &Summary) -> String {
         summary.log.next,
         summary.mapping_pages,
         verdict(summary)
+    )
+}
+
+/// What a report of any cache begins with.
+fn head(path: &Path, format: &str, superblock: &Superblock, stop: &str) -> String {
+    format!(
+        "cache          {}, format {format}, id {:016x}\n\
+         superblock     generation {} in slot {}, start {}, highest Unix time {}; {stop}\n",
+        path.display(),
+        superblock.cache_id,
+        superblock.generation,
+        superblock.generation % 2,
+        superblock.epoch,
+        superblock.time,
     )
 }
 
