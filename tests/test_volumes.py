@@ -2,10 +2,12 @@
 TCP."""
 
 import contextlib
+import os
 import pathlib
 import random
 import re
 import signal
+import socket
 import subprocess
 import time
 
@@ -148,6 +150,108 @@ def test_a_cache_without_which_its_file_was_served_is_forgotten(place, has_other
         expect("is forgotten" in log, "the cache to be forgotten", log)
         said = succeed("qemu-io", "-f", "raw", uri, "-c", "read -P 2 0 1M")
         expect("verification failed" not in said, "the newest content to be read", said)
+
+
+def test_a_file_that_was_put_back_with_its_old_time_is_noticed(place):
+    disk = place / "disk"
+    disk.write_bytes(bytes(MIB))
+    cache = ["--cache", place / "cache", "--cache-size", "16MiB"]
+    with volumes(place, *cache) as uri:
+        succeed("qemu-io", "-f", "raw", uri, "-c", "write -P 1 0 1M", "-c", "flush")
+    times = os.stat(disk)
+    with volumes(place, *cache):
+        log = (place / "volumes.log").read_text()
+        expect("the cache that was there" in log, "the cache to be found", log)
+    with open(disk, "r+b") as file:
+        file.write(b"\x02" * MIB)
+    os.utime(disk, ns=(times.st_atime_ns, times.st_mtime_ns))
+    with volumes(place, *cache) as uri:
+        log = (place / "volumes.log").read_text()
+        expect("is forgotten" in log, "the cache to be forgotten", log)
+        said = succeed("qemu-io", "-f", "raw", uri, "-c", "read -P 2 0 1M")
+        expect("verification failed" not in said, "what was put back to be read", said)
+
+
+@contextlib.contextmanager
+def loop_device(path):
+    """A loop device over a file; skips the test where there is none."""
+    if os.geteuid() != 0 or not os.path.exists("/dev/loop-control"):
+        pytest.skip("loop devices need root and /dev/loop-control")
+    status, said = run("losetup", "-f", "--show", path)
+    if status != 0:
+        pytest.skip(f"no loop device: {said.strip()}")
+    try:
+        yield said.strip()
+    finally:
+        succeed("losetup", "-d", said.strip())
+
+
+def refused(place, *flags, status=1):
+    """What a start that is refused says."""
+    done = subprocess.run([BINARY, "serve", "--nbd", f"unix:{place}/second", "--admin", "off", *flags], capture_output=True, text=True,
+                          timeout=30, check=False)
+    expect_equal(done.returncode, status, f"status of a start that is to be refused: {done.stderr[-1500:]}")
+    return done.stderr
+
+
+def test_a_file_is_not_served_beside_its_loop_device(place):
+    disk, cache = place / "disk", ["--cache", place / "cache", "--cache-size", "16MiB"]
+    disk.write_bytes(bytes(16 * MIB))
+    with loop_device(disk) as loop:
+        beside = ["--mode", "pass-through"]
+        with volumes(place, *cache):
+            said = refused(place, "--backing", loop, *beside)
+            expect("another process serves it" in said, "the loop device of a file that is served to be refused", said)
+        with volumes(place, *cache, backing=loop):
+            said = refused(place, "--backing", disk, *beside)
+            expect("another process serves it" in said, "the file of a loop device that is served to be refused", said)
+        for backing, cache in [(loop, disk), (disk, loop)]:
+            said = refused(place, "--backing", backing, "--cache", cache, status=2)
+            expect("a cache would overwrite it" in said, f"{cache} to be no cache of {backing}", said)
+        # One after the other they may be, and in pass-through nothing of the file was written.
+        with volumes(place, *beside, backing=loop):
+            pass
+    expect_equal(disk.read_bytes(), bytes(16 * MIB), "the file")
+
+
+def greeting(place):
+    """What the server says first to a client."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(20)
+        client.connect(str(place / "nbd.socket"))
+        return client.recv(8)
+
+
+def test_nobody_can_connect_before_a_start_is_decided(place):
+    """The cache device is slow, so that the start after a kill, which looks at each block, takes a while."""
+    (place / "disk").write_bytes(bytes(MIB))
+    flags = ["--cache", str(place / "cache"), "--cache-size", "16MiB"]
+    with Volume(str(place), str(place / "disk"), *flags) as server:
+        expect_equal(greeting(place), b"NBDMAGIC", "a greeting")
+        server.kill9()
+    expect((place / "nbd.socket").exists(), "a killed server to leave its socket", sorted(place.iterdir()))
+    with Volume(str(place), str(place / "disk"), *flags, "--throttle", "cache=hdd", wait=False) as server:
+        server.wait_for_log(f"cache {place / 'cache'}")
+        with pytest.raises(ConnectionRefusedError):
+            greeting(place)
+        expect("ready:" not in server.log(), "the start to go on", server.log())
+        server.wait_for_log("ready:", 60)
+        expect_equal(greeting(place), b"NBDMAGIC", "a greeting")
+
+
+def test_connections_beyond_the_limit_are_logged_once(place):
+    (place / "disk").write_bytes(bytes(MIB))
+    with Volume(str(place), str(place / "disk"), "--mode", "pass-through", "--max-connections", "1") as server:
+        with contextlib.ExitStack() as stack:
+            greetings = []
+            for _ in range(3):
+                client = stack.enter_context(socket.socket(socket.AF_UNIX))
+                client.settimeout(20)
+                client.connect(str(place / "nbd.socket"))
+                greetings.append(client.recv(8))
+        expect_equal(greetings, [b"NBDMAGIC", b"", b""], "greetings of three connections, of which one is allowed")
+        said = [line for line in server.log().splitlines() if "a connection is turned away" in line]
+        expect(len(said) == 1 and "WARN" in said[0] and "--max-connections" in said[0], "one line of two that were turned away", said)
 
 
 @pytest.mark.parametrize("chunk", ["4KiB", "128KiB"])

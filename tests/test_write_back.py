@@ -1,7 +1,8 @@
 """Volumes in write-back, whose newest content the cache alone has until the cleaner, a stop or a later start writes it to the backing file:
-what starts find, which are refused, `kill -9`, figures, and backing devices that are away, hang, or are full."""
+what starts find, which are refused, `kill -9`, figures, `inspect`, and backing devices that are away, hang, or are full."""
 
 import contextlib
+import json
 import os
 import pathlib
 import random
@@ -13,7 +14,7 @@ import subprocess
 import pytest
 
 from harness import expect, expect_equal
-from harness.machine import installed
+from harness.machine import BINARY, installed
 from harness.servers import Nbdkit, Volume
 
 CHUNK = 4096
@@ -134,7 +135,8 @@ def test_a_later_start_serves_what_a_stop_has_kept(place, mode):
 
 
 def expect_refused(server, *advice):
-    expect_equal(server.process.wait(20), 1, "status of the start")
+    """With the status that tells a supervisor not to try again."""
+    expect_equal(server.process.wait(20), 2, "status of the start")
     said = server.log()
     expect(all(words in said for words in (*advice, "writes that its volume lacks", "--reformat")), f"{advice} and what to do", said)
 
@@ -166,11 +168,12 @@ def test_a_start_that_would_lose_dirty_chunks_is_refused(place, what):
 
 @pytest.mark.parametrize("without", ["none", "other"])
 def test_a_cache_with_dirty_chunks_without_which_its_file_was_served_is_refused(place, without):
-    """Nothing is lost with it: once the mark of the backing file is taken away, the cache is used."""
+    """`--reformat` insists on that. Nothing is lost with the cache: once the mark of the backing file is taken away, it is used."""
     place.keep()
     mode = "pass-through" if without == "none" else "write-back"
-    with place.volume(mode, cache="none" if without == "none" else place.other) as server:
+    with place.volume(mode, "--reformat", cache="none" if without == "none" else place.other) as server:
         server.terminate()
+    expect(LACKS not in os.listxattr(place.disk), "the file to lack nothing", os.listxattr(place.disk))
     for mode in ("write-back", "write-through", "read-only"):
         with place.volume(mode, wait=False) as server:
             expect_refused(server, "the volume was served without it")
@@ -179,6 +182,156 @@ def test_a_cache_with_dirty_chunks_without_which_its_file_was_served_is_refused(
         place.expect_read(server)
         server.terminate()
     place.expect_newest(place.disk, "the backing file after a drain")
+
+
+def test_reformat_discards_dirty_chunks_in_pass_through_too(place):
+    place.keep()
+    with place.volume("pass-through", "--reformat") as server:
+        ask(server, "h.pwrite(b'new', 0)")
+        server.terminate()
+    with place.volume("write-back", "--on-stop", "keep") as server:
+        expect("is forgotten" in server.log(), "the cache to be forgotten", server.log())
+        ask(server, "assert bytes(h.pread(3, 0)) == b'new'")
+        server.terminate()
+    expect_equal(place.disk.read_bytes()[3:SIZE], place.first[3:], "the volume as it was without the cache")
+
+
+# The attribute of a backing file that lacks what a cache may have.
+LACKS = "user.pumice.dirty"
+
+
+@pytest.mark.parametrize("end", ["kept", "killed"])
+def test_a_start_without_the_cache_that_has_dirty_chunks_is_refused(place, end):
+    """In any mode, and before anything is made. With the cache the start goes on, and after a drain no cache is needed."""
+    if end == "kept":
+        place.keep()
+    else:
+        with place.volume("write-back", *LAZY) as server:
+            place.write(server, "h.flush()")
+            server.kill9()
+    before, away = place.disk.read_bytes(), place.disk.parent / "away"
+    place.cache.rename(away)
+    other = place.disk.parent / "other-disk"
+    other.write_bytes(bytes(DISK_BYTES))
+    with place.volume("write-back", backing=other, cache=place.other) as server:
+        server.terminate()
+    empty = place.disk.parent / "empty"
+    empty.touch()
+    others = place.other.read_bytes()
+    identity = os.getxattr(place.disk, LACKS)[:8][::-1].hex()
+    for mode, cache, given in [("write-back", place.cache, "empty or missing"), ("write-through", place.cache, "empty or missing"),
+                               ("write-around", empty, "empty or missing"), ("read-only", place.other, "is cache"),
+                               ("write-back", place.other, "is cache"), ("pass-through", place.other, "is cache"),
+                               ("pass-through", place.cache, "empty or missing"), ("pass-through", "none", "there is no --cache")]:
+        with place.volume(mode, cache=cache, wait=False) as server:
+            expect_refused(server, f"cache {identity} at {place.cache.resolve()}", f"volume {place.disk.name}", given)
+    expect(not place.cache.exists() and empty.stat().st_size == 0, "no file to be made or written", os.listdir(place.directory))
+    expect(place.other.read_bytes() == others and place.disk.read_bytes() == before, "nothing to be changed", "other bytes")
+    # Under another path it is the same cache.
+    with place.volume("write-through", cache=away) as server:
+        expect("the cache that was there" in server.log(), "the cache to be found", server.log())
+        place.expect_read(server)
+        server.terminate()
+    place.expect_newest(place.disk, "the backing file after a drain")
+    expect(LACKS not in os.listxattr(place.disk), "the file to lack nothing", os.listxattr(place.disk))
+    with place.volume("pass-through", cache="none") as server:
+        place.expect_read(server)
+        server.terminate()
+
+
+def test_a_volume_that_was_grown_or_shrunk_is_told_so(place):
+    place.keep()
+    times = os.stat(place.disk)
+    for size in (2 * DISK_BYTES, DISK_BYTES // 2):
+        os.truncate(place.disk, size)
+        with place.volume("write-back", wait=False) as server:
+            expect_refused(server, f"the volume has {size >> 20} MiB, and had {DISK_BYTES >> 20} MiB when this cache was used last")
+    os.truncate(place.disk, DISK_BYTES)
+    os.utime(place.disk, ns=(times.st_atime_ns, times.st_mtime_ns))
+    with place.volume("write-back") as server:
+        place.expect_read(server)
+        server.terminate()
+    place.expect_newest(place.disk, "the backing file after a drain")
+
+
+def test_dirty_chunks_outlive_a_change_beside_the_bytes_and_the_log_says_so(place):
+    """It may be chmod, or a restore that has set the old time."""
+    place.keep()
+    place.disk.chmod(0o600)
+    with place.volume("write-back") as server:
+        expect("have changed since the last stop" in server.log(), "a warning", server.log())
+        place.expect_read(server)
+        server.terminate()
+    place.expect_newest(place.disk, "the backing file after a drain")
+    with place.volume("write-back") as server:
+        said = server.log()
+        expect("the cache that was there" in said and "have changed" not in said, "a cache that fits and no warning", said)
+
+
+def inspect(place, *flags, backing=None):
+    """Status and report of the cache, which stays as it is."""
+    before = place.cache.read_bytes()
+    command = [BINARY, "inspect", place.cache, "--json", "--backing", backing or place.disk, *flags]
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=60, check=False)
+    expect(done.stdout, "a report", f"status {done.returncode}: {done.stderr}")
+    expect(place.cache.read_bytes() == before, "an inspection to change nothing", "another cache")
+    return done.returncode, json.loads(done.stdout)
+
+
+def expect_whole(place, dirty, clean):
+    status, report = inspect(place, "--verify")
+    volume = report["volume"]
+    expect_equal((status, report["findings"], report["clean"], volume["bytes"], volume["chunk_bytes"], volume["is_backing"]),
+                 (0, [], clean, DISK_BYTES, CHUNK, True), f"what inspect says: {report}")
+    expect_equal(report["dirty_chunks"], dirty, f"dirty chunks of {report}")
+
+
+def test_inspect_says_whose_a_cache_is_and_how_many_chunks_are_dirty(place):
+    left = place.keep()
+    expect_whole(place, left, clean=True)
+    shutil.copy(place.disk, place.disk.parent / "disk2")
+    expect_equal(inspect(place, backing=place.disk.parent / "disk2")[1]["volume"]["is_backing"], False, "whether another file is the volume")
+    with place.volume("write-back", *LAZY) as server:
+        refused = subprocess.run([BINARY, "inspect", place.cache], capture_output=True, text=True, timeout=20, check=False)
+        expect(refused.returncode == 1 and "in use" in refused.stderr, "a cache in use not to be inspected", refused.stderr)
+        server.kill9()
+    expect_whole(place, left, clean=False)
+    with place.volume("write-back") as server:
+        server.terminate()
+    expect_whole(place, 0, clean=True)
+    done = subprocess.run([BINARY, "inspect", place.cache], capture_output=True, text=True, timeout=20, check=False)
+    said = f"{DISK_BYTES >> 20} MiB in {DISK_BYTES // CHUNK} chunks of 4 KiB"
+    expect(done.returncode == 0 and said in done.stdout and "none of them dirty" in done.stdout, said, done.stdout + done.stderr)
+
+
+def test_inspect_finds_as_many_dirty_chunks_after_kill9_as_the_start_does(place):
+    for _ in range(3):
+        with place.volume("write-back", *LAZY) as server:
+            place.write(server, "h.flush()")
+            place.change(server)
+            ask(server, "h.flush()")
+            # What no FLUSH covers may be lost, and may be found.
+            place.write(server, places=[(0, CHUNK)])
+            server.kill9()
+        status, report = inspect(place, "--verify")
+        expect_equal((status, report["findings"], report["clean"]), (0, [], False), "what inspect says after kill -9")
+        with place.volume("write-back", *KEEP) as server:
+            expect_equal(int(ALONE.search(server.log())[1]), report["dirty_chunks"], "dirty chunks that the start has found")
+            place.expect_read(server)
+
+
+def test_inspect_names_chunks_that_are_damaged(place):
+    place.keep()
+    cached = bytearray(place.cache.read_bytes())
+    damaged = [(number, at) for number in range(3, CHUNKS, 100) if (at := cached.find(place.newest[number * CHUNK:(number + 1) * CHUNK])) > 0]
+    expect(len(damaged) > 5, "chunks to stand in the cache as they are", damaged)
+    for number, at in damaged:
+        cached[at + number % CHUNK] ^= 1
+    place.cache.write_bytes(cached)
+    expect_equal(inspect(place)[0], 0, "status without a look at contents")
+    status, report = inspect(place, "--verify")
+    named = sorted(finding["part"] for finding in report["findings"])
+    expect_equal((status, named), (1, sorted(f"chunk {number}, dirty" for number, _ in damaged)), "what inspect says")
 
 
 @pytest.mark.parametrize("mode", ["write-back", "write-through", "read-only"])
@@ -302,6 +455,20 @@ def test_what_the_cache_has_is_read_and_written_while_the_backing_device_is(plac
         place.change(server)
         server.terminate()
     place.expect_newest(place.disk, "the backing file after a drain")
+
+
+def test_readyz_has_a_word_while_the_cleaner_fails(place, far):
+    with far.volume_under_way() as server:
+        expect_equal(server.get("/readyz"), (200, "ready\n"), "the answer of /readyz")
+        far.fail("full")
+        server.wait_for(lambda: figure(server, "clean_failures") > 0, "the cleaner to fail")
+        status, said = server.get("/readyz")
+        words = (f"ready\nvolume {server.name_of_volume}: the cleaner failed", "newest content of", "backing device")
+        expect(status == 200 and all(word in said for word in words), f"{words}", f"{status}: {said}")
+        far.recover("full")
+        server.wait_for(lambda: figure(server, "dirty_chunks") == 0, "all to be cleaned")
+        place.write(server, places=EVERY_OTHER)
+        expect_equal(server.get("/readyz"), (200, "ready\n"), "the answer of /readyz")
 
 
 def test_a_chunk_that_is_being_cleaned_is_written_while_the_backing_device_hangs(place, far):
