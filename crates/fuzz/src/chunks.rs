@@ -9,7 +9,7 @@
 
 use crate::bytes::{Bytes, put_u32};
 use crate::edits::{EDITS_MAX, Edits, medium_of, u32_at};
-use crate::volumes::{BOOT, CHUNK, CHUNKS, Image, Kind, Ram, Rig, SECTOR, content, look};
+use crate::volumes::{BOOT, CHUNK, CHUNKS, Image, Kind, Ram, Rig, SECTOR, content, look, survey};
 use pumice_blocks::OpenError;
 use pumice_chunk::piece::{Entry, HEADER_BYTES, REFERENCE_BYTES};
 use pumice_chunk::store::Found;
@@ -177,6 +177,7 @@ impl Edited<'_> {
     fn check(&self, mode: Mode, boot: u64, stops_well: bool) {
         let medium = medium_of(self.edits.bytes());
         let looked_at = look(&medium);
+        let surveyed = survey(&medium_of(self.edits.bytes()), boot);
         let backing = Ram::of(self.image.backing.clone());
         let opened = Rig::open(&medium, &backing, mode, boot, 2);
         let has_only_copy = self.image.dirty.iter().any(Option::is_some);
@@ -201,7 +202,12 @@ impl Edited<'_> {
             // In pass-through, too: what is dirty is not discarded.
             assert_eq!(rig.found, Some(Found::Cache));
         }
+        let dirty = rig.store().map_or(0, |store| store.dirty());
         let mut seen: Vec<_> = (0..CHUNKS).map(|chunk| rig.read(chunk)).collect();
+        if !self.is_forged && mode != Mode::PassThrough && rig.found == Some(Found::Cache) {
+            let unreadable: Vec<usize> = (0..CHUNKS).filter(|chunk| seen[*chunk].is_none()).collect();
+            assert_eq!(surveyed, Some((dirty, unreadable)), "{:?} touched", self.touched);
+        }
         for (chunk, found) in seen.iter().enumerate() {
             self.check_chunk(chunk, found.as_deref());
         }

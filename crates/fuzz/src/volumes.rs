@@ -8,7 +8,7 @@ use pumice_blocks::inspect::Inspection;
 use pumice_blocks::{Durability, Maker, OpenError};
 use pumice_chunk::Place;
 use pumice_chunk::piece::{Entry, HEADER_BYTES, Kind as Piece};
-use pumice_chunk::store::{ChunkStore, Found, Options};
+use pumice_chunk::store::{ChunkStore, DamagedChunk, Found, Options};
 use pumice_device::{AlignedBuf, MemDevice, MemMedium, SECTOR_BYTES};
 use pumice_volume::{Backing, Extent, Mode, Settings, Shared, Volume, VolumeError, WriteBack};
 use pumice_world::{Executor, ManualClock, Random};
@@ -194,6 +194,21 @@ pub(crate) fn look(medium: &Arc<MemMedium>) -> Result<Option<Inspection>, OpenEr
     let device = MemDevice::new(Arc::clone(medium));
     let Ok(found) = Executor::new().block_on(ChunkStore::inspect(&device), never());
     found
+}
+
+/// What a start would find on a device, in this run of the machine: dirty chunks, and those of them whose contents are damaged. It writes.
+pub(crate) fn survey(medium: &Arc<MemMedium>, boot: u64) -> Option<(u64, Vec<usize>)> {
+    let (device, mut damaged) = (MemDevice::new(Arc::clone(medium)), Vec::new());
+    let mut show = |chunk: DamagedChunk| {
+        if chunk.is_dirty {
+            damaged.push(chunk.address as usize);
+        }
+    };
+    let survey = ChunkStore::survey(&device, boot, Some(&mut show));
+    let Ok(found) = Executor::new().block_on(survey, never());
+    let cached = found.ok()??.found.ok()?;
+    damaged.sort_unstable();
+    Some((cached.dirty, damaged))
 }
 
 /// A content of which a part compresses.
