@@ -231,6 +231,13 @@ impl<O: Owner> OpenBlock<O> {
         })
     }
 
+    /// Whether a piece that is not on the device is wanted; false once the block is composed.
+    pub(crate) fn has_unwritten(&self, is_wanted: impl Fn(&O::Entry) -> bool) -> bool {
+        let fill = self.fill.lock();
+        let first = (fill.entries).partition_point(|entry| entry.range().start < fill.written as u64);
+        fill.entries[first..].iter().any(is_wanted)
+    }
+
     /// Waits for the threads that publish what is in a prefix: for copies of at most a piece's length.
     pub(crate) fn wait_for_prefix(&self, prefix: &Prefix<O::Entry>) {
         while self.writers[prefix.turn].load(Ordering::Acquire) != 0 {

@@ -211,6 +211,13 @@ impl<O: Owner> Blocks<O> {
         }
     }
 
+    /// Whether a piece that is not on the device yet is wanted, or a full block is not there: its pieces are not looked at.
+    pub fn has_unwritten(&self, is_wanted: impl Fn(&O::Entry) -> bool) -> bool {
+        // In this order: what is composed meanwhile is not active any more.
+        let open = self.open.lock();
+        (open.iter()).any(|block| block.has_unwritten(&is_wanted) || !self.is_active(block))
+    }
+
     /// Bytes sent to the device since it was opened, log and superblocks included, and bytes in block buffers that are not sent yet.
     pub fn sent_bytes(&self) -> u64 {
         let open = self.open.lock();

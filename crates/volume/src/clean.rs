@@ -392,7 +392,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
             return (Vec::new(), None);
         };
         let chunk_bytes = u64::from(store.shape().chunk_bytes);
-        let reads = chunks.map(|chunk| async move {
+        let reads = chunks.clone().map(|chunk| async move {
             if self.0.shared.cleaner.abandoned.lock().contains(&chunk) {
                 let what =
                     "an earlier write of this chunk may still happen; it is written after the next start";
@@ -428,7 +428,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
             return (Vec::new(), failed);
         }
         // A crash must not leave an older copy beside what the backing device has from here on.
-        if let Err(error) = self.working(store.persist(device)).await {
+        if let Err(error) = self.working(store.persist_of(device, &chunks)).await {
             runs.iter().for_each(|run| store.forget_copies(&run.copied));
             return (Vec::new(), Some(VolumeError::Cache(error)));
         }

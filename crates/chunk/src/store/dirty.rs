@@ -31,6 +31,7 @@ use pumice_device::Device;
 use pumice_memory::Buffer;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A dirty content that was read to be written to the volume.
@@ -254,6 +255,17 @@ impl<B: Buffer> ChunkStore<B> {
         self.base.commit(device).await?;
         match self.base.is_out() {
             true => Err(io::Error::other("the cache device has failed")),
+            false => Ok(()),
+        }
+    }
+
+    /// The same, of what was cached of some chunks before. Does nothing where that is durable already.
+    ///
+    /// # Errors
+    /// As [`ChunkStore::persist`].
+    pub async fn persist_of<D: Device<Buf = B>>(&self, device: &D, chunks: &Range<u64>) -> io::Result<()> {
+        match self.base.has_unwritten(|entry| chunks.contains(&entry.address)) || self.base.is_out() {
+            true => self.persist(device).await,
             false => Ok(()),
         }
     }
