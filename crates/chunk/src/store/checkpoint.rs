@@ -1,13 +1,18 @@
 //! Checkpoints: marks, both indexes, and offsets of contents.
 
-use super::ChunkStore;
 use super::open::Owned;
 use super::reclaim::batches;
+use super::{ChunkStore, Open};
 use pumice_blocks::chain::{BlockRole, put_len};
 use pumice_blocks::{BudgetLevel, Coverage, Durability, StreamWriter};
 use pumice_device::Device;
 use pumice_memory::Buffer;
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The part of the log that is kept for a block that is being filled.
+const HELD_PART: u64 = 16;
 
 impl<B: Buffer> ChunkStore<B> {
     /// Writes a checkpoint. No reclaim runs at the same time. `clean` is given at a clean stop: the time of the volume's last change.
@@ -19,8 +24,13 @@ impl<B: Buffer> ChunkStore<B> {
     ) -> io::Result<()> {
         let (begun, position, version, marked) = {
             let mut maps = self.maps.lock();
-            // The log is kept from where the oldest block without a footer was opened.
-            if self.keeps {
+            // The log is kept from where the oldest block without a footer was opened. One that was opened long ago is closed, so that the
+            // log gets room; else the rest of it would be written for nothing.
+            let held = |block: &Arc<Open<B>>| {
+                let opened = block.sealing_position.load(Ordering::Acquire);
+                self.base.log.position().saturating_sub(opened)
+            };
+            if self.keeps && maps.active.as_ref().map_or(0, held) > self.base.log_usage().1 / HELD_PART {
                 self.close_active(&mut maps);
             }
             maps.checkpoints += 1;

@@ -215,5 +215,5 @@ fn a_crash_at_any_write_leaves_what_was_flushed_or_something_newer() {
         }
     }
     println!("{crashes} crashes, {written} chunks written before");
-    assert!(crashes > 80, "{crashes}");
+    assert!(crashes > 60, "{crashes}");
 }
