@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 /// A checkpoint is due when one block of so many was sealed since the last.
-const CHECKPOINT_PART: u64 = 16;
+const CHECKPOINT_PART: u64 = 8;
 
 impl<B: Buffer> ChunkStore<B> {
     /// Whether there may be work to take. Cost: one load.
