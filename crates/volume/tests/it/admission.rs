@@ -444,7 +444,7 @@ fn short_of_budget_writes_in_write_back_and_cache_commands_enter_when_reads_do_n
     let mut settings = wide();
     // In three seconds about a seventh of 1 MiB: between an eighth and three sixteenths.
     settings.write_budget = Some(WriteBudget {
-        period_secs: 480,
+        period_secs: 460,
         ..MIB_SAVED
     });
     let mut case = Case::new(1, settings);
