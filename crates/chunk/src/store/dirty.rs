@@ -6,7 +6,8 @@
 //! write-back 2  on a flush of a client: write all blocks out, flush      (persist)
 //!
 //! clean 1  list dirty chunks                                             (dirty_from, dirty_in_work)
-//! clean 2  read one, and write it to the volume, with its range locked   (read_dirty, the caller)
+//! clean 2  read one, see that it is durable, and write it to the volume, with its range locked
+//!                                                                        (read_dirty, persist_of, the caller)
 //! clean 3  flush the volume                                              (the caller)
 //! clean 4  log that it is clean; flush; clear its bit, unless a write came since 2     (made_clean)
 //! ```
