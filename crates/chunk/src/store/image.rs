@@ -23,7 +23,7 @@ use crate::piece::{Entry, HEADER_BYTES, Header, Kind, REFERENCE_BYTES, Reference
 use crate::place::Place;
 use crate::store::read::sectors;
 use crate::store::reclaim::batches;
-use pumice_blocks::chain::StreamReader;
+use pumice_blocks::chain::{BlockRole, StreamReader};
 use pumice_blocks::footer::OWN_BYTES;
 use pumice_blocks::log::LogRecord;
 use pumice_blocks::open::read_twice;
@@ -269,7 +269,16 @@ impl Image {
                 .get(&block)
                 .is_some_and(|sequence| *sequence < next_sequence)
         };
-        self.drop_places(|place| !blocks.covered[place.block as usize] && !is_dumped(place.block));
+        // What it leads to in a block that was open was durable before the checkpoint ended: see below.
+        let was_open = |block: u32| {
+            let row = snapshot
+                .as_ref()
+                .and_then(|snapshot| snapshot.head.rows.get(block as usize));
+            row.is_some_and(|row| row.role == BlockRole::Open && !summary.is_reclaimed(block, row.sequence))
+        };
+        self.drop_places(|place| {
+            !blocks.covered[place.block as usize] && !is_dumped(place.block) && !was_open(place.block)
+        });
         for (block, starts) in self.starts.iter_mut().enumerate() {
             if !blocks.covered[block] {
                 *starts = Starts::None;
@@ -328,9 +337,18 @@ impl Image {
         }
         // Places of the checkpoint in a block whose footer cannot be read, or does not list them.
         let starts = std::mem::take(&mut self.starts);
-        self.drop_places(|place| {
+        let is_gone = |place: Place| {
             (starts.get(place.block as usize)).is_none_or(|starts| place.number >= starts.len())
-        });
+        };
+        let mut has_lost = false;
+        for bucket in 0..self.lba.buckets() {
+            self.lba
+                .visit_dirty(bucket, |slot| has_lost |= is_gone(slot.place));
+        }
+        if has_lost {
+            return Err("a block that was being filled lacks what was durable there");
+        }
+        self.drop_places(is_gone);
         self.starts = starts;
         let (marked, chunks) = (std::mem::take(&mut self.marked), self.shape.chunks);
         self.has_lost |= !marked.is_empty();
