@@ -305,9 +305,10 @@ def test_inspect_says_whose_a_cache_is_and_how_many_chunks_are_dirty(place):
 
 
 def test_inspect_finds_as_many_dirty_chunks_after_kill9_as_the_start_does(place):
+    """Some of them stand in a block that was being filled, for which the start writes a footer."""
+    place.newest[:] = place.first
     for _ in range(3):
         with place.volume("write-back", *LAZY) as server:
-            place.write(server, "h.flush()")
             place.change(server)
             ask(server, "h.flush()")
             # What no FLUSH covers may be lost, and may be found.
@@ -467,8 +468,12 @@ def test_readyz_has_a_word_while_the_cleaner_fails(place, far):
         expect(status == 200 and all(word in said for word in words), f"{words}", f"{status}: {said}")
         far.recover("full")
         server.wait_for(lambda: figure(server, "dirty_chunks") == 0, "all to be cleaned")
-        place.write(server, places=EVERY_OTHER)
-        expect_equal(server.get("/readyz"), (200, "ready\n"), "the answer of /readyz")
+
+        def is_quiet_with_dirty_chunks():
+            place.change(server)
+            return server.get("/readyz") == (200, "ready\n") and figure(server, "dirty_chunks") > 0
+
+        server.wait_for(is_quiet_with_dirty_chunks, "/readyz to say nothing while chunks are dirty")
 
 
 def test_a_chunk_that_is_being_cleaned_is_written_while_the_backing_device_hangs(place, far):

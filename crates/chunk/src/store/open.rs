@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 /// The number of this kind of store, and the version of its formats.
-pub const STORE: StoreId = StoreId { kind: 2, format: 4 };
+pub const STORE: StoreId = StoreId { kind: 2, format: 5 };
 /// With dirty chunks: seconds after which what was appended is written, also without a flush.
 const FLUSH_SECS: u32 = 1;
 /// The epoch of a start in its versions, from this bit on.
