@@ -304,7 +304,7 @@ impl<B: Buffer> ChunkStore<B> {
             store.base.record_start(device, None).await?;
         }
         if !is_new && !was_clean {
-            store.settle_start(device, options.now).await?;
+            store.settle_start(device, options.now, options.boot).await?;
         }
         Ok((store, found))
     }
@@ -429,7 +429,12 @@ impl<B: Buffer> ChunkStore<B> {
     }
 
     /// Writes a checkpoint after a crash, so that no later start depends on the blocks and records that this start read.
-    async fn settle_start<D: Device<Buf = B>>(&self, device: &D, now: u32) -> Result<(), OpenError> {
+    async fn settle_start<D: Device<Buf = B>>(
+        &self,
+        device: &D,
+        now: u32,
+        boot: u64,
+    ) -> Result<(), OpenError> {
         let wanted = self.shape.checkpoint_blocks(&self.base.geometry);
         loop {
             let victim = {
@@ -444,7 +449,11 @@ impl<B: Buffer> ChunkStore<B> {
         }
         self.describe(self.keeps, false);
         let is_only = match self.checkpoint(device, now, None).await {
-            Ok(()) => self.base.forget_previous_checkpoint(device),
+            Ok(()) => {
+                // From here on nothing is left of what a power cut took: the marks of this run are no older than this boot.
+                self.base.superblock.lock().own[Owned::BOOT..][..8].copy_from_slice(&boot.to_le_bytes());
+                self.base.forget_previous_checkpoint(device)
+            }
             Err(error) => {
                 tracing::warn!("the checkpoint of this start: {error}");
                 false
