@@ -2,6 +2,7 @@
 
 mod budget;
 mod compute;
+mod drawn;
 mod fp;
 mod lba;
 mod model;
