@@ -441,8 +441,11 @@ impl Run {
         self.revive();
         let is_damaged = self.life.get::<Damage>() == Damage::Bits;
         if is_damaged {
-            for _ in 0..1 + self.below(8) {
-                let offset = self.random.below(self.medium.capacity());
+            // Apart from each other: two wrong bits of one content are not told from a torn write.
+            let places = 1 + self.random.below(8);
+            let room = self.medium.capacity() / places;
+            for place in 0..places {
+                let offset = place * room + self.random.below(room - 3 * CHUNK as u64);
                 self.medium.rot_at(offset);
             }
             totals.damaged_starts += 1;
