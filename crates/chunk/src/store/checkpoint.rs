@@ -22,8 +22,11 @@ impl<B: Buffer> ChunkStore<B> {
         now: u32,
         clean: Option<u64>,
     ) -> io::Result<()> {
-        let (begun, position, version, marked) = {
+        let begin = || {
             let mut maps = self.maps.lock();
+            if self.cleaning.load(Ordering::Acquire) > 0 {
+                return None;
+            }
             // The log is kept from where the oldest block without a footer was opened. One that was opened long ago is closed, so that the
             // log gets room; else the rest of it would be written for nothing.
             let held = |block: &Arc<Open<B>>| {
@@ -33,14 +36,20 @@ impl<B: Buffer> ChunkStore<B> {
             if self.keeps && maps.active.as_ref().map_or(0, held) > self.base.log_usage().1 / HELD_PART {
                 self.close_active(&mut maps);
             }
-            maps.checkpoints += 1;
             let marked: Vec<u32> = maps.regions.marked().collect();
-            (
+            Some((
                 self.base.begin_checkpoint(|_| 0),
                 self.base.log.position(),
                 maps.next_version,
                 marked,
-            )
+            ))
+        };
+        let (begun, position, version, marked) = loop {
+            if let Some(begun) = begin() {
+                break begun;
+            }
+            let is_over = || self.cleaning.load(Ordering::Acquire) == 0;
+            self.base.wait_for(|_| is_over()).await;
         };
         let take = async || {
             let taken = self.base.take_for_checkpoint(&mut self.base.shared.pool.lock());

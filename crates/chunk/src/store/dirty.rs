@@ -34,11 +34,28 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// A dirty content that was read to be written to the volume.
 pub struct Copied {
     slot: Slot,
     number: u64,
+}
+
+/// Chunks that the log says are clean, and the index not yet. No checkpoint begins meanwhile: it would have them as dirty, and a start with it
+/// does not go by records before it.
+struct LoggedClean<'s, 'a, B: Buffer> {
+    store: &'s ChunkStore<B>,
+    chunks: Vec<&'a Copied>,
+}
+
+impl<B: Buffer> Drop for LoggedClean<'_, '_, B> {
+    fn drop(&mut self) {
+        if self.store.cleaning.fetch_sub(1, Ordering::AcqRel) == 1 {
+            // A checkpoint may wait for it.
+            self.store.base.shared.change(|_| {});
+        }
+    }
 }
 
 impl<B: Buffer> Maps<B> {
@@ -186,22 +203,18 @@ impl<B: Buffer> ChunkStore<B> {
             .collect();
         let (mut cleaned, mut has_room) = (0, true);
         while !left.is_empty() && has_room {
-            let (logged, checkpoints) = self.log_clean(device, &mut left, may_wait)?;
+            let logged = self.log_clean(device, &mut left, may_wait)?;
             self.base.commit(device).await?;
             {
                 let mut maps = self.maps.lock();
-                if maps.checkpoints == checkpoints {
-                    for copied in logged {
-                        if maps.is_still(copied) {
-                            cleaned += u64::from(maps.lba.clean(copied.slot.address, copied.slot.place));
-                            maps.copies.remove(&copied.slot.address);
-                        }
+                for copied in &logged.chunks {
+                    if maps.is_still(copied) {
+                        cleaned += u64::from(maps.lba.clean(copied.slot.address, copied.slot.place));
+                        maps.copies.remove(&copied.slot.address);
                     }
-                } else {
-                    // A checkpoint that began meanwhile has them as dirty, and needs records that come after it.
-                    left.extend(logged.into_iter().map(|copied| (copied.slot.address, copied)));
                 }
             }
+            drop(logged);
             has_room = left.is_empty() || may_wait && self.base.wait_for_log(1).await;
         }
         self.forget_copies(left.into_values());
@@ -214,13 +227,12 @@ impl<B: Buffer> ChunkStore<B> {
     }
 
     /// Logs that chunks are clean, as many as the log has room for, and takes them from `left`. So too those that were written since they were read.
-    /// Returns also how many checkpoints had begun.
     fn log_clean<'a, D: Device<Buf = B>>(
         &self,
         device: &D,
         left: &mut BTreeMap<u64, &'a Copied>,
         may_wait: bool,
-    ) -> io::Result<(Vec<&'a Copied>, u64)> {
+    ) -> io::Result<LoggedClean<'_, 'a, B>> {
         let mut maps = self.maps.lock();
         left.retain(|_, copied| maps.is_still(copied));
         // All changes append under this lock.
@@ -234,16 +246,20 @@ impl<B: Buffer> ChunkStore<B> {
             .flat_map(aligned)
             .take(usize::try_from(room).unwrap_or(usize::MAX))
             .collect();
-        let mut logged = Vec::new();
+        self.cleaning.fetch_add(1, Ordering::AcqRel);
+        let mut logged = LoggedClean {
+            store: self,
+            chunks: Vec::new(),
+        };
         for (index, level) in records {
             if self.base.append_log(device, Change::Clean(level), index, version) != Logged::Stored {
                 return Err(io::Error::other("the log of the cache device takes no record"));
             }
             let end = (index + 1) << level;
             let rest = left.split_off(&end);
-            logged.extend(std::mem::replace(left, rest).into_values());
+            logged.chunks.extend(std::mem::replace(left, rest).into_values());
         }
-        Ok((logged, maps.checkpoints))
+        Ok(logged)
     }
 
     /// Waits until everything that was cached before survives a crash, and, under durability `power`, a power cut. Other tasks perform the

@@ -276,8 +276,6 @@ struct Maps<B: Buffer> {
     regions: Regions,
     /// Dirty chunks that were read to be cleaned and not written since: the number of the last read.
     copies: HashMap<u64, u64>,
-    /// Checkpoints that have begun.
-    checkpoints: u64,
 }
 
 impl<B: Buffer> Maps<B> {
@@ -301,6 +299,8 @@ pub struct ChunkStore<B: Buffer> {
     counters: Counters,
     /// Whether chunks may be dirty: the cache has their only copy, and a start does not forget it.
     keeps: bool,
+    /// Calls between the record that chunks are clean and the bits that say so. It rises under the lock of the maps.
+    cleaning: AtomicUsize,
 }
 
 /// A place resolved to bytes of its block. Valid while the block has this sequence.

@@ -419,12 +419,12 @@ impl<B: Buffer> ChunkStore<B> {
                 stripes: vec![Stripe::default(); STRIPES].into(),
                 regions: Regions::new(shape.chunks),
                 copies: HashMap::new(),
-                checkpoints: 0,
             })),
             offload: None,
             budget,
             computing: AtomicUsize::new(0),
             counters: Default::default(),
+            cleaning: AtomicUsize::new(0),
         }
     }
 
