@@ -99,7 +99,10 @@ impl Store {
 
     /// A write of a whole chunk, and the background work that became due.
     fn write(&self, address: u64, bytes: Bytes) -> anyhow::Result<Filled> {
-        let mut guard = self.store.begin_write(&self.device, address..address + 1);
+        let mut guard = self
+            .store
+            .begin_write(&self.device, address..address + 1)
+            .expect("its log has room");
         self.run(guard.commit(&self.device))??;
         let filled = self.run(guard.fill(&self.device, address, 0, bytes))?;
         drop(guard);
