@@ -215,18 +215,25 @@ def test_a_start_without_the_cache_that_has_dirty_chunks_is_refused(place, end):
     other.write_bytes(bytes(DISK_BYTES))
     with place.volume("write-back", backing=other, cache=place.other) as server:
         server.terminate()
-    empty = place.disk.parent / "empty"
-    empty.touch()
+    empty, cut, foreign = (place.disk.parent / name for name in ("empty", "cut", "foreign"))
     others = place.other.read_bytes()
+    empty.touch()
+    cut.write_bytes(others[:1 << 20])
+    foreign.write_bytes(place.first)
     identity = os.getxattr(place.disk, LACKS)[:8][::-1].hex()
     for mode, cache, given in [("write-back", place.cache, "empty or missing"), ("write-through", place.cache, "empty or missing"),
                                ("write-around", empty, "empty or missing"), ("read-only", place.other, "is cache"),
                                ("write-back", place.other, "is cache"), ("pass-through", place.other, "is cache"),
-                               ("pass-through", place.cache, "empty or missing"), ("pass-through", "none", "there is no --cache")]:
+                               ("pass-through", place.cache, "empty or missing"), ("pass-through", "none", "there is no --cache"),
+                               ("write-back", cut, "cut short"), ("write-through", foreign, "holds no Pumice cache")]:
         with place.volume(mode, cache=cache, wait=False) as server:
             expect_refused(server, f"cache {identity} at {place.cache.resolve()}", f"volume {place.disk.name}", given)
     expect(not place.cache.exists() and empty.stat().st_size == 0, "no file to be made or written", os.listdir(place.directory))
     expect(place.other.read_bytes() == others and place.disk.read_bytes() == before, "nothing to be changed", "other bytes")
+    # One of several volumes: another may have an intact cache with writes that its file lacks.
+    with place.volume("write-back", "--reformat", "--backing", other, "--cache", place.other, wait=False) as server:
+        expect_equal(server.process.wait(20), 2, "status of the start")
+        expect("several volumes" in server.log(), "--reformat to be refused", server.log())
     # Under another path it is the same cache.
     with place.volume("write-through", cache=away) as server:
         expect("the cache that was there" in server.log(), "the cache to be found", server.log())

@@ -190,7 +190,7 @@ fn check_size(options: &Options, superblock: &Superblock) -> Result<(), OpenErro
         bytes => format!("{} KiB", bytes >> 10),
     };
     let why = format!(
-        "the volume has {}, and had {} when this cache was used last",
+        "the volume has {}, and had {} when this cache was used last, or it is another volume",
         size(options.chunks),
         size(had.chunks)
     );

@@ -376,12 +376,11 @@ fn open_locked(path: &Path, options: &FileOptions, deadline: Instant) -> Result<
     })
 }
 
-/// The file behind a loop device, or behind one of its partitions, by the device's number, as far as that can be told. Who uses one of the two
-/// locks both, to keep others from both.
+/// The file behind a loop device, by the device's number, as far as that can be told; of a partition none, as others may use its neighbours. Who
+/// uses one of the two locks both, to keep others from both.
 pub fn file_behind(device: u64) -> Option<OwnedFd> {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-    let of = |place| std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/{place}")).ok();
-    let path = of("loop/backing_file").or_else(|| of("../loop/backing_file"))?;
+    let path = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/loop/backing_file")).ok()?;
     rustix::fs::open(
         path.trim_end_matches('\n'),
         OFlags::RDONLY | OFlags::CLOEXEC,

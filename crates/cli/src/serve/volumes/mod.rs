@@ -16,7 +16,7 @@ use super::flash::{Before, before, make_file, open_file, size_at, superblock_at}
 use super::report::line;
 use super::throttle::{self, Kinds};
 use super::{PidFile, bind_admin, limits, random, start_admin, user};
-use crate::usage::usage;
+use crate::usage::{causes, usage};
 use anyhow::Context;
 use backing::DirtyCache;
 use compute::ComputeThreads;
@@ -25,7 +25,7 @@ use figures::VolumesFigures;
 use plan::{CachePlan, Plan, Wanted};
 use pumice_blocks::{Durability, Maker, Superblock};
 use pumice_chunk::store::{Found, Options, STORE, Shape};
-use pumice_device::SECTOR_BYTES;
+use pumice_device::{FileError, SECTOR_BYTES};
 use pumice_door_nbd::{Door, DoorConfig, ExportName};
 use pumice_net::Listen;
 use pumice_trace::Human;
@@ -156,13 +156,21 @@ fn look(config: &VolumesConfig, volume: &VolumeConfig, backing: &Slow) -> anyhow
     let is_used = matches!(before, Before::BlockDevice | Before::File { len: 1.. });
     let found = match &volume.cache {
         Some(cache) if is_used && !config.reformat && !(is_pass_through && dirty.is_none()) => {
-            peek(cache, &before)?
+            peek(cache, &before)
         }
-        _ => None,
+        _ => Ok(None),
     };
-    if let Some(dirty) = dirty.filter(|_| !config.reformat) {
-        check_is_there(volume, &dirty, found.as_ref())?;
-    }
+    let found = match &dirty {
+        Some(_) if config.reformat && config.volumes.len() > 1 => {
+            return Err(usage(format!(
+                "--reformat would discard the writes of several volumes: volume {} may lack some that its cache has. Start the volume that is \
+                 meant alone",
+                volume.name
+            )));
+        }
+        Some(dirty) if !config.reformat => check_is_there(volume, dirty, found)?,
+        _ => found?,
+    };
     let (Some(cache), false) = (&volume.cache, is_pass_through) else {
         return Ok(None);
     };
@@ -208,16 +216,19 @@ fn look(config: &VolumesConfig, volume: &VolumeConfig, backing: &Slow) -> anyhow
 fn check_is_there(
     volume: &VolumeConfig,
     dirty: &DirtyCache,
-    found: Option<&Superblock>,
-) -> anyhow::Result<()> {
+    found: anyhow::Result<Option<Superblock>>,
+) -> anyhow::Result<Option<Superblock>> {
     let DirtyCache { id, path } = dirty;
     let given = match (&volume.cache, found) {
-        (_, Some(found)) if found.cache_id == *id => return Ok(()),
-        (Some(cache), Some(found)) => {
+        (_, Ok(Some(found))) if found.cache_id == *id => return Ok(Some(found)),
+        // Another process may be ending.
+        (_, Err(error)) if error.is::<FileError>() => return Err(error),
+        (Some(cache), Ok(Some(found))) => {
             format!("--cache {} is cache {:016x}", cache.display(), found.cache_id)
         }
-        (Some(cache), None) => format!("--cache {} is empty or missing", cache.display()),
+        (Some(cache), Ok(None)) => format!("--cache {} is empty or missing", cache.display()),
         (None, _) => "there is no --cache".to_owned(),
+        (Some(_), Err(error)) => causes(&error),
     };
     let place = match path.as_os_str().is_empty() {
         true => String::new(),
@@ -225,7 +236,7 @@ fn check_is_there(
     };
     Err(usage(format!(
         "volume {}: cache {id:016x}{place} may have writes that its volume lacks, and this start is without it: {given}. Start with that cache \
-         (is its file system mounted?); or discard its writes with --reformat, and check the file system of the volume",
+         (is its file system mounted?); or discard its writes with --reformat, the volume started alone, and check the file system of the volume",
         volume.name
     )))
 }

@@ -137,10 +137,11 @@ impl FileBacking {
         length == Ok(last.len()) && u64::from_le_bytes(last) != cache
     }
 
-    /// Records the cache with which it is served from now on, 0 = none, for [`FileBacking::has_left`].
+    /// Records durably the cache with which it is served from now on, 0 = none, for [`FileBacking::has_left`].
     pub fn note_cache(&self, cache: u64) {
         // Where it cannot be recorded, `has_left` finds nothing.
         let _ = fsetxattr(&self.0.file, CACHE, &cache.to_le_bytes(), XattrFlags::empty());
+        let _ = self.0.file.sync_all();
     }
 
     /// The cache that may have writes which the file lacks. `None` if unknown: see [`FileBacking::has_left`].
