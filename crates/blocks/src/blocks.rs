@@ -131,14 +131,29 @@ pub struct Blocks<O: Owner> {
     pub(crate) lost_below: AtomicU64,
     /// Changes that wait for room in the log.
     log_waiters: AtomicUsize,
+    /// The most records that one of them wants.
+    log_wanted: AtomicU64,
 }
 
-/// A change that waits for room in the log: a checkpoint is due meanwhile.
-struct Waiting<'a>(&'a AtomicUsize);
+/// A change that waits for room in the log: until there is room, a checkpoint is due.
+struct Waiting<'a, O: Owner>(&'a Blocks<O>);
 
-impl Drop for Waiting<'_> {
+impl<'a, O: Owner> Waiting<'a, O> {
+    fn new(blocks: &'a Blocks<O>, records: u64) -> Self {
+        // Under the lock under which work is taken: whoever finds none has seen this, or asks again.
+        let _pool = blocks.shared.pool.lock();
+        blocks.log_waiters.fetch_add(1, Ordering::AcqRel);
+        blocks.log_wanted.fetch_max(records, Ordering::AcqRel);
+        blocks.shared.has_work.store(true, Ordering::Release);
+        Self(blocks)
+    }
+}
+
+impl<O: Owner> Drop for Waiting<'_, O> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+        if self.0.log_waiters.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.log_wanted.store(0, Ordering::Release);
+        }
     }
 }
 
@@ -180,6 +195,7 @@ impl<O: Owner> Blocks<O> {
             checkpoint_failed_at: AtomicU64::new(0),
             lost_below: AtomicU64::new(0),
             log_waiters: AtomicUsize::new(0),
+            log_wanted: AtomicU64::new(0),
         }
     }
 
@@ -392,7 +408,7 @@ impl<O: Owner> Blocks<O> {
         let since = self.log.position().saturating_sub(self.log.last_checkpoint());
         // A checkpoint leaves the log what the one before it needs. Where it began late, that is most of the log, and less than a quarter
         // of it is left before its position stands still.
-        let is_awaited = self.log_waiters.load(Ordering::Acquire) > 0;
+        let is_awaited = self.log_room() < self.log_wanted.load(Ordering::Acquire);
         let is_log_due = since > log_slots / 4 || self.log.usage().0 > log_slots / 4 * 3 || is_awaited;
         // Records are counted as they are wanted: where the log is full its position stands still.
         let wanted = self.totals.log_records.load(Ordering::Relaxed);
@@ -441,11 +457,18 @@ impl<O: Owner> Blocks<O> {
         if has_room() {
             return true;
         }
-        self.log_waiters.fetch_add(1, Ordering::AcqRel);
-        let _waiting = Waiting(&self.log_waiters);
-        self.shared.has_work.store(true, Ordering::Release);
+        let waiting = Waiting::new(self, records);
         self.wait_for(|_| has_room() || !self.can_make_log_room()).await;
-        has_room()
+        drop(waiting);
+        if has_room() {
+            return true;
+        }
+        // What is not appended is wanted all the same: another checkpoint is tried after some of these.
+        add(&self.totals.log_records, records);
+        if self.wants_checkpoint(false) {
+            self.shared.has_work.store(true, Ordering::Release);
+        }
+        false
     }
 
     /// The owner wants a start to discard everything that it finds, until the next checkpoint. A failing device gets a few tries; if

@@ -479,7 +479,10 @@ impl<D: Device, K: Backing> Volume<D, K> {
         let (mut all, mut failed) = (0, None);
         for addresses in addresses.chunks(self.addresses_at_once()) {
             if may_wait {
-                self.working(store.wait_for_log(1)).await;
+                if !self.working(store.wait_for_log(1)).await {
+                    let what = "its log is full, and no checkpoint can be written";
+                    return (all, failed.or(Some(VolumeError::Cache(io::Error::other(what)))));
+                }
             } else if store.is_log_short() {
                 break;
             }

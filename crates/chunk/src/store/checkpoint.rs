@@ -14,6 +14,23 @@ use std::sync::atomic::Ordering;
 /// The part of the log that is kept for a block that is being filled.
 const HELD_PART: u64 = 16;
 
+/// A checkpoint that waits until chunks that are logged as clean are so in the index, too. No others are logged meanwhile.
+struct Beginning<'a, B: Buffer>(&'a ChunkStore<B>);
+
+impl<'a, B: Buffer> Beginning<'a, B> {
+    fn new(store: &'a ChunkStore<B>) -> Self {
+        store.is_beginning.store(true, Ordering::Release);
+        Self(store)
+    }
+}
+
+impl<B: Buffer> Drop for Beginning<'_, B> {
+    fn drop(&mut self) {
+        self.0.is_beginning.store(false, Ordering::Release);
+        self.0.base.shared.change(|_| {});
+    }
+}
+
 impl<B: Buffer> ChunkStore<B> {
     /// Writes a checkpoint. No reclaim runs at the same time. `clean` is given at a clean stop: the time of the volume's last change.
     pub(super) async fn checkpoint<D: Device<Buf = B>>(
@@ -44,13 +61,16 @@ impl<B: Buffer> ChunkStore<B> {
                 marked,
             ))
         };
+        let mut beginning = None;
         let (begun, position, version, marked) = loop {
             if let Some(begun) = begin() {
                 break begun;
             }
+            beginning.get_or_insert_with(|| Beginning::new(self));
             let is_over = || self.cleaning.load(Ordering::Acquire) == 0;
             self.base.wait_for(|_| is_over()).await;
         };
+        drop(beginning);
         let take = async || {
             let taken = self.base.take_for_checkpoint(&mut self.base.shared.pool.lock());
             taken.ok_or_else(|| io::Error::other("no block is free for a checkpoint"))

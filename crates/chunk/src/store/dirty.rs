@@ -203,6 +203,8 @@ impl<B: Buffer> ChunkStore<B> {
             .collect();
         let (mut cleaned, mut has_room) = (0, true);
         while !left.is_empty() && has_room {
+            let may_log = || !self.is_beginning.load(Ordering::Acquire);
+            self.base.wait_for(|_| may_log()).await;
             let logged = self.log_clean(device, &mut left, may_wait)?;
             self.base.commit(device).await?;
             {
@@ -226,7 +228,8 @@ impl<B: Buffer> ChunkStore<B> {
         }
     }
 
-    /// Logs that chunks are clean, as many as the log has room for, and takes them from `left`. So too those that were written since they were read.
+    /// Logs that chunks are clean, as many as the log has room for, and takes them from `left`. Takes from it, too, those that were written since
+    /// they were read, and stay dirty.
     fn log_clean<'a, D: Device<Buf = B>>(
         &self,
         device: &D,

@@ -16,6 +16,7 @@
 use super::open::{EPOCH_SHIFT, Options, Owned};
 use super::regions::Marked;
 use super::{Change, MAX_LEVEL, Shape, Starts};
+use crate::content::{Fingerprint, decompress};
 use crate::fp::FpIndex;
 use crate::lba::LbaIndex;
 use crate::offsets::Offsets;
@@ -284,7 +285,7 @@ impl Image {
                 *starts = Starts::None;
             }
         }
-        let mut torn = HashSet::new();
+        let (mut torn, mut rotten) = (HashSet::new(), HashSet::new());
         for (block, trailer) in blocks.new {
             let entries = recovery.entries::<Entry>(block, &trailer).await;
             let starts = entries.as_deref().and_then(Self::starts_of);
@@ -296,7 +297,8 @@ impl Image {
                 }
             };
             if self.keeps && !was_written {
-                self.find_torn(recovery, block, trailer.sequence, &entries, &mut torn)
+                let damaged = [&mut torn, &mut rotten];
+                self.find_damaged(recovery, block, trailer.sequence, &entries, damaged)
                     .await;
             }
             self.starts[block as usize] = Starts::Whole(starts);
@@ -307,7 +309,10 @@ impl Image {
                     Kind::Content { number, hash } => {
                         let place = Place { block, number };
                         let is_known = self.fp.candidates(hash).any(|known| known == place);
-                        if self.has(place) && !is_known && !torn.contains(&place) {
+                        if rotten.contains(&place) {
+                            // No other chunk is mapped to what cannot be read.
+                            self.fp.remove(hash, place);
+                        } else if self.has(place) && !is_known && !torn.contains(&place) {
                             self.fp.insert(hash, place);
                         }
                         (place, trailer.sequence)
@@ -365,15 +370,15 @@ impl Image {
         })
     }
 
-    /// Adds to `torn` the contents of a block that are not whole. A content that cannot be read may be whole. One with a single wrong bit was
-    /// whole: a torn write changes sectors.
-    async fn find_torn<D: Device>(
+    /// Adds to `torn` and `rotten` the contents of a block that are not whole. A content that cannot be read may be whole. One with a single
+    /// wrong bit was whole: a torn write changes sectors, and its bytes would not have the fingerprint.
+    async fn find_damaged<D: Device>(
         &self,
         recovery: &mut Recovery<'_, D>,
         block: u32,
         sequence: u64,
         entries: &[Entry],
-        torn: &mut HashSet<Place>,
+        [torn, rotten]: [&mut HashSet<Place>; 2],
     ) {
         let start = recovery.superblock.geometry.block_offset(block);
         for entry in entries {
@@ -384,15 +389,27 @@ impl Image {
             recovery.bytes_read += range.len() as u64;
             let read = read_twice(recovery.device, start + range.start as u64, range.len()).await;
             let Ok(buffer) = read else { continue };
-            let is_whole = || {
-                let header = Header::decode_mended(self.cache_id, buffer.bytes(skipped, HEADER_BYTES)?)?;
+            let mended = || {
+                let head = buffer.bytes(skipped, HEADER_BYTES)?;
+                let header = Header::decode_mended(self.cache_id, head)?;
                 let stored = buffer.bytes(skipped + HEADER_BYTES, header.stored_len as usize)?;
+                let is_this = header.sequence == sequence && header.number == number;
                 let difference = checksum(self.cache_id, &[stored]) ^ header.data_crc;
-                let is_right = difference == 0 || wrong_bit(stored.len(), difference).is_some();
-                Some(header.sequence == sequence && header.number == number && is_right)
+                let is_whole = difference == 0 && Header::decode(self.cache_id, head).is_some();
+                if difference != 0 {
+                    let bit = wrong_bit(stored.len(), difference)?.checked_sub(u32::BITS as usize)?;
+                    let mut stored = stored.to_vec();
+                    stored[bit / 8] ^= 1 << (bit % 8);
+                    let bytes = decompress(header.coding, &stored, header.len as usize)?;
+                    (Fingerprint::of(header.start, &bytes) == header.fingerprint).then_some(())?;
+                }
+                is_this.then_some(is_whole)
             };
-            if is_whole() != Some(true) {
-                torn.insert(Place { block, number });
+            let place = Place { block, number };
+            match mended() {
+                Some(true) => {}
+                Some(false) => drop(rotten.insert(place)),
+                None => drop(torn.insert(place)),
             }
         }
     }

@@ -63,7 +63,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Number of stamps that addresses share. The addresses of one write have different ones.
 const STRIPES: usize = 4096;
@@ -301,6 +301,8 @@ pub struct ChunkStore<B: Buffer> {
     keeps: bool,
     /// Calls between the record that chunks are clean and the bits that say so. It rises under the lock of the maps.
     cleaning: AtomicUsize,
+    /// A checkpoint waits for these calls: no other begins.
+    is_beginning: AtomicBool,
 }
 
 /// A place resolved to bytes of its block. Valid while the block has this sequence.

@@ -15,7 +15,7 @@ use pumice_device::{Device, SECTOR_BYTES};
 use pumice_memory::Buffer;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 /// The number of this kind of store, and the version of its formats.
 pub const STORE: StoreId = StoreId { kind: 2, format: 5 };
@@ -425,6 +425,7 @@ impl<B: Buffer> ChunkStore<B> {
             computing: AtomicUsize::new(0),
             counters: Default::default(),
             cleaning: AtomicUsize::new(0),
+            is_beginning: AtomicBool::new(false),
         }
     }
 
