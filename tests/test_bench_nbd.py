@@ -251,7 +251,7 @@ def test_an_older_copy_of_a_cache_is_refused_or_found(directory, volume, end):
     shutil.copy(old, cache)
     if end == "keep":
         with volume("write-back", fails=True) as server:
-            expect_equal(server.process.wait(20), 1, "status of the start")
+            expect_equal(server.process.wait(20), 2, "status of the start")
             said = server.log()
             expect("the volume was changed without it" in said and "--reformat" in said, "the start to be refused with advice", said)
         expect(cache.read_bytes() == old.read_bytes(), "a start that is refused to change nothing of the cache", "another cache")
