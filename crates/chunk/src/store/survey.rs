@@ -55,8 +55,8 @@ pub struct DamagedChunk {
 }
 
 impl<B: Buffer> ChunkStore<B> {
-    /// Does what a start in the run `boot` of the machine would do, to tell what it would find; `None` if the device is empty. It writes footers of
-    /// blocks that a crash left without, so give it a handle that keeps writes to itself. `damaged` is shown each chunk whose content is damaged;
+    /// Does what a start in the run `boot` of the machine would do, to tell what it would find; `None` if the device is empty. It writes
+    /// footers that a crash left out, and log records that it mends, so give it a handle that keeps writes to itself. `damaged` is shown each chunk whose content is damaged;
     /// without it contents are not read. DRAM: that of [`ChunkStore::inspect`]; with `damaged` also 32 bytes for each chunk.
     ///
     /// # Errors
