@@ -168,3 +168,19 @@ pub fn seeds(count: u64) -> impl Iterator<Item = u64> {
     let began = std::time::Instant::now();
     (first..end).take_while(move |_| secs.is_none_or(|secs| began.elapsed().as_secs() < secs))
 }
+
+/// The content of this number, of so many bytes, a multiple of 8: random bytes, or some of them, up to the half, and then a repeated word.
+pub fn content(number: u64, is_random: bool, bytes: usize) -> Vec<u8> {
+    let mut random = Random(number * 77);
+    let mut content = random.next_u64().to_le_bytes().repeat(bytes / 8);
+    let random_bytes = if is_random {
+        bytes
+    } else {
+        // Contents of all lengths, compressed.
+        (number as usize * 37) % (bytes / 2)
+    };
+    for word in content[..random_bytes / 8 * 8].chunks_mut(8) {
+        word.copy_from_slice(&random.next_u64().to_le_bytes());
+    }
+    content
+}

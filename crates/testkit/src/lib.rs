@@ -17,7 +17,7 @@ mod model;
 mod runs;
 
 pub use disk::{Disk, SECTOR};
-pub use drawn::{Dimension, Drawn, Life, Pairs, seeds};
+pub use drawn::{Dimension, Drawn, Life, Pairs, content, seeds};
 pub use model::{Model, Seen};
 pub use runs::{
     Load, Totals, crash_at_every_write, crash_within_starts, inspect_names_damage, power_cuts, swarm,

@@ -167,24 +167,12 @@ impl Run {
     fn content(&mut self, shared: Option<u64>) -> Vec<u8> {
         self.version += 1;
         let number = shared.unwrap_or(self.version + 1_000);
-        let mut random = Random(number * 77);
         let is_random = match self.life.get::<Kind>() {
             Kind::Random => true,
             Kind::Compressible => false,
             Kind::Mixed => number.is_multiple_of(2),
         };
-        let word = random.next_u64().to_le_bytes();
-        // Contents of all lengths on flash.
-        let incompressible = if is_random {
-            CHUNK
-        } else {
-            (number as usize * 37) % (CHUNK / 2)
-        };
-        let mut bytes = word.repeat(CHUNK / 8);
-        for word in bytes[..incompressible / 8 * 8].chunks_mut(8) {
-            word.copy_from_slice(&random.next_u64().to_le_bytes());
-        }
-        bytes
+        pumice_testkit::content(number, is_random, CHUNK)
     }
 
     fn below(&mut self, bound: usize) -> usize {
