@@ -21,7 +21,9 @@ ALL_KEYS = b"get %s\r\n" % b" ".join([BIG_KEY, *PLAIN_KEYS] + BINARY_KEYS + ODD_
 NOW = int(time.time())
 ABSOLUTE_EXPTIMES = [NOW + 5_000_000, 2_147_483_647]
 TTLS = [100, 1000, 100_000, 2_592_000]
-EXPTIMES = [b"0"] * 6 + [b"-1"] + [b"%d" % exptime for exptime in TTLS + ABSOLUTE_EXPTIMES]
+# -600 as libmemcached sends it.
+WRAPPED_EXPTIMES = [2**31, 2**32 - 600, 2**32 - 1]
+EXPTIMES = [b"0"] * 6 + [b"-1"] + [b"%d" % exptime for exptime in TTLS + ABSOLUTE_EXPTIMES + WRAPPED_EXPTIMES]
 ODD_EXPTIMES = [b"x", b"", b"+100", b"0100", b"2592001", b"-100", b"1e3", b"100s", b"-0", b"--1", b"-"]
 # Known: from 2^63 on memcached looks for a minus sign in what stands behind the number in memory.
 NUMBERS = [b"0", b"1", b"2", b"9", b"10", b"99", b"100", b"12345", b"999999999999999", b"1000000000000000"]

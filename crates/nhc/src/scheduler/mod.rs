@@ -39,17 +39,19 @@
 mod baselines;
 mod counts;
 mod hits;
+mod reach;
 mod trial;
 
 pub use baselines::{Balance, Literal, fixed_split, paper};
 pub use counts::{Counts, Histogram, Meter, Side};
 
 use hits::{Hits, Seen};
+use reach::Reach;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use trial::{Noise, Trial, Verdict, logarithm};
+use trial::{Noise, PAIRS_MAX, PAIRS_MIN, Trial, Verdict, logarithm};
 
 /// What is to be best.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -144,6 +146,11 @@ impl Default for Switch {
     }
 }
 
+/// `load_admit` 1 as a threshold.
+const ALL: u64 = 1 << 32;
+/// In the threshold: the next hit goes to the device that has fewer.
+const ASK: u64 = 1 << 63;
+
 impl Switch {
     /// A switch that stands so.
     pub fn new(load_admit: f64, data_admit: bool) -> Self {
@@ -158,16 +165,39 @@ impl Switch {
     /// Where a hit is read, by 32 uniform bits.
     #[inline]
     pub fn route(&self, random: u32) -> Side {
-        if u64::from(random) < self.threshold.load(Ordering::Relaxed) {
+        let threshold = self.threshold.load(Ordering::Relaxed);
+        if threshold > ALL {
+            return self.route_asked(random, threshold);
+        }
+        if u64::from(random) < threshold {
             Side::Upper
         } else {
             Side::Lower
         }
     }
 
+    /// Of all threads that see the question one has it.
+    #[cold]
+    fn route_asked(&self, random: u32, threshold: u64) -> Side {
+        let plain = threshold & !ASK;
+        let taken = self
+            .threshold
+            .compare_exchange(threshold, plain, Ordering::Relaxed, Ordering::Relaxed);
+        let is_upper = match taken {
+            Ok(_) => plain < ALL / 2,
+            Err(_) => u64::from(random) < plain,
+        };
+        if is_upper { Side::Upper } else { Side::Lower }
+    }
+
+    /// Sends a single hit to the device that has fewer.
+    fn ask(&self) {
+        self.threshold.fetch_or(ASK, Ordering::Relaxed);
+    }
+
     /// The share of hits that go to the upper device.
     pub fn load_admit(&self) -> f64 {
-        self.threshold.load(Ordering::Relaxed) as f64 / (1u64 << 32) as f64
+        (self.threshold.load(Ordering::Relaxed) & !ASK) as f64 / ALL as f64
     }
 
     /// Whether data may be copied to the upper device.
@@ -177,7 +207,7 @@ impl Switch {
     }
 
     fn set(&self, load_admit: f64, data_admit: bool) {
-        let threshold = (load_admit.clamp(0.0, 1.0) * (1u64 << 32) as f64).round() as u64;
+        let threshold = (load_admit.clamp(0.0, 1.0) * ALL as f64).round() as u64;
         self.threshold.store(threshold, Ordering::Relaxed);
         self.data_admit.store(data_admit, Ordering::Relaxed);
     }
@@ -278,6 +308,11 @@ pub struct Scheduler {
     noise: Noise,
     level: Level,
     hits: Hits,
+    reach: Reach,
+    /// The trial goes no further than this device has shown that it can do, by so much.
+    capped: Option<(Side, f64)>,
+    /// The latency of a device is waited for.
+    is_asking: bool,
     /// The counts and the time at which the window began; `None` while requests under the setting before are let through.
     mark: Option<(Counts, u64)>,
     /// The count of completed requests at which the window ends, or the wait for requests of the setting before.
@@ -311,6 +346,9 @@ impl Scheduler {
             noise: Noise::default(),
             level: Level::default(),
             hits: Hits::default(),
+            reach: Reach::default(),
+            capped: None,
+            is_asking: false,
             mark: None,
             due: 0,
             under_way: 0.0,
@@ -370,6 +408,7 @@ impl Scheduler {
         let sample = counts.since(&mark);
         self.under_way = sample.outstanding_ns as f64 / now_ns.saturating_sub(since).max(1) as f64;
         self.status.windows += 1;
+        self.reach.note(&sample, now_ns.saturating_sub(since).max(1) as f64 / 1e9);
         let seen = self.hits.note(sample.hits, sample.misses, self.held.data);
         if seen != Seen::Usual {
             self.held.data = true;
@@ -396,7 +435,7 @@ impl Scheduler {
             self.afresh();
             self.is_data_next = false;
             self.unsettled_since = Some(now_ns);
-            self.next_trial();
+            self.next_trial(done, now_ns);
         } else if let Phase::Trial(trial) = &mut self.phase {
             let verdict = trial.note(cost, self.under_way, &mut self.noise);
             if self.level.is_below(trial, &self.noise) {
@@ -406,9 +445,9 @@ impl Scheduler {
             }
         } else if self.held.data && (self.held.load < 1.0 || self.is_refresh) && self.hits.is_steady() {
             self.hold_data(true);
-            self.next_trial();
+            self.next_trial(done, now_ns);
         } else if matches!(self.phase, Phase::Hold { until } if done >= until) {
-            self.next_trial();
+            self.next_trial(done, now_ns);
         }
         let next = match &self.phase {
             Phase::Hold { .. } => self.held,
@@ -446,31 +485,58 @@ impl Scheduler {
         length.min(WINDOW_MAX)
     }
 
-    fn next_trial(&mut self) {
+    fn next_trial(&mut self, done: u64, now_ns: u64) {
         let Setting { load, data } = self.held;
         let is_data = load >= 1.0 && self.is_data_next && self.hits.is_steady();
         self.is_data_next = !is_data;
-        let [a, b] = if is_data {
-            [false, true].map(|data| Setting { load, data })
+        if is_data {
+            let [a, b] = [false, true].map(|data| Setting { load, data });
+            self.phase = Phase::Trial(Trial::new(a, b, PAIRS_MAX));
+            return;
+        }
+        (self.capped, self.is_asking) = (None, false);
+        let below = load - self.step_to(Side::Lower, load);
+        let above = load + self.step_to(Side::Upper, 1.0 - load);
+        if below < above {
+            let [a, b] = [below, above].map(|load| Setting { load, data });
+            self.phase = Phase::Trial(Trial::new(a, b, if above - below < STEPS.0 { PAIRS_MIN } else { PAIRS_MAX }));
+        } else if self.is_asking {
+            self.is_data_next = is_data;
+            self.phase = Phase::Hold { until: done };
         } else {
-            let below = if self.heads(true) {
-                load
-            } else {
-                (load - self.step).max(0.0)
-            };
-            let above = if self.heads(false) {
-                load
-            } else {
-                (load + self.step).min(1.0)
-            };
-            [below, above].map(|load| Setting { load, data })
+            if self.status.reason == Reason::TooFew {
+                self.status.reason = Reason::Worse;
+            }
+            self.hold(done, now_ns);
+        }
+    }
+
+    /// By how much the next trial raises the share of hits of a device.
+    fn step_to(&mut self, side: Side, room: f64) -> f64 {
+        if room <= 0.0 || self.heads(side == Side::Lower) {
+            return 0.0;
+        }
+        let Some(most) = self.reach.most(side) else {
+            self.is_asking = true;
+            if self.reach.should_ask(side) {
+                self.switch.ask();
+            }
+            return 0.0;
         };
-        self.phase = Phase::Trial(Trial::new(a, b));
+        // So much faster that the step needs no care.
+        if most >= 1.0 {
+            return room;
+        }
+        if most > 0.0 && most < self.step.min(room) {
+            self.capped = Some((side, most));
+        }
+        self.step.min(most).min(room)
     }
 
     /// What was best is so no longer.
     fn afresh(&mut self) {
         self.level = Level::default();
+        self.reach.afresh();
         (self.backoff, self.scale) = (0, 1);
         self.step = STEP_JUMP;
         (self.moved_up, self.is_heading) = (None, false);
@@ -497,6 +563,12 @@ impl Scheduler {
             // In doubt data is copied: hits then follow the load.
             self.hold_data(matches!(verdict, Verdict::First));
             return self.hold(done, now_ns);
+        }
+        // The device took it well: on at once, by twice as much.
+        let goes_on = verdict == Verdict::Even
+            && self.capped.is_some_and(|(side, step)| self.reach.most(side).is_some_and(|most| most >= 1.5 * step));
+        if goes_on {
+            return self.next_trial(done, now_ns);
         }
         let was = self.held.load;
         let mut better = match verdict {
@@ -551,7 +623,7 @@ impl Scheduler {
         };
         if self.hits.is_steady() && better < 1.0 && self.held.data {
             self.hold_data(true);
-            self.next_trial();
+            self.next_trial(done, now_ns);
         } else if better >= 1.0 {
             if has_moved {
                 self.step = STEP_AFRESH;
@@ -560,7 +632,7 @@ impl Scheduler {
         } else if is_found {
             self.hold(done, now_ns);
         } else {
-            self.next_trial();
+            self.next_trial(done, now_ns);
         }
     }
 

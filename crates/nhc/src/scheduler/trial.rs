@@ -3,9 +3,9 @@
 use super::Setting;
 
 /// A trial ends after so many pairs of windows.
-const PAIRS_MAX: usize = 12;
+pub(super) const PAIRS_MAX: usize = 12;
 /// Pairs without which nothing is decided.
-const PAIRS_MIN: usize = 2;
+pub(super) const PAIRS_MIN: usize = 2;
 /// A pair counts for no more than so many standard deviations of those before, and for no less than the first bound or more than the second, so that a
 /// stall of a device neither decides a trial nor hides what others have found.
 const CLIP: (f64, f64, f64) = (4.0, 0.1, 0.5);
@@ -61,6 +61,8 @@ pub(super) enum Verdict {
 #[derive(Debug)]
 pub(super) struct Trial {
     settings: [Setting; 2],
+    /// It ends after so many pairs.
+    most: usize,
     /// Of the first window of the pair.
     first: Option<f64>,
     /// Logarithms of the ratio of costs, first setting over second.
@@ -72,9 +74,10 @@ pub(super) struct Trial {
 }
 
 impl Trial {
-    pub(super) fn new(first: Setting, second: Setting) -> Self {
+    pub(super) fn new(first: Setting, second: Setting, most: usize) -> Self {
         Self {
             settings: [first, second],
+            most,
             first: None,
             pairs: Vec::with_capacity(PAIRS_MAX),
             sums: [0.0; 2],
@@ -164,7 +167,7 @@ impl Trial {
                 Verdict::Second
             });
         }
-        (pairs >= PAIRS_MAX).then_some(Verdict::Even)
+        (pairs >= self.most).then_some(Verdict::Even)
     }
 }
 
@@ -183,7 +186,7 @@ mod tests {
 
     /// A trial of windows with these costs; the verdict, and how many windows it took.
     fn run(mut cost: impl FnMut(Setting, usize) -> f64) -> (Verdict, usize) {
-        let (mut trial, mut noise) = (Trial::new(A, B), Noise::default());
+        let (mut trial, mut noise) = (Trial::new(A, B, PAIRS_MAX), Noise::default());
         for window in 0.. {
             let setting = trial.setting();
             if let Some(verdict) = trial.note(cost(setting, window), 1.0, &mut noise) {
@@ -229,7 +232,7 @@ mod tests {
     #[test]
     fn it_is_known_how_far_the_better_side_is_above_what_was_held() {
         let noise = Noise::default();
-        let mut trial = Trial::new(A, B);
+        let mut trial = Trial::new(A, B, PAIRS_MAX);
         for window in 0..4 {
             assert_eq!(trial.above([0.0; 2], 16.0, &noise), None, "window {window}");
             let cost = if trial.setting() == A { 1.3 } else { 1.2 };

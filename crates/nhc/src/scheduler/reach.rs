@@ -1,0 +1,118 @@
+//! How much of the load a trial may move to a device: by how fast both answer, and by how much the other has done already.
+//!
+//! Reads that go to a device which is so many times slower wait for so many times as long. Where clients wait for answers, no more of them can
+//! wait there than there are: what is gained by redirecting is at most the ratio of the latencies. So a device that is far slower is not tried, a
+//! slower one with a part of that ratio, and none with more than twice what it was seen to do well. A device that serves no reads is asked by
+//! single ones.
+
+use super::counts::{Counts, Side};
+
+/// Where less than this share is to be gained, nothing is tried.
+const GAIN_MIN: f64 = 0.03;
+/// Reads of a trial may wait for this share of the time of all.
+const WAIT_MAX: f64 = 0.125;
+/// A smaller step shows nothing.
+const STEP_MIN: f64 = 0.001;
+/// A device does well up to so many times the latency that it has with little to do.
+const WELL: f64 = 2.0;
+/// Latencies are known by so many reads, and by windows no longer ago.
+const READS_MIN: u64 = 4;
+const WINDOWS_MAX: u64 = 32;
+/// The usual latency is that of so many windows.
+const MEMORY: f64 = 8.0;
+/// A single read that was not answered for so many windows is asked again.
+const PATIENCE: u64 = 256;
+
+/// What one device has shown.
+#[derive(Clone, Copy, Debug, Default)]
+struct Shown {
+    /// The mean of the logarithm of its latency, of so many windows.
+    latency: f64,
+    windows: f64,
+    /// Reads since the load was another.
+    reads: u64,
+    /// The logarithm of the least latency of a window.
+    light: f64,
+    /// Most reads a second that it did well.
+    rate: f64,
+    /// Windows since it last answered one.
+    age: u64,
+    /// Windows since it was asked by a single read.
+    asked: Option<u64>,
+}
+
+impl Shown {
+    fn is_known(&self) -> bool {
+        self.reads >= READS_MIN && self.age <= WINDOWS_MAX
+    }
+}
+
+/// What both devices have shown.
+#[derive(Debug, Default)]
+pub(super) struct Reach {
+    shown: [Shown; 2],
+    /// Reads a second now: of each device, and hits.
+    rates: [f64; 2],
+    hits: f64,
+}
+
+impl Reach {
+    /// Notes a window of so many seconds.
+    pub(super) fn note(&mut self, sample: &Counts, seconds: f64) {
+        self.hits = sample.hits as f64 / seconds;
+        for (number, side) in [Side::Upper, Side::Lower].into_iter().enumerate() {
+            self.rates[number] = sample.reads[number] as f64 / seconds;
+            let shown = &mut self.shown[number];
+            shown.asked = shown.asked.map(|windows| windows + 1);
+            let Some(latency) = sample.mean_read_ns(side) else {
+                shown.age += 1;
+                continue;
+            };
+            let latency = latency.max(1.0).ln();
+            shown.light = if shown.reads == 0 {
+                latency
+            } else {
+                shown.light.min(latency)
+            };
+            shown.reads += sample.reads[number];
+            shown.windows = (shown.windows + 1.0).min(MEMORY);
+            shown.latency += (latency - shown.latency) / shown.windows;
+            (shown.age, shown.asked) = (0, None);
+            if latency <= shown.light + WELL.ln() {
+                shown.rate = shown.rate.max(self.rates[number]);
+            }
+        }
+    }
+
+    /// The load is another, or a device: latencies are asked for again.
+    pub(super) fn afresh(&mut self) {
+        for shown in &mut self.shown {
+            (shown.windows, shown.reads) = (0.0, 0);
+        }
+    }
+
+    /// The most by which the share of hits that goes to a device may be raised at once: 0 where nothing is to be gained. `None`: its latency is not
+    /// known.
+    pub(super) fn most(&self, to: Side) -> Option<f64> {
+        let (to, from) = (to as usize, 1 - to as usize);
+        if !self.shown[to].is_known() || self.shown[from].windows == 0.0 {
+            return None;
+        }
+        let (there, here) = (self.shown[to].latency, self.shown[from].latency);
+        let gain = (here - there).exp();
+        let one_by_one = 1e9 / there.exp();
+        let more = (WELL * self.shown[to].rate - self.rates[to]).max(one_by_one);
+        let step = (WAIT_MAX * gain).min(more / self.hits.max(1.0));
+        Some(if gain < GAIN_MIN || step < STEP_MIN { 0.0 } else { step })
+    }
+
+    /// Whether a single read should ask the device now. At most one is under way.
+    pub(super) fn should_ask(&mut self, side: Side) -> bool {
+        let shown = &mut self.shown[side as usize];
+        let is_due = !shown.is_known() && shown.asked.is_none_or(|windows| windows > PATIENCE);
+        if is_due {
+            shown.asked = Some(0);
+        }
+        is_due
+    }
+}
