@@ -3,6 +3,7 @@
 
     python3 bench/bench.py CASE [option ...]      one case; CASE --help says what it measures and how
     python3 bench/bench.py all [CASE ...]         all of them, or these, and one table in the end: some two hours
+    python3 bench/bench.py readme                 the rows of README.md, all on this commit, and writes its table: some 20 minutes
 
 Needs two cores on which nothing else runs. Peers are wanted: apt-get install memcached fio nbdkit libnbd-bin (foyer is built). Wants root for memory cgroups. A record of each run
 is written to bench/records. In `all` a case that fails does not stop the others, and makes the exit status 1.
@@ -17,6 +18,7 @@ import traceback
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import cases  # noqa: E402, F401: registers all of them
+import readme  # noqa: E402
 from comparison import CASES, TABLE_HEAD, add_common  # noqa: E402
 from harness import Failure, machine  # noqa: E402
 
@@ -33,6 +35,7 @@ def parsers():
     every.add_argument("--pairs", type=int, help="turns of each side")
     every.add_argument("--seconds", type=float, help="length of a turn, where a case has one")
     add_common(every)
+    add_common(names.add_parser("readme", help="the rows of README.md, and its table", description=inspect.getdoc(readme)), cgroup=False)
     return parser
 
 
@@ -78,6 +81,8 @@ def main():
     try:
         if arguments.case == "all":
             return run_all(parser, arguments)
+        if arguments.case == "readme":
+            return readme.run(parser, arguments)
         return CASES[arguments.case].run(arguments).finish()
     except Failure as failure:
         print(f"error: {failure}", file=sys.stderr)

@@ -77,6 +77,7 @@ impl Store {
             maker: Maker::Serve,
             random: 1,
             write_back: false,
+            absence_secs_max: None,
             now: NOW,
         };
         let executor = Executor::new();

@@ -27,6 +27,9 @@ pub enum Durability {
     Off,
 }
 
+/// Seconds between two signs of life.
+const ALIVE_SECS: u32 = 4;
+
 /// How often it is tried to write a superblock that must be written.
 const SUPERBLOCK_TRIES: u32 = 8;
 
@@ -526,6 +529,16 @@ impl<O: Owner> Blocks<O> {
                 superblock.generation -= 1;
                 false
             }
+        }
+    }
+
+    /// Writes down the time, if nothing did for some seconds, so that a start knows for how long nothing ran. To be called each second. What fails
+    /// is tried again at the next one.
+    pub fn note_alive<D: Device>(&self, device: &D, now: u32) {
+        let mut superblock = self.superblock.lock();
+        if now >= superblock.time.max(superblock.ahead).saturating_add(ALIVE_SECS) {
+            superblock.saw(now);
+            self.write_superblock(device, &mut superblock);
         }
     }
 

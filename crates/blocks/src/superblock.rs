@@ -141,6 +141,13 @@ impl Superblock {
         *time = now.max(*time);
     }
 
+    /// Seconds between the last sign of life and `now`; `time`: the latest one of a block. Of a clock that was ahead no more is believed than is
+    /// past.
+    pub fn absent_secs(&self, time: u32, now: u32) -> u32 {
+        let ahead = if self.ahead <= now { self.ahead } else { 0 };
+        now.saturating_sub(self.time.max(time).max(ahead))
+    }
+
     /// The sector to write.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(SECTOR_BYTES);

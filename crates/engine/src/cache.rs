@@ -96,6 +96,8 @@ pub(crate) struct Inner<B: Buffer> {
     /// DRAM of a cascade index for what is on flash from which on blocks are given up, in bytes; 0: no bound.
     pub(crate) index_heap_max: u64,
     pub(crate) lockstep: bool,
+    /// The next start is to know when this ran last.
+    pub(crate) notes_life: bool,
     /// Lookups that went to flash, by the reads of each that had to wait for each other; the last for that many and more.
     pub(crate) rounds: [AtomicU64; ROUNDS],
 }
@@ -172,6 +174,7 @@ impl<D: Device + Clone> ObjectCache<D> {
             reformat: options.reformat,
             maker: options.maker,
             accept_clock: options.accept_clock,
+            absence_secs_max: options.absence_secs_max,
             has_tier: options.has_tier,
             durability: options.durability,
             flush_interval_secs: options.flush_interval_secs,
@@ -286,6 +289,7 @@ impl<D: Device + Clone> ObjectCache<D> {
             index_heap_max: options.index_heap_bytes as u64 / 4 * 3,
             rounds: [const { AtomicU64::new(0) }; ROUNDS],
             lockstep: options.lockstep,
+            notes_life: options.absence_secs_max.is_some(),
         })
     }
 
@@ -393,6 +397,9 @@ impl<D: Device + Clone> ObjectCache<D> {
             cx.device.tick(store.patience_when_out(cx.now()));
         }
         store.flush_aged(cx.now());
+        if self.inner.notes_life {
+            store.note_alive(&cx.device, cx.now());
+        }
         self.inner.tick_budget(cx);
         self.kick(cx);
     }

@@ -76,6 +76,9 @@ pub struct CacheOptions {
     pub maker: Maker,
     /// Believe a clock that is more than a day ahead of what the device saw.
     pub accept_clock: bool,
+    /// A cache in which nothing ran for more seconds begins empty: what was deleted or overwritten elsewhere meanwhile would come back. The last
+    /// sign of life is known to some seconds where this was set then, too; otherwise it is the last block that was written. `None`: it is kept.
+    pub absence_secs_max: Option<u32>,
     /// Whether the device is to have a performance tier. The superblock tells the next start; nothing else follows from it here.
     pub has_tier: bool,
     /// How objects are arranged on flash, and what steers it. Layout `sipq` keeps keys in DRAM beside `dram_bytes`, without a
@@ -116,6 +119,7 @@ impl Default for CacheOptions {
             reformat: false,
             maker: Maker::Serve,
             accept_clock: false,
+            absence_secs_max: None,
             has_tier: false,
             layout: LayoutOptions::default(),
             index: IndexOptions::Full,

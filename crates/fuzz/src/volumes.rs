@@ -119,6 +119,7 @@ impl Rig {
                 maker: Maker::Serve,
                 random: 0x5eed + (start << 20),
                 write_back: false,
+                absence_secs_max: None,
                 now: 1,
             },
         };

@@ -383,8 +383,9 @@ impl<D: Device, K: Backing> Volume<D, K> {
 
     /// [`Volume::tick`] without the backing device, which may hang.
     pub fn tick_now(&self) {
-        if let Some((store, _)) = self.cache() {
+        if let Some((store, device)) = self.cache() {
             store.tick(self.now_secs());
+            store.note_alive(device, self.now_secs());
             self.look_at_budget();
             self.tick_cleaner();
             self.tick_split();

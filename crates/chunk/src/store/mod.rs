@@ -299,6 +299,8 @@ pub struct ChunkStore<B: Buffer> {
     counters: Counters,
     /// Whether chunks may be dirty: the cache has their only copy, and a start does not forget it.
     keeps: bool,
+    /// The next start is to know when this ran last.
+    notes_life: bool,
     /// Calls between the record that chunks are clean and the bits that say so. It rises under the lock of the maps.
     cleaning: AtomicUsize,
     /// A checkpoint waits for these calls: no other begins.

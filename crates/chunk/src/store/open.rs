@@ -59,6 +59,9 @@ pub struct Options {
     pub now: u32,
     /// Whether chunks may become dirty.
     pub write_back: bool,
+    /// A cache in which nothing ran for more seconds is forgotten, and refused where it has dirty chunks: the volume may have been changed
+    /// meanwhile by others. `None`: it is kept.
+    pub absence_secs_max: Option<u32>,
 }
 
 /// State of the device at a start.
@@ -233,13 +236,26 @@ impl<B: Buffer> ChunkStore<B> {
         let (newest, left) = (superblock.checkpoints[0], Owned::decode(&superblock.own).budget);
         let mut recovery = Recovery::new(device, superblock);
         let mut restored = Image::new(shape, &geometry, superblock.cache_id)?;
+        let absent_secs = superblock.absent_secs(0, options.now);
+        let is_absent = !formatted && options.absence_secs_max.is_some_and(|most| absent_secs > most);
         let old = match formatted {
             true => None,
             false => match restored.find(&mut recovery, options).await {
                 Err(why) if restored.keeps => return Err(OpenError::OnlyCopy(why.into())),
-                found => found.ok(),
+                Ok(_) if is_absent && restored.lba.dirty() > 0 => {
+                    let why = format!(
+                        "nothing ran for {absent_secs} s, longer than --max-absence: the volume may have been changed meanwhile"
+                    );
+                    return Err(OpenError::OnlyCopy(why.into()));
+                }
+                found => found.ok().filter(|_| !is_absent),
             },
         };
+        if is_absent {
+            tracing::warn!(
+                "nothing ran for {absent_secs} s, longer than --max-absence: the cache begins empty"
+            );
+        }
         let (was_clean, mut superblock) = (recovery.clean && old.is_some(), recovery.superblock);
         let found = match (formatted, &old) {
             (true, _) => Found::Nothing,
@@ -410,6 +426,7 @@ impl<B: Buffer> ChunkStore<B> {
             }),
             shape,
             keeps,
+            notes_life: options.absence_secs_max.is_some(),
             maps: Arc::new(Mutex::new(Maps {
                 lba,
                 fp,

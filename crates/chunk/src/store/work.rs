@@ -76,6 +76,13 @@ impl<B: Buffer> ChunkStore<B> {
         self.base.shared.pool.lock().own.is_paused = true;
     }
 
+    /// Writes down the time, where the next start is to know it. To be called each second.
+    pub fn note_alive<D: Device<Buf = B>>(&self, device: &D, now: u32) {
+        if self.notes_life {
+            self.base.note_alive(device, now);
+        }
+    }
+
     /// Counts a second of the time `now`: what was appended in an earlier one is written, and a reclaim that failed is tried again.
     pub fn tick(&self, now: u32) {
         if !self.keeps {

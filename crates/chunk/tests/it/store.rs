@@ -34,6 +34,7 @@ pub fn options() -> Options {
         maker: Maker::Serve,
         random: 11,
         write_back: false,
+        absence_secs_max: None,
         now: NOW,
     }
 }

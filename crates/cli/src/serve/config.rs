@@ -27,6 +27,8 @@ const FLASH_TIMEOUT_SECS_MAX: u32 = 86_400;
 const FLASH_TIMEOUT_SECS: u32 = 30;
 /// The longest time to live that can be asked for, in seconds: a year.
 const TTL_SECS_MAX: u32 = 365 * 24 * 3600;
+/// The longest absence that can be asked for, in seconds: a year.
+pub(super) const ABSENCE_SECS_MAX: u32 = 365 * 24 * 3600;
 const FLUSH_INTERVAL_SECS_MAX: u32 = 86_400;
 const FLUSH_INTERVAL_SECS: u32 = 5;
 
@@ -41,6 +43,8 @@ pub struct ServeConfig {
     pub flash_timeout_secs: u32,
     /// Seconds after which what is in a block buffer alone is written; 0 = when its block is full.
     pub flush_interval_secs: u32,
+    /// Seconds without a server after which a cache begins empty.
+    pub max_absence_secs: Option<u32>,
     /// How much of it to use, if that was said.
     pub flash_size: Option<Size>,
     /// The file or device with copies of the flash, if there is to be one.
@@ -107,6 +111,7 @@ impl ServeConfig {
                 .unwrap_or(FLASH_TIMEOUT_SECS),
             flush_interval_secs: secs(&layers.flush_interval(), FLUSH_INTERVAL_SECS_MAX)?
                 .unwrap_or(FLUSH_INTERVAL_SECS),
+            max_absence_secs: secs(&layers.max_absence(), ABSENCE_SECS_MAX)?,
             dram,
             flash,
             flash_size: size(&layers.flash_size())?,
@@ -336,10 +341,15 @@ pub(super) fn number(given: &Given<'_>, most: usize) -> anyhow::Result<Option<us
 }
 
 pub(super) fn secs(given: &Given<'_>, most: u32) -> anyhow::Result<Option<u32>> {
-    match given.parse::<u32>()? {
-        Some(secs) if secs > most => Err(given.wrong(format!("expected seconds from 0 to {most}"))),
-        secs => Ok(secs),
-    }
+    let Some(text) = given.text()? else {
+        return Ok(None);
+    };
+    let secs = crate::times::secs(text).filter(|secs| *secs <= most);
+    secs.map(Some).ok_or_else(|| {
+        given.wrong(format!(
+            "expected seconds from 0 to {most}, or a time such as 90s, 15m, 2h, 1d"
+        ))
+    })
 }
 
 /// A path, if one is given.

@@ -161,6 +161,7 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
         checkpoint_bytes: target.checkpoint_bytes,
         options: CacheOptions {
             accept_clock: args.accept_clock,
+            absence_secs_max: config.max_absence_secs,
             random: random()?,
             has_tier: config.performance_tier.is_some(),
             ..cache_options(&config, &target, &division)?

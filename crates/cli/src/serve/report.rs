@@ -120,7 +120,13 @@ pub fn recovered(recovered: &Recovered, took: Duration) {
             "recovered: nothing, the flash device is new ({seconds:.3} s)"
         ));
     }
+    if let Some(secs) = recovered.absent_secs {
+        line(format_args!(
+            "recovered: nothing ran for {secs} s, longer than --max-absence: what was there may be out of date, and is forgotten"
+        ));
+    }
     let stop = match (recovered.clean, recovered.discarded) {
+        (_, true) if recovered.absent_secs.is_some() => "the cache begins empty",
         (_, true) => "what was there could not be trusted and is forgotten",
         (true, false) => "after a clean stop",
         (false, false) => "after a stop that was not clean",

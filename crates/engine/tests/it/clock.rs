@@ -300,3 +300,46 @@ fn a_second_start_confirms_a_clock_and_so_does_whoever_starts_it() {
         assert!(found > 50, "{found}");
     }
 }
+
+/// Kinds, absences and ends: a cache that was left alone for longer than it may be begins empty, another has everything.
+#[test]
+fn after_a_long_absence_it_begins_empty_and_after_a_short_one_it_does_not() {
+    const START: u32 = 1_000_000_000;
+    for kind in 0..KINDS {
+        for clean in [true, false] {
+            for (idle, absent, is_kept) in [
+                (0, 50, true),
+                (0, 70, false),
+                (500, 50, true),
+                (500, 70, false),
+                (0, YEAR, false),
+            ] {
+                let what = format!("kind {kind}, clean {clean}, idle for {idle} s, absent for {absent} s");
+                let medium = medium(kind);
+                let options = CacheOptions {
+                    absence_secs_max: Some(60),
+                    ..of_kind(kind)
+                };
+                let life = Life::begin(&medium, START, options);
+                (0..KEYS).for_each(|n| life.set(n, &[n as u8; 2_000], 0));
+                life.run(life.cache.quiesce(&life.cx));
+                for _ in 0..idle {
+                    // Nothing is asked for, and it runs.
+                    life.pass(1);
+                    life.cache.tick(&life.cx);
+                }
+                let last = life.now();
+                life.end(clean);
+                let (life, is_forgotten) = Life::try_begin(&medium, last + absent, options);
+                assert_eq!(is_forgotten, !is_kept, "{what}");
+                let found = (0..KEYS).filter(|n| life.get(*n).is_some()).count();
+                assert!(if is_kept { found > 50 } else { found == 0 }, "{what}: {found}");
+                life.end(true);
+                // It was there: the next start keeps what it has.
+                Life::begin(&medium, last + absent + 5, options).end(true);
+                // Without a limit nothing is asked.
+                Life::begin(&medium, last + absent + 70, of_kind(kind)).end(clean);
+            }
+        }
+    }
+}

@@ -94,8 +94,11 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
     } else {
         recovery.find().await
     };
+    let absent_secs = opened.superblock.absent_secs(found.time, options.now);
+    let is_absent = !opened.formatted && options.absence_secs_max.is_some_and(|most| absent_secs > most);
+    recovery.out.absent_secs = is_absent.then_some(absent_secs);
     let found = match found {
-        Found { usable: true, .. } => found,
+        Found { usable: true, .. } if !is_absent => found,
         _ => {
             // A new identity: no byte that is there can pass as ours again.
             for shard in 0..mappings.shards() {

@@ -40,6 +40,9 @@ pub struct Recovered {
     pub formatted: bool,
     /// Whether what was there had to be forgotten.
     pub discarded: bool,
+    /// Seconds for which nothing ran, where that was too long ([`OpenOptions::absence_secs_max`](crate::OpenOptions::absence_secs_max)) and
+    /// what was there is forgotten.
+    pub absent_secs: Option<u32>,
     /// Bytes read from the device.
     pub bytes_read: u64,
     /// Log records applied.

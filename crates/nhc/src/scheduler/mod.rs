@@ -408,7 +408,8 @@ impl Scheduler {
         let sample = counts.since(&mark);
         self.under_way = sample.outstanding_ns as f64 / now_ns.saturating_sub(since).max(1) as f64;
         self.status.windows += 1;
-        self.reach.note(&sample, now_ns.saturating_sub(since).max(1) as f64 / 1e9);
+        self.reach
+            .note(&sample, now_ns.saturating_sub(since).max(1) as f64 / 1e9);
         let seen = self.hits.note(sample.hits, sample.misses, self.held.data);
         if seen != Seen::Usual {
             self.held.data = true;
@@ -499,7 +500,15 @@ impl Scheduler {
         let above = load + self.step_to(Side::Upper, 1.0 - load);
         if below < above {
             let [a, b] = [below, above].map(|load| Setting { load, data });
-            self.phase = Phase::Trial(Trial::new(a, b, if above - below < STEPS.0 { PAIRS_MIN } else { PAIRS_MAX }));
+            self.phase = Phase::Trial(Trial::new(
+                a,
+                b,
+                if above - below < STEPS.0 {
+                    PAIRS_MIN
+                } else {
+                    PAIRS_MAX
+                },
+            ));
         } else if self.is_asking {
             self.is_data_next = is_data;
             self.phase = Phase::Hold { until: done };
@@ -566,7 +575,9 @@ impl Scheduler {
         }
         // The device took it well: on at once, by twice as much.
         let goes_on = verdict == Verdict::Even
-            && self.capped.is_some_and(|(side, step)| self.reach.most(side).is_some_and(|most| most >= 1.5 * step));
+            && self
+                .capped
+                .is_some_and(|(side, step)| self.reach.most(side).is_some_and(|most| most >= 1.5 * step));
         if goes_on {
             return self.next_trial(done, now_ns);
         }

@@ -103,7 +103,11 @@ impl Reach {
         let one_by_one = 1e9 / there.exp();
         let more = (WELL * self.shown[to].rate - self.rates[to]).max(one_by_one);
         let step = (WAIT_MAX * gain).min(more / self.hits.max(1.0));
-        Some(if gain < GAIN_MIN || step < STEP_MIN { 0.0 } else { step })
+        Some(if gain < GAIN_MIN || step < STEP_MIN {
+            0.0
+        } else {
+            step
+        })
     }
 
     /// Whether a single read should ask the device now. At most one is under way.

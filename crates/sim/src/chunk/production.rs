@@ -57,6 +57,7 @@ impl Production {
             maker: Maker::Replay,
             random: 1,
             write_back: false,
+            absence_secs_max: None,
             now: NOW,
         };
         let executor = Executor::new();

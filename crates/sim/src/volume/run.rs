@@ -181,6 +181,7 @@ fn settings(options: &VolumeOptions, cache_bytes: u64) -> Settings {
             maker: Maker::Replay,
             random: 1,
             write_back: false,
+            absence_secs_max: None,
             now: 1,
         },
     }

@@ -45,6 +45,7 @@ pub fn settings(mode: Mode, boot: u64) -> Settings {
             maker: Maker::Serve,
             random: 5,
             write_back: false,
+            absence_secs_max: None,
             now: 1,
         },
     }

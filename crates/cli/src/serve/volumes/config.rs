@@ -1,6 +1,6 @@
 //! The settings of `serve --nbd`, checked.
 
-use super::super::config::{admin, dram, number, objective, secs};
+use super::super::config::{ABSENCE_SECS_MAX, admin, dram, number, objective, secs};
 use super::super::familiar::Familiar;
 use super::super::listen;
 use crate::lifetime::Rating;
@@ -51,6 +51,7 @@ const OF_VOLUMES: [&str; 27] = [
     "threads",
     "max-connections",
     "flash-timeout",
+    "max-absence",
     "tbw",
     "dwpd",
     "cycles",
@@ -151,6 +152,8 @@ pub struct VolumesConfig {
     pub admin: Option<SocketAddr>,
     /// Seconds without an answer after which a cache device has failed; 0 = never.
     pub flash_timeout_secs: u32,
+    /// Seconds without a server after which a cache is forgotten.
+    pub max_absence_secs: Option<u32>,
     /// Worker threads.
     pub threads: usize,
     /// The most connections, if given.
@@ -215,6 +218,7 @@ impl VolumesConfig {
             nbd: listens,
             volumes,
             admin: admin(&layers.admin())?,
+            max_absence_secs: secs(&layers.max_absence(), ABSENCE_SECS_MAX)?,
             flash_timeout_secs: secs(&layers.flash_timeout(), FLASH_TIMEOUT_SECS_MAX)?
                 .unwrap_or(FLASH_TIMEOUT_SECS),
             threads: number(&layers.threads(), 1024)?

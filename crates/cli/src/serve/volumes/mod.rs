@@ -343,6 +343,7 @@ fn prepare(
             random,
             now,
             write_back: false,
+            absence_secs_max: config.max_absence_secs,
         },
         write_back: volume.write_back,
     };
