@@ -418,7 +418,8 @@ def volume_flush(arguments):
                             file.write(bytes(BLOCK))
                         file.flush()
                         os.fsync(file.fileno())
-                with Volume(directory, disk, *flags, core=comparison.server_core) as server:
+                # What the volume lacks of the turn before went with its cache.
+                with Volume(directory, disk, *flags, "--reformat", core=comparison.server_core) as server:
                     found, volume = measure(server), server.figures("volume")
                     found |= {name: volume[name] for name in ("write_chunks", "backing_flushes", "cleaned_chunks")}
                     found["cache_written_bytes"] = server.figures("device")["written_bytes"]

@@ -15,7 +15,7 @@ WRITE = 4096
 # Contents that duplicates are drawn from.
 POOL = 64
 # The cache, in parts of the volume.
-SHARES = {"10 %": 0.1, "40 %": 0.4, "all fits": 1.5}
+SHARES = {"10 %": 0.1, "40 %": 0.4, "70 %": 0.7, "all fits": 1.5}
 PARTS = ("checkpoints", "padding", "log", "kept", "rest")
 
 

@@ -66,7 +66,8 @@ def scanned(comparison, arguments, disk, chunk, dram, kind, *more):
     directory = fresh_directory(comparison.directory, "volume-scan")
     with contextlib.ExitStack() as stack:
         stack.enter_context(removed(directory))
-        server = stack.enter_context(Volume(directory, disk, *flags, core=comparison.server_core))
+        # What the volume lacks of the run before went with its cache.
+        server = stack.enter_context(Volume(directory, disk, *flags, "--reformat", core=comparison.server_core))
 
         def run(*words):
             before = server.figures("volume")
