@@ -14,6 +14,10 @@
 //! Where `random:F` would have more, by a hundredth of what is asked, it takes over for some **rounds**, then `second-hit` is tried again. In a round
 //! as many new keys come as their objects fill an eighth of flash. Each time that it fails at once the next wait is twice as long, up to 64 turns of flash.
 //! What is estimated are hits of LRU; an object that is on flash because of chance counts for both.
+//!
+//! The ghost also says how many hits less than without any rule `second-hit` has: each second access of a key, less the hits of keys that the ghost
+//! has forgotten, which flash would not have if all were written. Where that is more than a fiftieth of what is asked, as where DRAM answers what comes
+//! again soon and little else comes often, `random:F` takes over likewise, with the least F by which at most half of that is lost.
 
 use crate::ghost::{COUNTS, Ghost, WAYS};
 use crate::{Candidate, is_drawn};
@@ -34,6 +38,8 @@ const FIRST: u32 = ROUNDS / 2;
 const LONGEST: u32 = ROUNDS * 64;
 /// The share of all accesses that `random` must gain.
 const MARGIN: f64 = 0.01;
+/// The share of all accesses that the rule may lose against none.
+const LOSS_MAX: f64 = 0.02;
 
 /// Where the rule is.
 #[derive(Debug)]
@@ -61,6 +67,8 @@ pub(crate) struct SecondHit {
     look_at: AtomicU64,
     judged: AtomicU64,
     admitted: AtomicU64,
+    /// Hits of keys that the ghost has forgotten.
+    forgotten: AtomicU64,
     /// The bits of F, where it has fallen back; else 0.
     share: AtomicU64,
     fallbacks: AtomicU64,
@@ -79,6 +87,7 @@ impl SecondHit {
             look_at: AtomicU64::new(FIRST_LOOK),
             judged: AtomicU64::new(0),
             admitted: AtomicU64::new(0),
+            forgotten: AtomicU64::new(0),
             share: AtomicU64::new(0),
             fallbacks: AtomicU64::new(0),
             course: Mutex::new(Course {
@@ -112,7 +121,9 @@ impl SecondHit {
 
     /// An object was found on flash. It takes no place of the ghost from keys that miss.
     pub(crate) fn hit(&self, hash: u64) {
-        self.ghost.renew(hash);
+        if self.ghost.renew(hash) == 0 {
+            self.forgotten.fetch_add(1, Relaxed);
+        }
     }
 
     /// The share that chance takes, where the rule has fallen back.
@@ -190,7 +201,13 @@ impl SecondHit {
         let accesses = self.ghost.answers().map(|count| count as f64);
         let share = load(&self.admitted) / load(&self.judged).max(1.0);
         let gain = gain_of_random(share.min(1.0), &accesses);
-        if gain > MARGIN * accesses.iter().sum::<f64>() {
+        let asked = accesses.iter().sum::<f64>();
+        let share = if accesses[1] - load(&self.forgotten) > LOSS_MAX * asked {
+            Some(share_that_loses(LOSS_MAX / 2.0 * asked, &accesses).max(share))
+        } else {
+            (gain > MARGIN * asked).then_some(share)
+        };
+        if let Some(share) = share {
             self.share.store(share.to_bits(), Relaxed);
             self.fallbacks.fetch_add(1, Relaxed);
             course.left = course.next;
@@ -204,7 +221,7 @@ impl SecondHit {
     fn count_anew(&self, course: &mut Course) {
         course.age = 0;
         self.ghost.count_anew();
-        for cell in [&self.judged, &self.admitted] {
+        for cell in [&self.judged, &self.admitted, &self.forgotten] {
             cell.store(0, Relaxed);
         }
     }
@@ -219,6 +236,28 @@ fn gain_of_random(share: f64, accesses: &[f64; COUNTS]) -> f64 {
         gain -= missed * count;
     }
     gain
+}
+
+/// The least share by which `random` loses at most so many hits against all being written.
+fn share_that_loses(most: f64, accesses: &[f64; COUNTS]) -> f64 {
+    let lost = |share: f64| -> f64 {
+        let mut missed = 1.0;
+        let lost = accesses[1..].iter().map(|count| {
+            missed *= 1.0 - share;
+            missed * count
+        });
+        lost.sum()
+    };
+    let (mut low, mut high) = (0.0, 1.0);
+    for _ in 0..20 {
+        let middle = f64::midpoint(low, high);
+        if lost(middle) <= most {
+            high = middle;
+        } else {
+            low = middle;
+        }
+    }
+    high
 }
 
 #[cfg(test)]
@@ -387,12 +426,13 @@ mod tests {
     fn keys_that_come_often_do_not_make_it_fall_back() {
         let mut flash = Flash::new();
         flash.fill();
-        // Each key comes eight times, a sixteenth of flash apart, among as many that never come again.
-        let apart = OBJECTS / 16;
+        // Each key comes 64 times, a 64th of flash apart, among as many that never come again.
+        const TIMES: u64 = 64;
+        let apart = OBJECTS / TIMES;
         let mut run = |steps: std::ops::Range<u64>| {
             for step in steps {
                 flash.ask(1 << 33 | step);
-                let due = (0..8).filter(|back| step >= back * apart);
+                let due = (0..TIMES).filter(|back| step >= back * apart);
                 due.for_each(|back| _ = flash.ask(1 << 32 | (step - back * apart)));
             }
             flash.admission.figures()
@@ -403,6 +443,39 @@ mod tests {
         assert_eq!((done.fallbacks, done.random_ppm), (begun.fallbacks, 0));
         let admitted = done.since(&begun).admitted_objects;
         assert!((17 * OBJECTS..19 * OBJECTS).contains(&admitted), "{admitted}");
+    }
+
+    /// Keys come twice, a fourth of them, or eight times: with all of it written each second access is a hit.
+    #[test]
+    fn where_it_loses_much_against_all_it_falls_back_to_what_loses_little() {
+        let (mut flash, mut hits, mut lost) = (Flash::new(), 0, 0);
+        flash.fill();
+        let apart = OBJECTS / 32;
+        for step in 0..40 * OBJECTS {
+            let times = if step % 4 == 0 { 2 } else { 8 };
+            for back in 0..8u64 {
+                let Some(key) = step.checked_sub(back * apart) else { continue };
+                if back < if key % 4 == 0 { 2 } else { 8 } && flash.ask(1 << 32 | key).is_some() && back > 0 && step > 20 * OBJECTS {
+                    lost += 1;
+                }
+            }
+            hits += times;
+        }
+        let share = flash.admission.figures().random_ppm as f64 / 1e6;
+        println!("{lost} of {hits} lost, F {share}");
+        assert!(flash.is_fallen_back() && share < 1.0, "{share}");
+        assert!(lost * 40 < hits, "{lost} of {hits}");
+    }
+
+    #[test]
+    fn the_least_share_that_loses_little_is_found() {
+        let mut accesses = [0.0; COUNTS];
+        (accesses[0], accesses[1]) = (100.0, 100.0);
+        assert!((share_that_loses(10.0, &accesses) - 0.9).abs() < 1e-4);
+        accesses[2] = 100.0;
+        let missed = 1.0 - share_that_loses(10.0, &accesses);
+        assert!((missed * 100.0 + missed * missed * 100.0 - 10.0).abs() < 1e-2);
+        assert!(share_that_loses(1_000.0, &accesses) < 1e-4);
     }
 
     #[test]
