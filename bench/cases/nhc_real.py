@@ -13,16 +13,22 @@ from tools import load, percent, removed, thousands
 
 VALUE_BYTES = 2048
 SWEEP = (2, 4, 6, 8, 12, 16, 24)
+# Beside the main row: kind of the flash, requests, and the objective that it is compared with, or no tier at all. A tier must not make a server slower.
+BESIDE = {"a disk below": ("hdd", "get", "classic"), "half sets": (None, "ycsb-a", None)}
+BESIDE_CONNECTIONS = 32
 
 
 @contextlib.contextmanager
-def tiered(comparison, arguments, objective, keys):
-    """A server with a tier of half its flash, all keys set once, and read until copies are made."""
-    upper = f"performance-tier={arguments.upper}"
-    flags = ["--threads", "1", "--dram", f"{arguments.dram}MiB", "--flash", "flash", "--flash-size", f"{arguments.flash}MiB", "--layout", "ripq",
-             "--throttle", f"flash={arguments.lower},{upper}", "--performance-tier", "tier", "--performance-size", f"{arguments.flash // 2}MiB",
-             "--performance-objective", objective]
-    directory = fresh_directory(comparison.directory, objective)
+def tiered(comparison, arguments, objective, keys, lower=None):
+    """A server with a tier of half its flash, or where there is no objective without, all keys set once, and read until copies are made."""
+    lower = lower or arguments.lower
+    flags = ["--threads", "1", "--dram", f"{arguments.dram}MiB", "--flash", "flash", "--flash-size", f"{arguments.flash}MiB", "--layout", "ripq"]
+    if objective:
+        flags += ["--throttle", f"flash={lower},performance-tier={arguments.upper}", "--performance-tier", "tier",
+                  "--performance-size", f"{arguments.flash // 2}MiB", "--performance-objective", objective]
+    else:
+        flags += ["--throttle", f"flash={lower}"]
+    directory = fresh_directory(comparison.directory, objective or "none")
     with removed(directory), Pumice(directory, *flags, core=comparison.server_core) as server:
         settings = {"keys": keys, "value_size": VALUE_BYTES, "timeout": 60}
         # One at a time, and then what was dropped all the same: sets come faster than a throttled flash takes them.
@@ -31,9 +37,9 @@ def tiered(comparison, arguments, objective, keys):
         yield server, settings
 
 
-def gets(comparison, server, settings, connections, seconds):
-    report = load(server, comparison.load_core, mix="get", connections=connections, warm_up=1, duration=seconds, **settings)
-    if report["hit_ratio"] < 0.95:
+def gets(comparison, server, settings, connections, seconds, mix="get"):
+    report = load(server, comparison.load_core, mix=mix, connections=connections, warm_up=1, duration=seconds, **settings)
+    if mix == "get" and report["hit_ratio"] < 0.95:
         raise Failure(f"hit ratio {report['hit_ratio']}: a miss asks no device")
     return report
 
@@ -56,7 +62,10 @@ def nhc_real(arguments):
     `optane*40` above it, half as large. Gets of 2 KiB items by Zipf 0.99, closed loop, 4 N1 connections, N1 being the fewest with
     which classic caching (`--performance-objective classic`) does 95 % of its most. The model has the hits and the bytes of a read that the
     server counted. The gains must be within 10 points of each other. Then the load goes from 4 N1 to N1 and back, and the page that is
-    written shows how load_admit follows. Any wrong value is an error."""
+    written shows how load_admit follows. Any wrong value is an error.
+
+    Two rows say that a tier never hurts, 32 connections: a flash that is as slow as a disk, against classic caching, and half sets, against a
+    server without a tier."""
     keys = f"zipf:keys={arguments.keys},theta=0.99"
     settings = {"tier": f"{arguments.upper} of {arguments.flash // 2} MiB", "flash": f"{arguments.lower} of {arguments.flash} MiB", "keys": keys,
                 "value bytes": VALUE_BYTES, "DRAM MiB": arguments.dram, "seconds": arguments.seconds, "warm-up": arguments.warm_up}
@@ -86,13 +95,31 @@ def nhc_real(arguments):
         model = machine.run_json([machine.BINARY, "model", "nhc", "--upper", arguments.upper, "--lower", arguments.lower, "--load", "closed:4",
                                   "--hits", f"{hits:.4f}", "--size", str(size), "--json"])
         samples = follow(comparison, sides["pumice"], n1, arguments.seconds)
+    for name, (lower, mix, peer) in BESIDE.items():
+        beside(comparison, arguments, keys, name, lower, mix, peer)
     comparison.row(f"gets of flash with a tier, {4 * n1} connections, against classic caching", "requests_per_second", "", "", thousands)
+    for name in BESIDE:
+        comparison.row(f"a tier never hurts: {name}", name, "≥ 0.97 ×", "≥ 1.0 ×", thousands)
+        found = comparison.ratio(name)
+        if found and not arguments.quick:
+            comparison.must(found["ratio"] >= 0.97, f"{name}: {found['ratio']:.2f} ×, must be ≥ 0.97 ×")
     gain, virtual = comparison.ratio("requests_per_second"), model["nhc_to_classic"]
     comparison.note(f"N1 {n1}; of reads of flash {percent(hits)} had a copy, of {size} bytes; the model gains {percent(virtual - 1)}")
     if gain:
         comparison.must(abs(gain["ratio"] - virtual) <= 0.1, f"gain {percent(gain['ratio'] - 1)}, and {percent(virtual - 1)} in virtual time")
     page(comparison, samples)
     return comparison
+
+
+def beside(comparison, arguments, keys, name, lower, mix, peer):
+    with contextlib.ExitStack() as stack:
+        sides = {side: stack.enter_context(tiered(comparison, arguments, objective, keys, lower))
+                 for side, objective in (("pumice", "throughput"), ("peer", peer))}
+
+        def side(which):
+            return lambda _: {name: gets(comparison, *sides[which], BESIDE_CONNECTIONS, arguments.seconds, mix)["requests_per_second"]}
+
+        comparison.turns(side("pumice"), side("peer"))
 
 
 def follow(comparison, side, n1, seconds):

@@ -225,7 +225,7 @@ impl<B: Buffer> Inner<B> {
         // A write is a hit on what it replaces, as far as flash knows of that.
         let store = self.store();
         shard.dram.prefetch_item(&self.tier, hash);
-        let superseded = shard.flash.supersede(hash, None);
+        let superseded = shard.flash.begin_supersede(hash);
         let object_bytes = self.object_bytes(&parts);
         let part = PartId::of(&parts);
         let voided = self.void_part(cx, shard, hash, &part, &superseded, (version, own));
@@ -263,6 +263,9 @@ impl<B: Buffer> Inner<B> {
         } else {
             rank = Some(store.order.rank_over(hash, &superseded, object_bytes));
         }
+        if home == 0 && superseded.known.is_some() {
+            shard.flash.end_supersede(hash);
+        }
         let in_dram = self.tier.segments() > 0
             && match self.tier.write(queue, &parts, home) {
                 Some(reserved) => match former.take() {
@@ -299,7 +302,7 @@ impl<B: Buffer> Inner<B> {
         }
     }
 
-    /// Appends a record to flash and maps it; 0 where there is no room for either, else its home. Whatever was mapped is void already, and
+    /// Appends a record to flash and maps it; 0 where there is no room for either, else its home. What it takes the place of is void already, and
     /// logged.
     pub(crate) fn append_locked<D: Device<Buf = B>>(
         &self,
@@ -312,9 +315,7 @@ impl<B: Buffer> Inner<B> {
         let Some(appended) = self.store().append(hash, parts, coming) else {
             return 0;
         };
-        let superseded = shard.flash.supersede(hash, Some(appended.mapping));
-        debug_assert_eq!(superseded.known, None, "a mapping appeared under the lock");
-        if superseded.is_mapped {
+        if shard.flash.supersede(hash, Some(appended.mapping)).is_mapped {
             return self.home(appended.mapping.location);
         }
         // Nothing maps what was appended, and no start may find it.

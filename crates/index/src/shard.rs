@@ -231,6 +231,26 @@ impl IndexShard {
         }
     }
 
+    /// As [`IndexShard::supersede`] with nothing new, but a full index keeps its mapping, as another takes its place in half the time. Before the caller
+    /// lets go of the shard it maps another, or says that there is none ([`IndexShard::end_supersede`]).
+    pub fn begin_supersede(&mut self, hash: KeyHash) -> Superseded {
+        match self {
+            IndexShard::Full(shard) => Superseded {
+                known: shard.mapping(hash),
+                may_be_more: false,
+                is_mapped: false,
+            },
+            IndexShard::Cascade(shard) => shard.supersede(hash, None),
+        }
+    }
+
+    /// Nothing came in place of what was superseded.
+    pub fn end_supersede(&mut self, hash: KeyHash) {
+        if let IndexShard::Full(shard) = self {
+            shard.remove(hash);
+        }
+    }
+
     /// What [`IndexShard::supersede`] would say of what may be more.
     pub fn may_be_more(&self, hash: KeyHash) -> bool {
         match self {

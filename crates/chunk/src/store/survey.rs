@@ -90,6 +90,7 @@ impl<B: Buffer> ChunkStore<B> {
             random: 0,
             now: 0,
             write_back: keeps,
+            absence_secs_max: None,
         };
         let mut recovery = Recovery::new(device, superblock);
         let mut image = Image::new(shape, &superblock.geometry, superblock.cache_id)?;

@@ -450,6 +450,7 @@ impl Scheduler {
         } else if matches!(self.phase, Phase::Hold { until } if done >= until) {
             self.next_trial(done, now_ns);
         }
+        if std::env::var_os("DBG").is_some() { eprintln!("DBG {:.4} done {done} cost {cost:.0} held {:?} cur {:?} phase {} step {} reach {:?} rate {:.0}/{:.0}", now_ns as f64/1e9, self.held.load, self.current.load, match &self.phase {Phase::Hold{until}=>format!("hold {until}"),Phase::Trial(t)=>format!("{:?}",t.settings())}, self.step, [self.reach.most(Side::Upper), self.reach.most(Side::Lower)], sample.reads[0], sample.reads[1]); }
         let next = match &self.phase {
             Phase::Hold { .. } => self.held,
             Phase::Trial(trial) => trial.setting(),
@@ -496,8 +497,8 @@ impl Scheduler {
             return;
         }
         (self.capped, self.is_asking) = (None, false);
-        let below = load - self.step_to(Side::Lower, load);
-        let above = load + self.step_to(Side::Upper, 1.0 - load);
+        let below = load - self.step_to(Side::Lower, load, now_ns);
+        let above = load + self.step_to(Side::Upper, 1.0 - load, now_ns);
         if below < above {
             let [a, b] = [below, above].map(|load| Setting { load, data });
             self.phase = Phase::Trial(Trial::new(
@@ -521,13 +522,13 @@ impl Scheduler {
     }
 
     /// By how much the next trial raises the share of hits of a device.
-    fn step_to(&mut self, side: Side, room: f64) -> f64 {
+    fn step_to(&mut self, side: Side, room: f64, now_ns: u64) -> f64 {
         if room <= 0.0 || self.heads(side == Side::Lower) {
             return 0.0;
         }
         let Some(most) = self.reach.most(side) else {
             self.is_asking = true;
-            if self.reach.should_ask(side) {
+            if self.reach.should_ask(side, self.under_way, now_ns) {
                 self.switch.ask();
             }
             return 0.0;
@@ -591,7 +592,7 @@ impl Scheduler {
         let is_back = has_moved && self.moved_up.is_some_and(|up| up != (better > was));
         if has_moved {
             self.moved_up = Some(better > was);
-            if self.step > STEP_AFRESH {
+            if (better - was).abs() > STEP_AFRESH {
                 // Another cost is usual there.
                 self.level = Level::default();
             }

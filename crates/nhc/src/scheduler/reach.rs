@@ -20,16 +20,18 @@ const READS_MIN: u64 = 4;
 const WINDOWS_MAX: u64 = 32;
 /// The usual latency is that of so many windows.
 const MEMORY: f64 = 8.0;
-/// A single read that was not answered for so many windows is asked again.
-const PATIENCE: u64 = 256;
+/// Single reads take at most this share of the time of all.
+const ASKING_MAX: f64 = 0.01;
+/// A single read that was not answered for so long is asked again.
+const PATIENCE_NS: u64 = 10_000_000_000;
 
 /// What one device has shown.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Shown {
     /// The mean of the logarithm of its latency, of so many windows.
     latency: f64,
     windows: f64,
-    /// Reads since the load was another.
+    /// Reads so far.
     reads: u64,
     /// The logarithm of the least latency of a window.
     light: f64,
@@ -37,8 +39,24 @@ struct Shown {
     rate: f64,
     /// Windows since it last answered one.
     age: u64,
-    /// Windows since it was asked by a single read.
-    asked: Option<u64>,
+    /// When it was asked by a single read, and whether it has answered since.
+    asked_ns: Option<u64>,
+    is_answered: bool,
+}
+
+impl Default for Shown {
+    fn default() -> Self {
+        Self {
+            latency: 0.0,
+            windows: 0.0,
+            reads: 0,
+            light: f64::INFINITY,
+            rate: 0.0,
+            age: 0,
+            asked_ns: None,
+            is_answered: false,
+        }
+    }
 }
 
 impl Shown {
@@ -63,31 +81,26 @@ impl Reach {
         for (number, side) in [Side::Upper, Side::Lower].into_iter().enumerate() {
             self.rates[number] = sample.reads[number] as f64 / seconds;
             let shown = &mut self.shown[number];
-            shown.asked = shown.asked.map(|windows| windows + 1);
             let Some(latency) = sample.mean_read_ns(side) else {
                 shown.age += 1;
                 continue;
             };
             let latency = latency.max(1.0).ln();
-            shown.light = if shown.reads == 0 {
-                latency
-            } else {
-                shown.light.min(latency)
-            };
+            shown.light = shown.light.min(latency);
             shown.reads += sample.reads[number];
             shown.windows = (shown.windows + 1.0).min(MEMORY);
             shown.latency += (latency - shown.latency) / shown.windows;
-            (shown.age, shown.asked) = (0, None);
+            (shown.age, shown.is_answered) = (0, true);
             if latency <= shown.light + WELL.ln() {
                 shown.rate = shown.rate.max(self.rates[number]);
             }
         }
     }
 
-    /// The load is another, or a device: latencies are asked for again.
+    /// The load is another, or a device: the next window counts alone.
     pub(super) fn afresh(&mut self) {
         for shown in &mut self.shown {
-            (shown.windows, shown.reads) = (0.0, 0);
+            (shown.windows, shown.light) = (0.0, f64::INFINITY);
         }
     }
 
@@ -110,12 +123,19 @@ impl Reach {
         })
     }
 
-    /// Whether a single read should ask the device now. At most one is under way.
-    pub(super) fn should_ask(&mut self, side: Side) -> bool {
+    /// Whether a single read should ask the device now, with so many requests under way. One is at a time, and seldom where that takes long.
+    pub(super) fn should_ask(&mut self, side: Side, under_way: f64, now_ns: u64) -> bool {
         let shown = &mut self.shown[side as usize];
-        let is_due = !shown.is_known() && shown.asked.is_none_or(|windows| windows > PATIENCE);
+        let pause = match shown.reads {
+            0 => 0.0,
+            _ => shown.latency.exp() / (ASKING_MAX * under_way.max(1.0)),
+        };
+        let is_due = shown.asked_ns.is_none_or(|asked| {
+            let passed = now_ns.saturating_sub(asked);
+            passed > PATIENCE_NS || shown.is_answered && passed as f64 > pause
+        });
         if is_due {
-            shown.asked = Some(0);
+            (shown.asked_ns, shown.is_answered) = (Some(now_ns), false);
         }
         is_due
     }
