@@ -27,6 +27,9 @@
 //! also ends, and what was held before it is held again, where its better side costs more than that did. Where more is under way than before, that
 //! much is no loss of the trial's.
 //!
+//! What a trial may send to a device follows from the latencies of both, and from what it has done already: the module `reach`. A device whose latency
+//! is not known is asked by single reads before.
+//!
 //! Where reads are redirected, the upper device is the bottleneck and copies would take from it: `data_admit` is 0. At `load_admit` 1 a trial of
 //! `data_admit` 0 against 1 decides.
 //!
@@ -450,7 +453,7 @@ impl Scheduler {
         } else if matches!(self.phase, Phase::Hold { until } if done >= until) {
             self.next_trial(done, now_ns);
         }
-        if std::env::var_os("DBG").is_some() { eprintln!("DBG {:.4} done {done} cost {cost:.0} held {:?} cur {:?} phase {} step {} reach {:?} rate {:.0}/{:.0}", now_ns as f64/1e9, self.held.load, self.current.load, match &self.phase {Phase::Hold{until}=>format!("hold {until}"),Phase::Trial(t)=>format!("{:?}",t.settings())}, self.step, [self.reach.most(Side::Upper), self.reach.most(Side::Lower)], sample.reads[0], sample.reads[1]); }
+
         let next = match &self.phase {
             Phase::Hold { .. } => self.held,
             Phase::Trial(trial) => trial.setting(),

@@ -140,3 +140,72 @@ impl Reach {
         is_due
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A window of a millisecond: reads of both devices, of so many nanoseconds each.
+    fn window(reads: [u64; 2], latency: [u64; 2], hits: u64) -> Counts {
+        Counts {
+            hits,
+            reads,
+            read_latency_ns: [reads[0] * latency[0], reads[1] * latency[1]],
+            ..Counts::default()
+        }
+    }
+
+    fn noted(samples: &[Counts]) -> Reach {
+        let mut reach = Reach::default();
+        samples.iter().for_each(|sample| reach.note(sample, 1e-3));
+        reach
+    }
+
+    #[test]
+    fn where_a_device_is_far_slower_nothing_is_tried() {
+        let slow = [10_000, 12_700_000];
+        let reach = noted(&[window([500, 5], slow, 500)]);
+        assert_eq!(reach.most(Side::Lower), Some(0.0));
+        // The other way much is gained: as much as the other has done twice over.
+        let up = reach.most(Side::Upper).expect("both are known");
+        assert!((up - 1.0).abs() < 1e-9, "{up}");
+    }
+
+    #[test]
+    fn a_step_is_part_of_the_gain_and_no_more_than_twice_what_was_done_well() {
+        let reach = noted(&[window([500, 100], [20_000, 80_000], 500)]);
+        let most = reach.most(Side::Lower).expect("both are known");
+        assert!((most - WAIT_MAX / 4.0).abs() < 1e-9, "{most}");
+        // With few reads of its own, as many more.
+        let reach = noted(&[window([500, 10], [20_000, 40_000], 500)]);
+        let most = reach.most(Side::Lower).expect("both are known");
+        assert!((most - 25.0 / 500.0).abs() < 1e-9, "one by one it does 25 in a window: {most}");
+        // What it did with long queues was not done well.
+        let saturated = window([400, 300], [20_000, 400_000], 500);
+        let reach = noted(&[window([500, 50], [20_000, 40_000], 500), saturated]);
+        assert!(reach.shown[1].rate < 60_000.0, "{:?}", reach.shown[1]);
+    }
+
+    #[test]
+    fn a_device_without_reads_is_asked_one_by_one_and_seldom_where_that_takes_long() {
+        let mut reach = noted(&[window([500, 0], [10_000, 0], 500)]);
+        assert_eq!(reach.most(Side::Lower), None);
+        assert!(reach.should_ask(Side::Lower, 10.0, 1_000));
+        assert!(!reach.should_ask(Side::Lower, 10.0, 2_000), "it has not answered");
+        reach.note(&window([500, 1], [10_000, 1_000_000], 500), 1e-3);
+        assert_eq!(reach.most(Side::Lower), None, "one read says little");
+        assert!(!reach.should_ask(Side::Lower, 10.0, 1_000_000), "that would be a tenth of all time");
+        assert!(reach.should_ask(Side::Lower, 10.0, 20_000_000));
+        for _ in 0..3 {
+            reach.note(&window([500, 1], [10_000, 1_000_000], 500), 1e-3);
+        }
+        assert_eq!(reach.most(Side::Lower), Some(0.0));
+        for _ in 0..=WINDOWS_MAX {
+            reach.note(&window([500, 0], [10_000, 0], 500), 1e-3);
+        }
+        assert_eq!(reach.most(Side::Lower), None, "that was long ago");
+        // A read that is lost is asked again at last.
+        assert!(reach.should_ask(Side::Lower, 10.0, 100_000_000));
+        assert!(reach.should_ask(Side::Lower, 10.0, 100_000_001 + PATIENCE_NS));
+    }
+}

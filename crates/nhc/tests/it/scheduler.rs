@@ -144,6 +144,37 @@ fn it_follows_a_change_of_the_load() {
     }
 }
 
+/// One client; a read of the lower device takes a thousand times as long. All have copies, or but a few.
+#[test]
+fn a_far_slower_device_below_gets_single_reads_alone() {
+    for hits in [1.0, 0.999] {
+        let (mut scheduler, meter, mut random, mut now) = (Scheduler::new(Objective::Throughput), Meter::new(), Random(1), 0);
+        let (mut lower, mut upper) = (0, 0);
+        for _ in 0..400_000 {
+            let mut side = Side::Lower;
+            meter.begin(now);
+            if random.next_f64() < hits {
+                meter.hit();
+                side = scheduler.switch().route((random.next_u64() >> 32) as u32);
+                *if side == Side::Lower { &mut lower } else { &mut upper } += 1;
+            } else {
+                meter.miss();
+            }
+            let took = if side == Side::Upper { 10_000 } else { 10_000_000 };
+            now += took;
+            meter.end_read(side, now - took, now);
+            if scheduler.is_due(meter.completions()) {
+                let mut counts = Counts::new();
+                counts.add(&meter, now);
+                scheduler.window(&counts, now);
+            }
+        }
+        assert!(lower < 12 && upper > 398_000, "hits {hits}: {lower} of {upper} were redirected");
+        let status = scheduler.status();
+        assert_eq!((status.load_admit, status.reason), (1.0, Reason::Worse));
+    }
+}
+
 #[test]
 fn a_switch_sends_the_share_that_it_is_set_to() {
     let load = Load::new(1);
