@@ -454,8 +454,14 @@ mod tests {
         for step in 0..40 * OBJECTS {
             let times = if step % 4 == 0 { 2 } else { 8 };
             for back in 0..8u64 {
-                let Some(key) = step.checked_sub(back * apart) else { continue };
-                if back < if key % 4 == 0 { 2 } else { 8 } && flash.ask(1 << 32 | key).is_some() && back > 0 && step > 20 * OBJECTS {
+                let Some(key) = step.checked_sub(back * apart) else {
+                    continue;
+                };
+                if back < if key % 4 == 0 { 2 } else { 8 }
+                    && flash.ask(1 << 32 | key).is_some()
+                    && back > 0
+                    && step > 20 * OBJECTS
+                {
                     lost += 1;
                 }
             }

@@ -492,34 +492,35 @@ impl Scheduler {
 
     fn next_trial(&mut self, done: u64, now_ns: u64) {
         let Setting { load, data } = self.held;
-        let is_data = load >= 1.0 && self.is_data_next && self.hits.is_steady();
-        self.is_data_next = !is_data;
-        if is_data {
-            let [a, b] = [false, true].map(|data| Setting { load, data });
-            self.phase = Phase::Trial(Trial::new(a, b, PAIRS_MAX));
-            return;
-        }
-        (self.capped, self.is_asking) = (None, false);
-        let below = load - self.step_to(Side::Lower, load, now_ns);
-        let above = load + self.step_to(Side::Upper, 1.0 - load, now_ns);
-        if below < above {
-            let [a, b] = [below, above].map(|load| Setting { load, data });
-            self.phase = Phase::Trial(Trial::new(
-                a,
-                b,
-                if above - below < STEPS.0 {
+        let may_be_data = load >= 1.0 && self.hits.is_steady();
+        if !(may_be_data && self.is_data_next) {
+            (self.capped, self.is_asking) = (None, false);
+            let below = load - self.step_to(Side::Lower, load, now_ns);
+            let above = load + self.step_to(Side::Upper, 1.0 - load, now_ns);
+            if below < above {
+                self.is_data_next = true;
+                let [a, b] = [below, above].map(|load| Setting { load, data });
+                let most = if above - below < STEPS.0 {
                     PAIRS_MIN
                 } else {
                     PAIRS_MAX
-                },
-            ));
-        } else if self.is_asking {
-            self.is_data_next = is_data;
-            self.phase = Phase::Hold { until: done };
-        } else {
+                };
+                self.phase = Phase::Trial(Trial::new(a, b, most));
+                return;
+            }
+            if self.is_asking {
+                self.phase = Phase::Hold { until: done };
+                return;
+            }
             if self.status.reason == Reason::TooFew {
                 self.status.reason = Reason::Worse;
             }
+        }
+        self.is_data_next = false;
+        if may_be_data {
+            let [a, b] = [false, true].map(|data| Setting { load, data });
+            self.phase = Phase::Trial(Trial::new(a, b, PAIRS_MAX));
+        } else {
             self.hold(done, now_ns);
         }
     }
@@ -536,8 +537,8 @@ impl Scheduler {
             }
             return 0.0;
         };
-        // So much faster that the step needs no care.
-        if most >= 1.0 {
+        // All or nothing, where the other device is so much faster.
+        if most >= 1.0 && room >= 1.0 {
             return room;
         }
         if most > 0.0 && most < self.step.min(room) {

@@ -128,11 +128,14 @@ impl Reach {
         let shown = &mut self.shown[side as usize];
         let pause = match shown.reads {
             0 => 0.0,
-            _ => shown.latency.exp() / (ASKING_MAX * under_way.max(1.0)),
+            _ => shown.latency.exp() / (ASKING_MAX * under_way.max(1e-9)),
         };
         let is_due = shown.asked_ns.is_none_or(|asked| {
             let passed = now_ns.saturating_sub(asked);
-            passed > PATIENCE_NS || shown.is_answered && passed as f64 > pause
+            match shown.is_answered {
+                true => passed as f64 > pause,
+                false => passed > PATIENCE_NS,
+            }
         });
         if is_due {
             (shown.asked_ns, shown.is_answered) = (Some(now_ns), false);
@@ -179,7 +182,10 @@ mod tests {
         // With few reads of its own, as many more.
         let reach = noted(&[window([500, 10], [20_000, 40_000], 500)]);
         let most = reach.most(Side::Lower).expect("both are known");
-        assert!((most - 25.0 / 500.0).abs() < 1e-9, "one by one it does 25 in a window: {most}");
+        assert!(
+            (most - 25.0 / 500.0).abs() < 1e-9,
+            "one by one it does 25 in a window: {most}"
+        );
         // What it did with long queues was not done well.
         let saturated = window([400, 300], [20_000, 400_000], 500);
         let reach = noted(&[window([500, 50], [20_000, 40_000], 500), saturated]);
@@ -194,7 +200,10 @@ mod tests {
         assert!(!reach.should_ask(Side::Lower, 10.0, 2_000), "it has not answered");
         reach.note(&window([500, 1], [10_000, 1_000_000], 500), 1e-3);
         assert_eq!(reach.most(Side::Lower), None, "one read says little");
-        assert!(!reach.should_ask(Side::Lower, 10.0, 1_000_000), "that would be a tenth of all time");
+        assert!(
+            !reach.should_ask(Side::Lower, 10.0, 1_000_000),
+            "that would be a tenth of all time"
+        );
         assert!(reach.should_ask(Side::Lower, 10.0, 20_000_000));
         for _ in 0..3 {
             reach.note(&window([500, 1], [10_000, 1_000_000], 500), 1e-3);

@@ -148,7 +148,8 @@ fn it_follows_a_change_of_the_load() {
 #[test]
 fn a_far_slower_device_below_gets_single_reads_alone() {
     for hits in [1.0, 0.999] {
-        let (mut scheduler, meter, mut random, mut now) = (Scheduler::new(Objective::Throughput), Meter::new(), Random(1), 0);
+        let (mut scheduler, meter, mut random, mut now) =
+            (Scheduler::new(Objective::Throughput), Meter::new(), Random(1), 0);
         let (mut lower, mut upper) = (0, 0);
         for _ in 0..400_000 {
             let mut side = Side::Lower;
@@ -156,7 +157,11 @@ fn a_far_slower_device_below_gets_single_reads_alone() {
             if random.next_f64() < hits {
                 meter.hit();
                 side = scheduler.switch().route((random.next_u64() >> 32) as u32);
-                *if side == Side::Lower { &mut lower } else { &mut upper } += 1;
+                *if side == Side::Lower {
+                    &mut lower
+                } else {
+                    &mut upper
+                } += 1;
             } else {
                 meter.miss();
             }
@@ -169,7 +174,10 @@ fn a_far_slower_device_below_gets_single_reads_alone() {
                 scheduler.window(&counts, now);
             }
         }
-        assert!(lower < 12 && upper > 398_000, "hits {hits}: {lower} of {upper} were redirected");
+        assert!(
+            lower < 12 && upper > 398_000,
+            "hits {hits}: {lower} of {upper} were redirected"
+        );
         let status = scheduler.status();
         assert_eq!((status.load_admit, status.reason), (1.0, Reason::Worse));
     }

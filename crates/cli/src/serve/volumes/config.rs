@@ -31,7 +31,7 @@ const READ_AHEAD_BYTES: u64 = 4 << 20;
 const SCAN_CUTOFF_BYTES: u64 = 1 << 20;
 
 /// Settings of a server of volumes. All others are of the object cache.
-const OF_VOLUMES: [&str; 27] = [
+const OF_VOLUMES: [&str; 28] = [
     "nbd",
     "backing",
     "cache",

@@ -250,6 +250,7 @@ mod tests {
             volumes: vec![volume.clone(), volume],
             admin: None,
             flash_timeout_secs: 0,
+            max_absence_secs: None,
             threads: 2,
             max_connections: None,
             reformat: false,

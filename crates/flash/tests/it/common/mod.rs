@@ -227,6 +227,7 @@ pub fn options(durability: Durability) -> OpenOptions {
         reformat: false,
         maker: pumice_blocks::Maker::Serve,
         accept_clock: false,
+        absence_secs_max: None,
         has_tier: false,
         durability,
         flush_interval_secs: 0,
