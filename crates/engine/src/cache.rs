@@ -391,6 +391,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         let store = self.inner.store();
         if store.is_out() {
             cx.device.tick(store.patience_when_out(cx.now()));
+            store.retry_failure(cx.now());
         }
         store.flush_aged(cx.now());
         self.inner.tick_budget(cx);
