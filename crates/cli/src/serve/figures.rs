@@ -264,6 +264,12 @@ fn engine_group((found, took): (Recovered, Duration), stats: &Stats) -> Group {
         recovery_read_bytes "Bytes read from the device at the start" = found.bytes_read;
         recovery_no_memory "Entries left out at the start for want of DRAM" = found.no_memory;
     };
+    group.figures.push(Figure::documented(
+        "expired_unasked",
+        "Entries that had expired when their place was wanted, with nobody asking for them since",
+        Kind::Counter,
+        stats.expired_unasked,
+    ));
     group.figures.push(seconds(
         "recovery_seconds",
         "Time to find what was there at the start",

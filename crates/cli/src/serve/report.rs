@@ -189,6 +189,11 @@ pub fn stopped(closed: Option<&Closed>) {
                 "in DRAM, where flash has another key with the same bits of the hash",
             ),
             (left.lost, "in blocks that the device failed to write"),
+            (
+                left.refused,
+                "in DRAM, kept from flash by --flash-admit, its limits or the write budget",
+            ),
+            (left.taken_out, "in DRAM, as the flash device was taken out"),
         ];
         let why = why.iter().filter(|(count, _)| *count > 0);
         let why: Vec<String> = why.map(|(count, why)| format!("{count} {why}")).collect();
