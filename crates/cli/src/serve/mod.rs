@@ -133,7 +133,8 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
         .build()
         .context("cannot start an event loop")?;
     let _pid_file = config.pid_file.as_deref().map(PidFile::write).transpose()?;
-    let flash = target.open(&config)?;
+    limits::outlive_large_files(&runtime)?;
+    let (flash, new_file) = target.open(&config)?;
     let performance = match performance {
         None => None,
         Some(Err(left_out)) => Some(Err(left_out)),
@@ -189,6 +190,8 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
             move |index| worker::run(index, &common)
         };
         let ready = |opened: &Opened| {
+            new_file.keep();
+            common.performance.iter().for_each(|tier| tier.new_file.keep());
             report::recovered(&opened.recovered, opened.took);
             report::ready(&config, &common.door, address);
         };

@@ -7,6 +7,7 @@ mod command_line;
 mod common;
 mod descriptors;
 mod documents;
+mod failed_starts;
 mod flash_fails;
 mod flash_file;
 mod flush_interval;
