@@ -193,7 +193,8 @@ pub(super) fn make_file(path: &Path, capacity: u64) -> Result<(Arc<FileShared>, 
         if matches!(error, FileError::Locked { .. }) {
             new.keep();
         }
-    })
+    });
+    Ok((Arc::new(opened?), new))
 }
 
 /// The size that the settings ask for, in bytes and whole sectors.
@@ -225,7 +226,11 @@ pub(super) fn size_at(path: &Path, before: &Before, asked: Option<Size>) -> anyh
         (None, Before::File { len: len @ 1.. }) => *len,
         (None, _) => return Ok(None),
     };
-    Ok(Some(bytes / SECTOR_BYTES as u64 * SECTOR_BYTES as u64))
+    // What is too little is named as it was given.
+    Ok(Some(match bytes < SECTOR_BYTES as u64 {
+        true => bytes,
+        false => bytes / SECTOR_BYTES as u64 * SECTOR_BYTES as u64,
+    }))
 }
 
 pub(super) fn open_file(path: &Path, size: Option<u64>, preallocate: bool) -> Result<FileShared, FileError> {

@@ -122,8 +122,8 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
     }
     // Whether it can work is known before anything is made.
     let target = flash::look(&config)?;
-    let connections = Connections::plan(&config);
-    let division = memory::divide(&config, &target, &connections)?;
+    let connections = Connections::plan(&config, config.dram);
+    let division = memory::divide(&config, &target)?;
     let performance = performance::look(&config, &target, division.plan.block_bytes)?;
     // Before the flash file is made: a failed start leaves no new file behind.
     let door = bind(&config, &connections, &access)?;
@@ -231,7 +231,7 @@ fn cache_options(config: &ServeConfig, target: &Target, division: &Division) -> 
 /// Usage, as [`memory::divide`].
 pub(crate) fn options_of_empty(config: &ServeConfig, capacity: u64) -> anyhow::Result<CacheOptions> {
     let target = Target::empty(config, capacity);
-    let division = memory::divide(config, &target, &Connections::plan(config))?;
+    let division = memory::divide(config, &target)?;
     cache_options(config, &target, &division)
 }
 

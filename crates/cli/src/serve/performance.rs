@@ -13,8 +13,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The fewest copies that are worth a device.
-const PLACES_MIN: u32 = 2;
+/// The smallest device that is worth it, in blocks. It has a sector beside copies, so of exactly as many there is one copy less.
+const BLOCKS_MIN: u64 = 2;
 
 /// A device that may hold the performance tier, found out without changing anything.
 pub struct Wanted {
@@ -136,12 +136,12 @@ fn check(
         block_bytes: geometry.block_bytes,
         blocks: geometry.blocks,
     };
-    if division.places(bytes) < PLACES_MIN {
+    if bytes < BLOCKS_MIN * block_bytes {
         return Err(refuse(format!(
             "{:#}, which is too little: with blocks of {:#} at least {} bytes are needed",
             Human(bytes),
             Human(block_bytes),
-            format::UPPER_DATA_OFFSET + u64::from(PLACES_MIN) * block_bytes,
+            BLOCKS_MIN * block_bytes,
         )));
     }
     if let (Found::Copies(copies), Before::File { len }, false) = (found, &before, is_new)

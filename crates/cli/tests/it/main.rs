@@ -16,6 +16,7 @@ mod inspect;
 mod killed_starts;
 mod performance;
 mod replay_as_served;
+mod smallest;
 mod throttle;
 mod trace;
 mod volumes;
