@@ -29,7 +29,7 @@ pub fn start(
     performance: Option<&Performance>,
 ) {
     let plan = &division.plan;
-    line(format_args!("pumice {}", env!("CARGO_PKG_VERSION")));
+    line(format_args!("pumice {}", env!("VERSION_OF_PUMICE")));
     line(format_args!(
         "dram: {} = {} for items and index + {} for {} block buffers + {} for connections + {} for the program",
         Human(plan.total),

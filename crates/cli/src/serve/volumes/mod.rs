@@ -63,7 +63,7 @@ pub fn run(config: &VolumesConfig, kinds: &Kinds) -> anyhow::Result<()> {
     let _pid_file = config.pid_file.as_deref().map(PidFile::write).transpose()?;
     limits::outlive_large_files(&runtime)?;
     let clock = SystemClock::new(0);
-    line(format_args!("pumice {}", env!("CARGO_PKG_VERSION")));
+    line(format_args!("pumice {}", env!("VERSION_OF_PUMICE")));
     let mut volumes = Vec::new();
     for ((volume, backing), cache) in config.volumes.iter().zip(backings).zip(&plan.caches) {
         volumes.push(Prepared {
