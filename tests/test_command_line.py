@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pty
 import signal
 import socket
 import subprocess

@@ -48,6 +48,11 @@ fn bad_usage_ends_with_2_and_says_what_is_wrong() {
             "serve --layout arc",
             &["--layout `arc`", "no such layout", "sipq"][..],
         ),
+        ("serve --flash a,b", &["--flash `a,b`", "one such device"]),
+        (
+            "serve --performance-tier a,b --performance-size 1GiB",
+            &["--performance-tier `a,b`", "one such device"],
+        ),
         ("serve --layout rpiq", &["--layout `rpiq`", "no such layout"]),
         (
             "serve --policy slru-9",
