@@ -235,6 +235,11 @@ pub(crate) fn options_of_empty(config: &ServeConfig, capacity: u64) -> anyhow::R
     cache_options(config, &target, &division)
 }
 
+/// The smallest budget of DRAM that a server with these settings takes for so many bytes of flash.
+pub(crate) fn smallest_dram(config: &ServeConfig, capacity: u64) -> Option<u64> {
+    memory::smallest(config, &Target::empty(config, capacity), 1)
+}
+
 fn bind(config: &ServeConfig, connections: &Connections, access: &Access) -> anyhow::Result<Door> {
     Door::bind(DoorConfig {
         listen: config.memcached.clone(),
