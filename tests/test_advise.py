@@ -140,6 +140,40 @@ def test_limits_are_kept(directory):
     expect("no sizes keep --response" in text, "a word of what cannot be", text)
 
 
+def test_where_no_flash_is_needed_that_is_said_with_a_line_to_run(directory):
+    small = ["zipf:keys=1000,theta=0.9,requests=20000,seed=1", *COSTS, "--no-replay"]
+    page = os.path.join(directory, "page.html")
+    text = run(*small, "--html", page)
+    for line in ("no flash is needed: 16 MiB of DRAM alone are the advice", "run: memcached -m 16"):
+        expect(line in text.splitlines(), line, text)
+    with open(page) as file:
+        expect("No flash is needed" in file.read(), "the same on the page", page)
+    expect_equal(rows(json.loads(run(*small, "--json")))["advice"]["command"], "memcached -m 16", "the command in JSON")
+
+
+def test_figures_are_said_to_be_of_look_aside_and_knees_are_shown(directory):
+    """A loop of 2,000 objects of 10 KB, one of 6,000, in turns."""
+    path = os.path.join(directory, "loops")
+    with open(path, "w", encoding="ascii") as file:
+        keys = [*range(2_000)] * 20 + [*range(2_000, 8_000)] * 5
+        file.writelines(f"{second} {key} 10000\n" for second, key in enumerate(keys, 1))
+    text = run(path, *COSTS, "--no-replay")
+    expect("figures are of look-aside: a get that misses is followed by a set" in text, "what the figures are of", text)
+    knees = [size for size, _ in json.loads(run(path, *COSTS, "--no-replay", "--json"))["knees"]]
+    expect(len(knees) == 2 and 20e6 <= knees[0] < 23e6 and 60e6 <= knees[1] < 66e6, "a knee for each loop", knees)
+    expect("knees of LRU's curve" in text, "them in the text", text)
+
+
+def test_the_grid_has_the_smallest_dram_that_a_server_takes(directory):
+    """Where flash is as good as DRAM and costs nothing, it is all that is bought beside what a server needs."""
+    costs = ["--dram-price", "1000", "--flash-price", "0.001", "--miss-latency", "10ms", "--flash-latency", "1.1us"]
+    advice = rows(json.loads(run(TRACE, *costs, "--no-replay", "--json")))["advice"]
+    dram, flash = advice["dram_bytes"] >> 20, advice["flash_bytes"]
+    words = [BINARY, "serve", "--flash", "f", "--flash-size", f"{flash}B", "--memcached", "127.0.0.1:0", "--admin", "off"]
+    done = subprocess.run([*words, "--dram", f"{dram - 1}MiB"], cwd=directory, capture_output=True, text=True, timeout=60)
+    expect(done.returncode == 2 and f"the smallest that works is {dram} MiB" in done.stderr, f"a server to want the {dram} MiB", done)
+
+
 def test_what_a_trace_cannot_say(directory):
     text = run("uniform:keys=1000000,requests=60000,seed=1", *COSTS)
     expect("objects that were not asked for before" in text, "a note that most gets are first ones", text)

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pty
 import signal
 import socket
 import subprocess
@@ -9,7 +10,7 @@ import time
 
 from harness import expect, expect_equal
 from harness.client import Client
-from harness.machine import BINARY
+from harness.machine import BINARY, installed
 from harness.servers import Pumice, Server
 
 SMALL = ("--dram", "64MiB", "--flash-size", "64MiB")
@@ -100,6 +101,38 @@ def test_admin_door(directory):
         expect(seen["ready"], "ready", seen)
         client.close()
         server.terminate()
+
+
+def test_metrics_are_as_prometheus_wants_them(directory):
+    with Pumice(directory, *SMALL) as server:
+        client = Client(server.address)
+        client.set_many((b"k%d" % i, b"v" * 1000) for i in range(1000))
+        list(client.get_many(b"k%d" % i for i in range(2000)))
+        client.close()
+        _, text = server.get("/metrics")
+        command = [installed("promtool", "prometheus"), "check", "metrics"]
+        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=60)
+        expect(done.returncode == 0 and not done.stdout + done.stderr, "promtool to find nothing", done.stdout + done.stderr)
+        server.terminate()
+
+
+def test_the_log_has_colours_on_a_terminal_alone_and_not_with_no_color(directory):
+    def log(**environment):
+        ours, terminal = pty.openpty()
+        command = [BINARY, "serve", "--memcached", "127.0.0.1:0", "--admin", "off", *SMALL]
+        said = b""
+        with subprocess.Popen(command, cwd=directory, stderr=terminal, env=os.environ | environment) as server:
+            while b"ready: " not in said:
+                said += os.read(ours, 4096)
+            server.terminate()
+        os.close(terminal)
+        os.close(ours)
+        return said
+
+    expect(b"\x1b[" in log(), "colours on a terminal", "none")
+    expect(b"\x1b[" in log(NO_COLOR=""), "colours where NO_COLOR is empty", "none")
+    without = log(NO_COLOR="1")
+    expect(b"\x1b[" not in without, "no colours with NO_COLOR", without)
 
 
 def test_an_idle_server_sleeps(directory):

@@ -1,28 +1,96 @@
-"""The table of README: all rows are there, of one commit that is not old."""
+"""The rows of README's table of commands run as they are printed; names of files, addresses and devices are replaced by those of a test."""
 
-import datetime
+import contextlib
 import os
 import re
+import shutil
 import subprocess
-import sys
+import time
 
-from harness import expect, expect_equal, machine
+import pytest
 
-DAYS_MAX = 30
+from harness import Failure, expect, expect_equal
+from harness.client import Client
+from harness.machine import BINARY, ROOT
+from harness.servers import Memcached, Pumice, Server, Volume
+
+MIB = 1 << 20
+# What ends by itself may be cut short: generators go on for long.
+SECONDS = 60
 
 
-def test_the_table_is_whole_and_not_old():
-    sys.path.insert(0, os.path.join(machine.ROOT, "bench"))
-    import readme
+def commands():
+    """Every `pumice …` of the first column, in order."""
+    with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as file:
+        cells = re.findall(r"^\| (`pumice [^|]*) \|", file.read(), re.MULTILINE)
+    return [found.removeprefix("pumice ") for cell in cells for found in re.findall(r"`(pumice [^`]*)`", cell)]
 
-    with open(readme.README, encoding="utf-8") as file:
-        table = file.read().split(readme.BEGIN)[1].split(readme.END)[0]
-    measured = re.search(r"^Measured on (\d{4}-\d\d-\d\d), commit ([0-9a-f]{12}): ", table, re.MULTILINE)
-    expect(measured, "a line with the day and the commit of all rows", table)
-    git = subprocess.run(["git", "-C", machine.ROOT, "log", "-1", "--format=%cs"], capture_output=True, text=True)
-    # An archive without a history is as old as it is today.
-    now = datetime.date.fromisoformat(git.stdout.strip()) if git.returncode == 0 else datetime.date.today()
-    age = (now - datetime.date.fromisoformat(measured[1])).days
-    expect(age <= DAYS_MAX, f"a table that is at most {DAYS_MAX} days older than the last commit: python3 bench/bench.py readme", f"{age} days")
-    rows = re.findall(r"^\| (.+?) \| `(.+?)` \|", table, re.MULTILINE)
-    expect_equal(rows, [(name, case) for case, (_, names) in readme.ROWS.items() for name in names.values()], "the rows")
+
+def test_the_table_is_found():
+    kinds = {command.split()[0] for command in commands()}
+    expect_equal(kinds, {"serve", "replay", "advise", "trace", "inspect", "bench"}, "the commands in README's table")
+
+
+@pytest.mark.parametrize("command", commands())
+def test_a_row_runs(directory, command):
+    words = command.split()
+    with contextlib.ExitStack() as servers:
+        if words[0] == "serve":
+            serves(directory, words)
+            return
+        if words[0] == "inspect":
+            Pumice(directory, "--flash", "pumice.flash", "--flash-size", "64MiB").terminate()
+        names = {"TRACE": trace(directory), "PATH": "scratch", "OUT": "out.csv"}
+        if "127.0.0.1:11211" in words or "ADDR" in words:
+            server = servers.enter_context(Pumice(directory, "--dram", "128MiB", "--flash-size", "64MiB"))
+            names |= {"127.0.0.1:11211": server.target, "ADDR": server.target}
+        if "nbd://127.0.0.1/disk" in words:
+            disk = os.path.join(directory, "disk")
+            with open(disk, "wb") as file:
+                file.write(os.urandom(16 * MIB))
+            volume = servers.enter_context(Volume(directory, disk, "--cache", "cache", "--cache-size", "16MiB"))
+            names["nbd://127.0.0.1/disk"] = volume.uri
+        if words[:2] == ["trace", "record"]:
+            # A Pumice says nothing of requests at its memcached port.
+            server = servers.enter_context(Memcached(directory))
+            names["ADDR"] = server.target
+        process = subprocess.Popen([BINARY, *(names.get(word, word) for word in words)], cwd=directory, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True)
+        if words[:2] == ["trace", "record"]:
+            client = Client(server.address)
+            server.wait_for(lambda: "conn_watch" in client.stats("conns").values(), "the recording to listen")
+            client.command(b"get k")
+            time.sleep(0.5)
+            process.terminate()
+        try:
+            said = process.communicate(timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise Failure(f"expected `pumice {command}` to end within {SECONDS} s") from None
+        expect(process.returncode == 0 and said[0], f"`pumice {command}` to succeed and to say something", said)
+
+
+def trace(directory):
+    """A small trace with times and sizes."""
+    path = os.path.join(directory, "trace")
+    with open(path, "w", encoding="ascii") as file:
+        file.writelines(f"{n} {n * n % 50021} {200 + n % 1000}\n" for n in range(1, 100_001))
+    return path
+
+
+def serves(directory, words):
+    """It becomes ready, with addresses that the system chooses."""
+    shutil.copy(os.path.join(ROOT, "pumice.toml"), directory)
+    with open(os.path.join(directory, "disk"), "wb") as file:
+        file.truncate(64 * MIB)
+    names = {"/dev/nvme1n1": "flash", "127.0.0.1:11211,unix:/run/pumice.sock": f"127.0.0.1:0,unix:{directory}/m", "PATH": "tier",
+             "unix:PATH": f"unix:{directory}/n", "16GiB": "64MiB"}
+    words = [names.get(word, word) for word in words]
+    files = iter(["disk", "cache"])
+    words = [next(files) if word == "FILE" else word for word in words]
+    words += ["--admin", "127.0.0.1:0"]
+    if "--nbd" not in words and "--memcached" not in words:
+        words += ["--memcached", "127.0.0.1:0"]
+    with Server("pumice", directory, [BINARY, *words]) as server:
+        server.wait_for_log("ready: ", 60)
+        server.terminate()

@@ -67,7 +67,7 @@ def advise_path(arguments):
         times = [word for name, us in times.items() for word in (name, f"{us:.3f}us")]
         money = ["--dram-price", DRAM_PRICE, "--flash-price", FLASH_PRICE, "--budget", BUDGET]
         advice = machine.run_json([machine.BINARY, "advise", path, *times, *money, "--json"])["rows"][0]
-        if advice["command"] is None:
+        if advice["flash_bytes"] == 0:
             raise Failure(f"no flash is advised: {advice}")
         print(f"  advised: {advice['command']}", flush=True)
         flags = [os.path.join(directory, "flash") if word == "PATH" else word for word in advice["command"].split()[2:]]

@@ -1,4 +1,5 @@
-//! Tells the program which commit it is built from, as `COMMIT_OF_PUMICE`; outside of a checkout it is not set.
+//! Tells the program which commit it is built from, as `COMMIT_OF_PUMICE`; outside of a checkout it is not set. `VERSION_OF_PUMICE` is the version
+//! with the commit behind it.
 
 use std::process::Command;
 
@@ -13,7 +14,12 @@ fn main() {
         println!("cargo:rerun-if-changed={log}");
     }
     println!("cargo:rerun-if-changed=build.rs");
-    if let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]) {
-        println!("cargo:rustc-env=COMMIT_OF_PUMICE={commit}");
+    let version = std::env::var("CARGO_PKG_VERSION").unwrap_or_default();
+    match git(&["rev-parse", "--short=12", "HEAD"]) {
+        Some(commit) => {
+            println!("cargo:rustc-env=COMMIT_OF_PUMICE={commit}");
+            println!("cargo:rustc-env=VERSION_OF_PUMICE={version} ({commit})");
+        }
+        None => println!("cargo:rustc-env=VERSION_OF_PUMICE={version}"),
     }
 }

@@ -161,7 +161,8 @@ pub fn options(
         layout,
         admission: Rule::default(),
     };
-    let plan = budget.divide(IndexKind::Full)?;
+    let plan = budget.divide(IndexKind::Full);
+    let plan = plan.with_context(|| format!("{dram_mib} MiB of DRAM are too few"))?;
     Ok(CacheOptions {
         dram_bytes: usize::try_from(plan.pool)?,
         buffers_max: plan.buffers,

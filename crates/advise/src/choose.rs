@@ -67,6 +67,15 @@ pub fn sizes(footprint: u64, least: u64) -> Vec<u64> {
     sizes
 }
 
+/// All pairs of sizes of DRAM and of flash, and DRAM alone.
+pub fn pairs(drams: &[u64], flashes: &[u64]) -> Vec<(u64, u64)> {
+    let of = |dram: &u64| {
+        let dram = *dram;
+        [0].iter().chain(flashes).map(move |flash| (dram, *flash))
+    };
+    drams.iter().flat_map(of).collect()
+}
+
 /// Offers of a grid that are worth their money.
 pub struct Choice {
     /// Best under the limit; none if no offer keeps it.
@@ -77,13 +86,13 @@ pub struct Choice {
     pub dram_alone: Option<Offer>,
 }
 
-/// Weighs all pairs of sizes. `items` says how many bytes of a DRAM size hold objects beside a flash size; `None` if they do not go together.
+/// Weighs pairs of sizes, of DRAM and of flash. `items` says how many bytes of a DRAM size hold objects beside a flash size; `None` if they do not go together.
 pub fn choose(
     curve: &Curve,
     latencies: &Latencies,
     prices: &Prices,
     limit: Limit,
-    (drams, flashes): (&[u64], &[u64]),
+    pairs: &[(u64, u64)],
     items: impl Fn(u64, u64) -> Option<u64>,
 ) -> Choice {
     let offer = |dram: u64, flash: u64| {
@@ -98,10 +107,8 @@ pub fn choose(
             money: prices.of(dram, flash),
         })
     };
-    let pairs = drams
-        .iter()
-        .flat_map(|dram| [0].iter().chain(flashes).map(|flash| (*dram, *flash)));
-    let mut offers: Vec<Offer> = pairs.filter_map(|(dram, flash)| offer(dram, flash)).collect();
+    let offered = pairs.iter().filter_map(|(dram, flash)| offer(*dram, *flash));
+    let mut offers: Vec<Offer> = offered.collect();
     offers.sort_by(|a, b| {
         a.money
             .total_cmp(&b.money)
@@ -176,7 +183,8 @@ mod tests {
         };
         let (drams, flashes) = (sizes(curve.footprint, 8 * MIB), sizes(curve.footprint, 16 * MIB));
         let items = |dram: u64, flash: u64| dram.checked_sub(flash / 100);
-        let choose = |limit| choose(&curve, &latencies, &prices, limit, (&drams, &flashes), items);
+        let pairs = pairs(&drams, &flashes);
+        let choose = |limit| choose(&curve, &latencies, &prices, limit, &pairs, items);
         let free = choose(Limit::None);
         let best = free.best.unwrap();
         assert!(best.flash > best.dram, "{best:?}");
@@ -201,7 +209,7 @@ mod tests {
             &latencies,
             &dear,
             Limit::Response(best.response_ns),
-            (&drams, &flashes),
+            &pairs,
             items,
         );
         assert!(dear.best.unwrap().flash < best.flash, "{:?}", dear.best);

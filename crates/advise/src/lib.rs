@@ -10,11 +10,13 @@
 mod choose;
 mod curve;
 mod histogram;
+mod knees;
 mod latency;
 mod lifetime;
 mod sums;
 
-pub use choose::{Choice, Limit, Offer, Prices, choose, sizes};
+pub use choose::{Choice, Limit, Offer, Prices, choose, pairs, sizes};
 pub use curve::{Curve, CurveBuilder, CurveOptions};
+pub use knees::knees;
 pub use latency::{Equivalents, Latencies};
 pub use lifetime::{Endurance, EnduranceError};

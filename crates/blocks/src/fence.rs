@@ -73,6 +73,50 @@ pub(crate) struct Health {
     pub(crate) reason: Mutex<String>,
     /// Deadline for the superblocks of a fenced device; 0 = not known yet.
     pub(crate) settle_until: AtomicU32,
+    /// When they are tried again; where the device did not answer.
+    pub(crate) retry: Mutex<Option<Retry>>,
+}
+
+/// The next try to write the superblocks of a fenced device, which may answer again.
+pub(crate) struct Retry {
+    /// Time in seconds; 0 = not known yet.
+    at: u32,
+    /// Deadline of the last try.
+    until: u32,
+    /// Seconds to it, from the try before. Twice as many each time: a try that is not answered either stays under way in the system.
+    pause: u32,
+}
+
+impl Retry {
+    /// Bounds of the pause.
+    const PAUSE_SECS: [u32; 2] = [30, 3_600];
+
+    pub(crate) fn new() -> Self {
+        let [pause, _] = Self::PAUSE_SECS;
+        Self {
+            at: 0,
+            until: 0,
+            pause,
+        }
+    }
+
+    /// Whether a try is under way.
+    pub(crate) fn is_under_way(&self, now: u32) -> bool {
+        now < self.until
+    }
+
+    /// Whether it is due; then it has `secs`, and the next is planned.
+    pub(crate) fn begin(&mut self, now: u32, secs: u32) -> bool {
+        let is_due = self.at != 0 && now >= self.at;
+        if is_due {
+            self.until = now.saturating_add(secs);
+            self.pause = (2 * self.pause).min(Self::PAUSE_SECS[1]);
+        }
+        if is_due || self.at == 0 {
+            self.at = now.saturating_add(self.pause);
+        }
+        is_due
+    }
 }
 
 impl Health {
@@ -86,6 +130,7 @@ impl Health {
             is_given_up: AtomicBool::new(false),
             reason: Mutex::default(),
             settle_until: AtomicU32::new(0),
+            retry: Mutex::new(None),
         }
     }
 

@@ -12,12 +12,12 @@
 //! - a checkpoint's superblock could not be written, nor the one before it again: what a start would find there is unknown.
 //!
 //! From then on nothing is logged. What the next start is to make of the device the owner decides, who finds [`Task::TakeOut`] due. A
-//! cache of copies lets nothing on it count again ([`Blocks::remember_failure`]): both superblocks get `discard` and are flushed, once,
-//! where the device still takes that. A store with the only copy leaves the device as it is ([`Blocks::keep_after_failure`]). Until that is
+//! cache of copies lets nothing on it count again ([`Blocks::remember_failure`]): both superblocks get `discard` and are flushed,
+//! where the device still takes that; where it does not answer that either, again when it may ([`Blocks::retry_failure`]). A store with the only copy leaves the device as it is ([`Blocks::keep_after_failure`]). Until that is
 //! settled no change is answered ([`Blocks::wait_until_settled`]).
 
 use crate::blocks::{Blocks, Durability};
-use crate::fence::{IN_A_ROW_MAX, Stage, Way};
+use crate::fence::{IN_A_ROW_MAX, Retry, Stage, Way};
 use crate::owner::Owner;
 use crate::work::{Shared, Task, Work};
 use pumice_device::{Device, Overdue};
@@ -175,8 +175,14 @@ impl<O: Owner> Blocks<O> {
     /// Seconds without an answer that a fenced device has, for [`Device::tick`]. `now` is a time in seconds.
     pub fn patience_when_out(&self, now: u32) -> u32 {
         let health = &self.shared.health;
-        if health.stage() != Stage::Settling {
-            return 0;
+        match health.stage() {
+            Stage::Settling => {}
+            Stage::Unremembered => {
+                let retry = health.retry.lock();
+                let is_tried = retry.as_ref().is_some_and(|retry| retry.is_under_way(now));
+                return if is_tried { SETTLE_SECS } else { 0 };
+            }
+            _ => return 0,
         }
         // The superblocks may wait behind what hangs, and are then not the device's to answer.
         let until = now.saturating_add(SETTLE_SECS);
@@ -233,6 +239,9 @@ impl<O: Owner> Blocks<O> {
         let health = &self.shared.health;
         health.stage.fetch_max(Stage::Settling as u8, Ordering::AcqRel);
         let stored = self.store_discard(device).await;
+        if stored.as_ref().is_err_and(Overdue::is) {
+            health.retry.lock().get_or_insert_with(Retry::new);
+        }
         self.settle_failure(if stored.is_ok() {
             Stage::Remembered
         } else {
@@ -240,6 +249,22 @@ impl<O: Owner> Blocks<O> {
         })
         .await;
         stored
+    }
+
+    /// Makes [`Task::TakeOut`] due once more, from time to time, while the superblocks of a fenced device do not say so since it did not
+    /// answer: its file system may have been frozen, and be thawed. `now` is a time in seconds.
+    pub fn retry_failure(&self, now: u32) {
+        let health = &self.shared.health;
+        if health.stage() != Stage::Unremembered || !health.is_given_up() {
+            return;
+        }
+        let is_due = |retry: &mut Retry| retry.begin(now, SETTLE_SECS);
+        if !health.retry.lock().as_mut().is_some_and(is_due) {
+            return;
+        }
+        health.set_due();
+        let _pool = self.shared.pool.lock();
+        self.shared.has_work.store(true, Ordering::Release);
     }
 
     /// Leaves a fenced device as it is, for the next start to find. The first half of [`Task::TakeOut`], for an owner of the

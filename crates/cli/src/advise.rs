@@ -7,7 +7,7 @@ mod report;
 use crate::lifetime::Rating;
 use crate::replay::{Bar, Printed, of_config};
 use crate::serve::config::ServeConfig;
-use crate::serve::{Familiar, options_of_empty};
+use crate::serve::{Familiar, options_of_empty, smallest_dram};
 use crate::settings::{Layers, Settings};
 use crate::times::people;
 use crate::usage::usage;
@@ -18,7 +18,8 @@ use page::PageFile;
 use pumice::{AdmissionOptions, FlashWrite, IndexKind, IndexOptions};
 use pumice_admit::Rule;
 use pumice_advise::{
-    Choice, Curve, CurveBuilder, CurveOptions, Endurance, Latencies, Limit, Offer, Prices, choose, sizes,
+    Choice, Curve, CurveBuilder, CurveOptions, Endurance, Latencies, Limit, Offer, Prices, choose, knees,
+    pairs, sizes,
 };
 use pumice_sim::{
     FlashOptions, MissingSizes, OpsMode, ReplayDevice, ReplayProgress, ReplayRules, Report, Timed,
@@ -26,6 +27,7 @@ use pumice_sim::{
 };
 use pumice_trace::{Format, Human, Trace, bytes};
 use report::{Advice, ByRule, Row, Turn, Twice};
+use std::collections::HashMap;
 use std::io::Write;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -214,40 +216,35 @@ impl Basis<'_> {
             .with_context(|| format!("the index of {objects} objects does not fit"))
     }
 
-    fn choose(
-        &self,
-        latencies: &Latencies,
-        prices: &Prices,
-        items: &dyn Fn(u64, u64) -> Option<u64>,
-    ) -> Choice {
+    /// Pairs of sizes on offer, each with the bytes of the DRAM that hold objects. Beside each flash the smallest DRAM that a server takes.
+    fn grid(&self) -> anyhow::Result<HashMap<(u64, u64), u64>> {
         let footprint = self.curve.footprint.min(u64::MAX / 2);
-        let (drams, flashes) = (
-            sizes(footprint + footprint / 8, LEAST),
-            sizes(footprint + footprint / 8, LEAST),
-        );
-        choose(
-            &self.curve,
-            latencies,
-            prices,
-            self.limit,
-            (&drams, &flashes),
-            items,
-        )
+        let sizes = sizes(footprint + footprint / 8, LEAST);
+        let config = self.config(LEAST)?;
+        let smallest = |flash: &u64| Some((*flash, smallest_dram(&config, *flash)?));
+        let least: HashMap<u64, u64> = sizes.iter().filter_map(smallest).collect();
+        let mut all = pairs(&sizes, &sizes);
+        all.retain(|(dram, flash)| *flash == 0 || least.get(flash).is_some_and(|least| dram > least));
+        all.extend(least.iter().map(|(flash, dram)| (*dram, *flash)));
+        let items = all
+            .iter()
+            .filter_map(|(dram, flash)| Some(((*dram, *flash), self.items(*dram, *flash).ok()?)));
+        Ok(items.collect())
     }
 
     fn advise(&self) -> anyhow::Result<Advice> {
-        let mut known = std::collections::HashMap::new();
-        let known = std::cell::RefCell::new(&mut known);
-        let items = |dram, flash| {
-            *known
-                .borrow_mut()
-                .entry((dram, flash))
-                .or_insert_with(|| self.items(dram, flash).ok())
+        let grid = self.grid()?;
+        let mut pairs: Vec<(u64, u64)> = grid.keys().copied().collect();
+        pairs.sort_unstable();
+        let choose = |latencies: &Latencies, prices: &Prices| {
+            let items = |dram, flash| grid.get(&(dram, flash)).copied();
+            choose(&self.curve, latencies, prices, self.limit, &pairs, items)
         };
-        let choice = self.choose(&self.latencies, &self.prices, &items);
-        let rows = self.rows(&self.offers(&choice)?)?;
+        let choice = choose(&self.latencies, &self.prices);
+        let offers = self.offers(&choice)?;
+        let rows = self.worth_it(self.rows(&offers)?, &offers)?;
         let turned = |what, latencies: &Latencies, prices: &Prices| {
-            let best = self.choose(latencies, prices, &items).best?;
+            let best = choose(latencies, prices).best?;
             let is_other = choice
                 .best
                 .is_none_or(|now| (now.dram, now.flash) != (best.dram, best.flash));
@@ -299,6 +296,7 @@ impl Basis<'_> {
             span_seconds: self.span,
             curve_seconds: self.curve_seconds,
             curve: points(&self.curve),
+            knees: knees(&self.curve),
         })
     }
 
@@ -356,6 +354,23 @@ impl Basis<'_> {
         Ok(offers)
     }
 
+    /// Without rows that cost no less than another and are no faster, by figures of the engine: sizes were chosen by the curve. Where that is so of
+    /// the advice, the other row becomes it. Today's sizes are there whatever they cost.
+    fn worth_it(&self, mut rows: Vec<Row>, offers: &[(&'static str, Offer)]) -> anyhow::Result<Vec<Row>> {
+        while let Some((at, other)) = Row::no_bargain(&rows) {
+            let worse = rows[at].what;
+            if at == 0 {
+                let offer = offers.iter().find(|(what, _)| *what == rows[other].what);
+                let (_, offer) = offer.context("a row is of an offer")?;
+                rows[0] = self.row(worse, offer)?;
+                rows.remove(other);
+            } else {
+                rows.remove(at);
+            }
+        }
+        Ok(rows)
+    }
+
     /// The figures of offers, in their order, some made at a time.
     fn rows(&self, offers: &[(&'static str, Offer)]) -> anyhow::Result<Vec<Row>> {
         let next = AtomicUsize::new(0);
@@ -379,34 +394,9 @@ impl Basis<'_> {
 
     /// The figures of an offer.
     fn row(&self, what: &'static str, offer: &Offer) -> anyhow::Result<Row> {
-        let mut row = Row {
-            what,
-            dram_bytes: offer.dram,
-            flash_bytes: offer.flash,
-            money: offer.money,
-            hit_ratio: offer.hits,
-            dram_hit_ratio: offer.dram_hits,
-            response_ns: offer.response_ns,
-            response_error_ns: None,
-            figures_of: "curve",
-            curve_hit_ratio: offer.hits,
-            curve_response_ns: offer.response_ns,
-            index: None,
-            index_dram_bytes: None,
-            bytes_written_host: None,
-            host_bytes_a_day: None,
-            flash_years: None,
-            device_write_amplification: None,
-            flash_years_by_cycles: None,
-            flash_reads_a_second: None,
-            equal_dram_by_response: None,
-            equal_dram_by_hits: None,
-            saved_of_replaced: None,
-            saved_of_whole: None,
-            by_rule: Vec::new(),
-            command: None,
-        };
+        let mut row = Row::of_curve(what, offer);
         if offer.flash == 0 {
+            row.command = Some(self.without_flash(offer.dram));
             return Ok(row);
         }
         self.weigh(&mut row, offer);
@@ -432,6 +422,14 @@ impl Basis<'_> {
             }
         }
         Ok(row)
+    }
+
+    /// How to run a cache that has no flash: memcached is as fast as Pumice then, and needs less.
+    fn without_flash(&self, dram: u64) -> String {
+        let item = self
+            .item_bytes_max()
+            .map_or_else(String::new, |most| format!(" -I {}m", most >> 20));
+        format!("memcached -m {}{item}", dram >> 20)
     }
 
     /// What the flash is worth, and how to run it.

@@ -27,7 +27,7 @@ use usage::Usage;
 #[derive(Debug, Parser)]
 #[command(
     name = "pumice",
-    version,
+    version = env!("VERSION_OF_PUMICE"),
     propagate_version = true,
     arg_required_else_help = true
 )]

@@ -158,7 +158,7 @@ settings! {
     memcached_tls "memcached-tls" "ADDR",
     /// The certificate of --memcached-tls with its chain, PEM; at most 16 certificates and 1 MiB [default: none]
     tls_certificate "tls-certificate" "FILE",
-    /// Its private key, PEM, not encrypted [default: in the file of the certificate]
+    /// Its private key, PEM, not encrypted: RSA of 2048 to 4096 bits, ECDSA with P-256 or P-384, or Ed25519 [default: in the file of the certificate]
     tls_key "tls-key" "FILE",
     /// Permissions of unix sockets, in octal, 0 to 777 [default: 700]
     #[arg(short = 'a', alias = "unix-mask")]

@@ -20,7 +20,7 @@ pub mod conformance;
 
 pub use counting::{CountingDevice, DeviceCounters, DeviceCounts};
 pub use faulty::{CrashPoint, FaultCounts, FaultPlan, FaultyDevice, FaultyMedium};
-pub use file::{Engine, FileDevice, FileError, FileOptions, FileShared, file_behind};
+pub use file::{Engine, FileDevice, FileError, FileOptions, FileShared, file_behind, holder, mounted_at};
 pub use mem::{MemDevice, MemMedium};
 pub use overdue::Overdue;
 pub use pumice_memory::{AlignedBuf, Buffer, Payload, SECTOR_BYTES, SparseBuf};

@@ -53,12 +53,22 @@ pub struct LeftBehind {
     pub displaced: u64,
     /// The device failed to write them.
     pub lost: u64,
+    /// DRAM alone had them, and admission keeps them from flash.
+    pub refused: u64,
+    /// All that there was, where the device was taken out.
+    pub taken_out: u64,
 }
 
 impl LeftBehind {
     /// All of them.
     pub fn sum(&self) -> u64 {
-        self.no_room + self.no_memory + self.same_tag + self.displaced + self.lost
+        self.no_room
+            + self.no_memory
+            + self.same_tag
+            + self.displaced
+            + self.lost
+            + self.refused
+            + self.taken_out
     }
 }
 

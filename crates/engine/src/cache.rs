@@ -17,7 +17,7 @@ use pumice_record::is_expired;
 use pumice_tier::{DramShape, DramShard, DramTier, Ghost};
 use pumice_world::{Clock, Spawner, Task};
 use std::rc::Rc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// What one thread brings along: its handle on the device, the time, and somewhere to run background work.
@@ -100,6 +100,8 @@ pub(crate) struct Inner<B: Buffer> {
     pub(crate) notes_life: bool,
     /// Lookups that went to flash, by the reads of each that had to wait for each other; the last for that many and more.
     pub(crate) rounds: [AtomicU64; ROUNDS],
+    /// Entries whose time was over when their place was wanted; in the books they are among all that expired.
+    pub(crate) expired_unasked: AtomicU64,
 }
 
 /// Numbers of rounds that are told apart.
@@ -113,10 +115,16 @@ impl<B: Buffer> Inner<B> {
     pub(crate) fn gone(&self, why: Gone, bytes: u64) {
         match why {
             Gone::Evicted => self.books.evicted.add(bytes),
-            Gone::Expired => self.books.expired.add(bytes),
+            Gone::Expired => self.expire_unasked(bytes),
             Gone::Corrupt => self.books.corrupt.add(bytes),
             Gone::Lost => self.books.lost.add(bytes),
         }
+    }
+
+    /// Books an entry that no request has found expired.
+    pub(crate) fn expire_unasked(&self, bytes: u64) {
+        self.books.expired.add(bytes);
+        self.expired_unasked.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -288,6 +296,7 @@ impl<D: Device + Clone> ObjectCache<D> {
             // What is given up is free when its partitions have been reorganised.
             index_heap_max: options.index_heap_bytes as u64 / 4 * 3,
             rounds: [const { AtomicU64::new(0) }; ROUNDS],
+            expired_unasked: AtomicU64::new(0),
             lockstep: options.lockstep,
             notes_life: options.absence_secs_max.is_some(),
         })
@@ -395,6 +404,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         let store = self.inner.store();
         if store.is_out() {
             cx.device.tick(store.patience_when_out(cx.now()));
+            store.retry_failure(cx.now());
         }
         store.flush_aged(cx.now());
         if self.inner.notes_life {
@@ -437,7 +447,11 @@ impl<D: Device + Clone> ObjectCache<D> {
         }
         self.quiesce(cx).await;
         if store.is_remembered() {
-            return Ok(LeftBehind::default());
+            let (taken_out, _) = self.inner.books.snapshot().resident();
+            return Ok(LeftBehind {
+                taken_out,
+                ..LeftBehind::default()
+            });
         }
         Err(unremembered())
     }
@@ -462,6 +476,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         store.checkpoint(&cx.device, &*self.inner, cx.now(), true).await?;
         let after = self.inner.books.snapshot();
         let from_dram = left.sum();
+        left.refused = after.refused.0 - before.refused.0;
         // A cascade index learns of some at their block's reclaim only, which books them as overwritten; nobody sets anything now.
         let gone = |books: &BooksSnapshot| books.evicted.0 + books.overwritten.0;
         left.displaced = (gone(&after) - gone(&before)).saturating_sub(from_dram);

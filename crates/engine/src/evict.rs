@@ -152,7 +152,7 @@ impl<D: Device + Clone> ObjectCache<D> {
                 if expired || inner.is_home(&shard, hash, home) {
                     shard.dram.remove(hash, address);
                     if expired && !inner.is_home(&shard, hash, home) {
-                        inner.books.expired.add(store.padded_len(&parts));
+                        inner.expire_unasked(store.padded_len(&parts));
                     }
                     return;
                 }
@@ -251,7 +251,7 @@ impl<B: Buffer> Inner<B> {
         }
         let bytes = self.store().padded_len(&parts);
         if expired {
-            self.books.expired.add(bytes);
+            self.expire_unasked(bytes);
             return;
         }
         if queue == Queue::Small {

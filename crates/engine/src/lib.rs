@@ -52,7 +52,7 @@ pub use list::{Listed, Listing};
 pub use locate::{FlashCopy, KnownObject, Located};
 pub use object::{Meta, Object, RejectReason, Tier};
 pub use part::HashLimit;
-pub use plan::{Budget, IndexChoice, MemoryPlan, PlanError};
+pub use plan::{Budget, IndexChoice, MemoryPlan};
 pub use pumice_admit::{AdmissionFigures, AdmissionOptions, Rule, WriteBudget};
 pub use pumice_blocks::Maker;
 pub use pumice_blocks::{DeviceFailure, Durability};

@@ -39,21 +39,6 @@ pub struct IndexChoice {
     pub pool: u64,
 }
 
-/// A budget cannot work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PlanError {
-    /// Too little.
-    #[error(
-        "{given} bytes of DRAM are too few for this flash size and these limits; the smallest budget that works is {min} bytes"
-    )]
-    TooSmall {
-        /// Bytes that were given.
-        given: u64,
-        /// Bytes that are needed.
-        min: u64,
-    },
-}
-
 /// How the budget of the whole process is divided, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryPlan {
@@ -84,27 +69,13 @@ impl MemoryPlan {
     const REORGANISATION: u64 = 6 << 20;
     /// What a cascade index may have in DRAM of a mapping on flash, in hundredths of a byte: filters and what names pages.
     pub const FILTER_CENTIBYTES: u64 = 160;
+    /// What a partition of a cascade index takes in DRAM with little on flash: its fields, the smallest filters, the beginnings of its lists.
+    const PARTITION: u64 = 2 << 10;
     /// The smallest pool: the index needs a page for each shard and tier, the DRAM tier a few segments.
     pub const POOL_MIN: u64 = 8 << 20;
 }
 
 impl Budget {
-    /// Divides the budget of a process with this index.
-    ///
-    /// # Errors
-    /// [`PlanError::TooSmall`], naming the smallest budget (in whole MiB) that works.
-    pub fn divide(&self, index: IndexKind) -> Result<MemoryPlan, PlanError> {
-        self.try_divide(index).ok_or_else(|| {
-            let min = (1..1 << 20)
-                .map(|mib: u64| mib << 20)
-                .find(|&total| total > self.total && Self { total, ..*self }.try_divide(index).is_some());
-            PlanError::TooSmall {
-                given: self.total,
-                min: min.unwrap_or(u64::MAX),
-            }
-        })
-    }
-
     /// Which index goes with the budget: full where it finds room for as many objects of 300 bytes as the flash holds, or
     /// where the budget does not work with the other, else cascade.
     pub fn choose_index(&self) -> IndexChoice {
@@ -117,11 +88,11 @@ impl Budget {
             Rule::SecondHit => objects * 2,
             Rule::All | Rule::Random(_) => 0,
         };
-        let pool = self.try_divide(IndexKind::Full).map_or(0, |plan| plan.pool);
+        let pool = self.divide(IndexKind::Full).map_or(0, |plan| plan.pool);
         let pool = pool.saturating_sub(remembered);
         IndexChoice {
             // Where the costs of a cascade index that do not depend on objects are too much, flash is not filled.
-            kind: if full_bytes <= pool || self.try_divide(IndexKind::Cascade).is_none() {
+            kind: if full_bytes <= pool || self.divide(IndexKind::Cascade).is_none() {
                 IndexKind::Full
             } else {
                 IndexKind::Cascade
@@ -132,7 +103,8 @@ impl Budget {
         }
     }
 
-    fn try_divide(&self, index: IndexKind) -> Option<MemoryPlan> {
+    /// Divides the budget of a process with this index; `None` where it is too little.
+    pub fn divide(&self, index: IndexKind) -> Option<MemoryPlan> {
         let Self {
             total,
             flash,
@@ -160,6 +132,7 @@ impl Budget {
         let buffers = fit.clamp(2 + open_blocks, buffers_max) as u64;
         let block_buffers = buffers * buffer_cost;
         let order = order_bytes + (total as f64 * order_share) as u64;
+        let shards = 1u64 << crate::cache::shard_bits(flash, index);
         // What a cascade index has of objects on flash: enough for a device full of objects of 300 bytes, or half.
         let (index_heap, mapping_pages) = match index {
             IndexKind::Full => (0, 0),
@@ -170,7 +143,7 @@ impl Budget {
                 };
                 let of_objects = flash / OBJECT_FLASH_BYTES * (MemoryPlan::FILTER_CENTIBYTES + slots) / 100;
                 // Reclaims begin at three quarters.
-                let heap = (of_objects * 4 / 3).min(total / 2);
+                let heap = (of_objects * 4 / 3).min(total / 2) + shards * MemoryPlan::PARTITION;
                 let pages = mapping_log_bytes(flash, block_bytes) + MemoryPlan::REORGANISATION;
                 (heap, pages + History::bytes_max(flash))
             }
@@ -179,7 +152,6 @@ impl Budget {
         // A thirteenth of the rest covers what the allocator and the kernel's accounting round up.
         let pool = total.checked_sub(base + connections + block_buffers)? / 13 * 12;
         // 4 KiB for each shard and tier, some to grow with, and a few segments of at most 1 MiB.
-        let shards = 1u64 << crate::cache::shard_bits(flash, index);
         let pool_min = MemoryPlan::POOL_MIN.max(shards * 2 * 4096 + (12 << 20));
         if pool < pool_min {
             return None;
@@ -219,7 +191,7 @@ mod tests {
             let budget = budget(dram, flash);
             let choice = budget.choose_index();
             let plan = budget.divide(choice.kind);
-            assert!(plan.is_ok(), "{dram} MiB for {flash} GiB: {choice:?}");
+            assert!(plan.is_some(), "{dram} MiB for {flash} GiB: {choice:?}");
             let fits = choice.full_bytes <= choice.pool;
             assert!(
                 fits == (choice.kind == IndexKind::Full) || dram == 64,
@@ -253,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parts_add_up_and_the_smallest_budget_named_works() {
+    fn the_parts_add_up() {
         let divide = |dram_mib| budget(dram_mib, 2).divide(IndexKind::Full);
         let plan = divide(128).unwrap();
         assert_eq!(
@@ -261,11 +233,6 @@ mod tests {
             plan.total
         );
         assert_eq!(plan.block_bytes, 1 << 20);
-        let Err(PlanError::TooSmall { given, min }) = divide(1) else {
-            panic!("1 MiB cannot work")
-        };
-        assert_eq!(given, 1 << 20);
-        assert!(divide(min >> 20).is_ok());
-        assert!(divide((min >> 20) - 1).is_err());
+        assert_eq!(divide(1), None);
     }
 }

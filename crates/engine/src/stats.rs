@@ -19,6 +19,8 @@ pub struct Stats {
     pub resident_entries: u64,
     /// Their bytes, from the books.
     pub resident_bytes: u64,
+    /// Entries that had expired when their place was wanted: nobody asked for them since.
+    pub expired_unasked: u64,
     /// Items in DRAM.
     pub dram_items: u64,
     /// Mappings of the flash index.
@@ -123,6 +125,7 @@ impl<D: Device> ObjectCache<D> {
         stats.mapping_dram = store.mapping_dram_bytes(history_bytes as u64);
         stats.index_dram_bytes += store.order.dram_bytes() + stats.mapping_dram.all();
         (stats.resident_entries, stats.resident_bytes) = stats.books.resident();
+        stats.expired_unasked = inner.expired_unasked.load(Ordering::Relaxed);
         stats.admission = self.admission();
         stats.flash = store.counts();
         stats.blocks = store.totals.snapshot();

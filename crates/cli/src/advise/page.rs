@@ -101,6 +101,9 @@ impl Advice {
                 "<p class=\"note\">No sizes keep the limit that was asked for: the nearest are shown.</p>\n",
             );
         }
+        if let Some(row) = self.rows.first().filter(|row| row.flash_bytes == 0) {
+            let _ = writeln!(out, "<p>{}.</p>", capital(&row.no_flash()));
+        }
         if let Some(command) = self.rows.first().and_then(|row| row.command.as_ref()) {
             let _ = writeln!(
                 out,
@@ -129,7 +132,12 @@ impl Advice {
         self.picture(&mut out);
         out.push_str(
             "<p>The line is the hit ratio of a cache of that size which evicts what was not asked for longest; dots are the rows of the table \
-             (DRAM and flash together hit as the larger of the two).</p>\n</html>\n",
+             (DRAM and flash together hit as the larger of the two).</p>\n",
+        );
+        let _ = write!(
+            out,
+            "<p>{}.</p>\n<p>All figures are of look-aside: a request that misses is followed by one that stores the object.</p>\n</html>\n",
+            capital(&self.bends())
         );
         out
     }
@@ -219,6 +227,13 @@ fn line(out: &mut String, row: &Row) {
 
 fn percent(ratio: f64) -> String {
     format!("{:.1} %", ratio * 100.0)
+}
+
+/// A sentence.
+fn capital(text: &str) -> String {
+    let mut chars = text.chars();
+    let first = chars.next().map(|first| first.to_ascii_uppercase());
+    first.into_iter().chain(chars).collect()
 }
 
 fn escaped(text: &str) -> String {

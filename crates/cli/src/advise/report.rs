@@ -2,6 +2,7 @@
 
 use crate::times::people;
 use pumice_admit::Rule;
+use pumice_advise::Offer;
 use pumice_trace::Human;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -91,9 +92,65 @@ impl ByRule {
 }
 
 impl Row {
+    /// The figures that the curve has of an offer.
+    pub(super) fn of_curve(what: &'static str, offer: &Offer) -> Self {
+        Self {
+            what,
+            dram_bytes: offer.dram,
+            flash_bytes: offer.flash,
+            money: offer.money,
+            hit_ratio: offer.hits,
+            dram_hit_ratio: offer.dram_hits,
+            response_ns: offer.response_ns,
+            response_error_ns: None,
+            figures_of: "curve",
+            curve_hit_ratio: offer.hits,
+            curve_response_ns: offer.response_ns,
+            index: None,
+            index_dram_bytes: None,
+            bytes_written_host: None,
+            host_bytes_a_day: None,
+            flash_years: None,
+            device_write_amplification: None,
+            flash_years_by_cycles: None,
+            flash_reads_a_second: None,
+            equal_dram_by_response: None,
+            equal_dram_by_hits: None,
+            saved_of_replaced: None,
+            saved_of_whole: None,
+            by_rule: Vec::new(),
+            command: None,
+        }
+    }
+
+    /// The first row that costs as much as another and is no faster, and that other; of two that are equal the later is the one. Today's sizes
+    /// are none that are offered.
+    pub(super) fn no_bargain(rows: &[Self]) -> Option<(usize, usize)> {
+        let is_as_good =
+            |row: &Self, other: &Self| row.money <= other.money && row.response_ns <= other.response_ns;
+        let is_offer = |at: &usize| rows[*at].what != "today";
+        let mut offered = (0..rows.len()).filter(is_offer);
+        offered.find_map(|at| {
+            let mut others = (0..rows.len()).filter(is_offer).filter(|other| *other != at);
+            let is_better = |other: &usize| {
+                let (row, other_row) = (&rows[at], &rows[*other]);
+                is_as_good(other_row, row) && (*other < at || !is_as_good(row, other_row))
+            };
+            others.find(is_better).map(|other| (at, other))
+        })
+    }
+
     /// A line for each other rule of what goes to flash.
     pub(super) fn rules(&self) -> impl Iterator<Item = String> {
         (self.by_rule.iter()).map(|by_rule| by_rule.text(self.bytes_written_host))
+    }
+
+    /// What is said of an advice without flash.
+    pub(super) fn no_flash(&self) -> String {
+        format!(
+            "no flash is needed: {} of DRAM alone are the advice",
+            Human(self.dram_bytes)
+        )
     }
 
     /// The error of the response time, for people.
@@ -138,6 +195,8 @@ pub(super) struct Advice {
     pub(super) span_seconds: Option<f64>,
     /// Time for the pass that made the curve.
     pub(super) curve_seconds: f64,
+    /// Sizes beyond which more is worth much less, with the hit ratio of exact LRU.
+    pub(super) knees: Vec<(u64, f64)>,
     /// Size, and hit ratio of requests and of bytes of exact LRU, from a thousandth of the bytes of all objects to all.
     pub(super) curve: Vec<(u64, f64, f64)>,
 }
@@ -191,6 +250,21 @@ impl Twice {
 }
 
 impl Advice {
+    /// The knees of the curve, for people.
+    pub(super) fn bends(&self) -> String {
+        let knees = self.knees.iter();
+        let knees: Vec<String> = knees
+            .map(|(size, ratio)| format!("{} ({:.1} %)", Human(*size), ratio * 100.0))
+            .collect();
+        match knees.is_empty() {
+            true => "LRU's curve has no knee: its hits rise evenly with the size".to_owned(),
+            false => format!(
+                "knees of LRU's curve, where the next doubling brings at most half the hits of the last: {}",
+                knees.join(", ")
+            ),
+        }
+    }
+
     /// For people.
     pub(super) fn text(&self) -> String {
         let mut out = String::new();
@@ -239,7 +313,8 @@ impl Advice {
                 years
             );
         }
-        out.push('\n');
+        out.push_str("\nfigures are of look-aside: a get that misses is followed by a set of the object\n");
+        let _ = writeln!(out, "{}\n", self.bends());
         if self.rows.iter().any(|row| row.figures_of == "curve") {
             let _ = writeln!(out, "figures of rows without bytes written are of exact LRU\n");
         }
@@ -254,6 +329,12 @@ impl Advice {
                 "--response"
             };
             let _ = writeln!(out, "no sizes keep {what}; the nearest are shown");
+        }
+        if let Some(row) = best.filter(|row| row.flash_bytes == 0) {
+            let _ = writeln!(out, "{}", row.no_flash());
+            row.command.iter().for_each(|command| {
+                let _ = writeln!(out, "run: {command}");
+            });
         }
         if let Some(row) = best.filter(|row| row.flash_bytes > 0) {
             if let (Some(equal), Some(replaced), Some(whole)) = (
@@ -311,5 +392,54 @@ impl Advice {
             let _ = writeln!(out, "note: {note}");
         }
         out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(of: &[(&'static str, f64, f64)]) -> Vec<Row> {
+        let row = |(what, money, response_ns): &(&'static str, f64, f64)| {
+            let offer = Offer {
+                dram: 1,
+                flash: 0,
+                dram_items: 1,
+                dram_hits: 0.0,
+                hits: 0.0,
+                response_ns: *response_ns,
+                money: *money,
+            };
+            Row::of_curve(what, &offer)
+        };
+        of.iter().map(row).collect()
+    }
+
+    #[test]
+    fn a_row_that_costs_as_much_as_another_is_faster_or_it_is_none() {
+        for (of, expected) in [
+            (
+                &[
+                    ("advice", 2.0, 5.0),
+                    ("cheaper", 1.0, 9.0),
+                    ("faster", 3.0, 4.0),
+                    ("today", 9.0, 9.0),
+                ][..],
+                None,
+            ),
+            (&[("advice", 2.0, 5.0), ("faster", 3.0, 6.0)], Some((1, 0))),
+            (&[("advice", 2.0, 5.0), ("cheaper", 1.0, 4.0)], Some((0, 1))),
+            (
+                &[
+                    ("advice", 2.0, 5.0),
+                    ("today", 2.0, 4.0),
+                    ("dram alone", 8.0, 5.0),
+                ],
+                Some((2, 0)),
+            ),
+            (&[("advice", 2.0, 5.0), ("faster", 2.0, 5.0)], Some((1, 0))),
+        ] {
+            assert_eq!(Row::no_bargain(&rows(of)), expected, "{of:?}");
+        }
     }
 }

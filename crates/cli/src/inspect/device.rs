@@ -1,7 +1,7 @@
 //! The device under inspection.
 
 use anyhow::{Context, bail};
-use pumice_device::{AlignedBuf, Buffer, Device, SECTOR_BYTES, check_range};
+use pumice_device::{AlignedBuf, Buffer, Device, SECTOR_BYTES, check_range, holder};
 use pumice_flash::inspect::Source;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
@@ -49,8 +49,10 @@ impl ReadOnly {
                 Err(Errno::INTR) => {}
                 Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(LOCK_POLL),
                 Err(Errno::WOULDBLOCK) => {
+                    let holder = rustix::fs::fstat(&file).map(|held| holder(&held));
                     bail!(
-                        "{name} is in use by a running server; stop it first, what it holds changes while it is read"
+                        "{name} is in use by a running server, {}; stop it first, what it holds changes while it is read",
+                        holder.unwrap_or_default()
                     )
                 }
                 Err(error) => return Err(error).with_context(|| format!("cannot lock {name}")),

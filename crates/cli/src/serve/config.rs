@@ -104,7 +104,7 @@ impl ServeConfig {
     /// [`crate::usage::Usage`], for the first setting that makes no sense or asks for what is not built.
     pub fn resolve(layers: &Layers, reformat: bool, familiar: &Familiar) -> anyhow::Result<Self> {
         let dram = dram(&layers.dram(), familiar.memory)?;
-        let flash = path(&layers.flash())?.unwrap_or_else(|| "pumice.flash".into());
+        let flash = device(&layers.flash())?.unwrap_or_else(|| "pumice.flash".into());
         let memcached = listen::addresses(layers)?;
         Ok(Self {
             flash_timeout_secs: secs(&layers.flash_timeout(), FLASH_TIMEOUT_SECS_MAX)?
@@ -204,7 +204,7 @@ pub(crate) fn admission(layers: &Layers) -> anyhow::Result<AdmissionOptions> {
 }
 
 fn performance_tier(layers: &Layers) -> anyhow::Result<Option<PathBuf>> {
-    let tier = path(&layers.performance_tier())?;
+    let tier = device(&layers.performance_tier())?;
     let size = layers.performance_size();
     if tier.is_none() && size.text()?.is_some() {
         return Err(size.wrong("of which device? --performance-tier is not given"));
@@ -357,6 +357,16 @@ pub(super) fn path(given: &Given<'_>) -> anyhow::Result<Option<PathBuf>> {
     match given.text()? {
         Some("") => Err(given.wrong("the path is empty")),
         path => Ok(path.map(PathBuf::from)),
+    }
+}
+
+/// The path of a device, if one is given. A list is meant for several, which settings of volumes take.
+fn device(given: &Given<'_>) -> anyhow::Result<Option<PathBuf>> {
+    match path(given)? {
+        Some(path) if path.to_string_lossy().contains(',') => {
+            Err(given.wrong("there is one such device, and a comma stands between several; make one of them, such as a RAID 0"))
+        }
+        path => Ok(path),
     }
 }
 

@@ -130,7 +130,7 @@ impl<O: Clone> Course<O> {
         let mut stops = Stops::default();
         while running > 0 {
             tokio::select! {
-                Ok(served) = opened.wait_for(Option::is_some), if !is_ready => {
+                Ok(served) = opened.wait_for(Option::is_some), if !is_ready && failure.is_none() => {
                     is_ready = true;
                     served.iter().for_each(&ready);
                 }

@@ -103,7 +103,7 @@ fn verdict(key: &str, value: &str) -> Verdict {
         ("ssl_verify_mode", "0")
         | ("ssl_keyformat", "pem")
         | ("ssl_min_version", "0" | "1" | "2" | "tlsv1.0" | "tlsv1.1" | "tlsv1.2")
-        | ("no_drop_privileges", _) => Holds,
+        | ("no_drop_privileges" | "relaxed_privileges", _) => Holds,
         ("ssl_verify_mode" | "ssl_ca_cert", _) => {
             Refused("certificates of clients are not verified; give --auth-file, or put a proxy before it")
         }
@@ -112,7 +112,7 @@ fn verdict(key: &str, value: &str) -> Verdict {
             Refused("ciphers cannot be chosen; all are those of TLS 1.3, or have forward secrecy")
         }
         ("ssl_keyformat", _) => Refused("keys are PEM"),
-        ("drop_privileges" | "relaxed_privileges", _) => {
+        ("drop_privileges", _) => {
             Refused("system calls are not restricted; give SystemCallFilter= in the unit")
         }
         ("sock_cookie_id", _) => Refused("sockets get no cookie; filter by address or user"),
@@ -330,7 +330,7 @@ mod tests {
     #[test]
     fn what_has_no_effect_is_said() {
         let (_, _, warnings) = read(
-            "-o modern,hash_algorithm=murmur3 -d -U 11211 -R 20 -o no_lru_crawler -W -o ssl_verify_mode=0",
+            "-o modern,hash_algorithm=murmur3 -d -U 11211 -R 20 -o no_lru_crawler -W -o ssl_verify_mode=0,relaxed_privileges",
         )
         .unwrap();
         assert_eq!(
@@ -367,7 +367,6 @@ mod tests {
             "-o ssl_min_version=3",
             "-o ssl_keyformat=DER",
             "-o drop_privileges",
-            "-o relaxed_privileges",
             "-o sock_cookie_id=7",
             "-o ext_path=/f:1G",
             "-o ssl_verfy_mode=2",

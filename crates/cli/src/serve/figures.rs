@@ -109,11 +109,8 @@ impl Source for ServerFigures {
     fn limitation(&self) -> Option<String> {
         let Some(cache) = self.cache() else {
             let counters = self.common.counters.iter();
-            return Some(format!(
-                "starting: {} read from the flash device, where the last checkpoint has {}",
-                Human(counters.map(|counters| counters.snapshot().read_bytes).sum()),
-                Human(self.common.checkpoint_bytes),
-            ));
+            let read = counters.map(|counters| counters.snapshot().read_bytes).sum();
+            return Some(starting(read, self.common.checkpoint_bytes));
         };
         let Some(failure) = cache.flash_failure() else {
             let Some(performance) = &self.common.performance else {
@@ -187,6 +184,7 @@ impl Source for ServerFigures {
         }
         Figures {
             version: env!("CARGO_PKG_VERSION"),
+            commit: option_env!("COMMIT_OF_PUMICE"),
             ready: self.is_ready(),
             limitation: self.limitation(),
             books,
@@ -254,6 +252,21 @@ fn seconds(name: &'static str, help: &'static str, kind: Kind, value: f64) -> Fi
     }
 }
 
+/// How far a start is, by bytes.
+fn starting(read: u64, checkpoint: u64) -> String {
+    match checkpoint {
+        0 => format!(
+            "starting: {} read from the flash device, without a checkpoint",
+            Human(read)
+        ),
+        bytes => format!(
+            "starting: {} read from the flash device, where the last checkpoint has {}",
+            Human(read),
+            Human(bytes)
+        ),
+    }
+}
+
 fn engine_group((found, took): (Recovered, Duration), stats: &Stats) -> Group {
     let mut group = gauges! { "engine";
         resident_entries "Entries that are there, by the books" = stats.resident_entries;
@@ -265,6 +278,12 @@ fn engine_group((found, took): (Recovered, Duration), stats: &Stats) -> Group {
         recovery_read_bytes "Bytes read from the device at the start" = found.bytes_read;
         recovery_no_memory "Entries left out at the start for want of DRAM" = found.no_memory;
     };
+    group.figures.push(Figure::documented(
+        "expired_unasked",
+        "Entries that had expired when their place was wanted, with nobody asking for them since",
+        Kind::Counter,
+        stats.expired_unasked,
+    ));
     group.figures.push(seconds(
         "recovery_seconds",
         "Time to find what was there at the start",
@@ -545,6 +564,16 @@ impl Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_start_without_a_checkpoint_is_compared_with_none() {
+        let said = "starting: 4 KiB read from the flash device, ";
+        assert_eq!(starting(4096, 0), format!("{said}without a checkpoint"));
+        assert_eq!(
+            starting(4096, 8192),
+            format!("{said}where the last checkpoint has 8 KiB")
+        );
+    }
 
     #[test]
     fn a_rise_is_said_at_once_and_then_once_a_minute() {

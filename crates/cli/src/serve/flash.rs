@@ -11,8 +11,9 @@ use pumice_device::{FileDevice, FileError, FileOptions, FileShared, SECTOR_BYTES
 use pumice_flash::{LayoutName, LayoutOptions, STORE, Settings};
 use pumice_trace::{Human, Size};
 use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The size of a new file, in bytes.
 const DEFAULT_BYTES: u64 = 4 << 30;
@@ -154,22 +155,46 @@ impl Target {
     ///
     /// # Errors
     /// What opening it said.
-    pub fn open(&self, config: &ServeConfig) -> anyhow::Result<Arc<FileShared>> {
+    pub fn open(&self, config: &ServeConfig) -> anyhow::Result<(Arc<FileShared>, NewFile)> {
         make_file(&config.flash, self.capacity).context("flash device")
     }
 }
 
-/// Opens a device that is to have `capacity` bytes, making the file and reserving its space where that is needed.
-pub(super) fn make_file(path: &Path, capacity: u64) -> Result<Arc<FileShared>, FileError> {
-    let was_there = std::fs::symlink_metadata(path).is_ok();
-    let opened = open_file(path, Some(capacity), true).map(Arc::new);
-    opened.inspect_err(|error| {
-        // Only what this call has made: a regular file, with no other server on it.
-        let is_of_others = was_there || matches!(error, FileError::Locked { .. });
-        if !is_of_others && std::fs::symlink_metadata(path).is_ok_and(|found| found.is_file()) {
-            let _ = std::fs::remove_file(path);
+/// A file that a start may have made. It is removed again with this value, unless the start got so far that it keeps the file.
+pub struct NewFile {
+    path: PathBuf,
+    is_kept: AtomicBool,
+}
+
+impl NewFile {
+    /// Lets the file be.
+    pub fn keep(&self) {
+        self.is_kept.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        let is_file = || std::fs::symlink_metadata(&self.path).is_ok_and(|found| found.is_file());
+        if !*self.is_kept.get_mut() && is_file() {
+            let _ = std::fs::remove_file(&self.path);
         }
-    })
+    }
+}
+
+/// Opens a device that is to have `capacity` bytes, making the file and reserving its space where that is needed.
+pub(super) fn make_file(path: &Path, capacity: u64) -> Result<(Arc<FileShared>, NewFile), FileError> {
+    let new = NewFile {
+        path: path.to_owned(),
+        is_kept: AtomicBool::new(std::fs::symlink_metadata(path).is_ok()),
+    };
+    let opened = open_file(path, Some(capacity), true).inspect_err(|error| {
+        // Another server has made it meanwhile.
+        if matches!(error, FileError::Locked { .. }) {
+            new.keep();
+        }
+    });
+    Ok((Arc::new(opened?), new))
 }
 
 /// The size that the settings ask for, in bytes and whole sectors.
@@ -201,7 +226,11 @@ pub(super) fn size_at(path: &Path, before: &Before, asked: Option<Size>) -> anyh
         (None, Before::File { len: len @ 1.. }) => *len,
         (None, _) => return Ok(None),
     };
-    Ok(Some(bytes / SECTOR_BYTES as u64 * SECTOR_BYTES as u64))
+    // What is too little is named as it was given.
+    Ok(Some(match bytes < SECTOR_BYTES as u64 {
+        true => bytes,
+        false => bytes / SECTOR_BYTES as u64 * SECTOR_BYTES as u64,
+    }))
 }
 
 pub(super) fn open_file(path: &Path, size: Option<u64>, preallocate: bool) -> Result<FileShared, FileError> {

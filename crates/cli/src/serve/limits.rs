@@ -1,6 +1,17 @@
 //! Limits of the operating system.
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use anyhow::Context;
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Has the system answer a write beyond the largest size of a file (`ulimit -f`) with an error. It would end the process.
+pub fn outlive_large_files(runtime: &Runtime) -> anyhow::Result<()> {
+    let _context = runtime.enter();
+    // The handler stays when nobody listens.
+    let heard = signal(SignalKind::from_raw(Signal::XFSZ.as_raw()));
+    heard.map(drop).context("cannot listen for signals")
+}
 
 /// Descriptors beside those of connections: sockets, the admin door's 32 connections, the files of devices, and some for each worker's
 /// event loop and its ring on each device.

@@ -30,11 +30,13 @@ pub fn start(format: &Given<'_>, verbosity: u8) -> anyhow::Result<()> {
             "PUMICE_LOG `{text}`: expected off, error, warn, info, debug or trace"
         ))
     })?;
+    // https://no-color.org: whatever its value, but for an empty one.
+    let wants_color = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let level = LEVELS[(base + usize::from(verbosity)).min(LEVELS.len() - 1)];
     let log = tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
+        .with_ansi(wants_color && std::io::stderr().is_terminal())
         .with_target(false)
         // It would panic where stderr is gone, which nobody can be told.
         .log_internal_errors(false);

@@ -3,7 +3,7 @@
 use super::config::ServeConfig;
 use super::flash::Target;
 use crate::usage::usage;
-use pumice::{Budget, IndexChoice, IndexKind, MemoryPlan, PlanError};
+use pumice::{Budget, IndexChoice, IndexKind, MemoryPlan};
 use pumice_blocks::Geometry;
 use pumice_door_memcached::BudgetSizes;
 use pumice_trace::Human;
@@ -32,11 +32,10 @@ const THREAD_BYTES: u64 = 512 << 10;
 const FEW_THREADS: usize = 4;
 
 impl Connections {
-    /// What the settings make of it.
-    pub fn plan(config: &ServeConfig) -> Self {
-        let share = |parts: u64, max: u64| {
-            usize::try_from((config.dram / 128 * parts).min(max)).unwrap_or(usize::MAX)
-        };
+    /// What the settings make of it in a budget of `dram` bytes.
+    pub fn plan(config: &ServeConfig, dram: u64) -> Self {
+        let share =
+            |parts: u64, max: u64| usize::try_from((dram / 128 * parts).min(max)).unwrap_or(usize::MAX);
         let budgets = BudgetSizes {
             input: share(4, 64 << 20),
             output: share(5, 96 << 20),
@@ -65,56 +64,71 @@ pub struct Division {
 ///
 /// # Errors
 /// Usage, naming the smallest budget, of DRAM or of bytes to the flash, or the smallest flash that works.
-pub fn divide(config: &ServeConfig, target: &Target, connections: &Connections) -> anyhow::Result<Division> {
+pub fn divide(config: &ServeConfig, target: &Target) -> anyhow::Result<Division> {
+    let division = try_divide(config, target, config.dram).ok_or_else(|| {
+        usage(format!(
+            "--dram {:#} is too little for {:#} of flash, values of {:#}, {} connections and {} threads; {}",
+            Human(config.dram),
+            Human(target.capacity),
+            Human(u64::from(config.max_item_size)),
+            config.max_connections,
+            config.threads,
+            smallest(config, target, config.dram).map_or_else(
+                || "none works".to_owned(),
+                |least| format!("the smallest that works is {}", Human(least)),
+            ),
+        ))
+    })?;
+    let block_bytes = division.plan.block_bytes;
+    if let Some(budget) = config.admission.budget {
+        let checked = budget.check(block_bytes);
+        checked.map_err(|error| usage(format!("--flash-write-budget: {error}")))?;
+    }
+    match Geometry::plan(target.capacity, block_bytes) {
+        Ok(_) => Ok(division),
+        Err(error) => Err(usage(format!(
+            "--flash-size {:#}: {error}",
+            Human(target.capacity)
+        ))),
+    }
+}
+
+/// The smallest budget from `from` bytes on that can be divided, in whole MiB; `None` where none below 1 TiB can.
+pub fn smallest(config: &ServeConfig, target: &Target, from: u64) -> Option<u64> {
+    let budgets = (from.div_ceil(1 << 20)..1 << 20).map(|mib| mib << 20);
+    let mut works = budgets.filter(|dram| try_divide(config, target, *dram).is_some());
+    works.next()
+}
+
+/// Divides a budget of `dram` bytes; `None` where it is too little.
+fn try_divide(config: &ServeConfig, target: &Target, dram: u64) -> Option<Division> {
     let budget = |connections| Budget {
-        total: config.dram,
+        total: dram,
         flash: target.capacity,
         block_bytes: target.block_bytes.or(config.block_size),
         connections,
         layout: target.layout,
         admission: config.admission.rule,
     };
+    let connections = Connections::plan(config, dram).total;
     // Nobody is connected while a start reads the device, so that uses the memory of connections; it seldom needs more.
     let divided = |index| {
-        budget(connections.total).divide(index).and_then(|plan| {
-            let recovery = Geometry::plan(target.capacity, plan.block_bytes)
-                .map_or(0, |geometry| pumice_flash::recovery_bytes(&geometry));
-            if recovery > connections.total {
-                budget(recovery).divide(index)
-            } else {
-                Ok(plan)
-            }
-        })
+        let plan = budget(connections).divide(index)?;
+        let recovery = Geometry::plan(target.capacity, plan.block_bytes)
+            .map_or(0, |geometry| pumice_flash::recovery_bytes(&geometry));
+        match recovery > connections {
+            true => budget(recovery).divide(index),
+            false => Some(plan),
+        }
     };
-    let mut choice = (target.index.is_none()).then(|| budget(connections.total).choose_index());
+    let mut choice = (target.index.is_none()).then(|| budget(connections).choose_index());
     if let Some(choice) = &mut choice
-        && divided(choice.kind).is_err()
-        && divided(IndexKind::Full).is_ok()
+        && divided(choice.kind).is_none()
+        && divided(IndexKind::Full).is_some()
     {
         choice.kind = IndexKind::Full;
     }
     let index = (target.index.or(choice.map(|choice| choice.kind))).unwrap_or_default();
-    let plan = divided(index).map_err(|error| {
-        let PlanError::TooSmall { given, min } = error;
-        usage(format!(
-            "--dram {:#} is too little for {:#} of flash, values of {:#}, {} connections and {} threads; the smallest that works is {}",
-            Human(given),
-            Human(target.capacity),
-            Human(u64::from(config.max_item_size)),
-            config.max_connections,
-            config.threads,
-            Human(min),
-        ))
-    })?;
-    if let Some(budget) = config.admission.budget {
-        let checked = budget.check(plan.block_bytes);
-        checked.map_err(|error| usage(format!("--flash-write-budget: {error}")))?;
-    }
-    match Geometry::plan(target.capacity, plan.block_bytes) {
-        Ok(_) => Ok(Division { plan, index, choice }),
-        Err(error) => Err(usage(format!(
-            "--flash-size {:#}: {error}",
-            Human(target.capacity)
-        ))),
-    }
+    let plan = divided(index)?;
+    Some(Division { plan, index, choice })
 }

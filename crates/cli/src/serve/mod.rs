@@ -122,8 +122,8 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
     }
     // Whether it can work is known before anything is made.
     let target = flash::look(&config)?;
-    let connections = Connections::plan(&config);
-    let division = memory::divide(&config, &target, &connections)?;
+    let connections = Connections::plan(&config, config.dram);
+    let division = memory::divide(&config, &target)?;
     let performance = performance::look(&config, &target, division.plan.block_bytes)?;
     // Before the flash file is made: a failed start leaves no new file behind.
     let door = bind(&config, &connections, &access)?;
@@ -133,7 +133,8 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
         .build()
         .context("cannot start an event loop")?;
     let _pid_file = config.pid_file.as_deref().map(PidFile::write).transpose()?;
-    let flash = target.open(&config)?;
+    limits::outlive_large_files(&runtime)?;
+    let (flash, new_file) = target.open(&config)?;
     let performance = match performance {
         None => None,
         Some(Err(left_out)) => Some(Err(left_out)),
@@ -190,6 +191,8 @@ pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
             move |index| worker::run(index, &common)
         };
         let ready = |opened: &Opened| {
+            new_file.keep();
+            common.performance.iter().for_each(|tier| tier.new_file.keep());
             report::recovered(&opened.recovered, opened.took);
             report::ready(&config, &common.door, address);
         };
@@ -229,8 +232,13 @@ fn cache_options(config: &ServeConfig, target: &Target, division: &Division) -> 
 /// Usage, as [`memory::divide`].
 pub(crate) fn options_of_empty(config: &ServeConfig, capacity: u64) -> anyhow::Result<CacheOptions> {
     let target = Target::empty(config, capacity);
-    let division = memory::divide(config, &target, &Connections::plan(config))?;
+    let division = memory::divide(config, &target)?;
     cache_options(config, &target, &division)
+}
+
+/// The smallest budget of DRAM that a server with these settings takes for so many bytes of flash.
+pub(crate) fn smallest_dram(config: &ServeConfig, capacity: u64) -> Option<u64> {
+    memory::smallest(config, &Target::empty(config, capacity), 1)
 }
 
 fn bind(config: &ServeConfig, connections: &Connections, access: &Access) -> anyhow::Result<Door> {

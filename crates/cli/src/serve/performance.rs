@@ -1,7 +1,7 @@
 //! The performance tier: whether the device that is to hold it may, and what all workers share of it.
 
 use super::config::ServeConfig;
-use super::flash::{Before, Target, before, make_file, open_file, size_at};
+use super::flash::{Before, NewFile, Target, before, make_file, open_file, size_at};
 use super::worker::ServedCache;
 use crate::usage::{Usage, usage};
 use anyhow::{Context, anyhow};
@@ -13,8 +13,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The fewest copies that are worth a device.
-const PLACES_MIN: u32 = 2;
+/// The smallest device that is worth it, in blocks. It has a sector beside copies, so of exactly as many there is one copy less.
+const BLOCKS_MIN: u64 = 2;
 
 /// A device that may hold the performance tier, found out without changing anything.
 pub struct Wanted {
@@ -37,6 +37,8 @@ pub struct Performance {
     /// How slow the device is to be.
     pub throttle: Option<Arc<Throttle>>,
     owner: Option<u64>,
+    /// Its file, if this start has made that.
+    pub new_file: NewFile,
 }
 
 /// A tier, or why the one that was there before is left out.
@@ -134,12 +136,12 @@ fn check(
         block_bytes: geometry.block_bytes,
         blocks: geometry.blocks,
     };
-    if division.places(bytes) < PLACES_MIN {
+    if bytes < BLOCKS_MIN * block_bytes {
         return Err(refuse(format!(
             "{:#}, which is too little: with blocks of {:#} at least {} bytes are needed",
             Human(bytes),
             Human(block_bytes),
-            format::UPPER_DATA_OFFSET + u64::from(PLACES_MIN) * block_bytes,
+            BLOCKS_MIN * block_bytes,
         )));
     }
     if let (Found::Copies(copies), Before::File { len }, false) = (found, &before, is_new)
@@ -194,7 +196,7 @@ impl Wanted {
     ) -> anyhow::Result<OrLeftOut<Performance>> {
         let opened = make_file(&self.path, self.bytes).map_err(anyhow::Error::from);
         let shared = leave_out(self.is_new, &self.path, opened)?;
-        Ok(shared.map(|shared| Performance {
+        Ok(shared.map(|(shared, new_file)| Performance {
             tier: match config.performance_objective {
                 None => Tier::held(self.division, shared.capacity(), 1.0, true),
                 Some(objective) => {
@@ -206,6 +208,7 @@ impl Wanted {
             counters: (0..config.threads).map(|_| Arc::default()).collect(),
             throttle,
             owner: self.owner,
+            new_file,
         }))
     }
 }

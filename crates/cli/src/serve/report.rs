@@ -29,7 +29,7 @@ pub fn start(
     performance: Option<&Performance>,
 ) {
     let plan = &division.plan;
-    line(format_args!("pumice {}", env!("CARGO_PKG_VERSION")));
+    line(format_args!("pumice {}", env!("VERSION_OF_PUMICE")));
     line(format_args!(
         "dram: {} = {} for items and index + {} for {} block buffers + {} for connections + {} for the program",
         Human(plan.total),
@@ -195,6 +195,11 @@ pub fn stopped(closed: Option<&Closed>) {
                 "in DRAM, where flash has another key with the same bits of the hash",
             ),
             (left.lost, "in blocks that the device failed to write"),
+            (
+                left.refused,
+                "in DRAM, kept from flash by --flash-admit, its limits or the write budget",
+            ),
+            (left.taken_out, "in DRAM, as the flash device was taken out"),
         ];
         let why = why.iter().filter(|(count, _)| *count > 0);
         let why: Vec<String> = why.map(|(count, why)| format!("{count} {why}")).collect();

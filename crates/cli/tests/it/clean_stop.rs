@@ -5,10 +5,9 @@ use crate::common::{Server, place};
 const OBJECTS: u32 = 100_000;
 
 /// Sets small objects, stops and starts; what the stop said, and how many objects the start found.
-fn stop_and_start(flash_bytes: u64) -> (String, u32) {
+fn stop_and_start(flags: &str) -> (String, u32) {
     let directory = place();
-    let flags = format!("--flash-write eviction --flash-size {flash_bytes}");
-    let start = || Server::start_with(directory.path(), &["--flash-size"], &flags).unwrap();
+    let start = || Server::start_with(directory.path(), &["--flash-size", "--layout"], flags).unwrap();
     let server = start();
     let mut client = server.client();
     let sets = (0..OBJECTS).map(|n| format!("set key-{n} 0 0 8 noreply\r\n{n:08}\r\n"));
@@ -27,15 +26,22 @@ fn stop_and_start(flash_bytes: u64) -> (String, u32) {
 
 #[test]
 fn objects_that_dram_alone_held_are_back_after_a_clean_stop() {
-    let (said, back) = stop_and_start(32 << 20);
+    let (said, back) = stop_and_start("--layout fifo --flash-write eviction --flash-size 32MiB");
     assert!(back >= OBJECTS / 100 * 99, "{back} are back; {said}");
     assert!(said.contains("stopped: cache closed"), "{said}");
 }
 
 #[test]
-fn a_clean_stop_says_how_many_objects_found_no_room_on_flash() {
-    let (said, back) = stop_and_start(4 << 20);
-    assert!(back < OBJECTS / 10 * 9, "{back} are back");
-    let left = format!("left behind: {} objects: ", OBJECTS - back);
-    assert!(said.contains(&left), "{left:?} expected, not {said:?}");
+fn a_clean_stop_says_how_many_objects_are_left_behind() {
+    for flags in [
+        "--layout fifo --flash-write eviction --flash-size 4MiB",
+        "--layout ripq --flash-size 4MiB",
+        "--layout fifo --flash-size 16MiB --flash-admit-size-max 10",
+        "--layout fifo --flash-size 16MiB --flash-write-budget 200MB/day",
+    ] {
+        let (said, back) = stop_and_start(flags);
+        assert!(back < OBJECTS / 10 * 9, "{flags}: {back} are back");
+        let left = format!("left behind: {} objects: ", OBJECTS - back);
+        assert!(said.contains(&left), "{flags}: {left:?} expected, not {said:?}");
+    }
 }

@@ -27,11 +27,31 @@ fn refused(line: &str) -> (Option<i32>, String) {
 }
 
 #[test]
+fn the_version_has_the_commit() {
+    let directory = tempfile::tempdir().unwrap();
+    // Of a checkout; an archive has none.
+    let commit = option_env!("COMMIT_OF_PUMICE").map_or_else(String::new, |commit| format!(" ({commit})"));
+    let version = format!("{}{commit}\n", env!("CARGO_PKG_VERSION"));
+    for words in [&["--version"][..], &["serve", "-V"]] {
+        let output = pumice(directory.path(), words);
+        assert!(
+            String::from_utf8(output.stdout).unwrap().ends_with(&version),
+            "{words:?}"
+        );
+    }
+}
+
+#[test]
 fn bad_usage_ends_with_2_and_says_what_is_wrong() {
     for (line, parts) in [
         (
             "serve --layout arc",
             &["--layout `arc`", "no such layout", "sipq"][..],
+        ),
+        ("serve --flash a,b", &["--flash `a,b`", "one such device"]),
+        (
+            "serve --performance-tier a,b --performance-size 1GiB",
+            &["--performance-tier `a,b`", "one such device"],
         ),
         ("serve --layout rpiq", &["--layout `rpiq`", "no such layout"]),
         (

@@ -266,7 +266,7 @@ fn what_would_cost_data_is_refused_with_advice() {
     let _server = start(directory, CACHE).unwrap_or_else(|said| panic!("{said}"));
     refused(
         "--nbd unix:other --cache second --cache-size 16MiB",
-        "another process serves it",
+        "(pumice) serves it",
     );
     assert!(!directory.join("second").exists());
 }

@@ -9,6 +9,7 @@
 mod device;
 mod fault;
 mod gate;
+mod holder;
 mod options;
 mod pool;
 mod ring;
@@ -17,5 +18,6 @@ mod table;
 mod window;
 
 pub use device::FileDevice;
+pub use holder::{holder, mounted_at};
 pub use options::{Engine, FileError, FileOptions};
 pub use shared::{FileShared, file_behind};

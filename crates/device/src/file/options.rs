@@ -60,6 +60,14 @@ impl fmt::Display for Engine {
     }
 }
 
+/// What may help where space cannot be reserved.
+fn remedy(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::FileTooLarge => "raise the limit of a file's size (ulimit -f)",
+        _ => "free space on that file system",
+    }
+}
+
 /// Why a file or block device could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -75,14 +83,24 @@ pub enum FileError {
     /// A directory, pipe, socket or character device.
     #[error("{} is neither a regular file nor a block device", .0.display())]
     NotAFile(PathBuf),
+    /// A block device, or a partition of it, is mounted.
+    #[error("{} is mounted at {}; unmount it, or choose another device", path.display(), at.display())]
+    Mounted {
+        /// The block device.
+        path: PathBuf,
+        /// Where it is mounted.
+        at: PathBuf,
+    },
     /// Another process, or another handle in this one, holds it.
     #[error(
-        "{} is in use by another process (waited {} ms for it); stop that process or choose another path",
+        "{} is in use by {holder} (waited {} ms for it); stop that process or choose another path",
         path.display(), waited.as_millis()
     )]
     Locked {
         /// What was to be opened.
         path: PathBuf,
+        /// Who holds it, as far as that is known.
+        holder: String,
         /// How long it was waited for.
         waited: Duration,
     },
@@ -109,8 +127,8 @@ pub enum FileError {
     },
     /// The file system has no room.
     #[error(
-        "cannot reserve {wanted} bytes for {}: {source}; free space on that file system or choose a smaller size",
-        path.display()
+        "cannot reserve {wanted} bytes for {}: {source}; {} or choose a smaller size",
+        path.display(), remedy(source)
     )]
     Reserve {
         /// The file.

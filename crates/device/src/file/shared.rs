@@ -1,13 +1,14 @@
 //! Opening, locking and reserving a file or block device.
 
 use super::gate::Gate;
+use super::holder::{holder, mounted_at};
 use super::options::{Engine, FileError, FileOptions};
 use super::pool::{Pool, PoolClient};
 use super::ring;
 use super::window::{Copied, Window};
 use crate::{AlignedBuf, Buffer, Overdue, SECTOR_BYTES};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{Advice, FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom};
+use rustix::fs::{Advice, FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
@@ -313,12 +314,31 @@ fn open_locked(path: &Path, options: &FileOptions, deadline: Instant) -> Result<
         path: path.into(),
         source: source.into(),
     };
-    let locked = || FileError::Locked {
-        path: path.into(),
-        waited: options.lock_wait,
+    // Waits for a moment; whoever has it is named first, and where the time is over.
+    let mut is_waiting = false;
+    let mut wait = |held: &Stat| {
+        if Instant::now() >= deadline {
+            return Err(FileError::Locked {
+                path: path.into(),
+                holder: holder(held),
+                waited: options.lock_wait,
+            });
+        }
+        if !std::mem::replace(&mut is_waiting, true) {
+            let secs = options.lock_wait.as_secs();
+            tracing::info!(
+                "{} is in use by {}: waits up to {secs} s for it",
+                path.display(),
+                holder(held)
+            );
+        }
+        std::thread::sleep(LOCK_POLL);
+        Ok(())
     };
-    let is_block_device = rustix::fs::stat(path)
-        .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice);
+    let before = rustix::fs::stat(path)
+        .ok()
+        .filter(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice);
+    let is_block_device = before.is_some();
     let mut flags = OFlags::RDWR | OFlags::CLOEXEC;
     // On a block device, O_EXCL (without O_CREAT) means: not mounted and not held by anyone else.
     flags.set(OFlags::EXCL, is_block_device);
@@ -335,13 +355,18 @@ fn open_locked(path: &Path, options: &FileOptions, deadline: Instant) -> Result<
                 warn_buffered(path, "the file system refuses it (EINVAL)");
                 flags.remove(OFlags::DIRECT);
             }
-            Err(Errno::BUSY) if is_block_device => {
-                if Instant::now() >= deadline {
-                    return Err(locked());
-                }
-                std::thread::sleep(LOCK_POLL);
-            }
-            Err(error) => return Err(open_error(error)),
+            Err(error) => match &before {
+                Some(before) if error == Errno::BUSY => match mounted_at(before.st_rdev) {
+                    Some(at) => {
+                        return Err(FileError::Mounted {
+                            path: path.into(),
+                            at,
+                        });
+                    }
+                    None => wait(before)?,
+                },
+                _ => return Err(open_error(error)),
+            },
         }
     };
     let stat = rustix::fs::fstat(&io).map_err(open_error)?;
@@ -349,16 +374,11 @@ fn open_locked(path: &Path, options: &FileOptions, deadline: Instant) -> Result<
     if kind != FileType::RegularFile && kind != FileType::BlockDevice {
         return Err(FileError::NotAFile(path.into()));
     }
-    let lock = |file: &OwnedFd| loop {
+    let mut lock = |file: &OwnedFd| loop {
         match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(()),
             Err(Errno::INTR) => {}
-            Err(Errno::WOULDBLOCK) => {
-                if Instant::now() >= deadline {
-                    return Err(locked());
-                }
-                std::thread::sleep(LOCK_POLL);
-            }
+            Err(Errno::WOULDBLOCK) => wait(&rustix::fs::fstat(file).map_err(open_error)?)?,
             Err(error) => return Err(failed(path, "lock", error)),
         }
     };

@@ -210,3 +210,24 @@ fn a_file_is_not_used_beside_its_loop_device() {
         assert!(refused.unwrap());
     }
 }
+
+#[test]
+fn a_mounted_device_is_refused_at_once_and_called_so() {
+    let mounted = match Mounted::new("ext4") {
+        Ok(mounted) => mounted,
+        Err(why) => return println!("mounted devices are not tried here: {why}"),
+    };
+    let image = mounted.directory.path().join("image");
+    let found = Command::new("losetup").arg("-j").arg(&image).output().unwrap();
+    let found = String::from_utf8_lossy(&found.stdout).into_owned();
+    let device = PathBuf::from(found.split(':').next().unwrap());
+    let begun = Instant::now();
+    let refused = FileShared::open(&device, &FileOptions::default()).map(drop);
+    let took = begun.elapsed();
+    let point = mounted.point().canonicalize().unwrap();
+    assert!(
+        matches!(&refused, Err(FileError::Mounted { at, .. }) if *at == point),
+        "{refused:?}"
+    );
+    assert!(took < Duration::from_secs(2), "{took:?}");
+}

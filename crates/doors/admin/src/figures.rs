@@ -108,6 +108,9 @@ pub struct Latency {
 pub struct Figures {
     /// The program's version.
     pub version: &'static str,
+    /// The commit that it is built from, if that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub commit: Option<&'static str>,
     /// Whether requests are served.
     pub ready: bool,
     /// What is missing; see [`Source::limitation`].

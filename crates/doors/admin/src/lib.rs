@@ -2,7 +2,7 @@
 //!
 //! | path | answer |
 //! | --- | --- |
-//! | `/metrics` | every figure in Prometheus' text format |
+//! | `/metrics` | every figure in Prometheus' text format, or as OpenMetrics if that is asked for |
 //! | `/stats` | the same figures as JSON |
 //! | `/healthz` | 200 while the process runs |
 //! | `/readyz` | 200 while requests are served, 503 before and after; on a second line what is missing, as the flash device, or how far the start is |

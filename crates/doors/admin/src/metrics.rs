@@ -8,13 +8,42 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use pumice_world::{Figure, Kind};
 use std::collections::HashMap;
-use std::fmt;
+use std::fmt::{self, Write};
 
 /// What the answer calls itself.
-pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+pub(crate) const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
+pub(crate) const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Encodes all figures.
-pub(crate) fn text(figures: Figures) -> Result<String, fmt::Error> {
+/// Encodes all figures in the format 0.0.4, which all know: as OpenMetrics, but a metric has the name of its samples.
+pub(crate) fn plain(figures: Figures) -> Result<String, fmt::Error> {
+    let mut out = String::new();
+    let mut help = None;
+    for line in open_metrics(figures)?.lines() {
+        if let Some(named) = line.strip_prefix("# HELP ") {
+            // The type comes behind it.
+            help = named.split_once(' ');
+        } else if let Some((name, kind)) = line
+            .strip_prefix("# TYPE ")
+            .and_then(|typed| typed.split_once(' '))
+        {
+            let (suffix, kind) = match kind {
+                "counter" => ("_total", kind),
+                "info" => ("_info", "gauge"),
+                _ => ("", kind),
+            };
+            if let Some((_, help)) = help.take() {
+                writeln!(out, "# HELP {name}{suffix} {help}")?;
+            }
+            writeln!(out, "# TYPE {name}{suffix} {kind}")?;
+        } else if !line.starts_with('#') {
+            writeln!(out, "{line}")?;
+        }
+    }
+    Ok(out)
+}
+
+/// Encodes all figures as OpenMetrics.
+pub(crate) fn open_metrics(figures: Figures) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Collected(figures)));
     let mut out = String::new();
@@ -34,7 +63,10 @@ impl Collector for Collected {
         let figures = &self.0;
         encoder
             .encode_descriptor("pumice_build", "The program", None, MetricType::Info)?
-            .encode_info(&[("version", figures.version)])?;
+            .encode_info(&[
+                ("version", figures.version),
+                ("commit", figures.commit.unwrap_or("unknown")),
+            ])?;
         for group in &figures.groups {
             let owner = if group.room == "process" { "" } else { "pumice_" };
             for figure in &group.figures {
@@ -205,8 +237,9 @@ mod tests {
 
     #[test]
     fn every_figure_is_named_by_room_and_has_a_type() {
-        let text = text(Figures {
+        let text = open_metrics(Figures {
             version: "1",
+            commit: Some("c0ffee"),
             ready: true,
             limitation: None,
             books: vec![BookLine {
@@ -264,7 +297,7 @@ mod tests {
             "process_cpu_seconds_total 1.5",
             "pumice_nbd_reads_total{volume=\"a\"} 9",
             "pumice_nbd_reads_total{volume=\"b\"} 9",
-            "pumice_build_info{version=\"1\"} 1",
+            "pumice_build_info{version=\"1\",commit=\"c0ffee\"} 1",
             "pumice_engine_books_entries{line=\"offered\"} 3",
             "pumice_engine_books_bytes{line=\"offered\"} 300",
             "pumice_memcached_latency_seconds_sum{operation=\"get\",tier=\"flash\"} 2.0",

@@ -4,8 +4,8 @@ use crate::figures::{BooksFault, Source};
 use crate::metrics;
 use crate::requests::{Progress, requests};
 use axum::extract::State;
-use axum::http::StatusCode;
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{ACCEPT, CONTENT_TYPE};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Json, Router};
@@ -87,9 +87,14 @@ async fn index() -> &'static str {
     "Pumice. /metrics /stats /healthz /readyz /books /requests\n"
 }
 
-async fn metrics_text(State(source): State<Arc<dyn Source>>) -> Response {
-    match metrics::text(source.figures()) {
-        Ok(text) => ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
+async fn metrics_text(State(source): State<Arc<dyn Source>>, headers: HeaderMap) -> Response {
+    let mut accepted = headers.get_all(ACCEPT).iter().flat_map(|value| value.to_str());
+    let (text, kind) = match accepted.any(|kinds| kinds.contains("application/openmetrics-text")) {
+        true => (metrics::open_metrics(source.figures()), metrics::OPEN_METRICS),
+        false => (metrics::plain(source.figures()), metrics::PLAIN),
+    };
+    match text {
+        Ok(text) => ([(CONTENT_TYPE, kind)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
 }

@@ -48,6 +48,7 @@ impl Source for Fixed {
     fn figures(&self) -> Figures {
         Figures {
             version: "9.9",
+            commit: Some("c0ffee"),
             ready: self.is_ready(),
             limitation: self.limitation(),
             books: vec![BookLine {
@@ -89,15 +90,53 @@ impl Source for Fixed {
     }
 }
 
-async fn ask(address: std::net::SocketAddr, path: &str) -> (u16, String) {
+/// Head and body of a reply.
+async fn ask_with(address: std::net::SocketAddr, path: &str, header: &str) -> (String, String) {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{header}\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut reply = String::new();
     stream.read_to_string(&mut reply).await.unwrap();
-    let status = reply.split(' ').nth(1).unwrap().parse().unwrap();
-    let body = reply.split_once("\r\n\r\n").unwrap().1.to_owned();
-    (status, body)
+    let (head, body) = reply.split_once("\r\n\r\n").unwrap();
+    (head.to_lowercase(), body.to_owned())
+}
+
+async fn ask(address: std::net::SocketAddr, path: &str) -> (u16, String) {
+    let (head, body) = ask_with(address, path, "").await;
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body)
+}
+
+#[tokio::test]
+async fn metrics_are_in_the_format_that_is_asked_for() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = tokio::spawn(serve(listener, Arc::new(Fixed::default())));
+    let plain = "content-type: text/plain; version=0.0.4; charset=utf-8";
+    let open = "content-type: application/openmetrics-text; version=1.0.0; charset=utf-8";
+    let prometheus = "Accept: application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.1\r\n";
+    for (header, kind, line) in [
+        ("", plain, "# TYPE pumice_flash_written_bytes_total counter"),
+        ("Accept: */*\r\n", plain, "# TYPE pumice_build_info gauge"),
+        (
+            "Accept: text/plain\r\n",
+            plain,
+            "# HELP pumice_flash_written_bytes_total Bytes",
+        ),
+        (prometheus, open, "# TYPE pumice_flash_written_bytes counter"),
+    ] {
+        let (head, body) = ask_with(address, "/metrics", header).await;
+        assert!(head.lines().any(|found| found == kind), "{header}: {head}");
+        assert!(body.lines().any(|found| found == line), "{header}: {body}");
+        assert_eq!(body.ends_with("# EOF\n"), kind == open, "{header}: {body}");
+        let samples = body.lines().filter(|line| !line.starts_with('#'));
+        let sample = "pumice_flash_written_bytes_total 3";
+        assert_eq!(
+            samples.filter(|found| *found == sample).count(),
+            1,
+            "{header}: {body}"
+        );
+    }
+    server.abort();
 }
 
 #[tokio::test]
@@ -130,7 +169,7 @@ async fn every_path_answers_what_it_promises() {
     assert_eq!(status, 200);
     assert_eq!(
         body,
-        r#"{"version":"9.9","ready":true,"limitation":"no flash","books":{"offered":{"entries":1,"bytes":2}},"latency":[],"index_rounds":[0,7,2,1],"flash":{"written_bytes":3}}"#
+        r#"{"version":"9.9","commit":"c0ffee","ready":true,"limitation":"no flash","books":{"offered":{"entries":1,"bytes":2}},"latency":[],"index_rounds":[0,7,2,1],"flash":{"written_bytes":3}}"#
     );
     let (status, body) = ask(address, "/metrics").await;
     assert_eq!(status, 200);

@@ -5,9 +5,10 @@
 //! connection that waits for a share holds none of that lane or a later one. That rules out deadlock. While connections wait, a peer that
 //! holds a share and makes no progress is cut off: see [`Budgets::patience`].
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
 /// Requests up to this many bytes are small.
@@ -16,19 +17,23 @@ pub const SMALL_BYTES: usize = 64 << 10;
 /// The small lane has at least this many bytes.
 const SMALL_LANE_MIN_BYTES: usize = 256 << 10;
 
-/// A peer that makes no progress for this long is cut off while up to [`FEW_WAITING`] connections wait; while more wait, sooner.
-const PATIENCE_MAX: Duration = Duration::from_secs(1);
-const PATIENCE_MIN: Duration = Duration::from_millis(250);
-const FEW_WAITING: u32 = 8;
+/// A connection that waits gets its share after about this long, however many peers before it are stalled.
+const QUEUE_MAX: Duration = Duration::from_secs(3);
 
-/// Bytes that may be held at once. First come, first served.
+/// Bounds of [`Budgets::patience`]. Below the least, a peer that is only far away, or waits for a processor, would count as stalled.
+const PATIENCE_MAX: Duration = Duration::from_secs(1);
+const PATIENCE_MIN: Duration = Duration::from_millis(10);
+
+/// Bytes that may be held at once. First come, first served; but who had a share already, and asks for more, stands in a queue of its own,
+/// and only its first is among the others.
 #[derive(Debug)]
 pub struct Lane {
     semaphore: Semaphore,
+    more: Semaphore,
     total: u32,
     is_large: bool,
     /// Connections that wait for a share of any lane.
-    waiting: Arc<AtomicUsize>,
+    queue: Arc<Queue>,
 }
 
 /// A share of a lane, given back when dropped.
@@ -56,24 +61,48 @@ impl Drop for Share {
     }
 }
 
-/// Counts a connection that waits.
-struct Waiting<'b>(&'b AtomicUsize);
+/// Connections that wait, each by the time since when it does and a number of its own.
+#[derive(Debug, Default)]
+struct Queue {
+    waiting: Mutex<BTreeSet<(Instant, u64)>>,
+    next: AtomicU64,
+}
+
+impl Queue {
+    fn change<T>(&self, change: impl FnOnce(&mut BTreeSet<(Instant, u64)>) -> T) -> T {
+        change(&mut self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Counts a connection that waits from `since` on.
+    fn wait(&self, since: Instant) -> Waiting<'_> {
+        let place = (since, self.next.fetch_add(1, Ordering::Relaxed));
+        self.change(|waiting| waiting.insert(place));
+        Waiting { queue: self, place }
+    }
+}
+
+/// A connection that waits.
+struct Waiting<'q> {
+    queue: &'q Queue,
+    place: (Instant, u64),
+}
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.queue.change(|waiting| waiting.remove(&self.place));
     }
 }
 
 impl Lane {
-    fn new(bytes: usize, is_large: bool, waiting: &Arc<AtomicUsize>) -> Arc<Self> {
+    fn new(bytes: usize, is_large: bool, queue: &Arc<Queue>) -> Arc<Self> {
         let most = u32::try_from(Semaphore::MAX_PERMITS).unwrap_or(u32::MAX);
         let total = u32::try_from(bytes).unwrap_or(u32::MAX).min(most);
         Arc::new(Self {
             semaphore: Semaphore::new(total as usize),
+            more: Semaphore::new(1),
             total,
             is_large,
-            waiting: Arc::clone(waiting),
+            queue: Arc::clone(queue),
         })
     }
 
@@ -94,19 +123,23 @@ impl Lane {
         (bytes <= spare).then(|| self.try_take(bytes)).flatten()
     }
 
-    /// Waits until `bytes` are free, and takes them. A request above the lane waits for all of it.
-    pub async fn take(self: Arc<Self>, bytes: usize) -> Share {
+    /// Waits until `bytes` are free, and takes them. A request above the lane waits for all of it. With `is_more` the connection had a share
+    /// since it was read from last.
+    pub async fn take(self: Arc<Self>, bytes: usize, is_more: bool) -> Share {
         if let Some(share) = self.try_take(bytes) {
             return share;
         }
         let bytes = self.at_most(bytes);
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        let waiting = Waiting(&self.waiting);
+        let waiting = self.queue.wait(Instant::now());
+        let turn = match is_more {
+            true => Some(self.more.acquire().await),
+            false => None,
+        };
         match self.semaphore.acquire_many(bytes).await {
             Ok(permit) => permit.forget(),
             Err(_) => unreachable!("the semaphore is never closed"),
         }
-        drop(waiting);
+        drop((turn, waiting));
         Share { lane: self, bytes }
     }
 
@@ -130,21 +163,29 @@ pub struct Budget {
 }
 
 impl Budget {
-    fn new(bytes: usize, largest_value: usize, waiting: &Arc<AtomicUsize>) -> Self {
+    fn new(bytes: usize, largest_value: usize, queue: &Arc<Queue>) -> Self {
         let [small, large] = lanes(bytes, largest_value);
         Self {
-            small: Lane::new(small, false, waiting),
-            large: Lane::new(large, true, waiting),
+            small: Lane::new(small, false, queue),
+            large: Lane::new(large, true, queue),
         }
     }
 
     /// Waits until `bytes` are free in the lane for requests of this size, and takes them.
     pub async fn take(&self, bytes: usize) -> Share {
-        let lane = match bytes <= SMALL_BYTES {
+        Arc::clone(self.lane(bytes)).take(bytes, false).await
+    }
+
+    /// As [`Budget::take`], for a connection that had a share since it was read from last: others come first.
+    pub async fn take_more(&self, bytes: usize) -> Share {
+        Arc::clone(self.lane(bytes)).take(bytes, true).await
+    }
+
+    fn lane(&self, bytes: usize) -> &Arc<Lane> {
+        match bytes <= SMALL_BYTES {
             true => &self.small,
             false => &self.large,
-        };
-        Arc::clone(lane).take(bytes).await
+        }
     }
 }
 
@@ -189,27 +230,30 @@ pub struct Budgets {
     pub input: Budget,
     /// For replies on their way out.
     pub output: Budget,
-    waiting: Arc<AtomicUsize>,
+    queue: Arc<Queue>,
 }
 
 impl Budgets {
     /// Budgets of these sizes, for values of up to `largest_value` bytes.
     pub fn new(sizes: BudgetSizes, largest_value: usize) -> Self {
-        let waiting = Arc::default();
+        let queue = Arc::default();
         Self {
-            input: Budget::new(sizes.input, largest_value, &waiting),
-            output: Budget::new(sizes.output, largest_value, &waiting),
-            waiting,
+            input: Budget::new(sizes.input, largest_value, &queue),
+            output: Budget::new(sizes.output, largest_value, &queue),
+            queue,
         }
     }
 
-    /// Longest time without progress of a peer that holds a share; `None` while no connection waits. It shrinks from 1 s to 250 ms the more
-    /// connections wait, so that a queue of stalled peers ends within seconds.
+    /// Longest time without progress of a peer that holds a share; `None` while no connection waits. It shrinks from 1 s to 10 ms the more
+    /// connections wait, and the longer the first of them does: so that all of them have their turn within [`QUEUE_MAX`], even if every peer
+    /// before them is stalled, and one alone has all of a lane.
     pub fn patience(&self) -> Option<Duration> {
-        match u32::try_from(self.waiting.load(Ordering::Relaxed)).unwrap_or(u32::MAX) {
-            0 => None,
-            waiting => Some((PATIENCE_MAX * FEW_WAITING / waiting).clamp(PATIENCE_MIN, PATIENCE_MAX)),
-        }
+        let (first, waiting) = self
+            .queue
+            .change(|waiting| Some((waiting.first()?.0, waiting.len())))?;
+        let left = QUEUE_MAX.saturating_sub(first.elapsed());
+        let waiting = u32::try_from(waiting).unwrap_or(u32::MAX);
+        Some((left / waiting).clamp(PATIENCE_MIN, PATIENCE_MAX))
     }
 }
 
@@ -254,9 +298,37 @@ mod tests {
             .now_or_never()
             .expect("nothing else is taken");
         assert_eq!(all.bytes(), 2 << 20);
-        assert!(Arc::clone(large).take(1).now_or_never().is_none());
+        assert!(Arc::clone(large).take(1, false).now_or_never().is_none());
         drop(all);
         assert_eq!(large.semaphore.available_permits(), 2 << 20);
+    }
+
+    #[test]
+    fn who_had_a_share_waits_behind_those_who_had_none() {
+        let budgets = budgets();
+        let large = &budgets.input.large;
+        let all = budgets
+            .input
+            .take(2 << 20)
+            .now_or_never()
+            .expect("nothing else is taken");
+        let polled = |future: &mut std::pin::Pin<Box<dyn Future<Output = Share>>>| future.now_or_never();
+        let wait = |is_more| -> std::pin::Pin<Box<dyn Future<Output = Share>>> {
+            Box::pin(Arc::clone(large).take(2 << 20, is_more))
+        };
+        let [mut first, mut second, mut other] = [wait(true), wait(true), wait(false)];
+        for waits in [&mut first, &mut second, &mut other] {
+            assert!(polled(waits).is_none());
+        }
+        // The first of those who had one came before the other.
+        drop(all);
+        let share = polled(&mut first).expect("it is its turn");
+        assert!(polled(&mut second).is_none() && polled(&mut other).is_none());
+        drop(share);
+        let share = polled(&mut other).expect("it has had none");
+        assert!(polled(&mut second).is_none());
+        drop(share);
+        assert!(polled(&mut second).is_some());
     }
 
     #[test]
@@ -269,17 +341,21 @@ mod tests {
     }
 
     #[test]
-    fn patience_ends_sooner_the_more_wait() {
+    fn patience_ends_sooner_the_more_wait_and_the_longer() {
         let budgets = budgets();
-        let patience = |waiting| {
-            budgets.waiting.store(waiting, Ordering::Relaxed);
-            budgets.patience().map(|patience| patience.as_millis())
+        let patience = |waiting: u64, secs: u64| {
+            let since = Instant::now() - Duration::from_secs(secs);
+            let waiting: Vec<_> = (0..waiting).map(|_| budgets.queue.wait(since)).collect();
+            let patience = budgets.patience();
+            drop(waiting);
+            // A moment has passed since.
+            patience.map(|patience| patience.as_millis().next_multiple_of(10))
         };
-        let all = [0, 1, 8, 16, 32, 1000].map(patience);
-        assert_eq!(
-            all,
-            [None, Some(1000), Some(1000), Some(500), Some(250), Some(250)]
-        );
+        let all = [0, 1, 6, 10, 30, 1000].map(|waiting| patience(waiting, 0));
+        assert_eq!(all, [None, Some(1000), Some(500), Some(300), Some(100), Some(10)]);
+        let all = [1, 2, 3, 9].map(|secs| patience(5, secs));
+        assert_eq!(all, [Some(400), Some(200), Some(10), Some(10)]);
+        assert_eq!(budgets.patience(), None);
     }
 
     #[test]

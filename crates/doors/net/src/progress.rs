@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::time::Sleep;
 
-/// Interval of checks of a peer that holds a share.
+/// Longest interval of checks of a peer that holds a share.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// Bytes that count as progress.
@@ -61,7 +61,8 @@ impl Progress {
         loop {
             let since = *self.since.get_or_insert(now);
             let end = limit.map(|limit| since + limit);
-            let look = holding.map(|_| now + LOOK);
+            let patience = holding.and_then(Budgets::patience);
+            let look = holding.map(|_| now + patience.map_or(LOOK, |patience| patience.min(LOOK)));
             let Some(due) = end.into_iter().chain(look).min() else {
                 return Poll::Pending;
             };

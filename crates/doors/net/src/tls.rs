@@ -1,12 +1,12 @@
 //! Certificate and key of the TLS listener, from PEM files.
 
 use crate::files::{FileError, read_bounded};
-use rustls::ServerConfig;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
-use rustls::sign::CertifiedKey;
+use rustls::sign::{CertifiedKey, SigningKey};
+use rustls::{Error, InconsistentKeys, ServerConfig};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -16,6 +16,10 @@ const MAX_FILE_BYTES: usize = 1 << 20;
 
 /// The most certificates of a chain, which every handshake sends.
 const MAX_CERTIFICATES: usize = 16;
+
+/// The keys that can be used.
+const KEYS: &str =
+    "RSA of 2048 to 4096 bits, ECDSA with the curve P-256 or P-384, or Ed25519, in PKCS #8, PKCS #1 or SEC1";
 
 /// The server's identity on its TLS listeners: a certificate with its chain, and the private key. TLS 1.2 and 1.3, without client
 /// certificates. Shared by all workers.
@@ -125,10 +129,29 @@ fn read(certificate: &Path, key: &Path, provider: &CryptoProvider) -> Result<Arc
         };
         in_file(key, what)
     })?;
-    let certified = CertifiedKey::from_der(chain, private, provider);
-    certified
-        .map(Arc::new)
-        .map_err(|error| pair(certificate, key, &error))
+    let Some(private) = load(&private, provider) else {
+        return Err(in_file(
+            key,
+            format!("the private key is none that is taken: {KEYS}"),
+        ));
+    };
+    let certified = CertifiedKey::new(chain, private);
+    match certified.keys_match() {
+        Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(Arc::new(certified)),
+        Err(error) => Err(pair(certificate, key, &error)),
+    }
+}
+
+/// The key, which may be of another kind than the line above it says: OpenSSL reads such files, too.
+fn load(private: &PrivateKeyDer<'_>, provider: &CryptoProvider) -> Option<Arc<dyn SigningKey>> {
+    let der = || private.secret_der().to_vec();
+    let kinds = [
+        PrivateKeyDer::Pkcs8(der().into()),
+        PrivateKeyDer::Pkcs1(der().into()),
+        PrivateKeyDer::Sec1(der().into()),
+    ];
+    let loads = |kind| provider.key_provider.load_private_key(kind).ok();
+    kinds.into_iter().find_map(loads)
 }
 
 /// Describes an error in PEM without quoting the file, which has a secret.

@@ -49,6 +49,30 @@ fn whenever_it_hangs_it_is_taken_out() {
     }
 }
 
+/// As a file system that was frozen and is thawed: what it was to be told is told later.
+#[test]
+fn a_device_that_answers_again_is_told_that_it_was_taken_out() {
+    for kind in 0..KINDS {
+        let mut run = Run::new(kind, of_kind(kind));
+        let rig = run.filled();
+        run.die(&rig, hanging(5));
+        serve_from_dram(&mut run, &rig);
+        check_out(&rig, false);
+        run.medium.set_plan(calm());
+        // The longest pause between two tries, and the time for one.
+        let is_told = (0..3_620).any(|_| {
+            run.clock.advance_secs(1);
+            rig.cache.tick(&rig.cx);
+            rig.settle();
+            rig.cache.flash_failure().expect("it is out").remembered
+        });
+        assert!(is_told, "kind {kind}");
+        rig.run(rig.cache.close(&rig.cx)).unwrap();
+        let rig = run.kill_and_heal(rig);
+        assert!(rig.recovered.discarded);
+    }
+}
+
 /// One operation that is never answered, among others that are, is enough.
 #[test]
 fn a_single_operation_that_hangs_is_found_out() {

@@ -4,7 +4,7 @@
 use crate::common;
 
 use crate::common::{Model, Random, Rig, Weights, cascade, cascade_layouts, key, ripq, sipq, step};
-use pumice::{CacheOptions, CascadeOptions, IndexOptions};
+use pumice::{CacheOptions, CascadeOptions, Durability, IndexOptions};
 use pumice_device::{CrashPoint, Device, FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_flash::inspect::{Finding, Severity, Sink, Summary, inspect};
 use pumice_world::ManualClock;
@@ -205,6 +205,35 @@ fn nothing_is_wrong_after_a_clean_stop() {
         assert_eq!(without_records.objects, summary.objects);
         let policy = Some(options.layout.policy.name()).filter(|name| name != "fifo");
         assert_eq!(summary.policy, policy.as_deref(), "{options:?}");
+    }
+}
+
+/// Without a log the slot of its first record stays as it was: zeros, or a record of the cache that was there before.
+#[test]
+fn nothing_is_wrong_with_a_cache_without_a_log_or_in_the_place_of_another() {
+    for durability in [Durability::Process, Durability::Off] {
+        let options = CacheOptions {
+            durability,
+            ..caches()[0]
+        };
+        let mut made = Made::new(1, options);
+        for (life, reformat) in [(1, false), (2, true), (3, true)] {
+            made.options.random = [life, life];
+            made.options.reformat = reformat;
+            made.model = Model::default();
+            let rig = made.open();
+            // The log of the first gets longer than that of those after it.
+            made.work(&rig, if reformat { 1 } else { 3_000 });
+            made.stop(rig);
+            let (summary, heard) = look(&made.bytes());
+            assert_eq!(heard.findings, [], "{durability:?}, reformat {reformat}");
+            let has_log = durability != Durability::Off;
+            assert_eq!(
+                summary.log.next > 0,
+                has_log,
+                "{durability:?}, reformat {reformat}"
+            );
+        }
     }
 }
 

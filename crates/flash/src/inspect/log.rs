@@ -82,18 +82,22 @@ impl<S: Source + ?Sized> Walk<'_, S> {
         }
     }
 
-    /// The slot behind the last record. A crash in an append leaves its first bytes there, and a damaged record looks alike.
+    /// The slot behind the last record. A record with one wrong bit is still known as one of this cache. Other bytes may be the first of an append
+    /// that a crash cut short, or a record of a cache that was here before, with any position; after a clean stop they are the latter.
     fn log_end(&mut self, position: u64) {
         let (part, offset) = (Part::Log(position), self.slot_offset(position));
         let Some(bytes) = self.read(part, offset, LOG_RECORD_BYTES as usize) else {
             return;
         };
-        let cache_id = self.superblock.cache_id;
+        let (cache_id, clean) = (self.superblock.cache_id, self.superblock.clean);
         let was = mended(cache_id, &bytes).and_then(|bytes| LogRecord::decode(cache_id, &bytes));
-        let is_rotten = was.is_some_and(|record| record.position == position);
-        if is_rotten || bytes[8..16] == position.to_le_bytes() {
+        let is_written = bytes.iter().any(|byte| *byte != 0);
+        if was.is_some_and(|record| record.position == position) {
             let what = "the last record is damaged, or a crash cut it short: this is the log's end";
-            self.tell(!self.superblock.clean, part, offset, what);
+            self.tell(!clean, part, offset, what);
+        } else if !clean && is_written && bytes[8..16] == position.to_le_bytes() {
+            let what = "a crash cut the record here short, or a former cache left it: this is the log's end";
+            self.tell(true, part, offset, what);
         }
     }
 

@@ -103,10 +103,18 @@ impl<B: Buffer, D: Device<Buf = B>, M: Mappings> Worker<'_, B, D, M> {
                     self.store.note_checkpoint_failure(&error);
                 }
             }
+            TakeOut if self.store.is_given_up() => {
+                // It did not answer before. Where it does not either now, that was said.
+                if self.store.remember_failure(self.device).await.is_ok() {
+                    tracing::info!(
+                        "the superblocks of the flash device that was taken out say so now: the next start begins without it"
+                    );
+                }
+            }
             TakeOut => {
                 if let Err(error) = self.store.remember_failure(self.device).await {
                     tracing::error!(
-                        "the superblocks of the flash self.device that was taken out cannot be written: {error}; start the next with \
+                        "the superblocks of the flash device that was taken out cannot be written: {error}; start the next with \
                          --reformat, or what is deleted from now on may be served again"
                     );
                 }

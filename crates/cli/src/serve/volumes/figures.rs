@@ -253,6 +253,7 @@ impl Source for VolumesFigures {
             .zip(opened.iter().flat_map(|all| all.iter()));
         Figures {
             version: env!("CARGO_PKG_VERSION"),
+            commit: option_env!("COMMIT_OF_PUMICE"),
             ready: self.is_ready(),
             limitation: self.limitation(),
             books: Vec::new(),

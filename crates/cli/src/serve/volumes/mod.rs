@@ -61,8 +61,9 @@ pub fn run(config: &VolumesConfig, kinds: &Kinds) -> anyhow::Result<()> {
         .build()
         .context("cannot start an event loop")?;
     let _pid_file = config.pid_file.as_deref().map(PidFile::write).transpose()?;
+    limits::outlive_large_files(&runtime)?;
     let clock = SystemClock::new(0);
-    line(format_args!("pumice {}", env!("CARGO_PKG_VERSION")));
+    line(format_args!("pumice {}", env!("VERSION_OF_PUMICE")));
     let mut volumes = Vec::new();
     for ((volume, backing), cache) in config.volumes.iter().zip(backings).zip(&plan.caches) {
         volumes.push(Prepared {
@@ -271,13 +272,17 @@ fn prepare(
     now: u32,
 ) -> anyhow::Result<Prepared> {
     let size = pumice_volume::Backing::size(&backing);
-    let cache = match (&volume.cache, plan) {
-        (Some(path), Some(plan)) => Some(make_file(path, plan.capacity)),
+    let opened = match (&volume.cache, plan) {
+        (Some(path), Some(plan)) => {
+            Some(make_file(path, plan.capacity).map(|(cache, new)| (cache, Some(new))))
+        }
         // Pass-through opens the cache device to discard the cache.
-        (Some(path), None) if path.exists() => Some(open_file(path, None, false).map(Arc::new)),
+        (Some(path), None) if path.exists() => {
+            Some(open_file(path, None, false).map(|cache| (Arc::new(cache), None)))
+        }
         (_, _) => None,
     };
-    let cache = cache.transpose().context("cache device")?;
+    let (cache, new_file) = opened.transpose().context("cache device")?.unzip();
     line(format_args!(
         "volume {}: {}, {} of {}",
         volume.name,
@@ -351,6 +356,7 @@ fn prepare(
         name: volume.name.clone(),
         backing,
         cache,
+        new_file: new_file.flatten(),
         settings,
         objective: volume.objective,
         cache_throttle: None,

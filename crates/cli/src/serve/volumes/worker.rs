@@ -1,6 +1,7 @@
 //! Worker threads: each an event loop with its own handles on all cache devices and backing devices.
 
 use super::super::course::Course;
+use super::super::flash::NewFile;
 use super::super::report::line;
 use super::super::throttle::start_pacing;
 use super::super::worker::{drive, each_second, throttled};
@@ -39,6 +40,8 @@ pub struct Prepared {
     pub backing: Slow,
     /// The fast one.
     pub cache: Option<Arc<FileShared>>,
+    /// Its file, if this start has made that.
+    pub new_file: Option<NewFile>,
     /// How it is opened.
     pub settings: Settings,
     /// What is best where reads are split; `None`: they are not.
@@ -353,8 +356,9 @@ async fn open(common: &Common, devices: &[Option<CacheDevice>]) -> anyhow::Resul
             found,
         });
     }
-    // All will be served now.
+    // All will be served now, and a cache that a volume names must be there.
     for (prepared, opened) in common.volumes.iter().zip(&all) {
+        prepared.new_file.iter().for_each(NewFile::keep);
         note_cache(prepared, opened)
             .with_context(|| format!("volume {}: writing down its cache", prepared.name))?;
     }

@@ -78,7 +78,21 @@ impl<D: Device + Clone> Executor<D> {
     /// A conditional change, within the budgets: as [`ObjectCache::update`]. `value` says whether `decide` looks at the value.
     ///
     /// Returns the share with it, for as long as the object that `decide` saw is kept. The caller holds no share.
-    pub(super) async fn change<F>(&self, key: &[u8], value: bool, mut decide: F) -> (Outcome, Share)
+    pub(super) async fn change<F>(&self, key: &[u8], value: bool, decide: F) -> (Outcome, Share)
+    where
+        F: FnMut(Option<&Object<D::Buf>>) -> Action,
+    {
+        self.change_more(key, value, false, decide).await
+    }
+
+    /// The same, of a connection that may have had a share since it was read from last.
+    pub(super) async fn change_more<F>(
+        &self,
+        key: &[u8],
+        value: bool,
+        had_share: bool,
+        mut decide: F,
+    ) -> (Outcome, Share)
     where
         F: FnMut(Option<&Object<D::Buf>>) -> Action,
     {
@@ -96,7 +110,10 @@ impl<D: Device + Clone> Executor<D> {
             };
             drop(share);
             let twice = usize::try_from(bytes.saturating_mul(2)).unwrap_or(usize::MAX);
-            share = output.take(twice).await;
+            share = match had_share {
+                true => output.take_more(twice).await,
+                false => output.take(twice).await,
+            };
             reads.bytes_max = bytes;
         }
     }

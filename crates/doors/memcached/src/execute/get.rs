@@ -121,9 +121,16 @@ impl<D: Device + Clone> Executor<D> {
     }
 
     /// One key of gat and gats; false where the reply ends with an error.
-    pub(crate) async fn get_and_touch(&self, key: &[u8], get: &Get<'_>, output: &mut Output<D::Buf>) -> bool {
+    /// `had_share`: a share of the budget for replies was held for what was read last.
+    pub(crate) async fn get_and_touch(
+        &self,
+        key: &[u8],
+        get: &Get<'_>,
+        had_share: bool,
+        output: &mut Output<D::Buf>,
+    ) -> bool {
         let expiry = self.expiry(get.touch.unwrap_or(crate::parse::Exptime(0)));
-        match self.touched(key, expiry, true).await {
+        match self.touched(key, expiry, had_share).await {
             Touched::Found(found, object, share) => {
                 classic_head(key, &found, get.with_cas, output);
                 output.value(object, Some(share));
@@ -140,11 +147,11 @@ impl<D: Device + Clone> Executor<D> {
     }
 
     /// Gives the object under `key` a new expiry, and returns it as it is then.
-    async fn touched(&self, key: &[u8], expiry: u32, with_value: bool) -> Touched<D::Buf> {
+    async fn touched(&self, key: &[u8], expiry: u32, had_share: bool) -> Touched<D::Buf> {
         self.counters().cmd_get.add(1);
         let mut result = None;
         let (outcome, share) = self
-            .change(key, with_value, |object| {
+            .change_more(key, true, had_share, |object| {
                 result = object.cloned();
                 match object {
                     Some(object) => Action::SetMeta(marks::used(Meta {

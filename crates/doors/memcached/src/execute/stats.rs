@@ -15,8 +15,6 @@ impl<D: Device + Clone> Executor<D> {
             Some(b"slabs") => self.slabs(&mut lines),
             // Nobody counts them; memcached does not either, unless it is told to.
             Some(b"sizes") => lines.stat("sizes_status", "disabled"),
-            // memcached's debugging commands, answered so that tools that ask for them go on.
-            Some(b"cachedump" | b"conns") => {}
             Some(b"reset") => {
                 self.shared.stats.reset();
                 output.text("RESET\r\n");
@@ -54,7 +52,10 @@ impl<D: Device + Clone> Executor<D> {
         lines.stat("curr_items", cache.resident_entries);
         lines.stat("bytes", cache.dram_used_bytes);
         lines.stat("evictions", cache.books.evicted.0);
-        // Ours alone from here on: flash beside the DRAM above; whether it failed, and DRAM serves alone; what the index takes and does.
+        // Ours alone from here on: flash beside the DRAM above; whether it failed, and DRAM serves alone; what the index takes and does;
+        // what has expired, and of that what nobody asked for.
+        lines.stat("expired", cache.books.expired.0);
+        lines.stat("expired_unasked", cache.expired_unasked);
         lines.stat("flash_limit_maxbytes", cache.flash_capacity_bytes);
         lines.stat("flash_bytes", cache.blocks_sealed * cache.block_bytes);
         lines.stat("flash_out", u8::from(cache.flash_out));

@@ -128,6 +128,7 @@ impl<D: Device + Clone> Connection<D> {
         Sender {
             input_bytes: self.input.held_bytes(),
             holds_share: self.share.is_some(),
+            had_share: false,
             executor: &self.worker.executor,
             stream: &mut self.stream,
             output: &mut self.output,
@@ -171,6 +172,7 @@ impl<D: Device + Clone> Connection<D> {
             unproven,
             input_bytes,
             holds_share,
+            had_share: false,
         };
         let mut tally = Tally::start(executor);
         let next = loop {
@@ -339,7 +341,8 @@ async fn get_and_touch<D: Device + Clone>(
             wait.await;
         }
         *sender.changed = true;
-        if !executor.get_and_touch(key, &get, sender.output).await {
+        let had_share = std::mem::replace(&mut sender.had_share, true);
+        if !executor.get_and_touch(key, &get, had_share, sender.output).await {
             return Ok(false);
         }
     }

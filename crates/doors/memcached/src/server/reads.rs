@@ -195,7 +195,11 @@ async fn take<D: Device + Clone>(
     sender: &mut Sender<'_, D>,
 ) -> io::Result<Share> {
     sender.flush_before_waiting().await?;
-    Ok(executor.shared.budgets.output.take(bytes).await)
+    let output = &executor.shared.budgets.output;
+    Ok(match std::mem::replace(&mut sender.had_share, true) {
+        true => output.take_more(bytes).await,
+        false => output.take(bytes).await,
+    })
 }
 
 /// Answers an mg that changes the cache.

@@ -28,6 +28,8 @@ pub(super) struct Sender<'c, D: Device + Clone> {
     /// Memory of commands that wait to be executed, and whether it stands under a share.
     pub(super) input_bytes: usize,
     pub(super) holds_share: bool,
+    /// Whether what was read last has had a share of the budget for replies.
+    pub(super) had_share: bool,
 }
 
 impl<D: Device + Clone> Sender<'_, D> {
@@ -121,7 +123,9 @@ impl<D: Device + Clone> Sender<'_, D> {
         if stall.share.is_none() && self.output.holds_large_share() {
             self.output.detach();
         } else if stall.share.is_none() && stall.taking.is_none() {
-            stall.taking = Some(Box::pin(Arc::clone(&shared.budgets.output.large).take(bytes)));
+            stall.taking = Some(Box::pin(
+                Arc::clone(&shared.budgets.output.large).take(bytes, false),
+            ));
             stall.progress.restart();
         }
         loop {

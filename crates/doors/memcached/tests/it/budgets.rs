@@ -521,3 +521,55 @@ fn a_small_hit_does_not_wait_for_large_transfers_of_others() {
     drop(deaf);
     server.stop();
 }
+
+/// A client that comes last has its turn within seconds, and is none of those that are cut off for it.
+#[test]
+fn a_large_value_waits_for_seconds_behind_any_number_of_stalled_peers() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    let mut config = DoorConfig {
+        budgets: SMALLEST,
+        ..config()
+    };
+    config.listen.push(Listen::Unix {
+        path: path.clone(),
+        mode: None,
+    });
+    let server = Server::start(config);
+    let stalled = |sends: &[u8]| -> Vec<UnixStream> {
+        let streams = (0..200).map(|_| UnixStream::connect(&path).unwrap());
+        let sent = streams.inspect(|mut stream| stream.write_all(sends).unwrap());
+        sent.collect()
+    };
+    let mut client = server.client();
+    let timely = |what: &str, since: std::time::Instant| {
+        assert!(
+            since.elapsed() < Duration::from_secs(5),
+            "{what}: {:?}",
+            since.elapsed()
+        );
+    };
+    // Memory is there for two.
+    let half_sent = announce("half", 900_000, 90_000);
+    let writers = stalled(&half_sent);
+    server.wait_until("they wait for memory", |stats| {
+        stats.counts().slow_peers_closed > 0
+    });
+    let since = std::time::Instant::now();
+    client.send(set("large", &value(900_000, 1)));
+    client.expect("STORED\r\n");
+    timely("set", since);
+    drop(writers);
+    server.wait_until("they are gone", |stats| stats.curr_connections() == 1);
+    let before = server.stats().counts().slow_peers_closed;
+    let readers = stalled(&b"gat 0 large large large\r\n".repeat(20));
+    server.wait_until("they wait for memory", |stats| {
+        stats.counts().slow_peers_closed > before
+    });
+    let since = std::time::Instant::now();
+    client.send("gat 0 large\r\n");
+    client.expect_bytes(&hit("large", &value(900_000, 1)));
+    timely("gat", since);
+    drop(readers);
+    server.stop();
+}

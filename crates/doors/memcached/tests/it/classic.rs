@@ -3,6 +3,7 @@
 use crate::common;
 
 use crate::common::{Server, config, script};
+use pumice::{CacheOptions, FlashWrite};
 
 #[test]
 fn storage_commands_store_when_they_should() {
@@ -286,6 +287,51 @@ fn malformed_commands_leave_the_connection_in_step() {
             ("get a\n", "END\r\n"),
         ],
     );
+    server.stop();
+}
+
+/// Nobody asks for it: it goes when its place is wanted.
+#[test]
+fn what_has_expired_is_counted_apart() {
+    let options = CacheOptions {
+        dram_bytes: 4 << 20,
+        flash_write: FlashWrite::Eviction,
+        ..CacheOptions::default()
+    };
+    let server = Server::start_with(config(), options);
+    let mut client = server.client();
+    let mut store = |key: String, seconds: u32| {
+        let value = "v".repeat(20_000);
+        client.ask(
+            format!("set {key} 0 {seconds} 20000\r\n{value}\r\n"),
+            "STORED\r\n",
+        );
+    };
+    (0..50).for_each(|number| store(format!("short{number}"), 5));
+    let mut other = server.client();
+    let mut counted = || -> [u64; 3] {
+        other.send("stats\r\n");
+        let mut text = Vec::new();
+        while !text.ends_with(b"END\r\n") {
+            text.extend(other.receive(1));
+        }
+        let text = String::from_utf8(text).unwrap();
+        ["expired", "expired_unasked", "curr_items"].map(|name| {
+            let found = text
+                .lines()
+                .find_map(|line| line.strip_prefix(&format!("STAT {name} ")));
+            found.expect("it is among them").parse().unwrap()
+        })
+    };
+    server.clock.advance_secs(10);
+    assert_eq!(counted(), [0, 0, 50]);
+    server.client().ask("get short0\r\n", "END\r\n");
+    assert_eq!(counted(), [1, 0, 49]);
+    (0..500).for_each(|number| store(format!("long{number}"), 0));
+    let [expired, unasked, _] = counted();
+    assert_eq!([expired, unasked], [50, 49]);
+    client.ask("stats cachedump 1 0\r\n", "ERROR\r\n");
+    client.ask("stats conns\r\n", "ERROR\r\n");
     server.stop();
 }
 

@@ -174,6 +174,23 @@ fn what_was_sent_before_the_stop_is_answered() {
 }
 
 #[test]
+fn a_key_is_taken_whatever_kind_its_label_names() {
+    let directory = tempfile::tempdir().unwrap();
+    let key = std::fs::read_to_string(data("server.key")).unwrap();
+    for label in ["RSA PRIVATE KEY", "EC PRIVATE KEY"] {
+        let path = directory.path().join("key");
+        std::fs::write(&path, key.replace("PRIVATE KEY", label)).unwrap();
+        let tls = TlsIdentity::load(&data("server.crt"), &path).unwrap();
+        let server = Server::start(DoorConfig {
+            tls: Some(tls),
+            ..with_tls()
+        });
+        client(&server, "server.crt").ask("mn\r\n", "MN\r\n");
+        server.stop();
+    }
+}
+
+#[test]
 fn errors_name_the_file_and_show_nothing_of_a_key() {
     let directory = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &[u8]| {
@@ -188,7 +205,7 @@ fn errors_name_the_file_and_show_nothing_of_a_key() {
         key.lines().take(2).collect::<Vec<_>>().join("\n").as_bytes(),
     );
     let (certificate, good) = (data("server.crt"), data("server.key"));
-    let cases: [(&Path, &Path, [&str; 2]); 9] = [
+    let cases: [(&Path, &Path, [&str; 2]); 10] = [
         (Path::new("/no/such"), &good, ["/no/such", "No such file"]),
         (
             &file("empty", b""),
@@ -221,6 +238,7 @@ fn errors_name_the_file_and_show_nothing_of_a_key() {
             ["encrypted.key", "without a passphrase"],
         ),
         (&certificate, &data("other.key"), ["other.key", "KeyMismatch"]),
+        (&certificate, &data("p521.key"), ["p521.key", "P-256 or P-384"]),
     ];
     for (certificate, key, parts) in cases {
         let error = TlsIdentity::load(certificate, key).unwrap_err().to_string();

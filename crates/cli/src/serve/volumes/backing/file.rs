@@ -3,7 +3,7 @@
 use super::whole::Changes;
 use anyhow::{Context, anyhow};
 use bytes::Bytes;
-use pumice_device::{FileOptions, file_behind};
+use pumice_device::{FileOptions, file_behind, holder, mounted_at};
 use pumice_volume::{Backing, Extent};
 use rustix::fs::{
     FallocateFlags, FlockOperation, Mode as FileMode, OFlags, SeekFrom, XattrFlags, fallocate, fgetxattr,
@@ -78,11 +78,7 @@ impl FileBacking {
     /// An error of the system, a lock of another process, neither a file nor a block device, or size 0.
     pub fn open(path: &Path, is_read_only: bool) -> anyhow::Result<Self> {
         let named = || format!("backing device {}", path.display());
-        let (file, behind) = open_and_lock(path, is_read_only).map_err(|error| match error {
-            Errno::WOULDBLOCK => anyhow!("{}: another process serves it", named()),
-            Errno::BUSY => anyhow!("{}: it is mounted, or another program has it", named()),
-            error => anyhow!(error).context(named()),
-        })?;
+        let (file, behind) = open_and_lock(path, is_read_only).with_context(named)?;
         let metadata = file.metadata().with_context(named)?;
         let is_block_device = metadata.file_type().is_block_device();
         let size = match is_block_device {
@@ -252,7 +248,7 @@ fn half(secs: i64, nanoseconds: i64) -> u64 {
 
 /// Opens and locks a file or a block device. Retries for some seconds while another process has it, which may be ending. A FIFO does not
 /// block it.
-fn open_and_lock(path: &Path, is_read_only: bool) -> Result<(File, Option<File>), Errno> {
+fn open_and_lock(path: &Path, is_read_only: bool) -> anyhow::Result<(File, Option<File>)> {
     let (access, lock) = match is_read_only {
         true => (OFlags::RDONLY, FlockOperation::NonBlockingLockShared),
         false => (OFlags::RDWR, FlockOperation::NonBlockingLockExclusive),
@@ -261,7 +257,9 @@ fn open_and_lock(path: &Path, is_read_only: bool) -> Result<(File, Option<File>)
     // On a block device EXCL fails if it is mounted.
     let is_block_device = std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device());
     flags.set(OFlags::EXCL, is_block_device);
-    let deadline = Instant::now() + FileOptions::default().lock_wait;
+    let wait = FileOptions::default().lock_wait;
+    let deadline = Instant::now() + wait;
+    let mut is_waiting = false;
     loop {
         let opened = open(path, flags, FileMode::empty()).and_then(|file| {
             flock(&file, lock)?;
@@ -273,12 +271,31 @@ fn open_and_lock(path: &Path, is_read_only: bool) -> Result<(File, Option<File>)
             behind.as_ref().map_or(Ok(()), |behind| flock(behind, lock))?;
             Ok((file, behind))
         });
-        match opened {
-            Err(Errno::WOULDBLOCK | Errno::BUSY | Errno::INTR) if Instant::now() < deadline => {
-                std::thread::sleep(LOCK_POLL);
+        let error = match opened {
+            Ok(opened) => return Ok(opened),
+            Err(Errno::INTR) => continue,
+            Err(error) => error,
+        };
+        let held = rustix::fs::stat(path).ok();
+        let reason = match error {
+            Errno::WOULDBLOCK => {
+                let holder = held.map_or_else(|| "another process".to_owned(), |held| holder(&held));
+                format!("{holder} serves it")
             }
-            opened => return opened,
+            Errno::BUSY => match held.and_then(|held| mounted_at(held.st_rdev)) {
+                Some(at) => return Err(anyhow!("it is mounted at {}; unmount it", at.display())),
+                None => "another program has it".to_owned(),
+            },
+            error => return Err(error.into()),
+        };
+        if Instant::now() >= deadline {
+            return Err(anyhow!(reason));
         }
+        if !std::mem::replace(&mut is_waiting, true) {
+            let (path, secs) = (path.display(), wait.as_secs());
+            tracing::info!("backing device {path}: {reason}: waits up to {secs} s for it");
+        }
+        std::thread::sleep(LOCK_POLL);
     }
 }
 
@@ -615,7 +632,8 @@ mod tests {
             let refused = FileBacking::open(path, is_read_only).err().expect("refused");
             format!("{refused:#}")
         };
-        assert!(error(file.path(), false).contains("another process"));
+        let own = format!("process {} (", std::process::id());
+        assert!(error(file.path(), false).contains(&own));
         let empty = tempfile::NamedTempFile::new().unwrap();
         assert!(error(empty.path(), false).contains("empty"));
         assert!(error(Path::new("/dev/null"), false).contains("no file"));
