@@ -8,18 +8,23 @@ if (ini_get('memcached.sess_binary_protocol') != '1' || ini_get('memcached.sess_
 ini_set('session.save_handler', 'memcached');
 ini_set('session.save_path', $address);
 ini_set('session.use_cookies', '0');
-for ($i = 0; $i < $count; $i++) {
+
+function open($id)
+{
     session_id($id);
     // Who does not get the lock in five tries has to try again.
     while (!@session_start()) {
         usleep(1000);
     }
+}
+
+for ($i = 0; $i < $count; $i++) {
+    open($id);
     $_SESSION['number'] = ($_SESSION['number'] ?? 0) + 1;
     if (!session_write_close()) {
         fwrite(STDERR, "the session is not written\n");
         exit(1);
     }
 }
-session_id($id);
-session_start();
+open($id);
 echo $_SESSION['number'];
