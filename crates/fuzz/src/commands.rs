@@ -1,9 +1,9 @@
-//! The parser of the memcached protocol: what it accepts means what it says, and how the bytes were cut changes nothing.
+//! The parsers of the memcached protocols: what they accept means what it says, and how the bytes were cut changes nothing.
 
 use crate::bytes::cuts;
 use pumice_door_memcached::parse::{
-    Command, Exptime, Get, Key, KeyScratch, Limits, MetaFlags, MetaRequest, Mode, Needed, Parsed, Store,
-    StoreReply, parse, parse_apart,
+    Command, Exptime, Get, Key, KeyScratch, Limits, MetaFlags, MetaRequest, Mode, Needed, Parsed, Protocol,
+    Store, StoreReply, parse,
 };
 use std::fmt::Write as _;
 
@@ -48,6 +48,7 @@ fn walk(mut input: &[u8], limits: &Limits) {
         let parsed = parse(input, limits);
         let taken = match parsed {
             Parsed::Incomplete(needed) => return check_incomplete(input, needed, limits),
+            Parsed::BadFrame { .. } => panic!("a frame among words"),
             Parsed::TooLong => return check_too_long(input, limits),
             Parsed::Keys { get, head_len, rest } => return check_keys(input, get, head_len, rest, limits),
             Parsed::Command { command, consumed } => {
@@ -134,7 +135,7 @@ fn check_command(command: &Command<'_>, bytes: &[u8], limits: &Limits) {
         Command::Store(store) => {
             check_store(store, &words, limits);
             let line_len = bytes.len() - store.value.len() - 2;
-            let apart = parse_apart(&bytes[..line_len], &bytes[line_len..], limits);
+            let apart = Protocol::Text.parse_apart(&bytes[..line_len], &bytes[line_len..], limits);
             let consumed = bytes.len();
             let whole = Parsed::Command {
                 command: *command,
@@ -305,6 +306,7 @@ fn check_store(store: &Store<'_>, words: &[&[u8]], limits: &Limits) {
             };
             assert_eq!(store.mode, mode);
         }
+        StoreReply::Frame(_) => panic!("a frame among words"),
     }
 }
 
@@ -395,6 +397,7 @@ fn write(command: &Command<'_>) -> Option<Vec<u8>> {
                     say(&[len.as_bytes()]);
                     words_of(flags).iter().for_each(|flag| say(&[flag]));
                 }
+                StoreReply::Frame(_) => return None,
             }
             value = Some(store.value);
         }
@@ -425,7 +428,7 @@ fn write(command: &Command<'_>) -> Option<Vec<u8>> {
             ]);
             is_silent = touch.noreply;
         }
-        Command::FlushAll { delay, noreply } => {
+        Command::FlushAll { delay, noreply, .. } => {
             say(&[b"flush_all"]);
             if let Some(Exptime(at)) = delay {
                 say(&[at.to_string().as_bytes()]);
@@ -447,7 +450,7 @@ fn write(command: &Command<'_>) -> Option<Vec<u8>> {
                 say(&[b"b"]);
             }
         }
-        Command::Stats(Some(what)) => say(&[b"stats", what]),
+        Command::Stats { what: Some(what), .. } => say(&[b"stats", what]),
         _ => return None,
     }
     if is_silent {

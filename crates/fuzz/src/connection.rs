@@ -2,6 +2,7 @@
 //! it was cut into packets.
 
 use crate::commands::narrow;
+use crate::frames;
 use crate::replies::Replies;
 use pumice::{CacheOptions, Cx, ObjectCache};
 use pumice_device::{MemDevice, MemMedium};
@@ -51,12 +52,14 @@ pub(crate) fn run(data: &[u8]) {
         whole.escape_ascii(),
         in_pieces.escape_ascii()
     );
+    // In frames, which another target looks at one by one; or not in the protocol's forms, or too long to be one item.
+    if matches!(data.first(), Some(0x80 | 0x16)) {
+        return;
+    }
     let items = items(data, &limits);
-    // Not in the protocol's forms, or too long to be one item.
-    if matches!(data.first(), Some(0x80 | 0x16))
-        || items
-            .iter()
-            .any(|item| matches!(item.parsed, Parsed::Keys { .. }))
+    if items
+        .iter()
+        .any(|item| matches!(item.parsed, Parsed::Keys { .. }))
     {
         return;
     }
@@ -107,7 +110,7 @@ impl Item<'_> {
     fn is_over(&self) -> bool {
         match self.parsed {
             Parsed::TooLong => true,
-            Parsed::Command { command, .. } => matches!(command, Command::Quit | Command::Http),
+            Parsed::Command { command, .. } => matches!(command, Command::Quit(_) | Command::Http),
             _ => false,
         }
     }
@@ -118,7 +121,9 @@ fn items<'a>(mut input: &'a [u8], limits: &Limits) -> Vec<Item<'a>> {
     while !input.is_empty() {
         let parsed = parse(input, limits);
         let (consumed, skip) = match parsed {
-            Parsed::Incomplete(_) | Parsed::TooLong | Parsed::Keys { .. } => (input.len(), 0),
+            Parsed::Incomplete(_) | Parsed::TooLong | Parsed::Keys { .. } | Parsed::BadFrame { .. } => {
+                (input.len(), 0)
+            }
             Parsed::Command { command, consumed } => match command {
                 Command::TooLarge(large) => (consumed, large.skip),
                 _ => (consumed, 0),
@@ -144,6 +149,9 @@ fn items<'a>(mut input: &'a [u8], limits: &Limits) -> Vec<Item<'a>> {
 
 /// Figures of `stats` depend on how many packets there were.
 fn without_stats(answers: &[u8]) -> Vec<u8> {
+    if answers.first() == Some(&frames::REPLY) {
+        return frames::without_stats(answers);
+    }
     let lines = answers.split_inclusive(|byte| *byte == b'\n');
     lines
         .filter(|line| !line.starts_with(b"STAT "))

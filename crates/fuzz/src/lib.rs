@@ -13,6 +13,7 @@ mod commands;
 mod config;
 mod connection;
 mod edits;
+mod frames;
 mod image;
 mod nbd;
 mod records;
@@ -41,6 +42,7 @@ const fn target(name: &'static str, run: fn(&[u8])) -> Target {
 pub const TARGETS: &[Target] = &[
     target("classic", commands::classic),
     target("meta", commands::meta),
+    target("binary", frames::run),
     target("connection", connection::run),
     target("records", records::run),
     target("recovery_full", recovery::full),

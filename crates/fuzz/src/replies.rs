@@ -58,7 +58,7 @@ impl<'a> Replies<'a> {
     /// Takes what answers a command; a no-op follows, or the end.
     pub(crate) fn answers(&mut self, parsed: &Parsed<'_>) {
         match parsed {
-            Parsed::Incomplete(_) | Parsed::Keys { .. } => {}
+            Parsed::Incomplete(_) | Parsed::Keys { .. } | Parsed::BadFrame { .. } => {}
             Parsed::TooLong => self.line_is(b"CLIENT_ERROR line too long"),
             Parsed::Malformed { reply, .. } => {
                 if let Some(line) = reply.strip_suffix("\r\n") {
@@ -78,7 +78,7 @@ impl<'a> Replies<'a> {
             Command::Delta(delta) => delta.noreply,
             Command::Touch(touch) => touch.noreply,
             Command::FlushAll { noreply, .. } | Command::Verbosity { noreply } => *noreply,
-            Command::Quit | Command::Http => true,
+            Command::Quit(_) | Command::Http => true,
             _ => false,
         };
         if is_noreply {
@@ -91,6 +91,7 @@ impl<'a> Replies<'a> {
                     self.line_among(STORED);
                 }
                 StoreReply::Meta { flags, quiet } => self.meta(flags, quiet, &[b"HD", b"NS", b"EX", b"NF"]),
+                StoreReply::Frame(_) => panic!("a frame among words"),
             },
             Command::TooLarge(_) => {
                 self.line_is(b"SERVER_ERROR object too large for cache");
@@ -110,7 +111,7 @@ impl<'a> Replies<'a> {
                 self.line_among(&[b"TOUCHED", b"NOT_FOUND"]);
             }
             Command::FlushAll { .. } | Command::Verbosity { .. } => self.line_is(b"OK"),
-            Command::Version => assert!(self.line().starts_with(b"VERSION 1.")),
+            Command::Version(_) => assert!(self.line().starts_with(b"VERSION 1.")),
             Command::Shutdown => self.line_is(b"ERROR: shutdown not enabled"),
             Command::MetaNoop => self.line_is(b"MN"),
             Command::MetaGet(get) => self.meta(get.flags, get.quiet, &[b"HD", b"VA", b"EN"]),

@@ -63,7 +63,7 @@ macro_rules! replays {
     };
 }
 
-replays!(classic meta connection records recovery_full recovery_cascade chunks traces config nbd);
+replays!(classic meta binary connection records recovery_full recovery_cascade chunks traces config nbd);
 
 #[test]
 fn the_corpus_is_small() {

@@ -61,7 +61,7 @@ pumice_world::figures! {
     Counter get_hits_flash,
     /// Connections closed since their peer was slow while others waited for memory.
     Counter slow_peers_closed,
-    /// Connections closed since they speak another protocol: binary, TLS or HTTP.
+    /// Connections closed since they speak another protocol: TLS or HTTP.
     Counter foreign_protocols,
     /// Attempts to authenticate.
     Counter auth_cmds,

@@ -1,4 +1,4 @@
-//! The memcached door: Pumice behind the memcached text protocol, classic and meta.
+//! The memcached door: Pumice behind memcached's protocols, classic and meta in words, binary in frames.
 //!
 //! [`parse`] turns bytes into commands and knows neither sockets nor the cache; the commands are executed against an
 //! object cache and answered as memcached 1.6 answers; [`Door`] listens and serves connections on the workers.

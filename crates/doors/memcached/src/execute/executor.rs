@@ -1,9 +1,10 @@
 //! What all commands are executed with: the cache, the budgets, the counters, and the replies that several give.
 
 use super::exptime;
+use super::frame::Said;
 use super::output::Output;
 use crate::counters::{Counters, Operation, WorkerStats};
-use crate::parse::{Exptime, Key, MAX_KEY_BYTES, MetaRequest};
+use crate::parse::{Exptime, Key, MAX_KEY_BYTES, MetaRequest, Status};
 use crate::recording::Event;
 use crate::shared::Shared;
 use pumice::{Action, Cx, Object, ObjectCache, Outcome, Reads};
@@ -13,12 +14,18 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 /// What a change answers that lost to others too often.
-pub(super) const BUSY: &str = "SERVER_ERROR too many changes to this key at once, try again\r\n";
+pub(super) const BUSY: Said = Said {
+    text: "SERVER_ERROR too many changes to this key at once, try again\r\n",
+    status: Status::Busy,
+};
 
 /// Objects up to this size are changed under a share of the small lane, larger ones under one of the large lane.
 pub(super) const SMALL_CHANGE_BYTES: u64 = 16 << 10;
 
-pub(super) const NO_MEMORY: &str = "SERVER_ERROR out of memory storing object\r\n";
+pub(super) const NO_MEMORY: Said = Said {
+    text: "SERVER_ERROR out of memory storing object\r\n",
+    status: Status::NoMemory,
+};
 
 /// Executes the commands of one worker's connections.
 pub(crate) struct Executor<D: Device + Clone> {
@@ -134,9 +141,28 @@ pub(super) fn ttl<B: pumice_device::Buffer>(expiry: u32, now: impl Fn() -> u32, 
     }
 }
 
+/// What becomes of a meta command where its reply says nothing of an object.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Code {
+    Done,
+    Missed,
+    NotFound,
+    Exists,
+}
+
 /// Writes a meta reply that says nothing of an object.
-pub(super) fn bare<B: pumice_device::Buffer>(code: &str, request: &MetaRequest<'_>, output: &mut Output<B>) {
-    output.text(code);
+pub(super) fn bare<B: pumice_device::Buffer>(code: Code, request: &MetaRequest<'_>, output: &mut Output<B>) {
+    let (code, status) = match code {
+        Code::Done => ("HD", Status::Done),
+        Code::Missed => ("EN", Status::NotFound),
+        Code::NotFound => ("NF", Status::NotFound),
+        Code::Exists => ("EX", Status::Exists),
+    };
+    match request.frame {
+        Some(frame) if status == Status::Done => return output.done(frame, 0),
+        Some(frame) => return output.status(frame, status),
+        None => output.text(code),
+    }
     for (letter, argument) in request.flags.iter() {
         echo(output, letter, argument, &request.key);
     }

@@ -1,8 +1,9 @@
 //! Reads: what a step of a run asks for, and what hits and misses answer.
 
+use super::frame::Said;
 use super::{Executor, Output, marks, meta_get};
 use crate::counters::Operation;
-use crate::parse::{Get, KeyScratch, MetaRequest};
+use crate::parse::{Exptime, Frame, Key, KeyScratch, MetaRequest};
 use crate::recording::Event;
 use pumice::{Action, Meta, Object, Outcome, Tier};
 use pumice_device::Device;
@@ -15,8 +16,12 @@ pub(crate) enum Ask<'a> {
     Classic { key: &'a [u8], with_cas: bool },
     /// A key of mg.
     Meta(MetaRequest<'a>),
+    /// A key of a frame.
+    Frame { key: Key<'a>, frame: Frame },
     /// What stands between: the end of a get, the answer to mn.
     Text(&'static str),
+    /// The same in a frame.
+    Noop(Frame),
 }
 
 impl<'a> Ask<'a> {
@@ -33,7 +38,8 @@ impl<'a> Ask<'a> {
         match self {
             Ask::Classic { key, .. } => Some(key),
             Ask::Meta(get) => Some(get.key.bytes(scratch)),
-            Ask::Text(_) => None,
+            Ask::Frame { key, .. } => Some(key.token()),
+            Ask::Text(_) | Ask::Noop(_) => None,
         }
     }
 }
@@ -49,7 +55,7 @@ pub(super) struct Found {
 }
 
 impl Found {
-    fn of<B: pumice_device::Buffer>(object: &Object<B>) -> Self {
+    pub(super) fn of<B: pumice_device::Buffer>(object: &Object<B>) -> Self {
         Self {
             version: object.version(),
             flags: object.flags(),
@@ -69,9 +75,16 @@ impl<D: Device + Clone> Executor<D> {
         share: Option<Share>,
         output: &mut Output<D::Buf>,
     ) -> Operation {
-        if let Ask::Text(text) = ask {
-            output.text(text);
-            return Operation::Other;
+        match ask {
+            Ask::Text(text) => {
+                output.text(text);
+                return Operation::Other;
+            }
+            Ask::Noop(frame) => {
+                output.done(*frame, 0);
+                return Operation::Other;
+            }
+            _ => {}
         }
         if self.shared.recordings.is_on()
             && let Some(key) = ask.key(&mut super::scratch())
@@ -85,8 +98,10 @@ impl<D: Device + Clone> Executor<D> {
         }
         let Some(object) = object else {
             counters.get_misses.add(1);
-            if let Ask::Meta(get) = ask {
-                meta_get::miss(get, output);
+            match ask {
+                Ask::Meta(get) => meta_get::miss(get, output),
+                Ask::Frame { key, frame } => output.missed(*frame, key.token()),
+                _ => {}
             }
             return Operation::GetMiss;
         };
@@ -103,11 +118,6 @@ impl<D: Device + Clone> Executor<D> {
         };
         let found = Found::of(&object);
         match ask {
-            Ask::Classic { key, with_cas } => {
-                classic_head(key, &found, *with_cas, output);
-                output.value(object, share);
-                output.text("\r\n");
-            }
             Ask::Meta(get) => {
                 meta_get::hit(get, &found, || self.now_secs(), output);
                 if get.value {
@@ -115,7 +125,7 @@ impl<D: Device + Clone> Executor<D> {
                     output.text("\r\n");
                 }
             }
-            Ask::Text(_) => {}
+            _ => hit(ask, &found, object, share, output),
         }
         operation
     }
@@ -124,22 +134,24 @@ impl<D: Device + Clone> Executor<D> {
     /// `had_share`: a share of the budget for replies was held for what was read last.
     pub(crate) async fn get_and_touch(
         &self,
-        key: &[u8],
-        get: &Get<'_>,
+        ask: &Ask<'_>,
+        exptime: Exptime,
         had_share: bool,
         output: &mut Output<D::Buf>,
     ) -> bool {
-        let expiry = self.expiry(get.touch.unwrap_or(crate::parse::Exptime(0)));
-        match self.touched(key, expiry, had_share).await {
-            Touched::Found(found, object, share) => {
-                classic_head(key, &found, get.with_cas, output);
-                output.value(object, Some(share));
-                output.text("\r\n");
-            }
-            Touched::Missing => {}
-            Touched::Refused(reply) => {
+        let mut scratch = super::scratch();
+        let key = ask.key(&mut scratch).unwrap_or_default();
+        let frame = match ask {
+            Ask::Frame { frame, .. } => Some(*frame),
+            _ => None,
+        };
+        match (self.touched(key, self.expiry(exptime), had_share).await, frame) {
+            (Touched::Found(found, object, share), _) => hit(ask, &found, object, Some(share), output),
+            (Touched::Missing, Some(frame)) => output.missed(frame, key),
+            (Touched::Missing, None) => {}
+            (Touched::Refused(why), _) => {
                 // No reply of memcached's fits; what was prepared for the other keys stands before it.
-                output.text(reply);
+                output.failed(frame, why);
                 return false;
             }
         }
@@ -189,7 +201,29 @@ enum Touched<B> {
     Found(Found, Object<B>, Share),
     Missing,
     /// With the reply that says why.
-    Refused(&'static str),
+    Refused(Said),
+}
+
+/// The reply to a classic get, or to one in a frame, that finds an object.
+fn hit<B: pumice_device::Buffer>(
+    ask: &Ask<'_>,
+    found: &Found,
+    object: Object<B>,
+    share: Option<Share>,
+    output: &mut Output<B>,
+) {
+    match ask {
+        Ask::Classic { key, with_cas } => {
+            classic_head(key, found, *with_cas, output);
+            output.value(object, share);
+            output.text("\r\n");
+        }
+        Ask::Frame { key, frame } => {
+            output.found(*frame, key.token(), found, found.len);
+            output.value(object, share);
+        }
+        _ => {}
+    }
 }
 
 fn classic_head<B: pumice_device::Buffer>(key: &[u8], found: &Found, with_cas: bool, output: &mut Output<B>) {

@@ -1,8 +1,8 @@
-//! md, ma and me. (ms is with the storage commands.)
+//! md, ma and me; delete, incr and decr in frames. (ms is with the storage commands.)
 
 use super::modify::{Added, Sum};
-use super::{Executor, Output, exptime, marks};
-use crate::parse::{MetaDebug, MetaRequest};
+use super::{Code, Executor, Output, exptime, marks};
+use crate::parse::{Frame, MetaDebug, MetaRequest};
 use crate::recording::Event;
 use pumice::{Action, Located, Meta, Outcome};
 use pumice_device::{Buffer, Device};
@@ -37,30 +37,30 @@ impl<D: Device + Clone> Executor<D> {
             })
             .await;
         let counters = self.counters();
-        counters.cmd_meta.add(1);
+        counters.cmd_meta.add(u64::from(delete.frame.is_none()));
         let reply = match outcome {
             Outcome::Deleted => {
                 self.tell(key, Event::Delete { is_found: true });
                 counters.delete_hits.add(1);
-                "HD"
+                Code::Done
             }
             Outcome::Stored { .. } => {
                 let (found, expiry) = marked.unzip();
                 let expiry = expiry.unwrap_or(0);
                 self.tell(key, Event::Touch { found, expiry });
-                "HD"
+                Code::Done
             }
-            Outcome::Busy => return output.text(super::BUSY),
-            Outcome::Rejected(_) => return output.text(super::NO_MEMORY),
-            _ if other_version => "EX",
+            Outcome::Busy => return output.failed(delete.frame, super::BUSY),
+            Outcome::Rejected(_) => return output.failed(delete.frame, super::NO_MEMORY),
+            _ if other_version => Code::Exists,
             _ => {
                 self.tell(key, Event::Delete { is_found: false });
                 counters.delete_misses.add(1);
-                "NF"
+                Code::NotFound
             }
         };
         // memcached 1.6.18 hides only success.
-        if delete.quiet && reply == "HD" {
+        if delete.quiet && reply == Code::Done {
             return;
         }
         super::bare(reply, &delete, output);
@@ -114,25 +114,28 @@ impl<D: Device + Clone> Executor<D> {
             })
             .await;
         let counters = self.counters();
-        counters.cmd_meta.add(1);
+        counters.cmd_meta.add(u64::from(delta.frame.is_none()));
         let reply = match (outcome, sum) {
             (Outcome::Stored { version }, Sum::Is(number)) => {
                 self.tell_set(key, value_bytes, turn.after);
                 counters.deltas(delta.up, !turn.vivified);
-                // memcached hides success, but not that of making the number.
-                if !delta.quiet || turn.vivified {
-                    meta_sum(&delta, number, version, &turn, || now, output);
+                match delta.frame {
+                    Some(Frame { quiet: true, .. }) => {}
+                    Some(frame) => output.told(frame, version, "", &number.to_be_bytes()),
+                    // memcached hides success, but not that of making the number.
+                    None if delta.quiet && !turn.vivified => {}
+                    None => meta_sum(&delta, number, version, &turn, || now, output),
                 }
                 return;
             }
-            (Outcome::Busy, _) => return output.text(super::BUSY),
-            (_, Sum::NotNumeric) => return output.text(super::modify::NOT_NUMERIC),
-            (_, Sum::Is(_)) => return output.text(super::modify::NO_MEMORY),
+            (Outcome::Busy, _) => return output.failed(delta.frame, super::BUSY),
+            (_, Sum::NotNumeric) => return output.failed(delta.frame, super::modify::NOT_NUMERIC),
+            (_, Sum::Is(_)) => return output.failed(delta.frame, super::modify::NO_MEMORY),
             (_, Sum::NotFound) => {
                 counters.deltas(delta.up, false);
-                "NF"
+                Code::NotFound
             }
-            (_, Sum::OtherVersion) => "EX",
+            (_, Sum::OtherVersion) => Code::Exists,
         };
         super::bare(reply, &delta, output);
     }

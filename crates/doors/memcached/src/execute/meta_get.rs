@@ -143,11 +143,11 @@ impl<D: Device + Clone> Executor<D> {
             (Outcome::Stored { version }, Some((turn, object))) => Some((*turn, object.as_ref(), version)),
             (Outcome::Kept, Some((turn, Some(object)))) => Some((*turn, Some(object), object.version())),
             (Outcome::Rejected(_), _) => {
-                output.text(super::NO_MEMORY);
+                output.text(super::NO_MEMORY.text);
                 return Operation::GetTouch;
             }
             (Outcome::Busy, _) => {
-                output.text(super::BUSY);
+                output.text(super::BUSY.text);
                 return Operation::GetTouch;
             }
             _ => None,
@@ -255,6 +255,6 @@ fn head<B: Buffer>(
 
 pub(super) fn miss<B: Buffer>(get: &MetaRequest<'_>, output: &mut Output<B>) {
     if !get.quiet {
-        super::bare("EN", get, output);
+        super::bare(super::Code::Missed, get, output);
     }
 }

@@ -2,6 +2,7 @@
 
 mod executor;
 mod exptime;
+mod frame;
 mod get;
 mod key_dump;
 mod marks;
@@ -19,8 +20,8 @@ pub(crate) use meta_get::MetaChange;
 pub(crate) use output::Output;
 
 use crate::counters::Operation;
-use crate::parse::Command;
-use executor::{BUSY, NO_MEMORY, SMALL_CHANGE_BYTES, bare, echo, scratch, ttl};
+use crate::parse::{Command, Status};
+use executor::{BUSY, Code, NO_MEMORY, SMALL_CHANGE_BYTES, bare, echo, scratch, ttl};
 use pumice_device::Device;
 
 /// What the door answers to `version`: the level of the protocol that it speaks, as clients derive what they may use
@@ -46,19 +47,36 @@ impl<D: Device + Clone> Executor<D> {
                 self.set(store, output);
                 return Some((Flow::Continue, Operation::Set));
             }
-            Command::FlushAll { delay, noreply } => {
+            Command::FlushAll {
+                delay,
+                noreply,
+                frame,
+            } => {
                 self.counters().cmd_flush.add(1);
                 let at = exptime::flush_time(*delay, self.now_secs());
                 self.cache.flush_all(&self.cx, at);
-                output.unless(*noreply, "OK\r\n");
+                match frame {
+                    Some(frame) => output.done(*frame, 0),
+                    None => output.unless(*noreply, "OK\r\n"),
+                }
             }
             Command::Verbosity { noreply } => output.unless(*noreply, "OK\r\n"),
-            Command::Version => output.text(format!("VERSION {VERSION}\r\n")),
-            Command::Stats(what) => self.statistics(*what, output),
+            Command::Version(Some(frame)) => output.told(*frame, 0, "", VERSION.as_bytes()),
+            Command::Version(None) => output.text(format!("VERSION {VERSION}\r\n")),
+            Command::Stats { what, frame } => self.statistics(*what, *frame, output),
             Command::Shutdown => output.text("ERROR: shutdown not enabled\r\n"),
             Command::MetaNoop => output.text("MN\r\n"),
             Command::MetaDebug(debug) => self.meta_debug(*debug, output),
-            Command::Quit => return Some((Flow::Close, Operation::Other)),
+            Command::Mechanisms(frame) => match self.shared.config.auth {
+                Some(_) => output.told(*frame, 0, "", b"PLAIN"),
+                None => output.status(*frame, Status::Unknown),
+            },
+            Command::Quit(frame) => {
+                if let Some(frame) = frame {
+                    output.done(*frame, 0);
+                }
+                return Some((Flow::Close, Operation::Other));
+            }
             Command::Http => {
                 // As memcached does: whoever has a browser or a server send a request here is not to have its body executed.
                 self.refuse_protocol("HTTP");

@@ -1,14 +1,32 @@
 //! delete, incr, decr, touch.
 
+use super::frame::Said;
+use super::get::Found;
 use super::{Executor, Output, marks, output};
-use crate::parse::{Delete, Delta, Touch, number_in_value};
+use crate::parse::{Delete, Delta, Status, Touch, number_in_value};
 use crate::recording::Event;
 use pumice::{Action, Meta, Object, Outcome};
 use pumice_device::{Buffer, Device};
 
-pub(super) const NOT_NUMERIC: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
+pub(super) const NOT_NUMERIC: Said = Said {
+    text: "CLIENT_ERROR cannot increment or decrement non-numeric value\r\n",
+    status: Status::NotNumeric,
+};
 
-pub(super) const NO_MEMORY: &str = "SERVER_ERROR out of memory in incr\r\n";
+pub(super) const NO_MEMORY: Said = Said {
+    text: "SERVER_ERROR out of memory in incr\r\n",
+    status: Status::NoMemory,
+};
+
+const TOUCHED: Said = Said {
+    text: "TOUCHED\r\n",
+    status: Status::Done,
+};
+
+const NOT_FOUND: Said = Said {
+    text: "NOT_FOUND\r\n",
+    status: Status::NotFound,
+};
 
 /// What became of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +49,7 @@ impl<D: Device + Clone> Executor<D> {
                 self.counters().delete_hits.add(1);
                 "DELETED\r\n"
             }
-            Outcome::Busy => super::BUSY,
+            Outcome::Busy => super::BUSY.text,
             _ => {
                 self.tell(key, Event::Delete { is_found: false });
                 self.counters().delete_misses.add(1);
@@ -64,7 +82,7 @@ impl<D: Device + Clone> Executor<D> {
             })
             .await;
         match (outcome, sum) {
-            (Outcome::Busy, _) => output.unless(delta.noreply, super::BUSY),
+            (Outcome::Busy, _) => output.unless(delta.noreply, super::BUSY.text),
             (Outcome::Stored { .. }, Sum::Is(number)) => {
                 self.tell_set(key, stored.0, stored.1);
                 self.counters().deltas(delta.up, true);
@@ -77,8 +95,8 @@ impl<D: Device + Clone> Executor<D> {
                 self.counters().deltas(delta.up, false);
                 output.unless(delta.noreply, "NOT_FOUND\r\n");
             }
-            (_, Sum::NotNumeric) => output.unless(delta.noreply, NOT_NUMERIC),
-            (_, Sum::Is(_)) => output.unless(delta.noreply, NO_MEMORY),
+            (_, Sum::NotNumeric) => output.unless(delta.noreply, NOT_NUMERIC.text),
+            (_, Sum::Is(_)) => output.unless(delta.noreply, NO_MEMORY.text),
         }
     }
 
@@ -89,7 +107,7 @@ impl<D: Device + Clone> Executor<D> {
         let mut found = None;
         let (outcome, _share) = self
             .change(key, false, |object| {
-                found = object.map(Object::value_len);
+                found = object.map(Found::of);
                 match object {
                     Some(object) => Action::SetMeta(marks::used(Meta {
                         expiry,
@@ -101,21 +119,28 @@ impl<D: Device + Clone> Executor<D> {
             .await;
         let counters = self.counters();
         counters.cmd_touch.add(1);
-        let reply = match outcome {
+        let said = match outcome {
             Outcome::Busy => super::BUSY,
             Outcome::Kept | Outcome::NeedsMemory { .. } => {
                 self.tell(key, Event::Touch { found: None, expiry });
                 counters.touch_misses.add(1);
-                "NOT_FOUND\r\n"
+                NOT_FOUND
             }
             Outcome::Stored { .. } | Outcome::Deleted => {
+                let found = found.map(|found| found.len);
                 self.tell(key, Event::Touch { found, expiry });
                 counters.touch_hits.add(1);
-                "TOUCHED\r\n"
+                TOUCHED
             }
             Outcome::Rejected(_) => super::NO_MEMORY,
         };
-        output.unless(touch.noreply, reply);
+        match (touch.frame, outcome, found) {
+            (Some(frame), Outcome::Stored { version }, Some(found)) => {
+                output.found(frame, key, &Found { version, ..found }, 0);
+            }
+            (Some(frame), ..) => output.status(frame, said.status),
+            (None, ..) => output.unless(touch.noreply, said.text),
+        }
     }
 }
 

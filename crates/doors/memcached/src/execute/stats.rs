@@ -1,13 +1,15 @@
 //! stats: memcached's names where they mean the same.
 
+use super::frame::Said;
 use super::{Executor, Output, VERSION};
+use crate::parse::{Frame, Status};
 use pumice_device::Device;
 use pumice_net::Listen;
 use std::fmt::Display;
 
 impl<D: Device + Clone> Executor<D> {
-    pub(super) fn statistics(&self, what: Option<&[u8]>, output: &mut Output<D::Buf>) {
-        let mut lines = Lines { output };
+    pub(super) fn statistics(&self, what: Option<&[u8]>, frame: Option<Frame>, output: &mut Output<D::Buf>) {
+        let mut lines = Lines { output, frame };
         match what {
             None => self.general(&mut lines),
             Some(b"settings") => self.settings(&mut lines),
@@ -17,15 +19,15 @@ impl<D: Device + Clone> Executor<D> {
             Some(b"sizes") => lines.stat("sizes_status", "disabled"),
             Some(b"reset") => {
                 self.shared.stats.reset();
-                output.text("RESET\r\n");
-                return;
+                return lines.end("RESET\r\n");
             }
             Some(_) => {
-                output.text(crate::parse::replies::ERROR);
-                return;
+                let text = crate::parse::replies::ERROR;
+                let status = Status::NotFound;
+                return output.failed(frame, Said { text, status });
             }
         }
-        output.text("END\r\n");
+        lines.end("END\r\n");
     }
 
     fn general(&self, lines: &mut Lines<'_, D::Buf>) {
@@ -140,8 +142,11 @@ impl<D: Device + Clone> Executor<D> {
         lines.stat("num_threads", config.workers);
         lines.stat("cas_enabled", "yes");
         lines.stat("tcp_backlog", config.backlog);
-        lines.stat("binding_protocol", "ascii");
-        lines.stat("auth_enabled_sasl", "no");
+        lines.stat("binding_protocol", "auto-negotiate");
+        lines.stat(
+            "auth_enabled_sasl",
+            if config.auth.is_some() { "yes" } else { "no" },
+        );
         match &config.auth {
             Some(auth) => lines.stat("auth_enabled_ascii", auth.path().display()),
             None => lines.stat("auth_enabled_ascii", "no"),
@@ -165,10 +170,22 @@ impl<D: Device + Clone> Executor<D> {
 
 struct Lines<'o, B: pumice_device::Buffer> {
     output: &'o mut Output<B>,
+    frame: Option<Frame>,
 }
 
 impl<B: pumice_device::Buffer> Lines<'_, B> {
     fn stat(&mut self, name: &str, value: impl Display) {
-        self.output.text(format!("STAT {name} {value}\r\n"));
+        match self.frame {
+            Some(frame) => self.output.told(frame, 0, name, value.to_string().as_bytes()),
+            None => self.output.text(format!("STAT {name} {value}\r\n")),
+        }
+    }
+
+    /// What stands behind the last: these words, or a frame without a name.
+    fn end(&mut self, words: &str) {
+        match self.frame {
+            Some(frame) => self.output.done(frame, 0),
+            None => self.output.text(words),
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! set, add, replace, append, prepend, cas, ms.
 
 use super::{Executor, Output, marks, output};
-use crate::parse::{Mode, Store, StoreReply, TooLarge};
+use crate::parse::{Mode, Status, Store, StoreReply, TooLarge};
 use crate::recording::Event;
 use pumice::{Action, Meta, Object, Outcome, RejectReason};
 use pumice_device::Device;
@@ -125,7 +125,10 @@ impl<D: Device + Clone> Executor<D> {
                 self.tell(key, Event::Delete { is_found });
             }
         }
-        output.unless(large.noreply, "SERVER_ERROR object too large for cache\r\n");
+        match large.frame {
+            Some(frame) => output.status(frame, Status::TooLarge),
+            None => output.unless(large.noreply, "SERVER_ERROR object too large for cache\r\n"),
+        }
     }
 
     pub(super) fn tell_set(&self, key: &[u8], value_bytes: usize, expiry: u32) {
@@ -147,10 +150,21 @@ impl<D: Device + Clone> Executor<D> {
                     Verdict::NotStored => "NOT_STORED\r\n",
                     Verdict::Exists => "EXISTS\r\n",
                     Verdict::NotFound => "NOT_FOUND\r\n",
-                    Verdict::Rejected => super::NO_MEMORY,
-                    Verdict::Busy => super::BUSY,
+                    Verdict::Rejected => super::NO_MEMORY.text,
+                    Verdict::Busy => super::BUSY.text,
                 };
                 output.unless(noreply, reply);
+            }
+            StoreReply::Frame(frame) => {
+                let status = match (stored, store.mode) {
+                    (Verdict::Done { version }, _) => return output.done(frame, version),
+                    (Verdict::NotStored, Mode::Add) | (Verdict::Exists, _) => Status::Exists,
+                    (Verdict::NotStored, Mode::Replace) | (Verdict::NotFound, _) => Status::NotFound,
+                    (Verdict::NotStored, _) => Status::NotStored,
+                    (Verdict::Rejected, _) => Status::NoMemory,
+                    (Verdict::Busy, _) => Status::Busy,
+                };
+                output.status(frame, status);
             }
             StoreReply::Meta { flags, quiet } => {
                 counters.cmd_meta.add(1);
@@ -160,8 +174,8 @@ impl<D: Device + Clone> Executor<D> {
                     Verdict::NotStored => ("NS", 0),
                     Verdict::Exists => ("EX", 0),
                     Verdict::NotFound => ("NF", 0),
-                    Verdict::Rejected => return output.text(super::NO_MEMORY),
-                    Verdict::Busy => return output.text(super::BUSY),
+                    Verdict::Rejected => return output.text(super::NO_MEMORY.text),
+                    Verdict::Busy => return output.text(super::BUSY.text),
                 };
                 output.text(reply);
                 for (letter, argument) in flags.iter() {

@@ -17,6 +17,7 @@ pub(super) fn flush_all<'a>(arguments: &Arguments<'a>) -> LineResult<'a> {
     Ok(Request::Whole(Command::FlushAll {
         delay: delay.map(Exptime),
         noreply,
+        frame: None,
     }))
 }
 

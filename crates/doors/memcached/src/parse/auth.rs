@@ -1,4 +1,4 @@
-//! The only command of a connection that has not authenticated itself: `set <key> <flags> <exptime> <length>` whose value is
+//! The only command in words of a connection that has not authenticated itself: `set <key> <flags> <exptime> <length>` whose value is
 //! the user, a space, and the password.
 
 use super::line::Tokens;

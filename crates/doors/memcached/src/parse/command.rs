@@ -1,5 +1,6 @@
 //! Commands: what a client may say, what the start of an input is found to be, and how what is no command is refused.
 
+use super::frame::{Frame, Status};
 use super::keys::{Key, Keys};
 use super::line::Tokens;
 
@@ -56,18 +57,25 @@ pub enum Parsed<'a> {
     },
     /// A line beyond its bound: nothing after it can be understood, the connection has to be closed.
     TooLong,
+    /// A frame that is no command.
+    BadFrame {
+        /// What memcached answers; none to what does not begin as a frame does.
+        reply: Option<(Frame, Status)>,
+        /// The bytes it takes, of which not all need be there; none where the connection has to be closed.
+        len: Option<u64>,
+    },
 }
 
 /// What an incomplete command lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needed<'a> {
-    /// The end of its line.
+    /// The end of its line, or of its frame but for the value.
     Line,
     /// A part of its value.
     Value {
-        /// Length of the command line with its line end.
+        /// Length of the command line with its line end, or of the frame before its value.
         line_len: usize,
-        /// Length of the value; a CR LF follows it.
+        /// Length of the value; [`Protocol::value_end`](super::Protocol::value_end) follows it.
         value_len: u32,
         /// The command without its value.
         store: Store<'a>,
@@ -79,6 +87,8 @@ pub enum Needed<'a> {
 pub enum Command<'a> {
     /// get, gets, gat, gats.
     Get(Get<'a>),
+    /// get, getk, gat, gatk in a frame.
+    GetOne(GetOne<'a>),
     /// set, add, replace, append, prepend, cas, ms.
     Store(Store<'a>),
     /// A storage command whose value is too large.
@@ -95,6 +105,8 @@ pub enum Command<'a> {
         delay: Option<Exptime>,
         /// No reply is wanted.
         noreply: bool,
+        /// The frame it came in, if it did.
+        frame: Option<Frame>,
     },
     /// verbosity.
     Verbosity {
@@ -102,20 +114,31 @@ pub enum Command<'a> {
         noreply: bool,
     },
     /// version.
-    Version,
-    /// stats, with its argument.
-    Stats(Option<&'a [u8]>),
+    Version(Option<Frame>),
+    /// stats.
+    Stats {
+        /// Its argument.
+        what: Option<&'a [u8]>,
+        /// The frame it came in, if it did.
+        frame: Option<Frame>,
+    },
     /// lru_crawler metadump.
     MetaDump {
         /// Whether the classes that are asked for include class 1, the only one that has objects.
         class_1: bool,
     },
     /// quit.
-    Quit,
+    Quit(Option<Frame>),
     /// shutdown, which is always refused.
     Shutdown,
     /// The first line of an HTTP request.
     Http,
+    /// noop, in a frame.
+    Noop(Frame),
+    /// The mechanisms of SASL are asked for.
+    Mechanisms(Frame),
+    /// A mechanism of SASL is begun, or goes on.
+    Authenticate(Sasl<'a>),
     /// mn.
     MetaNoop,
     /// mg.
@@ -129,12 +152,13 @@ pub enum Command<'a> {
 }
 
 impl Command<'_> {
-    /// Whether it reads, or stands between reads (mn): what follows one another of these is answered as one run.
+    /// Whether it reads, or stands between reads (mn, noop): what follows one another of these is answered as one run.
     pub(crate) fn is_read(&self) -> bool {
         match self {
             Command::Get(get) => get.touch.is_none(),
+            Command::GetOne(get) => get.touch.is_none(),
             Command::MetaGet(get) => get.touch.is_none(),
-            Command::MetaNoop => true,
+            Command::MetaNoop | Command::Noop(_) => true,
             _ => false,
         }
     }
@@ -168,6 +192,17 @@ pub struct Get<'a> {
     pub with_cas: bool,
     /// The new expiry (gat, gats).
     pub touch: Option<Exptime>,
+}
+
+/// A key to read, in a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GetOne<'a> {
+    /// The key.
+    pub key: Key<'a>,
+    /// The new expiry (gat, gatk).
+    pub touch: Option<Exptime>,
+    /// The frame it came in.
+    pub frame: Frame,
 }
 
 /// What has to be the case for a value to be stored, and what is done with it.
@@ -221,6 +256,8 @@ pub enum StoreReply<'a> {
         /// Success is not answered.
         quiet: bool,
     },
+    /// In a frame.
+    Frame(Frame),
 }
 
 impl StoreReply<'_> {
@@ -241,6 +278,8 @@ pub struct TooLarge<'a> {
     pub noreply: bool,
     /// Bytes to pass over: the value and its line end.
     pub skip: u64,
+    /// The frame it came in, if it did.
+    pub frame: Option<Frame>,
 }
 
 /// A key to delete.
@@ -274,6 +313,21 @@ pub struct Touch<'a> {
     pub exptime: Exptime,
     /// No reply is wanted.
     pub noreply: bool,
+    /// The frame it came in, if it did.
+    pub frame: Option<Frame>,
+}
+
+/// User and password, as a mechanism of SASL has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sasl<'a> {
+    /// Its name.
+    pub mechanism: &'a [u8],
+    /// What the client answers to it.
+    pub answer: &'a [u8],
+    /// It was asked for that.
+    pub is_step: bool,
+    /// The frame it came in.
+    pub frame: Frame,
 }
 
 /// The flags of a meta command in the order in which they were given, all of them checked.
@@ -290,7 +344,7 @@ impl<'a> MetaFlags<'a> {
     }
 }
 
-/// mg, md or ma: a key, and what the flags say. What means nothing to the command is not looked at.
+/// mg, md or ma, or delete, incr or decr in a frame: a key, and what the flags say. What means nothing to the command is not looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MetaRequest<'a> {
     /// The key.
@@ -319,6 +373,30 @@ pub struct MetaRequest<'a> {
     pub up: bool,
     /// ma: what a number that is made is.
     pub initial: u64,
+    /// The frame it came in, if it did.
+    pub frame: Option<Frame>,
+}
+
+impl<'a> MetaRequest<'a> {
+    /// One whose flags say nothing yet.
+    pub(super) fn new(key: Key<'a>, flags: MetaFlags<'a>) -> Self {
+        Self {
+            key,
+            flags,
+            quiet: false,
+            value: false,
+            aside: false,
+            invalidate: false,
+            touch: None,
+            vivify: None,
+            recache: None,
+            compare: None,
+            by: 1,
+            up: true,
+            initial: 0,
+            frame: None,
+        }
+    }
 }
 
 /// me: one key to say where its object is.

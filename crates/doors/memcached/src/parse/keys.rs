@@ -1,4 +1,4 @@
-//! Keys: up to 250 bytes, plain or (meta commands) base64; and the lines that list them: get, gets, gat, gats.
+//! Keys: up to 250 bytes, plain, (meta commands) base64 or (frames) any; and the lines that list them: get, gets, gat, gats.
 
 use super::command::{Command, Exptime, Get, LineResult, Refused, Request, replies};
 use super::line::Tokens;
@@ -10,7 +10,7 @@ pub const MAX_KEY_BYTES: usize = 250;
 /// Room for a key that has to be decoded.
 pub type KeyScratch = [u8; MAX_KEY_BYTES];
 
-/// A key that was checked: 1 to 250 bytes without space, newline and NUL, and valid base64 if marked so.
+/// A key that was checked: 1 to 250 bytes, in words without space, newline and NUL, and valid base64 if marked so.
 ///
 /// memcached's documentation forbids other control characters too, but memcached takes them, and clients rely on that
 /// (memcaslap's keys are full of them).
@@ -27,6 +27,11 @@ impl<'a> Key<'a> {
         // Spaces and newlines cannot be in a token. A NUL would end the line in memcached.
         let clean = || memchr::memchr(0, token).is_none();
         (fits && clean()).then_some(Self { token, base64: false })
+    }
+
+    /// The key of a frame, whose length was checked: any bytes.
+    pub(super) fn raw(token: &'a [u8]) -> Self {
+        Self { token, base64: false }
     }
 
     /// Checks that a plain key is base64 of a key.

@@ -7,7 +7,7 @@ pub struct Tokens<'a> {
 }
 
 impl<'a> Tokens<'a> {
-    pub(super) fn new(rest: &'a [u8]) -> Self {
+    pub(super) const fn new(rest: &'a [u8]) -> Self {
         Self { rest }
     }
 

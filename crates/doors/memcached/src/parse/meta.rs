@@ -32,21 +32,7 @@ struct Scanned<'a> {
 impl<'a> Scanned<'a> {
     fn new(key: Key<'a>, tokens: Tokens<'a>) -> Self {
         Self {
-            request: MetaRequest {
-                key,
-                flags: MetaFlags { tokens },
-                quiet: false,
-                value: false,
-                aside: false,
-                invalidate: false,
-                touch: None,
-                vivify: None,
-                recache: None,
-                compare: None,
-                by: 1,
-                up: true,
-                initial: 0,
-            },
+            request: MetaRequest::new(key, MetaFlags { tokens }),
             client_flags: 0,
             mode: None,
             long_opaque: false,

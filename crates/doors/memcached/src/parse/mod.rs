@@ -1,35 +1,41 @@
-//! The memcached text protocol, classic and meta: bytes in, commands out; no sockets, no cache.
+//! memcached's protocols, in words (classic and meta) and in frames (binary): bytes in, commands out; no sockets, no cache.
 //!
-//! [`parse`] looks at the start of a buffer and says what stands there. A command borrows the buffer: keys and values
+//! [`Protocol::parse`] looks at the start of a buffer and says what stands there. A command borrows the buffer: keys and values
 //! are not copied. It never panics, allocates nothing, and answers the same however the input was cut into packets.
 //! Lines are bounded by [`Limits`]; values are counted, never allocated, here.
 //!
-//! It differs from memcached 1.6 on purpose where memcached misreads its input: keys with a NUL are refused (memcached
+//! The parser of words differs from memcached 1.6 on purpose where memcached misreads its input: keys with a NUL are refused (memcached
 //! drops the rest of the line), client flags above 32 bits are refused (memcached wraps them), expiry times are 64-bit
 //! (memcached wraps them at 32), and a line is too long at 2048 bytes however it arrives (memcached: only if it arrives in
 //! pieces).
 
 mod admin;
 mod auth;
+mod binary;
 mod command;
+mod frame;
 mod keys;
 mod line;
 mod meta;
 mod modify;
 mod number;
+mod protocol;
 mod store;
 #[cfg(test)]
 mod tests;
 
 pub use auth::{Attempt, parse_attempt};
+pub(crate) use binary::not_for_strangers;
 pub(crate) use command::replies;
 pub use command::{
-    Command, Delete, Delta, Exptime, Get, Limits, MetaDebug, MetaFlags, MetaRequest, Mode, Needed, Parsed,
-    Store, StoreReply, TooLarge, Touch,
+    Command, Delete, Delta, Exptime, Get, GetOne, Limits, MetaDebug, MetaFlags, MetaRequest, Mode, Needed,
+    Parsed, Sasl, Store, StoreReply, TooLarge, Touch,
 };
+pub use frame::{Frame, HEAD_BYTES, Status};
 pub use keys::{Key, KeyScratch, Keys, MAX_KEY_BYTES};
 pub use line::Tokens;
 pub(crate) use number::in_value as number_in_value;
+pub use protocol::Protocol;
 
 use command::{LineResult, Refused, Request};
 use line::Arguments;
@@ -37,7 +43,7 @@ use line::Arguments;
 /// The commands whose lines may list many keys.
 const MANY_KEYS: [&[u8]; 4] = [b"get ", b"gets ", b"gat ", b"gats "];
 
-/// Says what stands at the start of `input`. See the module's text.
+/// Says what stands at the start of `input`, in words.
 ///
 /// A line ends with LF or CR LF, as memcached has it; a lone CR belongs to the line. The bound on its length holds whether the newline
 /// has arrived or not, so how the input was cut into packets changes no answer.
@@ -90,17 +96,22 @@ pub fn parse<'a>(input: &'a [u8], limits: &Limits) -> Parsed<'a> {
         b"touch" => modify::touch(&Arguments::collect(tokens)),
         b"flush_all" => admin::flush_all(&Arguments::collect(tokens)),
         b"verbosity" => admin::verbosity(&Arguments::collect(tokens)),
-        b"version" => Ok(Request::Whole(Command::Version)),
+        b"version" => Ok(Request::Whole(Command::Version(None))),
         b"lru_crawler" => admin::lru_crawler(&Arguments::collect(tokens)),
-        b"stats" => Ok(Request::Whole(Command::Stats(tokens.next()))),
-        b"quit" => Ok(Request::Whole(Command::Quit)),
+        b"stats" => Ok(Request::Whole(Command::Stats {
+            what: tokens.next(),
+            frame: None,
+        })),
+        b"quit" => Ok(Request::Whole(Command::Quit(None))),
         b"shutdown" => Ok(Request::Whole(Command::Shutdown)),
         _ if is_http(line) => Ok(Request::Whole(Command::Http)),
         _ => Err(Refused::new(replies::ERROR)),
     };
     match understood {
         Ok(Request::Whole(command)) => Parsed::Command { command, consumed },
-        Ok(Request::NeedsValue(store, value_len)) => attach(store, value_len, consumed, &input[consumed..]),
+        Ok(Request::NeedsValue(store, value_len)) => {
+            attach((store, value_len), consumed, &input[consumed..], Protocol::Text)
+        }
         Err(Refused { reply, skip }) => Parsed::Malformed {
             reply,
             consumed,
@@ -109,30 +120,24 @@ pub fn parse<'a>(input: &'a [u8], limits: &Limits) -> Parsed<'a> {
     }
 }
 
-/// Says what a storage command is whose value was received apart: `line` with its line end, and `value` with the two
-/// bytes after it. `consumed` counts both.
-pub fn parse_apart<'a>(line: &'a [u8], value: &'a [u8], limits: &Limits) -> Parsed<'a> {
-    match parse(line, limits) {
-        Parsed::Incomplete(Needed::Value {
-            line_len,
-            value_len,
-            store,
-        }) => attach(store, value_len, line_len, value),
-        _ => Parsed::TooLong,
-    }
-}
-
-fn attach<'a>(store: Store<'a>, value_len: u32, line_len: usize, rest: &'a [u8]) -> Parsed<'a> {
-    let len = value_len as usize;
-    let Some((value, end)) = rest.get(..len + 2).map(|whole| whole.split_at(len)) else {
+/// A storage command with its value, if that stands at the start of `rest` with its end.
+fn attach<'a>(
+    (store, value_len): (Store<'a>, u32),
+    line_len: usize,
+    rest: &'a [u8],
+    protocol: Protocol,
+) -> Parsed<'a> {
+    let (len, expected) = (value_len as usize, protocol.value_end());
+    let whole = rest.get(..len + expected.len());
+    let Some((value, end)) = whole.map(|whole| whole.split_at(len)) else {
         return Parsed::Incomplete(Needed::Value {
             line_len,
             value_len,
             store,
         });
     };
-    let consumed = line_len + len + 2;
-    if end != b"\r\n" {
+    let consumed = line_len + len + expected.len();
+    if end != expected {
         return Parsed::Malformed {
             reply: if store.reply.is_noreply() {
                 ""

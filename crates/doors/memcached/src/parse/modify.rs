@@ -40,5 +40,6 @@ pub(super) fn touch<'a>(arguments: &Arguments<'a>) -> LineResult<'a> {
         key,
         exptime: Exptime(exptime),
         noreply,
+        frame: None,
     })))
 }

@@ -23,10 +23,11 @@ pub(super) fn request<'a>(store: Store<'a>, len: u64, limits: &Limits) -> Reques
             key: store.key,
             unlink: match store.reply {
                 StoreReply::Classic { .. } => store.mode == Mode::Set && store.compare.is_none(),
-                StoreReply::Meta { .. } => true,
+                _ => true,
             },
             noreply: store.reply.is_noreply(),
             skip: len + 2,
+            frame: None,
         })),
     }
 }

@@ -29,7 +29,7 @@ fn script_of_cuts(input: &[u8], ends: impl IntoIterator<Item = usize>) -> Vec<St
                     break;
                 }
                 // What follows is read with the head before it.
-                Parsed::TooLong | Parsed::Keys { .. } => {
+                Parsed::TooLong | Parsed::Keys { .. } | Parsed::BadFrame { .. } => {
                     seen.push("too long".to_owned());
                     return seen;
                 }
@@ -133,7 +133,7 @@ fn a_storage_command_is_whole_with_its_value() {
 #[test]
 fn a_value_received_apart_is_the_same_command() {
     let whole = one(b"ms key 3 T9 k\r\nabc\r\n");
-    let apart = parse_apart(b"ms key 3 T9 k\r\n", b"abc\r\n", &limits());
+    let apart = Protocol::Text.parse_apart(b"ms key 3 T9 k\r\n", b"abc\r\n", &limits());
     assert_eq!(
         apart,
         Parsed::Command {
@@ -142,7 +142,7 @@ fn a_value_received_apart_is_the_same_command() {
         }
     );
     assert!(matches!(
-        parse_apart(b"ms key 3\r\n", b"abcde", &limits()),
+        Protocol::Text.parse_apart(b"ms key 3\r\n", b"abcde", &limits()),
         Parsed::Malformed {
             reply: replies::BAD_CHUNK,
             consumed: 15,
@@ -233,7 +233,7 @@ fn a_value_that_is_too_large_is_announced_and_passed_over() {
     let seen = script(&input);
     assert_eq!(seen.len(), 2, "{seen:?}");
     assert!(seen[0].starts_with("TooLarge") && seen[0].contains("unlink: true"));
-    assert_eq!(seen[1], "Version");
+    assert_eq!(seen[1], "Version(None)");
 }
 
 #[test]
@@ -302,7 +302,7 @@ proptest! {
         let mut rest = &input[..];
         while !rest.is_empty() {
             let consumed = match parse(rest, &limits()) {
-                Parsed::Incomplete(_) | Parsed::Keys { .. } | Parsed::TooLong => break,
+                Parsed::Incomplete(_) | Parsed::Keys { .. } | Parsed::TooLong | Parsed::BadFrame { .. } => break,
                 Parsed::Malformed { consumed, reply, .. } => {
                     prop_assert!(reply.is_empty() || reply.ends_with("\r\n"));
                     consumed

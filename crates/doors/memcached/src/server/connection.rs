@@ -5,10 +5,14 @@ use super::foreign;
 use super::input::Input;
 use super::key_dump;
 use super::reads::{self, Asks, Tally};
+use super::sasl;
 use super::sender::Sender;
 use crate::counters::Operation;
-use crate::execute::{Executor, Flow, Output};
-use crate::parse::{Attempt, Command, Get, Needed, Parsed, parse, parse_attempt};
+use crate::execute::{Ask, Executor, Flow, Output};
+use crate::parse::{
+    Attempt, Command, Exptime, Get, GetOne, Needed, Parsed, Protocol, Status, not_for_strangers,
+    parse_attempt,
+};
 use pumice_device::Device;
 use pumice_net::Progress;
 use pumice_net::Share;
@@ -47,6 +51,8 @@ pub(super) struct Connection<D: Device + Clone> {
     pub(super) progress: Progress,
     /// Bytes sent since the socket was known to have room.
     unproven: usize,
+    /// Known when the first byte has come.
+    pub(super) protocol: Protocol,
     /// Whether its commands are executed; else only attempts to authenticate are.
     is_authenticated: bool,
 }
@@ -57,6 +63,7 @@ impl<D: Device + Clone> Connection<D> {
             is_authenticated: worker.executor.shared.config.auth.is_none(),
             stream,
             worker,
+            protocol: Protocol::default(),
             input: Input::default(),
             share: None,
             output: Output::new(),
@@ -86,11 +93,13 @@ impl<D: Device + Clone> Connection<D> {
                 return Ok(());
             }
             if std::mem::take(&mut is_first)
-                && let Some(protocol) = foreign::recognise(self.input.bytes())
+                && let Some(first) = self.input.bytes().first()
             {
-                self.executor().refuse_protocol(protocol);
-                self.output.text(foreign::answer(self.input.bytes()));
-                return self.flush().await;
+                if let Some(protocol) = foreign::recognise(*first) {
+                    self.executor().refuse_protocol(protocol);
+                    return Ok(());
+                }
+                self.protocol = Protocol::of(*first);
             }
             if !self.sender().has_room()? {
                 self.input.release(&self.worker.buffers);
@@ -147,6 +156,7 @@ impl<D: Device + Clone> Connection<D> {
             return Ok(Next::Read { is_value: true });
         }
         if !self.is_authenticated
+            && self.protocol == Protocol::Text
             && let Some(next) = self.authenticate()
         {
             return Ok(next);
@@ -159,8 +169,11 @@ impl<D: Device + Clone> Connection<D> {
             output,
             changed,
             unproven,
+            protocol,
+            is_authenticated,
             ..
         } = self;
+        let protocol = *protocol;
         let executor = &worker.executor;
         let limits = &executor.shared.config.limits;
         let inline_max = executor.shared.config.inline_value_bytes.min(INLINE_MAX_BYTES);
@@ -179,7 +192,11 @@ impl<D: Device + Clone> Connection<D> {
             if input.is_empty() {
                 break Next::Read { is_value: false };
             }
-            let (command, consumed) = match parse(input.bytes(), limits) {
+            if !*is_authenticated && let Some(frame) = not_for_strangers(input.bytes()) {
+                sender.output.status(frame, Status::AuthFailed);
+                break Next::Close;
+            }
+            let (command, consumed) = match protocol.parse(input.bytes(), limits) {
                 Parsed::Command { command, consumed } => (command, consumed),
                 Parsed::Incomplete(Needed::Line) => break Next::Read { is_value: false },
                 Parsed::Incomplete(Needed::Value {
@@ -207,11 +224,13 @@ impl<D: Device + Clone> Connection<D> {
                     continue;
                 }
                 Parsed::Keys { get, head_len, rest } => {
-                    if get.touch.is_none() {
-                        let mut asks = Asks::part(get, limits);
+                    let mut asks = Asks::part(get, limits);
+                    if let Some(exptime) = get.touch {
+                        if !get_and_touch(executor, asks, exptime, &mut sender).await? {
+                            break Next::Close;
+                        }
+                    } else {
                         reads::run(executor, &mut asks, &mut sender, &mut tally).await?;
-                    } else if !get_and_touch(executor, get, &mut sender).await? {
-                        break Next::Close;
                     }
                     input.cut(head_len, rest);
                     sender.flush_if_large().await?;
@@ -221,6 +240,13 @@ impl<D: Device + Clone> Connection<D> {
                     sender.output.text("CLIENT_ERROR line too long\r\n");
                     break Next::Close;
                 }
+                Parsed::BadFrame { reply, len } => {
+                    if let Some((frame, status)) = reply {
+                        tracing::debug!("a frame was refused: {}", status.message());
+                        sender.output.status(frame, status);
+                    }
+                    break len.map_or(Next::Close, Next::Skip);
+                }
             };
             if command.changes()
                 && let Some(wait) = executor.cache.change_wait(&executor.cx)
@@ -229,7 +255,7 @@ impl<D: Device + Clone> Connection<D> {
                 wait.await;
             }
             if command.is_read() {
-                let mut asks = Asks::new(command, &input.bytes()[consumed..], limits);
+                let mut asks = Asks::new(command, &input.bytes()[consumed..], protocol, limits);
                 reads::run(executor, &mut asks, &mut sender, &mut tally).await?;
                 let consumed = consumed + asks.consumed();
                 input.consume(consumed);
@@ -240,6 +266,9 @@ impl<D: Device + Clone> Connection<D> {
                 if flow == Flow::Close {
                     break Next::Close;
                 }
+            } else if let Command::Authenticate(attempt) = &command {
+                *is_authenticated = sasl::answer(executor, attempt, sender.output);
+                input.consume(consumed);
             } else if let Command::MetaDump { class_1 } = command {
                 input.consume(consumed);
                 // Its time says nothing of other commands.
@@ -255,10 +284,14 @@ impl<D: Device + Clone> Connection<D> {
                 // Whoever waits for a share holds none.
                 sender.flush_before_waiting().await?;
                 let operation = match command {
-                    Command::Get(get) => {
-                        if get_and_touch(executor, get, &mut sender).await? {
-                            sender.output.text("END\r\n");
-                        }
+                    Command::Get(Get {
+                        touch: Some(exptime), ..
+                    })
+                    | Command::GetOne(GetOne {
+                        touch: Some(exptime), ..
+                    }) => {
+                        let asks = Asks::new(command, b"", protocol, limits);
+                        get_and_touch(executor, asks, exptime, &mut sender).await?;
                         Operation::GetTouch
                     }
                     command => executor.execute(command, sender.output).await,
@@ -326,14 +359,19 @@ impl<D: Device + Clone> Connection<D> {
     }
 }
 
-/// gat and gats: key by key, each object sent before the next is read, since it holds a share. False where the reply ends with an
-/// error.
+/// gat, gats and gatk: key by key, each object sent before the next is read, since it holds a share. False where the reply ends with
+/// an error.
 async fn get_and_touch<D: Device + Clone>(
     executor: &Executor<D>,
-    get: Get<'_>,
+    asks: Asks<'_>,
+    exptime: Exptime,
     sender: &mut Sender<'_, D>,
 ) -> io::Result<bool> {
-    for key in get.keys {
+    for ask in asks {
+        if let Ask::Text(text) = ask {
+            sender.output.text(text);
+            continue;
+        }
         sender.flush_before_waiting().await?;
         // Each key is a change, and a line may have any number of them.
         if let Some(wait) = executor.cache.change_wait(&executor.cx) {
@@ -342,7 +380,10 @@ async fn get_and_touch<D: Device + Clone>(
         }
         *sender.changed = true;
         let had_share = std::mem::replace(&mut sender.had_share, true);
-        if !executor.get_and_touch(key, &get, had_share, sender.output).await {
+        if !executor
+            .get_and_touch(&ask, exptime, had_share, sender.output)
+            .await
+        {
             return Ok(false);
         }
     }

@@ -13,6 +13,7 @@ mod key_dump;
 mod reading;
 mod reads;
 mod receive;
+mod sasl;
 mod sender;
 
 use crate::config::DoorConfig;

@@ -3,7 +3,7 @@
 use super::sender::Sender;
 use crate::counters::Operation;
 use crate::execute::{Ask, Executor, MetaChange};
-use crate::parse::{Command, Get, Limits, MAX_KEY_BYTES, Parsed, parse};
+use crate::parse::{Command, Get, GetOne, Limits, MAX_KEY_BYTES, Parsed, Protocol};
 use futures_util::future::FutureExt;
 use futures_util::stream::{FuturesOrdered, StreamExt};
 use pumice::{FlashLookup, Found, LargeLookup, Lookup};
@@ -52,8 +52,8 @@ impl Tally {
     }
 }
 
-/// A run of reads: consecutive get, gets, mg and mn commands as steps, in order. They may be looked up in any order, but
-/// for what an mg changes.
+/// A run of reads: consecutive get, gets, mg and mn commands, or gets and noops in frames, as steps, in order. They may be looked up in
+/// any order, but for what an mg changes.
 pub(super) struct Asks<'a> {
     /// The command whose steps are next.
     command: Option<Command<'a>>,
@@ -61,17 +61,19 @@ pub(super) struct Asks<'a> {
     is_part: bool,
     rest: &'a [u8],
     consumed: usize,
+    protocol: Protocol,
     limits: &'a Limits,
 }
 
 impl<'a> Asks<'a> {
     /// The run that starts with a command that reads ([`Command::is_read`]) and goes on in `rest`.
-    pub(super) fn new(first: Command<'a>, rest: &'a [u8], limits: &'a Limits) -> Self {
+    pub(super) fn new(first: Command<'a>, rest: &'a [u8], protocol: Protocol, limits: &'a Limits) -> Self {
         Self {
             command: Some(first),
             is_part: false,
             rest,
             consumed: 0,
+            protocol,
             limits,
         }
     }
@@ -80,7 +82,7 @@ impl<'a> Asks<'a> {
     pub(super) fn part(get: Get<'a>, limits: &'a Limits) -> Self {
         Self {
             is_part: true,
-            ..Self::new(Command::Get(get), b"", limits)
+            ..Self::new(Command::Get(get), b"", Protocol::Text, limits)
         }
     }
 
@@ -95,7 +97,7 @@ impl<'a> Iterator for Asks<'a> {
 
     fn next(&mut self) -> Option<Ask<'a>> {
         if self.command.is_none() && !self.rest.is_empty() {
-            match parse(self.rest, self.limits) {
+            match self.protocol.parse(self.rest, self.limits) {
                 Parsed::Command { command, consumed } if command.is_read() => {
                     self.command = Some(command);
                     self.consumed += consumed;
@@ -112,6 +114,8 @@ impl<'a> Iterator for Asks<'a> {
         }
         match self.command.take()? {
             Command::MetaGet(get) => Some(Ask::Meta(get)),
+            Command::GetOne(GetOne { key, frame, .. }) => Some(Ask::Frame { key, frame }),
+            Command::Noop(frame) => Some(Ask::Noop(frame)),
             Command::MetaNoop => Some(Ask::Text("MN\r\n")),
             _ => (!self.is_part).then_some(Ask::Text("END\r\n")),
         }

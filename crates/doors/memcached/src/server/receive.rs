@@ -3,7 +3,7 @@
 use super::connection::Connection;
 use super::input::SMALL_REST_BYTES;
 use super::reads::Tally;
-use crate::parse::{Parsed, parse_apart};
+use crate::parse::Parsed;
 use pumice_device::Device;
 use std::io;
 use std::rc::Rc;
@@ -18,7 +18,7 @@ impl<D: Device + Clone> Connection<D> {
         self.flush().await?;
         let line = self.input.bytes()[..line_len].to_vec();
         self.input.consume(line_len);
-        let total = value_len + 2;
+        let total = value_len + self.protocol.value_end().len();
         let mut filled = self.input.bytes().len().min(total);
         let mut value = self.input.bytes()[..filled].to_vec();
         self.input.consume(filled);
@@ -46,7 +46,10 @@ impl<D: Device + Clone> Connection<D> {
             wait.await;
         }
         let mut tally = Tally::start(executor);
-        match parse_apart(&line, &value, &executor.shared.config.limits) {
+        match self
+            .protocol
+            .parse_apart(&line, &value, &executor.shared.config.limits)
+        {
             Parsed::Command { command, .. } => {
                 let operation = match executor.execute_now(&command, &mut self.output) {
                     Some((_, operation)) => operation,
@@ -58,7 +61,9 @@ impl<D: Device + Clone> Connection<D> {
             }
             Parsed::Malformed { reply, .. } => self.output.text(reply),
             // The line was parsed before, so it cannot be anything else.
-            Parsed::Incomplete(_) | Parsed::Keys { .. } | Parsed::TooLong => return Ok(false),
+            Parsed::Incomplete(_) | Parsed::Keys { .. } | Parsed::TooLong | Parsed::BadFrame { .. } => {
+                return Ok(false);
+            }
         }
         self.share = None;
         Ok(true)

@@ -195,23 +195,17 @@ fn whoever_takes_long_to_read_is_not_idle() {
 }
 
 #[test]
-fn clients_of_other_protocols_are_told_so_or_closed() {
+fn clients_of_other_protocols_are_closed() {
     let server = Server::start(config());
     let mut count = 0;
-    let mut closed = |first: &[u8], answer: &[u8]| {
+    let mut closed = |first: &[u8]| {
         let mut client = server.client();
         client.send(first);
-        client.expect_bytes(answer);
         client.expect_end();
         count += 1;
         server.wait_until("it is counted", |stats| stats.counts().foreign_protocols == count);
     };
-    // A version request, the list of SASL's mechanisms, and the beginning of either.
-    let unknown = b"\x81\0\0\0\0\0\0\x81\0\0\0\x0f\0\0\0\0\0\0\0\0\0\0\0\0Unknown command";
-    closed(&[&[0x80, 0x0b][..], &[0; 22]].concat(), unknown);
-    closed(&[&[0x80, 0x20][..], &[0; 22]].concat(), unknown);
-    closed(&[0x80], unknown);
-    closed(&[0x16, 3, 1, 2, 0, 1], b"");
+    closed(&[0x16, 3, 1, 2, 0, 1]);
     for line in [
         "POST / HTTP/1.1\r\n",
         "POST / HTTP/1.1\n",
@@ -222,7 +216,7 @@ fn clients_of_other_protocols_are_told_so_or_closed() {
         "get http://x/ HTTP/1.1\r\n",
         "PRI * HTTP/2.0\r\n",
     ] {
-        closed(format!("{line}set smuggled 0 0 3\r\nabc\r\n").as_bytes(), b"");
+        closed(format!("{line}set smuggled 0 0 3\r\nabc\r\n").as_bytes());
     }
     // These are keys, and no path.
     script(

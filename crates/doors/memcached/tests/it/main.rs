@@ -1,6 +1,7 @@
 //! The integration tests of this crate, one program: its generic code is compiled once for all of them.
 
 mod auth;
+mod binary;
 mod budgets;
 mod classic;
 mod common;
