@@ -525,6 +525,7 @@ pub(crate) fn sim_error(error: SimError) -> anyhow::Error {
         | SimError::NoTimes(_)
         | SimError::NoContents(_)
         | SimError::ChunkBytes { .. }
+        | SimError::ShortChunks(_)
         | SimError::ReadOnce { .. } => usage(error.to_string()),
         SimError::Open(OpenError::Geometry(error @ GeometryError::BlockSize(_))) => {
             usage(format!("--block-size: {error}"))
