@@ -6,7 +6,7 @@ use std::io::Read;
 use std::path::PathBuf;
 
 use crate::columns::Columns;
-use crate::detect::{SAMPLE_BYTES, converted_columns, detect};
+use crate::detect::{SAMPLE_BYTES, detect, headed_columns};
 use crate::error::TraceError;
 use crate::format::{Format, TraceKey};
 use crate::formats::{
@@ -170,7 +170,7 @@ impl Trace {
                     .at_least(SAMPLE_BYTES)
                     .map_err(|error| place.read_error(0, error))?;
                 let sample = sample.get(..SAMPLE_BYTES).unwrap_or(sample);
-                columns = converted_columns(sample);
+                columns = headed_columns(sample);
                 match columns {
                     Some(_) => Format::Csv,
                     None => detect(sample).map_err(|reason| TraceError::Undetected {

@@ -25,18 +25,19 @@ fn traces() -> Option<PathBuf> {
 }
 
 /// Formats that do not show; all others are found by content.
-fn binary_format(file: &str) -> Option<Format> {
+fn hidden_format(file: &str) -> Option<Format> {
     match file {
         "kv/scarab-recs.trace.xz" => Some(Format::KeysBeI64),
         "kv/cache2k-orm-busy.trace.xz" | "kv/cache2k-web07.trace.xz" => Some(Format::KeysBeU32),
         "block/cloudPhysicsIO.vscsi.zst" => Some(Format::Vscsi),
+        "object/jedi-v.gen_sequence.txt.zst" => Some(Format::Jedi),
         _ => None,
     }
 }
 
 fn summary(folder: &Path, file: &str, key: TraceKey) -> Summary {
     let options = TraceOptions {
-        format: binary_format(file),
+        format: hidden_format(file),
         columns: None,
     };
     let trace = Trace::new(folder.join(file), options).unwrap().with_key(key);
