@@ -15,6 +15,7 @@ use crate::formats::{
 };
 use crate::generator::Generator;
 use crate::input::Input;
+use crate::next_sizes::NextSizes;
 use crate::records::{Keys, OracleGeneral, Place, RecordReader};
 use crate::request::RequestReader;
 use crate::text::TextReader;
@@ -184,7 +185,7 @@ impl Trace {
         if key == TraceKey::Fingerprint && format != Format::Fiu {
             return Err(no_fingerprints(name, format.name()));
         }
-        Ok(match format {
+        let reader: Box<dyn RequestReader> = match format {
             Format::OracleGeneral => Box::new(RecordReader::<OracleGeneral>::new(window, place)),
             Format::KeysBeU32 => Box::new(RecordReader::<Keys<4, true>>::new(window, place)),
             Format::KeysBeI64 => Box::new(RecordReader::<Keys<8, true>>::new(window, place)),
@@ -208,6 +209,14 @@ impl Trace {
                     return Err(TraceError::NoColumns(name.to_owned()));
                 }
             },
+        };
+        let may_lack_sizes = matches!(
+            format,
+            Format::Csv | Format::MetaKv | Format::MetaBlock | Format::Twitter | Format::NasaTsv
+        );
+        Ok(match may_lack_sizes && reader.has_sizes() {
+            true => Box::new(NextSizes::new(reader)),
+            false => reader,
         })
     }
 }

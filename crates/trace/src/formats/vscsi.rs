@@ -97,6 +97,7 @@ impl RequestReader for VscsiReader {
             count: self.place.records,
             have_ops: true,
             disk: Some(self.pages.counts()),
+            ..Records::default()
         }
     }
 

@@ -80,13 +80,16 @@ fn check(folder: &Path, entry: &Value) -> usize {
                 found.bytes_recorded.map(|bytes| bytes as f64),
             ),
             ("max_obj", float(sizes.largest)),
-            ("mean_obj", Some(sizes.mean)),
-            ("median_obj", Some(sizes.median)),
-            (
-                "objects_with_size_change",
-                found.objects_resized.map(|count| count as f64),
-            ),
         ]);
+        // There a size that is not known is 0.
+        if found.accesses_without_size == Some(0) {
+            let resized = found.objects_resized.map(|count| count as f64);
+            figures.extend([
+                ("mean_obj", Some(sizes.mean)),
+                ("median_obj", Some(sizes.median)),
+                ("objects_with_size_change", resized),
+            ]);
+        }
     }
     let extra = &entry["extra"];
     let of_disks = [
